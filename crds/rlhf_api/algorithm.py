@@ -1,0 +1,161 @@
+"""Which algorithm a job runs, with the settings of each."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from rlhf_api.base import (
+    Contract,
+    Entrypoint,
+    Fraction,
+    Identifier,
+    NonNegativeFloat,
+    PositiveFloat,
+)
+
+
+class KlEstimator(StrEnum):
+    """Estimators of KL(policy, reference) from one sample. Source: papers on PPO-style RLHF.
+
+    With lp the policy's and ref the reference's log-probability of a token:
+    k1 = lp - ref; k2 = (lp - ref)^2 / 2; k3 = exp(ref - lp) - (ref - lp) - 1.
+    """
+
+    K1 = "k1"
+    K2 = "k2"
+    K3 = "k3"
+
+
+class KlPlacement(StrEnum):
+    """Where the KL penalty acts: on the token rewards, or as a term of the loss."""
+
+    REWARD = "reward"
+    LOSS = "loss"
+
+
+class LossAggregation(StrEnum):
+    """How token losses become one number. All divide by counts of the whole mini-batch."""
+
+    TOKEN_MEAN = "tokenMean"
+    """Sum over tokens / number of tokens."""
+    SEQUENCE_MEAN_TOKEN_SUM = "sequenceMeanTokenSum"
+    """Mean over sequences of the sum over their tokens."""
+    SEQUENCE_MEAN_TOKEN_MEAN = "sequenceMeanTokenMean"
+    """Mean over sequences of the mean over their tokens (original GRPO)."""
+    SEQUENCE_MEAN_FIXED_LENGTH = "sequenceMeanFixedLength"
+    """Mean over sequences of the sum over their tokens / maxResponseTokens (Dr.GRPO)."""
+
+
+class PolicyLossSettings(Contract):
+    """What every clipped policy-gradient algorithm shares."""
+
+    clip_range: Fraction = 0.2
+    """The probability ratio is clipped to at least 1 - clipRange, and, without clipRangeHigh, to at
+    most 1 + clipRange."""
+    clip_range_high: NonNegativeFloat | None = None
+    """The ratio's upper clip is 1 + clipRangeHigh (DAPO uses 0.28). Default: clipRange."""
+    dual_clip: Annotated[float, Field(gt=1.0)] | None = None
+    """For negative advantages the loss is bounded by -dualClip x advantage. Default: no such bound."""
+    entropy_coefficient: NonNegativeFloat = 0.0
+    """Weight of the entropy bonus in the loss."""
+    kl_coefficient: NonNegativeFloat = 0.0
+    """Weight of the KL penalty against the reference. 0 needs no reference model."""
+    kl_estimator: KlEstimator = KlEstimator.K3
+    """Which estimator of the KL divergence is used."""
+    loss_aggregation: LossAggregation = LossAggregation.TOKEN_MEAN
+    """How token losses become one number."""
+    epochs_per_batch: Annotated[int, Field(ge=1, le=64)] = 1
+    """How often a step trains on its rollouts."""
+
+    @property
+    def clip_high(self) -> float:
+        """The upper clip range in force."""
+        return self.clip_range if self.clip_range_high is None else self.clip_range_high
+
+
+class PpoSettings(PolicyLossSettings):
+    """Proximal policy optimization with a critic and generalized advantage estimation."""
+
+    gamma: Fraction = 1.0
+    """Discount per token."""
+    gae_lambda: Fraction = 0.95
+    """Bias-variance trade-off of generalized advantage estimation."""
+    kl_placement: KlPlacement = KlPlacement.REWARD
+    """Where the KL penalty acts: `reward` subtracts it from every token's reward, `loss` adds a term."""
+    kl_estimator: KlEstimator = KlEstimator.K1
+    """Which estimator of the KL divergence is used; k1 is customary in rewards."""
+    value_clip_range: PositiveFloat | None = None
+    """New values are clipped to this distance from the old ones in the value loss. Default: no clip."""
+    whiten_advantages: bool = True
+    """Whether advantages are shifted to mean 0 and scaled to variance 1 over the batch."""
+    critic_warmup_steps: Annotated[int, Field(ge=0, le=1_000_000)] = 0
+    """For so many first steps only the critic is trained."""
+
+
+class GrpoSettings(PolicyLossSettings):
+    """Group relative policy optimization: advantages relative to the samples of the same prompt."""
+
+    normalize_by_std: bool = True
+    """Whether a group's advantages are divided by the standard deviation of its scores (Dr.GRPO: false)."""
+    kl_placement: Literal[KlPlacement.LOSS] = KlPlacement.LOSS
+    """Where the KL penalty acts: GRPO has it in the loss."""
+
+
+ParameterValue = bool | int | float | Annotated[str, Field(max_length=1024)]
+
+
+class CustomSettings(Contract):
+    """An algorithm of the user's own."""
+
+    entrypoint: Entrypoint
+    """The algorithm's class as `package.module:Class`, a subclass of rlhf_flow.Algorithm."""
+    parameters: Annotated[dict[Identifier, ParameterValue], Field(max_length=64)] = {}
+    """Passed to the class as keyword arguments."""
+
+
+class AlgorithmType(StrEnum):
+    """The algorithms that a manifest can name."""
+
+    PPO = "ppo"
+    GRPO = "grpo"
+    CUSTOM = "custom"
+
+
+class AlgorithmSpec(Contract):
+    """The algorithm and its settings: the member named like `type`."""
+
+    type: AlgorithmType
+    """Which algorithm: ppo, grpo, or custom for a class of your own."""
+    ppo: PpoSettings | None = None
+    """Settings of PPO; only with type ppo."""
+    grpo: GrpoSettings | None = None
+    """Settings of GRPO; only with type grpo."""
+    custom: CustomSettings | None = None
+    """Entry point and parameters; only, and always, with type custom."""
+
+    @model_validator(mode="after")
+    def _members_match_type(self) -> AlgorithmSpec:
+        for member in AlgorithmType:
+            if getattr(self, member.value) is not None and member != self.type:
+                raise ValueError(
+                    f"settings of another algorithm: got {member.value} beside type {self.type.value}, "
+                    f"allowed only {self.type.value}; remove {member.value} or change type"
+                )
+        if self.type is AlgorithmType.CUSTOM and self.custom is None:
+            raise ValueError(
+                "type custom without its entry point: add custom: {entrypoint: package.module:Class}"
+            )
+        return self
+
+    @property
+    def settings(self) -> PpoSettings | GrpoSettings | CustomSettings:
+        """The settings in force: the given member, or the type's defaults."""
+        if self.type is AlgorithmType.PPO:
+            return self.ppo or PpoSettings()
+        if self.type is AlgorithmType.GRPO:
+            return self.grpo or GrpoSettings()
+        assert self.custom is not None
+        return self.custom

@@ -1,0 +1,53 @@
+"""The base of every model in the contract, and the bounded types they are made of.
+
+Wire names are camelCase, Python names snake_case. Every string, list and map is bounded because the
+same models become the Kubernetes schema, whose validation cost is limited.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+
+class Contract(BaseModel):
+    """A frozen model that refuses unknown keys and documents its fields by their docstrings."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        alias_generator=to_camel,
+        validate_by_name=True,
+        validate_by_alias=True,
+        use_attribute_docstrings=True,
+        allow_inf_nan=False,
+    )
+
+
+Name = Annotated[
+    str, Field(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")
+]
+"""A DNS-1123 label: lower-case letters, digits and dashes, 63 characters at most."""
+
+Identifier = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+"""A name that is also a Python identifier: a role or a metric."""
+
+Text = Annotated[str, Field(min_length=1, max_length=1024)]
+"""A short text: a path, an address, a field name."""
+
+Entrypoint = Annotated[
+    str,
+    Field(min_length=3, max_length=512, pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"),
+]
+"""A Python object as `package.module:name`."""
+
+LabelMap = Annotated[dict[Text, Annotated[str, Field(max_length=1024)]], Field(max_length=64)]
+"""Kubernetes labels, annotations or a node selector."""
+
+Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+PositiveFloat = Annotated[float, Field(gt=0.0)]
+NonNegativeFloat = Annotated[float, Field(ge=0.0)]
+Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
+NonNegativeCount = Annotated[int, Field(ge=0, le=2**31 - 1)]

@@ -1,0 +1,44 @@
+"""How often a job's state is saved, and where."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from rlhf_api.base import Contract, Name, NonNegativeCount, Text
+from rlhf_api.exclusive import require_exactly_one
+
+
+class PersistentVolumeClaim(Contract):
+    """A claim in the job's namespace."""
+
+    claim_name: Name
+    """The claim's name; with several nodes its access mode must be ReadWriteMany."""
+    sub_path: Text | None = None
+    """A folder in the volume. Default: the job's name."""
+
+
+class CheckpointStorage(Contract):
+    """Where checkpoints lie: exactly one."""
+
+    persistent_volume_claim: PersistentVolumeClaim | None = None
+    """A volume claim, mounted by every pod."""
+    uri: Annotated[str, Field(pattern=r"^[a-z][a-z0-9+.-]*://.+", max_length=1024)] | None = None
+    """An address that fsspec understands, such as s3://bucket/prefix."""
+
+    @model_validator(mode="after")
+    def _one_storage(self) -> CheckpointStorage:
+        require_exactly_one(self, "persistent_volume_claim", "uri")
+        return self
+
+
+class CheckpointSpec(Contract):
+    """Checkpoints of everything that an exact resume needs."""
+
+    every_steps: NonNegativeCount = 50
+    """How often; 0: only after the last step."""
+    keep_last: Annotated[int, Field(ge=1, le=1000)] = 3
+    """Older ones are deleted."""
+    storage: CheckpointStorage | None = None
+    """Where, on a cluster. Default: the chart's jobDefaults. `rlhf run` uses --output."""

@@ -1,0 +1,66 @@
+"""How a job's image, code and secrets reach a cluster."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from rlhf_api.base import Contract, Name, Text
+from rlhf_api.exclusive import require_exactly_one
+
+
+class ImageSpec(Contract):
+    """Container image of the head and the workers."""
+
+    runtime: Text
+    """Image reference."""
+    pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
+    """When it is pulled."""
+    pull_secrets: Annotated[tuple[Name, ...], Field(max_length=16)] = ()
+    """Names of image pull secrets."""
+
+
+class ConfigMapCode(Contract):
+    """Python files in a ConfigMap."""
+
+    name: Name
+    """The ConfigMap; each key is a file."""
+
+
+class GitCode(Contract):
+    """A Git repository."""
+
+    url: Text
+    """Address to clone."""
+    revision: Text
+    """Branch, tag or commit."""
+    sub_path: Text | None = None
+    """Folder put on the Python path. Default: the repository's root."""
+    secret_name: Name | None = None
+    """Secret with credentials."""
+
+
+class CodeSpec(Contract):
+    """The user's own Python: exactly one of local, configMap, git; code in the image needs none."""
+
+    local: Text | None = None
+    """A folder on this machine put on the Python path, relative to the manifest; `rlhf run` only."""
+    config_map: ConfigMapCode | None = None
+    """Python files in a ConfigMap."""
+    git: GitCode | None = None
+    """A Git repository."""
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> CodeSpec:
+        require_exactly_one(self, "local", "config_map", "git")
+        return self
+
+
+class HubSpec(Contract):
+    """Access to the Hugging Face hub."""
+
+    token_secret_name: Name | None = None
+    """Secret whose key HF_TOKEN is given to all pods."""
+    cache_claim_name: Name | None = None
+    """Volume claim shared by all pods as download cache."""

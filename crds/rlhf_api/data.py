@@ -1,0 +1,98 @@
+"""Prompts: where they come from and how rows become token ids."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from rlhf_api.base import Contract, Count, NonNegativeFloat, Text
+from rlhf_api.exclusive import require_exactly_one
+
+
+class BuiltinData(StrEnum):
+    """Tasks made on the spot."""
+
+    SORT_DIGITS = "sort-digits"
+    """Sort six random digits: `402991=` wants `012499.`; train and evaluation prompts never overlap."""
+
+
+class ChatTemplate(StrEnum):
+    """Whether prompts pass through the tokenizer's chat template."""
+
+    AUTO = "auto"
+    """Yes if the prompt field holds messages, or the tokenizer has a chat template."""
+    ALWAYS = "always"
+    NEVER = "never"
+
+
+class OnInvalidRow(StrEnum):
+    """What happens to a row whose prompt is missing, empty or not a text."""
+
+    FAIL = "fail"
+    SKIP = "skip"
+
+
+class OnLongPrompt(StrEnum):
+    """What happens to a prompt of more than rollout.maxPromptTokens tokens."""
+
+    FAIL = "fail"
+    SKIP = "skip"
+
+
+class DataSource(Contract):
+    """Rows with prompts: exactly one of path, huggingFace, builtin."""
+
+    path: Text | None = None
+    """A .parquet, .jsonl or .json file as the workers see it."""
+    hugging_face: Text | None = None
+    """A Hugging Face dataset id, such as openai/gsm8k."""
+    builtin: BuiltinData | None = None
+    """A task made on the spot."""
+    configuration: Text | None = None
+    """The configuration of a Hugging Face dataset, such as `main`."""
+    split: Text | None = None
+    """The split of a Hugging Face dataset. Default: train for training, test for evaluation."""
+    prompt_field: Text = "prompt"
+    """The column with the prompt: a text, or a list of {role, content} messages."""
+    answer_field: Text | None = None
+    """The column with the reference answer: the target of a warm start. Default: answer, if it exists."""
+    system_prompt: Annotated[str, Field(max_length=16384)] | None = None
+    """A system message put before every prompt."""
+    chat_template: ChatTemplate = ChatTemplate.AUTO
+    """Whether prompts pass through the tokenizer's chat template."""
+    max_rows: Count | None = None
+    """Use only so many first rows."""
+
+    @model_validator(mode="after")
+    def _one_source(self) -> DataSource:
+        source = require_exactly_one(self, "path", "hugging_face", "builtin")
+        for field, wire in (("configuration", "configuration"), ("split", "split")):
+            if getattr(self, field) is not None and source != "hugging_face":
+                raise ValueError(f"{wire} is for huggingFace data only: remove it")
+        return self
+
+
+class EvaluationData(DataSource):
+    """Held-out prompts and how they are answered."""
+
+    samples_per_prompt: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Responses per prompt."""
+    temperature: NonNegativeFloat = 0.0
+    """Sampling temperature; 0 is greedy."""
+
+
+class DataSpec(Contract):
+    """Training and evaluation data."""
+
+    train: DataSource
+    """Prompts to train on."""
+    evaluation: EvaluationData | None = None
+    """Held-out prompts. Default: none, but a builtin task brings its own."""
+    shuffle: bool = True
+    """Whether every epoch has an order of its own, derived from schedule.seed."""
+    on_invalid_row: OnInvalidRow = OnInvalidRow.FAIL
+    """What happens to a row whose prompt is missing, empty or not a text: fail or skip."""
+    on_long_prompt: OnLongPrompt = OnLongPrompt.FAIL
+    """What happens to a prompt longer than rollout.maxPromptTokens: fail or skip."""

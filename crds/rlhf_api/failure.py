@@ -1,0 +1,56 @@
+"""What a job does when something fails."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from rlhf_api.base import Contract, Identifier, NonNegativeCount, PositiveFloat
+from rlhf_api.exclusive import require_exactly_one
+
+
+class FailureAction(StrEnum):
+    """What a failure rule does."""
+
+    FAIL = "Fail"
+    """The job fails at once."""
+    RESTART = "Restart"
+    """The job restarts; it counts against maxRestarts."""
+    RESTART_IGNORING_LIMIT = "RestartIgnoringLimit"
+    """The job restarts; it does not count."""
+
+
+class FailureRule(Contract):
+    """The first rule that matches a failure decides: exactly one of onReason, onExitCodes."""
+
+    on_reason: Identifier | None = None
+    """A failure's reason, such as InvalidReward."""
+    on_exit_codes: (
+        Annotated[
+            tuple[Annotated[int, Field(ge=1, le=255)], ...], Field(min_length=1, max_length=64)
+        ]
+        | None
+    ) = None
+    """Exit codes of the driver."""
+    action: FailureAction
+    """What happens then: Fail, Restart or RestartIgnoringLimit."""
+
+    @model_validator(mode="after")
+    def _one_condition(self) -> FailureRule:
+        require_exactly_one(self, "on_reason", "on_exit_codes")
+        return self
+
+
+class FailurePolicy(Contract):
+    """Restarts and their limits."""
+
+    max_restarts: NonNegativeCount = 5
+    """Restarts of workers, driver and cluster together since the last new checkpoint."""
+    backoff_seconds: PositiveFloat = 30.0
+    """Wait before the first restart; it doubles with each further one, to ten minutes at most."""
+    progress_deadline_seconds: PositiveFloat = 300.0
+    """A rank that makes no progress for so long is taken for hung."""
+    rules: Annotated[tuple[FailureRule, ...], Field(max_length=32)] = ()
+    """Exceptions by reason or exit code; the first match decides."""

@@ -1,0 +1,155 @@
+"""RLHFJob: the manifest."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from rlhf_api.algorithm import AlgorithmSpec
+from rlhf_api.base import Contract, Count, Identifier, LabelMap, Name, NonNegativeCount
+from rlhf_api.checkpoint import CheckpointSpec
+from rlhf_api.cluster import CodeSpec, HubSpec, ImageSpec
+from rlhf_api.data import DataSpec
+from rlhf_api.failure import FailurePolicy
+from rlhf_api.models import ModelSource, ModelSpec
+from rlhf_api.resources import PlacementSpec, ResourcesSpec
+from rlhf_api.rewards import RewardSpec
+from rlhf_api.rollout import RolloutSpec
+from rlhf_api.schedule import ScheduleSpec
+from rlhf_api.telemetry import TelemetrySpec
+
+GROUP = "rlhf-operator.dev"
+VERSION = "v1alpha1"
+API_VERSION = f"{GROUP}/{VERSION}"
+KIND = "RLHFJob"
+
+
+class Metadata(Contract):
+    """The part of Kubernetes' object metadata that a manifest may carry."""
+
+    name: Name
+    """The job's name."""
+    namespace: Name | None = None
+    """Namespace on a cluster."""
+    labels: LabelMap = {}
+    """Labels; Kueue's queue name is passed to the RayCluster."""
+    annotations: LabelMap = {}
+    """Annotations."""
+
+
+class RLHFJobSpec(Contract):
+    """What to train, on what, and how."""
+
+    algorithm: AlgorithmSpec
+    """The algorithm and its settings."""
+    models: Annotated[dict[Identifier, ModelSpec], Field(min_length=1, max_length=16)]
+    """One entry per role. The actor is needed; a role left out starts from the actor's weights."""
+    rollout: RolloutSpec = RolloutSpec()
+    """Generation and sampling."""
+    rewards: Annotated[tuple[RewardSpec, ...], Field(min_length=1, max_length=16)]
+    """What a response is worth: a weighted sum."""
+    data: DataSpec
+    """Training and evaluation data."""
+    schedule: ScheduleSpec
+    """Steps and batches."""
+    checkpoint: CheckpointSpec = CheckpointSpec()
+    """How often state is saved, and where."""
+    resources: ResourcesSpec = ResourcesSpec()
+    """Devices. `rlhf run` replaces them by those of the machine."""
+    placement: PlacementSpec = PlacementSpec()
+    """How roles share devices."""
+    telemetry: TelemetrySpec = TelemetrySpec()
+    """Trackers besides metrics.jsonl and the report."""
+    code: CodeSpec | None = None
+    """The user's own Python code."""
+    image: ImageSpec | None = None
+    """Container image. Default: the chart's jobDefaults."""
+    hub: HubSpec | None = None
+    """Access to the Hugging Face hub."""
+    failure_policy: FailurePolicy = FailurePolicy()
+    """Restarts and their limits."""
+    active_deadline_seconds: Count | None = None
+    """Longest time from start to end, restarts included."""
+    start_deadline_seconds: Count | None = None
+    """Longest wait for the cluster's pods."""
+    ttl_seconds_after_finished: NonNegativeCount = 0
+    """How long the cluster is kept after the end; the RLHFJob itself is never deleted."""
+    suspend: bool = False
+    """Whether the job gives its cluster back and waits."""
+    managed_by: Annotated[str, Field(min_length=1, max_length=63)] | None = None
+    """Controller that reconciles this job. Default: this operator."""
+    priority_class_name: Name | None = None
+    """Priority class of all pods."""
+
+    @model_validator(mode="after")
+    def _roles_are_complete(self) -> RLHFJobSpec:
+        if "actor" not in self.models:
+            raise ValueError(
+                f"no actor among the models: got {', '.join(sorted(self.models))}; "
+                "add models.actor with its source"
+            )
+        for role, model in self.models.items():
+            origin = model.source.same_as
+            if origin is not None and (origin == role or origin not in self.models):
+                known = ", ".join(sorted(set(self.models) - {role}))
+                raise ValueError(
+                    f"models.{role}.source.sameAs names no other role: got {origin}, allowed {known or 'none'}"
+                )
+        if self.models["actor"].source.same_as is not None:
+            raise ValueError(
+                "models.actor.source.sameAs is not allowed: give the actor's own source "
+                "and let the other roles refer to it"
+            )
+        for role, model in self.models.items():
+            origin = model.source.same_as
+            if origin is not None and self.models[origin].source.same_as is not None:
+                raise ValueError(
+                    f"models.{role}.source.sameAs refers to {origin}, which itself has sameAs: "
+                    "name the role that has the source"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _names_are_unique(self) -> RLHFJobSpec:
+        for field, names in (
+            ("rewards", [reward.name for reward in self.rewards]),
+            ("resources.nodePools", [pool.name for pool in self.resources.node_pools]),
+        ):
+            twice = sorted({name for name in names if names.count(name) > 1})
+            if twice:
+                raise ValueError(
+                    f"{field} with the same name: got {', '.join(twice)} more than once; rename them"
+                )
+        return self
+
+    def model_for(self, role: str) -> ModelSpec:
+        """The model of a role; a role that the manifest leaves out starts from the actor's weights."""
+        return self.models.get(role) or ModelSpec(
+            source=ModelSource(same_as="actor"),
+            shape=self.models["actor"].shape,
+            training=self.models["actor"].training,
+            parallelism=self.models["actor"].parallelism,
+        )
+
+    def origin_of(self, role: str) -> str:
+        """The role whose source this role's weights come from: itself unless it has sameAs."""
+        return self.model_for(role).source.same_as or role
+
+
+class RLHFJob(Contract):
+    """One RLHF post-training job."""
+
+    api_version: Literal["rlhf-operator.dev/v1alpha1"]
+    """rlhf-operator.dev/v1alpha1"""
+    kind: Literal["RLHFJob"]
+    """RLHFJob"""
+    metadata: Metadata
+    """Name, labels, annotations."""
+    spec: RLHFJobSpec
+    """What to train, on what, and how."""
+
+    @property
+    def name(self) -> str:
+        """The job's name."""
+        return self.metadata.name

@@ -1,0 +1,155 @@
+"""The models of a job: where each role's weights come from, how it is trained and cut."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from rlhf_api.base import (
+    Contract,
+    Count,
+    Identifier,
+    NonNegativeCount,
+    NonNegativeFloat,
+    PositiveFloat,
+    Text,
+)
+from rlhf_api.exclusive import require_exactly_one
+
+
+class BuiltinModel(StrEnum):
+    """Models made on the spot, with random weights."""
+
+    TINY_LLAMA = "tiny-llama"
+    """A Llama of 0.5 M parameters with a character vocabulary of 64, for examples and tests."""
+
+
+class ModelSource(Contract):
+    """Where a role's weights and tokenizer come from: exactly one."""
+
+    hugging_face: Text | None = None
+    """A Hugging Face model id, such as meta-llama/Llama-3.1-8B-Instruct."""
+    revision: Text | None = None
+    """Branch, tag or commit of the Hugging Face id. Default: its main branch."""
+    path: Text | None = None
+    """A folder with a model in Hugging Face format, as the workers see it."""
+    builtin: BuiltinModel | None = None
+    """A model made on the spot."""
+    same_as: Identifier | None = None
+    """Another role whose weights this one starts from (after a warm start, if there is one)."""
+
+    @model_validator(mode="after")
+    def _one_source(self) -> ModelSource:
+        require_exactly_one(self, "hugging_face", "path", "builtin", "same_as")
+        if self.revision is not None and self.hugging_face is None:
+            raise ValueError(
+                "revision without huggingFace: remove it, or name the model by its Hugging Face id"
+            )
+        return self
+
+
+class ModelShape(Contract):
+    """A decoder's dimensions, for planning where config.json cannot be read."""
+
+    num_layers: Count
+    """Transformer blocks."""
+    hidden_size: Count
+    """Width of the residual stream."""
+    intermediate_size: Count
+    """Width of the feed-forward layer."""
+    num_attention_heads: Count
+    """Query heads."""
+    num_key_value_heads: Count
+    """Key and value heads."""
+    head_dim: Count
+    """Width of one head."""
+    vocab_size: Count
+    """Rows of the embedding."""
+    tied_embeddings: bool = False
+    """Whether the output projection shares the embedding's weights."""
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> ModelShape:
+        if self.num_attention_heads % self.num_key_value_heads:
+            raise ValueError(
+                f"query heads must be a multiple of key and value heads: got numAttentionHeads "
+                f"{self.num_attention_heads} and numKeyValueHeads {self.num_key_value_heads}"
+            )
+        return self
+
+
+class TrainingEngine(StrEnum):
+    """What trains a model."""
+
+    FSDP = "fsdp"
+    """PyTorch FSDP2: any Hugging Face causal language model."""
+
+
+class LearningRateSchedule(StrEnum):
+    """How the learning rate moves after warm-up."""
+
+    CONSTANT = "constant"
+    LINEAR = "linear"
+    COSINE = "cosine"
+
+
+class Precision(StrEnum):
+    """Number format of weights and activations."""
+
+    AUTO = "auto"
+    """bfloat16 on GPUs, float32 on CPUs."""
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+
+
+class TrainingSpec(Contract):
+    """How a role is trained."""
+
+    engine: TrainingEngine = TrainingEngine.FSDP
+    """What trains it."""
+    learning_rate: PositiveFloat = 1e-6
+    """Peak learning rate of AdamW."""
+    schedule: LearningRateSchedule = LearningRateSchedule.CONSTANT
+    """How the learning rate moves after warm-up; linear and cosine end at 0 with the last step."""
+    warmup_steps: NonNegativeCount = 0
+    """Optimizer steps over which the learning rate rises from 0."""
+    adam_beta1: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.9
+    """Decay of the gradient's running mean."""
+    adam_beta2: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.95
+    """Decay of the squared gradient's running mean."""
+    adam_epsilon: PositiveFloat = 1e-8
+    """Added to the denominator."""
+    weight_decay: NonNegativeFloat = 0.0
+    """Decoupled weight decay."""
+    gradient_clip: PositiveFloat = 1.0
+    """Largest global norm of the gradient."""
+    micro_batch_tokens: Count = 16384
+    """Padded tokens that a rank runs forward and backward at once; a longer sequence runs alone."""
+    activation_recompute: bool = False
+    """Whether activations are computed again in the backward pass instead of kept: slower, less memory."""
+    precision: Precision = Precision.AUTO
+    """Number format of the computation; master weights and optimizer state are float32."""
+
+
+class Parallelism(Contract):
+    """How a model is cut. What is left out the planner chooses."""
+
+    tensor: Annotated[int, Field(ge=1, le=1024)] | None = None
+    """Ranks over which each layer is cut."""
+    pipeline: Annotated[int, Field(ge=1, le=1024)] | None = None
+    """Ranks over which the layers are distributed."""
+
+
+class ModelSpec(Contract):
+    """One role's model."""
+
+    source: ModelSource
+    """Where weights and tokenizer come from: exactly one of huggingFace, path, builtin, sameAs."""
+    shape: ModelShape | None = None
+    """The model's dimensions, for planning before its config.json can be read."""
+    training: TrainingSpec = TrainingSpec()
+    """How it is trained; without meaning for roles that are only read."""
+    parallelism: Parallelism = Parallelism()
+    """How it is cut for training and inference."""

@@ -1,0 +1,106 @@
+"""The devices of a job and the pods that bring them."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from rlhf_api.base import Contract, Count, LabelMap, Name, PositiveFloat, Text
+
+
+class Device(StrEnum):
+    """What a rank computes on."""
+
+    GPU = "gpu"
+    CPU = "cpu"
+
+
+class Toleration(Contract):
+    """A Kubernetes toleration."""
+
+    key: Text | None = None
+    operator: Literal["Exists", "Equal"] = "Equal"
+    value: Annotated[str, Field(max_length=63)] | None = None
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
+    toleration_seconds: Annotated[int, Field(ge=0)] | None = None
+
+
+class PodResources(Contract):
+    """Requests of one pod besides its devices."""
+
+    cpu: Annotated[str, Field(pattern=r"^\d+(\.\d+|m)?$", max_length=16)] | None = None
+    """CPU cores as Kubernetes writes them, such as 8 or 500m."""
+    memory: Annotated[str, Field(pattern=r"^\d+(Ki|Mi|Gi|Ti|k|M|G|T)?$", max_length=16)] | None = (
+        None
+    )
+    """Memory as Kubernetes writes it, such as 64Gi."""
+
+
+class EnvironmentVariable(Contract):
+    """An environment variable with a plain value."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=256)]
+    """Its name."""
+    value: Annotated[str, Field(max_length=4096)] = ""
+    """Its value; secrets do not belong here."""
+
+
+class NodePool(Contract):
+    """A kind of node and how many of them a job takes."""
+
+    name: Name
+    """Its name in plans and pods; unique in the job."""
+    nodes: Annotated[int, Field(ge=1, le=4096)] = 1
+    """Nodes taken."""
+    device: Device = Device.GPU
+    """What ranks compute on: gpu or cpu."""
+    devices_per_node: Annotated[int, Field(ge=1, le=64)] = 8
+    """Devices on a node: GPUs, or processes for cpu."""
+    gpu: Text | None = None
+    """The GPU's model, such as A100-80G or H100, for planning."""
+    memory_gibibytes_per_device: PositiveFloat | None = None
+    """Memory of one device. Default: known from the GPU's model; for cpu the node's share."""
+    node_selector: LabelMap = {}
+    """Labels that a node must have."""
+    tolerations: Annotated[tuple[Toleration, ...], Field(max_length=32)] = ()
+    """Taints that its pods tolerate."""
+    resources: PodResources = PodResources()
+    """CPU and memory requests of one pod."""
+    environment: Annotated[tuple[EnvironmentVariable, ...], Field(max_length=64)] = ()
+    """Environment variables of its pods."""
+    annotations: LabelMap = {}
+    """Annotations of its pods."""
+
+    @property
+    def num_devices(self) -> int:
+        """Devices in the pool."""
+        return self.nodes * self.devices_per_node
+
+
+class ResourcesSpec(Contract):
+    """Where a job runs. `rlhf run` replaces it by the devices of the machine."""
+
+    node_pools: Annotated[tuple[NodePool, ...], Field(max_length=17)] = ()
+    """Node pools. Default on a cluster: the chart's jobDefaults; on one machine: its devices."""
+    head: PodResources = PodResources()
+    """CPU and memory requests of the head pod, which holds no device."""
+
+
+class PlacementType(StrEnum):
+    """How roles share devices."""
+
+    AUTO = "auto"
+    """The planner decides."""
+    COLOCATED = "colocated"
+    """Every role is on every device; calls take turns."""
+
+
+class PlacementSpec(Contract):
+    """How roles share devices."""
+
+    type: PlacementType = PlacementType.AUTO
+    """auto or colocated."""
+    max_devices: Count | None = None
+    """Use at most so many devices of the pools. Default: all."""

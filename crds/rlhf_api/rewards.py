@@ -1,0 +1,51 @@
+"""What a response is worth: a weighted sum of verifiers."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field
+
+from rlhf_api.algorithm import ParameterValue
+from rlhf_api.base import Contract, Entrypoint, Identifier, PositiveFloat
+
+
+class OnRewardError(StrEnum):
+    """What happens to a sample whose verifier raised, timed out or answered nonsense."""
+
+    EXCLUDE = "exclude"
+    """It is marked, counted and left out of training."""
+    ZERO = "zero"
+    """It is marked, counted and scored 0."""
+    FAIL = "fail"
+    """The job stops."""
+
+
+class FunctionReward(Contract):
+    """A Python verifier, called with batches of samples in processes of its own."""
+
+    entrypoint: Entrypoint
+    """The function as `package.module:name`. It takes a list of rlhf_runtime.rewards.Sample (prompt,
+    response, record) and the parameters, and returns one number for each sample."""
+    parameters: Annotated[dict[Identifier, ParameterValue], Field(max_length=64)] = {}
+    """Passed to the function as keyword arguments."""
+    timeout_seconds: PositiveFloat = 10.0
+    """Longest time for one batch; a batch that takes longer is stopped and its samples count as errors."""
+    batch_size: Annotated[int, Field(ge=1, le=65536)] = 256
+    """Samples per call."""
+    processes: Annotated[int, Field(ge=1, le=256)] = 1
+    """Processes that score side by side."""
+    on_error: OnRewardError = OnRewardError.EXCLUDE
+    """What happens to samples that could not be scored: exclude, zero or fail."""
+
+
+class RewardSpec(Contract):
+    """One term of the reward."""
+
+    name: Identifier = "reward"
+    """Its name in metrics; unique in the job."""
+    weight: float = 1.0
+    """Factor in the sum."""
+    function: FunctionReward
+    """The Python verifier that computes it."""

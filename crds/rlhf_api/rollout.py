@@ -1,0 +1,43 @@
+"""How responses are sampled."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field
+
+from rlhf_api.base import Contract, Count, PositiveFloat
+from rlhf_api.models import Parallelism
+
+
+class GenerationEngine(StrEnum):
+    """What generates."""
+
+    VLLM = "vllm"
+
+
+class RolloutSpec(Contract):
+    """Generation and sampling.
+
+    Sampling is never truncated (no top-p or top-k): the log-probabilities that training needs are those
+    of the full distribution at this temperature.
+    """
+
+    engine: GenerationEngine = GenerationEngine.VLLM
+    """What generates."""
+    samples_per_prompt: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Responses sampled for every prompt: the group size of GRPO."""
+    max_prompt_tokens: Count = 1024
+    """Longest prompt; data.onLongPrompt says what happens to longer ones."""
+    max_response_tokens: Count = 1024
+    """A response is cut here if it has not ended by itself."""
+    temperature: Annotated[float, Field(gt=0.0, le=10.0)] = 1.0
+    """Sampling temperature; training uses the same."""
+    parallelism: Parallelism = Parallelism()
+    """How the actor is cut for generation. Default: the planner chooses."""
+    max_concurrent_sequences: Annotated[int, Field(ge=1, le=65536)] = 256
+    """Sequences that one engine decodes at once."""
+    kv_cache_gibibytes: PositiveFloat | None = None
+    """Memory for keys and values on each device. Default: what the plan finds left over, at most what
+    the concurrent sequences can use."""

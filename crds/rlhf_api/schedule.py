@@ -1,0 +1,59 @@
+"""How long and in which portions a job trains."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from rlhf_api.base import Contract, Count, Fraction, NonNegativeCount, PositiveFloat
+
+
+class WarmStartSpec(Contract):
+    """Supervised training of the actor on reference answers before reinforcement learning."""
+
+    max_steps: Count = 60
+    """It ends here at the latest."""
+    stop_at_exact_match: Fraction | None = None
+    """It ends when held-out exact match reaches this. Default: it takes all its steps."""
+    evaluate_every_steps: Count = 5
+    """How often held-out exact match is measured, when stopAtExactMatch is set."""
+    prompts_per_step: Count = 128
+    """Rows per step."""
+    learning_rate: PositiveFloat = 1e-3
+    """AdamW's learning rate."""
+    adam_beta2: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.98
+    """Decay of the squared gradient's running mean."""
+    weight_decay: Annotated[float, Field(ge=0.0)] = 0.01
+    """Decoupled weight decay."""
+
+
+class ScheduleSpec(Contract):
+    """Steps and batches."""
+
+    steps: Count
+    """Training steps: each generates, scores and trains on promptsPerStep prompts."""
+    prompts_per_step: Count
+    """Prompts per step; each is answered rollout.samplesPerPrompt times."""
+    mini_batch_prompts: Count | None = None
+    """Prompts per optimizer step. Default: all of a step's."""
+    evaluate_every_steps: NonNegativeCount = 25
+    """How often held-out prompts are answered and scored; 0: only before and after training."""
+    seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
+    """All randomness derives from it."""
+    warm_start: WarmStartSpec | None = None
+    """Supervised training before reinforcement learning. Default: none."""
+
+    @model_validator(mode="after")
+    def _mini_batch_fits(self) -> ScheduleSpec:
+        if self.mini_batch_prompts is not None and self.mini_batch_prompts > self.prompts_per_step:
+            raise ValueError(
+                f"a mini-batch larger than the step: got miniBatchPrompts {self.mini_batch_prompts}, "
+                f"allowed at most promptsPerStep {self.prompts_per_step}"
+            )
+        return self
+
+    @property
+    def updates_per_epoch(self) -> int:
+        """Optimizer steps in one pass over a step's batch; the last mini-batch may be smaller."""
+        return -(-self.prompts_per_step // (self.mini_batch_prompts or self.prompts_per_step))

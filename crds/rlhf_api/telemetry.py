@@ -1,0 +1,36 @@
+"""Where metrics go besides metrics.jsonl and the report, which every run writes."""
+
+from __future__ import annotations
+
+from rlhf_api.base import Contract, Name, Text
+
+
+class WandbSpec(Contract):
+    """Weights & Biases."""
+
+    project: Text
+    """Project name."""
+    entity: Text | None = None
+    """User or team. Default: the API key's own."""
+    secret_name: Name | None = None
+    """Secret whose key WANDB_API_KEY is given to the driver, on a cluster."""
+
+
+class MlflowSpec(Contract):
+    """MLflow."""
+
+    tracking_uri: Text
+    """Address of the tracking server, or a folder."""
+    experiment: Text
+    """Experiment name."""
+
+
+class TelemetrySpec(Contract):
+    """Trackers."""
+
+    tensorboard: bool = True
+    """Whether TensorBoard files are written into the run's folder."""
+    wandb: WandbSpec | None = None
+    """Weights & Biases. Default: off."""
+    mlflow: MlflowSpec | None = None
+    """MLflow. Default: off."""

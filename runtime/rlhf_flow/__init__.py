@@ -1,0 +1,1 @@
+"""What is computed and where: algorithms, the graph traced from them, and its plan."""

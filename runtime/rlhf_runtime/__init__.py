@@ -1,0 +1,1 @@
+"""How a plan runs: controller, worker groups, engines."""
