@@ -1,4 +1,4 @@
-"""The contract: what a user writes (RLHFJob), what the planner decides (Plan), what a run reports."""
+"""The contract: the RLHFJob that a user writes, and the StatusReport of a run."""
 
 from rlhf_api.exits import ExitCode
 from rlhf_api.job import API_VERSION, GROUP, KIND, VERSION, RLHFJob, RLHFJobSpec

@@ -18,22 +18,27 @@ from rlhf_api.base import (
 
 
 class KlEstimator(StrEnum):
-    """Estimators of KL(policy, reference) from one sample. Source: papers on PPO-style RLHF.
+    """Estimators of KL(policy, reference) from one sample of it.
 
-    With lp the policy's and ref the reference's log-probability of a token:
-    k1 = lp - ref; k2 = (lp - ref)^2 / 2; k3 = exp(ref - lp) - (ref - lp) - 1.
+    With lp the policy's and ref the reference's log-probability of a token.
+    Source: Schulman, Approximating KL divergence, 2020.
     """
 
     K1 = "k1"
+    """lp - ref: unbiased, may be negative."""
     K2 = "k2"
+    """(lp - ref)^2 / 2: biased, low variance."""
     K3 = "k3"
+    """exp(ref - lp) - (ref - lp) - 1: unbiased, never negative."""
 
 
 class KlPlacement(StrEnum):
     """Where the KL penalty acts: on the token rewards, or as a term of the loss."""
 
     REWARD = "reward"
+    """Subtracted from every token's reward."""
     LOSS = "loss"
+    """A term of the loss."""
 
 
 class LossAggregation(StrEnum):
@@ -58,7 +63,7 @@ class PolicyLossSettings(Contract):
     clip_range_high: NonNegativeFloat | None = None
     """The ratio's upper clip is 1 + clipRangeHigh (DAPO uses 0.28). Default: clipRange."""
     dual_clip: Annotated[float, Field(gt=1.0)] | None = None
-    """For negative advantages the loss is bounded by -dualClip x advantage. Default: no such bound."""
+    """For negative advantages the loss is at most -dualClip x advantage. Default: no such bound."""
     entropy_coefficient: NonNegativeFloat = 0.0
     """Weight of the entropy bonus in the loss."""
     kl_coefficient: NonNegativeFloat = 0.0
@@ -84,11 +89,11 @@ class PpoSettings(PolicyLossSettings):
     gae_lambda: Fraction = 0.95
     """Bias-variance trade-off of generalized advantage estimation."""
     kl_placement: KlPlacement = KlPlacement.REWARD
-    """Where the KL penalty acts: `reward` subtracts it from every token's reward, `loss` adds a term."""
+    """Where the KL penalty acts: on every token's reward, or as a term of the loss."""
     kl_estimator: KlEstimator = KlEstimator.K1
     """Which estimator of the KL divergence is used; k1 is customary in rewards."""
     value_clip_range: PositiveFloat | None = None
-    """New values are clipped to this distance from the old ones in the value loss. Default: no clip."""
+    """The value loss clips new values to this distance from the old ones. Default: no clip."""
     whiten_advantages: bool = True
     """Whether advantages are shifted to mean 0 and scaled to variance 1 over the batch."""
     critic_warmup_steps: Annotated[int, Field(ge=0, le=1_000_000)] = 0
@@ -99,12 +104,13 @@ class GrpoSettings(PolicyLossSettings):
     """Group relative policy optimization: advantages relative to the samples of the same prompt."""
 
     normalize_by_std: bool = True
-    """Whether a group's advantages are divided by the standard deviation of its scores (Dr.GRPO: false)."""
+    """Whether a group's advantages are divided by its scores' standard deviation; Dr.GRPO: false."""
     kl_placement: Literal[KlPlacement.LOSS] = KlPlacement.LOSS
     """Where the KL penalty acts: GRPO has it in the loss."""
 
 
 ParameterValue = bool | int | float | Annotated[str, Field(max_length=1024)]
+"""A parameter of user code: true or false, a number, or a short text."""
 
 
 class CustomSettings(Contract):
@@ -120,8 +126,11 @@ class AlgorithmType(StrEnum):
     """The algorithms that a manifest can name."""
 
     PPO = "ppo"
+    """Proximal policy optimization with a critic."""
     GRPO = "grpo"
+    """Group relative policy optimization: no critic, several samples of every prompt."""
     CUSTOM = "custom"
+    """A class of your own."""
 
 
 class AlgorithmSpec(Contract):
@@ -141,12 +150,14 @@ class AlgorithmSpec(Contract):
         for member in AlgorithmType:
             if getattr(self, member.value) is not None and member != self.type:
                 raise ValueError(
-                    f"settings of another algorithm: got {member.value} beside type {self.type.value}, "
-                    f"allowed only {self.type.value}; remove {member.value} or change type"
+                    f"settings of another algorithm: got {member.value} beside type "
+                    f"{self.type.value}, allowed only {self.type.value}; "
+                    f"remove {member.value} or change type"
                 )
         if self.type is AlgorithmType.CUSTOM and self.custom is None:
             raise ValueError(
-                "type custom without its entry point: add custom: {entrypoint: package.module:Class}"
+                "type custom without its entry point: got none; "
+                "add custom: {entrypoint: package.module:Class}"
             )
         return self
 

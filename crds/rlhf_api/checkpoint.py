@@ -37,8 +37,8 @@ class CheckpointSpec(Contract):
     """Checkpoints of everything that an exact resume needs."""
 
     every_steps: NonNegativeCount = 50
-    """How often; 0: only after the last step."""
+    """Steps from one checkpoint to the next; 0: only after the last step."""
     keep_last: Annotated[int, Field(ge=1, le=1000)] = 3
-    """Older ones are deleted."""
+    """How many checkpoints stay; older ones are deleted."""
     storage: CheckpointStorage | None = None
     """Where, on a cluster. Default: the chart's jobDefaults. `rlhf run` uses --output."""

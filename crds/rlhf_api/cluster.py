@@ -16,7 +16,7 @@ class ImageSpec(Contract):
     runtime: Text
     """Image reference."""
     pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
-    """When it is pulled."""
+    """When nodes pull it: Always, IfNotPresent or Never."""
     pull_secrets: Annotated[tuple[Name, ...], Field(max_length=16)] = ()
     """Names of image pull secrets."""
 
@@ -45,7 +45,7 @@ class CodeSpec(Contract):
     """The user's own Python: exactly one of local, configMap, git; code in the image needs none."""
 
     local: Text | None = None
-    """A folder on this machine put on the Python path, relative to the manifest; `rlhf run` only."""
+    """A folder put on the Python path, relative to the manifest; only `rlhf run` can read it."""
     config_map: ConfigMapCode | None = None
     """Python files in a ConfigMap."""
     git: GitCode | None = None

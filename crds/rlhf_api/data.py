@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Annotated
 
 from pydantic import Field, model_validator
+from pydantic.alias_generators import to_camel
 
 from rlhf_api.base import Contract, Count, NonNegativeFloat, Text
 from rlhf_api.exclusive import require_exactly_one
@@ -15,7 +16,7 @@ class BuiltinData(StrEnum):
     """Tasks made on the spot."""
 
     SORT_DIGITS = "sort-digits"
-    """Sort six random digits: `402991=` wants `012499.`; train and evaluation prompts never overlap."""
+    """Sort six random digits: `402991=` wants `012499.`; train and evaluation never overlap."""
 
 
 class ChatTemplate(StrEnum):
@@ -24,21 +25,27 @@ class ChatTemplate(StrEnum):
     AUTO = "auto"
     """Yes if the prompt field holds messages, or the tokenizer has a chat template."""
     ALWAYS = "always"
+    """Yes; a text becomes one user message."""
     NEVER = "never"
+    """No; the prompt field holds the text that the model continues."""
 
 
 class OnInvalidRow(StrEnum):
     """What happens to a row whose prompt is missing, empty or not a text."""
 
     FAIL = "fail"
+    """The job stops and names the row."""
     SKIP = "skip"
+    """The row is counted and left out."""
 
 
 class OnLongPrompt(StrEnum):
     """What happens to a prompt of more than rollout.maxPromptTokens tokens."""
 
     FAIL = "fail"
+    """The job stops and names the row."""
     SKIP = "skip"
+    """The prompt is counted and left out."""
 
 
 class DataSource(Contract):
@@ -51,26 +58,28 @@ class DataSource(Contract):
     builtin: BuiltinData | None = None
     """A task made on the spot."""
     configuration: Text | None = None
-    """The configuration of a Hugging Face dataset, such as `main`."""
+    """The configuration of a Hugging Face dataset, such as main. Default: its only one."""
     split: Text | None = None
     """The split of a Hugging Face dataset. Default: train for training, test for evaluation."""
     prompt_field: Text = "prompt"
     """The column with the prompt: a text, or a list of {role, content} messages."""
     answer_field: Text | None = None
-    """The column with the reference answer: the target of a warm start. Default: answer, if it exists."""
+    """The column with the reference answer, the target of a warm start. Default: answer, if there."""
     system_prompt: Annotated[str, Field(max_length=16384)] | None = None
-    """A system message put before every prompt."""
+    """A system message put before every prompt. Default: none."""
     chat_template: ChatTemplate = ChatTemplate.AUTO
     """Whether prompts pass through the tokenizer's chat template."""
     max_rows: Count | None = None
-    """Use only so many first rows."""
+    """Use only so many first rows. Default: all."""
 
     @model_validator(mode="after")
     def _one_source(self) -> DataSource:
         source = require_exactly_one(self, "path", "hugging_face", "builtin")
-        for field, wire in (("configuration", "configuration"), ("split", "split")):
+        for field in ("configuration", "split"):
             if getattr(self, field) is not None and source != "hugging_face":
-                raise ValueError(f"{wire} is for huggingFace data only: remove it")
+                raise ValueError(
+                    f"{field} is for huggingFace data only: got it beside {to_camel(source)}; remove it"
+                )
         return self
 
 

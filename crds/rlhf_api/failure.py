@@ -26,14 +26,14 @@ class FailureRule(Contract):
     """The first rule that matches a failure decides: exactly one of onReason, onExitCodes."""
 
     on_reason: Identifier | None = None
-    """A failure's reason, such as InvalidReward."""
+    """A failure's reason, such as InvalidReward. Default: the rule goes by exit code."""
     on_exit_codes: (
         Annotated[
             tuple[Annotated[int, Field(ge=1, le=255)], ...], Field(min_length=1, max_length=64)
         ]
         | None
     ) = None
-    """Exit codes of the driver."""
+    """Exit codes of the driver. Default: the rule goes by reason."""
     action: FailureAction
     """What happens then: Fail, Restart or RestartIgnoringLimit."""
 

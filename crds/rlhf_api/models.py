@@ -91,8 +91,11 @@ class LearningRateSchedule(StrEnum):
     """How the learning rate moves after warm-up."""
 
     CONSTANT = "constant"
+    """It stays at its peak."""
     LINEAR = "linear"
+    """It falls in a straight line to 0 at the last step."""
     COSINE = "cosine"
+    """It falls along half a cosine to 0 at the last step."""
 
 
 class Precision(StrEnum):
@@ -101,7 +104,9 @@ class Precision(StrEnum):
     AUTO = "auto"
     """bfloat16 on GPUs, float32 on CPUs."""
     FLOAT32 = "float32"
+    """32 bits: exact, slow on GPUs."""
     BFLOAT16 = "bfloat16"
+    """16 bits with the range of float32."""
 
 
 class TrainingSpec(Contract):
@@ -112,7 +117,7 @@ class TrainingSpec(Contract):
     learning_rate: PositiveFloat = 1e-6
     """Peak learning rate of AdamW."""
     schedule: LearningRateSchedule = LearningRateSchedule.CONSTANT
-    """How the learning rate moves after warm-up; linear and cosine end at 0 with the last step."""
+    """How the learning rate moves after warm-up: constant, linear or cosine."""
     warmup_steps: NonNegativeCount = 0
     """Optimizer steps over which the learning rate rises from 0."""
     adam_beta1: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.9
@@ -128,7 +133,7 @@ class TrainingSpec(Contract):
     micro_batch_tokens: Count = 16384
     """Padded tokens that a rank runs forward and backward at once; a longer sequence runs alone."""
     activation_recompute: bool = False
-    """Whether activations are computed again in the backward pass instead of kept: slower, less memory."""
+    """Whether activations are computed again for the backward pass: slower, but less memory."""
     precision: Precision = Precision.AUTO
     """Number format of the computation; master weights and optimizer state are float32."""
 
@@ -137,9 +142,9 @@ class Parallelism(Contract):
     """How a model is cut. What is left out the planner chooses."""
 
     tensor: Annotated[int, Field(ge=1, le=1024)] | None = None
-    """Ranks over which each layer is cut."""
+    """Ranks over which each layer is cut. Default: the planner chooses."""
     pipeline: Annotated[int, Field(ge=1, le=1024)] | None = None
-    """Ranks over which the layers are distributed."""
+    """Ranks over which the layers are distributed. Default: the planner chooses."""
 
 
 class ModelSpec(Contract):
@@ -148,7 +153,7 @@ class ModelSpec(Contract):
     source: ModelSource
     """Where weights and tokenizer come from: exactly one of huggingFace, path, builtin, sameAs."""
     shape: ModelShape | None = None
-    """The model's dimensions, for planning before its config.json can be read."""
+    """The model's dimensions, for planning before its config.json can be read. Default: unknown."""
     training: TrainingSpec = TrainingSpec()
     """How it is trained; without meaning for roles that are only read."""
     parallelism: Parallelism = Parallelism()

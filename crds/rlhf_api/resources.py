@@ -7,35 +7,42 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from rlhf_api.base import Contract, Count, LabelMap, Name, PositiveFloat, Text
+from rlhf_api.base import Contract, Count, LabelMap, Name, NonNegativeCount, PositiveFloat, Text
 
 
 class Device(StrEnum):
     """What a rank computes on."""
 
     GPU = "gpu"
+    """A CUDA device."""
     CPU = "cpu"
+    """A process on the host's cores."""
 
 
 class Toleration(Contract):
     """A Kubernetes toleration."""
 
     key: Text | None = None
+    """The taint's key. Default: every key, with operator Exists."""
     operator: Literal["Exists", "Equal"] = "Equal"
+    """Whether the taint must have this value (Equal) or just be there (Exists)."""
     value: Annotated[str, Field(max_length=63)] | None = None
+    """The taint's value, for operator Equal. Default: the empty one."""
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
-    toleration_seconds: Annotated[int, Field(ge=0)] | None = None
+    """The taint's effect. Default: every effect."""
+    toleration_seconds: NonNegativeCount | None = None
+    """How long a NoExecute taint is tolerated. Default: for ever."""
 
 
 class PodResources(Contract):
     """Requests of one pod besides its devices."""
 
     cpu: Annotated[str, Field(pattern=r"^\d+(\.\d+|m)?$", max_length=16)] | None = None
-    """CPU cores as Kubernetes writes them, such as 8 or 500m."""
+    """CPU cores as Kubernetes writes them, such as "8" or 500m. Default: the chart's."""
     memory: Annotated[str, Field(pattern=r"^\d+(Ki|Mi|Gi|Ti|k|M|G|T)?$", max_length=16)] | None = (
         None
     )
-    """Memory as Kubernetes writes it, such as 64Gi."""
+    """Memory as Kubernetes writes it, such as 64Gi. Default: the chart's."""
 
 
 class EnvironmentVariable(Contract):
@@ -59,7 +66,7 @@ class NodePool(Contract):
     devices_per_node: Annotated[int, Field(ge=1, le=64)] = 8
     """Devices on a node: GPUs, or processes for cpu."""
     gpu: Text | None = None
-    """The GPU's model, such as A100-80G or H100, for planning."""
+    """The GPU's model, such as A100-80G or H100, for planning. Default: unknown."""
     memory_gibibytes_per_device: PositiveFloat | None = None
     """Memory of one device. Default: known from the GPU's model; for cpu the node's share."""
     node_selector: LabelMap = {}

@@ -27,11 +27,11 @@ class FunctionReward(Contract):
 
     entrypoint: Entrypoint
     """The function as `package.module:name`. It takes a list of rlhf_runtime.rewards.Sample (prompt,
-    response, record) and the parameters, and returns one number for each sample."""
+    response, record) and the parameters, and returns one number for each."""
     parameters: Annotated[dict[Identifier, ParameterValue], Field(max_length=64)] = {}
     """Passed to the function as keyword arguments."""
     timeout_seconds: PositiveFloat = 10.0
-    """Longest time for one batch; a batch that takes longer is stopped and its samples count as errors."""
+    """Longest time for one batch; then it is stopped and its samples count as errors."""
     batch_size: Annotated[int, Field(ge=1, le=65536)] = 256
     """Samples per call."""
     processes: Annotated[int, Field(ge=1, le=256)] = 1

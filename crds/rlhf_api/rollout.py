@@ -15,13 +15,14 @@ class GenerationEngine(StrEnum):
     """What generates."""
 
     VLLM = "vllm"
+    """vLLM, in the training processes."""
 
 
 class RolloutSpec(Contract):
     """Generation and sampling.
 
-    Sampling is never truncated (no top-p or top-k): the log-probabilities that training needs are those
-    of the full distribution at this temperature.
+    Sampling is never truncated (no top-p or top-k): the log-probabilities that training needs are
+    those of the full distribution at this temperature.
     """
 
     engine: GenerationEngine = GenerationEngine.VLLM
@@ -39,5 +40,5 @@ class RolloutSpec(Contract):
     max_concurrent_sequences: Annotated[int, Field(ge=1, le=65536)] = 256
     """Sequences that one engine decodes at once."""
     kv_cache_gibibytes: PositiveFloat | None = None
-    """Memory for keys and values on each device. Default: what the plan finds left over, at most what
-    the concurrent sequences can use."""
+    """Memory for keys and values on each device. Default: what the plan finds left over, at most
+    what the concurrent sequences can use."""

@@ -48,8 +48,9 @@ class ScheduleSpec(Contract):
     def _mini_batch_fits(self) -> ScheduleSpec:
         if self.mini_batch_prompts is not None and self.mini_batch_prompts > self.prompts_per_step:
             raise ValueError(
-                f"a mini-batch larger than the step: got miniBatchPrompts {self.mini_batch_prompts}, "
-                f"allowed at most promptsPerStep {self.prompts_per_step}"
+                f"a mini-batch larger than the step: got miniBatchPrompts "
+                f"{self.mini_batch_prompts}, allowed at most promptsPerStep "
+                f"{self.prompts_per_step}; make it smaller"
             )
         return self
 

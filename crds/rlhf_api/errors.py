@@ -1,0 +1,51 @@
+"""The errors of the contract.
+
+RlhfError                  base of every error that a user can do something about
+├── ManifestError          InvalidManifest   a manifest has problems; all of them are listed
+├── OverrideError          InvalidOverride   a `--set PATH=VALUE` cannot be applied
+└── UnknownFieldError      UnknownField      a path that names no field of the contract
+
+Other packages derive theirs from RlhfError. `reason` is stable: it appears in conditions, events and
+metrics, and failure rules match it. `exit_code` is what the command or driver ends with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from rlhf_api.exits import ExitCode
+from rlhf_api.problems import Problem
+
+
+class RlhfError(Exception):
+    """An error with a stable reason and an exit code; its text says what, got, allowed, do."""
+
+    reason: ClassVar[str] = "Error"
+    exit_code: ClassVar[ExitCode] = ExitCode.BUG
+
+
+class ManifestError(RlhfError):
+    """A manifest that cannot be used, with every problem that was found in it."""
+
+    reason = "InvalidManifest"
+    exit_code = ExitCode.MANIFEST
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        assert problems, "a ManifestError needs a problem"
+        super().__init__("\n".join(str(problem) for problem in problems))
+        self.problems: tuple[Problem, ...] = tuple(problems)
+
+
+class OverrideError(RlhfError):
+    """A `--set PATH=VALUE` that cannot be applied."""
+
+    reason = "InvalidOverride"
+    exit_code = ExitCode.MANIFEST
+
+
+class UnknownFieldError(RlhfError):
+    """A path that names no field of the contract."""
+
+    reason = "UnknownField"
+    exit_code = ExitCode.MANIFEST

@@ -1,0 +1,298 @@
+"""Plan: what runs where, and the memory arithmetic behind it.
+
+The planner (rlhf_flow.planning) makes it; the runtime obeys it; the CLI and the operator show it. It
+holds decisions and derived values only, never what the manifest already says.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from rlhf_api.base import (
+    Contract,
+    Count,
+    Identifier,
+    Name,
+    NonNegativeFloat,
+    PositiveFloat,
+    Text,
+)
+from rlhf_api.models import Precision
+from rlhf_api.resources import Device
+
+PLAN_VERSION = 1
+
+Bytes = Annotated[int, Field(ge=0, le=2**63 - 1)]
+CallId = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[A-Za-z0-9_.#/-]+$")]
+"""A call site: `actor.generate`, its second of the kind `actor.generate#2`, in a region
+`every-10/actor.log_probs`."""
+Column = Identifier
+"""A field of a batch."""
+
+
+class RoleKind(StrEnum):
+    """What a role is, hence which primitives it has."""
+
+    POLICY = "policy"
+    """A causal language model that is trained and generates."""
+    FROZEN_POLICY = "frozenPolicy"
+    """A causal language model that is only read."""
+    CRITIC = "critic"
+    """A language model with a value head, trained."""
+    REWARD = "reward"
+    """Verifiers: no model, no device."""
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether its weights change."""
+        return self in (RoleKind.POLICY, RoleKind.CRITIC)
+
+    @property
+    def has_model(self) -> bool:
+        """Whether it holds weights on devices."""
+        return self is not RoleKind.REWARD
+
+
+class CallKind(StrEnum):
+    """What a model call does."""
+
+    GENERATE = "generate"
+    """Autoregressive sampling."""
+    INFER = "infer"
+    """One forward pass."""
+    TRAIN = "train"
+    """Forward, backward and optimizer steps."""
+    SCORE = "score"
+    """Verifiers on the host."""
+    COMPUTE = "compute"
+    """Numerics without a model."""
+
+
+class GraphName(StrEnum):
+    """The graphs of a job."""
+
+    WARM_START = "warmStart"
+    """A supervised step before reinforcement learning."""
+    STEP = "step"
+    """A step of the algorithm."""
+    EVALUATION = "evaluation"
+    """Held-out prompts, answered and scored."""
+
+
+class Mesh(Contract):
+    """How the devices of a pool are cut for a call."""
+
+    data: Count
+    """Replicas, or shards of the data under FSDP."""
+    tensor: Count = 1
+    """Ranks over which each layer is cut."""
+    pipeline: Count = 1
+    """Ranks over which the layers are distributed."""
+
+    @property
+    def num_devices(self) -> int:
+        """Devices in the mesh."""
+        return self.data * self.tensor * self.pipeline
+
+
+class PoolPlan(Contract):
+    """Devices that share models; one process on each."""
+
+    name: Name
+    """Its name."""
+    device: Device
+    """What ranks compute on."""
+    nodes: Count
+    """Nodes taken."""
+    devices_per_node: Count
+    """Devices taken on each node."""
+    memory_bytes_per_device: Bytes
+    """Memory of one device that the plan may use."""
+    roles: Annotated[tuple[Identifier, ...], Field(max_length=16)]
+    """Roles whose models live here."""
+
+    @property
+    def num_devices(self) -> int:
+        """Devices, hence ranks, in the pool."""
+        return self.nodes * self.devices_per_node
+
+
+class RolePlan(Contract):
+    """A role and what the planner found out about its model."""
+
+    role: Identifier
+    """Its name."""
+    kind: RoleKind
+    """What it is."""
+    origin: Identifier | None = None
+    """The role whose source its weights come from: itself or another. None without a model."""
+    num_parameters: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0
+    """Parameters, exactly; 0 without a model."""
+    precision: Precision | None = None
+    """Number format of its computation: float32 or bfloat16, never auto. None without a model."""
+
+
+class CallPlan(Contract):
+    """Where and how a call of a graph runs."""
+
+    graph: GraphName
+    """The graph it belongs to."""
+    call: CallId
+    """The call site, unique in its graph."""
+    role: Identifier
+    """Whose call it is; a compute call runs on the ranks of this role."""
+    method: Identifier
+    """The primitive."""
+    kind: CallKind
+    """What it does."""
+    pool: Name | None
+    """The pool it runs on; None: on the host, beside the ranks."""
+    mesh: Mesh | None
+    """How the pool is cut for it; None on the host."""
+    reads: Annotated[tuple[Column, ...], Field(max_length=64)]
+    """Fields it reads, sorted."""
+    writes: Annotated[tuple[Column, ...], Field(max_length=64)]
+    """Fields it writes, sorted."""
+    expected_count: PositiveFloat = 1.0
+    """How often it runs in a pass of its graph, on average."""
+    expected_seconds: NonNegativeFloat | None = None
+    """Expected time of one run. None: not estimated."""
+
+
+class GenerationPlan(Contract):
+    """The generation engines of the actor."""
+
+    tensor: Count
+    """Ranks that one engine spans."""
+    data: Count
+    """Engines."""
+    kv_cache_bytes: Annotated[int, Field(ge=1, le=2**63 - 1)]
+    """Keys and values on each device."""
+    max_concurrent_sequences: Count
+    """Sequences that one engine decodes at once."""
+    max_sequence_tokens: Count
+    """Longest prompt plus longest response."""
+    release_during_training: bool
+    """Whether generation weights and cache are freed whenever no call generates."""
+
+
+class MemoryWhat(StrEnum):
+    """What memory is used for."""
+
+    MASTER_WEIGHTS = "masterWeights"
+    """Sharded float32 weights of a trained role."""
+    OPTIMIZER = "optimizer"
+    """Adam's two moments, float32, sharded."""
+    GRADIENTS = "gradients"
+    """Sharded float32 gradients and the gathered ones before they are reduced."""
+    WEIGHTS = "weights"
+    """A frozen role's sharded weights, or the layers gathered for a computation."""
+    ACTIVATIONS = "activations"
+    """What a micro-batch keeps for its backward pass, or a forward pass works on."""
+    LOGITS = "logits"
+    """Scores over the vocabulary and their gradient."""
+    GENERATION_WEIGHTS = "generationWeights"
+    """The generation engine's weights."""
+    KV_CACHE = "kvCache"
+    """Keys and values of the sequences in flight."""
+    OVERHEAD = "overhead"
+    """Libraries and contexts of a process, whatever the job."""
+
+
+class MemoryItem(Contract):
+    """One use of memory on each device."""
+
+    role: Identifier | None
+    """Whose; None: the process's own."""
+    what: MemoryWhat
+    """What for."""
+    bytes: Bytes
+    """How much, on the fullest device."""
+    phases: Annotated[tuple[Text, ...], Field(min_length=1, max_length=64)]
+    """Phases (`role.kind`, such as actor.train) in which it is there."""
+
+
+class MemoryPlan(Contract):
+    """Memory of one device through the phases of a step."""
+
+    capacity_bytes: Bytes
+    """What a device has."""
+    items: Annotated[tuple[MemoryItem, ...], Field(max_length=512)]
+    """Every use counted."""
+    peaks: Annotated[dict[Text, Bytes], Field(max_length=64)]
+    """For each phase the sum of the items that are there."""
+
+    @model_validator(mode="after")
+    def _sums_are_right(self) -> MemoryPlan:
+        sums = sum_by_phase(self.items)
+        if sums != self.peaks:
+            raise ValueError(f"peaks are not the sums of the items: got {self.peaks}, want {sums}")
+        return self
+
+    @property
+    def peak_phase(self) -> str:
+        """The phase with the highest sum; the first of equals."""
+        return max(self.peaks, key=lambda phase: self.peaks[phase])
+
+    @property
+    def peak_bytes(self) -> int:
+        """The highest sum."""
+        return max(self.peaks.values())
+
+    def in_phase(self, phase: str) -> tuple[MemoryItem, ...]:
+        """The items that are there in a phase."""
+        return tuple(item for item in self.items if phase in item.phases)
+
+
+def sum_by_phase(items: tuple[MemoryItem, ...]) -> dict[str, int]:
+    """Bytes of every phase, in the order in which the items name the phases."""
+    sums: dict[str, int] = {}
+    for item in items:
+        for phase in item.phases:
+            sums[phase] = sums.get(phase, 0) + item.bytes
+    return sums
+
+
+class Plan(Contract):
+    """The decisions that a job runs by."""
+
+    version: Literal[1] = PLAN_VERSION
+    """Of this form; a reader refuses others."""
+    job: Name
+    """The job's name."""
+    pools: Annotated[tuple[PoolPlan, ...], Field(min_length=1, max_length=17)]
+    """Device pools: one, with every role colocated."""
+    roles: Annotated[tuple[RolePlan, ...], Field(min_length=1, max_length=16)]
+    """Roles of all graphs."""
+    calls: Annotated[tuple[CallPlan, ...], Field(min_length=1, max_length=512)]
+    """Every call of every graph, in program order."""
+    generation: GenerationPlan
+    """The generation engines."""
+    memory: MemoryPlan
+    """Memory of a device."""
+    reasons: Annotated[tuple[Text, ...], Field(max_length=64)]
+    """Why it is so, one sentence for each decision."""
+
+    @model_validator(mode="after")
+    def _calls_are_unique_and_placed(self) -> Plan:
+        sites = [(call.graph, call.call) for call in self.calls]
+        if len(set(sites)) != len(sites):
+            raise ValueError("the same call site twice in one graph: plan the job again")
+        pools = {pool.name: pool for pool in self.pools}
+        for call in self.calls:
+            if call.pool is None or call.mesh is None:
+                continue
+            if call.pool not in pools or call.mesh.num_devices > pools[call.pool].num_devices:
+                raise ValueError(f"{call.call} does not lie in its pool: plan the job again")
+        return self
+
+    def call(self, graph: GraphName, call: str) -> CallPlan | None:
+        """The plan of a call site, or None where the plan does not have it."""
+        return next((c for c in self.calls if c.graph is graph and c.call == call), None)
+
+    def role(self, name: str) -> RolePlan | None:
+        """The plan of a role, or None where the plan does not have it."""
+        return next((role for role in self.roles if role.role == name), None)

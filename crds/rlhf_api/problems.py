@@ -1,0 +1,68 @@
+"""A problem in a manifest: where it is, what is wrong, and what to do about it.
+
+Every check of a manifest produces these, whatever found it: the YAML reader, the models, or the
+rules across fields. `ManifestError` carries all of one file.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+FieldPath = tuple[str | int, ...]
+"""Wire names and list indices from the document's root, such as ("spec", "rewards", 0, "weight")."""
+
+_PLAIN_SEGMENT = re.compile(r"^[A-Za-z_][A-Za-z0-9_-]*$")
+
+
+def path_text(path: FieldPath) -> str:
+    """Write a path as Kubernetes does: spec.rewards[0].weight, metadata.labels[example.com/team]."""
+    text = ""
+    for segment in path:
+        if isinstance(segment, str) and _PLAIN_SEGMENT.match(segment):
+            text += f".{segment}" if text else segment
+        else:
+            text += f"[{segment}]"
+    return text
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong in a manifest."""
+
+    path: str
+    """Wire names, such as spec.models.actor.source; empty for the document or file as a whole."""
+    what: str
+    """What is wrong, or a whole sentence that needs no other part."""
+    got: str = ""
+    """What stands there, shortened."""
+    allowed: str = ""
+    """What may stand there."""
+    do: str = ""
+    """What to do about it."""
+    file: str = ""
+    """The file's name, <stdin> or --set; empty for documents that came from no text."""
+    line: int | None = None
+    """Line in the file, from 1; None if the problem has none."""
+    column: int | None = None
+    """Column in the line, from 1; None if the problem has none."""
+
+    @property
+    def message(self) -> str:
+        """What, got, allowed and do as one sentence."""
+        facts = ", ".join(
+            f"{word} {text}"
+            for word, text in (("got", self.got), ("allowed", self.allowed))
+            if text
+        )
+        sentence = f"{self.what}: {facts}" if facts else self.what
+        return f"{sentence}; {self.do}" if self.do else sentence
+
+    @property
+    def place(self) -> str:
+        """File, line and column as compilers write them: job.yaml:7:5."""
+        parts = (self.file, self.line, self.column if self.line is not None else None)
+        return ":".join(str(part) for part in parts if part not in ("", None))
+
+    def __str__(self) -> str:
+        return ": ".join(part for part in (self.place, self.path, self.message) if part)
