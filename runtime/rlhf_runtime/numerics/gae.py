@@ -1,0 +1,64 @@
+"""Generalized advantage estimation."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+
+def generalized_advantages(
+    rewards: Float[Tensor, "rows time"],
+    values: Float[Tensor, "rows time"],
+    mask: Bool[Tensor, "rows time"],
+    gamma: float,
+    lam: float,
+) -> tuple[Float[Tensor, "rows time"], Float[Tensor, "rows time"]]:
+    """Advantages and returns of every response token; no whitening.
+
+    delta_t = r_t + gamma V_next - V_t and A_t = delta_t + gamma lam A_next, where *next* is the
+    next kept token of the row: value and advantage are carried through masked tokens (tool output,
+    padding) without discount. After the last kept token both are 0.
+
+    Args:
+        rewards: reward of every token; masked ones do not count.
+        values: the critic's value before every token.
+        mask: True on response tokens.
+        gamma: discount per kept token.
+        lam: trade-off between bias (0) and variance (1).
+
+    Returns:
+        Advantages and returns (advantage + value), both detached and 0 on masked tokens.
+
+    Source: Schulman et al., GAE (arXiv 1506.02438), equations 11 to 16.
+    """
+    rewards, values = rewards.detach(), values.detach()
+    zero = values.new_zeros(())
+    deltas = torch.where(mask, rewards + gamma * _next_kept(values, mask) - values, zero)
+    decays = torch.where(mask, values.new_tensor(gamma * lam), values.new_ones(()))
+    advantages = torch.where(mask, _discounted_sums(deltas, decays), zero)
+    return advantages, torch.where(mask, advantages + values, zero)
+
+
+def _next_kept(
+    values: Float[Tensor, "rows time"], mask: Bool[Tensor, "rows time"]
+) -> Float[Tensor, "rows time"]:
+    """The value at the next kept token after each position, 0 where there is none."""
+    num_rows, num_steps = mask.shape
+    positions = torch.arange(num_steps, device=mask.device)
+    kept: Int[Tensor, "rows time"] = torch.where(mask, positions, num_steps)
+    nearest = kept.flip(1).cummin(dim=1).values.flip(1)  # the first kept position at or after each
+    following = torch.cat([nearest[:, 1:], nearest.new_full((num_rows, 1), num_steps)], dim=1)
+    closed = torch.cat([values, values.new_zeros(num_rows, 1)], dim=1)
+    return closed.gather(1, following[:, :num_steps])
+
+
+def _discounted_sums(
+    terms: Float[Tensor, "rows time"], decays: Float[Tensor, "rows time"]
+) -> Float[Tensor, "rows time"]:
+    """s_t = terms_t + decays_t s_{t+1}: one fused operation per time step over all rows."""
+    sums = terms.t().contiguous()
+    rows, row_decays = sums.unbind(0), decays.t().contiguous().unbind(0)
+    for step in range(len(rows) - 2, -1, -1):
+        rows[step].addcmul_(row_decays[step], rows[step + 1])
+    return sums.t()

@@ -1,0 +1,71 @@
+import math
+
+import pytest
+import torch
+
+from rlhf_runtime.numerics.policy_loss import clipped_policy_loss
+
+CASES = [  # ratio, advantage, loss, clipped: clip 0.2 down, 0.3 up
+    (1.0, 2.0, -2.0, False),
+    (1.5, 2.0, -2.6, True),
+    (0.5, 2.0, -1.0, False),
+    (0.5, -2.0, 1.6, True),
+    (1.5, -2.0, 3.0, False),
+    (1.25, 2.0, -2.5, False),
+]
+
+
+@pytest.mark.parametrize(("ratio", "advantage", "loss", "clipped"), CASES)
+def test_hand_computed_losses(ratio: float, advantage: float, loss: float, clipped: bool) -> None:
+    got = clipped_policy_loss(
+        torch.tensor([math.log(ratio)]), torch.zeros(1), torch.tensor([advantage]), 0.2, 0.3
+    )
+    assert got.token_losses.item() == pytest.approx(loss, rel=1e-6)
+    assert got.clipped.item() is clipped
+    assert got.ratios.item() == pytest.approx(ratio)
+    assert not got.dual_clipped.any()
+
+
+def test_the_dual_clip_bounds_losses_of_negative_advantages_only() -> None:
+    log_probs = torch.tensor([10.0, 10.0, 1.0]).log().requires_grad_()
+    advantages = torch.tensor([-2.0, 2.0, -2.0])
+    got = clipped_policy_loss(log_probs, torch.zeros(3), advantages, 0.2, 0.2, dual_clip=3.0)
+    assert got.token_losses.tolist() == pytest.approx([6.0, -2.4, 2.0])
+    assert got.dual_clipped.tolist() == [True, False, False]
+    got.token_losses.sum().backward()
+    assert log_probs.grad is not None
+    assert log_probs.grad.tolist() == pytest.approx([0.0, 0.0, 2.0])
+
+
+def test_no_gradient_flows_where_the_clip_is_in_force() -> None:
+    log_probs = torch.tensor([case[0] for case in CASES]).log().requires_grad_()
+    advantages = torch.tensor([case[1] for case in CASES])
+    got = clipped_policy_loss(log_probs, torch.zeros(len(CASES)), advantages, 0.2, 0.3)
+    got.token_losses.sum().backward()
+    assert log_probs.grad is not None
+    assert torch.equal(log_probs.grad == 0, got.clipped)
+
+
+def test_the_first_update_is_the_policy_gradient() -> None:
+    log_probs = torch.tensor([-1.0, -2.0], requires_grad=True)
+    advantages = torch.tensor([3.0, -4.0])
+    clipped_policy_loss(log_probs, log_probs, advantages, 0.2, 0.2).token_losses.sum().backward()
+    assert log_probs.grad is not None
+    assert log_probs.grad.tolist() == [-3.0, 4.0]
+
+
+def test_gradients_equal_finite_differences() -> None:
+    old = -torch.rand(30, dtype=torch.float64, generator=torch.manual_seed(0))
+    log_probs = old + 0.4 * torch.randn(30, dtype=torch.float64, generator=torch.manual_seed(1))
+    advantages = torch.randn(30, dtype=torch.float64, generator=torch.manual_seed(2))
+    log_probs.requires_grad_()
+    assert torch.autograd.gradcheck(
+        lambda x: clipped_policy_loss(x, old, advantages, 0.2, 0.28, 1.5).token_losses, (log_probs,)
+    )
+
+
+def test_extreme_ratios_stay_finite() -> None:
+    got = clipped_policy_loss(
+        torch.tensor([0.0]), torch.tensor([-1e4]), torch.tensor([-1.0]), 0.2, 0.2
+    )
+    assert got.token_losses.isfinite().all()
