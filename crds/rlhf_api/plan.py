@@ -1,7 +1,7 @@
 """Plan: what runs where, and the memory arithmetic behind it.
 
-The planner (rlhf_flow.planning) makes it; the runtime obeys it; the CLI and the operator show it. It
-holds decisions and derived values only, never what the manifest already says.
+The planner (rlhf_flow.planning) makes it; the runtime obeys it; the CLI and the operator show it.
+It holds decisions and derived values only, never what the manifest already says.
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ from rlhf_api.base import (
 )
 from rlhf_api.models import Precision
 from rlhf_api.resources import Device
-
-PLAN_VERSION = 1
 
 Bytes = Annotated[int, Field(ge=0, le=2**63 - 1)]
 CallId = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[A-Za-z0-9_.#/-]+$")]
@@ -259,7 +257,7 @@ def sum_by_phase(items: tuple[MemoryItem, ...]) -> dict[str, int]:
 class Plan(Contract):
     """The decisions that a job runs by."""
 
-    version: Literal[1] = PLAN_VERSION
+    version: Literal[1] = 1
     """Of this form; a reader refuses others."""
     job: Name
     """The job's name."""

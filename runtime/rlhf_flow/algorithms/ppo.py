@@ -1,0 +1,86 @@
+"""PPO: a critic, generalized advantage estimation, a clipped policy loss."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rlhf_api.algorithm import KlPlacement, PpoSettings
+from rlhf_api.plan import RoleKind
+from rlhf_flow import fields
+from rlhf_flow.algorithm import Algorithm
+from rlhf_flow.flow import BatchValue, Flow
+from rlhf_flow.losses import PolicyLoss, ValueLoss
+from rlhf_flow.operations import Operation, gae, token_rewards, whiten
+
+
+class Ppo(Algorithm):
+    """Proximal policy optimization.
+
+    With a single update per step the generation engine's log-probabilities serve as the policy's
+    own, for the ratio and for a KL penalty in the rewards alike: they agree with the training
+    engine's within the tolerance that every step reports. With several updates the actor computes
+    its own before the first, and both uses take those.
+
+    During critic warm-up the step is the same, but the actor's training is left out (`from_step`):
+    one graph serves all steps.
+
+    Source: Schulman et al., Proximal policy optimization algorithms; HybridFlow, figure 6.
+
+    Args:
+        settings: of the manifest.
+        updates_per_step: optimizer steps on one batch of rollouts.
+    """
+
+    def __init__(self, settings: PpoSettings, updates_per_step: int) -> None:
+        self.settings = settings
+        self.uses_reference = settings.kl_coefficient > 0
+        self.kl_in_loss = self.uses_reference and settings.kl_placement is KlPlacement.LOSS
+        self.uses_old_log_probs = updates_per_step > 1
+
+    def roles(self) -> Mapping[str, RoleKind]:
+        """Actor, critic and reward, and a reference where there is a KL penalty."""
+        reference = {"reference": RoleKind.FROZEN_POLICY} if self.uses_reference else {}
+        return {
+            "actor": RoleKind.POLICY,
+            **reference,
+            "critic": RoleKind.CRITIC,
+            "reward": RoleKind.REWARD,
+        }
+
+    def losses(self) -> Mapping[str, PolicyLoss | ValueLoss]:
+        """The clipped loss, with the KL term where it is placed there, and the critic's."""
+        return {
+            "actor": PolicyLoss.from_settings(self.settings, kl_in_loss=self.kl_in_loss),
+            "critic": ValueLoss(
+                clip_range=self.settings.value_clip_range,
+                aggregation=self.settings.loss_aggregation,
+                epochs_per_batch=self.settings.epochs_per_batch,
+            ),
+        }
+
+    def step(self, flow: Flow, prompts: BatchValue) -> None:
+        """Answer, score, estimate advantages, train critic and actor."""
+        batch = flow.actor.generate(prompts)
+        batch |= flow.reward.score(batch)
+        if self.uses_old_log_probs:
+            batch |= flow.actor.log_probs(batch)
+        if self.uses_reference:
+            batch |= flow.reference.log_probs(batch)
+        batch |= flow.critic.values(batch)
+        batch |= flow.compute(batch, *self._advantages())
+        flow.critic.train(batch)
+        flow.actor.train(
+            batch,
+            old_log_probs=self.uses_old_log_probs,
+            reference_log_probs=self.kl_in_loss,
+            from_step=self.settings.critic_warmup_steps,
+        )
+
+    def _advantages(self) -> tuple[Operation, ...]:
+        settings = self.settings
+        own = fields.OLD_LOG_PROBS if self.uses_old_log_probs else fields.ROLLOUT_LOG_PROBS
+        rewards = token_rewards(
+            0.0 if self.kl_in_loss else settings.kl_coefficient, settings.kl_estimator, own
+        )
+        estimate = gae(settings.gamma, settings.gae_lambda)
+        return (rewards, estimate, whiten()) if settings.whiten_advantages else (rewards, estimate)

@@ -1,0 +1,81 @@
+"""Errors of the flow and of the planner.
+
+FlowError                a step does what a step must not; it is the algorithm's author's to mend
+├── UnknownRole          flow.x where the algorithm has no role x
+├── UnknownPrimitive     role.x where a role of that kind has no x
+└── InvalidAlgorithm     a class that cannot be imported, built or traced
+PlanError                the manifest asks for what cannot be
+├── ShapeUnknown         a model's dimensions cannot be found out
+├── DevicesUnknown       a pool's memory cannot be found out
+├── NotOffered           a setting that this version does not have
+├── DoesNotDivide        a degree of parallelism that does not divide devices or heads
+├── KvCacheTooSmall      rollout.kvCacheGibibytes below one longest sequence
+└── DoesNotFit           the sum of memory exceeds a device
+"""
+
+from __future__ import annotations
+
+from rlhf_api.errors import RlhfError
+from rlhf_api.exits import ExitCode
+
+
+class FlowError(RlhfError):
+    """A step function breaks a rule of the flow."""
+
+    reason = "InvalidAlgorithm"
+    exit_code = ExitCode.USER
+
+
+class UnknownRole(FlowError, AttributeError):
+    """The algorithm has no such role."""
+
+
+class UnknownPrimitive(FlowError, AttributeError):
+    """A role of this kind has no such primitive."""
+
+
+class InvalidAlgorithm(FlowError):
+    """An algorithm that cannot be imported, built or traced."""
+
+
+class PlanError(RlhfError):
+    """The job cannot be planned."""
+
+    reason = "InvalidPlan"
+    exit_code = ExitCode.MANIFEST
+
+
+class ShapeUnknown(PlanError):
+    """A model's dimensions cannot be found out."""
+
+    reason = "PlanUnknown"
+
+
+class DevicesUnknown(PlanError):
+    """A pool's devices or their memory cannot be found out."""
+
+    reason = "PlanUnknown"
+
+
+class NotOffered(PlanError):
+    """A setting that this version does not have."""
+
+    reason = "NotOffered"
+
+
+class DoesNotDivide(PlanError):
+    """A degree of parallelism that does not divide devices or heads."""
+
+    reason = "DoesNotDivide"
+
+
+class KvCacheTooSmall(PlanError):
+    """A cache that cannot hold one longest sequence."""
+
+    reason = "KvCacheTooSmall"
+
+
+class DoesNotFit(PlanError):
+    """More memory than a device has."""
+
+    reason = "DoesNotFit"

@@ -1,0 +1,175 @@
+"""Graph: the calls of one pass of a step and what depends on what. Plain data."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from rlhf_api.plan import CallKind, RoleKind
+from rlhf_flow.calls import ModelCall
+from rlhf_flow.errors import FlowError
+
+PROMPTS = "prompts"
+"""The source of the fields that a step is given."""
+
+
+@dataclass(frozen=True)
+class DataEdge:
+    """The target reads fields that the source wrote."""
+
+    source: str
+    target: str
+    fields: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class VersionEdge:
+    """The target must run after the source because one of them changes the role's weights."""
+
+    source: str
+    target: str
+    role: str
+    iterations: int
+    """0: in the same step; 1: the target of the next step."""
+
+
+@dataclass(frozen=True)
+class Region:
+    """A part of a step that does not run exactly once."""
+
+    id: str
+    kind: Literal["every", "repeat"]
+    expected_count: float
+    """Runs of its body for one run of what encloses it: 1/n, or the expected rounds."""
+
+
+@dataclass(frozen=True)
+class Graph:
+    """The calls of a step in program order, with their dependencies."""
+
+    roles: Mapping[str, RoleKind]
+    """Kind of every role."""
+    inputs: tuple[str, ...]
+    """Fields that the step is given, sorted."""
+    calls: tuple[ModelCall, ...]
+    """In program order."""
+    data_edges: tuple[DataEdge, ...]
+    """Derived from the fields."""
+    version_edges: tuple[VersionEdge, ...]
+    """Derived from the calls that train."""
+    regions: tuple[Region, ...] = ()
+    """Outer before inner."""
+
+    def call(self, call_id: str) -> ModelCall:
+        """The call of an id.
+
+        Raises:
+            FlowError: the step has no such call.
+        """
+        for call in self.calls:
+            if call.id == call_id:
+                return call
+        raise FlowError(
+            f"no such call in the graph: got {call_id}, allowed "
+            f"{', '.join(call.id for call in self.calls)}; correct the id"
+        )
+
+    def of_kind(self, *kinds: CallKind) -> tuple[ModelCall, ...]:
+        """The calls of these kinds, in program order."""
+        return tuple(call for call in self.calls if call.kind in kinds)
+
+    def expected_count(self, call_id: str) -> float:
+        """How often a call runs in one pass of the step, on average."""
+        count = 1.0
+        for region in self.regions:
+            if call_id.startswith(f"{region.id}/"):
+                count *= region.expected_count
+        return count
+
+    def predecessors(self, call_id: str) -> frozenset[str]:
+        """Calls of the same step that must end before this one starts."""
+        data = {e.source for e in self.data_edges if e.target == call_id and e.source != PROMPTS}
+        versions = {
+            e.source for e in self.version_edges if e.target == call_id and e.iterations == 0
+        }
+        return frozenset(data | versions)
+
+    def unread_fields(self) -> tuple[tuple[str, str], ...]:
+        """(call, field) for every field that is written and then read by no call."""
+        read = {(edge.source, field) for edge in self.data_edges for field in edge.fields}
+        return tuple(
+            (call.id, field)
+            for call in self.calls
+            for field in call.writes
+            if (call.id, field) not in read
+        )
+
+    def topological_order(self) -> tuple[ModelCall, ...]:
+        """The calls so that each comes after all it depends on; ties in program order.
+
+        Raises:
+            FlowError: the edges form a circle or name calls that are not there.
+        """
+        position = {call.id: index for index, call in enumerate(self.calls)}
+        waiting = {call.id: set(self.predecessors(call.id)) for call in self.calls}
+        unknown = sorted(set().union(*waiting.values()) - set(position)) if waiting else []
+        if unknown:
+            raise FlowError(f"an edge from a call that the graph does not have: got {unknown[0]}")
+        ready = [position[call_id] for call_id, before in waiting.items() if not before]
+        heapq.heapify(ready)
+        ordered: list[ModelCall] = []
+        while ready:
+            call = self.calls[heapq.heappop(ready)]
+            ordered.append(call)
+            for call_id, before in waiting.items():
+                if call.id in before:
+                    before.remove(call.id)
+                    if not before:
+                        heapq.heappush(ready, position[call_id])
+        if len(ordered) < len(self.calls):
+            circle = ", ".join(call_id for call_id, before in waiting.items() if before)
+            raise FlowError(f"calls wait for each other in a circle: got {circle}")
+        return tuple(ordered)
+
+
+def version_edges(
+    calls: Sequence[ModelCall], roles: Mapping[str, RoleKind]
+) -> tuple[VersionEdge, ...]:
+    """Order that a role's weights impose: readers between the trainings that change them.
+
+    Source: ReaL, section 4: a call of a model in an iteration follows its last call in the one
+    before.
+    """
+    edges: list[VersionEdge] = []
+    for role in roles:
+        uses = [call for call in calls if call.role == role and call.kind is not CallKind.COMPUTE]
+        if any(call.kind is CallKind.TRAIN for call in uses):
+            edges += _edges_of_role(role, uses)
+    return tuple(edges)
+
+
+def _edges_of_role(role: str, uses: list[ModelCall]) -> list[VersionEdge]:
+    # Two passes of the step in a row: edges inside the first have iterations 0, edges into the
+    # second iterations 1.
+    edges: list[VersionEdge] = []
+    last_train: str | None = None
+    readers: list[str] = []
+    passes = {call.id: 0 for call in uses}
+    for iteration in (0, 1):
+        for call in uses:
+            if call.kind is CallKind.TRAIN:
+                sources = readers or ([last_train] if last_train else [])
+            else:
+                sources = [last_train] if last_train else []
+            for source in sources:
+                crosses = iteration - passes[source]
+                if iteration == 0 or crosses == 1:
+                    edges.append(VersionEdge(source, call.id, role, crosses))
+            passes[call.id] = iteration
+            if call.kind is CallKind.TRAIN:
+                last_train, readers = call.id, []
+            else:
+                readers.append(call.id)
+    return edges

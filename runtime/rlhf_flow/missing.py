@@ -1,0 +1,55 @@
+"""The message about a field that is read and was never written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+
+from rlhf_api.plan import RoleKind
+from rlhf_flow.calls import ModelCall
+from rlhf_flow.fields import ANSWER_FIELDS, MEANINGS, PROMPT_FIELDS
+from rlhf_flow.operations import BUILT_IN_OPERATIONS
+from rlhf_flow.primitives import PRIMITIVES
+
+
+def missing_field_message(
+    call: ModelCall, field: str, available: frozenset[str], roles: Mapping[str, RoleKind]
+) -> str:
+    """What a call misses, what it got, where the field could come from and the nearest name."""
+    message = (
+        f"{call.id} reads the field {field}, which nothing has written: got a batch of "
+        f"{', '.join(sorted(available)) or 'no fields'}"
+    )
+    sources = sources_of(field, roles)
+    if sources:
+        message += (
+            f"; {field} comes from {' or '.join(sources)}: join its result with `batch |= ...`"
+        )
+    elif field in MEANINGS:
+        message += f"; no role of this algorithm writes {field} ({MEANINGS[field]})"
+    nearest = get_close_matches(field, available, n=1, cutoff=0.7)
+    if not sources and not nearest:
+        nearest = get_close_matches(field, sorted(MEANINGS), n=1, cutoff=0.7)
+    if nearest and nearest[0] != field:
+        message += f"; the nearest field is {nearest[0]}"
+    return message
+
+
+def sources_of(field: str, roles: Mapping[str, RoleKind]) -> list[str]:
+    """Calls of these roles, or operations, that write a field."""
+    found = []
+    for role, kind in roles.items():
+        for primitive in PRIMITIVES[kind].values():
+            defaults = {name: rule.default for name, rule in primitive.options.items()}
+            if field in primitive.writes(role, defaults):
+                found.append(f"flow.{role}.{primitive.method}(batch)")
+    found += [
+        f"flow.compute(batch, {name}(...))"
+        for name, operation in BUILT_IN_OPERATIONS.items()
+        if field in operation.writes
+    ]
+    if field in PROMPT_FIELDS:
+        found.append("the prompts")
+    elif field in ANSWER_FIELDS:
+        found.append("the reference answers of a supervised step")
+    return found

@@ -1,0 +1,58 @@
+"""Pictures of a graph: plain text, and mermaid for documents."""
+
+from __future__ import annotations
+
+from rlhf_flow.graph import PROMPTS, Graph
+
+
+def draw_text(graph: Graph) -> str:
+    """A graph as text: one line per call, below the line what it reads and from where.
+
+    Calls with the same number wait for nothing of each other. `~>` is a trained role's weights,
+    carried into the next step.
+    """
+    levels = _levels(graph)
+    width = max(len(call.id) for call in graph.calls)
+    lines = [f"0  {PROMPTS.ljust(width)}  -> {', '.join(graph.inputs)}"]
+    for call in sorted(graph.calls, key=lambda call: levels[call.id]):
+        count = graph.expected_count(call.id)
+        often = "" if count == 1 else f"  x {count:g}"
+        made = f"  -> {', '.join(call.writes)}" if call.writes else "  trains"
+        lines.append(f"{levels[call.id]}  {call.id.ljust(width)}{made}{often}")
+        lines += [
+            f"     <- {edge.source}: {', '.join(edge.fields)}"
+            for edge in graph.data_edges
+            if edge.target == call.id
+        ]
+    lines += [
+        f"~> {edge.source} gives {edge.role}'s weights to the next step's {edge.target}"
+        for edge in graph.version_edges
+        if edge.iterations == 1
+    ]
+    return "\n".join(lines)
+
+
+def draw_mermaid(graph: Graph) -> str:
+    """A graph as a mermaid flowchart: solid arrows are fields, dotted ones weights."""
+    names = {PROMPTS: "prompts"} | {call.id: f"c{i}" for i, call in enumerate(graph.calls)}
+    lines = ["flowchart TD", f"  {names[PROMPTS]}([prompts])"]
+    lines += [f'  {names[call.id]}["{call.id}"]' for call in graph.calls]
+    lines += [
+        f'  {names[edge.source]} -->|"{", ".join(edge.fields)}"| {names[edge.target]}'
+        for edge in graph.data_edges
+    ]
+    lines += [
+        f'  {names[edge.source]} -.->|"{edge.role}{", next step" if edge.iterations else ""}"| '
+        f"{names[edge.target]}"
+        for edge in graph.version_edges
+    ]
+    return "\n".join(lines)
+
+
+def _levels(graph: Graph) -> dict[str, int]:
+    """Length of the longest chain of calls before each, counted from 1."""
+    levels: dict[str, int] = {}
+    for call in graph.topological_order():
+        before = graph.predecessors(call.id)
+        levels[call.id] = 1 + max((levels[call_id] for call_id in before), default=0)
+    return levels

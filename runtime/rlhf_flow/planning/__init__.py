@@ -1,0 +1,1 @@
+"""Where calls run and what they need: model shapes, the memory model, the plan."""

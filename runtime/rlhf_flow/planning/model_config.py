@@ -1,0 +1,112 @@
+"""Shapes from a config.json in Hugging Face format: in a folder, or in the local hub cache.
+
+Nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rlhf_flow.errors import ShapeUnknown
+from rlhf_flow.planning.shapes import DecoderShape
+
+CONFIG_FILE = "config.json"
+_QKV_BIAS = frozenset({"qwen2"})
+_QUERY_KEY_NORM = frozenset({"qwen3", "gemma3_text"})
+_FOUR_NORMS = frozenset({"gemma2", "gemma3_text"})
+_TIED_BY_DEFAULT = frozenset({"gemma", "gemma2", "gemma3_text"})
+MODEL_TYPES = frozenset({"llama", "mistral", "gemma"}) | _QKV_BIAS | _QUERY_KEY_NORM | _FOUR_NORMS
+"""Values of `model_type` whose layers are known here."""
+
+
+def read_shape(folder: Path, advice: str) -> DecoderShape:
+    """The shape of the model in a folder.
+
+    Args:
+        folder: with a config.json.
+        advice: what to do instead, the end of every message.
+
+    Raises:
+        ShapeUnknown: no config.json, or one that does not describe a decoder known here.
+    """
+    path = folder / CONFIG_FILE
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ShapeUnknown(
+            f"the model's dimensions cannot be read: got no readable {path} ({error.strerror}); "
+            f"{advice}"
+        ) from error
+    except ValueError as error:
+        raise ShapeUnknown(f"not a JSON file: got {path} ({error}); {advice}") from error
+    if not isinstance(config, dict):
+        raise ShapeUnknown(f"not a model's configuration: got {path}; {advice}")
+    return shape_from_config(config, str(path), advice)
+
+
+def shape_from_config(config: Mapping[str, Any], origin: str, advice: str) -> DecoderShape:
+    """The shape that a configuration describes.
+
+    Raises:
+        ShapeUnknown: a kind of model that is not known here, or a missing or wrong dimension.
+    """
+    model_type = config.get("model_type")
+    if model_type not in MODEL_TYPES:
+        raise ShapeUnknown(
+            f"a kind of model without known layers: got model_type {model_type!r} in {origin}, "
+            f"allowed {', '.join(sorted(MODEL_TYPES))}; {advice}"
+        )
+
+    def dimension(name: str, default: int | None = None) -> int:
+        value = config.get(name)
+        if value is None and default is not None:
+            return default
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise ShapeUnknown(
+                f"a dimension is missing or wrong: got {name} {value!r} in {origin}, allowed a "
+                f"number of at least 1; {advice}"
+            )
+        return value
+
+    heads = dimension("num_attention_heads")
+    hidden = dimension("hidden_size")
+    tied = config.get("tie_word_embeddings")
+    return DecoderShape(
+        num_layers=dimension("num_hidden_layers"),
+        hidden_size=hidden,
+        intermediate_size=dimension("intermediate_size"),
+        num_attention_heads=heads,
+        num_key_value_heads=dimension("num_key_value_heads", heads),
+        head_dim=dimension("head_dim", hidden // heads),
+        vocab_size=dimension("vocab_size"),
+        tied_embeddings=bool(tied) if tied is not None else model_type in _TIED_BY_DEFAULT,
+        qkv_bias=model_type in _QKV_BIAS,
+        query_key_norm=model_type in _QUERY_KEY_NORM,
+        norms_per_layer=4 if model_type in _FOUR_NORMS else 2,
+    )
+
+
+def cached_folder(cache: Path, model_id: str, revision: str) -> Path | None:
+    """The folder of a downloaded model in a hub cache; None where it is not there."""
+    repository = cache / f"models--{model_id.replace('/', '--')}"
+    snapshots = repository / "snapshots"
+    reference = repository / "refs" / revision
+    commit = reference.read_text(encoding="utf-8").strip() if reference.is_file() else revision
+    folder = snapshots / commit
+    return folder if (folder / CONFIG_FILE).is_file() else None
+
+
+def hub_cache(environment: Mapping[str, str], home: Path) -> Path:
+    """Where huggingface_hub keeps its downloads, by its own rules.
+
+    Source: huggingface_hub, environment variables HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME.
+    """
+    if "HF_HUB_CACHE" in environment:
+        return Path(environment["HF_HUB_CACHE"])
+    if "HF_HOME" in environment:
+        return Path(environment["HF_HOME"]) / "hub"
+    base = environment["XDG_CACHE_HOME"] if "XDG_CACHE_HOME" in environment else home / ".cache"
+    return Path(base) / "huggingface" / "hub"

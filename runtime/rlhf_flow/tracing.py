@@ -1,0 +1,167 @@
+"""Tracing: run a step once with symbolic batches and record what it calls."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+from rlhf_api.plan import RoleKind
+from rlhf_flow.algorithm import Algorithm
+from rlhf_flow.calls import ModelCall
+from rlhf_flow.errors import FlowError, InvalidAlgorithm
+from rlhf_flow.flow import ENOUGH, BatchValue, Flow
+from rlhf_flow.graph import PROMPTS, DataEdge, Graph, Region, version_edges
+from rlhf_flow.symbolic import SymbolicBatch
+
+
+class TracingBackend:
+    """Records calls instead of running them.
+
+    Args:
+        samples_per_prompt: rows that generate makes of a prompt where the call does not say it.
+    """
+
+    def __init__(self, samples_per_prompt: int) -> None:
+        self.calls: list[ModelCall] = []
+        self.data_edges: list[DataEdge] = []
+        self.regions: list[Region] = []
+        self._samples_per_prompt = samples_per_prompt
+        self._region = ""
+
+    def run(self, call: ModelCall, batch: BatchValue) -> SymbolicBatch:
+        """Record a call and where its fields come from."""
+        source = self._symbolic(call.id, batch)
+        self.calls.append(call)
+        by_source: dict[str, list[str]] = {}
+        for field in call.reads:
+            by_source.setdefault(source.origins[field], []).append(field)
+        self.data_edges += [DataEdge(s, call.id, tuple(names)) for s, names in by_source.items()]
+        origins = dict.fromkeys((*call.carries, *call.writes), call.id)
+        rows = source.rows
+        if call.starts_batch:
+            given = call.options["samples"]
+            samples = given if isinstance(given, int) else self._samples_per_prompt
+            rows = f"{rows} x {samples}" if samples > 1 else rows
+        return SymbolicBatch(origins, rows, self._region)
+
+    def every(self, region: str, n: int, body: Callable[[], None]) -> None:
+        """Trace the body once, as a region that runs on one of n steps."""
+        self.regions.append(Region(region, "every", 1.0 / n))
+        with self._inside(region):
+            body()
+
+    def repeat(
+        self,
+        region: str,
+        body: Callable[[], BatchValue],
+        until: Callable[[BatchValue], BatchValue],
+        max_rounds: int,
+        expected_rounds: float,
+    ) -> SymbolicBatch:
+        """Trace one round, as a region that runs the expected number of times."""
+        self.regions.append(Region(region, "repeat", float(expected_rounds)))
+        with self._inside(region):
+            batch = self._symbolic(region, body())
+            if ENOUGH not in until(batch).fields:
+                raise FlowError(f"{region} has a condition that does not answer; write {ENOUGH}")
+        return SymbolicBatch(batch.origins, f"the rows of {region}", self._region)
+
+    @contextmanager
+    def _inside(self, region: str) -> Iterator[None]:
+        outer, self._region = self._region, region
+        try:
+            yield
+        finally:
+            self._region = outer
+
+    def _symbolic(self, site: str, batch: BatchValue) -> SymbolicBatch:
+        if not isinstance(batch, SymbolicBatch):
+            raise FlowError(
+                f"{site} gets something that is no batch of this step: got {batch!r}, allowed the "
+                "prompts or what a call of this step returned; a step keeps no batch for the next "
+                "one"
+            )
+        inner = batch.region
+        if inner and self._region != inner and not self._region.startswith(f"{inner}/"):
+            raise FlowError(
+                f"{site} reads a batch that was made inside {inner}, which does not run every "
+                f"time: got {batch!r}, allowed only inside {inner}; move the call there"
+            )
+        return batch
+
+
+def trace(algorithm: Algorithm, *, samples_per_prompt: int = 1) -> Graph:
+    """The graph of one pass of an algorithm's step.
+
+    Args:
+        algorithm: its step runs twice here, with symbolic batches; both runs must agree.
+        samples_per_prompt: rows that generate makes of a prompt where the call does not say it.
+
+    Raises:
+        FlowError: the step breaks a rule of the flow.
+        InvalidAlgorithm: it raises something else, calls nothing, or differs from run to run.
+    """
+    first = _trace_once(algorithm, samples_per_prompt)
+    second = _trace_once(algorithm, samples_per_prompt)
+    name = type(algorithm).__qualname__
+    if not first.calls:
+        raise InvalidAlgorithm(f"{name}.step calls nothing: call roles of the flow in it")
+    if first != second:
+        raise InvalidAlgorithm(
+            f"{name}.step is not deterministic: {_difference(first, second)}; let conditions "
+            "depend on the algorithm's settings only, not on time, chance or what the step itself "
+            "changed"
+        )
+    return first
+
+
+def _trace_once(algorithm: Algorithm, samples_per_prompt: int) -> Graph:
+    name = type(algorithm).__qualname__
+    backend = TracingBackend(samples_per_prompt)
+    inputs = algorithm.inputs()
+    prompts = SymbolicBatch(dict.fromkeys(inputs, PROMPTS), "the prompts")
+    try:
+        roles = _checked_roles(name, algorithm.roles())
+        flow = Flow(roles, backend)
+        with flow.step():
+            algorithm.step(flow, prompts)
+    except FlowError:
+        raise
+    except Exception as error:  # the user's code: anything may come out of it
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        raise InvalidAlgorithm(
+            f"{name}.step raised {type(error).__name__}: {error} ({where.filename}, line "
+            f"{where.lineno}); correct it"
+        ) from error
+    calls = tuple(backend.calls)
+    return Graph(
+        roles=roles,
+        inputs=tuple(sorted(inputs)),
+        calls=calls,
+        data_edges=tuple(backend.data_edges),
+        version_edges=version_edges(calls, roles),
+        regions=tuple(backend.regions),
+    )
+
+
+def _checked_roles(name: str, roles: object) -> dict[str, RoleKind]:
+    if not isinstance(roles, Mapping) or not all(
+        isinstance(role, str) and isinstance(kind, RoleKind) for role, kind in roles.items()
+    ):
+        raise FlowError(
+            f"{name}.roles() returns no roles: got {roles!r}, allowed a mapping from role names to "
+            "RoleKind; return {'actor': RoleKind.POLICY, ...}"
+        )
+    return dict(roles)
+
+
+def _difference(first: Graph, second: Graph) -> str:
+    for one, other in zip(first.calls, second.calls, strict=False):
+        if one != other:
+            return (
+                f"got {one.id} with {dict(one.options)}, then {other.id} with {dict(other.options)}"
+            )
+    if len(first.calls) != len(second.calls):
+        return f"got {len(first.calls)} calls, then {len(second.calls)}"
+    return "the same calls got their fields from different places"
