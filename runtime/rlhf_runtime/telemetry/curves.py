@@ -1,0 +1,206 @@
+"""Which metrics become which charts, and in which order. Pure: records in, charts out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from rlhf_runtime.telemetry.charts import Columns, LineChart, Series
+from rlhf_runtime.telemetry.metric_names import METRICS, Format, describe
+from rlhf_runtime.telemetry.palette import OTHER, colours
+from rlhf_runtime.telemetry.records import RunRecords, StepRecord
+from rlhf_runtime.telemetry.series import Point
+from rlhf_runtime.telemetry.summary import EXACT_MATCH, HELD_OUT_REWARD, REWARD
+from rlhf_runtime.telemetry.timeline_chart import process_order
+
+FIRST = (
+    "policy/kl",
+    "policy/entropy",
+    "response/length_mean",
+    "policy/loss",
+    "policy/gradient_norm",
+    "policy/log_prob_difference_mean",
+    "policy/log_prob_difference_max",
+    "throughput/tokens_per_second",
+    "time/step",
+)
+"""Always drawn where recorded, in this order."""
+FLOOR_AT_ZERO = {
+    "policy/kl",
+    "policy/log_prob_difference_mean",
+    "policy/log_prob_difference_max",
+    "policy/gradient_norm",
+    "critic/gradient_norm",
+    "throughput/tokens_per_second",
+    "time/step",
+}
+MOST_COLUMNS = 120
+MOST_PROCESSES = 8
+OWN_CHARTS = ("time/", "memory/")
+"""Families that have charts of their own."""
+
+
+@dataclass(frozen=True)
+class Curves:
+    """The line charts of a run."""
+
+    large: list[LineChart]
+    """What the run is for: evaluation and reward."""
+    small: list[LineChart]
+    constant: dict[str, float]
+    """Metrics that had one value throughout: named, not drawn."""
+
+
+def curves(records: RunRecords) -> Curves:
+    """The charts of the metrics over training steps."""
+    series = _step_series(records.steps)
+    steps = _step_range(records)
+    large = _evaluation_charts(records, steps)
+    if REWARD in series:
+        large.append(_chart(REWARD, series.pop(REWARD), steps, large=True))
+    names = [name for name in FIRST if name in series]
+    others = [name for name in series if name not in names and not name.startswith(OWN_CHARTS)]
+    known = list(METRICS)
+    others.sort(key=lambda name: (known.index(name) if name in known else len(known), name))
+    constant = {name: series[name][0][1] for name in others if _is_constant(series[name])}
+    drawn = names + [name for name in others if name not in constant]
+    return Curves(large, [_chart(name, series[name], steps) for name in drawn], constant)
+
+
+def warm_start_charts(records: RunRecords) -> list[LineChart]:
+    """The charts of the supervised warm start, over its own steps."""
+    found: dict[str, list[Point]] = {}
+    for record in records.warm_start:
+        for name, value in record.metrics.items():
+            found.setdefault(name, []).append((record.step, value))
+    if not found:
+        return []
+    steps = (records.warm_start[0].step, records.warm_start[-1].step)
+    return [
+        _chart(name, points, steps, dots=len(points) < len(records.warm_start))
+        for name, points in found.items()
+        if not _is_constant(points) or len(points) == 1
+    ]
+
+
+def phase_columns(records: RunRecords, phase_seconds: Mapping[str, float]) -> Columns | None:
+    """Seconds per phase over steps, with what is left of each step as `other`."""
+    steps = records.steps
+    if not steps:
+        return None
+    rest = [max(0.0, step.seconds - math.fsum(step.phases.values())) for step in steps]
+    total = math.fsum(step.seconds for step in steps)
+    totals = dict(phase_seconds)
+    if math.fsum(rest) > 0.005 * total:
+        totals[OTHER] = math.fsum(rest)
+    count = min(MOST_COLUMNS, len(steps))
+    bounds = [index * len(steps) // count for index in range(count + 1)]
+    buckets = [range(bounds[index], bounds[index + 1]) for index in range(count)]
+
+    def layer(value: Callable[[int], float]) -> list[float]:
+        return [math.fsum(value(index) for index in part) / len(part) for part in buckets]
+
+    layers = {name: layer(_phase_reader(steps, rest, name)) for name in totals}
+    return Columns(
+        title="Time per phase",
+        layers=layers,
+        ranges=[(steps[part[0]].step, steps[part[-1]].step) for part in buckets],
+        colours=colours(totals),
+        totals=totals,
+        format=Format.SECONDS,
+    )
+
+
+def memory_chart(records: RunRecords) -> LineChart | None:
+    """Resident memory of the processes that had most of it."""
+    points: dict[str, list[Point]] = {}
+    for record in records.steps:
+        for process, size in record.memory.items():
+            points.setdefault(process, []).append((record.step, float(size)))
+    if not points:
+        return None
+    by_peak = sorted(points, key=lambda process: -max(size for _, size in points[process]))
+    shown = sorted(by_peak[:MOST_PROCESSES], key=process_order)
+    left_out = len(points) - len(shown)
+    return LineChart(
+        title="Memory per process",
+        unit="resident",
+        description=f"{left_out} processes with less memory are not drawn." if left_out else "",
+        format=Format.BYTES,
+        series=[
+            Series(process, points[process], colour=index, smoothed=False)
+            for index, process in enumerate(shown)
+        ],
+        steps=_step_range(records),
+        floor=0.0,
+        large=True,
+    )
+
+
+def _step_series(steps: Iterable[StepRecord]) -> dict[str, list[Point]]:
+    """The points of every metric, and of those that follow from the records themselves."""
+    found: dict[str, list[Point]] = {}
+    for record in steps:
+        for name, value in record.metrics.items():
+            found.setdefault(name, []).append((record.step, value))
+        if "time/step" not in record.metrics:
+            found.setdefault("time/step", []).append((record.step, record.seconds))
+        if "throughput/tokens_per_second" not in record.metrics and record.seconds > 0:
+            speed = record.tokens / record.seconds
+            found.setdefault("throughput/tokens_per_second", []).append((record.step, speed))
+    return found
+
+
+def _evaluation_charts(records: RunRecords, steps: tuple[int, int]) -> list[LineChart]:
+    names = {name for record in records.evaluations for name in record.metrics}
+    order = [EXACT_MATCH, HELD_OUT_REWARD]
+    shown = [name for name in order if name in names] + sorted(names - set(order))
+    charts = []
+    for name in shown:
+        points = [(r.step, r.metrics[name]) for r in records.evaluations if name in r.metrics]
+        if name != EXACT_MATCH and len(shown) > 1 and _is_constant(points):
+            continue
+        charts.append(_chart(name, points, steps, dots=True, large=True))
+    return charts
+
+
+def _chart(
+    name: str,
+    points: list[Point],
+    steps: tuple[int, int],
+    dots: bool = False,
+    large: bool = False,
+) -> LineChart:
+    metric = describe(name)
+    return LineChart(
+        title=metric.title,
+        unit="" if metric.unit in ("fraction", "s") else metric.unit,
+        description=metric.description,
+        format=metric.format,
+        series=[Series(name, points, colour=0 if not dots else 2, dots=dots)],
+        steps=steps,
+        floor=0.0 if name in FLOOR_AT_ZERO or metric.format is Format.COUNT else None,
+        large=large,
+    )
+
+
+def _step_range(records: RunRecords) -> tuple[int, int]:
+    """First and last step that has anything to show; step 0 is the evaluation before training."""
+    steps = [
+        r.step for part in (records.steps, records.evaluations) for r in (part[:1] + part[-1:])
+    ]
+    return (min(steps), max(steps)) if steps else (0, 1)
+
+
+def _is_constant(points: list[Point]) -> bool:
+    first = points[0][1]
+    return math.isfinite(first) and all(value == first for _, value in points)
+
+
+def _phase_reader(
+    steps: tuple[StepRecord, ...], rest: list[float], name: str
+) -> Callable[[int], float]:
+    if name == OTHER and all(OTHER not in step.phases for step in steps):
+        return lambda index: rest[index]
+    return lambda index: steps[index].phases.get(name, 0.0)

@@ -1,0 +1,40 @@
+"""The errors of telemetry.
+
+RlhfError
+└── TelemetryError
+    ├── TrackerMissing       TrackerMissing       a tracker's library is not installed
+    ├── TrackerUnavailable   TrackerUnavailable   a tracker could not start its run
+    └── NotARun              NotARun              a folder that holds no run
+"""
+
+from __future__ import annotations
+
+from rlhf_api import ExitCode
+from rlhf_api.errors import RlhfError
+
+
+class TelemetryError(RlhfError):
+    """Something about records, trackers or reports went wrong."""
+
+    reason = "TelemetryError"
+
+
+class TrackerMissing(TelemetryError):
+    """A tracker that the manifest asks for is not installed."""
+
+    reason = "TrackerMissing"
+    exit_code = ExitCode.MANIFEST
+
+
+class TrackerUnavailable(TelemetryError):
+    """A tracker's library could not start its run: no key, no server, no permission."""
+
+    reason = "TrackerUnavailable"
+    exit_code = ExitCode.RETRIABLE
+
+
+class NotARun(TelemetryError):
+    """A folder was named as a run's folder and holds no run."""
+
+    reason = "NotARun"
+    exit_code = ExitCode.MANIFEST

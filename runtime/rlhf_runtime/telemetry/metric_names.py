@@ -1,0 +1,189 @@
+"""Every metric's name, unit, meaning and direction: the one table.
+
+Names that end in <...> stand for a family, such as reward/<name>. Metrics outside the table are
+kept and drawn too; they just have no unit and no description.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Format(StrEnum):
+    """How a value is written for people."""
+
+    NUMBER = "number"
+    """Four significant digits."""
+    FRACTION = "fraction"
+    """Three decimals."""
+    COUNT = "count"
+    """Whole, with thousands separated."""
+    SECONDS = "seconds"
+    BYTES = "bytes"
+
+
+@dataclass(frozen=True)
+class Metric:
+    """What a metric means."""
+
+    title: str
+    unit: str
+    """Empty for pure numbers."""
+    description: str
+    higher_is_better: bool | None
+    """None where neither direction is good in itself."""
+    format: Format = Format.NUMBER
+
+
+METRICS: dict[str, Metric] = {
+    "reward/mean": Metric("Reward", "", "Mean reward of a step's responses", True),
+    "reward/std": Metric("Reward spread", "", "Standard deviation of the rewards", None),
+    "reward/<name>": Metric("Reward", "", "Mean of one term of the reward, unweighted", True),
+    "score/invalid": Metric(
+        "Not scored", "responses", "Responses that a verifier could not score", False, Format.COUNT
+    ),
+    "response/length_mean": Metric(
+        "Response length", "tokens", "Mean length of a step's responses", None
+    ),
+    "response/length_max": Metric(
+        "Longest response", "tokens", "Longest of a step's responses", None, Format.COUNT
+    ),
+    "response/truncated": Metric(
+        "Cut off", "fraction", "Responses cut at the length limit", False, Format.FRACTION
+    ),
+    "policy/kl": Metric("KL to the reference", "nats", "Mean KL per token to the reference", None),
+    "policy/entropy": Metric("Entropy", "nats", "Mean entropy of the policy per token", None),
+    "policy/loss": Metric("Policy loss", "", "The actor's loss, mean over mini-batches", None),
+    "policy/clip_fraction": Metric(
+        "Clipped", "fraction", "Tokens whose ratio was clipped", None, Format.FRACTION
+    ),
+    "policy/gradient_norm": Metric(
+        "Gradient norm", "", "The actor's gradient norm before clipping", None
+    ),
+    "policy/learning_rate": Metric("Learning rate", "", "The actor's learning rate", None),
+    "policy/log_prob_difference_max": Metric(
+        "Log-prob difference, largest",
+        "nats",
+        "Largest distance between the trainer's and the generator's log-probability of a token",
+        False,
+    ),
+    "policy/log_prob_difference_mean": Metric(
+        "Log-prob difference",
+        "nats",
+        "Mean distance between the trainer's and the generator's log-probability of a token",
+        False,
+    ),
+    "critic/loss": Metric("Critic loss", "", "The critic's squared error", False),
+    "critic/explained_variance": Metric(
+        "Explained variance",
+        "fraction",
+        "Share of the returns' variance that the critic explains",
+        True,
+        Format.FRACTION,
+    ),
+    "critic/gradient_norm": Metric(
+        "Critic gradient norm", "", "The critic's gradient norm before clipping", None
+    ),
+    "groups/equal": Metric(
+        "Equal groups",
+        "fraction",
+        "Prompts whose responses all got the same reward, so that they teach nothing",
+        False,
+        Format.FRACTION,
+    ),
+    "evaluation/exact_match": Metric(
+        "Exact match", "fraction", "Held-out prompts answered exactly", True, Format.FRACTION
+    ),
+    "evaluation/reward_mean": Metric(
+        "Held-out reward", "", "Mean reward on held-out prompts", True
+    ),
+    "throughput/tokens_per_second": Metric(
+        "Throughput", "tokens/s", "A step's tokens over its whole time", True, Format.COUNT
+    ),
+    "time/step": Metric("Step time", "s", "Time of a whole step", False, Format.SECONDS),
+    "time/<phase>": Metric("Phase time", "s", "Time of one phase", False, Format.SECONDS),
+    "memory/<process>": Metric(
+        "Memory", "bytes", "Resident memory of a process", False, Format.BYTES
+    ),
+    "transition/bytes_moved": Metric(
+        "Weights moved",
+        "bytes",
+        "Bytes sent between ranks per weight transition",
+        False,
+        Format.BYTES,
+    ),
+}
+
+
+def describe(name: str) -> Metric:
+    """What a metric means: its own entry, else its family's, else just its name."""
+    if name in METRICS:
+        return METRICS[name]
+    group, _, rest = name.partition("/")
+    plain = (rest or name).replace("_", " ")
+    title = plain[:1].upper() + plain[1:]
+    for pattern, metric in METRICS.items():
+        if pattern.startswith(f"{group}/<"):
+            return Metric(
+                f"{metric.title}: {rest}",
+                metric.unit,
+                metric.description,
+                metric.higher_is_better,
+                metric.format,
+            )
+    return Metric(title, "", "", None)
+
+
+def format_value(value: float, style: Format) -> str:
+    """A value for people, without its unit except for seconds and bytes."""
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "∞" if value > 0 else "-∞"
+    match style:
+        case Format.FRACTION:
+            return f"{value:.3f}"
+        case Format.COUNT:
+            return f"{value:,.0f}"
+        case Format.SECONDS:
+            return format_seconds(value)
+        case Format.BYTES:
+            return format_bytes(value)
+        case Format.NUMBER:
+            return format_number(value)
+
+
+def format_number(value: float) -> str:
+    """Four significant digits, without an exponent between 0.0001 and a million."""
+    size = abs(value)
+    if size == 0:
+        return "0"
+    if size >= 1e6 or size < 1e-4:
+        return f"{value:.2e}"
+    decimals = max(0, 3 - math.floor(math.log10(size)))
+    return f"{value:,.{decimals}f}"
+
+
+def format_seconds(seconds: float) -> str:
+    """A duration: 340 ms, 1.25 s, 48 s, 3 min 20 s, 2 h 5 min."""
+    if seconds < 0.9995:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 9.995:
+        return f"{seconds:.2f} s"
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def format_bytes(size: float) -> str:
+    """A size: 512 B, 1.5 MiB, 80.0 GiB."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(size) < 1024:
+            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"

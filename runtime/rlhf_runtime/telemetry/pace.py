@@ -1,0 +1,41 @@
+"""How fast steps go: remaining time and the recent values of a metric. Pure state, no clock."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+
+BARS = "▁▂▃▄▅▆▇█"
+
+
+class Pace:
+    """The mean time of the last steps, and what is left at that pace."""
+
+    def __init__(self, window: int = 20) -> None:
+        self._seconds: deque[float] = deque(maxlen=window)
+
+    def add(self, seconds: float) -> None:
+        """A step took so long."""
+        self._seconds.append(seconds)
+
+    def remaining(self, steps: int) -> float | None:
+        """Seconds for so many more steps; None before the first one."""
+        if not self._seconds:
+            return None
+        return max(0, steps) * math.fsum(self._seconds) / len(self._seconds)
+
+
+def sparkline(values: Sequence[float], width: int) -> str:
+    """A line of at most `width` bars, each the mean of its share of the finite values."""
+    finite = [value for value in values if math.isfinite(value)]
+    if not finite or width < 1:
+        return ""
+    count = min(width, len(finite))
+    means = []
+    for bar in range(count):
+        part = finite[bar * len(finite) // count : (bar + 1) * len(finite) // count]
+        means.append(math.fsum(part) / len(part))
+    low, high = min(means), max(means)
+    scale = (len(BARS) - 1) / (high - low) if high > low else 0.0
+    return "".join(BARS[round((mean - low) * scale)] for mean in means)

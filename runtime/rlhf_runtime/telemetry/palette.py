@@ -1,0 +1,47 @@
+"""Which colour stands for which call or phase, the same in every chart.
+
+Colours are indices into the page's palette, which is safe for colour-blind readers in light and
+dark (after Paul Tol's bright scheme).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+NUM_COLOURS = 8
+"""Colours of the palette; the page defines --c0 ... --c7 and the text on them, --t0 ... --t7."""
+
+OTHER = "other"
+"""What is left of a step besides its phases."""
+
+KNOWN = {
+    "generate": 0,
+    "train": 1,
+    "score": 2,
+    "reward": 2,
+    "infer": 3,
+    "log_probs": 3,
+    "values": 7,
+    "advantages": 4,
+    "transition": 5,
+    "update_weights": 5,
+    "evaluate": 6,
+    OTHER: 6,
+}
+"""Calls and phases with a colour of their own."""
+
+
+def colours(names: Iterable[str]) -> dict[str, int]:
+    """A colour for each name: its own, else the free ones in turn, in order of appearance."""
+    ordered = list(dict.fromkeys(names))
+    taken = {KNOWN[name] for name in ordered if name in KNOWN}
+    free = [colour for colour in range(NUM_COLOURS) if colour not in taken] or [7]
+    chosen: dict[str, int] = {}
+    unknown = 0
+    for name in ordered:
+        if name in KNOWN:
+            chosen[name] = KNOWN[name]
+        else:
+            chosen[name] = free[unknown % len(free)]
+            unknown += 1
+    return chosen

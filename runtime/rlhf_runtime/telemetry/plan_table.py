@@ -1,0 +1,80 @@
+"""The plan as tables: which call runs where, what memory it needs, and why. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+from rlhf_api.plan import CallPlan, Plan
+from rlhf_runtime.telemetry.metric_names import format_bytes, format_seconds
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table of plain texts; the first column names the row."""
+    cells = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
+    body = "".join(
+        f'<tr><th scope="row">{escape(row[0])}</th>'
+        + "".join(f"<td>{escape(cell)}</td>" for cell in row[1:])
+        + "</tr>"
+        for row in rows
+    )
+    return (
+        f'<div class="scroll"><table><thead><tr>{cells}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div>"
+    )
+
+
+def plan_tables(plan: Plan) -> str:
+    """Calls, roles, memory and reasons of a plan."""
+    calls = [[c.call, c.graph.value, c.kind.value, _where(c), _time(c)] for c in plan.calls]
+    roles = [
+        [
+            role.role,
+            role.kind.value,
+            f"{role.num_parameters:,}" if role.num_parameters else "–",
+            role.precision.value if role.precision else "–",
+            role.origin or "–",
+        ]
+        for role in plan.roles
+    ]
+    return (
+        "<h3>Calls</h3>"
+        + table(["Call", "Graph", "Kind", "Devices", "Expected"], calls)
+        + "<h3>Roles</h3>"
+        + table(["Role", "Kind", "Parameters", "Precision", "Weights of"], roles)
+        + "<h3>Memory of one device</h3>"
+        + _memory(plan)
+        + _reasons(plan)
+    )
+
+
+def _where(call: CallPlan) -> str:
+    if call.mesh is None:
+        return "host"
+    mesh = call.mesh
+    axes = [("data", mesh.data), ("tensor", mesh.tensor), ("pipeline", mesh.pipeline)]
+    cut = " × ".join(f"{name} {size}" for name, size in axes if size > 1 or name == "data")
+    return f"{call.pool}: {cut}"
+
+
+def _time(call: CallPlan) -> str:
+    return "–" if call.expected_seconds is None else format_seconds(call.expected_seconds)
+
+
+def _memory(plan: Plan) -> str:
+    capacity = max(plan.memory.capacity_bytes, 1)
+    rows = "".join(
+        f'<li><span>{escape(phase)}</span><span class="meter"><i class="b0" '
+        f'style="width:{min(100.0, size / capacity * 100):.1f}%"></i></span>'
+        f"<b>{format_bytes(size)}</b></li>"
+        for phase, size in plan.memory.peaks.items()
+    )
+    total = format_bytes(plan.memory.capacity_bytes)
+    return f'<ul class="bars">{rows}</ul><p class="note">Planned peaks, of {total}.</p>'
+
+
+def _reasons(plan: Plan) -> str:
+    if not plan.reasons:
+        return ""
+    items = "".join(f"<li>{escape(reason)}</li>" for reason in plan.reasons)
+    return f'<h3>Why</h3><ul class="reasons">{items}</ul>'

@@ -1,0 +1,63 @@
+"""Records put in order: what a run knows about itself, while it runs and when it is read back."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from rlhf_runtime.telemetry.records import (
+    EndRecord,
+    EvaluationRecord,
+    Record,
+    RunRecord,
+    RunRecords,
+    StartupRecord,
+    StepRecord,
+    WarmStartRecord,
+)
+
+
+class RecordLog:
+    """Collects records without spans; a later record of the same step replaces the earlier one."""
+
+    def __init__(self) -> None:
+        self._runs: list[RunRecord] = []
+        self._startup: StartupRecord | None = None
+        self._warm_start: dict[int, WarmStartRecord] = {}
+        self._steps: dict[int, StepRecord] = {}
+        self._evaluations: dict[int, EvaluationRecord] = {}
+        self._end: EndRecord | None = None
+        self._repeated = 0
+        self._damaged = 0
+
+    def add(self, record: Record | None) -> None:
+        """Take in one record; None stands for a line that could not be read."""
+        match record:
+            case None:
+                self._damaged += 1
+            case RunRecord():
+                self._runs.append(record)
+                self._end = None
+            case StartupRecord():
+                self._startup = record
+            case WarmStartRecord():
+                self._warm_start[record.step] = record
+            case StepRecord():
+                self._repeated += record.step in self._steps
+                self._steps[record.step] = dataclasses.replace(record, spans=())
+            case EvaluationRecord():
+                self._evaluations[record.step] = record
+            case EndRecord():
+                self._end = record
+
+    def records(self) -> RunRecords:
+        """Everything so far, in order of steps."""
+        return RunRecords(
+            runs=tuple(self._runs),
+            startup=self._startup,
+            warm_start=tuple(self._warm_start[step] for step in sorted(self._warm_start)),
+            steps=tuple(self._steps[step] for step in sorted(self._steps)),
+            evaluations=tuple(self._evaluations[step] for step in sorted(self._evaluations)),
+            end=self._end,
+            steps_repeated=self._repeated,
+            damaged_lines=self._damaged,
+        )

@@ -1,0 +1,147 @@
+"""The layout of a run's folder: who writes what where, and how it is read back.
+
+Readers are made for runs that were killed (a cut-off last line) and resumed (a later record of a
+step replaces the earlier one).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from rlhf_api.plan import Plan
+from rlhf_runtime.telemetry.errors import NotARun
+from rlhf_runtime.telemetry.json_lines import JsonLinesWriter, parse_line, read_lines
+from rlhf_runtime.telemetry.record_json import (
+    from_json,
+    plain_values,
+    spans_from_json,
+    spans_to_json,
+    to_json,
+)
+from rlhf_runtime.telemetry.record_log import RecordLog
+from rlhf_runtime.telemetry.records import Record, RunRecords, Span, StepRecord
+
+
+class RunFolder:
+    """A run's folder. Creating the object touches nothing; the first record creates the files."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.metrics = path / "metrics.jsonl"
+        self.timeline = path / "timeline.jsonl"
+        self.summary = path / "summary.json"
+        self.manifest = path / "manifest.yaml"
+        self.plan = path / "plan.json"
+        self.report = path / "report.html"
+        self.tensorboard = path / "tensorboard"
+        self.model = path / "model"
+        self.log = path / "log.txt"
+        self._metrics_writer: JsonLinesWriter | None = None
+        self._timeline_writer: JsonLinesWriter | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the files that records are appended to."""
+        for writer in (self._metrics_writer, self._timeline_writer):
+            if writer is not None:
+                writer.close()
+        self._metrics_writer = self._timeline_writer = None
+
+    def append(self, record: Record) -> None:
+        """Write a record, on disk when this returns. Raises OSError when the disk is full."""
+        if self._metrics_writer is None or self._timeline_writer is None:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._metrics_writer = JsonLinesWriter(self.metrics)
+            self._timeline_writer = JsonLinesWriter(self.timeline)
+        if isinstance(record, StepRecord) and record.spans:
+            self._timeline_writer.write(spans_to_json(record.step, record.spans))
+        self._metrics_writer.write(to_json(record))
+
+    def write_manifest(self, text: str) -> None:
+        """Keep the manifest as the user wrote it."""
+        _replace(self.manifest, text)
+
+    def write_plan(self, plan: Plan) -> None:
+        """Keep the plan."""
+        _replace(self.plan, plan.model_dump_json(by_alias=True, indent=2) + "\n")
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        """Keep the run's summary."""
+        _replace(self.summary, json.dumps(plain_values(summary), indent=2, allow_nan=False) + "\n")
+
+    def read(self) -> RunRecords:
+        """Every record, without spans.
+
+        Raises:
+            NotARun: the folder holds no metrics.jsonl.
+        """
+        if not self.metrics.is_file():
+            raise NotARun(
+                f"no run in this folder: got {self.path}, which has no {self.metrics.name}; "
+                "give the folder that `rlhf run` wrote (its --output)"
+            )
+        log = RecordLog()
+        for line in read_lines(self.metrics):
+            value = parse_line(line)
+            try:
+                record = None if value is None else from_json(value)
+            except (KeyError, TypeError, ValueError, AttributeError):
+                record = None
+            log.add(record)
+        return log.records()
+
+    def read_spans(self, steps: Collection[int]) -> dict[int, tuple[Span, ...]]:
+        """The spans of some steps; other lines are skipped unparsed, so long runs stay cheap."""
+        wanted = {b'{"step": %d,' % step for step in steps}
+        spans: dict[int, tuple[Span, ...]] = {}
+        for line in read_lines(self.timeline):
+            if line[: line.find(b",") + 1] not in wanted:
+                continue
+            value = parse_line(line)
+            try:
+                step, found = (0, ()) if value is None else spans_from_json(value)
+            except (KeyError, TypeError, ValueError):
+                continue
+            if found:
+                spans[step] = found
+        return spans
+
+    def read_manifest(self) -> str | None:
+        """The manifest's text, or None where there is none."""
+        return _text(self.manifest)
+
+    def read_plan(self) -> Plan | None:
+        """The plan, or None where there is none or it is of another version."""
+        text = _text(self.plan)
+        if text is None:
+            return None
+        try:
+            return Plan.model_validate_json(text)
+        except ValueError:
+            return None
+
+
+def _text(path: Path) -> str | None:
+    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else None
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write aside and rename, so that a reader never sees half a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(path.name + ".new")
+    aside.write_text(text, encoding="utf-8")
+    aside.replace(path)

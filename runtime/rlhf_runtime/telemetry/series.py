@@ -1,0 +1,62 @@
+"""Series of points: thinning for long runs, gaps where values are not finite, smoothing. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+Point = tuple[int, float]
+"""A step and a value."""
+
+
+def finite(points: Sequence[Point]) -> list[Point]:
+    """The points whose value is a number."""
+    return [point for point in points if math.isfinite(point[1])]
+
+
+def thin(points: Sequence[Point], limit: int) -> list[Point]:
+    """At most about `limit` points that keep every peak: each bucket's smallest and largest.
+
+    A bucket that holds a value that is not finite keeps one such point as well, so that gaps stay
+    visible. The first and the last point are kept.
+    """
+    if len(points) <= limit:
+        return list(points)
+    kept = {0, len(points) - 1}
+    buckets = max(1, limit // 2)
+    for bucket in range(buckets):
+        part = range(bucket * len(points) // buckets, (bucket + 1) * len(points) // buckets)
+        numbers = [index for index in part if math.isfinite(points[index][1])]
+        if len(numbers) < len(part):
+            kept.add(next(index for index in part if not math.isfinite(points[index][1])))
+        if numbers:
+            kept.add(min(numbers, key=lambda index: points[index][1]))
+            kept.add(max(numbers, key=lambda index: points[index][1]))
+    return [points[index] for index in sorted(kept)]
+
+
+def runs(points: Sequence[Point]) -> list[list[Point]]:
+    """The stretches of neighbouring finite points: a line is drawn through each."""
+    found: list[list[Point]] = [[]]
+    for point in points:
+        if math.isfinite(point[1]):
+            found[-1].append(point)
+        elif found[-1]:
+            found.append([])
+    return [run for run in found if run]
+
+
+def smooth(points: Sequence[Point]) -> list[Point]:
+    """The running mean of the finite points: exponential, corrected at its start.
+
+    Its memory is a thirtieth of the series, at least five points.
+    """
+    numbers = finite(points)
+    keep = 1 - 2 / (max(5.0, len(numbers) / 30) + 1)
+    total, weight = 0.0, 0.0
+    smoothed: list[Point] = []
+    for step, value in numbers:
+        total = keep * total + (1 - keep) * value
+        weight = keep * weight + (1 - keep)
+        smoothed.append((step, total / weight))
+    return smoothed

@@ -1,0 +1,221 @@
+"""Where metrics go besides metrics.jsonl: TensorBoard files, Weights & Biases, MLflow.
+
+Each tracker uses the tracker's own library, imported when the tracker is made. TensorBoard files
+are written without torch and TensorFlow, which would cost the driver hundreds of megabytes.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import math
+import os
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Protocol
+
+from rlhf_api.telemetry import MlflowSpec, TelemetrySpec, WandbSpec
+from rlhf_runtime.telemetry.errors import TrackerMissing, TrackerUnavailable
+
+LOGGER = logging.getLogger(__name__)
+
+
+class Tracker(Protocol):
+    """Takes metrics by step."""
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Record metrics of a step."""
+
+    def close(self) -> None:
+        """Write out what is left and let go of processes and files."""
+
+
+class TensorBoardTracker:
+    """Writes TensorBoard event files into a folder; no TensorFlow and no torch is imported."""
+
+    def __init__(self, folder: Path) -> None:
+        writer = _import("tensorboard.summary.writer.event_file_writer", "runtime")
+        self._proto = _import("tensorboard.compat.proto.event_pb2", "runtime")
+        self._summary = _import("tensorboard.compat.proto.summary_pb2", "runtime")
+        self._writer = writer.EventFileWriter(str(folder), flush_secs=30)
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Write one event with a scalar for each metric."""
+        values = [
+            self._summary.Summary.Value(tag=name, simple_value=value)
+            for name, value in metrics.items()
+        ]
+        event = self._proto.Event(
+            wall_time=time.time(), step=step, summary=self._summary.Summary(value=values)
+        )
+        self._writer.add_event(event)
+
+    def close(self) -> None:
+        """Flush and close the event file."""
+        self._writer.close()
+
+
+class WandbTracker:
+    """Logs to Weights & Biases; WANDB_MODE=offline keeps the run in `folder`."""
+
+    def __init__(self, spec: WandbSpec, name: str, folder: Path) -> None:
+        self._wandb = _import("wandb", "wandb")
+        if _wandb_needs_key() and not self._wandb.api.api_key:
+            raise TrackerUnavailable(
+                "Weights & Biases has no API key: set WANDB_API_KEY or run `wandb login`, "
+                "or set WANDB_MODE=offline, or remove telemetry.wandb"
+            )
+        folder.mkdir(parents=True, exist_ok=True)
+        settings = self._wandb.Settings(silent=True, console="off")
+        try:
+            self._run = self._wandb.init(
+                project=spec.project,
+                entity=spec.entity,
+                name=name,
+                dir=str(folder),
+                settings=settings,
+            )
+        except self._wandb.Error as error:
+            raise TrackerUnavailable(
+                f"Weights & Biases did not start project {spec.project}: {error}; "
+                "set WANDB_MODE=offline or remove telemetry.wandb to train without it"
+            ) from error
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Send the metrics of a step."""
+        self._run.log(dict(metrics), step=step)
+
+    def close(self) -> None:
+        """End the run and its helper process."""
+        self._run.finish()
+        self._wandb.teardown()
+
+
+class MlflowTracker:
+    """Logs to an MLflow server or folder."""
+
+    def __init__(self, spec: MlflowSpec, name: str) -> None:
+        if "://" not in spec.tracking_uri:
+            # MLflow wants its users' consent to folders; a folder in the manifest is that consent.
+            os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
+        tracking = _import("mlflow.tracking", "mlflow")
+        errors = _import("mlflow.exceptions", "mlflow")
+        self._metric = _import("mlflow.entities", "mlflow").Metric
+        try:
+            self._client = tracking.MlflowClient(tracking_uri=spec.tracking_uri)
+            known = self._client.get_experiment_by_name(spec.experiment)
+            experiment = (
+                known.experiment_id if known else self._client.create_experiment(spec.experiment)
+            )
+            self._run = self._client.create_run(experiment, run_name=name).info.run_id
+        except errors.MlflowException as error:
+            raise TrackerUnavailable(
+                f"MLflow at {spec.tracking_uri} did not start a run: {error}; "
+                "correct telemetry.mlflow or remove it to train without it"
+            ) from error
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Send the finite metrics of a step in one request; MLflow's servers refuse others."""
+        now = int(time.time() * 1000)
+        batch = [
+            self._metric(name, value, now, step)
+            for name, value in metrics.items()
+            if math.isfinite(value)
+        ]
+        self._client.log_batch(self._run, metrics=batch)
+
+    def close(self) -> None:
+        """Mark the run as finished."""
+        self._client.set_terminated(self._run, "FINISHED")
+
+
+TRACKERS: dict[str, Callable[[TelemetrySpec, str, Path], Tracker | None]] = {
+    "tensorboard": lambda spec, _, folder: (
+        TensorBoardTracker(folder / "tensorboard") if spec.tensorboard else None
+    ),
+    "wandb": lambda spec, name, folder: (
+        WandbTracker(spec.wandb, name, folder) if spec.wandb else None
+    ),
+    "mlflow": lambda spec, name, _: MlflowTracker(spec.mlflow, name) if spec.mlflow else None,
+}
+"""How each tracker of the manifest is made from the spec, the job's name and the run's folder."""
+
+
+class TrackerGroup:
+    """Several trackers as one. A tracker that fails is warned about once; training goes on."""
+
+    def __init__(self, trackers: Mapping[str, Tracker]) -> None:
+        self._trackers = dict(trackers)
+        self.failures: dict[str, int] = {name: 0 for name in self._trackers}
+        """Failed calls of each tracker so far."""
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Give the metrics of a step to every tracker."""
+        for name, tracker in self._trackers.items():
+            self._guard(name, f"log step {step}", partial(tracker.log, step, metrics))
+
+    def close(self) -> None:
+        """Close every tracker."""
+        for name, tracker in self._trackers.items():
+            self._guard(name, "close", tracker.close)
+        self._trackers.clear()
+
+    def _guard(self, name: str, what: str, call: Callable[[], None]) -> None:
+        try:
+            call()
+        # A foreign library may raise anything, and no dashboard is worth a training run.
+        except Exception as error:
+            self.failures[name] += 1
+            if self.failures[name] == 1:
+                LOGGER.warning(
+                    "tracker %s could not %s: %s: %s; training goes on, further failures are "
+                    "counted silently",
+                    name,
+                    what,
+                    type(error).__name__,
+                    error,
+                )
+
+
+def make_trackers(spec: TelemetrySpec, name: str, folder: Path) -> TrackerGroup:
+    """The trackers that a manifest asks for.
+
+    Args:
+        spec: The manifest's telemetry section.
+        name: The job's name, shown by the trackers.
+        folder: The run's folder.
+
+    Raises:
+        TrackerMissing: a tracker's library is not installed.
+        TrackerUnavailable: a tracker could not start its run.
+    """
+    made: dict[str, Tracker] = {}
+    try:
+        for kind, make in TRACKERS.items():
+            tracker = make(spec, name, folder)
+            if tracker is not None:
+                made[kind] = tracker
+    except (TrackerMissing, TrackerUnavailable):
+        TrackerGroup(made).close()
+        raise
+    return TrackerGroup(made)
+
+
+def _wandb_needs_key() -> bool:
+    return os.environ.get("WANDB_MODE", "online") in ("online", "shared")
+
+
+def _import(module: str, extra: str) -> Any:
+    try:
+        found: ModuleType = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        library = module.partition(".")[0]
+        raise TrackerMissing(
+            f"a tracker's library is not installed: got no module {error.name} for {library}; "
+            f"install it with `pip install 'rlhf-operator[{extra}]'` or remove "
+            f"telemetry.{library} from the manifest"
+        ) from error
+    return found
