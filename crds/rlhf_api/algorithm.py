@@ -104,7 +104,7 @@ class GrpoSettings(PolicyLossSettings):
     """Group relative policy optimization: advantages relative to the samples of the same prompt."""
 
     normalize_by_std: bool = True
-    """Whether a group's advantages are divided by its scores' standard deviation; Dr.GRPO: false."""
+    """Whether advantages are divided by the standard deviation of their group; Dr.GRPO: false."""
     kl_placement: Literal[KlPlacement.LOSS] = KlPlacement.LOSS
     """Where the KL penalty acts: GRPO has it in the loss."""
 

@@ -26,21 +26,39 @@ class Contract(BaseModel):
     )
 
 
-Name = Annotated[
-    str, Field(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")
-]
+NAME_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+OBJECT_NAME_PATTERN = r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$"
+IDENTIFIER_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*$"
+ENTRYPOINT_PATTERN = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"
+URI_PATTERN = r"^[a-z][a-z0-9+.-]*://.+"
+CPU_PATTERN = r"^\d+(\.\d+|m)?$"
+MEMORY_PATTERN = r"^\d+(Ki|Mi|Gi|Ti|k|M|G|T)?$"
+
+PATTERN_WORDS = {
+    NAME_PATTERN: "lower-case letters, digits and dashes, with a letter or digit at both ends",
+    OBJECT_NAME_PATTERN: "lower-case letters, digits, dashes and dots, with a letter or digit "
+    "at both ends",
+    IDENTIFIER_PATTERN: "letters, digits and underscores, not a digit first",
+    ENTRYPOINT_PATTERN: "package.module:name",
+    URI_PATTERN: "an address such as s3://bucket/prefix",
+    CPU_PATTERN: 'cores such as "8", "0.5" or 500m',
+    MEMORY_PATTERN: "bytes with a unit such as 64Gi or 512Mi",
+}
+"""What a pattern of the contract means, for people. Every pattern in a manifest is named here."""
+
+Name = Annotated[str, Field(min_length=1, max_length=63, pattern=NAME_PATTERN)]
 """A DNS-1123 label: lower-case letters, digits and dashes, 63 characters at most."""
 
-Identifier = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+ObjectName = Annotated[str, Field(min_length=1, max_length=253, pattern=OBJECT_NAME_PATTERN)]
+"""The name of another Kubernetes object (a DNS-1123 subdomain): dots are allowed, too."""
+
+Identifier = Annotated[str, Field(min_length=1, max_length=63, pattern=IDENTIFIER_PATTERN)]
 """A name that is also a Python identifier: a role or a metric."""
 
 Text = Annotated[str, Field(min_length=1, max_length=1024)]
 """A short text: a path, an address, a field name."""
 
-Entrypoint = Annotated[
-    str,
-    Field(min_length=3, max_length=512, pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"),
-]
+Entrypoint = Annotated[str, Field(min_length=3, max_length=512, pattern=ENTRYPOINT_PATTERN)]
 """A Python object as `package.module:name`."""
 
 LabelMap = Annotated[dict[Text, Annotated[str, Field(max_length=1024)]], Field(max_length=64)]

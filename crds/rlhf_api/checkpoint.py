@@ -6,14 +6,14 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from rlhf_api.base import Contract, Name, NonNegativeCount, Text
+from rlhf_api.base import URI_PATTERN, Contract, NonNegativeCount, ObjectName, Text
 from rlhf_api.exclusive import require_exactly_one
 
 
 class PersistentVolumeClaim(Contract):
     """A claim in the job's namespace."""
 
-    claim_name: Name
+    claim_name: ObjectName
     """The claim's name; with several nodes its access mode must be ReadWriteMany."""
     sub_path: Text | None = None
     """A folder in the volume. Default: the job's name."""
@@ -24,7 +24,7 @@ class CheckpointStorage(Contract):
 
     persistent_volume_claim: PersistentVolumeClaim | None = None
     """A volume claim, mounted by every pod."""
-    uri: Annotated[str, Field(pattern=r"^[a-z][a-z0-9+.-]*://.+", max_length=1024)] | None = None
+    uri: Annotated[str, Field(pattern=URI_PATTERN, max_length=1024)] | None = None
     """An address that fsspec understands, such as s3://bucket/prefix."""
 
     @model_validator(mode="after")

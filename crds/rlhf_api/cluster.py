@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from rlhf_api.base import Contract, Name, Text
+from rlhf_api.base import Contract, ObjectName, Text
 from rlhf_api.exclusive import require_exactly_one
 
 
@@ -17,14 +17,14 @@ class ImageSpec(Contract):
     """Image reference."""
     pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
     """When nodes pull it: Always, IfNotPresent or Never."""
-    pull_secrets: Annotated[tuple[Name, ...], Field(max_length=16)] = ()
+    pull_secrets: Annotated[tuple[ObjectName, ...], Field(max_length=16)] = ()
     """Names of image pull secrets."""
 
 
 class ConfigMapCode(Contract):
     """Python files in a ConfigMap."""
 
-    name: Name
+    name: ObjectName
     """The ConfigMap; each key is a file."""
 
 
@@ -37,7 +37,7 @@ class GitCode(Contract):
     """Branch, tag or commit."""
     sub_path: Text | None = None
     """Folder put on the Python path. Default: the repository's root."""
-    secret_name: Name | None = None
+    secret_name: ObjectName | None = None
     """Secret with credentials."""
 
 
@@ -60,7 +60,7 @@ class CodeSpec(Contract):
 class HubSpec(Contract):
     """Access to the Hugging Face hub."""
 
-    token_secret_name: Name | None = None
+    token_secret_name: ObjectName | None = None
     """Secret whose key HF_TOKEN is given to all pods."""
-    cache_claim_name: Name | None = None
+    cache_claim_name: ObjectName | None = None
     """Volume claim shared by all pods as download cache."""

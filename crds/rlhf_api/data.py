@@ -64,7 +64,7 @@ class DataSource(Contract):
     prompt_field: Text = "prompt"
     """The column with the prompt: a text, or a list of {role, content} messages."""
     answer_field: Text | None = None
-    """The column with the reference answer, the target of a warm start. Default: answer, if there."""
+    """The column with the reference answer, the target of a warm start. Default: answer."""
     system_prompt: Annotated[str, Field(max_length=16384)] | None = None
     """A system message put before every prompt. Default: none."""
     chat_template: ChatTemplate = ChatTemplate.AUTO
@@ -78,7 +78,8 @@ class DataSource(Contract):
         for field in ("configuration", "split"):
             if getattr(self, field) is not None and source != "hugging_face":
                 raise ValueError(
-                    f"{field} is for huggingFace data only: got it beside {to_camel(source)}; remove it"
+                    f"{field} is for huggingFace data only: got it beside {to_camel(source)}; "
+                    f"remove it"
                 )
         return self
 

@@ -5,8 +5,8 @@ RlhfError                  base of every error that a user can do something abou
 ├── OverrideError          InvalidOverride   a `--set PATH=VALUE` cannot be applied
 └── UnknownFieldError      UnknownField      a path that names no field of the contract
 
-Other packages derive theirs from RlhfError. `reason` is stable: it appears in conditions, events and
-metrics, and failure rules match it. `exit_code` is what the command or driver ends with.
+Other packages derive theirs from RlhfError. `reason` is stable: it appears in conditions, events
+and metrics, and failure rules match it. `exit_code` is what the command or driver ends with.
 """
 
 from __future__ import annotations

@@ -7,9 +7,18 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from rlhf_api.algorithm import AlgorithmSpec
-from rlhf_api.base import Contract, Count, Identifier, LabelMap, Name, NonNegativeCount
+from rlhf_api.base import (
+    Contract,
+    Count,
+    Identifier,
+    LabelMap,
+    Name,
+    NonNegativeCount,
+    ObjectName,
+)
 from rlhf_api.checkpoint import CheckpointSpec
 from rlhf_api.cluster import CodeSpec, HubSpec, ImageSpec
+from rlhf_api.crossfield import CrossFieldError, cross_field_problems
 from rlhf_api.data import DataSpec
 from rlhf_api.failure import FailurePolicy
 from rlhf_api.models import ModelSource, ModelSpec
@@ -79,52 +88,18 @@ class RLHFJobSpec(Contract):
     """Whether the job gives its cluster back and waits."""
     managed_by: Annotated[str, Field(min_length=1, max_length=63)] | None = None
     """Controller that reconciles this job. Default: this operator."""
-    priority_class_name: Name | None = None
+    priority_class_name: ObjectName | None = None
     """Priority class of all pods."""
 
     @model_validator(mode="after")
-    def _roles_are_complete(self) -> RLHFJobSpec:
-        if "actor" not in self.models:
-            raise ValueError(
-                f"no actor among the models: got {', '.join(sorted(self.models))}; "
-                "add models.actor with its source"
-            )
-        for role, model in self.models.items():
-            origin = model.source.same_as
-            if origin is not None and (origin == role or origin not in self.models):
-                known = ", ".join(sorted(set(self.models) - {role}))
-                raise ValueError(
-                    f"models.{role}.source.sameAs names no other role: got {origin}, allowed {known or 'none'}"
-                )
-        if self.models["actor"].source.same_as is not None:
-            raise ValueError(
-                "models.actor.source.sameAs is not allowed: give the actor's own source "
-                "and let the other roles refer to it"
-            )
-        for role, model in self.models.items():
-            origin = model.source.same_as
-            if origin is not None and self.models[origin].source.same_as is not None:
-                raise ValueError(
-                    f"models.{role}.source.sameAs refers to {origin}, which itself has sameAs: "
-                    "name the role that has the source"
-                )
-        return self
-
-    @model_validator(mode="after")
-    def _names_are_unique(self) -> RLHFJobSpec:
-        for field, names in (
-            ("rewards", [reward.name for reward in self.rewards]),
-            ("resources.nodePools", [pool.name for pool in self.resources.node_pools]),
-        ):
-            twice = sorted({name for name in names if names.count(name) > 1})
-            if twice:
-                raise ValueError(
-                    f"{field} with the same name: got {', '.join(twice)} more than once; rename them"
-                )
+    def _fields_fit_together(self) -> RLHFJobSpec:
+        problems = cross_field_problems(self)
+        if problems:
+            raise CrossFieldError(problems)
         return self
 
     def model_for(self, role: str) -> ModelSpec:
-        """The model of a role; a role that the manifest leaves out starts from the actor's weights."""
+        """The model of a role; one that the manifest leaves out starts from the actor's weights."""
         return self.models.get(role) or ModelSpec(
             source=ModelSource(same_as="actor"),
             shape=self.models["actor"].shape,

@@ -10,13 +10,13 @@ import re
 from dataclasses import dataclass
 
 FieldPath = tuple[str | int, ...]
-"""Wire names and list indices from the document's root, such as ("spec", "rewards", 0, "weight")."""
+"""Wire names and list indices from the root, such as ("spec", "rewards", 0, "weight")."""
 
 _PLAIN_SEGMENT = re.compile(r"^[A-Za-z_][A-Za-z0-9_-]*$")
 
 
 def path_text(path: FieldPath) -> str:
-    """Write a path as Kubernetes does: spec.rewards[0].weight, metadata.labels[example.com/team]."""
+    """Write a path as Kubernetes does: spec.rewards[0].weight, metadata.labels[a.b/team]."""
     text = ""
     for segment in path:
         if isinstance(segment, str) and _PLAIN_SEGMENT.match(segment):
@@ -30,8 +30,8 @@ def path_text(path: FieldPath) -> str:
 class Problem:
     """One thing that is wrong in a manifest."""
 
-    path: str
-    """Wire names, such as spec.models.actor.source; empty for the document or file as a whole."""
+    location: FieldPath
+    """The field it is about; empty for the document or file as a whole."""
     what: str
     """What is wrong, or a whole sentence that needs no other part."""
     got: str = ""
@@ -46,6 +46,11 @@ class Problem:
     """Line in the file, from 1; None if the problem has none."""
     column: int | None = None
     """Column in the line, from 1; None if the problem has none."""
+
+    @property
+    def path(self) -> str:
+        """The field it is about in wire names, such as spec.models.actor.source."""
+        return path_text(self.location)
 
     @property
     def message(self) -> str:

@@ -7,7 +7,18 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from rlhf_api.base import Contract, Count, LabelMap, Name, NonNegativeCount, PositiveFloat, Text
+from rlhf_api.base import (
+    CPU_PATTERN,
+    IDENTIFIER_PATTERN,
+    MEMORY_PATTERN,
+    Contract,
+    Count,
+    LabelMap,
+    Name,
+    NonNegativeCount,
+    PositiveFloat,
+    Text,
+)
 
 
 class Device(StrEnum):
@@ -37,18 +48,16 @@ class Toleration(Contract):
 class PodResources(Contract):
     """Requests of one pod besides its devices."""
 
-    cpu: Annotated[str, Field(pattern=r"^\d+(\.\d+|m)?$", max_length=16)] | None = None
+    cpu: Annotated[str, Field(pattern=CPU_PATTERN, max_length=16)] | None = None
     """CPU cores as Kubernetes writes them, such as "8" or 500m. Default: the chart's."""
-    memory: Annotated[str, Field(pattern=r"^\d+(Ki|Mi|Gi|Ti|k|M|G|T)?$", max_length=16)] | None = (
-        None
-    )
+    memory: Annotated[str, Field(pattern=MEMORY_PATTERN, max_length=16)] | None = None
     """Memory as Kubernetes writes it, such as 64Gi. Default: the chart's."""
 
 
 class EnvironmentVariable(Contract):
     """An environment variable with a plain value."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=256)]
+    name: Annotated[str, Field(pattern=IDENTIFIER_PATTERN, max_length=256)]
     """Its name."""
     value: Annotated[str, Field(max_length=4096)] = ""
     """Its value; secrets do not belong here."""

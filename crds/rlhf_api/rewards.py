@@ -26,8 +26,8 @@ class FunctionReward(Contract):
     """A Python verifier, called with batches of samples in processes of its own."""
 
     entrypoint: Entrypoint
-    """The function as `package.module:name`. It takes a list of rlhf_runtime.rewards.Sample (prompt,
-    response, record) and the parameters, and returns one number for each."""
+    """The function as `package.module:name`. It takes a list of rlhf_runtime.rewards.Sample
+    (prompt, response, record) and the parameters, and returns one number for each."""
     parameters: Annotated[dict[Identifier, ParameterValue], Field(max_length=64)] = {}
     """Passed to the function as keyword arguments."""
     timeout_seconds: PositiveFloat = 10.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlhf_api.base import Contract, Name, Text
+from rlhf_api.base import Contract, ObjectName, Text
 
 
 class WandbSpec(Contract):
@@ -12,7 +12,7 @@ class WandbSpec(Contract):
     """Project name."""
     entity: Text | None = None
     """User or team. Default: the API key's own."""
-    secret_name: Name | None = None
+    secret_name: ObjectName | None = None
     """Secret whose key WANDB_API_KEY is given to the driver, on a cluster."""
 
 

@@ -1,0 +1,137 @@
+"""Explanations of the contract's fields, in the form of `kubectl explain`."""
+
+from __future__ import annotations
+
+import json
+import re
+import textwrap
+from collections.abc import Iterator
+
+from rlhf_api.errors import UnknownFieldError
+from rlhf_api.fields import NO_DEFAULT, FieldDoc, contract
+from rlhf_api.job import API_VERSION, KIND
+from rlhf_api.suggestions import instead_of, places_of
+
+_WIDTH = 96
+_INDEX = re.compile(r"\[\d*\]")
+_KEY = re.compile(r"\[([^\[\]]+)\]|<[^<>]*>|[^.\[\]<>]+")
+
+
+def explain(path: str = "", *, recursive: bool = False) -> str:
+    """Explain the field at a path such as spec.models.actor.source; the whole manifest for "".
+
+    Lists are looked through (spec.rewards.function), and map keys may be given or left out.
+    With `recursive` the whole tree below is listed instead of one level of it.
+    Raises UnknownFieldError, which names what is near.
+    """
+    field = find_field(path)
+    lines = [f"KIND:     {KIND}", f"VERSION:  {API_VERSION}", ""]
+    if field.path:
+        lines += [f"FIELD: {field.path} <{field.type_name}>{_required(field)}", ""]
+    lines += ["DESCRIPTION:", *_indented(field.description or field.type_description, 4)]
+    if field.object_fields and field.type_description not in ("", field.description):
+        lines += ["", *_indented(field.type_description, 4)]
+    lines += ["", *_value_section(field)]
+    if field.object_fields:
+        listing = _tree(field, 2) if recursive else _members(field)
+        lines += ["FIELDS:", *listing]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def find_field(path: str) -> FieldDoc:
+    """Return the field at a path. Raises UnknownFieldError."""
+    segments = _segments(path)
+    node = contract()
+    for position, segment in enumerate(segments):
+        found = _member(node, segment)
+        if found is None:
+            raise _unknown(segment, node, segments[:position])
+        node = found
+    return node
+
+
+def _segments(path: str) -> list[str]:
+    names = [match.group(1) or match.group(0) for match in _KEY.finditer(_INDEX.sub("", path))]
+    return names[1:] if names and names[0].lower() == KIND.lower() else names
+
+
+def _member(node: FieldDoc, segment: str) -> FieldDoc | None:
+    """A field of the object that a node is or holds, or what a map holds under a key."""
+    while node.kind == "list" and node.element is not None:
+        node = node.element
+    if node.kind == "map" and node.element is not None:
+        return node.element.field(segment) or node.element
+    return node.field(segment)
+
+
+def _unknown(segment: str, node: FieldDoc, before: list[str]) -> UnknownFieldError:
+    parent = ".".join(before) or KIND
+    names = ", ".join(each.name for each in node.object_fields)
+    if not names:
+        return UnknownFieldError(f"{parent} is {node.allowed or 'a plain value'}: it has no fields")
+    owner = node
+    while owner.element is not None:
+        owner = owner.element
+    hint = instead_of(segment, owner)
+    if not hint:
+        places = places_of(segment)
+        hint = f"did you mean {' or '.join(places[:3])}?" if places else "choose one of them"
+    return UnknownFieldError(f"{parent} has no field {segment}: allowed {names}; {hint}")
+
+
+def _required(field: FieldDoc) -> str:
+    return " -required-" if field.required and field.name else ""
+
+
+def _value_section(field: FieldDoc) -> list[str]:
+    """What may be written: values with their meanings, limits, the default."""
+    lines: list[str] = []
+    if field.members:
+        lines += ["ALLOWED:", *_indented_members(field), ""]
+    elif field.allowed:
+        lines += ["ALLOWED:", *_indented(field.allowed, 4)]
+        lines += _indented(f"keys: {field.key_allowed}", 4) if field.key_allowed else []
+        lines += [""]
+    default = default_text(field)
+    return lines + (["DEFAULT:", f"    {default}", ""] if default else [])
+
+
+def _indented_members(field: FieldDoc) -> Iterator[str]:
+    width = max(len(member.value) for member in field.members)
+    for member in field.members:
+        yield f"    {member.value:<{width}}  {member.description}".rstrip()
+
+
+def default_text(field: FieldDoc) -> str:
+    """The default as a manifest writes it; empty if there is none, or it is `nothing`."""
+    if field.default is NO_DEFAULT or field.default is None or field.kind == "object":
+        return ""
+    if isinstance(field.default, str) and field.default:
+        return field.default
+    return json.dumps(field.default)
+
+
+def _members(field: FieldDoc) -> Iterator[str]:
+    for child in field.object_fields:
+        default = default_text(child)
+        shown = f" default {default}" if default else ""
+        yield f"  {child.name} <{child.type_name}>{_required(child)}{shown}"
+        yield from _indented(child.summary, 4)
+        yield ""
+
+
+def _tree(field: FieldDoc, depth: int) -> Iterator[str]:
+    for child in field.object_fields:
+        yield f"{' ' * depth}{child.name} <{child.type_name}>{_required(child)}"
+        yield from _tree(child, depth + 2)
+
+
+def _indented(text: str, depth: int) -> list[str]:
+    return textwrap.wrap(
+        text,
+        width=_WIDTH,
+        initial_indent=" " * depth,
+        subsequent_indent=" " * depth,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

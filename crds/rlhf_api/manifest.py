@@ -1,0 +1,124 @@
+"""Manifests: from a file's text to frozen RLHFJobs, or to everything that is wrong with it.
+
+The only way in for whatever people write. The operator, which gets its documents as JSON from the
+API server, calls `validation` itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from rlhf_api.errors import ManifestError
+from rlhf_api.job import KIND, RLHFJob
+from rlhf_api.overrides import apply_overrides, overridden
+from rlhf_api.problems import Problem
+from rlhf_api.validation import validate_document
+from rlhf_api.yaml_documents import MAX_CHARACTERS, Document, read_documents
+
+_MAX_BYTES = 4 * MAX_CHARACTERS
+
+
+def load_file(path: Path, overrides: Sequence[str] = ()) -> list[RLHFJob]:
+    """Load every job of a file.
+
+    `overrides` are PATH=VALUE texts applied to each document before it is checked.
+    Raises ManifestError with all problems of the file, OverrideError for an override that cannot be
+    applied.
+    """
+    return load_jobs(decode(_read(path), str(path)), str(path), overrides)
+
+
+def load_jobs(text: str, source_name: str, overrides: Sequence[str] = ()) -> list[RLHFJob]:
+    """Load every job of a text; `source_name` stands in messages for the file. See `load_file`."""
+    documents, problems = read_documents(text, source_name)
+    if not documents and not problems:
+        do = f"write an RLHFJob; `rlhf explain` lists the fields of kind {KIND}"
+        problems = [Problem((), "no document in it", file=source_name, line=1, column=1, do=do)]
+    jobs: list[RLHFJob] = []
+    seen: dict[tuple[str | None, str], int] = {}
+    for document in documents:
+        job, found = validate_document(apply_overrides(document.value, overrides))
+        problems += [_placed(each, document, source_name, overrides) for each in found]
+        if job is not None:
+            jobs.append(job)
+            problems += _repeated(job, document, source_name, seen)
+    if problems:
+        raise ManifestError(sorted(problems, key=lambda each: (each.line or 0, each.column or 0)))
+    return jobs
+
+
+def decode(content: bytes, source_name: str) -> str:
+    """Decode a manifest's bytes. Raises ManifestError if they are too many or not UTF-8."""
+    if len(content) > _MAX_BYTES:
+        raise _unreadable(
+            source_name,
+            "too large for a manifest",
+            got=f"more than {_MAX_BYTES} bytes",
+            do="check that it is the right file",
+        )
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        column = error.start - content.rfind(b"\n", 0, error.start)
+        problem = Problem(
+            (),
+            "not UTF-8",
+            got=f"byte 0x{content[error.start]:02x}",
+            do="save the file as UTF-8",
+            file=source_name,
+            line=line,
+            column=column,
+        )
+        raise ManifestError([problem]) from error
+
+
+def _read(path: Path) -> bytes:
+    """Read a file, but never much more than a manifest may have."""
+    try:
+        with path.open("rb") as file:
+            return file.read(_MAX_BYTES + 1)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise _unreadable(
+            str(path), f"cannot be read: {reason}", do="check the path and its permissions"
+        ) from error
+
+
+def _unreadable(file: str, what: str, *, got: str = "", do: str) -> ManifestError:
+    return ManifestError([Problem((), what, got=got, do=do, file=file)])
+
+
+def _placed(problem: Problem, document: Document, file: str, overrides: Sequence[str]) -> Problem:
+    """Say where in the file a problem is, or which override made it."""
+    cause = overridden(problem.location, overrides)
+    if cause is not None:
+        return replace(problem, file=f"--set {cause}")
+    about_key = problem.what.startswith(("unknown field", "a key"))
+    place = (document.key_place if about_key else document.value_place)(problem.location)
+    return replace(problem, file=file, line=place.line, column=place.column)
+
+
+def _repeated(
+    job: RLHFJob,
+    document: Document,
+    file: str,
+    seen: dict[tuple[str | None, str], int],
+) -> list[Problem]:
+    location = ("metadata", "name")
+    place = document.value_place(location)
+    first = seen.setdefault((job.metadata.namespace, job.name), place.line)
+    if first == place.line:
+        return []
+    problem = Problem(
+        location,
+        "two jobs of the same name in a file",
+        got=f"{job.name}, first in line {first}",
+        do="rename one",
+        file=file,
+        line=place.line,
+        column=place.column,
+    )
+    return [problem]

@@ -1,0 +1,181 @@
+"""Pydantic's errors in the words of the contract: what is wrong, got, allowed, do."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from pydantic_core import ErrorDetails
+
+from rlhf_api.fields import FieldDoc, contract, field_at
+from rlhf_api.problems import FieldPath, Problem
+from rlhf_api.suggestions import instead_of, nearest
+
+_WHAT = {
+    "string_type": "not a text",
+    "int_type": "not an integer",
+    "float_type": "not a number",
+    "bool_type": "neither true nor false",
+    "enum": "not one of its values",
+    "literal_error": "not one of its values",
+    "greater_than": "too small",
+    "greater_than_equal": "too small",
+    "less_than": "too large",
+    "less_than_equal": "too large",
+    "finite_number": "not a finite number",
+    "string_too_short": "too short",
+    "string_too_long": "too long",
+    "string_pattern_mismatch": "not of the right form",
+    "too_short": "too few entries",
+    "too_long": "too many entries",
+    "tuple_type": "not a list",
+    "dict_type": "not a map",
+    "model_type": "not a map",
+}
+"""What is wrong, for the types of pydantic's errors that the contract's models raise."""
+
+_LONGEST_SHOWN = 60
+
+
+def problem_of(document: Any, error: ErrorDetails) -> Problem:
+    """Say in the contract's words what one of pydantic's errors about a document means."""
+    location: FieldPath = error["loc"]
+    if location and location[-1] == "[key]":
+        return _bad_key(location[:-1])
+    if error["type"] == "missing":
+        return _missing(location)
+    location = _existing(document, location)
+    if error["type"] == "extra_forbidden":
+        return _unknown(location)
+    if error["type"] == "value_error":
+        return Problem(location, str(error["ctx"]["error"]))
+    return _bad_value(location, error)
+
+
+def shown(value: Any) -> str:
+    """Write a value for a message: on one line, and cut if it is long."""
+    if value is None:
+        return "nothing"
+    plain = isinstance(value, str) and value.isprintable() and value.strip() == value != ""
+    text = value if plain else json.dumps(value)
+    if len(text) <= _LONGEST_SHOWN:
+        return str(text)
+    return f"{text[:_LONGEST_SHOWN]}... ({len(text)} characters)"
+
+
+def _existing(document: Any, location: FieldPath) -> FieldPath:
+    """The longest part of a location that the document has: unions append their members' names."""
+    node = document
+    for length, segment in enumerate(location):
+        if not _has(node, segment):
+            return location[:length]
+        node = node[segment]
+    return location
+
+
+def _has(node: Any, segment: str | int) -> bool:
+    if isinstance(node, list):
+        return isinstance(segment, int) and segment < len(node)
+    return isinstance(node, dict) and segment in node
+
+
+def _bad_key(location: FieldPath) -> Problem:
+    parent = field_at(location[:-1])
+    return Problem(
+        location,
+        "a key that is not allowed here",
+        got=shown(location[-1]),
+        allowed=parent.key_allowed if parent else "",
+        do="rename it",
+    )
+
+
+def _missing(location: FieldPath) -> Problem:
+    field = field_at(location)
+    assert field is not None, f"the contract has no {location}"
+    return Problem(
+        location,
+        "a required field is missing",
+        allowed=_allowed(field),
+        do=f"add {field.name}, {_uncapitalized(field.summary)}",
+    )
+
+
+def _uncapitalized(sentence: str) -> str:
+    """A sentence as the end of another one; names such as RLHFJob keep their capitals."""
+    text = sentence.rstrip(".")
+    return text[:1].lower() + text[1:] if text[1:2].islower() or text[1:2] == " " else text
+
+
+def _unknown(location: FieldPath) -> Problem:
+    parent = field_at(location[:-1]) or contract()
+    command = f"rlhf explain {parent.path}".rstrip()
+    return Problem(
+        location,
+        "unknown field",
+        got=shown(location[-1]),
+        allowed=", ".join(each.name for each in parent.fields),
+        do=instead_of(str(location[-1]), parent) or f"remove it; `{command}` lists the fields",
+    )
+
+
+def _bad_value(location: FieldPath, error: ErrorDetails) -> Problem:
+    field = field_at(location)
+    assert field is not None, f"the contract has no {location}"
+    value = error["input"]
+    what = _WHAT.get(error["type"], error["msg"])
+    if value is None:
+        what = "no value"
+    elif field.kind == "any":
+        what = "not a plain value"
+    return Problem(
+        location,
+        what,
+        got=_got(error),
+        allowed=_allowed(field),
+        do=_todo(value, error["type"], field),
+    )
+
+
+def _got(error: ErrorDetails) -> str:
+    value = error["input"]
+    if error["type"] in ("too_short", "too_long"):
+        return f"{len(value)} entries"
+    if error["type"] in ("string_too_short", "string_too_long"):
+        return f"{len(value)} characters"
+    return f"the text {shown(value)}" if _is_quoted_number(value) else shown(value)
+
+
+def _allowed(field: FieldDoc) -> str:
+    if field.kind == "object":
+        return f"a map of {', '.join(each.name for each in field.fields)}"
+    return field.allowed
+
+
+def _todo(value: Any, fault: str, field: FieldDoc) -> str:
+    """What usually helps with a value; empty if `allowed` says enough."""
+    word = str(value).lower()
+    if value is None:
+        return "write a value" if field.required else "write a value or remove the key"
+    if fault == "string_type" and isinstance(value, bool | int | float):
+        return f'write "{json.dumps(value)}", in quotes'
+    if fault == "bool_type" and word in ("yes", "on", "y", "1", "true"):
+        return "write true, without quotes"
+    if fault == "bool_type" and word in ("no", "off", "n", "0", "false"):
+        return "write false, without quotes"
+    if fault in ("int_type", "float_type") and _is_quoted_number(value):
+        return "remove the quotes"
+    if fault in ("enum", "literal_error") and isinstance(value, str):
+        near = nearest(value, [each.value for each in field.members])
+        return f"did you mean {near}?" if near else ""
+    return "write - before each entry" if fault == "tuple_type" else ""
+
+
+def _is_quoted_number(value: Any) -> bool:
+    if not isinstance(value, str):
+        return False
+    try:
+        float(value)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,106 @@
+"""Overrides: `--set spec.schedule.steps=3` changes a document before it is checked."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from rlhf_api.errors import OverrideError
+from rlhf_api.problems import FieldPath, path_text
+from rlhf_api.yaml_documents import read_documents
+
+_SEGMENT = re.compile(r"\.?([^.\[\]=]+)|\[([^\[\]]+)\]")
+
+
+def apply_overrides(document: Any, overrides: Sequence[str]) -> Any:
+    """Return a copy of a document with each PATH=VALUE applied, in order.
+
+    A path names fields as messages do: spec.rewards[0].weight, metadata.labels[example.com/team].
+    A value is YAML: 3, 1e-6, true, "a text", [1, 2]. Maps on the way that are missing are made.
+    Raises OverrideError for a text that is no PATH=VALUE or a path that leads through no map.
+    """
+    result = copy.deepcopy(document) if overrides else document
+    for override in overrides:
+        location, value = parse_override(override)
+        _assign(result, location, value, override)
+    return result
+
+
+def overridden(location: FieldPath, overrides: Sequence[str]) -> str | None:
+    """Return the last override that set the field at a location, or anything around it."""
+    for override in reversed(overrides):
+        target, _ = parse_override(override)
+        if _as_text(location[: len(target)]) == _as_text(target):
+            return override
+    return None
+
+
+def parse_override(override: str) -> tuple[FieldPath, Any]:
+    """Split PATH=VALUE into the path's segments and the value. Raises OverrideError."""
+    location, end = _parse_path(override)
+    if not location or override[end : end + 1] != "=":
+        raise OverrideError(
+            f"not an override: got {override!r}, allowed PATH=VALUE; "
+            "write for example spec.schedule.steps=3"
+        )
+    text = override[end + 1 :]
+    documents, problems = read_documents(text)
+    if problems or len(documents) > 1:
+        reason = problems[0].what if problems else "several documents"
+        raise OverrideError(
+            f"the value of an override is not YAML ({reason}): got {text!r}; "
+            "put a text with special characters in double quotes"
+        )
+    return location, documents[0].value if documents else None
+
+
+def _parse_path(override: str) -> tuple[FieldPath, int]:
+    segments: list[str | int] = []
+    position = 0
+    while match := _SEGMENT.match(override, position):
+        name, bracketed = match.groups()
+        segment = (name or bracketed).strip()
+        segments.append(int(segment) if segment.isdecimal() and len(segment) < 9 else segment)
+        position = match.end()
+    return tuple(segments), position
+
+
+def _as_text(location: FieldPath) -> tuple[str, ...]:
+    return tuple(map(str, location))
+
+
+def _assign(document: Any, location: FieldPath, value: Any, override: str) -> None:
+    node = document
+    for length, segment in enumerate(location):
+        last = length == len(location) - 1
+        if isinstance(node, dict):
+            key = str(segment)
+            if last:
+                node[key] = value
+                return
+            if node.get(key) is None:
+                node[key] = {}
+            node = node[key]
+        elif isinstance(node, list):
+            index = _index(node, segment, location[: length + 1], override)
+            if last:
+                node[index] = value
+                return
+            node = node[index]
+        else:
+            raise OverrideError(
+                f"cannot apply --set {override}: {path_text(location[:length]) or 'the document'} "
+                f"is no map, got {node!r}; set that field as a whole"
+            )
+
+
+def _index(node: list[Any], segment: str | int, location: FieldPath, override: str) -> int:
+    if isinstance(segment, int) and segment < len(node):
+        return segment
+    allowed = f"0 to {len(node) - 1}" if node else "none, the list is empty"
+    raise OverrideError(
+        f"cannot apply --set {override}: {path_text(location)} is no entry of the list, "
+        f"got {segment}, allowed {allowed}; set the whole list to add entries"
+    )

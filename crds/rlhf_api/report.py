@@ -1,0 +1,80 @@
+"""StatusReport: what a running job says about itself, for the operator, the CLI and scripts.
+
+The driver serves the latest one and writes the last one to its log. A reader drops reports of
+another submission and those whose sequence is not larger than the last one's.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from rlhf_api.base import Contract, Identifier, Name, NonNegativeCount, NonNegativeFloat, Text
+from rlhf_api.exits import ExitCode
+
+MetricName = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_./-]+$")]
+
+
+class CheckpointReport(Contract):
+    """The last complete checkpoint."""
+
+    step: NonNegativeCount
+    """Steps that it contains."""
+    path: Text
+    """Where it lies, as the workers see it."""
+
+
+class StatusReport(Contract):
+    """One report of a run."""
+
+    version: Literal["rlhf-operator.dev/report/v1"] = "rlhf-operator.dev/report/v1"
+    """The form of the report."""
+    job: Name
+    """The job's name."""
+    submission_id: Text
+    """Which start of the driver reports: job, attempt and restart."""
+    sequence: NonNegativeCount
+    """Counts the reports of a submission up."""
+    phase: Identifier
+    """What the run is doing, such as generate, train or evaluate."""
+    step: NonNegativeCount
+    """Steps done."""
+    total_steps: NonNegativeCount
+    """Steps to do."""
+    metrics: Annotated[dict[MetricName, float], Field(max_length=256)] = {}
+    """The last step's metrics; a value that is not finite is left out."""
+    seconds_remaining: NonNegativeFloat | None = None
+    """Estimated time to the end. Default: not known yet."""
+    tokens_per_second: NonNegativeFloat | None = None
+    """Prompt and response tokens per second of the last step. Default: not known yet."""
+    checkpoint: CheckpointReport | None = None
+    """The last complete checkpoint. Default: none yet."""
+    final: bool = False
+    """Whether the run has ended and no report follows."""
+    exit_code: ExitCode | None = None
+    """How it ended; given if and only if it is final."""
+    reason: Identifier | None = None
+    """The stable reason of a failure. Default: none failed."""
+    message: Annotated[str, Field(max_length=4096)] = ""
+    """One line for people."""
+
+    @model_validator(mode="after")
+    def _ended_with_a_code(self) -> StatusReport:
+        if self.final != (self.exit_code is not None):
+            raise ValueError(
+                f"a report is final if and only if it has an exit code: got final {self.final} "
+                f"and exitCode {self.exit_code}"
+            )
+        return self
+
+    @property
+    def percent(self) -> int:
+        """Steps done, of 100."""
+        return 100 * self.step // self.total_steps if self.total_steps else 0
+
+    def follows(self, last: StatusReport | None) -> bool:
+        """Whether this report is news after the last one that was accepted of its submission."""
+        if last is None:
+            return True
+        return self.submission_id == last.submission_id and self.sequence > last.sequence

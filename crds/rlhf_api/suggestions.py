@@ -1,0 +1,64 @@
+"""What a user probably meant by a key that the contract does not have."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+
+from pydantic.alias_generators import to_camel
+
+from rlhf_api.fields import FieldDoc, contract, every_field
+
+_TRUNCATION = (
+    "sampling is never truncated: training needs the probabilities of the full distribution; "
+    "use temperature"
+)
+_CLUSTER_WRITES = "the cluster writes this; remove it"
+
+_WISHES = {
+    "spec.rollout.topP": _TRUNCATION,
+    "spec.rollout.topK": _TRUNCATION,
+    "spec.rollout.minP": _TRUNCATION,
+    "spec.rollout.doSample": "write temperature; data.evaluation has its own, 0 for greedy answers",
+    "spec.rollout.gpuMemoryUtilization": "the plan divides the memory; kvCacheGibibytes sets it",
+    "spec.models.<name>.training.optimizer": "the optimizer is AdamW; its settings stand here",
+    "spec.models.<name>.training.batchSize": "write schedule.miniBatchPrompts and promptsPerStep",
+    "spec.schedule.epochs": "write steps; epochsPerBatch in the algorithm repeats a step's batch",
+    "spec.rewards[].model": "reward models are not supported yet; score with a function",
+    "spec.rewards[].http": "remote rewards are not supported yet; call them from a function",
+    "status": _CLUSTER_WRITES,
+    "metadata.uid": _CLUSTER_WRITES,
+    "metadata.resourceVersion": _CLUSTER_WRITES,
+    "metadata.generation": _CLUSTER_WRITES,
+    "metadata.creationTimestamp": _CLUSTER_WRITES,
+    "metadata.managedFields": _CLUSTER_WRITES,
+    "metadata.generateName": "a job's name is also its folder; write name",
+}
+"""Keys that people expect, by the path they expect them at, with what to do instead."""
+
+
+def instead_of(key: str, parent: FieldDoc) -> str:
+    """Say what to do about a key that an object does not have; empty if nothing is near."""
+    camel = to_camel(key.replace("-", "_")) if not key[:1].isupper() else key
+    wish = _WISHES.get(f"{parent.path}.{camel}" if parent.path else camel)
+    if wish:
+        return wish
+    names = [each.name for each in parent.fields]
+    if camel in names:
+        return f"write {camel}"
+    near = nearest(key, names)
+    if near:
+        return f"did you mean {near}?"
+    elsewhere = places_of(camel)
+    return f"{camel} belongs at {' or '.join(elsewhere)}" if 0 < len(elsewhere) <= 3 else ""
+
+
+def nearest(word: str, candidates: list[str]) -> str:
+    """The candidate most like a word, whatever the case; empty if none is like it."""
+    by_lower = {each.lower(): each for each in candidates}
+    found = get_close_matches(word.lower(), by_lower, n=1, cutoff=0.7)
+    return by_lower[found[0]] if found else ""
+
+
+def places_of(name: str) -> list[str]:
+    """The paths of all fields of this wire name, whatever the case."""
+    return [each.path for each in every_field(contract()) if each.name.lower() == name.lower()]

@@ -1,0 +1,250 @@
+"""YAML text as plain values that remember their lines.
+
+Built from PyYAML's events instead of its loaders: values follow YAML 1.2, a key given twice is a
+problem, every field knows its line and column, and hostile input (deep nesting, alias bombs, tags
+that name Python objects) ends early as a problem. Nothing here knows what an RLHFJob is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import yaml
+from yaml.events import (
+    AliasEvent,
+    CollectionEndEvent,
+    DocumentStartEvent,
+    Event,
+    MappingStartEvent,
+    NodeEvent,
+    ScalarEvent,
+    SequenceStartEvent,
+)
+
+from rlhf_api.problems import FieldPath, Problem
+from rlhf_api.yaml_errors import Place, YamlError, syntax_error
+from rlhf_api.yaml_scalars import Scalar, plain_scalar
+
+MAX_CHARACTERS = 256 * 1024
+"""A Kubernetes object may have about 1 MiB with its status; manifests have a few KiB."""
+MAX_DEPTH = 32
+"""Levels of nesting; the contract itself has nine."""
+MAX_SIZE = 1024 * 1024
+"""Characters of all values of a file, aliases written out, and eight for every value."""
+
+_TAG = "tag:yaml.org,2002:"
+_VALUE_SIZE = 8
+
+
+@dataclass
+class Document:
+    """One YAML document: its value, and where each part of it stands."""
+
+    value: Any
+    keys: dict[FieldPath, Place] = field(default_factory=dict)
+    """Where a mapping's member begins: at its key."""
+    values: dict[FieldPath, Place] = field(default_factory=dict)
+    """Where a value begins; what an alias repeats has none of its own."""
+
+    def key_place(self, path: FieldPath) -> Place:
+        """Where the member at a path begins, or what is nearest around it."""
+        return self.keys.get(path) or self.value_place(path)
+
+    def value_place(self, path: FieldPath) -> Place:
+        """Where the value at a path begins, or what is nearest around it."""
+        for length in range(len(path), -1, -1):
+            if path[:length] in self.values:
+                return self.values[path[:length]]
+        return Place(1, 1)
+
+
+def read_documents(text: str, file: str = "") -> tuple[list[Document], list[Problem]]:
+    """Read every document of a text.
+
+    Returns the documents read and the problems found. Reading ends at the first thing that is not
+    YAML; a key given twice is noted and reading goes on. Empty documents are left out.
+    """
+    reader = _Reader(file)
+    try:
+        if len(text) > MAX_CHARACTERS:
+            raise YamlError(
+                Place(1, 1),
+                "too large for a manifest",
+                got=f"{len(text)} characters",
+                allowed=f"at most {MAX_CHARACTERS}",
+                do="split the file, or check that it is the right one",
+            )
+        reader.read(text.removeprefix("\ufeff"))
+    except YamlError as error:
+        reader.report(error)
+    except (yaml.YAMLError, ValueError) as error:
+        reader.report(syntax_error(error, text))
+    return reader.documents, reader.problems
+
+
+@dataclass(frozen=True)
+class _Anchored:
+    """A value that aliases may repeat."""
+
+    value: Any
+    size: int
+    height: int
+
+
+class _Reader:
+    """Builds documents from events."""
+
+    def __init__(self, file: str) -> None:
+        self.documents: list[Document] = []
+        self.problems: list[Problem] = []
+        self._file = file
+        self._size = 0
+        self._anchors: dict[str, _Anchored] = {}
+        self._document = Document(None)
+        self._events: Iterator[Event] = iter(())
+
+    def read(self, text: str) -> None:
+        """Read the text. Raises YamlError, yaml.YAMLError or ValueError where it is no YAML."""
+        self._events = yaml.parse(text, Loader=yaml.SafeLoader)
+        for event in self._events:
+            if isinstance(event, DocumentStartEvent):
+                self._anchors = {}
+                self._document = Document(None)
+                self._document.value = self._value(next(self._events), ())
+                if self._document.value is not None:
+                    self.documents.append(self._document)
+
+    def report(self, error: YamlError, location: FieldPath = ()) -> None:
+        """Note a problem."""
+        self.problems.append(replace(error.problem, location=location, file=self._file))
+
+    def _value(self, event: Event, path: FieldPath) -> Any:
+        assert isinstance(event, NodeEvent)
+        place = self._document.values[path] = _place(event)
+        if isinstance(event, AliasEvent):
+            return self._repeat(event, path)
+        _require_depth(len(path), place)
+        size_before = self._size
+        self._grow(_VALUE_SIZE, place)
+        if isinstance(event, ScalarEvent):
+            self._grow(len(event.value), place)
+            value: Any = _scalar(event)
+        elif isinstance(event, SequenceStartEvent):
+            _require_tag(event, "seq")
+            value = self._sequence(path)
+        else:
+            assert isinstance(event, MappingStartEvent)
+            _require_tag(event, "map")
+            value = self._mapping(path)
+        if event.anchor is not None:
+            size = self._size - size_before
+            self._anchors[event.anchor] = _Anchored(value, size, _height(value))
+        return value
+
+    def _sequence(self, path: FieldPath) -> list[Any]:
+        items: list[Any] = []
+        while not isinstance(event := next(self._events), CollectionEndEvent):
+            items.append(self._value(event, (*path, len(items))))
+        return items
+
+    def _mapping(self, path: FieldPath) -> dict[str, Any]:
+        members: dict[str, Any] = {}
+        while not isinstance(event := next(self._events), CollectionEndEvent):
+            key, place = self._key(event, path), _place(event)
+            member = (*path, key)
+            if key in members:
+                first = self._document.keys[member]
+                got = f"the first in line {first.line}"
+                error = YamlError(place, "a key given twice", got=got, do="keep one of them")
+                self.report(error, member)
+            self._document.keys[member] = place
+            members[key] = self._value(next(self._events), member)
+        return members
+
+    def _key(self, event: Event, path: FieldPath) -> str:
+        place = _place(event)
+        if not isinstance(event, ScalarEvent):
+            raise YamlError(place, "a key that is not a text", do="write name: value")
+        self._grow(_VALUE_SIZE + len(event.value), place)
+        key = _scalar(event)
+        if key == "<<" and event.style is None:
+            raise YamlError(place, "a merge key", got="<<", do="write the merged keys out")
+        if not isinstance(key, str):
+            got, do = event.value or "nothing", f'write "{event.value}", in quotes'
+            self.report(YamlError(place, "a key that is not a text", got=got, do=do), path)
+        return event.value
+
+    def _repeat(self, event: AliasEvent, path: FieldPath) -> Any:
+        place = _place(event)
+        anchored = self._anchors.get(str(event.anchor))
+        if anchored is None:
+            raise YamlError(place, "an alias without its anchor", got=f"*{event.anchor}")
+        self._grow(anchored.size, place)
+        _require_depth(len(path) + anchored.height, place)
+        return anchored.value
+
+    def _grow(self, size: int, place: Place) -> None:
+        self._size += size
+        if self._size > MAX_SIZE:
+            raise YamlError(
+                place,
+                "too much for a manifest",
+                got=f"more than {MAX_SIZE} characters with all aliases written out",
+                do="remove the aliases or split the file",
+            )
+
+
+def _place(event: Event) -> Place:
+    mark = event.start_mark
+    assert mark is not None, "the parser marks every event"
+    return Place(mark.line + 1, mark.column + 1)
+
+
+def _require_depth(depth: int, place: Place) -> None:
+    if depth > MAX_DEPTH:
+        raise YamlError(place, "nested too deep", allowed=f"{MAX_DEPTH} levels")
+
+
+def _require_tag(event: SequenceStartEvent | MappingStartEvent, name: str) -> None:
+    if event.tag not in (None, "!", _TAG + name):
+        raise _foreign_tag(event)
+
+
+def _foreign_tag(event: SequenceStartEvent | MappingStartEvent | ScalarEvent) -> YamlError:
+    return YamlError(
+        _place(event),
+        "a tag that a manifest cannot have",
+        got=str(event.tag).replace(_TAG, "!!"),
+        allowed="plain texts, numbers, true, false, lists and maps",
+        do="remove the tag",
+    )
+
+
+def _scalar(event: ScalarEvent) -> Scalar:
+    text: str = event.value
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise YamlError(_place(event), "half a character", got=ascii(text), do="write it whole")
+    value = plain_scalar(text)
+    if event.tag is None:
+        return value if event.style is None else text
+    kinds: dict[str, type | tuple[type, ...]] = {
+        "null": type(None),
+        "bool": bool,
+        "int": int,
+        "float": (int, float),
+    }
+    name = event.tag.removeprefix(_TAG)
+    if name in ("!", "str"):
+        return text
+    if name not in kinds or not isinstance(value, kinds[name]):
+        raise _foreign_tag(event)
+    return value
+
+
+def _height(value: Any) -> int:
+    members = value.values() if isinstance(value, dict) else value
+    if not isinstance(value, dict | list):
+        return 0
+    return 1 + max((_height(member) for member in members), default=0)
