@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from rlhf_runtime.telemetry.metric_names import Format, format_bytes, format_value
+from rlhf_runtime.telemetry.metric_names import Format, format_value
 from rlhf_runtime.telemetry.scales import (
     EXTENT,
     Scale,
+    byte_label,
+    byte_ticks,
     nice_ticks,
     scale_of,
     step_scale,
@@ -164,7 +166,7 @@ def _gap_marks(points: Sequence[Point], x: Scale) -> str:
 
 def _column(chart: Columns, index: int, count: int, y: Scale) -> str:
     width = EXTENT / count
-    gap = width * 0.14 if count <= 60 else 0.0
+    gap = width * 0.14
     marks, bottom = [], 0.0
     for name, values in chart.layers.items():
         top = bottom + max(0.0, values[index])
@@ -180,7 +182,7 @@ def _column(chart: Columns, index: int, count: int, y: Scale) -> str:
 
 def _plot(marks: str, x: Scale, y: Scale, style: Format, centre: float = 0.0) -> str:
     """The plot with grid and axes; `centre` shifts step labels to the middle of their column."""
-    ticks = nice_ticks(y)
+    ticks = byte_ticks(y) if style is Format.BYTES else nice_ticks(y)
     label = _tick_labels(ticks, style)
     grid = "".join(f"M0 {EXTENT - y.at(tick):.1f}H{EXTENT:.0f}" for tick in ticks)
     rows = "".join(
@@ -192,8 +194,9 @@ def _plot(marks: str, x: Scale, y: Scale, style: Format, centre: float = 0.0) ->
         for tick in whole_ticks(x)
         if x.percent(tick + centre) <= 100
     )
+    wide = " bytes" if style is Format.BYTES else ""
     return (
-        f'<div class="plot"><div class="y" aria-hidden="true">{rows}</div><div class="area">'
+        f'<div class="plot{wide}"><div class="y" aria-hidden="true">{rows}</div><div class="area">'
         f'<svg viewBox="0 0 {EXTENT:.0f} {EXTENT:.0f}" preserveAspectRatio="none" '
         f'aria-hidden="true" focusable="false"><path class="rule" d="{grid}"/>{marks}</svg>'
         f'<i class="cursor"></i></div><div class="x" aria-hidden="true">{steps}</div></div>'
@@ -202,7 +205,7 @@ def _plot(marks: str, x: Scale, y: Scale, style: Format, centre: float = 0.0) ->
 
 def _tick_labels(ticks: tuple[float, ...], style: Format) -> Callable[[float], str]:
     if style is Format.BYTES:
-        return format_bytes
+        return lambda tick: byte_label(tick, ticks)
     return lambda tick: tick_label(tick, ticks)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -35,7 +36,7 @@ FLOOR_AT_ZERO = {
     "throughput/tokens_per_second",
     "time/step",
 }
-MOST_COLUMNS = 120
+MOST_COLUMNS = 60
 MOST_PROCESSES = 8
 OWN_CHARTS = ("time/", "memory/")
 """Families that have charts of their own."""
@@ -56,7 +57,8 @@ def curves(records: RunRecords) -> Curves:
     """The charts of the metrics over training steps."""
     series = _step_series(records.steps)
     steps = _step_range(records)
-    large = _evaluation_charts(records, steps)
+    held_out = _evaluation_charts(records, steps)
+    large = [dataclasses.replace(chart, large=True) for chart in held_out[:1]]
     if REWARD in series:
         large.append(_chart(REWARD, series.pop(REWARD), steps, large=True))
     names = [name for name in FIRST if name in series]
@@ -65,7 +67,8 @@ def curves(records: RunRecords) -> Curves:
     others.sort(key=lambda name: (known.index(name) if name in known else len(known), name))
     constant = {name: series[name][0][1] for name in others if _is_constant(series[name])}
     drawn = names + [name for name in others if name not in constant]
-    return Curves(large, [_chart(name, series[name], steps) for name in drawn], constant)
+    small = [_chart(name, series[name], steps) for name in drawn]
+    return Curves(large, small + held_out[1:], constant)
 
 
 def warm_start_charts(records: RunRecords) -> list[LineChart]:
@@ -161,7 +164,7 @@ def _evaluation_charts(records: RunRecords, steps: tuple[int, int]) -> list[Line
         points = [(r.step, r.metrics[name]) for r in records.evaluations if name in r.metrics]
         if name != EXACT_MATCH and len(shown) > 1 and _is_constant(points):
             continue
-        charts.append(_chart(name, points, steps, dots=True, large=True))
+        charts.append(_chart(name, points, steps, dots=True))
     return charts
 
 
@@ -187,9 +190,8 @@ def _chart(
 
 def _step_range(records: RunRecords) -> tuple[int, int]:
     """First and last step that has anything to show; step 0 is the evaluation before training."""
-    steps = [
-        r.step for part in (records.steps, records.evaluations) for r in (part[:1] + part[-1:])
-    ]
+    steps = [record.step for record in records.steps]
+    steps += [record.step for record in records.evaluations]
     return (min(steps), max(steps)) if steps else (0, 1)
 
 

@@ -38,9 +38,13 @@ class Metric:
 
 
 METRICS: dict[str, Metric] = {
-    "reward/mean": Metric("Reward", "", "Mean reward of a step's responses", True),
-    "reward/std": Metric("Reward spread", "", "Standard deviation of the rewards", None),
-    "reward/<name>": Metric("Reward", "", "Mean of one term of the reward, unweighted", True),
+    "reward/mean": Metric("Reward", "", "Mean reward of a step's responses", True, Format.FRACTION),
+    "reward/std": Metric(
+        "Reward spread", "", "Standard deviation of the rewards", None, Format.FRACTION
+    ),
+    "reward/<name>": Metric(
+        "Reward", "", "Mean of one term of the reward, unweighted", True, Format.FRACTION
+    ),
     "score/invalid": Metric(
         "Not scored", "responses", "Responses that a verifier could not score", False, Format.COUNT
     ),
@@ -156,12 +160,13 @@ def format_value(value: float, style: Format) -> str:
 
 
 def format_number(value: float) -> str:
-    """Four significant digits, without an exponent between 0.0001 and a million."""
+    """Four significant digits, without an exponent between 0.001 and a million."""
     size = abs(value)
     if size == 0:
         return "0"
-    if size >= 1e6 or size < 1e-4:
-        return f"{value:.2e}"
+    if size >= 1e6 or size < 1e-3:
+        mantissa, exponent = f"{value:.2e}".split("e")
+        return f"{mantissa}e{int(exponent)}"
     decimals = max(0, 3 - math.floor(math.log10(size)))
     return f"{value:,.{decimals}f}"
 

@@ -33,8 +33,8 @@ class Headline:
     outcome: str
     """One of the outcomes; chooses the colour of its tag."""
     subtitle: str
-    alert: str
-    """What went wrong; empty if nothing did."""
+    alerts: Sequence[str]
+    """What a reader must know before trusting the numbers; empty if nothing went wrong."""
     stats: Sequence[Stat]
 
 
@@ -71,7 +71,8 @@ def page(headline: Headline, sections: Sequence[Section], data: Sequence[Mapping
 def _header(headline: Headline) -> str:
     tags = "".join(f'<span class="tag">{escape(tag)}</span>' for tag in headline.tags)
     outcome = escape(headline.outcome)
-    alert = f'<p class="alert" role="alert">{escape(headline.alert)}</p>' if headline.alert else ""
+    texts = "".join(f"<p>{escape(text)}</p>" for text in headline.alerts)
+    alert = f'<div class="alert {outcome}" role="note">{texts}</div>' if texts else ""
     stats = "".join(_stat(stat) for stat in headline.stats)
     return (
         f'<header><p class="tags"><span class="tag {outcome}">{outcome}</span>{tags}</p>'

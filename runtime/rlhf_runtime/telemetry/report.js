@@ -9,7 +9,7 @@
   function number(value) {
     const size = Math.abs(value);
     if (size === 0) return "0";
-    if (size >= 1e6 || size < 1e-4) return value.toExponential(2);
+    if (size >= 1e6 || size < 1e-3) return value.toExponential(2).replace("+", "");
     const decimals = Math.max(0, 3 - Math.floor(Math.log10(size)));
     return value.toLocaleString("en", { minimumFractionDigits: decimals, maximumFractionDigits: decimals });
   }

@@ -119,12 +119,12 @@ def _headline(summary: Summary, records: RunRecords) -> Headline:
         tags=[summary.algorithm.upper()] if summary.algorithm else [],
         outcome=summary.outcome.value,
         subtitle=" · ".join(part for part in parts if part),
-        alert=_alert(summary, records),
+        alerts=_alerts(summary, records),
         stats=_stats(summary),
     )
 
 
-def _alert(summary: Summary, records: RunRecords) -> str:
+def _alerts(summary: Summary, records: RunRecords) -> list[str]:
     texts = []
     if summary.outcome is Outcome.UNFINISHED:
         texts.append(
@@ -141,7 +141,7 @@ def _alert(summary: Summary, records: RunRecords) -> str:
         texts.append(f"Not finite in some steps: {named}.")
     if records.damaged_lines:
         texts.append(f"{records.damaged_lines} unreadable lines of metrics.jsonl were skipped.")
-    return " ".join(texts)
+    return texts
 
 
 _ENDED = {Outcome.FAILED: "failed", Outcome.INTERRUPTED: "was interrupted"}
@@ -170,8 +170,8 @@ def _change_stat(change: Change) -> Stat:
     detail = f"best {format_value(change.best, metric.format)} at step {change.best_step:,}"
     return Stat(
         label=metric.title,
-        value=f"{change.last:.3f}",
-        before=f"{change.first:.3f}",
+        value=format_value(change.last, metric.format),
+        before=format_value(change.first, metric.format),
         detail=detail,
     )
 

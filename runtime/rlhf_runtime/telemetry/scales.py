@@ -65,6 +65,28 @@ def whole_ticks(scale: Scale, most: int = 6) -> tuple[int, ...]:
     return tuple(ticks)
 
 
+def byte_ticks(scale: Scale, most: int = 5) -> tuple[float, ...]:
+    """Round sizes inside a scale of bytes: round in the unit that the largest is written in."""
+    unit, _ = _byte_unit(scale.high)
+    ticks = nice_ticks(Scale(scale.low / unit, scale.high / unit), most)
+    return tuple(tick * unit for tick in ticks)
+
+
+def byte_label(value: float, ticks: tuple[float, ...]) -> str:
+    """A tick's text in the unit that all ticks of the axis share."""
+    unit, name = _byte_unit(max(ticks))
+    label = tick_label(value / unit, tuple(tick / unit for tick in ticks))
+    return f"{label} {name}" if value else "0"
+
+
+def _byte_unit(largest: float) -> tuple[float, str]:
+    unit, names = 1.0, ["B", "KiB", "MiB", "GiB", "TiB"]
+    while largest / unit >= 1024 and len(names) > 1:
+        unit *= 1024
+        names.pop(0)
+    return unit, names[0]
+
+
 def tick_label(value: float, ticks: tuple[float, ...]) -> str:
     """A tick's text, with just the decimals that tell its neighbours apart."""
     gap = abs(ticks[1] - ticks[0]) if len(ticks) > 1 else abs(value) or 1.0
@@ -74,7 +96,9 @@ def tick_label(value: float, ticks: tuple[float, ...]) -> str:
             unit = 1e3 if suffix == "k" else size
             return f"{value / unit:.{_decimals(gap / unit)}f}{suffix}" if value else "0"
     if largest < 1e-3:
-        return f"{value:.1e}" if value else "0"
+        exponent = math.floor(math.log10(largest) + 1e-9)
+        unit = 10.0**exponent
+        return f"{value / unit:.{_decimals(gap / unit)}f}e{exponent}" if value else "0"
     return f"{value:.{_decimals(gap)}f}"
 
 

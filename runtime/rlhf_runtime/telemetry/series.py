@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import accumulate
 
 Point = tuple[int, float]
 """A step and a value."""
@@ -47,16 +48,15 @@ def runs(points: Sequence[Point]) -> list[list[Point]]:
 
 
 def smooth(points: Sequence[Point]) -> list[Point]:
-    """The running mean of the finite points: exponential, corrected at its start.
+    """The centred running mean of the finite points; it does not lag behind them.
 
-    Its memory is a thirtieth of the series, at least five points.
+    Its window is a tenth of the series, at least five points, and is cut off at both ends.
     """
     numbers = finite(points)
-    keep = 1 - 2 / (max(5.0, len(numbers) / 30) + 1)
-    total, weight = 0.0, 0.0
+    sums = list(accumulate((value for _, value in numbers), initial=0.0))
+    reach = max(2, len(numbers) // 20)
     smoothed: list[Point] = []
-    for step, value in numbers:
-        total = keep * total + (1 - keep) * value
-        weight = keep * weight + (1 - keep)
-        smoothed.append((step, total / weight))
+    for index, (step, _) in enumerate(numbers):
+        low, high = max(0, index - reach), min(len(numbers), index + reach + 1)
+        smoothed.append((step, (sums[high] - sums[low]) / (high - low)))
     return smoothed

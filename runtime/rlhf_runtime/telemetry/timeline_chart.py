@@ -8,6 +8,7 @@ from html import escape
 
 from rlhf_runtime.telemetry.metric_names import format_seconds
 from rlhf_runtime.telemetry.records import Span, StepRecord
+from rlhf_runtime.telemetry.scales import Scale, nice_ticks
 
 MOST_LANES = 4
 """Calls of one process that run at the same time are drawn below each other, so many at most."""
@@ -111,11 +112,17 @@ def _bar(span: Span, begin: float, length: float, colours: Mapping[str, int]) ->
 
 
 def _axis(length: float) -> str:
-    times = ["0", *(format_seconds(length * part / 4) for part in range(1, 5))]
+    scale = Scale(0.0, length)
     marks = "".join(
-        f'<span style="left:{part * 25}%">{time}</span>' for part, time in enumerate(times)
+        f'<span style="left:{scale.percent(tick):.2f}%">{_time(tick)}</span>'
+        for tick in nice_ticks(scale, 6)
+        if scale.percent(tick) < 97
     )
     return (
         f'<div class="row axis" aria-hidden="true"><span class="who"></span>'
         f'<div class="lanes">{marks}</div><span class="idle">idle</span></div>'
     )
+
+
+def _time(seconds: float) -> str:
+    return format_seconds(seconds) if seconds else "0"
