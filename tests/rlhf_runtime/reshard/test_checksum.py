@@ -1,0 +1,106 @@
+from time import perf_counter
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlhf_runtime.reshard import checksum
+from rlhf_runtime.reshard.boxes import Box, cut
+from rlhf_runtime.reshard.checksum import piece_checksum
+
+DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
+INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def naive(tensor: torch.Tensor, box: Box) -> int:
+    """The definition, element by element, in Python's integers."""
+    total = 0
+    bits = tensor.contiguous().view(INTEGERS[tensor.dtype.itemsize])
+    for index in torch.cartesian_prod(*[torch.arange(n) for n in box.shape], torch.arange(1)):
+        local = index.tolist()[:-1]
+        weight = 1 + sum(checksum._factor(d) * (box.start[d] + i) for d, i in enumerate(local))
+        total += int(bits[tuple(local)]) * weight
+    return (total + 2**63) % 2**64 - 2**63
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(7,), (4, 5), (3, 2, 4)])
+def test_it_is_the_sum_over_elements(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, shape: tuple[int, ...]
+) -> None:
+    monkeypatch.setattr(checksum, "CPU_BLOCK_ELEMENTS", 9)
+    tensor = torch.randn(shape, dtype=torch.float64, generator=torch.manual_seed(0)).to(dtype)
+    box = Box(tuple(range(10, 10 + len(shape))), shape)
+    assert piece_checksum(tensor, box).item() == naive(tensor, box)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.data(), st.sampled_from(DTYPES), st.lists(st.integers(1, 6), max_size=3))
+def test_parts_add_up_however_the_box_is_cut(
+    data: st.DataObject, dtype: torch.dtype, shape: list[int]
+) -> None:
+    tensor = torch.randn(shape, dtype=torch.float64, generator=torch.manual_seed(0)).to(dtype)
+    whole = Box.whole(shape)
+    parts = [whole]
+    for _ in range(data.draw(st.integers(0, 4)) if shape else 0):
+        box = parts.pop(data.draw(st.integers(0, len(parts) - 1)))
+        dim = data.draw(st.integers(0, len(shape) - 1))
+        for index in range(2):
+            half = cut(box.shape, dim, index, 2)
+            start = tuple(a + b for a, b in zip(box.start, half.start, strict=True))
+            parts.append(Box(start, half.shape))
+    total = sum(
+        (piece_checksum(tensor[part.slices_in(whole)], part) for part in parts),
+        torch.zeros((), dtype=torch.int64),
+    )
+    assert torch.equal(total, piece_checksum(tensor, whole))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_changed_element_or_swapped_rows_or_columns_are_noticed(dtype: torch.dtype) -> None:
+    tensor = torch.randn(6, 8, generator=torch.manual_seed(0)).to(dtype)
+    box = Box.whole(tensor.shape)
+    seen = {int(piece_checksum(tensor, box))}
+    changed = tensor.clone()
+    changed[3, 4] += 0.125
+    rows = tensor[[0, 4, 2, 3, 1, 5]]
+    columns = tensor[:, [0, 1, 7, 3, 4, 5, 6, 2]]
+    shifted = tensor.roll(1, 0)
+    two_elements = tensor.clone()
+    two_elements[0, 1], two_elements[1, 0] = tensor[1, 0], tensor[0, 1]
+    for variant in (changed, rows, columns, shifted, two_elements):
+        seen.add(int(piece_checksum(variant, box)))
+    seen.add(int(piece_checksum(tensor, Box((1, 0), (6, 8)))))
+    assert len(seen) == 7
+
+
+def test_strides_do_not_matter() -> None:
+    fused = torch.randn(12, 10, generator=torch.manual_seed(0))
+    box = Box((2, 3), (4, 5))
+    view = fused[4:8, 2:7]
+    assert torch.equal(piece_checksum(view, box), piece_checksum(view.clone(), box))
+    turned = view.T.contiguous().T
+    assert torch.equal(piece_checksum(turned, box), piece_checksum(view.clone(), box))
+
+
+def test_elements_can_be_cast_on_the_way() -> None:
+    tensor = torch.randn(40, 5, generator=torch.manual_seed(0))
+    box = Box.whole(tensor.shape)
+    cast = piece_checksum(tensor, box, dtype=torch.bfloat16)
+    assert torch.equal(cast, piece_checksum(tensor.bfloat16(), box))
+
+
+def test_an_empty_part_adds_nothing() -> None:
+    assert piece_checksum(torch.empty(0, 4), Box((9, 0), (0, 4))).item() == 0
+
+
+def test_ten_megabytes_take_milliseconds() -> None:
+    tensor = torch.randn(1600, 1600)
+    box = Box.whole(tensor.shape)
+    times = []
+    for _ in range(5):
+        start = perf_counter()
+        piece_checksum(tensor, box)
+        times.append(perf_counter() - start)
+    assert min(times) < 0.05, "about 2 ms on an idle core"
