@@ -1,0 +1,123 @@
+"""Sends calls to groups of workers and turns what comes back into batches of references."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+
+from rlhf_api.plan import CallKind, GraphName, Mesh, Plan
+from rlhf_flow.calls import ModelCall
+from rlhf_runtime.controller.batch import Batch, Shards
+from rlhf_runtime.dataplane.protocol import Coordinates, protocol_of
+from rlhf_runtime.errors import UnknownCall
+from rlhf_runtime.workers.orders import CallReport, Order, Statistics, returned_columns
+
+Handle = Any
+"""A Ray actor handle."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """The ranks of a pool, in order, or one host."""
+
+    workers: tuple[Handle, ...]
+
+    def submit(
+        self, order: Order, batch: Batch, mesh: Mesh | None
+    ) -> tuple[list[Any], Batch | None]:
+        """Send a call to every worker; returns references to reports, and the result.
+
+        A call that writes nothing has no result.
+        """
+        call = order.call
+        sources, indexes = batch.sources(call.reads)
+        order = Order(
+            call, order.step, order.graph, order.incarnation, sources, len(batch.base)
+        )
+        names = returned_columns(call)
+        reports, parts = [], []
+        for rank, worker in enumerate(self.workers):
+            if not names or not _collects(call.kind, rank, mesh):
+                reports.append(worker.run.remote(order, *indexes))
+                continue
+            count = 2 + len(names)
+            report, *part = worker.run.options(num_returns=count).remote(order, *indexes)
+            reports.append(report)
+            parts.append(part)
+        return reports, as_batch(names, parts) if names else None
+
+
+def as_batch(names: Sequence[str], parts: Sequence[Sequence[Any]]) -> Batch:
+    """A batch from, for every shard, references to its index and to its columns in order."""
+    indexes = tuple(part[0] for part in parts)
+    columns = {
+        name: Shards(indexes, tuple(part[1 + number] for part in parts))
+        for number, name in enumerate(names)
+    }
+    return Batch(indexes, columns)
+
+
+def _collects(kind: CallKind, rank: int, mesh: Mesh | None) -> bool:
+    return mesh is None or protocol_of(kind).collect(Coordinates.of(rank, mesh))
+
+
+@dataclass
+class StepBackend:
+    """Runs the calls of one step: the flow's backend. Every call returns at once."""
+
+    plan: Plan
+    groups: Mapping[str, Group]
+    """By role; the host of verifiers under the role of kind reward."""
+    graph: GraphName
+    step: int
+    incarnation: str
+    reports: list[Any] = field(default_factory=list)
+    """References to the reports of all calls so far."""
+
+    def run(self, call: ModelCall, batch: Batch) -> Batch:
+        """Send a call where the plan says."""
+        planned = self.plan.call(self.graph, call.id)
+        if planned is None:
+            raise UnknownCall(
+                f"the step called {call.id}, which its plan does not have: a step must make the same "
+                "calls every time; base conditions on the algorithm's settings only"
+            )
+        order = Order(call, self.step, self.graph, self.incarnation)
+        reports, result = self.groups[call.role].submit(order, batch, planned.mesh)
+        self.reports.extend(reports)
+        return result if result is not None else Batch(batch.base, {})
+
+    def every(self, region: str, n: int, body: Any) -> None:
+        """Run the body on steps that are a multiple of n."""
+        if self.step % n == 0:
+            body()
+
+    def repeat(
+        self, region: str, body: Any, until: Any, max_rounds: int, expected_rounds: float
+    ) -> Batch:
+        """Rounds of rows are not put together yet."""
+        raise UnknownCall(
+            f"{region} collects rows over several rounds, which this runtime cannot do yet: sample "
+            "more prompts per step instead"
+        )
+
+    def wait(self) -> list[CallReport]:
+        """Every call's reports, as they come; raises the first error of any rank."""
+        found: dict[Any, CallReport] = {}
+        pending = list(self.reports)
+        while pending:
+            ready, pending = ray.wait(pending, num_returns=len(pending), timeout=0)
+            if not ready:
+                ready, pending = ray.wait(pending, num_returns=1)
+            found.update(zip(ready, ray.get(ready), strict=True))
+        ordered = [found[reference] for reference in self.reports]
+        self.reports.clear()
+        return ordered
+
+
+def statistics_of(reports: Sequence[CallReport]) -> list[Statistics]:
+    """The statistics of all reports."""
+    return [report.statistics for report in reports]

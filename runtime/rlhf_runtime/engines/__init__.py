@@ -1,0 +1,1 @@
+"""What holds weights and computes with them: training engines and generation engines."""

@@ -1,0 +1,145 @@
+"""From a folder in Hugging Face format to a sharded module, and back to a folder.
+
+With several ranks only rank 0 reads the weights; the others receive their rows, one parameter at a
+time, so that no rank but 0 ever holds a whole model.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+from rlhf_runtime.engines.world import World
+
+
+def load_causal_lm(
+    folder: Path, world: World, precision: torch.dtype, *, value_head: bool, recompute: bool
+) -> PreTrainedModel:
+    """The model of a folder with float32 weights, cut over the world's ranks by rows.
+
+    With `value_head` the output projection is replaced by one output that starts at zero. A world of
+    one rank that computes in float32 keeps ordinary parameters.
+    """
+    config = AutoConfig.from_pretrained(folder, local_files_only=True)
+    config.dtype = torch.float32
+    config.use_cache = False
+    if value_head:
+        config.tie_word_embeddings = False
+    model = _read(folder, config) if world.rank == 0 else _outline(config)
+    if value_head:
+        _replace_head(model)
+    if recompute:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        model.train()
+    else:
+        model.eval()
+    if world.size == 1 and precision is torch.float32:
+        return model.to(world.device)
+    _shard(model, world, precision)
+    return model
+
+
+def _read(folder: Path, config: AutoConfig) -> PreTrainedModel:
+    return AutoModelForCausalLM.from_pretrained(
+        folder,
+        config=config,
+        dtype=torch.float32,
+        attn_implementation="sdpa",
+        local_files_only=True,
+    )
+
+
+def _outline(config: AutoConfig) -> PreTrainedModel:
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(
+            config, dtype=torch.float32, attn_implementation="sdpa"
+        )
+
+
+def _replace_head(model: PreTrainedModel) -> None:
+    old = model.get_output_embeddings()
+    head = nn.Linear(old.in_features, 1, bias=False, device=old.weight.device)
+    nn.init.zeros_(head.weight)
+    model.set_output_embeddings(head)
+
+
+def _shard(model: PreTrainedModel, world: World, precision: torch.dtype) -> None:
+    """Cut every decoder block, then the rest, and spread rank 0's weights over the ranks."""
+    whole = {name: parameter.data for name, parameter in model.named_parameters()}
+    buffers = {name: buffer.to(world.device) for name, buffer in model.named_buffers()}
+    mesh = world.mesh()
+    policy = MixedPrecisionPolicy(
+        param_dtype=None if precision is torch.float32 else precision, reduce_dtype=torch.float32
+    )
+    blocks = set(model._no_split_modules or ())
+    for module in model.modules():
+        if type(module).__name__ in blocks:
+            fully_shard(module, mesh=mesh, mp_policy=policy)
+    fully_shard(model, mesh=mesh, mp_policy=policy)
+    model.to_empty(device=world.device)
+    _settle_storage(model)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            assert isinstance(parameter, DTensor)
+            source = whole.pop(name)
+            source = (
+                source.to(world.device)
+                if world.rank == 0
+                else torch.empty(source.shape, dtype=source.dtype, device=world.device)
+            )
+            rows = distribute_tensor(source, mesh, parameter.placements, src_data_rank=0)
+            parameter.to_local().copy_(rows.to_local())
+        for name, buffer in model.named_buffers():
+            if world.rank == 0:
+                buffer.copy_(buffers[name])
+            dist.broadcast(buffer, 0)
+
+
+def _settle_storage(model: PreTrainedModel) -> None:
+    """Let FSDP allocate its final storage now: others keep views of it from here on."""
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.unshard()
+            module.reshard()
+
+
+def local_parameters(model: nn.Module) -> dict[str, torch.Tensor]:
+    """The rank's own storage of every parameter, by Hugging Face name; maybe without rows."""
+    return {
+        name: parameter.to_local() if isinstance(parameter, DTensor) else parameter.data
+        for name, parameter in model.named_parameters()
+    }
+
+
+def copy_weights(source: nn.Module, target: nn.Module) -> None:
+    """Overwrite the target's parameters by the source's of the same name and shape, rank by rank.
+
+    Parameters that only one of them has (a value head) are left alone. Both must be cut alike.
+    """
+    given = local_parameters(source)
+    with torch.no_grad():
+        for name, parameter in local_parameters(target).items():
+            if name in given and given[name].shape == parameter.shape:
+                parameter.copy_(given[name])
+
+
+def save_causal_lm(model: PreTrainedModel, folder: Path, world: World, dtype: torch.dtype) -> None:
+    """Write the whole model in Hugging Face format; every rank must call, rank 0 writes."""
+    state = {}
+    for name, parameter in model.named_parameters():
+        full = parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
+        if world.rank == 0:
+            state[name] = full.detach().to("cpu", dtype)
+    if world.rank == 0:
+        config = type(model.config).from_dict(model.config.to_dict())
+        config.dtype = dtype
+        config.use_cache = True
+        outline = _outline(config)
+        outline.generation_config = model.generation_config
+        outline.save_pretrained(folder, state_dict=state)

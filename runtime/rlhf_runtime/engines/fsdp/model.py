@@ -1,0 +1,116 @@
+"""A causal language model, or one with a value head, trained by FSDP2."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from torch.distributed.fsdp import FSDPModule
+
+from rlhf_runtime.engines.fsdp.loading import (
+    copy_weights,
+    load_causal_lm,
+    local_parameters,
+    save_causal_lm,
+)
+from rlhf_runtime.engines.fsdp.optimizer import Optimizer, OptimizerSettings
+from rlhf_runtime.engines.fsdp.packing import MicroBatch, in_step
+from rlhf_runtime.engines.world import World
+
+Loss = Callable[[torch.Tensor, MicroBatch], torch.Tensor]
+"""From outputs[n, width] at the predictors of a micro-batch to this rank's share of the loss."""
+
+
+class FsdpModel:
+    """Weights, forward pass and optimizer of one role."""
+
+    def __init__(
+        self,
+        folder: Path,
+        world: World,
+        precision: torch.dtype,
+        *,
+        value_head: bool = False,
+        trained: bool = True,
+        recompute: bool = False,
+    ) -> None:
+        self.world = world
+        self.module = load_causal_lm(
+            folder, world, precision, value_head=value_head, recompute=recompute and trained
+        )
+        self.module.requires_grad_(trained)
+        self.optimizer: Optimizer | None = None
+        self.version = 0
+        self._selected: torch.Tensor | None = None
+        self.module.get_output_embeddings().register_forward_pre_hook(self._select)
+
+    def use_optimizer(self, settings: OptimizerSettings) -> None:
+        """Train with a new optimizer from now on."""
+        self.optimizer = Optimizer(self.module, settings)
+
+    def outputs(self, micro_batch: MicroBatch) -> torch.Tensor:
+        """The head's outputs [n, width] in float32, only where a response token is predicted."""
+        micro_batch = micro_batch.to(self.world.device)
+        self._selected = micro_batch.predictors
+        result: torch.Tensor = self.module(input_ids=micro_batch.token_ids, use_cache=False).logits
+        self._selected = None
+        return result.float()
+
+    @torch.no_grad()
+    def infer(
+        self, micro_batches: list[MicroBatch], consume: Callable[[torch.Tensor, MicroBatch], None]
+    ) -> None:
+        """Run every micro-batch forward and hand its outputs to `consume`."""
+        for micro_batch in in_step(micro_batches, self._rounds(len(micro_batches))):
+            consume(self.outputs(micro_batch), micro_batch)
+        if isinstance(self.module, FSDPModule):
+            self.module.reshard()  # without a backward pass the root would keep gathered weights
+
+    def update(self, micro_batches: list[MicroBatch], loss: Loss) -> float:
+        """One optimizer step on the sum of the loss over micro-batches and ranks.
+
+        Returns the gradient's norm. Every rank must call, be it with no micro-batch.
+        """
+        assert self.optimizer is not None, "use_optimizer comes before update"
+        rounds = self._rounds(len(micro_batches))
+        for number, micro_batch in enumerate(in_step(micro_batches, rounds)):
+            with self._gradients_synchronized(number == rounds - 1):
+                share = loss(self.outputs(micro_batch), micro_batch)
+                (share * self.world.size).backward()  # FSDP averages gradients over ranks
+        self.version += 1
+        return self.optimizer.step()
+
+    def local_parameters(self) -> dict[str, torch.Tensor]:
+        """This rank's own storage of every parameter, by Hugging Face name."""
+        return local_parameters(self.module)
+
+    def copy_weights_from(self, other: FsdpModel) -> None:
+        """Take over another model's weights, except those it does not have."""
+        copy_weights(other.module, self.module)
+        self.version += 1
+
+    def save(self, folder: Path, dtype: torch.dtype) -> None:
+        """Write the model in Hugging Face format. Every rank must call."""
+        save_causal_lm(self.module, folder, self.world, dtype)
+
+    def _rounds(self, mine: int) -> int:
+        """Forward passes that every rank makes: FSDP's collectives need all of them."""
+        if not isinstance(self.module, FSDPModule):
+            return mine
+        return int(self.world.max(torch.tensor([mine]))[0])
+
+    @contextmanager
+    def _gradients_synchronized(self, now: bool) -> Iterator[None]:
+        if isinstance(self.module, FSDPModule):
+            self.module.set_requires_gradient_sync(now)
+        yield
+
+    def _select(
+        self, _module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]
+    ) -> tuple[torch.Tensor, ...]:
+        """Let the output projection see the selected positions only: [n, hidden]."""
+        if self._selected is None:
+            return inputs
+        return (inputs[0].flatten(0, 1)[self._selected], *inputs[1:])

@@ -1,0 +1,68 @@
+"""AdamW with warm-up and decay, and the clipping of gradients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+from torch.optim.lr_scheduler import LRScheduler
+from transformers import get_scheduler
+
+from rlhf_api.models import LearningRateSchedule
+
+
+@dataclass(frozen=True)
+class OptimizerSettings:
+    """Settings of AdamW; `total_updates` is where linear and cosine schedules reach zero."""
+
+    learning_rate: float
+    beta1: float
+    beta2: float
+    epsilon: float
+    weight_decay: float
+    gradient_clip: float
+    schedule: LearningRateSchedule
+    warmup_updates: int
+    total_updates: int
+
+
+class Optimizer:
+    """Steps the parameters of one model."""
+
+    def __init__(self, model: nn.Module, settings: OptimizerSettings) -> None:
+        self._parameters = [p for p in model.parameters() if p.requires_grad]
+        self._settings = settings
+        self.adam = torch.optim.AdamW(
+            self._parameters,
+            lr=settings.learning_rate,
+            betas=(settings.beta1, settings.beta2),
+            eps=settings.epsilon,
+            weight_decay=settings.weight_decay,
+            fused=True,
+        )
+        self.scheduler: LRScheduler = get_scheduler(
+            settings.schedule.value,
+            self.adam,
+            num_warmup_steps=settings.warmup_updates,
+            num_training_steps=settings.total_updates,
+        )
+
+    @property
+    def learning_rate(self) -> float:
+        """The rate that the next step uses."""
+        return float(self.scheduler.get_last_lr()[0])
+
+    def step(self) -> float:
+        """Clip, update and clear the gradients; returns their global norm before clipping.
+
+        With a norm that is not finite nothing is updated; the schedule advances all the same.
+        """
+        norm = torch.nn.utils.clip_grad_norm_(self._parameters, self._settings.gradient_clip)
+        value = float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
+        if value == value and value != float("inf"):
+            self.adam.step()
+        self.adam.zero_grad(set_to_none=True)
+        self.scheduler.step()
+        return value

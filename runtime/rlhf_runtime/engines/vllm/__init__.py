@@ -1,0 +1,1 @@
+"""Generation with vLLM inside the rank's own process."""

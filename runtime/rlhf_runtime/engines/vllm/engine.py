@@ -1,0 +1,200 @@
+"""A vLLM engine whose parameters are ordinary storage, driven request by request.
+
+Owned by the actor role of a rank. All ranks of a tensor-parallel group make the same calls in the same
+order; groups are independent of each other.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rlhf_runtime.dataplane.columns import Column
+from rlhf_runtime.engines.vllm import patches
+from rlhf_runtime.engines.vllm.layout import storages, vllm_views
+from rlhf_runtime.engines.world import World
+from rlhf_runtime.errors import GenerationFailed
+from rlhf_runtime.reshard.views import Views
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """What an engine is built with; lengths in tokens."""
+
+    folder: Path
+    dtype: str
+    tensor_size: int
+    kv_cache_bytes: int
+    max_prompt_tokens: int
+    max_response_tokens: int
+    max_concurrent_sequences: int
+    stop_token_ids: tuple[int, ...]
+    incarnation: str
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How to sample; temperature 0 is greedy. `seeds[rows]`, one per response."""
+
+    temperature: float
+    seeds: Sequence[int]
+
+
+@dataclass(frozen=True)
+class Generated:
+    """Responses: packed int32 tokens, packed float32 log-probabilities of the distribution that was
+    sampled from, and whether each ended by itself (1) or was cut (0)."""
+
+    tokens: Column
+    log_probs: Column
+    finished: NDArray[np.int8]
+
+
+class VllmEngine:
+    """Generates, and lends out its weights' storage."""
+
+    def __init__(self, settings: EngineSettings, world: World) -> None:
+        patches.prepare_environment(world.device)
+        set_num_threads, num_threads = torch.set_num_threads, torch.get_num_threads()
+        patches.keep_ordinary_weights()
+        local_rank = 0 if world.device.type == "cpu" else (world.device.index or 0)
+        patches.join_existing_world(world.rank, local_rank, settings.incarnation)
+        from vllm import LLM
+
+        self._settings = settings
+        self._device = world.device
+        self._llm = LLM(
+            model=str(settings.folder),
+            skip_tokenizer_init=True,
+            load_format="dummy",  # the trainer's weights come before the first request
+            dtype=settings.dtype,
+            enforce_eager=world.device.type == "cpu",
+            tensor_parallel_size=settings.tensor_size,
+            distributed_executor_backend="external_launcher",
+            kv_cache_memory_bytes=settings.kv_cache_bytes,
+            max_model_len=settings.max_prompt_tokens + settings.max_response_tokens,
+            max_num_seqs=settings.max_concurrent_sequences,
+            max_num_batched_tokens=max(
+                8192, settings.max_prompt_tokens + settings.max_response_tokens
+            ),
+            enable_prefix_caching=False,
+            disable_log_stats=True,
+            logprobs_mode="processed_logprobs",
+            seed=0,
+        )
+        torch.set_num_threads = set_num_threads  # vLLM's CPU worker replaces it by nothing
+        torch.set_num_threads(num_threads)
+        self._core = self._llm.llm_engine.engine_core.engine_core
+        self._runner = self._llm.llm_engine.model_executor.driver_worker.worker.model_runner
+        self._next_request = 0
+        self._released: list[tuple[torch.UntypedStorage, int]] = []
+        self.has_weights = False
+
+    def views(self) -> Views:
+        """This rank's storage of every weight, by Hugging Face name."""
+        return vllm_views(self._runner.model)
+
+    def generate(self, prompts: Column, sampling: Sampling) -> Generated:
+        """One response for each packed prompt, in the same order."""
+        from vllm.v1.engine import FinishReason
+
+        first = self._next_request
+        self._submit(prompts, sampling)
+        count = self._next_request - first
+        tokens: list[list[int]] = [[] for _ in range(count)]
+        log_probs: list[list[float]] = [[] for _ in range(count)]
+        finished = np.zeros(count, dtype=np.int8)
+        while self._core.scheduler.has_requests():
+            outputs, executed = self._core.step_fn()
+            self._core.post_step(model_executed=executed)
+            for output in outputs[0].outputs if outputs and 0 in outputs else ():
+                row = int(output.request_id) - first
+                tokens[row].extend(output.new_token_ids)
+                if output.new_logprobs is not None:
+                    log_probs[row].extend(output.new_logprobs.logprobs[:, 0].tolist())
+                if output.finish_reason is not None:
+                    if output.finish_reason not in (FinishReason.STOP, FinishReason.LENGTH):
+                        raise GenerationFailed(
+                            f"vLLM ended a request: got finish reason {output.finish_reason} for row "
+                            f"{row} after {len(tokens[row])} tokens, allowed stop or length"
+                        )
+                    finished[row] = output.finish_reason == FinishReason.STOP
+        return _packed(tokens, log_probs, finished)
+
+    def weights_written(self) -> None:
+        """Say that the storage of `views` now holds weights to generate with."""
+        self.has_weights = True
+
+    def release(self) -> None:
+        """Give the memory of weights and keys and values back; `restore` must come before use."""
+        self.has_weights = False
+        kv = {t.untyped_storage().data_ptr(): t.untyped_storage() for t in self._runner.kv_caches}
+        for storage in [*storages(self._runner.model), *kv.values()]:
+            self._released.append((storage, storage.nbytes()))
+            storage.resize_(0)
+        gc.collect()
+        if self._device.type == "cpu":
+            ctypes.CDLL("libc.so.6").malloc_trim(0)
+        else:
+            torch.cuda.empty_cache()
+
+    def restore(self) -> None:
+        """Take the memory again. Weights are undefined until they are written; the cache is empty."""
+        if not self._released:
+            return
+        for storage, size in self._released:
+            storage.resize_(size)
+        self._released.clear()
+        for cache in self._runner.kv_caches:
+            cache.zero_()
+
+    def close(self) -> None:
+        """End the engine and free what it holds."""
+        self._llm.llm_engine.engine_core.shutdown()
+
+    def _submit(self, prompts: Column, sampling: Sampling) -> None:
+        from vllm import SamplingParams
+        from vllm.v1.engine import EngineCoreRequest
+
+        now = time.time()
+        for prompt, seed in zip(prompts.runs(), sampling.seeds, strict=True):
+            parameters = SamplingParams(
+                temperature=sampling.temperature,
+                max_tokens=self._settings.max_response_tokens,
+                logprobs=0,
+                seed=seed if sampling.temperature > 0 else None,
+                stop_token_ids=list(self._settings.stop_token_ids),
+                ignore_eos=True,
+                detokenize=False,
+            )
+            request = EngineCoreRequest(
+                request_id=str(self._next_request),
+                prompt_token_ids=prompt.tolist(),
+                mm_features=None,
+                sampling_params=parameters,
+                pooling_params=None,
+                arrival_time=now,
+                lora_request=None,
+                cache_salt=None,
+                data_parallel_rank=None,
+            )
+            self._next_request += 1
+            prepared, wave = self._core.preprocess_add_request(request)
+            self._core.add_request(prepared, wave)
+
+
+def _packed(
+    tokens: list[list[int]], log_probs: list[list[float]], finished: NDArray[np.int8]
+) -> Generated:
+    lengths = np.fromiter(map(len, tokens), dtype=np.int32, count=len(tokens))
+    flat_tokens = np.fromiter((t for row in tokens for t in row), dtype=np.int32)
+    flat_log_probs = np.fromiter((p for row in log_probs for p in row), dtype=np.float32)
+    return Generated(Column(flat_tokens, lengths), Column(flat_log_probs, lengths), finished)

@@ -1,0 +1,96 @@
+"""Where vLLM keeps each Hugging Face weight: views of its fused, cut parameters, with their boxes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import nn
+
+from rlhf_runtime.errors import UnsupportedModel
+from rlhf_runtime.reshard.boxes import Box
+from rlhf_runtime.reshard.views import View, Views
+
+
+def vllm_views(model: nn.Module) -> Views:
+    """For each Hugging Face name the views of this rank's storage and the boxes they hold.
+
+    Raises UnsupportedModel when a module cuts its weights in a way that is not known here.
+    """
+    fused: Mapping[str, list[str]] = getattr(model, "packed_modules_mapping", {})
+    views: dict[str, list[View]] = {}
+    seen: set[int] = set()
+    for path, module in model.named_modules():
+        for local_name, parameter in module.named_parameters(recurse=False):
+            if id(parameter) in seen:
+                continue
+            seen.add(id(parameter))
+            for name, view, box in _pieces(path, local_name, module, parameter.data, fused):
+                views.setdefault(name, []).append(View(view, box))
+    return views
+
+
+def storages(model: nn.Module) -> list[torch.UntypedStorage]:
+    """The distinct storages of all parameters."""
+    found = {p.untyped_storage().data_ptr(): p.untyped_storage() for p in model.parameters()}
+    return list(found.values())
+
+
+Piece = tuple[str, torch.Tensor, Box]
+
+
+def _pieces(
+    path: str, local: str, module: nn.Module, tensor: torch.Tensor, fused: Mapping[str, list[str]]
+) -> Iterator[Piece]:
+    from vllm.model_executor.layers.linear import (
+        ColumnParallelLinear,
+        MergedColumnParallelLinear,
+        QKVParallelLinear,
+        RowParallelLinear,
+    )
+    from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
+
+    parent, _, last = path.rpartition(".")
+    prefix = f"{parent}." if parent else ""
+    if isinstance(module, QKVParallelLinear | MergedColumnParallelLinear):
+        if last not in fused:
+            raise UnsupportedModel(
+                f"vLLM fuses {path} but does not say from what: got a model class without an entry "
+                f"{last!r} in packed_modules_mapping; use a model whose class has one"
+            )
+        row = 0
+        for part, (start, rows) in zip(fused[last], _fused_rows(module), strict=True):
+            box = _rows_box(tensor, start, rows)
+            yield f"{prefix}{part}.{local}", tensor[row : row + rows], box
+            row += rows
+    elif isinstance(module, ColumnParallelLinear):
+        rows = tensor.shape[0]
+        yield f"{path}.{local}", tensor, _rows_box(tensor, module.tp_rank * rows, rows)
+    elif isinstance(module, RowParallelLinear) and local == "weight":
+        columns = tensor.shape[1]
+        start = (0, module.tp_rank * columns)
+        yield f"{path}.{local}", tensor, Box(start, tuple(tensor.shape))
+    elif isinstance(module, VocabParallelEmbedding):
+        first = module.shard_indices.org_vocab_start_index
+        rows = module.shard_indices.org_vocab_end_index - first
+        yield f"{path}.{local}", tensor[:rows], _rows_box(tensor, first, rows)
+    else:
+        yield f"{path}.{local}", tensor, Box((0,) * tensor.dim(), tuple(tensor.shape))
+
+
+def _fused_rows(module: nn.Module) -> list[tuple[int, int]]:
+    """(start in the full tensor, rows held) of each part of a fused projection."""
+    from vllm.model_executor.layers.linear import QKVParallelLinear
+
+    if isinstance(module, QKVParallelLinear):
+        query = module.num_heads * module.head_size
+        key = module.num_kv_heads * module.head_size
+        value = module.num_kv_heads * module.v_head_size
+        shared = module.tp_rank // module.num_kv_head_replicas
+        return [(module.tp_rank * query, query), (shared * key, key), (shared * value, value)]
+    rows = [size // module.tp_size for size in module.output_sizes]
+    return [(module.tp_rank * count, count) for count in rows]
+
+
+def _rows_box(tensor: torch.Tensor, start: int, rows: int) -> Box:
+    return Box((start, *(0,) * (tensor.dim() - 1)), (rows, *tensor.shape[1:]))

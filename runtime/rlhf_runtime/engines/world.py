@@ -1,0 +1,62 @@
+"""The process group of a pool, as engines see it.
+
+Owned by the rank's process. The driver owns the rendezvous: it gives address and port.
+"""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}
+"""Collective libraries by device type; control messages of a GPU world use gloo."""
+
+
+@dataclass(frozen=True)
+class World:
+    """All ranks of one pool; rank r computes on `device`."""
+
+    rank: int
+    size: int
+    device: torch.device
+
+    @staticmethod
+    def join(
+        rank: int, size: int, address: str, port: int, device: torch.device, timeout_seconds: float
+    ) -> World:
+        """Enter the world: returns once all ranks have, or raises after the time-out."""
+        dist.init_process_group(
+            BACKENDS[device.type],
+            init_method=f"tcp://{address}:{port}",
+            rank=rank,
+            world_size=size,
+            timeout=datetime.timedelta(seconds=timeout_seconds),
+        )
+        return World(rank, size, device)
+
+    def mesh(self) -> DeviceMesh:
+        """All ranks along one axis named `data`."""
+        return init_device_mesh(self.device.type, (self.size,), mesh_dim_names=("data",))
+
+    def sum(self, values: torch.Tensor) -> torch.Tensor:
+        """The sum over ranks of a small host tensor, equal on all ranks."""
+        if self.size > 1:
+            values = values.clone()
+            dist.all_reduce(values)
+        return values
+
+    def max(self, values: torch.Tensor) -> torch.Tensor:
+        """The maximum over ranks of a small host tensor, equal on all ranks."""
+        if self.size > 1:
+            values = values.clone()
+            dist.all_reduce(values, op=dist.ReduceOp.MAX)
+        return values
+
+    def close(self) -> None:
+        """Leave the world."""
+        if dist.is_initialized():
+            dist.destroy_process_group()

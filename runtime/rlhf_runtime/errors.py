@@ -1,0 +1,65 @@
+"""Errors of the runtime.
+
+RlhfError
+└── RuntimeFailure
+    ├── UnsupportedModel      the model cannot be carried between the engines        exit 3
+    ├── GenerationFailed      vLLM ended a request abnormally                        exit 4
+    ├── StaleWeights          generation weights differ from the trained ones        exit 1
+    ├── WorkerLost            a worker died or raised                                exit 4
+    ├── NotEnoughResources    memory, shared memory or a port is missing             exit 4
+    └── UnknownCall           a call that is not in the plan                         exit 1
+"""
+
+from __future__ import annotations
+
+from rlhf_api.errors import RlhfError
+from rlhf_api.exits import ExitCode
+
+
+class RuntimeFailure(RlhfError):
+    """Something failed while a job ran."""
+
+    reason = "RuntimeFailure"
+    exit_code = ExitCode.BUG
+
+
+class UnsupportedModel(RuntimeFailure):
+    """The model's weights cannot be carried between training and generation."""
+
+    reason = "UnsupportedModel"
+    exit_code = ExitCode.USER
+
+
+class GenerationFailed(RuntimeFailure):
+    """vLLM ended a request in a way that gives no response."""
+
+    reason = "GenerationFailed"
+    exit_code = ExitCode.RETRIABLE
+
+
+class StaleWeights(RuntimeFailure):
+    """The generation engine's weights are not those of the trainer."""
+
+    reason = "StaleWeights"
+    exit_code = ExitCode.BUG
+
+
+class WorkerLost(RuntimeFailure):
+    """A worker process died or raised."""
+
+    reason = "WorkerLost"
+    exit_code = ExitCode.RETRIABLE
+
+
+class NotEnoughResources(RuntimeFailure):
+    """The machine lacks memory, shared memory or a free port."""
+
+    reason = "NotEnoughResources"
+    exit_code = ExitCode.RETRIABLE
+
+
+class UnknownCall(RuntimeFailure):
+    """A step made a call that the plan does not have."""
+
+    reason = "UnknownCall"
+    exit_code = ExitCode.BUG

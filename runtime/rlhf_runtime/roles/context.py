@@ -1,0 +1,77 @@
+"""What a role knows about the job and its rank."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from rlhf_api.job import RLHFJob
+from rlhf_api.models import Precision
+from rlhf_api.plan import Plan
+from rlhf_flow.losses import PolicyLoss, ValueLoss
+from rlhf_runtime.dataplane.columns import Column
+from rlhf_runtime.dataplane.shards import ShardIndex
+from rlhf_runtime.engines.world import World
+from rlhf_runtime.telemetry.records import Span
+from rlhf_runtime.workers.orders import Statistics
+
+DTYPES = {Precision.FLOAT32: torch.float32, Precision.BFLOAT16: torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class RoleContext:
+    """The job as one role on one rank sees it."""
+
+    job: RLHFJob
+    plan: Plan
+    role: str
+    folder: Path
+    """The model's folder in Hugging Face format."""
+    world: World
+    incarnation: str
+    losses: Mapping[str, PolicyLoss | ValueLoss]
+    spans: SpanLog
+
+    @property
+    def precision(self) -> torch.dtype:
+        """Number format of the role's computation."""
+        planned = self.plan.role(self.role)
+        assert planned is not None and planned.precision is not None
+        return DTYPES[planned.precision]
+
+
+@dataclass
+class SpanLog:
+    """What a process has done since the log was last taken."""
+
+    process: str
+    _spans: list[Span] = field(default_factory=list)
+
+    @contextmanager
+    def span(self, role: str, call: str) -> Iterator[None]:
+        """Record what happens inside."""
+        start = time.time()
+        try:
+            yield
+        finally:
+            self._spans.append(Span(self.process, role, call, start, time.time()))
+
+    def take(self) -> tuple[Span, ...]:
+        """The spans so far; the log begins anew."""
+        spans, self._spans = tuple(self._spans), []
+        return spans
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a role's method gives back."""
+
+    columns: Mapping[str, Column] = field(default_factory=dict)
+    statistics: Statistics = Statistics()
+    index: ShardIndex | None = None
+    """Rows of the columns; needed unless there are no columns."""

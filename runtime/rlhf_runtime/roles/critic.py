@@ -1,0 +1,98 @@
+"""The critic: a language model with a value head, trained on returns."""
+
+from __future__ import annotations
+
+import torch
+
+from rlhf_flow.losses import ValueLoss
+from rlhf_runtime.engines.fsdp.model import FsdpModel
+from rlhf_runtime.engines.fsdp.optimizer import OptimizerSettings
+from rlhf_runtime.engines.fsdp.packing import MicroBatch, cut
+from rlhf_runtime.numerics.aggregation import aggregate
+from rlhf_runtime.numerics.padding import length_mask, pad
+from rlhf_runtime.numerics.value_loss import clipped_value_loss
+from rlhf_runtime.roles.context import Result, RoleContext
+from rlhf_runtime.roles.sequences import PROMPTS, RESPONSES, as_tensor, infer
+from rlhf_runtime.roles.training import Means, MiniBatch, epochs, mini_batches
+from rlhf_runtime.workers.inputs import Inputs
+from rlhf_runtime.workers.orders import Statistics
+
+
+class Critic:
+    """Values of the states before each response token."""
+
+    def __init__(self, context: RoleContext) -> None:
+        self._context = context
+        self._training = context.job.spec.model_for(context.role).training
+        self.model = FsdpModel(
+            context.folder,
+            context.world,
+            context.precision,
+            value_head=True,
+            recompute=self._training.activation_recompute,
+        )
+
+    def values(self, inputs: Inputs) -> Result:
+        """The value before each response token."""
+        return infer(
+            self.model,
+            inputs,
+            self._training.micro_batch_tokens,
+            "values",
+            lambda outputs, _: outputs[:, 0],
+        )
+
+    def use_optimizer(self, settings: OptimizerSettings) -> None:
+        """Train with a new optimizer from now on."""
+        self.model.use_optimizer(settings)
+
+    def train(self, inputs: Inputs) -> Result:
+        """One or more optimizer steps towards the returns."""
+        spec = self._context.job.spec
+        loss = self._context.losses[self._context.role]
+        assert isinstance(loss, ValueLoss) and self.model.optimizer is not None
+        batches = mini_batches(
+            inputs,
+            self._context.world,
+            spec.schedule.mini_batch_prompts or spec.schedule.prompts_per_step,
+            spec.rollout.max_response_tokens,
+        )
+        means = Means()
+        for batch in epochs(batches, loss.epochs_per_batch):
+            micro = cut(
+                batch.columns[PROMPTS],
+                batch.columns[RESPONSES],
+                self._training.micro_batch_tokens,
+            )
+            norm = self.model.update(micro, ValueTerms(batch, loss, means))
+            means.add("critic/gradient_norm", norm * batch.share, batch.share)
+        return Result(statistics=Statistics(means.means, means.maxima))
+
+
+class ValueTerms:
+    """The value loss of one mini-batch: called with outputs[n, 1] of each micro-batch."""
+
+    def __init__(self, batch: MiniBatch, loss: ValueLoss, means: Means) -> None:
+        self._batch = batch
+        self._loss = loss
+        self._means = means
+        self._values = as_tensor(batch.columns["values"])
+        self._returns = as_tensor(batch.columns["returns"])
+        means.add("critic/loss", 0.0, batch.share)
+
+    def __call__(self, outputs: torch.Tensor, part: MicroBatch) -> torch.Tensor:
+        """This micro-batch's share of the mini-batch's loss."""
+        device = outputs.device
+        terms = clipped_value_loss(
+            outputs[:, 0],
+            self._values[part.tokens].to(device),
+            self._returns[part.tokens].to(device),
+            self._loss.clip_range,
+        )
+        lengths = part.response_lengths.to(device)
+        padded, _ = pad(terms.token_losses, lengths)
+        kept = self._batch.kept[part.rows].to(device)
+        mask = length_mask(lengths) & kept[:, None]
+        share = aggregate(padded, mask, self._loss.aggregation, self._batch.denominators)
+        self._means.add("critic/loss", float(share), 0.0)
+        return share

@@ -1,0 +1,111 @@
+"""The actor's generation: current weights into vLLM, then responses."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from rlhf_api.plan import GraphName
+from rlhf_runtime.data.tokenizer import TextTokenizer
+from rlhf_runtime.dataplane.columns import Column, pack_texts, repeat_rows
+from rlhf_runtime.dataplane.shards import ShardIndex
+from rlhf_runtime.engines.fsdp.model import FsdpModel
+from rlhf_runtime.engines.vllm.engine import EngineSettings, Generated, Sampling, VllmEngine
+from rlhf_runtime.roles.context import Result, RoleContext
+from rlhf_runtime.roles.transition import Transition
+from rlhf_runtime.seeds import sample_seeds
+from rlhf_runtime.workers.inputs import Inputs
+from rlhf_runtime.workers.orders import Statistics
+
+DTYPE_NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
+
+
+class Generation:
+    """A vLLM engine that always generates with the trainer's current weights."""
+
+    def __init__(self, context: RoleContext, model: FsdpModel) -> None:
+        rollout, plan = context.job.spec.rollout, context.plan.generation
+        self._context = context
+        self._tokenizer = TextTokenizer(context.folder)
+        self._engine = VllmEngine(
+            EngineSettings(
+                folder=context.folder,
+                dtype=DTYPE_NAMES[context.precision],
+                tensor_size=plan.tensor,
+                kv_cache_bytes=plan.kv_cache_bytes,
+                max_prompt_tokens=rollout.max_prompt_tokens,
+                max_response_tokens=rollout.max_response_tokens,
+                max_concurrent_sequences=plan.max_concurrent_sequences,
+                stop_token_ids=self._tokenizer.end_token_ids,
+                incarnation=context.incarnation,
+            ),
+            context.world,
+        )
+        self._transition = Transition(model, self._engine, context.world)
+        if plan.release_during_training:
+            self._engine.release()
+
+    def generate(self, inputs: Inputs) -> Result:
+        """Responses to this rank's prompts, every prompt `samples` times."""
+        options, rollout = inputs.call.options, self._context.job.spec.rollout
+        samples = options["samples"] or rollout.samples_per_prompt
+        temperature = 0.0 if options["greedy"] else options["temperature"] or rollout.temperature
+        assert isinstance(samples, int) and isinstance(temperature, int | float)
+        with self._context.spans.span(self._context.role, "transition"):
+            statistics = self._transition.refresh()
+        prompts_held = inputs.rows()
+        carried = {
+            name: repeat_rows(column, samples) for name, column in inputs.load(prompts_held).items()
+        }
+        number = np.tile(np.arange(samples, dtype=np.int32), len(prompts_held))
+        generated = self._engine.generate(
+            carried["prompt_tokens"], self._sampling(carried, number, inputs, float(temperature))
+        )
+        if self._context.plan.generation.release_during_training:
+            self._engine.release()
+        return self._result(inputs, prompts_held, carried, number, generated, statistics)
+
+    def _sampling(
+        self, carried: dict[str, Column], number: np.ndarray, inputs: Inputs, temperature: float
+    ) -> Sampling:
+        prompt_ids = carried["prompt_id"].values.astype(np.int64)
+        seed = self._context.job.spec.schedule.seed
+        purpose = list(GraphName).index(inputs.graph)
+        return Sampling(temperature, sample_seeds(seed, inputs.step, prompt_ids, number, purpose))
+
+    def _result(
+        self,
+        inputs: Inputs,
+        prompts_held: np.ndarray,
+        carried: dict[str, Column],
+        number: np.ndarray,
+        generated: Generated,
+        statistics: Statistics,
+    ) -> Result:
+        prompts, lengths = carried["prompt_tokens"], generated.tokens.lengths
+        assert prompts.lengths is not None and lengths is not None
+        samples = len(number) // max(1, len(prompts_held))
+        rows = np.repeat(prompts_held, samples) * samples + number
+        index = ShardIndex(
+            rows, np.repeat(inputs.index.groups[prompts_held], samples), prompts.lengths + lengths
+        )
+        texts = self._tokenizer.decode(generated.tokens)
+        count = float(len(number))
+        means = {
+            "response/length_mean": (float(lengths.sum()), count),
+            "response/truncated": (count - float(generated.finished.sum()), count),
+            **statistics.means,
+        }
+        maxima = {"response/length_max": float(lengths.max(initial=0)), **statistics.maxima}
+        return Result(
+            columns={
+                **carried,
+                "response_tokens": generated.tokens,
+                "rollout_log_probs": generated.log_probs,
+                "finished": Column(generated.finished),
+                "sample_index": Column(number),
+                "response_text": pack_texts(texts),
+            },
+            statistics=Statistics(means, maxima, {"batch/tokens": float(index.lengths.sum())}),
+            index=index,
+        )

@@ -1,0 +1,130 @@
+"""The numerics behind `flow.compute`: from an operation's name to its function on columns."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import torch
+
+from rlhf_api.algorithm import KlEstimator
+from rlhf_flow.operations import Operation
+from rlhf_runtime.dataplane.columns import Column
+from rlhf_runtime.engines.world import World
+from rlhf_runtime.numerics.gae import generalized_advantages
+from rlhf_runtime.numerics.groups import group_advantages
+from rlhf_runtime.numerics.kl import kl_estimate
+from rlhf_runtime.numerics.moments import whiten
+from rlhf_runtime.numerics.padding import length_mask, pad, unpad
+from rlhf_runtime.numerics.rewards import token_rewards
+from rlhf_runtime.roles.context import Result
+from rlhf_runtime.roles.sequences import RESPONSES, as_tensor, lengths_of
+from rlhf_runtime.roles.training import Means
+from rlhf_runtime.workers.inputs import Inputs
+from rlhf_runtime.workers.orders import Statistics
+
+
+class Workspace:
+    """The columns that a compute call works on, with the means it collects."""
+
+    def __init__(
+        self, columns: dict[str, Column], groups: np.ndarray, world: World, means: Means
+    ) -> None:
+        self.columns = columns
+        self.groups = torch.tensor(groups)
+        self.world = world
+        self.means = means
+
+    def rows(self, name: str) -> torch.Tensor:
+        """A column with one value per row."""
+        return as_tensor(self.columns[name])
+
+    def padded(self, name: str) -> tuple[torch.Tensor, torch.Tensor]:
+        """A ragged column as [rows, longest], and its mask."""
+        column = self.columns[name]
+        return pad(as_tensor(column), lengths_of(column))
+
+    def put(self, name: str, padded: torch.Tensor, mask: torch.Tensor) -> None:
+        """Store a ragged column from [rows, longest]."""
+        lengths = mask.sum(dim=1).to(torch.int32).numpy()
+        self.columns[name] = Column(unpad(padded.float(), mask).numpy(), lengths)
+
+
+def compute(inputs: Inputs, world: World) -> Result:
+    """Run a compute call's operations one after the other on this rank's rows."""
+    rows = inputs.rows()
+    index = inputs.index.take(rows)
+    means = Means()
+    workspace = Workspace(dict(inputs.load(rows)), index.groups, world, means)
+    operations = inputs.call.options["operations"]
+    assert isinstance(operations, tuple)
+    for operation in operations:
+        if operation.name == "custom":
+            _custom(workspace, operation)
+        else:
+            OPERATIONS[operation.name](workspace, operation.parameters)
+    columns = {name: workspace.columns[name] for name in inputs.call.writes}
+    return Result(columns, Statistics(means.means, means.maxima), index)
+
+
+def _token_rewards(work: Workspace, parameters: Mapping[str, object]) -> None:
+    mask = length_mask(lengths_of(work.columns[RESPONSES]))
+    coefficient = parameters["kl_coefficient"]
+    assert isinstance(coefficient, int | float)
+    kl = None
+    if coefficient > 0:
+        own, _ = work.padded(str(parameters["policy_log_probs"]))
+        reference, _ = work.padded("reference_log_probs")
+        kl = kl_estimate(own, reference, KlEstimator(parameters["kl_estimator"]))
+        work.means.add("policy/kl", float(kl[mask].double().sum()), float(mask.sum()))
+    rewards = token_rewards(work.rows("scores"), mask, kl, float(coefficient))
+    work.put("token_rewards", rewards, mask)
+
+
+def _gae(work: Workspace, parameters: Mapping[str, object]) -> None:
+    rewards, mask = work.padded("token_rewards")
+    values, _ = work.padded("values")
+    gamma, lam = parameters["gamma"], parameters["lam"]
+    assert isinstance(gamma, int | float) and isinstance(lam, int | float)
+    advantages, returns = generalized_advantages(rewards, values, mask, float(gamma), float(lam))
+    work.put("advantages", advantages, mask)
+    work.put("returns", returns, mask)
+    work.means.add("critic/value_mean", float(values[mask].double().sum()), float(mask.sum()))
+
+
+def _whiten(work: Workspace, parameters: Mapping[str, object]) -> None:
+    advantages, mask = work.padded("advantages")
+    valid = mask & work.rows("score_valid").bool()[:, None]
+    work.put("advantages", whiten(advantages, valid, work.world.sum), mask)
+
+
+def _group_advantages(work: Workspace, parameters: Mapping[str, object]) -> None:
+    mask = length_mask(lengths_of(work.columns[RESPONSES]))
+    found = group_advantages(
+        work.rows("scores"),
+        work.groups,
+        work.rows("score_valid").bool(),
+        bool(parameters["normalize_by_std"]),
+    )
+    work.means.add("groups/equal", float(found.num_equal_groups), float(found.num_groups))
+    work.put("advantages", found.advantages[:, None] * mask, mask)
+
+
+def _custom(work: Workspace, operation: Operation) -> None:
+    """A user's function: takes the columns it reads by name and returns those it writes."""
+    assert operation.entrypoint is not None
+    module, _, name = operation.entrypoint.partition(":")
+    function = getattr(importlib.import_module(module), name)
+    given = {field: work.columns[field] for field in operation.reads}
+    written = function(given, **operation.parameters)
+    work.columns.update({field: written[field] for field in operation.writes})
+
+
+OPERATIONS: Mapping[str, Callable[[Workspace, Mapping[str, object]], None]] = {
+    "token_rewards": _token_rewards,
+    "gae": _gae,
+    "whiten": _whiten,
+    "group_advantages": _group_advantages,
+}
+"""By the names of rlhf_flow.operations."""

@@ -1,0 +1,192 @@
+"""The actor: a causal language model that generates and is trained."""
+
+from __future__ import annotations
+
+import torch
+
+from rlhf_flow.losses import PolicyLoss
+from rlhf_runtime.engines.fsdp.model import FsdpModel
+from rlhf_runtime.engines.fsdp.optimizer import OptimizerSettings
+from rlhf_runtime.engines.fsdp.packing import MicroBatch, cut
+from rlhf_runtime.numerics.aggregation import aggregate
+from rlhf_runtime.numerics.entropy import token_log_probs
+from rlhf_runtime.numerics.kl import kl_estimate
+from rlhf_runtime.numerics.padding import length_mask, pad
+from rlhf_runtime.numerics.policy_loss import clipped_policy_loss
+from rlhf_runtime.roles.context import Result, RoleContext
+from rlhf_runtime.roles.generation import Generation
+from rlhf_runtime.roles.sequences import PROMPTS, RESPONSES, as_tensor, infer
+from rlhf_runtime.roles.training import Means, MiniBatch, epochs, mini_batches
+from rlhf_runtime.workers.inputs import Inputs
+from rlhf_runtime.workers.orders import Statistics
+
+
+class Policy:
+    """Trains by FSDP2 and generates by vLLM in the same process."""
+
+    def __init__(self, context: RoleContext) -> None:
+        job = context.job.spec
+        self._context = context
+        self._training = job.model_for(context.role).training
+        self._temperature = job.rollout.temperature
+        self.model = FsdpModel(
+            context.folder,
+            context.world,
+            context.precision,
+            recompute=self._training.activation_recompute,
+        )
+        self.generation = Generation(context, self.model)
+
+    def generate(self, inputs: Inputs) -> Result:
+        """Responses to prompts, with the log-probabilities of the distribution sampled from."""
+        return self.generation.generate(inputs)
+
+    def log_probs(self, inputs: Inputs) -> Result:
+        """Log-probabilities of the responses as the training engine computes them."""
+        return policy_log_probs(
+            self.model, inputs, self._training.micro_batch_tokens, self._temperature
+        )
+
+    def use_optimizer(self, settings: OptimizerSettings) -> None:
+        """Train with a new optimizer from now on."""
+        self.model.use_optimizer(settings)
+
+    def train(self, inputs: Inputs) -> Result:
+        """One or more optimizer steps on the batch."""
+        options = inputs.call.options
+        if options["loss"] == "supervised":
+            return self._train_supervised(inputs)
+        if inputs.step <= int(options["from_step"] or 0):  # type: ignore[call-overload]
+            return Result()
+        loss = self._context.losses[self._context.role]
+        assert isinstance(loss, PolicyLoss)
+        return self._train_policy(inputs, loss)
+
+    def _train_policy(self, inputs: Inputs, loss: PolicyLoss) -> Result:
+        spec = self._context.job.spec
+        batches = mini_batches(
+            inputs,
+            self._context.world,
+            spec.schedule.mini_batch_prompts or spec.schedule.prompts_per_step,
+            spec.rollout.max_response_tokens,
+        )
+        means = Means()
+        old = "old_log_probs" if inputs.call.options["old_log_probs"] else "rollout_log_probs"
+        for batch in epochs(batches, loss.epochs_per_batch):
+            terms = PolicyTerms(batch, loss, self._temperature, old, means)
+            micro = cut(
+                batch.columns[PROMPTS],
+                batch.columns[RESPONSES],
+                self._training.micro_batch_tokens,
+            )
+            self._step(micro, terms, means, batch.share)
+        return Result(statistics=Statistics(means.means, means.maxima))
+
+    def _train_supervised(self, inputs: Inputs) -> Result:
+        everything = len(inputs.index.rows)
+        (batch,) = mini_batches(inputs, self._context.world, everything, 1)
+        means = Means()
+        micro = cut(
+            batch.columns[PROMPTS], batch.columns[RESPONSES], self._training.micro_batch_tokens
+        )
+
+        def loss(outputs: torch.Tensor, part: MicroBatch) -> torch.Tensor:
+            log_probs, _ = token_log_probs(outputs, part.targets)
+            share = -log_probs.sum() / max(1, batch.denominators.num_tokens)
+            means.add("policy/loss", float(share), 0.0)
+            return share
+
+        self._step(micro, loss, means, batch.share)
+        means.add("policy/loss", 0.0, batch.share)
+        return Result(statistics=Statistics(means.means, means.maxima))
+
+    def _step(self, micro: list[MicroBatch], loss: object, means: Means, share: float) -> None:
+        assert self.model.optimizer is not None
+        rate = self.model.optimizer.learning_rate
+        norm = self.model.update(micro, loss)  # type: ignore[arg-type]
+        means.add("policy/gradient_norm", norm * share, share)
+        means.add("policy/learning_rate", rate * share, share)
+
+
+def policy_log_probs(
+    model: FsdpModel, inputs: Inputs, micro_batch_tokens: int, temperature: float
+) -> Result:
+    """Log-probabilities of responses at the sampling temperature, as the call's one field."""
+
+    def read(outputs: torch.Tensor, micro_batch: MicroBatch) -> torch.Tensor:
+        targets = micro_batch.targets.to(outputs.device)
+        return token_log_probs(outputs, targets, temperature)[0]
+
+    (field,) = inputs.call.writes
+    return infer(model, inputs, micro_batch_tokens, field, read)
+
+
+class PolicyTerms:
+    """The policy loss of one mini-batch: called with outputs[n, vocabulary] of each micro-batch."""
+
+    def __init__(
+        self, batch: MiniBatch, loss: PolicyLoss, temperature: float, old: str, means: Means
+    ) -> None:
+        self._batch = batch
+        self._loss = loss
+        self._temperature = temperature
+        self._means = means
+        self._advantages = as_tensor(batch.columns["advantages"])
+        self._old = as_tensor(batch.columns[old])
+        self._rollout = as_tensor(batch.columns["rollout_log_probs"])
+        reference = batch.columns.get("reference_log_probs")
+        self._reference = None if reference is None else as_tensor(reference)
+        means.add("policy/loss", 0.0, batch.share)
+
+    def __call__(self, outputs: torch.Tensor, part: MicroBatch) -> torch.Tensor:
+        """This micro-batch's share of the mini-batch's loss."""
+        device = outputs.device
+        log_probs, entropy = token_log_probs(
+            outputs, part.targets.to(device), self._temperature, with_entropy=True
+        )
+        assert entropy is not None
+        terms = clipped_policy_loss(
+            log_probs,
+            self._old[part.tokens].to(device),
+            self._advantages[part.tokens].to(device),
+            self._loss.clip_range,
+            self._loss.clip_range_high,
+            self._loss.dual_clip,
+        )
+        losses = terms.token_losses
+        if self._loss.entropy_coefficient:
+            losses = losses - self._loss.entropy_coefficient * entropy
+        if self._reference is not None:
+            reference = self._reference[part.tokens].to(device)
+            kl = kl_estimate(log_probs, reference, self._loss.kl_estimator)
+            losses = losses + self._loss.kl_coefficient * kl
+            self._note("policy/kl", kl, part)
+        self._note("policy/entropy", entropy, part)
+        self._note("policy/clip_fraction", (terms.clipped | terms.dual_clipped).float(), part)
+        self._note_difference(log_probs, part)
+        share = self._aggregate(losses, part)
+        self._means.add("policy/loss", float(share), 0.0)
+        return share
+
+    def _kept(self, part: MicroBatch) -> torch.Tensor:
+        """bool[n]: whether each token counts."""
+        return torch.repeat_interleave(self._batch.kept[part.rows], part.response_lengths)
+
+    def _note(self, name: str, values: torch.Tensor, part: MicroBatch) -> None:
+        kept = self._kept(part)
+        total = float(values.detach().double().cpu()[kept].sum())
+        self._means.add(name, total, float(kept.sum()))
+
+    def _note_difference(self, log_probs: torch.Tensor, part: MicroBatch) -> None:
+        """How far the trainer's log-probabilities are from the generation engine's."""
+        difference = (log_probs.detach().cpu() - self._rollout[part.tokens]).abs()
+        self._note("policy/log_prob_difference_mean", difference, part)
+        if len(difference):
+            self._means.top("policy/log_prob_difference_max", float(difference.max()))
+
+    def _aggregate(self, losses: torch.Tensor, part: MicroBatch) -> torch.Tensor:
+        lengths = part.response_lengths.to(losses.device)
+        padded, _ = pad(losses, lengths)
+        kept = self._batch.kept[part.rows].to(losses.device)
+        mask = length_mask(lengths) & kept[:, None]
+        return aggregate(padded, mask, self._loss.aggregation, self._batch.denominators)

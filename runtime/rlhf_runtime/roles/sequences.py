@@ -1,0 +1,52 @@
+"""Per-token numbers of responses: from a model's outputs to packed columns and padded tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from rlhf_runtime.dataplane.columns import Column
+from rlhf_runtime.engines.fsdp.model import FsdpModel
+from rlhf_runtime.engines.fsdp.packing import MicroBatch, cut
+from rlhf_runtime.roles.context import Result
+from rlhf_runtime.workers.inputs import Inputs
+
+PROMPTS, RESPONSES = "prompt_tokens", "response_tokens"
+
+
+def as_tensor(column: Column, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """A column's values as a tensor of their own; arrays from the object store are read-only."""
+    tensor = torch.tensor(column.values)
+    return tensor if dtype is None else tensor.to(dtype)
+
+
+def lengths_of(column: Column) -> torch.Tensor:
+    """Row lengths as int64."""
+    assert column.lengths is not None
+    return torch.tensor(column.lengths, dtype=torch.int64)
+
+
+def infer(
+    model: FsdpModel,
+    inputs: Inputs,
+    micro_batch_tokens: int,
+    field: str,
+    read: Callable[[torch.Tensor, MicroBatch], torch.Tensor],
+) -> Result:
+    """A forward pass over this rank's rows: one float32 per response token, packed, as `field`.
+
+    `read` turns outputs[n, width] into numbers[n].
+    """
+    rows = inputs.rows()
+    columns = inputs.load(rows)
+    responses = columns[RESPONSES]
+    values = torch.zeros(len(responses.values), dtype=torch.float32)
+
+    def consume(outputs: torch.Tensor, micro_batch: MicroBatch) -> None:
+        values[micro_batch.tokens] = read(outputs, micro_batch).float().cpu()
+
+    model.infer(cut(columns[PROMPTS], responses, micro_batch_tokens), consume)
+    return Result(
+        columns={field: Column(values.numpy(), responses.lengths)}, index=inputs.index.take(rows)
+    )

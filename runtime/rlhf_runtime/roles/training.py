@@ -1,0 +1,93 @@
+"""The walk over epochs, mini-batches and micro-batches that policies and critics share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from rlhf_runtime.dataplane import partition
+from rlhf_runtime.dataplane.columns import Column
+from rlhf_runtime.engines.world import World
+from rlhf_runtime.numerics.aggregation import Denominators
+from rlhf_runtime.roles.sequences import RESPONSES, lengths_of
+from rlhf_runtime.workers.inputs import Inputs
+
+
+@dataclass(frozen=True)
+class MiniBatch:
+    """This rank's part of a mini-batch, with the counts of all of it."""
+
+    columns: dict[str, Column]
+    kept: torch.Tensor
+    """bool[rows]: whether a row counts in the loss."""
+    denominators: Denominators
+    share: float
+    """This rank's weight in means over mini-batches and ranks."""
+
+
+def mini_batches(
+    inputs: Inputs, world: World, groups_per_batch: int, fixed_length: int
+) -> list[MiniBatch]:
+    """The batch's mini-batches in order, rows balanced over ranks by tokens.
+
+    Rows without a valid score are carried along but count nowhere.
+    """
+    cut = partition.mini_batches(inputs.index, groups_per_batch)
+    parts = [partition.balanced(batch, world.size)[world.rank] for batch in cut]
+    columns = inputs.load(np.concatenate(parts))
+    bounds = np.cumsum([0, *(len(part) for part in parts)])
+    selected = [
+        {
+            name: column.take(np.arange(begin, end, dtype=np.int64))
+            for name, column in columns.items()
+        }
+        for begin, end in zip(bounds[:-1], bounds[1:], strict=True)
+    ]
+    kept = [_kept(batch) for batch in selected]
+    counts = world.sum(torch.tensor([_counts(b, k) for b, k in zip(selected, kept, strict=True)]))
+    return [
+        MiniBatch(
+            batch,
+            keep,
+            Denominators(int(tokens), int(sequences), fixed_length),
+            1.0 / world.size,
+        )
+        for batch, keep, (tokens, sequences) in zip(selected, kept, counts.tolist(), strict=True)
+    ]
+
+
+def epochs(batches: list[MiniBatch], count: int) -> Iterator[MiniBatch]:
+    """All mini-batches, `count` times over."""
+    for _ in range(count):
+        yield from batches
+
+
+def _kept(columns: dict[str, Column]) -> torch.Tensor:
+    if "score_valid" in columns:
+        return torch.tensor(columns["score_valid"].values).bool()
+    return torch.ones(columns[RESPONSES].num_rows, dtype=torch.bool)
+
+
+def _counts(columns: dict[str, Column], kept: torch.Tensor) -> list[int]:
+    lengths = lengths_of(columns[RESPONSES])[kept]
+    return [int(lengths.sum()), int((lengths > 0).sum())]
+
+
+class Means:
+    """Collects weighted means and maxima while a call runs."""
+
+    def __init__(self) -> None:
+        self.means: dict[str, tuple[float, float]] = {}
+        self.maxima: dict[str, float] = {}
+
+    def add(self, name: str, total: float, weight: float) -> None:
+        """Add to a mean."""
+        before = self.means.get(name, (0.0, 0.0))
+        self.means[name] = (before[0] + total, before[1] + weight)
+
+    def top(self, name: str, value: float) -> None:
+        """Raise a maximum."""
+        self.maxima[name] = max(self.maxima.get(name, value), value)

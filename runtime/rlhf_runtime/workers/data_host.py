@@ -1,0 +1,114 @@
+"""The process that holds the prompts and serves the rows of each step. A Ray actor without torch."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlhf_api.job import RLHFJob
+from rlhf_runtime.data.load import JobPrompts, load_prompts
+from rlhf_runtime.data.prompt_table import PromptTable
+from rlhf_runtime.data.sampler import rows_for_step
+from rlhf_runtime.data.tokenizer import TextTokenizer
+from rlhf_runtime.dataplane.columns import Column, pack_texts
+from rlhf_runtime.dataplane.shards import ShardIndex
+from rlhf_runtime.telemetry.records import Span
+from rlhf_runtime.workers.orders import CallReport, Statistics
+from rlhf_runtime.workers.process import resident_bytes, settle
+
+PROMPT_COLUMNS = ("prompt_id", "prompt_tokens", "record")
+"""What `step_prompts` and `evaluation_prompts` return, in this order."""
+ANSWER_COLUMNS = (*PROMPT_COLUMNS, "response_tokens")
+"""What `warm_start_rows` returns: the responses are the reference answers."""
+
+WARM_START_SEED = 1
+"""Added to the job's seed: the warm start sees the rows in an order of its own."""
+
+
+class DataHost:
+    """Prompt tables, cut into batches by step number."""
+
+    def __init__(self, job: RLHFJob, log_file: Path, python_path: tuple[str, ...]) -> None:
+        settle(log_file, 1, python_path)
+        self._job = job
+
+    def load(self, folder: Path) -> dict[str, int]:
+        """Read and tokenize with the actor's tokenizer; returns counts of rows by what became of
+        them."""
+        self._prompts: JobPrompts = load_prompts(self._job.spec, TextTokenizer(folder))
+        train, held_out = self._prompts.train, self._prompts.evaluation
+        return {
+            "train": len(train),
+            "evaluation": 0 if held_out is None else len(held_out),
+            "invalid": train.rows_invalid,
+            "too_long": train.rows_too_long,
+        }
+
+    def step_prompts(self, step: int) -> tuple[object, ...]:
+        """The prompts of a training step; steps count from 1."""
+        start = time.time()
+        rows = self._rows(step, self._job.spec.schedule.prompts_per_step, 0)
+        return self._answer("prompts", start, self._prompts.train, rows, PROMPT_COLUMNS)
+
+    def warm_start_rows(self, step: int) -> tuple[object, ...]:
+        """Prompts with their answers for a step of the warm start; steps count from 1."""
+        start = time.time()
+        warm_start = self._job.spec.schedule.warm_start
+        assert warm_start is not None
+        rows = self._rows(step, warm_start.prompts_per_step, WARM_START_SEED)
+        return self._answer("answers", start, self._prompts.train, rows, ANSWER_COLUMNS)
+
+    def evaluation_prompts(self) -> tuple[object, ...]:
+        """All held-out prompts."""
+        start = time.time()
+        table = self._prompts.evaluation
+        assert table is not None
+        rows = np.arange(len(table), dtype=np.int64)
+        return self._answer("prompts", start, table, rows, PROMPT_COLUMNS)
+
+    def _rows(self, step: int, count: int, seed: int) -> NDArray[np.int64]:
+        return rows_for_step(
+            step - 1,
+            len(self._prompts.train),
+            count,
+            self._job.spec.data.shuffle,
+            self._job.spec.schedule.seed + seed,
+        )
+
+    def _answer(
+        self,
+        call: str,
+        start: float,
+        table: PromptTable,
+        rows: NDArray[np.int64],
+        names: tuple[str, ...],
+    ) -> tuple[object, ...]:
+        columns = {
+            "prompt_id": Column(table.source_rows[rows]),
+            "prompt_tokens": table.prompts.take(rows),
+            "record": pack_texts([_record(table, row) for row in rows]),
+        }
+        lengths = columns["prompt_tokens"].lengths
+        assert lengths is not None
+        if "response_tokens" in names:
+            answers = table.answers.take(rows)
+            assert answers.lengths is not None
+            columns["response_tokens"] = answers
+            lengths = lengths + answers.lengths
+        numbers = np.arange(len(rows), dtype=np.int64)
+        span = Span("data", "", call, start, time.time())
+        report = CallReport(f"data.{call}", Statistics(), (span,), resident_bytes())
+        return (
+            report,
+            ShardIndex(numbers, numbers, lengths.astype(np.int32)),
+            *(columns[name] for name in names),
+        )
+
+
+def _record(table: PromptTable, row: int) -> str:
+    """What a verifier needs to know about a row, as JSON."""
+    return f'{{"prompt": {json.dumps(table.texts[row])}, "record": {table.records[row]}}}'

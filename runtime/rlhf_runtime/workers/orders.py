@@ -1,0 +1,85 @@
+"""What the driver sends to workers and what comes back. Plain data that pickles."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rlhf_api.plan import GraphName
+from rlhf_flow.calls import ModelCall
+from rlhf_runtime.telemetry.records import Span
+
+ColumnRef = Any
+"""A Ray object reference to a `Column`; this module does not need Ray."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Shards of columns whose rows are cut alike."""
+
+    first_index: int
+    """Position of the first shard's ShardIndex among an order's indexes; the others follow."""
+    columns: Mapping[str, tuple[ColumnRef, ...]]
+    """For each column one reference per shard."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """One call, for all ranks of its group."""
+
+    call: ModelCall
+    step: int
+    """The training step; from 1."""
+    graph: GraphName
+    """The graph that the call belongs to: training and evaluation sample with seeds of their own."""
+    incarnation: str
+    """Workers of another incarnation refuse it."""
+    sources: tuple[Source, ...] = ()
+    """Where the columns are that the call reads; the first one's indexes describe the batch."""
+    num_base_shards: int = 0
+    """Indexes of the first source."""
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Numbers for metrics, in a form that ranks can compute apart and the driver puts together."""
+
+    means: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """(weighted sum, sum of weights) by metric name."""
+    maxima: Mapping[str, float] = field(default_factory=dict)
+    """Largest value by metric name."""
+    sums: Mapping[str, float] = field(default_factory=dict)
+    """Totals by metric name."""
+
+
+@dataclass(frozen=True)
+class CallReport:
+    """How a call went on one rank; the only thing of a call that the driver reads."""
+
+    call: str
+    statistics: Statistics
+    spans: tuple[Span, ...]
+    memory_bytes: int
+    """Resident memory of the process afterwards."""
+
+
+def merge(reports: list[Statistics]) -> dict[str, float]:
+    """Metrics from the statistics of all ranks and calls of a step."""
+    sums: dict[str, tuple[float, float]] = {}
+    metrics: dict[str, float] = {}
+    for statistics in reports:
+        for name, (total, weight) in statistics.means.items():
+            before = sums.get(name, (0.0, 0.0))
+            sums[name] = (before[0] + total, before[1] + weight)
+        for name, value in statistics.maxima.items():
+            metrics[name] = max(metrics.get(name, value), value)
+        for name, value in statistics.sums.items():
+            metrics[name] = metrics.get(name, 0.0) + value
+    metrics.update({name: total / weight for name, (total, weight) in sums.items() if weight})
+    return metrics
+
+
+def returned_columns(call: ModelCall) -> tuple[str, ...]:
+    """Fields of a call's result in the order in which they are returned."""
+    return tuple(sorted({*call.writes, *call.carries}))

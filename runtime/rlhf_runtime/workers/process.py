@@ -1,0 +1,40 @@
+"""What every worker process does first: its log file, its threads, its environment."""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import os
+import resource
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
+
+
+def settle(log_file: Path, num_threads: int, python_path: Sequence[str]) -> None:
+    """Send everything the process writes to its log file and prepare it for numerical work.
+
+    Must run before torch, vLLM or the user's code is imported.
+    """
+    log_file.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.close(descriptor)
+    logging.basicConfig(level=logging.INFO, format=FORMAT, stream=sys.stderr, force=True)
+    faulthandler.enable()
+    os.environ["OMP_NUM_THREADS"] = str(num_threads)
+    os.environ["OMP_WAIT_POLICY"] = "PASSIVE"  # ranks that wait must not starve those that work
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    for folder in reversed(python_path):
+        if folder not in sys.path:
+            sys.path.insert(0, folder)
+
+
+def resident_bytes() -> int:
+    """Resident memory of this process."""
+    with open("/proc/self/statm") as statm:
+        return int(statm.read().split()[1]) * resource.getpagesize()

@@ -1,0 +1,154 @@
+"""A rank: the process of one device, with every role that lives there. A Ray actor.
+
+The driver's dispatcher is its only caller; calls run one at a time, in the order they were sent.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlhf_api.plan import Mesh, RoleKind
+from rlhf_api.resources import Device
+from rlhf_runtime.dataplane.protocol import Coordinates, protocol_of
+from rlhf_runtime.dataplane.shards import ShardIndex
+from rlhf_runtime.errors import UnknownCall, WorkerLost
+from rlhf_runtime.workers.inputs import Inputs
+from rlhf_runtime.workers.orders import CallReport, Order, Statistics, returned_columns
+from rlhf_runtime.workers.process import resident_bytes, settle
+from rlhf_runtime.workers.references import fetch
+from rlhf_runtime.workers.setup import RankSetup, Rendezvous
+
+if TYPE_CHECKING:
+    from rlhf_runtime.engines.fsdp.optimizer import OptimizerSettings
+
+logger = logging.getLogger(__name__)
+
+
+class Rank:
+    """Joins its world, builds its roles, runs calls."""
+
+    def __init__(self, setup: RankSetup) -> None:
+        settle(setup.log_file, setup.num_threads, setup.python_path)
+        self._setup = setup
+        self._roles: dict[str, Any] = {}
+        self._statistics: list[Statistics] = []
+
+    def join(self, rendezvous: Rendezvous) -> int:
+        """Import the numerical libraries and enter the world; returns the process id."""
+        import torch
+
+        from rlhf_runtime.engines.vllm.patches import prepare_environment
+        from rlhf_runtime.engines.world import World
+        from rlhf_runtime.roles.context import SpanLog
+
+        pool = self._setup.plan.pools[0]
+        is_gpu = pool.device is Device.GPU
+        device = torch.device("cuda", self._setup.local_rank) if is_gpu else torch.device("cpu")
+        torch.set_num_threads(self._setup.num_threads)
+        prepare_environment(device)
+        if is_gpu:
+            torch.cuda.set_device(device)
+        self._world = World.join(
+            self._setup.rank,
+            self._setup.world_size,
+            rendezvous.address,
+            rendezvous.port,
+            device,
+            rendezvous.timeout_seconds,
+        )
+        self._spans = SpanLog(f"rank {self._setup.rank}")
+        return os.getpid()
+
+    def build(self, folders: Mapping[str, Path]) -> None:
+        """Load every role's model from its folder; trained roles first. Collective."""
+        from rlhf_runtime.roles.context import RoleContext
+        from rlhf_runtime.roles.registry import ROLES
+
+        for planned in self._setup.plan.roles:
+            if planned.kind is RoleKind.REWARD:
+                continue
+            context = RoleContext(
+                job=self._setup.job,
+                plan=self._setup.plan,
+                role=planned.role,
+                folder=folders[planned.role],
+                world=self._world,
+                incarnation=self._setup.incarnation,
+                losses=self._setup.losses,
+                spans=self._spans,
+            )
+            self._roles[planned.role] = ROLES[planned.kind](context)
+            logger.info("built role %s (%s)", planned.role, planned.kind.value)
+
+    def use_optimizer(self, role: str, settings: OptimizerSettings) -> None:
+        """Train a role with a new optimizer from now on."""
+        self._roles[role].use_optimizer(settings)
+
+    def copy_weights(self, source: str, target: str) -> None:
+        """Let a role start from another's weights."""
+        self._roles[target].model.copy_weights_from(self._roles[source].model)
+
+    def save(self, role: str, folder: Path, dtype: str) -> None:
+        """Write a role's model in Hugging Face format. Collective."""
+        import torch
+
+        self._roles[role].model.save(folder, getattr(torch, dtype))
+
+    def run(self, order: Order, *indexes: ShardIndex) -> tuple[object, ...] | CallReport:
+        """One call: a report, and on ranks whose output counts an index and a column per field."""
+        if order.incarnation != self._setup.incarnation:
+            raise WorkerLost(
+                f"{order.call.id} is for incarnation {order.incarnation}, this rank belongs to "
+                f"{self._setup.incarnation}: the message is late; it was not run"
+            )
+        start = time.time()
+        at = Coordinates.of(self._setup.rank, self._mesh(order))
+        inputs = Inputs(order, indexes, at, fetch)
+        result = self._method(order)(inputs)
+        report = self._report(order, result.statistics, start)
+        columns = returned_columns(order.call)
+        if not columns or not protocol_of(order.call.kind).collect(at):
+            return report
+        return (report, result.index, *(result.columns[name] for name in columns))
+
+    def echo(self) -> None:
+        """Do nothing: for measuring the way here and back."""
+
+    def close(self) -> None:
+        """Leave the world and free the engines."""
+        for role in self._roles.values():
+            if hasattr(role, "close"):
+                role.close()
+        self._roles.clear()
+        self._world.close()
+
+    def _mesh(self, order: Order) -> Mesh:
+        planned = self._setup.plan.call(order.graph, order.call.id)
+        if planned is None or planned.mesh is None:
+            raise UnknownCall(
+                f"the plan has no call {order.call.id} in {order.graph.value}: the step made another "
+                "call than its trace; a step must make the same calls every time"
+            )
+        return planned.mesh
+
+    def _method(self, order: Order) -> Any:
+        if order.call.method == "compute":
+            from rlhf_runtime.roles.operations import compute
+
+            return lambda inputs: compute(inputs, self._world)
+        return getattr(self._roles[order.call.role], order.call.method)
+
+    def _report(self, order: Order, statistics: Statistics, start: float) -> CallReport:
+        from rlhf_runtime.telemetry.records import Span
+
+        nested = self._spans.take()
+        begun = max((span.end for span in nested), default=start)
+        name = "advantages" if order.call.method == "compute" else order.call.method
+        span = Span(f"rank {self._setup.rank}", order.call.role, name, begun, time.time())
+        return CallReport(order.call.id, statistics, (*nested, span), resident_bytes())
+

@@ -1,0 +1,70 @@
+"""The process that scores responses: it drives the verifiers' own processes. A Ray actor without torch."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+
+from rlhf_api.job import RLHFJob
+from rlhf_runtime.dataplane.columns import Column
+from rlhf_runtime.dataplane.protocol import Coordinates
+from rlhf_runtime.dataplane.shards import ShardIndex
+from rlhf_runtime.rewards.sample import Sample
+from rlhf_runtime.rewards.scorer import Scorer
+from rlhf_runtime.telemetry.records import Span
+from rlhf_runtime.workers.inputs import Inputs
+from rlhf_runtime.workers.orders import CallReport, Order, Statistics
+from rlhf_runtime.workers.process import resident_bytes, settle
+from rlhf_runtime.workers.references import fetch
+
+
+class RewardHost:
+    """Scores whole batches; groups are never cut."""
+
+    def __init__(self, job: RLHFJob, log_file: Path, python_path: tuple[str, ...]) -> None:
+        settle(log_file, 1, python_path)
+        self._rewards = job.spec.rewards
+
+    def start(self) -> None:
+        """Import the verifiers and start their processes."""
+        self._scorer = Scorer(self._rewards)
+
+    def run(self, order: Order, *indexes: ShardIndex) -> tuple[object, ...]:
+        """Scores and their validity for every row."""
+        start = time.time()
+        inputs = Inputs(order, indexes, Coordinates(data=0, data_size=1), fetch)
+        columns = inputs.load(inputs.index.rows)
+        scored = self._scorer.score(_samples(columns))
+        count = float(len(scored.values))
+        kept = scored.values[scored.valid]
+        means = {
+            "reward/mean": (float(kept.sum()), float(len(kept))),
+            **{name: (value * count, count) for name, value in scored.metrics.items()},
+        }
+        if len(kept) > 1:
+            means["reward/std"] = (float(kept.std(ddof=1)), 1.0)
+        span = Span("reward", order.call.role, order.call.method, start, time.time())
+        report = CallReport(order.call.id, Statistics(means), (span,), resident_bytes())
+        return (
+            report,
+            inputs.index,
+            Column(scored.valid.astype(np.int8)),
+            Column(scored.values.astype(np.float32)),
+        )
+
+    def close(self) -> None:
+        """End the verifiers' processes."""
+        self._scorer.close()
+
+
+def _samples(columns: dict[str, Column]) -> list[Sample]:
+    described = [json.loads(text) for text in columns["record"].texts()]
+    return [
+        Sample(row["prompt"], response, row["record"], bool(finished))
+        for row, response, finished in zip(
+            described, columns["response_text"].texts(), columns["finished"].values, strict=True
+        )
+    ]

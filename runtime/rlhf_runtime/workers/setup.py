@@ -1,0 +1,38 @@
+"""What a rank is told when it starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlhf_api.job import RLHFJob
+from rlhf_api.plan import Plan
+from rlhf_flow.losses import PolicyLoss, ValueLoss
+
+
+@dataclass(frozen=True)
+class RankSetup:
+    """A rank's place and the job it works for."""
+
+    job: RLHFJob
+    plan: Plan
+    losses: Mapping[str, PolicyLoss | ValueLoss]
+    rank: int
+    world_size: int
+    local_rank: int
+    num_threads: int
+    """Threads of its numerical libraries."""
+    incarnation: str
+    log_file: Path
+    python_path: tuple[str, ...]
+    """Folders of the user's own code."""
+
+
+@dataclass(frozen=True)
+class Rendezvous:
+    """Where the ranks of a world meet."""
+
+    address: str
+    port: int
+    timeout_seconds: float
