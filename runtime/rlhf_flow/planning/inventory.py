@@ -164,7 +164,7 @@ def _memory_of(pool: NodePool) -> int:
                 "memoryGibibytesPerDevice, or resources.memory of its pods"
             )
         return parse_quantity(pool.resources.memory) // pool.devices_per_node
-    if pool.gpu not in GPU_MEMORY_BYTES:
+    if pool.gpu is None or pool.gpu not in GPU_MEMORY_BYTES:
         raise DevicesUnknown(
             f"the memory of a device is unknown: got gpu {pool.gpu or 'none'} in {where}, allowed "
             f"{', '.join(GPU_MEMORY_BYTES)}; name one of these or set memoryGibibytesPerDevice"

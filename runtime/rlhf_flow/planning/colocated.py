@@ -1,0 +1,192 @@
+"""The plan of one pool with every role on every device.
+
+Training and inference shard over all devices. What is decided here is generation: over how many
+ranks an engine spans, how large its cache is, and whether it gives its memory back while others
+work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rlhf_api import RLHFJob
+from rlhf_api.plan import (
+    CallKind,
+    CallPlan,
+    GenerationPlan,
+    GraphName,
+    MemoryPlan,
+    Mesh,
+    Plan,
+    PoolPlan,
+    RolePlan,
+    sum_by_phase,
+)
+from rlhf_flow.calls import ModelCall
+from rlhf_flow.graph import Graph
+from rlhf_flow.job_graphs import ACTOR
+from rlhf_flow.planning.generation import (
+    GenerationChoice,
+    cache_reason,
+    choose_generation,
+    generation_load,
+)
+from rlhf_flow.planning.inventory import DeviceInventory, limit_devices
+from rlhf_flow.planning.memory import RoleModel, process_item, role_items
+from rlhf_flow.planning.offered import check_offered
+from rlhf_flow.planning.refusal import format_bytes
+from rlhf_flow.planning.role_models import job_roles, role_models
+from rlhf_flow.planning.shapes import DecoderShape
+
+
+def plan_job(
+    job: RLHFJob,
+    graphs: Mapping[GraphName, Graph],
+    devices: DeviceInventory,
+    shapes: Mapping[str, DecoderShape],
+) -> Plan:
+    """The plan of a job on one pool.
+
+    Args:
+        job: the manifest.
+        graphs: traced from it.
+        devices: the pool; placement.maxDevices may take fewer.
+        shapes: of every role with a model.
+
+    Raises:
+        NotOffered: a kind of parallelism that this version does not have.
+        DoesNotDivide: a tensor parallelism that does not divide devices, heads or layers' width.
+        KvCacheTooSmall: a given cache below one longest sequence.
+        DoesNotFit: more memory than a device has; the message shows the sum.
+    """
+    check_offered(job)
+    pool = limit_devices(devices, job.spec.placement)
+    models = role_models(job, graphs, pool, shapes)
+    phases = job_phases(graphs)
+    static = (
+        process_item(pool.device, phases),
+        *(i for model in models for i in role_items(model, pool.num_devices, phases)),
+    )
+    choice = choose_generation(job, pool, models, phases, static)
+    return Plan(
+        job=job.name,
+        pools=(
+            PoolPlan(
+                name=pool.pool,
+                device=pool.device,
+                nodes=pool.nodes,
+                devices_per_node=pool.devices_per_node,
+                memory_bytes_per_device=pool.memory_bytes_per_device,
+                roles=tuple(model.role for model in models),
+            ),
+        ),
+        roles=_role_plans(job, graphs, models),
+        calls=_call_plans(graphs, pool, choice.tensor),
+        generation=GenerationPlan(
+            tensor=choice.tensor,
+            data=pool.num_devices // choice.tensor,
+            kv_cache_bytes=choice.kv_cache_bytes,
+            max_concurrent_sequences=job.spec.rollout.max_concurrent_sequences,
+            max_sequence_tokens=generation_load(job, pool, models).max_sequence_tokens,
+            release_during_training=choice.release,
+        ),
+        memory=MemoryPlan(
+            capacity_bytes=pool.memory_bytes_per_device,
+            items=choice.items,
+            peaks=sum_by_phase(choice.items),
+        ),
+        reasons=_reasons(job, graphs, pool, choice),
+    )
+
+
+def job_phases(graphs: Mapping[GraphName, Graph]) -> tuple[str, ...]:
+    """The phases in which memory differs, `role.kind`, and the transition of new weights."""
+    kinds = (CallKind.GENERATE, CallKind.INFER, CallKind.TRAIN)
+    names = [
+        f"{call.role}.{call.kind.value}"
+        for graph in graphs.values()
+        for call in graph.of_kind(*kinds)
+    ]
+    return tuple(dict.fromkeys([f"{ACTOR}.transition", f"{ACTOR}.generate", *names]))
+
+
+def _role_plans(
+    job: RLHFJob, graphs: Mapping[GraphName, Graph], models: tuple[RoleModel, ...]
+) -> tuple[RolePlan, ...]:
+    by_name = {model.role: model for model in models}
+    plans = []
+    for role, kind in job_roles(graphs).items():
+        if role not in by_name:
+            plans.append(RolePlan(role=role, kind=kind))
+            continue
+        model = by_name[role]
+        plans.append(
+            RolePlan(
+                role=role,
+                kind=kind,
+                origin=job.spec.origin_of(role),
+                num_parameters=model.num_parameters,
+                precision=model.precision,
+            )
+        )
+    return tuple(plans)
+
+
+def _call_plans(
+    graphs: Mapping[GraphName, Graph], pool: DeviceInventory, tensor: int
+) -> tuple[CallPlan, ...]:
+    return tuple(
+        CallPlan(
+            graph=name,
+            call=call.id,
+            role=call.role,
+            method=call.method,
+            kind=call.kind,
+            pool=None if call.kind is CallKind.SCORE else pool.pool,
+            mesh=_mesh(call, pool, tensor),
+            reads=call.reads,
+            writes=call.writes,
+            expected_count=graph.expected_count(call.id),
+        )
+        for name, graph in graphs.items()
+        for call in graph.calls
+    )
+
+
+def _mesh(call: ModelCall, pool: DeviceInventory, tensor: int) -> Mesh | None:
+    if call.kind is CallKind.SCORE:
+        return None
+    if call.kind is CallKind.GENERATE:
+        return Mesh(data=pool.num_devices // tensor, tensor=tensor)
+    return Mesh(data=pool.num_devices)
+
+
+def _reasons(
+    job: RLHFJob,
+    graphs: Mapping[GraphName, Graph],
+    pool: DeviceInventory,
+    choice: GenerationChoice,
+) -> tuple[str, ...]:
+    rollout = job.spec.rollout
+    reasons = [
+        f"every role is on all {pool.num_devices} devices of pool {pool.pool}: calls take turns",
+        f"engines span {choice.tensor} ranks: "
+        + (
+            "rollout.parallelism.tensor says so"
+            if rollout.parallelism.tensor is not None
+            else "the smallest power of two with which everything fits"
+        ),
+        f"the cache has {format_bytes(choice.kv_cache_bytes)} on each device: "
+        + cache_reason(job, choice, pool),
+        "generation's weights and cache are freed while no call generates: they do not fit beside "
+        "the other phases"
+        if choice.release
+        else "generation's weights and cache stay: they fit beside all other phases",
+    ]
+    unused = sorted(set(job.spec.models) - set(job_roles(graphs)))
+    if unused:
+        reasons.append(
+            f"models.{', models.'.join(unused)} not used: the algorithm has the roles "
+            f"{', '.join(job_roles(graphs))}"
+        )
+    return tuple(reasons)

@@ -1,0 +1,127 @@
+"""Memory of one device: what the actor's generation engine needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rlhf_api.plan import MemoryItem, MemoryWhat
+from rlhf_api.resources import Device
+from rlhf_flow.planning.memory import FLOAT32_BYTES, MIB
+from rlhf_flow.planning.shapes import DecoderShape
+
+VOCABULARY_MULTIPLE = 64
+"""vLLM pads the vocabulary to a multiple of this."""
+
+BATCHED_TOKENS = 8192
+"""Tokens that the engine runs through the model at once; more only for a longer sequence."""
+
+KV_BLOCK_TOKENS: Mapping[Device, int] = {Device.CPU: 128, Device.GPU: 16}
+"""Tokens of a block of the cache, vLLM's defaults."""
+
+KV_FLOOR_BYTES: Mapping[Device, int] = {Device.CPU: 16 * MIB, Device.GPU: 0}
+"""Smallest cache that a plan gives."""
+
+
+@dataclass(frozen=True)
+class GenerationLoad:
+    """What the engine is asked for."""
+
+    shape: DecoderShape
+    """The actor's dimensions."""
+    device: Device
+    """What ranks compute on."""
+    number_bytes: int
+    """Bytes of a weight, a key or a value."""
+    max_prompt_tokens: int
+    """Longest prompt."""
+    max_response_tokens: int
+    """Longest response."""
+    max_concurrent_sequences: int
+    """Sequences that one engine decodes at once."""
+
+    @property
+    def max_sequence_tokens(self) -> int:
+        """Longest prompt plus longest response."""
+        return self.max_prompt_tokens + self.max_response_tokens
+
+
+def key_value_heads_per_rank(shape: DecoderShape, tensor: int) -> int:
+    """Key and value heads on each rank; fewer heads than ranks are replicated."""
+    return max(1, shape.num_key_value_heads // tensor)
+
+
+def kv_token_bytes(load: GenerationLoad, tensor: int) -> int:
+    """Bytes of one token's keys and values on each rank."""
+    heads = key_value_heads_per_rank(load.shape, tensor)
+    return 2 * load.shape.num_layers * heads * load.shape.head_dim * load.number_bytes
+
+
+def kv_bytes(load: GenerationLoad, tensor: int, num_sequences: int) -> int:
+    """Bytes of a cache for so many longest sequences, in whole blocks and with the engine's spare
+    one."""
+    block = KV_BLOCK_TOKENS[load.device]
+    blocks = num_sequences * -(-load.max_sequence_tokens // block) + 1
+    return max(blocks * block * kv_token_bytes(load, tensor), KV_FLOOR_BYTES[load.device])
+
+
+def generation_weight_bytes(load: GenerationLoad, tensor: int) -> int:
+    """Bytes of one rank's weights: matrices cut by tensor parallelism, norms replicated."""
+    shape = load.shape
+    rows = -(-shape.vocab_size // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
+    tables = (1 if shape.tied_embeddings else 2) * -(-rows // tensor) * shape.hidden_size
+    queries = -(-shape.query_size // tensor)
+    qkv = queries + 2 * key_value_heads_per_rank(shape, tensor) * shape.head_dim
+    attention = shape.hidden_size * (qkv + queries) + (qkv if shape.qkv_bias else 0)
+    feed_forward = 3 * shape.hidden_size * -(-shape.intermediate_size // tensor)
+    head_norms = 2 * shape.head_dim if shape.query_key_norm else 0
+    norms = shape.norms_per_layer * shape.hidden_size + head_norms
+    blocks = shape.num_layers * (attention + feed_forward + norms)
+    return (tables + blocks + shape.hidden_size) * load.number_bytes
+
+
+def generation_activation_bytes(load: GenerationLoad, tensor: int) -> int:
+    """Bytes of one block's intermediate results for the largest batch of tokens."""
+    shape = load.shape
+    cut = 2 * shape.query_size + 2 * shape.key_value_size + 3 * shape.intermediate_size
+    width = 3 * shape.hidden_size + -(-cut // tensor)
+    return max(BATCHED_TOKENS, load.max_sequence_tokens) * width * load.number_bytes
+
+
+def generation_items(
+    load: GenerationLoad,
+    *,
+    role: str,
+    tensor: int,
+    kv_cache_bytes: int,
+    phases: tuple[str, ...],
+    release: bool,
+) -> tuple[MemoryItem, ...]:
+    """What generation needs on each device.
+
+    Args:
+        load: what the engine is asked for.
+        role: the actor.
+        tensor: ranks that one engine spans.
+        kv_cache_bytes: its cache on each device.
+        phases: all phases of the job.
+        release: whether weights and cache are freed when no call generates. Both are there again
+        when
+            new weights are handed over (the transition).
+    """
+    generate, transition = f"{role}.generate", f"{role}.transition"
+    held = (transition, generate) if release else phases
+    unit = max(load.shape.embedding_parameters, load.shape.block_parameters)
+    logits = load.max_concurrent_sequences * load.shape.vocab_size * 2 * FLOAT32_BYTES
+    sizes = (
+        (MemoryWhat.GENERATION_WEIGHTS, generation_weight_bytes(load, tensor), held),
+        (MemoryWhat.KV_CACHE, kv_cache_bytes, held),
+        (MemoryWhat.ACTIVATIONS, generation_activation_bytes(load, tensor), (generate,)),
+        (MemoryWhat.LOGITS, logits, (generate,)),
+        (MemoryWhat.WEIGHTS, unit * load.number_bytes, (transition,)),
+    )
+    return tuple(
+        MemoryItem(role=role, what=what, bytes=size, phases=tuple(p for p in phases if p in where))
+        for what, size, where in sizes
+        if size
+    )

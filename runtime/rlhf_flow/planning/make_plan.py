@@ -1,0 +1,63 @@
+"""From a job to its graphs and plan: the one place of the planner that looks at the machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from rlhf_api import RLHFJob
+from rlhf_api.plan import GraphName, Plan
+from rlhf_flow.graph import Graph
+from rlhf_flow.job_graphs import trace_job
+from rlhf_flow.planning.colocated import plan_job
+from rlhf_flow.planning.inventory import (
+    DeviceInventory,
+    inventory_from_pools,
+    local_inventory,
+    machine_memory_bytes,
+)
+from rlhf_flow.planning.model_config import hub_cache
+from rlhf_flow.planning.resolve_shape import resolve_shape
+from rlhf_flow.planning.role_models import job_roles
+from rlhf_flow.planning.shapes import DecoderShape
+
+
+def make_plan(job: RLHFJob, devices: DeviceInventory) -> tuple[Mapping[GraphName, Graph], Plan]:
+    """Trace a job and plan it.
+
+    Raises:
+        FlowError: an algorithm that cannot be traced.
+        PlanError: a job that cannot be planned on these devices.
+    """
+    graphs = trace_job(job)
+    return graphs, plan_job(job, graphs, devices, resolve_shapes(job, graphs))
+
+
+def resolve_shapes(job: RLHFJob, graphs: Mapping[GraphName, Graph]) -> dict[str, DecoderShape]:
+    """The shape of every role with a model, with this machine's hub cache.
+
+    Raises:
+        ShapeUnknown: a model that nothing here knows.
+    """
+    cache = hub_cache(os.environ, Path.home())
+    roles = job_roles(graphs)
+    return {role: resolve_shape(job, role, cache) for role, kind in roles.items() if kind.has_model}
+
+
+def devices_of(job: RLHFJob, num_devices: int | None = None) -> DeviceInventory:
+    """The devices that a job is planned for.
+
+    Args:
+        job: the manifest.
+        num_devices: ranks on this machine's CPUs, instead of the manifest's pools. None: the pools;
+            one rank on this machine where there are none.
+
+    Raises:
+        DevicesUnknown: memory that cannot be found out.
+        NotOffered: several pools.
+    """
+    pools = job.spec.resources.node_pools
+    if num_devices is None and pools:
+        return inventory_from_pools(pools)
+    return local_inventory(num_devices or 1, machine_memory_bytes())

@@ -1,0 +1,78 @@
+"""What the memory model has to know of every role with a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rlhf_api import RLHFJob
+from rlhf_api.models import Precision
+from rlhf_api.plan import GraphName, RoleKind
+from rlhf_api.resources import Device
+from rlhf_flow.graph import Graph
+from rlhf_flow.planning.inventory import DeviceInventory
+from rlhf_flow.planning.memory import RoleModel
+from rlhf_flow.planning.shapes import DecoderShape
+
+
+def job_roles(graphs: Mapping[GraphName, Graph]) -> dict[str, RoleKind]:
+    """Kind of every role of all graphs, the step's first."""
+    roles = dict(graphs[GraphName.STEP].roles)
+    for graph in graphs.values():
+        for role, kind in graph.roles.items():
+            roles.setdefault(role, kind)
+    return roles
+
+
+def resolve_precision(precision: Precision, device: Device) -> Precision:
+    """float32 or bfloat16: what `auto` means on a device."""
+    if precision is not Precision.AUTO:
+        return precision
+    return Precision.BFLOAT16 if device is Device.GPU else Precision.FLOAT32
+
+
+def longest_sequence_tokens(job: RLHFJob) -> int:
+    """Longest prompt plus longest response."""
+    return job.spec.rollout.max_prompt_tokens + job.spec.rollout.max_response_tokens
+
+
+def micro_batch_limit(job: RLHFJob, role: str) -> int:
+    """Padded tokens of a micro-batch at most: a sequence longer than the limit runs alone."""
+    return max(longest_sequence_tokens(job), job.spec.model_for(role).training.micro_batch_tokens)
+
+
+def rank_tokens(job: RLHFJob, num_prompts: int, num_ranks: int) -> int:
+    """Tokens of a rank's share of a batch of prompts when every sequence is as long as it can
+    be."""
+    rows = num_prompts * job.spec.rollout.samples_per_prompt
+    warm_start = job.spec.schedule.warm_start
+    if warm_start is not None:
+        rows = max(rows, warm_start.prompts_per_step)
+    return -(-rows // num_ranks) * longest_sequence_tokens(job)
+
+
+def role_models(
+    job: RLHFJob,
+    graphs: Mapping[GraphName, Graph],
+    pool: DeviceInventory,
+    shapes: Mapping[str, DecoderShape],
+) -> tuple[RoleModel, ...]:
+    """Every role that holds weights."""
+    schedule = job.spec.schedule
+    update_prompts = schedule.mini_batch_prompts or schedule.prompts_per_step
+    return tuple(
+        RoleModel(
+            role=role,
+            kind=kind,
+            shape=shapes[role],
+            precision=resolve_precision(job.spec.model_for(role).training.precision, pool.device),
+            micro_batch_tokens=min(
+                micro_batch_limit(job, role),
+                rank_tokens(job, schedule.prompts_per_step, pool.num_devices),
+            ),
+            recompute=job.spec.model_for(role).training.activation_recompute,
+            accumulates=rank_tokens(job, update_prompts, pool.num_devices)
+            > micro_batch_limit(job, role),
+        )
+        for role, kind in job_roles(graphs).items()
+        if kind.has_model
+    )
