@@ -1,0 +1,47 @@
+"""The character tokenizer of the builtin models: 64 tokens, one for each character.
+
+Every id has a text of its own, so that no response can hide a token: a response reads like the
+right one only if it is the right one.
+"""
+
+from __future__ import annotations
+
+import json
+import string
+from pathlib import Path
+
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+
+PAD_TOKEN = "<pad>"
+EOS_TOKEN = "<eos>"
+UNK_TOKEN = "<unk>"
+_PUNCTUATION = " =+-*/<>()[].,:;!?'\"#%$_\n"
+TOKENS = (PAD_TOKEN, EOS_TOKEN, UNK_TOKEN, *string.digits, *string.ascii_lowercase, *_PUNCTUATION)
+"""All tokens; a token's place is its id. Digits, the equals sign and the end token are what sorting
+digits needs; the others are there for tasks of your own."""
+
+
+def build_tokenizer() -> Tokenizer:
+    """A tokenizer that cuts a text into characters; others than those of TOKENS become <unk>."""
+    vocabulary = {token: index for index, token in enumerate(TOKENS)}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=UNK_TOKEN))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
+    tokenizer.decoder = decoders.Fuse()
+    tokenizer.add_special_tokens([PAD_TOKEN, EOS_TOKEN, UNK_TOKEN])
+    return tokenizer
+
+
+def write_tokenizer(folder: Path) -> None:
+    """Write it into a folder in Hugging Face format, so that AutoTokenizer loads it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    build_tokenizer().save(str(folder / "tokenizer.json"))
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "clean_up_tokenization_spaces": False,
+        "pad_token": PAD_TOKEN,
+        "eos_token": EOS_TOKEN,
+        "unk_token": UNK_TOKEN,
+        "padding_side": "left",
+    }
+    text = json.dumps(settings, indent=2) + "\n"
+    (folder / "tokenizer_config.json").write_text(text, encoding="utf-8")

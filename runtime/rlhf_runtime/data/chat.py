@@ -1,0 +1,111 @@
+"""Chat templates: from messages to the text that a model was tuned on.
+
+Templates are Jinja programs that come with a tokenizer. They run in a sandbox, with the filters
+and globals that Hugging Face defines for them, so that transformers need not be imported (it would
+load torch). One difference is deliberate: `strftime_now` gives a fixed date, because a prompt that
+changes with the calendar would make a resumed run differ from an uninterrupted one.
+
+Source: transformers, utils/chat_template_utils.py.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from jinja2 import TemplateError, TemplateSyntaxError, nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from rlhf_runtime.data.errors import ChatTemplateUnusable
+
+Message = Mapping[str, Any]
+
+TEMPLATE_DATE = datetime(2024, 7, 26)
+"""What templates take for today: the date that Llama 3's template falls back to."""
+
+
+class TemplateRefusal(Exception):
+    """The template refuses these messages, for example because roles do not alternate."""
+
+
+class _GenerationTag(Extension):
+    """`{% generation %}` marks what the assistant said; here only its contents matter."""
+
+    tags = {"generation"}
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+class ChatTemplate:
+    """A compiled chat template with the tokenizer's special tokens."""
+
+    def __init__(self, text: str, special_tokens: Mapping[str, str]) -> None:
+        """Compile a template.
+
+        special_tokens: what templates read as bos_token, eos_token and the like.
+
+        Raises:
+            ChatTemplateUnusable: not a valid template.
+        """
+        try:
+            self._template = _environment().from_string(text)
+        except TemplateSyntaxError as error:
+            raise ChatTemplateUnusable(
+                f"the tokenizer's chat template is broken: {error} (line {error.lineno}); correct "
+                "chat_template.jinja or tokenizer_config.json in the model's folder"
+            ) from error
+        self._special_tokens = dict(special_tokens)
+
+    def render(self, messages: Sequence[Message]) -> str:
+        """The text for a conversation, ending where the assistant's answer begins.
+
+        Raises:
+            TemplateRefusal: the template raised an error for these messages.
+        """
+        try:
+            return self._template.render(
+                messages=list(messages),
+                tools=None,
+                documents=None,
+                add_generation_prompt=True,
+                **self._special_tokens,
+            )
+        except (TemplateError, TypeError, ValueError) as error:
+            raise TemplateRefusal(str(error)) from error
+
+
+def _environment() -> ImmutableSandboxedEnvironment:
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, loopcontrols]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = TEMPLATE_DATE.strftime
+    return environment
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """JSON without Jinja's escaping of HTML."""
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+    )
+
+
+def _raise_exception(message: str) -> None:
+    raise TemplateError(message)

@@ -1,0 +1,55 @@
+"""The prompts of a job: training and evaluation, checked against its schedule."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rlhf_api.data import DataSource, DataSpec, EvaluationData
+from rlhf_api.job import RLHFJobSpec
+from rlhf_runtime.data.prompt_table import PromptTable
+from rlhf_runtime.data.prompts import PromptPolicy, build_prompt_table
+from rlhf_runtime.data.rows import Split, read_rows
+from rlhf_runtime.data.tokenizer import TextTokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class JobPrompts:
+    """Prompts to train on, and held-out ones if the job has any."""
+
+    train: PromptTable
+    evaluation: PromptTable | None
+
+
+def load_prompts(spec: RLHFJobSpec, tokenizer: TextTokenizer) -> JobPrompts:
+    """Read, check and tokenize all prompts of a job.
+
+    Raises:
+        DataError: whatever is wrong with the data, before anything is trained.
+    """
+    train = _load(spec.data.train, Split.TRAIN, spec, tokenizer)
+    train.require_rows(spec.schedule.prompts_per_step, "schedule.promptsPerStep")
+    if spec.schedule.warm_start is not None:
+        warm_start = spec.schedule.warm_start
+        train.require_rows(warm_start.prompts_per_step, "schedule.warmStart.promptsPerStep")
+        train.require_answers()
+    held_out = evaluation_source(spec.data)
+    if held_out is None:
+        return JobPrompts(train, None)
+    return JobPrompts(train, _load(held_out, Split.EVALUATION, spec, tokenizer))
+
+
+def evaluation_source(data: DataSpec) -> EvaluationData | None:
+    """Where held-out prompts come from: what the manifest says, else the builtin task's own."""
+    if data.evaluation is None and data.train.builtin is not None:
+        return EvaluationData(builtin=data.train.builtin)
+    return data.evaluation
+
+
+def _load(
+    source: DataSource, split: Split, spec: RLHFJobSpec, tokenizer: TextTokenizer
+) -> PromptTable:
+    policy = PromptPolicy(
+        spec.rollout.max_prompt_tokens, spec.data.on_invalid_row, spec.data.on_long_prompt
+    )
+    rows = read_rows(source, split, spec.schedule.seed)
+    return build_prompt_table(rows, source, split, tokenizer, policy)

@@ -1,0 +1,85 @@
+"""Prompts ready for generation: token ids, and what verifiers need to know about each row."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlhf_runtime.data.errors import DatasetTooSmall, MissingAnswer
+from rlhf_runtime.data.rows import Split
+from rlhf_runtime.dataplane.columns import Column
+
+
+@dataclass(frozen=True, slots=True)
+class PromptTable:
+    """The usable rows of a source, in its order.
+
+    split: data.train or data.evaluation.
+    prompts: token ids of each prompt, a packed int32 column; none is empty or over the limit.
+    texts: the text that each prompt's token ids stand for, chat template included.
+    records: the source's row as a JSON object.
+    answers: token ids of each reference answer with the end token, a packed int32 column; a run is
+        empty where a row has no answer.
+    source_rows: int64, the row's number in the source, counted from 0.
+    rows_read: rows of the source, unusable ones included.
+    rows_invalid: rows left out by onInvalidRow: skip.
+    rows_too_long: rows left out by onLongPrompt: skip.
+    """
+
+    split: Split
+    prompts: Column
+    texts: tuple[str, ...]
+    records: tuple[str, ...]
+    answers: Column
+    source_rows: NDArray[np.int64]
+    rows_read: int
+    rows_invalid: int
+    rows_too_long: int
+
+    def __len__(self) -> int:
+        """Number of usable rows."""
+        return len(self.texts)
+
+    def record(self, index: int) -> dict[str, Any]:
+        """The source's row behind a prompt."""
+        record: dict[str, Any] = json.loads(self.records[index])
+        return record
+
+    def require_rows(self, count: int, setting: str) -> None:
+        """Check that a batch can be filled with different rows.
+
+        count: rows in a batch.
+        setting: the manifest's field that asks for them, for the message.
+
+        Raises:
+            DatasetTooSmall: fewer rows than that.
+        """
+        if len(self) < count:
+            left_out = self.rows_invalid + self.rows_too_long
+            skipped = f" ({left_out} of {self.rows_read} rows were skipped)" if left_out else ""
+            raise DatasetTooSmall(
+                f"data.{self.split.value} has fewer rows than a step needs: got {len(self)} usable "
+                f"rows{skipped}, allowed at least {setting} = {count}; add rows, or set {setting} "
+                f"to at most {len(self)}"
+            )
+
+    def require_answers(self) -> None:
+        """Check that every row has a reference answer, as a warm start needs.
+
+        Raises:
+            MissingAnswer: some have none; the message names the first.
+        """
+        assert self.answers.lengths is not None
+        missing = np.flatnonzero(self.answers.lengths == 0)
+        if len(missing):
+            first = int(self.source_rows[missing[0]])
+            raise MissingAnswer(
+                f"a warm start needs a reference answer in every row of data.{self.split.value}: "
+                f"got {len(missing)} of {len(self)} rows without one, the first is row {first}, "
+                f"allowed a text or a number; set data.{self.split.value}.answerField, or remove "
+                "schedule.warmStart"
+            )

@@ -1,0 +1,46 @@
+"""Rows of a data source, one mapping at a time: local files, Hugging Face datasets, builtin tasks.
+
+Rows are read as they come; what makes a row usable as a prompt is decided in prompts.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+from itertools import islice
+from typing import Any
+
+from rlhf_api.data import BuiltinData, DataSource
+from rlhf_runtime.data import files, sort_digits
+
+Row = Mapping[str, Any]
+
+
+class Split(StrEnum):
+    """Which of the two sources of a job: data.train or data.evaluation."""
+
+    TRAIN = "train"
+    EVALUATION = "evaluation"
+
+
+def read_rows(source: DataSource, split: Split, seed: int) -> Iterator[Row]:
+    """The rows of a source, at most `maxRows` of them, in their own order.
+
+    seed: schedule.seed; only builtin tasks depend on it.
+
+    Raises (while iterating, too):
+        DataNotFound, DataUnreadable, EmptyDataset.
+    """
+    return islice(_all_rows(source, split, seed), source.max_rows)
+
+
+def _all_rows(source: DataSource, split: Split, seed: int) -> Iterator[Row]:
+    if source.path is not None:
+        return files.read_file(source.path, setting=f"data.{split.value}.path")
+    if source.hugging_face is not None:
+        from rlhf_runtime.data import hub_dataset  # imports `datasets`, which takes seconds
+
+        return hub_dataset.read_dataset(source, setting=f"data.{split.value}")
+    assert source.builtin is BuiltinData.SORT_DIGITS
+    is_training = split is Split.TRAIN
+    return sort_digits.training_rows(seed) if is_training else sort_digits.evaluation_rows(seed)

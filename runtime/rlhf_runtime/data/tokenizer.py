@@ -1,0 +1,150 @@
+"""Texts to token ids and back, from a model folder in Hugging Face format.
+
+Reads tokenizer.json with the `tokenizers` library. `transformers.AutoTokenizer` would import torch
+where torch is installed: seconds and hundreds of megabytes in processes that only handle text.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from rlhf_runtime.data.chat import ChatTemplate
+from rlhf_runtime.data.errors import TokenizerUnusable
+from rlhf_runtime.dataplane.columns import Column, pack
+
+_SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token")
+
+
+class TextTokenizer:
+    """The tokenizer of a model folder.
+
+    end_token_ids: tokens that end a response: the tokenizer's end token first, then those that
+        generation_config.json names (chat models often have one more).
+    pad_token_id: the tokenizer's padding token, or its end token where it has none.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Load tokenizer.json and the files beside it.
+
+        Raises:
+            TokenizerUnusable: no or a broken tokenizer.json, or no end token.
+            ChatTemplateUnusable: a chat template that does not compile.
+        """
+        self.folder = folder
+        self._tokenizer = _load(folder)
+        self._tokenizer.no_padding()
+        self._tokenizer.no_truncation()
+        settings = _read_object(folder / "tokenizer_config.json")
+        special_tokens = _special_tokens(settings)
+        self.end_token_ids = self._end_tokens(special_tokens)
+        pad_token = special_tokens.get("pad_token")
+        pad_token_id = None if pad_token is None else self._tokenizer.token_to_id(pad_token)
+        self.pad_token_id: int = self.end_token_ids[0] if pad_token_id is None else pad_token_id
+        template = _template_text(folder, settings)
+        self.chat_template = None if template is None else ChatTemplate(template, special_tokens)
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of tokens, added ones included."""
+        return self._tokenizer.get_vocab_size(with_added_tokens=True)
+
+    @property
+    def eos_token_id(self) -> int:
+        """The end token that reference answers are closed with."""
+        return self.end_token_ids[0]
+
+    def encode(self, texts: Sequence[str], add_special_tokens: bool) -> Column:
+        """Token ids of each text: a packed int32 column.
+
+        add_special_tokens: whether the tokenizer adds its own, such as a beginning-of-text token; a
+            chat template writes them itself.
+        """
+        encodings = self._tokenizer.encode_batch_fast(
+            list(texts), add_special_tokens=add_special_tokens
+        )
+        return pack([encoding.ids for encoding in encodings], np.int32)
+
+    def decode(self, responses: Column) -> list[str]:
+        """The text of each response without the end token that closes it.
+
+        responses: a packed column of token ids.
+
+        Special tokens inside a response stay visible: hiding them would let a wrong response read
+        like a right one.
+        """
+        rows = [run.tolist() for run in responses.runs()]
+        rows = [row[:-1] if row and row[-1] in self.end_token_ids else row for row in rows]
+        return self._tokenizer.decode_batch(rows, skip_special_tokens=False)
+
+    def _end_tokens(self, special_tokens: Mapping[str, str]) -> tuple[int, ...]:
+        generation = _read_object(self.folder / "generation_config.json").get("eos_token_id")
+        listed = generation if isinstance(generation, list) else [generation]
+        end_token = special_tokens.get("eos_token")
+        own = None if end_token is None else self._tokenizer.token_to_id(end_token)
+        ids = [token for token in (own, *listed) if token is not None]
+        if not ids:
+            raise TokenizerUnusable(
+                f"no end token, so no response could end: got {self.folder} without eos_token in "
+                "tokenizer_config.json; add one"
+            )
+        return tuple(dict.fromkeys(ids))
+
+
+def _load(folder: Path) -> Tokenizer:
+    file = folder / "tokenizer.json"
+    if not file.is_file():
+        present = ", ".join(sorted(path.name for path in folder.glob("*"))[:12]) or "nothing"
+        raise TokenizerUnusable(
+            f"no tokenizer.json in the model's folder: got {folder} with {present}; convert the "
+            "tokenizer once: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
+        )
+    try:
+        return Tokenizer.from_file(str(file))
+    except Exception as error:  # the library raises Exception itself
+        raise TokenizerUnusable(
+            f"tokenizer.json cannot be read: got {file}: {error}; save the tokenizer again"
+        ) from error
+
+
+def _special_tokens(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Special tokens by name; the file holds texts or objects with `content`."""
+    tokens = {}
+    for name in _SPECIAL_TOKENS:
+        value = settings.get(name)
+        text = value.get("content") if isinstance(value, dict) else value
+        if isinstance(text, str):
+            tokens[name] = text
+    return tokens
+
+
+def _template_text(folder: Path, settings: Mapping[str, Any]) -> str | None:
+    """The default chat template: a file of its own, or an entry of tokenizer_config.json."""
+    file = folder / "chat_template.jinja"
+    if file.is_file():
+        return file.read_text(encoding="utf-8")
+    entry = settings.get("chat_template")
+    if isinstance(entry, list):
+        named = {item["name"]: item["template"] for item in entry}
+        entry = named.get("default")
+    return entry if isinstance(entry, str) else None
+
+
+def _read_object(file: Path) -> dict[str, Any]:
+    """A JSON object, empty where there is no such file."""
+    if not file.is_file():
+        return {}
+    try:
+        value = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise TokenizerUnusable(f"not valid JSON: got {file}: {error}; correct the file") from error
+    if not isinstance(value, dict):
+        raise TokenizerUnusable(
+            f"not a JSON object: got {type(value).__name__} in {file}; correct the file"
+        )
+    return value

@@ -1,0 +1,38 @@
+"""Errors of models.
+
+RlhfError
+└── ModelError                 a model cannot be used as the manifest says (exit code 3)
+    ├── ModelNotFound          no such folder, id or revision, or no access to it
+    ├── ModelIncomplete        a folder without everything that a model consists of
+    └── VocabularyMismatch     roles that read the same token ids understand them differently
+"""
+
+from __future__ import annotations
+
+from rlhf_api.errors import RlhfError
+from rlhf_api.exits import ExitCode
+
+
+class ModelError(RlhfError):
+    """A model cannot be used as the manifest says; running again cannot help."""
+
+    reason = "InvalidModel"
+    exit_code = ExitCode.USER
+
+
+class ModelNotFound(ModelError):
+    """No such folder, Hugging Face id or revision, or no access to it."""
+
+    reason = "ModelNotFound"
+
+
+class ModelIncomplete(ModelError):
+    """A folder that lacks a part of a model in Hugging Face format."""
+
+    reason = "ModelIncomplete"
+
+
+class VocabularyMismatch(ModelError):
+    """Roles that read the same token ids understand them differently."""
+
+    reason = "VocabularyMismatch"

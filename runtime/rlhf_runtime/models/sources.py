@@ -1,0 +1,46 @@
+"""From a model source in the manifest to a folder on this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rlhf_api.models import BuiltinModel, ModelSource
+from rlhf_runtime.models import folder
+from rlhf_runtime.models.errors import ModelNotFound
+from rlhf_runtime.models.tiny_llama import tiny_llama_folder
+
+
+def resolve_model(source: ModelSource, seed: int, workdir: Path) -> Path:
+    """The folder with a source's config, weights and tokenizer, in Hugging Face format.
+
+    seed: schedule.seed; only builtin models depend on it.
+    workdir: where builtin models are written.
+
+    Raises:
+        ModelNotFound: no such folder, Hugging Face id or revision, or no access to it.
+        ModelIncomplete: a folder that lacks a part of a model.
+        ValueError: a source with sameAs; ask for the source of the role that it names.
+    """
+    if source.path is not None:
+        return _local(source.path)
+    if source.hugging_face is not None:
+        from rlhf_runtime.models import hub_model  # imports huggingface_hub, which takes a while
+
+        return hub_model.fetch_model(source.hugging_face, source.revision)
+    if source.builtin is not None:
+        assert source.builtin is BuiltinModel.TINY_LLAMA
+        return tiny_llama_folder(seed, workdir)
+    raise ValueError(f"sameAs has no folder of its own: ask for the source of {source.same_as}")
+
+
+def _local(path: str) -> Path:
+    place = Path(path).expanduser()
+    if not place.is_dir():
+        kind = "a file" if place.is_file() else "nothing there"
+        raise ModelNotFound(
+            f"the model's path is not a folder: got {path} ({kind}), allowed a folder in Hugging "
+            "Face format that the workers can read; correct the path, mount the volume that holds "
+            "it, or use huggingFace for an id on the hub"
+        )
+    folder.require_complete(place, f"the model at {path}")
+    return place.resolve()

@@ -1,0 +1,105 @@
+"""Do all roles mean the same by a token id?
+
+Responses travel between roles as token ids. A role with another vocabulary would read other words,
+or ids that it has no embedding for, and nothing would say so.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlhf_runtime.models.errors import ModelIncomplete, VocabularyMismatch
+from rlhf_runtime.models.folder import CONFIG_FILE, read_object
+
+TOKENIZER_FILE = "tokenizer.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """What a model folder says about its tokens.
+
+    size: rows of the embedding, from config.json.
+    num_tokens: one more than the highest token id of the tokenizer; None without tokenizer.json.
+    digest: SHA-256 over all tokens and their ids; None without tokenizer.json.
+    """
+
+    size: int
+    num_tokens: int | None
+    digest: str | None
+
+
+def read_vocabulary(folder: Path) -> Vocabulary:
+    """Read config.json and, if it is there, tokenizer.json.
+
+    Raises:
+        ModelIncomplete: no config.json, or one without vocab_size.
+    """
+    config = read_object(folder / CONFIG_FILE)
+    text_config = config.get("text_config") or config  # models that also see images nest it
+    size = text_config.get("vocab_size")
+    if not isinstance(size, int):
+        raise ModelIncomplete(f"{CONFIG_FILE} has no vocab_size: got {folder}; copy it again")
+    tokens = _tokens(folder)
+    if tokens is None:
+        return Vocabulary(size, None, None)
+    text = "\n".join(f"{index} {token!r}" for token, index in sorted(tokens.items()))
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    return Vocabulary(size, max(tokens.values(), default=-1) + 1, digest)
+
+
+def check_vocabularies(folders: Mapping[str, Path]) -> None:
+    """Check that roles which read the same token ids agree on them.
+
+    folders: each role's model folder. A folder without tokenizer.json is compared by size only.
+
+    Raises:
+        VocabularyMismatch: names two roles that differ, with both sizes, or a role whose tokenizer
+            has ids that its model has no embedding for.
+        ModelIncomplete: a folder without usable config.json.
+    """
+    read = {place: read_vocabulary(place) for place in set(folders.values())}
+    roles = {role: read[place] for role, place in folders.items()}
+    for role, vocabulary in roles.items():
+        if vocabulary.num_tokens is not None and vocabulary.num_tokens > vocabulary.size:
+            raise VocabularyMismatch(
+                f"the tokenizer of {role} has more tokens than its model: got "
+                f"{vocabulary.num_tokens} tokens for vocab_size {vocabulary.size} in "
+                f"{folders[role]}; use the tokenizer that belongs to the model"
+            )
+    first, *others = roles
+    for other in others:
+        _require_same(first, roles[first], other, roles[other])
+
+
+def _require_same(first: str, left: Vocabulary, other: str, right: Vocabulary) -> None:
+    if left.size != right.size:
+        raise VocabularyMismatch(
+            f"{first} and {other} read the same token ids but have vocabularies of different size: "
+            f"got vocab_size {left.size} for {first} and {right.size} for {other}, allowed equal "
+            "sizes; choose models of one family"
+        )
+    if None not in (left.digest, right.digest) and left.digest != right.digest:
+        raise VocabularyMismatch(
+            f"{first} and {other} read the same token ids but mean different words by them: got "
+            f"{left.num_tokens} and {right.num_tokens} tokens (vocab_size {left.size} and "
+            f"{right.size}) that are not the same, allowed equal tokenizers; choose models of one "
+            "family"
+        )
+
+
+def _tokens(folder: Path) -> dict[str, int] | None:
+    """Every token and its id, added ones included; None without tokenizer.json."""
+    file = folder / TOKENIZER_FILE
+    if not file.is_file():
+        return None
+    content = read_object(file)
+    listed = content["model"]["vocab"]
+    if isinstance(listed, dict):
+        tokens = dict(listed)
+    else:  # Unigram models list tokens with their log-probabilities, in the order of their ids
+        tokens = {token: index for index, (token, _) in enumerate(listed)}
+    tokens.update({added["content"]: added["id"] for added in content.get("added_tokens") or ()})
+    return tokens

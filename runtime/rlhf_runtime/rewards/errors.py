@@ -1,0 +1,26 @@
+"""Errors of rewards.
+
+RlhfError
+└── RewardError            a verifier failed and onError is fail (exit code 3)
+    └── InvalidReward      a verifier cannot be used at all: it does not import, is no function,
+                           or does not take its parameters
+"""
+
+from __future__ import annotations
+
+from rlhf_api.errors import RlhfError
+from rlhf_api.exits import ExitCode
+
+
+class RewardError(RlhfError):
+    """A verifier failed while onError is fail; the text holds its traceback."""
+
+    reason = "RewardFailed"
+    exit_code = ExitCode.USER
+
+
+class InvalidReward(RewardError):
+    """A verifier that cannot be used at all."""
+
+    reason = "InvalidReward"
+    exit_code = ExitCode.USER

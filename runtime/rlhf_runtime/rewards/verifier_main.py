@@ -1,0 +1,178 @@
+"""The main program of a verifier's process: load a function, score batches until its owner leaves.
+
+Standard library only, so that the process starts fast; what the user's module imports comes on top.
+What the function prints goes to the owner's log, not into the conversation with it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import inspect
+import math
+import os
+import signal
+import sys
+import traceback
+from array import array
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from multiprocessing.connection import Connection
+from types import ModuleType
+from typing import Any
+
+from rlhf_runtime.rewards.messages import BatchScores, Fault, Load, Ready, Unusable
+from rlhf_runtime.rewards.sample import Sample
+
+Verifier = Callable[..., Iterable[Any]]
+
+FLOAT32_MAX = 3.4028234663852886e38
+LONGEST_TRACEBACK = 6000
+"""Characters kept, from the end."""
+_PR_SET_PDEATHSIG = 1
+
+
+class CannotLoad(Exception):
+    """Why a function cannot be served."""
+
+
+def main(descriptor: int, owner_pid: int) -> None:
+    """Serve the connection behind a file descriptor until it closes.
+
+    owner_pid: the process that started this one; this one does not outlive it.
+    """
+    _die_with(owner_pid)
+    os.set_inheritable(descriptor, False)
+    with Connection(descriptor) as connection:
+        try:
+            _serve(connection)
+        except (EOFError, BrokenPipeError, ConnectionResetError):
+            return  # the owner is gone
+
+
+def _serve(connection: Connection) -> None:
+    load: Load = connection.recv()
+    try:
+        verifier = load_verifier(load.entrypoint, load.parameters)
+    except CannotLoad as error:
+        connection.send(Unusable(str(error)))
+        return
+    connection.send(Ready())
+    while True:
+        connection.send(score_batch(verifier, connection.recv(), load.parameters))
+
+
+def load_verifier(entrypoint: str, parameters: Mapping[str, Any]) -> Verifier:
+    """Import the function that `package.module:name` names.
+
+    Raises:
+        CannotLoad: no such module or function, an exception while importing, something that cannot
+            be called, or a function that does not take these parameters.
+    """
+    module_name, _, name = entrypoint.partition(":")
+    verifier = getattr(_import(module_name), name, None)
+    if verifier is None:
+        functions = [
+            key for key, value in vars(sys.modules[module_name]).items() if callable(value)
+        ]
+        known = ", ".join(sorted(key for key in functions if not key.startswith("_"))) or "none"
+        raise CannotLoad(
+            f"no function of this name in the module: got {name}, allowed {known}; correct the name"
+        )
+    if not callable(verifier):
+        raise CannotLoad(
+            f"not a function: got {name} of type {type(verifier).__name__}; name a function that "
+            "takes a list of samples"
+        )
+    try:
+        inspect.signature(verifier).bind([], **parameters)
+    except TypeError as error:
+        raise CannotLoad(
+            f"the function does not take its parameters: {error}; got {name}"
+            f"{inspect.signature(verifier)} and parameters {dict(parameters)}; correct one of them"
+        ) from error
+    except ValueError:
+        pass  # a builtin without a readable signature
+    loaded: Verifier = verifier
+    return loaded
+
+
+def score_batch(
+    verifier: Verifier, samples: Sequence[Sample], parameters: Mapping[str, Any]
+) -> BatchScores:
+    """Call the function and check what it returns; whatever it raises becomes a fault."""
+    try:
+        result = verifier(samples, **parameters)
+        values = None if isinstance(result, str | Mapping) else list(result)
+    except BaseException as error:  # this is the top loop; SystemExit must not end it either
+        return BatchScores(batch_fault=Fault.RAISED, detail=_user_traceback(error))
+    if values is None or len(values) != len(samples):
+        got = type(result).__name__ if values is None else f"{len(values)} values"
+        return BatchScores(
+            batch_fault=Fault.WRONG_COUNT,
+            detail=f"got {got} for {len(samples)} samples, allowed one number for each sample",
+        )
+    return _checked(values)
+
+
+def _checked(values: list[Any]) -> BatchScores:
+    scores = array("f", bytes(4 * len(values)))
+    faults: dict[int, Fault] = {}
+    detail = None
+    for index, value in enumerate(values):
+        try:
+            number = _as_number(value)
+        except (TypeError, ValueError):
+            faults[index] = Fault.NOT_A_NUMBER
+        else:
+            if math.isfinite(number) and abs(number) <= FLOAT32_MAX:
+                scores[index] = number
+                continue
+            faults[index] = Fault.NON_FINITE
+        detail = detail or f"got {value!r:.200} for sample {index}, allowed a finite number"
+    return BatchScores(scores, faults, None, detail)
+
+
+def _as_number(value: Any) -> float:
+    if isinstance(value, str | bytes):
+        raise TypeError("a text")
+    return float(value)
+
+
+def _import(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except BaseException as error:
+        if isinstance(error, ModuleNotFoundError) and _is_or_holds(error.name, name):
+            raise CannotLoad(
+                f"no such module: got {name}, which is not on the Python path; correct the name or "
+                "bring the code with spec.code"
+            ) from error
+        raise CannotLoad(
+            f"the module cannot be imported: got {name}, which raised\n{_user_traceback(error)}"
+        ) from error
+
+
+def _is_or_holds(missing: str | None, name: str) -> bool:
+    """Whether the missing module is the wanted one or a package around it."""
+    return missing is not None and (name == missing or name.startswith(f"{missing}."))
+
+
+def _user_traceback(error: BaseException) -> str:
+    """The traceback without the frames of this file and of the import system."""
+    frames = error.__traceback__
+    while frames is not None and _is_own(frames.tb_frame.f_code.co_filename):
+        frames = frames.tb_next
+    lines = traceback.format_exception(type(error), error, frames)
+    return "".join(lines).rstrip()[-LONGEST_TRACEBACK:]
+
+
+def _is_own(filename: str) -> bool:
+    return filename == __file__ or filename == importlib.__file__ or "importlib._" in filename
+
+
+def _die_with(owner_pid: int) -> None:
+    """Have the kernel end this process when the thread that started it ends, even by SIGKILL."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != owner_pid:
+        sys.exit(0)
