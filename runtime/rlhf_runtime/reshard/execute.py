@@ -70,15 +70,15 @@ class PreparedTransfer:
         Raises:
             TransferError: the views do not fit the plan, or the ranks do not agree.
         """
+        exchanges = []
+        if plan.world_size > 1:
+            dtypes = agree(plan, rank, target_views, group, bucket_elements)
+            exchanges = exchanges_of(buckets(plan, bucket_elements), dtypes)
         check_views(source_views, rank)
         check_views(target_views, rank)
         self._group = group
         self._devices = _cuda_devices(source_views, target_views)
         self._bind_copies(plan, rank, source_views, target_views)
-        exchanges = []
-        if plan.world_size > 1:
-            dtypes = agree(plan, rank, target_views, group, bucket_elements)
-            exchanges = exchanges_of(buckets(plan, bucket_elements), dtypes)
         device = _staging_device(group) if exchanges else torch.device("cpu")
         self._outgoing = Direction(exchanges, source_views, rank, plan.world_size, device, True)
         self._incoming = Direction(exchanges, target_views, rank, plan.world_size, device, False)

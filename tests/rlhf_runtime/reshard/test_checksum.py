@@ -104,3 +104,12 @@ def test_ten_megabytes_take_milliseconds() -> None:
         piece_checksum(tensor, box)
         times.append(perf_counter() - start)
     assert min(times) < 0.05, "about 2 ms on an idle core"
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_gpu_computes_the_same_checksum(dtype: torch.dtype) -> None:
+    tensor = torch.randn(300, 200, generator=torch.manual_seed(0)).to(dtype)
+    box = Box((5, 7), (300, 200))
+    assert torch.equal(piece_checksum(tensor.cuda(), box).cpu(), piece_checksum(tensor, box))

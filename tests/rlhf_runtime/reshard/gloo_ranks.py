@@ -1,0 +1,317 @@
+"""One rank of a real gloo world: runs every scenario and writes what failed, for test_execute.
+
+Run as `python -m tests.rlhf_runtime.reshard.gloo_ranks RANK WORLD_SIZE FOLDER`. The oracle of every
+scenario is the full tensor, which every rank can make for itself.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from functools import partial
+from math import prod
+from pathlib import Path
+from statistics import median
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from rlhf_runtime.reshard.boxes import Box
+from rlhf_runtime.reshard.checksum import piece_checksum
+from rlhf_runtime.reshard.errors import TransferError
+from rlhf_runtime.reshard.execute import PreparedTransfer, execute
+from rlhf_runtime.reshard.layout import Layout, Piece
+from rlhf_runtime.reshard.plan import plan_reshard
+from rlhf_runtime.reshard.views import View, Views
+
+from . import model_layouts as ml
+
+HIDDEN = 64
+
+
+def shapes_of(vocabulary: int = 300) -> ml.Shapes:
+    return ml.with_norms_and_vocabulary(ml.matrices(2, HIDDEN), HIDDEN, vocabulary)
+
+
+def full_weights(shapes: ml.Shapes, seed: int = 0) -> dict[str, Tensor]:
+    draw = torch.Generator().manual_seed(seed)
+    return {name: torch.randn(shape, generator=draw) for name, shape in shapes.items()}
+
+
+def part(full: Tensor, box: Box) -> Tensor:
+    return full[box.slices_in(Box.whole(full.shape))]
+
+
+def filled(layout: Layout, rank: int, full: Mapping[str, Tensor]) -> Views:
+    views: dict[str, list[View]] = {}
+    for name, box in layout.pieces[rank]:
+        views.setdefault(name, []).append(View(part(full[name], box).clone(), box))
+    return views
+
+
+def empty(layout: Layout, rank: int, dtype: Callable[[str], torch.dtype]) -> Views:
+    views: dict[str, list[View]] = {}
+    for name, box in layout.pieces[rank]:
+        tensor = torch.full(box.shape, torch.nan, dtype=dtype(name))
+        views.setdefault(name, []).append(View(tensor, box))
+    return views
+
+
+def assert_equal(views: Views, full: Mapping[str, Tensor]) -> None:
+    for name, parts in views.items():
+        for tensor, box in parts:
+            assert torch.equal(tensor, part(full[name], box).to(tensor.dtype)), (name, box)
+
+
+def float32(name: str) -> torch.dtype:
+    return torch.float32
+
+
+def bfloat16(name: str) -> torch.dtype:
+    return torch.bfloat16
+
+
+def mixed(name: str) -> torch.dtype:
+    return torch.float32 if "norm" in name else torch.bfloat16
+
+
+def tensor_parallel(shapes: ml.Shapes, world_size: int, size: int = 2) -> Layout:
+    return ml.model_parallel(shapes, [(0, r % size) for r in range(world_size)], size, 1, 2)
+
+
+def fused_engine(rank: int) -> tuple[Views, dict[str, Tensor]]:
+    """vLLM's storage under tensor parallelism of 2: fused projections, vocabulary padded to 320."""
+    index, half = rank % 2, HIDDEN // 2
+    views: dict[str, list[View]] = {}
+    storage: dict[str, Tensor] = {}
+
+    def place(name: str, tensor: Tensor) -> None:
+        box = ml.tensor_parallel_box(name, shapes_of()[name], index, 2)
+        views.setdefault(name, []).append(View(tensor, box))
+
+    for layer in range(2):
+        prefix = f"model.layers.{layer}."
+        qkv = storage[prefix + "qkv"] = torch.zeros(3 * half, HIDDEN)
+        for letter, rows in zip("qkv", qkv.split(half), strict=True):
+            place(f"{prefix}self_attn.{letter}_proj.weight", rows)
+        gate_up = storage[prefix + "gate_up"] = torch.zeros(128, HIDDEN)
+        for letter, rows in zip(("gate", "up"), gate_up.chunk(2), strict=True):
+            place(f"{prefix}mlp.{letter}_proj.weight", rows)
+        turned = storage[prefix + "o_down"] = torch.zeros(half + 64, HIDDEN).T
+        place(f"{prefix}self_attn.o_proj.weight", turned[:, :half])
+        place(f"{prefix}mlp.down_proj.weight", turned[:, half:])
+        place(f"{prefix}input_layernorm.weight", torch.zeros(HIDDEN))
+    place("model.norm.weight", torch.zeros(HIDDEN))
+    for name in ("model.embed_tokens.weight", "lm_head.weight"):
+        padded = storage[name] = torch.zeros(160, HIDDEN)
+        place(name, padded[: 160 - 20 * index])
+    return views, storage
+
+
+def sharded_rows_fill_a_fused_engine(rank: int, world_size: int) -> None:
+    shapes = shapes_of()
+    full = full_weights(shapes)
+    source, target = ml.fully_sharded(shapes, world_size), tensor_parallel(shapes, world_size)
+    plan = plan_reshard(source, target)
+    views, storage = fused_engine(rank)
+    stats = execute(plan, rank, filled(source, rank, full), views)
+    assert_equal(views, full)
+    assert stats.bytes_sent == 4 * plan.sent[rank]
+    assert stats.bytes_received == 4 * plan.received[rank]
+    assert stats.bytes_local == 4 * plan.kept[rank]
+    if rank % 2:
+        assert (storage["lm_head.weight"][140:] == 0).all(), "padding rows stay as they were"
+
+
+def values_are_cast_to_the_targets_dtype(
+    rank: int, world_size: int, dtype: Callable[[str], torch.dtype]
+) -> None:
+    shapes = shapes_of()
+    full = full_weights(shapes)
+    source, target = ml.fully_sharded(shapes, world_size), tensor_parallel(shapes, world_size)
+    plan = plan_reshard(source, target)
+    views = empty(target, rank, dtype)
+    stats = execute(plan, rank, filled(source, rank, full), views)
+    assert_equal(views, full)
+    expected = sum(
+        m.box.volume * dtype(m.name).itemsize for m in plan.moves if m.target_rank == rank
+    )
+    assert stats.bytes_received == expected
+
+
+def small_buckets_bound_the_staging_memory(rank: int, world_size: int) -> None:
+    shapes = shapes_of()
+    source, target = ml.fully_sharded(shapes, world_size), tensor_parallel(shapes, world_size)
+    plan = plan_reshard(source, target)
+    full = full_weights(shapes)
+    views = empty(target, rank, mixed)
+    stats = execute(plan, rank, filled(source, rank, full), views, bucket_elements=1000)
+    assert_equal(views, full)
+    assert 0 < stats.peak_staging_bytes <= 2 * 1000 * 4
+
+
+def a_prepared_transfer_runs_again_with_new_values(rank: int, world_size: int) -> None:
+    shapes = shapes_of()
+    source, target = ml.fully_sharded(shapes, world_size), tensor_parallel(shapes, world_size)
+    sources, targets = filled(source, rank, full_weights(shapes)), empty(target, rank, float32)
+    for view in (view for views in sources.values() for view in views):
+        view.tensor.requires_grad_()
+    transfer = PreparedTransfer(plan_reshard(source, target), rank, sources, targets)
+    storages = [view.tensor.untyped_storage() for views in targets.values() for view in views]
+    sizes = [storage.nbytes() for storage in storages]
+    for seed in range(3):
+        full = full_weights(shapes, seed)
+        for name, views in sources.items():
+            for tensor, box in views:
+                tensor.data.copy_(part(full[name], box))
+        transfer.run()
+        assert_equal(targets, full)
+        transfer.release()
+        for storage, size in zip(storages, sizes, strict=True):  # the target sleeps and wakes
+            storage.resize_(0)
+            storage.resize_(size)
+
+
+def ranks_without_rows_take_part(rank: int, world_size: int) -> None:
+    shapes: ml.Shapes = {"w": (5, 3), "b": (1,)}
+    full = full_weights(shapes)
+    source = ml.fully_sharded(shapes, world_size)
+    everything = tuple(Piece(name, Box.whole(shape)) for name, shape in shapes.items())
+    for target in (
+        Layout(shapes, (everything,) * world_size),
+        Layout(shapes, (*[()] * (world_size - 1), everything)),  # offload to the last rank
+    ):
+        views = empty(target, rank, bfloat16)
+        execute(plan_reshard(source, target), rank, filled(source, rank, full), views)
+        assert_equal(views, full)
+
+
+def nested_shards_stay_in_place(rank: int, world_size: int) -> None:
+    shapes = ml.matrices(2, HIDDEN)
+    size = sum(prod(shape) for shape in shapes.values())
+    t, t_g = world_size, world_size // 2
+    source = ml.model_parallel(shapes, ml.training_places(1, t, 1), t, 1, 2)
+    target = ml.model_parallel(shapes, ml.strided_places(1, t, 1, 1, t_g), t_g, 1, 2)
+    plan = plan_reshard(source, target)
+    full = full_weights(shapes)
+    targets = empty(target, rank, float32)
+    sources: dict[str, list[View]] = {}
+    for name, box in source.pieces[rank]:
+        ((tensor, outer),) = targets[name]
+        sources[name] = [View(tensor[box.slices_in(outer)], box)]
+        sources[name][0].tensor.copy_(part(full[name], box))
+    stats = execute(plan, rank, sources, targets)
+    assert_equal(targets, full)
+    assert stats.bytes_local == 0
+    assert stats.bytes_in_place == 4 * size // t
+    assert stats.bytes_received * t * t_g == 4 * (t - t_g) * size
+
+
+def pairs_of_ranks_reshard_by_themselves(rank: int, world_size: int) -> None:
+    pairs = [dist.new_group([first, first + 1]) for first in range(0, world_size, 2)]
+    shapes = shapes_of()
+    full = full_weights(shapes, seed=rank // 2)
+    source, target = ml.fully_sharded(shapes, 2), tensor_parallel(shapes, 2)
+    views = empty(target, rank % 2, float32)
+    sources = filled(source, rank % 2, full)
+    execute(plan_reshard(source, target), rank % 2, sources, views, pairs[rank // 2])
+    assert_equal(views, full)
+
+
+def checksums_of_source_and_target_agree(rank: int, world_size: int) -> None:
+    shapes = shapes_of()
+    source, target = ml.fully_sharded(shapes, world_size), tensor_parallel(shapes, world_size)
+    sources = filled(source, rank, full_weights(shapes))
+    targets = empty(target, rank, mixed)
+    execute(plan_reshard(source, target), rank, sources, targets)
+    names = [name for name in shapes if "norm" not in name]
+    held = torch.stack(
+        [sum_of(piece_checksum(t, b, mixed(name)) for t, b in sources[name]) for name in names]
+    )
+    got = torch.stack([sum_of(piece_checksum(t, b) for t, b in targets[name]) for name in names])
+    dist.all_reduce(held)
+    pair = [dist.new_group([first, first + 1]) for first in range(0, world_size, 2)][rank // 2]
+    dist.all_reduce(got, group=pair)
+    assert torch.equal(held, got)
+
+
+def sum_of(checksums: object) -> Tensor:
+    return sum(checksums, torch.zeros((), dtype=torch.int64))  # type: ignore[call-overload,no-any-return]
+
+
+def disagreement_is_an_error_on_every_rank(rank: int, world_size: int) -> None:
+    shapes: ml.Shapes = {"w": (4, 4)}
+    source = ml.fully_sharded(shapes, world_size)
+    target = Layout(shapes, ((Piece("w", Box.whole((4, 4))),),) * world_size)
+    plan = plan_reshard(source, target)
+    full = full_weights(shapes)
+    sources, views = filled(source, rank, full), empty(target, rank, float32)
+    other_dtype = empty(target, rank, bfloat16 if rank == 1 else float32)
+    attempts = {
+        "different transfers": partial(
+            execute, plan, rank, sources, views, bucket_elements=4 + rank
+        ),
+        "dtypes of 'w' differ": partial(execute, plan, rank, sources, other_dtype),
+        "not the plan's world": partial(execute, plan, rank + 1, sources, views),
+    }
+    for text, attempt in attempts.items():
+        try:
+            attempt()
+        except TransferError as error:
+            assert text in str(error), error
+        else:
+            raise AssertionError(f"no error: {text}")
+
+
+def repeated_runs_of_a_tiny_model_take_milliseconds(rank: int, world_size: int) -> None:
+    shapes = ml.with_norms_and_vocabulary(ml.matrices(2, 128, 512), 128, 64)
+    source, target = ml.fully_sharded(shapes, world_size), tensor_parallel(shapes, world_size)
+    full = full_weights(shapes)
+    views = empty(target, rank, float32)
+    transfer = PreparedTransfer(
+        plan_reshard(source, target), rank, filled(source, rank, full), views
+    )
+    seconds = median(transfer.run().seconds for _ in range(20))
+    assert_equal(views, full)
+    assert seconds < 0.25, f"{seconds:.4f} s, about 2 ms on idle cores"
+    print(f"rank {rank} of {world_size}: {1e3 * seconds:.2f} ms")
+
+
+SCENARIOS: dict[str, Callable[[int, int], None]] = {
+    "sharded rows fill a fused engine": sharded_rows_fill_a_fused_engine,
+    "values are cast to bfloat16": partial(values_are_cast_to_the_targets_dtype, dtype=bfloat16),
+    "each tensor has its own dtype": partial(values_are_cast_to_the_targets_dtype, dtype=mixed),
+    "small buckets bound the staging memory": small_buckets_bound_the_staging_memory,
+    "a prepared transfer runs again": a_prepared_transfer_runs_again_with_new_values,
+    "ranks without rows take part": ranks_without_rows_take_part,
+    "nested shards stay in place": nested_shards_stay_in_place,
+    "pairs of ranks reshard by themselves": pairs_of_ranks_reshard_by_themselves,
+    "checksums of source and target agree": checksums_of_source_and_target_agree,
+    "disagreement is an error on every rank": disagreement_is_an_error_on_every_rank,
+    "a tiny model takes milliseconds": repeated_runs_of_a_tiny_model_take_milliseconds,
+}
+
+
+def main(rank: int, world_size: int, folder: Path) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world_size
+    )
+    failures: dict[str, str | None] = {}
+    for name, scenario in SCENARIOS.items():
+        try:
+            scenario(rank, world_size)
+        except Exception:  # reported to the test, which fails with it
+            failures[name] = traceback.format_exc()
+        else:
+            failures[name] = None
+        dist.barrier()
+    (folder / f"rank{rank}.json").write_text(json.dumps(failures))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))
