@@ -4,22 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rlhf_api.plan import MemoryItem, MemoryWhat, sum_by_phase
+from rlhf_api.plan import CallKind, MemoryItem, MemoryWhat, sum_by_phase
 from rlhf_flow.planning.memory import GIB, MIB
 
 _ADVICE: Mapping[MemoryWhat, str] = {
     MemoryWhat.MASTER_WEIGHTS: "take more devices, which share the training state",
     MemoryWhat.OPTIMIZER: "take more devices, which share the training state",
-    MemoryWhat.GRADIENTS: "take more devices, which share the training state",
+    MemoryWhat.GRADIENTS: "take more devices or a smaller model",
     MemoryWhat.WEIGHTS: "take more devices or a smaller model",
-    MemoryWhat.ACTIVATIONS: "lower training.microBatchTokens or set training.activationRecompute",
-    MemoryWhat.LOGITS: "lower training.microBatchTokens (rollout.maxConcurrentSequences during "
-    "generation)",
+    MemoryWhat.ACTIVATIONS: "lower training.microBatchTokens",
+    MemoryWhat.LOGITS: "lower training.microBatchTokens",
     MemoryWhat.GENERATION_WEIGHTS: "raise rollout.parallelism.tensor",
     MemoryWhat.KV_CACHE: "lower rollout.maxPromptTokens, rollout.maxResponseTokens or "
     "rollout.kvCacheGibibytes, or raise rollout.parallelism.tensor",
     MemoryWhat.OVERHEAD: "take devices with more memory, or fewer processes on a machine",
 }
+
+_ADVICE_IN_PHASE: Mapping[tuple[MemoryWhat, CallKind], str] = {
+    (MemoryWhat.ACTIVATIONS, CallKind.TRAIN): "lower training.microBatchTokens or set "
+    "training.activationRecompute",
+    (MemoryWhat.ACTIVATIONS, CallKind.GENERATE): "raise rollout.parallelism.tensor",
+    (MemoryWhat.LOGITS, CallKind.GENERATE): "lower rollout.maxConcurrentSequences",
+}
+
+
+def advice(item: MemoryItem, phase: str) -> str:
+    """What to change about an item that takes much in a phase."""
+    for (what, kind), text in _ADVICE_IN_PHASE.items():
+        if item.what is what and phase.endswith(f".{kind.value}"):
+            return text
+    return _ADVICE[item.what]
 
 
 def format_bytes(size: int) -> str:
@@ -49,13 +63,13 @@ def overflow_message(items: tuple[MemoryItem, ...], capacity: int, setting: str)
         f"  {'sum'.ljust(width)}  {format_bytes(sums[phase]):>14}",
         f"  {'device'.ljust(width)}  {format_bytes(capacity):>14}",
     ]
-    advice = list(dict.fromkeys(_ADVICE[item.what] for item in there[:3]))
+    changes = dict.fromkeys(advice(item, phase) for item in there[:3])
     return "\n".join(
         [
             f"the job does not fit: got {format_bytes(sums[phase])} on each device during {phase}, "
             f"allowed {format_bytes(capacity)} ({setting})",
             *table,
             *total,
-            f"{'; or '.join(advice)}",
+            "; or ".join(changes),
         ]
     )

@@ -1,0 +1,155 @@
+"""`rlhf plan`: what a job would run where, its memory, and why; or its graphs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from rlhf_api import RLHFJob
+    from rlhf_api.plan import CallPlan, GraphName, MemoryPlan, Plan
+    from rlhf_flow.graph import Graph
+
+PIPE_WIDTH = 140
+"""Columns of a table that goes to a file or a pipe."""
+
+
+def plan_command(file: Path, devices: int | None, output: str) -> None:
+    """Print the plan of every job of a file.
+
+    Args:
+        file: the manifest; `-` is standard input.
+        devices: CPU ranks of this machine, instead of the manifest's node pools.
+        output: table, json, yaml, graph (a text picture) or mermaid.
+
+    Raises:
+        ManifestError: the file has problems.
+        FlowError: a custom algorithm that cannot be traced.
+        PlanError: a job that cannot be planned; the message shows the arithmetic.
+    """
+    from rlhf_cli.validate import jobs_of
+    from rlhf_flow.planning.make_plan import devices_of, make_plan
+
+    for number, job in enumerate(jobs_of(file)):
+        with user_code(job, file.parent):
+            graphs, plan = make_plan(job, devices_of(job, devices))
+        if output == "table":
+            print_tables(plan, _console())
+        else:
+            separator = "---\n" if number and output in ("json", "yaml") else ""
+            sys.stdout.write(separator + render(graphs, plan, output))
+
+
+@contextmanager
+def user_code(job: RLHFJob, folder: Path) -> Iterator[None]:
+    """Put `spec.code.local` on the Python path, so that custom algorithms can be imported."""
+    code = job.spec.code
+    if code is None or code.local is None:
+        yield
+        return
+    entry = str((folder / code.local).resolve())
+    sys.path.insert(0, entry)
+    try:
+        yield
+    finally:
+        sys.path.remove(entry)
+
+
+def render(graphs: Mapping[GraphName, Graph], plan: Plan, output: str) -> str:
+    """A plan, or its graphs, as text that ends with a line break.
+
+    The same plan gives the same bytes.
+    """
+    if output == "json":
+        return plan.model_dump_json(by_alias=True, indent=2) + "\n"
+    if output == "yaml":
+        import yaml
+
+        return yaml.safe_dump(plan.model_dump(mode="json", by_alias=True), sort_keys=False)
+    from rlhf_flow.picture import draw_mermaid, draw_text
+
+    draw = draw_mermaid if output == "mermaid" else draw_text
+    title = "%% " if output == "mermaid" else ""
+    pictures = [f"{title}{plan.job}: {name.value}\n{draw(graph)}" for name, graph in graphs.items()]
+    return "\n\n".join(pictures) + "\n"
+
+
+def print_tables(plan: Plan, console: Console) -> None:
+    """Calls, memory and reasons, for people."""
+    pool = plan.pools[0]
+    console.print(
+        f"[bold]{plan.job}[/bold]: {pool.nodes} x {pool.devices_per_node} {pool.device.value} "
+        f"(pool {pool.name}), {plan.generation.data} generation engines of "
+        f"{plan.generation.tensor}",
+        highlight=False,
+    )
+    console.print(calls_table(plan))
+    console.print(memory_table(plan.memory))
+    console.print(peaks_table(plan.memory))
+    for reason in plan.reasons:
+        console.print(f"- {reason}", highlight=False, markup=False)
+
+
+def calls_table(plan: Plan) -> Table:
+    """One line for each call: what, where, how cut, fields."""
+    table = Table(title="Calls", title_justify="left", expand=False)
+    for name in ("graph", "call", "kind", "devices", "dp", "tp", "pp", "reads -> writes"):
+        right = name in ("devices", "dp", "tp", "pp")
+        table.add_column(name, justify="right" if right else "left", overflow="fold")
+    for call in plan.calls:
+        table.add_row(call.graph.value, call.call, call.kind.value, *_mesh(call), _fields(call))
+    return table
+
+
+def memory_table(memory: MemoryPlan) -> Table:
+    """One line for each use of memory, with the phases in which it is there."""
+    from rlhf_flow.planning.refusal import describe_item, format_bytes
+
+    table = Table(title="Memory of each device", title_justify="left")
+    table.add_column("use")
+    table.add_column("size", justify="right")
+    table.add_column("when", overflow="fold")
+    for item in memory.items:
+        always = set(item.phases) == set(memory.peaks)
+        when = "always" if always else ", ".join(item.phases)
+        table.add_row(describe_item(item), format_bytes(item.bytes), when)
+    return table
+
+
+def peaks_table(memory: MemoryPlan) -> Table:
+    """One line for each phase: the sum of what is there, beside what a device has."""
+    from rlhf_flow.planning.refusal import format_bytes
+
+    table = Table(title="Sum in each phase", title_justify="left")
+    table.add_column("phase")
+    for name in ("sum", "device", "used"):
+        table.add_column(name, justify="right")
+    capacity = memory.capacity_bytes
+    for phase, peak in memory.peaks.items():
+        row = (phase, format_bytes(peak), format_bytes(capacity), f"{peak / capacity:.0%}")
+        table.add_row(*row, style="bold" if phase == memory.peak_phase else None)
+    return table
+
+
+def _mesh(call: CallPlan) -> tuple[str, str, str, str]:
+    if call.mesh is None:
+        return ("host", "", "", "")
+    mesh = call.mesh
+    return (str(mesh.num_devices), str(mesh.data), str(mesh.tensor), str(mesh.pipeline))
+
+
+def _fields(call: CallPlan) -> str:
+    return f"{', '.join(call.reads)} -> {', '.join(call.writes) or 'weights'}"
+
+
+def _console() -> Console:
+    console = Console()
+    if not console.is_terminal:
+        return Console(width=PIPE_WIDTH)
+    return console
