@@ -1,0 +1,95 @@
+"""Where the controller tells what happens: files, terminal and trackers hear it from here."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from rlhf_runtime.telemetry.progress import Progress
+from rlhf_runtime.telemetry.records import (
+    EndRecord,
+    EvaluationRecord,
+    Outcome,
+    RunRecord,
+    StartupRecord,
+    StepRecord,
+    WarmStartRecord,
+)
+from rlhf_runtime.telemetry.report import write_report
+from rlhf_runtime.telemetry.run_folder import RunFolder
+from rlhf_runtime.telemetry.summary import Summary, summarize
+from rlhf_runtime.telemetry.trackers import TrackerGroup
+
+
+class Journal:
+    """The one listener of a run's controller."""
+
+    def __init__(self, folder: RunFolder, progress: Progress, trackers: TrackerGroup) -> None:
+        self.folder = folder
+        self._progress = progress
+        self._trackers = trackers
+        self._startup: dict[str, float] = {}
+        self._first_tokens_from: float | None = None
+
+    def begin(self, run: RunRecord) -> None:
+        """The run starts."""
+        self.folder.append(run)
+        self._progress.begin(run)
+
+    def started(self, phase: str, seconds: float) -> None:
+        """A start-up phase is over."""
+        self._startup[phase] = seconds
+        self._progress.startup(phase, seconds)
+        self.folder.append(StartupRecord(dict(self._startup)))
+
+    def notice_data(self, counts: Mapping[str, int]) -> None:
+        """What became of the data's rows."""
+        skipped = counts["invalid"] + counts["too_long"]
+        if skipped:
+            self._progress.notice(
+                f"data.train: {skipped} rows skipped ({counts['invalid']} invalid, "
+                f"{counts['too_long']} with a prompt over rollout.maxPromptTokens); "
+                f"{counts['train']} are used"
+            )
+
+    def notice(self, text: str) -> None:
+        """Something that a person should read."""
+        self._progress.notice(text)
+
+    def warm_start(self, record: WarmStartRecord) -> None:
+        """A step of the warm start is over."""
+        self.folder.append(record)
+        self._progress.warm_start(record)
+
+    def step(self, record: StepRecord) -> None:
+        """A training step is over."""
+        self.folder.append(record)
+        self._trackers.log(record.step, record.metrics)
+        self._progress.step(record)
+
+    def evaluation(self, record: EvaluationRecord) -> None:
+        """An evaluation is over."""
+        self.folder.append(record)
+        self._trackers.log(record.step, record.metrics)
+        self._progress.evaluation(record)
+
+    def end(self, outcome: Outcome, reason: str = "", message: str = "") -> Summary:
+        """The run is over, one way or another: write summary and report."""
+        self.folder.append(EndRecord(outcome, time.time(), reason, message))
+        self._trackers.close()
+        summary = summarize(self.folder.read())
+        self.folder.write_summary(summary.to_json())
+        write_report(self.folder)
+        self._progress.finish(summary, self._files())
+        return summary
+
+    def close(self) -> None:
+        """Give terminal and files back; safe after `end` and without it."""
+        self._progress.close()
+        self.folder.close()
+
+    def _files(self) -> list[Path]:
+        folder = self.folder
+        written = [folder.report, folder.metrics, folder.model, folder.tensorboard]
+        return [path for path in written if path.exists()]

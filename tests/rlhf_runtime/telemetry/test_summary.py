@@ -1,0 +1,85 @@
+"""A run summed up by hand and by the code."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from rlhf_runtime.telemetry.records import (
+    EndRecord,
+    EvaluationRecord,
+    Outcome,
+    RunRecord,
+    RunRecords,
+    StepRecord,
+)
+from rlhf_runtime.telemetry.summary import summarize
+
+RUN = RunRecord("sort", "ppo", "1 cpu rank", "out", total_steps=4, started=100.0)
+STEPS = tuple(
+    StepRecord(
+        step=number,
+        metrics={"reward/mean": reward},
+        phases={"generate": seconds / 2, "train": seconds / 4},
+        seconds=seconds,
+        tokens=tokens,
+        memory={"rank 0": memory},
+    )
+    for number, reward, seconds, tokens, memory in (
+        (1, math.nan, 4.0, 100, 7),
+        (2, 0.25, 1.0, 200, 9),
+        (3, 0.75, 2.0, 300, 8),
+        (4, 0.5, 1.0, 400, 8),
+    )
+)
+EVALUATIONS = tuple(
+    EvaluationRecord(step, {"evaluation/exact_match": value})
+    for step, value in ((0, 0.1), (2, 0.9), (4, 0.8))
+)
+
+
+def test_a_run_in_numbers() -> None:
+    end = EndRecord(Outcome.SUCCEEDED, finished=150.0)
+    summary = summarize(RunRecords((RUN, RUN), None, (), STEPS, EVALUATIONS, end, steps_repeated=2))
+    assert summary.outcome is Outcome.SUCCEEDED
+    assert (summary.steps, summary.total_steps) == (4, 4)
+    assert summary.reward is not None and summary.exact_match is not None
+    assert (summary.reward.first, summary.reward.last) == (0.25, 0.5)
+    assert (summary.reward.best, summary.reward.best_step) == (0.75, 3)
+    assert (summary.exact_match.first, summary.exact_match.last) == (0.1, 0.8)
+    assert (summary.exact_match.best, summary.exact_match.best_step) == (0.9, 2)
+    assert summary.phase_seconds == {"generate": 4.0, "train": 2.0}
+    assert summary.training_seconds == 8.0
+    assert summary.step_seconds_median == 1.5
+    assert summary.total_seconds == 50.0
+    assert summary.tokens == 1000
+    assert summary.tokens_per_second == 125.0
+    assert summary.peak_memory == {"rank 0": 9}
+    assert (summary.restarts, summary.steps_repeated) == (1, 2)
+    assert summary.not_finite == {"reward/mean": 1}
+    assert summary.held_out_reward is None
+
+
+def test_a_run_without_an_end_is_unfinished() -> None:
+    summary = summarize(RunRecords(runs=(RUN,), steps=STEPS[:2]))
+    assert summary.outcome is Outcome.UNFINISHED
+    assert summary.total_seconds is None
+    assert summary.steps == 2
+
+
+@pytest.mark.parametrize("records", [RunRecords(), RunRecords(runs=(RUN,))])
+def test_a_run_without_steps_sums_up_to_nothing(records: RunRecords) -> None:
+    summary = summarize(records)
+    assert summary.steps == 0
+    assert summary.reward is None
+    assert summary.tokens_per_second is None
+    assert summary.step_seconds_median is None
+
+
+def test_a_summary_is_plain_json() -> None:
+    summary = summarize(RunRecords(runs=(RUN,), steps=STEPS, evaluations=EVALUATIONS))
+    again = json.loads(json.dumps(summary.to_json(), allow_nan=False))
+    assert again["outcome"] == "unfinished"
+    assert again["exact_match"]["best"] == 0.9

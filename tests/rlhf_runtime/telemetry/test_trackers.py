@@ -1,0 +1,183 @@
+"""Trackers take what they are given; none can stop a run."""
+
+from __future__ import annotations
+
+import logging
+import math
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from rlhf_api.telemetry import MlflowSpec, TelemetrySpec, WandbSpec
+from rlhf_runtime.telemetry.errors import TrackerMissing, TrackerUnavailable
+from rlhf_runtime.telemetry.trackers import TrackerGroup, make_trackers
+
+
+def test_tensorboard_files_are_read_back(tmp_path: Path) -> None:
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    trackers = make_trackers(TelemetrySpec(), "job", tmp_path)
+    trackers.log(1, {"reward/mean": 0.25, "policy/kl": 0.5})
+    trackers.log(2, {"reward/mean": math.nan})
+    trackers.close()
+    events = accumulator.EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert events.Tags()["scalars"] == ["reward/mean", "policy/kl"]
+    first, second = events.Scalars("reward/mean")
+    assert (first.step, first.value) == (1, 0.25)
+    assert second.step == 2 and math.isnan(second.value)
+    assert trackers.failures == {"tensorboard": 0}
+
+
+def test_nothing_heavy_is_imported(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    program = (
+        "import sys, pathlib\n"
+        "from rlhf_api.telemetry import TelemetrySpec\n"
+        "from rlhf_runtime.telemetry import progress, report, trackers\n"
+        "group = trackers.make_trackers(TelemetrySpec(), 'job', pathlib.Path(sys.argv[1]))\n"
+        "group.log(1, {'a': 1.0}); group.close()\n"
+        "print(sorted({'torch', 'tensorflow', 'ray', 'vllm'} & set(sys.modules)))\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    assert result.stdout.strip() == "[]"
+
+
+def test_no_tracker_is_made_unasked(tmp_path: Path) -> None:
+    group = make_trackers(TelemetrySpec(tensorboard=False), "job", tmp_path)
+    assert group.failures == {}
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("library", "spec"),
+    [
+        ("wandb", TelemetrySpec(tensorboard=False, wandb=WandbSpec(project="p"))),
+        (
+            "mlflow",
+            TelemetrySpec(
+                tensorboard=False, mlflow=MlflowSpec(tracking_uri="somewhere", experiment="e")
+            ),
+        ),
+    ],
+)
+def test_a_missing_library_names_the_extra(
+    library: str, spec: TelemetrySpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == library]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "meta_path", [Hidden(library), *sys.meta_path])
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    with pytest.raises(TrackerMissing, match=rf"rlhf-operator\[{library}\].*telemetry\.{library}"):
+        make_trackers(spec, "job", tmp_path)
+
+
+class Hidden:
+    """An import hook that makes one library look as if it were not installed."""
+
+    def __init__(self, library: str) -> None:
+        self.library = library
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        if name.partition(".")[0] == self.library:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+class Broken:
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        raise OSError("no network")
+
+    def close(self) -> None:
+        raise RuntimeError("still no network")
+
+
+class Good:
+    def __init__(self) -> None:
+        self.steps: list[int] = []
+        self.closed = 0
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        self.steps.append(step)
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def test_a_failing_tracker_is_counted_warned_about_once_and_stops_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    good = Good()
+    group = TrackerGroup({"broken": Broken(), "good": good})
+    with caplog.at_level(logging.WARNING):
+        for step in (1, 2, 3):
+            group.log(step, {"a": 1.0})
+        group.close()
+        group.close()
+    assert good.steps == [1, 2, 3]
+    assert good.closed == 1
+    assert group.failures == {"broken": 4, "good": 0}
+    assert len(caplog.records) == 1
+    assert "no network" in caplog.text
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_wandb_keeps_an_offline_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
+    spec = TelemetrySpec(tensorboard=False, wandb=WandbSpec(project="p"))
+    group = make_trackers(spec, "job", tmp_path)
+    group.log(1, {"reward/mean": 0.123456})
+    group.log(2, {"reward/mean": math.nan})
+    group.close()
+    assert group.failures == {"wandb": 0}
+    (written,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
+    assert b"reward/mean" in written.read_bytes()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_wandb_without_a_key_does_not_ask_for_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("wandb")
+    for name in ("WANDB_API_KEY", "WANDB_MODE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("NETRC", str(tmp_path / "none"))
+    spec = TelemetrySpec(tensorboard=False, wandb=WandbSpec(project="p"))
+    with pytest.raises(TrackerUnavailable, match="WANDB_API_KEY"):
+        make_trackers(spec, "job", tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_mlflow_keeps_a_run_in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("mlflow")
+    from mlflow.tracking import MlflowClient
+
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+    address = str(tmp_path / "mlruns")
+    spec = TelemetrySpec(
+        tensorboard=False, mlflow=MlflowSpec(tracking_uri=address, experiment="tiny")
+    )
+    for _ in range(2):
+        group = make_trackers(spec, "job", tmp_path)
+        group.log(1, {"reward/mean": 0.25, "memory/rank 0": 5.0, "policy/kl": math.nan})
+        group.log(2, {"reward/mean": 0.5})
+        group.close()
+        assert group.failures == {"mlflow": 0}
+    client = MlflowClient(tracking_uri=address)
+    experiment = client.get_experiment_by_name("tiny")
+    runs = client.search_runs([experiment.experiment_id])
+    assert len(runs) == 2
+    history = client.get_metric_history(runs[0].info.run_id, "reward/mean")
+    assert [(metric.step, metric.value) for metric in history] == [(1, 0.25), (2, 0.5)]
+    assert runs[0].info.status == "FINISHED"
