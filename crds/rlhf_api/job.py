@@ -116,9 +116,9 @@ class RLHFJob(Contract):
     """One RLHF post-training job."""
 
     api_version: Literal["rlhf-operator.dev/v1alpha1"]
-    """rlhf-operator.dev/v1alpha1"""
+    """The contract's version: rlhf-operator.dev/v1alpha1."""
     kind: Literal["RLHFJob"]
-    """RLHFJob"""
+    """The object's kind: RLHFJob."""
     metadata: Metadata
     """Name, labels, annotations."""
     spec: RLHFJobSpec

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import BinaryIO
 
 from rlhf_api.errors import ManifestError
 from rlhf_api.job import KIND, RLHFJob
@@ -20,14 +21,14 @@ from rlhf_api.yaml_documents import MAX_CHARACTERS, Document, read_documents
 _MAX_BYTES = 4 * MAX_CHARACTERS
 
 
-def load_file(path: Path, overrides: Sequence[str] = ()) -> list[RLHFJob]:
+def load_file(path: str | Path, overrides: Sequence[str] = ()) -> list[RLHFJob]:
     """Load every job of a file.
 
     `overrides` are PATH=VALUE texts applied to each document before it is checked.
     Raises ManifestError with all problems of the file, OverrideError for an override that cannot be
     applied.
     """
-    return load_jobs(decode(_read(path), str(path)), str(path), overrides)
+    return load_jobs(decode(_read(Path(path)), str(path)), str(path), overrides)
 
 
 def load_jobs(text: str, source_name: str, overrides: Sequence[str] = ()) -> list[RLHFJob]:
@@ -75,11 +76,15 @@ def decode(content: bytes, source_name: str) -> str:
         raise ManifestError([problem]) from error
 
 
+def read_limited(stream: BinaryIO) -> bytes:
+    """Read a manifest, but never much more than one may have; `decode` refuses a longer one."""
+    return stream.read(_MAX_BYTES + 1)
+
+
 def _read(path: Path) -> bytes:
-    """Read a file, but never much more than a manifest may have."""
     try:
         with path.open("rb") as file:
-            return file.read(_MAX_BYTES + 1)
+            return read_limited(file)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise _unreadable(

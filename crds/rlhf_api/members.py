@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import Enum, StrEnum
 from functools import cache
 
 
@@ -22,6 +22,13 @@ class Member:
 @cache
 def members_of(enumeration: type[StrEnum]) -> tuple[Member, ...]:
     """List an enumeration's values in order, each with the docstring below it in the source."""
+    docs = docstrings_of(enumeration)
+    members = enumeration.__members__.items()
+    return tuple(Member(member.value, docs.get(name, "")) for name, member in members)
+
+
+def docstrings_of(enumeration: type[Enum]) -> dict[str, str]:
+    """Read the docstrings below an enumeration's members, by the members' Python names."""
     (definition,) = ast.parse(inspect.getsource(enumeration)).body
     assert isinstance(definition, ast.ClassDef)
     docs: dict[str, str] = {}
@@ -32,8 +39,7 @@ def members_of(enumeration: type[StrEnum]) -> tuple[Member, ...]:
                 ast.Expr(value=ast.Constant(value=str(text))),
             ):
                 docs[name] = " ".join(text.split())
-    members = enumeration.__members__.items()
-    return tuple(Member(member.value, docs.get(name, "")) for name, member in members)
+    return docs
 
 
 @cache

@@ -26,6 +26,8 @@ def _cleaned(node: Any, *, names: bool = False) -> Any:
     if not isinstance(node, dict):
         return node
     kept = {key: value for key, value in node.items() if names or not _is_noise(key, value)}
+    if "patternProperties" in kept:
+        kept = kept | {"additionalProperties": False}
     return {
         key: " ".join(value.split())
         if key == "description" and isinstance(value, str)

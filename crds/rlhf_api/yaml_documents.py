@@ -53,10 +53,14 @@ class Document:
         return self.keys.get(path) or self.value_place(path)
 
     def value_place(self, path: FieldPath) -> Place:
-        """Where the value at a path begins, or what is nearest around it."""
+        """Where the value at a path begins, or what is nearest around it.
+
+        A map or list below its key is found at the key, which names it.
+        """
         for length in range(len(path), -1, -1):
-            if path[:length] in self.values:
-                return self.values[path[:length]]
+            value, key = self.values.get(path[:length]), self.keys.get(path[:length])
+            if value is not None:
+                return key if key is not None and key.line != value.line else value
         return Place(1, 1)
 
 

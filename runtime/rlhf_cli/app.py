@@ -1,0 +1,209 @@
+"""The `rlhf` command, also installed as `kubectl-rlhf`: its commands, their options and their help.
+
+Bodies are imported when they run, so that `rlhf validate` starts without torch, ray or the planner.
+"""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rlhf_cli.guard import guarded
+
+HELP = """Train language models by RLHF from one manifest, the RLHFJob.
+
+\b
+Examples:
+  rlhf run job.yaml                   train on this machine
+  rlhf validate job.yaml              list everything that is wrong
+  rlhf explain spec.algorithm.ppo     what a field means
+  rlhf plan job.yaml                  what would run where, and its memory
+
+\b
+Exit codes: 0 done, 1 a fault of rlhf, 2 the manifest or the command line,
+3 your data or code, 4 the machine (again may help), 130 interrupted.
+"""
+
+app = typer.Typer(
+    help=HELP,
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Manifest = Annotated[
+    Path, typer.Argument(metavar="FILE", help="The manifest; - is standard input.")
+]
+Filename = Annotated[bool, typer.Option("-f", help="May stand before FILE, as for kubectl.")]
+Devices = Annotated[
+    int | None,
+    typer.Option(min=1, help="Devices of this machine to use. Default: all that the job can use."),
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="PATH=VALUE",
+        help="Change a field before the manifest is checked; may be given several times.",
+    ),
+]
+
+
+class PlanOutput(StrEnum):
+    """The forms of a printed plan."""
+
+    TABLE = "table"
+    JSON = "json"
+    YAML = "yaml"
+
+
+@app.command()
+@guarded
+def validate(
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE...", help="Manifests; - is standard input.")
+    ],
+    _filename: Filename = False,
+) -> None:
+    """List everything that is wrong with manifests, with line, reason and remedy.
+
+    \b
+    Examples:
+      rlhf validate job.yaml
+      rlhf validate examples/*.yaml
+      helm template . | rlhf validate -
+    """
+    from rlhf_cli.validate import validate_command
+
+    validate_command(files)
+
+
+@app.command()
+@guarded
+def explain(
+    path: Annotated[
+        str, typer.Argument(metavar="[PATH]", help="A field; without it the whole manifest.")
+    ] = "",
+    recursive: Annotated[
+        bool, typer.Option("--recursive", "-r", help="List the whole tree below the field.")
+    ] = False,
+) -> None:
+    """Explain a field of the manifest: meaning, type, allowed values, default.
+
+    \b
+    Examples:
+      rlhf explain
+      rlhf explain spec.algorithm.ppo
+      rlhf explain spec.models.actor.source
+      rlhf explain spec --recursive
+    """
+    from rlhf_api.explain import explain as explanation
+
+    typer.echo(explanation(path, recursive=recursive), nl=False)
+
+
+@app.command()
+@guarded
+def plan(
+    file: Manifest,
+    devices: Devices = None,
+    output: Annotated[
+        PlanOutput, typer.Option("--output", "-o", help="Form of the plan.")
+    ] = PlanOutput.TABLE,
+    _filename: Filename = False,
+) -> None:
+    """Show what a job would run where, and whether its memory suffices.
+
+    \b
+    Examples:
+      rlhf plan job.yaml
+      rlhf plan job.yaml --devices 2
+      rlhf plan job.yaml -o json
+    """
+    from rlhf_cli.plan import plan_command
+
+    plan_command(file, devices, output.value)
+
+
+@app.command()
+@guarded
+def run(
+    file: Manifest,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="The run's folder. Default: ./rlhf-runs/NAME."),
+    ] = None,
+    devices: Devices = None,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="Train so many steps; as --set spec.schedule.steps.")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="The job's seed; as --set spec.schedule.seed.")
+    ] = None,
+    overrides: Overrides = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Start over; an earlier run's folder is kept aside.")
+    ] = False,
+    _filename: Filename = False,
+) -> None:
+    """Train on this machine. An unfinished run goes on; a finished one is left alone.
+
+    \b
+    Examples:
+      rlhf run job.yaml
+      rlhf run job.yaml --steps 3 --output /tmp/try
+      rlhf run job.yaml --set spec.rollout.temperature=0.8 --fresh
+    """
+    from rlhf_cli.run import run_command
+
+    run_command(file, output, devices, steps, seed, overrides or [], fresh)
+
+
+@app.command()
+@guarded
+def report(
+    run_dir: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder of a run.")],
+) -> None:
+    """Summarize a run and write its report.html anew.
+
+    \b
+    Examples:
+      rlhf report rlhf-runs/sort-grpo
+    """
+    from rlhf_cli.report import report_command
+
+    report_command(run_dir)
+
+
+@app.command()
+@guarded
+def version() -> None:
+    """Print the versions of rlhf, of the manifests it reads, and of Python.
+
+    \b
+    Examples:
+      rlhf version
+    """
+    from importlib.metadata import version as installed
+
+    from rlhf_api import API_VERSION
+
+    python = ".".join(map(str, sys.version_info[:3]))
+    typer.echo(f"rlhf {installed('rlhf-operator')} ({API_VERSION}, Python {python})")
+
+
+def program_name(executable: str) -> str:
+    """How help should call the program: `kubectl rlhf` when kubectl started it as a plugin."""
+    name = Path(executable).stem
+    return name.replace("-", " ", 1) if name.startswith("kubectl-") else "rlhf"
+
+
+def main() -> None:
+    """The entry point of both executables."""
+    app(prog_name=program_name(sys.argv[0]))

@@ -1,0 +1,48 @@
+"""`rlhf validate`: check manifests and list everything that is wrong with them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer
+
+from rlhf_api.errors import ManifestError
+from rlhf_api.exits import ExitCode
+from rlhf_api.job import RLHFJob
+from rlhf_api.manifest import decode, load_file, load_jobs, read_limited
+
+STDIN = Path("-")
+
+
+def validate_command(files: Sequence[Path]) -> None:
+    """Check each file; print its jobs or its problems. Raises typer.Exit(2) if there are any."""
+    num_problems = num_bad_files = 0
+    for file in files:
+        try:
+            jobs = jobs_of(file)
+        except ManifestError as error:
+            num_bad_files += 1
+            num_problems += len(error.problems)
+            for problem in error.problems:
+                typer.echo(str(problem))
+        else:
+            shown = "<stdin>" if file == STDIN else str(file)
+            for job in jobs:
+                typer.echo(f"{shown}: {job.name} is valid")
+    if num_problems:
+        typer.echo(f"{_counted(num_problems, 'problem')} in {_counted(num_bad_files, 'file')}")
+        raise typer.Exit(ExitCode.MANIFEST)
+
+
+def jobs_of(file: Path, overrides: Sequence[str] = ()) -> list[RLHFJob]:
+    """Load the jobs of a file, or of standard input for `-`. Raises ManifestError."""
+    if file != STDIN:
+        return load_file(file, overrides)
+    text = decode(read_limited(sys.stdin.buffer), "<stdin>")
+    return load_jobs(text, "<stdin>", overrides)
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("s" if number != 1 else "")

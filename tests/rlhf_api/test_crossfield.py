@@ -1,0 +1,150 @@
+"""Rules across sections: each finds its case, and all are found at once."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from rlhf_api.crossfield import cross_field_problems
+from rlhf_api.job import RLHFJob
+from rlhf_api.overrides import apply_overrides
+from rlhf_api.validation import validate_document
+
+GOOD: dict[str, Any] = {
+    "apiVersion": "rlhf-operator.dev/v1alpha1",
+    "kind": "RLHFJob",
+    "metadata": {"name": "job"},
+    "spec": {
+        "algorithm": {"type": "ppo"},
+        "models": {"actor": {"source": {"path": "/m"}}},
+        "data": {"train": {"path": "/d.parquet"}},
+        "rewards": [{"function": {"entrypoint": "a:b"}}],
+        "schedule": {"steps": 10, "promptsPerStep": 4},
+        "resources": {"nodePools": [{"name": "a", "nodes": 2, "devicesPerNode": 4}]},
+    },
+}
+SHAPE = (
+    "{numLayers: 1, hiddenSize: 8, intermediateSize: 8, numAttentionHeads: 6, numKeyValueHeads: 6, "
+    "headDim: 8, vocabSize: 8}"
+)
+
+
+def problems(*overrides: str) -> list[tuple[str, str]]:
+    _, found = validate_document(apply_overrides(GOOD, overrides))
+    return [(problem.path, problem.message) for problem in found]
+
+
+def test_a_good_spec_has_no_problem() -> None:
+    job, found = validate_document(GOOD)
+    assert found == []
+    assert job is not None
+    assert cross_field_problems(job.spec) == []
+
+
+@pytest.mark.parametrize(
+    ("overrides", "path", "words"),
+    [
+        (["spec.models.critc.source.sameAs=actor"], "spec.models.critc", "did you mean critic?"),
+        (["spec.models.judge.source.sameAs=actor"], "spec.models.judge", "ppo has no such role"),
+        (
+            ["spec.models.critic.source.sameAs=critic"],
+            "spec.models.critic.source.sameAs",
+            "allowed actor",
+        ),
+        (
+            [
+                "spec.models.critic.source.sameAs=reference",
+                "spec.models.reference.source.sameAs=actor",
+            ],
+            "spec.models.critic.source.sameAs",
+            "got reference",
+        ),
+        (
+            ["spec.algorithm.ppo.criticWarmupSteps=10"],
+            "spec.algorithm.ppo.criticWarmupSteps",
+            "got 10 of 10 steps",
+        ),
+        (
+            ["spec.schedule.warmStart.stopAtExactMatch=0.5"],
+            "spec.schedule.warmStart.stopAtExactMatch",
+            "add data.evaluation",
+        ),
+        (["spec.data.train.maxRows=3"], "spec.data.train.maxRows", "promptsPerStep, 4"),
+        (
+            ["spec.resources.nodePools[0].name=head"],
+            "spec.resources.nodePools[0].name",
+            "the cluster's own head",
+        ),
+        (
+            ["spec.resources.nodePools[0].device=cpu", "spec.resources.nodePools[0].gpu=H100"],
+            "spec.resources.nodePools[0].gpu",
+            "device cpu",
+        ),
+        (["spec.placement.maxDevices=9"], "spec.placement.maxDevices", "at most 8 = 2 x 4 (a)"),
+        (
+            ["spec.rollout.parallelism={tensor: 4, pipeline: 4}"],
+            "spec.rollout.parallelism",
+            "tensor 4 x pipeline 4 = 16",
+        ),
+        (
+            [f"spec.models.actor.shape={SHAPE}", "spec.models.actor.parallelism.tensor=4"],
+            "spec.models.actor.parallelism.tensor",
+            "numAttentionHeads, 6",
+        ),
+    ],
+)
+def test_each_rule_names_the_field_and_the_arithmetic(
+    overrides: list[str], path: str, words: str
+) -> None:
+    ((found, message),) = problems(*overrides)
+    assert found == path
+    assert words in message
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "spec.models.critic.source.sameAs=actor",
+        "spec.algorithm.ppo.criticWarmupSteps=9",
+        "spec.data.train.maxRows=4",
+        "spec.placement.maxDevices=8",
+        "spec.rollout.samplesPerPrompt=1",
+        "spec.rollout.parallelism={tensor: 8}",
+    ],
+)
+def test_values_at_the_limit_are_allowed(override: str) -> None:
+    assert problems(override) == []
+
+
+def test_a_builtin_task_measures_a_warm_start() -> None:
+    warm_start = "spec.schedule.warmStart.stopAtExactMatch=0.5"
+    assert problems(warm_start, "spec.data.train={builtin: sort-digits}") == []
+
+
+def test_a_custom_algorithm_has_any_roles() -> None:
+    custom = "spec.algorithm={type: custom, custom: {entrypoint: 'mine:Mine'}}"
+    assert problems(custom, "spec.models.judge.source.sameAs=actor") == []
+
+
+def test_all_rules_speak_at_once() -> None:
+    found = problems(
+        "spec.placement.maxDevices=9",
+        "spec.data.train.maxRows=3",
+        "spec.models.judge.source.sameAs=nobody",
+    )
+    assert {path for path, _ in found} == {
+        "spec.placement.maxDevices",
+        "spec.data.train.maxRows",
+        "spec.models.judge",
+        "spec.models.judge.source.sameAs",
+    }
+
+
+def test_a_job_that_breaks_a_rule_cannot_be_made_in_python() -> None:
+    document = copy.deepcopy(GOOD)
+    document["spec"]["placement"] = {"maxDevices": 9}
+    with pytest.raises(ValidationError, match="more devices than the node pools have"):
+        RLHFJob.model_validate(document)

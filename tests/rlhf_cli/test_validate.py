@@ -1,0 +1,95 @@
+"""`rlhf validate`: what it prints, how it exits, what it does not import."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from rlhf_cli.app import app
+
+GOOD = """\
+apiVersion: rlhf-operator.dev/v1alpha1
+kind: RLHFJob
+metadata: {name: sort}
+spec:
+  algorithm: {type: grpo}
+  models: {actor: {source: {builtin: tiny-llama}}}
+  data: {train: {builtin: sort-digits}}
+  rewards: [{function: {entrypoint: "rlhf_runtime.rewards.exact_match:score"}}]
+  schedule: {steps: 150, promptsPerStep: 64}
+  rollout: {samplesPerPrompt: 8}
+"""
+BAD = GOOD.replace("steps: 150", "steps: 0").replace("samplesPerPrompt", "samples_per_prompt")
+runner = CliRunner()
+
+
+@pytest.fixture
+def good(tmp_path: Path) -> Path:
+    path = tmp_path / "good.yaml"
+    path.write_text(GOOD)
+    return path
+
+
+@pytest.fixture
+def bad(tmp_path: Path) -> Path:
+    path = tmp_path / "bad.yaml"
+    path.write_text(BAD)
+    return path
+
+
+def test_a_good_file_is_named_with_its_jobs(good: Path) -> None:
+    result = runner.invoke(app, ["validate", str(good)])
+    assert (result.exit_code, result.output) == (0, f"{good}: sort is valid\n")
+
+
+def test_all_problems_of_all_files_are_printed_and_counted(good: Path, bad: Path) -> None:
+    result = runner.invoke(app, ["validate", str(bad), str(good), str(bad)])
+    lines = result.output.splitlines()
+    assert result.exit_code == 2
+    assert lines[0].startswith(f"{bad}:9:21: spec.schedule.steps: too small: got 0, allowed ")
+    assert lines[1].startswith(f"{bad}:10:13: spec.rollout.samples_per_prompt: unknown field")
+    assert lines[2] == f"{good}: sort is valid"
+    assert lines[-1] == "4 problems in 2 files"
+
+
+def test_standard_input_is_read_for_a_dash() -> None:
+    assert runner.invoke(app, ["validate", "-"], input=GOOD).output == "<stdin>: sort is valid\n"
+    result = runner.invoke(app, ["validate", "-"], input=BAD)
+    assert result.exit_code == 2
+    assert result.output.startswith("<stdin>:9:21: ")
+
+
+def test_the_flag_of_kubectl_may_stand_before_the_file(good: Path) -> None:
+    assert runner.invoke(app, ["validate", "-f", str(good)]).exit_code == 0
+
+
+def test_a_file_that_is_not_there_is_a_problem(tmp_path: Path) -> None:
+    result = runner.invoke(app, ["validate", str(tmp_path / "none.yaml")])
+    assert result.exit_code == 2
+    assert "no such file" in result.output
+
+
+def test_the_installed_command_exits_with_two(bad: Path) -> None:
+    command = [sys.executable, "-c", "from rlhf_cli.app import main; main()", "validate", str(bad)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stdout.splitlines()[-1] == "2 problems in 1 file"
+    assert done.stderr == ""
+
+
+def test_validating_and_explaining_import_nothing_heavy(good: Path) -> None:
+    heavy = ["torch", "ray", "vllm", "transformers", "numpy", "rlhf_flow", "rlhf_runtime", "rich"]
+    code = (
+        "import sys\n"
+        "from typer.testing import CliRunner\n"
+        "from rlhf_cli.app import app\n"
+        f"assert CliRunner().invoke(app, ['validate', {str(good)!r}]).exit_code == 0\n"
+        "assert CliRunner().invoke(app, ['explain', 'spec']).exit_code == 0\n"
+        f"print([name for name in {heavy} if name in sys.modules])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

@@ -1,0 +1,124 @@
+"""Write what is derived from the contract's models, or check that it is up to date.
+
+python tools/generate.py           writes the files
+python tools/generate.py --check   exits 1 and names each file that differs
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from rlhf_api.exits import ExitCode
+from rlhf_api.explain import default_text
+from rlhf_api.fields import FieldDoc, contract, every_field
+from rlhf_api.job import API_VERSION, KIND
+from rlhf_api.members import docstrings_of
+from rlhf_api.schema import editor_schema
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def reference() -> str:
+    """Every field of the manifest as Markdown: one section for each object."""
+    lines = [
+        f"# {KIND}",
+        "",
+        f"The fields of `{API_VERSION}`. Made from the models by `make generate`; "
+        "`rlhf explain PATH` shows the same.",
+        "",
+        "Names in angle brackets are chosen by the user (`spec.models.<name>` is a role), `[]` is "
+        "an entry of a list. Unknown fields are refused.",
+    ]
+    for node in [contract(), *every_field(contract())]:
+        if node.object_fields:
+            lines += ["", *_section(node)]
+    return "\n".join(lines) + "\n"
+
+
+def _section(node: FieldDoc) -> list[str]:
+    title = _described_path(node) or KIND
+    about = node.description if node.description else node.type_description
+    rows = [_row(child) for child in node.object_fields]
+    members = [line for child in node.object_fields for line in _member_list(child)]
+    header = ["| field | type | default | allowed | meaning |", "|---|---|---|---|---|"]
+    return [f"## `{title}`", "", about, "", *header, *rows, *members]
+
+
+def _described_path(node: FieldDoc) -> str:
+    """A field's path with the mark of what it holds: spec.rewards[], spec.models.<name>."""
+    return _described_path(node.element) if node.element else node.path
+
+
+def _row(field: FieldDoc) -> str:
+    default = "**required**" if field.required else f"`{default_text(field)}`"
+    cells = (
+        f"`{field.name}`",
+        f"`{field.type_name}`",
+        default if default != "``" else "",
+        field.allowed,
+        field.description,
+    )
+    return "| " + " | ".join(_escaped(cell) for cell in cells) + " |"
+
+
+def _escaped(cell: str) -> str:
+    return cell.replace("|", "\\|")
+
+
+def _member_list(field: FieldDoc) -> list[str]:
+    if not any(member.description for member in field.members):
+        return []
+    items = [f"- `{member.value}`: {member.description}" for member in field.members]
+    return ["", f"`{field.name}`:", "", *items]
+
+
+def exit_codes() -> str:
+    """The table of exit codes as Markdown."""
+    docs = docstrings_of(ExitCode)
+    rows = [f"| {code.value} | {code.name} | {docs[code.name]} |" for code in ExitCode]
+    head = ["# Exit codes", "", "Of the driver and of every `rlhf` command.", ""]
+    return "\n".join([*head, "| code | name | meaning |", "|---|---|---|", *rows]) + "\n"
+
+
+def schema() -> str:
+    """The JSON schema of a manifest."""
+    return json.dumps(editor_schema(), indent=2, ensure_ascii=False) + "\n"
+
+
+FILES: dict[str, Callable[[], str]] = {
+    "crds/rlhfjob.schema.json": schema,
+    "docs/reference/exit-codes.md": exit_codes,
+    "docs/reference/rlhfjob.md": reference,
+}
+"""What is generated, by its path in the repository."""
+
+
+def outdated() -> list[str]:
+    """The files that differ from what would be generated."""
+    return [
+        name
+        for name, make in FILES.items()
+        if not (ROOT / name).is_file() or (ROOT / name).read_text("utf-8") != make()
+    ]
+
+
+def main() -> int:
+    """Write or check the files; returns the exit code."""
+    parser = argparse.ArgumentParser(description="Write what is derived from the models.")
+    parser.add_argument("--check", action="store_true", help="change nothing, fail on a difference")
+    check: bool = parser.parse_args().check
+    differing = outdated()
+    for name in differing:
+        if not check:
+            (ROOT / name).parent.mkdir(parents=True, exist_ok=True)
+            (ROOT / name).write_text(FILES[name](), "utf-8")
+        print(f"{name}: {'differs; run `make generate`' if check else 'written'}")
+    return 1 if check and differing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
