@@ -29,6 +29,8 @@ from rlhf_runtime.telemetry.series import Point, finite, runs, smooth, thin
 
 SMOOTH_FROM = 30
 """Series of at least so many points are drawn faintly, with their running mean on top."""
+MOST_DOTS = 60
+"""More points than these get no dots, which would run into each other."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +146,7 @@ def _line(series: Series, points: Sequence[Point], x: Scale, y: Scale, limit: in
     if smoothed:
         curve = thin(smooth(series.points), max(40, limit // 3))
         marks.append(f'<path class="line k{series.colour}" d="{_path(curve, x, y)}"/>')
-    if series.dots or len(finite(points)) == 1:
+    if (series.dots and len(points) <= MOST_DOTS) or len(finite(points)) == 1:
         dots = "".join(
             f"M{x.at(step):.1f} {EXTENT - y.at(value):.1f}h0" for step, value in finite(points)
         )
@@ -190,7 +192,7 @@ def _plot(marks: str, x: Scale, y: Scale, style: Format, centre: float = 0.0) ->
         for tick in ticks
     )
     steps = "".join(
-        f'<span style="left:{x.percent(tick + centre):.2f}%">{tick:,}</span>'
+        f'<span style="left:{x.percent(tick + centre):.2f}%">{_step_label(tick)}</span>'
         for tick in whole_ticks(x)
         if x.percent(tick + centre) <= 100
     )
@@ -201,6 +203,10 @@ def _plot(marks: str, x: Scale, y: Scale, style: Format, centre: float = 0.0) ->
         f'aria-hidden="true" focusable="false"><path class="rule" d="{grid}"/>{marks}</svg>'
         f'<i class="cursor"></i></div><div class="x" aria-hidden="true">{steps}</div></div>'
     )
+
+
+def _step_label(step: int) -> str:
+    return f"{step / 1000:g}k" if step >= 10_000 else f"{step:,}"
 
 
 def _tick_labels(ticks: tuple[float, ...], style: Format) -> Callable[[float], str]:

@@ -30,7 +30,7 @@ class Journal:
         self._progress = progress
         self._trackers = trackers
         self._startup: dict[str, float] = {}
-        self._first_tokens_from: float | None = None
+        self._noticed: set[str] = set()
 
     def begin(self, run: RunRecord) -> None:
         """The run starts."""
@@ -56,6 +56,12 @@ class Journal:
     def notice(self, text: str) -> None:
         """Something that a person should read."""
         self._progress.notice(text)
+
+    def notice_once(self, text: str) -> None:
+        """The same, but a text that has been told is not told again."""
+        if text not in self._noticed:
+            self._noticed.add(text)
+            self._progress.notice(text)
 
     def warm_start(self, record: WarmStartRecord) -> None:
         """A step of the warm start is over."""

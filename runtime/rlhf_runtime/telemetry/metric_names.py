@@ -101,7 +101,7 @@ METRICS: dict[str, Metric] = {
         "Exact match", "fraction", "Held-out prompts answered exactly", True, Format.FRACTION
     ),
     "evaluation/reward_mean": Metric(
-        "Held-out reward", "", "Mean reward on held-out prompts", True
+        "Held-out reward", "", "Mean reward on held-out prompts", True, Format.FRACTION
     ),
     "throughput/tokens_per_second": Metric(
         "Throughput", "tokens/s", "A step's tokens over its whole time", True, Format.COUNT

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable, Mapping
+from sys import intern
 from typing import Any
 
 from rlhf_runtime.telemetry.records import (
@@ -56,14 +57,15 @@ def from_json(line: Mapping[str, Any]) -> Record:
     values = {key: value for key, value in line.items() if key in fields}
     for key in ("metrics", "phases"):
         if key in values:
-            values[key] = {name: float(value) for name, value in values[key].items()}
+            # One string for each name, however many steps: long runs have millions of values.
+            values[key] = {intern(name): float(value) for name, value in values[key].items()}
     for key in ("seconds", "started", "finished"):
         if key in values:
             values[key] = float(values[key])
     if "step" in values:
         values["step"] = int(values["step"])
     if "memory" in values:
-        values["memory"] = {name: int(value) for name, value in values["memory"].items()}
+        values["memory"] = {intern(name): int(value) for name, value in values["memory"].items()}
     if "outcome" in values:
         values["outcome"] = Outcome(values["outcome"])
     return kind(**values)

@@ -178,7 +178,7 @@ def test_a_long_run_with_many_ranks_stays_small(tmp_path: Path, make_step: MakeS
         folder.append(a_run(tmp_path, 20_000))
         for step in range(1, 20_001):
             metrics = {name: math.sin(step * 0.01) + step % 13 for name in names}
-            spans = ()
+            spans: tuple[Span, ...] = ()
             if step in (1, 20_000):
                 spans = tuple(
                     Span(f"rank {rank}", "actor", f"call_{n % 20}", step + n, step + n + 0.9)
