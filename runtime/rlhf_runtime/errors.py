@@ -7,6 +7,8 @@ RlhfError
     ├── StaleWeights          generation weights differ from the trained ones        exit 1
     ├── WorkerLost            a worker died or raised                                exit 4
     ├── NotEnoughResources    memory, shared memory or a port is missing             exit 4
+    ├── FolderInUse           another run writes to the output folder                exit 2
+    ├── UnfinishedRun         the output folder holds a run that did not finish      exit 2
     └── UnknownCall           a call that is not in the plan                         exit 1
 """
 
@@ -63,3 +65,17 @@ class UnknownCall(RuntimeFailure):
 
     reason = "UnknownCall"
     exit_code = ExitCode.BUG
+
+
+class FolderInUse(RuntimeFailure):
+    """Another run writes to the output folder."""
+
+    reason = "FolderInUse"
+    exit_code = ExitCode.MANIFEST
+
+
+class UnfinishedRun(RuntimeFailure):
+    """The output folder holds a run that did not finish."""
+
+    reason = "UnfinishedRun"
+    exit_code = ExitCode.MANIFEST

@@ -34,9 +34,7 @@ class Group:
         """
         call = order.call
         sources, indexes = batch.sources(call.reads)
-        order = Order(
-            call, order.step, order.graph, order.incarnation, sources, len(batch.base)
-        )
+        order = Order(call, order.step, order.graph, order.incarnation, sources, len(batch.base))
         names = returned_columns(call)
         reports, parts = [], []
         for rank, worker in enumerate(self.workers):

@@ -1,6 +1,7 @@
 """The process group of a pool, as engines see it.
 
-Owned by the rank's process. The driver owns the rendezvous: it gives address and port.
+Owned by the rank's process. Rank 0 serves the store at which the others meet, on a port that the
+operating system picks: no port is fixed, so none can be taken.
 """
 
 from __future__ import annotations
@@ -16,6 +17,20 @@ BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}
 """Collective libraries by device type; control messages of a GPU world use gloo."""
 
 
+def serve_store(address: str, size: int, timeout_seconds: float) -> dist.TCPStore:
+    """The store of a world, served by this process on a free port."""
+    return dist.TCPStore(
+        address, 0, size, True, datetime.timedelta(seconds=timeout_seconds), wait_for_workers=False
+    )
+
+
+def reach_store(address: str, port: int, size: int, timeout_seconds: float) -> dist.TCPStore:
+    """The store that another process serves."""
+    return dist.TCPStore(
+        address, port, size, False, datetime.timedelta(seconds=timeout_seconds)
+    )
+
+
 @dataclass(frozen=True)
 class World:
     """All ranks of one pool; rank r computes on `device`."""
@@ -25,16 +40,10 @@ class World:
     device: torch.device
 
     @staticmethod
-    def join(
-        rank: int, size: int, address: str, port: int, device: torch.device, timeout_seconds: float
-    ) -> World:
-        """Enter the world: returns once all ranks have, or raises after the time-out."""
+    def join(rank: int, size: int, store: dist.Store, device: torch.device) -> World:
+        """Enter the world: returns once all ranks have, or raises after the store's time-out."""
         dist.init_process_group(
-            BACKENDS[device.type],
-            init_method=f"tcp://{address}:{port}",
-            rank=rank,
-            world_size=size,
-            timeout=datetime.timedelta(seconds=timeout_seconds),
+            BACKENDS[device.type], store=store, rank=rank, world_size=size, timeout=store.timeout
         )
         return World(rank, size, device)
 

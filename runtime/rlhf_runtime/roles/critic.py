@@ -6,8 +6,8 @@ import torch
 
 from rlhf_flow.losses import ValueLoss
 from rlhf_runtime.engines.fsdp.model import FsdpModel
-from rlhf_runtime.engines.fsdp.optimizer import OptimizerSettings
 from rlhf_runtime.engines.fsdp.packing import MicroBatch, cut
+from rlhf_runtime.engines.fsdp.settings import OptimizerSettings
 from rlhf_runtime.numerics.aggregation import aggregate
 from rlhf_runtime.numerics.padding import length_mask, pad
 from rlhf_runtime.numerics.value_loss import clipped_value_loss

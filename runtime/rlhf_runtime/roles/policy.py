@@ -6,8 +6,8 @@ import torch
 
 from rlhf_flow.losses import PolicyLoss
 from rlhf_runtime.engines.fsdp.model import FsdpModel
-from rlhf_runtime.engines.fsdp.optimizer import OptimizerSettings
 from rlhf_runtime.engines.fsdp.packing import MicroBatch, cut
+from rlhf_runtime.engines.fsdp.settings import OptimizerSettings
 from rlhf_runtime.numerics.aggregation import aggregate
 from rlhf_runtime.numerics.entropy import token_log_probs
 from rlhf_runtime.numerics.kl import kl_estimate

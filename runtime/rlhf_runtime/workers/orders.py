@@ -62,6 +62,8 @@ class CallReport:
     spans: tuple[Span, ...]
     memory_bytes: int
     """Resident memory of the process afterwards."""
+    notices: tuple[str, ...] = ()
+    """What a person should read."""
 
 
 def merge(reports: list[Statistics]) -> dict[str, float]:

@@ -10,23 +10,24 @@ import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from rlhf_api.plan import Mesh, RoleKind
+from rlhf_api.plan import Mesh
 from rlhf_api.resources import Device
 from rlhf_runtime.dataplane.protocol import Coordinates, protocol_of
 from rlhf_runtime.dataplane.shards import ShardIndex
+from rlhf_runtime.engines.fsdp.settings import OptimizerSettings
 from rlhf_runtime.errors import UnknownCall, WorkerLost
 from rlhf_runtime.workers.inputs import Inputs
 from rlhf_runtime.workers.orders import CallReport, Order, Statistics, returned_columns
 from rlhf_runtime.workers.process import resident_bytes, settle
 from rlhf_runtime.workers.references import fetch
-from rlhf_runtime.workers.setup import RankSetup, Rendezvous
+from rlhf_runtime.workers.setup import RankSetup
 
-if TYPE_CHECKING:
-    from rlhf_runtime.engines.fsdp.optimizer import OptimizerSettings
 
 logger = logging.getLogger(__name__)
+
+LOOPBACK = "127.0.0.1"
 
 
 class Rank:
@@ -38,31 +39,51 @@ class Rank:
         self._roles: dict[str, Any] = {}
         self._statistics: list[Statistics] = []
 
-    def join(self, rendezvous: Rendezvous) -> int:
-        """Import the numerical libraries and enter the world; returns the process id."""
+    def prepare(self) -> int:
+        """Import the numerical libraries; on rank 0 serve the world's store and return its port."""
         import torch
 
         from rlhf_runtime.engines.vllm.patches import prepare_environment
-        from rlhf_runtime.engines.world import World
+        from rlhf_runtime.engines.world import serve_store
         from rlhf_runtime.roles.context import SpanLog
 
-        pool = self._setup.plan.pools[0]
-        is_gpu = pool.device is Device.GPU
-        device = torch.device("cuda", self._setup.local_rank) if is_gpu else torch.device("cpu")
-        torch.set_num_threads(self._setup.num_threads)
-        prepare_environment(device)
-        if is_gpu:
-            torch.cuda.set_device(device)
-        self._world = World.join(
-            self._setup.rank,
-            self._setup.world_size,
-            rendezvous.address,
-            rendezvous.port,
-            device,
-            rendezvous.timeout_seconds,
-        )
-        self._spans = SpanLog(f"rank {self._setup.rank}")
-        return os.getpid()
+        setup = self._setup
+        is_gpu = setup.plan.pools[0].device is Device.GPU
+        self._device = torch.device("cuda", 0) if is_gpu else torch.device("cpu")
+        if setup.address == LOOPBACK:
+            os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+        torch.set_num_threads(setup.num_threads)
+        prepare_environment(self._device)
+        self._spans = SpanLog(f"rank {setup.rank}")
+        if setup.rank > 0:
+            return 0
+        self._store = serve_store(setup.address, setup.world_size, setup.timeout_seconds)
+        return self._store.port
+
+    def join(self, port: int) -> None:
+        """Enter the world. Collective."""
+        from rlhf_runtime.engines.world import World, reach_store
+
+        setup = self._setup
+        if setup.rank > 0:
+            self._store = reach_store(setup.address, port, setup.world_size, setup.timeout_seconds)
+        self._world = World.join(setup.rank, setup.world_size, self._store, self._device)
+
+    def resolve(self, folder: Path) -> dict[str, Path]:
+        """Find or make every role's model; returns the folder of each. On rank 0 only."""
+        from rlhf_runtime.models.sources import resolve_model
+        from rlhf_runtime.models.vocabulary import check_vocabularies
+
+        spec = self._setup.job.spec
+        roles = [planned.role for planned in self._setup.plan.roles if planned.kind.has_model]
+        origins = {role: spec.origin_of(role) for role in roles}
+        found = {
+            origin: resolve_model(spec.model_for(origin).source, spec.schedule.seed, folder)
+            for origin in dict.fromkeys(origins.values())
+        }
+        folders = {role: found[origin] for role, origin in origins.items()}
+        check_vocabularies(folders)
+        return folders
 
     def build(self, folders: Mapping[str, Path]) -> None:
         """Load every role's model from its folder; trained roles first. Collective."""
@@ -70,7 +91,7 @@ class Rank:
         from rlhf_runtime.roles.registry import ROLES
 
         for planned in self._setup.plan.roles:
-            if planned.kind is RoleKind.REWARD:
+            if not planned.kind.has_model:
                 continue
             context = RoleContext(
                 job=self._setup.job,
@@ -151,4 +172,3 @@ class Rank:
         name = "advantages" if order.call.method == "compute" else order.call.method
         span = Span(f"rank {self._setup.rank}", order.call.role, name, begun, time.time())
         return CallReport(order.call.id, statistics, (*nested, span), resident_bytes())
-

@@ -38,16 +38,10 @@ class RewardHost:
         inputs = Inputs(order, indexes, Coordinates(data=0, data_size=1), fetch)
         columns = inputs.load(inputs.index.rows)
         scored = self._scorer.score(_samples(columns))
-        count = float(len(scored.values))
-        kept = scored.values[scored.valid]
-        means = {
-            "reward/mean": (float(kept.sum()), float(len(kept))),
-            **{name: (value * count, count) for name, value in scored.metrics.items()},
-        }
-        if len(kept) > 1:
-            means["reward/std"] = (float(kept.std(ddof=1)), 1.0)
+        means = {name: (value, 1.0) for name, value in scored.metrics.items()}
         span = Span("reward", order.call.role, order.call.method, start, time.time())
-        report = CallReport(order.call.id, Statistics(means), (span,), resident_bytes())
+        notices = tuple(f"reward {name}: {text}" for name, text in scored.errors.items())
+        report = CallReport(order.call.id, Statistics(means), (span,), resident_bytes(), notices)
         return (
             report,
             inputs.index,

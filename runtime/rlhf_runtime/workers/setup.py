@@ -20,19 +20,13 @@ class RankSetup:
     losses: Mapping[str, PolicyLoss | ValueLoss]
     rank: int
     world_size: int
-    local_rank: int
+    address: str
+    """Where rank 0 serves the world's store; 127.0.0.1 for a world on one machine."""
+    timeout_seconds: float
+    """Longest wait for the other ranks in a collective."""
     num_threads: int
     """Threads of its numerical libraries."""
     incarnation: str
     log_file: Path
     python_path: tuple[str, ...]
     """Folders of the user's own code."""
-
-
-@dataclass(frozen=True)
-class Rendezvous:
-    """Where the ranks of a world meet."""
-
-    address: str
-    port: int
-    timeout_seconds: float

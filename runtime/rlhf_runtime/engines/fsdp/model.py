@@ -15,8 +15,9 @@ from rlhf_runtime.engines.fsdp.loading import (
     local_parameters,
     save_causal_lm,
 )
-from rlhf_runtime.engines.fsdp.optimizer import Optimizer, OptimizerSettings
+from rlhf_runtime.engines.fsdp.optimizer import Optimizer
 from rlhf_runtime.engines.fsdp.packing import MicroBatch, in_step
+from rlhf_runtime.engines.fsdp.settings import OptimizerSettings
 from rlhf_runtime.engines.world import World
 
 Loss = Callable[[torch.Tensor, MicroBatch], torch.Tensor]

@@ -2,30 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.optim.lr_scheduler import LRScheduler
 from transformers import get_scheduler
 
-from rlhf_api.models import LearningRateSchedule
-
-
-@dataclass(frozen=True)
-class OptimizerSettings:
-    """Settings of AdamW; `total_updates` is where linear and cosine schedules reach zero."""
-
-    learning_rate: float
-    beta1: float
-    beta2: float
-    epsilon: float
-    weight_decay: float
-    gradient_clip: float
-    schedule: LearningRateSchedule
-    warmup_updates: int
-    total_updates: int
+from rlhf_runtime.engines.fsdp.settings import OptimizerSettings
 
 
 class Optimizer:

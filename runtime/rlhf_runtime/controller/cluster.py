@@ -1,0 +1,52 @@
+"""The local Ray instance of `rlhf run`: checked, started, ended."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from pathlib import Path
+
+import ray
+
+from rlhf_runtime.errors import NotEnoughResources
+
+SHARED_MEMORY = Path("/dev/shm")
+OBJECT_STORE_BYTES = 256 * 2**20
+"""Enough for a few steps' batches of a small job; Ray spills to disk beyond it."""
+
+
+def check_shared_memory(needed_bytes: int, folder: Path = SHARED_MEMORY) -> None:
+    """Refuse a machine whose shared memory cannot hold the object store.
+
+    Raises:
+        NotEnoughResources: with what is free and what to do.
+    """
+    free = shutil.disk_usage(folder).free if folder.is_dir() else 0
+    if free < needed_bytes:
+        raise NotEnoughResources(
+            f"too little shared memory: got {free // 2**20} MiB free in {folder}, needed "
+            f"{needed_bytes // 2**20} MiB for batches between processes; enlarge it (docker run "
+            "--shm-size=1g, or mount -o remount,size=1g) or free some"
+        )
+
+
+def start_local_ray(num_workers: int) -> None:
+    """Start Ray on this machine for so many workers; nothing of it outlives this process."""
+    check_shared_memory(OBJECT_STORE_BYTES)
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
+    ray.init(
+        address="local",
+        num_cpus=num_workers,
+        object_store_memory=OBJECT_STORE_BYTES,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level=logging.ERROR,
+        namespace="rlhf",
+    )
+
+
+def stop_local_ray() -> None:
+    """End every process that Ray started."""
+    ray.shutdown()

@@ -1,0 +1,140 @@
+"""The life of a job on its workers: warm start, training steps, evaluations, the final model.
+
+build -> (warm start) -> evaluate -> [ step -> (evaluate) ] x steps -> save
+"""
+
+from __future__ import annotations
+
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from rlhf_api.job import RLHFJob, RLHFJobSpec
+from rlhf_api.models import Precision
+from rlhf_api.plan import Plan
+from rlhf_flow.algorithm import Algorithm
+from rlhf_flow.registry import build_algorithm, build_evaluation, build_warm_start
+from rlhf_runtime.controller.optimizers import training_settings, warm_start_settings
+from rlhf_runtime.controller.steps import Pass, Stepper
+from rlhf_runtime.controller.workers import Workers, WorkerSettings
+from rlhf_runtime.models.files import copy_tokenizer
+from rlhf_runtime.telemetry.journal import Journal
+from rlhf_runtime.telemetry.records import EvaluationRecord, StepRecord, WarmStartRecord
+
+EXACT_MATCH = "evaluation/exact_match"
+EXACT_MATCH_VERIFIER = "rlhf_runtime.rewards.exact_match:score"
+
+
+class JobRun:
+    """Runs one job from start to end over one incarnation of workers."""
+
+    def __init__(
+        self, job: RLHFJob, plan: Plan, settings: WorkerSettings, journal: Journal
+    ) -> None:
+        self._job = job
+        self._spec = job.spec
+        self._plan = plan
+        self._journal = journal
+        self._algorithm = build_algorithm(job)
+        self._evaluation = build_evaluation(job)
+        self._warm_start = build_warm_start(job)
+        self._workers = Workers(job, plan, self._algorithm.losses(), settings)
+        self._stepper = Stepper(self._workers)
+
+    def run(self, model_folder: Path) -> None:
+        """Everything; the final model is written to `model_folder`."""
+        counts = self._workers.build(self._journal.started)
+        self._journal.notice_data(counts)
+        if self._warm_start is not None:
+            self._run_warm_start(self._warm_start)
+        self._begin_training()
+        self._evaluate(0)
+        for step in range(1, self._spec.schedule.steps + 1):
+            self._train(step)
+        self._save(model_folder)
+
+    def close(self) -> None:
+        """End the workers."""
+        self._workers.close()
+
+    def _run_warm_start(self, algorithm: Algorithm) -> None:
+        """Train the actor on answers until it is good enough or its steps are over."""
+        settings = self._spec.schedule.warm_start
+        assert settings is not None
+        self._workers.on_ranks("use_optimizer", "actor", warm_start_settings(self._spec))
+        for step in range(1, settings.max_steps + 1):
+            done = self._stepper.warm_start(algorithm, step)
+            metrics = dict(done.metrics)
+            last = step == settings.max_steps
+            if settings.stop_at_exact_match is not None and (
+                last or step % settings.evaluate_every_steps == 0
+            ):
+                metrics |= self._held_out(0)
+            self._journal.warm_start(WarmStartRecord(step, metrics))
+            goal = settings.stop_at_exact_match
+            if goal is not None and metrics.get(EXACT_MATCH, -1.0) >= goal:
+                return
+
+    def _begin_training(self) -> None:
+        """Roles that share the actor's source take its weights; every trained role an optimizer."""
+        for planned in self._plan.roles:
+            if planned.origin is None:
+                continue
+            if self._warm_start is not None and planned.origin == "actor" != planned.role:
+                self._workers.on_ranks("copy_weights", "actor", planned.role)
+            if planned.kind.is_trained:
+                loss = self._algorithm.losses()[planned.role]
+                settings = training_settings(self._spec, planned.role, loss)
+                self._workers.on_ranks("use_optimizer", planned.role, settings)
+
+    def _train(self, step: int) -> None:
+        done = self._stepper.train(self._algorithm, step)
+        self._journal.step(step_record(step, done))
+        for notice in done.notices:
+            self._journal.notice_once(notice)
+        every = self._spec.schedule.evaluate_every_steps
+        if step == self._spec.schedule.steps or (every and step % every == 0):
+            self._evaluate(step)
+
+    def _evaluate(self, step: int) -> None:
+        if self._evaluation is not None:
+            self._journal.evaluation(EvaluationRecord(step, self._held_out(step)))
+
+    def _held_out(self, step: int) -> Mapping[str, float]:
+        assert self._evaluation is not None
+        done = self._stepper.evaluate(self._evaluation, step)
+        return evaluation_metrics(self._spec, done)
+
+    def _save(self, folder: Path) -> None:
+        actor = self._plan.role("actor")
+        assert actor is not None and actor.precision is not None
+        dtype = "bfloat16" if actor.precision is Precision.BFLOAT16 else "float32"
+        self._workers.on_ranks("save", "actor", folder, dtype)
+        copy_tokenizer(self._workers.folders["actor"], folder)
+
+
+def step_record(step: int, done: Pass) -> StepRecord:
+    """What a training step came to, for the journal."""
+    rates = {"throughput/tokens_per_second": done.tokens / done.seconds, "time/step": done.seconds}
+    times = {f"time/{phase}": seconds for phase, seconds in done.phases.items()}
+    return StepRecord(
+        step=step,
+        metrics={**done.metrics, **rates, **times},
+        phases=done.phases,
+        seconds=done.seconds,
+        tokens=done.tokens,
+        spans=done.spans,
+        memory=done.memory,
+    )
+
+
+def evaluation_metrics(spec: RLHFJobSpec, done: Pass) -> dict[str, float]:
+    """Metrics of held-out prompts; exact match if a verifier of the job measures it."""
+    metrics = {
+        "evaluation/reward_mean": done.metrics["reward/mean"],
+        "evaluation/length_mean": done.metrics["response/length_mean"],
+    }
+    for reward in spec.rewards:
+        if reward.function.entrypoint == EXACT_MATCH_VERIFIER:
+            metrics[EXACT_MATCH] = done.metrics[f"reward/{reward.name}"]
+    return metrics

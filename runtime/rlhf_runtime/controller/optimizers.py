@@ -1,0 +1,44 @@
+"""From a manifest to the settings of each optimizer. Pure."""
+
+from __future__ import annotations
+
+from rlhf_api.job import RLHFJobSpec
+from rlhf_api.models import LearningRateSchedule
+from rlhf_flow.losses import PolicyLoss, ValueLoss
+from rlhf_runtime.engines.fsdp.settings import OptimizerSettings
+
+
+def training_settings(
+    spec: RLHFJobSpec, role: str, loss: PolicyLoss | ValueLoss
+) -> OptimizerSettings:
+    """How a role is trained by reinforcement learning."""
+    training = spec.model_for(role).training
+    updates = spec.schedule.updates_per_epoch * loss.epochs_per_batch
+    return OptimizerSettings(
+        learning_rate=training.learning_rate,
+        beta1=training.adam_beta1,
+        beta2=training.adam_beta2,
+        epsilon=training.adam_epsilon,
+        weight_decay=training.weight_decay,
+        gradient_clip=training.gradient_clip,
+        schedule=training.schedule,
+        warmup_updates=training.warmup_steps,
+        total_updates=spec.schedule.steps * updates,
+    )
+
+
+def warm_start_settings(spec: RLHFJobSpec) -> OptimizerSettings:
+    """How the actor is trained on answers before reinforcement learning."""
+    warm_start, training = spec.schedule.warm_start, spec.model_for("actor").training
+    assert warm_start is not None
+    return OptimizerSettings(
+        learning_rate=warm_start.learning_rate,
+        beta1=training.adam_beta1,
+        beta2=warm_start.adam_beta2,
+        epsilon=training.adam_epsilon,
+        weight_decay=warm_start.weight_decay,
+        gradient_clip=training.gradient_clip,
+        schedule=LearningRateSchedule.CONSTANT,
+        warmup_updates=0,
+        total_updates=warm_start.max_steps,
+    )

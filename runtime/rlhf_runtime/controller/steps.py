@@ -1,0 +1,109 @@
+"""Runs one pass of an algorithm and turns the workers' reports into metrics, phases and spans."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rlhf_api.plan import GraphName
+from rlhf_flow.algorithm import Algorithm
+from rlhf_flow.flow import Flow
+from rlhf_runtime.controller.dispatch import StepBackend, as_batch, statistics_of
+from rlhf_runtime.controller.workers import Workers
+from rlhf_runtime.telemetry.records import Span
+from rlhf_runtime.workers.data_host import ANSWER_COLUMNS, PROMPT_COLUMNS
+from rlhf_runtime.workers.orders import CallReport, merge
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What one pass came to."""
+
+    metrics: Mapping[str, float]
+    phases: Mapping[str, float]
+    """Seconds of each kind of call: the slowest process's."""
+    spans: tuple[Span, ...]
+    seconds: float
+    tokens: int
+    memory: Mapping[str, int]
+    """Resident bytes by process."""
+    notices: tuple[str, ...]
+    """What a person should read."""
+
+
+class Stepper:
+    """Runs passes of the job's graphs over one incarnation of workers."""
+
+    def __init__(self, workers: Workers) -> None:
+        self._workers = workers
+
+    def train(self, algorithm: Algorithm, step: int) -> Pass:
+        """A training step; steps count from 1."""
+        host = self._workers.data.step_prompts
+        return self._run(GraphName.STEP, algorithm, step, host, PROMPT_COLUMNS, (step,))
+
+    def warm_start(self, algorithm: Algorithm, step: int) -> Pass:
+        """A supervised step; steps count from 1."""
+        host = self._workers.data.warm_start_rows
+        return self._run(GraphName.WARM_START, algorithm, step, host, ANSWER_COLUMNS, (step,))
+
+    def evaluate(self, algorithm: Algorithm, step: int) -> Pass:
+        """All held-out prompts, after so many steps."""
+        host = self._workers.data.evaluation_prompts
+        return self._run(GraphName.EVALUATION, algorithm, step, host, PROMPT_COLUMNS, ())
+
+    def _run(
+        self,
+        graph: GraphName,
+        algorithm: Algorithm,
+        step: int,
+        host: Any,
+        columns: Sequence[str],
+        arguments: tuple[int, ...],
+    ) -> Pass:
+        start = time.time()
+        workers = self._workers
+        backend = StepBackend(workers.plan, workers.groups, graph, step, workers.incarnation)
+        report, *prompts = host.options(num_returns=2 + len(columns)).remote(*arguments)
+        backend.reports.append(report)
+        flow = Flow(algorithm.roles(), backend)
+        with flow.step():
+            algorithm.step(flow, as_batch(columns, [prompts]))
+        return summarize(backend.wait(), start, time.time())
+
+
+def summarize(reports: Sequence[CallReport], start: float, end: float) -> Pass:
+    """Put the reports of a pass together."""
+    metrics = merge(statistics_of(reports))
+    spans = tuple(span for report in reports for span in report.spans)
+    tokens = int(metrics.pop("batch/tokens", 0))
+    memory = {report.spans[-1].process: report.memory_bytes for report in reports if report.spans}
+    notices = tuple(notice for report in reports for notice in report.notices)
+    return Pass(metrics, _phases(spans), spans, end - start, tokens, memory, notices)
+
+
+def _phases(spans: Sequence[Span]) -> dict[str, float]:
+    by_process: dict[tuple[str, str], float] = {}
+    for span in spans:
+        phase = PHASES.get(span.call)
+        if phase is not None:
+            key = (phase, span.process)
+            by_process[key] = by_process.get(key, 0.0) + span.seconds
+    phases: dict[str, float] = {}
+    for (phase, _), seconds in by_process.items():
+        phases[phase] = max(phases.get(phase, 0.0), seconds)
+    return phases
+
+
+PHASES: Mapping[str, str] = {
+    "transition": "transition",
+    "generate": "generate",
+    "score": "score",
+    "log_probs": "infer",
+    "values": "infer",
+    "advantages": "advantages",
+    "train": "train",
+}
+"""The phase that a call counts to."""

@@ -1,0 +1,157 @@
+"""One incarnation of a job's workers: started in parallel, ended together."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from rlhf_api.job import RLHFJob
+from rlhf_api.plan import Plan, RoleKind
+from rlhf_api.resources import Device
+from rlhf_flow.losses import PolicyLoss, ValueLoss
+from rlhf_runtime.controller.dispatch import Group
+from rlhf_runtime.workers.data_host import DataHost
+from rlhf_runtime.workers.rank import LOOPBACK, Rank
+from rlhf_runtime.workers.reward_host import RewardHost
+from rlhf_runtime.workers.setup import RankSetup
+
+CLOSE_SECONDS = 10.0
+"""How long workers may take to end by themselves."""
+
+Started = Callable[[str, float], None]
+"""Told the name of a start-up phase and its seconds when it is over."""
+
+
+@dataclass(frozen=True)
+class WorkerSettings:
+    """Where workers write, and what they may use."""
+
+    models: Path
+    """Where builtin models are made."""
+    logs: Path
+    python_path: tuple[str, ...]
+    threads_per_rank: int
+    timeout_seconds: float
+
+
+class Workers:
+    """The ranks of the pool, the data host and the reward host."""
+
+    def __init__(
+        self,
+        job: RLHFJob,
+        plan: Plan,
+        losses: Mapping[str, PolicyLoss | ValueLoss],
+        settings: WorkerSettings,
+    ) -> None:
+        self.job = job
+        self.plan = plan
+        self.incarnation = uuid.uuid4().hex[:12]
+        self._settings = settings
+        self._group = self._reserve()
+        self.ranks = tuple(self._start_rank(rank, losses) for rank in range(self.world_size))
+        self.data = self._start_host(DataHost, "data")
+        self.reward = self._start_host(RewardHost, "reward")
+
+    @property
+    def world_size(self) -> int:
+        """Ranks of the pool."""
+        return self.plan.pools[0].num_devices
+
+    @property
+    def groups(self) -> dict[str, Group]:
+        """The workers that play each role."""
+        ranks, host = Group(self.ranks), Group((self.reward,))
+        return {
+            planned.role: host if planned.kind is RoleKind.REWARD else ranks
+            for planned in self.plan.roles
+        }
+
+    def build(self, started: Started) -> dict[str, int]:
+        """Load models, data and verifiers, all at the same time; returns the data's counts."""
+        begin = time.monotonic()
+        verifiers = self.reward.start.remote()
+        ports = [rank.prepare.remote() for rank in self.ranks]
+        (port, *_) = ray.get(ports)
+        started("libraries", time.monotonic() - begin)
+        begin = time.monotonic()
+        folders: dict[str, Path] = ray.get(self.ranks[0].resolve.remote(self._settings.models))
+        self.folders = folders
+        data = self.data.load.remote(folders["actor"])
+        world = [rank.join.remote(port) for rank in self.ranks]
+        models = [rank.build.remote(folders) for rank in self.ranks]
+        counts: dict[str, int] = ray.get(data)
+        started("data", time.monotonic() - begin)
+        ray.get(verifiers)
+        started("verifiers", time.monotonic() - begin)
+        ray.get(world + models)
+        started("models and engines", time.monotonic() - begin)
+        return counts
+
+    def on_ranks(self, method: str, *arguments: Any) -> None:
+        """Call a method on every rank and wait; the first error is raised."""
+        pending = [getattr(rank, method).remote(*arguments) for rank in self.ranks]
+        while pending:
+            ready, pending = ray.wait(pending)
+            ray.get(ready)
+
+    def close(self) -> None:
+        """Let the workers leave their world in order, then end them."""
+        everyone = [*self.ranks, self.reward]
+        closing = [worker.close.remote() for worker in everyone]
+        ray.wait(closing, num_returns=len(closing), timeout=CLOSE_SECONDS)
+        self.kill()
+
+    def kill(self) -> None:
+        """End the workers at once."""
+        for worker in (*self.ranks, self.reward, self.data):
+            ray.kill(worker)
+        remove_placement_group(self._group)
+
+    def _reserve(self) -> PlacementGroup:
+        pool = self.plan.pools[0]
+        bundle = {"CPU": 1.0} | ({"GPU": 1.0} if pool.device is Device.GPU else {})
+        group = placement_group([bundle] * self.world_size, strategy="PACK")
+        ray.get(group.ready())
+        return group
+
+    def _start_rank(self, rank: int, losses: Mapping[str, PolicyLoss | ValueLoss]) -> Any:
+        is_gpu = self.plan.pools[0].device is Device.GPU
+        setup = RankSetup(
+            job=self.job,
+            plan=self.plan,
+            losses=losses,
+            rank=rank,
+            world_size=self.world_size,
+            address=LOOPBACK,
+            timeout_seconds=self._settings.timeout_seconds,
+            num_threads=self._settings.threads_per_rank,
+            incarnation=self.incarnation,
+            log_file=self._settings.logs / f"rank-{rank}.log",
+            python_path=self._settings.python_path,
+        )
+        placed = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=rank)
+        return (
+            ray.remote(Rank)
+            .options(
+                num_cpus=1,
+                num_gpus=1 if is_gpu else 0,
+                max_restarts=0,
+                max_task_retries=0,
+                scheduling_strategy=placed,
+            )
+            .remote(setup)
+        )
+
+    def _start_host(self, kind: type, name: str) -> Any:
+        log = self._settings.logs / f"{name}.log"
+        options = ray.remote(kind).options(num_cpus=0, max_restarts=0, max_task_retries=0)
+        return options.remote(self.job, log, self._settings.python_path)

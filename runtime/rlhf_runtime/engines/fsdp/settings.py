@@ -1,0 +1,22 @@
+"""Settings of an optimizer. Plain data: the driver makes it without importing torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rlhf_api.models import LearningRateSchedule
+
+
+@dataclass(frozen=True)
+class OptimizerSettings:
+    """Settings of AdamW; `total_updates` is where linear and cosine schedules reach zero."""
+
+    learning_rate: float
+    beta1: float
+    beta2: float
+    epsilon: float
+    weight_decay: float
+    gradient_clip: float
+    schedule: LearningRateSchedule
+    warmup_updates: int
+    total_updates: int
