@@ -61,6 +61,8 @@ class PlanOutput(StrEnum):
     TABLE = "table"
     JSON = "json"
     YAML = "yaml"
+    GRAPH = "graph"
+    MERMAID = "mermaid"
 
 
 @app.command()
@@ -125,6 +127,7 @@ def plan(
       rlhf plan job.yaml
       rlhf plan job.yaml --devices 2
       rlhf plan job.yaml -o json
+      rlhf plan job.yaml -o graph
     """
     from rlhf_cli.plan import plan_command
 
