@@ -27,9 +27,9 @@ def missing_field_message(
         )
     elif field in MEANINGS:
         message += f"; no role of this algorithm writes {field} ({MEANINGS[field]})"
-    nearest = get_close_matches(field, available, n=1, cutoff=0.7)
+    nearest = get_close_matches(field, available, n=1, cutoff=0.6)
     if not sources and not nearest:
-        nearest = get_close_matches(field, sorted(MEANINGS), n=1, cutoff=0.7)
+        nearest = get_close_matches(field, sorted(MEANINGS), n=1, cutoff=0.6)
     if nearest and nearest[0] != field:
         message += f"; the nearest field is {nearest[0]}"
     return message

@@ -1,0 +1,141 @@
+"""`rlhf plan`: forms of output, exit codes, custom code, no heavy imports."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from rlhf_api.plan import Plan
+from rlhf_cli.app import app
+
+JOB = """
+apiVersion: rlhf-operator.dev/v1alpha1
+kind: RLHFJob
+metadata: {{name: {name}}}
+spec:
+  algorithm: {algorithm}
+  models: {{actor: {{source: {{{source}}}}}}}
+  data: {{train: {{builtin: sort-digits}}}}
+  rewards: [{{function: {{entrypoint: "verifiers:exact"}}}}]
+  schedule: {{steps: 3, promptsPerStep: 8}}
+  rollout: {{samplesPerPrompt: 2, maxPromptTokens: 8, maxResponseTokens: 8}}
+"""
+
+
+def job(
+    name: str = "sort", algorithm: str = "{type: grpo}", source: str = "builtin: tiny-llama"
+) -> str:
+    return JOB.format(name=name, algorithm=algorithm, source=source)
+
+
+@pytest.fixture
+def manifest(tmp_path: Path) -> Path:
+    """A file with one job."""
+    path = tmp_path / "job.yaml"
+    path.write_text(job())
+    return path
+
+
+def run(*arguments: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, ["plan", *arguments])
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_the_table_shows_calls_memory_and_reasons(manifest: Path) -> None:
+    code, out, _ = run(str(manifest), "--devices", "2")
+    assert code == 0
+    assert "sort: 1 x 2 cpu (pool local), 2 generation engines of 1" in out
+    for text in ("actor.generate", "reward.score", "actor.train", "host", "actor kvCache"):
+        assert text in out
+    assert "Sum in each phase" in out and "calls take turns" in out
+
+
+@pytest.mark.parametrize("form", ["json", "yaml"])
+def test_data_forms_are_the_plan_and_always_the_same(manifest: Path, form: str) -> None:
+    code, out, _ = run(str(manifest), "--devices", "2", "-o", form)
+    assert code == 0
+    document = json.loads(out) if form == "json" else yaml.safe_load(out)
+    assert Plan.model_validate(document).pools[0].num_devices == 2
+    assert run(str(manifest), "--devices", "2", "-o", form)[1] == out
+
+
+def test_the_graph_is_drawn(manifest: Path) -> None:
+    code, out, _ = run(str(manifest), "-o", "graph")
+    assert code == 0
+    assert "sort: step" in out and "sort: evaluation" in out
+    assert "<- actor.generate: prompt_id, response_tokens" in out
+
+
+def test_all_jobs_of_a_file_are_planned(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.yaml"
+    path.write_text(job("one") + "---" + job("two"))
+    code, out, _ = run(str(path), "-o", "yaml")
+    assert code == 0
+    assert [document["job"] for document in yaml.safe_load_all(out)] == ["one", "two"]
+
+
+def test_an_unknown_model_ends_with_2_and_says_what_to_fill_in(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(job(source="huggingFace: nobody/nothing"))
+    code, out, err = run(str(path))
+    assert (code, out) == (2, "")
+    assert err.startswith("PlanUnknown: ") and "spec.models.actor.shape" in err
+
+
+def test_what_does_not_fit_ends_with_2_and_shows_the_sum(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    pool = "  resources: {nodePools: [{name: t4, gpu: T4, devicesPerNode: 1}]}\n"
+    path.write_text(job(source="huggingFace: meta-llama/Llama-3.1-70B") + pool)
+    code, _, err = run(str(path))
+    assert code == 2
+    assert err.startswith("DoesNotFit: ") and "sum" in err and "actor optimizer" in err
+
+
+ALGORITHM = """
+from rlhf_flow import Algorithm, RoleKind
+
+class Mine(Algorithm):
+    def roles(self):
+        return {"actor": RoleKind.POLICY}
+
+    def step(self, flow, prompts):
+        batch = flow.actor.generate(prompts)
+        flow.actor.train(batch, loss="supervised")
+        flow.actor.LAST(batch)
+"""
+
+
+@pytest.mark.parametrize(("last", "code"), [("log_probs", 0), ("dream", 3)])
+def test_a_custom_algorithm_comes_from_local_code(tmp_path: Path, last: str, code: int) -> None:
+    folder = tmp_path / "code"
+    folder.mkdir()
+    (folder / f"algorithm_{last}.py").write_text(ALGORITHM.replace("LAST", last))
+    path = tmp_path / "job.yaml"
+    entry = f"{{type: custom, custom: {{entrypoint: 'algorithm_{last}:Mine'}}}}"
+    path.write_text(job(algorithm=entry) + "  code: {local: code}\n")
+    before = list(sys.path)
+    found, out, err = run(str(path), "-o", "json")
+    assert found == code, err
+    assert sys.path == before
+    if code:
+        assert err.startswith("InvalidAlgorithm: actor has no primitive dream")
+    else:
+        assert "actor.log_probs" in out
+
+
+def test_planning_imports_neither_torch_nor_ray_nor_numpy(manifest: Path) -> None:
+    program = (
+        "import sys; from pathlib import Path; from rlhf_cli.plan import plan_command; "
+        f"plan_command(Path({str(manifest)!r}), 2, 'table'); "
+        "print(sorted({'torch', 'ray', 'numpy', 'transformers', 'vllm'} & set(sys.modules)))"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert result.stdout.splitlines()[-1] == "[]"

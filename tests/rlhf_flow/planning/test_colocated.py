@@ -1,0 +1,323 @@
+"""Plans of one pool: what they decide, what they refuse, what always holds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlhf_api.exits import ExitCode
+from rlhf_api.models import Precision
+from rlhf_api.plan import CallKind, GraphName, MemoryWhat, Mesh, Plan, RoleKind, sum_by_phase
+from rlhf_api.resources import Device
+from rlhf_flow.errors import DoesNotDivide, DoesNotFit, KvCacheTooSmall, NotOffered, PlanError
+from rlhf_flow.job_graphs import trace_job
+from rlhf_flow.planning.colocated import plan_job
+from rlhf_flow.planning.inventory import GIB, DeviceInventory
+from rlhf_flow.planning.known_models import KNOWN_MODELS
+from rlhf_flow.planning.make_plan import devices_of, make_plan
+from rlhf_flow.planning.memory import MIB
+
+LLAMA = {"source": {"huggingFace": "meta-llama/Llama-3.1-8B"}}
+FRUGAL = {"activationRecompute": True, "microBatchTokens": 2048}
+SMALL_STEP = {"steps": 10, "promptsPerStep": 8}
+
+
+def cpus(count: int = 2, gibibytes: float = 4) -> DeviceInventory:
+    return DeviceInventory("local", Device.CPU, 1, count, int(gibibytes * GIB))
+
+
+def gpus(count: int = 8, nodes: int = 1, gibibytes: float = 80) -> DeviceInventory:
+    return DeviceInventory("pool", Device.GPU, nodes, count, int(gibibytes * GIB))
+
+
+def plan(made: Any, devices: DeviceInventory) -> Plan:
+    return make_plan(made, devices)[1]
+
+
+def llama(job: Any, **sections: Any) -> Any:
+    models = {"actor": LLAMA | {"training": FRUGAL}}
+    rollout = {"samplesPerPrompt": 4, "maxPromptTokens": 512, "maxResponseTokens": 512}
+    return job(**({"models": models, "rollout": rollout, "schedule": SMALL_STEP} | sections))
+
+
+def test_every_call_lies_on_all_devices_and_verifiers_on_the_host(job: Any) -> None:
+    made = plan(job(algorithm={"type": "ppo", "ppo": {"klCoefficient": 0.1}}), cpus(2))
+    assert made.pools[0].roles == ("actor", "reference", "critic")
+    assert made.pools[0].num_devices == 2
+    for call in made.calls:
+        if call.kind is CallKind.SCORE:
+            assert call.pool is None and call.mesh is None
+        else:
+            assert call.pool == "local" and call.mesh == Mesh(data=2)
+    assert made.call(GraphName.STEP, "critic.train") is not None
+    assert made.call(GraphName.EVALUATION, "critic.train") is None
+
+
+def test_roles_say_kind_origin_size_and_precision(job: Any) -> None:
+    sections = {"algorithm": {"type": "ppo", "ppo": {"klCoefficient": 0.1}}}
+    made = plan(job(**sections), cpus())
+    found = {r.role: (r.kind, r.origin, r.num_parameters, r.precision) for r in made.roles}
+    float32 = Precision.FLOAT32
+    assert found == {
+        "actor": (RoleKind.POLICY, "actor", 541_312, float32),
+        "reference": (RoleKind.FROZEN_POLICY, "actor", 541_312, float32),
+        "critic": (RoleKind.CRITIC, "actor", 533_248, float32),
+        "reward": (RoleKind.REWARD, None, 0, None),
+    }
+    on_gpus = plan(job(**sections), gpus()).role("actor")
+    assert on_gpus is not None and on_gpus.precision is Precision.BFLOAT16
+
+
+def test_a_plan_round_trips_through_json_and_is_deterministic(job: Any) -> None:
+    made = plan(job(), cpus())
+    text = made.model_dump_json(by_alias=True)
+    assert Plan.model_validate_json(text) == made
+    assert plan(job(), cpus()).model_dump_json(by_alias=True) == text
+    assert '"kvCacheBytes"' in text and '"version":1' in text
+
+
+def test_a_plan_of_another_version_is_refused(job: Any) -> None:
+    document = plan(job(), cpus()).model_dump(mode="json", by_alias=True)
+    with pytest.raises(ValueError, match="version"):
+        Plan.model_validate(document | {"version": 2})
+
+
+def test_generation_memory_stays_where_it_fits(job: Any) -> None:
+    generation = plan(job(), cpus()).generation
+    assert not generation.release_during_training
+    assert (generation.tensor, generation.data) == (1, 2)
+    # 64 tokens are one block of 128; tiny-llama takes 2048 bytes a token.
+    assert generation.kv_cache_bytes == (256 + 1) * 128 * 2048
+    assert generation.max_sequence_tokens == 64
+
+
+def test_a_small_cache_has_a_floor_on_cpus(job: Any) -> None:
+    rollout = {"samplesPerPrompt": 2, "maxConcurrentSequences": 1}
+    rollout |= {"maxPromptTokens": 8, "maxResponseTokens": 8}
+    assert plan(job(rollout=rollout), cpus()).generation.kv_cache_bytes == 16 * MIB
+
+
+def test_generation_memory_is_released_where_it_does_not_fit_beside_training(job: Any) -> None:
+    roomy = plan(llama(job), gpus(8, gibibytes=200)).generation
+    tight = plan(llama(job), gpus(8, gibibytes=60)).generation
+    assert not roomy.release_during_training
+    assert tight.release_during_training
+
+
+def test_a_cache_that_cannot_be_whole_takes_what_is_left(job: Any) -> None:
+    made = plan(llama(job), gpus(8, gibibytes=60))
+    assert made.memory.peak_bytes <= made.memory.capacity_bytes
+    held = max(made.memory.peaks["actor.generate"], made.memory.peaks["actor.transition"])
+    assert held == made.memory.capacity_bytes
+    assert made.generation.kv_cache_bytes > 1024 * 128 * 1024
+
+
+def test_engines_span_more_ranks_where_the_weights_do_not_fit_on_one(job: Any) -> None:
+    big = {"source": {"huggingFace": "Qwen/Qwen2.5-32B"}, "training": FRUGAL}
+    generation = plan(llama(job, models={"actor": big}), gpus(8, nodes=8, gibibytes=60)).generation
+    assert generation.tensor == 2
+    assert generation.data == 32
+
+
+def test_a_given_cache_and_engine_size_are_obeyed(job: Any) -> None:
+    rollout = {"samplesPerPrompt": 2, "kvCacheGibibytes": 0.25, "parallelism": {"tensor": 2}}
+    made = plan(job(rollout=rollout), cpus(2))
+    assert made.generation.kv_cache_bytes == GIB // 4
+    assert (made.generation.tensor, made.generation.data) == (2, 1)
+    generate = made.call(GraphName.STEP, "actor.generate")
+    train = made.call(GraphName.STEP, "actor.train")
+    assert generate is not None and generate.mesh == Mesh(data=1, tensor=2)
+    assert train is not None and train.mesh == Mesh(data=2)
+    assert any("rollout.kvCacheGibibytes says so" in reason for reason in made.reasons)
+
+
+def test_no_more_devices_are_taken_than_allowed(job: Any) -> None:
+    made = plan(job(placement={"maxDevices": 3}), cpus(8))
+    assert made.pools[0].num_devices == 3
+
+
+def test_what_does_not_fit_is_refused_with_the_sum(job: Any) -> None:
+    with pytest.raises(DoesNotFit) as caught:
+        plan(llama(job), gpus(2, gibibytes=24))
+    text = str(caught.value)
+    assert "got " in text and "allowed 24.00 GiB" in text and "actor.train" in text
+    rows = [line.split() for line in text.splitlines() if line.startswith("  ")]
+    sizes = {" ".join(row[:-2]): row[-2:] for row in rows}
+    assert sizes["actor masterWeights"] == ["14.96", "GiB"]
+    assert sizes["actor optimizer"] == ["29.92", "GiB"]
+    items = [float(value) for name, (value, unit) in sizes.items() if unit == "GiB"]
+    total, device = float(sizes["sum"][0]), float(sizes["device"][0])
+    small = [float(v) / 1024 for _, (v, unit) in sizes.items() if unit == "MiB"]
+    assert sum(items) + sum(small) - total - device == pytest.approx(total, abs=0.1)
+    assert "take more devices" in text
+    assert caught.value.reason == "DoesNotFit"
+    assert caught.value.exit_code is ExitCode.MANIFEST
+
+
+def test_activations_that_do_not_fit_say_how_to_shrink_them(job: Any) -> None:
+    greedy = {"actor": LLAMA | {"training": {"microBatchTokens": 65536}}}
+    rollout = {"samplesPerPrompt": 64, "maxPromptTokens": 2048, "maxResponseTokens": 2048}
+    with pytest.raises(DoesNotFit, match=r"microBatchTokens or set training\.activationRecompute"):
+        plan(llama(job, models=greedy, rollout=rollout), gpus(8))
+
+
+def test_a_process_alone_may_be_too_much(job: Any) -> None:
+    with pytest.raises(DoesNotFit, match="fewer processes on a machine"):
+        plan(job(), cpus(2, gibibytes=0.5))
+
+
+@pytest.mark.parametrize(
+    ("tensor", "devices", "message"),
+    [
+        (3, gpus(8), "8 devices per node"),
+        (16, gpus(8, nodes=2), "8 devices per node"),
+        (6, gpus(6), "32 attention heads"),
+    ],
+)
+def test_engine_sizes_that_do_not_divide_are_refused(
+    job: Any, tensor: int, devices: DeviceInventory, message: str
+) -> None:
+    rollout = {"samplesPerPrompt": 4, "parallelism": {"tensor": tensor}}
+    with pytest.raises(DoesNotDivide, match=message):
+        plan(llama(job, rollout=rollout), devices)
+
+
+def test_a_cache_below_one_sequence_is_refused(job: Any) -> None:
+    rollout = {"samplesPerPrompt": 2, "kvCacheGibibytes": 0.001}
+    with pytest.raises(KvCacheTooSmall, match=r"got 0\.001, allowed at least .* MiB"):
+        plan(job(rollout=rollout), cpus())
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        (
+            {
+                "models": {
+                    "actor": {"source": {"builtin": "tiny-llama"}, "parallelism": {"tensor": 2}}
+                }
+            },
+            r"models\.actor\.parallelism\.tensor 2",
+        ),
+        (
+            {
+                "models": {
+                    "actor": {"source": {"builtin": "tiny-llama"}, "parallelism": {"pipeline": 2}}
+                }
+            },
+            r"models\.actor\.parallelism\.pipeline 2",
+        ),
+        (
+            {"rollout": {"samplesPerPrompt": 2, "parallelism": {"pipeline": 2}}},
+            r"rollout\.parallelism\.pipeline 2",
+        ),
+    ],
+)
+def test_what_is_not_offered_yet_is_refused(
+    job: Any, sections: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(NotOffered, match=message):
+        plan(job(**sections), cpus())
+
+
+def test_devices_come_from_the_manifest_or_the_machine(job: Any) -> None:
+    pools = {"nodePools": [{"name": "a", "gpu": "H100", "nodes": 2}]}
+    assert devices_of(job(resources=pools)).num_devices == 16
+    assert devices_of(job(resources=pools), 2).device is Device.CPU
+    assert devices_of(job(), 2).num_devices == 2
+    assert devices_of(job()).num_devices == 1
+
+
+SHAPES = st.builds(
+    lambda layers, kv, groups, dim, middle, vocab: {
+        "numLayers": layers,
+        "hiddenSize": kv * groups * dim,
+        "intermediateSize": 64 * middle,
+        "numAttentionHeads": kv * groups,
+        "numKeyValueHeads": kv,
+        "headDim": dim,
+        "vocabSize": vocab,
+    },
+    layers=st.integers(1, 80),
+    kv=st.sampled_from([1, 2, 4, 8]),
+    groups=st.sampled_from([1, 2, 4, 8]),
+    dim=st.sampled_from([32, 64, 128]),
+    middle=st.integers(1, 400),
+    vocab=st.integers(64, 200_000),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    shape=SHAPES,
+    training=st.fixed_dictionaries(
+        {"microBatchTokens": st.integers(1, 40_000), "activationRecompute": st.booleans()}
+    ),
+    rollout=st.fixed_dictionaries(
+        {
+            "samplesPerPrompt": st.integers(2, 16),
+            "maxPromptTokens": st.integers(1, 4096),
+            "maxResponseTokens": st.integers(1, 4096),
+            "maxConcurrentSequences": st.integers(1, 512),
+        }
+    ),
+    ppo=st.booleans(),
+    devices=st.builds(
+        DeviceInventory,
+        pool=st.just("pool"),
+        device=st.sampled_from(list(Device)),
+        nodes=st.integers(1, 4),
+        devices_per_node=st.sampled_from([1, 2, 3, 4, 8]),
+        memory_bytes_per_device=st.integers(0, 200 * GIB),
+    ),
+)
+def test_a_plan_fits_or_is_refused(
+    job: Any, shape: Any, training: Any, rollout: Any, ppo: bool, devices: DeviceInventory
+) -> None:
+    made = job(
+        models={"actor": {"source": {"path": "m"}, "shape": shape, "training": training}},
+        algorithm={"type": "ppo" if ppo else "grpo"},
+        rollout=rollout,
+    )
+    try:
+        found = plan(made, devices)
+    except PlanError as error:
+        assert isinstance(error, DoesNotFit), error
+        return
+    memory, generation = found.memory, found.generation
+    assert memory.peak_bytes <= memory.capacity_bytes == devices.memory_bytes_per_device
+    assert memory.peaks == sum_by_phase(memory.items)
+    assert generation.tensor * generation.data == devices.num_devices
+    assert shape["numAttentionHeads"] % generation.tensor == 0
+    token = 2 * shape["numLayers"] * max(1, shape["numKeyValueHeads"] // generation.tensor)
+    token *= shape["headDim"] * (4 if devices.device is Device.CPU else 2)
+    assert generation.kv_cache_bytes >= generation.max_sequence_tokens * token
+    cache = [item for item in memory.items if item.what is MemoryWhat.KV_CACHE]
+    assert [item.bytes for item in cache] == [generation.kv_cache_bytes]
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(1, 60_000), st.integers(1, 60_000))
+def test_training_memory_grows_with_the_micro_batch(job: Any, one: int, other: int) -> None:
+    def peak(tokens: int) -> int:
+        source = {"builtin": "tiny-llama"}
+        models = {"actor": {"source": source, "training": {"microBatchTokens": tokens}}}
+        made = job(models=models, schedule={"steps": 1, "promptsPerStep": 64})
+        return sum(
+            item.bytes
+            for item in plan(made, cpus(1, gibibytes=64)).memory.items
+            if item.what in (MemoryWhat.ACTIVATIONS, MemoryWhat.LOGITS)
+        )
+
+    assert peak(min(one, other)) <= peak(max(one, other))
+
+
+def test_the_planner_takes_shapes_from_its_caller_only(job: Any) -> None:
+    made = job(models={"actor": {"source": {"huggingFace": "unknown/model"}}})
+    shapes = {"actor": KNOWN_MODELS["Qwen/Qwen2.5-0.5B"]}
+    found = plan_job(made, trace_job(made), gpus(1), shapes)
+    role = found.role("actor")
+    assert role is not None and role.num_parameters == 494_032_768

@@ -1,0 +1,183 @@
+"""The memory model: hand-computed sizes and what must grow with what."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlhf_api.models import BuiltinModel, Precision
+from rlhf_api.plan import MemoryItem, MemoryPlan, MemoryWhat, RoleKind, sum_by_phase
+from rlhf_api.resources import Device
+from rlhf_flow.planning.generation_memory import (
+    GenerationLoad,
+    generation_weight_bytes,
+    kv_bytes,
+    kv_token_bytes,
+)
+from rlhf_flow.planning.known_models import BUILTIN_MODELS, KNOWN_MODELS
+from rlhf_flow.planning.memory import RoleModel, layer_activation_bytes, role_items
+from rlhf_flow.planning.shapes import DecoderShape
+
+TINY = BUILTIN_MODELS[BuiltinModel.TINY_LLAMA]
+LLAMA = KNOWN_MODELS["meta-llama/Llama-3.1-8B"]
+PHASES = ("actor.transition", "actor.generate", "actor.infer", "actor.train")
+
+
+def model(**changes: object) -> RoleModel:
+    base = RoleModel(
+        role="actor",
+        kind=RoleKind.POLICY,
+        shape=TINY,
+        precision=Precision.FLOAT32,
+        micro_batch_tokens=1000,
+        recompute=False,
+        accumulates=False,
+    )
+    return dataclasses.replace(base, **changes)  # type: ignore[arg-type]
+
+
+def sizes(items: tuple[MemoryItem, ...], phase: str) -> dict[MemoryWhat, int]:
+    found: dict[MemoryWhat, int] = {}
+    for item in items:
+        if phase in item.phases:
+            found[item.what] = found.get(item.what, 0) + item.bytes
+    return found
+
+
+@pytest.mark.parametrize(("compute_bytes", "measured"), [(4, 13_336), (2, 7_192)])
+def test_activations_are_those_that_autograd_saves(compute_bytes: int, measured: int) -> None:
+    """Measured with saved_tensors_hooks as the difference between 4 and 2 layers, per token."""
+    assert layer_activation_bytes(TINY, compute_bytes) == measured
+
+
+def test_one_rank_in_float32_holds_sixteen_bytes_a_parameter() -> None:
+    assert sizes(role_items(model(), 1, PHASES), "actor.train") == {
+        MemoryWhat.MASTER_WEIGHTS: 541_312 * 4,
+        MemoryWhat.OPTIMIZER: 541_312 * 8,
+        MemoryWhat.GRADIENTS: 541_312 * 4,
+        MemoryWhat.ACTIVATIONS: 1000 * 2 * 13_336,
+        MemoryWhat.LOGITS: 1000 * 64 * 8,
+    }
+
+
+def test_two_ranks_share_states_and_gather_layers() -> None:
+    block, root = 262_400, 2 * 64 * 128 + 128
+    items = sizes(role_items(model(), 2, PHASES), "actor.train")
+    assert items[MemoryWhat.MASTER_WEIGHTS] == 541_312 * 2
+    assert items[MemoryWhat.OPTIMIZER] == 541_312 * 4
+    assert items[MemoryWhat.GRADIENTS] == 541_312 * 2 + (root + block) * 4
+    assert items[MemoryWhat.WEIGHTS] == (root + 2 * block) * 4
+    accumulated = sizes(role_items(model(accumulates=True), 2, PHASES), "actor.train")
+    assert accumulated[MemoryWhat.GRADIENTS] == 541_312 * 2 + 541_312 * 4
+
+
+def test_a_frozen_role_has_weights_and_no_states() -> None:
+    items = role_items(model(kind=RoleKind.FROZEN_POLICY), 2, PHASES)
+    assert sizes(items, "actor.generate") == {MemoryWhat.WEIGHTS: 541_312 * 2}
+
+
+def test_a_critic_has_no_logits() -> None:
+    items = role_items(model(kind=RoleKind.CRITIC), 2, PHASES)
+    assert MemoryWhat.LOGITS not in {item.what for item in items}
+
+
+def test_recomputation_keeps_one_layer_and_the_inputs_of_all() -> None:
+    items = sizes(role_items(model(recompute=True), 1, PHASES), "actor.train")
+    assert items[MemoryWhat.ACTIVATIONS] == 1000 * (2 * 128 * 4 + 13_336)
+
+
+def load(**changes: object) -> GenerationLoad:
+    base = GenerationLoad(
+        shape=LLAMA,
+        device=Device.GPU,
+        number_bytes=2,
+        max_prompt_tokens=1000,
+        max_response_tokens=1001,
+        max_concurrent_sequences=4,
+    )
+    return dataclasses.replace(base, **changes)  # type: ignore[arg-type]
+
+
+def test_the_cache_of_llama_8b_takes_128_kib_a_token() -> None:
+    assert kv_token_bytes(load(), 1) == 2 * 32 * 8 * 128 * 2 == 128 * 1024
+    assert kv_token_bytes(load(), 8) == 16 * 1024
+    assert kv_token_bytes(load(), 16) == 16 * 1024, "one head is replicated, not cut"
+
+
+def test_the_cache_is_whole_blocks_and_a_spare_one() -> None:
+    assert kv_bytes(load(), 1, 3) == (3 * 126 + 1) * 16 * 128 * 1024
+    tiny = load(shape=TINY, device=Device.CPU, number_bytes=4, max_prompt_tokens=7)
+    assert kv_bytes(dataclasses.replace(tiny, max_response_tokens=7), 1, 1) == 16 * 2**20
+
+
+def test_generation_weights_are_the_parameters_cut_by_tensor_parallelism() -> None:
+    norms = (2 * 32 + 1) * 4096
+    assert generation_weight_bytes(load(), 1) == LLAMA.num_parameters * 2
+    for tensor in (2, 4, 8):
+        cut = (LLAMA.num_parameters - norms) // tensor + norms
+        assert generation_weight_bytes(load(), tensor) == cut * 2
+
+
+SHAPES = st.builds(
+    lambda layers, heads, groups, dim, middle, vocab, tied: DecoderShape(
+        layers, heads * groups * dim, middle, heads * groups, heads, dim, vocab, tied
+    ),
+    layers=st.integers(1, 40),
+    heads=st.integers(1, 8),
+    groups=st.integers(1, 4),
+    dim=st.sampled_from([32, 64, 128]),
+    middle=st.integers(8, 8192),
+    vocab=st.integers(8, 200_000),
+    tied=st.booleans(),
+)
+MODELS = st.builds(
+    RoleModel,
+    role=st.just("actor"),
+    kind=st.sampled_from([RoleKind.POLICY, RoleKind.CRITIC, RoleKind.FROZEN_POLICY]),
+    shape=SHAPES,
+    precision=st.sampled_from([Precision.FLOAT32, Precision.BFLOAT16]),
+    micro_batch_tokens=st.integers(1, 20_000),
+    recompute=st.booleans(),
+    accumulates=st.booleans(),
+)
+
+
+def total(made: RoleModel, num_shards: int) -> dict[str, int]:
+    return sum_by_phase(role_items(made, num_shards, PHASES))
+
+
+@given(MODELS, st.integers(1, 64), st.integers(1, 1000))
+def test_more_tokens_never_take_less(made: RoleModel, num_shards: int, more: int) -> None:
+    grown = dataclasses.replace(made, micro_batch_tokens=made.micro_batch_tokens + more)
+    before, after = total(made, num_shards), total(grown, num_shards)
+    assert all(after[phase] >= before[phase] for phase in before)
+
+
+@given(MODELS, st.integers(1, 64))
+def test_more_layers_take_more_and_more_ranks_less(made: RoleModel, num_shards: int) -> None:
+    deeper = dataclasses.replace(made.shape, num_layers=made.shape.num_layers + 1)
+    before = total(made, num_shards)
+    after = total(dataclasses.replace(made, shape=deeper), num_shards)
+    assert all(after[phase] > before[phase] for phase in before)
+    if num_shards > 1:
+        shared = total(made, 2 * num_shards)
+        assert all(shared[phase] <= before[phase] for phase in before)
+
+
+@given(MODELS, st.integers(2, 64))
+def test_recomputation_never_takes_more_for_several_layers(
+    made: RoleModel, num_shards: int
+) -> None:
+    kept = total(dataclasses.replace(made, recompute=False), num_shards)
+    again = total(dataclasses.replace(made, recompute=True), num_shards)
+    if made.shape.num_layers > 1:
+        assert all(again[phase] <= kept[phase] for phase in kept)
+
+
+def test_a_memory_plan_with_wrong_sums_is_refused() -> None:
+    item = MemoryItem(role=None, what=MemoryWhat.OVERHEAD, bytes=5, phases=("actor.train",))
+    with pytest.raises(ValueError, match="not the sums"):
+        MemoryPlan(capacity_bytes=10, items=(item,), peaks={"actor.train": 6})

@@ -1,0 +1,110 @@
+"""Algorithms of a user's own, from a module on the Python path."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlhf_api.exits import ExitCode
+from rlhf_api.plan import GraphName
+from rlhf_flow.errors import InvalidAlgorithm
+from rlhf_flow.job_graphs import trace_job
+from rlhf_flow.registry import build_algorithm
+
+REINFORCE = """
+    from rlhf_flow import Algorithm, RoleKind
+    from rlhf_flow.operations import custom
+
+    class Reinforce(Algorithm):
+        def __init__(self, baseline: float, refresh: int = 5) -> None:
+            if baseline < 0:
+                raise ValueError("negative baseline")
+            self.baseline = baseline
+            self.refresh = refresh
+
+        def roles(self):
+            return {"actor": RoleKind.POLICY, "reward": RoleKind.REWARD}
+
+        def step(self, flow, prompts):
+            batch = flow.actor.generate(prompts)
+            batch |= flow.reward.score(batch)
+            batch |= flow.compute(batch, custom(
+                "mine:advantages", reads=["scores", "response_tokens"], writes=["advantages"],
+                parameters={"baseline": self.baseline}))
+            flow.actor.train(batch)
+
+    class Unfinished(Algorithm):
+        def roles(self):
+            return {}
+
+    class Unrelated:
+        pass
+"""
+
+Write = Callable[[str, str], None]
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
+    """Puts a module on the Python path."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def write_module(name: str, text: str) -> None:
+        (tmp_path / f"{name}.py").write_text(textwrap.dedent(text))
+
+    return write_module
+
+
+def custom_job(job: Any, entrypoint: str, **parameters: object) -> Any:
+    custom = {"entrypoint": entrypoint, "parameters": parameters}
+    return job(algorithm={"type": "custom", "custom": custom})
+
+
+def test_a_class_is_built_with_its_parameters_and_traced(job: Any, write: Write) -> None:
+    write("reinforce_a", REINFORCE)
+    graph = trace_job(custom_job(job, "reinforce_a:Reinforce", baseline=0.5))[GraphName.STEP]
+    ids = [call.id for call in graph.calls]
+    assert ids == ["actor.generate", "reward.score", "actor.compute", "actor.train"]
+    operations = graph.call("actor.compute").options["operations"]
+    assert isinstance(operations, tuple)
+    (operation,) = operations
+    assert operation.parameters == {"baseline": 0.5}
+    assert operation.entrypoint == "mine:advantages"
+
+
+@pytest.mark.parametrize(
+    ("entrypoint", "parameters", "message"),
+    [
+        ("nowhere_to_be_found:X", {}, "no module nowhere_to_be_found.*spec.code"),
+        ("reinforce_b:Reinforc", {"baseline": 1.0}, "nearest name is Reinforce"),
+        ("reinforce_b:Unrelated", {}, "is no algorithm.*subclass of rlhf_flow.Algorithm"),
+        ("reinforce_b:Unfinished", {}, "lacks a method.*step"),
+        ("reinforce_b:Reinforce", {}, "missing a required argument: 'baseline'"),
+        ("reinforce_b:Reinforce", {"baseline": 1.0, "gain": 2}, "unexpected keyword.*'gain'"),
+        ("reinforce_b:Reinforce", {"baseline": -1.0}, "ValueError: negative baseline"),
+    ],
+)
+def test_what_cannot_be_built_says_why(
+    job: Any, write: Write, entrypoint: str, parameters: dict[str, object], message: str
+) -> None:
+    write("reinforce_b", REINFORCE)
+    with pytest.raises(InvalidAlgorithm, match=message) as caught:
+        build_algorithm(custom_job(job, entrypoint, **parameters))
+    assert caught.value.exit_code is ExitCode.USER
+    assert caught.value.reason == "InvalidAlgorithm"
+
+
+def test_a_module_that_raises_says_so(job: Any, write: Write) -> None:
+    write("broken_module", "1 / 0")
+    with pytest.raises(InvalidAlgorithm, match="raised ZeroDivisionError when imported"):
+        build_algorithm(custom_job(job, "broken_module:X"))
+
+
+def test_a_module_that_imports_something_missing_says_what(job: Any, write: Write) -> None:
+    write("needy_module", "import something_not_installed")
+    with pytest.raises(InvalidAlgorithm, match="imports something_not_installed, which is not"):
+        build_algorithm(custom_job(job, "needy_module:X"))

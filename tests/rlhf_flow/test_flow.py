@@ -1,0 +1,272 @@
+"""The rules of a step: roles, primitives, options, fields, ids."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+
+import pytest
+
+from rlhf_flow import Algorithm, BatchValue, Flow, RoleKind
+from rlhf_flow.calls import ModelCall
+from rlhf_flow.errors import FlowError, UnknownPrimitive, UnknownRole
+from rlhf_flow.operations import custom, gae, group_advantages, whiten
+from rlhf_flow.tracing import trace
+
+ROLES = {"actor": RoleKind.POLICY, "critic": RoleKind.CRITIC, "reward": RoleKind.REWARD}
+
+
+class Batch:
+    """A batch of a backend that runs: fields only."""
+
+    def __init__(self, fields: set[str]) -> None:
+        self.fields = frozenset(fields)
+
+    def __or__(self, other: BatchValue) -> Batch:
+        return Batch({*self.fields, *other.fields})
+
+
+class RunningBackend:
+    """Runs steps as a driver does: every n-th step the body, a repeat until the third round."""
+
+    def __init__(self) -> None:
+        self.calls: list[ModelCall] = []
+        self.step = 0
+
+    def run(self, call: ModelCall, batch: BatchValue) -> Batch:
+        self.calls.append(call)
+        return Batch({*call.carries, *call.writes})
+
+    def every(self, region: str, n: int, body: Callable[[], None]) -> None:
+        if self.step % n == 0:
+            body()
+
+    def repeat(
+        self,
+        region: str,
+        body: Callable[[], BatchValue],
+        until: Callable[[BatchValue], BatchValue],
+        max_rounds: int,
+        expected_rounds: float,
+    ) -> BatchValue:
+        batch = body()
+        for _ in range(2):
+            until(batch)
+            batch = body()
+        return batch
+
+
+def flow_of(roles: dict[str, RoleKind] | None = None) -> tuple[Flow, RunningBackend]:
+    backend = RunningBackend()
+    return Flow(roles or ROLES, backend), backend
+
+
+def prompts() -> Batch:
+    return Batch({"prompt_tokens", "prompt_id", "record"})
+
+
+def test_a_call_carries_what_the_primitive_table_says() -> None:
+    flow, backend = flow_of()
+    with flow.step():
+        flow.actor.generate(prompts(), samples=2)
+    (call,) = backend.calls
+    assert call.id == "actor.generate"
+    assert call.reads == call.carries == ("prompt_id", "prompt_tokens", "record")
+    assert call.writes == (
+        "finished",
+        "response_text",
+        "response_tokens",
+        "rollout_log_probs",
+        "sample_index",
+    )
+    assert call.options == {"samples": 2, "temperature": None, "greedy": False}
+    assert pickle.loads(pickle.dumps(call)) == call
+
+
+def test_call_sites_are_numbered_by_kind_and_anew_in_every_step() -> None:
+    flow, backend = flow_of()
+    for _ in range(2):
+        with flow.step():
+            flow.actor.generate(prompts())
+            flow.actor.generate(prompts(), greedy=True)
+    ids = [call.id for call in backend.calls]
+    assert ids == ["actor.generate", "actor.generate#2"] * 2
+
+
+class Regions(Algorithm):
+    """Repeats, and evaluates every other step."""
+
+    def roles(self) -> dict[str, RoleKind]:
+        return ROLES
+
+    def step(self, flow: Flow, prompts: BatchValue) -> None:
+        def sample() -> BatchValue:
+            batch = flow.actor.generate(prompts)
+            return batch | flow.reward.score(batch)
+
+        def look() -> None:
+            flow.reward.score(flow.actor.generate(prompts, greedy=True))
+
+        enough = custom("mine:enough", reads=["scores"], writes=["enough"])
+        batch = flow.repeat(sample, until=enough, max_rounds=4, expected_rounds=2.5)
+        flow.every(2, look)
+        flow.reward.score(batch)
+
+
+def test_ids_in_regions_are_the_same_in_every_round_and_in_the_trace() -> None:
+    graph = trace(Regions())
+    traced = [call.id for call in graph.calls]
+    assert traced == [
+        "repeat/actor.generate",
+        "repeat/reward.score",
+        "repeat/until/actor.compute",
+        "every-2/actor.generate",
+        "every-2/reward.score",
+        "reward.score",
+    ]
+    flow, backend = flow_of()
+    with flow.step():
+        Regions().step(flow, prompts())
+    assert {call.id for call in backend.calls} == set(traced)
+    assert [c.id for c in backend.calls].count("repeat/actor.generate") == 3
+    assert {c.id: c for c in backend.calls} == {c.id: c for c in graph.calls}
+    assert graph.expected_count("repeat/actor.generate") == 2.5
+    assert graph.expected_count("every-2/reward.score") == 0.5
+    assert graph.expected_count("reward.score") == 1
+
+
+def test_several_operations_are_one_call_that_reads_what_none_of_them_writes() -> None:
+    flow, backend = flow_of()
+    with flow.step():
+        batch = Batch({"token_rewards", "values", "score_valid"})
+        flow.compute(batch, gae(1.0, 0.95), whiten())
+    (call,) = backend.calls
+    assert call.id == "actor.compute"
+    assert call.reads == ("score_valid", "token_rewards", "values")
+    assert call.writes == ("advantages", "returns")
+
+
+def test_an_unknown_role_names_the_roles() -> None:
+    flow, _ = flow_of()
+    with pytest.raises(UnknownRole, match="no role refrence.*actor, critic, reward"):
+        _ = flow.refrence
+    assert not hasattr(flow, "reference")
+
+
+def test_an_unknown_primitive_names_those_of_the_kind() -> None:
+    flow, _ = flow_of()
+    with pytest.raises(UnknownPrimitive, match="critic has no primitive generate.*train, values"):
+        flow.critic.generate(prompts())
+
+
+def test_a_missing_field_names_call_field_source_and_nearest_field() -> None:
+    flow, _ = flow_of()
+    with flow.step(), pytest.raises(FlowError) as caught:
+        flow.compute(Batch({"score", "prompt_id", "response_tokens"}), group_advantages())
+    text = str(caught.value)
+    assert "actor.compute reads the field score_valid" in text
+    assert "flow.reward.score(batch)" in text
+    assert "nearest field is score" in text
+
+
+def test_a_field_that_no_role_writes_is_explained() -> None:
+    flow, _ = flow_of({"actor": RoleKind.POLICY})
+    batch = Batch({"prompt_tokens", "response_tokens", "rollout_log_probs", "advantages"})
+    with flow.step(), pytest.raises(FlowError, match="no role of this algorithm writes score_val"):
+        flow.actor.train(batch)
+
+
+def test_options_decide_what_training_reads() -> None:
+    flow, backend = flow_of()
+    everything = Batch(
+        {
+            *("prompt_tokens", "response_tokens", "advantages", "rollout_log_probs"),
+            *("score_valid", "old_log_probs", "reference_log_probs"),
+        }
+    )
+    with flow.step():
+        flow.actor.train(everything)
+        flow.actor.train(everything, old_log_probs=True, reference_log_probs=True)
+        flow.actor.train(everything, loss="supervised")
+    plain, full, supervised = (set(call.reads) for call in backend.calls)
+    assert full - plain == {"old_log_probs", "reference_log_probs"}
+    assert supervised == {"prompt_tokens", "response_tokens"}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"sampels": 2}, "no option sampels.*greedy, samples, temperature"),
+        ({"samples": 0}, "samples=0.*at least 1"),
+        ({"samples": True}, "samples=True"),
+        ({"temperature": 0.0}, "temperature=0.0.*greedy"),
+        ({"greedy": 1}, "greedy=1.*true or false"),
+    ],
+)
+def test_wrong_options_are_refused(options: dict[str, object], message: str) -> None:
+    flow, _ = flow_of()
+    with flow.step(), pytest.raises(FlowError, match=message):
+        flow.actor.generate(prompts(), **options)
+
+
+def test_the_supervised_loss_refuses_log_probabilities() -> None:
+    flow, _ = flow_of()
+    with flow.step(), pytest.raises(FlowError, match="supervised loss reads no log-probabilities"):
+        flow.actor.train(prompts(), loss="supervised", old_log_probs=True)
+
+
+def test_calls_outside_a_step_and_steps_in_steps_are_refused() -> None:
+    flow, _ = flow_of()
+    with pytest.raises(FlowError, match="outside a step"):
+        flow.actor.generate(prompts())
+    with flow.step(), pytest.raises(FlowError, match="inside a step"), flow.step():
+        pass
+
+
+@pytest.mark.parametrize("roles", [{}, {"compute": RoleKind.POLICY}, {"a b": RoleKind.POLICY}])
+def test_unusable_role_names_are_refused(roles: dict[str, RoleKind]) -> None:
+    with pytest.raises(FlowError, match="no usable names"):
+        Flow(roles, RunningBackend())
+
+
+@pytest.mark.parametrize("n", [0, -1, 1.5, True])
+def test_every_needs_a_number_of_steps(n: int) -> None:
+    flow, _ = flow_of()
+    with flow.step(), pytest.raises(FlowError, match="flow.every needs a number of steps"):
+        flow.every(n, lambda: None)
+
+
+def test_repeat_needs_a_condition_and_bounds() -> None:
+    flow, _ = flow_of()
+    enough = custom("mine:enough", reads=[], writes=["enough"])
+    with flow.step():
+        with pytest.raises(FlowError, match="cannot decide when to end"):
+            flow.repeat(prompts, until=gae(1, 1), max_rounds=2, expected_rounds=1)
+        with pytest.raises(FlowError, match="sensible bound"):
+            flow.repeat(prompts, until=enough, max_rounds=2, expected_rounds=3)
+
+
+def test_compute_needs_operations_and_a_policy() -> None:
+    flow, _ = flow_of()
+    with flow.step(), pytest.raises(FlowError, match="needs operations"):
+        flow.compute(prompts())
+    flow, _ = flow_of({"reward": RoleKind.REWARD})
+    with flow.step(), pytest.raises(FlowError, match="ranks of a policy"):
+        flow.compute(prompts(), whiten())
+
+
+def test_what_is_no_batch_is_refused() -> None:
+    flow, _ = flow_of()
+    with flow.step(), pytest.raises(FlowError, match="takes a batch: got None"):
+        flow.actor.generate(None)
+
+
+@pytest.mark.parametrize("entrypoint", ["mine", ":f", "mine:", "mine:a b"])
+def test_a_custom_operation_needs_an_entry_point(entrypoint: str) -> None:
+    with pytest.raises(FlowError, match="names no function"):
+        custom(entrypoint, reads=[], writes=["x"])
+
+
+def test_a_custom_operation_needs_lists_of_fields() -> None:
+    with pytest.raises(FlowError, match=r"write \['scores'\]"):
+        custom("mine:f", reads="scores", writes=[])

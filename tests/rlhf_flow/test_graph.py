@@ -1,0 +1,82 @@
+"""Order and version edges of graphs."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlhf_api.plan import CallKind, RoleKind
+from rlhf_flow.calls import ModelCall
+from rlhf_flow.errors import FlowError
+from rlhf_flow.graph import DataEdge, Graph, version_edges
+
+
+def call(name: str, kind: CallKind = CallKind.INFER, role: str = "actor") -> ModelCall:
+    return ModelCall(name, role, name, kind, (), ())
+
+
+def graph(names: str, edges: list[tuple[str, str]]) -> Graph:
+    return Graph(
+        roles={"actor": RoleKind.POLICY},
+        inputs=(),
+        calls=tuple(call(name) for name in names),
+        data_edges=tuple(DataEdge(source, target, ("x",)) for source, target in edges),
+        version_edges=(),
+    )
+
+
+def test_order_follows_edges_and_then_the_program() -> None:
+    ordered = graph("abcd", [("d", "a"), ("prompts", "b")]).topological_order()
+    assert [c.id for c in ordered] == ["b", "c", "d", "a"]
+
+
+def test_a_circle_is_refused() -> None:
+    with pytest.raises(FlowError, match="circle: got a, b"):
+        graph("abc", [("a", "b"), ("b", "a")]).topological_order()
+
+
+def test_an_edge_from_nowhere_is_refused() -> None:
+    with pytest.raises(FlowError, match="does not have: got z"):
+        graph("ab", [("z", "a")]).topological_order()
+
+
+def test_an_unknown_call_is_refused() -> None:
+    with pytest.raises(FlowError, match="no such call in the graph: got z, allowed a, b"):
+        graph("ab", []).call("z")
+
+
+def test_fields_that_nobody_reads_are_listed() -> None:
+    writer = dataclasses.replace(call("a"), writes=("x", "y"))
+    made = dataclasses.replace(graph("ab", [("a", "b")]), calls=(writer, call("b")))
+    assert made.unread_fields() == (("a", "y"),)
+
+
+def test_roles_that_are_never_trained_have_no_version_edges() -> None:
+    assert version_edges([call("a"), call("b")], {"actor": RoleKind.POLICY}) == ()
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=7))
+def test_version_edges_order_every_pair_of_which_one_trains(trains: list[bool]) -> None:
+    """Oracle: over two steps, reachability by the edges is the order around every training."""
+    kinds = [CallKind.TRAIN if train else CallKind.INFER for train in trains]
+    calls = [call(f"c{index}", kind) for index, kind in enumerate(kinds)]
+    edges = version_edges(calls, {"actor": RoleKind.POLICY})
+    count = len(calls)
+    follows = {(step, i): set[tuple[int, int]]() for step in (0, 1) for i in range(count)}
+    for edge in edges:
+        source, target = int(edge.source[1:]), int(edge.target[1:])
+        for step in (0, 1):
+            if step + edge.iterations <= 1:
+                follows[step, source].add((step + edge.iterations, target))
+
+    def reaches(start: tuple[int, int], goal: tuple[int, int]) -> bool:
+        return goal in follows[start] or any(reaches(mid, goal) for mid in follows[start])
+
+    nodes = sorted(follows)
+    for position, first in enumerate(nodes):
+        for second in nodes[position + 1 :]:
+            between = [trains[i] for s, i in nodes[position : nodes.index(second) + 1]]
+            assert reaches(first, second) == any(between)

@@ -1,0 +1,313 @@
+"""What tracing refuses, and the graphs of PPO and GRPO by hand."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rlhf_api.plan import GraphName
+from rlhf_flow import Algorithm, BatchValue, Flow, RoleKind
+from rlhf_flow.errors import FlowError, InvalidAlgorithm
+from rlhf_flow.graph import DataEdge, Graph, VersionEdge
+from rlhf_flow.job_graphs import check_step, trace_job
+from rlhf_flow.picture import draw_mermaid, draw_text
+from rlhf_flow.symbolic import SymbolicBatch
+from rlhf_flow.tracing import trace
+
+Step = Callable[[Flow, Any], object]
+
+
+class Stepped(Algorithm):
+    """An algorithm around a step function."""
+
+    def __init__(self, step: Step) -> None:
+        self._step = step
+
+    def roles(self) -> dict[str, RoleKind]:
+        return {"actor": RoleKind.POLICY, "reward": RoleKind.REWARD}
+
+    def step(self, flow: Flow, prompts: BatchValue) -> None:
+        self._step(flow, prompts)
+
+
+def calls_of(graph: Graph) -> list[str]:
+    return [call.id for call in graph.calls]
+
+
+def test_grpo_is_four_calls(job: Any) -> None:
+    graph = trace_job(job())[GraphName.STEP]
+    assert calls_of(graph) == ["actor.generate", "reward.score", "actor.compute", "actor.train"]
+    assert set(graph.data_edges) == {
+        DataEdge("prompts", "actor.generate", ("prompt_id", "prompt_tokens", "record")),
+        DataEdge(
+            "actor.generate",
+            "reward.score",
+            ("finished", "prompt_id", "record", "response_text"),
+        ),
+        DataEdge("actor.generate", "actor.compute", ("prompt_id", "response_tokens")),
+        DataEdge("reward.score", "actor.compute", ("score_valid", "scores")),
+        DataEdge("actor.compute", "actor.train", ("advantages",)),
+        DataEdge(
+            "actor.generate",
+            "actor.train",
+            ("prompt_tokens", "response_tokens", "rollout_log_probs"),
+        ),
+        DataEdge("reward.score", "actor.train", ("score_valid",)),
+    }
+    assert set(graph.version_edges) == {
+        VersionEdge("actor.generate", "actor.train", "actor", 0),
+        VersionEdge("actor.train", "actor.generate", "actor", 1),
+    }
+
+
+@pytest.mark.parametrize(
+    ("settings", "mini_batch", "expected"),
+    [
+        ({}, None, []),
+        ({"klCoefficient": 0.1}, None, ["reference.log_probs"]),
+        ({}, 8, ["actor.log_probs"]),
+        ({"epochsPerBatch": 2}, None, ["actor.log_probs"]),
+        (
+            {"epochsPerBatch": 2, "klCoefficient": 0.1},
+            None,
+            ["reference.log_probs", "actor.log_probs"],
+        ),
+    ],
+)
+def test_grpo_infers_only_what_its_settings_need(
+    job: Any, settings: dict[str, Any], mini_batch: int | None, expected: list[str]
+) -> None:
+    schedule = {"steps": 10, "promptsPerStep": 16, "miniBatchPrompts": mini_batch}
+    algorithm = {"type": "grpo", "grpo": settings}
+    graph = trace_job(job(algorithm=algorithm, schedule=schedule))[GraphName.STEP]
+    before = ["actor.generate", "reward.score"]
+    assert calls_of(graph) == [*before, *expected, "actor.compute", "actor.train"]
+    train = graph.call("actor.train")
+    assert ("old_log_probs" in train.reads) == ("actor.log_probs" in expected)
+    assert ("reference_log_probs" in train.reads) == ("reference.log_probs" in expected)
+
+
+def ppo_graph(job: Any, settings: dict[str, Any], **schedule: Any) -> Graph:
+    sections = {"steps": 10, "promptsPerStep": 16} | schedule
+    made = job(algorithm={"type": "ppo", "ppo": settings}, schedule=sections)
+    graph: Graph = trace_job(made)[GraphName.STEP]
+    return graph
+
+
+def test_ppo_without_a_penalty_has_no_reference(job: Any) -> None:
+    graph = ppo_graph(job, {})
+    assert calls_of(graph) == [
+        "actor.generate",
+        "reward.score",
+        "critic.values",
+        "actor.compute",
+        "critic.train",
+        "actor.train",
+    ]
+    assert "reference" not in graph.roles
+    assert set(graph.version_edges) == {
+        VersionEdge("actor.generate", "actor.train", "actor", 0),
+        VersionEdge("actor.train", "actor.generate", "actor", 1),
+        VersionEdge("critic.values", "critic.train", "critic", 0),
+        VersionEdge("critic.train", "critic.values", "critic", 1),
+    }
+
+
+@pytest.mark.parametrize(
+    ("placement", "mini_batch", "in_rewards", "in_loss"),
+    [
+        ("reward", None, {"reference_log_probs", "rollout_log_probs"}, set()),
+        ("reward", 8, {"reference_log_probs", "old_log_probs"}, {"old_log_probs"}),
+        ("loss", None, set(), {"reference_log_probs"}),
+        ("loss", 8, set(), {"reference_log_probs", "old_log_probs"}),
+    ],
+)
+def test_the_penalty_is_read_where_it_is_placed(
+    job: Any, placement: str, mini_batch: int | None, in_rewards: set[str], in_loss: set[str]
+) -> None:
+    settings = {"klCoefficient": 0.1, "klPlacement": placement}
+    graph = ppo_graph(job, settings, miniBatchPrompts=mini_batch)
+    fixed = {"scores", "response_tokens", "values", "score_valid"}
+    assert set(graph.call("actor.compute").reads) == fixed | in_rewards
+    base = {"prompt_tokens", "response_tokens", "advantages", "rollout_log_probs", "score_valid"}
+    assert set(graph.call("actor.train").reads) == base | in_loss
+
+
+def test_critic_warm_up_and_whitening_are_options_of_the_same_graph(job: Any) -> None:
+    graph = ppo_graph(job, {"criticWarmupSteps": 3, "whitenAdvantages": False})
+    assert graph.call("actor.train").options["from_step"] == 3
+    operations = graph.call("actor.compute").options["operations"]
+    assert isinstance(operations, tuple)
+    assert [operation.name for operation in operations] == ["token_rewards", "gae"]
+
+
+def test_a_job_has_graphs_for_warm_start_and_evaluation(job: Any) -> None:
+    made = job(
+        data={"train": {"builtin": "sort-digits"}},
+        schedule={"steps": 10, "promptsPerStep": 16, "warmStart": {}},
+    )
+    graphs = trace_job(made)
+    assert list(graphs) == [GraphName.WARM_START, GraphName.EVALUATION, GraphName.STEP]
+    assert calls_of(graphs[GraphName.WARM_START]) == ["actor.train"]
+    assert graphs[GraphName.EVALUATION].call("actor.generate").options == {
+        "samples": 1,
+        "temperature": None,
+        "greedy": True,
+    }
+
+
+def test_evaluation_follows_its_data(job: Any) -> None:
+    evaluation = {"path": "test.jsonl", "samplesPerPrompt": 4, "temperature": 0.5}
+    graphs = trace_job(job(data={"train": {"path": "a.jsonl"}, "evaluation": evaluation}))
+    options = graphs[GraphName.EVALUATION].call("actor.generate").options
+    assert options == {"samples": 4, "temperature": 0.5, "greedy": False}
+    assert GraphName.EVALUATION not in trace_job(job())
+
+
+@pytest.mark.parametrize(
+    ("use", "message"),
+    [
+        (lambda batch: bool(batch), "truth value"),
+        (lambda batch: 1 if batch else 2, "truth value"),
+        (len, r"len\(batch\)"),
+        (list, "iteration"),
+        (float, "float"),
+        (int, "int"),
+        (lambda batch: [1, 2][batch], "index"),
+        (lambda batch: batch["scores"], r"batch\['scores'\]"),
+        (lambda batch: batch.scores, "batch.scores"),
+        (lambda batch: "scores" in batch, "in batch"),
+        (lambda batch: batch == 1, "comparison"),
+        (lambda batch: batch != batch, "comparison"),
+        (lambda batch: batch < 1, "comparison"),
+        (lambda batch: batch >= 1, "comparison"),
+        (lambda batch: batch | None, "joined with something else"),
+    ],
+)
+def test_a_step_cannot_look_at_values(use: Callable[[Any], object], message: str) -> None:
+    with pytest.raises(FlowError, match=message):
+        trace(Stepped(lambda flow, prompts: use(prompts)))
+
+
+def test_the_refusal_says_what_to_use_instead() -> None:
+    with pytest.raises(FlowError, match=r"flow\.repeat.*flow\.every.*settings.*flow\.compute"):
+        trace(Stepped(lambda flow, prompts: bool(prompts)))
+
+
+def test_batches_of_different_rows_are_not_joined() -> None:
+    def step(flow: Flow, prompts: Any) -> None:
+        _ = prompts | flow.actor.generate(prompts, samples=2)
+
+    with pytest.raises(FlowError, match="the prompts and the prompts x 2"):
+        trace(Stepped(step))
+
+
+def test_batches_of_equally_many_samples_can_be_joined() -> None:
+    def step(flow: Flow, prompts: Any) -> None:
+        sampled = flow.actor.generate(prompts)
+        _ = sampled | flow.actor.generate(prompts, samples=4, greedy=True)
+
+    assert len(trace(Stepped(step), samples_per_prompt=4).calls) == 2
+
+
+def test_the_later_batch_wins() -> None:
+    def step(flow: Flow, prompts: Any) -> None:
+        batch = flow.actor.generate(prompts)
+        batch |= flow.actor.generate(prompts, greedy=True)
+        flow.reward.score(batch)
+
+    graph = trace(Stepped(step))
+    sources = {edge.source for edge in graph.data_edges if edge.target == "reward.score"}
+    assert sources == {"actor.generate#2"}
+
+
+def test_what_is_made_in_a_region_stays_in_it() -> None:
+    def step(flow: Flow, prompts: Any) -> None:
+        kept = []
+        flow.every(3, lambda: kept.append(flow.actor.generate(prompts)))
+        flow.reward.score(kept[0])
+
+    with pytest.raises(FlowError, match="made inside every-3, which does not run every time"):
+        trace(Stepped(step))
+
+
+def test_a_batch_of_another_step_is_refused() -> None:
+    class Keeper(Stepped):
+        def step(self, flow: Flow, prompts: BatchValue) -> None:
+            flow.actor.generate("prompts")
+
+    with pytest.raises(FlowError, match="takes a batch: got 'prompts'"):
+        trace(Keeper(lambda flow, prompts: None))
+
+
+def test_a_step_that_differs_from_run_to_run_is_refused() -> None:
+    generator = random.Random(0)
+
+    def step(flow: Flow, prompts: Any) -> None:
+        flow.actor.generate(prompts, temperature=generator.random() + 0.1)
+
+    with pytest.raises(InvalidAlgorithm, match="not deterministic: got actor.generate with"):
+        trace(Stepped(step))
+
+
+def test_a_step_that_counts_its_runs_is_refused() -> None:
+    seen: list[int] = []
+
+    def step(flow: Flow, prompts: Any) -> None:
+        for _ in range(len(seen) + 1):
+            flow.actor.generate(prompts)
+        seen.append(1)
+
+    with pytest.raises(InvalidAlgorithm, match="got 1 calls, then 2"):
+        trace(Stepped(step))
+
+
+def test_a_step_that_raises_says_where() -> None:
+    with pytest.raises(InvalidAlgorithm, match=r"raised ZeroDivisionError.*test_tracing.py, line"):
+        trace(Stepped(lambda flow, prompts: 1 // 0))
+
+
+def test_a_step_without_calls_is_refused() -> None:
+    with pytest.raises(InvalidAlgorithm, match="calls nothing"):
+        trace(Stepped(lambda flow, prompts: None))
+
+
+def test_roles_must_be_kinds_by_name() -> None:
+    class Nameless(Stepped):
+        def roles(self) -> Any:
+            return ["actor"]
+
+    with pytest.raises(FlowError, match="returns no roles"):
+        trace(Nameless(lambda flow, prompts: None))
+
+
+def test_a_training_step_must_train_and_have_an_actor() -> None:
+    graph = trace(Stepped(lambda flow, prompts: flow.actor.generate(prompts)))
+    with pytest.raises(InvalidAlgorithm, match="trains nothing"):
+        check_step(graph)
+
+    class Other(Stepped):
+        def roles(self) -> dict[str, RoleKind]:
+            return {"policy": RoleKind.POLICY}
+
+    with pytest.raises(InvalidAlgorithm, match="without an actor"):
+        check_step(trace(Other(lambda flow, prompts: flow.policy.generate(prompts))))
+
+
+def test_a_symbolic_batch_can_be_printed_and_hashed() -> None:
+    batch = SymbolicBatch({"scores": "x"}, "rows")
+    assert repr(batch) == "<batch of scores>"
+    assert len({batch}) == 1
+
+
+def test_pictures_name_every_call_and_edge(job: Any) -> None:
+    graph = ppo_graph(job, {"klCoefficient": 0.1})
+    text, mermaid = draw_text(graph), draw_mermaid(graph)
+    for call in graph.calls:
+        assert call.id in text and f'["{call.id}"]' in mermaid
+    assert mermaid.count(" -->|") == len(graph.data_edges)
+    assert mermaid.count(" -.->|") == len(graph.version_edges)
+    assert "~> actor.train gives actor's weights to the next step's actor.generate" in text
