@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -48,17 +49,21 @@ def plan_command(file: Path, devices: int | None, output: str) -> None:
 
 @contextmanager
 def user_code(job: RLHFJob, folder: Path) -> Iterator[None]:
-    """Put `spec.code.local` on the Python path, so that custom algorithms can be imported."""
+    """Put `spec.code.local` and the current folder on the Python path, for custom algorithms.
+
+    Args:
+        job: the manifest.
+        folder: where its file is; `spec.code.local` is relative to it.
+    """
     code = job.spec.code
-    if code is None or code.local is None:
-        yield
-        return
-    entry = str((folder / code.local).resolve())
-    sys.path.insert(0, entry)
+    local = [] if code is None or code.local is None else [str((folder / code.local).resolve())]
+    entries = [entry for entry in (*local, os.getcwd()) if entry not in sys.path]
+    sys.path[:0] = entries
     try:
         yield
     finally:
-        sys.path.remove(entry)
+        for entry in entries:
+            sys.path.remove(entry)
 
 
 def render(graphs: Mapping[GraphName, Graph], plan: Plan, output: str) -> str:

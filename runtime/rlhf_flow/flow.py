@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from rlhf_api.plan import CallKind, RoleKind
 from rlhf_flow.calls import ModelCall
@@ -34,14 +34,17 @@ class BatchValue(Protocol):
     def fields(self) -> frozenset[str]:
         """Names of the columns."""
 
-    def __or__(self, other: BatchValue, /) -> BatchValue:
+    def __or__(self, other: Any, /) -> BatchValue:
         """Both's columns; where both have one, the other's. The rows must be the same."""
 
 
 class Backend(Protocol):
-    """What happens when a step calls something."""
+    """What happens when a step calls something.
 
-    def run(self, call: ModelCall, batch: BatchValue) -> BatchValue:
+    A backend is given the batches that it made itself, hence their type is its own.
+    """
+
+    def run(self, call: ModelCall, batch: Any) -> BatchValue:
         """Run a call; return a batch of only the fields it writes (and carries, if it starts
         rows)."""
 
@@ -51,8 +54,8 @@ class Backend(Protocol):
     def repeat(
         self,
         region: str,
-        body: Callable[[], BatchValue],
-        until: Callable[[BatchValue], BatchValue],
+        body: Callable[[], Any],
+        until: Callable[[Any], BatchValue],
         max_rounds: int,
         expected_rounds: float,
     ) -> BatchValue:

@@ -11,8 +11,11 @@ import pytest
 
 from rlhf_api.exits import ExitCode
 from rlhf_api.plan import GraphName
-from rlhf_flow.errors import InvalidAlgorithm
+from rlhf_api.resources import Device
+from rlhf_flow.errors import InvalidAlgorithm, NotOffered
 from rlhf_flow.job_graphs import trace_job
+from rlhf_flow.planning.inventory import GIB, DeviceInventory
+from rlhf_flow.planning.make_plan import make_plan
 from rlhf_flow.registry import build_algorithm
 
 REINFORCE = """
@@ -108,3 +111,27 @@ def test_a_module_that_imports_something_missing_says_what(job: Any, write: Writ
     write("needy_module", "import something_not_installed")
     with pytest.raises(InvalidAlgorithm, match="imports something_not_installed, which is not"):
         build_algorithm(custom_job(job, "needy_module:X"))
+
+
+REFILL = """
+    from rlhf_flow import Algorithm, RoleKind
+    from rlhf_flow.operations import custom
+
+    class Refill(Algorithm):
+        def roles(self):
+            return {"actor": RoleKind.POLICY}
+
+        def step(self, flow, prompts):
+            enough = custom("mine:enough", reads=["finished"], writes=["enough"])
+            batch = flow.repeat(
+                lambda: flow.actor.generate(prompts), until=enough, max_rounds=3, expected_rounds=2)
+            flow.actor.train(batch, loss="supervised")
+"""
+
+
+def test_a_step_that_repeats_is_traced_and_not_planned_yet(job: Any, write: Write) -> None:
+    write("refill", REFILL)
+    made = custom_job(job, "refill:Refill")
+    assert trace_job(made)[GraphName.STEP].regions[0].expected_count == 2
+    with pytest.raises(NotOffered, match=r"got flow\.repeat \(repeat\)"):
+        make_plan(made, DeviceInventory("local", Device.CPU, 1, 1, 4 * GIB))

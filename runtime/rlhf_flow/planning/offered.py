@@ -1,17 +1,28 @@
-"""Settings of a manifest that this version does not have."""
+"""What a manifest or a step asks for and this version does not have."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from rlhf_api import RLHFJob
+from rlhf_api.plan import GraphName
 from rlhf_flow.errors import NotOffered
+from rlhf_flow.graph import Graph
 
 
-def check_offered(job: RLHFJob) -> None:
-    """Refuse kinds of parallelism that no engine has yet.
+def check_offered(job: RLHFJob, graphs: Mapping[GraphName, Graph]) -> None:
+    """Refuse kinds of parallelism that no engine has yet, and steps that no runtime runs yet.
 
     Raises:
-        NotOffered: with the field, and what to write instead.
+        NotOffered: with the field or the call, and what to write instead.
     """
+    for region in (region for graph in graphs.values() for region in graph.regions):
+        if region.kind == "repeat":
+            raise NotOffered(
+                f"collecting rows over several rounds is not offered yet: got flow.repeat "
+                f"({region.id}), allowed a fixed number of calls; sample more prompts per step "
+                "instead"
+            )
     for role, model in job.spec.models.items():
         for axis, degree in (
             ("tensor", model.parallelism.tensor),
