@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 
 from rlhf_runtime.models.errors import ModelIncomplete, VocabularyMismatch
@@ -69,8 +70,7 @@ def check_vocabularies(folders: Mapping[str, Path]) -> None:
                 f"{vocabulary.num_tokens} tokens for vocab_size {vocabulary.size} in "
                 f"{folders[role]}; use the tokenizer that belongs to the model"
             )
-    first, *others = roles
-    for other in others:
+    for first, other in combinations(roles, 2):
         _require_same(first, roles[first], other, roles[other])
 
 

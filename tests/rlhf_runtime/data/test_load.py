@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from rlhf_api.job import RLHFJobSpec
+from rlhf_runtime.data.errors import DatasetTooSmall, InvalidRow, MissingAnswer
+from rlhf_runtime.data.load import evaluation_source, load_prompts
+from rlhf_runtime.data.tokenizer import TextTokenizer
+
+
+def job(train: dict[str, Any], **changes: Any) -> RLHFJobSpec:
+    """A job that reads the given data."""
+    data = {"train": train, **changes.pop("data", {})}
+    spec = {
+        "algorithm": {"type": "grpo"},
+        "models": {"actor": {"source": {"builtin": "tiny-llama"}}},
+        "rewards": [{"function": {"entrypoint": "rlhf_runtime.rewards.math:verify"}}],
+        "rollout": {"samplesPerPrompt": 2},
+        "schedule": {"steps": 1, "promptsPerStep": 4, **changes.pop("schedule", {})},
+        "data": data,
+    }
+    return RLHFJobSpec.model_validate(spec)
+
+
+def write_jsonl(path: Path, rows: list[dict[str, Any]]) -> str:
+    path.write_text("\n".join(map(json.dumps, rows)))
+    return str(path)
+
+
+def test_a_builtin_task_brings_its_held_out_prompts(tokenizer: TextTokenizer) -> None:
+    prompts = load_prompts(job({"builtin": "sort-digits", "maxRows": 50}), tokenizer)
+    assert prompts.evaluation is not None
+    assert len(prompts.train) == 50
+    assert len(prompts.evaluation) == 256
+    assert not set(prompts.train.texts) & set(prompts.evaluation.texts)
+    prompts.train.require_answers()
+
+
+def test_problems_come_from_jsonl_and_parquet(
+    tmp_path: Path, chat_tokenizer: TextTokenizer, problems: list[dict[str, str]]
+) -> None:
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(problems[6:]), tmp_path / "test.parquet")
+    train = {"path": write_jsonl(tmp_path / "train.jsonl", problems[:6])}
+    evaluation = {"path": str(tmp_path / "test.parquet"), "promptField": "question"}
+    spec = job({**train, "promptField": "question"}, data={"evaluation": evaluation})
+    prompts = load_prompts(spec, chat_tokenizer)
+    assert prompts.evaluation is not None
+    assert prompts.train.texts[0] == f"<user>{problems[0]['question']}<eos><assistant>"
+    assert prompts.evaluation.record(1) == problems[7]
+    assert chat_tokenizer.decode(prompts.train.answers)[0] == problems[0]["answer"]
+
+
+def test_a_file_has_no_held_out_prompts_unless_named(tmp_path: Path) -> None:
+    assert evaluation_source(job({"path": "rows.jsonl"}).data) is None
+
+
+def test_data_is_checked_against_the_schedule(tmp_path: Path, tokenizer: TextTokenizer) -> None:
+    train = {"path": write_jsonl(tmp_path / "rows.jsonl", [{"prompt": "1"}] * 6)}
+    assert load_prompts(job(train), tokenizer).evaluation is None
+    with pytest.raises(DatasetTooSmall, match=r"schedule\.promptsPerStep = 7"):
+        load_prompts(job(train, schedule={"promptsPerStep": 7}), tokenizer)
+    with pytest.raises(DatasetTooSmall, match=r"schedule\.warmStart\.promptsPerStep = 128"):
+        load_prompts(job(train, schedule={"warmStart": {}}), tokenizer)
+    with pytest.raises(MissingAnswer):
+        load_prompts(job(train, schedule={"warmStart": {"promptsPerStep": 2}}), tokenizer)
+
+
+def test_a_nan_in_the_data_is_an_error_that_names_the_row(
+    tmp_path: Path, tokenizer: TextTokenizer
+) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"prompt": "1"}\n{"prompt": NaN}\n')
+    with pytest.raises(InvalidRow, match="row 1: prompt is NaN"):
+        load_prompts(job({"path": str(file)}), tokenizer)
+    spec = job({"path": str(file)}, data={"onInvalidRow": "skip"}, schedule={"promptsPerStep": 1})
+    assert load_prompts(spec, tokenizer).train.rows_invalid == 1

@@ -1,0 +1,229 @@
+from __future__ import annotations
+
+import datetime
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlhf_api.data import DataSource, OnInvalidRow, OnLongPrompt
+from rlhf_runtime.data.errors import (
+    ChatTemplateUnusable,
+    DatasetTooSmall,
+    EmptyDataset,
+    InvalidRow,
+    MissingAnswer,
+    MissingField,
+    PromptTooLong,
+)
+from rlhf_runtime.data.prompt_table import PromptTable
+from rlhf_runtime.data.prompts import CHUNK_ROWS, PromptPolicy, build_prompt_table
+from rlhf_runtime.data.rows import Split
+from rlhf_runtime.data.tokenizer import TextTokenizer
+
+NAN = float("nan")
+MESSAGES = [{"role": "user", "content": "1=", "name": None}]
+
+
+def build(
+    rows: list[Any],
+    tokenizer: TextTokenizer,
+    on_invalid: str = "fail",
+    on_long: str = "fail",
+    max_tokens: int = 1000,
+    **source: Any,
+) -> PromptTable:
+    policy = PromptPolicy(max_tokens, OnInvalidRow(on_invalid), OnLongPrompt(on_long))
+    return build_prompt_table(
+        rows, DataSource(path="rows.jsonl", **source), Split.TRAIN, tokenizer, policy
+    )
+
+
+def test_rows_become_token_ids_texts_records_and_answers(tokenizer: TextTokenizer) -> None:
+    rows = [{"prompt": "21=", "answer": "12", "id": 7}, {"prompt": "3=", "answer": "3", "id": 8}]
+    table = build(rows, tokenizer)
+    assert table.texts == ("21=", "3=")
+    assert [tokenizer.decode(column) for column in (table.prompts, table.answers)] == [
+        ["21=", "3="],
+        ["12", "3"],
+    ]
+    assert table.prompts.values.dtype == np.int32
+    assert [run[-1] for run in table.answers.runs()] == [tokenizer.eos_token_id] * 2
+    assert [table.record(index) for index in range(2)] == rows
+    assert table.source_rows.tolist() == [0, 1]
+    assert len(table) == table.rows_read == 2
+
+
+def test_more_rows_than_a_chunk_keep_their_order(tokenizer: TextTokenizer) -> None:
+    rows = [{"prompt": str(index)} for index in range(2 * CHUNK_ROWS + 3)]
+    rows[CHUNK_ROWS + 1] = {"prompt": ""}
+    table = build(rows, tokenizer, on_invalid="skip")
+    kept = [index for index in range(len(rows)) if index != CHUNK_ROWS + 1]
+    assert table.source_rows.tolist() == kept
+    assert table.texts == tuple(map(str, kept))
+    assert tokenizer.decode(table.prompts) == list(map(str, kept))
+
+
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        ({"other": "x"}, "no field prompt"),
+        ({"prompt": None}, "prompt is null or missing"),
+        ({"prompt": NAN}, "prompt is NaN"),
+        ({"prompt": ""}, "prompt is an empty text"),
+        ({"prompt": " \n"}, "prompt is an empty text"),
+        ({"prompt": 3}, "prompt is of type int"),
+        ({"prompt": "\ud800"}, "prompt is not valid Unicode"),
+        ({"prompt": []}, "empty list of messages"),
+        ({"prompt": ["hello"]}, "instead of a message"),
+        ({"prompt": [{"role": "user"}]}, "content is not a text"),
+        ({"prompt": "1", "score": NAN}, "score holds"),
+        ({"prompt": "1", "deep": {"list": [1.0, float("inf")]}}, "deep holds"),
+        ({"prompt": "1", "image": b"png"}, "image holds"),
+    ],
+)
+def test_unusable_rows_are_named_or_skipped(
+    tokenizer: TextTokenizer, row: dict[str, Any], why: str
+) -> None:
+    rows = [{"prompt": "1"}, row, {"prompt": "2"}]
+    with pytest.raises(InvalidRow, match=f"row 1: .*{why}.*onInvalidRow: skip") as caught:
+        build(rows, tokenizer)
+    assert (caught.value.reason, int(caught.value.exit_code)) == ("InvalidRow", 3)
+    table = build(rows, tokenizer, on_invalid="skip")
+    assert table.source_rows.tolist() == [0, 2]
+    assert (table.rows_read, table.rows_invalid, table.rows_too_long) == (3, 1, 0)
+
+
+def test_only_the_first_unusable_rows_are_named(tokenizer: TextTokenizer) -> None:
+    with pytest.raises(InvalidRow, match="has 9 rows.*row 4: .* and 4 more"):
+        build([{"prompt": None}] * 9, tokenizer)
+
+
+def test_long_prompts_are_named_or_skipped(tokenizer: TextTokenizer) -> None:
+    rows = [{"prompt": "1" * length} for length in (3, 4, 5, 9)]
+    with pytest.raises(PromptTooLong) as caught:
+        build(rows, tokenizer, max_tokens=4)
+    text = str(caught.value)
+    assert "row 2 with 5 tokens, row 3 with 9 tokens" in text
+    assert "rollout.maxPromptTokens = 4" in text
+    assert "onLongPrompt: skip" in text
+    table = build(rows, tokenizer, on_long="skip", max_tokens=4)
+    assert table.source_rows.tolist() == [0, 1]
+    assert (table.rows_invalid, table.rows_too_long) == (0, 2)
+
+
+@pytest.mark.parametrize("field", ["prompt_field", "answer_field"])
+def test_a_missing_column_is_named_with_those_that_exist(
+    tokenizer: TextTokenizer, field: str
+) -> None:
+    rows = [{"prompt": "1", "answer": "2"}]
+    with pytest.raises(MissingField, match="got question, allowed prompt, answer"):
+        build(rows, tokenizer, **{field: "question"})
+
+
+def test_no_rows_are_an_error(tokenizer: TextTokenizer) -> None:
+    with pytest.raises(EmptyDataset, match="got 0 rows"):
+        build([], tokenizer)
+    with pytest.raises(EmptyDataset, match="got 2 rows, 2 of them invalid"):
+        build([{"prompt": ""}] * 2, tokenizer, on_invalid="skip")
+
+
+def test_fewer_rows_than_a_step_needs_are_an_error(tokenizer: TextTokenizer) -> None:
+    table = build([{"prompt": "1"}, {"prompt": ""}], tokenizer, on_invalid="skip")
+    table.require_rows(1, "schedule.promptsPerStep")
+    with pytest.raises(DatasetTooSmall) as caught:
+        table.require_rows(2, "schedule.promptsPerStep")
+    assert caught.value.reason == "DatasetTooSmall"
+    assert "got 1 usable rows (1 of 2 rows were skipped)" in str(caught.value)
+    assert "schedule.promptsPerStep = 2" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"), [("12", "12"), (12, "12"), (12.0, "12"), (0.5, "0.5"), (-3, "-3")]
+)
+def test_answers_may_be_numbers(tokenizer: TextTokenizer, answer: object, text: str) -> None:
+    table = build([{"prompt": "1", "answer": answer}], tokenizer)
+    assert tokenizer.decode(table.answers) == [text]
+
+
+@pytest.mark.parametrize("answer", [None, "", ["1"], True])
+def test_an_answer_is_needed_only_where_it_is_asked_for(
+    tokenizer: TextTokenizer, answer: object
+) -> None:
+    rows = [{"prompt": "1", "answer": "1"}, {"prompt": "2", "answer": answer}]
+    table = build(rows, tokenizer)
+    assert table.answers.lengths is not None
+    assert table.answers.lengths.tolist() == [2, 0]
+    with pytest.raises(MissingAnswer, match="1 of 2 rows without one, the first is row 1"):
+        table.require_answers()
+    with pytest.raises(InvalidRow, match="row 1: answer is"):
+        build(rows, tokenizer, answer_field="answer")
+
+
+def test_records_keep_dates_and_decimals_as_text(tokenizer: TextTokenizer) -> None:
+    row = {"prompt": "1", "day": datetime.date(2024, 1, 2), "cost": Decimal("1.50"), "none": None}
+    assert build([row], tokenizer).record(0) == {
+        "prompt": "1",
+        "day": "2024-01-02",
+        "cost": "1.50",
+        "none": None,
+    }
+
+
+def test_chat_templates_are_used_where_there_is_one(chat_tokenizer: TextTokenizer) -> None:
+    rows = [{"prompt": "1="}, {"prompt": MESSAGES}]
+    assert build(rows, chat_tokenizer).texts == ("<user>1=<eos><assistant>",) * 2
+    assert build(rows, chat_tokenizer, chat_template="always").texts[0].startswith("<user>")
+    assert build(rows[:1], chat_tokenizer, chat_template="never").texts == ("1=",)
+
+
+def test_special_tokens_in_a_template_are_single_tokens(chat_tokenizer: TextTokenizer) -> None:
+    table = build([{"prompt": "1="}], chat_tokenizer)
+    assert table.prompts.lengths is not None
+    assert table.prompts.lengths.tolist() == [len("<user>1=") + 1 + len("<assistant>")]
+
+
+def test_a_system_prompt_comes_first(chat_tokenizer: TextTokenizer) -> None:
+    table = build([{"prompt": "1="}, {"prompt": MESSAGES}], chat_tokenizer, system_prompt="sort")
+    assert table.texts == ("<system>sort<eos><user>1=<eos><assistant>",) * 2
+
+
+def test_two_system_prompts_are_refused(chat_tokenizer: TextTokenizer) -> None:
+    rows = [{"prompt": [{"role": "system", "content": "a"}, *MESSAGES]}]
+    assert build(rows, chat_tokenizer).texts[0].startswith("<system>a")
+    with pytest.raises(InvalidRow, match="own system message"):
+        build(rows, chat_tokenizer, system_prompt="sort")
+
+
+def test_messages_that_the_template_refuses_are_unusable_rows(
+    chat_tokenizer: TextTokenizer,
+) -> None:
+    with pytest.raises(InvalidRow, match="row 0: .*critic is not a role"):
+        build([{"prompt": [{"role": "critic", "content": "1"}]}], chat_tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("row", "source"),
+    [
+        ({"prompt": MESSAGES}, {}),
+        ({"prompt": "1"}, {"chat_template": "always"}),
+        ({"prompt": "1"}, {"system_prompt": "sort"}),
+    ],
+    ids=["messages", "always", "system prompt"],
+)
+def test_a_missing_chat_template_is_an_error_of_its_own(
+    tokenizer: TextTokenizer, row: dict[str, Any], source: dict[str, Any]
+) -> None:
+    with pytest.raises(ChatTemplateUnusable, match=r"data\.train needs a chat template"):
+        build([row], tokenizer, **source)
+
+
+def test_a_system_prompt_without_template_is_an_error(chat_tokenizer: TextTokenizer) -> None:
+    with pytest.raises(ChatTemplateUnusable, match="systemPrompt is set"):
+        build([{"prompt": "1"}], chat_tokenizer, system_prompt="sort", chat_template="never")
+
+
+def test_messages_are_no_text_without_a_template(chat_tokenizer: TextTokenizer) -> None:
+    with pytest.raises(InvalidRow, match="row 0: prompt is of type list"):
+        build([{"prompt": MESSAGES}], chat_tokenizer, chat_template="never")

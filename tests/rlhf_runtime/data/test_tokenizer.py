@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tokenizers import processors
+from transformers import AutoTokenizer
+
+from rlhf_runtime.data.character_tokenizer import TOKENS, build_tokenizer, write_tokenizer
+from rlhf_runtime.data.errors import ChatTemplateUnusable, TokenizerUnusable
+from rlhf_runtime.data.tokenizer import TextTokenizer
+from rlhf_runtime.dataplane.columns import Column, pack
+
+MESSAGES = [{"role": "system", "content": "sort"}, {"role": "user", "content": "402991="}]
+
+
+def tokens(column: Column) -> list[list[int]]:
+    return [run.tolist() for run in column.runs()]
+
+
+def settings(folder: Path, **changes: object) -> None:
+    """Change tokenizer_config.json."""
+    file = folder / "tokenizer_config.json"
+    content = {**json.loads(file.read_text()), **changes}
+    file.write_text(json.dumps(content))
+
+
+def test_the_character_tokenizer_has_64_tokens_each_with_a_text_of_its_own(
+    tokenizer: TextTokenizer,
+) -> None:
+    assert tokenizer.vocab_size == len(TOKENS) == 64
+    texts = tokenizer.decode(pack([[index, TOKENS.index("=")] for index in range(64)], np.int32))
+    assert len(set(texts)) == 64
+
+
+def test_auto_tokenizer_agrees(tokenizer: TextTokenizer) -> None:
+    peer = AutoTokenizer.from_pretrained(tokenizer.folder)
+    texts = ["402991=", "012499<eos>", "a B\n é", ""]
+    assert tokens(tokenizer.encode(texts, add_special_tokens=True)) == peer(texts)["input_ids"]
+    assert len(peer) == 64
+    assert tokenizer.eos_token_id == peer.eos_token_id
+    assert tokenizer.pad_token_id == peer.pad_token_id
+    assert peer.decode(peer("402991=")["input_ids"]) == "402991="
+
+
+def test_auto_tokenizer_agrees_on_chat(chat_tokenizer: TextTokenizer) -> None:
+    peer = AutoTokenizer.from_pretrained(chat_tokenizer.folder)
+    expected = peer.apply_chat_template(MESSAGES, tokenize=False, add_generation_prompt=True)
+    assert chat_tokenizer.chat_template is not None
+    assert chat_tokenizer.chat_template.render(MESSAGES) == expected
+    assert expected == "<system>sort<eos><user>402991=<eos><assistant>"
+
+
+def test_special_tokens_are_added_only_where_asked_for(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path)
+    with_start = build_tokenizer()
+    with_start.post_processor = processors.TemplateProcessing(
+        single="<unk> $A", special_tokens=[("<unk>", TOKENS.index("<unk>"))]
+    )
+    with_start.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = TextTokenizer(tmp_path)
+    peer = AutoTokenizer.from_pretrained(tmp_path)
+    assert tokens(tokenizer.encode(["1"], add_special_tokens=True)) == peer(["1"])["input_ids"]
+    assert tokens(tokenizer.encode(["1"], add_special_tokens=True)) == [[2, 4]]
+    assert tokens(tokenizer.encode(["1"], add_special_tokens=False)) == [[4]]
+
+
+def test_decoding_drops_the_closing_end_token_and_nothing_else(tokenizer: TextTokenizer) -> None:
+    end, pad = tokenizer.end_token_ids[0], tokenizer.pad_token_id
+    one = TOKENS.index("1")
+    responses = pack(
+        [[one, end], [one], [one, end, end], [one, pad, one, end], [], [end]], np.int32
+    )
+    assert tokenizer.decode(responses) == ["1", "1", "1<eos>", "1<pad>1", "", ""]
+
+
+def test_end_tokens_of_the_generation_config_count_too(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path)
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [9, 1]}))
+    assert TextTokenizer(tmp_path).end_token_ids == (1, 9)
+    settings(tmp_path, eos_token=None)
+    assert TextTokenizer(tmp_path).end_token_ids == (9, 1)
+
+
+def test_special_tokens_may_be_objects(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path)
+    settings(tmp_path, eos_token={"content": "=", "special": True}, pad_token=None)
+    tokenizer = TextTokenizer(tmp_path)
+    assert tokenizer.eos_token_id == TOKENS.index("=")
+    assert tokenizer.pad_token_id == tokenizer.eos_token_id
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "<{{ messages[0].content }}>",
+        [{"name": "default", "template": "<{{ messages[0].content }}>"}],
+    ],
+)
+def test_templates_in_the_tokenizer_config_are_found(tmp_path: Path, template: object) -> None:
+    write_tokenizer(tmp_path)
+    settings(tmp_path, chat_template=template)
+    chat = TextTokenizer(tmp_path).chat_template
+    assert chat is not None
+    assert chat.render([{"role": "user", "content": "1"}]) == "<1>"
+
+
+def test_a_broken_template_is_refused(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path)
+    (tmp_path / "chat_template.jinja").write_text("{% for %}")
+    with pytest.raises(ChatTemplateUnusable, match="line 1"):
+        TextTokenizer(tmp_path)
+
+
+def test_a_folder_without_tokenizer_says_how_to_make_one(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.model").write_text("")
+    with pytest.raises(TokenizerUnusable, match=r"tokenizer\.model.*save_pretrained"):
+        TextTokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
+def test_broken_files_are_named(tmp_path: Path, name: str) -> None:
+    write_tokenizer(tmp_path)
+    (tmp_path / name).write_text("{")
+    with pytest.raises(TokenizerUnusable, match=name):
+        TextTokenizer(tmp_path)
+
+
+def test_a_tokenizer_without_end_token_is_refused(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path)
+    settings(tmp_path, eos_token=None)
+    with pytest.raises(TokenizerUnusable, match="no end token"):
+        TextTokenizer(tmp_path)

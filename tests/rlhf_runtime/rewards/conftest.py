@@ -1,0 +1,100 @@
+"""Verifiers of a user's own, written into a module that only the verifiers' processes import."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlhf_api.rewards import RewardSpec
+from rlhf_runtime.rewards import Sample
+
+VERIFIERS = '''
+    import os, signal, subprocess, sys, time
+
+    def length(samples, factor=1.0):
+        return [factor * len(sample.response) for sample in samples]
+
+    def by_response(samples):
+        """Do what the first response of the batch says."""
+        act = samples[0].response
+        if act == "raise":
+            return deeper(samples)
+        if act == "exit":
+            sys.exit(3)
+        if act == "sleep":
+            time.sleep(3600)
+        if act == "die":
+            os._exit(7)
+        if act == "crash":
+            print("about to crash")
+            os.kill(os.getpid(), signal.SIGSEGV)
+        if act == "few":
+            return [1.0]
+        if act == "text":
+            return "1" * len(samples)
+        if act == "nothing":
+            return None
+        return [VALUES.get(sample.response, 1.0) for sample in samples]
+
+    VALUES = {"nan": float("nan"), "infinite": float("-inf"), "huge": 1e300}
+    VALUES |= {"word": "2", "none": None}
+
+    def deeper(samples):
+        raise ValueError("a verifier's own mistake")
+
+    def pid(samples):
+        return [os.getpid()] * len(samples)
+
+    def talkative(samples):
+        print("hello from the verifier")
+        print("and a complaint", file=sys.stderr)
+        os.write(1, b"raw output")
+        return [1.0] * len(samples)
+
+    def with_child(samples):
+        child = subprocess.Popen(["sleep", "3600"])
+        with open(samples[0].record["pids"], "w") as file:
+            print(os.getpid(), child.pid, file=file)
+        time.sleep(3600)
+
+    def heavy(samples):
+        return [float("torch" in sys.modules or "numpy" in sys.modules)] * len(samples)
+
+    NUMBER = 3
+'''
+
+
+@pytest.fixture
+def verifiers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder on the Python path with the module `my_verifiers`."""
+    (tmp_path / "my_verifiers.py").write_text(textwrap.dedent(VERIFIERS))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def reward(verifiers: Path) -> Callable[..., RewardSpec]:
+    """Makes the specification of a reward from a function of `my_verifiers`."""
+
+    def make(
+        function: str, name: str = "reward", weight: float = 1.0, **settings: Any
+    ) -> RewardSpec:
+        entrypoint = function if ":" in function else f"my_verifiers:{function}"
+        content = {"function": {"entrypoint": entrypoint, **settings}}
+        return RewardSpec.model_validate({"name": name, "weight": weight, **content})
+
+    return make
+
+
+@pytest.fixture
+def samples() -> Callable[..., list[Sample]]:
+    """Makes samples from responses."""
+
+    def make(*responses: str, answer: Any = "1") -> list[Sample]:
+        return [Sample("p", response, {"answer": answer}, True) for response in responses]
+
+    return make

@@ -1,0 +1,261 @@
+from __future__ import annotations
+
+import logging
+import os
+import select
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from rlhf_api.rewards import RewardSpec
+from rlhf_runtime.rewards import Sample
+from rlhf_runtime.rewards.errors import InvalidReward, RewardError
+from rlhf_runtime.rewards.pool import VerifierPool
+
+MakeReward = Callable[..., RewardSpec]
+MakeSamples = Callable[..., list[Sample]]
+
+
+@pytest.fixture(autouse=True)
+def no_process_is_left() -> Iterator[None]:
+    before = set(psutil.Process().children(recursive=True))
+    yield
+    assert set(psutil.Process().children(recursive=True)) <= before
+
+
+def wait_for_end(pid: int) -> None:
+    """Wait until a process has ended, whoever may have to collect it."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        assert select.select([descriptor], [], [], 20.0)[0], f"process {pid} is still running"
+    finally:
+        os.close(descriptor)
+
+
+def test_scores_come_in_the_order_of_the_samples(reward: MakeReward, samples: MakeSamples) -> None:
+    responses = ["a" * count for count in range(50)]
+    with VerifierPool(reward("length", batchSize=3, processes=2, parameters={"factor": 2})) as pool:
+        scores = pool.score(samples(*responses))
+    assert scores.values.dtype == np.float32
+    assert scores.values.tolist() == [2.0 * count for count in range(50)]
+    assert scores.valid.all()
+    assert (dict(scores.errors), scores.first_error) == ({}, None)
+
+
+def test_no_samples_need_no_scores(reward: MakeReward) -> None:
+    with VerifierPool(reward("length")) as pool:
+        assert len(pool.score([]).values) == 0
+
+
+def test_processes_are_kept_and_work_side_by_side(reward: MakeReward, samples: MakeSamples) -> None:
+    with VerifierPool(reward("pid", batchSize=1, processes=2)) as pool:
+        pool.wait_until_ready()
+        first = {pool.score(samples("a", "b")).values.tobytes() for _ in range(3)}
+        pids = set(pool.score(samples(*"abcdefgh")).values.tolist())
+    assert len(first) == 1
+    assert len(pids) == 2
+    assert os.getpid() not in pids
+
+
+def test_a_verifiers_process_imports_nothing_heavy(
+    reward: MakeReward, samples: MakeSamples
+) -> None:
+    with VerifierPool(reward("heavy")) as pool:
+        assert pool.score(samples("a")).values.tolist() == [0.0]
+
+
+@pytest.mark.parametrize(
+    ("act", "fault", "told"),
+    [
+        ("raise", "raised", "in deeper"),
+        ("exit", "raised", "SystemExit: 3"),
+        ("sleep", "timedOut", "timeoutSeconds = 1"),
+        ("die", "died", "exit code 7"),
+        ("crash", "died", "(?s)SIGSEGV.*about to crash"),
+        ("few", "wrongCount", "got 1 values for 2 samples"),
+        ("text", "wrongCount", "got str for 2 samples"),
+        ("nothing", "raised", "NoneType"),
+    ],
+)
+def test_a_failed_batch_costs_its_own_samples_only(
+    reward: MakeReward, samples: MakeSamples, act: str, fault: str, told: str
+) -> None:
+    seconds = 1.0 if act == "sleep" else 60.0
+    with VerifierPool(reward("by_response", batchSize=2, timeoutSeconds=seconds)) as pool:
+        scores = pool.score(samples("ok", "ok", act, "ok", "ok"))
+        again = pool.score(samples("ok"))
+    assert scores.valid.tolist() == [True, True, False, False, True]
+    assert scores.values.tolist() == [1, 1, 0, 0, 1]
+    assert dict(scores.errors) == {fault: 2}
+    assert (scores.first_error or "").startswith(f"{fault}: ")
+    with pytest.raises(AssertionError, match=told):
+        raise AssertionError(scores.first_error)
+    assert again.valid.all()
+
+
+@pytest.mark.parametrize(
+    ("response", "fault"),
+    [
+        ("nan", "nonFinite"),
+        ("infinite", "nonFinite"),
+        ("huge", "nonFinite"),
+        ("word", "notANumber"),
+        ("none", "notANumber"),
+    ],
+)
+def test_a_bad_value_costs_its_own_sample_only(
+    reward: MakeReward, samples: MakeSamples, response: str, fault: str
+) -> None:
+    with VerifierPool(reward("by_response")) as pool:
+        scores = pool.score(samples("ok", response, "ok"))
+    assert scores.valid.tolist() == [True, False, True]
+    assert scores.values.tolist() == [1, 0, 1]
+    assert dict(scores.errors) == {fault: 1}
+
+
+def test_on_error_fail_stops_with_the_users_traceback(
+    reward: MakeReward, samples: MakeSamples
+) -> None:
+    with VerifierPool(reward("by_response", onError="fail", name="correct")) as pool:
+        with pytest.raises(RewardError, match="(?s)correct.*in deeper.*own mistake") as caught:
+            pool.score(samples("raise"))
+        assert (caught.value.reason, int(caught.value.exit_code)) == ("RewardFailed", 3)
+        assert pool.score(samples("ok")).valid.all()
+
+
+def test_a_process_that_died_idle_costs_nothing(reward: MakeReward, samples: MakeSamples) -> None:
+    with VerifierPool(reward("pid")) as pool:
+        pid = int(pool.score(samples("a")).values[0])
+        os.kill(pid, signal.SIGKILL)
+        wait_for_end(pid)
+        scores = pool.score(samples("a"))
+        assert scores.valid.all()
+        assert int(scores.values[0]) != pid
+
+
+def test_a_function_that_cannot_be_loaded_is_an_error_of_its_own(reward: MakeReward) -> None:
+    with VerifierPool(reward("nowhere:score", name="correct")) as pool:
+        with pytest.raises(InvalidReward, match="correct.*no such module: got nowhere") as caught:
+            pool.wait_until_ready()
+        assert (caught.value.reason, int(caught.value.exit_code)) == ("InvalidReward", 3)
+        with pytest.raises(InvalidReward):
+            pool.score([])
+
+
+@pytest.mark.parametrize(
+    ("module", "seconds", "told"),
+    [
+        ("import time; time.sleep(3600)", 0.5, "longer than 0.5 s"),
+        ("import os; os._exit(9)", 60.0, "exit code 9"),
+    ],
+)
+def test_a_module_that_never_loads_is_given_up(
+    reward: MakeReward, verifiers: Path, module: str, seconds: float, told: str
+) -> None:
+    (verifiers / "stuck.py").write_text(module)
+    pool = VerifierPool(reward("stuck:score"), start_seconds=seconds)
+    with pool, pytest.raises(InvalidReward, match=told):
+        pool.wait_until_ready()
+
+
+def test_what_a_verifier_prints_goes_to_the_log(
+    reward: MakeReward,
+    samples: MakeSamples,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    caplog.set_level(logging.INFO, logger="rlhf_runtime.rewards")
+    with VerifierPool(reward("talkative", name="chatty")) as pool:
+        assert pool.score(samples("a")).values.tolist() == [1.0]
+    lines = [record.getMessage() for record in caplog.records]
+    for text in ("hello from the verifier", "and a complaint", "raw output"):
+        assert any(line.startswith("chatty[") and line.endswith(text) for line in lines)
+    assert capfd.readouterr().out == ""
+
+
+def test_what_a_verifier_has_started_ends_with_it(reward: MakeReward, tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    with VerifierPool(reward("with_child", timeoutSeconds=2.0)) as pool:
+        scores = pool.score([Sample("p", "r", {"pids": str(pids)}, True)])
+    assert dict(scores.errors) == {"timedOut": 1}
+    for pid in map(int, pids.read_text().split()):
+        wait_for_end(pid)
+
+
+def test_closing_ends_a_request_under_way(reward: MakeReward, samples: MakeSamples) -> None:
+    pool = VerifierPool(reward("by_response", timeoutSeconds=3600))
+    pool.wait_until_ready()
+    request, queued = pool.submit(samples("sleep")), pool.submit(samples("ok"))
+    pool.close()
+    pool.close()
+    with pytest.raises((RewardError, CancelledError)):
+        request.result(timeout=0)
+    with pytest.raises(CancelledError):
+        queued.result(timeout=0)
+
+
+def test_closing_does_not_wait_for_a_slow_start(reward: MakeReward, verifiers: Path) -> None:
+    (verifiers / "slow.py").write_text("import time; time.sleep(3600)")
+    start = time.monotonic()
+    VerifierPool(reward("slow:score")).close()
+    assert time.monotonic() - start < 10
+
+
+def test_processes_do_not_outlive_a_killed_owner(verifiers: Path) -> None:
+    program = """
+        import sys
+        from rlhf_api.rewards import RewardSpec
+        from rlhf_runtime.rewards import Sample
+        from rlhf_runtime.rewards.pool import VerifierPool
+        spec = {"function": {"entrypoint": "my_verifiers:FUNCTION", "timeoutSeconds": 3600}}
+        def pool(function):
+            text = spec["function"]["entrypoint"].replace("FUNCTION", function)
+            return VerifierPool(RewardSpec(function={**spec["function"], "entrypoint": text}))
+        idle, busy = pool("pid"), pool("by_response")
+        busy.wait_until_ready()
+        sleeping = busy.submit([Sample("p", "sleep", {}, True)])
+        pids = [idle.score([Sample("p", "r", {}, True)]).values[0]]
+        pids += [process.pid for process in busy._processes]
+        print(*map(int, pids), flush=True)
+        sys.stdin.read()
+    """
+    owner = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with owner:
+        assert owner.stdout is not None
+        pids = [int(word) for word in owner.stdout.readline().split()]
+        assert len(pids) == 2
+        assert all(psutil.pid_exists(pid) for pid in pids)
+        owner.kill()
+    for pid in pids:
+        wait_for_end(pid)
+
+
+def test_a_warm_pool_scores_a_batch_in_milliseconds(
+    reward: MakeReward, samples: MakeSamples
+) -> None:
+    batch = samples(*["012345"] * 512, answer="012345")
+    times = []
+    with VerifierPool(reward("rlhf_runtime.rewards.exact_match:score")) as pool:
+        for _ in range(10):
+            start = time.perf_counter()
+            assert pool.score(batch).values.sum() == 512
+            times.append(time.perf_counter() - start)
+    assert min(times) < 0.05

@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from rlhf_api.rewards import RewardSpec
+from rlhf_runtime.rewards import Sample
+from rlhf_runtime.rewards.errors import InvalidReward, RewardError
+from rlhf_runtime.rewards.scorer import Scorer, check_entrypoints, combine
+from rlhf_runtime.rewards.scores import Scores
+
+MakeReward = Callable[..., RewardSpec]
+MakeSamples = Callable[..., list[Sample]]
+
+
+def scores(values: list[float], valid: list[bool], **errors: int) -> Scores:
+    first_error = next(iter(errors), None)
+    return Scores(np.asarray(values, np.float32), np.asarray(valid), errors, first_error)
+
+
+def test_the_reward_is_the_weighted_sum(reward: MakeReward, samples: MakeSamples) -> None:
+    rewards = [
+        reward("rlhf_runtime.rewards.exact_match:score", name="correct", weight=2.0),
+        reward("length", name="length", weight=-0.5),
+    ]
+    with Scorer(rewards) as scorer:
+        result = scorer.score(samples("1", "22", "333"))
+    assert result.values.dtype == np.float32
+    assert result.values.tolist() == [1.5, -1.0, -1.5]
+    assert result.valid.all()
+    assert result.metrics["reward/correct"] == pytest.approx(1 / 3)
+    assert result.metrics["reward/length"] == pytest.approx(2.0)
+    assert result.metrics["reward/mean"] == pytest.approx(-1 / 3)
+    assert result.metrics["reward/std"] == pytest.approx(np.std([1.5, -1.0, -1.5]))
+    assert result.metrics["score/invalid"] == 0
+    assert result.errors == {}
+
+
+def test_excluded_samples_are_marked_and_counted(reward: MakeReward) -> None:
+    result = combine(
+        [reward("a", name="a"), reward("b", name="b", weight=10.0)],
+        [scores([1, 2, 3], [True] * 3), scores([1, 0, 1], [True, False, True], raised=1)],
+        3,
+    )
+    assert result.valid.tolist() == [True, False, True]
+    assert result.values.tolist() == [11, 0, 13]
+    assert result.metrics["reward/b"] == 1.0
+    assert result.metrics["reward/mean"] == 12.0
+    assert result.metrics["score/invalid"] == result.metrics["score/excluded"] == 1
+    assert result.metrics["score/raised"] == 1
+    assert result.errors == {"b": "raised"}
+
+
+def test_zero_keeps_the_sample_and_still_counts_it(reward: MakeReward) -> None:
+    result = combine(
+        [reward("a", name="a"), reward("b", name="b", onError="zero")],
+        [scores([1, 2], [True] * 2), scores([1, 0], [True, False], timedOut=1)],
+        2,
+    )
+    assert result.valid.all()
+    assert result.values.tolist() == [2, 2]
+    assert result.metrics["score/invalid"] == 1
+    assert result.metrics["score/excluded"] == 0
+    assert result.metrics["reward/b"] == 1.0
+
+
+def test_a_mean_of_no_samples_is_left_out(reward: MakeReward) -> None:
+    result = combine([reward("a", name="a")], [scores([0, 0], [False] * 2, died=2)], 2)
+    assert not result.valid.any()
+    assert result.metrics == {"score/invalid": 2, "score/excluded": 2, "score/died": 2}
+
+
+def test_a_failing_verifier_stops_only_where_it_must(
+    reward: MakeReward, samples: MakeSamples
+) -> None:
+    rewards = [reward("length"), reward("by_response", name="strict", onError="fail")]
+    with Scorer(rewards) as scorer:
+        with pytest.raises(RewardError, match="strict"):
+            scorer.score(samples("raise"))
+        assert scorer.score(samples("ok")).values.tolist() == [3.0]
+
+
+def test_every_entrypoint_that_cannot_be_loaded_is_named(
+    reward: MakeReward, verifiers: Path
+) -> None:
+    (verifiers / "broken.py").write_text("1 / 0\n")
+    rewards = [
+        reward("length", name="fine", processes=4),
+        reward("nowhere:score", name="first"),
+        reward("my_verifiers:lenght", name="second"),
+        reward("broken:score", name="third"),
+    ]
+    check_entrypoints(rewards[:1])
+    before = psutil.Process().children()
+    with pytest.raises(InvalidReward) as caught:
+        check_entrypoints(rewards)
+    text = str(caught.value)
+    assert "first (nowhere:score)" in text
+    assert "second (my_verifiers:lenght)" in text
+    assert "allowed by_response" in text
+    assert "ZeroDivisionError" in text
+    assert "fine" not in text
+    assert psutil.Process().children() == before
