@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +11,6 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from rlhf_api import RLHFJob
     from rlhf_api.plan import CallPlan, GraphName, MemoryPlan, Plan
     from rlhf_flow.graph import Graph
 
@@ -34,6 +31,7 @@ def plan_command(file: Path, devices: int | None, output: str) -> None:
         FlowError: a custom algorithm that cannot be traced.
         PlanError: a job that cannot be planned; the message shows the arithmetic.
     """
+    from rlhf_cli.user_code import user_code
     from rlhf_cli.validate import jobs_of
     from rlhf_flow.planning.make_plan import devices_of, make_plan
 
@@ -45,25 +43,6 @@ def plan_command(file: Path, devices: int | None, output: str) -> None:
         else:
             separator = "---\n" if number and output in ("json", "yaml") else ""
             sys.stdout.write(separator + render(graphs, plan, output))
-
-
-@contextmanager
-def user_code(job: RLHFJob, folder: Path) -> Iterator[None]:
-    """Put `spec.code.local` and the current folder on the Python path, for custom algorithms.
-
-    Args:
-        job: the manifest.
-        folder: where its file is; `spec.code.local` is relative to it.
-    """
-    code = job.spec.code
-    local = [] if code is None or code.local is None else [str((folder / code.local).resolve())]
-    entries = [entry for entry in (*local, os.getcwd()) if entry not in sys.path]
-    sys.path[:0] = entries
-    try:
-        yield
-    finally:
-        for entry in entries:
-            sys.path.remove(entry)
 
 
 def render(graphs: Mapping[GraphName, Graph], plan: Plan, output: str) -> str:

@@ -19,6 +19,7 @@ from rlhf_api.exits import ExitCode
 from rlhf_api.job import RLHFJob
 from rlhf_api.plan import Plan
 from rlhf_api.problems import Problem
+from rlhf_cli.user_code import user_code
 from rlhf_cli.validate import jobs_of
 from rlhf_flow.planning.make_plan import devices_of, make_plan
 from rlhf_runtime.controller.cluster import start_local_ray, stop_local_ray
@@ -54,7 +55,8 @@ def run_command(
     changes += [] if steps is None else [f"spec.schedule.steps={steps}"]
     changes += [] if seed is None else [f"spec.schedule.seed={seed}"]
     job = _only_job(jobs_of(file, changes), file)
-    _, plan = make_plan(job, devices_of(job, devices or default_devices()))
+    with user_code(job, file.parent):
+        _, plan = make_plan(job, devices_of(job, devices or default_devices()))
     folder = RunFolder(output or Path("rlhf-runs") / job.name)
     signal.signal(signal.SIGTERM, _interrupt)
     with locked(folder.path):
@@ -62,7 +64,8 @@ def run_command(
             return
         folder.write_manifest(manifest_text(job))
         folder.write_plan(plan)
-        _train(job, plan, folder, python_path_of(job, file))
+        with user_code(job, file.parent) as python_path:
+            _train(job, plan, folder, python_path)
 
 
 def _only_job(jobs: Sequence[RLHFJob], file: Path) -> RLHFJob:
@@ -92,13 +95,6 @@ def manifest_text(job: RLHFJob) -> str:
 def default_devices() -> int:
     """Ranks on this machine unless --devices says otherwise: one, with all cores."""
     return 1
-
-
-def python_path_of(job: RLHFJob, file: Path) -> tuple[str, ...]:
-    """Folders of the user's own code: spec.code.local, and the one where the command was given."""
-    local = job.spec.code.local if job.spec.code is not None else None
-    own = [] if local is None else [str((file.parent / local).resolve())]
-    return (*own, os.getcwd())
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:

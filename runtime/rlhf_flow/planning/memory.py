@@ -40,8 +40,6 @@ class RoleModel:
     """Padded tokens of the largest micro-batch of a rank."""
     recompute: bool
     """Whether activations are computed again in the backward pass."""
-    accumulates: bool
-    """Whether an update may take several micro-batches."""
 
     @property
     def num_parameters(self) -> int:
@@ -124,14 +122,12 @@ def gathered_bytes(model: RoleModel, num_shards: int) -> int:
 def gradient_bytes(model: RoleModel, num_shards: int) -> int:
     """Bytes of the sharded float32 gradients and of those that are not reduced yet.
 
-    Gradients are reduced with the last micro-batch of an update: with several micro-batches every
-    rank holds the whole model's in float32 until then, with one only the root's and one block's.
+    Gradients are reduced block by block with every micro-batch: only the root's and one block's are
+    whole at a time.
     """
     sharded = shard_bytes(model.num_parameters, num_shards, FLOAT32_BYTES)
     if not is_sharded(model, num_shards):
         return sharded
-    if model.accumulates:
-        return sharded + model.num_parameters * FLOAT32_BYTES
     whole = model.root_parameters + model.shape.block_parameters
     return sharded + whole * model.compute_bytes
 

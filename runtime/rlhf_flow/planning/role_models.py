@@ -58,7 +58,6 @@ def role_models(
 ) -> tuple[RoleModel, ...]:
     """Every role that holds weights."""
     schedule = job.spec.schedule
-    update_prompts = schedule.mini_batch_prompts or schedule.prompts_per_step
     return tuple(
         RoleModel(
             role=role,
@@ -70,8 +69,6 @@ def role_models(
                 rank_tokens(job, schedule.prompts_per_step, pool.num_devices),
             ),
             recompute=job.spec.model_for(role).training.activation_recompute,
-            accumulates=rank_tokens(job, update_prompts, pool.num_devices)
-            > micro_batch_limit(job, role),
         )
         for role, kind in job_roles(graphs).items()
         if kind.has_model

@@ -1,6 +1,7 @@
 """A column of a batch: one value, or a run of values of its own length, for every row.
 
-Owned by nobody: producers make columns, consumers take rows from them. Variable length stays packed.
+Producers make columns, consumers take rows from them; nobody changes one. Variable length stays
+packed. Pure numpy.
 """
 
 from __future__ import annotations
@@ -13,24 +14,36 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.generic]
 Rows = NDArray[np.int64]
+"""Row numbers, or positions of rows."""
+
+LONG_RUN = 128
+"""From this average length on, runs are copied one by one: faster than by position, and without
+the memory of 8 bytes of position for every value. Measured on 512 and 20,000 runs."""
 
 
 @dataclass(frozen=True)
 class Column:
     """Values of some rows.
 
-    Without `lengths`: `values[rows, ...]`, one entry per row. With `lengths[rows]`: `values[total]` holds
-    the rows' runs one after the other, row i being `lengths[i]` long.
+    Without `lengths`: `values[rows, ...]`, one entry per row. With `lengths[rows]`: `values[total]`
+    holds the rows' runs one after the other, row i being `lengths[i]` long.
+
+    Raises:
+        ValueError: lengths that do not sum to the number of values, or a negative one.
     """
 
     values: Array
     lengths: NDArray[np.int32] | None = None
 
     def __post_init__(self) -> None:
-        if self.lengths is not None and int(self.lengths.sum()) != len(self.values):
+        if self.lengths is None:
+            return
+        total, shortest = int(self.lengths.sum()), int(self.lengths.min(initial=0))
+        if total != len(self.values) or shortest < 0:
             raise ValueError(
-                f"lengths and values of a packed column disagree: got {int(self.lengths.sum())} "
-                f"and {len(self.values)} values"
+                f"lengths and values of a packed column disagree: got lengths of {total} values in "
+                f"all, the shortest {shortest}, and {len(self.values)} values; give every row the "
+                "length of its run"
             )
 
     @property
@@ -44,48 +57,70 @@ class Column:
         return int(self.values.nbytes + (0 if self.lengths is None else self.lengths.nbytes))
 
     def take(self, rows: Rows) -> Column:
-        """The given rows in the given order; the column itself if that is all of it."""
+        """The given rows in the given order.
+
+        All rows in order are the column itself, neighbours in order a view: neither is copied.
+
+        Raises:
+            IndexError: a row that the column does not have.
+        """
         if is_range(rows, self.num_rows):
             return self
+        if _are_neighbours(rows) and 0 <= rows[0] and rows[-1] < self.num_rows:
+            return self._slice(int(rows[0]), int(rows[-1]) + 1)
         if self.lengths is None:
             return Column(self.values[rows])
         lengths = self.lengths[rows]
-        return Column(self.values[run_positions(self.starts()[rows], lengths)], lengths)
+        return Column(_take_runs(self.values, self.starts()[rows], lengths), lengths)
 
     def starts(self) -> Rows:
         """Where each row's run begins in `values`."""
         assert self.lengths is not None
-        return np.cumsum(self.lengths, dtype=np.int64) - self.lengths
+        starts: Rows = np.cumsum(self.lengths, dtype=np.int64) - self.lengths
+        return starts
 
     def runs(self) -> list[Array]:
         """The rows' runs as views."""
-        assert self.lengths is not None
-        return np.split(self.values, np.cumsum(self.lengths)[:-1]) if self.num_rows else []
+        return [self.values[start:end] for start, end in self._bounds()]
 
     def texts(self) -> list[str]:
         """The rows of a packed uint8 column as texts."""
-        return [run.tobytes().decode() for run in self.runs()]
+        encoded = self.values.tobytes()
+        return [encoded[start:end].decode() for start, end in self._bounds()]
+
+    def _slice(self, begin: int, end: int) -> Column:
+        if self.lengths is None:
+            return Column(self.values[begin:end])
+        lengths = self.lengths[begin:end]
+        start = int(self.lengths[:begin].sum())
+        return Column(self.values[start : start + int(lengths.sum())], lengths)
+
+    def _bounds(self) -> list[tuple[int, int]]:
+        assert self.lengths is not None
+        ends = np.cumsum(self.lengths, dtype=np.int64).tolist()
+        return list(zip([0, *ends], ends, strict=False))
 
 
 def is_range(rows: Rows, size: int) -> bool:
     """Whether `rows` is 0, 1, ..., size - 1."""
-    return len(rows) == size and bool((rows == np.arange(size)).all())
+    return len(rows) == size and (size == 0 or (int(rows[0]) == 0 and _are_neighbours(rows)))
 
 
 def run_positions(starts: Rows, lengths: NDArray[np.int32]) -> Rows:
     """Positions of runs with the given starts and lengths, one run after the other."""
-    total = int(lengths.sum())
     ends = np.cumsum(lengths, dtype=np.int64)
-    return np.arange(total, dtype=np.int64) + np.repeat(starts - (ends - lengths), lengths)
+    positions: Rows = np.repeat(starts - ends + lengths, lengths)
+    positions += np.arange(len(positions), dtype=np.int64)
+    return positions
 
 
 def pack(
     runs: Sequence[Sequence[int] | Sequence[float] | Array], dtype: type[np.generic]
 ) -> Column:
     """A packed column from one sequence per row."""
-    lengths = np.fromiter((len(run) for run in runs), dtype=np.int32, count=len(runs))
-    values = np.concatenate([np.asarray(run, dtype=dtype) for run in runs]) if runs else np.empty(0)
-    return Column(values.astype(dtype, copy=False), lengths)
+    lengths = np.fromiter(map(len, runs), dtype=np.int32, count=len(runs))
+    values = np.concatenate([np.empty(0, dtype), *(np.asarray(run, dtype) for run in runs)])
+    return Column(values, lengths)
 
 
 def pack_texts(texts: Sequence[str]) -> Column:
@@ -96,14 +131,42 @@ def pack_texts(texts: Sequence[str]) -> Column:
 
 
 def concatenate(columns: Sequence[Column]) -> Column:
-    """The rows of several columns, one column after the other."""
+    """The rows of several columns, one column after the other.
+
+    Raises:
+        ValueError: no columns, or some packed and some not.
+    """
     if len(columns) == 1:
         return columns[0]
-    values = np.concatenate([column.values for column in columns])
     packed = [column.lengths for column in columns if column.lengths is not None]
+    if not columns or len(packed) not in (0, len(columns)):
+        raise ValueError(
+            f"columns of two forms cannot be joined: got {len(columns)} columns, {len(packed)} of "
+            "them packed, allowed at least one, all packed or none; correct what made them"
+        )
+    values = np.concatenate([column.values for column in columns])
     return Column(values, np.concatenate(packed) if packed else None)
 
 
 def repeat_rows(column: Column, times: int) -> Column:
     """Every row `times` times, copies next to each other."""
     return column.take(np.repeat(np.arange(column.num_rows, dtype=np.int64), times))
+
+
+def _are_neighbours(rows: Rows) -> bool:
+    """Whether every row is the one after its predecessor; no rows are not."""
+    count = len(rows)
+    if count == 0 or int(rows[-1]) - int(rows[0]) != count - 1:
+        return False
+    return bool((rows[1:] - rows[:-1] == 1).all())
+
+
+def _take_runs(values: Array, starts: Rows, lengths: NDArray[np.int32]) -> Array:
+    total = int(lengths.sum())
+    if total < LONG_RUN * len(lengths) or total == 0:
+        taken: Array = values[run_positions(starts, lengths)]
+        return taken
+    ends = (starts + lengths).tolist()
+    return np.concatenate(
+        [values[start:end] for start, end in zip(starts.tolist(), ends, strict=True)]
+    )

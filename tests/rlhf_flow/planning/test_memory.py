@@ -34,7 +34,6 @@ def model(**changes: object) -> RoleModel:
         precision=Precision.FLOAT32,
         micro_batch_tokens=1000,
         recompute=False,
-        accumulates=False,
     )
     return dataclasses.replace(base, **changes)  # type: ignore[arg-type]
 
@@ -70,8 +69,6 @@ def test_two_ranks_share_states_and_gather_layers() -> None:
     assert items[MemoryWhat.OPTIMIZER] == 541_312 * 4
     assert items[MemoryWhat.GRADIENTS] == 541_312 * 2 + (root + block) * 4
     assert items[MemoryWhat.WEIGHTS] == (root + 2 * block) * 4
-    accumulated = sizes(role_items(model(accumulates=True), 2, PHASES), "actor.train")
-    assert accumulated[MemoryWhat.GRADIENTS] == 541_312 * 2 + 541_312 * 4
 
 
 def test_a_frozen_role_has_weights_and_no_states() -> None:
@@ -141,7 +138,6 @@ MODELS = st.builds(
     precision=st.sampled_from([Precision.FLOAT32, Precision.BFLOAT16]),
     micro_batch_tokens=st.integers(1, 20_000),
     recompute=st.booleans(),
-    accumulates=st.booleans(),
 )
 
 

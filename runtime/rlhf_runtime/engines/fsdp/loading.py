@@ -72,7 +72,7 @@ def _replace_head(model: PreTrainedModel) -> None:
 def _shard(model: PreTrainedModel, world: World, precision: torch.dtype) -> None:
     """Cut every decoder block, then the rest, and spread rank 0's weights over the ranks."""
     whole = {name: parameter.data for name, parameter in model.named_parameters()}
-    buffers = {name: buffer.to(world.device) for name, buffer in model.named_buffers()}
+    buffers = dict(model.named_buffers())
     mesh = world.mesh()
     policy = MixedPrecisionPolicy(
         param_dtype=None if precision is torch.float32 else precision, reduce_dtype=torch.float32

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -75,11 +74,9 @@ class FsdpModel:
         Returns the gradient's norm. Every rank must call, be it with no micro-batch.
         """
         assert self.optimizer is not None, "use_optimizer comes before update"
-        rounds = self._rounds(len(micro_batches))
-        for number, micro_batch in enumerate(in_step(micro_batches, rounds)):
-            with self._gradients_synchronized(number == rounds - 1):
-                share = loss(self.outputs(micro_batch), micro_batch)
-                (share * self.world.size).backward()  # FSDP averages gradients over ranks
+        for micro_batch in in_step(micro_batches, self._rounds(len(micro_batches))):
+            share = loss(self.outputs(micro_batch), micro_batch)
+            (share * self.world.size).backward()  # FSDP averages gradients over ranks
         self.version += 1
         return self.optimizer.step()
 
@@ -101,12 +98,6 @@ class FsdpModel:
         if not isinstance(self.module, FSDPModule):
             return mine
         return int(self.world.max(torch.tensor([mine]))[0])
-
-    @contextmanager
-    def _gradients_synchronized(self, now: bool) -> Iterator[None]:
-        if isinstance(self.module, FSDPModule):
-            self.module.set_requires_gradient_sync(now)
-        yield
 
     def _select(
         self, _module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]
