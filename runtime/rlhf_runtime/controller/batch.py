@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from rlhf_flow.flow import BatchValue
 from rlhf_runtime.workers.orders import ColumnRef, Source
 
 IndexRef = Any
@@ -32,8 +33,9 @@ class Batch:
         """Names of the columns."""
         return frozenset(self.columns)
 
-    def __or__(self, other: Batch, /) -> Batch:
-        """Both's columns; where both have one, the other's."""
+    def __or__(self, other: BatchValue, /) -> Batch:
+        """Both's columns; where both have one, the other's. The rows must be the same."""
+        assert isinstance(other, Batch)
         return Batch(self.base, {**self.columns, **other.columns})
 
     def sources(self, fields: tuple[str, ...]) -> tuple[tuple[Source, ...], list[IndexRef]]:

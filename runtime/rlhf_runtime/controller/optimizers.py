@@ -23,8 +23,15 @@ def training_settings(
         gradient_clip=training.gradient_clip,
         schedule=training.schedule,
         warmup_updates=training.warmup_steps,
-        total_updates=spec.schedule.steps * updates,
+        total_updates=training_steps(spec, role) * updates,
     )
+
+
+def training_steps(spec: RLHFJobSpec, role: str) -> int:
+    """Steps that train a role: all, but for the actor those of the critic's warm-up."""
+    ppo = spec.algorithm.ppo
+    idle = ppo.critic_warmup_steps if ppo is not None and role == "actor" else 0
+    return max(0, spec.schedule.steps - idle)
 
 
 def warm_start_settings(spec: RLHFJobSpec) -> OptimizerSettings:

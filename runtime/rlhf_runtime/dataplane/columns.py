@@ -66,7 +66,7 @@ class Column:
         """
         if is_range(rows, self.num_rows):
             return self
-        if _are_neighbours(rows) and 0 <= rows[0] and rows[-1] < self.num_rows:
+        if _are_neighbours(rows) and rows[0] >= 0 and rows[-1] < self.num_rows:
             return self._slice(int(rows[0]), int(rows[-1]) + 1)
         if self.lengths is None:
             return Column(self.values[rows])
@@ -97,8 +97,8 @@ class Column:
 
     def _bounds(self) -> list[tuple[int, int]]:
         assert self.lengths is not None
-        ends = np.cumsum(self.lengths, dtype=np.int64).tolist()
-        return list(zip([0, *ends], ends, strict=False))
+        starts = self.starts()
+        return list(zip(starts.tolist(), (starts + self.lengths).tolist(), strict=True))
 
 
 def is_range(rows: Rows, size: int) -> bool:

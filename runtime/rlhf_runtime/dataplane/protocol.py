@@ -1,12 +1,13 @@
 """The one transfer rule: which rows a rank gets, and which ranks' outputs count.
 
-distribute = rows cut by the coordinate on one mesh axis, equal on all other axes; collect = the ranks
-of a mask. The protocols of HybridFlow are instances. Source: HybridFlow, table 3.
+distribute = rows cut by a coordinate of the mesh, equal along its other axes; collect = the ranks
+of a mask. HybridFlow's protocols are instances; a further pair is one more entry of `PROTOCOLS`.
+Source: HybridFlow, table 3.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from rlhf_api.plan import CallKind, Mesh
@@ -38,8 +39,19 @@ class Coordinates:
             pipeline_size=mesh.pipeline,
         )
 
+    @property
+    def rank(self) -> int:
+        """The rank itself, along all axes."""
+        return (self.data * self.pipeline_size + self.pipeline) * self.tensor_size + self.tensor
+
+    @property
+    def num_ranks(self) -> int:
+        """Ranks in the mesh."""
+        return self.data_size * self.pipeline_size * self.tensor_size
+
 
 Cut = Callable[[ShardIndex, int], list[Rows]]
+"""Cuts a batch into so many parts, such as `partition.contiguous`."""
 
 
 @dataclass(frozen=True)
@@ -47,28 +59,51 @@ class Protocol:
     """A pair (distribute, collect)."""
 
     distribute: Callable[[ShardIndex, Coordinates, Cut], Rows]
+    """The rows that a rank gets."""
     collect: Callable[[Coordinates], bool]
-
-
-def _by_data(index: ShardIndex, at: Coordinates, cut: Cut) -> Rows:
-    return cut(index, at.data_size)[at.data]
+    """Whether a rank's output counts."""
 
 
 def _everything(index: ShardIndex, at: Coordinates, cut: Cut) -> Rows:
     return index.rows
 
 
-PROTOCOLS: Mapping[str, Protocol] = {
-    "one_to_all": Protocol(_everything, lambda at: True),
-    "3d": Protocol(_by_data, lambda at: at.tensor == 0 and at.pipeline == at.pipeline_size - 1),
-    "3d_all_micro_dp": Protocol(_by_data, lambda at: at.tensor == 0 and at.pipeline == 0),
-    "3d_pp_only": Protocol(_everything, lambda at: at.tensor == 0 and at.data == 0),
-    "dp": Protocol(_by_data, lambda at: True),
-    "all_to_all": Protocol(_by_data, lambda at: True),
-}
-"""By HybridFlow's names. `dp` and `all_to_all` are given a mesh with one rank per data coordinate."""
+def _by_data(index: ShardIndex, at: Coordinates, cut: Cut) -> Rows:
+    return cut(index, at.data_size)[at.data]
 
-BY_KIND: Mapping[CallKind, str] = {
+
+def _by_rank(index: ShardIndex, at: Coordinates, cut: Cut) -> Rows:
+    return cut(index, at.num_ranks)[at.rank]
+
+
+def _all(at: Coordinates) -> bool:
+    return True
+
+
+def _last_stage(at: Coordinates) -> bool:
+    return at.tensor == 0 and at.pipeline == at.pipeline_size - 1
+
+
+def _first_of_replica(at: Coordinates) -> bool:
+    return at.tensor == 0 and at.pipeline == 0
+
+
+def _each_stage(at: Coordinates) -> bool:
+    return at.tensor == 0 and at.data == 0
+
+
+PROTOCOLS: dict[str, Protocol] = {
+    "one_to_all": Protocol(_everything, _all),
+    "3d": Protocol(_by_data, _last_stage),
+    "3d_all_micro_dp": Protocol(_by_data, _first_of_replica),
+    "3d_pp_only": Protocol(_everything, _each_stage),
+    "dp": Protocol(_by_rank, _all),
+    "all_to_all": Protocol(_by_rank, _all),
+}
+"""By HybridFlow's names. `3d_all_micro_dp` is used on the mesh of generation, whose replicas along
+`data` are the micro-DP groups' members."""
+
+BY_KIND: dict[CallKind, str] = {
     CallKind.GENERATE: "3d_all_micro_dp",
     CallKind.INFER: "3d",
     CallKind.TRAIN: "3d",

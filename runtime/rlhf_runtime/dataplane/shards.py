@@ -1,8 +1,8 @@
 """Which rows a shard holds, and how rows are gathered from shards.
 
-A batch has global row numbers 0 .. n-1. Every producing rank holds a shard: some of these rows, listed
-by a `ShardIndex`. Consumers gather the rows they need from whichever shards hold them, so producer and
-consumer need not agree on how a batch is cut.
+A batch has global row numbers 0 .. n-1. Every producing rank holds a shard: some of these rows,
+listed by a `ShardIndex`. Consumers gather the rows they need from whichever shards hold them, so
+producer and consumer need not agree on how a batch is cut.
 """
 
 from __future__ import annotations
@@ -13,36 +13,104 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf_runtime.dataplane.columns import Column, Rows, concatenate
+from rlhf_runtime.dataplane.columns import Column, Rows, concatenate, is_range
 
 
 @dataclass(frozen=True)
 class ShardIndex:
-    """The rows of one shard: global numbers, the group of each, and its length in tokens."""
+    """The rows of one shard: global numbers, the group of each, and its length in tokens.
+
+    Raises:
+        ValueError: arrays of different lengths.
+    """
 
     rows: Rows
     groups: NDArray[np.int64]
     lengths: NDArray[np.int32]
 
+    def __post_init__(self) -> None:
+        if not len(self.rows) == len(self.groups) == len(self.lengths):
+            raise ValueError(
+                f"an index does not describe each of its rows once: got {len(self.rows)} rows, "
+                f"{len(self.groups)} groups and {len(self.lengths)} lengths; give one of each per "
+                "row"
+            )
+
     def take(self, positions: Rows) -> ShardIndex:
-        """The entries at the given positions."""
+        """The entries at the given positions; the index itself if that is all of it."""
+        if is_range(positions, len(self.rows)):
+            return self
         return ShardIndex(self.rows[positions], self.groups[positions], self.lengths[positions])
 
 
 def merge(shards: Sequence[ShardIndex]) -> ShardIndex:
-    """All rows of a batch in the order of their global numbers."""
+    """All rows of a batch in the order of their global numbers.
+
+    Raises:
+        ValueError: a row that is missing, or that two shards hold.
+    """
     rows = np.concatenate([shard.rows for shard in shards])
-    order = np.argsort(rows, kind="stable")
-    if not (rows[order] == np.arange(len(rows))).all():
+    order = np.full(len(rows), -1, dtype=np.int64)
+    inside = (rows >= 0) & (rows < len(rows))
+    order[rows[inside]] = np.flatnonzero(inside)
+    if (order < 0).any():
         raise ValueError(
             f"shards do not hold every row exactly once: got {len(rows)} entries, "
-            f"{len(np.unique(rows))} distinct, the largest {int(rows.max()) if len(rows) else 'none'}"
+            f"{len(np.unique(rows))} distinct, from {int(rows.min())} to {int(rows.max())}; have "
+            f"the shards of one call list rows 0 to {len(rows) - 1} once each"
         )
-    return ShardIndex(
-        rows[order],
-        np.concatenate([shard.groups for shard in shards])[order],
-        np.concatenate([shard.lengths for shard in shards])[order],
-    )
+    if len(shards) == 1:
+        return shards[0].take(order)
+    groups = np.concatenate([shard.groups for shard in shards])
+    lengths = np.concatenate([shard.lengths for shard in shards])
+    return ShardIndex(rows, groups, lengths).take(order)
+
+
+@dataclass(frozen=True)
+class Location:
+    """Where some wanted rows lie among shards. Serves every column that is cut in this way."""
+
+    shards: tuple[int, ...]
+    """Shards with at least one of the rows; the first shard if no row is wanted."""
+    positions: tuple[Rows, ...]
+    """For each of these shards the positions of its wanted rows."""
+    order: Rows
+    """For every wanted row its place among these positions, put one after the other."""
+
+    def pick(self, columns: Sequence[Column]) -> Column:
+        """The wanted rows in order, from the column's parts in `shards`.
+
+        A part of which everything is wanted is not copied if it is the only one.
+        """
+        parts = zip(columns, self.positions, strict=True)
+        return concatenate([column.take(positions) for column, positions in parts]).take(self.order)
+
+
+def locate(rows: Rows, held: Sequence[Rows]) -> Location:
+    """Find rows by global number; `held[i]` lists the rows of shard i.
+
+    Raises:
+        ValueError: a row that no shard holds.
+    """
+    size = 1 + max((int(shard.max()) for shard in held if len(shard)), default=-1)
+    owner = np.full(size + 1, -1, dtype=np.int64)  # the last entry: of rows that nobody can hold
+    position = np.zeros(size, dtype=np.int64)
+    for number, shard in enumerate(held):
+        owner[shard] = number
+        position[shard] = np.arange(len(shard))
+    owners = owner[np.where((rows >= 0) & (rows < size), rows, size)]
+    if (owners < 0).any():
+        raise ValueError(
+            f"rows that no shard holds: got {rows[owners < 0][:8].tolist()}, allowed the "
+            f"{sum(map(len, held))} rows of {len(held)} shards; ask for rows of the same batch"
+        )
+    counts = np.bincount(owners, minlength=len(held))
+    shards = np.flatnonzero(counts) if len(rows) else np.zeros(1, dtype=np.int64)
+    by_shard = np.argsort(owners, kind="stable")
+    order = np.empty(len(rows), dtype=np.int64)
+    order[by_shard] = np.arange(len(rows))
+    positions = np.split(position[rows[by_shard]], np.cumsum(counts[shards])[:-1])
+    return Location(tuple(shards.tolist()), tuple(positions), order)
 
 
 def gather(
@@ -50,26 +118,8 @@ def gather(
 ) -> Column:
     """The given global rows, in order, of one column.
 
-    `held[i]` lists the rows of shard i; `fetch` returns the column of the shards it is asked for, and
-    is asked only for those that hold a wanted row.
+    `held[i]` lists the rows of shard i; `fetch` returns the column of the shards it is asked for,
+    and is asked once, only for those that hold a wanted row.
     """
-    if len(held) == 1 and len(rows) == len(held[0]) and bool((rows == held[0]).all()):
-        return fetch([0])[0]
-    size = 1 + max((int(shard.max()) for shard in held if len(shard)), default=-1)
-    owner = np.full(size, -1, dtype=np.int64)
-    position = np.zeros(size, dtype=np.int64)
-    for number, shard in enumerate(held):
-        owner[shard] = number
-        position[shard] = np.arange(len(shard))
-    owners = owner[rows]
-    if (owners < 0).any():
-        raise ValueError(f"rows that no shard holds: got {rows[owners < 0][:8].tolist()}")
-    needed = [int(number) for number in np.unique(owners)]
-    if not needed:
-        return fetch([0])[0].take(np.empty(0, dtype=np.int64))
-    columns = fetch(needed)
-    whole = concatenate(columns)
-    sizes = [len(held[number]) for number in needed]
-    offsets = np.zeros(len(held), dtype=np.int64)
-    offsets[needed] = np.cumsum([0, *sizes[:-1]])
-    return whole.take(offsets[owners] + position[rows])
+    location = locate(rows, held)
+    return location.pick(fetch(location.shards))

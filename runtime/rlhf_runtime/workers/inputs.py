@@ -1,15 +1,13 @@
-"""A call's inputs on one rank: which rows are its own, and their columns, fetched when asked for."""
+"""A call's inputs on one rank: which rows are its own, and their columns, fetched when asked."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
 from rlhf_runtime.dataplane.columns import Column, Rows
 from rlhf_runtime.dataplane.partition import contiguous
 from rlhf_runtime.dataplane.protocol import Coordinates, protocol_of
-from rlhf_runtime.dataplane.shards import ShardIndex, gather, merge
+from rlhf_runtime.dataplane.shards import ShardIndex, locate, merge
 from rlhf_runtime.workers.orders import ColumnRef, Order, Source
 
 Fetch = Callable[[Sequence[ColumnRef]], Sequence[Column]]
@@ -39,29 +37,25 @@ class Inputs:
         return protocol_of(self.call.kind).distribute(self.index, self.at, contiguous)
 
     def load(self, rows: Rows) -> dict[str, Column]:
-        """Every column that the call reads, at the given rows. One round trip for all of them."""
-        wanted: dict[tuple[str, int], ColumnRef] = {}
-        held: dict[str, list[Rows]] = {}
-        for source in self._sources:
-            shards = self._rows_of(source)
-            needed = shards_holding(rows, shards)
-            for name, refs in source.columns.items():
-                held[name] = shards
-                wanted.update({(name, shard): refs[shard] for shard in needed})
-        got = dict(zip(wanted, self._fetch(list(wanted.values())), strict=True))
+        """Every column that the call reads, at the given rows. One round trip for all of them.
 
-        def fetched(name: str) -> Callable[[Sequence[int]], Sequence[Column]]:
-            return lambda numbers: [got[name, number] for number in numbers]
-
-        return {name: gather(rows, shards, fetched(name)) for name, shards in held.items()}
+        Raises:
+            ValueError: a row that a column does not have.
+        """
+        found = [(source, locate(rows, self._rows_of(source))) for source in self._sources]
+        refs = [
+            column[shard]
+            for source, location in found
+            for column in source.columns.values()
+            for shard in location.shards
+        ]
+        parts = iter(self._fetch(refs))
+        return {
+            name: location.pick([next(parts) for _ in location.shards])
+            for source, location in found
+            for name in source.columns
+        }
 
     def _rows_of(self, source: Source) -> list[Rows]:
-        count = len(next(iter(source.columns.values())))
-        first = source.first_index
-        return [index.rows for index in self._indexes[first : first + count]]
-
-
-def shards_holding(rows: Rows, held: Sequence[Rows]) -> list[int]:
-    """Shards with at least one of the rows; the first shard if no row is wanted."""
-    holding = [number for number, shard in enumerate(held) if np.isin(shard, rows).any()]
-    return holding or [0]
+        shards = self._indexes[source.first_index :][: source.num_shards]
+        return [index.rows for index in shards]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isnan
 from typing import Any
 
 from rlhf_api.plan import GraphName
@@ -23,6 +24,11 @@ class Source:
     columns: Mapping[str, tuple[ColumnRef, ...]]
     """For each column one reference per shard."""
 
+    @property
+    def num_shards(self) -> int:
+        """Shards of every column."""
+        return len(next(iter(self.columns.values())))
+
 
 @dataclass(frozen=True)
 class Order:
@@ -32,7 +38,7 @@ class Order:
     step: int
     """The training step; from 1."""
     graph: GraphName
-    """The graph that the call belongs to: training and evaluation sample with seeds of their own."""
+    """The graph that the call belongs to: each samples with seeds of its own."""
     incarnation: str
     """Workers of another incarnation refuse it."""
     sources: tuple[Source, ...] = ()
@@ -66,8 +72,11 @@ class CallReport:
     """What a person should read."""
 
 
-def merge(reports: list[Statistics]) -> dict[str, float]:
-    """Metrics from the statistics of all ranks and calls of a step."""
+def merge(reports: Sequence[Statistics]) -> dict[str, float]:
+    """Metrics from the statistics of all ranks and calls of a step.
+
+    A mean without weight is left out. A maximum over values with a NaN is NaN, whatever the order.
+    """
     sums: dict[str, tuple[float, float]] = {}
     metrics: dict[str, float] = {}
     for statistics in reports:
@@ -75,7 +84,7 @@ def merge(reports: list[Statistics]) -> dict[str, float]:
             before = sums.get(name, (0.0, 0.0))
             sums[name] = (before[0] + total, before[1] + weight)
         for name, value in statistics.maxima.items():
-            metrics[name] = max(metrics.get(name, value), value)
+            metrics[name] = value if isnan(value) else max(metrics.get(name, value), value)
         for name, value in statistics.sums.items():
             metrics[name] = metrics.get(name, 0.0) + value
     metrics.update({name: total / weight for name, (total, weight) in sums.items() if weight})
