@@ -1,0 +1,67 @@
+# One-word targets; `make help` lists them. PYTHON=... names the interpreter to use.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check format generate lock clean \
+	bench-step bench-dispatch bench-peers bench-learning
+
+export PYTHON
+BIN := .venv/bin
+DEMO := examples/01-sort-grpo.yaml
+RUN := rlhf-runs/sort-grpo
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: ## make .venv with everything that tests and checks need
+	@tools/setup.sh dev
+
+demo: ## train a tiny model by GRPO and write a report with its learning curve
+	@tools/setup.sh run
+	@echo "==> Training: rlhf run $(DEMO)"
+	@$(BIN)/rlhf run $(DEMO) --output $(RUN) --fresh $(ARGS)
+	@echo "==> Learning curves and timeline: $(RUN)/report.html (open it in a browser)"
+	@echo "==> The model, in Hugging Face format: $(RUN)/model"
+
+test: setup ## run every test; ARGS="-k name" selects
+	@echo "==> Running the tests: pytest $(ARGS)"
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: setup ## formatting, lint, types, tiers, generated files
+	@echo "==> Formatting: ruff format --check"
+	@$(BIN)/ruff format --check .
+	@echo "==> Lint: ruff check"
+	@$(BIN)/ruff check .
+	@echo "==> Types: mypy"
+	@$(BIN)/mypy
+	@echo "==> Tiers: lint-imports"
+	@$(BIN)/lint-imports
+	@echo "==> Generated files: tools/generate.py --check"
+	@$(BIN)/python tools/generate.py --check
+
+format: setup ## format the code and repair what ruff can
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+generate: setup ## write what is derived from the contract's models
+	@$(BIN)/python tools/generate.py
+
+lock: setup ## resolve the pinned package sets anew
+	@tools/lock.sh
+
+clean: ## remove the environment, caches and build outputs; runs are kept
+	@rm -rf .venv .venv-tools .mypy_cache .ruff_cache .pytest_cache .hypothesis \
+		.import_linter_cache dist build
+	@find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
+
+bench-step: setup ## a step of example 01 against a plain loop without Ray
+	@$(BIN)/python benchmarks/step.py $(ARGS)
+
+bench-dispatch: setup ## columns and empty calls against bare Ray actors
+	@$(BIN)/python benchmarks/dispatch.py $(ARGS)
+
+bench-peers: setup ## the same job under TRL's GRPOTrainer
+	@$(BIN)/python benchmarks/peers.py $(ARGS)
+
+bench-learning: setup ## examples 01 and 02 for three seeds
+	@$(BIN)/python benchmarks/learning.py $(ARGS)

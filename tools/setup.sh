@@ -1,0 +1,97 @@
+#!/usr/bin/env bash
+# Make .venv with the pinned packages, or find that it is up to date.
+#
+#   tools/setup.sh run    what `rlhf run` needs
+#   tools/setup.sh dev    that, and what the tests and checks need
+#
+# PYTHON names the interpreter (default: the first of python3.11, python3.12, python3 that is 3.11 or
+# 3.12). uv is taken from PATH; where it is missing it is installed into .venv-tools.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+say() { printf '==> %s\n' "$*" >&2; }
+fail() { printf 'error: %s\n' "$*" >&2; exit 4; }
+
+case "${1-}" in
+  run) extras="cpu" ;;
+  dev) extras="cpu,dev,wandb,mlflow" ;;
+  *) echo "usage: tools/setup.sh run|dev" >&2; exit 2 ;;
+esac
+
+# The path of the given interpreter if it is one that can be used.
+interpreter() {
+  "$1" -c 'import sys
+assert (3, 11) <= sys.version_info[:2] <= (3, 12)
+print(sys.executable)' 2>/dev/null
+}
+
+find_python() {
+  local name
+  for name in ${PYTHON:-python3.11 python3.12 python3}; do
+    interpreter "$name" && return
+  done
+  fail "no usable Python: looked for ${PYTHON:-python3.11, python3.12 and python3}, allowed 3.11 and" \
+    "3.12; install one (Debian and Ubuntu: apt-get install python3.11 python3.11-venv), or name" \
+    "it: make setup PYTHON=/path/to/python3.11"
+}
+
+# What .venv was made from, and where. A set for development serves for running, too.
+fingerprint() {
+  { pwd; cat constraints.txt overrides.txt pyproject.toml tools/setup.sh; } | sha256sum
+}
+is_current() {
+  local kind
+  interpreter .venv/bin/python >/dev/null || return 1
+  for kind in "$1" dev; do
+    [[ -f .venv/.setup-$kind && "$(cat ".venv/.setup-$kind")" == "$(fingerprint)" ]] && return
+  done
+  return 1
+}
+
+find_uv() {
+  local own=.venv-tools/bin/uv
+  if uv --version >/dev/null 2>&1; then command -v uv; return; fi
+  if ! "$own" --version >/dev/null 2>&1; then
+    say "Installing uv into .venv-tools"
+    "$python" -c 'import ensurepip, venv' 2>/dev/null || fail "$python cannot make virtual" \
+      "environments; install them (Debian and Ubuntu: apt-get install python3-venv), or install uv"
+    rm -rf .venv-tools
+    "$python" -m venv .venv-tools >&2
+    .venv-tools/bin/python -m pip install --quiet --disable-pip-version-check \
+      --constraint constraints.txt uv >&2 || not_installed
+  fi
+  echo "$own"
+}
+
+not_installed() {
+  fail "the packages could not be installed; the reason is above. If the package index could not be" \
+    "reached: check the network and HTTPS_PROXY; for a mirror set UV_DEFAULT_INDEX and PIP_INDEX_URL;" \
+    "for a certificate of your own SSL_CERT_FILE. Then run the same command again: what was" \
+    "downloaded is kept."
+}
+
+say "Checking this machine"
+python="$(find_python)"
+if is_current "$1"; then
+  "$python" tools/check_environment.py --installed
+  say "Packages are up to date (.venv)"
+  exit
+fi
+if compgen -G '.venv/.setup-*' >/dev/null; then have=(--installed); else have=(); fi
+"$python" tools/check_environment.py "${have[@]}"
+
+uv="$(find_uv)"
+if ! interpreter .venv/bin/python >/dev/null; then
+  say "Making .venv with $python"
+  rm -rf .venv
+  "$uv" venv --quiet --no-python-downloads --python "$python" .venv
+fi
+say "Installing the pinned packages into .venv (about 7 GB; a few minutes without a cache)"
+rm -f .venv/.setup-*
+"$uv" pip install --python .venv/bin/python --constraint constraints.txt \
+  --build-constraint constraints.txt --override overrides.txt --editable ".[$extras]" ||
+  not_installed
+say "Compiling them, which saves seconds at every start"
+.venv/bin/python -m compileall -qq -j 0 .venv/lib crds runtime || true  # some are templates
+fingerprint > ".venv/.setup-$1"
+say "Ready"
