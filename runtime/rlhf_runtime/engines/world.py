@@ -26,9 +26,7 @@ def serve_store(address: str, size: int, timeout_seconds: float) -> dist.TCPStor
 
 def reach_store(address: str, port: int, size: int, timeout_seconds: float) -> dist.TCPStore:
     """The store that another process serves."""
-    return dist.TCPStore(
-        address, port, size, False, datetime.timedelta(seconds=timeout_seconds)
-    )
+    return dist.TCPStore(address, port, size, False, datetime.timedelta(seconds=timeout_seconds))
 
 
 @dataclass(frozen=True)

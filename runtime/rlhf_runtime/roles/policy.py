@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
 import torch
 
 from rlhf_flow.losses import PolicyLoss
-from rlhf_runtime.engines.fsdp.model import FsdpModel
+from rlhf_runtime.dataplane.columns import Rows
+from rlhf_runtime.engines.fsdp.model import FsdpModel, Loss
 from rlhf_runtime.engines.fsdp.packing import MicroBatch, cut
 from rlhf_runtime.engines.fsdp.settings import OptimizerSettings
 from rlhf_runtime.numerics.aggregation import aggregate
@@ -74,12 +78,16 @@ class Policy:
         old = "old_log_probs" if inputs.call.options["old_log_probs"] else "rollout_log_probs"
         for batch in epochs(batches, loss.epochs_per_batch):
             terms = PolicyTerms(batch, loss, self._temperature, old, means)
-            micro = cut(
-                batch.columns[PROMPTS],
-                batch.columns[RESPONSES],
-                self._training.micro_batch_tokens,
+            trained, silent = (
+                cut(
+                    batch.columns[PROMPTS],
+                    batch.columns[RESPONSES],
+                    self._training.micro_batch_tokens,
+                    rows,
+                )
+                for rows in terms.rows_by_signal()
             )
-            self._step(micro, terms, means, batch.share)
+            self._step(trained, terms, means, batch.share, silent)
         return Result(statistics=Statistics(means.means, means.maxima))
 
     def _train_supervised(self, inputs: Inputs) -> Result:
@@ -100,10 +108,17 @@ class Policy:
         means.add("policy/loss", 0.0, batch.share)
         return Result(statistics=Statistics(means.means, means.maxima))
 
-    def _step(self, micro: list[MicroBatch], loss: object, means: Means, share: float) -> None:
+    def _step(
+        self,
+        micro: list[MicroBatch],
+        loss: Loss,
+        means: Means,
+        share: float,
+        silent: Sequence[MicroBatch] = (),
+    ) -> None:
         assert self.model.optimizer is not None
         rate = self.model.optimizer.learning_rate
-        norm = self.model.update(micro, loss)  # type: ignore[arg-type]
+        norm = self.model.update(micro, loss, silent)
         means.add("policy/gradient_norm", norm * share, share)
         means.add("policy/learning_rate", rate * share, share)
 
@@ -167,6 +182,20 @@ class PolicyTerms:
         share = self._aggregate(losses, part)
         self._means.add("policy/loss", float(share), 0.0)
         return share
+
+    def rows_by_signal(self) -> tuple[Rows, Rows]:
+        """Rows that can have a gradient, and those that cannot: all advantages zero, or excluded.
+
+        With an entropy bonus or a KL term every row that counts has one.
+        """
+        kept = self._batch.kept.numpy()
+        if not self._loss.entropy_coefficient and self._reference is None:
+            lengths = self._batch.columns["advantages"].lengths
+            assert lengths is not None
+            row_of = np.repeat(np.arange(len(kept)), lengths)
+            moved = np.bincount(row_of, self._advantages.abs().numpy(), minlength=len(kept))
+            kept = kept & (moved > 0)
+        return np.flatnonzero(kept), np.flatnonzero(~kept)
 
     def _kept(self, part: MicroBatch) -> torch.Tensor:
         """bool[n]: whether each token counts."""

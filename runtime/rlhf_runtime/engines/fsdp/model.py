@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -68,13 +68,21 @@ class FsdpModel:
         if isinstance(self.module, FSDPModule):
             self.module.reshard()  # without a backward pass the root would keep gathered weights
 
-    def update(self, micro_batches: list[MicroBatch], loss: Loss) -> float:
+    def update(
+        self, micro_batches: list[MicroBatch], loss: Loss, silent: Sequence[MicroBatch] = ()
+    ) -> float:
         """One optimizer step on the sum of the loss over micro-batches and ranks.
 
-        Returns the gradient's norm. Every rank must call, be it with no micro-batch.
+        `silent` micro-batches, whose loss is known to have no gradient, run forward only, for the
+        statistics that the loss collects. Returns the gradient's norm. Every rank must call, be it
+        with no micro-batch.
         """
         assert self.optimizer is not None, "use_optimizer comes before update"
-        for micro_batch in in_step(micro_batches, self._rounds(len(micro_batches))):
+        with torch.no_grad():
+            for micro_batch in in_step(silent, self._rounds(len(silent))):
+                loss(self.outputs(micro_batch), micro_batch)
+        rounds = max(1, self._rounds(len(micro_batches)))  # momentum moves on without a signal
+        for micro_batch in in_step(micro_batches, rounds):
             share = loss(self.outputs(micro_batch), micro_batch)
             (share * self.world.size).backward()  # FSDP averages gradients over ranks
         self.version += 1

@@ -6,13 +6,13 @@ ever sees padding, and no attention mask is needed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from rlhf_runtime.dataplane.columns import Array, Column, run_positions
+from rlhf_runtime.dataplane.columns import Column, Rows, run_positions
 from rlhf_runtime.dataplane.partition import micro_batches
 
 
@@ -40,12 +40,19 @@ class MicroBatch:
         return MicroBatch(*(getattr(self, name).to(device) for name in self.__dataclass_fields__))
 
 
-def cut(prompts: Column, responses: Column, max_padded_tokens: int) -> list[MicroBatch]:
-    """All rows as micro-batches of at most so many padded tokens. Columns are packed token ids."""
+def cut(
+    prompts: Column, responses: Column, max_padded_tokens: int, rows: Rows | None = None
+) -> list[MicroBatch]:
+    """Rows, by default all, as micro-batches of at most so many padded tokens.
+
+    Columns are packed token ids.
+    """
     assert prompts.lengths is not None and responses.lengths is not None
     lengths = prompts.lengths + responses.lengths
+    chosen = np.arange(len(lengths), dtype=np.int64) if rows is None else rows
     return [
-        _lay_out(prompts, responses, rows) for rows in micro_batches(lengths, max_padded_tokens)
+        _lay_out(prompts, responses, chosen[part])
+        for part in micro_batches(lengths[chosen], max_padded_tokens)
     ]
 
 
@@ -57,9 +64,9 @@ def empty_micro_batch() -> MicroBatch:
     )
 
 
-def _lay_out(prompts: Column, responses: Column, rows: Array) -> MicroBatch:
+def _lay_out(prompts: Column, responses: Column, rows: Rows) -> MicroBatch:
     assert prompts.lengths is not None and responses.lengths is not None
-    prompt, response = prompts.take(rows), responses.take(rows)  # type: ignore[arg-type]
+    prompt, response = prompts.take(rows), responses.take(rows)
     assert prompt.lengths is not None and response.lengths is not None
     longest = max(1, int((prompt.lengths + response.lengths).max(initial=0)))
     row_starts = np.arange(len(rows), dtype=np.int64) * longest
@@ -78,7 +85,7 @@ def _lay_out(prompts: Column, responses: Column, rows: Array) -> MicroBatch:
     )
 
 
-def in_step(micro_batches: list[MicroBatch], count: int) -> Iterator[MicroBatch]:
+def in_step(micro_batches: Sequence[MicroBatch], count: int) -> Iterator[MicroBatch]:
     """The micro-batches, followed by empty ones until there are `count`."""
     yield from micro_batches
     for _ in range(count - len(micro_batches)):
