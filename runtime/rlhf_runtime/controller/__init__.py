@@ -1,1 +1,1 @@
-"""The driver: one loop that runs an algorithm over worker groups. It holds references, never data."""
+"""The driver: one loop that runs an algorithm over worker groups, holding references only."""

@@ -80,8 +80,8 @@ class StepBackend:
         planned = self.plan.call(self.graph, call.id)
         if planned is None:
             raise UnknownCall(
-                f"the step called {call.id}, which its plan does not have: a step must make the same "
-                "calls every time; base conditions on the algorithm's settings only"
+                f"the step called {call.id}, which its plan does not have: a step must make the "
+                "same calls every time; base conditions on the algorithm's settings only"
             )
         order = Order(call, self.step, self.graph, self.incarnation)
         reports, result = self.groups[call.role].submit(order, batch, planned.mesh)

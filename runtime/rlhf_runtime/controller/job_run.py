@@ -5,7 +5,6 @@ build -> (warm start) -> evaluate -> [ step -> (evaluate) ] x steps -> save
 
 from __future__ import annotations
 
-
 from collections.abc import Mapping
 from pathlib import Path
 

@@ -11,22 +11,23 @@ from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import Store, TCPStore
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}
 """Collective libraries by device type; control messages of a GPU world use gloo."""
 
 
-def serve_store(address: str, size: int, timeout_seconds: float) -> dist.TCPStore:
+def serve_store(address: str, size: int, timeout_seconds: float) -> TCPStore:
     """The store of a world, served by this process on a free port."""
-    return dist.TCPStore(
+    return TCPStore(
         address, 0, size, True, datetime.timedelta(seconds=timeout_seconds), wait_for_workers=False
     )
 
 
-def reach_store(address: str, port: int, size: int, timeout_seconds: float) -> dist.TCPStore:
+def reach_store(address: str, port: int, size: int, timeout_seconds: float) -> TCPStore:
     """The store that another process serves."""
-    return dist.TCPStore(address, port, size, False, datetime.timedelta(seconds=timeout_seconds))
+    return TCPStore(address, port, size, False, datetime.timedelta(seconds=timeout_seconds))
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class World:
     device: torch.device
 
     @staticmethod
-    def join(rank: int, size: int, store: dist.Store, device: torch.device) -> World:
+    def join(rank: int, size: int, store: Store, device: torch.device) -> World:
         """Enter the world: returns once all ranks have, or raises after the store's time-out."""
         dist.init_process_group(
             BACKENDS[device.type], store=store, rank=rank, world_size=size, timeout=store.timeout

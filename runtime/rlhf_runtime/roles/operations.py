@@ -76,7 +76,7 @@ def _token_rewards(work: Workspace, parameters: Mapping[str, object]) -> None:
     if coefficient > 0:
         own, _ = work.padded(str(parameters["policy_log_probs"]))
         reference, _ = work.padded("reference_log_probs")
-        kl = kl_estimate(own, reference, KlEstimator(parameters["kl_estimator"]))
+        kl = kl_estimate(own, reference, KlEstimator(str(parameters["kl_estimator"])))
         work.means.add("policy/kl", float(kl[mask].double().sum()), float(mask.sum()))
     rewards = token_rewards(work.rows("scores"), mask, kl, float(coefficient))
     work.put("token_rewards", rewards, mask)

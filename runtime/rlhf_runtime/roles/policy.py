@@ -60,7 +60,9 @@ class Policy:
         options = inputs.call.options
         if options["loss"] == "supervised":
             return self._train_supervised(inputs)
-        if inputs.step <= int(options["from_step"] or 0):  # type: ignore[call-overload]
+        from_step = options["from_step"]
+        assert isinstance(from_step, int)
+        if inputs.step <= from_step:
             return Result()
         loss = self._context.losses[self._context.role]
         assert isinstance(loss, PolicyLoss)

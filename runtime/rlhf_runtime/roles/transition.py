@@ -1,4 +1,4 @@
-"""From training to generation: the trainer's weights, resharded into vLLM's own storage and verified."""
+"""From training to generation: the trainer's weights, resharded into vLLM's storage, verified."""
 
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ class Transition:
     def _verify(self) -> None:
         """Compare, tensor by tensor, the checksums of all that was sent and all that arrived.
 
-        Every element is held by the same number of ranks on the generation side, so the sum over the
-        ranks must be that many times the source's.
+        Every element is held by the same number of ranks on the generation side, so the sum over
+        the ranks must be that many times the source's.
         """
         dtypes = {name: views[0].tensor.dtype for name, views in self._target.items()}
         sent = _checksums(self._names, self._source, dtypes)
@@ -83,8 +83,8 @@ class Transition:
         wrong = torch.nonzero(sent * torch.tensor(self._copies) != arrived).flatten().tolist()
         if wrong:
             raise StaleWeights(
-                f"weights changed on their way to generation: got other checksums for {len(wrong)} of "
-                f"{len(self._names)} tensors, the first {self._names[wrong[0]]}, at version "
+                f"weights changed on their way to generation: got other checksums for {len(wrong)} "
+                f"of {len(self._names)} tensors, the first {self._names[wrong[0]]}, at version "
                 f"{self._model.version}; nothing was generated with them"
             )
 
@@ -133,6 +133,6 @@ def _check_names(trained: set[str], generating: set[str]) -> None:
     raise UnsupportedModel(
         "training and generation name the model's weights differently: got "
         f"{', '.join(only_trained) or 'none'} only in training and "
-        f"{', '.join(only_generating) or 'none'} only in generation; use a model whose vLLM class keeps "
-        "Hugging Face's names"
+        f"{', '.join(only_generating) or 'none'} only in generation; use a model whose vLLM class "
+        "keeps Hugging Face's names"
     )

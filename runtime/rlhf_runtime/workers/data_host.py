@@ -1,4 +1,4 @@
-"""The process that holds the prompts and serves the rows of each step. A Ray actor without torch."""
+"""The process that holds the prompts and serves each step's rows. A Ray actor without torch."""
 
 from __future__ import annotations
 

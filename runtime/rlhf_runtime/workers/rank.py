@@ -24,7 +24,6 @@ from rlhf_runtime.workers.process import resident_bytes, settle
 from rlhf_runtime.workers.references import fetch
 from rlhf_runtime.workers.setup import RankSetup
 
-
 logger = logging.getLogger(__name__)
 
 LOOPBACK = "127.0.0.1"
@@ -58,7 +57,8 @@ class Rank:
         if setup.rank > 0:
             return 0
         self._store = serve_store(setup.address, setup.world_size, setup.timeout_seconds)
-        return self._store.port
+        port: int = self._store.port
+        return port
 
     def join(self, port: int) -> None:
         """Enter the world. Collective."""
@@ -152,8 +152,8 @@ class Rank:
         planned = self._setup.plan.call(order.graph, order.call.id)
         if planned is None or planned.mesh is None:
             raise UnknownCall(
-                f"the plan has no call {order.call.id} in {order.graph.value}: the step made another "
-                "call than its trace; a step must make the same calls every time"
+                f"the plan has no call {order.call.id} in {order.graph.value}: the step made "
+                "another call than its trace; a step must make the same calls every time"
             )
         return planned.mesh
 

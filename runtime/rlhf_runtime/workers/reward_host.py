@@ -1,4 +1,4 @@
-"""The process that scores responses: it drives the verifiers' own processes. A Ray actor without torch."""
+"""The process that scores responses by driving the verifiers' processes. A Ray actor."""
 
 from __future__ import annotations
 

@@ -23,8 +23,8 @@ def load_causal_lm(
 ) -> PreTrainedModel:
     """The model of a folder with float32 weights, cut over the world's ranks by rows.
 
-    With `value_head` the output projection is replaced by one output that starts at zero. A world of
-    one rank that computes in float32 keeps ordinary parameters.
+    With `value_head` the output projection is replaced by one output that starts at zero. A world
+    of one rank that computes in float32 keeps ordinary parameters.
     """
     config = AutoConfig.from_pretrained(folder, local_files_only=True)
     config.dtype = torch.float32

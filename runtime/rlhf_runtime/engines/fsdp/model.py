@@ -84,7 +84,7 @@ class FsdpModel:
         rounds = max(1, self._rounds(len(micro_batches)))  # momentum moves on without a signal
         for micro_batch in in_step(micro_batches, rounds):
             share = loss(self.outputs(micro_batch), micro_batch)
-            (share * self.world.size).backward()  # FSDP averages gradients over ranks
+            torch.autograd.backward(share * self.world.size)  # FSDP averages over ranks
         self.version += 1
         return self.optimizer.step()
 

@@ -1,7 +1,7 @@
 """Micro-batches: rows of prompt and response tokens laid out for one forward pass.
 
-Rows are padded on the right to the longest of the micro-batch. Attention is causal, so no real token
-ever sees padding, and no attention mask is needed.
+Rows are padded on the right to the longest of the micro-batch. Attention is causal, so no real
+token ever sees padding, and no attention mask is needed.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from rlhf_runtime.dataplane.partition import micro_batches
 class MicroBatch:
     """Rows for one forward pass.
 
-    `token_ids[rows, longest]`; `targets[n]`: all response tokens, row by row; `predictors[n]`: for each
-    the position, in the flattened `token_ids`, whose output predicts it; `rows[rows]`: positions in the
-    batch it was cut from; `response_lengths[rows]`; `tokens[n]`: where each target lies in the batch's
-    packed response column.
+    `token_ids[rows, longest]`; `targets[n]`: all response tokens, row by row; `predictors[n]`: for
+    each the position, in the flattened `token_ids`, whose output predicts it; `rows[rows]`:
+    positions in the batch it was cut from; `response_lengths[rows]`; `tokens[n]`: where each target
+    lies in the batch's packed response column.
     """
 
     token_ids: torch.Tensor

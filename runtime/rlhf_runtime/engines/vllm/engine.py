@@ -1,7 +1,7 @@
 """A vLLM engine whose parameters are ordinary storage, driven request by request.
 
-Owned by the actor role of a rank. All ranks of a tensor-parallel group make the same calls in the same
-order; groups are independent of each other.
+Owned by the actor role of a rank. All ranks of a tensor-parallel group make the same calls in the
+same order; groups are independent of each other.
 """
 
 from __future__ import annotations
@@ -123,8 +123,8 @@ class VllmEngine:
                 if output.finish_reason is not None:
                     if output.finish_reason not in (FinishReason.STOP, FinishReason.LENGTH):
                         raise GenerationFailed(
-                            f"vLLM ended a request: got finish reason {output.finish_reason} for row "
-                            f"{row} after {len(tokens[row])} tokens, allowed stop or length"
+                            f"vLLM ended a request: got finish reason {output.finish_reason} for "
+                            f"row {row} after {len(tokens[row])} tokens, allowed stop or length"
                         )
                     finished[row] = output.finish_reason == FinishReason.STOP
         return _packed(tokens, log_probs, finished)
@@ -147,7 +147,7 @@ class VllmEngine:
             torch.cuda.empty_cache()
 
     def restore(self) -> None:
-        """Take the memory again. Weights are undefined until they are written; the cache is empty."""
+        """Take the memory again. Weights are undefined until written; the cache is empty."""
         if not self._released:
             return
         for storage, size in self._released:

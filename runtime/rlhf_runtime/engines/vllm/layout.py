@@ -1,8 +1,9 @@
-"""Where vLLM keeps each Hugging Face weight: views of its fused, cut parameters, with their boxes."""
+"""Where vLLM keeps each Hugging Face weight: views of its fused, cut parameters, with boxes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import nn
@@ -68,8 +69,8 @@ def _pieces(
         yield f"{path}.{local}", tensor, _rows_box(tensor, module.tp_rank * rows, rows)
     elif isinstance(module, RowParallelLinear) and local == "weight":
         columns = tensor.shape[1]
-        start = (0, module.tp_rank * columns)
-        yield f"{path}.{local}", tensor, Box(start, tuple(tensor.shape))
+        box = Box((0, module.tp_rank * columns), tuple(tensor.shape))
+        yield f"{path}.{local}", tensor, box
     elif isinstance(module, VocabParallelEmbedding):
         first = module.shard_indices.org_vocab_start_index
         rows = module.shard_indices.org_vocab_end_index - first
@@ -78,7 +79,7 @@ def _pieces(
         yield f"{path}.{local}", tensor, Box((0,) * tensor.dim(), tuple(tensor.shape))
 
 
-def _fused_rows(module: nn.Module) -> list[tuple[int, int]]:
+def _fused_rows(module: Any) -> list[tuple[int, int]]:
     """(start in the full tensor, rows held) of each part of a fused projection."""
     from vllm.model_executor.layers.linear import QKVParallelLinear
 

@@ -19,7 +19,7 @@ ENVIRONMENT = {
 """Read by vLLM at import."""
 
 CPU_ENVIRONMENT = {
-    # vLLM compiles a helper for log-probabilities at the first request: ten seconds for nothing here.
+    # vLLM compiles a helper for log-probabilities at the first request: many seconds for nothing.
     "TORCH_COMPILE_DISABLE": "1",
 }
 
@@ -38,7 +38,7 @@ def keep_ordinary_weights() -> None:
     import vllm.model_executor.layers.utils as layer_utils
 
     def plain_linear(layer: torch.nn.Module, remove_weight: bool = False) -> None:
-        layer.cpu_linear = torch.nn.functional.linear
+        layer.cpu_linear = torch.nn.functional.linear  # type: ignore[assignment]
 
     layer_utils.dispatch_cpu_unquantized_gemm = plain_linear
 
@@ -46,8 +46,8 @@ def keep_ordinary_weights() -> None:
 def join_existing_world(rank: int, local_rank: int, incarnation: str) -> None:
     """Let vLLM use the process group that exists, under a name of this incarnation's own.
 
-    On CPUs vLLM names shared memory after the text of the init method: `env://` alone would clash with
-    any other world on the node, and with what a killed one left behind.
+    On CPUs vLLM names shared memory after the text of the init method: `env://` alone would clash
+    with any other world on the node, and with what a killed one left behind.
     """
     from vllm.v1.executor.uniproc_executor import ExecutorWithExternalLauncher
 
