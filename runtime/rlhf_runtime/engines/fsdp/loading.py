@@ -138,8 +138,8 @@ def save_causal_lm(model: PreTrainedModel, folder: Path, world: World, dtype: to
             state[name] = full.detach().to("cpu", dtype)
     if world.rank == 0:
         config = type(model.config).from_dict(model.config.to_dict())
-        config.dtype = dtype
         config.use_cache = True
         outline = _outline(config)
+        outline.config.dtype = dtype  # the outline says float32
         outline.generation_config = model.generation_config
         outline.save_pretrained(folder, state_dict=state)

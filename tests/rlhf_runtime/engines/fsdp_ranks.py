@@ -1,0 +1,348 @@
+"""Scenarios of the training engine, for test_fsdp: run on one rank or on two.
+
+Run as `python -m tests.rlhf_runtime.engines.fsdp_ranks RANK WORLD_SIZE FOLDER`. Oracles are Hugging
+Face's own forward pass, plain torch on the full batch, and an engine in a world of one.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from rlhf_api.models import LearningRateSchedule
+from rlhf_runtime.dataplane.columns import Column
+from rlhf_runtime.engines.fsdp.model import FsdpModel
+from rlhf_runtime.engines.fsdp.packing import MicroBatch, cut
+from rlhf_runtime.engines.fsdp.settings import OptimizerSettings
+from rlhf_runtime.engines.world import World
+
+from .tiny_models import MODELS, ragged, write_model
+from .world_of_processes import Scenario, run_scenarios
+
+PROMPT_LENGTHS, RESPONSE_LENGTHS = [5, 1, 9, 3, 7, 2], [4, 11, 1, 6, 2, 8]
+NUM_TOKENS = sum(RESPONSE_LENGTHS)
+CLOSE = {"rtol": 0.0, "atol": 1e-5}
+
+
+def settings(**changes: object) -> OptimizerSettings:
+    """An optimizer whose epsilon keeps gradients that are zero but for rounding from mattering."""
+    given: dict[str, object] = {
+        "learning_rate": 1e-3,
+        "beta1": 0.9,
+        "beta2": 0.95,
+        "epsilon": 1e-5,
+        "weight_decay": 0.01,
+        "gradient_clip": 1.0,
+        "schedule": LearningRateSchedule.CONSTANT,
+        "warmup_updates": 0,
+        "total_updates": 10,
+    }
+    return OptimizerSettings(**(given | changes))  # type: ignore[arg-type]
+
+
+def alone(world: World) -> World:
+    """This rank as a world of its own."""
+    return World(0, 1, world.device)
+
+
+def batch() -> tuple[Column, Column]:
+    return ragged(PROMPT_LENGTHS, 1), ragged(RESPONSE_LENGTHS, 2)
+
+
+def rows_of(world: World) -> np.ndarray:
+    """This rank's rows: on two ranks four and two of them."""
+    if world.size == 1:
+        return np.arange(6)
+    return np.arange(4) if world.rank == 0 else np.arange(4, 6)
+
+
+def micro_batches(world: World, max_tokens: int) -> list[MicroBatch]:
+    prompts, responses = batch()
+    rows = rows_of(world)
+    return cut(prompts.take(rows), responses.take(rows), max_tokens)
+
+
+def cross_entropy(outputs: torch.Tensor, part: MicroBatch) -> torch.Tensor:
+    """This micro-batch's share of the mean over all tokens of the whole batch."""
+    chosen = outputs.log_softmax(-1).gather(1, part.targets[:, None])
+    return -chosen.sum() / NUM_TOKENS
+
+
+def model_folder(kind: str, world: World, folder: Path) -> Path:
+    place = folder / kind
+    if world.rank == 0:
+        write_model(kind, place)
+    dist.barrier()
+    return place
+
+
+def engine(folder: Path, world: World, **options: bool) -> FsdpModel:
+    return FsdpModel(folder, world, torch.float32, **options)
+
+
+def full(parameter: torch.Tensor) -> torch.Tensor:
+    gathered = parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter
+    return gathered.detach().clone()
+
+
+def weights(model: FsdpModel) -> dict[str, torch.Tensor]:
+    return {name: full(parameter) for name, parameter in model.module.named_parameters()}
+
+
+def assert_same_weights(one: FsdpModel, other: FsdpModel) -> None:
+    expected = weights(other)
+    for name, tensor in weights(one).items():
+        difference = float((tensor - expected[name]).abs().max())
+        assert difference < 1e-5, (name, difference)
+
+
+def hugging_face(folder: Path) -> PreTrainedModel:
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+
+
+@torch.no_grad()
+def expected_log_probs(folder: Path) -> torch.Tensor:
+    """Hugging Face's, one unpadded row at a time, packed."""
+    model = hugging_face(folder)
+    prompts, responses = batch()
+    found = []
+    for prompt, response in zip(prompts.runs(), responses.runs(), strict=True):
+        tokens = torch.tensor(np.concatenate([prompt, response]), dtype=torch.long)
+        all_log_probs = model(tokens[None]).logits[0].log_softmax(-1)
+        own = all_log_probs[len(prompt) - 1 : -1]
+        found.append(own.gather(1, tokens[len(prompt) :, None])[:, 0])
+    return torch.cat(found)
+
+
+def outputs_equal_hugging_face(world: World, folder: Path, kind: str) -> None:
+    place = model_folder(kind, world, folder)
+    model = engine(place, world, trained=False)
+    expected = expected_log_probs(place)
+    prompts, responses = batch()
+    for max_tokens in (1, 40, 1000):  # each row alone, some together, all together
+        got = torch.full((NUM_TOKENS,), torch.nan)
+
+        def read(outputs: torch.Tensor, part: MicroBatch, got: torch.Tensor = got) -> None:
+            chosen = outputs.log_softmax(-1).gather(1, part.targets[:, None])
+            got[part.tokens] = chosen[:, 0]
+
+        model.infer(cut(prompts, responses, max_tokens), read)
+        torch.testing.assert_close(got, expected, **CLOSE)
+
+
+def a_value_head_starts_at_zero_and_learns(world: World, folder: Path, kind: str) -> None:
+    model = engine(model_folder(kind, world, folder), world, value_head=True)
+    model.use_optimizer(settings(learning_rate=1e-2))
+
+    def squared_error(outputs: torch.Tensor, part: MicroBatch) -> torch.Tensor:
+        seen.append(outputs.detach().clone())
+        return (outputs[:, 0] - 1.0).square().sum() / NUM_TOKENS
+
+    seen: list[torch.Tensor] = []
+    model.update(micro_batches(world, 1000), squared_error)
+    assert all(outputs.shape[1] == 1 and (outputs == 0).all() for outputs in seen)
+    for _ in range(5):
+        seen.clear()
+        model.update(micro_batches(world, 1000), squared_error)
+    distance = world.sum(torch.stack([(outputs - 1.0).square().sum() for outputs in seen]).sum())
+    assert float(distance) < 0.5 * NUM_TOKENS, distance
+
+
+def pieces_give_the_gradient_of_the_whole(world: World, folder: Path, kind: str) -> None:
+    place = model_folder(kind, world, folder)
+    whole, pieces = engine(place, world), engine(place, world)
+    for model in (whole, pieces):
+        model.use_optimizer(settings())
+    for _ in range(3):
+        one = whole.update(micro_batches(world, 1000), cross_entropy)
+        many = pieces.update(micro_batches(world, 20), cross_entropy)
+        assert abs(one - many) < 1e-5, (one, many)
+    assert_same_weights(whole, pieces)
+
+
+def ranks_do_not_change_the_result(world: World, folder: Path, kind: str) -> None:
+    place = model_folder(kind, world, folder)
+    together, single = engine(place, world), engine(place, alone(world))
+    for model in (together, single):
+        model.use_optimizer(settings())
+    for _ in range(3):
+        losses = torch.zeros(2)
+        norms = [
+            together.update(micro_batches(world, 40), recording(losses, 0)),
+            single.update(micro_batches(alone(world), 40), recording(losses, 1)),
+        ]
+        total = world.sum(losses[:1])
+        assert abs(float(total[0] - losses[1])) < 1e-5, (total, losses)
+        assert abs(norms[0] - norms[1]) < 1e-5, norms
+    assert_same_weights(together, single)
+    assert together.version == single.version == 3
+
+
+def recording(losses: torch.Tensor, place: int) -> object:
+    def loss(outputs: torch.Tensor, part: MicroBatch) -> torch.Tensor:
+        share = cross_entropy(outputs, part)
+        losses[place] += share.detach()
+        return share
+
+    return loss
+
+
+def recomputation_changes_nothing(world: World, folder: Path, kind: str) -> None:
+    place = model_folder(kind, world, folder)
+    plain, again = engine(place, world), engine(place, world, recompute=True)
+    for model in (plain, again):
+        model.use_optimizer(settings())
+    for _ in range(3):
+        norms = [m.update(micro_batches(world, 40), cross_entropy) for m in (plain, again)]
+        assert abs(norms[0] - norms[1]) < 1e-5, norms
+    assert_same_weights(plain, again)
+
+
+def updates_are_those_of_plain_torch(world: World, folder: Path) -> None:
+    """AdamW, clipping far below the gradient's norm, warm-up and a straight fall to zero."""
+    place = model_folder("llama", world, folder)
+    chosen = settings(
+        gradient_clip=0.05,
+        warmup_updates=2,
+        total_updates=6,
+        schedule=LearningRateSchedule.LINEAR,
+        epsilon=1e-4,
+    )
+    model = engine(place, world)
+    model.use_optimizer(chosen)
+    reference = hugging_face(place)
+    adam = torch.optim.AdamW(
+        reference.parameters(), lr=1.0, betas=(0.9, 0.95), eps=1e-4, weight_decay=0.01
+    )
+    prompts, responses = batch()
+    for factor in (0.0, 0.5, 1.0, 0.75, 0.5, 0.25):
+        assert model.optimizer is not None
+        assert abs(model.optimizer.learning_rate - 1e-3 * factor) < 1e-12
+        norm = model.update(micro_batches(world, 40), cross_entropy)
+        for prompt, response in zip(prompts.runs(), responses.runs(), strict=True):
+            tokens = torch.tensor(np.concatenate([prompt, response]), dtype=torch.long)
+            log_probs = reference(tokens[None]).logits[0].log_softmax(-1)[len(prompt) - 1 : -1]
+            loss = -log_probs.gather(1, tokens[len(prompt) :, None]).sum() / NUM_TOKENS
+            loss.backward()
+        expected_norm = float(torch.nn.utils.clip_grad_norm_(reference.parameters(), 0.05))
+        adam.param_groups[0]["lr"] = 1e-3 * factor
+        adam.step()
+        adam.zero_grad()
+        assert abs(norm - expected_norm) < 1e-5 * max(1.0, expected_norm), (norm, expected_norm)
+    expected = dict(reference.named_parameters())
+    for name, tensor in weights(model).items():
+        torch.testing.assert_close(tensor, expected[name].detach(), **CLOSE)
+    assert model.optimizer.learning_rate == 0.0
+
+
+def a_gradient_that_is_not_finite_changes_no_weight(world: World, folder: Path) -> None:
+    model = engine(model_folder("llama", world, folder), world)
+    model.use_optimizer(settings())
+    before = weights(model)
+    bad_rank = world.size - 1
+
+    def broken(outputs: torch.Tensor, part: MicroBatch) -> torch.Tensor:
+        share = cross_entropy(outputs, part)
+        return share * torch.nan if world.rank == bad_rank else share
+
+    norm = model.update(micro_batches(world, 1000), broken)
+    assert not np.isfinite(norm), norm
+    for name, tensor in weights(model).items():
+        assert torch.equal(tensor, before[name]), name
+    assert np.isfinite(model.update(micro_batches(world, 1000), cross_entropy))
+    assert any(not torch.equal(tensor, before[name]) for name, tensor in weights(model).items())
+
+
+def frozen_models_keep_no_gradients(world: World, folder: Path) -> None:
+    model = engine(model_folder("llama", world, folder), world, trained=False)
+    model.infer(micro_batches(world, 40), lambda outputs, part: None)
+    assert all(p.grad is None and not p.requires_grad for p in model.module.parameters())
+
+
+def a_rank_without_rows_takes_part(world: World, folder: Path) -> None:
+    place = model_folder("llama", world, folder)
+    uneven, single = engine(place, world), engine(place, alone(world))
+    for model in (uneven, single):
+        model.use_optimizer(settings())
+    everything = micro_batches(alone(world), 20)
+    for _ in range(2):
+        norms = [
+            uneven.update(everything if world.rank == 0 else [], cross_entropy),
+            single.update(everything, cross_entropy),
+        ]
+        assert abs(norms[0] - norms[1]) < 1e-5, norms
+    assert_same_weights(uneven, single)
+
+
+def saved_models_load_elsewhere(world: World, folder: Path, kind: str) -> None:
+    place = model_folder(kind, world, folder)
+    model = engine(place, world)
+    model.use_optimizer(settings())
+    model.update(micro_batches(world, 1000), cross_entropy)
+    for dtype in (torch.float32, torch.bfloat16):
+        target = folder / f"saved-{dtype}"
+        model.save(target, dtype)
+        dist.barrier()
+        loaded = AutoModelForCausalLM.from_pretrained(target)
+        assert loaded.dtype is dtype and loaded.config.use_cache
+        found = dict(loaded.named_parameters())
+        trained = weights(model)
+        assert found.keys() == trained.keys()
+        for name, tensor in trained.items():
+            assert torch.equal(found[name].detach(), tensor.to(dtype)), name
+    got = torch.full((NUM_TOKENS,), torch.nan)
+    prompts, responses = batch()
+
+    def read(outputs: torch.Tensor, part: MicroBatch) -> None:
+        got[part.tokens] = outputs.log_softmax(-1).gather(1, part.targets[:, None])[:, 0]
+
+    model.infer(cut(prompts, responses, 1000), read)
+    expected = expected_log_probs(folder / f"saved-{torch.float32}")
+    torch.testing.assert_close(got, expected, **CLOSE)
+
+
+def a_critic_takes_the_actors_trunk_only(world: World, folder: Path, kind: str) -> None:
+    place = model_folder(kind, world, folder)
+    actor, critic = engine(place, world), engine(place, world, value_head=True)
+    actor.use_optimizer(settings())
+    actor.update(micro_batches(world, 1000), cross_entropy)
+    critic.copy_weights_from(actor)
+    trained, taken = weights(actor), weights(critic)
+    head = {name for name in taken if taken[name].shape == (1, 128)}
+    assert head and all((taken[name] == 0).all() for name in head)
+    for name in taken.keys() - head:
+        assert torch.equal(taken[name], trained[name]), name
+
+
+PER_MODEL = {
+    "outputs equal Hugging Face's": outputs_equal_hugging_face,
+    "a value head starts at zero and learns": a_value_head_starts_at_zero_and_learns,
+    "pieces give the gradient of the whole": pieces_give_the_gradient_of_the_whole,
+    "ranks do not change the result": ranks_do_not_change_the_result,
+    "recomputation changes nothing": recomputation_changes_nothing,
+    "saved models load elsewhere": saved_models_load_elsewhere,
+    "a critic takes the actor's trunk only": a_critic_takes_the_actors_trunk_only,
+}
+SCENARIOS: dict[str, Scenario] = {
+    **{
+        f"{name} ({kind})": partial(scenario, kind=kind)
+        for name, scenario in PER_MODEL.items()
+        for kind in MODELS
+    },
+    "updates are those of plain torch": updates_are_those_of_plain_torch,
+    "a gradient that is not finite changes no weight": (
+        a_gradient_that_is_not_finite_changes_no_weight
+    ),
+    "frozen models keep no gradients": frozen_models_keep_no_gradients,
+    "a rank without rows takes part": a_rank_without_rows_takes_part,
+}
+
+
+if __name__ == "__main__":
+    run_scenarios(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), SCENARIOS)

@@ -1,0 +1,72 @@
+"""Tiny models in Hugging Face format that differ in what engines must handle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen2Config
+from transformers import Qwen2ForCausalLM as Qwen2
+
+from rlhf_runtime.dataplane.columns import Column, pack
+
+VOCABULARY = 300
+"""No multiple of 64: vLLM pads it to 320 rows."""
+END = 7
+"""The token that ends a response."""
+
+_SIZES = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 512,
+    "eos_token_id": END,
+    "bos_token_id": None,
+    "pad_token_id": None,
+    "dtype": "float32",
+}
+
+
+def _llama() -> PreTrainedModel:
+    """Every head has its own keys and values."""
+    return LlamaForCausalLM(LlamaConfig(**_SIZES, num_key_value_heads=4, head_dim=32))
+
+
+def _qwen2() -> PreTrainedModel:
+    """Biases on queries, keys and values; two heads share keys and values."""
+    return Qwen2(Qwen2Config(**_SIZES, num_key_value_heads=2))
+
+
+def _tied() -> PreTrainedModel:
+    """The output projection is the embedding; all heads share one pair of keys and values."""
+    return LlamaForCausalLM(
+        LlamaConfig(**_SIZES, num_key_value_heads=1, head_dim=32, tie_word_embeddings=True)
+    )
+
+
+MODELS: Mapping[str, Callable[[], PreTrainedModel]] = {
+    "llama": _llama,
+    "qwen2": _qwen2,
+    "tied": _tied,
+}
+
+
+def write_model(kind: str, folder: Path, seed: int = 0) -> Path:
+    """Write a model whose parameters are all random and large enough to make clear choices."""
+    torch.manual_seed(seed)
+    model = MODELS[kind]()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.08)
+    model.save_pretrained(folder)
+    return folder
+
+
+def ragged(lengths: list[int], seed: int) -> Column:
+    """Random token ids in rows of the given lengths; none is the end token."""
+    draw = np.random.default_rng(seed)
+    return pack([draw.integers(END + 1, VOCABULARY, size=n) for n in lengths], np.int32)
