@@ -31,7 +31,7 @@ def training_steps(spec: RLHFJobSpec, role: str) -> int:
     """Steps that train a role: all, but for the actor those of the critic's warm-up."""
     ppo = spec.algorithm.ppo
     idle = ppo.critic_warmup_steps if ppo is not None and role == "actor" else 0
-    return max(0, spec.schedule.steps - idle)
+    return spec.schedule.steps - idle
 
 
 def warm_start_settings(spec: RLHFJobSpec) -> OptimizerSettings:

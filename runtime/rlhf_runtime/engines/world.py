@@ -39,10 +39,16 @@ class World:
     device: torch.device
 
     @staticmethod
-    def join(rank: int, size: int, store: Store, device: torch.device) -> World:
-        """Enter the world: returns once all ranks have, or raises after the store's time-out."""
+    def join(
+        rank: int, size: int, store: Store, device: torch.device, timeout_seconds: float
+    ) -> World:
+        """Enter the world: returns once all ranks have, or raises after the time-out."""
         dist.init_process_group(
-            BACKENDS[device.type], store=store, rank=rank, world_size=size, timeout=store.timeout
+            BACKENDS[device.type],
+            store=store,
+            rank=rank,
+            world_size=size,
+            timeout=datetime.timedelta(seconds=timeout_seconds),
         )
         return World(rank, size, device)
 

@@ -6,14 +6,14 @@ import torch
 
 from rlhf_flow.losses import ValueLoss
 from rlhf_runtime.engines.fsdp.model import FsdpModel
-from rlhf_runtime.engines.fsdp.packing import MicroBatch, cut
+from rlhf_runtime.engines.fsdp.packing import MicroBatch
 from rlhf_runtime.engines.fsdp.settings import OptimizerSettings
 from rlhf_runtime.numerics.aggregation import aggregate
 from rlhf_runtime.numerics.padding import length_mask, pad
 from rlhf_runtime.numerics.value_loss import clipped_value_loss
 from rlhf_runtime.roles.context import Result, RoleContext
-from rlhf_runtime.roles.sequences import PROMPTS, RESPONSES, as_tensor, infer
-from rlhf_runtime.roles.training import Means, MiniBatch, epochs, mini_batches
+from rlhf_runtime.roles.sequences import as_tensor, infer
+from rlhf_runtime.roles.training import Means, MiniBatch, epochs, micro_batches, mini_batches
 from rlhf_runtime.workers.inputs import Inputs
 from rlhf_runtime.workers.orders import Statistics
 
@@ -59,11 +59,7 @@ class Critic:
         )
         means = Means()
         for batch in epochs(batches, loss.epochs_per_batch):
-            micro = cut(
-                batch.columns[PROMPTS],
-                batch.columns[RESPONSES],
-                self._training.micro_batch_tokens,
-            )
+            micro = micro_batches(batch, self.model, self._training.micro_batch_tokens)
             norm = self.model.update(micro, ValueTerms(batch, loss, means))
             means.add("critic/gradient_norm", norm * batch.share, batch.share)
         return Result(statistics=Statistics(means.means, means.maxima))

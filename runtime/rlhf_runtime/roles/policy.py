@@ -10,7 +10,7 @@ import torch
 from rlhf_flow.losses import PolicyLoss
 from rlhf_runtime.dataplane.columns import Rows
 from rlhf_runtime.engines.fsdp.model import FsdpModel, Loss
-from rlhf_runtime.engines.fsdp.packing import MicroBatch, cut
+from rlhf_runtime.engines.fsdp.packing import MicroBatch
 from rlhf_runtime.engines.fsdp.settings import OptimizerSettings
 from rlhf_runtime.numerics.aggregation import aggregate
 from rlhf_runtime.numerics.entropy import token_log_probs
@@ -19,8 +19,8 @@ from rlhf_runtime.numerics.padding import length_mask, pad
 from rlhf_runtime.numerics.policy_loss import clipped_policy_loss
 from rlhf_runtime.roles.context import Result, RoleContext
 from rlhf_runtime.roles.generation import Generation
-from rlhf_runtime.roles.sequences import PROMPTS, RESPONSES, as_tensor, infer
-from rlhf_runtime.roles.training import Means, MiniBatch, epochs, mini_batches
+from rlhf_runtime.roles.sequences import as_tensor, infer
+from rlhf_runtime.roles.training import Means, MiniBatch, epochs, micro_batches, mini_batches
 from rlhf_runtime.workers.inputs import Inputs
 from rlhf_runtime.workers.orders import Statistics
 
@@ -81,12 +81,7 @@ class Policy:
         for batch in epochs(batches, loss.epochs_per_batch):
             terms = PolicyTerms(batch, loss, self._temperature, old, means)
             trained, silent = (
-                cut(
-                    batch.columns[PROMPTS],
-                    batch.columns[RESPONSES],
-                    self._training.micro_batch_tokens,
-                    rows,
-                )
+                micro_batches(batch, self.model, self._training.micro_batch_tokens, rows)
                 for rows in terms.rows_by_signal()
             )
             self._step(trained, terms, means, batch.share, silent)
@@ -96,9 +91,7 @@ class Policy:
         everything = len(inputs.index.rows)
         (batch,) = mini_batches(inputs, self._context.world, everything, 1)
         means = Means()
-        micro = cut(
-            batch.columns[PROMPTS], batch.columns[RESPONSES], self._training.micro_batch_tokens
-        )
+        micro = micro_batches(batch, self.model, self._training.micro_batch_tokens)
 
         def loss(outputs: torch.Tensor, part: MicroBatch) -> torch.Tensor:
             log_probs, _ = token_log_probs(outputs, part.targets)

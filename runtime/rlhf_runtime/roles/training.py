@@ -7,12 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from rlhf_runtime.dataplane import partition
-from rlhf_runtime.dataplane.columns import Column
+from rlhf_runtime.dataplane.columns import Column, Rows
+from rlhf_runtime.engines.fsdp.model import FsdpModel
+from rlhf_runtime.engines.fsdp.packing import MicroBatch, cut
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.numerics.aggregation import Denominators
-from rlhf_runtime.roles.sequences import RESPONSES, lengths_of
+from rlhf_runtime.roles.sequences import PROMPTS, RESPONSES, lengths_of
 from rlhf_runtime.workers.inputs import Inputs
 
 
@@ -21,6 +24,8 @@ class MiniBatch:
     """This rank's part of a mini-batch, with the counts of all of it."""
 
     columns: dict[str, Column]
+    groups: NDArray[np.int64]
+    """int64[rows]: rows of the same number answer the same prompt."""
     kept: torch.Tensor
     """bool[rows]: whether a row counts in the loss."""
     denominators: Denominators
@@ -46,17 +51,34 @@ def mini_batches(
         }
         for begin, end in zip(bounds[:-1], bounds[1:], strict=True)
     ]
+    groups = [inputs.index.groups[part] for part in parts]
     kept = [_kept(batch) for batch in selected]
     counts = world.sum(torch.tensor([_counts(b, k) for b, k in zip(selected, kept, strict=True)]))
     return [
         MiniBatch(
             batch,
+            group,
             keep,
             Denominators(int(tokens), int(sequences), fixed_length),
             1.0 / world.size,
         )
-        for batch, keep, (tokens, sequences) in zip(selected, kept, counts.tolist(), strict=True)
+        for batch, group, keep, (tokens, sequences) in zip(
+            selected, groups, kept, counts.tolist(), strict=True
+        )
     ]
+
+
+def micro_batches(
+    batch: MiniBatch, model: FsdpModel, max_padded_tokens: int, rows: Rows | None = None
+) -> list[MicroBatch]:
+    """Rows of a mini-batch, by default all, as micro-batches for a model."""
+    return cut(
+        batch.columns[PROMPTS],
+        batch.columns[RESPONSES],
+        batch.groups,
+        model.packing(max_padded_tokens),
+        rows,
+    )
 
 
 def epochs(batches: list[MiniBatch], count: int) -> Iterator[MiniBatch]:

@@ -67,7 +67,9 @@ class Rank:
         setup = self._setup
         if setup.rank > 0:
             self._store = reach_store(setup.address, port, setup.world_size, setup.timeout_seconds)
-        self._world = World.join(setup.rank, setup.world_size, self._store, self._device)
+        self._world = World.join(
+            setup.rank, setup.world_size, self._store, self._device, setup.timeout_seconds
+        )
 
     def resolve(self, folder: Path) -> dict[str, Path]:
         """Find or make every role's model; returns the folder of each. On rank 0 only."""

@@ -15,8 +15,9 @@ from rlhf_runtime.engines.fsdp.loading import (
     save_causal_lm,
 )
 from rlhf_runtime.engines.fsdp.optimizer import Optimizer
-from rlhf_runtime.engines.fsdp.packing import MicroBatch, in_step
+from rlhf_runtime.engines.fsdp.packing import MicroBatch, Packing, in_step
 from rlhf_runtime.engines.fsdp.settings import OptimizerSettings
+from rlhf_runtime.engines.fsdp.sharing import looks_at_everything, shares_prompts
 from rlhf_runtime.engines.world import World
 
 Loss = Callable[[torch.Tensor, MicroBatch], torch.Tensor]
@@ -45,6 +46,7 @@ class FsdpModel:
         self.version = 0
         self._selected: torch.Tensor | None = None
         self.module.get_output_embeddings().register_forward_pre_hook(self._select)
+        self._shares_prompts = self._probe_sharing()
 
     def use_optimizer(self, settings: OptimizerSettings) -> None:
         """Train with a new optimizer from now on."""
@@ -54,9 +56,20 @@ class FsdpModel:
         """The head's outputs [n, width] in float32, only where a response token is predicted."""
         micro_batch = micro_batch.to(self.world.device)
         self._selected = micro_batch.predictors
-        result: torch.Tensor = self.module(input_ids=micro_batch.token_ids, use_cache=False).logits
-        self._selected = None
+        try:
+            result: torch.Tensor = self.module(
+                input_ids=micro_batch.token_ids,
+                position_ids=micro_batch.position_ids,
+                attention_mask=micro_batch.attention_mask,
+                use_cache=False,
+            ).logits
+        finally:
+            self._selected = None
         return result.float()
+
+    def packing(self, max_padded_tokens: int) -> Packing:
+        """How this model's micro-batches are made."""
+        return Packing(max_padded_tokens, self.module.config.hidden_size, self._shares_prompts)
 
     @torch.no_grad()
     def infer(
@@ -106,6 +119,28 @@ class FsdpModel:
         if not isinstance(self.module, FSDPModule):
             return mine
         return int(self.world.max(torch.tensor([mine]))[0])
+
+    @torch.no_grad()
+    def _probe_sharing(self) -> bool:
+        """Hidden states are compared: a value head of zeros would agree with anything."""
+        config = self.module.config
+        if not looks_at_everything(config):
+            return False
+        head = self.module.get_output_embeddings()
+        hidden: list[torch.Tensor] = []
+        handle = head.register_forward_hook(
+            lambda _module, inputs, _output: hidden.append(inputs[0])
+        )
+
+        def outputs(micro_batch: MicroBatch) -> torch.Tensor:
+            self.outputs(micro_batch)
+            return hidden.pop().float()
+
+        shares = shares_prompts(outputs, config.vocab_size, config.hidden_size)
+        handle.remove()
+        if isinstance(self.module, FSDPModule):
+            self.module.reshard()
+        return shares
 
     def _select(
         self, _module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]

@@ -8,7 +8,15 @@ from torch.distributed.tensor import DTensor
 from torch.optim.lr_scheduler import LRScheduler
 from transformers import get_scheduler
 
+from rlhf_api.models import LearningRateSchedule
 from rlhf_runtime.engines.fsdp.settings import OptimizerSettings
+
+SCHEDULES = {
+    LearningRateSchedule.CONSTANT: "constant_with_warmup",
+    LearningRateSchedule.LINEAR: "linear",
+    LearningRateSchedule.COSINE: "cosine",
+}
+"""By the names of transformers; all of them warm up."""
 
 
 class Optimizer:
@@ -26,7 +34,7 @@ class Optimizer:
             fused=True,
         )
         self.scheduler: LRScheduler = get_scheduler(
-            settings.schedule.value,
+            SCHEDULES[settings.schedule],
             self.adam,
             num_warmup_steps=settings.warmup_updates,
             num_training_steps=settings.total_updates,

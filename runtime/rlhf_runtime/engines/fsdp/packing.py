@@ -1,32 +1,41 @@
-"""Micro-batches: rows of prompt and response tokens laid out for one forward pass.
+"""Micro-batches: prompts and responses laid out for one forward pass.
 
-Rows are padded on the right to the longest of the micro-batch. Attention is causal, so no real
-token ever sees padding, and no attention mask is needed.
+Responses to the same prompt share it: a sequence is a prompt followed by one or more of its
+responses, each of which sees the prompt and itself only. The prompt is then computed once instead
+of once per response. Sequences are padded on the right to the longest of the micro-batch; no real
+token ever sees padding.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from rlhf_runtime.dataplane.columns import Column, Rows, run_positions
 from rlhf_runtime.dataplane.partition import micro_batches
+from rlhf_runtime.engines.fsdp.sequences import group_into_sequences
 
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """Rows for one forward pass.
+    """Sequences for one forward pass, and where their responses are.
 
-    `token_ids[rows, longest]`; `targets[n]`: all response tokens, row by row; `predictors[n]`: for
-    each the position, in the flattened `token_ids`, whose output predicts it; `rows[rows]`:
-    positions in the batch it was cut from; `response_lengths[rows]`; `tokens[n]`: where each target
-    lies in the batch's packed response column.
+    With n response tokens in all: `token_ids[sequences, longest]`; `position_ids` alike and
+    `attention_mask[sequences, 1, longest, longest]` (True: may be seen), both None where every
+    sequence has one response and plain causal attention does; `predictors[n]`: for each response
+    token the position, in the flattened `token_ids`, whose output predicts it; `targets[n]`: the
+    response tokens; `rows[responses]`: positions in the batch it was cut from;
+    `response_lengths[responses]`; `tokens[n]`: where each target lies in the batch's packed
+    response column.
     """
 
     token_ids: torch.Tensor
+    position_ids: torch.Tensor | None
+    attention_mask: torch.Tensor | None
     predictors: torch.Tensor
     targets: torch.Tensor
     rows: torch.Tensor
@@ -37,52 +46,53 @@ class MicroBatch:
         """The same on another device."""
         if device.type == "cpu":
             return self
-        return MicroBatch(*(getattr(self, name).to(device) for name in self.__dataclass_fields__))
+        given = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        moved = {name: field.to(device) for name, field in given.items() if field is not None}
+        return replace(self, **moved)
+
+
+@dataclass(frozen=True)
+class Packing:
+    """How sequences and micro-batches are made."""
+
+    max_padded_tokens: int
+    """Padded tokens of a micro-batch; a longer sequence is alone."""
+    hidden_size: int
+    """Width of the model: how dear a token is compared with seeing another one."""
+    share_prompts: bool
+    """Whether responses to one prompt may share it."""
 
 
 def cut(
-    prompts: Column, responses: Column, max_padded_tokens: int, rows: Rows | None = None
+    prompts: Column,
+    responses: Column,
+    groups: NDArray[np.int64],
+    packing: Packing,
+    rows: Rows | None = None,
 ) -> list[MicroBatch]:
-    """Rows, by default all, as micro-batches of at most so many padded tokens.
-
-    Columns are packed token ids.
-    """
+    """Rows, by default all, as micro-batches. Rows of equal `groups` have the same prompt."""
     assert prompts.lengths is not None and responses.lengths is not None
-    lengths = prompts.lengths + responses.lengths
-    chosen = np.arange(len(lengths), dtype=np.int64) if rows is None else rows
+    chosen = np.arange(len(groups), dtype=np.int64) if rows is None else rows
+    sequences = group_into_sequences(
+        chosen, prompts.lengths, responses.lengths, groups, packing.hidden_size
+    )
+    if not packing.share_prompts:
+        sequences = [np.asarray([row]) for row in chosen]
+    lengths = np.asarray(
+        [prompts.lengths[held[0]] + responses.lengths[held].sum() for held in sequences],
+        dtype=np.int64,
+    )
     return [
-        _lay_out(prompts, responses, chosen[part])
-        for part in micro_batches(lengths[chosen], max_padded_tokens)
+        _lay_out(prompts, responses, [sequences[number] for number in part])
+        for part in micro_batches(lengths, packing.max_padded_tokens)
     ]
 
 
 def empty_micro_batch() -> MicroBatch:
-    """One token and no target: takes part in collectives without contributing anything."""
+    """One token and no response: takes part in collectives without contributing anything."""
     nothing = torch.zeros(0, dtype=torch.long)
-    return MicroBatch(
-        torch.zeros(1, 1, dtype=torch.long), nothing, nothing, nothing, nothing, nothing
-    )
-
-
-def _lay_out(prompts: Column, responses: Column, rows: Rows) -> MicroBatch:
-    assert prompts.lengths is not None and responses.lengths is not None
-    prompt, response = prompts.take(rows), responses.take(rows)
-    assert prompt.lengths is not None and response.lengths is not None
-    longest = max(1, int((prompt.lengths + response.lengths).max(initial=0)))
-    row_starts = np.arange(len(rows), dtype=np.int64) * longest
-    token_ids = np.zeros(len(rows) * longest, dtype=np.int64)
-    token_ids[run_positions(row_starts, prompt.lengths)] = prompt.values
-    places = run_positions(row_starts + prompt.lengths, response.lengths)
-    token_ids[places] = response.values
-    tokens = run_positions(responses.starts()[rows], response.lengths)
-    return MicroBatch(
-        token_ids=torch.from_numpy(token_ids.reshape(len(rows), longest)),
-        predictors=torch.from_numpy(places - 1),
-        targets=torch.from_numpy(response.values.astype(np.int64)),
-        rows=torch.from_numpy(np.asarray(rows, dtype=np.int64)),
-        response_lengths=torch.from_numpy(response.lengths.astype(np.int64)),
-        tokens=torch.from_numpy(tokens),
-    )
+    token = torch.zeros(1, 1, dtype=torch.long)
+    return MicroBatch(token, None, None, nothing, nothing, nothing, nothing, nothing)
 
 
 def in_step(micro_batches: Sequence[MicroBatch], count: int) -> Iterator[MicroBatch]:
@@ -90,3 +100,63 @@ def in_step(micro_batches: Sequence[MicroBatch], count: int) -> Iterator[MicroBa
     yield from micro_batches
     for _ in range(count - len(micro_batches)):
         yield empty_micro_batch()
+
+
+def _lay_out(prompts: Column, responses: Column, sequences: list[Rows]) -> MicroBatch:
+    """Prompts first, then their responses one after the other, all of it vectorised."""
+    counts = np.asarray([len(rows) for rows in sequences])
+    rows = np.concatenate(sequences)
+    first = np.cumsum(counts) - counts
+    prompt, response = prompts.take(rows[first]), responses.take(rows)
+    assert prompt.lengths is not None and response.lengths is not None
+    before = np.cumsum(response.lengths, dtype=np.int64) - response.lengths
+    offsets = np.repeat(prompt.lengths - before[first], counts) + before
+    longest = int((prompt.lengths + np.add.reduceat(response.lengths, first)).max())
+    bases = np.arange(len(sequences), dtype=np.int64) * longest
+    prompt_places = run_positions(bases, prompt.lengths)
+    places = run_positions(np.repeat(bases, counts) + offsets, response.lengths)
+    token_ids = np.zeros(len(sequences) * longest, dtype=np.int64)
+    token_ids[prompt_places] = prompt.values
+    token_ids[places] = response.values
+    predictors = places - 1
+    starts = before[response.lengths > 0]
+    ends_of_prompts = np.repeat(bases + prompt.lengths - 1, counts)
+    predictors[starts] = ends_of_prompts[response.lengths > 0]
+    shape = (len(sequences), longest)
+    position_ids = attention_mask = None
+    if (counts > 1).any():
+        within = np.arange(len(places)) - np.repeat(before, response.lengths)
+        position_ids = np.zeros(len(token_ids), dtype=np.int64)
+        position_ids[prompt_places] = prompt_places - np.repeat(bases, prompt.lengths)
+        position_ids[places] = within + np.repeat(
+            np.repeat(prompt.lengths, counts), response.lengths
+        )
+        number = np.arange(len(rows)) - np.repeat(first, counts)
+        segments = np.full(len(token_ids), -1, dtype=np.int64)
+        segments[prompt_places] = 0
+        segments[places] = np.repeat(number + 1, response.lengths)
+        attention_mask = _visible(torch.from_numpy(segments.reshape(shape)))
+    return MicroBatch(
+        token_ids=torch.from_numpy(token_ids.reshape(shape)),
+        position_ids=None
+        if position_ids is None
+        else torch.from_numpy(position_ids.reshape(shape)),
+        attention_mask=attention_mask,
+        predictors=torch.from_numpy(predictors),
+        targets=torch.from_numpy(response.values.astype(np.int64)),
+        rows=torch.from_numpy(rows.astype(np.int64)),
+        response_lengths=torch.from_numpy(response.lengths.astype(np.int64)),
+        tokens=torch.from_numpy(run_positions(responses.starts()[rows], response.lengths)),
+    )
+
+
+def _visible(segments: torch.Tensor) -> torch.Tensor:
+    """bool[sequences, 1, longest, longest]: who sees whom.
+
+    `segments[sequences, longest]`: 0 for the prompt, 1, 2, ... for responses, -1 for padding, which
+    sees padding and the prompt, so that no row of the mask is empty.
+    """
+    seen, seer = segments[:, None, :], segments[:, :, None]
+    longest = segments.shape[1]
+    causal = torch.ones(longest, longest, dtype=torch.bool).tril()
+    return (((seen == 0) | (seen == seer)) & causal)[:, None]

@@ -1,0 +1,49 @@
+"""Whether a model computes responses right that share their prompt: asked of the model itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from rlhf_runtime.dataplane.columns import pack
+from rlhf_runtime.engines.fsdp.packing import MicroBatch, Packing, cut
+
+TOLERANCE = 2e-2
+"""Largest difference of outputs, relative to their scale; bfloat16 rounds to about 4e-3."""
+
+
+def looks_at_everything(config: Any) -> bool:
+    """Whether every layer has full causal attention; a custom mask would undo any other."""
+    layer_types = getattr(config, "layer_types", None) or ["full_attention"]
+    window = getattr(config, "sliding_window", None)
+    uses_window = window is not None and getattr(config, "use_sliding_window", True)
+    chunked = getattr(config, "attention_chunk_size", None) is not None
+    return set(layer_types) == {"full_attention"} and not (uses_window or chunked)
+
+
+def shares_prompts(
+    outputs: Callable[[MicroBatch], torch.Tensor], vocab_size: int, hidden_size: int
+) -> bool:
+    """Whether outputs of two responses that share a prompt equal those of the responses alone.
+
+    `outputs` runs a micro-batch forward. A model that does not take custom masks or positions, or
+    understands them otherwise, fails this and computes every prompt with every response.
+    """
+    tokens = np.arange(1, 10) % vocab_size
+    prompts = pack([tokens[:4], tokens[:4]], np.int32)
+    responses = pack([tokens[4:7], tokens[5:9]], np.int32)
+    groups = np.zeros(2, dtype=np.int64)
+    (shared,) = cut(prompts, responses, groups, Packing(1 << 20, hidden_size, True))
+    (alone,) = cut(prompts, responses, groups, Packing(1 << 20, hidden_size, False))
+    if shared.attention_mask is None:
+        return False
+    expected = outputs(alone)[torch.argsort(alone.tokens)]
+    try:
+        got = outputs(shared)[torch.argsort(shared.tokens)]
+    except (TypeError, ValueError, RuntimeError, IndexError):
+        return False
+    scale = float(expected.abs().max().clamp(min=1e-3))
+    return bool(float((got - expected).abs().max()) <= TOLERANCE * scale)
