@@ -44,6 +44,7 @@ def start_local_ray(num_workers: int) -> None:
         log_to_driver=False,
         logging_level=logging.ERROR,
         namespace="rlhf",
+        _system_config={"worker_niceness": 0},  # they do the work: they must not yield to others
     )
 
 

@@ -17,6 +17,8 @@ from rlhf_runtime.seeds import sample_seeds
 from rlhf_runtime.workers.inputs import Inputs
 from rlhf_runtime.workers.orders import Statistics
 
+PREFIX_BLOCK_TOKENS = 128
+"""vLLM shares whole blocks of a prompt, of 128 tokens on CPUs; shorter prompts gain nothing."""
 DTYPE_NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 
 
@@ -37,6 +39,8 @@ class Generation:
                 max_response_tokens=rollout.max_response_tokens,
                 max_concurrent_sequences=plan.max_concurrent_sequences,
                 stop_token_ids=self._tokenizer.end_token_ids,
+                share_prompts=rollout.samples_per_prompt > 1
+                and rollout.max_prompt_tokens >= PREFIX_BLOCK_TOKENS,
                 incarnation=context.incarnation,
             ),
             context.world,

@@ -6,8 +6,6 @@ same order; groups are independent of each other.
 
 from __future__ import annotations
 
-import ctypes
-import gc
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +17,8 @@ from numpy.typing import NDArray
 
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.engines.vllm import patches
-from rlhf_runtime.engines.vllm.layout import storages, vllm_views
+from rlhf_runtime.engines.vllm.layout import vllm_views
+from rlhf_runtime.engines.vllm.memory import DeviceMemory, EngineMemory, HostMemory
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.errors import GenerationFailed
 from rlhf_runtime.reshard.views import Views
@@ -38,6 +37,8 @@ class EngineSettings:
     max_concurrent_sequences: int
     stop_token_ids: tuple[int, ...]
     incarnation: str
+    share_prompts: bool = False
+    """Whether keys and values of equal prompts are computed once."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,6 @@ class VllmEngine:
         from vllm import LLM
 
         self._settings = settings
-        self._device = world.device
         self._llm = LLM(
             model=str(settings.folder),
             skip_tokenizer_init=True,
@@ -85,7 +85,8 @@ class VllmEngine:
             max_num_batched_tokens=max(
                 8192, settings.max_prompt_tokens + settings.max_response_tokens
             ),
-            enable_prefix_caching=False,
+            enable_prefix_caching=settings.share_prompts,
+            enable_sleep_mode=world.device.type != "cpu",
             disable_log_stats=True,
             logprobs_mode="processed_logprobs",
             seed=0,
@@ -95,7 +96,9 @@ class VllmEngine:
         self._core = self._llm.llm_engine.engine_core.engine_core
         self._runner = self._llm.llm_engine.model_executor.driver_worker.worker.model_runner
         self._next_request = 0
-        self._released: list[tuple[torch.UntypedStorage, int]] = []
+        self._memory: EngineMemory = (
+            HostMemory(self._runner) if world.device.type == "cpu" else DeviceMemory(self._llm)
+        )
         self.has_weights = False
 
     def views(self) -> Views:
@@ -131,30 +134,17 @@ class VllmEngine:
 
     def weights_written(self) -> None:
         """Say that the storage of `views` now holds weights to generate with."""
+        self._llm.reset_prefix_cache()  # keys and values of other weights must not be reused
         self.has_weights = True
 
     def release(self) -> None:
-        """Give the memory of weights and keys and values back; `restore` must come before use."""
+        """Give the memory of weights and cache back; `restore` must come before use."""
         self.has_weights = False
-        kv = {t.untyped_storage().data_ptr(): t.untyped_storage() for t in self._runner.kv_caches}
-        for storage in [*storages(self._runner.model), *kv.values()]:
-            self._released.append((storage, storage.nbytes()))
-            storage.resize_(0)
-        gc.collect()
-        if self._device.type == "cpu":
-            ctypes.CDLL("libc.so.6").malloc_trim(0)
-        else:
-            torch.cuda.empty_cache()
+        self._memory.release()
 
     def restore(self) -> None:
-        """Take the memory again. Weights are undefined until written; the cache is empty."""
-        if not self._released:
-            return
-        for storage, size in self._released:
-            storage.resize_(size)
-        self._released.clear()
-        for cache in self._runner.kv_caches:
-            cache.zero_()
+        """Take the memory again. Weights are undefined until they are written."""
+        self._memory.restore()
 
     def close(self) -> None:
         """End the engine and free what it holds."""
