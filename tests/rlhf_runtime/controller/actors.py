@@ -1,0 +1,102 @@
+"""Actors without torch that stand for ranks: each call is one method, as in the roles."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import ray
+
+from rlhf_api.plan import Mesh
+from rlhf_runtime.dataplane.columns import Column, pack
+from rlhf_runtime.dataplane.protocol import Coordinates, protocol_of
+from rlhf_runtime.dataplane.shards import ShardIndex
+from rlhf_runtime.workers.inputs import Inputs
+from rlhf_runtime.workers.orders import CallReport, Order, Statistics, returned_columns
+from rlhf_runtime.workers.process import resident_bytes
+from rlhf_runtime.workers.references import fetch
+
+Result = tuple[dict[str, Column], dict[str, float]]
+"""Columns of this rank's rows, and sums for the driver."""
+
+METHODS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "double": (("tokens",), ("doubled",)),
+    "widen": (("tokens",), ("wide",)),
+    "check": (("doubled", "tokens"), ()),
+    "total": (("wide",), ()),
+    "fail": (("tokens",), ("doubled",)),
+}
+"""What the methods of a ToyRank read and write."""
+
+
+def start(count: int) -> tuple[Any, ...]:
+    """Handles of so many ranks."""
+    return tuple(ray.remote(ToyRank).options(num_cpus=0).remote() for _ in range(count))
+
+
+class ToyRank:
+    """Runs calls as a rank does, by methods of its own."""
+
+    def __init__(self) -> None:
+        self._places: dict[str, Coordinates] = {}
+
+    def play(self, role: str, rank: int, mesh: Mesh) -> None:
+        """Be a rank of a role from now on."""
+        self._places[role] = Coordinates.of(rank, mesh)
+
+    def prompts(self, num_rows: int) -> tuple[ShardIndex, Column]:
+        """A batch of so many rows: row i has i % 3 tokens i, and two rows are a group."""
+        rows = np.arange(num_rows, dtype=np.int64)
+        tokens = pack([[row] * (row % 3) for row in range(num_rows)], np.int32)
+        return ShardIndex(rows, rows // 2, (rows % 3).astype(np.int32)), tokens
+
+    def run(self, order: Order, *indexes: ShardIndex) -> tuple[object, ...] | CallReport:
+        """One call, as `Rank.run`."""
+        at = self._places[order.call.role]
+        inputs = Inputs(order, indexes, at, fetch)
+        method: Callable[[Inputs], Result] = getattr(self, order.call.method)
+        columns, sums = method(inputs)
+        report = CallReport(order.call.id, Statistics(sums=sums), (), resident_bytes())
+        names = returned_columns(order.call)
+        if not names or not protocol_of(order.call.kind).collect(at):
+            return report
+        return (report, inputs.index.take(inputs.rows()), *(columns[name] for name in names))
+
+    def double(self, inputs: Inputs) -> Result:
+        """Every token twice as large."""
+        tokens = inputs.load(inputs.rows())["tokens"]
+        return {"doubled": Column(np.add(tokens.values, tokens.values), tokens.lengths)}, {}
+
+    def check(self, inputs: Inputs) -> Result:
+        """Count rows, and rows whose columns are not those of the row's number."""
+        rows = inputs.rows()
+        columns = inputs.load(rows)
+        runs = zip(rows, columns["tokens"].runs(), columns["doubled"].runs(), strict=True)
+        wrong = [
+            row
+            for row, tokens, doubled in runs
+            if tokens.tolist() != [row] * (row % 3) or doubled.tolist() != [2 * row] * (row % 3)
+        ]
+        return {}, {"rows": float(len(rows)), "wrong": float(len(wrong))}
+
+    def widen(self, inputs: Inputs) -> Result:
+        """As many bytes per row as asked for, filled with the row's number."""
+        rows, row_bytes = inputs.rows(), inputs.call.options["row_bytes"]
+        assert isinstance(row_bytes, int)
+        wide = np.empty((len(rows), row_bytes // 4), dtype=np.float32)
+        wide[:] = rows[:, None]
+        return {"wide": Column(wide)}, {}
+
+    def total(self, inputs: Inputs) -> Result:
+        """Read the wide column."""
+        values = inputs.load(inputs.rows())["wide"].values
+        return {}, {"bytes": float(values.nbytes), "total": float(values[:, -1].sum())}
+
+    def fail(self, inputs: Inputs) -> Result:
+        """Raise on rank 0; wait forever on the others, as in a collective that rank 0 left."""
+        if inputs.at.rank == 0:
+            raise ZeroDivisionError("rank 0 is lost")
+        threading.Event().wait()
+        return {}, {}

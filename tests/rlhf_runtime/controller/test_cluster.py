@@ -1,0 +1,49 @@
+import shutil
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+
+from rlhf_runtime.controller import cluster
+from rlhf_runtime.errors import NotEnoughResources
+
+MEBIBYTE = 2**20
+Usage = namedtuple("Usage", ["total", "used", "free"])
+
+
+@pytest.fixture
+def docker_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shared memory as in a container that was started without --shm-size: 64 MiB."""
+    usage = Usage(64 * MEBIBYTE, MEBIBYTE, 63 * MEBIBYTE)
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage)
+
+
+@pytest.mark.usefixtures("docker_default")
+def test_too_little_shared_memory_is_refused_with_both_numbers_and_a_remedy(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(NotEnoughResources) as refused:
+        cluster.check_shared_memory(256 * MEBIBYTE, tmp_path)
+    message = str(refused.value)
+    assert f"got 63 MiB free in {tmp_path}, needed 256 MiB" in message
+    assert "--shm-size=1g" in message
+
+
+@pytest.mark.usefixtures("docker_default")
+def test_as_much_as_needed_is_enough(tmp_path: Path) -> None:
+    cluster.check_shared_memory(63 * MEBIBYTE, tmp_path)
+
+
+def test_a_machine_without_shared_memory_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(NotEnoughResources, match="got 0 MiB free"):
+        cluster.check_shared_memory(1, tmp_path / "missing")
+
+
+@pytest.mark.usefixtures("docker_default")
+def test_ray_is_not_started_on_such_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*arguments: object, **options: object) -> None:
+        raise AssertionError("Ray was started")
+
+    monkeypatch.setattr("ray.init", never)
+    with pytest.raises(NotEnoughResources):
+        cluster.start_local_ray(1)

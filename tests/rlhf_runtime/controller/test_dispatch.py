@@ -1,0 +1,182 @@
+import gc
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import ray
+
+from rlhf_api.plan import CallKind, CallPlan, GraphName, Mesh, Plan
+from rlhf_flow.calls import ModelCall
+from rlhf_flow.planning.make_plan import devices_of, make_plan
+from rlhf_runtime.controller.batch import Batch
+from rlhf_runtime.controller.dispatch import Group, StepBackend, as_batch
+from rlhf_runtime.dataplane.columns import Column
+from rlhf_runtime.dataplane.shards import ShardIndex
+from rlhf_runtime.errors import UnknownCall
+from rlhf_runtime.workers.orders import merge
+from rlhf_runtime.workers.process import resident_bytes
+
+from .actors import METHODS, start
+from .jobs import make_job
+
+MEBIBYTE = 2**20
+ray_test = pytest.mark.ray
+"""Needs real Ray actors."""
+
+
+def call_of(role: str, method: str, **options: int) -> ModelCall:
+    reads, writes = METHODS[method]
+    return ModelCall(
+        f"{role}.{method}", role, method, CallKind.INFER, reads, writes, options=options
+    )
+
+
+def plan_of(meshes: dict[str, Mesh]) -> Plan:
+    """A plan with every method of a toy rank for every role."""
+    _, plan = make_plan(make_job(), devices_of(make_job(), 1))
+    calls = tuple(
+        CallPlan(
+            graph=GraphName.STEP,
+            call=f"{role}.{method}",
+            role=role,
+            method=method,
+            kind=CallKind.INFER,
+            pool=None,
+            mesh=mesh,
+            reads=reads,
+            writes=writes,
+        )
+        for role, mesh in meshes.items()
+        for method, (reads, writes) in METHODS.items()
+    )
+    return plan.model_copy(update={"calls": calls})
+
+
+def backend_of(**roles: tuple[Sequence[Any], Mesh]) -> StepBackend:
+    """A step's backend; every role is played by the given workers as the given mesh."""
+    for role, (workers, mesh) in roles.items():
+        assert len(workers) == mesh.num_devices
+        ray.get([worker.play.remote(role, rank, mesh) for rank, worker in enumerate(workers)])
+    plan = plan_of({role: mesh for role, (_, mesh) in roles.items()})
+    groups = {role: Group(tuple(workers)) for role, (workers, _) in roles.items()}
+    return StepBackend(plan, groups, GraphName.STEP, 1, "one")
+
+
+def prompts(worker: Any, num_rows: int) -> Batch:
+    return as_batch(("tokens",), [worker.prompts.options(num_returns=2).remote(num_rows)])
+
+
+def sums_of(backend: StepBackend) -> dict[str, float]:
+    """The sums of all calls so far."""
+    return merge([report.statistics for report in backend.wait()])
+
+
+@pytest.fixture
+def columns_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process, the driver, raises when a column or an index is unpickled in it."""
+
+    def refuse(self: object, state: object) -> None:
+        raise AssertionError(f"a {type(self).__name__} arrived in the driver")
+
+    monkeypatch.setattr(Column, "__setstate__", refuse, raising=False)
+    monkeypatch.setattr(ShardIndex, "__setstate__", refuse, raising=False)
+
+
+@ray_test
+@pytest.mark.parametrize("num_rows", [11, 1])
+def test_a_column_of_two_ranks_is_aligned_at_one_two_and_three(
+    workers: tuple[Any, ...], num_rows: int
+) -> None:
+    consumers = {f"critic_{count}": (workers[4 - count :], Mesh(data=count)) for count in (1, 2, 3)}
+    backend = backend_of(actor=(workers[:2], Mesh(data=2)), **consumers)
+    batch = prompts(workers[0], num_rows)
+    batch |= backend.run(call_of("actor", "double"), batch)
+    assert len(batch.columns["doubled"].columns) == 2
+    backend.wait()
+    for role in consumers:
+        backend.run(call_of(role, "check"), batch)
+        assert sums_of(backend) == {"rows": float(num_rows), "wrong": 0.0}
+
+
+@ray_test
+def test_tensor_and_pipeline_ranks_share_rows_and_only_one_is_collected(
+    workers: tuple[Any, ...],
+) -> None:
+    backend = backend_of(
+        actor=(workers, Mesh(data=2, tensor=2)), critic=(workers[:2], Mesh(data=1, pipeline=2))
+    )
+    batch = prompts(workers[0], 8)
+    batch |= backend.run(call_of("actor", "double"), batch)
+    assert len(batch.columns["doubled"].columns) == 2
+    assert len(backend.wait()) == 4
+    backend.run(call_of("critic", "check"), batch)
+    assert sums_of(backend) == {"rows": 16.0, "wrong": 0.0}
+
+
+@ray_test
+@pytest.mark.usefixtures("columns_refused")
+def test_the_drivers_memory_does_not_grow_with_the_batch(workers: tuple[Any, ...]) -> None:
+    backend = backend_of(actor=(workers[:2], Mesh(data=2)), critic=(workers[2:], Mesh(data=2)))
+    num_rows = 100
+
+    def growth(num_bytes: int) -> int:
+        """Of the driver, in bytes, when a column of that size goes from group to group."""
+        gc.collect()
+        before = resident_bytes()
+        batch = prompts(workers[0], num_rows)
+        row_bytes = num_bytes // num_rows
+        wide = backend.run(call_of("actor", "widen", row_bytes=row_bytes), batch)
+        backend.run(call_of("critic", "total"), batch | wide)
+        total = num_rows * (num_rows - 1) / 2
+        assert sums_of(backend) == {"bytes": float(num_bytes), "total": total}
+        return resident_bytes() - before
+
+    growth(10**6)  # connections and buffers of the first use
+    small, large = growth(10**6), growth(200 * 10**6)
+    assert large - small < 4 * MEBIBYTE
+
+
+@ray_test
+def test_what_a_driver_would_have_unpickled_is_noticed(
+    workers: tuple[Any, ...], columns_refused: None
+) -> None:
+    (reference,) = prompts(workers[0], 3).columns["tokens"].columns
+    with pytest.raises(Exception, match="a Column arrived in the driver"):
+        ray.get(reference)
+
+
+@ray_test
+@pytest.mark.timeout(120)
+def test_a_rank_that_raises_ends_the_wait_while_another_blocks(workers: tuple[Any, ...]) -> None:
+    doomed = start(2)
+    try:
+        backend = backend_of(actor=(doomed, Mesh(data=2)))
+        batch = prompts(workers[0], 4)
+        result = backend.run(call_of("actor", "fail"), batch)
+        backend.run(call_of("actor", "check"), batch | result)
+        with pytest.raises(ZeroDivisionError, match="rank 0 is lost"):
+            backend.wait()
+    finally:
+        for worker in doomed:
+            ray.kill(worker)
+
+
+def test_a_call_that_is_not_in_the_plan_is_refused_before_it_is_sent() -> None:
+    backend = StepBackend(plan_of({"actor": Mesh(data=1)}), {}, GraphName.STEP, 1, "one")
+    with pytest.raises(UnknownCall, match=r"the step called critic\.check"):
+        backend.run(call_of("critic", "check"), Batch((), {}))
+    assert backend.reports == []
+
+
+def test_a_call_of_another_graph_is_not_in_the_plan() -> None:
+    backend = StepBackend(plan_of({"actor": Mesh(data=1)}), {}, GraphName.EVALUATION, 1, "one")
+    with pytest.raises(UnknownCall, match=r"actor\.check"):
+        backend.run(call_of("actor", "check"), Batch((), {}))
+
+
+@pytest.mark.parametrize(("step", "ran"), [(1, 0), (4, 1), (6, 0), (8, 1)])
+def test_every_runs_its_body_on_multiples(step: int, ran: int) -> None:
+    backend = StepBackend(plan_of({"actor": Mesh(data=1)}), {}, GraphName.STEP, step, "one")
+    done: list[int] = []
+    backend.every("every-4", 4, lambda: done.append(step))
+    assert len(done) == ran

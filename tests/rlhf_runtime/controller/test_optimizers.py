@@ -1,0 +1,75 @@
+import pytest
+
+from rlhf_api.models import LearningRateSchedule
+from rlhf_flow.losses import PolicyLoss, ValueLoss
+from rlhf_runtime.controller.optimizers import training_settings, warm_start_settings
+from rlhf_runtime.engines.fsdp.settings import OptimizerSettings
+
+from .jobs import make_job
+
+TRAINING = {
+    "learningRate": 3e-4,
+    "schedule": "cosine",
+    "warmupSteps": 7,
+    "adamBeta1": 0.8,
+    "adamBeta2": 0.97,
+    "adamEpsilon": 1e-6,
+    "weightDecay": 0.02,
+    "gradientClip": 0.5,
+}
+ACTOR = {"source": {"builtin": "tiny-llama"}, "training": TRAINING}
+CRITIC = {"source": {"sameAs": "actor"}, "training": {"learningRate": 1e-3}}
+
+
+def test_every_setting_of_a_roles_optimizer_comes_from_its_model() -> None:
+    spec = make_job(models={"actor": ACTOR}).spec
+    assert training_settings(spec, "actor", PolicyLoss()) == OptimizerSettings(
+        learning_rate=3e-4,
+        beta1=0.8,
+        beta2=0.97,
+        epsilon=1e-6,
+        weight_decay=0.02,
+        gradient_clip=0.5,
+        schedule=LearningRateSchedule.COSINE,
+        warmup_updates=7,
+        total_updates=10,
+    )
+
+
+def test_updates_are_counted_over_steps_mini_batches_and_epochs() -> None:
+    schedule = {"steps": 10, "promptsPerStep": 16, "miniBatchPrompts": 6}
+    spec = make_job(schedule=schedule).spec
+    # 16 prompts in mini-batches of 6, 6 and 4.
+    settings = training_settings(spec, "actor", PolicyLoss(epochs_per_batch=2))
+    assert settings.total_updates == 10 * 3 * 2
+
+
+@pytest.mark.parametrize(("warmup", "actor", "critic"), [(0, 10, 10), (4, 6, 10)])
+def test_steps_of_the_critics_warm_up_are_not_updates_of_the_actor(
+    warmup: int, actor: int, critic: int
+) -> None:
+    spec = make_job(
+        algorithm={"type": "ppo", "ppo": {"criticWarmupSteps": warmup}},
+        models={"actor": ACTOR, "critic": CRITIC},
+    ).spec
+    assert training_settings(spec, "actor", PolicyLoss()).total_updates == actor
+    settings = training_settings(spec, "critic", ValueLoss())
+    assert settings.total_updates == critic
+    assert settings.learning_rate == 1e-3
+
+
+def test_the_warm_start_has_a_rate_and_decays_of_its_own() -> None:
+    warm_start = {"maxSteps": 33, "learningRate": 2e-3, "adamBeta2": 0.9, "weightDecay": 0.3}
+    schedule = {"steps": 10, "promptsPerStep": 16, "warmStart": warm_start}
+    spec = make_job(models={"actor": ACTOR}, schedule=schedule).spec
+    assert warm_start_settings(spec) == OptimizerSettings(
+        learning_rate=2e-3,
+        beta1=0.8,
+        beta2=0.9,
+        epsilon=1e-6,
+        weight_decay=0.3,
+        gradient_clip=0.5,
+        schedule=LearningRateSchedule.CONSTANT,
+        warmup_updates=0,
+        total_updates=33,
+    )

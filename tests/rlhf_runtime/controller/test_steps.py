@@ -1,0 +1,76 @@
+from rlhf_runtime.controller.steps import summarize
+from rlhf_runtime.telemetry.records import Span
+from rlhf_runtime.workers.orders import CallReport, Statistics
+
+
+def report(
+    process: str, *work: tuple[str, float], statistics: Statistics | None = None, memory: int = 0
+) -> CallReport:
+    """What a process did: calls and their seconds, one after the other from time 100 on."""
+    spans, begin = [], 100.0
+    for call, seconds in work:
+        spans.append(Span(process, "actor", call, begin, begin + seconds))
+        begin += seconds
+    return CallReport("actor.call", statistics or Statistics(), tuple(spans), memory)
+
+
+def test_a_phase_takes_as_long_as_its_slowest_process() -> None:
+    done = summarize(
+        [
+            report("rank 0", ("transition", 1.0), ("generate", 4.0)),
+            report("rank 1", ("transition", 2.0), ("generate", 3.0)),
+            report("reward", ("score", 0.5)),
+            report("rank 0", ("log_probs", 1.0)),
+            report("rank 0", ("values", 2.0)),
+            report("rank 1", ("log_probs", 2.5)),
+        ],
+        start=100.0,
+        end=109.0,
+    )
+    assert done.phases == {
+        "transition": 2.0,
+        "generate": 4.0,
+        "score": 0.5,
+        "infer": 3.0,
+    }
+    assert done.seconds == 9.0
+
+
+def test_calls_of_the_data_host_are_no_phase() -> None:
+    assert summarize([report("data", ("prompts", 1.0))], 0.0, 1.0).phases == {}
+
+
+def test_metrics_of_all_reports_are_put_together_and_tokens_taken_out() -> None:
+    done = summarize(
+        [
+            report("rank 0", statistics=Statistics({"kl": (1.0, 4.0)}, {}, {"batch/tokens": 30.0})),
+            report("rank 1", statistics=Statistics({"kl": (5.0, 2.0)}, {}, {"batch/tokens": 12.0})),
+        ],
+        0.0,
+        1.0,
+    )
+    assert done.metrics == {"kl": 1.0}
+    assert done.tokens == 42
+
+
+def test_spans_keep_their_order_and_memory_is_each_process_latest() -> None:
+    reports = [
+        report("rank 0", ("generate", 1.0), memory=5),
+        report("rank 1", ("generate", 1.0), memory=6),
+        report("rank 0", ("train", 1.0), memory=4),
+    ]
+    done = summarize(reports, 0.0, 1.0)
+    assert [(span.process, span.call) for span in done.spans] == [
+        ("rank 0", "generate"),
+        ("rank 1", "generate"),
+        ("rank 0", "train"),
+    ]
+    assert done.memory == {"rank 0": 4, "rank 1": 6}
+
+
+def test_notices_of_all_processes_are_kept() -> None:
+    reports = [
+        CallReport("reward.score", Statistics(), (), 0, ("first",)),
+        CallReport("reward.score", Statistics(), (), 0, ("second", "third")),
+    ]
+    assert summarize(reports, 0.0, 1.0).notices == ("first", "second", "third")

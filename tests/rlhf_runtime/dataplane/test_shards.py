@@ -1,0 +1,149 @@
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlhf_runtime.dataplane.columns import Column, Rows, pack
+from rlhf_runtime.dataplane.shards import ShardIndex, gather, locate, merge
+
+from .batches import index_of, rows_of, shardings
+
+
+class Shelf:
+    """Shards of one column, which count how often and for what they are fetched."""
+
+    def __init__(self, held: Sequence[Rows], *, packed: bool) -> None:
+        self.asked: list[list[int]] = []
+        self.columns = [self._column(rows, packed) for rows in held]
+
+    @staticmethod
+    def value(row: int) -> list[int]:
+        """What the column has for a row."""
+        return [10 * row + place for place in range(row % 4)]
+
+    def _column(self, rows: Rows, packed: bool) -> Column:
+        if packed:
+            return pack([self.value(row) for row in rows.tolist()], np.int32)
+        return Column(rows * 10)
+
+    def fetch(self, numbers: Sequence[int]) -> list[Column]:
+        self.asked.append(list(numbers))
+        return [self.columns[number] for number in numbers]
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> tuple[list[Rows], list[int]]:
+    """A sharding, and some of its rows in any order, repeated or not."""
+    held = draw(shardings())
+    total = sum(map(len, held))
+    rows = st.lists(st.integers(0, total - 1), max_size=10) if total else st.just([])
+    return held, draw(rows)
+
+
+@settings(deadline=None)
+@given(requests())
+def test_gathering_packed_rows_is_a_dictionary_lookup(case: tuple[list[Rows], list[int]]) -> None:
+    held, rows = case
+    shelf = Shelf(held, packed=True)
+    gathered = gather(rows_of(rows), held, shelf.fetch)
+    assert [run.tolist() for run in gathered.runs()] == [Shelf.value(row) for row in rows]
+
+
+@settings(deadline=None)
+@given(requests())
+def test_gathering_plain_rows_is_a_dictionary_lookup(case: tuple[list[Rows], list[int]]) -> None:
+    held, rows = case
+    shelf = Shelf(held, packed=False)
+    gathered = gather(rows_of(rows), held, shelf.fetch)
+    assert gathered.values.tolist() == [10 * row for row in rows]
+    assert gathered.values.dtype == np.int64
+
+
+@settings(deadline=None)
+@given(requests())
+def test_only_shards_with_a_wanted_row_are_fetched_and_all_at_once(
+    case: tuple[list[Rows], list[int]],
+) -> None:
+    held, rows = case
+    shelf = Shelf(held, packed=True)
+    gather(rows_of(rows), held, shelf.fetch)
+    needed = [number for number, shard in enumerate(held) if set(shard.tolist()) & set(rows)]
+    assert shelf.asked == [needed or [0]]
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_whole_shard_is_not_copied(number: int) -> None:
+    held = [rows_of([4, 0, 2]), rows_of([1, 3])]
+    shelf = Shelf(held, packed=True)
+    assert gather(held[number], held, shelf.fetch) is shelf.columns[number]
+
+
+def test_consecutive_rows_of_one_shard_are_not_copied() -> None:
+    held = [rows_of(range(4)), rows_of(range(4, 8))]
+    shelf = Shelf(held, packed=True)
+    gathered = gather(rows_of([5, 6]), held, shelf.fetch)
+    assert np.shares_memory(gathered.values, shelf.columns[1].values)
+
+
+def test_no_rows_keep_the_type_of_the_column() -> None:
+    held = [rows_of([0, 1]), rows_of([2])]
+    shelf = Shelf(held, packed=True)
+    gathered = gather(rows_of([]), held, shelf.fetch)
+    assert gathered.num_rows == 0 and gathered.values.dtype == np.int32
+
+
+@pytest.mark.parametrize("row", [-1, 1, 3, 99])
+def test_a_row_that_no_shard_holds_is_named(row: int) -> None:
+    held = [rows_of([0]), rows_of([2])]
+    with pytest.raises(ValueError, match=rf"rows that no shard holds: got \[{row}\]"):
+        locate(rows_of([0, row]), held)
+
+
+def test_rows_of_an_empty_batch_are_refused() -> None:
+    with pytest.raises(ValueError, match="no shard holds"):
+        locate(rows_of([0]), [rows_of([])])
+
+
+@settings(deadline=None)
+@given(shardings(), st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9)), min_size=12))
+def test_merged_shards_are_the_batch_in_order(
+    held: list[Rows], described: list[tuple[int, int]]
+) -> None:
+    total = sum(map(len, held))
+    whole = index_of(
+        [length for _, length in described[:total]], [group for group, _ in described[:total]]
+    )
+    merged = merge([whole.take(rows) for rows in held])
+    assert merged.rows.tolist() == list(range(total))
+    assert merged.groups.tolist() == whole.groups.tolist()
+    assert merged.lengths.tolist() == whole.lengths.tolist()
+
+
+def test_one_shard_in_order_is_not_copied() -> None:
+    whole = index_of([3, 1, 2])
+    assert merge([whole]) is whole
+
+
+@pytest.mark.parametrize(
+    "shards",
+    [
+        pytest.param([[0, 1], [3]], id="a row is missing"),
+        pytest.param([[0, 1], [1, 2]], id="a row is there twice"),
+        pytest.param([[0, 0], [1, 3]], id="one missing, one twice"),
+        pytest.param([[-1], [0]], id="a negative row"),
+    ],
+)
+def test_shards_that_are_not_a_batch_are_refused(shards: list[list[int]]) -> None:
+    indexes = [
+        ShardIndex(rows_of(rows), rows_of(rows), np.ones(len(rows), dtype=np.int32))
+        for rows in shards
+    ]
+    with pytest.raises(ValueError, match="every row exactly once"):
+        merge(indexes)
+
+
+def test_an_index_describes_each_row_once() -> None:
+    with pytest.raises(ValueError, match="2 rows, 1 groups and 2 lengths"):
+        ShardIndex(rows_of([0, 1]), rows_of([0]), np.ones(2, dtype=np.int32))

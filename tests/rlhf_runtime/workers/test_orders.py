@@ -1,0 +1,85 @@
+import math
+import pickle
+from itertools import permutations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlhf_api.plan import CallKind, GraphName
+from rlhf_flow.calls import ModelCall
+from rlhf_runtime.workers.orders import (
+    CallReport,
+    Order,
+    Source,
+    Statistics,
+    merge,
+    returned_columns,
+)
+
+GENERATE = ModelCall(
+    id="actor.generate",
+    role="actor",
+    method="generate",
+    kind=CallKind.GENERATE,
+    reads=("prompt_tokens", "prompt_id"),
+    writes=("response_tokens", "finished"),
+    carries=("prompt_tokens", "prompt_id"),
+    options={"temperature": 1.0, "greedy": False},
+)
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(-99, 99), min_size=1), st.integers(0, 40), st.integers(0, 40))
+def test_a_mean_of_parts_is_the_mean_of_everything(
+    values: list[int], first: int, second: int
+) -> None:
+    begin, end = sorted((min(first, len(values)), min(second, len(values))))
+    parts = [values[:begin], values[begin:end], values[end:]]
+    merged = merge(
+        [Statistics(means={"loss": (float(sum(part)), float(len(part)))}) for part in parts]
+    )
+    assert math.isclose(merged["loss"], sum(values) / len(values), abs_tol=1e-12)
+
+
+def test_maxima_sums_and_means_of_ranks_and_calls_are_put_together() -> None:
+    first = Statistics({"kl": (6.0, 3.0)}, {"longest": 7.0}, {"tokens": 10.0})
+    second = Statistics({"kl": (1.0, 1.0), "clip": (0.0, 4.0)}, {"longest": -2.0}, {"tokens": 5.0})
+    third = Statistics(maxima={"lowest": -3.0})
+    assert merge([first, second, third]) == {
+        "kl": 7.0 / 4.0,
+        "clip": 0.0,
+        "longest": 7.0,
+        "lowest": -3.0,
+        "tokens": 15.0,
+    }
+
+
+def test_a_mean_without_weight_is_left_out() -> None:
+    assert merge([Statistics({"kl": (0.0, 0.0)}), Statistics({"kl": (0.0, 0.0)})]) == {}
+    assert merge([]) == {}
+
+
+def test_a_nan_is_never_hidden() -> None:
+    nan = float("nan")
+    for values in permutations([1.0, nan, 2.0]):
+        assert math.isnan(merge([Statistics(maxima={"norm": value}) for value in values])["norm"])
+    assert math.isnan(merge([Statistics({"a": (nan, 1.0)}), Statistics({"a": (1.0, 1.0)})])["a"])
+
+
+def test_results_are_returned_in_the_order_of_their_names_with_those_carried() -> None:
+    assert returned_columns(GENERATE) == (
+        "finished",
+        "prompt_id",
+        "prompt_tokens",
+        "response_tokens",
+    )
+    train = ModelCall("actor.train", "actor", "train", CallKind.TRAIN, ("advantages",), ())
+    assert returned_columns(train) == ()
+
+
+def test_orders_and_reports_pickle() -> None:
+    source = Source(1, {"scores": ("a", "b", "c")})
+    order = Order(GENERATE, 3, GraphName.STEP, "one", (source,), 1)
+    report = CallReport("actor.generate", Statistics({"kl": (1.0, 2.0)}), (), 5, ("look",))
+    assert pickle.loads(pickle.dumps((order, report))) == (order, report)
+    assert source.num_shards == 3

@@ -1,0 +1,56 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rlhf_api.plan import CallKind, GraphName
+from rlhf_flow.calls import ModelCall
+from rlhf_flow.planning.make_plan import devices_of, make_plan
+from rlhf_runtime.dataplane.shards import ShardIndex
+from rlhf_runtime.errors import UnknownCall, WorkerLost
+from rlhf_runtime.workers import rank as rank_module
+from rlhf_runtime.workers.orders import Order
+from rlhf_runtime.workers.rank import LOOPBACK, Rank
+from rlhf_runtime.workers.setup import RankSetup
+
+from ..controller.jobs import make_job
+
+INDEX = ShardIndex(np.arange(2), np.arange(2), np.ones(2, dtype=np.int32))
+
+
+@pytest.fixture
+def rank(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Rank:
+    """Rank 0 of incarnation `new`, in this process: it keeps its output and has no world."""
+    monkeypatch.setattr(rank_module, "settle", lambda *arguments: None)
+    job = make_job()
+    _, plan = make_plan(job, devices_of(job, 1))
+    return Rank(
+        RankSetup(
+            job=job,
+            plan=plan,
+            losses={},
+            rank=0,
+            world_size=1,
+            address=LOOPBACK,
+            timeout_seconds=1.0,
+            num_threads=1,
+            incarnation="new",
+            log_file=tmp_path / "rank-0.log",
+            python_path=(),
+        )
+    )
+
+
+def order_of(call: str, incarnation: str) -> Order:
+    model_call = ModelCall(call, "actor", "log_probs", CallKind.INFER, (), ("log_probs",))
+    return Order(model_call, 1, GraphName.STEP, incarnation, (), 1)
+
+
+def test_a_message_of_another_incarnation_is_refused(rank: Rank) -> None:
+    with pytest.raises(WorkerLost, match="for incarnation old, this rank belongs to new"):
+        rank.run(order_of("actor.generate", "old"), INDEX)
+
+
+def test_a_call_that_the_plan_does_not_have_is_refused(rank: Rank) -> None:
+    with pytest.raises(UnknownCall, match=r"the plan has no call actor\.log_probs#7 in step"):
+        rank.run(order_of("actor.log_probs#7", "new"), INDEX)
