@@ -21,7 +21,7 @@ from rlhf_api.plan import Plan
 from rlhf_api.problems import Problem
 from rlhf_cli.user_code import user_code
 from rlhf_cli.validate import jobs_of
-from rlhf_flow.planning.make_plan import devices_of, make_plan
+from rlhf_flow.planning.make_plan import local_devices, make_plan
 from rlhf_runtime.controller.cluster import start_local_ray, stop_local_ray
 from rlhf_runtime.controller.job_run import JobRun
 from rlhf_runtime.controller.run_lock import locked
@@ -56,7 +56,7 @@ def run_command(
     changes += [] if seed is None else [f"spec.schedule.seed={seed}"]
     job = _only_job(jobs_of(file, changes), file)
     with user_code(job, file.parent):
-        _, plan = make_plan(job, devices_of(job, devices or default_devices()))
+        _, plan = make_plan(job, local_devices(devices))
     folder = RunFolder(output or Path("rlhf-runs") / job.name)
     signal.signal(signal.SIGTERM, _interrupt)
     with locked(folder.path):
@@ -90,11 +90,6 @@ def manifest_text(job: RLHFJob) -> str:
     """The manifest in force, overrides included, without what is left to defaults."""
     document = job.model_dump(mode="json", by_alias=True, exclude_unset=True)
     return yaml.safe_dump(document, sort_keys=False)
-
-
-def default_devices() -> int:
-    """Ranks on this machine unless --devices says otherwise: one, with all cores."""
-    return 1
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:

@@ -17,10 +17,14 @@ from rlhf_flow.planning.inventory import (
     local_inventory,
     machine_memory_bytes,
 )
+from rlhf_flow.planning.local_gpus import gpu_inventory, gpu_memory_bytes
 from rlhf_flow.planning.model_config import hub_cache
 from rlhf_flow.planning.resolve_shape import resolve_shape
 from rlhf_flow.planning.role_models import job_roles
 from rlhf_flow.planning.shapes import DecoderShape
+
+DEFAULT_CPU_RANKS = 1
+"""One rank with all cores."""
 
 
 def make_plan(job: RLHFJob, devices: DeviceInventory) -> tuple[Mapping[GraphName, Graph], Plan]:
@@ -50,8 +54,8 @@ def devices_of(job: RLHFJob, num_devices: int | None = None) -> DeviceInventory:
 
     Args:
         job: the manifest.
-        num_devices: ranks on this machine's CPUs, instead of the manifest's pools. None: the pools;
-            one rank on this machine where there are none.
+        num_devices: devices of this machine, instead of the manifest's pools. None: the pools, or
+            this machine where there are none.
 
     Raises:
         DevicesUnknown: memory that cannot be found out.
@@ -60,4 +64,16 @@ def devices_of(job: RLHFJob, num_devices: int | None = None) -> DeviceInventory:
     pools = job.spec.resources.node_pools
     if num_devices is None and pools:
         return inventory_from_pools(pools)
-    return local_inventory(num_devices or 1, machine_memory_bytes())
+    return local_devices(num_devices)
+
+
+def local_devices(num_devices: int | None = None) -> DeviceInventory:
+    """This machine's GPUs, by default all; without any, ranks on its CPUs, by default one.
+
+    Raises:
+        DevicesUnknown: more GPUs than there are, or memory that cannot be found out.
+    """
+    gpus = gpu_memory_bytes()
+    if gpus:
+        return gpu_inventory(gpus, num_devices)
+    return local_inventory(num_devices or DEFAULT_CPU_RANKS, machine_memory_bytes())

@@ -39,6 +39,7 @@ class JobRun:
         self._warm_start = build_warm_start(job)
         self._workers = Workers(job, plan, self._algorithm.losses(), settings)
         self._stepper = Stepper(self._workers)
+        self._has_generated = False
 
     def run(self, model_folder: Path) -> None:
         """Everything; the final model is written to `model_folder`."""
@@ -88,6 +89,7 @@ class JobRun:
 
     def _train(self, step: int) -> None:
         done = self._stepper.train(self._algorithm, step)
+        self._note_first_tokens(done)
         self._journal.step(step_record(step, done))
         for notice in done.notices:
             self._journal.notice_once(notice)
@@ -102,7 +104,14 @@ class JobRun:
     def _held_out(self, step: int) -> Mapping[str, float]:
         assert self._evaluation is not None
         done = self._stepper.evaluate(self._evaluation, step)
+        self._note_first_tokens(done)
         return evaluation_metrics(self._spec, done)
+
+    def _note_first_tokens(self, done: Pass) -> None:
+        """The first generation pays for what engines put off until then: a part of the start-up."""
+        if not self._has_generated:
+            self._has_generated = True
+            self._journal.started("first generation", done.phases["generate"])
 
     def _save(self, folder: Path) -> None:
         actor = self._plan.role("actor")

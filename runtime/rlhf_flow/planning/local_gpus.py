@@ -1,0 +1,42 @@
+"""The GPUs of this machine, as the NVIDIA driver's own command lists them."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+
+from rlhf_api.resources import Device
+from rlhf_flow.errors import DevicesUnknown
+from rlhf_flow.planning.inventory import DeviceInventory
+
+QUERY = ("nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits")
+MIB = 2**20
+
+
+def gpu_memory_bytes() -> tuple[int, ...]:
+    """Memory of each GPU; empty on a machine without any, or without the driver's command."""
+    if shutil.which(QUERY[0]) is None:
+        return ()
+    answer = subprocess.run(QUERY, capture_output=True, text=True, check=False)
+    return parse_memory(answer.stdout) if answer.returncode == 0 else ()
+
+
+def parse_memory(text: str) -> tuple[int, ...]:
+    """Bytes from the command's lines, a number of MiB each; other lines mean that there is none."""
+    lines = [line.strip() for line in text.splitlines()]
+    return tuple(int(line) * MIB for line in lines if line.isdigit())
+
+
+def gpu_inventory(memory_bytes: tuple[int, ...], num_devices: int | None) -> DeviceInventory:
+    """The first GPUs of this machine, by default all.
+
+    Raises:
+        DevicesUnknown: more are asked for than there are.
+    """
+    count = len(memory_bytes) if num_devices is None else num_devices
+    if count > len(memory_bytes):
+        raise DevicesUnknown(
+            f"this machine has fewer GPUs than asked for: got --devices {count}, allowed at most "
+            f"{len(memory_bytes)}; ask for fewer"
+        )
+    return DeviceInventory("local", Device.GPU, 1, count, min(memory_bytes[:count]))

@@ -1,0 +1,52 @@
+"""The GPUs of this machine."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from rlhf_api.resources import Device
+from rlhf_flow.errors import DevicesUnknown
+from rlhf_flow.planning.local_gpus import gpu_inventory, gpu_memory_bytes, parse_memory
+
+MIB = 2**20
+
+
+def test_memory_is_read_line_by_line() -> None:
+    assert parse_memory("143771\n81559\n") == (143771 * MIB, 81559 * MIB)
+    assert parse_memory("No devices were found\n") == ()
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [("echo 1000; echo 2000", (1000 * MIB, 2000 * MIB)), ("echo broken; exit 9", ())],
+)
+def test_the_drivers_command_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, expected: tuple[int, ...]
+) -> None:
+    command = tmp_path / "nvidia-smi"
+    command.write_text(f"#!/bin/sh\n{script}\n")
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    assert gpu_memory_bytes() == expected
+
+
+def test_without_the_command_there_is_no_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert gpu_memory_bytes() == ()
+
+
+def test_the_smallest_of_the_gpus_taken_counts() -> None:
+    taken = gpu_inventory((80, 40, 20), 2)
+    assert (taken.device, taken.num_devices) == (Device.GPU, 2)
+    assert taken.memory_bytes_per_device == 40
+    assert gpu_inventory((80, 40, 20), None).num_devices == 3
+
+
+def test_more_gpus_than_there_are_is_refused() -> None:
+    with pytest.raises(DevicesUnknown, match="got --devices 2, allowed at most 1"):
+        gpu_inventory((80,), 2)
