@@ -7,12 +7,14 @@ Face's own forward pass, plain torch on the full batch, and an engine in a world
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from rlhf_api.models import LearningRateSchedule
@@ -25,7 +27,10 @@ from rlhf_runtime.engines.world import World
 from .tiny_models import MODELS, ragged, write_model
 from .world_of_processes import Scenario, run_scenarios
 
-PROMPT_LENGTHS, RESPONSE_LENGTHS = [5, 1, 9, 3, 7, 2], [4, 11, 1, 6, 2, 8]
+PROMPT_LENGTHS = [30, 1, 9]
+RESPONSE_LENGTHS = [4, 11, 1, 6, 2, 8]
+GROUPS = np.array([0, 0, 0, 1, 2, 2])
+"""Which prompt each response answers."""
 NUM_TOKENS = sum(RESPONSE_LENGTHS)
 CLOSE = {"rtol": 0.0, "atol": 1e-5}
 
@@ -52,20 +57,39 @@ def alone(world: World) -> World:
 
 
 def batch() -> tuple[Column, Column]:
-    return ragged(PROMPT_LENGTHS, 1), ragged(RESPONSE_LENGTHS, 2)
+    return ragged(PROMPT_LENGTHS, 1).take(GROUPS), ragged(RESPONSE_LENGTHS, 2)
 
 
-def rows_of(world: World) -> np.ndarray:
-    """This rank's rows: on two ranks four and two of them."""
+def rows_of(world: World) -> NDArray[np.int64]:
+    """This rank's rows: on two ranks four and two of them, so that groups are cut."""
     if world.size == 1:
         return np.arange(6)
-    return np.arange(4) if world.rank == 0 else np.arange(4, 6)
+    return np.array([0, 2, 3, 5]) if world.rank == 0 else np.array([1, 4])
 
 
-def micro_batches(world: World, max_tokens: int) -> list[MicroBatch]:
-    prompts, responses = batch()
-    rows = rows_of(world)
-    return cut(prompts.take(rows), responses.take(rows), max_tokens)
+def pieces(
+    model: FsdpModel, rows: NDArray[np.int64], max_tokens: int, share: bool = True
+) -> list[MicroBatch]:
+    """Rows as micro-batches; prompts are shared where the model says that it can."""
+    packing = model.packing(max_tokens)
+    assert packing.share_prompts, "all models here attend to everything"
+    return cut(*batch(), GROUPS, replace(packing, share_prompts=share), rows)
+
+
+def mine(model: FsdpModel, max_tokens: int) -> list[MicroBatch]:
+    """This rank's rows, or all in a world of one."""
+    return pieces(model, rows_of(model.world), max_tokens)
+
+
+def log_probs_of(model: FsdpModel, max_tokens: int = 1000, share: bool = True) -> torch.Tensor:
+    """Log-probabilities of all response tokens, packed; every rank computes them all."""
+    got = torch.full((NUM_TOKENS,), torch.nan)
+
+    def read(outputs: torch.Tensor, part: MicroBatch) -> None:
+        got[part.tokens] = outputs.log_softmax(-1).gather(1, part.targets[:, None])[:, 0]
+
+    model.infer(pieces(model, np.arange(6), max_tokens, share), read)
+    return got
 
 
 def cross_entropy(outputs: torch.Tensor, part: MicroBatch) -> torch.Tensor:
@@ -124,46 +148,40 @@ def outputs_equal_hugging_face(world: World, folder: Path, kind: str) -> None:
     place = model_folder(kind, world, folder)
     model = engine(place, world, trained=False)
     expected = expected_log_probs(place)
-    prompts, responses = batch()
-    for max_tokens in (1, 40, 1000):  # each row alone, some together, all together
-        got = torch.full((NUM_TOKENS,), torch.nan)
-
-        def read(outputs: torch.Tensor, part: MicroBatch, got: torch.Tensor = got) -> None:
-            chosen = outputs.log_softmax(-1).gather(1, part.targets[:, None])
-            got[part.tokens] = chosen[:, 0]
-
-        model.infer(cut(prompts, responses, max_tokens), read)
-        torch.testing.assert_close(got, expected, **CLOSE)
+    for share in (False, True):
+        for max_tokens in (1, 40, 1000):  # each sequence alone, some together, all together
+            got = log_probs_of(model, max_tokens, share)
+            torch.testing.assert_close(got, expected, **CLOSE)
 
 
 def a_value_head_starts_at_zero_and_learns(world: World, folder: Path, kind: str) -> None:
     model = engine(model_folder(kind, world, folder), world, value_head=True)
-    model.use_optimizer(settings(learning_rate=1e-2))
+    model.use_optimizer(settings(learning_rate=3e-3))
 
     def squared_error(outputs: torch.Tensor, part: MicroBatch) -> torch.Tensor:
         seen.append(outputs.detach().clone())
         return (outputs[:, 0] - 1.0).square().sum() / NUM_TOKENS
 
     seen: list[torch.Tensor] = []
-    model.update(micro_batches(world, 1000), squared_error)
+    model.update(mine(model, 1000), squared_error)
     assert all(outputs.shape[1] == 1 and (outputs == 0).all() for outputs in seen)
-    for _ in range(5):
+    for _ in range(20):
         seen.clear()
-        model.update(micro_batches(world, 1000), squared_error)
+        model.update(mine(model, 1000), squared_error)
     distance = world.sum(torch.stack([(outputs - 1.0).square().sum() for outputs in seen]).sum())
     assert float(distance) < 0.5 * NUM_TOKENS, distance
 
 
 def pieces_give_the_gradient_of_the_whole(world: World, folder: Path, kind: str) -> None:
     place = model_folder(kind, world, folder)
-    whole, pieces = engine(place, world), engine(place, world)
-    for model in (whole, pieces):
+    whole, parted = engine(place, world), engine(place, world)
+    for model in (whole, parted):
         model.use_optimizer(settings())
     for _ in range(3):
-        one = whole.update(micro_batches(world, 1000), cross_entropy)
-        many = pieces.update(micro_batches(world, 20), cross_entropy)
+        one = whole.update(mine(whole, 1000), cross_entropy)
+        many = parted.update(mine(parted, 20), cross_entropy)
         assert abs(one - many) < 1e-5, (one, many)
-    assert_same_weights(whole, pieces)
+    assert_same_weights(whole, parted)
 
 
 def ranks_do_not_change_the_result(world: World, folder: Path, kind: str) -> None:
@@ -174,8 +192,8 @@ def ranks_do_not_change_the_result(world: World, folder: Path, kind: str) -> Non
     for _ in range(3):
         losses = torch.zeros(2)
         norms = [
-            together.update(micro_batches(world, 40), recording(losses, 0)),
-            single.update(micro_batches(alone(world), 40), recording(losses, 1)),
+            together.update(mine(together, 40), recording(losses, 0)),
+            single.update(mine(single, 40), recording(losses, 1)),
         ]
         total = world.sum(losses[:1])
         assert abs(float(total[0] - losses[1])) < 1e-5, (total, losses)
@@ -199,7 +217,7 @@ def recomputation_changes_nothing(world: World, folder: Path, kind: str) -> None
     for model in (plain, again):
         model.use_optimizer(settings())
     for _ in range(3):
-        norms = [m.update(micro_batches(world, 40), cross_entropy) for m in (plain, again)]
+        norms = [m.update(mine(m, 40), cross_entropy) for m in (plain, again)]
         assert abs(norms[0] - norms[1]) < 1e-5, norms
     assert_same_weights(plain, again)
 
@@ -224,7 +242,7 @@ def updates_are_those_of_plain_torch(world: World, folder: Path) -> None:
     for factor in (0.0, 0.5, 1.0, 0.75, 0.5, 0.25):
         assert model.optimizer is not None
         assert abs(model.optimizer.learning_rate - 1e-3 * factor) < 1e-12
-        norm = model.update(micro_batches(world, 40), cross_entropy)
+        norm = model.update(mine(model, 40), cross_entropy)
         for prompt, response in zip(prompts.runs(), responses.runs(), strict=True):
             tokens = torch.tensor(np.concatenate([prompt, response]), dtype=torch.long)
             log_probs = reference(tokens[None]).logits[0].log_softmax(-1)[len(prompt) - 1 : -1]
@@ -251,17 +269,17 @@ def a_gradient_that_is_not_finite_changes_no_weight(world: World, folder: Path) 
         share = cross_entropy(outputs, part)
         return share * torch.nan if world.rank == bad_rank else share
 
-    norm = model.update(micro_batches(world, 1000), broken)
+    norm = model.update(mine(model, 1000), broken)
     assert not np.isfinite(norm), norm
     for name, tensor in weights(model).items():
         assert torch.equal(tensor, before[name]), name
-    assert np.isfinite(model.update(micro_batches(world, 1000), cross_entropy))
+    assert np.isfinite(model.update(mine(model, 1000), cross_entropy))
     assert any(not torch.equal(tensor, before[name]) for name, tensor in weights(model).items())
 
 
 def frozen_models_keep_no_gradients(world: World, folder: Path) -> None:
     model = engine(model_folder("llama", world, folder), world, trained=False)
-    model.infer(micro_batches(world, 40), lambda outputs, part: None)
+    model.infer(mine(model, 40), lambda outputs, part: None)
     assert all(p.grad is None and not p.requires_grad for p in model.module.parameters())
 
 
@@ -270,7 +288,7 @@ def a_rank_without_rows_takes_part(world: World, folder: Path) -> None:
     uneven, single = engine(place, world), engine(place, alone(world))
     for model in (uneven, single):
         model.use_optimizer(settings())
-    everything = micro_batches(alone(world), 20)
+    everything = pieces(single, np.arange(6), 20)
     for _ in range(2):
         norms = [
             uneven.update(everything if world.rank == 0 else [], cross_entropy),
@@ -284,7 +302,7 @@ def saved_models_load_elsewhere(world: World, folder: Path, kind: str) -> None:
     place = model_folder(kind, world, folder)
     model = engine(place, world)
     model.use_optimizer(settings())
-    model.update(micro_batches(world, 1000), cross_entropy)
+    model.update(mine(model, 1000), cross_entropy)
     for dtype in (torch.float32, torch.bfloat16):
         target = folder / f"saved-{dtype}"
         model.save(target, dtype)
@@ -296,22 +314,15 @@ def saved_models_load_elsewhere(world: World, folder: Path, kind: str) -> None:
         assert found.keys() == trained.keys()
         for name, tensor in trained.items():
             assert torch.equal(found[name].detach(), tensor.to(dtype)), name
-    got = torch.full((NUM_TOKENS,), torch.nan)
-    prompts, responses = batch()
-
-    def read(outputs: torch.Tensor, part: MicroBatch) -> None:
-        got[part.tokens] = outputs.log_softmax(-1).gather(1, part.targets[:, None])[:, 0]
-
-    model.infer(cut(prompts, responses, 1000), read)
     expected = expected_log_probs(folder / f"saved-{torch.float32}")
-    torch.testing.assert_close(got, expected, **CLOSE)
+    torch.testing.assert_close(log_probs_of(model), expected, **CLOSE)
 
 
 def a_critic_takes_the_actors_trunk_only(world: World, folder: Path, kind: str) -> None:
     place = model_folder(kind, world, folder)
     actor, critic = engine(place, world), engine(place, world, value_head=True)
     actor.use_optimizer(settings())
-    actor.update(micro_batches(world, 1000), cross_entropy)
+    actor.update(mine(actor, 1000), cross_entropy)
     critic.copy_weights_from(actor)
     trained, taken = weights(actor), weights(critic)
     head = {name for name in taken if taken[name].shape == (1, 128)}

@@ -1,7 +1,7 @@
 """Runs scenarios in a real world of gloo ranks, one process each, and brings back what failed.
 
-A module with scenarios is started once per rank as `python -m MODULE RANK WORLD_SIZE FOLDER` and calls
-`run_scenarios`; a test starts it with `start_world` and reads `failures`.
+A module with scenarios is started once per rank as `python -m MODULE RANK WORLD_SIZE FOLDER` and
+calls `run_scenarios`; a test starts it with `start_world` and reads `failures`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Mapping
-from datetime import timedelta
 from pathlib import Path
 
 import torch
@@ -23,7 +22,7 @@ from rlhf_runtime.engines.world import World
 ROOT = Path(__file__).parents[3]
 LIMIT_SECONDS = 400
 """About 40 s on two idle cores; a busy machine takes several times as long."""
-COLLECTIVE_LIMIT = timedelta(seconds=120)
+COLLECTIVE_SECONDS = 120.0
 
 Scenario = Callable[[World, Path], None]
 """Gets the world and an empty folder, the same on all ranks."""
@@ -64,13 +63,16 @@ def start_world(module: str, world_size: int, folder: Path, *arguments: str) -> 
 
 
 def run_scenarios(
-    rank: int, world_size: int, folder: Path, scenarios: Mapping[str, Scenario]
+    rank: int,
+    world_size: int,
+    folder: Path,
+    scenarios: Mapping[str, Scenario],
+    close: Callable[[], None] = lambda: None,
 ) -> None:
-    """Run every scenario on this rank and write what failed."""
+    """Run every scenario on this rank, write what failed, close what they share."""
     torch.set_num_threads(1)
     store = dist.FileStore(str(folder / "store"), world_size)
-    store.set_timeout(COLLECTIVE_LIMIT)
-    world = World.join(rank, world_size, store, torch.device("cpu"))
+    world = World.join(rank, world_size, store, torch.device("cpu"), COLLECTIVE_SECONDS)
     failures: dict[str, str | None] = {}
     for number, (name, scenario) in enumerate(scenarios.items()):
         place = folder / f"scenario{number}"
@@ -83,6 +85,7 @@ def run_scenarios(
             failures[name] = None
         dist.barrier()
     (folder / f"rank{rank}.json").write_text(json.dumps(failures))
+    close()
     world.close()
 
 

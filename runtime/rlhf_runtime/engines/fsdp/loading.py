@@ -55,11 +55,9 @@ def _read(folder: Path, config: AutoConfig) -> PreTrainedModel:
     )
 
 
-def _outline(config: AutoConfig) -> PreTrainedModel:
+def _outline(config: AutoConfig, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
     with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(
-            config, dtype=torch.float32, attn_implementation="sdpa"
-        )
+        return AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa")
 
 
 def _replace_head(model: PreTrainedModel) -> None:
@@ -139,7 +137,6 @@ def save_causal_lm(model: PreTrainedModel, folder: Path, world: World, dtype: to
     if world.rank == 0:
         config = type(model.config).from_dict(model.config.to_dict())
         config.use_cache = True
-        outline = _outline(config)
-        outline.config.dtype = dtype  # the outline says float32
+        outline = _outline(config, dtype)  # saving writes the outline's dtype into config.json
         outline.generation_config = model.generation_config
         outline.save_pretrained(folder, state_dict=state)

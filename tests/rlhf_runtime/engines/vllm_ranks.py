@@ -1,0 +1,279 @@
+"""Scenarios of generation and of the way there from the trainer, for test_vllm.
+
+Run as `python -m tests.rlhf_runtime.engines.vllm_ranks RANK WORLD_SIZE FOLDER TENSOR_SIZE`. The
+oracle is Hugging Face on the weights that the trainer saved.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from transformers import AutoModelForCausalLM
+
+from rlhf_runtime.dataplane.columns import Column, repeat_rows
+from rlhf_runtime.engines.fsdp.model import FsdpModel
+from rlhf_runtime.engines.fsdp.packing import MicroBatch, cut
+from rlhf_runtime.engines.vllm.engine import EngineSettings, Generated, Sampling, VllmEngine
+from rlhf_runtime.engines.world import World
+from rlhf_runtime.errors import StaleWeights
+from rlhf_runtime.numerics.entropy import token_log_probs
+from rlhf_runtime.roles.transition import Transition
+from rlhf_runtime.workers.process import resident_bytes
+
+from .tiny_models import END, MODELS, ragged, write_model
+from .world_of_processes import Scenario, run_scenarios
+
+PROMPT_LENGTHS = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 140, 260, 300]
+MAX_PROMPT, MAX_RESPONSE = 300, 12
+STOPS = (END, *range(200, 220))
+MEBIBYTE = 1 << 20
+
+
+class Pair:
+    """A trainer and its engine, with weights that the engine was not built with."""
+
+    def __init__(self, kind: str, folder: Path, world: World, tensor_size: int) -> None:
+        self.folder, self.world, self.tensor_size = folder, world, tensor_size
+        place = folder / kind
+        if world.rank == 0:
+            write_model(kind, place)
+        dist.barrier()
+        self.model = FsdpModel(place, world, torch.float32)
+        self.engine = VllmEngine(
+            EngineSettings(
+                folder=place,
+                dtype="float32",
+                tensor_size=tensor_size,
+                kv_cache_bytes=CACHE_BYTES[kind],
+                max_prompt_tokens=MAX_PROMPT,
+                max_response_tokens=MAX_RESPONSE,
+                max_concurrent_sequences=64,
+                stop_token_ids=STOPS,
+                share_prompts=kind != "qwen2",
+                incarnation=f"test-{folder.parent.name}-{folder.name}",
+            ),
+            world,
+        )
+        self.transition = Transition(self.model, self.engine, world)
+
+    def change_weights(self, seed: int) -> None:
+        """Move every parameter at random, as an update does."""
+        torch.manual_seed(100 * seed + self.world.rank)
+        for tensor in self.model.local_parameters().values():
+            tensor.add_(torch.randn_like(tensor), alpha=0.05)
+        self.model.version += 1
+
+    @property
+    def group(self) -> int:
+        """Which engine this rank belongs to; engines answer prompts of their own."""
+        return self.world.rank // self.tensor_size
+
+    def prompts(self) -> Column:
+        return ragged(PROMPT_LENGTHS, seed=self.group)
+
+    def generate(self, prompts: Column, temperature: float, seed: int = 0) -> Generated:
+        seeds = [1000 * seed + row for row in range(prompts.num_rows)]
+        return self.engine.generate(prompts, Sampling(temperature, seeds))
+
+    def expected(self, prompts: Column) -> list[list[int]]:
+        """Hugging Face's greedy answers with the trainer's present weights."""
+        place = self.folder / f"version{self.model.version}"
+        self.model.save(place, torch.float32)
+        dist.barrier()
+        model = AutoModelForCausalLM.from_pretrained(place).eval()
+        found = []
+        for prompt in prompts.runs():
+            ids = torch.tensor(prompt.astype(np.int64))[None]
+            answer = model.generate(
+                ids,
+                attention_mask=torch.ones_like(ids),
+                do_sample=False,
+                max_new_tokens=MAX_RESPONSE,
+                eos_token_id=list(STOPS),
+                pad_token_id=END,
+            )
+            found.append(answer[0, len(prompt) :].tolist())
+        return found
+
+    def assert_greedy_answers_are_right(self) -> None:
+        prompts = self.prompts()
+        got = self.generate(prompts, 0.0)
+        assert tokens_of(got) == self.expected(prompts)
+
+
+CACHE_BYTES = {"llama": 128 * MEBIBYTE, "qwen2": 16 * MEBIBYTE, "tied": 16 * MEBIBYTE}
+PAIRS: dict[str, Pair] = {}
+"""By kind of model; the scenarios of a kind share one, in order."""
+
+
+def pair(kind: str, world: World, folder: Path, tensor_size: int) -> Pair:
+    if kind not in PAIRS:
+        PAIRS[kind] = Pair(kind, folder, world, tensor_size)
+    return PAIRS[kind]
+
+
+def tokens_of(generated: Generated) -> list[list[int]]:
+    return [run.tolist() for run in generated.tokens.runs()]
+
+
+def greedy_answers_follow_the_trainer(at: Pair) -> None:
+    moved = []
+    for seed in range(2):
+        at.change_weights(seed)
+        moved.append(at.transition.refresh())
+        at.assert_greedy_answers_are_right()
+    assert all(statistics.means for statistics in moved)
+    assert not at.transition.refresh().means, "weights that have not changed are not moved again"
+
+
+def log_probs_agree_with_the_trainer(at: Pair) -> None:
+    at.transition.refresh()
+    prompts = repeat_rows(at.prompts(), 3)
+    for temperature in (0.7, 1.0):
+        got = at.generate(prompts, temperature)
+        trainer = torch.full((len(got.tokens.values),), torch.nan)
+
+        def read(
+            outputs: torch.Tensor,
+            part: MicroBatch,
+            into: torch.Tensor = trainer,
+            temperature: float = temperature,
+        ) -> None:
+            into[part.tokens] = token_log_probs(outputs, part.targets, temperature)[0]
+
+        groups = np.repeat(np.arange(len(PROMPT_LENGTHS)), 3)
+        at.model.infer(cut(prompts, got.tokens, groups, at.model.packing(4000)), read)
+        difference = (trainer - torch.tensor(got.log_probs.values)).abs().max()
+        assert difference < 1e-4, (temperature, difference)
+        assert len(set(map(tuple, tokens_of(got)))) > 16, "samples of a prompt differ"
+
+
+def seeds_alone_decide_a_sample(at: Pair) -> None:
+    at.transition.refresh()
+    prompts = at.prompts()
+    everything = tokens_of(at.generate(prompts, 1.0, seed=5))
+    assert tokens_of(at.generate(prompts, 1.0, seed=5)) == everything
+    assert tokens_of(at.generate(prompts, 1.0, seed=6)) != everything
+    some = np.array([11, 2, 7], dtype=np.int64)
+    sampling = Sampling(1.0, [5000 + int(row) for row in some])
+    alone = at.engine.generate(prompts.take(some), sampling)
+    assert tokens_of(alone) == [everything[row] for row in some]
+
+
+def answers_end_at_an_end_token_or_the_limit(at: Pair) -> None:
+    at.transition.refresh()
+    got = at.generate(repeat_rows(at.prompts(), 4), 2.0)
+    assert got.log_probs.lengths is not None
+    assert (got.log_probs.lengths == got.tokens.lengths).all()
+    for tokens, finished in zip(tokens_of(got), got.finished, strict=True):
+        assert not set(tokens[:-1]) & set(STOPS)
+        assert bool(finished) == (tokens[-1] in STOPS)
+        assert finished or len(tokens) == MAX_RESPONSE
+    assert 0 < got.finished.sum() < len(got.finished)
+
+
+def prompts_may_be_as_long_as_the_limit(at: Pair) -> None:
+    at.transition.refresh()
+    longest = ragged([MAX_PROMPT] * 3, seed=3)
+    assert tokens_of(at.generate(longest, 0.0)) == at.expected(longest)
+    nothing = at.generate(longest.take(np.empty(0, dtype=np.int64)), 1.0)
+    assert nothing.tokens.num_rows == 0
+
+
+def released_memory_comes_back_without_a_trace(at: Pair) -> None:
+    """Keys and values of 128 MiB: their release must show in the process's memory."""
+    at.transition.refresh()
+    prompts = at.prompts()
+    greedy, sampled = tokens_of(at.generate(prompts, 0.0)), tokens_of(at.generate(prompts, 1.0))
+    cache = [cache.untyped_storage() for cache in at.engine._runner.kv_caches]
+    for storage in cache:  # every page is in use
+        torch.empty(0, dtype=torch.uint8).set_(storage).zero_()
+    sizes = [storage.nbytes() for storage in cache]
+    assert sum(sizes) > 100 * MEBIBYTE
+    before = resident_bytes()
+    held = [view.tensor for views in at.engine.views().values() for view in views]
+    for _ in range(2):
+        at.engine.release()
+        assert all(tensor.untyped_storage().nbytes() == 0 for tensor in held)
+        assert all(storage.nbytes() == 0 for storage in cache)
+        assert resident_bytes() < before - 90 * MEBIBYTE
+        at.transition.refresh()
+        assert [storage.nbytes() for storage in cache] == sizes
+        assert tokens_of(at.generate(prompts, 0.0)) == greedy
+        assert tokens_of(at.generate(prompts, 1.0)) == sampled
+
+
+def a_weight_that_arrives_wrong_is_named(at: Pair) -> None:
+    name = "model.layers.1.mlp.up_proj.weight"
+    at.change_weights(7)
+    run = at.transition._transfer.run
+
+    def corrupting() -> object:
+        moved = run()
+        if at.world.rank == at.world.size - 1:
+            at.engine.views()[name][0].tensor[3, 5] += 1e-3
+        return moved
+
+    at.transition._transfer.run = corrupting  # type: ignore[method-assign,assignment]
+    try:
+        for _ in range(2):  # not taken for good the second time either
+            try:
+                at.transition.refresh()
+            except StaleWeights as error:
+                assert name in str(error) and "1 of" in str(error), error
+            else:
+                raise AssertionError("nothing was noticed")
+    finally:
+        at.transition._transfer.run = run  # type: ignore[method-assign]
+    at.transition.refresh()
+    at.assert_greedy_answers_are_right()
+
+
+EVERY_MODEL: dict[str, Callable[[Pair], None]] = {
+    "greedy answers follow the trainer": greedy_answers_follow_the_trainer,
+    "log-probs agree with the trainer": log_probs_agree_with_the_trainer,
+}
+ONE_MODEL: dict[str, Callable[[Pair], None]] = {
+    "seeds alone decide a sample": seeds_alone_decide_a_sample,
+    "answers end at an end token or the limit": answers_end_at_an_end_token_or_the_limit,
+    "prompts may be as long as the limit": prompts_may_be_as_long_as_the_limit,
+    "released memory comes back without a trace": released_memory_comes_back_without_a_trace,
+    "a weight that arrives wrong is named": a_weight_that_arrives_wrong_is_named,
+}
+
+
+def close_engines() -> None:
+    for made in PAIRS.values():
+        made.engine.close()
+
+
+def _scenario(
+    world: World,
+    folder: Path,
+    *,
+    check: Callable[[Pair], None],
+    kind: str,
+    tensor_size: int,
+) -> None:
+    check(pair(kind, world, folder, tensor_size))
+
+
+def scenarios(tensor_size: int) -> dict[str, Scenario]:
+    """All of them, model by model."""
+    chosen = {
+        f"{name} ({kind})": partial(_scenario, check=check, kind=kind, tensor_size=tensor_size)
+        for kind in MODELS
+        for name, check in (EVERY_MODEL | (ONE_MODEL if kind == "llama" else {})).items()
+    }
+    return dict(chosen)
+
+
+if __name__ == "__main__":
+    rank, world_size, place, tensor = sys.argv[1:]
+    run_scenarios(int(rank), int(world_size), Path(place), scenarios(int(tensor)), close_engines)
