@@ -65,6 +65,12 @@ def test_a_folder_is_free_after_its_run(tmp_path: Path) -> None:
             assert (folder / ".lock").is_file()
 
 
+def test_the_id_of_an_earlier_holder_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / ".lock").write_text("1234567890123")
+    with locked(tmp_path):
+        assert (tmp_path / ".lock").read_text() == str(os.getpid())
+
+
 def test_a_run_that_raises_gives_the_folder_free(tmp_path: Path) -> None:
     with pytest.raises(KeyError), locked(tmp_path):
         raise KeyError("as a step might")

@@ -54,6 +54,16 @@ def test_equal_groups_are_cut_evenly() -> None:
     assert [len(rows) for rows in contiguous(index, 2)] == [8, 8]
 
 
+@pytest.mark.parametrize(
+    ("lengths", "sizes"),
+    [([4, 6], [1, 1]), ([6, 4], [1, 1]), ([3, 9, 4], [2, 1]), ([4, 9, 3], [1, 2])],
+)
+def test_a_cut_is_the_boundary_nearest_to_half_of_the_tokens(
+    lengths: list[int], sizes: list[int]
+) -> None:
+    assert [len(rows) for rows in contiguous(index_of(lengths), 2)] == sizes
+
+
 def test_fewer_groups_than_parts_leave_parts_empty() -> None:
     index = index_of([1, 1, 1], [7, 7, 9])
     parts = contiguous(index, 5)

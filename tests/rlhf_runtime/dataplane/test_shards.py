@@ -94,7 +94,7 @@ def test_no_rows_keep_the_type_of_the_column() -> None:
     assert gathered.num_rows == 0 and gathered.values.dtype == np.int32
 
 
-@pytest.mark.parametrize("row", [-1, 1, 3, 99])
+@pytest.mark.parametrize("row", [-2, -1, 1, 3, 99])
 def test_a_row_that_no_shard_holds_is_named(row: int) -> None:
     held = [rows_of([0]), rows_of([2])]
     with pytest.raises(ValueError, match=rf"rows that no shard holds: got \[{row}\]"):
