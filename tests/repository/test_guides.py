@@ -1,0 +1,52 @@
+"""What a guide tells people to write and type works, from top to bottom, in an empty folder."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .tracked_files import ROOT
+
+GUIDES = sorted((ROOT / "docs" / "guides").glob("*.md"))
+BLOCK = re.compile(r"^```(?P<language>\w+)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
+FILE = re.compile(r"# file: (?P<name>[\w.-]+)\n")
+
+
+def scripted(guide: Path) -> list[tuple[str, str]]:
+    """A guide's files, as (name, text), and shell blocks, as ("", commands), in order."""
+    found = []
+    for block in BLOCK.finditer(guide.read_text(encoding="utf-8")):
+        file = FILE.match(block["body"])
+        if file is not None:
+            found.append((file["name"], block["body"]))
+        elif block["language"] == "bash":
+            found.append(("", block["body"]))
+    return found
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("guide", GUIDES, ids=lambda guide: guide.stem)
+def test_a_guide_works(guide: Path, tmp_path: Path) -> None:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    for name, text in scripted(guide):
+        if name:
+            (tmp_path / name).write_text(text, encoding="utf-8")
+            continue
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", text],
+            cwd=tmp_path,
+            env={**os.environ, "PATH": path},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
+
+
+@pytest.mark.parametrize("guide", GUIDES, ids=lambda guide: guide.stem)
+def test_a_guide_has_a_run_to_try(guide: Path) -> None:
+    assert any(not name and "rlhf run" in text for name, text in scripted(guide))
