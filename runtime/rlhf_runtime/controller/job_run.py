@@ -5,7 +5,9 @@ build -> (warm start) -> evaluate -> [ step -> (evaluate) ] x steps -> save
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 from rlhf_api.job import RLHFJob, RLHFJobSpec
@@ -14,12 +16,14 @@ from rlhf_api.plan import Plan
 from rlhf_flow.algorithm import Algorithm
 from rlhf_flow.registry import build_algorithm, build_evaluation, build_warm_start
 from rlhf_runtime.controller.optimizers import training_settings, warm_start_settings
-from rlhf_runtime.controller.steps import Pass, Stepper
+from rlhf_runtime.controller.steps import Pass, Stepper, Submitted
 from rlhf_runtime.controller.workers import Workers, WorkerSettings
 from rlhf_runtime.models.files import copy_tokenizer
 from rlhf_runtime.telemetry.journal import Journal
 from rlhf_runtime.telemetry.records import EvaluationRecord, StepRecord, WarmStartRecord
 
+PASSES_AHEAD = 1
+"""Passes that are sent before the one that runs is over: workers never wait for the driver."""
 EXACT_MATCH = "evaluation/exact_match"
 EXACT_MATCH_VERIFIER = "rlhf_runtime.rewards.exact_match:score"
 
@@ -48,9 +52,7 @@ class JobRun:
         if self._warm_start is not None:
             self._run_warm_start(self._warm_start)
         self._begin_training()
-        self._evaluate(0)
-        for step in range(1, self._spec.schedule.steps + 1):
-            self._train(step)
+        self._train()
         self._save(model_folder)
 
     def close(self) -> None:
@@ -63,13 +65,13 @@ class JobRun:
         assert settings is not None
         self._workers.on_ranks("use_optimizer", "actor", warm_start_settings(self._spec))
         for step in range(1, settings.max_steps + 1):
-            done = self._stepper.warm_start(algorithm, step)
+            done = self._stepper.wait(self._stepper.warm_start(algorithm, step))
             metrics = dict(done.metrics)
             last = step == settings.max_steps
             if settings.stop_at_exact_match is not None and (
                 last or step % settings.evaluate_every_steps == 0
             ):
-                metrics |= self._held_out(0)
+                metrics |= self._held_out()
             self._journal.warm_start(WarmStartRecord(step, metrics))
             goal = settings.stop_at_exact_match
             if goal is not None and metrics.get(EXACT_MATCH, -1.0) >= goal:
@@ -87,23 +89,50 @@ class JobRun:
                 settings = training_settings(self._spec, planned.role, loss)
                 self._workers.on_ranks("use_optimizer", planned.role, settings)
 
-    def _train(self, step: int) -> None:
-        done = self._stepper.train(self._algorithm, step)
+    def _train(self) -> None:
+        """All training steps and evaluations, one pass submitted ahead of the one that runs."""
+        in_flight: deque[tuple[Submitted, Callable[[Pass], None]]] = deque()
+        for submit, tell in self._passes():
+            in_flight.append((submit(), tell))
+            if len(in_flight) > PASSES_AHEAD:
+                self._finish(*in_flight.popleft())
+        while in_flight:
+            self._finish(*in_flight.popleft())
+
+    def _passes(self) -> Iterator[tuple[Callable[[], Submitted], Callable[[Pass], None]]]:
+        """Every pass in order: how it is submitted, and who is told of its end."""
+        schedule = self._spec.schedule
+        for step in range(schedule.steps + 1):
+            if step:
+                yield (
+                    partial(self._stepper.train, self._algorithm, step),
+                    partial(self._tell_step, step),
+                )
+            every = schedule.evaluate_every_steps
+            due = step in (0, schedule.steps) or (every and step % every == 0)
+            if self._evaluation is not None and due:
+                yield (
+                    partial(self._stepper.evaluate, self._evaluation, step),
+                    partial(self._tell_evaluation, step),
+                )
+
+    def _finish(self, submitted: Submitted, tell: Callable[[Pass], None]) -> None:
+        done = self._stepper.wait(submitted)
         self._note_first_tokens(done)
-        self._journal.step(step_record(step, done))
+        tell(done)
         for notice in done.notices:
             self._journal.notice_once(notice)
-        every = self._spec.schedule.evaluate_every_steps
-        if step == self._spec.schedule.steps or (every and step % every == 0):
-            self._evaluate(step)
 
-    def _evaluate(self, step: int) -> None:
-        if self._evaluation is not None:
-            self._journal.evaluation(EvaluationRecord(step, self._held_out(step)))
+    def _tell_step(self, step: int, done: Pass) -> None:
+        self._journal.step(step_record(step, done))
 
-    def _held_out(self, step: int) -> Mapping[str, float]:
+    def _tell_evaluation(self, step: int, done: Pass) -> None:
+        self._journal.evaluation(EvaluationRecord(step, evaluation_metrics(self._spec, done)))
+
+    def _held_out(self) -> Mapping[str, float]:
+        """Held-out metrics now, before reinforcement learning."""
         assert self._evaluation is not None
-        done = self._stepper.evaluate(self._evaluation, step)
+        done = self._stepper.wait(self._stepper.evaluate(self._evaluation, 0))
         self._note_first_tokens(done)
         return evaluation_metrics(self._spec, done)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from rlhf_api.plan import GraphName
@@ -15,6 +15,7 @@ from rlhf_runtime.controller.workers import Workers
 from rlhf_runtime.telemetry.records import Span
 from rlhf_runtime.workers.data_host import ANSWER_COLUMNS, PROMPT_COLUMNS
 from rlhf_runtime.workers.orders import CallReport, merge
+from rlhf_runtime.workers.process import resident_bytes
 
 
 @dataclass(frozen=True)
@@ -33,28 +34,49 @@ class Pass:
     """What a person should read."""
 
 
+@dataclass(frozen=True)
+class Submitted:
+    """A pass whose calls have all been sent."""
+
+    backend: StepBackend
+    start: float
+    """Unix seconds."""
+
+
 class Stepper:
-    """Runs passes of the job's graphs over one incarnation of workers."""
+    """Runs passes of the job's graphs over one incarnation of workers.
+
+    Passes are submitted ahead and run in the order of their submission: while workers are busy with
+    one, the next is already waiting for them.
+    """
 
     def __init__(self, workers: Workers) -> None:
         self._workers = workers
+        self._last_end = 0.0
 
-    def train(self, algorithm: Algorithm, step: int) -> Pass:
+    def train(self, algorithm: Algorithm, step: int) -> Submitted:
         """A training step; steps count from 1."""
         host = self._workers.data.step_prompts
-        return self._run(GraphName.STEP, algorithm, step, host, PROMPT_COLUMNS, (step,))
+        return self._submit(GraphName.STEP, algorithm, step, host, PROMPT_COLUMNS, (step,))
 
-    def warm_start(self, algorithm: Algorithm, step: int) -> Pass:
+    def warm_start(self, algorithm: Algorithm, step: int) -> Submitted:
         """A supervised step; steps count from 1."""
         host = self._workers.data.warm_start_rows
-        return self._run(GraphName.WARM_START, algorithm, step, host, ANSWER_COLUMNS, (step,))
+        return self._submit(GraphName.WARM_START, algorithm, step, host, ANSWER_COLUMNS, (step,))
 
-    def evaluate(self, algorithm: Algorithm, step: int) -> Pass:
+    def evaluate(self, algorithm: Algorithm, step: int) -> Submitted:
         """All held-out prompts, after so many steps."""
         host = self._workers.data.evaluation_prompts
-        return self._run(GraphName.EVALUATION, algorithm, step, host, PROMPT_COLUMNS, ())
+        return self._submit(GraphName.EVALUATION, algorithm, step, host, PROMPT_COLUMNS, ())
 
-    def _run(
+    def wait(self, submitted: Submitted) -> Pass:
+        """The end of a pass; passes end in the order of their submission."""
+        reports = submitted.backend.wait()
+        start, self._last_end = max(submitted.start, self._last_end), time.time()
+        done = summarize(reports, start, self._last_end)
+        return replace(done, memory={**done.memory, "driver": resident_bytes()})
+
+    def _submit(
         self,
         graph: GraphName,
         algorithm: Algorithm,
@@ -62,7 +84,7 @@ class Stepper:
         host: Any,
         columns: Sequence[str],
         arguments: tuple[int, ...],
-    ) -> Pass:
+    ) -> Submitted:
         start = time.time()
         workers = self._workers
         backend = StepBackend(workers.plan, workers.groups, graph, step, workers.incarnation)
@@ -71,7 +93,7 @@ class Stepper:
         flow = Flow(algorithm.roles(), cast(Backend, backend))  # its batches are its own
         with flow.step():
             algorithm.step(flow, as_batch(columns, [prompts]))
-        return summarize(backend.wait(), start, time.time())
+        return Submitted(backend, start)
 
 
 def summarize(reports: Sequence[CallReport], start: float, end: float) -> Pass:
