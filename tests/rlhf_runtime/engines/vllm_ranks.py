@@ -62,6 +62,7 @@ class Pair:
         )
         self.transition = Transition(self.model, self.engine, world)
 
+    @torch.no_grad()
     def change_weights(self, seed: int) -> None:
         """Move every parameter at random, as an update does."""
         torch.manual_seed(100 * seed + self.world.rank)

@@ -1,0 +1,120 @@
+"""Policy and value losses written once more: full batch, one row at a time, plain torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+
+from rlhf_api.algorithm import KlEstimator, LossAggregation
+from rlhf_flow.losses import PolicyLoss, ValueLoss
+from rlhf_runtime.dataplane.columns import Column
+from rlhf_runtime.engines.fsdp.settings import OptimizerSettings
+
+Rows = Sequence[int]
+RowLosses = Callable[[int], torch.Tensor]
+"""Token losses of a row."""
+
+
+@dataclass
+class Plain:
+    """A Hugging Face model, trained as the formula says."""
+
+    module: nn.Module
+    columns: Mapping[str, Column]
+    temperature: float
+    fixed_length: int
+    optimizer: OptimizerSettings
+    losses: list[float] = field(default_factory=list)
+    norms: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._adam = torch.optim.AdamW(
+            self.module.parameters(),
+            lr=self.optimizer.learning_rate,
+            betas=(self.optimizer.beta1, self.optimizer.beta2),
+            eps=self.optimizer.epsilon,
+            weight_decay=self.optimizer.weight_decay,
+        )
+
+    def row(self, name: str, row: int) -> torch.Tensor:
+        return torch.tensor(self.columns[name].runs()[row])
+
+    def outputs(self, row: int) -> torch.Tensor:
+        """What the model says before each response token of a row."""
+        prompt = self.row("prompt_tokens", row).long()
+        response = self.row("response_tokens", row).long()
+        logits: torch.Tensor = self.module(torch.cat([prompt, response])[None]).logits[0]
+        return logits[len(prompt) - 1 : -1]
+
+    def log_probs(self, row: int, temperature: float | None = None) -> torch.Tensor:
+        """Of the response tokens of a row."""
+        response = self.row("response_tokens", row).long()
+        scaled = self.outputs(row) / (self.temperature if temperature is None else temperature)
+        return scaled.log_softmax(-1).gather(1, response[:, None])[:, 0]
+
+    def entropy(self, row: int) -> torch.Tensor:
+        log_probs = (self.outputs(row) / self.temperature).log_softmax(-1)
+        return -(log_probs.exp() * log_probs).sum(-1)
+
+    def policy_losses(self, loss: PolicyLoss, old: str, with_reference: bool) -> RowLosses:
+        def of_row(row: int) -> torch.Tensor:
+            log_probs, advantages = self.log_probs(row), self.row("advantages", row)
+            ratios = (log_probs - self.row(old, row)).exp()
+            bounded = ratios.clamp(1 - loss.clip_range, 1 + loss.clip_range_high)
+            losses = -torch.minimum(ratios * advantages, bounded * advantages)
+            if loss.dual_clip is not None:
+                ceiling = -loss.dual_clip * advantages
+                losses = torch.where(advantages < 0, torch.minimum(losses, ceiling), losses)
+            losses = losses - loss.entropy_coefficient * self.entropy(row)
+            if with_reference:
+                losses = losses + loss.kl_coefficient * self.kl(row, loss.kl_estimator)
+            return losses
+
+        return of_row
+
+    def kl(self, row: int, estimator: KlEstimator) -> torch.Tensor:
+        difference = self.log_probs(row) - self.row("reference_log_probs", row)
+        if estimator is KlEstimator.K1:
+            return difference
+        if estimator is KlEstimator.K2:
+            return difference**2 / 2
+        return (-difference).exp() - 1 + difference
+
+    def value_losses(self, loss: ValueLoss) -> RowLosses:
+        def of_row(row: int) -> torch.Tensor:
+            values, returns = self.outputs(row)[:, 0], self.row("returns", row)
+            errors = (values - returns) ** 2
+            if loss.clip_range is not None:
+                old = self.row("values", row)
+                near = torch.minimum(
+                    torch.maximum(values, old - loss.clip_range), old + loss.clip_range
+                )
+                errors = torch.maximum(errors, (near - returns) ** 2)
+            return 0.5 * errors
+
+        return of_row
+
+    def supervised_losses(self, row: int) -> torch.Tensor:
+        return -self.log_probs(row, temperature=1.0)
+
+    def update(self, rows: Rows, row_losses: RowLosses, mode: LossAggregation) -> None:
+        """One optimizer step on the rows that count."""
+        losses = [row_losses(row) for row in rows]
+        match mode:
+            case LossAggregation.TOKEN_MEAN:
+                loss = torch.cat(losses).mean()
+            case LossAggregation.SEQUENCE_MEAN_TOKEN_SUM:
+                loss = torch.stack([of_row.sum() for of_row in losses]).mean()
+            case LossAggregation.SEQUENCE_MEAN_TOKEN_MEAN:
+                loss = torch.stack([of_row.mean() for of_row in losses]).mean()
+            case LossAggregation.SEQUENCE_MEAN_FIXED_LENGTH:
+                loss = torch.stack([of_row.sum() / self.fixed_length for of_row in losses]).mean()
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(self.module.parameters(), self.optimizer.gradient_clip)
+        self._adam.step()
+        self._adam.zero_grad()
+        self.losses.append(float(loss))
+        self.norms.append(float(norm))

@@ -1,0 +1,417 @@
+"""Scenarios of roles and operations, for test_roles: run on one rank or on two.
+
+Run as `python -m tests.rlhf_runtime.roles.role_ranks RANK WORLD_SIZE FOLDER`. Oracles see the whole
+batch at once, row by row.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+from transformers import AutoModelForCausalLM
+
+from rlhf_api.job import RLHFJob
+from rlhf_api.models import LearningRateSchedule
+from rlhf_flow.calls import ModelCall
+from rlhf_flow.losses import PolicyLoss, ValueLoss
+from rlhf_runtime.dataplane.columns import Column
+from rlhf_runtime.engines.fsdp.model import FsdpModel
+from rlhf_runtime.engines.fsdp.settings import OptimizerSettings
+from rlhf_runtime.engines.world import World
+from rlhf_runtime.roles import policy as policy_module
+from rlhf_runtime.roles.context import Result
+from rlhf_runtime.roles.critic import Critic
+from rlhf_runtime.roles.frozen_policy import FrozenPolicy
+from rlhf_runtime.roles.operations import compute
+from rlhf_runtime.roles.policy import Policy
+from rlhf_runtime.workers.orders import merge
+
+from ..engines.tiny_models import write_model
+from ..engines.world_of_processes import Scenario, run_scenarios
+from .plain_losses import Plain
+from .small_batch import (
+    GROUPS,
+    MAX_RESPONSE,
+    NUM_ROWS,
+    call_of,
+    context_of,
+    inputs_of,
+    make_batch,
+    make_job,
+    model_of,
+)
+
+TEMPERATURE = 0.7
+OPTIMIZER = OptimizerSettings(
+    learning_rate=1e-3,
+    beta1=0.9,
+    beta2=0.95,
+    epsilon=1e-5,  # keeps gradients that are zero but for rounding from mattering
+    weight_decay=0.01,
+    gradient_clip=0.5,
+    schedule=LearningRateSchedule.CONSTANT,
+    warmup_updates=0,
+    total_updates=100,
+)
+
+
+class NoGeneration:
+    """Stands for vLLM, which these scenarios do not need."""
+
+    def __init__(self, context: object, model: object) -> None:
+        pass
+
+
+def model_folder(world: World, folder: Path) -> Path:
+    place = folder / "model"
+    if world.rank == 0:
+        write_model("llama", place)
+    dist.barrier()
+    return place
+
+
+def make_policy(job: RLHFJob, folder: Path, world: World) -> Policy:
+    policy_module.Generation = NoGeneration  # type: ignore[assignment,misc]
+    policy = Policy(context_of(job, "actor", folder, world))
+    policy.use_optimizer(OPTIMIZER)
+    return policy
+
+
+def plain(folder: Path, columns: Mapping[str, Column], value_head: bool = False) -> Plain:
+    module = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    if value_head:
+        module.lm_head = nn.Linear(module.config.hidden_size, 1, bias=False)
+        nn.init.zeros_(module.lm_head.weight)
+    return Plain(module, columns, TEMPERATURE, MAX_RESPONSE, OPTIMIZER)
+
+
+def mini_batches(groups_each: int) -> list[list[int]]:
+    """Rows that count, mini-batch by mini-batch."""
+    valid = make_batch()["score_valid"].values
+    return [
+        [r for r in range(NUM_ROWS) if valid[r] and first <= GROUPS[r] < first + groups_each]
+        for first in range(0, 4, groups_each)
+    ]
+
+
+def metrics_of(result: Result, world: World) -> dict[str, float]:
+    everyone = [result.statistics] * world.size
+    dist.all_gather_object(everyone, result.statistics)
+    return merge(everyone)
+
+
+def close(got: float, expected: float, what: str) -> None:
+    assert abs(got - expected) < 2e-5 * max(1.0, abs(expected)), (what, got, expected)
+
+
+def assert_trained_like(model: FsdpModel, reference: Plain) -> None:
+    expected = dict(reference.module.named_parameters())
+    for name, parameter in model.module.named_parameters():
+        full = parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter
+        difference = float((full.detach() - expected[name].detach()).abs().max())
+        assert difference < 1e-5, (name, difference)
+
+
+def policy_trains_by_the_formula(world: World, folder: Path, settings: dict[str, Any]) -> None:
+    """Two mini-batches, every epoch; rows without a valid score count nowhere."""
+    place, columns = model_folder(world, folder), make_batch()
+    job = make_job(
+        place,
+        algorithm={"type": "grpo", "grpo": settings},
+        schedule={"steps": 10, "promptsPerStep": 4, "miniBatchPrompts": 3},
+    )
+    call = call_of(job, world, "actor.train")
+    policy = make_policy(job, place, world)
+    metrics = metrics_of(policy.train(inputs_of(call, columns, world)), world)
+    reference = plain(place, columns)
+    loss = PolicyLoss.from_settings(job.spec.algorithm.settings, kl_in_loss=True)  # type: ignore[arg-type]
+    assert call.options["old_log_probs"], "there are several updates"
+    with_reference = "reference_log_probs" in call.reads
+    assert with_reference == (loss.kl_coefficient > 0)
+    losses = reference.policy_losses(loss, "old_log_probs", with_reference)
+    notes = Notes(reference, loss, with_reference)
+    for _ in range(loss.epochs_per_batch):
+        for rows in mini_batches(3):
+            notes.take(rows)
+            reference.update(rows, losses, loss.aggregation)
+    notes.compare(metrics)
+    close(metrics["policy/loss"], float(np.mean(reference.losses)), "loss")
+    close(metrics["policy/gradient_norm"], float(np.mean(reference.norms)), "gradient norm")
+    close(metrics["policy/learning_rate"], OPTIMIZER.learning_rate, "learning rate")
+    assert_trained_like(policy.model, reference)
+    assert policy.model.version == len(reference.losses)
+
+
+class Notes:
+    """Means over the tokens that count, of every update."""
+
+    def __init__(self, reference: Plain, loss: PolicyLoss, with_reference: bool) -> None:
+        self._reference, self._loss, self._with_reference = reference, loss, with_reference
+        self._values: dict[str, list[torch.Tensor]] = {}
+
+    @torch.no_grad()
+    def take(self, rows: list[int]) -> None:
+        at, loss = self._reference, self._loss
+        for row in rows:
+            log_probs, advantages = at.log_probs(row), at.row("advantages", row)
+            ratios = (log_probs - at.row("old_log_probs", row)).exp()
+            over = (advantages > 0) & (ratios > 1 + loss.clip_range_high)
+            under = (advantages < 0) & (ratios < 1 - loss.clip_range)
+            dual = (
+                torch.zeros_like(over)
+                if loss.dual_clip is None
+                else (advantages < 0) & (ratios > loss.dual_clip)
+            )
+            self._add("policy/clip_fraction", (over | under | dual).float())
+            self._add("policy/entropy", at.entropy(row))
+            difference = (log_probs - at.row("rollout_log_probs", row)).abs()
+            self._add("policy/log_prob_difference_mean", difference)
+            if self._with_reference:
+                self._add("policy/kl", at.kl(row, loss.kl_estimator))
+
+    def _add(self, name: str, values: torch.Tensor) -> None:
+        self._values.setdefault(name, []).append(values)
+
+    def compare(self, metrics: Mapping[str, float]) -> None:
+        assert ("policy/kl" in metrics) == self._with_reference
+        for name, values in self._values.items():
+            close(metrics[name], float(torch.cat(values).double().mean()), name)
+
+
+def a_single_update_needs_no_old_log_probs(world: World, folder: Path) -> None:
+    place, columns = model_folder(world, folder), make_batch()
+    job = make_job(place)
+    call = call_of(job, world, "actor.train")
+    assert "old_log_probs" not in call.reads
+    policy = make_policy(job, place, world)
+    metrics = metrics_of(policy.train(inputs_of(call, columns, world)), world)
+    reference = plain(place, columns)
+    loss = PolicyLoss()
+    (rows,) = mini_batches(4)
+    update = reference.policy_losses(loss, "rollout_log_probs", False)
+    reference.update(rows, update, loss.aggregation)
+    close(metrics["policy/loss"], reference.losses[0], "loss")
+    assert_trained_like(policy.model, reference)
+
+
+def rows_without_signal_change_nothing(world: World, folder: Path) -> None:
+    """Advantages of zero: an update all the same, of weight decay alone."""
+    place, columns = model_folder(world, folder), make_batch()
+    lengths = columns["advantages"].lengths
+    zeros = np.zeros_like(columns["advantages"].values)
+    columns["advantages"] = Column(zeros, lengths)
+    job = make_job(place)
+    policy = make_policy(job, place, world)
+    call = call_of(job, world, "actor.train")
+    metrics = metrics_of(policy.train(inputs_of(call, columns, world)), world)
+    assert metrics["policy/gradient_norm"] == 0 and metrics["policy/loss"] == 0
+    assert metrics["policy/entropy"] > 1 and policy.model.version == 1
+    reference = plain(place, columns)
+    (rows,) = mini_batches(4)
+    losses = reference.policy_losses(PolicyLoss(), "rollout_log_probs", False)
+    reference.update(rows, losses, PolicyLoss().aggregation)
+    assert_trained_like(policy.model, reference)
+
+
+def warm_start_is_plain_cross_entropy(world: World, folder: Path) -> None:
+    place, columns = model_folder(world, folder), make_batch()
+    job = make_job(place)
+    step = call_of(job, world, "actor.train")
+    call = ModelCall(
+        id="actor.train",
+        role="actor",
+        method="train",
+        kind=step.kind,
+        reads=("prompt_tokens", "response_tokens"),
+        writes=(),
+        options={**step.options, "loss": "supervised"},
+    )
+    policy = make_policy(job, place, world)
+    reference = plain(place, columns)
+    for _ in range(2):
+        metrics = metrics_of(policy.train(inputs_of(call, columns, world)), world)
+        reference.update(range(NUM_ROWS), reference.supervised_losses, PolicyLoss().aggregation)
+        close(metrics["policy/loss"], reference.losses[-1], "loss")
+        close(metrics["policy/gradient_norm"], reference.norms[-1], "gradient norm")
+    assert_trained_like(policy.model, reference)
+
+
+def the_actor_waits_for_the_critic(world: World, folder: Path) -> None:
+    place, columns = model_folder(world, folder), make_batch()
+    job = make_job(place, algorithm={"type": "ppo", "ppo": {"criticWarmupSteps": 2}})
+    call = call_of(job, world, "actor.train")
+    policy = make_policy(job, place, world)
+    for step, version in ((1, 0), (2, 0), (3, 1)):
+        policy.train(inputs_of(call, columns, world, step))
+        assert policy.model.version == version
+
+
+def critic_trains_by_the_formula(world: World, folder: Path, settings: dict[str, Any]) -> None:
+    place, columns = model_folder(world, folder), make_batch()
+    job = make_job(
+        place,
+        algorithm={"type": "ppo", "ppo": settings},
+        models={"actor": model_of(place), "critic": model_of(place)},
+        schedule={"steps": 10, "promptsPerStep": 4, "miniBatchPrompts": 3},
+    )
+    context = context_of(job, "critic", place, world)
+    critic = Critic(context)
+    critic.use_optimizer(OPTIMIZER)
+    call = call_of(job, world, "critic.train")
+    values = critic.values(inputs_of(call_of(job, world, "critic.values"), columns, world))
+    assert (values.columns["values"].values == 0).all()
+    metrics = metrics_of(critic.train(inputs_of(call, columns, world)), world)
+    reference = plain(place, columns, value_head=True)
+    loss = context.losses["critic"]
+    assert isinstance(loss, ValueLoss)
+    for _ in range(loss.epochs_per_batch):
+        for rows in mini_batches(3):
+            reference.update(rows, reference.value_losses(loss), loss.aggregation)
+    close(metrics["critic/loss"], float(np.mean(reference.losses)), "loss")
+    close(metrics["critic/gradient_norm"], float(np.mean(reference.norms)), "gradient norm")
+    assert_trained_like(critic.model, reference)
+
+
+def whole(result: Result, world: World) -> dict[str, list[np.ndarray]]:
+    """The columns of all ranks in the order of their rows; groups must lie on one rank."""
+    assert result.index is not None
+    everyone: list[Any] = [None] * world.size
+    dist.all_gather_object(everyone, (result.index, dict(result.columns)))
+    held = [set(index.groups.tolist()) for index, _ in everyone]
+    assert sum(map(len, held)) == len(set.union(*held)), "a group lies on several ranks"
+    rows = np.concatenate([index.rows for index, _ in everyone])
+    assert sorted(rows.tolist()) == list(range(NUM_ROWS))
+    found: dict[str, list[np.ndarray]] = {}
+    for name in result.columns:
+        runs = [run for _, columns in everyone for run in columns[name].runs()]
+        found[name] = [runs[position] for position in np.argsort(rows)]
+    return found
+
+
+def inference_is_that_of_the_model(world: World, folder: Path) -> None:
+    place, columns = model_folder(world, folder), make_batch()
+    job = make_job(
+        place,
+        algorithm={"type": "ppo", "ppo": {"klCoefficient": 0.1, "epochsPerBatch": 2}},
+    )
+    reference = plain(place, columns)
+    actor = make_policy(job, place, world)
+    frozen = FrozenPolicy(context_of(job, "reference", place, world))
+    with torch.no_grad():
+        expected = [reference.log_probs(row).numpy() for row in range(NUM_ROWS)]
+    asked: dict[str, Callable[..., Result]] = {
+        "actor.log_probs": actor.log_probs,
+        "reference.log_probs": frozen.log_probs,
+    }
+    for call_id, method in asked.items():
+        call = call_of(job, world, call_id)
+        found = whole(method(inputs_of(call, columns, world)), world)
+        (field,) = call.writes
+        assert field == {"actor": "old", "reference": "reference"}[call.role] + "_log_probs"
+        for got, want in zip(found[field], expected, strict=True):
+            assert float(np.abs(got - want).max()) < 1e-5
+
+
+def advantages_compare_within_groups(world: World, folder: Path, by_std: bool) -> None:
+    place, columns = model_folder(world, folder), make_batch()
+    job = make_job(place, algorithm={"type": "grpo", "grpo": {"normalizeByStd": by_std}})
+    result = compute(inputs_of(call_of(job, world, "actor.compute"), columns, world), world)
+    found = whole(result, world)["advantages"]
+    scores, valid = columns["scores"].values, columns["score_valid"].values
+    for row in range(NUM_ROWS):
+        peers = [scores[r] for r in range(NUM_ROWS) if valid[r] and GROUPS[r] == GROUPS[row]]
+        expected = float(scores[row]) - float(np.mean(peers)) if valid[row] else 0.0
+        if by_std and valid[row]:
+            expected /= float(np.std(peers, ddof=1)) + 1e-6
+        assert len(found[row]) == len(columns["response_tokens"].runs()[row])
+        assert np.allclose(found[row], expected, atol=1e-5), (row, found[row], expected)
+    metrics = metrics_of(result, world)
+    close(metrics["groups/equal"], 0.25, "one of four groups has equal scores")
+
+
+def estimates_equal_the_sums(world: World, folder: Path) -> None:
+    """KL in the rewards, generalized advantages as the sum that defines them, whitening over all
+    ranks."""
+    place, columns = model_folder(world, folder), make_batch()
+    gamma, lam, coefficient = 0.9, 0.8, 0.3
+    settings = {"klCoefficient": coefficient, "gamma": gamma, "gaeLambda": lam}
+    job = make_job(place, algorithm={"type": "ppo", "ppo": settings})
+    call = call_of(job, world, "actor.compute")
+    result = compute(inputs_of(call, columns, world), world)
+    found = whole(result, world)
+    returns, advantages, kl_sum = [], [], 0.0
+    for row in range(NUM_ROWS):
+        kl = (
+            columns["rollout_log_probs"].runs()[row].astype(np.float64)
+            - columns["reference_log_probs"].runs()[row]
+        )
+        kl_sum += float(kl.sum())
+        rewards = -coefficient * kl
+        rewards[-1] += columns["scores"].values[row]
+        values = np.append(columns["values"].runs()[row].astype(np.float64), 0.0)
+        deltas = rewards + gamma * values[1:] - values[:-1]
+        count = len(deltas)
+        own = [
+            sum((gamma * lam) ** (later - t) * deltas[later] for later in range(t, count))
+            for t in range(count)
+        ]
+        advantages.append(np.array(own))
+        returns.append(np.array(own) + values[:-1])
+    valid = columns["score_valid"].values.astype(bool)
+    kept = np.concatenate([a for a, v in zip(advantages, valid, strict=True) if v])
+    for row in range(NUM_ROWS):
+        assert np.allclose(found["returns"][row], returns[row], atol=1e-5)
+        whitened = (advantages[row] - kept.mean()) / kept.std(ddof=1)
+        expected = whitened if valid[row] else np.zeros_like(whitened)
+        assert np.allclose(found["advantages"][row], expected, atol=1e-5)
+    total = sum(map(len, advantages))
+    close(metrics_of(result, world)["policy/kl"], kl_sum / total, "mean KL")
+
+
+GRPO_SETTINGS: dict[str, dict[str, Any]] = {
+    "token mean": {"lossAggregation": "tokenMean"},
+    "token sum": {"lossAggregation": "sequenceMeanTokenSum", "epochsPerBatch": 2},
+    "sequence mean": {"lossAggregation": "sequenceMeanTokenMean", "klCoefficient": 0.2},
+    "fixed length": {"lossAggregation": "sequenceMeanFixedLength", "clipRangeHigh": 0.4},
+    "entropy bonus": {"entropyCoefficient": 0.1, "klCoefficient": 0.1, "klEstimator": "k1"},
+    "dual clip, k2": {"dualClip": 1.5, "klCoefficient": 0.5, "klEstimator": "k2"},
+}
+CRITIC_SETTINGS: dict[str, dict[str, Any]] = {
+    "no clip": {},
+    "clip": {"valueClipRange": 0.2, "epochsPerBatch": 2},
+    "fixed length": {"lossAggregation": "sequenceMeanFixedLength"},
+}
+SCENARIOS: dict[str, Scenario] = {
+    **{
+        f"policy trains by the formula ({name})": partial(
+            policy_trains_by_the_formula, settings=settings
+        )
+        for name, settings in GRPO_SETTINGS.items()
+    },
+    **{
+        f"critic trains by the formula ({name})": partial(
+            critic_trains_by_the_formula, settings=settings
+        )
+        for name, settings in CRITIC_SETTINGS.items()
+    },
+    "a single update needs no old log-probs": a_single_update_needs_no_old_log_probs,
+    "rows without signal change nothing": rows_without_signal_change_nothing,
+    "warm start is plain cross entropy": warm_start_is_plain_cross_entropy,
+    "the actor waits for the critic": the_actor_waits_for_the_critic,
+    "inference is that of the model": inference_is_that_of_the_model,
+    "advantages compare within groups": partial(advantages_compare_within_groups, by_std=True),
+    "advantages without deviation": partial(advantages_compare_within_groups, by_std=False),
+    "estimates equal the sums": estimates_equal_the_sums,
+}
+
+
+if __name__ == "__main__":
+    run_scenarios(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), SCENARIOS)

@@ -1,0 +1,135 @@
+"""A batch of rollouts as roles get it: four prompts, three responses each, in two uneven shards."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlhf_api.job import RLHFJob
+from rlhf_api.plan import GraphName, Plan
+from rlhf_flow.calls import ModelCall
+from rlhf_flow.planning.inventory import GIB, local_inventory
+from rlhf_flow.planning.make_plan import make_plan
+from rlhf_flow.registry import build_algorithm
+from rlhf_runtime.dataplane.columns import Column
+from rlhf_runtime.dataplane.protocol import Coordinates
+from rlhf_runtime.dataplane.shards import ShardIndex
+from rlhf_runtime.engines.world import World
+from rlhf_runtime.roles.context import RoleContext, SpanLog
+from rlhf_runtime.workers.inputs import Inputs
+from rlhf_runtime.workers.orders import Order, Source
+
+from ..engines.tiny_models import ragged
+
+PROMPT_LENGTHS = [30, 1, 9, 4]
+RESPONSE_LENGTHS = [4, 11, 1, 6, 2, 8, 3, 3, 9, 12, 1, 5]
+GROUPS = np.repeat(np.arange(4), 3)
+MAX_RESPONSE = 12
+NUM_ROWS = len(RESPONSE_LENGTHS)
+SHARDS = (slice(0, 8), slice(8, NUM_ROWS))
+"""Where the batch is cut; not where the ranks would cut it."""
+
+
+def tokens_like(seed: int, scale: float, offset: float = 0.0) -> Column:
+    """Random numbers, one per response token."""
+    draw = np.random.default_rng(seed)
+    values = offset + scale * draw.standard_normal(sum(RESPONSE_LENGTHS))
+    return Column(values.astype(np.float32), np.asarray(RESPONSE_LENGTHS, dtype=np.int32))
+
+
+def make_batch() -> dict[str, Column]:
+    """Every column that a call may read; three rows have no valid score."""
+    draw = np.random.default_rng(9)
+    valid = np.ones(NUM_ROWS, dtype=np.int8)
+    valid[[1, 7, 11]] = 0
+    scores = draw.standard_normal(NUM_ROWS).astype(np.float32) * valid
+    scores[3:6] = 0.5  # a group of equal scores
+    return {
+        "prompt_tokens": ragged(PROMPT_LENGTHS, 1).take(GROUPS),
+        "prompt_id": Column(GROUPS * 7),
+        "response_tokens": ragged(RESPONSE_LENGTHS, 2),
+        "scores": Column(scores),
+        "score_valid": Column(valid),
+        "advantages": tokens_like(3, 1.0),
+        "returns": tokens_like(4, 1.0),
+        "values": tokens_like(5, 0.3),
+        "token_rewards": tokens_like(6, 1.0),
+        "rollout_log_probs": tokens_like(7, 0.3, -5.5),
+        "old_log_probs": tokens_like(8, 0.3, -5.5),
+        "reference_log_probs": tokens_like(9, 0.3, -5.5),
+    }
+
+
+def make_job(folder: Path, **sections: Any) -> RLHFJob:
+    """A job whose actor is the model of a folder; keyword arguments replace sections."""
+    spec: dict[str, Any] = {
+        "algorithm": {"type": "grpo"},
+        "models": {"actor": model_of(folder)},
+        "data": {"train": {"path": "train.jsonl"}},
+        "rewards": [{"function": {"entrypoint": "verifiers:exact"}}],
+        "schedule": {"steps": 10, "promptsPerStep": 4},
+        "rollout": {
+            "samplesPerPrompt": 3,
+            "maxPromptTokens": 32,
+            "maxResponseTokens": MAX_RESPONSE,
+            "temperature": 0.7,
+        },
+    }
+    return RLHFJob.model_validate(
+        {
+            "apiVersion": "rlhf-operator.dev/v1alpha1",
+            "kind": "RLHFJob",
+            "metadata": {"name": "test"},
+            "spec": spec | sections,
+        }
+    )
+
+
+def model_of(folder: Path) -> dict[str, Any]:
+    """A model whose micro-batches hold a few rows each."""
+    return {"source": {"path": str(folder)}, "training": {"microBatchTokens": 60}}
+
+
+def context_of(job: RLHFJob, role: str, folder: Path, world: World) -> RoleContext:
+    return RoleContext(
+        job=job,
+        plan=plan_of(job, world)[1],
+        role=role,
+        folder=folder,
+        world=world,
+        incarnation="test",
+        losses=build_algorithm(job).losses(),
+        spans=SpanLog(f"rank {world.rank}"),
+    )
+
+
+def plan_of(job: RLHFJob, world: World) -> tuple[Mapping[GraphName, Any], Plan]:
+    return make_plan(job, local_inventory(world.size, 16 * GIB))
+
+
+def call_of(job: RLHFJob, world: World, call: str) -> ModelCall:
+    """A call of the job's step."""
+    graph = plan_of(job, world)[0][GraphName.STEP]
+    found: ModelCall = graph.call(call)
+    return found
+
+
+def inputs_of(
+    call: ModelCall, columns: Mapping[str, Column], world: World, step: int = 1
+) -> Inputs:
+    """What a rank of the world gets for a call: references are the columns themselves."""
+    lengths = np.asarray(RESPONSE_LENGTHS, dtype=np.int32)
+    prompt_lengths = columns["prompt_tokens"].lengths
+    assert prompt_lengths is not None
+    whole = ShardIndex(np.arange(NUM_ROWS), GROUPS * 7, prompt_lengths + lengths)
+    positions = [np.arange(NUM_ROWS)[part] for part in SHARDS]
+    source = Source(
+        0,
+        {name: tuple(columns[name].take(part) for part in positions) for name in call.reads},
+    )
+    order = Order(call, step, GraphName.STEP, "test", (source,), len(SHARDS))
+    at = Coordinates(data=world.rank, data_size=world.size)
+    return Inputs(order, [whole.take(part) for part in positions], at, lambda refs: refs)
