@@ -40,22 +40,37 @@ def contiguous(index: ShardIndex, parts: int) -> list[Rows]:
     return [np.arange(cuts[i], cuts[i + 1], dtype=np.int64) for i in range(parts)]
 
 
+WHOLE_GROUPS_PER_PART = 8
+"""With so many groups for each part, keeping them whole costs little balance."""
+
+
 def balanced(index: ShardIndex, parts: int) -> list[Rows]:
     """Rows for each part so that tokens are balanced: the longest first, to the least loaded part.
 
-    No part has more than the longest row's tokens above another. A part's row numbers are in
-    ascending order.
+    Where groups are many they stay whole, so that responses can share their prompt's computation;
+    else rows are dealt one by one. No part has more than the longest group's, or row's, tokens
+    above another. A part's row numbers are in ascending order.
     """
     if parts == 1:
         return [np.sort(index.rows)]
-    order = np.lexsort((index.rows, -index.lengths.astype(np.int64)))
-    loads = [(0, 0, part) for part in range(parts)]  # tokens, rows, part: a heap
-    members: list[list[int]] = [[] for _ in range(parts)]
-    for row, length in zip(index.rows[order].tolist(), index.lengths[order].tolist(), strict=True):
+    distinct, group_of = np.unique(index.groups, return_inverse=True)
+    if len(distinct) < WHOLE_GROUPS_PER_PART * parts:
+        owner = _deal(index.lengths, index.rows, parts)
+    else:
+        tokens = np.bincount(group_of, index.lengths, minlength=len(distinct))
+        owner = _deal(tokens, distinct, parts)[group_of]
+    return [np.sort(index.rows[owner == part]) for part in range(parts)]
+
+
+def _deal(sizes: NDArray[np.number], keys: NDArray[np.int64], parts: int) -> NDArray[np.int64]:
+    """The part of each item: the largest first, equal ones by key, to the least loaded part."""
+    owner = np.zeros(len(sizes), dtype=np.int64)
+    loads = [(0, 0, part) for part in range(parts)]  # tokens, items, part: a heap
+    for item in np.lexsort((keys, -sizes.astype(np.int64))).tolist():
         tokens, count, part = loads[0]
-        members[part].append(row)
-        heapq.heapreplace(loads, (tokens + length, count + 1, part))
-    return [np.sort(np.asarray(rows, dtype=np.int64)) for rows in members]
+        owner[item] = part
+        heapq.heapreplace(loads, (tokens + int(sizes[item]), count + 1, part))
+    return owner
 
 
 def mini_batches(index: ShardIndex, groups_per_batch: int) -> list[ShardIndex]:

@@ -6,7 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlhf_runtime.dataplane.columns import Rows
-from rlhf_runtime.dataplane.partition import balanced, contiguous, micro_batches, mini_batches
+from rlhf_runtime.dataplane.partition import (
+    WHOLE_GROUPS_PER_PART,
+    balanced,
+    contiguous,
+    micro_batches,
+    mini_batches,
+)
 from rlhf_runtime.dataplane.shards import ShardIndex
 
 from .batches import grouped_indexes, index_of, rows_of
@@ -93,9 +99,21 @@ def test_balanced_parts_hold_every_row_once_in_order(index: ShardIndex, count: i
 
 @settings(deadline=None)
 @given(grouped_indexes(), PARTS)
-def test_balanced_loads_differ_by_at_most_the_longest_row(index: ShardIndex, count: int) -> None:
+def test_balanced_loads_differ_by_at_most_the_longest_item(index: ShardIndex, count: int) -> None:
     loads = loads_of(index, balanced(index, count))
-    assert max(loads) - min(loads) <= int(index.lengths.max(initial=0))
+    whole = len(group_tokens(index)) >= WHOLE_GROUPS_PER_PART * count
+    items = group_tokens(index) if whole else index.lengths.tolist()
+    assert count == 1 or max(loads) - min(loads) <= max(items, default=0)
+
+
+def test_many_groups_stay_whole_and_few_are_split() -> None:
+    many = index_of([5, 1, 3] * 16, np.repeat(np.arange(16), 3).tolist())
+    parts = balanced(many, 2)
+    held = [set(many.groups[rows].tolist()) for rows in parts]
+    assert held[0] | held[1] == set(range(16)) and not held[0] & held[1]
+    assert loads_of(many, parts) == [72, 72]
+    few = index_of([5, 5, 5, 5], [0, 0, 0, 0])
+    assert loads_of(few, balanced(few, 2)) == [10, 10]
 
 
 @settings(deadline=None)
