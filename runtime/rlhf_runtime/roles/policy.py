@@ -143,6 +143,7 @@ class PolicyTerms:
         self._means = means
         self._advantages = as_tensor(batch.columns["advantages"])
         self._old = as_tensor(batch.columns[old])
+        self._old_is_trainers = old == "old_log_probs"
         self._rollout = as_tensor(batch.columns["rollout_log_probs"])
         reference = batch.columns.get("reference_log_probs")
         self._reference = None if reference is None else as_tensor(reference)
@@ -173,7 +174,7 @@ class PolicyTerms:
             self._note("policy/kl", kl, part)
         self._note("policy/entropy", entropy, part)
         self._note("policy/clip_fraction", (terms.clipped | terms.dual_clipped).float(), part)
-        self._note_difference(log_probs, part)
+        self._note_difference(self._old[part.tokens] if self._old_is_trainers else log_probs, part)
         share = self._aggregate(losses, part)
         self._means.add("policy/loss", float(share), 0.0)
         return share
@@ -202,7 +203,10 @@ class PolicyTerms:
         self._means.add(name, total, float(kept.sum()))
 
     def _note_difference(self, log_probs: torch.Tensor, part: MicroBatch) -> None:
-        """How far the trainer's log-probabilities are from the generation engine's."""
+        """How far the trainer's log-probabilities are from the generation engine's.
+
+        Both belong to the weights that sampled: updates since then are no disagreement.
+        """
         difference = (log_probs.detach().cpu() - self._rollout[part.tokens]).abs()
         self._note("policy/log_prob_difference_mean", difference, part)
         if len(difference):

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import FileStore
 
 from rlhf_runtime.engines.world import World
 
@@ -71,7 +72,7 @@ def run_scenarios(
 ) -> None:
     """Run every scenario on this rank, write what failed, close what they share."""
     torch.set_num_threads(1)
-    store = dist.FileStore(str(folder / "store"), world_size)
+    store = FileStore(str(folder / "store"), world_size)
     world = World.join(rank, world_size, store, torch.device("cpu"), COLLECTIVE_SECONDS)
     failures: dict[str, str | None] = {}
     for number, (name, scenario) in enumerate(scenarios.items()):

@@ -112,7 +112,7 @@ class Plain:
                 loss = torch.stack([of_row.mean() for of_row in losses]).mean()
             case LossAggregation.SEQUENCE_MEAN_FIXED_LENGTH:
                 loss = torch.stack([of_row.sum() / self.fixed_length for of_row in losses]).mean()
-        loss.backward()
+        torch.autograd.backward(loss)
         norm = nn.utils.clip_grad_norm_(self.module.parameters(), self.optimizer.gradient_clip)
         self._adam.step()
         self._adam.zero_grad()

@@ -79,7 +79,7 @@ def model_folder(world: World, folder: Path) -> Path:
 
 
 def make_policy(job: RLHFJob, folder: Path, world: World) -> Policy:
-    policy_module.Generation = NoGeneration  # type: ignore[assignment,misc]
+    setattr(policy_module, "Generation", NoGeneration)  # noqa: B010
     policy = Policy(context_of(job, "actor", folder, world))
     policy.use_optimizer(OPTIMIZER)
     return policy
@@ -172,7 +172,7 @@ class Notes:
             )
             self._add("policy/clip_fraction", (over | under | dual).float())
             self._add("policy/entropy", at.entropy(row))
-            difference = (log_probs - at.row("rollout_log_probs", row)).abs()
+            difference = (at.row("old_log_probs", row) - at.row("rollout_log_probs", row)).abs()
             self._add("policy/log_prob_difference_mean", difference)
             if self._with_reference:
                 self._add("policy/kl", at.kl(row, loss.kl_estimator))
@@ -349,10 +349,8 @@ def estimates_equal_the_sums(world: World, folder: Path) -> None:
     found = whole(result, world)
     returns, advantages, kl_sum = [], [], 0.0
     for row in range(NUM_ROWS):
-        kl = (
-            columns["rollout_log_probs"].runs()[row].astype(np.float64)
-            - columns["reference_log_probs"].runs()[row]
-        )
+        sampled = columns["rollout_log_probs"].runs()[row].astype(np.float64)
+        kl = sampled - columns["reference_log_probs"].runs()[row].astype(np.float64)
         kl_sum += float(kl.sum())
         rewards = -coefficient * kl
         rewards[-1] += columns["scores"].values[row]

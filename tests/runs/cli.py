@@ -1,0 +1,178 @@
+"""The real `rlhf` command in a process of its own, and what it leaves behind.
+
+Every process that a command starts inherits a mark in its environment: leftovers are found by it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+USER_CODE = Path(__file__).parent / "user_code"
+RLHF = Path(sys.executable).with_name("rlhf")
+SHARED_MEMORY = Path("/dev/shm")
+MARK = "RLHF_TEST_COMMAND"
+LIMIT_SECONDS = 300.0
+"""A run takes 20 to 30 s on two idle cores; a busy machine takes several times as long."""
+GONE_SECONDS = 30.0
+"""How long processes and shared memory may take to vanish after the command's end."""
+
+
+def wait_until(condition: Callable[[], bool], seconds: float, what: str) -> None:
+    """Poll until something holds."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
+        time.sleep(0.02)
+
+
+@dataclass
+class Command:
+    """A running `rlhf`."""
+
+    process: subprocess.Popen[str]
+    log: Path
+    """Everything it wrote to stdout and stderr."""
+    mark: str
+    shared_memory: frozenset[str]
+    """What /dev/shm held before."""
+    started: float = field(default_factory=time.monotonic)
+
+    @property
+    def output(self) -> str:
+        return self.log.read_text(encoding="utf-8", errors="replace")
+
+    def wait(self, seconds: float = LIMIT_SECONDS) -> int:
+        """The exit code."""
+        try:
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"still running after {seconds:g} s:\n{self.output}") from None
+
+    def wait_for_text(self, text: str) -> None:
+        """Until it has written something; fails if it ends before that."""
+
+        def written() -> bool:
+            ended = self.process.poll() is not None
+            if text in self.output:
+                return True
+            assert not ended, f"ended without writing {text!r}:\n{self.output}"
+            return False
+
+        wait_until(written, LIMIT_SECONDS, f"{text!r} in\n{self.output}")
+
+    def wait_for_file(self, file: Path) -> None:
+        """Until a file exists; fails if the command ends before that."""
+
+        def exists() -> bool:
+            ended = self.process.poll() is not None
+            assert file.exists() or not ended, f"ended without {file.name}:\n{self.output}"
+            return file.exists()
+
+        wait_until(exists, LIMIT_SECONDS, f"{file}\n{self.output}")
+
+    def send(self, number: signal.Signals, to_group: bool = False) -> None:
+        """Signal the process, or, as a terminal does, its whole group."""
+        if to_group:
+            os.killpg(self.process.pid, number)
+        else:
+            os.kill(self.process.pid, number)
+
+    def leftovers(self) -> list[str]:
+        """Processes that the command started and that still live, itself included."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                mark = process.environ().get(MARK)
+                if mark == self.mark and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(" ".join(process.cmdline())[:120] or process.name())
+            except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
+                continue
+        return found
+
+    def orphaned_shared_memory(self) -> list[str]:
+        """New entries of /dev/shm that no process has mapped or open any more."""
+        new = {entry.name for entry in SHARED_MEMORY.iterdir()} - self.shared_memory
+        return sorted(new - _held_by_somebody()) if new else []
+
+    def assert_gone(self, seconds: float = GONE_SECONDS) -> None:
+        """Nothing of the command is left."""
+        wait_until(lambda: not self.leftovers(), seconds, f"an end of {self.leftovers()}")
+        wait_until(
+            lambda: not self.orphaned_shared_memory(),
+            seconds,
+            f"an end of {self.orphaned_shared_memory()}",
+        )
+
+    def end(self) -> None:
+        """End whatever is left, for tests that failed."""
+        for process in psutil.process_iter():
+            try:
+                if process.environ().get(MARK) == self.mark:
+                    process.kill()
+            except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
+                continue
+        self.process.wait()
+
+
+def _held_by_somebody() -> set[str]:
+    held = set()
+    for process in psutil.process_iter():
+        try:
+            paths = [Path(region.path) for region in process.memory_maps()]
+        except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
+            continue
+        held |= {path.name for path in paths if path.parent == SHARED_MEMORY}
+    return held
+
+
+def start(arguments: Sequence[object], log: Path, **environment: str) -> Command:
+    """Start `rlhf` in a process group of its own."""
+    mark = uuid.uuid4().hex
+    before = frozenset(entry.name for entry in SHARED_MEMORY.iterdir())
+    with log.open("w") as stream:
+        process = subprocess.Popen(
+            [str(RLHF), *map(str, arguments)],
+            cwd=log.parent,
+            env=os.environ | {MARK: mark, "COLUMNS": "200"} | environment,
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+    return Command(process, log, mark, before)
+
+
+@dataclass(frozen=True)
+class Finished:
+    """An `rlhf` that has ended; nothing of it is left."""
+
+    code: int
+    output: str
+    folder: Path
+    """The run's folder."""
+
+
+def run(manifest: Path, folder: Path, *arguments: object, **environment: str) -> Finished:
+    """`rlhf run` to its end. Fails if a process or shared memory stays behind."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    log = folder.with_suffix(".log")
+    command = start(["run", manifest, "--output", folder, *arguments], log, **environment)
+    try:
+        code = command.wait()
+        command.assert_gone()
+    finally:
+        command.end()
+    return Finished(code, command.output, folder)

@@ -1,0 +1,54 @@
+"""Manifests of small runs: sorting digits, a reward that a random model gets some of."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from .cli import EXAMPLES, USER_CODE
+
+SMALL = {
+    "schedule": {
+        "steps": 2,
+        "promptsPerStep": 8,
+        "evaluateEverySteps": 0,
+        "warmStart": {"maxSteps": 2, "stopAtExactMatch": None, "promptsPerStep": 16},
+    },
+    "rewards": [{"name": "digits", "function": {"entrypoint": "verifiers:digits"}}],
+    "code": {"local": str(USER_CODE)},
+}
+"""What makes an example small; its exact-match reward is 0 for a model that is not trained."""
+
+
+def example(name: str, file: Path, *changes: Mapping[str, Any]) -> Path:
+    """A small copy of an example with further changes, written to a file."""
+    (source,) = EXAMPLES.glob(f"{name}-*.yaml")
+    manifest = yaml.safe_load(source.read_text())
+    for change in (SMALL, *changes):
+        merge(manifest["spec"], change)
+    file.write_text(yaml.safe_dump(manifest, sort_keys=False))
+    return file
+
+
+def merge(into: dict[str, Any], change: Mapping[str, Any]) -> None:
+    """Maps are merged; everything else is replaced."""
+    for key, value in change.items():
+        if isinstance(value, Mapping) and isinstance(into.get(key), dict):
+            merge(into[key], value)
+        else:
+            into[key] = value
+
+
+def write_rows(file: Path, rows: list[Mapping[str, Any]]) -> Path:
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
+def digit_rows(count: int) -> list[Mapping[str, Any]]:
+    """Rows in the form of the builtin task."""
+    numbers = [f"{(7919 * (i + 1)) % 1_000_000:06d}" for i in range(count)]
+    return [{"prompt": f"{n}=", "answer": "".join(sorted(n))} for n in numbers]

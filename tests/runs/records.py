@@ -1,0 +1,41 @@
+"""What a run wrote down, read back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+
+def records(folder: Path, kind: str) -> list[dict[str, Any]]:
+    """Records of a kind, in order."""
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    return [record for record in map(json.loads, lines) if record["kind"] == kind]
+
+
+def step_metrics(folder: Path) -> list[dict[str, float]]:
+    """The metrics of every training step."""
+    return [record["metrics"] for record in records(folder, "step")]
+
+
+def reproducible(folder: Path) -> list[tuple[str, int, dict[str, float]]]:
+    """Every metric that does not depend on the machine's pace, with record and step."""
+    return [
+        (kind, record["step"], without_pace(record["metrics"]))
+        for kind in ("warm_start", "evaluation", "step")
+        for record in records(folder, kind)
+    ]
+
+
+def without_pace(metrics: dict[str, float]) -> dict[str, float]:
+    return {
+        name: value
+        for name, value in metrics.items()
+        if name.partition("/")[0] not in ("time", "throughput", "memory")
+    }
+
+
+def end(folder: Path) -> dict[str, Any]:
+    """The last record."""
+    (record,) = records(folder, "end")
+    return record

@@ -1,0 +1,136 @@
+"""Runs of the examples, made small: what they write, what they measure, that they repeat."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .cli import Finished, run
+from .records import end, records, reproducible, step_metrics
+
+pytestmark = pytest.mark.ray
+
+RUNS = ["grpo", "grpo_on_two", "ppo", "ppo_on_two"]
+
+
+@pytest.fixture(params=RUNS)
+def finished(request: pytest.FixtureRequest) -> Finished:
+    """Each of the runs."""
+    made: Finished = request.getfixturevalue(request.param)
+    return made
+
+
+def test_a_run_ends_well_and_writes_everything(finished: Finished) -> None:
+    assert finished.code == 0, finished.output
+    folder = finished.folder
+    assert end(folder)["outcome"] == "succeeded"
+    assert [record["step"] for record in records(folder, "step")] == [1, 2]
+    assert [record["step"] for record in records(folder, "warm_start")] == [1, 2]
+    assert [record["step"] for record in records(folder, "evaluation")] == [0, 2]
+    summary = json.loads((folder / "summary.json").read_text())
+    assert (summary["outcome"], summary["steps"]) == ("succeeded", 2)
+    report = (folder / "report.html").read_text()
+    assert "<svg" in report and "http://" not in report.replace("http://www.w3.org", "")
+    assert list((folder / "tensorboard").glob("events.out.tfevents.*"))
+    assert (folder / "model" / "model.safetensors").is_file()
+    assert {"manifest.yaml", "plan.json"} <= {entry.name for entry in folder.iterdir()}
+
+
+def test_training_and_generation_agree_on_log_probs(finished: Finished) -> None:
+    for metrics in step_metrics(finished.folder):
+        assert metrics["policy/log_prob_difference_max"] < 1e-3
+        assert metrics["policy/log_prob_difference_mean"] < 1e-4
+
+
+def test_metrics_are_finite_and_the_weights_move(finished: Finished) -> None:
+    for metrics in step_metrics(finished.folder):
+        assert all(math.isfinite(value) for value in metrics.values()), metrics
+        assert metrics["policy/gradient_norm"] > 0
+        assert metrics["score/invalid"] == 0
+        assert 0 < metrics["reward/mean"] < 1
+    assert end(finished.folder)["message"] == ""
+
+
+def test_kl_is_measured_where_there_is_a_penalty(
+    grpo: Finished, grpo_on_two: Finished, ppo: Finished
+) -> None:
+    assert all("policy/kl" not in metrics for metrics in step_metrics(grpo.folder))
+    (loss_first, *_), (reward_first, reward_second) = map(
+        step_metrics, (grpo_on_two.folder, ppo.folder)
+    )
+    assert loss_first["policy/kl"] > 0, "later mini-batches have left the reference"
+    assert abs(reward_first["policy/kl"]) < 1e-3, "at first the policy is the reference"
+    assert abs(reward_second["policy/kl"]) > 0
+
+
+def test_critics_are_trained(ppo: Finished, ppo_on_two: Finished) -> None:
+    for made in (ppo, ppo_on_two):
+        for metrics in step_metrics(made.folder):
+            assert metrics["critic/loss"] > 0 and metrics["critic/gradient_norm"] > 0
+
+
+def test_the_same_seed_gives_the_same_bits(place: Path, grpo_on_two: Finished) -> None:
+    again = run(place / "grpo-two.yaml", place / "grpo-two-again", "--devices", 2)
+    assert again.code == 0, again.output
+    assert reproducible(again.folder) == reproducible(grpo_on_two.folder)
+    models = [made.folder / "model" / "model.safetensors" for made in (again, grpo_on_two)]
+    assert models[0].read_bytes() == models[1].read_bytes()
+
+
+def test_a_finished_run_is_left_alone_until_it_is_told_to_start_over(
+    place: Path, grpo: Finished
+) -> None:
+    before = (grpo.folder / "metrics.jsonl").read_bytes()
+    manifest = place / "grpo.yaml"
+    again = run(manifest, grpo.folder)
+    assert again.code == 0 and "already finished" in again.output and "--fresh" in again.output
+    assert (grpo.folder / "metrics.jsonl").read_bytes() == before
+    moved = grpo.folder.rename(place / "moved")
+    fresh = run(manifest, moved, "--fresh", "--seed", 1)
+    assert fresh.code == 0, fresh.output
+    aside = place / "moved.1"
+    assert "put aside" in fresh.output and str(aside) in fresh.output
+    assert (aside / "metrics.jsonl").read_bytes() == before
+    assert reproducible(moved) != reproducible(aside), "another seed gives other numbers"
+    aside.rename(grpo.folder)
+
+
+LOADS = """
+import sys, torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+folder, prompt = sys.argv[1:]
+tokenizer = AutoTokenizer.from_pretrained(folder)
+model = AutoModelForCausalLM.from_pretrained(folder).eval()
+tokens = tokenizer(prompt, return_tensors="pt")
+answer = model.generate(**tokens, do_sample=False, max_new_tokens=8)[0, tokens.input_ids.shape[1]:]
+from vllm import LLM, SamplingParams
+engine = LLM(folder, dtype="float32", enforce_eager=True, kv_cache_memory_bytes=16 << 20,
+             max_model_len=64, max_num_seqs=4)
+(output,) = engine.generate([prompt], SamplingParams(temperature=0, max_tokens=8))
+print("ANSWERS", answer.tolist() == list(output.outputs[0].token_ids), repr(output.outputs[0].text))
+"""
+
+
+def test_the_model_loads_in_transformers_and_in_vllm(grpo_on_two: Finished) -> None:
+    environment = {
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "TORCH_COMPILE_DISABLE": "1",
+    }
+    loaded = subprocess.run(
+        [sys.executable, "-c", LOADS, str(grpo_on_two.folder / "model"), "402991="],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert "ANSWERS True" in loaded.stdout, loaded.stdout[-2000:] + loaded.stderr[-4000:]

@@ -1,0 +1,29 @@
+"""Verifiers of a user's own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from rlhf_runtime.rewards.sample import Sample
+
+
+def digits(samples: Sequence[Sample]) -> list[float]:
+    """The share of the response's first eight characters that are digits."""
+    return [sum(c.isdigit() for c in sample.response[:8]) / 8 for sample in samples]
+
+
+def often_raises(samples: Sequence[Sample]) -> list[float]:
+    """Raises for prompts that begin with an even digit."""
+    if any(int(sample.prompt[0]) % 2 == 0 for sample in samples):
+        raise RuntimeError(f"no opinion on {samples[0].prompt}")
+    return digits(samples)
+
+
+def leaves_marks(samples: Sequence[Sample], *, folder: str) -> list[float]:
+    """Leaves a file for every batch that it has scored."""
+    place = Path(folder)
+    number = len(list(place.glob("scored-*")))
+    (place / f"scored-{number}-{os.getpid()}").touch()
+    return digits(samples)
