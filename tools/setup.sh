@@ -58,7 +58,7 @@ find_uv() {
     rm -rf .venv-tools
     "$python" -m venv .venv-tools >&2
     .venv-tools/bin/python -m pip install --quiet --disable-pip-version-check \
-      --constraint constraints.txt uv >&2 || not_installed
+      "$(grep '^uv==' constraints.txt)" >&2 || not_installed
   fi
   echo "$own"
 }
@@ -89,8 +89,8 @@ fi
 say "Installing the pinned packages into .venv (about 7 GB; a few minutes without a cache)"
 rm -f .venv/.setup-*
 "$uv" pip install --python .venv/bin/python --constraint constraints.txt \
-  --build-constraint constraints.txt --override overrides.txt --editable ".[$extras]" ||
-  not_installed
+  --build-constraint constraints.txt --override overrides.txt --editable ".[$extras]" 2>&1 |
+  { grep --line-buffered -vE '^ [-+~] ' >&2 || true; } || not_installed
 say "Compiling them, which saves seconds at every start"
 .venv/bin/python -m compileall -qq -j 0 .venv/lib crds runtime || true  # some are templates
 fingerprint > ".venv/.setup-$1"
