@@ -1,0 +1,203 @@
+"""bench-dispatch: what the controller adds to bare Ray.
+
+Two measurements, each in turns with its baseline:
+column: a 1024 x 2048 float32 column (8 MiB) from a 2-rank group to another, through Group.submit
+        and Inputs, against bare actors that pass the same numpy shards by reference.
+empty:  a call that reads and writes nothing on 2 ranks, against one call of one bare actor.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import ray
+from outcome import milliseconds, note, paired_ratio, print_json, print_table, verdict
+
+from rlhf_api.manifest import load_file
+from rlhf_api.plan import CallKind, GraphName, Mesh, Plan
+from rlhf_flow.calls import ModelCall
+from rlhf_flow.planning.make_plan import devices_of, make_plan
+from rlhf_runtime.controller.batch import Batch
+from rlhf_runtime.controller.cluster import start_local_ray, stop_local_ray
+from rlhf_runtime.controller.dispatch import Group, StepBackend
+from rlhf_runtime.dataplane.columns import Column
+from rlhf_runtime.dataplane.protocol import Coordinates
+from rlhf_runtime.dataplane.shards import ShardIndex
+from rlhf_runtime.telemetry.records import Span
+from rlhf_runtime.workers.inputs import Inputs
+from rlhf_runtime.workers.orders import CallReport, Order, Statistics
+from rlhf_runtime.workers.process import resident_bytes
+from rlhf_runtime.workers.references import fetch
+
+EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "01-sort-grpo.yaml"
+ROWS, WIDTH, RANKS = 1024, 2048, 2
+TARGETS = {"column": 1.5, "empty": 2.0}
+MESH = Mesh(data=RANKS)
+
+MAKE = ModelCall("maker.log_probs", "maker", "make", CallKind.INFER, (), ("block",))
+TAKE = ModelCall("taker.train", "taker", "take", CallKind.TRAIN, ("block",), ())
+NOTHING = ModelCall("taker.nothing", "taker", "nothing", CallKind.TRAIN, (), ())
+
+
+class Worker:
+    """A rank without torch: what Rank.run does around a role's method, and nothing else."""
+
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+        self._block = block_of(rank)
+
+    def run(self, order: Order, *indexes: ShardIndex) -> tuple[object, ...] | CallReport:
+        """One call, as the controller sends it."""
+        start = time.time()
+        inputs = Inputs(order, indexes, Coordinates.of(self._rank, MESH), fetch)
+        if order.call.method == "take":
+            touch(inputs.load(inputs.rows())["block"].values)
+        span = Span(f"rank {self._rank}", order.call.role, order.call.method, start, time.time())
+        report = CallReport(order.call.id, Statistics(), (span,), resident_bytes())
+        if order.call.method != "make":
+            return report
+        return report, inputs.index.take(inputs.rows()), Column(self._block)
+
+
+class Bare:
+    """An actor without any of that."""
+
+    def __init__(self, rank: int) -> None:
+        self._block = block_of(rank)
+
+    def make(self) -> np.ndarray:
+        """The shard."""
+        return self._block
+
+    def take(self, block: np.ndarray) -> None:
+        """Read a shard."""
+        touch(block)
+
+    def nothing(self) -> None:
+        """Answer."""
+
+    def index(self, rows: int) -> ShardIndex:
+        """What the data host returns with the prompts: the batch's first index."""
+        numbers = np.arange(rows, dtype=np.int64)
+        return ShardIndex(numbers, numbers, np.ones(rows, dtype=np.int32))
+
+
+def block_of(rank: int) -> np.ndarray:
+    """A rank's half of the column."""
+    return np.full((ROWS // RANKS, WIDTH), float(rank), dtype=np.float32)
+
+
+def touch(block: np.ndarray) -> None:
+    """Check shape and a value at either end: the data is there."""
+    assert block.shape == (ROWS // RANKS, WIDTH) and block[0, 0] == block[-1, -1]
+
+
+def controller_rounds(plan: Plan) -> tuple[Callable[[], None], Callable[[], None]]:
+    """A round of `column` and one of `empty` through the controller."""
+    makers, takers = (Group(tuple(_actors(Worker))) for _ in range(2))
+    (host,) = _actors(Bare, 1)
+    base, few = (Batch((host.index.remote(rows),), {}) for rows in (ROWS, RANKS))
+    groups = {"maker": makers, "taker": takers}
+
+    def call(backend: StepBackend, wanted: ModelCall, batch: Batch) -> Batch:
+        order = Order(wanted, 1, GraphName.STEP, "benchmark")
+        reports, result = groups[wanted.role].submit(order, batch, MESH)
+        backend.reports.extend(reports)
+        return batch if result is None else batch | result
+
+    def column() -> None:
+        backend = StepBackend(plan, groups, GraphName.STEP, 1, "benchmark")
+        call(backend, TAKE, call(backend, MAKE, base))
+        assert len(backend.wait()) == 2 * RANKS
+
+    def empty() -> None:
+        backend = StepBackend(plan, groups, GraphName.STEP, 1, "benchmark")
+        call(backend, NOTHING, few)
+        assert len(backend.wait()) == RANKS
+
+    return column, empty
+
+
+def bare_rounds() -> tuple[Callable[[], None], Callable[[], None]]:
+    """The same with nothing but Ray."""
+    makers, takers = _actors(Bare), _actors(Bare)
+
+    def column() -> None:
+        shards = [maker.make.remote() for maker in makers]
+        ray.get([taker.take.remote(shard) for taker, shard in zip(takers, shards, strict=True)])
+
+    def empty() -> None:
+        ray.get(takers[0].nothing.remote())
+
+    return column, empty
+
+
+def in_turns(
+    ours: Callable[[], None], baseline: Callable[[], None], rounds: int
+) -> tuple[list[float], list[float]]:
+    """Seconds of each round of either; the first tenth is not counted."""
+    times: tuple[list[float], list[float]] = ([], [])
+    for _ in range(rounds + rounds // 10 + 1):
+        for kept, run in zip(times, (ours, baseline), strict=True):
+            begin = time.perf_counter()
+            run()
+            kept.append(time.perf_counter() - begin)
+    return times[0][-rounds:], times[1][-rounds:]
+
+
+def _actors(kind: type, count: int = RANKS) -> Sequence[Any]:
+    remote = ray.remote(kind).options(num_cpus=0, max_restarts=0, max_task_retries=0)
+    return [remote.remote(rank) for rank in range(count)]
+
+
+def main() -> None:
+    """Read the command line, measure, report."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=100, help="of each (default 100)")
+    options = parser.parse_args()
+    (job,) = load_file(EXAMPLE)
+    _, plan = make_plan(job, devices_of(job, RANKS))
+    # Ray's workers import this file's siblings and our packages the same way as this process does.
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        [str(Path(__file__).resolve().parent), os.environ.get("PYTHONPATH", "")]
+    )
+    note("starting Ray and nine actors")
+    start_local_ray(5 * RANKS)
+    try:
+        names = ("column", "empty")
+        pairs = list(zip(controller_rounds(plan), bare_rounds(), strict=True))
+        measured = {}
+        for name, (ours, baseline) in zip(names, pairs, strict=True):
+            note(f"{name}: {options.rounds} rounds in turns")
+            measured[name] = in_turns(ours, baseline, options.rounds)
+    finally:
+        stop_local_ray()
+    report(measured)
+
+
+def report(measured: dict[str, tuple[list[float], list[float]]]) -> None:
+    """Table, verdicts, JSON."""
+    ratios = {name: paired_ratio(*times) for name, times in measured.items()}
+    print_table(
+        ["median ms", "controller", "bare Ray", "ratio"],
+        [
+            [name, milliseconds(ours), milliseconds(theirs), ratios[name]]
+            for name, (ours, theirs) in measured.items()
+        ],
+    )
+    for name, ratio in ratios.items():
+        print(verdict(name, ratio, TARGETS[name]))
+    medians = {name: [milliseconds(times) for times in pair] for name, pair in measured.items()}
+    print_json("dispatch", ratio=ratios, target=TARGETS, milliseconds=medians)
+
+
+if __name__ == "__main__":
+    main()

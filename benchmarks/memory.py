@@ -1,0 +1,67 @@
+"""How much memory a program takes with all its children, sampled from outside."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+SECONDS_BETWEEN_SAMPLES = 1.0
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A program that ended well: its standard output, and the most memory it took."""
+
+    output: str
+    peak_mebibytes: float
+    """Proportional set size of the program and all below it: shared pages count once."""
+
+
+def run_and_weigh(
+    command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
+) -> Finished:
+    """Run a program to its end, stderr into `log`.
+
+    Raises:
+        RuntimeError: it failed; the message names the log.
+    """
+    with log.open("w") as stderr:
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=stderr, text=True, env=environment
+        )
+        ended = threading.Event()
+        peak = [0.0]
+        watcher = threading.Thread(target=_watch, args=(process.pid, ended, peak), daemon=True)
+        watcher.start()
+        output, _ = process.communicate()
+        ended.set()
+        watcher.join()
+    if process.returncode != 0:
+        raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}; see {log}")
+    return Finished(output, peak[0] / 2**20)
+
+
+def _watch(pid: int, ended: threading.Event, peak: list[float]) -> None:
+    while not ended.wait(SECONDS_BETWEEN_SAMPLES):
+        peak[0] = max(peak[0], _tree_bytes(pid))
+
+
+def _tree_bytes(pid: int) -> float:
+    """Bytes of the process and all below it; those that end meanwhile are left out."""
+    total = 0.0
+    try:
+        root = psutil.Process(pid)
+        members = [root, *root.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return total
+    for member in members:
+        try:
+            total += member.memory_full_info().pss
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    return total

@@ -1,0 +1,65 @@
+"""How a benchmark answers: a short table for people, then one line of JSON for machines."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+def note(text: str) -> None:
+    """Say on stderr what the benchmark is doing."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def print_table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """Columns as wide as they must be: the first to the left, numbers to the right."""
+    shown = [list(header), *([_shown(value) for value in row] for row in rows)]
+    widths = [max(len(row[column]) for row in shown) for column in range(len(header))]
+    for row in shown:
+        first, *others = (
+            text.ljust(width) if column == 0 else text.rjust(width)
+            for column, (text, width) in enumerate(zip(row, widths, strict=True))
+        )
+        print("  ".join([first, *others]).rstrip(), flush=True)
+
+
+def print_json(benchmark: str, **values: Any) -> None:
+    """The last line: what was measured, with the machine's cores and load."""
+    machine = {"cores": len(os.sched_getaffinity(0)), "load": round(os.getloadavg()[0], 2)}
+    print(json.dumps({"benchmark": benchmark, **machine, **values}, allow_nan=False), flush=True)
+
+
+def verdict(name: str, ratio: float, target: float) -> str:
+    """`name: 1.08x of the baseline, target at most 1.15x: reached`."""
+    word = "reached" if ratio <= target else "MISSED"
+    return f"{name}: {ratio:.2f}x of the baseline, target at most {target:g}x: {word}"
+
+
+def milliseconds(seconds: Sequence[float]) -> float:
+    """The median in milliseconds."""
+    return 1000 * statistics.median(seconds)
+
+
+def paired_ratio(ours: Sequence[float], baseline: Sequence[float]) -> float:
+    """Median over rounds of ours / the baseline beside it: a slow minute slows both alike."""
+    return statistics.median(a / b for a, b in zip(ours, baseline, strict=True))
+
+
+def phase_medians(records: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Median milliseconds by phase; a phase that a record lacks counts as 0."""
+    names = list(dict.fromkeys(name for record in records for name in record))
+    return {name: milliseconds([record.get(name, 0.0) for record in records]) for name in names}
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.3g}" if isinstance(value, float) and abs(value) < 10 else _whole(value)
+
+
+def _whole(value: Any) -> str:
+    return f"{value:.1f}" if isinstance(value, float) else str(value)

@@ -1,0 +1,61 @@
+"""Runs `rlhf run` as a user would, and reads what it wrote."""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from memory import Finished, run_and_weigh
+
+from rlhf_runtime.telemetry.records import RunRecords
+from rlhf_runtime.telemetry.run_folder import RunFolder
+
+RLHF = Path(sys.executable).with_name("rlhf")
+EXACT_MATCH = "evaluation/exact_match"
+
+
+def rlhf_run(
+    manifest: Path, output: Path, options: Sequence[str] = ()
+) -> tuple[RunRecords, Finished]:
+    """Run a manifest into a new folder; its records, and the memory that it took.
+
+    Raises:
+        RuntimeError: it failed; the message names the log.
+    """
+    output.parent.mkdir(parents=True, exist_ok=True)
+    log = output.with_name(output.name + ".log")
+    command = [str(RLHF), "run", str(manifest), f"--output={output}", *options]
+    finished = run_and_weigh(command, log)
+    return RunFolder(output).read(), finished
+
+
+def step_seconds(records: RunRecords, skip: int = 3) -> list[float]:
+    """Seconds of every step but the first ones, in which memory is allocated."""
+    return [step.seconds for step in records.steps[skip:]]
+
+
+def training_seconds(records: RunRecords) -> float:
+    """Seconds of reinforcement learning: all training steps, without evaluations."""
+    return sum(step.seconds for step in records.steps)
+
+
+def exact_match_at(records: RunRecords) -> dict[int, float]:
+    """Held-out exact match by step."""
+    return {
+        record.step: record.metrics[EXACT_MATCH]
+        for record in records.evaluations
+        if EXACT_MATCH in record.metrics
+    }
+
+
+def median_of(values: Sequence[float]) -> float:
+    """The median; 0 for nothing."""
+    return statistics.median(values) if values else 0.0
+
+
+def quiet(command: Sequence[str], folder: Path | None = None) -> None:
+    """Run a command whose output nobody needs; raises CalledProcessError with its stderr."""
+    subprocess.run(command, check=True, capture_output=True, cwd=folder, text=True)

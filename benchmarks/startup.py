@@ -1,0 +1,81 @@
+"""bench-startup: from `rlhf run` to the first generated tokens, by phase.
+
+The baseline is one process that imports vLLM, builds an engine for the same model and generates one
+token. It has no Ray, no trainer, no data and no verifiers: the ratio is for orientation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from outcome import note, paired_ratio, phase_medians, print_json, print_table
+
+from rlhf_runtime.models.tiny_llama import write_tiny_llama
+from rlhf_runtime.telemetry.run_folder import RunFolder
+from runs import rlhf_run
+
+HERE = Path(__file__).resolve().parent
+EXAMPLE = HERE.parent / "examples" / "01-sort-grpo.yaml"
+GENERATE = "generate"
+
+
+def our_start(folder: Path, devices: int) -> dict[str, float]:
+    """Seconds by phase of one run of a single step; `total`: to the end of the first generation."""
+    begin = time.time()
+    options = [f"--devices={devices}", "--steps=1", "--set", "spec.schedule.warmStart=null"]
+    records, _ = rlhf_run(EXAMPLE, folder, options)
+    assert records.startup is not None
+    phases = dict(records.startup.phases)
+    (run,) = records.runs
+    spans = RunFolder(folder).read_spans([1])[1]
+    first = min(span.end for span in spans if span.call == GENERATE)
+    return {"command": run.started - begin, **phases, "total": first - begin}
+
+
+def bare_start(model: Path) -> dict[str, float]:
+    """Seconds by phase of the baseline."""
+    command = [sys.executable, str(HERE / "bare_engine.py"), str(model)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    phases: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return phases
+
+
+def main() -> None:
+    """Read the command line, measure, report."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--runs", type=int, default=3, help="of either (default 3)")
+    parser.add_argument("--devices", type=int, default=1, help="ranks (default 1)")
+    options = parser.parse_args()
+    ours, bare = [], []
+    with tempfile.TemporaryDirectory(prefix="bench-startup-") as scratch:
+        folder = Path(scratch)
+        write_tiny_llama(folder / "model", 0)
+        for number in range(options.runs):
+            note(f"run {number + 1} of {options.runs} (load {os.getloadavg()[0]:.1f})")
+            ours.append(our_start(folder / f"run-{number}", options.devices))
+            bare.append(bare_start(folder / "model"))
+    left = {name: value / 1000 for name, value in phase_medians(ours).items()}
+    right = {name: value / 1000 for name, value in phase_medians(bare).items()}
+    names = dict.fromkeys([*left, *right])
+    print_table(
+        ["median seconds", "rlhf run", "bare vLLM"],
+        [[name, left.get(name), right.get(name)] for name in sorted(names, key="total".__eq__)],
+    )
+    ratio = paired_ratio([run["total"] for run in ours], [run["total"] for run in bare])
+    print(
+        f"first tokens after {left['total']:.1f} s, {ratio:.2f}x of bare vLLM; phases may overlap"
+    )
+    print_json("startup", ratio=ratio, devices=options.devices, ours=left, baseline=right)
+
+
+if __name__ == "__main__":
+    main()

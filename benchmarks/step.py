@@ -1,0 +1,253 @@
+"""bench-step: a whole GRPO step of example 01 against a plain loop in one process.
+
+Ours has all that a job has: Ray, controller, workers, passes submitted ahead, files. It rests after
+every few steps while the plain loop, a child process, takes as many, so that both meet the same
+machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from outcome import (
+    milliseconds,
+    note,
+    paired_ratio,
+    phase_medians,
+    print_json,
+    print_table,
+    verdict,
+)
+
+from rlhf_api.job import RLHFJob
+from rlhf_api.manifest import load_file
+from rlhf_api.plan import Plan
+from rlhf_flow.planning.make_plan import devices_of, make_plan
+from rlhf_flow.registry import build_algorithm
+from rlhf_runtime.controller.cluster import start_local_ray, stop_local_ray
+from rlhf_runtime.controller.job_run import PASSES_AHEAD, step_record
+from rlhf_runtime.controller.optimizers import training_settings
+from rlhf_runtime.controller.steps import Stepper, Submitted
+from rlhf_runtime.controller.workers import Workers, WorkerSettings
+from rlhf_runtime.telemetry.journal import Journal
+from rlhf_runtime.telemetry.plain_progress import PlainProgress
+from rlhf_runtime.telemetry.run_folder import RunFolder
+from rlhf_runtime.telemetry.trackers import make_trackers
+
+HERE = Path(__file__).resolve().parent
+EXAMPLE = HERE.parent / "examples" / "01-sort-grpo.yaml"
+TARGET = 1.15
+BLOCK = 5
+"""Steps that either side takes in its turn."""
+
+
+class PlainLoop:
+    """The child process with the baseline."""
+
+    def __init__(self, model: Path, plan: Plan, threads: int, log: Path) -> None:
+        generation = plan.generation
+        assert generation is not None
+        command = [
+            sys.executable,
+            str(HERE / "plain_loop.py"),
+            str(model),
+            f"--threads={threads}",
+            f"--max-num-seqs={generation.max_concurrent_sequences}",
+            f"--kv-cache-bytes={generation.kv_cache_bytes}",
+        ]
+        self._log = log.open("w")
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": str(threads)},
+        )
+        self._read()
+
+    def step(self) -> dict[str, float]:
+        """One step of the baseline; seconds by phase."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("step\n")
+        self._process.stdin.flush()
+        return self._read()
+
+    def close(self) -> None:
+        """End the child."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(timeout=60)
+        self._log.close()
+
+    def _read(self) -> dict[str, float]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the plain loop ended; its log is {self._log.name}")
+        answer: dict[str, float] = json.loads(line)
+        return answer
+
+
+class OurRun:
+    """Our workers and driver, taking blocks of steps as a job does: submitted ahead, journalled."""
+
+    def __init__(
+        self, job: RLHFJob, plan: Plan, settings: WorkerSettings, journal: Journal
+    ) -> None:
+        self._journal = journal
+        self._algorithm = build_algorithm(job)
+        losses = self._algorithm.losses()
+        self._workers = Workers(job, plan, losses, settings)
+        self._workers.build(journal.started)
+        rates = training_settings(job.spec, "actor", losses["actor"])
+        self._workers.on_ranks("use_optimizer", "actor", rates)
+        self._stepper = Stepper(self._workers)
+        self._step = 0
+        self.records: list[dict[str, float]] = []
+
+    def block(self, count: int) -> float:
+        """So many steps, from the first call sent to the last record written: seconds of one."""
+        begin = time.perf_counter()
+        in_flight: deque[tuple[int, Submitted]] = deque()
+        for _ in range(count):
+            self._step += 1
+            in_flight.append((self._step, self._stepper.train(self._algorithm, self._step)))
+            if len(in_flight) > PASSES_AHEAD:
+                self._finish(*in_flight.popleft())
+        while in_flight:
+            self._finish(*in_flight.popleft())
+        return (time.perf_counter() - begin) / count
+
+    def close(self) -> None:
+        """End the workers."""
+        self._workers.close()
+
+    def _finish(self, step: int, submitted: Submitted) -> None:
+        record = step_record(step, self._stepper.wait(submitted))
+        self._journal.step(record)
+        self.records.append(dict(record.phases))
+
+
+@dataclass
+class Measured:
+    """Seconds of one step by block, and seconds by phase of every step; either side."""
+
+    ours: list[float] = field(default_factory=list)
+    baseline: list[float] = field(default_factory=list)
+    our_phases: list[dict[str, float]] = field(default_factory=list)
+    baseline_phases: list[dict[str, float]] = field(default_factory=list)
+
+
+def measure(blocks: int, folder: Path) -> Measured:
+    """Run both; `folder` holds the model and our run."""
+    model = folder / "warm"
+    note("making a warm-started model for both")
+    subprocess.run([sys.executable, str(HERE / "warm_model.py"), str(model)], check=True, **_QUIET)
+    job = job_from(EXAMPLE, model, (blocks + 1) * BLOCK)
+    _, plan = make_plan(job, devices_of(job, 1))
+    threads = len(os.sched_getaffinity(0))
+    note("starting the plain loop")
+    baseline = PlainLoop(model, plan, threads, folder / "plain_loop.log")
+    run_folder = RunFolder(folder / "run")
+    trackers = make_trackers(job.spec.telemetry, job.name, run_folder.path)
+    journal = Journal(run_folder, PlainProgress(StringIO()), trackers)
+    settings = WorkerSettings(
+        models=folder / "models",
+        logs=folder / "logs",
+        python_path=(),
+        threads_per_rank=threads,
+        timeout_seconds=600.0,
+    )
+    note("starting our workers")
+    start_local_ray(plan.pools[0].num_devices + 2)
+    try:
+        ours = OurRun(job, plan, settings, journal)
+        try:
+            note(f"{blocks} blocks of {BLOCK} steps each, in turns")
+            return _in_turns(ours, baseline, blocks)
+        finally:
+            ours.close()
+    finally:
+        stop_local_ray()
+        journal.close()
+        baseline.close()
+
+
+def _in_turns(ours: OurRun, baseline: PlainLoop, blocks: int) -> Measured:
+    """The first block of either is not counted: memory is allocated and modules are imported."""
+    measured = Measured()
+    for number in range(blocks + 1):
+        mine = ours.block(BLOCK)
+        theirs = [baseline.step() for _ in range(BLOCK)]
+        if number == 0:
+            ours.records.clear()
+            continue
+        measured.ours.append(mine)
+        measured.baseline.append(statistics.fmean(record["step"] for record in theirs))
+        measured.baseline_phases.extend(theirs)
+    measured.our_phases = ours.records
+    return measured
+
+
+def job_from(example: Path, model: Path, steps: int) -> RLHFJob:
+    """The example, started from a model that is warm already, without evaluations in between."""
+    changes = [
+        "spec.schedule.warmStart=null",
+        "spec.schedule.evaluateEverySteps=0",
+        f"spec.schedule.steps={steps}",
+        f"spec.models.actor.source={{path: {json.dumps(str(model))}}}",
+    ]
+    (job,) = load_file(example, changes)
+    return job
+
+
+def report(measured: Measured) -> None:
+    """Table, verdict, JSON."""
+    left, right = phase_medians(measured.our_phases), phase_medians(measured.baseline_phases)
+    del right["step"], right["reward"]
+    for phases, steps in ((left, measured.ours), (right, measured.baseline)):
+        whole = milliseconds(steps)
+        phases.update(rest=whole - sum(phases.values()), step=whole)
+    print_table(
+        ["median ms", "ours", "plain loop"],
+        [[name, left.get(name), right.get(name)] for name in [*left][:-2] + ["rest", "step"]],
+    )
+    ratio = paired_ratio(measured.ours, measured.baseline)
+    print(verdict(f"step, {len(measured.ours)} blocks of {BLOCK}", ratio, TARGET))
+    print_json("step", ratio=ratio, target=TARGET, ours=left, baseline=right)
+
+
+_QUIET: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+
+
+def main() -> None:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--blocks", type=int, default=8, help=f"turns of {BLOCK} steps (default 8)")
+    parser.add_argument("--output", type=Path, help="keep models and logs here (default: nowhere)")
+    options = parser.parse_args()
+    if options.output is not None:
+        options.output.mkdir(parents=True)
+        report(measure(options.blocks, options.output.resolve()))
+        return
+    with tempfile.TemporaryDirectory(prefix="bench-step-") as folder:
+        report(measure(options.blocks, Path(folder)))
+
+
+if __name__ == "__main__":
+    main()

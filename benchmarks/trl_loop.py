@@ -1,0 +1,163 @@
+"""The peer of bench-peers: the same job under TRL's GRPOTrainer. Runs in TRL's own environment.
+
+TRL is set up to be as fast as it fairly can be: float32 (fast on CPUs), all cores, no gradient
+checkpointing, no reference model, no dropout, no logging, no saving, one optimizer step on the whole
+batch. Generation is transformers': TRL 1.16 takes vLLM up to 0.31, and vLLM packs its weights on
+CPUs, where TRL's updates would not reach them.
+
+The last line on stdout is JSON: seconds of each step, exact match on held-out prompts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from task import decode, digit_share, encode, exact_match
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    TrainerCallback,
+)
+from trl import GRPOConfig, GRPOTrainer
+
+from rlhf_runtime.data.sampler import rows_for_step
+from rlhf_runtime.data.sort_digits import TRAINING_ROWS, evaluation_rows, training_rows
+
+REWARDS = {"exact_match": exact_match, "digit_share": digit_share}
+
+
+class Stopwatch(TrainerCallback):
+    """Notes when optimizer steps end: a step lasts from one end to the next."""
+
+    def __init__(self) -> None:
+        self.ends: list[float] = []
+
+    def on_train_begin(self, *_: Any, **__: Any) -> None:
+        """The first step begins."""
+        self.ends.append(time.perf_counter())
+
+    def on_step_end(self, *_: Any, **__: Any) -> None:
+        """A step is over."""
+        self.ends.append(time.perf_counter())
+
+
+def settings_of(options: argparse.Namespace, folder: Path) -> GRPOConfig:
+    """The trainer's settings."""
+    rows = options.prompts * options.samples
+    return GRPOConfig(
+        output_dir=str(folder),
+        use_cpu=True,
+        bf16=False,
+        gradient_checkpointing=False,
+        per_device_train_batch_size=rows,
+        gradient_accumulation_steps=1,
+        steps_per_generation=1,
+        num_iterations=1,
+        num_generations=options.samples,
+        max_completion_length=options.max_new_tokens,
+        temperature=1.0,
+        beta=0.0,
+        epsilon=0.2,
+        loss_type="dapo",
+        scale_rewards="group",
+        learning_rate=options.learning_rate,
+        lr_scheduler_type="constant_with_warmup",
+        warmup_steps=10,
+        optim="adamw_torch_fused",
+        adam_beta1=0.9,
+        adam_beta2=0.95,
+        weight_decay=0.0,
+        max_grad_norm=1.0,
+        max_steps=options.steps,
+        shuffle_dataset=False,
+        disable_dropout=True,
+        use_transformers_continuous_batching=options.continuous_batching,
+        logging_strategy="no",
+        save_strategy="no",
+        eval_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+        seed=options.seed,
+    )
+
+
+def prompts_of(options: argparse.Namespace) -> Dataset:
+    """The prompts that ours sees, in the same order."""
+    rows = list(training_rows(options.seed))
+    chosen = [
+        rows[number]
+        for step in range(options.steps)
+        for number in rows_for_step(step, TRAINING_ROWS, options.prompts, True, options.seed)
+    ]
+    return Dataset.from_list([dict(row) for row in chosen])
+
+
+def reward_of(name: str) -> Any:
+    """A reward function in TRL's form."""
+    score = REWARDS[name]
+
+    def reward(completions: list[str], answer: list[str], **_: Any) -> list[float]:
+        return [score(text, right) for text, right in zip(completions, answer, strict=True)]
+
+    return reward
+
+
+@torch.no_grad()
+def held_out(model: Any, seed: int, max_new_tokens: int) -> float:
+    """Exact match of greedy answers to the held-out prompts."""
+    rows = list(evaluation_rows(seed))
+    prompts = torch.tensor([encode(row["prompt"]) for row in rows])
+    answers = model.generate(
+        prompts,
+        attention_mask=torch.ones_like(prompts),
+        do_sample=False,
+        max_new_tokens=max_new_tokens,
+    )[:, prompts.shape[1] :]
+    matches = [
+        exact_match(decode(answer), row["answer"])
+        for answer, row in zip(answers.tolist(), rows, strict=True)
+    ]
+    return sum(matches) / len(matches)
+
+
+def main() -> None:
+    """Train and report."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path, help="the model to start from")
+    parser.add_argument("--scratch", type=Path, required=True)
+    parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--prompts", type=int, required=True)
+    parser.add_argument("--samples", type=int, default=8)
+    parser.add_argument("--max-new-tokens", type=int, required=True)
+    parser.add_argument("--learning-rate", type=float, required=True)
+    parser.add_argument("--reward", choices=sorted(REWARDS), required=True)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--continuous-batching", action="store_true")
+    options = parser.parse_args()
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    watch = Stopwatch()
+    trainer = GRPOTrainer(
+        model=AutoModelForCausalLM.from_pretrained(options.folder, dtype=torch.float32),
+        processing_class=AutoTokenizer.from_pretrained(options.folder),
+        reward_funcs=reward_of(options.reward),
+        args=settings_of(options, options.scratch),
+        train_dataset=prompts_of(options),
+        callbacks=[watch],
+    )
+    trainer.train()
+    seconds = [end - begin for begin, end in zip(watch.ends, watch.ends[1:], strict=False)]
+    accuracy = None
+    if options.reward == "exact_match":
+        accuracy = held_out(trainer.model.eval(), options.seed, options.max_new_tokens)
+    print(json.dumps({"seconds": seconds, "exact_match": accuracy}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

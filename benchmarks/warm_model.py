@@ -1,0 +1,71 @@
+"""Makes the model that both sides of a benchmark start from: the builtin one after a warm start.
+
+Plain torch, so that it favours neither side. Run as a program of its own: `warm_model.py FOLDER`.
+The folder holds config, weights and tokenizer in Hugging Face format.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import torch
+from task import END, IGNORED, encode
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from rlhf_runtime.data.sort_digits import training_rows
+from rlhf_runtime.models.tiny_llama import write_tiny_llama
+
+BATCH_ROWS = 128
+LEARNING_RATE = 1e-3
+
+
+def warm_start(folder: Path, seed: int, steps: int) -> float:
+    """Write the warm-started model; returns its last loss."""
+    write_tiny_llama(folder, seed)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    loss = train(model, answer_tokens(seed, steps * BATCH_ROWS), steps)
+    model.save_pretrained(folder)
+    return loss
+
+
+def answer_tokens(seed: int, count: int) -> torch.Tensor:
+    """int64[count, 14]: the last rows of the training data, prompt and answer with its end token.
+
+    The last rows, because reinforcement learning meets the first ones.
+    """
+    rows = list(training_rows(seed))[-count:]
+    return torch.tensor([[*encode(row["prompt"] + row["answer"]), END] for row in rows])
+
+
+def train(model: PreTrainedModel, tokens: torch.Tensor, steps: int) -> float:
+    """Cross entropy on the answers."""
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.01, fused=True
+    )
+    value = 0.0
+    for batch in tokens.split(BATCH_ROWS)[:steps]:
+        labels = batch.clone()
+        labels[:, :7] = IGNORED
+        loss = model(input_ids=batch, labels=labels).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        value = float(loss.detach())
+    return value
+
+
+def main() -> None:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--steps", type=int, default=32, help="optimizer steps (default 32)")
+    options = parser.parse_args()
+    loss = warm_start(options.folder, options.seed, options.steps)
+    print(f"warm start: {options.steps} steps, loss {loss:.3f}, written to {options.folder}")
+
+
+if __name__ == "__main__":
+    main()
