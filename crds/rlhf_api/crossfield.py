@@ -28,6 +28,12 @@ ROLES: dict[AlgorithmType, tuple[str, ...]] = {
 """The roles of the built-in algorithms; a custom algorithm may have any."""
 
 
+EXACT_MATCH_VERIFIER = "rlhf_runtime.rewards.exact_match:score"
+"""The verifier whose mean on held-out prompts is the metric exact match."""
+RESERVED_REWARDS = ("mean", "std")
+"""Names that the metrics of the weighted sum have."""
+
+
 class CrossFieldError(ValueError):
     """Several fields that are valid by themselves do not fit together; paths start at spec."""
 
@@ -116,6 +122,18 @@ def _names_are_unique(spec: RLHFJobSpec) -> Iterator[Problem]:
                 )
 
 
+def _rewards_do_not_pose_as_the_sum(spec: RLHFJobSpec) -> Iterator[Problem]:
+    for index, reward in enumerate(spec.rewards):
+        if reward.name in RESERVED_REWARDS:
+            yield _problem(
+                *("rewards", index, "name"),
+                what="the metrics reward/mean and reward/std are those of the weighted sum",
+                got=reward.name,
+                allowed="any other name",
+                do="rename it",
+            )
+
+
 def _rewards_have_weight(spec: RLHFJobSpec) -> Iterator[Problem]:
     if all(reward.weight == 0 for reward in spec.rewards):
         yield _problem(
@@ -159,6 +177,14 @@ def _warm_start_can_be_measured(spec: RLHFJobSpec) -> Iterator[Problem]:
             what="exact match is measured on held-out data, and there is none",
             got=f"{warm_start.stop_at_exact_match:g} without data.evaluation",
             do="add data.evaluation, or remove stopAtExactMatch",
+        )
+    if all(reward.function.entrypoint != EXACT_MATCH_VERIFIER for reward in spec.rewards):
+        yield _problem(
+            *("schedule", "warmStart", "stopAtExactMatch"),
+            what="exact match is measured by its verifier, which is not among the rewards",
+            got=", ".join(reward.function.entrypoint for reward in spec.rewards),
+            allowed=EXACT_MATCH_VERIFIER,
+            do="add it, if need be with weight: 0, or remove stopAtExactMatch",
         )
 
 
@@ -253,6 +279,7 @@ _RULES: tuple[Callable[[RLHFJobSpec], Iterator[Problem]], ...] = (
     _same_as_names_a_source,
     _roles_are_known,
     _names_are_unique,
+    _rewards_do_not_pose_as_the_sum,
     _rewards_have_weight,
     _groups_can_be_compared,
     _actor_is_trained,

@@ -8,6 +8,7 @@ RlhfError
     ├── WorkerLost            a worker died or raised                                exit 4
     ├── NotEnoughResources    memory, shared memory or a port is missing             exit 4
     ├── FolderInUse           another run writes to the output folder                exit 2
+    ├── FolderUnusable        the output folder cannot be made or written            exit 2
     ├── UnfinishedRun         the output folder holds a run that did not finish      exit 2
     └── UnknownCall           a call that is not in the plan                         exit 1
 """
@@ -71,6 +72,13 @@ class FolderInUse(RuntimeFailure):
     """Another run writes to the output folder."""
 
     reason = "FolderInUse"
+    exit_code = ExitCode.MANIFEST
+
+
+class FolderUnusable(RuntimeFailure):
+    """The output folder cannot be made or written."""
+
+    reason = "FolderUnusable"
     exit_code = ExitCode.MANIFEST
 
 

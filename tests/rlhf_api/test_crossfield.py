@@ -31,6 +31,8 @@ SHAPE = (
     "headDim: 8, vocabSize: 8}"
 )
 
+MEASURED = "spec.rewards[0].function.entrypoint=rlhf_runtime.rewards.exact_match:score"
+
 
 def problems(*overrides: str) -> list[tuple[str, str]]:
     _, found = validate_document(apply_overrides(GOOD, overrides))
@@ -68,10 +70,16 @@ def test_a_good_spec_has_no_problem() -> None:
             "got 10 of 10 steps",
         ),
         (
-            ["spec.schedule.warmStart.stopAtExactMatch=0.5"],
+            ["spec.schedule.warmStart.stopAtExactMatch=0.5", MEASURED],
             "spec.schedule.warmStart.stopAtExactMatch",
             "add data.evaluation",
         ),
+        (
+            ["spec.schedule.warmStart.stopAtExactMatch=0.5", "spec.data.evaluation.path=/e.jsonl"],
+            "spec.schedule.warmStart.stopAtExactMatch",
+            "got a:b, allowed rlhf_runtime.rewards.exact_match:score",
+        ),
+        (["spec.rewards[0].name=mean"], "spec.rewards[0].name", "weighted sum"),
         (["spec.data.train.maxRows=3"], "spec.data.train.maxRows", "promptsPerStep, 4"),
         (
             ["spec.resources.nodePools[0].name=head"],
@@ -121,7 +129,7 @@ def test_values_at_the_limit_are_allowed(override: str) -> None:
 
 def test_a_builtin_task_measures_a_warm_start() -> None:
     warm_start = "spec.schedule.warmStart.stopAtExactMatch=0.5"
-    assert problems(warm_start, "spec.data.train={builtin: sort-digits}") == []
+    assert problems(warm_start, MEASURED, "spec.data.train={builtin: sort-digits}") == []
 
 
 def test_a_custom_algorithm_has_any_roles() -> None:

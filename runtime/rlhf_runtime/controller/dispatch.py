@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +10,7 @@ import ray
 
 from rlhf_api.plan import CallKind, GraphName, Mesh, Plan
 from rlhf_flow.calls import ModelCall
+from rlhf_flow.flow import BatchValue
 from rlhf_runtime.controller.batch import Batch, Shards
 from rlhf_runtime.dataplane.protocol import Coordinates, protocol_of
 from rlhf_runtime.errors import UnknownCall
@@ -75,8 +76,9 @@ class StepBackend:
     reports: list[Any] = field(default_factory=list)
     """References to the reports of all calls so far."""
 
-    def run(self, call: ModelCall, batch: Batch) -> Batch:
+    def run(self, call: ModelCall, batch: BatchValue) -> Batch:
         """Send a call where the plan says."""
+        assert isinstance(batch, Batch)
         planned = self.plan.call(self.graph, call.id)
         if planned is None:
             raise UnknownCall(
@@ -88,13 +90,18 @@ class StepBackend:
         self.reports.extend(reports)
         return result if result is not None else Batch(batch.base, {})
 
-    def every(self, region: str, n: int, body: Any) -> None:
+    def every(self, region: str, n: int, body: Callable[[], None]) -> None:
         """Run the body on steps that are a multiple of n."""
         if self.step % n == 0:
             body()
 
     def repeat(
-        self, region: str, body: Any, until: Any, max_rounds: int, expected_rounds: float
+        self,
+        region: str,
+        body: Callable[[], BatchValue],
+        until: Callable[[BatchValue], BatchValue],
+        max_rounds: int,
+        expected_rounds: float,
     ) -> Batch:
         """Rounds of rows are not put together yet."""
         raise UnknownCall(

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
+from rlhf_api.crossfield import EXACT_MATCH_VERIFIER
 from rlhf_api.job import RLHFJob, RLHFJobSpec
 from rlhf_api.models import Precision
 from rlhf_api.plan import Plan
@@ -25,7 +26,6 @@ from rlhf_runtime.telemetry.records import EvaluationRecord, StepRecord, WarmSta
 PASSES_AHEAD = 1
 """Passes that are sent before the one that runs is over: workers never wait for the driver."""
 EXACT_MATCH = "evaluation/exact_match"
-EXACT_MATCH_VERIFIER = "rlhf_runtime.rewards.exact_match:score"
 
 
 class JobRun:

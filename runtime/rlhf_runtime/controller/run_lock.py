@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rlhf_runtime.errors import FolderInUse
+from rlhf_runtime.errors import FolderInUse, FolderUnusable
 
 
 @contextmanager
@@ -17,9 +17,17 @@ def locked(folder: Path) -> Iterator[None]:
 
     Raises:
         FolderInUse: another process holds it.
+        FolderUnusable: it cannot be made or written.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise FolderUnusable(
+            f"the run's folder cannot be written: got {folder} ({reason}), allowed a folder of "
+            "your own; choose another with --output"
+        ) from error
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 from rlhf_api.plan import GraphName
 from rlhf_flow.algorithm import Algorithm
-from rlhf_flow.flow import Backend, Flow
+from rlhf_flow.flow import Flow
 from rlhf_runtime.controller.dispatch import StepBackend, as_batch, statistics_of
 from rlhf_runtime.controller.workers import Workers
 from rlhf_runtime.telemetry.records import Span
@@ -90,7 +90,7 @@ class Stepper:
         backend = StepBackend(workers.plan, workers.groups, graph, step, workers.incarnation)
         report, *prompts = host.options(num_returns=2 + len(columns)).remote(*arguments)
         backend.reports.append(report)
-        flow = Flow(algorithm.roles(), cast(Backend, backend))  # its batches are its own
+        flow = Flow(algorithm.roles(), backend)
         with flow.step():
             algorithm.step(flow, as_batch(columns, [prompts]))
         return Submitted(backend, start)
