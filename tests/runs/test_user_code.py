@@ -1,0 +1,53 @@
+"""Algorithms, operations and verifiers of a user's own, in real runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from .cli import run
+from .manifests import example
+from .records import end, step_metrics
+
+pytestmark = pytest.mark.ray
+
+
+def test_a_custom_algorithm_runs_with_a_verifier_that_often_raises(place: Path) -> None:
+    manifest = example(
+        "01",
+        place / "custom.yaml",
+        {
+            "algorithm": {
+                "type": "custom",
+                "custom": {"entrypoint": "algorithms:Reinforce", "parameters": {"baseline": 0.2}},
+            },
+            "rewards": [
+                {"function": {"entrypoint": "verifiers:often_raises", "batchSize": 1}},
+            ],
+        },
+    )
+    made = run(manifest, place / "custom", "--devices", 2)
+    assert made.code == 0, made.output
+    for metrics in step_metrics(made.folder):
+        assert 0 < metrics["score/invalid"] < 64
+        assert metrics["score/invalid"] % 8 == 0, "all eight samples of a prompt or none"
+        assert metrics["score/excluded"] == metrics["score/invalid"]
+        assert metrics["policy/gradient_norm"] > 0
+        assert "groups/equal" not in metrics, "the custom algorithm compares no groups"
+    assert "no opinion on" in made.output, "the first error is shown"
+
+
+def test_a_verifier_that_must_not_fail_ends_the_run(place: Path) -> None:
+    manifest = example(
+        "01",
+        place / "strict.yaml",
+        {"rewards": [{"function": {"entrypoint": "verifiers:often_raises", "onError": "fail"}}]},
+    )
+    made = run(manifest, place / "strict", "--devices", 1)
+    assert made.code == 3, made.output
+    last = end(made.folder)
+    assert (last["outcome"], last["reason"]) == ("failed", "RewardFailed")
+    assert "no opinion on" in last["message"]
+    assert "RewardFailed" in made.output.splitlines()[-20:][0] or "RewardFailed" in made.output
+    assert (made.folder / "report.html").is_file()
