@@ -3,10 +3,11 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check format generate lock clean \
-	bench-step bench-dispatch bench-peers bench-learning
+	bench-step bench-dispatch bench-startup bench-peers bench-learning
 
 export PYTHON
 BIN := .venv/bin
+BENCH = PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python benchmarks
 DEMO := examples/01-sort-grpo.yaml
 RUN := rlhf-runs/sort-grpo
 
@@ -55,13 +56,16 @@ clean: ## remove the environment, caches and build outputs; runs are kept
 	@find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
 
 bench-step: setup ## a step of example 01 against a plain loop without Ray
-	@$(BIN)/python benchmarks/step.py $(ARGS)
+	@$(BENCH)/step.py $(ARGS)
 
 bench-dispatch: setup ## columns and empty calls against bare Ray actors
-	@$(BIN)/python benchmarks/dispatch.py $(ARGS)
+	@$(BENCH)/dispatch.py $(ARGS)
+
+bench-startup: setup ## from `rlhf run` to the first tokens, by phase
+	@$(BENCH)/startup.py $(ARGS)
 
 bench-peers: setup ## the same job under TRL's GRPOTrainer
-	@$(BIN)/python benchmarks/peers.py $(ARGS)
+	@$(BENCH)/peers.py $(ARGS)
 
 bench-learning: setup ## examples 01 and 02 for three seeds
-	@$(BIN)/python benchmarks/learning.py $(ARGS)
+	@$(BENCH)/learning.py $(ARGS)
