@@ -36,7 +36,7 @@ check: setup ## formatting, lint, types, tiers, generated files
 	@echo "==> Types: mypy"
 	@$(BIN)/mypy
 	@echo "==> Tiers: lint-imports"
-	@$(BIN)/lint-imports
+	@$(BIN)/lint-imports --no-logo
 	@echo "==> Generated files: tools/generate.py --check"
 	@$(BIN)/python tools/generate.py --check
 
