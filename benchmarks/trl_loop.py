@@ -1,9 +1,9 @@
 """The peer of bench-peers: the same job under TRL's GRPOTrainer. Runs in TRL's own environment.
 
 TRL is set up to be as fast as it fairly can be: float32 (fast on CPUs), all cores, no gradient
-checkpointing, no reference model, no dropout, no logging, no saving, one optimizer step on the whole
-batch. Generation is transformers': TRL 1.16 takes vLLM up to 0.31, and vLLM packs its weights on
-CPUs, where TRL's updates would not reach them.
+checkpointing, no reference model, no dropout, no logging, no saving, one optimizer step on the
+whole batch. Generation is transformers': TRL 1.16 takes vLLM up to 0.31, and vLLM packs its
+weights on CPUs, where TRL's updates would not reach them.
 
 The last line on stdout is JSON: seconds of each step, exact match on held-out prompts.
 """

@@ -1,0 +1,287 @@
+"""bench-peers: the same jobs under TRL's GRPOTrainer and under ours, side by side.
+
+sort:  example 01 from a warm-started model: 64 prompts x 8, answers of 7 tokens. Same model,
+       prompts, learning rate, steps. Ours at world size 1 and 2. Target: faster, as accurate.
+long:  the builtin model at random, whose responses end with probability 1/64 per token: 16 prompts
+       x 8, up to 256 tokens. Target: at least twice as fast.
+
+TRL lives in an environment of its own, .venv-trl, made here with uv. Runs take turns for several
+rounds. Its threads wait passively, as ours do: on a busy machine spinning ones cost it a factor 4.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from memory import run_and_weigh
+from outcome import note, print_json, print_table
+
+from rlhf_runtime.models.tiny_llama import write_tiny_llama
+from runs import exact_match_at, median_of, quiet, rlhf_run, step_seconds
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
+TRL_ENVIRONMENT = ROOT / ".venv-trl"
+TRL_PACKAGES = ("trl==1.16.0", "torch==2.13.0")
+SKIPPED_STEPS = 3
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One job, as both systems are told."""
+
+    name: str
+    prompts: int
+    max_new_tokens: int
+    learning_rate: float
+    reward: str
+    entrypoint: str
+    steps: int
+    quick_steps: int
+    warm: bool
+    target: float
+    """Ours must take at most this part of TRL's step time."""
+    devices: tuple[int, ...]
+
+
+SCENARIOS = {
+    "sort": Scenario(
+        name="sort",
+        prompts=64,
+        max_new_tokens=8,
+        learning_rate=2e-4,
+        reward="exact_match",
+        entrypoint="rlhf_runtime.rewards.exact_match:score",
+        steps=150,
+        quick_steps=20,
+        warm=True,
+        target=1.0,
+        devices=(1, 2),
+    ),
+    "long": Scenario(
+        name="long",
+        prompts=16,
+        max_new_tokens=256,
+        learning_rate=1e-6,
+        reward="digit_share",
+        entrypoint="digit_reward:score",
+        steps=20,
+        quick_steps=6,
+        warm=False,
+        target=0.5,
+        devices=(1,),
+    ),
+}
+
+
+@dataclass
+class Measured:
+    """All rounds of one system in one scenario."""
+
+    seconds: list[float] = field(default_factory=list)
+    medians: list[float] = field(default_factory=list)
+    exact_match: list[float] = field(default_factory=list)
+    peak_mebibytes: list[float] = field(default_factory=list)
+
+    def add(self, seconds: Sequence[float], accuracy: float | None, mebibytes: float) -> None:
+        """A run's step times, final accuracy and memory."""
+        self.seconds.extend(seconds)
+        self.medians.append(median_of(seconds))
+        self.exact_match.extend([] if accuracy is None else [accuracy])
+        self.peak_mebibytes.append(mebibytes)
+
+
+def make_trl_environment() -> Path:
+    """TRL's environment, made on the first call; returns its interpreter."""
+    python = TRL_ENVIRONMENT / "bin" / "python"
+    if not python.exists():
+        note(f"making {TRL_ENVIRONMENT.name} with {' '.join(TRL_PACKAGES)}")
+        quiet(["uv", "venv", "--python", "3.11", str(TRL_ENVIRONMENT)])
+        quiet(["uv", "pip", "install", "--python", str(python), *TRL_PACKAGES])
+    return python
+
+
+def make_model(scenario: Scenario, folder: Path) -> Path:
+    """The model that both start from."""
+    model = folder / f"model-{scenario.name}"
+    if scenario.warm:
+        quiet([sys.executable, str(HERE / "warm_model.py"), str(model)])
+    else:
+        write_tiny_llama(model, 0)
+    return model
+
+
+def run_trl(python: Path, scenario: Scenario, model: Path, steps: int, folder: Path) -> Measured:
+    """One run of TRL."""
+    threads = str(len(os.sched_getaffinity(0)))
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(ROOT / "crds"), str(ROOT / "runtime")]),
+        "OMP_NUM_THREADS": threads,
+        "OMP_WAIT_POLICY": "PASSIVE",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+    command = [
+        str(python),
+        str(HERE / "trl_loop.py"),
+        str(model),
+        f"--scratch={folder / 'trl'}",
+        f"--steps={steps}",
+        f"--prompts={scenario.prompts}",
+        f"--max-new-tokens={scenario.max_new_tokens}",
+        f"--learning-rate={scenario.learning_rate}",
+        f"--reward={scenario.reward}",
+    ]
+    finished = run_and_weigh(command, folder / "trl.log", environment)
+    answer = json.loads(finished.output.splitlines()[-1])
+    measured = Measured()
+    seconds = answer["seconds"][SKIPPED_STEPS:]
+    measured.add(seconds, answer["exact_match"], finished.peak_mebibytes)
+    return measured
+
+
+def run_ours(scenario: Scenario, model: Path, steps: int, devices: int, folder: Path) -> Measured:
+    """One run of ours."""
+    manifest = folder / f"{scenario.name}.yaml"
+    manifest.write_text(manifest_text(scenario, model, steps))
+    records, finished = rlhf_run(manifest, folder / "run", [f"--devices={devices}"])
+    measured = Measured()
+    accuracy = exact_match_at(records).get(steps)
+    measured.add(step_seconds(records, SKIPPED_STEPS), accuracy, finished.peak_mebibytes)
+    return measured
+
+
+def manifest_text(scenario: Scenario, model: Path, steps: int) -> str:
+    """The job as a manifest; JSON is YAML."""
+    spec = {
+        "algorithm": {"type": "grpo"},
+        "models": {
+            "actor": {
+                "source": {"path": str(model)},
+                "training": {"learningRate": scenario.learning_rate, "warmupSteps": 10},
+            }
+        },
+        "data": {"train": {"builtin": "sort-digits"}},
+        "code": {"local": str(HERE)},
+        "rewards": [{"function": {"entrypoint": scenario.entrypoint}}],
+        "rollout": {
+            "samplesPerPrompt": 8,
+            "maxPromptTokens": 8,
+            "maxResponseTokens": scenario.max_new_tokens,
+            "maxConcurrentSequences": scenario.prompts * 8,
+        },
+        "schedule": {
+            "steps": steps,
+            "promptsPerStep": scenario.prompts,
+            "evaluateEverySteps": 0,
+        },
+    }
+    job = {
+        "apiVersion": "rlhf-operator.dev/v1alpha1",
+        "kind": "RLHFJob",
+        "metadata": {"name": f"peers-{scenario.name}"},
+        "spec": spec,
+    }
+    return json.dumps(job, indent=1)
+
+
+def measure(
+    scenario: Scenario, python: Path, steps: int, rounds: int, scratch: Path
+) -> dict[str, Measured]:
+    """All systems in turns, `rounds` times."""
+    model = make_model(scenario, scratch)
+    systems = ["TRL", *(f"ours, {devices} rank(s)" for devices in scenario.devices)]
+    found = {system: Measured() for system in systems}
+    for number in range(rounds):
+        for place, system in enumerate(systems):
+            note(f"{scenario.name}, round {number + 1}: {system} (load {os.getloadavg()[0]:.1f})")
+            folder = scratch / f"{scenario.name}-{number}-{place}"
+            folder.mkdir()
+            if place == 0:
+                run = run_trl(python, scenario, model, steps, folder)
+            else:
+                devices = scenario.devices[place - 1]
+                run = run_ours(scenario, model, steps, devices, folder)
+            found[system].seconds += run.seconds
+            found[system].medians += run.medians
+            found[system].exact_match += run.exact_match
+            found[system].peak_mebibytes += run.peak_mebibytes
+    return found
+
+
+def report(scenario: Scenario, steps: int, found: dict[str, Measured]) -> dict[str, object]:
+    """Table and verdict of one scenario; returns what goes into the JSON line."""
+    trl = found["TRL"]
+    ratios = {
+        system: median_of([a / b for a, b in zip(run.medians, trl.medians, strict=True)])
+        for system, run in found.items()
+    }
+    header = [f"{scenario.name}, {steps} steps", "step s", "of TRL's", "exact match", "peak MiB"]
+    rows = [
+        [
+            system,
+            f"{median_of(run.seconds):.3f}",
+            f"{ratios[system]:.2f}",
+            f"{median_of(run.exact_match):.3f}" if run.exact_match else None,
+            max(run.peak_mebibytes),
+        ]
+        for system, run in found.items()
+    ]
+    print_table(header, rows)
+    best = min(ratio for system, ratio in ratios.items() if system != "TRL")
+    word = "reached" if best <= scenario.target else "MISSED"
+    print(f"{scenario.name}: target at most {scenario.target:g} of TRL's step time: {word}\n")
+    return {
+        "ratio": best,
+        "target": scenario.target,
+        "steps": steps,
+        "systems": {
+            system: {
+                "step_seconds": median_of(run.seconds),
+                "ratio": ratios[system],
+                "exact_match": run.exact_match,
+                "peak_mebibytes": max(run.peak_mebibytes),
+            }
+            for system, run in found.items()
+        },
+    }
+
+
+def main() -> None:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    names = sorted(SCENARIOS, reverse=True)
+    parser.add_argument("--scenarios", choices=names, nargs="+", default=names)
+    parser.add_argument("--rounds", type=int, default=2, help="runs of each system (default 2)")
+    parser.add_argument("--quick", action="store_true", help="few steps, one round")
+    parser.add_argument("--output", type=Path, help="keep runs and logs here (default: nowhere)")
+    options = parser.parse_args()
+    python = make_trl_environment()
+    summary = {}
+    with tempfile.TemporaryDirectory(prefix="bench-peers-") as temporary:
+        scratch = (options.output or Path(temporary)).resolve()
+        scratch.mkdir(parents=True, exist_ok=True)
+        for name in options.scenarios:
+            scenario = SCENARIOS[name]
+            steps = scenario.quick_steps if options.quick else scenario.steps
+            rounds = 1 if options.quick else options.rounds
+            try:
+                found = measure(scenario, python, steps, rounds, scratch)
+            except (RuntimeError, subprocess.CalledProcessError) as error:
+                sys.exit(f"bench-peers: {error}")
+            summary[name] = report(scenario, steps, found)
+    print_json("peers", scenarios=summary)
+
+
+if __name__ == "__main__":
+    main()
