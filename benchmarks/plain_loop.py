@@ -31,15 +31,20 @@ os.environ.update(
 )
 
 import torch  # noqa: E402  (vLLM and OpenMP read the environment at import)
+from plain_settings import (  # noqa: E402
+    CLIP_RANGE,
+    LEARNING_RATE,
+    MAX_NEW,
+    PROMPT_TOKENS,
+    PROMPTS,
+    SAMPLES,
+    WARMUP,
+)
 from task import END, decode, encode, exact_match  # noqa: E402
 from transformers import AutoModelForCausalLM  # noqa: E402
 
 from rlhf_runtime.data.sampler import rows_for_step  # noqa: E402
 from rlhf_runtime.data.sort_digits import TRAINING_ROWS, training_rows  # noqa: E402
-
-PROMPTS, SAMPLES, MAX_NEW = 64, 8, 8
-PROMPT_TOKENS = 7
-LEARNING_RATE, WARMUP, CLIP_RANGE = 2e-4, 10, 0.2
 
 
 class PlainLoop:
