@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
-import ray.exceptions
 import yaml
 
 from rlhf_api.errors import ManifestError, RlhfError
@@ -26,7 +25,7 @@ from rlhf_runtime.controller.cluster import start_local_ray, stop_local_ray
 from rlhf_runtime.controller.job_run import JobRun
 from rlhf_runtime.controller.run_lock import locked
 from rlhf_runtime.controller.workers import WorkerSettings
-from rlhf_runtime.errors import UnfinishedRun, WorkerLost
+from rlhf_runtime.errors import UnfinishedRun
 from rlhf_runtime.telemetry.journal import Journal
 from rlhf_runtime.telemetry.progress import make_progress
 from rlhf_runtime.telemetry.records import Outcome, RunRecord
@@ -161,10 +160,6 @@ def _train(job: RLHFJob, plan: Plan, folder: RunFolder, python_path: tuple[str, 
     except RlhfError as error:
         journal.end(Outcome.FAILED, error.reason, str(error))
         raise
-    except ray.exceptions.RayError as error:
-        lost = WorkerLost(f"a worker died or raised: {error}; its log is in {folder.path / 'logs'}")
-        journal.end(Outcome.FAILED, lost.reason, str(lost))
-        raise lost from error
     except Exception as error:
         journal.end(Outcome.FAILED, ExitCode.BUG.name, f"{type(error).__name__}: {error}")
         raise

@@ -5,7 +5,9 @@ RlhfError
     ├── UnsupportedModel      the model cannot be carried between the engines        exit 3
     ├── GenerationFailed      vLLM ended a request abnormally                        exit 4
     ├── StaleWeights          generation weights differ from the trained ones        exit 1
-    ├── WorkerLost            a worker died or raised                                exit 4
+    ├── WorkerLost            a worker died                                          exit 4
+    ├── WorkerRaised          a worker raised what is no RlhfError                   exit 1
+    ├── UserCodeFailed        a custom operation raised                              exit 3
     ├── NotEnoughResources    memory, shared memory or a port is missing             exit 4
     ├── FolderInUse           another run writes to the output folder                exit 2
     ├── FolderUnusable        the output folder cannot be made or written            exit 2
@@ -48,10 +50,24 @@ class StaleWeights(RuntimeFailure):
 
 
 class WorkerLost(RuntimeFailure):
-    """A worker process died or raised."""
+    """A worker process died."""
 
     reason = "WorkerLost"
     exit_code = ExitCode.RETRIABLE
+
+
+class WorkerRaised(RuntimeFailure):
+    """A worker raised an error that is nobody's fault but this software's."""
+
+    reason = "WorkerRaised"
+    exit_code = ExitCode.BUG
+
+
+class UserCodeFailed(RuntimeFailure):
+    """A custom operation raised, or did not give what it promised."""
+
+    reason = "UserCodeFailed"
+    exit_code = ExitCode.USER
 
 
 class NotEnoughResources(RuntimeFailure):

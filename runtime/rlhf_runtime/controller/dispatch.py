@@ -6,12 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import ray
-
 from rlhf_api.plan import CallKind, GraphName, Mesh, Plan
 from rlhf_flow.calls import ModelCall
 from rlhf_flow.flow import BatchValue
 from rlhf_runtime.controller.batch import Batch, Shards
+from rlhf_runtime.controller.results import wait_for
 from rlhf_runtime.dataplane.protocol import Coordinates, protocol_of
 from rlhf_runtime.errors import UnknownCall
 from rlhf_runtime.workers.orders import CallReport, Order, Statistics, returned_columns
@@ -111,16 +110,9 @@ class StepBackend:
 
     def wait(self) -> list[CallReport]:
         """Every call's reports, as they come; raises the first error of any rank."""
-        found: dict[Any, CallReport] = {}
-        pending = list(self.reports)
-        while pending:
-            ready, pending = ray.wait(pending, num_returns=len(pending), timeout=0)
-            if not ready:
-                ready, pending = ray.wait(pending, num_returns=1)
-            found.update(zip(ready, ray.get(ready), strict=True))
-        ordered = [found[reference] for reference in self.reports]
+        reports = wait_for(self.reports)
         self.reports.clear()
-        return ordered
+        return reports
 
 
 def statistics_of(reports: Sequence[CallReport]) -> list[Statistics]:

@@ -18,6 +18,7 @@ from rlhf_api.plan import Plan, RoleKind
 from rlhf_api.resources import Device
 from rlhf_flow.losses import PolicyLoss, ValueLoss
 from rlhf_runtime.controller.dispatch import Group
+from rlhf_runtime.controller.results import wait_for
 from rlhf_runtime.workers.data_host import DataHost
 from rlhf_runtime.workers.rank import LOOPBACK, Rank
 from rlhf_runtime.workers.reward_host import RewardHost
@@ -80,28 +81,26 @@ class Workers:
         begin = time.monotonic()
         verifiers = self.reward.start.remote()
         ports = [rank.prepare.remote() for rank in self.ranks]
-        (port, *_) = ray.get(ports)
+        (port, *_) = wait_for(ports)
         started("libraries", time.monotonic() - begin)
         begin = time.monotonic()
-        folders: dict[str, Path] = ray.get(self.ranks[0].resolve.remote(self._settings.models))
-        self.folders = folders
+        (self.folders,) = wait_for([self.ranks[0].resolve.remote(self._settings.models)])
+        folders: dict[str, Path] = self.folders
         data = self.data.load.remote(folders["actor"])
         world = [rank.join.remote(port) for rank in self.ranks]
         models = [rank.build.remote(folders) for rank in self.ranks]
-        counts: dict[str, int] = ray.get(data)
+        counts: dict[str, int]
+        (counts,) = wait_for([data])
         started("data", time.monotonic() - begin)
-        ray.get(verifiers)
+        wait_for([verifiers])
         started("verifiers", time.monotonic() - begin)
-        ray.get(world + models)
+        wait_for(world + models)
         started("models and engines", time.monotonic() - begin)
         return counts
 
     def on_ranks(self, method: str, *arguments: Any) -> None:
         """Call a method on every rank and wait; the first error is raised."""
-        pending = [getattr(rank, method).remote(*arguments) for rank in self.ranks]
-        while pending:
-            ready, pending = ray.wait(pending)
-            ray.get(ready)
+        wait_for([getattr(rank, method).remote(*arguments) for rank in self.ranks])
 
     def close(self) -> None:
         """Let the workers leave their world in order, then end them."""

@@ -2,6 +2,7 @@
 
 RlhfError
 └── RewardError            a verifier failed and onError is fail (exit code 3)
+    ├── NothingScored      not one sample of a batch could be scored
     └── InvalidReward      a verifier cannot be used at all: it does not import, is no function,
                            or does not take its parameters
 """
@@ -16,6 +17,13 @@ class RewardError(RlhfError):
     """A verifier failed while onError is fail; the text holds its traceback."""
 
     reason = "RewardFailed"
+    exit_code = ExitCode.USER
+
+
+class NothingScored(RewardError):
+    """Not one sample of a batch could be scored: there is nothing to learn from."""
+
+    reason = "NothingScored"
     exit_code = ExitCode.USER
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import traceback
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -12,6 +13,7 @@ from rlhf_api.algorithm import KlEstimator
 from rlhf_flow.operations import Operation
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.engines.world import World
+from rlhf_runtime.errors import UserCodeFailed
 from rlhf_runtime.numerics.gae import generalized_advantages
 from rlhf_runtime.numerics.groups import group_advantages
 from rlhf_runtime.numerics.kl import kl_estimate
@@ -115,10 +117,17 @@ def _custom(work: Workspace, operation: Operation) -> None:
     """A user's function: takes the columns it reads by name and returns those it writes."""
     assert operation.entrypoint is not None
     module, _, name = operation.entrypoint.partition(":")
-    function = getattr(importlib.import_module(module), name)
     given = {field: work.columns[field] for field in operation.reads}
-    written = function(given, **operation.parameters)
-    work.columns.update({field: written[field] for field in operation.writes})
+    try:
+        function = getattr(importlib.import_module(module), name)
+        written = function(given, **operation.parameters)
+        work.columns.update({field: written[field] for field in operation.writes})
+    except Exception as error:  # whatever the user's code raises is the user's to read
+        raise UserCodeFailed(
+            f"the custom operation {operation.entrypoint} failed: got "
+            f"{type(error).__name__}: {error}, allowed a mapping with "
+            f"{', '.join(operation.writes)}; correct it\n{traceback.format_exc()}"
+        ) from None
 
 
 OPERATIONS: Mapping[str, Callable[[Workspace, Mapping[str, object]], None]] = {

@@ -12,6 +12,7 @@ from rlhf_api.job import RLHFJob
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.dataplane.protocol import Coordinates
 from rlhf_runtime.dataplane.shards import ShardIndex
+from rlhf_runtime.rewards.errors import NothingScored
 from rlhf_runtime.rewards.sample import Sample
 from rlhf_runtime.rewards.scorer import Scorer
 from rlhf_runtime.telemetry.records import Span
@@ -38,6 +39,12 @@ class RewardHost:
         inputs = Inputs(order, indexes, Coordinates(data=0, data_size=1), fetch)
         columns = inputs.load(inputs.index.rows)
         scored = self._scorer.score(_samples(columns))
+        if len(scored.valid) and not scored.valid.any():
+            raise NothingScored(
+                f"no sample could be scored: got errors for all {len(scored.valid)} responses of "
+                f"step {order.step}; correct the verifier. "
+                + " ".join(f"{name}: {text}" for name, text in scored.errors.items())
+            )
         means = {name: (value, 1.0) for name, value in scored.metrics.items()}
         span = Span("reward", order.call.role, order.call.method, start, time.time())
         notices = tuple(f"reward {name}: {text}" for name, text in scored.errors.items())

@@ -12,7 +12,7 @@ from rlhf_runtime.controller.batch import Batch
 from rlhf_runtime.controller.dispatch import Group, StepBackend, as_batch
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.dataplane.shards import ShardIndex
-from rlhf_runtime.errors import UnknownCall
+from rlhf_runtime.errors import UnknownCall, WorkerRaised
 from rlhf_runtime.workers.orders import merge
 from rlhf_runtime.workers.process import resident_bytes
 
@@ -154,7 +154,7 @@ def test_a_rank_that_raises_ends_the_wait_while_another_blocks(workers: tuple[An
         batch = prompts(workers[0], 4)
         result = backend.run(call_of("actor", "fail"), batch)
         backend.run(call_of("actor", "check"), batch | result)
-        with pytest.raises(ZeroDivisionError, match="rank 0 is lost"):
+        with pytest.raises(WorkerRaised, match="ZeroDivisionError: rank 0 is lost"):
             backend.wait()
     finally:
         for worker in doomed:

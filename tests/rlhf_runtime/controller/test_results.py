@@ -1,0 +1,64 @@
+"""Errors of workers reach the driver as those who raised them meant them."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+import ray
+
+from rlhf_runtime.controller.results import wait_for
+from rlhf_runtime.errors import GenerationFailed, WorkerLost, WorkerRaised
+
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("local_ray")]
+
+
+@ray.remote(num_cpus=0)
+def succeed(value: int) -> int:
+    return value
+
+
+@ray.remote(num_cpus=0)
+def fail(kind: str) -> None:
+    if kind == "known":
+        raise GenerationFailed("vLLM ended a request: got abort")
+    raise KeyError("nobody's name")
+
+
+@ray.remote(num_cpus=0)
+def read(references: list[Any]) -> Any:
+    return ray.get(references)
+
+
+@ray.remote(num_cpus=0, max_retries=0)
+def die() -> None:
+    os._exit(7)
+
+
+def test_values_come_in_the_order_of_their_references() -> None:
+    references = [succeed.remote(value) for value in range(5)]
+    assert wait_for([*references[::-1], references[0]]) == [4, 3, 2, 1, 0, 0]
+    assert wait_for([]) == []
+
+
+def test_an_error_of_ours_loses_rays_wrapping() -> None:
+    with pytest.raises(GenerationFailed) as raised:
+        wait_for([succeed.remote(1), fail.remote("known")])
+    assert str(raised.value) == "vLLM ended a request: got abort"
+
+
+def test_an_error_that_another_worker_met_is_the_first_ones() -> None:
+    passed_on = read.remote([fail.remote("known")])
+    with pytest.raises(GenerationFailed, match=r"^vLLM ended a request: got abort$"):
+        wait_for([passed_on])
+
+
+def test_any_other_error_is_a_fault_with_its_stack() -> None:
+    with pytest.raises(WorkerRaised, match=r"KeyError: \"nobody's name\"(.|\n)*in fail"):
+        wait_for([fail.remote("unknown")])
+
+
+def test_a_dead_worker_is_lost() -> None:
+    with pytest.raises(WorkerLost, match="a worker died"):
+        wait_for([die.remote()])
