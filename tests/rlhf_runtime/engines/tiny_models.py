@@ -28,6 +28,7 @@ _SIZES = {
     "bos_token_id": None,
     "pad_token_id": None,
     "dtype": "float32",
+    "attention_dropout": 0.5,  # engines must never drop anything out
 }
 
 

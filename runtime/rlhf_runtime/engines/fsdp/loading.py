@@ -34,11 +34,9 @@ def load_causal_lm(
     model = _read(folder, config) if world.rank == 0 else _outline(config)
     if value_head:
         _replace_head(model)
+    model.eval()
     if recompute:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-        model.train()
-    else:
-        model.eval()
+        _recompute_blocks(model)
     if world.size == 1 and precision is torch.float32:
         return model.to(world.device)
     _shard(model, world, precision)
@@ -65,6 +63,18 @@ def _replace_head(model: PreTrainedModel) -> None:
     head = nn.Linear(old.in_features, 1, bias=False, device=old.weight.device)
     nn.init.zeros_(head.weight)
     model.set_output_embeddings(head)
+
+
+def _recompute_blocks(model: PreTrainedModel) -> None:
+    """Recompute activations block by block.
+
+    transformers does so only in blocks that are in training mode. What is in them stays in
+    evaluation mode: dropout would part the trainer's log-probabilities from the sampler's.
+    """
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    for module in model.modules():
+        if getattr(module, "gradient_checkpointing", False):
+            module.training = True
 
 
 def _shard(model: PreTrainedModel, world: World, precision: torch.dtype) -> None:
