@@ -48,6 +48,10 @@ class Critic:
 
     def train(self, inputs: Inputs) -> Result:
         """One or more optimizer steps towards the returns."""
+        from_step = inputs.call.options["from_step"]
+        assert isinstance(from_step, int)
+        if inputs.step <= from_step:
+            return Result()
         spec = self._context.job.spec
         loss = self._context.losses[self._context.role]
         assert isinstance(loss, ValueLoss) and self.model.optimizer is not None

@@ -100,6 +100,8 @@ class Generation:
             "response/truncated": (count - float(generated.finished.sum()), count),
             **statistics.means,
         }
+        once = inputs.at.tensor == inputs.at.pipeline == 0  # a replica's other ranks hold the same
+        tokens = float(index.lengths.sum()) if once else 0.0
         maxima = {"response/length_max": float(lengths.max(initial=0)), **statistics.maxima}
         return Result(
             columns={
@@ -110,6 +112,6 @@ class Generation:
                 "sample_index": Column(number),
                 "response_text": pack_texts(texts),
             },
-            statistics=Statistics(means, maxima, {"batch/tokens": float(index.lengths.sum())}),
+            statistics=Statistics(means, maxima, {"batch/tokens": tokens}),
             index=index,
         )

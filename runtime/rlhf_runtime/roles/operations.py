@@ -17,7 +17,7 @@ from rlhf_runtime.errors import UserCodeFailed
 from rlhf_runtime.numerics.gae import generalized_advantages
 from rlhf_runtime.numerics.groups import group_advantages
 from rlhf_runtime.numerics.kl import kl_estimate
-from rlhf_runtime.numerics.moments import whiten
+from rlhf_runtime.numerics.moments import explained_variance, whiten
 from rlhf_runtime.numerics.padding import length_mask, pad, unpad
 from rlhf_runtime.numerics.rewards import token_rewards
 from rlhf_runtime.roles.context import Result
@@ -93,6 +93,9 @@ def _gae(work: Workspace, parameters: Mapping[str, object]) -> None:
     work.put("advantages", advantages, mask)
     work.put("returns", returns, mask)
     work.means.add("critic/value_mean", float(values[mask].double().sum()), float(mask.sum()))
+    explained = float(explained_variance(values, returns, mask, work.world.sum))
+    share = 1 / work.world.size  # every rank reports the same
+    work.means.add("critic/explained_variance", explained * share, share)
 
 
 def _whiten(work: Workspace, parameters: Mapping[str, object]) -> None:

@@ -190,7 +190,7 @@ class PolicyTerms:
             assert lengths is not None
             row_of = np.repeat(np.arange(len(kept)), lengths)
             moved = np.bincount(row_of, self._advantages.abs().numpy(), minlength=len(kept))
-            kept = kept & (moved > 0)
+            kept = kept & (moved != 0)  # NaN is no silence: its gradient must show it
         return np.flatnonzero(kept), np.flatnonzero(~kept)
 
     def _kept(self, part: MicroBatch) -> torch.Tensor:
