@@ -138,7 +138,7 @@ class JobRun:
 
     def _note_first_tokens(self, done: Pass) -> None:
         """The first generation pays for what engines put off until then: a part of the start-up."""
-        if not self._has_generated:
+        if not self._has_generated and "generate" in done.phases:
             self._has_generated = True
             self._journal.started("first generation", done.phases["generate"])
 
@@ -172,6 +172,7 @@ def evaluation_metrics(spec: RLHFJobSpec, done: Pass) -> dict[str, float]:
         "evaluation/length_mean": done.metrics["response/length_mean"],
     }
     for reward in spec.rewards:
-        if reward.function.entrypoint == EXACT_MATCH_VERIFIER:
-            metrics[EXACT_MATCH] = done.metrics[f"reward/{reward.name}"]
+        name = f"reward/{reward.name}"  # missing where the verifier scored nothing
+        if reward.function.entrypoint == EXACT_MATCH_VERIFIER and name in done.metrics:
+            metrics[EXACT_MATCH] = done.metrics[name]
     return metrics
