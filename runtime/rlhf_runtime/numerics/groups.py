@@ -68,27 +68,6 @@ def group_advantages(
     )
 
 
-def leave_one_out_advantages(
-    scores: Float[Tensor, " rows"],
-    group_ids: Int[Tensor, " rows"],
-    valid: Bool[Tensor, " rows"],
-) -> GroupAdvantages:
-    """RLOO's advantages: score - mean score of the group's other responses.
-
-    A response alone in its group has baseline 0. Arguments and result as in `group_advantages`.
-
-    Source: Ahmadian et al., Back to Basics (arXiv 2402.14740).
-    """
-    kept, groups = _group(scores, group_ids, valid)
-    others = (groups.counts - 1).clamp(min=1)[groups.group_of]
-    baseline = (groups.sums[groups.group_of] - kept) / others
-    baseline = torch.where(groups.counts[groups.group_of] < 2, 0.0, baseline)
-    advantages = torch.where(valid & ~groups.equal[groups.group_of], kept - baseline, 0.0)
-    return GroupAdvantages(
-        advantages.to(scores.dtype), int((groups.counts > 0).sum()), int(groups.equal.sum())
-    )
-
-
 def _group(
     scores: Float[Tensor, " rows"], group_ids: Int[Tensor, " rows"], valid: Bool[Tensor, " rows"]
 ) -> tuple[Float64[Tensor, " rows"], _Groups]:

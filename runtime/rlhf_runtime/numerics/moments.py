@@ -52,16 +52,6 @@ def moments(
     return Moments(count, mean, sum_of_squares / (count - 1).clamp(min=1))
 
 
-def masked_mean(
-    x: Float[Tensor, "*shape"], mask: Bool[Tensor, "*shape"], reduce: Reduce = on_this_rank
-) -> Float64[Tensor, ""]:
-    """Mean of the kept elements of all ranks, 0 if there are none; detached, one reduction."""
-    zero = torch.zeros((), dtype=torch.float64, device=x.device)
-    kept = torch.where(mask, x.detach().double(), zero).sum()
-    count, total = reduce(torch.stack([mask.sum().double(), kept])).unbind()
-    return total / count.clamp(min=1)
-
-
 def masked_var(
     x: Float[Tensor, "*shape"], mask: Bool[Tensor, "*shape"], reduce: Reduce = on_this_rank
 ) -> Float64[Tensor, ""]:

@@ -36,7 +36,6 @@ class Rank:
         settle(setup.log_file, setup.num_threads, setup.python_path)
         self._setup = setup
         self._roles: dict[str, Any] = {}
-        self._statistics: list[Statistics] = []
 
     def prepare(self) -> int:
         """Import the numerical libraries; on rank 0 serve the world's store and return its port."""

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlhf_runtime.numerics.groups import group_advantages, leave_one_out_advantages
+from rlhf_runtime.numerics.groups import group_advantages
 
 VALID4 = torch.ones(4, dtype=torch.bool)
 
@@ -70,17 +70,3 @@ def test_invalid_responses_may_be_not_a_number() -> None:
     valid = torch.tensor([True, False, True, True])
     advantages = group_advantages(scores, torch.zeros(4, dtype=torch.int64), valid).advantages
     assert advantages.tolist() == pytest.approx([1.0, 0.0, -1.0, 0.0], abs=1e-5)
-
-
-def test_leave_one_out_compares_with_the_others() -> None:
-    got = leave_one_out_advantages(
-        torch.tensor([3.0, 0.0, 6.0, 2.0]), torch.tensor([0, 0, 0, 1]), VALID4
-    )
-    assert got.advantages.tolist() == [0.0, -4.5, 4.5, 2.0]
-
-
-def test_leave_one_out_ignores_invalid_responses() -> None:
-    valid = torch.tensor([True, True, False, True])
-    scores = torch.tensor([3.0, 1.0, torch.inf, 1.0])
-    got = leave_one_out_advantages(scores, torch.tensor([0, 0, 0, 0]), valid)
-    assert got.advantages.tolist() == [2.0, -1.0, 0.0, -1.0]
