@@ -155,7 +155,7 @@ def run(
     ] = False,
     _filename: Filename = False,
 ) -> None:
-    """Train on this machine. An unfinished run goes on; a finished one is left alone.
+    """Train on this machine. A folder with an earlier run is left alone; --fresh starts over.
 
     \b
     Examples:
