@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,7 @@ def merge(into: dict[str, Any], change: Mapping[str, Any]) -> None:
             into[key] = value
 
 
-def write_rows(file: Path, rows: list[Mapping[str, Any]]) -> Path:
+def write_rows(file: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return file
 

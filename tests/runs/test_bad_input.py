@@ -76,7 +76,7 @@ def make(name: str, place: Path) -> Finished:
     stem = name.replace(" ", "-")
     change: dict[str, Any] = json.loads(json.dumps(mistake.change))
     if mistake.rows is not None:
-        data = write_rows(place / f"{stem}.jsonl", list(mistake.rows))
+        data = write_rows(place / f"{stem}.jsonl", mistake.rows)
         change["data"] = {"train": {"path": str(data), "builtin": None}}
         change["schedule"] = {"warmStart": None}
     if "models" in change:
