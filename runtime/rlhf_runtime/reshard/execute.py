@@ -79,7 +79,7 @@ class PreparedTransfer:
         self._group = group
         self._devices = _cuda_devices(source_views, target_views)
         self._bind_copies(plan, rank, source_views, target_views)
-        device = _staging_device(group) if exchanges else torch.device("cpu")
+        device = _staging_device(group, self._devices) if exchanges else torch.device("cpu")
         self._outgoing = Direction(exchanges, source_views, rank, plan.world_size, device, True)
         self._incoming = Direction(exchanges, target_views, rank, plan.world_size, device, False)
 
@@ -152,8 +152,8 @@ def _cuda_devices(*views: Views) -> list[torch.device]:
     return sorted((d for d in devices if d.type == "cuda"), key=str)
 
 
-def _staging_device(group: dist.ProcessGroup | None) -> torch.device:
-    """Where the group's transport wants its buffers."""
-    if dist.get_backend(group) == dist.Backend.NCCL:
-        return torch.device("cuda", torch.cuda.current_device())
+def _staging_device(group: dist.ProcessGroup | None, devices: list[torch.device]) -> torch.device:
+    """Where the group's transport wants its buffers: on GPUs if NCCL serves theirs."""
+    if devices and "cuda:nccl" in dist.get_backend_config(group):
+        return devices[0]
     return torch.device("cpu")
