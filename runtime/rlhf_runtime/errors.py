@@ -8,7 +8,7 @@ RlhfError
     ├── WorkerLost            a worker died                                          exit 4
     ├── WorkerRaised          a worker raised what is no RlhfError                   exit 1
     ├── UserCodeFailed        a custom operation raised                              exit 3
-    ├── NotEnoughResources    memory, shared memory or a port is missing             exit 4
+    ├── NotEnoughResources    shared memory or devices are missing                   exit 4
     ├── FolderInUse           another run writes to the output folder                exit 2
     ├── FolderUnusable        the output folder cannot be made or written            exit 2
     ├── UnfinishedRun         the output folder holds a run that did not finish      exit 2
@@ -71,7 +71,7 @@ class UserCodeFailed(RuntimeFailure):
 
 
 class NotEnoughResources(RuntimeFailure):
-    """The machine lacks memory, shared memory or a free port."""
+    """The machine lacks shared memory, or devices that the plan counts on."""
 
     reason = "NotEnoughResources"
     exit_code = ExitCode.RETRIABLE

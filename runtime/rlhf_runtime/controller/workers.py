@@ -19,6 +19,7 @@ from rlhf_api.resources import Device
 from rlhf_flow.losses import PolicyLoss, ValueLoss
 from rlhf_runtime.controller.dispatch import Group
 from rlhf_runtime.controller.results import wait_for
+from rlhf_runtime.errors import NotEnoughResources
 from rlhf_runtime.workers.data_host import DataHost
 from rlhf_runtime.workers.rank import LOOPBACK, Rank
 from rlhf_runtime.workers.reward_host import RewardHost
@@ -26,6 +27,8 @@ from rlhf_runtime.workers.setup import RankSetup
 
 CLOSE_SECONDS = 10.0
 """How long workers may take to end by themselves."""
+RESERVE_SECONDS = 60.0
+"""How long Ray may take to set the devices aside; a moment where they are there."""
 
 Started = Callable[[str, float], None]
 """Told the name of a start-up phase and its seconds when it is over."""
@@ -119,7 +122,13 @@ class Workers:
         pool = self.plan.pools[0]
         bundle = {"CPU": 1.0} | ({"GPU": 1.0} if pool.device is Device.GPU else {})
         group = placement_group([bundle] * self.world_size, strategy="PACK")
-        ray.get(group.ready())
+        ready, _ = ray.wait([group.ready()], timeout=RESERVE_SECONDS)
+        if not ready:
+            raise NotEnoughResources(
+                f"the devices of the plan are not there: got {ray.available_resources()} from Ray, "
+                f"needed {self.world_size} x {bundle}; look at CUDA_VISIBLE_DEVICES, or ask for "
+                "fewer with --devices"
+            )
         return group
 
     def _start_rank(self, rank: int, losses: Mapping[str, PolicyLoss | ValueLoss]) -> Any:
