@@ -39,7 +39,6 @@ class RunFolder:
         self.report = path / "report.html"
         self.tensorboard = path / "tensorboard"
         self.model = path / "model"
-        self.log = path / "log.txt"
         self._metrics_writer: JsonLinesWriter | None = None
         self._timeline_writer: JsonLinesWriter | None = None
 
@@ -72,7 +71,7 @@ class RunFolder:
         self._metrics_writer.write(to_json(record))
 
     def write_manifest(self, text: str) -> None:
-        """Keep the manifest as the user wrote it."""
+        """Keep the manifest in force."""
         _replace(self.manifest, text)
 
     def write_plan(self, plan: Plan) -> None:
