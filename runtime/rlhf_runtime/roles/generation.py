@@ -17,8 +17,8 @@ from rlhf_runtime.seeds import sample_seeds
 from rlhf_runtime.workers.inputs import Inputs
 from rlhf_runtime.workers.orders import Statistics
 
-PREFIX_BLOCK_TOKENS = 128
-"""vLLM shares whole blocks of a prompt, of 128 tokens on CPUs; shorter prompts gain nothing."""
+PREFIX_BLOCK_TOKENS = 32
+"""vLLM shares whole blocks of a prompt, of 32 tokens on CPUs; shorter prompts gain nothing."""
 DTYPE_NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 
 

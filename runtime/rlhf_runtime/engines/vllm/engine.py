@@ -24,6 +24,10 @@ from rlhf_runtime.errors import GenerationFailed
 from rlhf_runtime.reshard.views import Views
 
 
+CPU_BLOCK_TOKENS = 32
+"""Tokens of a block of the key-value cache on CPUs; vLLM's own choice of 128 is slower here."""
+
+
 @dataclass(frozen=True)
 class EngineSettings:
     """What an engine is built with; lengths in tokens."""
@@ -77,6 +81,7 @@ class VllmEngine:
             load_format="dummy",  # the trainer's weights come before the first request
             dtype=settings.dtype,
             enforce_eager=world.device.type == "cpu",
+            block_size=CPU_BLOCK_TOKENS if world.device.type == "cpu" else None,
             tensor_parallel_size=settings.tensor_size,
             distributed_executor_backend="external_launcher",
             kv_cache_memory_bytes=settings.kv_cache_bytes,
