@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
 import ray
-from ray.exceptions import RayError, RayTaskError
+from ray.exceptions import RayActorError, RayError, RayTaskError, WorkerCrashedError
 
 from rlhf_api.errors import RlhfError
 from rlhf_runtime.errors import WorkerLost, WorkerRaised
 
+DEATH_SECONDS = 10.0
+"""How long a death may take to be known after another worker noticed it in a collective."""
+
 
 def wait_for(references: Sequence[Any]) -> list[Any]:
     """The values of references, in their order; the first error of any is raised at once.
+
+    A worker that dies makes others raise in their collectives, often before its death is known: an
+    error that is not ours waits a moment for a death among the other references.
 
     Raises:
         RlhfError: the error that a worker raised, without Ray's wrapping.
@@ -29,7 +36,10 @@ def wait_for(references: Sequence[Any]) -> list[Any]:
                 ready, pending = ray.wait(pending, num_returns=1)
             found.update(zip(ready, ray.get(ready), strict=True))
     except RayError as error:
-        raise meaning_of(error) from None
+        meaning = meaning_of(error)
+        if isinstance(meaning, WorkerRaised):
+            meaning = _death_among([*ready, *pending]) or meaning
+        raise meaning from None
     return [found[reference] for reference in references]
 
 
@@ -40,6 +50,23 @@ def meaning_of(error: RayError) -> RlhfError:
         cause = cause.cause
     if isinstance(cause, RlhfError):
         return cause
+    if isinstance(cause, RayActorError | WorkerCrashedError):
+        return WorkerLost(f"a worker died: {str(cause).strip()}")
     if isinstance(error, RayTaskError):
         return WorkerRaised(f"a worker raised {type(cause).__name__}: {cause}\n{error}")
     return WorkerLost(f"a worker died: {str(error).strip()}")
+
+
+def _death_among(references: list[Any]) -> RlhfError | None:
+    """The death, or the error of ours, that one of the references comes to within a moment."""
+    deadline = time.monotonic() + DEATH_SECONDS
+    while references and (seconds := deadline - time.monotonic()) > 0:
+        ready, references = ray.wait(references, num_returns=1, timeout=seconds)
+        for reference in ready:
+            try:
+                ray.get(reference)
+            except RayError as error:
+                meaning = meaning_of(error)
+                if not isinstance(meaning, WorkerRaised):
+                    return meaning
+    return None

@@ -62,3 +62,8 @@ def test_any_other_error_is_a_fault_with_its_stack() -> None:
 def test_a_dead_worker_is_lost() -> None:
     with pytest.raises(WorkerLost, match="a worker died"):
         wait_for([die.remote()])
+
+
+def test_a_death_outranks_what_it_made_others_raise() -> None:
+    with pytest.raises(WorkerLost, match="a worker died"):
+        wait_for([fail.remote("unknown"), die.remote()])
