@@ -107,13 +107,15 @@ def _is_new(folder: RunFolder, fresh: bool) -> bool:
                 entry.rename(aside / entry.name)
         sys.stderr.write(f"the earlier run was put aside: {aside}\n")
         return True
-    end = folder.read().end
-    if end is not None and end.outcome is Outcome.SUCCEEDED:
+    records = folder.read()
+    if records.end is not None and records.end.outcome is Outcome.SUCCEEDED:
         sys.stderr.write(
             f"already finished: {folder.path}; its report is {folder.report}. "
             "To train again use --fresh (this run is kept aside) or another --output.\n"
         )
         return False
+    if not records.steps and not records.warm_start:
+        return True  # it ended before it had trained anything
     raise UnfinishedRun(
         f"the folder holds a run that did not finish: got {folder.path}, allowed a new folder; use "
         "--fresh to start over (this run is kept aside), or another --output"
@@ -151,8 +153,10 @@ def _train(job: RLHFJob, plan: Plan, folder: RunFolder, python_path: tuple[str, 
         run = JobRun(job, plan, settings, journal)
         try:
             run.run(folder.model)
-        finally:
-            run.close()
+        except BaseException:
+            run.kill()
+            raise
+        run.close()
         journal.end(Outcome.SUCCEEDED)
     except KeyboardInterrupt:
         journal.end(Outcome.INTERRUPTED, "Interrupted", "stopped by Ctrl-C or SIGTERM")

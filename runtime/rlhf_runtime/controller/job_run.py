@@ -56,8 +56,12 @@ class JobRun:
         self._save(model_folder)
 
     def close(self) -> None:
-        """End the workers."""
+        """Let the workers end in order."""
         self._workers.close()
+
+    def kill(self) -> None:
+        """End the workers at once, whatever they are doing."""
+        self._workers.kill()
 
     def _run_warm_start(self, algorithm: Algorithm) -> None:
         """Train the actor on answers until it is good enough or its steps are over."""

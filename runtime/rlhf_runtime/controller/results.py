@@ -10,8 +10,10 @@ import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError, WorkerCrashedError
 
 from rlhf_api.errors import RlhfError
-from rlhf_runtime.errors import WorkerLost, WorkerRaised
+from rlhf_runtime.errors import NotEnoughResources, WorkerLost, WorkerRaised
 
+OUT_OF_MEMORY = frozenset({"MemoryError", "OutOfMemoryError"})
+"""Python's error and torch's, by name: the driver does not import torch."""
 DEATH_SECONDS = 10.0
 """How long a death may take to be known after another worker noticed it in a collective."""
 
@@ -27,20 +29,14 @@ def wait_for(references: Sequence[Any]) -> list[Any]:
         WorkerRaised: a worker raised something else.
         WorkerLost: a worker died.
     """
-    found: dict[Any, Any] = {}
-    pending = list(dict.fromkeys(references))
     try:
-        while pending:
-            ready, pending = ray.wait(pending, num_returns=len(pending), timeout=0)
-            if not ready:
-                ready, pending = ray.wait(pending, num_returns=1)
-            found.update(zip(ready, ray.get(ready), strict=True))
+        values: list[Any] = ray.get(list(references))  # raises with the first error of any
     except RayError as error:
         meaning = meaning_of(error)
         if isinstance(meaning, WorkerRaised):
-            meaning = _death_among([*ready, *pending]) or meaning
+            meaning = _death_among(list(dict.fromkeys(references))) or meaning
         raise meaning from None
-    return [found[reference] for reference in references]
+    return values
 
 
 def meaning_of(error: RayError) -> RlhfError:
@@ -52,6 +48,12 @@ def meaning_of(error: RayError) -> RlhfError:
         return cause
     if isinstance(cause, RayActorError | WorkerCrashedError):
         return WorkerLost(f"a worker died: {str(cause).strip()}")
+    if type(cause).__name__ in OUT_OF_MEMORY:
+        return NotEnoughResources(
+            f"a worker ran out of memory: got {type(cause).__name__}: {cause}; lower "
+            "training.microBatchTokens or rollout.maxConcurrentSequences, or use more devices; "
+            "`rlhf plan` shows what was expected"
+        )
     if isinstance(error, RayTaskError):
         return WorkerRaised(f"a worker raised {type(cause).__name__}: {cause}\n{error}")
     return WorkerLost(f"a worker died: {str(error).strip()}")

@@ -17,6 +17,7 @@ from rlhf_api.job import RLHFJob
 from rlhf_api.plan import Plan, RoleKind
 from rlhf_api.resources import Device
 from rlhf_flow.losses import PolicyLoss, ValueLoss
+from rlhf_runtime.controller.cluster import SHARED_MEMORY
 from rlhf_runtime.controller.dispatch import Group
 from rlhf_runtime.controller.results import wait_for
 from rlhf_runtime.errors import NotEnoughResources
@@ -117,6 +118,8 @@ class Workers:
         for worker in (*self.ranks, self.reward, self.data):
             ray.kill(worker)
         remove_placement_group(self._group)
+        for segment in SHARED_MEMORY.glob(f"*{self.incarnation}*"):
+            segment.unlink(missing_ok=True)  # killed ranks leave what their engines shared
 
     def _reserve(self) -> PlacementGroup:
         pool = self.plan.pools[0]

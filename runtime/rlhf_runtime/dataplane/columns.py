@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +46,10 @@ class Column:
                 f"all, the shortest {shortest}, and {len(self.values)} values; give every row the "
                 "length of its run"
             )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle as a call: what Ray's pickler is quickest at."""
+        return Column, (self.values, self.lengths)
 
     @property
     def num_rows(self) -> int:

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from rlhf_api.plan import GraphName
+from rlhf_flow.planning.generation_memory import KV_BLOCK_TOKENS
 from rlhf_runtime.data.tokenizer import TextTokenizer
 from rlhf_runtime.dataplane.columns import Column, pack_texts, repeat_rows
 from rlhf_runtime.dataplane.shards import ShardIndex
@@ -17,8 +18,6 @@ from rlhf_runtime.seeds import sample_seeds
 from rlhf_runtime.workers.inputs import Inputs
 from rlhf_runtime.workers.orders import Statistics
 
-PREFIX_BLOCK_TOKENS = 32
-"""vLLM shares whole blocks of a prompt, of 32 tokens on CPUs; shorter prompts gain nothing."""
 DTYPE_NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 
 
@@ -27,6 +26,7 @@ class Generation:
 
     def __init__(self, context: RoleContext, model: FsdpModel) -> None:
         rollout, plan = context.job.spec.rollout, context.plan.generation
+        block_tokens = KV_BLOCK_TOKENS[context.plan.pools[0].device]
         self._context = context
         self._tokenizer = TextTokenizer(context.folder)
         self._engine = VllmEngine(
@@ -38,16 +38,17 @@ class Generation:
                 max_prompt_tokens=rollout.max_prompt_tokens,
                 max_response_tokens=rollout.max_response_tokens,
                 max_concurrent_sequences=plan.max_concurrent_sequences,
+                block_tokens=block_tokens,
                 stop_token_ids=self._tokenizer.end_token_ids,
                 share_prompts=rollout.samples_per_prompt > 1
-                and rollout.max_prompt_tokens >= PREFIX_BLOCK_TOKENS,
+                and rollout.max_prompt_tokens >= block_tokens,  # vLLM shares whole blocks only
                 incarnation=context.incarnation,
             ),
             context.world,
         )
         self._transition = Transition(model, self._engine, context.world)
         if plan.release_during_training:
-            self._engine.release()
+            self._release()
 
     def generate(self, inputs: Inputs) -> Result:
         """Responses to this rank's prompts, every prompt `samples` times."""
@@ -66,8 +67,16 @@ class Generation:
             carried["prompt_tokens"], self._sampling(carried, number, inputs, float(temperature))
         )
         if self._context.plan.generation.release_during_training:
-            self._engine.release()
+            self._release()
         return self._result(inputs, prompts_held, carried, number, generated, statistics)
+
+    def close(self) -> None:
+        """End the engine."""
+        self._engine.close()
+
+    def _release(self) -> None:
+        self._engine.release()
+        self._transition.release()
 
     def _sampling(
         self, carried: dict[str, Column], number: np.ndarray, inputs: Inputs, temperature: float

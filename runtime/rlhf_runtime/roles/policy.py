@@ -41,6 +41,10 @@ class Policy:
         )
         self.generation = Generation(context, self.model)
 
+    def close(self) -> None:
+        """End the generation engine."""
+        self.generation.close()
+
     def generate(self, inputs: Inputs) -> Result:
         """Responses to prompts, with the log-probabilities of the distribution sampled from."""
         return self.generation.generate(inputs)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from rlhf_runtime.dataplane import partition
 from rlhf_runtime.dataplane.columns import Column, Rows
+from rlhf_runtime.dataplane.protocol import protocol_of
 from rlhf_runtime.engines.fsdp.model import FsdpModel
 from rlhf_runtime.engines.fsdp.packing import MicroBatch, cut
 from rlhf_runtime.engines.world import World
@@ -41,7 +42,8 @@ def mini_batches(
     Rows without a valid score are carried along but count nowhere.
     """
     cut = partition.mini_batches(inputs.index, groups_per_batch)
-    parts = [partition.balanced(batch, world.size)[world.rank] for batch in cut]
+    distribute = protocol_of(inputs.call.kind).distribute
+    parts = [distribute(batch, inputs.at, partition.balanced) for batch in cut]
     columns = inputs.load(np.concatenate(parts))
     bounds = np.cumsum([0, *(len(part) for part in parts)])
     selected = [

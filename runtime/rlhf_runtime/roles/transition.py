@@ -61,6 +61,10 @@ class Transition:
             means={"transition/bytes_moved": (float(moved.bytes_received), 1 / self._world.size)}
         )
 
+    def release(self) -> None:
+        """Give back the memory in which weights wait for their transfer."""
+        self._transfer.release()
+
     def _layouts(self, shapes: dict[str, tuple[int, ...]]) -> tuple[Layout, Layout]:
         mine = (_pieces(self._source), _pieces(self._target))
         everyone = [mine]

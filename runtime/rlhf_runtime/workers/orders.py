@@ -1,9 +1,15 @@
-"""What the driver sends to workers and what comes back. Plain data that pickles."""
+"""What the driver sends to workers and what comes back. Plain data that pickles.
+
+Orders and reports travel as bytes made by the plain pickler: Ray's own takes ten times as long for
+an object of many small parts. References stay outside of the bytes, where Ray can count them.
+"""
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from math import isnan
 from typing import Any
 
@@ -46,6 +52,21 @@ class Order:
     num_base_shards: int = 0
     """Indexes of the first source."""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """The static part as bytes, and the references."""
+        shape = [
+            (source.first_index, [(name, len(refs)) for name, refs in source.columns.items()])
+            for source in self.sources
+        ]
+        references = [
+            reference
+            for source in self.sources
+            for refs in source.columns.values()
+            for reference in refs
+        ]
+        static = (self.call, self.step, self.graph, self.incarnation, shape, self.num_base_shards)
+        return _order, (pickle.dumps(static, pickle.HIGHEST_PROTOCOL), references)
+
 
 @dataclass(frozen=True)
 class Statistics:
@@ -70,6 +91,25 @@ class CallReport:
     """Resident memory of the process afterwards."""
     notices: tuple[str, ...] = ()
     """What a person should read."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """All of it as bytes."""
+        parts = tuple(getattr(self, name) for name in self.__dataclass_fields__)
+        return _report, (pickle.dumps(parts, pickle.HIGHEST_PROTOCOL),)
+
+
+def _order(static: bytes, references: Sequence[ColumnRef]) -> Order:
+    call, step, graph, incarnation, shape, num_base_shards = pickle.loads(static)
+    remaining = iter(references)
+    sources = tuple(
+        Source(first, {name: tuple(islice(remaining, count)) for name, count in columns})
+        for first, columns in shape
+    )
+    return Order(call, step, graph, incarnation, sources, num_base_shards)
+
+
+def _report(parts: bytes) -> CallReport:
+    return CallReport(*pickle.loads(parts))
 
 
 def merge(reports: Sequence[Statistics]) -> dict[str, float]:

@@ -17,7 +17,7 @@ from rlhf_runtime.rewards.sample import Sample
 from rlhf_runtime.rewards.scorer import Scorer
 from rlhf_runtime.telemetry.records import Span
 from rlhf_runtime.workers.inputs import Inputs
-from rlhf_runtime.workers.orders import CallReport, Order, Statistics
+from rlhf_runtime.workers.orders import CallReport, Order, Statistics, returned_columns
 from rlhf_runtime.workers.process import resident_bytes, settle
 from rlhf_runtime.workers.references import fetch
 
@@ -49,12 +49,12 @@ class RewardHost:
         span = Span("reward", order.call.role, order.call.method, start, time.time())
         notices = tuple(f"reward {name}: {text}" for name, text in scored.errors.items())
         report = CallReport(order.call.id, Statistics(means), (span,), resident_bytes(), notices)
-        return (
-            report,
-            inputs.index,
-            Column(scored.valid.astype(np.int8)),
-            Column(scored.values.astype(np.float32)),
-        )
+        results = {
+            "scores": Column(scored.values.astype(np.float32)),
+            "score_valid": Column(scored.valid.astype(np.int8)),
+        }
+        names = returned_columns(order.call)
+        return (report, inputs.index, *(results[name] for name in names))
 
     def close(self) -> None:
         """End the verifiers' processes."""

@@ -89,8 +89,8 @@ def test_generation_memory_stays_where_it_fits(job: Any) -> None:
     generation = plan(job(), cpus()).generation
     assert not generation.release_during_training
     assert (generation.tensor, generation.data) == (1, 2)
-    # 64 tokens are one block of 128; tiny-llama takes 2048 bytes a token.
-    assert generation.kv_cache_bytes == (256 + 1) * 128 * 2048
+    # 64 tokens are two blocks of 32; tiny-llama takes 2048 bytes a token.
+    assert generation.kv_cache_bytes == (256 * 2 + 1) * 32 * 2048
     assert generation.max_sequence_tokens == 64
 
 

@@ -73,13 +73,13 @@ def sums_of(backend: StepBackend) -> dict[str, float]:
 
 @pytest.fixture
 def columns_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """This process, the driver, raises when a column or an index is unpickled in it."""
+    """This process, the driver, raises when a column or an index comes to be in it."""
 
-    def refuse(self: object, state: object) -> None:
+    def refuse(self: object) -> None:
         raise AssertionError(f"a {type(self).__name__} arrived in the driver")
 
-    monkeypatch.setattr(Column, "__setstate__", refuse, raising=False)
-    monkeypatch.setattr(ShardIndex, "__setstate__", refuse, raising=False)
+    monkeypatch.setattr(Column, "__post_init__", refuse)
+    monkeypatch.setattr(ShardIndex, "__post_init__", refuse)
 
 
 @ray_test

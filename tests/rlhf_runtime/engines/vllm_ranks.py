@@ -54,6 +54,7 @@ class Pair:
                 max_prompt_tokens=MAX_PROMPT,
                 max_response_tokens=MAX_RESPONSE,
                 max_concurrent_sequences=64,
+                block_tokens=32,
                 stop_token_ids=STOPS,
                 share_prompts=kind != "qwen2",
                 incarnation=f"test-{folder.parent.name}-{folder.name}",

@@ -20,12 +20,8 @@ from rlhf_runtime.engines.vllm import patches
 from rlhf_runtime.engines.vllm.layout import vllm_views
 from rlhf_runtime.engines.vllm.memory import DeviceMemory, EngineMemory, HostMemory
 from rlhf_runtime.engines.world import World
-from rlhf_runtime.errors import GenerationFailed
+from rlhf_runtime.errors import GenerationFailed, StaleWeights
 from rlhf_runtime.reshard.views import Views
-
-
-CPU_BLOCK_TOKENS = 32
-"""Tokens of a block of the key-value cache on CPUs; vLLM's own choice of 128 is slower here."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +35,8 @@ class EngineSettings:
     max_prompt_tokens: int
     max_response_tokens: int
     max_concurrent_sequences: int
+    block_tokens: int
+    """Tokens of a block of the key-value cache."""
     stop_token_ids: tuple[int, ...]
     incarnation: str
     share_prompts: bool = False
@@ -81,7 +79,7 @@ class VllmEngine:
             load_format="dummy",  # the trainer's weights come before the first request
             dtype=settings.dtype,
             enforce_eager=world.device.type == "cpu",
-            block_size=CPU_BLOCK_TOKENS if world.device.type == "cpu" else None,
+            block_size=settings.block_tokens,
             tensor_parallel_size=settings.tensor_size,
             distributed_executor_backend="external_launcher",
             kv_cache_memory_bytes=settings.kv_cache_bytes,
@@ -139,7 +137,11 @@ class VllmEngine:
 
     def weights_written(self) -> None:
         """Say that the storage of `views` now holds weights to generate with."""
-        self._llm.reset_prefix_cache()  # keys and values of other weights must not be reused
+        if not self._llm.reset_prefix_cache():
+            raise StaleWeights(
+                "keys and values of older weights are still in use: got a prefix cache that vLLM "
+                "could not reset, allowed only between generations; nothing was generated"
+            )
         self.has_weights = True
 
     def release(self) -> None:
