@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import Field, model_validator
 from pydantic.alias_generators import to_camel
 
-from rlhf_api.base import Contract, Count, NonNegativeFloat, Text
+from rlhf_api.base import Contract, Count, Text
 from rlhf_api.exclusive import require_exactly_one
 
 
@@ -89,7 +89,7 @@ class EvaluationData(DataSource):
 
     samples_per_prompt: Annotated[int, Field(ge=1, le=1024)] = 1
     """Responses per prompt."""
-    temperature: NonNegativeFloat = 0.0
+    temperature: Annotated[float, Field(ge=0.0, le=2.0)] = 0.0
     """Sampling temperature; 0 is greedy."""
 
 

@@ -33,8 +33,8 @@ class RolloutSpec(Contract):
     """Longest prompt; data.onLongPrompt says what happens to longer ones."""
     max_response_tokens: Count = 1024
     """A response is cut here if it has not ended by itself."""
-    temperature: Annotated[float, Field(gt=0.0, le=10.0)] = 1.0
-    """Sampling temperature; training uses the same."""
+    temperature: Annotated[float, Field(gt=0.0, le=2.0)] = 1.0
+    """Sampling temperature; training uses the same. vLLM takes at most 2."""
     parallelism: Parallelism = Parallelism()
     """How the actor is cut for generation. Default: the planner chooses."""
     max_concurrent_sequences: Annotated[int, Field(ge=1, le=65536)] = 256

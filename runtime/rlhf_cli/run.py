@@ -142,6 +142,7 @@ def _train(job: RLHFJob, plan: Plan, folder: RunFolder, python_path: tuple[str, 
             journal.notice(f"spec.{section} is for clusters; rlhf run does without it")
         pool = plan.pools[0]
         start_local_ray(pool.num_devices + NUM_HOSTS)
+        signal.signal(signal.SIGTERM, _interrupt)  # Ray has put a handler of its own in its place
         journal.started("ray", time.monotonic() - begin)
         settings = WorkerSettings(
             models=folder.path / "models",

@@ -130,7 +130,7 @@ CASES = {
         "    samplesPerPrompt: 8\n    temperature: 0.0",
         "spec.rollout.temperature",
         20,
-        ("too small", "greater than 0 and at most 10"),
+        ("too small", "greater than 0 and at most 2"),
     ),
     "not a number": Case(
         19,

@@ -45,7 +45,7 @@ def test_a_value_shows_type_meaning_limits_and_default() -> None:
     text = explain("spec.rollout.temperature")
     assert "FIELD: spec.rollout.temperature <number>" in text
     assert "DESCRIPTION:\n    Sampling temperature" in text
-    assert "ALLOWED:\n    a number greater than 0 and at most 10\n" in text
+    assert "ALLOWED:\n    a number greater than 0 and at most 2\n" in text
     assert "DEFAULT:\n    1.0\n" in text
 
 

@@ -37,6 +37,7 @@ def resolve_shape(job: RLHFJob, role: str, cache: Path) -> DecoderShape:
     if source.builtin is not None:
         return BUILTIN_MODELS[source.builtin]
     if source.path is not None:
+        advice = f"correct the path, or, if only the workers can see it, {advice}"
         return read_shape(Path(source.path), advice)
     assert source.hugging_face is not None, "a role has exactly one source"
     folder = cached_folder(cache, source.hugging_face, source.revision or "main")

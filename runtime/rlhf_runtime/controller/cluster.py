@@ -35,6 +35,7 @@ def start_local_ray(num_workers: int) -> None:
     """Start Ray on this machine for so many workers; nothing of it outlives this process."""
     check_shared_memory(OBJECT_STORE_BYTES)
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ["RAY_IGNORE_UNHANDLED_ERRORS"] = "1"  # the driver says what a worker raised
     os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
     ray.init(
         address="local",

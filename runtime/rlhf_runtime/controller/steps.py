@@ -72,7 +72,8 @@ class Stepper:
     def wait(self, submitted: Submitted) -> Pass:
         """The end of a pass; passes end in the order of their submission."""
         reports = submitted.backend.wait()
-        start, self._last_end = max(submitted.start, self._last_end), time.time()
+        start = max(submitted.start, self._last_end)
+        self._last_end = last_end(reports)
         done = summarize(reports, start, self._last_end)
         return replace(done, memory={**done.memory, "driver": resident_bytes()})
 
@@ -94,6 +95,11 @@ class Stepper:
         with flow.step():
             algorithm.step(flow, as_batch(columns, [prompts]))
         return Submitted(backend, start)
+
+
+def last_end(reports: Sequence[CallReport]) -> float:
+    """When the last call of a pass ended, by the workers' clocks: the driver may hear of it later."""
+    return max((span.end for report in reports for span in report.spans), default=time.time())
 
 
 def summarize(reports: Sequence[CallReport], start: float, end: float) -> Pass:

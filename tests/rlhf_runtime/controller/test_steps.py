@@ -1,4 +1,4 @@
-from rlhf_runtime.controller.steps import summarize
+from rlhf_runtime.controller.steps import last_end, summarize
 from rlhf_runtime.telemetry.records import Span
 from rlhf_runtime.workers.orders import CallReport, Statistics
 
@@ -74,3 +74,8 @@ def test_notices_of_all_processes_are_kept() -> None:
         CallReport("reward.score", Statistics(), (), 0, ("second", "third")),
     ]
     assert summarize(reports, 0.0, 1.0).notices == ("first", "second", "third")
+
+
+def test_a_pass_ends_with_its_last_call_whenever_the_driver_hears_of_it() -> None:
+    reports = [report("rank 0", ("train", 5.0)), report("reward", ("score", 9.0))]
+    assert last_end(reports) == max(span.end for each in reports for span in each.spans)
