@@ -184,6 +184,34 @@ def report(
     report_command(run_dir)
 
 
+def version_text() -> str:
+    """The versions of rlhf, of the manifests it reads, and of Python."""
+    from importlib.metadata import version as installed
+
+    from rlhf_api import API_VERSION
+
+    python = ".".join(map(str, sys.version_info[:3]))
+    return f"rlhf {installed('rlhf-operator')} ({API_VERSION}, Python {python})"
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(version_text())
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version.", is_eager=True, callback=_print_version
+        ),
+    ] = False,
+) -> None:
+    """Options of the program itself; its help is the application's."""
+
+
 @app.command()
 @guarded
 def version() -> None:
@@ -193,12 +221,7 @@ def version() -> None:
     Examples:
       rlhf version
     """
-    from importlib.metadata import version as installed
-
-    from rlhf_api import API_VERSION
-
-    python = ".".join(map(str, sys.version_info[:3]))
-    typer.echo(f"rlhf {installed('rlhf-operator')} ({API_VERSION}, Python {python})")
+    typer.echo(version_text())
 
 
 def program_name(executable: str) -> str:

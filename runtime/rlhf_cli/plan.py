@@ -64,13 +64,18 @@ def render(graphs: Mapping[GraphName, Graph], plan: Plan, output: str) -> str:
     return "\n\n".join(pictures) + "\n"
 
 
+def counted(number: int, noun: str) -> str:
+    """A number with its noun: 1 rank, 2 ranks."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def print_tables(plan: Plan, console: Console) -> None:
     """Calls, memory and reasons, for people."""
     pool = plan.pools[0]
     console.print(
         f"[bold]{plan.job}[/bold]: {pool.nodes} x {pool.devices_per_node} {pool.device.value} "
-        f"(pool {pool.name}), {plan.generation.data} generation engines of "
-        f"{plan.generation.tensor}",
+        f"(pool {pool.name}), {counted(plan.generation.data, 'generation engine')} of "
+        f"{counted(plan.generation.tensor, 'rank')}",
         highlight=False,
     )
     console.print(calls_table(plan))

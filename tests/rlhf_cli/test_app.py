@@ -99,3 +99,9 @@ def _raising(error: BaseException) -> typer.Typer:
         raise error
 
     return failing
+
+
+def test_the_version_is_an_option_and_a_command() -> None:
+    asked = [CliRunner().invoke(app, [form]) for form in ("--version", "version")]
+    assert [result.exit_code for result in asked] == [0, 0]
+    assert asked[0].output == asked[1].output and asked[0].output.startswith("rlhf 0.")

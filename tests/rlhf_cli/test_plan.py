@@ -50,7 +50,7 @@ def run(*arguments: str) -> tuple[int, str, str]:
 def test_the_table_shows_calls_memory_and_reasons(manifest: Path) -> None:
     code, out, _ = run(str(manifest), "--devices", "2")
     assert code == 0
-    assert "sort: 1 x 2 cpu (pool local), 2 generation engines of 1" in out
+    assert "sort: 1 x 2 cpu (pool local), 2 generation engines of 1 rank" in out
     for text in ("actor.generate", "reward.score", "actor.train", "host", "actor kvCache"):
         assert text in out
     assert "Sum in each phase" in out and "calls take turns" in out

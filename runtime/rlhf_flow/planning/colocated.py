@@ -169,10 +169,10 @@ def _reasons(
 ) -> tuple[str, ...]:
     rollout = job.spec.rollout
     reasons = [
-        f"every role is on all {pool.num_devices} devices of pool {pool.pool}: calls take turns",
-        f"engines span {choice.tensor} ranks: "
+        f"every role is on every device of pool {pool.pool}: calls take turns",
+        f"ranks that a generation engine spans: {choice.tensor}, "
         + (
-            "rollout.parallelism.tensor says so"
+            "as rollout.parallelism.tensor says"
             if rollout.parallelism.tensor is not None
             else "the smallest power of two with which everything fits"
         ),

@@ -98,7 +98,7 @@ class Stepper:
 
 
 def last_end(reports: Sequence[CallReport]) -> float:
-    """When the last call of a pass ended, by the workers' clocks: the driver may hear of it later."""
+    """When a pass's last call ended by the workers' clocks; the driver may hear of it later."""
     return max((span.end for report in reports for span in report.spans), default=time.time())
 
 

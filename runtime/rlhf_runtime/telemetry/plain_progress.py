@@ -63,8 +63,9 @@ class PlainProgress:
         self._line("startup", phase=_word(phase), seconds=f"{seconds:.2f}")
 
     def warm_start(self, record: WarmStartRecord) -> None:
-        """Write a warm-start step, at most once a second."""
-        if self._due():
+        """Write a warm-start step, at most one a second besides those that were evaluated."""
+        is_evaluated = any(name.startswith("evaluation/") for name in record.metrics)
+        if is_evaluated or self._due():
             fields = {name.replace("/", "_"): _number(v) for name, v in record.metrics.items()}
             self._line("warm_start", step=record.step, **fields)
 
