@@ -30,12 +30,14 @@ class Group:
     ) -> tuple[list[Any], Batch | None]:
         """Send a call to every worker; returns references to reports, and the result.
 
-        A call that writes nothing has no result.
+        A call that writes nothing has no result; one that reads nothing either gets no rows.
         """
-        call = order.call
-        sources, indexes = batch.sources(call.reads)
-        order = Order(call, order.step, order.graph, order.incarnation, sources, len(batch.base))
+        call, base = order.call, batch.base
         names = returned_columns(call)
+        sources, indexes = batch.sources(call.reads)
+        if not names and not call.reads:
+            base, indexes = (), []
+        order = Order(call, order.step, order.graph, order.incarnation, sources, len(base))
         reports, parts = [], []
         for rank, worker in enumerate(self.workers):
             if not names or not _collects(call.kind, rank, mesh):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 
 from rlhf_runtime.dataplane.columns import Column, Rows
 from rlhf_runtime.dataplane.partition import contiguous
@@ -17,7 +18,7 @@ Fetch = Callable[[Sequence[ColumnRef]], Sequence[Column]]
 class Inputs:
     """What a call may read.
 
-    `index` lists all rows of the batch in order; `at` is the rank's place in the call's mesh.
+    `at` is the rank's place in the call's mesh.
     """
 
     def __init__(
@@ -27,10 +28,15 @@ class Inputs:
         self.step = order.step
         self.graph = order.graph
         self.at = at
-        self.index = merge(indexes[: order.num_base_shards])
         self._indexes = indexes
+        self._num_base_shards = order.num_base_shards
         self._sources = order.sources
         self._fetch = fetch
+
+    @cached_property
+    def index(self) -> ShardIndex:
+        """All rows of the batch in order."""
+        return merge(self._indexes[: self._num_base_shards])
 
     def rows(self) -> Rows:
         """This rank's rows by the call's protocol: consecutive, groups whole, tokens balanced."""
