@@ -59,7 +59,7 @@ def run_command(
     folder = RunFolder(output or Path("rlhf-runs") / job.name)
     signal.signal(signal.SIGTERM, _interrupt)
     with locked(folder.path):
-        if not _is_new(folder, fresh):
+        if not is_new(folder, fresh):
             return
         folder.write_manifest(manifest_text(job))
         folder.write_plan(plan)
@@ -95,7 +95,7 @@ def _interrupt(_number: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def _is_new(folder: RunFolder, fresh: bool) -> bool:
+def is_new(folder: RunFolder, fresh: bool) -> bool:
     """Whether there is something to do in the folder; `fresh` puts an earlier run aside."""
     if not folder.metrics.exists():
         return True

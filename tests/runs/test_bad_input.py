@@ -17,6 +17,8 @@ from typing import Any
 import pytest
 
 from rlhf_runtime.models.tiny_llama import write_tiny_llama
+from rlhf_runtime.telemetry.records import RunRecord, StepRecord
+from rlhf_runtime.telemetry.run_folder import RunFolder
 
 from .cli import Finished, run
 from .manifests import digit_rows, example, write_rows
@@ -181,18 +183,9 @@ def test_a_folder_that_another_run_holds_is_refused(place: Path) -> None:
 def test_an_unfinished_run_is_refused_unless_told_to_start_over(place: Path) -> None:
     folder = place / "unfinished"
     folder.mkdir()
-    record = {
-        "kind": "run",
-        "job": "sort-grpo",
-        "algorithm": "grpo",
-        "devices": "1 cpu rank",
-        "output": str(folder),
-        "total_steps": 9,
-        "started": 0.0,
-        "warm_start_steps": 0,
-        "command": "",
-    }
-    (folder / "metrics.jsonl").write_text(json.dumps(record) + "\n")
+    with RunFolder(folder) as writer:
+        writer.append(RunRecord("sort-grpo", "grpo", "1 cpu rank", str(folder), 9, 0.0))
+        writer.append(StepRecord(1, {}, {}, 1.0, 1))
     before = {entry.name for entry in folder.iterdir()}
     ended = run(example("01", place / "unfinished.yaml"), folder)
     assert ended.code == 2, ended.output
