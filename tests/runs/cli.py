@@ -151,8 +151,14 @@ def start(arguments: Sequence[object], log: Path, **environment: str) -> Command
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
+            preexec_fn=_as_in_a_terminal,
         )
     return Command(process, log, mark, before)
+
+
+def _as_in_a_terminal() -> None:
+    """Let Ctrl-C arrive: a shell script starts its background commands with SIGINT ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @dataclass(frozen=True)
