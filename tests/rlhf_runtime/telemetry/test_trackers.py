@@ -84,10 +84,10 @@ class Hidden:
     """An import hook that makes one library look as if it were not installed."""
 
     def __init__(self, library: str) -> None:
-        self.library = library
+        self.name = library
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:
-        if name.partition(".")[0] == self.library:
+        if name.partition(".")[0] == self.name:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 
