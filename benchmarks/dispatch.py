@@ -52,17 +52,18 @@ class Worker:
         self._rank = rank
         self._block = block_of(rank)
 
-    def run(self, order: Order, *indexes: ShardIndex) -> tuple[object, ...] | CallReport:
+    def run(self, *message: Any) -> tuple[object, ...] | bytes:
         """One call, as the controller sends it."""
+        order, indexes = Order.read(*message)
         start = time.time()
         inputs = Inputs(order, indexes, Coordinates.of(self._rank, MESH), fetch)
         if order.call.method == "take":
             touch(inputs.load(inputs.rows())["block"].values)
         span = Span(f"rank {self._rank}", order.call.role, order.call.method, start, time.time())
-        report = CallReport(order.call.id, Statistics(), (span,), resident_bytes())
+        report = CallReport(order.call.id, Statistics(), (span,), resident_bytes()).message()
         if order.call.method != "make":
             return report
-        return report, inputs.index.take(inputs.rows()), Column(self._block)
+        return report, inputs.index.take(inputs.rows()).message(), Column(self._block)
 
 
 class Bare:
@@ -82,10 +83,10 @@ class Bare:
     def nothing(self) -> None:
         """Answer."""
 
-    def index(self, rows: int) -> ShardIndex:
+    def index(self, rows: int) -> bytes:
         """What the data host returns with the prompts: the batch's first index."""
         numbers = np.arange(rows, dtype=np.int64)
-        return ShardIndex(numbers, numbers, np.ones(rows, dtype=np.int32))
+        return ShardIndex(numbers, numbers, np.ones(rows, dtype=np.int32)).message()
 
 
 def block_of(rank: int) -> np.ndarray:
@@ -161,7 +162,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rounds", type=int, default=100, help="of each (default 100)")
+    parser.add_argument("--rounds", type=int, default=300, help="of each (default 300)")
     options = parser.parse_args()
     (job,) = load_file(EXAMPLE)
     _, plan = make_plan(job, devices_of(job, RANKS))

@@ -10,7 +10,7 @@ from rlhf_flow.flow import BatchValue
 from rlhf_runtime.workers.orders import ColumnRef, Source
 
 IndexRef = Any
-"""A Ray object reference to a `ShardIndex`."""
+"""A Ray object reference to the message of a `ShardIndex`."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Shards:
 
 @dataclass(frozen=True)
 class Batch:
-    """Columns over the same rows, all by reference; `base` lists those rows."""
+    """Columns over the same rows, all by reference; `base` lists them, and so does every column."""
 
     base: tuple[IndexRef, ...]
     columns: Mapping[str, Shards]
@@ -39,9 +39,11 @@ class Batch:
         return Batch(self.base, {**self.columns, **other.columns})
 
     def sources(self, fields: tuple[str, ...]) -> tuple[tuple[Source, ...], list[IndexRef]]:
-        """Where the given fields lie, and the indexes to send along: first those of the base."""
-        indexes: list[IndexRef] = list(self.base)
-        first_of: dict[tuple[IndexRef, ...], int] = {self.base: 0}
+        """Where the given fields lie, and the indexes to send along; without fields the base's."""
+        if not fields:
+            return (), list(self.base)
+        indexes: list[IndexRef] = []
+        first_of: dict[tuple[IndexRef, ...], int] = {}
         grouped: dict[tuple[IndexRef, ...], dict[str, tuple[ColumnRef, ...]]] = {}
         for field in fields:
             shards = self.columns[field]

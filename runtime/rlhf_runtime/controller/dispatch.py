@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rlhf_api.plan import CallKind, GraphName, Mesh, Plan
@@ -32,19 +32,19 @@ class Group:
 
         A call that writes nothing has no result; one that reads nothing either gets no rows.
         """
-        call, base = order.call, batch.base
+        call = order.call
         names = returned_columns(call)
         sources, indexes = batch.sources(call.reads)
         if not names and not call.reads:
-            base, indexes = (), []
-        order = Order(call, order.step, order.graph, order.incarnation, sources, len(base))
+            indexes = []
+        message = replace(order, sources=sources).message(indexes)
         reports, parts = [], []
         for rank, worker in enumerate(self.workers):
             if not names or not _collects(call.kind, rank, mesh):
-                reports.append(worker.run.remote(order, *indexes))
+                reports.append(worker.run.remote(*message))
                 continue
             count = 2 + len(names)
-            report, *part = worker.run.options(num_returns=count).remote(order, *indexes)
+            report, *part = worker.run.options(num_returns=count).remote(*message)
             reports.append(report)
             parts.append(part)
         return reports, as_batch(names, parts) if names else None
@@ -112,7 +112,7 @@ class StepBackend:
 
     def wait(self) -> list[CallReport]:
         """Every call's reports, as they come; raises the first error of any rank."""
-        reports = wait_for(self.reports)
+        reports = [CallReport.read(message) for message in wait_for(self.reports)]
         self.reports.clear()
         return reports
 

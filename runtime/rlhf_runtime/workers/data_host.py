@@ -103,8 +103,8 @@ class DataHost:
         span = Span("data", "", call, start, time.time())
         report = CallReport(f"data.{call}", Statistics(), (span,), resident_bytes())
         return (
-            report,
-            ShardIndex(numbers, numbers, lengths.astype(np.int32)),
+            report.message(),
+            ShardIndex(numbers, numbers, lengths.astype(np.int32)).message(),
             *(columns[name] for name in names),
         )
 

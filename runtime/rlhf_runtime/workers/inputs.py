@@ -29,14 +29,14 @@ class Inputs:
         self.graph = order.graph
         self.at = at
         self._indexes = indexes
-        self._num_base_shards = order.num_base_shards
         self._sources = order.sources
         self._fetch = fetch
 
     @cached_property
     def index(self) -> ShardIndex:
         """All rows of the batch in order."""
-        return merge(self._indexes[: self._num_base_shards])
+        first = self._sources[0].num_shards if self._sources else len(self._indexes)
+        return merge(self._indexes[:first])
 
     def rows(self) -> Rows:
         """This rank's rows by the call's protocol: consecutive, groups whole, tokens balanced."""

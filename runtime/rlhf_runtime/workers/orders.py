@@ -1,7 +1,8 @@
-"""What the driver sends to workers and what comes back. Plain data that pickles.
+"""What the driver sends to workers and what comes back.
 
-Orders and reports travel as bytes made by the plain pickler: Ray's own takes ten times as long for
-an object of many small parts. References stay outside of the bytes, where Ray can count them.
+Orders and reports travel as bytes made by the plain pickler, which Ray passes on as they are: its
+own pickler takes ten times as long for an object of many small parts. References stay outside of
+the bytes, where Ray can count them.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 
 from rlhf_api.plan import GraphName
 from rlhf_flow.calls import ModelCall
+from rlhf_runtime.dataplane.shards import ShardIndex
 from rlhf_runtime.telemetry.records import Span
 
 ColumnRef = Any
@@ -48,12 +50,13 @@ class Order:
     incarnation: str
     """Workers of another incarnation refuse it."""
     sources: tuple[Source, ...] = ()
-    """Where the columns are that the call reads; the first one's indexes describe the batch."""
-    num_base_shards: int = 0
-    """Indexes of the first source."""
+    """Where the columns are that the call reads. Every source has the same rows, cut in its way."""
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """The static part as bytes, and the references."""
+    def message(self, indexes: Sequence[Any]) -> tuple[Any, ...]:
+        """Arguments of a worker's `run`: bytes, references to indexes, references to columns.
+
+        Ray fetches the indexes before the call begins; columns, in a list, only when asked to.
+        """
         shape = [
             (source.first_index, [(name, len(refs)) for name, refs in source.columns.items()])
             for source in self.sources
@@ -64,8 +67,22 @@ class Order:
             for refs in source.columns.values()
             for reference in refs
         ]
-        static = (self.call, self.step, self.graph, self.incarnation, shape, self.num_base_shards)
-        return _order, (pickle.dumps(static, pickle.HIGHEST_PROTOCOL), references)
+        static = (self.call, self.step, self.graph, self.incarnation, shape)
+        header = pickle.dumps(static, pickle.HIGHEST_PROTOCOL)
+        return (header, *indexes, references) if shape else (header, *indexes)
+
+    @staticmethod
+    def read(header: bytes, *objects: Any) -> tuple[Order, Sequence[ShardIndex]]:
+        """What a worker's `run` was called with: the order and its indexes."""
+        call, step, graph, incarnation, shape = pickle.loads(header)
+        *messages, references = objects if shape else (*objects, [])
+        indexes = [ShardIndex.read(message) for message in messages]
+        remaining = iter(references)
+        sources = tuple(
+            Source(first, {name: tuple(islice(remaining, count)) for name, count in columns})
+            for first, columns in shape
+        )
+        return Order(call, step, graph, incarnation, sources), indexes
 
 
 @dataclass(frozen=True)
@@ -92,24 +109,16 @@ class CallReport:
     notices: tuple[str, ...] = ()
     """What a person should read."""
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """All of it as bytes."""
-        parts = tuple(getattr(self, name) for name in self.__dataclass_fields__)
-        return _report, (pickle.dumps(parts, pickle.HIGHEST_PROTOCOL),)
+    def message(self) -> bytes:
+        """What travels."""
+        return pickle.dumps(self, pickle.HIGHEST_PROTOCOL)
 
-
-def _order(static: bytes, references: Sequence[ColumnRef]) -> Order:
-    call, step, graph, incarnation, shape, num_base_shards = pickle.loads(static)
-    remaining = iter(references)
-    sources = tuple(
-        Source(first, {name: tuple(islice(remaining, count)) for name, count in columns})
-        for first, columns in shape
-    )
-    return Order(call, step, graph, incarnation, sources, num_base_shards)
-
-
-def _report(parts: bytes) -> CallReport:
-    return CallReport(*pickle.loads(parts))
+    @staticmethod
+    def read(message: bytes) -> CallReport:
+        """What a worker sent."""
+        report = pickle.loads(message)
+        assert isinstance(report, CallReport)
+        return report
 
 
 def merge(reports: Sequence[Statistics]) -> dict[str, float]:

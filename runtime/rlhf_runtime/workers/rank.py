@@ -15,7 +15,6 @@ from typing import Any
 from rlhf_api.plan import Mesh
 from rlhf_api.resources import Device
 from rlhf_runtime.dataplane.protocol import Coordinates, protocol_of
-from rlhf_runtime.dataplane.shards import ShardIndex
 from rlhf_runtime.engines.fsdp.settings import OptimizerSettings
 from rlhf_runtime.errors import UnknownCall, WorkerLost
 from rlhf_runtime.workers.inputs import Inputs
@@ -121,8 +120,9 @@ class Rank:
 
         self._roles[role].model.save(folder, getattr(torch, dtype))
 
-    def run(self, order: Order, *indexes: ShardIndex) -> tuple[object, ...] | CallReport:
+    def run(self, *message: Any) -> tuple[object, ...] | bytes:
         """One call: a report, and on ranks whose output counts an index and a column per field."""
+        order, indexes = Order.read(*message)
         if order.incarnation != self._setup.incarnation:
             raise WorkerLost(
                 f"{order.call.id} is for incarnation {order.incarnation}, this rank belongs to "
@@ -132,11 +132,11 @@ class Rank:
         at = Coordinates.of(self._setup.rank, self._mesh(order))
         inputs = Inputs(order, indexes, at, fetch)
         result = self._method(order)(inputs)
-        report = self._report(order, result.statistics, start)
+        report = self._report(order, result.statistics, start).message()
         columns = returned_columns(order.call)
         if not columns or not protocol_of(order.call.kind).collect(at):
             return report
-        return (report, result.index, *(result.columns[name] for name in columns))
+        return (report, result.index.message(), *(result.columns[name] for name in columns))
 
     def echo(self) -> None:
         """Do nothing: for measuring the way here and back."""

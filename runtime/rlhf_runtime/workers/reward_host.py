@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from rlhf_api.job import RLHFJob
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.dataplane.protocol import Coordinates
-from rlhf_runtime.dataplane.shards import ShardIndex
 from rlhf_runtime.rewards.errors import NothingScored
 from rlhf_runtime.rewards.sample import Sample
 from rlhf_runtime.rewards.scorer import Scorer
@@ -33,8 +33,9 @@ class RewardHost:
         """Import the verifiers and start their processes."""
         self._scorer = Scorer(self._rewards)
 
-    def run(self, order: Order, *indexes: ShardIndex) -> tuple[object, ...]:
+    def run(self, *message: Any) -> tuple[object, ...]:
         """Scores and their validity for every row."""
+        order, indexes = Order.read(*message)
         start = time.time()
         inputs = Inputs(order, indexes, Coordinates(data=0, data_size=1), fetch)
         columns = inputs.load(inputs.index.rows)
@@ -54,7 +55,7 @@ class RewardHost:
             "score_valid": Column(scored.valid.astype(np.int8)),
         }
         names = returned_columns(order.call)
-        return (report, inputs.index, *(results[name] for name in names))
+        return (report.message(), inputs.index.message(), *(results[name] for name in names))
 
     def close(self) -> None:
         """End the verifiers' processes."""

@@ -46,23 +46,28 @@ class ToyRank:
         """Be a rank of a role from now on."""
         self._places[role] = Coordinates.of(rank, mesh)
 
-    def prompts(self, num_rows: int) -> tuple[ShardIndex, Column]:
+    def prompts(self, num_rows: int) -> tuple[bytes, Column]:
         """A batch of so many rows: row i has i % 3 tokens i, and two rows are a group."""
         rows = np.arange(num_rows, dtype=np.int64)
         tokens = pack([[row] * (row % 3) for row in range(num_rows)], np.int32)
-        return ShardIndex(rows, rows // 2, (rows % 3).astype(np.int32)), tokens
+        return ShardIndex(rows, rows // 2, (rows % 3).astype(np.int32)).message(), tokens
 
-    def run(self, order: Order, *indexes: ShardIndex) -> tuple[object, ...] | CallReport:
+    def run(self, *message: Any) -> tuple[object, ...] | bytes:
         """One call, as `Rank.run`."""
+        order, indexes = Order.read(*message)
         at = self._places[order.call.role]
         inputs = Inputs(order, indexes, at, fetch)
         method: Callable[[Inputs], Result] = getattr(self, order.call.method)
         columns, sums = method(inputs)
-        report = CallReport(order.call.id, Statistics(sums=sums), (), resident_bytes())
+        report = CallReport(order.call.id, Statistics(sums=sums), (), resident_bytes()).message()
         names = returned_columns(order.call)
         if not names or not protocol_of(order.call.kind).collect(at):
             return report
-        return (report, inputs.index.take(inputs.rows()), *(columns[name] for name in names))
+        return (
+            report,
+            inputs.index.take(inputs.rows()).message(),
+            *(columns[name] for name in names),
+        )
 
     def double(self, inputs: Inputs) -> Result:
         """Every token twice as large."""

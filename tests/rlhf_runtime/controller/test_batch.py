@@ -30,7 +30,7 @@ def test_where_both_have_a_column_the_others_counts() -> None:
     assert (newer | GENERATED).columns["log_probs"].columns == ("l0", "l1")
 
 
-def test_indexes_begin_with_the_base_and_are_sent_once() -> None:
+def test_indexes_are_sent_once() -> None:
     sources, indexes = (GENERATED | REWARDS).sources(("log_probs", "scores", "tokens"))
     assert indexes == ["r0", "r1", "s0"]
     assert [(source.first_index, dict(source.columns)) for source in sources] == [
@@ -39,10 +39,10 @@ def test_indexes_begin_with_the_base_and_are_sent_once() -> None:
     ]
 
 
-def test_the_base_is_sent_even_where_nothing_is_cut_like_it() -> None:
+def test_the_base_is_not_sent_where_a_column_lists_the_same_rows() -> None:
     sources, indexes = (GENERATED | REWARDS).sources(("scores",))
-    assert indexes == ["r0", "r1", "s0"]
-    assert [source.first_index for source in sources] == [2]
+    assert indexes == ["s0"]
+    assert [source.first_index for source in sources] == [0]
 
 
 def test_columns_that_are_not_read_are_not_sent() -> None:

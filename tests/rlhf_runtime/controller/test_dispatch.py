@@ -79,7 +79,7 @@ def columns_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError(f"a {type(self).__name__} arrived in the driver")
 
     monkeypatch.setattr(Column, "__post_init__", refuse)
-    monkeypatch.setattr(ShardIndex, "__post_init__", refuse)
+    monkeypatch.setattr(ShardIndex, "read", refuse)
 
 
 @ray_test

@@ -130,6 +130,6 @@ def inputs_of(
         0,
         {name: tuple(columns[name].take(part) for part in positions) for name in call.reads},
     )
-    order = Order(call, step, GraphName.STEP, "test", (source,), len(SHARDS))
+    order = Order(call, step, GraphName.STEP, "test", (source,))
     at = Coordinates(data=world.rank, data_size=world.size)
     return Inputs(order, [whole.take(part) for part in positions], at, lambda refs: refs)

@@ -60,13 +60,10 @@ class Cut:
         self.round_trips.append(list(refs))
         return [self._shelf[ref] for ref in refs]
 
-    def inputs(
-        self, at: Coordinates | None = None, kind: CallKind = CallKind.INFER, base: int = 0
-    ) -> Inputs:
+    def inputs(self, at: Coordinates | None = None, kind: CallKind = CallKind.INFER) -> Inputs:
         reads = tuple(name for source in self.sources for name in source.columns)
         call = ModelCall("actor.log_probs", "actor", "log_probs", kind, reads, ("log_probs",))
-        shards = self.sources[base].num_shards
-        order = Order(call, 4, GraphName.STEP, "one", tuple(self.sources), shards)
+        order = Order(call, 4, GraphName.STEP, "one", tuple(self.sources))
         return Inputs(order, self.indexes, at or Coordinates(0, 1), self.fetch)
 
 
@@ -152,6 +149,6 @@ def test_rows_that_a_column_lacks_are_refused() -> None:
 
 def test_a_call_that_reads_nothing_loads_nothing() -> None:
     call = ModelCall("actor.train", "actor", "train", CallKind.TRAIN, (), ())
-    order = Order(call, 1, GraphName.STEP, "one", (), 1)
+    order = Order(call, 1, GraphName.STEP, "one")
     inputs = Inputs(order, [index_of(range(NUM_ROWS))], Coordinates(0, 1), lambda refs: [])
     assert inputs.load(inputs.rows()) == {}

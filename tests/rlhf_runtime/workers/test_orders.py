@@ -1,12 +1,13 @@
 import math
-import pickle
 from itertools import permutations
 
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlhf_api.plan import CallKind, GraphName
 from rlhf_flow.calls import ModelCall
+from rlhf_runtime.dataplane.shards import ShardIndex
 from rlhf_runtime.workers.orders import (
     CallReport,
     Order,
@@ -77,9 +78,21 @@ def test_results_are_returned_in_the_order_of_their_names_with_those_carried() -
     assert returned_columns(train) == ()
 
 
-def test_orders_and_reports_pickle() -> None:
-    source = Source(1, {"scores": ("a", "b", "c")})
-    order = Order(GENERATE, 3, GraphName.STEP, "one", (source,), 1)
-    report = CallReport("actor.generate", Statistics({"kl": (1.0, 2.0)}), (), 5, ("look",))
-    assert pickle.loads(pickle.dumps((order, report))) == (order, report)
+def test_what_is_read_is_what_was_sent() -> None:
+    source = Source(1, {"scores": ("a", "b", "c"), "values": ("d", "e", "f")})
+    order = Order(GENERATE, 3, GraphName.STEP, "one", (source, Source(4, {"kl": ("g",)})))
+    assert Order.read(*order.message([])) == (order, [])
     assert source.num_shards == 3
+    nothing = Order(GENERATE, 3, GraphName.STEP, "one")
+    assert Order.read(*nothing.message([])) == (nothing, [])
+    rows = np.arange(5)
+    sent = ShardIndex(rows, rows // 2, (rows + 7).astype(np.int32))
+    for one in (order, nothing):
+        got, (first, second) = Order.read(*one.message([sent.message(), sent.message()]))
+        assert got == one
+        for index in (first, second):
+            assert index.rows.tolist() == sent.rows.tolist()
+            assert index.groups.tolist() == sent.groups.tolist()
+            assert index.lengths.tolist() == sent.lengths.tolist()
+    report = CallReport("actor.generate", Statistics({"kl": (1.0, 2.0)}), (), 5, ("look",))
+    assert CallReport.read(report.message()) == report

@@ -15,7 +15,7 @@ from rlhf_runtime.workers.setup import RankSetup
 
 from ..controller.jobs import make_job
 
-INDEX = ShardIndex(np.arange(2), np.arange(2), np.ones(2, dtype=np.int32))
+INDEX = ShardIndex(np.arange(2), np.arange(2), np.ones(2, dtype=np.int32)).message()
 
 
 @pytest.fixture
@@ -43,14 +43,14 @@ def rank(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Rank:
 
 def order_of(call: str, incarnation: str) -> Order:
     model_call = ModelCall(call, "actor", "log_probs", CallKind.INFER, (), ("log_probs",))
-    return Order(model_call, 1, GraphName.STEP, incarnation, (), 1)
+    return Order(model_call, 1, GraphName.STEP, incarnation)
 
 
 def test_a_message_of_another_incarnation_is_refused(rank: Rank) -> None:
     with pytest.raises(WorkerLost, match="for incarnation old, this rank belongs to new"):
-        rank.run(order_of("actor.generate", "old"), INDEX)
+        rank.run(*order_of("actor.generate", "old").message([INDEX]))
 
 
 def test_a_call_that_the_plan_does_not_have_is_refused(rank: Rank) -> None:
     with pytest.raises(UnknownCall, match=r"the plan has no call actor\.log_probs#7 in step"):
-        rank.run(order_of("actor.log_probs#7", "new"), INDEX)
+        rank.run(*order_of("actor.log_probs#7", "new").message([INDEX]))
