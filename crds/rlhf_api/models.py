@@ -130,8 +130,9 @@ class TrainingSpec(Contract):
     """Decoupled weight decay."""
     gradient_clip: PositiveFloat = 1.0
     """Largest global norm of the gradient."""
-    micro_batch_tokens: Count = 16384
-    """Padded tokens that a rank runs forward and backward at once; a longer sequence runs alone."""
+    micro_batch_tokens: Count | None = None
+    """Padded tokens that a rank runs forward and backward at once; a longer sequence runs alone.
+    Default: 16384 on GPUs, 4096 on CPUs."""
     activation_recompute: bool = False
     """Whether activations are computed again for the backward pass: slower, but less memory."""
     precision: Precision = Precision.AUTO

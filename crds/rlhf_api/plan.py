@@ -131,6 +131,8 @@ class RolePlan(Contract):
     """Parameters, exactly; 0 without a model."""
     precision: Precision | None = None
     """Number format of its computation: float32 or bfloat16, never auto. None without a model."""
+    micro_batch_tokens: Count | None = None
+    """Padded tokens that a rank runs through it at once. None without a model."""
 
 
 class CallPlan(Contract):
@@ -192,10 +194,14 @@ class MemoryWhat(StrEnum):
     """What a micro-batch keeps for its backward pass, or a forward pass works on."""
     LOGITS = "logits"
     """Scores over the vocabulary and their gradient."""
+    MASKS = "masks"
+    """Which tokens see each other where responses share their prompt."""
     GENERATION_WEIGHTS = "generationWeights"
     """The generation engine's weights."""
     KV_CACHE = "kvCache"
     """Keys and values of the sequences in flight."""
+    TRANSFER = "transfer"
+    """Staging buffers of weights on their way from training to generation, and their checksums."""
     OVERHEAD = "overhead"
     """Libraries and contexts of a process, whatever the job."""
 

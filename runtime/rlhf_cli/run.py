@@ -25,6 +25,7 @@ from rlhf_runtime.controller.cluster import start_local_ray, stop_local_ray
 from rlhf_runtime.controller.job_run import JobRun
 from rlhf_runtime.controller.run_lock import locked
 from rlhf_runtime.controller.workers import WorkerSettings
+from rlhf_runtime.data.rows import find_sources
 from rlhf_runtime.errors import UnfinishedRun
 from rlhf_runtime.telemetry.journal import Journal
 from rlhf_runtime.telemetry.progress import make_progress
@@ -56,6 +57,7 @@ def run_command(
     job = _only_job(jobs_of(file, changes), file)
     with user_code(job, file.parent):
         _, plan = make_plan(job, local_devices(devices))
+    find_sources(job.spec.data)
     folder = RunFolder(output or Path("rlhf-runs") / job.name)
     signal.signal(signal.SIGTERM, _interrupt)
     with locked(folder.path):

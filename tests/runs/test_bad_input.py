@@ -130,6 +130,15 @@ def test_a_model_that_is_not_there_is_named(place: Path) -> None:
     assert "startup" not in ended.output and not (ended.folder / "metrics.jsonl").exists()
 
 
+def test_a_file_of_data_that_is_not_there_is_named(place: Path) -> None:
+    change = {"data": {"train": {"path": "/no/such/rows.jsonl", "builtin": None}}}
+    change["schedule"] = {"warmStart": None}
+    ended = run(example("01", place / "no-data.yaml", change), place / "no-data")
+    assert ended.code == 3 and "DataNotFound" in ended.output, ended.output
+    assert "data.train.path" in ended.output and "/no/such/rows.jsonl" in ended.output
+    assert not ended.folder.exists()
+
+
 @pytest.mark.parametrize(
     ("key", "value", "allowed"),
     [

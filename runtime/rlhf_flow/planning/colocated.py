@@ -127,6 +127,7 @@ def _role_plans(
                 origin=job.spec.origin_of(role),
                 num_parameters=model.num_parameters,
                 precision=model.precision,
+                micro_batch_tokens=model.micro_batch_tokens,
             )
         )
     return tuple(plans)

@@ -125,6 +125,7 @@ def _choices(
         needed = generation_items(
             load,
             role=ACTOR,
+            num_ranks=pool.num_devices,
             tensor=tensor,
             kv_cache_bytes=kv_cache,
             phases=phases,

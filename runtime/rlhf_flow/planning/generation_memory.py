@@ -19,6 +19,12 @@ BATCHED_TOKENS = 8192
 KV_BLOCK_TOKENS: Mapping[Device, int] = {Device.CPU: 32, Device.GPU: 16}
 """Tokens of a block of the cache. On CPUs vLLM's own choice of 128 is slower."""
 
+TRANSFER_BUCKET_ELEMENTS = 1 << 26
+"""Weights that travel between ranks at once: 64 M, 128 MiB of bfloat16 in either direction."""
+
+CHECKSUM_BYTES: Mapping[Device, int] = {Device.CPU: MIB, Device.GPU: 256 * MIB}
+"""Blocks of weights that are widened to integers while their checksums are computed."""
+
 KV_FLOOR_BYTES: Mapping[Device, int] = {Device.CPU: 16 * MIB, Device.GPU: 0}
 """Smallest cache that a plan gives."""
 
@@ -88,10 +94,20 @@ def generation_activation_bytes(load: GenerationLoad, tensor: int) -> int:
     return max(BATCHED_TOKENS, load.max_sequence_tokens) * width * load.number_bytes
 
 
+def transfer_bytes(load: GenerationLoad, tensor: int, num_ranks: int) -> int:
+    """Bytes that the transition needs beside both engines' weights."""
+    checksums = CHECKSUM_BYTES[load.device]
+    if num_ranks == 1:
+        return checksums
+    bucket = TRANSFER_BUCKET_ELEMENTS * load.number_bytes
+    return checksums + 2 * min(bucket, generation_weight_bytes(load, tensor))
+
+
 def generation_items(
     load: GenerationLoad,
     *,
     role: str,
+    num_ranks: int,
     tensor: int,
     kv_cache_bytes: int,
     phases: tuple[str, ...],
@@ -102,6 +118,7 @@ def generation_items(
     Args:
         load: what the engine is asked for.
         role: the actor.
+        num_ranks: of the pool.
         tensor: ranks that one engine spans.
         kv_cache_bytes: its cache on each device.
         phases: all phases of the job.
@@ -111,14 +128,13 @@ def generation_items(
     """
     generate, transition = f"{role}.generate", f"{role}.transition"
     held = (transition, generate) if release else phases
-    unit = max(load.shape.embedding_parameters, load.shape.block_parameters)
     logits = load.max_concurrent_sequences * load.shape.vocab_size * 2 * FLOAT32_BYTES
     sizes = (
         (MemoryWhat.GENERATION_WEIGHTS, generation_weight_bytes(load, tensor), held),
         (MemoryWhat.KV_CACHE, kv_cache_bytes, held),
         (MemoryWhat.ACTIVATIONS, generation_activation_bytes(load, tensor), (generate,)),
         (MemoryWhat.LOGITS, logits, (generate,)),
-        (MemoryWhat.WEIGHTS, unit * load.number_bytes, (transition,)),
+        (MemoryWhat.TRANSFER, transfer_bytes(load, tensor, num_ranks), (transition,)),
     )
     return tuple(
         MemoryItem(role=role, what=what, bytes=size, phases=tuple(p for p in phases if p in where))

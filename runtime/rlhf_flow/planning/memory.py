@@ -37,7 +37,11 @@ class RoleModel:
     precision: Precision
     """float32 or bfloat16."""
     micro_batch_tokens: int
-    """Padded tokens of the largest micro-batch of a rank."""
+    """Padded tokens that a rank runs through it at once, unless a sequence is longer."""
+    peak_tokens: int
+    """Padded tokens of the largest micro-batch that this job can have."""
+    longest_shared_tokens: int
+    """Longest sequence of a prompt and several responses; 0 where none is shared."""
     recompute: bool
     """Whether activations are computed again in the backward pass."""
 
@@ -92,7 +96,7 @@ def training_activation_bytes(model: RoleModel) -> int:
         kept = layers * model.shape.hidden_size * model.compute_bytes + layer
     else:
         kept = layers * layer
-    return model.micro_batch_tokens * kept
+    return model.peak_tokens * kept
 
 
 def logits_bytes(model: RoleModel) -> int:
@@ -104,7 +108,15 @@ def logits_bytes(model: RoleModel) -> int:
     if model.kind is RoleKind.CRITIC:
         return 0
     copy = model.compute_bytes if model.compute_bytes != FLOAT32_BYTES else 0
-    return model.micro_batch_tokens * model.shape.vocab_size * (2 * FLOAT32_BYTES + copy)
+    return model.peak_tokens * model.shape.vocab_size * (2 * FLOAT32_BYTES + copy)
+
+
+def mask_bytes(model: RoleModel) -> int:
+    """Bytes of a micro-batch's attention mask: of booleans, and as what attention adds to scores.
+
+    At most, that is if every response shares its prompt.
+    """
+    return model.peak_tokens * model.longest_shared_tokens * (1 + model.compute_bytes)
 
 
 def is_sharded(model: RoleModel, num_shards: int) -> bool:
@@ -144,9 +156,7 @@ def role_items(
     """
     infer = tuple(phase for phase in phases if phase == f"{model.role}.infer")
     train = tuple(phase for phase in phases if phase == f"{model.role}.train")
-    forward_only = model.micro_batch_tokens * layer_activation_bytes(
-        model.shape, model.compute_bytes
-    )
+    forward_only = model.peak_tokens * layer_activation_bytes(model.shape, model.compute_bytes)
     sizes: list[tuple[MemoryWhat, int, tuple[str, ...]]] = []
     if model.kind.is_trained:
         parameters = model.num_parameters
@@ -163,6 +173,7 @@ def role_items(
         (MemoryWhat.ACTIVATIONS, forward_only, infer),
         (MemoryWhat.ACTIVATIONS, training_activation_bytes(model), train),
         (MemoryWhat.LOGITS, logits_bytes(model), infer + train),
+        (MemoryWhat.MASKS, mask_bytes(model), infer + train),
     ]
     return tuple(
         MemoryItem(role=model.role, what=what, bytes=size, phases=where)

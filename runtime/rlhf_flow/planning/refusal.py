@@ -14,6 +14,8 @@ _ADVICE: Mapping[MemoryWhat, str] = {
     MemoryWhat.WEIGHTS: "take more devices or a smaller model",
     MemoryWhat.ACTIVATIONS: "lower training.microBatchTokens",
     MemoryWhat.LOGITS: "lower training.microBatchTokens",
+    MemoryWhat.MASKS: "lower training.microBatchTokens",
+    MemoryWhat.TRANSFER: "take devices with more memory",
     MemoryWhat.GENERATION_WEIGHTS: "raise rollout.parallelism.tensor",
     MemoryWhat.KV_CACHE: "lower rollout.maxPromptTokens, rollout.maxResponseTokens or "
     "rollout.kvCacheGibibytes, or raise rollout.parallelism.tensor",

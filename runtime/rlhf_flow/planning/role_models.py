@@ -13,6 +13,13 @@ from rlhf_flow.planning.inventory import DeviceInventory
 from rlhf_flow.planning.memory import RoleModel
 from rlhf_flow.planning.shapes import DecoderShape
 
+MICRO_BATCH_TOKENS: Mapping[Device, int] = {Device.CPU: 4096, Device.GPU: 16384}
+"""Default of training.microBatchTokens: on CPUs more fall out of the cache, on GPUs fewer leave
+the device idle."""
+
+MAX_SHARED_TOKENS = 8192
+"""Longest sequence with several responses: its mask has the square of it, in bytes."""
+
 
 def job_roles(graphs: Mapping[GraphName, Graph]) -> dict[str, RoleKind]:
     """Kind of every role of all graphs, the step's first."""
@@ -35,9 +42,20 @@ def longest_sequence_tokens(job: RLHFJob) -> int:
     return job.spec.rollout.max_prompt_tokens + job.spec.rollout.max_response_tokens
 
 
-def micro_batch_limit(job: RLHFJob, role: str) -> int:
-    """Padded tokens of a micro-batch at most: a sequence longer than the limit runs alone."""
-    return max(longest_sequence_tokens(job), job.spec.model_for(role).training.micro_batch_tokens)
+def longest_shared_tokens(job: RLHFJob) -> int:
+    """Longest sequence of a prompt and several of its responses; 0 where none is shared."""
+    rollout = job.spec.rollout
+    if rollout.samples_per_prompt == 1:
+        return 0
+    everything = (
+        rollout.max_prompt_tokens + rollout.samples_per_prompt * rollout.max_response_tokens
+    )
+    return min(everything, MAX_SHARED_TOKENS)
+
+
+def micro_batch_tokens(job: RLHFJob, role: str, device: Device) -> int:
+    """Padded tokens of a micro-batch, as the manifest says or as suits the device."""
+    return job.spec.model_for(role).training.micro_batch_tokens or MICRO_BATCH_TOKENS[device]
 
 
 def rank_tokens(job: RLHFJob, num_prompts: int, num_ranks: int) -> int:
@@ -64,10 +82,16 @@ def role_models(
             kind=kind,
             shape=shapes[role],
             precision=resolve_precision(job.spec.model_for(role).training.precision, pool.device),
-            micro_batch_tokens=min(
-                micro_batch_limit(job, role),
+            micro_batch_tokens=micro_batch_tokens(job, role, pool.device),
+            peak_tokens=min(
+                max(
+                    micro_batch_tokens(job, role, pool.device),
+                    longest_sequence_tokens(job),  # a longer one runs alone
+                    longest_shared_tokens(job),
+                ),
                 rank_tokens(job, schedule.prompts_per_step, pool.num_devices),
             ),
+            longest_shared_tokens=longest_shared_tokens(job),
             recompute=job.spec.model_for(role).training.activation_recompute,
         )
         for role, kind in job_roles(graphs).items()

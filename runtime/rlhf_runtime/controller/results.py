@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import ray
@@ -37,6 +38,27 @@ def wait_for(references: Sequence[Any]) -> list[Any]:
             meaning = _death_among(list(dict.fromkeys(references))) or meaning
         raise meaning from None
     return values
+
+
+def as_they_come(groups: Mapping[str, Sequence[Any]]) -> Iterator[str]:
+    """Names of groups of references, each when all of its values are there.
+
+    Raises:
+        RlhfError: as `wait_for`, with the first error of any group.
+    """
+    everything = list(dict.fromkeys(chain.from_iterable(groups.values())))
+    waiting = dict(groups)
+    pending = everything
+    while waiting:
+        ready, pending = ray.wait(pending, num_returns=1)
+        try:
+            ray.get(ready)
+        except RayError:
+            wait_for(everything)
+        done = [name for name, group in waiting.items() if not set(group) & set(pending)]
+        for name in done:
+            del waiting[name]
+            yield name
 
 
 def meaning_of(error: RayError) -> RlhfError:

@@ -19,7 +19,7 @@ from rlhf_api.resources import Device
 from rlhf_flow.losses import PolicyLoss, ValueLoss
 from rlhf_runtime.controller.cluster import SHARED_MEMORY
 from rlhf_runtime.controller.dispatch import Group
-from rlhf_runtime.controller.results import wait_for
+from rlhf_runtime.controller.results import as_they_come, wait_for
 from rlhf_runtime.errors import NotEnoughResources
 from rlhf_runtime.workers.data_host import DataHost
 from rlhf_runtime.workers.rank import LOOPBACK, Rank
@@ -30,6 +30,9 @@ CLOSE_SECONDS = 10.0
 """How long workers may take to end by themselves."""
 RESERVE_SECONDS = 60.0
 """How long Ray may take to set the devices aside; a moment where they are there."""
+
+FROM_THE_BEGINNING = ("libraries", "verifiers")
+"""Phases of the start-up that wait for no other."""
 
 Started = Callable[[str, float], None]
 """Told the name of a start-up phase and its seconds when it is over."""
@@ -61,6 +64,8 @@ class Workers:
         self.plan = plan
         self.incarnation = uuid.uuid4().hex[:12]
         self._settings = settings
+        self.folders: dict[str, Path] = {}
+        """Of every role's model; known when built."""
         self._group = self._reserve()
         self.ranks = tuple(self._start_rank(rank, losses) for rank in range(self.world_size))
         self.data = self._start_host(DataHost, "data")
@@ -81,25 +86,31 @@ class Workers:
         }
 
     def build(self, started: Started) -> dict[str, int]:
-        """Load models, data and verifiers, all at the same time; returns the data's counts."""
+        """Load models, data and verifiers, all at the same time; returns the data's counts.
+
+        Everything is sent at once; workers wait for each other's results, the driver for the first
+        error of any.
+        """
         begin = time.monotonic()
-        verifiers = self.reward.start.remote()
         ports = [rank.prepare.remote() for rank in self.ranks]
-        (port, *_) = wait_for(ports)
-        started("libraries", time.monotonic() - begin)
-        begin = time.monotonic()
-        (self.folders,) = wait_for([self.ranks[0].resolve.remote(self._settings.models)])
-        folders: dict[str, Path] = self.folders
-        data = self.data.load.remote(folders["actor"])
-        world = [rank.join.remote(port) for rank in self.ranks]
-        models = [rank.build.remote(folders) for rank in self.ranks]
+        folders = self.ranks[0].resolve.remote(self._settings.models)
+        joined = [rank.join.remote(ports[0]) for rank in self.ranks]
+        built = [rank.build.remote(folders) for rank in self.ranks]
+        data = self.data.load.remote(folders)
+        phases = {
+            "libraries": ports,
+            "data": [data],
+            "verifiers": [self.reward.start.remote()],
+            "models and engines": [*joined, *built],
+        }
+        libraries = begin
+        for phase in as_they_come(phases):
+            now = time.monotonic()
+            if phase == "libraries":
+                libraries = now
+            started(phase, now - (begin if phase in FROM_THE_BEGINNING else libraries))
         counts: dict[str, int]
-        (counts,) = wait_for([data])
-        started("data", time.monotonic() - begin)
-        wait_for([verifiers])
-        started("verifiers", time.monotonic() - begin)
-        wait_for(world + models)
-        started("models and engines", time.monotonic() - begin)
+        self.folders, counts = wait_for([folders, data])
         return counts
 
     def on_ranks(self, method: str, *arguments: Any) -> None:

@@ -24,6 +24,16 @@ def read_file(path: str, setting: str) -> Iterator[Mapping[str, Any]]:
         EmptyDataset: a file of no bytes.
         DataUnreadable: another ending, or contents that do not match it; also while iterating.
     """
+    file = find_file(path, setting)
+    if file.stat().st_size == 0:
+        raise EmptyDataset(
+            f"{setting} is an empty file: got {path} with 0 bytes; fill it with rows"
+        )
+    return _READERS[file.suffix](file)
+
+
+def find_file(path: str, setting: str) -> Path:
+    """The file of that path; see `read_file` for arguments and errors. Reads nothing."""
     file = Path(path).expanduser()
     if not file.is_file():
         kind = "a folder" if file.is_dir() else "nothing there"
@@ -36,11 +46,7 @@ def read_file(path: str, setting: str) -> Iterator[Mapping[str, Any]]:
             f"{setting} has an unknown kind: got {file.name}, allowed names ending in "
             f"{', '.join(_READERS)}; convert the file or rename it"
         )
-    if file.stat().st_size == 0:
-        raise EmptyDataset(
-            f"{setting} is an empty file: got {path} with 0 bytes; fill it with rows"
-        )
-    return _READERS[file.suffix](file)
+    return file
 
 
 def _read_parquet(file: Path) -> Iterator[Mapping[str, Any]]:

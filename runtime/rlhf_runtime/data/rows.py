@@ -10,7 +10,7 @@ from enum import StrEnum
 from itertools import islice
 from typing import Any
 
-from rlhf_api.data import BuiltinData, DataSource
+from rlhf_api.data import BuiltinData, DataSource, DataSpec
 from rlhf_runtime.data import files, sort_digits
 
 Row = Mapping[str, Any]
@@ -34,9 +34,24 @@ def read_rows(source: DataSource, split: Split, seed: int) -> Iterator[Row]:
     return islice(_all_rows(source, split, seed), source.max_rows)
 
 
+def find_sources(data: DataSpec) -> None:
+    """Check that local files are there, before anything is started to read them.
+
+    Raises:
+        DataNotFound, DataUnreadable.
+    """
+    for split, source in ((Split.TRAIN, data.train), (Split.EVALUATION, data.evaluation)):
+        if source is not None and source.path is not None:
+            files.find_file(source.path, _setting(split))
+
+
+def _setting(split: Split) -> str:
+    return f"data.{split.value}.path"
+
+
 def _all_rows(source: DataSource, split: Split, seed: int) -> Iterator[Row]:
     if source.path is not None:
-        return files.read_file(source.path, setting=f"data.{split.value}.path")
+        return files.read_file(source.path, setting=_setting(split))
     if source.hugging_face is not None:
         from rlhf_runtime.data import hub_dataset  # imports `datasets`, which takes seconds
 

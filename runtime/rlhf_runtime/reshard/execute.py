@@ -13,14 +13,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from rlhf_flow.planning.generation_memory import TRANSFER_BUCKET_ELEMENTS
 from rlhf_runtime.reshard.agreement import agree
 from rlhf_runtime.reshard.buckets import buckets
 from rlhf_runtime.reshard.exchange import Direction, exchanges_of
 from rlhf_runtime.reshard.plan import ReshardPlan
 from rlhf_runtime.reshard.views import Views, check_views, is_same_memory, part_of
-
-DEFAULT_BUCKET_ELEMENTS = 1 << 26
-"""64 M elements: 128 MiB of bfloat16 in either direction."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +53,7 @@ class PreparedTransfer:
         source_views: Views,
         target_views: Views,
         group: dist.ProcessGroup | None = None,
-        bucket_elements: int = DEFAULT_BUCKET_ELEMENTS,
+        bucket_elements: int = TRANSFER_BUCKET_ELEMENTS,
     ) -> None:
         """Bind a plan; collective when the world has more than one rank.
 
@@ -135,7 +133,7 @@ def execute(
     source_views: Views,
     target_views: Views,
     group: dist.ProcessGroup | None = None,
-    bucket_elements: int = DEFAULT_BUCKET_ELEMENTS,
+    bucket_elements: int = TRANSFER_BUCKET_ELEMENTS,
 ) -> TransferStats:
     """Prepare a plan and run it once; arguments and errors as in PreparedTransfer."""
     return PreparedTransfer(plan, rank, source_views, target_views, group, bucket_elements).run()

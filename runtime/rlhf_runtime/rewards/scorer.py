@@ -83,19 +83,6 @@ class Scorer:
         self.close()
 
 
-def check_entrypoints(rewards: Sequence[RewardSpec]) -> None:
-    """Check that every verifier can be loaded, each in a process of its own.
-
-    Raises:
-        InvalidReward: some cannot; the message names all of them with the reason or traceback.
-    """
-    one_process = [
-        reward.model_copy(update={"function": reward.function.model_copy(update={"processes": 1})})
-        for reward in rewards
-    ]
-    Scorer(one_process).close()
-
-
 def combine(
     rewards: Sequence[RewardSpec], scores: Sequence[Scores], num_samples: int
 ) -> ScoredSamples:

@@ -12,7 +12,7 @@ import torch
 
 from rlhf_api.job import RLHFJob
 from rlhf_api.models import Precision
-from rlhf_api.plan import Plan
+from rlhf_api.plan import Plan, RolePlan
 from rlhf_flow.losses import PolicyLoss, ValueLoss
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.dataplane.shards import ShardIndex
@@ -40,9 +40,27 @@ class RoleContext:
     @property
     def precision(self) -> torch.dtype:
         """Number format of the role's computation."""
+        precision = self._planned.precision
+        assert precision is not None
+        return DTYPES[precision]
+
+    @property
+    def micro_batch_tokens(self) -> int:
+        """Padded tokens to run through the role's model at once."""
+        tokens = self._planned.micro_batch_tokens
+        assert tokens is not None
+        return tokens
+
+    @property
+    def activation_recompute(self) -> bool:
+        """Whether activations are computed again in the backward pass."""
+        return self.job.spec.model_for(self.role).training.activation_recompute
+
+    @property
+    def _planned(self) -> RolePlan:
         planned = self.plan.role(self.role)
-        assert planned is not None and planned.precision is not None
-        return DTYPES[planned.precision]
+        assert planned is not None
+        return planned
 
 
 @dataclass

@@ -23,13 +23,12 @@ class Critic:
 
     def __init__(self, context: RoleContext) -> None:
         self._context = context
-        self._training = context.job.spec.model_for(context.role).training
         self.model = FsdpModel(
             context.folder,
             context.world,
             context.precision,
             value_head=True,
-            recompute=self._training.activation_recompute,
+            recompute=context.activation_recompute,
         )
 
     def values(self, inputs: Inputs) -> Result:
@@ -37,7 +36,7 @@ class Critic:
         return infer(
             self.model,
             inputs,
-            self._training.micro_batch_tokens,
+            self._context.micro_batch_tokens,
             "values",
             lambda outputs, _: outputs[:, 0],
         )
@@ -63,7 +62,7 @@ class Critic:
         )
         means = Means()
         for batch in epochs(batches, loss.epochs_per_batch):
-            micro = micro_batches(batch, self.model, self._training.micro_batch_tokens)
+            micro = micro_batches(batch, self.model, self._context.micro_batch_tokens)
             norm = self.model.update(micro, ValueTerms(batch, loss, means))
             means.add("critic/gradient_norm", norm * batch.share, batch.share)
         return Result(statistics=Statistics(means.means, means.maxima))

@@ -12,9 +12,8 @@ class FrozenPolicy:
     """Answers with log-probabilities."""
 
     def __init__(self, context: RoleContext) -> None:
-        spec = context.job.spec
-        self._micro_batch_tokens = spec.model_for(context.role).training.micro_batch_tokens
-        self._temperature = spec.rollout.temperature
+        self._micro_batch_tokens = context.micro_batch_tokens
+        self._temperature = context.job.spec.rollout.temperature
         self.model = FsdpModel(context.folder, context.world, context.precision, trained=False)
 
     def log_probs(self, inputs: Inputs) -> Result:

@@ -29,15 +29,13 @@ class Policy:
     """Trains by FSDP2 and generates by vLLM in the same process."""
 
     def __init__(self, context: RoleContext) -> None:
-        job = context.job.spec
         self._context = context
-        self._training = job.model_for(context.role).training
-        self._temperature = job.rollout.temperature
+        self._temperature = context.job.spec.rollout.temperature
         self.model = FsdpModel(
             context.folder,
             context.world,
             context.precision,
-            recompute=self._training.activation_recompute,
+            recompute=context.activation_recompute,
         )
         self.generation = Generation(context, self.model)
 
@@ -52,7 +50,7 @@ class Policy:
     def log_probs(self, inputs: Inputs) -> Result:
         """Log-probabilities of the responses as the training engine computes them."""
         return policy_log_probs(
-            self.model, inputs, self._training.micro_batch_tokens, self._temperature
+            self.model, inputs, self._context.micro_batch_tokens, self._temperature
         )
 
     def use_optimizer(self, settings: OptimizerSettings) -> None:
@@ -85,7 +83,7 @@ class Policy:
         for batch in epochs(batches, loss.epochs_per_batch):
             terms = PolicyTerms(batch, loss, self._temperature, old, means)
             trained, silent = (
-                micro_batches(batch, self.model, self._training.micro_batch_tokens, rows)
+                micro_batches(batch, self.model, self._context.micro_batch_tokens, rows)
                 for rows in terms.rows_by_signal()
             )
             self._step(trained, terms, means, batch.share, silent)
@@ -95,7 +93,7 @@ class Policy:
         everything = len(inputs.index.rows)
         (batch,) = mini_batches(inputs, self._context.world, everything, 1)
         means = Means()
-        micro = micro_batches(batch, self.model, self._training.micro_batch_tokens)
+        micro = micro_batches(batch, self.model, self._context.micro_batch_tokens)
 
         def loss(outputs: torch.Tensor, part: MicroBatch) -> torch.Tensor:
             log_probs, _ = token_log_probs(outputs, part.targets)

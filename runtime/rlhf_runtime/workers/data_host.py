@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -36,10 +37,10 @@ class DataHost:
         settle(log_file, 1, python_path)
         self._job = job
 
-    def load(self, folder: Path) -> dict[str, int]:
+    def load(self, folders: Mapping[str, Path]) -> dict[str, int]:
         """Read and tokenize with the actor's tokenizer; returns counts of rows by what became of
-        them."""
-        self._prompts: JobPrompts = load_prompts(self._job.spec, TextTokenizer(folder))
+        them. `folders` holds every role's model."""
+        self._prompts: JobPrompts = load_prompts(self._job.spec, TextTokenizer(folders["actor"]))
         train, held_out = self._prompts.train, self._prompts.evaluation
         return {
             "train": len(train),

@@ -33,6 +33,8 @@ def model(**changes: object) -> RoleModel:
         shape=TINY,
         precision=Precision.FLOAT32,
         micro_batch_tokens=1000,
+        peak_tokens=1000,
+        longest_shared_tokens=0,
         recompute=False,
     )
     return dataclasses.replace(base, **changes)  # type: ignore[arg-type]
@@ -136,7 +138,9 @@ MODELS = st.builds(
     kind=st.sampled_from([RoleKind.POLICY, RoleKind.CRITIC, RoleKind.FROZEN_POLICY]),
     shape=SHAPES,
     precision=st.sampled_from([Precision.FLOAT32, Precision.BFLOAT16]),
-    micro_batch_tokens=st.integers(1, 20_000),
+    micro_batch_tokens=st.just(4096),
+    peak_tokens=st.integers(1, 20_000),
+    longest_shared_tokens=st.integers(0, 8192),
     recompute=st.booleans(),
 )
 
@@ -145,9 +149,16 @@ def total(made: RoleModel, num_shards: int) -> dict[str, int]:
     return sum_by_phase(role_items(made, num_shards, PHASES))
 
 
+def test_a_mask_has_a_boolean_and_a_number_for_each_pair_of_tokens() -> None:
+    """4 sequences of 500 tokens: 4 x 500 x 500 pairs."""
+    shared = model(peak_tokens=2000, longest_shared_tokens=500)
+    for phase in ("actor.train", "actor.infer"):
+        assert sizes(role_items(shared, 1, PHASES), phase)[MemoryWhat.MASKS] == 1_000_000 * (1 + 4)
+
+
 @given(MODELS, st.integers(1, 64), st.integers(1, 1000))
 def test_more_tokens_never_take_less(made: RoleModel, num_shards: int, more: int) -> None:
-    grown = dataclasses.replace(made, micro_batch_tokens=made.micro_batch_tokens + more)
+    grown = dataclasses.replace(made, peak_tokens=made.peak_tokens + more)
     before, after = total(made, num_shards), total(grown, num_shards)
     assert all(after[phase] >= before[phase] for phase in before)
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import threading
 from typing import Any
 
 import pytest
 import ray
 
-from rlhf_runtime.controller.results import wait_for
+from rlhf_runtime.controller.results import as_they_come, wait_for
 from rlhf_runtime.errors import GenerationFailed, WorkerLost, WorkerRaised
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("local_ray")]
@@ -36,10 +37,37 @@ def die() -> None:
     os._exit(7)
 
 
+@ray.remote(num_cpus=0, max_concurrency=2)
+class Gate:
+    def __init__(self) -> None:
+        self._opened = threading.Event()
+
+    def wait(self) -> None:
+        self._opened.wait()
+
+    def open(self) -> None:
+        self._opened.set()
+
+
 def test_values_come_in_the_order_of_their_references() -> None:
     references = [succeed.remote(value) for value in range(5)]
     assert wait_for([*references[::-1], references[0]]) == [4, 3, 2, 1, 0, 0]
     assert wait_for([]) == []
+
+
+def test_groups_come_as_they_end() -> None:
+    gate = Gate.remote()
+    first, last = succeed.remote(1), gate.wait.remote()
+    come = as_they_come({"both": [first, last], "one": [first]})
+    assert next(come) == "one"
+    gate.open.remote()
+    assert list(come) == ["both"]
+
+
+def test_an_error_of_a_later_group_is_not_kept_waiting_by_an_earlier_one() -> None:
+    gate = Gate.remote()
+    with pytest.raises(GenerationFailed, match="got abort"):
+        list(as_they_come({"waits": [gate.wait.remote()], "fails": [fail.remote("known")]}))
 
 
 def test_an_error_of_ours_loses_rays_wrapping() -> None:

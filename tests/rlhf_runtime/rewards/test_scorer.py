@@ -10,7 +10,7 @@ import pytest
 from rlhf_api.rewards import RewardSpec
 from rlhf_runtime.rewards import Sample
 from rlhf_runtime.rewards.errors import InvalidReward, RewardError
-from rlhf_runtime.rewards.scorer import Scorer, check_entrypoints, combine
+from rlhf_runtime.rewards.scorer import Scorer, combine
 from rlhf_runtime.rewards.scores import Scores
 
 MakeReward = Callable[..., RewardSpec]
@@ -89,15 +89,14 @@ def test_every_entrypoint_that_cannot_be_loaded_is_named(
 ) -> None:
     (verifiers / "broken.py").write_text("1 / 0\n")
     rewards = [
-        reward("length", name="fine", processes=4),
+        reward("length", name="fine"),
         reward("nowhere:score", name="first"),
         reward("my_verifiers:lenght", name="second"),
         reward("broken:score", name="third"),
     ]
-    check_entrypoints(rewards[:1])
     before = psutil.Process().children()
     with pytest.raises(InvalidReward) as caught:
-        check_entrypoints(rewards)
+        Scorer(rewards)
     text = str(caught.value)
     assert "first (nowhere:score)" in text
     assert "second (my_verifiers:lenght)" in text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from rlhf_runtime.engines.fsdp.packing import MicroBatch, Packing, in_step
 from rlhf_runtime.engines.fsdp.settings import OptimizerSettings
 from rlhf_runtime.engines.fsdp.sharing import looks_at_everything, shares_prompts
 from rlhf_runtime.engines.world import World
+
+logger = logging.getLogger(__name__)
 
 Loss = Callable[[torch.Tensor, MicroBatch], torch.Tensor]
 """From outputs[n, width] at the predictors of a micro-batch to this rank's share of the loss."""
@@ -47,6 +50,8 @@ class FsdpModel:
         self._selected: torch.Tensor | None = None
         self.module.get_output_embeddings().register_forward_pre_hook(self._select)
         self._shares_prompts = self._probe_sharing()
+        if not self._shares_prompts:
+            logger.info("%s computes a prompt with each of its responses", folder.name)
 
     def use_optimizer(self, settings: OptimizerSettings) -> None:
         """Train with a new optimizer from now on."""

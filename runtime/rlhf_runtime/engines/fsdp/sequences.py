@@ -5,10 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from rlhf_flow.planning.role_models import MAX_SHARED_TOKENS
 from rlhf_runtime.dataplane.columns import Rows
-
-MAX_SHARED_TOKENS = 8192
-"""Longest sequence with several responses: its mask has the square of it, in bytes."""
 
 
 def group_into_sequences(
