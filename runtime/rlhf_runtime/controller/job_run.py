@@ -5,18 +5,17 @@ build -> (warm start) -> evaluate -> [ step -> (evaluate) ] x steps -> save
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
 
 from rlhf_api.crossfield import EXACT_MATCH_VERIFIER
 from rlhf_api.job import RLHFJob, RLHFJobSpec
 from rlhf_api.models import Precision
-from rlhf_api.plan import Plan
+from rlhf_api.plan import GraphName, Plan
 from rlhf_flow.algorithm import Algorithm
 from rlhf_flow.registry import build_algorithm, build_evaluation, build_warm_start
 from rlhf_runtime.controller.optimizers import training_settings, warm_start_settings
+from rlhf_runtime.controller.passes import PassAt, keep_ahead, training_passes
 from rlhf_runtime.controller.steps import Pass, Stepper, Submitted
 from rlhf_runtime.controller.workers import Workers, WorkerSettings
 from rlhf_runtime.models.files import copy_tokenizer
@@ -94,44 +93,27 @@ class JobRun:
                 self._workers.on_ranks("use_optimizer", planned.role, settings)
 
     def _train(self) -> None:
-        """All training steps and evaluations, one pass submitted ahead of the one that runs."""
-        in_flight: deque[tuple[Submitted, Callable[[Pass], None]]] = deque()
-        for submit, tell in self._passes():
-            in_flight.append((submit(), tell))
-            if len(in_flight) > PASSES_AHEAD:
-                self._finish(*in_flight.popleft())
-        while in_flight:
-            self._finish(*in_flight.popleft())
+        """All training steps and evaluations, one pass sent ahead of the one that runs."""
+        passes = training_passes(self._spec.schedule, self._evaluation is not None)
+        keep_ahead(map(self._send, passes), self._finish, PASSES_AHEAD)
 
-    def _passes(self) -> Iterator[tuple[Callable[[], Submitted], Callable[[Pass], None]]]:
-        """Every pass in order: how it is submitted, and who is told of its end."""
-        schedule = self._spec.schedule
-        for step in range(schedule.steps + 1):
-            if step:
-                yield (
-                    partial(self._stepper.train, self._algorithm, step),
-                    partial(self._tell_step, step),
-                )
-            every = schedule.evaluate_every_steps
-            due = step in (0, schedule.steps) or (every and step % every == 0)
-            if self._evaluation is not None and due:
-                yield (
-                    partial(self._stepper.evaluate, self._evaluation, step),
-                    partial(self._tell_evaluation, step),
-                )
+    def _send(self, wanted: PassAt) -> tuple[PassAt, Submitted]:
+        if wanted.graph is GraphName.STEP:
+            return wanted, self._stepper.train(self._algorithm, wanted.step)
+        assert self._evaluation is not None
+        return wanted, self._stepper.evaluate(self._evaluation, wanted.step)
 
-    def _finish(self, submitted: Submitted, tell: Callable[[Pass], None]) -> None:
+    def _finish(self, sent: tuple[PassAt, Submitted]) -> None:
+        wanted, submitted = sent
         done = self._stepper.wait(submitted)
         self._note_first_tokens(done)
-        tell(done)
+        if wanted.graph is GraphName.STEP:
+            self._journal.step(step_record(wanted.step, done))
+        else:
+            metrics = evaluation_metrics(self._spec, done)
+            self._journal.evaluation(EvaluationRecord(wanted.step, metrics))
         for notice in done.notices:
             self._journal.notice_once(notice)
-
-    def _tell_step(self, step: int, done: Pass) -> None:
-        self._journal.step(step_record(step, done))
-
-    def _tell_evaluation(self, step: int, done: Pass) -> None:
-        self._journal.evaluation(EvaluationRecord(step, evaluation_metrics(self._spec, done)))
 
     def _held_out(self) -> Mapping[str, float]:
         """Held-out metrics now, before reinforcement learning."""
