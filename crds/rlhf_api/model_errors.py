@@ -10,6 +10,7 @@ from pydantic_core import ErrorDetails
 from rlhf_api.fields import FieldDoc, contract, field_at
 from rlhf_api.problems import FieldPath, Problem
 from rlhf_api.suggestions import instead_of, nearest
+from rlhf_api.units import without_unit
 
 _WHAT = {
     "string_type": "not a text",
@@ -133,7 +134,7 @@ def _bad_value(location: FieldPath, error: ErrorDetails) -> Problem:
         what,
         got=_got(error),
         allowed=_allowed(field),
-        do=_todo(value, error["type"], field),
+        do=_todo(value, error["type"], field, str(location[-1])),
     )
 
 
@@ -152,7 +153,7 @@ def _allowed(field: FieldDoc) -> str:
     return field.allowed
 
 
-def _todo(value: Any, fault: str, field: FieldDoc) -> str:
+def _todo(value: Any, fault: str, field: FieldDoc, name: str) -> str:
     """What usually helps with a value; empty if `allowed` says enough."""
     word = str(value).lower()
     if value is None:
@@ -165,6 +166,9 @@ def _todo(value: Any, fault: str, field: FieldDoc) -> str:
         return "write false, without quotes"
     if fault in ("int_type", "float_type") and _is_quoted_number(value):
         return "remove the quotes"
+    number = without_unit(name, value) if isinstance(value, str) else None
+    if number is not None:
+        return f"write {number}, without a unit: the field's name states it"
     if fault in ("enum", "literal_error") and isinstance(value, str):
         near = nearest(value, [each.value for each in field.members])
         return f"did you mean {near}?" if near else ""
