@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated
 
 from pydantic import Field, model_validator
@@ -33,6 +34,15 @@ class CheckpointStorage(Contract):
         return self
 
 
+class OnCheckpointError(StrEnum):
+    """What happens when a checkpoint cannot be written."""
+
+    CONTINUE = "continue"
+    """It is told, and training goes on; older checkpoints stay."""
+    FAIL = "fail"
+    """The job fails; older checkpoints stay."""
+
+
 class CheckpointSpec(Contract):
     """Checkpoints of everything that an exact resume needs."""
 
@@ -40,5 +50,9 @@ class CheckpointSpec(Contract):
     """Steps from one checkpoint to the next; 0: only after the last step."""
     keep_last: Annotated[int, Field(ge=1, le=1000)] = 3
     """How many checkpoints stay; older ones are deleted."""
+    keep_best: Text | None = "evaluation/reward_mean"
+    """A held-out metric: the checkpoint with its largest value stays, too. Null: none does."""
+    on_error: OnCheckpointError = OnCheckpointError.CONTINUE
+    """What happens when one cannot be written: continue or fail."""
     storage: CheckpointStorage | None = None
-    """Where, on a cluster. Default: the chart's jobDefaults. `rlhf run` uses --output."""
+    """Where. Default: `rlhf run` uses --output, a cluster the chart's jobDefaults."""

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from rlhf_api.base import Contract, Identifier, NonNegativeCount, PositiveFloat
+from rlhf_api.base import Contract, Count, Identifier, NonNegativeCount, PositiveFloat
 from rlhf_api.exclusive import require_exactly_one
 
 
@@ -52,5 +52,8 @@ class FailurePolicy(Contract):
     """Wait before the first restart; it doubles with each further one, to ten minutes at most."""
     progress_deadline_seconds: PositiveFloat = 300.0
     """A rank that makes no progress for so long is taken for hung."""
+    max_skipped_steps: Count = 10
+    """Steps in a row whose update is left out because loss or gradient are not finite; then the job
+    fails, with its checkpoints intact."""
     rules: Annotated[tuple[FailureRule, ...], Field(max_length=32)] = ()
     """Exceptions by reason or exit code; the first match decides."""

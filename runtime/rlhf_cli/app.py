@@ -153,19 +153,28 @@ def run(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Start over; an earlier run's folder is kept aside.")
     ] = False,
+    inject: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--inject",
+            metavar="FAULT",
+            help="Let something fail on purpose; may be given several times.",
+        ),
+    ] = None,
     _filename: Filename = False,
 ) -> None:
-    """Train on this machine. A folder with an earlier run is left alone; --fresh starts over.
+    """Train on this machine. An earlier run in the folder goes on from its newest checkpoint.
 
     \b
     Examples:
       rlhf run job.yaml
       rlhf run job.yaml --steps 3 --output /tmp/try
       rlhf run job.yaml --set spec.rollout.temperature=0.8 --fresh
+      rlhf run job.yaml --inject kill:rank=0,phase=train,step=3
     """
     from rlhf_cli.run import run_command
 
-    run_command(file, output, devices, steps, seed, overrides or [], fresh)
+    run_command(file, output, devices, steps, seed, overrides or [], fresh, inject or [])
 
 
 @app.command()

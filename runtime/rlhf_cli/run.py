@@ -4,29 +4,36 @@ from __future__ import annotations
 
 import os
 import shlex
-import signal
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from types import FrameType
 
 import yaml
 
+from rlhf_api.changes import refused_changes
 from rlhf_api.errors import ManifestError, RlhfError
 from rlhf_api.exits import ExitCode
 from rlhf_api.job import RLHFJob
 from rlhf_api.plan import Plan
 from rlhf_api.problems import Problem
+from rlhf_cli.stopping import take_over_signals
 from rlhf_cli.user_code import user_code
 from rlhf_cli.validate import jobs_of
 from rlhf_flow.planning.make_plan import local_devices, make_plan
+from rlhf_runtime.checkpoint.store import Checkpoint, CheckpointStore
 from rlhf_runtime.controller.cluster import start_local_ray, stop_local_ray
 from rlhf_runtime.controller.job_run import JobRun
+from rlhf_runtime.controller.restarts import Restarts
 from rlhf_runtime.controller.run_lock import locked
+from rlhf_runtime.controller.saves import Saves
+from rlhf_runtime.controller.stop import StopRequest
+from rlhf_runtime.controller.supervise import supervise
 from rlhf_runtime.controller.workers import WorkerSettings
 from rlhf_runtime.data.rows import find_sources
-from rlhf_runtime.errors import UnfinishedRun
+from rlhf_runtime.errors import CannotResume, StorageUnusable
+from rlhf_runtime.faults import DRIVER, Fault, Faults, parse_fault
 from rlhf_runtime.telemetry.journal import Journal
 from rlhf_runtime.telemetry.progress import make_progress
 from rlhf_runtime.telemetry.records import Outcome, RunRecord
@@ -37,7 +44,7 @@ NUM_HOSTS = 2
 """Workers besides the ranks: data and rewards."""
 COLLECTIVE_SECONDS = 600.0
 """Longest wait for another rank inside a collective."""
-IGNORED = ("resources", "image", "hub", "checkpoint", "managed_by", "priority_class_name")
+IGNORED = ("resources", "image", "hub", "managed_by", "priority_class_name")
 """Sections for clusters; `rlhf run` names those that a manifest has and does without them."""
 
 
@@ -49,24 +56,27 @@ def run_command(
     seed: int | None,
     overrides: Sequence[str],
     fresh: bool,
+    inject: Sequence[str] = (),
 ) -> None:
     """Check, plan, train, report."""
     changes = list(overrides)
     changes += [] if steps is None else [f"spec.schedule.steps={steps}"]
     changes += [] if seed is None else [f"spec.schedule.seed={seed}"]
+    faults = tuple(map(parse_fault, inject))
     job = _only_job(jobs_of(file, changes), file)
     with user_code(job, file.parent):
         _, plan = make_plan(job, local_devices(devices))
     find_sources(job.spec.data)
     folder = RunFolder(output or Path("rlhf-runs") / job.name)
-    signal.signal(signal.SIGTERM, _interrupt)
+    stop = StopRequest()
+    take_over_signals(stop)
     with locked(folder.path):
-        if not is_new(folder, fresh):
+        if not has_work(folder, job, fresh):
             return
-        folder.write_manifest(manifest_text(job))
-        folder.write_plan(plan)
+        store = _store(job, folder, fresh)
+        _check_changes(job, store)
         with user_code(job, file.parent) as python_path:
-            _train(job, plan, folder, python_path)
+            _train(job, plan, folder, store, python_path, stop, faults)
 
 
 def _only_job(jobs: Sequence[RLHFJob], file: Path) -> RLHFJob:
@@ -93,12 +103,11 @@ def manifest_text(job: RLHFJob) -> str:
     return yaml.safe_dump(document, sort_keys=False)
 
 
-def _interrupt(_number: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
+def has_work(folder: RunFolder, job: RLHFJob, fresh: bool) -> bool:
+    """Whether there is something to do in the folder; `fresh` puts an earlier run aside.
 
-
-def is_new(folder: RunFolder, fresh: bool) -> bool:
-    """Whether there is something to do in the folder; `fresh` puts an earlier run aside."""
+    An unfinished run goes on; a finished one does if the schedule has more steps now.
+    """
     if not folder.metrics.exists():
         return True
     if fresh:
@@ -110,18 +119,15 @@ def is_new(folder: RunFolder, fresh: bool) -> bool:
         sys.stderr.write(f"the earlier run was put aside: {aside}\n")
         return True
     records = folder.read()
-    if records.end is not None and records.end.outcome is Outcome.SUCCEEDED:
+    is_over = records.end is not None and records.end.outcome is Outcome.SUCCEEDED
+    if is_over and records.runs[-1].total_steps >= job.spec.schedule.steps:
         sys.stderr.write(
             f"already finished: {folder.path}; its report is {folder.report}. "
-            "To train again use --fresh (this run is kept aside) or another --output.\n"
+            "To train again use --fresh (this run is kept aside) or another --output; more --steps "
+            "go on from here.\n"
         )
         return False
-    if not records.steps and not records.warm_start:
-        return True  # it ended before it had trained anything
-    raise UnfinishedRun(
-        f"the folder holds a run that did not finish: got {folder.path}, allowed a new folder; use "
-        "--fresh to start over (this run is kept aside), or another --output"
-    )
+    return True
 
 
 def _free_name(path: Path) -> Path:
@@ -131,20 +137,32 @@ def _free_name(path: Path) -> Path:
     return aside
 
 
-def _train(job: RLHFJob, plan: Plan, folder: RunFolder, python_path: tuple[str, ...]) -> None:
+def _train(
+    job: RLHFJob,
+    plan: Plan,
+    folder: RunFolder,
+    store: CheckpointStore,
+    python_path: tuple[str, ...],
+    stop: StopRequest,
+    faults: tuple[Fault, ...],
+) -> None:
     begin = time.monotonic()
     journal = Journal(
         folder,
         make_progress(sys.stderr),
         make_trackers(job.spec.telemetry, job.name, folder.path),
     )
+    spec = job.spec.model_dump(mode="json", by_alias=True)
+    saves = Saves(store, job.spec.checkpoint, spec, journal)
     try:
+        folder.write_manifest(manifest_text(job))
+        folder.write_plan(plan)
         journal.begin(_run_record(job, plan, folder))
         for section in ignored_sections(job):
             journal.notice(f"spec.{section} is for clusters; rlhf run does without it")
         pool = plan.pools[0]
         start_local_ray(pool.num_devices + NUM_HOSTS)
-        signal.signal(signal.SIGTERM, _interrupt)  # Ray has put a handler of its own in its place
+        take_over_signals(stop)  # Ray has put a handler of its own in its place
         journal.started("ray", time.monotonic() - begin)
         settings = WorkerSettings(
             models=folder.path / "models",
@@ -152,14 +170,18 @@ def _train(job: RLHFJob, plan: Plan, folder: RunFolder, python_path: tuple[str, 
             python_path=python_path,
             threads_per_rank=max(1, len(os.sched_getaffinity(0)) // pool.num_devices),
             timeout_seconds=COLLECTIVE_SECONDS,
+            faults=faults,
         )
-        run = JobRun(job, plan, settings, journal)
-        try:
-            run.run(folder.model)
-        except BaseException:
-            run.kill()
-            raise
-        run.close()
+        Faults(faults, settings.logs, DRIVER)
+        finished = supervise(
+            partial(_incarnation, job, plan, settings, journal, saves, stop, folder.model),
+            saves.newest,
+            Restarts(job.spec.failure_policy),
+            journal,
+            lambda: journal.begin(_run_record(job, plan, folder)),
+        )
+        if not finished:
+            raise KeyboardInterrupt
         journal.end(Outcome.SUCCEEDED)
     except KeyboardInterrupt:
         journal.end(Outcome.INTERRUPTED, "Interrupted", "stopped by Ctrl-C or SIGTERM")
@@ -173,6 +195,66 @@ def _train(job: RLHFJob, plan: Plan, folder: RunFolder, python_path: tuple[str, 
     finally:
         journal.close()
         stop_local_ray()
+
+
+def _incarnation(
+    job: RLHFJob,
+    plan: Plan,
+    settings: WorkerSettings,
+    journal: Journal,
+    saves: Saves,
+    stop: StopRequest,
+    model: Path,
+    checkpoint: Checkpoint | None,
+) -> bool:
+    """One set of workers from its start to its end; whether the job came to its own."""
+    run = JobRun(job, plan, settings, journal, saves, stop)
+    try:
+        finished = run.run(model, checkpoint)
+    except BaseException:
+        run.kill()
+        raise
+    finally:
+        stop.worth_waiting = False
+    run.close()
+    return finished
+
+
+def _store(job: RLHFJob, folder: RunFolder, fresh: bool) -> CheckpointStore:
+    storage = job.spec.checkpoint.storage
+    given = storage.uri if storage is not None else None
+    address = given or str((folder.path / "checkpoints").resolve())
+    try:
+        store = CheckpointStore(address)
+        steps = store.steps()
+    except Exception as error:  # every file system has errors of its own
+        raise StorageUnusable(
+            f"checkpoints cannot be kept there: got {address} ({type(error).__name__}: {error}), "
+            "allowed a folder or an address that fsspec can read and write with the packages that "
+            "are installed; correct checkpoint.storage, or install what the message names"
+        ) from error
+    if fresh and steps:
+        raise CannotResume(
+            f"--fresh puts the run's folder aside, not what lies elsewhere: got checkpoints of "
+            f"{len(steps)} steps in {address}; change checkpoint.storage, or delete them"
+        )
+    return store
+
+
+def _check_changes(job: RLHFJob, store: CheckpointStore) -> None:
+    """Compare with the manifest that the newest checkpoint was written under."""
+    records = (store.record(step) for step in store.steps())
+    record = next((record for record in records if record is not None), None)
+    if record is None:
+        return
+    spec = job.spec.model_dump(mode="json", by_alias=True)
+    problems = refused_changes(record.spec, spec)
+    if problems:
+        raise CannotResume(
+            f"the job cannot go on from the checkpoint of step {record.step} with this "
+            "manifest; --fresh starts over (this run is kept aside)\n"
+            + "\n".join(str(problem) for problem in problems)
+        )
 
 
 def _run_record(job: RLHFJob, plan: Plan, folder: RunFolder) -> RunRecord:

@@ -6,12 +6,17 @@ RlhfError
     ├── GenerationFailed      vLLM ended a request abnormally                        exit 4
     ├── StaleWeights          generation weights differ from the trained ones        exit 1
     ├── WorkerLost            a worker died                                          exit 4
+    ├── NoProgress            a worker hangs                                         exit 4
     ├── WorkerRaised          a worker raised what is no RlhfError                   exit 1
+    ├── TrainingDiverged      no update was finite for many steps                    exit 3
+    ├── OutOfMemory           a worker ran out of memory                             exit 4
     ├── UserCodeFailed        a custom operation raised                              exit 3
     ├── NotEnoughResources    shared memory or devices are missing                   exit 4
     ├── FolderInUse           another run writes to the output folder                exit 2
     ├── FolderUnusable        the output folder cannot be made or written            exit 2
-    ├── UnfinishedRun         the output folder holds a run that did not finish      exit 2
+    ├── CheckpointFailed      a checkpoint could not be written                      exit 4
+    ├── StorageUnusable       checkpoints cannot be kept at the address given        exit 2
+    ├── CannotResume          the manifest changed in a way that forbids going on    exit 2
     └── UnknownCall           a call that is not in the plan                         exit 1
 """
 
@@ -56,11 +61,32 @@ class WorkerLost(RuntimeFailure):
     exit_code = ExitCode.RETRIABLE
 
 
+class NoProgress(RuntimeFailure):
+    """A worker has done nothing for longer than failurePolicy.progressDeadlineSeconds."""
+
+    reason = "NoProgress"
+    exit_code = ExitCode.RETRIABLE
+
+
 class WorkerRaised(RuntimeFailure):
     """A worker raised an error that is nobody's fault but this software's."""
 
     reason = "WorkerRaised"
     exit_code = ExitCode.BUG
+
+
+class TrainingDiverged(RuntimeFailure):
+    """Loss or gradient were not finite for failurePolicy.maxSkippedSteps in a row."""
+
+    reason = "TrainingDiverged"
+    exit_code = ExitCode.USER
+
+
+class OutOfMemory(RuntimeFailure):
+    """A worker ran out of memory; the text compares with the plan."""
+
+    reason = "OutOfMemory"
+    exit_code = ExitCode.RETRIABLE
 
 
 class UserCodeFailed(RuntimeFailure):
@@ -84,6 +110,20 @@ class UnknownCall(RuntimeFailure):
     exit_code = ExitCode.BUG
 
 
+class CheckpointFailed(RuntimeFailure):
+    """A checkpoint could not be written."""
+
+    reason = "CheckpointFailed"
+    exit_code = ExitCode.RETRIABLE
+
+
+class StorageUnusable(RuntimeFailure):
+    """Checkpoints cannot be kept at the address that the manifest gives."""
+
+    reason = "StorageUnusable"
+    exit_code = ExitCode.MANIFEST
+
+
 class FolderInUse(RuntimeFailure):
     """Another run writes to the output folder."""
 
@@ -98,8 +138,8 @@ class FolderUnusable(RuntimeFailure):
     exit_code = ExitCode.MANIFEST
 
 
-class UnfinishedRun(RuntimeFailure):
-    """The output folder holds a run that did not finish."""
+class CannotResume(RuntimeFailure):
+    """The job cannot go on: its manifest changed where it must not."""
 
-    reason = "UnfinishedRun"
+    reason = "CannotResume"
     exit_code = ExitCode.MANIFEST

@@ -8,7 +8,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import shutil
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,8 +16,6 @@ from typing import Any
 import pytest
 
 from rlhf_runtime.models.tiny_llama import write_tiny_llama
-from rlhf_runtime.telemetry.records import RunRecord, StepRecord
-from rlhf_runtime.telemetry.run_folder import RunFolder
 
 from .cli import Finished, run
 from .manifests import digit_rows, example, write_rows
@@ -187,17 +184,3 @@ def test_a_folder_that_another_run_holds_is_refused(place: Path) -> None:
     assert ended.code == 2, ended.output
     assert "FolderInUse" in ended.output and str(os.getpid()) in ended.output
     assert [entry.name for entry in folder.iterdir()] == [".lock"]
-
-
-def test_an_unfinished_run_is_refused_unless_told_to_start_over(place: Path) -> None:
-    folder = place / "unfinished"
-    folder.mkdir()
-    with RunFolder(folder) as writer:
-        writer.append(RunRecord("sort-grpo", "grpo", "1 cpu rank", str(folder), 9, 0.0))
-        writer.append(StepRecord(1, {}, {}, 1.0, 1))
-    before = {entry.name for entry in folder.iterdir()}
-    ended = run(example("01", place / "unfinished.yaml"), folder)
-    assert ended.code == 2, ended.output
-    assert "UnfinishedRun" in ended.output and "--fresh" in ended.output
-    assert {entry.name for entry in folder.iterdir()} - {".lock"} == before
-    shutil.rmtree(folder)

@@ -10,7 +10,7 @@ from rlhf_api.plan import CallKind, GraphName, Mesh, Plan
 from rlhf_flow.calls import ModelCall
 from rlhf_flow.flow import BatchValue
 from rlhf_runtime.controller.batch import Batch, Shards
-from rlhf_runtime.controller.results import wait_for
+from rlhf_runtime.controller.results import Look, nothing, wait_for
 from rlhf_runtime.dataplane.protocol import Coordinates, protocol_of
 from rlhf_runtime.errors import UnknownCall
 from rlhf_runtime.workers.orders import CallReport, Order, Statistics, returned_columns
@@ -74,6 +74,8 @@ class StepBackend:
     graph: GraphName
     step: int
     incarnation: str
+    look: Look = nothing
+    """Called every few seconds while reports are waited for."""
     reports: list[Any] = field(default_factory=list)
     """References to the reports of all calls so far."""
 
@@ -112,7 +114,7 @@ class StepBackend:
 
     def wait(self) -> list[CallReport]:
         """Every call's reports, as they come; raises the first error of any rank."""
-        reports = [CallReport.read(message) for message in wait_for(self.reports)]
+        reports = [CallReport.read(message) for message in wait_for(self.reports, self.look)]
         self.reports.clear()
         return reports
 

@@ -1,22 +1,35 @@
-"""The life of a job on its workers: warm start, training steps, evaluations, the final model.
+"""The life of a job on one incarnation of workers.
 
-build -> (warm start) -> evaluate -> [ step -> (evaluate) ] x steps -> save
+build -> warm start or checkpoint -> [ step -> (evaluate) -> (save) ] x steps -> model
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rlhf_api.crossfield import EXACT_MATCH_VERIFIER
 from rlhf_api.job import RLHFJob, RLHFJobSpec
 from rlhf_api.models import Precision
-from rlhf_api.plan import GraphName, Plan
+from rlhf_api.plan import Plan
 from rlhf_flow.algorithm import Algorithm
 from rlhf_flow.registry import build_algorithm, build_evaluation, build_warm_start
+from rlhf_runtime.checkpoint.store import Checkpoint
+from rlhf_runtime.controller.divergence import Divergence
 from rlhf_runtime.controller.optimizers import training_settings, warm_start_settings
-from rlhf_runtime.controller.passes import PassAt, keep_ahead, training_passes
-from rlhf_runtime.controller.steps import Pass, Stepper, Submitted
+from rlhf_runtime.controller.passes import (
+    PassAt,
+    PassKind,
+    Saving,
+    keep_ahead,
+    training_passes,
+    until_stopped,
+)
+from rlhf_runtime.controller.saves import Saves
+from rlhf_runtime.controller.steps import Pass, Stepper
+from rlhf_runtime.controller.stop import StopRequest
 from rlhf_runtime.controller.workers import Workers, WorkerSettings
 from rlhf_runtime.models.files import copy_tokenizer
 from rlhf_runtime.telemetry.journal import Journal
@@ -27,32 +40,59 @@ PASSES_AHEAD = 1
 EXACT_MATCH = "evaluation/exact_match"
 
 
+@dataclass(frozen=True)
+class Sent:
+    """A pass that workers have been sent."""
+
+    pass_at: PassAt
+    handle: Any
+    """What its end is waited for with."""
+
+
 class JobRun:
-    """Runs one job from start to end over one incarnation of workers."""
+    """Runs one job over one incarnation of workers, from its start or from a checkpoint."""
 
     def __init__(
-        self, job: RLHFJob, plan: Plan, settings: WorkerSettings, journal: Journal
+        self,
+        job: RLHFJob,
+        plan: Plan,
+        settings: WorkerSettings,
+        journal: Journal,
+        saves: Saves,
+        stop: StopRequest,
     ) -> None:
-        self._job = job
         self._spec = job.spec
         self._plan = plan
         self._journal = journal
+        self._saves = saves
+        self._stop = stop
         self._algorithm = build_algorithm(job)
         self._evaluation = build_evaluation(job)
         self._warm_start = build_warm_start(job)
         self._workers = Workers(job, plan, self._algorithm.losses(), settings)
         self._stepper = Stepper(self._workers)
         self._has_generated = False
+        self._step = 0
+        self._divergence = Divergence(job.spec.failure_policy.max_skipped_steps)
 
-    def run(self, model_folder: Path) -> None:
-        """Everything; the final model is written to `model_folder`."""
+    def run(self, model_folder: Path, checkpoint: Checkpoint | None) -> bool:
+        """Everything; the final model is written to `model_folder`.
+
+        Returns whether it came to its end; False: it was stopped before, with its state saved.
+        """
         counts = self._workers.build(self._journal.started)
         self._journal.notice_data(counts)
-        if self._warm_start is not None:
+        if checkpoint is None and self._warm_start is not None:
             self._run_warm_start(self._warm_start)
-        self._begin_training()
-        self._train()
-        self._save(model_folder)
+        self._begin_training(fresh=checkpoint is None)
+        if checkpoint is not None:
+            self._workers.on_ranks("restore", checkpoint.address)
+        self._step = 0 if checkpoint is None else checkpoint.record.step
+        self._train(None if checkpoint is None else self._step)
+        if self._step < self._spec.schedule.steps:
+            return False
+        self._save_model(model_folder)
+        return True
 
     def close(self) -> None:
         """Let the workers end in order."""
@@ -80,40 +120,66 @@ class JobRun:
             if goal is not None and metrics.get(EXACT_MATCH, -1.0) >= goal:
                 return
 
-    def _begin_training(self) -> None:
-        """Roles that share the actor's source take its weights; every trained role an optimizer."""
+    def _begin_training(self, fresh: bool) -> None:
+        """Every trained role gets an optimizer; in a fresh start, roles that share the actor's
+        source get its weights."""
         for planned in self._plan.roles:
             if planned.origin is None:
                 continue
-            if self._warm_start is not None and planned.origin == "actor" != planned.role:
+            takes_actors = self._warm_start is not None and planned.origin == "actor"
+            if fresh and takes_actors and planned.role != "actor":
                 self._workers.on_ranks("copy_weights", "actor", planned.role)
             if planned.kind.is_trained:
                 loss = self._algorithm.losses()[planned.role]
                 settings = training_settings(self._spec, planned.role, loss)
                 self._workers.on_ranks("use_optimizer", planned.role, settings)
 
-    def _train(self) -> None:
-        """All training steps and evaluations, one pass sent ahead of the one that runs."""
-        passes = training_passes(self._spec.schedule, self._evaluation is not None)
-        keep_ahead(map(self._send, passes), self._finish, PASSES_AHEAD)
+    def _train(self, after: int | None) -> None:
+        """All that is left of training, one pass sent ahead of the one that runs."""
+        saving = Saving(self._spec.checkpoint.every_steps, self._warm_start is not None)
+        passes = training_passes(
+            self._spec.schedule, saving, self._evaluation is not None, after=after
+        )
+        wanted = until_stopped(passes, lambda: self._stop.wanted)
+        keep_ahead(map(self._send, wanted), self._finish, PASSES_AHEAD)
 
-    def _send(self, wanted: PassAt) -> tuple[PassAt, Submitted]:
-        if wanted.graph is GraphName.STEP:
-            return wanted, self._stepper.train(self._algorithm, wanted.step)
-        assert self._evaluation is not None
-        return wanted, self._stepper.evaluate(self._evaluation, wanted.step)
+    def _send(self, wanted: PassAt) -> Sent:
+        step = wanted.step
+        match wanted.kind:
+            case PassKind.TRAIN:
+                return Sent(wanted, self._stepper.train(self._algorithm, step))
+            case PassKind.EVALUATE:
+                assert self._evaluation is not None
+                return Sent(wanted, self._stepper.evaluate(self._evaluation, step))
+            case PassKind.SAVE:
+                return Sent(wanted, self._saves.begin(self._workers.ranks, step))
+            case PassKind.COMMIT:
+                return Sent(wanted, self._saves.finish(self._workers.ranks, step))
 
-    def _finish(self, sent: tuple[PassAt, Submitted]) -> None:
-        wanted, submitted = sent
-        done = self._stepper.wait(submitted)
+    def _finish(self, sent: Sent) -> None:
+        step = sent.pass_at.step
+        match sent.pass_at.kind:
+            case PassKind.TRAIN:
+                done = self._wait(sent)
+                self._journal.step(step_record(step, done))
+                self._divergence.note(step, done.metrics)
+                self._step = step
+                self._stop.worth_waiting = True
+            case PassKind.EVALUATE:
+                metrics = evaluation_metrics(self._spec, self._wait(sent))
+                self._saves.measured(step, metrics)
+                self._journal.evaluation(EvaluationRecord(step, metrics))
+            case PassKind.SAVE:
+                self._saves.wait(sent.handle, self._workers.watch.look)
+            case PassKind.COMMIT:
+                self._saves.commit(sent.handle, self._workers.watch.look)
+
+    def _wait(self, sent: Sent) -> Pass:
+        done = self._stepper.wait(sent.handle)
         self._note_first_tokens(done)
-        if wanted.graph is GraphName.STEP:
-            self._journal.step(step_record(wanted.step, done))
-        else:
-            metrics = evaluation_metrics(self._spec, done)
-            self._journal.evaluation(EvaluationRecord(wanted.step, metrics))
         for notice in done.notices:
             self._journal.notice_once(notice)
+        return done
 
     def _held_out(self) -> Mapping[str, float]:
         """Held-out metrics now, before reinforcement learning."""
@@ -128,7 +194,7 @@ class JobRun:
             self._has_generated = True
             self._journal.started("first generation", done.phases["generate"])
 
-    def _save(self, folder: Path) -> None:
+    def _save_model(self, folder: Path) -> None:
         actor = self._plan.role("actor")
         assert actor is not None and actor.precision is not None
         dtype = "bfloat16" if actor.precision is Precision.BFLOAT16 else "float32"

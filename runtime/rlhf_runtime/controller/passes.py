@@ -1,42 +1,102 @@
-"""Which passes over the job's graphs training consists of, and how they are sent ahead. Pure."""
+"""Which passes of the workers training consists of, and how they are sent ahead. Pure."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TypeVar
 
-from rlhf_api.plan import GraphName
 from rlhf_api.schedule import ScheduleSpec
 
 Sent = TypeVar("Sent")
 
 
+class PassKind(StrEnum):
+    """What a pass is for."""
+
+    TRAIN = "train"
+    EVALUATE = "evaluate"
+    SAVE = "save"
+    """State is copied, and begins to be written."""
+    COMMIT = "commit"
+    """What the last save wrote becomes a checkpoint."""
+
+
 @dataclass(frozen=True)
 class PassAt:
-    """A pass over one graph."""
+    """One pass of the workers."""
 
-    graph: GraphName
-    """STEP or EVALUATION."""
+    kind: PassKind
     step: int
-    """The training step, or how many of them come before the evaluation."""
+    """The training step, or how many of them come before."""
 
 
-def training_passes(schedule: ScheduleSpec, evaluates: bool) -> Iterator[PassAt]:
-    """Every training step, with evaluations before the first, after the last and as scheduled.
+@dataclass(frozen=True)
+class Saving:
+    """When state is saved."""
+
+    every_steps: int
+    """Steps from one checkpoint to the next; 0: only after the last."""
+    at_start: bool
+    """Whether the state before the first step is worth a checkpoint."""
+
+    def is_due(self, step: int, last: int) -> bool:
+        """Whether state is saved after so many steps."""
+        if step in (0, last):
+            return step == last or self.at_start
+        return self.every_steps > 0 and step % self.every_steps == 0
+
+
+def training_passes(
+    schedule: ScheduleSpec, saving: Saving, evaluates: bool, after: int | None = None
+) -> Iterator[PassAt]:
+    """Every training step, with evaluations and checkpoints.
+
+    There is an evaluation before the first step, after the last and as scheduled. A checkpoint is
+    written while the next step runs, and committed after it.
 
     Args:
         schedule: steps, and how often is evaluated.
+        saving: when state is saved.
         evaluates: whether the job has an evaluation.
+        after: the step of the checkpoint that the job goes on from; None: from the start.
     """
-    every = schedule.evaluate_every_steps
-    for step in range(schedule.steps + 1):
+    every, last = schedule.evaluate_every_steps, schedule.steps
+    commits: deque[PassAt] = deque()
+    for step in range(0 if after is None else after + 1, last + 1):
         if step:
-            yield PassAt(GraphName.STEP, step)
-        due = step in (0, schedule.steps) or (every and step % every == 0)
-        if evaluates and due:
-            yield PassAt(GraphName.EVALUATION, step)
+            yield PassAt(PassKind.TRAIN, step)
+        while commits:
+            yield commits.popleft()
+        if evaluates and (step in (0, last) or (every and step % every == 0)):
+            yield PassAt(PassKind.EVALUATE, step)
+        if saving.is_due(step, last):
+            yield PassAt(PassKind.SAVE, step)
+            commits.append(PassAt(PassKind.COMMIT, step))
+    yield from commits
+
+
+def until_stopped(passes: Iterable[PassAt], is_wanted: Callable[[], bool]) -> Iterator[PassAt]:
+    """The passes up to the step after which a stop is wanted, with that step's state saved.
+
+    Args:
+        passes: all of them.
+        is_wanted: whether to stop; asked before every training step but the first.
+    """
+    last: dict[PassKind, int] = {}
+    for one in passes:
+        if one.kind is PassKind.TRAIN and last and is_wanted():
+            trained, saved = last.get(PassKind.TRAIN), last.get(PassKind.SAVE)
+            if trained not in (None, saved):
+                saved = trained
+                yield PassAt(PassKind.SAVE, saved)
+            if saved not in (None, last.get(PassKind.COMMIT)):
+                yield PassAt(PassKind.COMMIT, saved)
+            return
+        yield one
+        last[one.kind] = one.step
 
 
 def keep_ahead(sending: Iterable[Sent], wait: Callable[[Sent], None], ahead: int) -> None:

@@ -3,41 +3,63 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError, RayError, RayTaskError, WorkerCrashedError
+from ray.exceptions import (
+    GetTimeoutError,
+    RayActorError,
+    RayError,
+    RayTaskError,
+    WorkerCrashedError,
+)
 
 from rlhf_api.errors import RlhfError
-from rlhf_runtime.errors import NotEnoughResources, WorkerLost, WorkerRaised
+from rlhf_runtime.errors import OutOfMemory, WorkerLost, WorkerRaised
+from rlhf_runtime.workers.out_of_memory import is_out_of_memory
 
-OUT_OF_MEMORY = frozenset({"MemoryError", "OutOfMemoryError"})
-"""Python's error and torch's, by name: the driver does not import torch."""
+LOOK_SECONDS = 5.0
+"""From one look at the workers to the next, while they are waited for."""
 DEATH_SECONDS = 10.0
 """How long a death may take to be known after another worker noticed it in a collective."""
 
 
-def wait_for(references: Sequence[Any]) -> list[Any]:
+Look = Callable[[], None]
+"""Looks after workers that are waited for; what it raises ends the waiting."""
+
+
+def nothing() -> None:
+    """Do not look."""
+
+
+def wait_for(references: Sequence[Any], look: Look = nothing) -> list[Any]:
     """The values of references, in their order; the first error of any is raised at once.
 
     A worker that dies makes others raise in their collectives, often before its death is known: an
     error that is not ours waits a moment for a death among the other references.
+
+    Args:
+        references: what is waited for.
+        look: called every few seconds of waiting.
 
     Raises:
         RlhfError: the error that a worker raised, without Ray's wrapping.
         WorkerRaised: a worker raised something else.
         WorkerLost: a worker died.
     """
-    try:
-        values: list[Any] = ray.get(list(references))  # raises with the first error of any
-    except RayError as error:
-        meaning = meaning_of(error)
-        if isinstance(meaning, WorkerRaised):
-            meaning = _death_among(list(dict.fromkeys(references))) or meaning
-        raise meaning from None
-    return values
+    while True:
+        try:  # raises with the first error of any
+            values: list[Any] = ray.get(list(references), timeout=LOOK_SECONDS)
+            return values
+        except GetTimeoutError:
+            look()
+        except RayError as error:
+            meaning = meaning_of(error)
+            if isinstance(meaning, WorkerRaised):
+                meaning = _death_among(list(dict.fromkeys(references))) or meaning
+            raise meaning from None
 
 
 def as_they_come(groups: Mapping[str, Sequence[Any]]) -> Iterator[str]:
@@ -70,11 +92,10 @@ def meaning_of(error: RayError) -> RlhfError:
         return cause
     if isinstance(cause, RayActorError | WorkerCrashedError):
         return WorkerLost(f"a worker died: {str(cause).strip()}")
-    if type(cause).__name__ in OUT_OF_MEMORY:
-        return NotEnoughResources(
-            f"a worker ran out of memory: got {type(cause).__name__}: {cause}; lower "
-            "training.microBatchTokens or rollout.maxConcurrentSequences, or use more devices; "
-            "`rlhf plan` shows what was expected"
+    if is_out_of_memory(cause):
+        return OutOfMemory(
+            f"a worker ran out of memory: got {type(cause).__name__}: {cause}; use more devices, "
+            "or a machine with more memory; `rlhf plan` shows what was expected"
         )
     if isinstance(error, RayTaskError):
         return WorkerRaised(f"a worker raised {type(cause).__name__}: {cause}\n{error}")

@@ -88,7 +88,9 @@ class Stepper:
     ) -> Submitted:
         start = time.time()
         workers = self._workers
-        backend = StepBackend(workers.plan, workers.groups, graph, step, workers.incarnation)
+        backend = StepBackend(
+            workers.plan, workers.groups, graph, step, workers.incarnation, workers.watch.look
+        )
         report, *prompts = host.options(num_returns=2 + len(columns)).remote(*arguments)
         backend.reports.append(report)
         flow = Flow(algorithm.roles(), backend)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,9 @@ from rlhf_flow.losses import PolicyLoss, ValueLoss
 from rlhf_runtime.controller.cluster import SHARED_MEMORY
 from rlhf_runtime.controller.dispatch import Group
 from rlhf_runtime.controller.results import as_they_come, wait_for
+from rlhf_runtime.controller.watch import Watch
 from rlhf_runtime.errors import NotEnoughResources
+from rlhf_runtime.faults import Fault
 from rlhf_runtime.workers.data_host import DataHost
 from rlhf_runtime.workers.rank import LOOPBACK, Rank
 from rlhf_runtime.workers.reward_host import RewardHost
@@ -48,6 +50,8 @@ class WorkerSettings:
     python_path: tuple[str, ...]
     threads_per_rank: int
     timeout_seconds: float
+    faults: tuple[Fault, ...] = ()
+    """Faults on purpose."""
 
 
 class Workers:
@@ -69,7 +73,7 @@ class Workers:
         self._group = self._reserve()
         self.ranks = tuple(self._start_rank(rank, losses) for rank in range(self.world_size))
         self.data = self._start_host(DataHost, "data")
-        self.reward = self._start_host(RewardHost, "reward")
+        self.reward = self._start_host(RewardHost, "reward", settings.faults)
 
     @property
     def world_size(self) -> int:
@@ -111,11 +115,13 @@ class Workers:
             started(phase, now - (begin if phase in FROM_THE_BEGINNING else libraries))
         counts: dict[str, int]
         self.folders, counts = wait_for([folders, data])
+        self.watch = self._watch(wait_for([rank.watched.remote() for rank in self.ranks]))
         return counts
 
     def on_ranks(self, method: str, *arguments: Any) -> None:
         """Call a method on every rank and wait; the first error is raised."""
-        wait_for([getattr(rank, method).remote(*arguments) for rank in self.ranks])
+        calls = [getattr(rank, method).remote(*arguments) for rank in self.ranks]
+        wait_for(calls, self.watch.look)
 
     def close(self) -> None:
         """Let the workers leave their world in order, then end them."""
@@ -132,12 +138,19 @@ class Workers:
         for segment in SHARED_MEMORY.glob(f"*{self.incarnation}*"):
             segment.unlink(missing_ok=True)  # killed ranks leave what their engines shared
 
+    def _watch(self, addresses: Sequence[tuple[str, int]]) -> Watch:
+        names = {f"rank {rank}": address for rank, address in enumerate(addresses)}
+        deadline = self.job.spec.failure_policy.progress_deadline_seconds
+        stacks = self._settings.logs / "stacks.txt"
+        return Watch(names, self.incarnation, deadline, stacks, self.job.name)
+
     def _reserve(self) -> PlacementGroup:
         pool = self.plan.pools[0]
         bundle = {"CPU": 1.0} | ({"GPU": 1.0} if pool.device is Device.GPU else {})
         group = placement_group([bundle] * self.world_size, strategy="PACK")
         ready, _ = ray.wait([group.ready()], timeout=RESERVE_SECONDS)
         if not ready:
+            remove_placement_group(group)
             raise NotEnoughResources(
                 f"the devices of the plan are not there: got {ray.available_resources()} from Ray, "
                 f"needed {self.world_size} x {bundle}; look at CUDA_VISIBLE_DEVICES, or ask for "
@@ -159,6 +172,7 @@ class Workers:
             incarnation=self.incarnation,
             log_file=self._settings.logs / f"rank-{rank}.log",
             python_path=self._settings.python_path,
+            faults=self._settings.faults,
         )
         placed = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=rank)
         return (
@@ -173,7 +187,7 @@ class Workers:
             .remote(setup)
         )
 
-    def _start_host(self, kind: type, name: str) -> Any:
+    def _start_host(self, kind: type, name: str, *more: Any) -> Any:
         log = self._settings.logs / f"{name}.log"
         options = ray.remote(kind).options(num_cpus=0, max_restarts=0, max_task_retries=0)
-        return options.remote(self.job, log, self._settings.python_path)
+        return options.remote(self.job, log, self._settings.python_path, *more)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import isfinite
+
 import torch
 
 from rlhf_flow.losses import ValueLoss
@@ -15,7 +17,6 @@ from rlhf_runtime.roles.context import Result, RoleContext
 from rlhf_runtime.roles.sequences import as_tensor, infer
 from rlhf_runtime.roles.training import Means, MiniBatch, epochs, micro_batches, mini_batches
 from rlhf_runtime.workers.inputs import Inputs
-from rlhf_runtime.workers.orders import Statistics
 
 
 class Critic:
@@ -29,6 +30,7 @@ class Critic:
             context.precision,
             value_head=True,
             recompute=context.activation_recompute,
+            tick=context.tick,
         )
 
     def values(self, inputs: Inputs) -> Result:
@@ -65,7 +67,8 @@ class Critic:
             micro = micro_batches(batch, self.model, self._context.micro_batch_tokens)
             norm = self.model.update(micro, ValueTerms(batch, loss, means))
             means.add("critic/gradient_norm", norm * batch.share, batch.share)
-        return Result(statistics=Statistics(means.means, means.maxima))
+            means.count("critic/skipped_updates", 0.0 if isfinite(norm) else batch.share)
+        return Result(statistics=means.statistics())
 
 
 class ValueTerms:

@@ -14,7 +14,9 @@ class FrozenPolicy:
     def __init__(self, context: RoleContext) -> None:
         self._micro_batch_tokens = context.micro_batch_tokens
         self._temperature = context.job.spec.rollout.temperature
-        self.model = FsdpModel(context.folder, context.world, context.precision, trained=False)
+        self.model = FsdpModel(
+            context.folder, context.world, context.precision, trained=False, tick=context.tick
+        )
 
     def log_probs(self, inputs: Inputs) -> Result:
         """Log-probabilities of the responses."""

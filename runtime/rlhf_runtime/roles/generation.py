@@ -12,6 +12,7 @@ from rlhf_runtime.dataplane.columns import Column, pack_texts, repeat_rows
 from rlhf_runtime.dataplane.shards import ShardIndex
 from rlhf_runtime.engines.fsdp.model import FsdpModel
 from rlhf_runtime.engines.vllm.engine import EngineSettings, Generated, Sampling, VllmEngine
+from rlhf_runtime.faults import Phase
 from rlhf_runtime.roles.context import Result, RoleContext
 from rlhf_runtime.roles.transition import Transition
 from rlhf_runtime.seeds import sample_seeds
@@ -57,6 +58,8 @@ class Generation:
         temperature = 0.0 if options["greedy"] else options["temperature"] or rollout.temperature
         assert isinstance(samples, int) and isinstance(temperature, int | float)
         with self._context.spans.span(self._context.role, "transition"):
+            if inputs.graph is GraphName.STEP:
+                self._context.faults.enter(Phase.TRANSITION, inputs.step)
             statistics = self._transition.refresh()
         prompts_held = inputs.rows()
         carried = {
@@ -64,7 +67,9 @@ class Generation:
         }
         number = np.tile(np.arange(samples, dtype=np.int32), len(prompts_held))
         generated = self._engine.generate(
-            carried["prompt_tokens"], self._sampling(carried, number, inputs, float(temperature))
+            carried["prompt_tokens"],
+            self._sampling(carried, number, inputs, float(temperature)),
+            self._context.tick,
         )
         if self._context.plan.generation.release_during_training:
             self._release()

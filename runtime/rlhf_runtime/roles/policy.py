@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isfinite
 
 import numpy as np
 import torch
@@ -22,7 +23,6 @@ from rlhf_runtime.roles.generation import Generation
 from rlhf_runtime.roles.sequences import as_tensor, infer
 from rlhf_runtime.roles.training import Means, MiniBatch, epochs, micro_batches, mini_batches
 from rlhf_runtime.workers.inputs import Inputs
-from rlhf_runtime.workers.orders import Statistics
 
 
 class Policy:
@@ -36,6 +36,7 @@ class Policy:
             context.world,
             context.precision,
             recompute=context.activation_recompute,
+            tick=context.tick,
         )
         self.generation = Generation(context, self.model)
 
@@ -87,7 +88,7 @@ class Policy:
                 for rows in terms.rows_by_signal()
             )
             self._step(trained, terms, means, batch.share, silent)
-        return Result(statistics=Statistics(means.means, means.maxima))
+        return Result(statistics=means.statistics())
 
     def _train_supervised(self, inputs: Inputs) -> Result:
         everything = len(inputs.index.rows)
@@ -103,7 +104,7 @@ class Policy:
 
         self._step(micro, loss, means, batch.share)
         means.add("policy/loss", 0.0, batch.share)
-        return Result(statistics=Statistics(means.means, means.maxima))
+        return Result(statistics=means.statistics())
 
     def _step(
         self,
@@ -117,6 +118,7 @@ class Policy:
         rate = self.model.optimizer.learning_rate
         norm = self.model.update(micro, loss, silent)
         means.add("policy/gradient_norm", norm * share, share)
+        means.count("policy/skipped_updates", 0.0 if isfinite(norm) else share)
         means.add("policy/learning_rate", rate * share, share)
 
 

@@ -18,6 +18,7 @@ from rlhf_runtime.engines.world import World
 from rlhf_runtime.numerics.aggregation import Denominators
 from rlhf_runtime.roles.sequences import PROMPTS, RESPONSES, lengths_of
 from rlhf_runtime.workers.inputs import Inputs
+from rlhf_runtime.workers.orders import Statistics
 
 
 @dataclass(frozen=True)
@@ -101,16 +102,25 @@ def _counts(columns: dict[str, Column], kept: torch.Tensor) -> list[int]:
 
 
 class Means:
-    """Collects weighted means and maxima while a call runs."""
+    """Collects weighted means, maxima and sums while a call runs."""
 
     def __init__(self) -> None:
         self.means: dict[str, tuple[float, float]] = {}
         self.maxima: dict[str, float] = {}
+        self.sums: dict[str, float] = {}
 
     def add(self, name: str, total: float, weight: float) -> None:
         """Add to a mean."""
         before = self.means.get(name, (0.0, 0.0))
         self.means[name] = (before[0] + total, before[1] + weight)
+
+    def count(self, name: str, amount: float) -> None:
+        """Add to a sum over ranks."""
+        self.sums[name] = self.sums.get(name, 0.0) + amount
+
+    def statistics(self) -> Statistics:
+        """Everything, for the report."""
+        return Statistics(self.means, self.maxima, self.sums)
 
     def top(self, name: str, value: float) -> None:
         """Raise a maximum."""

@@ -58,7 +58,9 @@ class Transition:
         self._engine.weights_written()
         self._version = self._model.version
         return Statistics(
-            means={"transition/bytes_moved": (float(moved.bytes_received), 1 / self._world.size)}
+            means={
+                "throughput/transition_bytes": (float(moved.bytes_received), 1 / self._world.size)
+            }
         )
 
     def release(self) -> None:

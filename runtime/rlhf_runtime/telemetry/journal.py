@@ -80,6 +80,10 @@ class Journal:
         self._trackers.log(record.step, record.metrics)
         self._progress.evaluation(record)
 
+    def saved(self, step: int) -> None:
+        """There is a checkpoint of a step."""
+        self._progress.saved(step)
+
     def end(self, outcome: Outcome, reason: str = "", message: str = "") -> Summary:
         """The run is over, one way or another: write summary and report."""
         self.folder.append(EndRecord(outcome, time.time(), reason, message))

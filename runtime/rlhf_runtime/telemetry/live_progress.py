@@ -61,6 +61,10 @@ class LiveProgress:
         """Show the newest evaluation."""
         self._view.evaluation(record)
 
+    def saved(self, step: int) -> None:
+        """Show the newest checkpoint."""
+        self._view.saved(step)
+
     def notice(self, text: str) -> None:
         """Print a text above the lines."""
         self._console.print(Text(text, style="yellow"))

@@ -45,6 +45,7 @@ class LiveView:
         self._evaluations: dict[int, EvaluationRecord] = {}
         self._pace = Pace()
         self._spinner = Spinner("dots", style="cyan")
+        self._saved: int | None = None
         self._stopped = False
 
     def begin(self, run: RunRecord) -> None:
@@ -71,6 +72,10 @@ class LiveView:
         """Remember an evaluation."""
         self._evaluations[record.step] = record
 
+    def saved(self, step: int) -> None:
+        """Remember the newest checkpoint."""
+        self._saved = step
+
     def stop(self) -> None:
         """Nothing is under way any more: the next drawing is the last one."""
         self._stopped = True
@@ -89,6 +94,8 @@ class LiveView:
             lines.append(_row("", _phases_text(self._step.phases)))
         if self._evaluations:
             lines.append(_row("held out", self._evaluation_text()))
+        if self._saved is not None:
+            lines.append(_row("saved", Text(f"step {self._saved}")))
         return Group(*lines)
 
     def _startup_line(self) -> RenderableType:

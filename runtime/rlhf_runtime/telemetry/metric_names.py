@@ -45,6 +45,13 @@ METRICS: dict[str, Metric] = {
     "reward/<name>": Metric(
         "Reward", "", "Mean of one term of the reward, unweighted", True, Format.FRACTION
     ),
+    "score/excluded": Metric(
+        "Excluded",
+        "",
+        "Responses left out of training: they could not be scored",
+        False,
+        Format.COUNT,
+    ),
     "score/invalid": Metric(
         "Not scored", "responses", "Responses that a verifier could not score", False, Format.COUNT
     ),
@@ -65,6 +72,13 @@ METRICS: dict[str, Metric] = {
     ),
     "policy/gradient_norm": Metric(
         "Gradient norm", "", "The actor's gradient norm before clipping", None
+    ),
+    "policy/skipped_updates": Metric(
+        "Skipped updates",
+        "",
+        "The actor's updates that were left out: loss or gradient were not finite",
+        False,
+        Format.COUNT,
     ),
     "policy/learning_rate": Metric("Learning rate", "", "The actor's learning rate", None),
     "policy/log_prob_difference_max": Metric(
@@ -90,6 +104,13 @@ METRICS: dict[str, Metric] = {
     "critic/gradient_norm": Metric(
         "Critic gradient norm", "", "The critic's gradient norm before clipping", None
     ),
+    "critic/skipped_updates": Metric(
+        "Skipped critic updates",
+        "",
+        "The critic's updates that were left out: loss or gradient were not finite",
+        False,
+        Format.COUNT,
+    ),
     "groups/equal": Metric(
         "Equal groups",
         "fraction",
@@ -111,7 +132,7 @@ METRICS: dict[str, Metric] = {
     "memory/<process>": Metric(
         "Memory", "bytes", "Resident memory of a process", False, Format.BYTES
     ),
-    "transition/bytes_moved": Metric(
+    "throughput/transition_bytes": Metric(
         "Weights moved",
         "bytes",
         "Bytes sent between ranks per weight transition",

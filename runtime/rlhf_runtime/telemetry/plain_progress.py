@@ -84,6 +84,10 @@ class PlainProgress:
         }
         self._line("evaluation", step=record.step, **fields)
 
+    def saved(self, step: int) -> None:
+        """Write that a step has a checkpoint."""
+        self._line("checkpoint", step=step)
+
     def notice(self, text: str) -> None:
         """Write a text, on one line."""
         self._write("notice " + " ".join(text.split()))

@@ -38,6 +38,9 @@ class Progress(Protocol):
     def evaluation(self, record: EvaluationRecord) -> None:
         """An evaluation is over."""
 
+    def saved(self, step: int) -> None:
+        """There is a checkpoint of a step."""
+
     def notice(self, text: str) -> None:
         """Something that a person should read."""
 

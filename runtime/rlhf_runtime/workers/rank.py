@@ -8,23 +8,30 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlhf_api.plan import Mesh
+from rlhf_api.plan import GraphName, Mesh
 from rlhf_api.resources import Device
+from rlhf_runtime.checkpoint.record import SavedFile
 from rlhf_runtime.dataplane.protocol import Coordinates, protocol_of
+from rlhf_runtime.dataplane.shards import ShardIndex
 from rlhf_runtime.engines.fsdp.settings import OptimizerSettings
-from rlhf_runtime.errors import UnknownCall, WorkerLost
+from rlhf_runtime.errors import OutOfMemory, UnknownCall, WorkerLost
+from rlhf_runtime.faults import Faults, Phase
+from rlhf_runtime.workers.activity import Activity
 from rlhf_runtime.workers.inputs import Inputs
 from rlhf_runtime.workers.orders import CallReport, Order, Statistics, returned_columns
+from rlhf_runtime.workers.out_of_memory import is_out_of_memory, out_of_memory_text
 from rlhf_runtime.workers.process import resident_bytes, settle
 from rlhf_runtime.workers.references import fetch
 from rlhf_runtime.workers.setup import RankSetup
 
 logger = logging.getLogger(__name__)
 
+FAULTY = {"generate": Phase.GENERATE, "train": Phase.TRAIN}
+"""Calls in which faults can be injected."""
 LOOPBACK = "127.0.0.1"
 
 
@@ -35,6 +42,8 @@ class Rank:
         settle(setup.log_file, setup.num_threads, setup.python_path)
         self._setup = setup
         self._roles: dict[str, Any] = {}
+        self._activity = Activity()
+        self._faults = Faults(setup.faults, setup.log_file.parent, str(setup.rank))
 
     def prepare(self) -> int:
         """Import the numerical libraries; on rank 0 serve the world's store and return its port."""
@@ -87,9 +96,12 @@ class Rank:
 
     def build(self, folders: Mapping[str, Path]) -> None:
         """Load every role's model from its folder; trained roles first. Collective."""
+        from rlhf_runtime.checkpoint.saver import Saver
         from rlhf_runtime.roles.context import RoleContext
         from rlhf_runtime.roles.registry import ROLES
 
+        self._faults.enter(Phase.START)
+        self._saver = Saver(self._world)
         for planned in self._setup.plan.roles:
             if not planned.kind.has_model:
                 continue
@@ -102,6 +114,8 @@ class Rank:
                 incarnation=self._setup.incarnation,
                 losses=self._setup.losses,
                 spans=self._spans,
+                faults=self._faults,
+                tick=self._activity.tick,
             )
             self._roles[planned.role] = ROLES[planned.kind](context)
             logger.info("built role %s (%s)", planned.role, planned.kind.value)
@@ -120,6 +134,27 @@ class Rank:
 
         self._roles[role].model.save(folder, getattr(torch, dtype))
 
+    def watched(self) -> tuple[str, int]:
+        """Where this rank answers what it is doing, from now on."""
+        return self._activity.serve(self._setup.address, self._setup.incarnation)
+
+    def begin_save(self, address: str, step: int) -> None:
+        """Copy the state after a step and begin to write it there. Collective."""
+        from rlhf_runtime.roles.saving import state_of
+
+        self._saver.begin(state_of(self._saved_models(), self._world), address)
+        self._faults.enter(Phase.SAVE, step)
+
+    def finish_save(self) -> dict[str, SavedFile]:
+        """Wait until the state is written; returns the files that this rank wrote. Collective."""
+        return self._saver.finish()
+
+    def restore(self, address: str) -> None:
+        """Go on from a checkpoint. Collective."""
+        from rlhf_runtime.roles.saving import restore
+
+        restore(self._saved_models(), self._world, address)
+
     def run(self, *message: Any) -> tuple[object, ...] | bytes:
         """One call: a report, and on ranks whose output counts an index and a column per field."""
         order, indexes = Order.read(*message)
@@ -128,10 +163,21 @@ class Rank:
                 f"{order.call.id} is for incarnation {order.incarnation}, this rank belongs to "
                 f"{self._setup.incarnation}: the message is late; it was not run"
             )
+        with self._activity.during(order.call.id, order.step):
+            return self._run(order, indexes)
+
+    def _run(self, order: Order, indexes: Sequence[ShardIndex]) -> tuple[object, ...] | bytes:
         start = time.time()
+        if order.graph is GraphName.STEP and order.call.method in FAULTY:
+            self._faults.enter(FAULTY[order.call.method], order.step)
         at = Coordinates.of(self._setup.rank, self._mesh(order))
         inputs = Inputs(order, indexes, at, fetch)
-        result = self._method(order)(inputs)
+        try:
+            result = self._method(order)(inputs)
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise self._out_of_memory(order, error) from error
+            raise
         report = self._report(order, result.statistics, start).message()
         columns = returned_columns(order.call)
         if not columns or not protocol_of(order.call.kind).collect(at):
@@ -148,6 +194,22 @@ class Rank:
                 role.close()
         self._roles.clear()
         self._world.close()
+
+    def _out_of_memory(self, order: Order, error: Exception) -> OutOfMemory:
+        import torch
+
+        on_gpu = self._device.type == "cuda"
+        used = torch.cuda.memory_reserved() if on_gpu else resident_bytes()
+        setup = self._setup
+        return OutOfMemory(
+            out_of_memory_text(setup.plan, order.call, order.step, setup.rank, used, error)
+        )
+
+    def _saved_models(self) -> dict[str, Any]:
+        from rlhf_runtime.roles.saving import saved_roles
+
+        setup = self._setup
+        return {role: self._roles[role].model for role in saved_roles(setup.job.spec, setup.plan)}
 
     def _mesh(self, order: Order) -> Mesh:
         planned = self._setup.plan.call(order.graph, order.call.id)

@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 
 from rlhf_api.job import RLHFJob
+from rlhf_api.plan import GraphName
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.dataplane.protocol import Coordinates
+from rlhf_runtime.faults import Fault, Faults, Phase
 from rlhf_runtime.rewards.errors import NothingScored
 from rlhf_runtime.rewards.sample import Sample
 from rlhf_runtime.rewards.scorer import Scorer
@@ -25,8 +27,15 @@ from rlhf_runtime.workers.references import fetch
 class RewardHost:
     """Scores whole batches; groups are never cut."""
 
-    def __init__(self, job: RLHFJob, log_file: Path, python_path: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        job: RLHFJob,
+        log_file: Path,
+        python_path: tuple[str, ...],
+        faults: tuple[Fault, ...] = (),
+    ) -> None:
         settle(log_file, 1, python_path)
+        self._faults = Faults(faults, log_file.parent, "reward")
         self._rewards = job.spec.rewards
 
     def start(self) -> None:
@@ -37,6 +46,8 @@ class RewardHost:
         """Scores and their validity for every row."""
         order, indexes = Order.read(*message)
         start = time.time()
+        if order.graph is GraphName.STEP:
+            self._faults.enter(Phase.SCORE, order.step)
         inputs = Inputs(order, indexes, Coordinates(data=0, data_size=1), fetch)
         columns = inputs.load(inputs.index.rows)
         scored = self._scorer.score(_samples(columns))

@@ -9,6 +9,7 @@ from pathlib import Path
 from rlhf_api.job import RLHFJob
 from rlhf_api.plan import Plan
 from rlhf_flow.losses import PolicyLoss, ValueLoss
+from rlhf_runtime.faults import Fault
 
 
 @dataclass(frozen=True)
@@ -30,3 +31,5 @@ class RankSetup:
     log_file: Path
     python_path: tuple[str, ...]
     """Folders of the user's own code."""
+    faults: tuple[Fault, ...] = ()
+    """Faults on purpose."""

@@ -1,31 +1,89 @@
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pytest
 
-from rlhf_api.plan import GraphName
 from rlhf_api.schedule import ScheduleSpec
-from rlhf_runtime.controller.passes import PassAt, keep_ahead, training_passes
+from rlhf_runtime.controller.passes import (
+    PassAt,
+    PassKind,
+    Saving,
+    keep_ahead,
+    training_passes,
+    until_stopped,
+)
+
+LETTERS = {PassKind.TRAIN: "t", PassKind.EVALUATE: "e", PassKind.SAVE: "s", PassKind.COMMIT: "c"}
+NEVER = Saving(every_steps=0, at_start=False)
 
 
-def steps_of(passes: Iterator[PassAt]) -> list[str]:
-    """`s1` for a training step, `e0` for an evaluation."""
-    return [f"{'s' if one.graph is GraphName.STEP else 'e'}{one.step}" for one in passes]
+def words_of(passes: Iterable[PassAt]) -> list[str]:
+    """`t1` for a training step, `e0` for an evaluation, `s2` for a save, `c2` for its commit."""
+    return [f"{LETTERS[one.kind]}{one.step}" for one in passes]
+
+
+def schedule_of(steps: int, every: int = 0) -> ScheduleSpec:
+    return ScheduleSpec(steps=steps, prompts_per_step=1, evaluate_every_steps=every)
 
 
 @pytest.mark.parametrize(
     ("steps", "every", "expected"),
     [
-        (3, 2, "e0 s1 s2 e2 s3 e3"),
-        (4, 2, "e0 s1 s2 e2 s3 s4 e4"),
-        (2, 0, "e0 s1 s2 e2"),
-        (1, 5, "e0 s1 e1"),
+        (3, 2, "e0 t1 t2 e2 t3 e3 s3 c3"),
+        (4, 2, "e0 t1 t2 e2 t3 t4 e4 s4 c4"),
+        (2, 0, "e0 t1 t2 e2 s2 c2"),
+        (1, 5, "e0 t1 e1 s1 c1"),
     ],
 )
 def test_evaluations_frame_the_training(steps: int, every: int, expected: str) -> None:
-    schedule = ScheduleSpec(steps=steps, prompts_per_step=1, evaluate_every_steps=every)
-    assert steps_of(training_passes(schedule, evaluates=True)) == expected.split()
-    without = [one for one in expected.split() if one[0] == "s"]
-    assert steps_of(training_passes(schedule, evaluates=False)) == without
+    schedule = schedule_of(steps, every)
+    assert words_of(training_passes(schedule, NEVER, evaluates=True)) == expected.split()
+    without = [word for word in expected.split() if word[0] != "e"]
+    assert words_of(training_passes(schedule, NEVER, evaluates=False)) == without
+
+
+@pytest.mark.parametrize(
+    ("saving", "expected"),
+    [
+        (Saving(2, at_start=False), "t1 t2 s2 t3 c2 t4 s4 t5 c4 s5 c5"),
+        (Saving(2, at_start=True), "s0 t1 c0 t2 s2 t3 c2 t4 s4 t5 c4 s5 c5"),
+        (Saving(1, at_start=False), "t1 s1 t2 c1 s2 t3 c2 s3 t4 c3 s4 t5 c4 s5 c5"),
+        (Saving(5, at_start=False), "t1 t2 t3 t4 t5 s5 c5"),
+    ],
+)
+def test_a_save_is_committed_after_the_next_step(saving: Saving, expected: str) -> None:
+    assert words_of(training_passes(schedule_of(5), saving, evaluates=False)) == expected.split()
+
+
+@pytest.mark.parametrize("after", range(6))
+def test_a_job_goes_on_with_what_comes_after_its_checkpoint(after: int) -> None:
+    saving = Saving(1, at_start=True)
+    everything = words_of(training_passes(schedule_of(5, 2), saving, evaluates=True))
+    rest = words_of(training_passes(schedule_of(5, 2), saving, evaluates=True, after=after))
+    expected = everything[everything.index(f"s{after}") + 1 :]
+    expected.remove(f"c{after}")
+    assert rest == expected
+
+
+@pytest.mark.parametrize(
+    ("stop_after", "expected"),
+    [
+        (0, "e0"),
+        (1, "e0 t1 s1 c1"),
+        (2, "e0 t1 t2 e2 s2 c2"),
+        (3, "e0 t1 t2 e2 s2 t3 c2 s3 c3"),
+        (9, "e0 t1 t2 e2 s2 t3 c2 t4 e4 s4 c4"),
+    ],
+)
+def test_a_stop_saves_the_step_that_it_waits_for(stop_after: int, expected: str) -> None:
+    sent: list[str] = []
+    passes = training_passes(schedule_of(4, 2), Saving(2, at_start=False), evaluates=True)
+
+    def is_wanted() -> bool:
+        return sum(word[0] == "t" for word in sent) >= stop_after
+
+    for one in until_stopped(passes, is_wanted):
+        sent.extend(words_of([one]))
+    assert sent == expected.split()
 
 
 @pytest.mark.parametrize(

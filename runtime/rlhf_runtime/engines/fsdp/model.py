@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.distributed.fsdp import FSDPModule
@@ -39,8 +40,10 @@ class FsdpModel:
         value_head: bool = False,
         trained: bool = True,
         recompute: bool = False,
+        tick: Callable[[], None] = lambda: None,
     ) -> None:
         self.world = world
+        self._tick = tick
         self.module = load_causal_lm(
             folder, world, precision, value_head=value_head, recompute=recompute and trained
         )
@@ -83,6 +86,7 @@ class FsdpModel:
         """Run every micro-batch forward and hand its outputs to `consume`."""
         for micro_batch in in_step(micro_batches, self._rounds(len(micro_batches))):
             consume(self.outputs(micro_batch), micro_batch)
+            self._tick()
         if isinstance(self.module, FSDPModule):
             self.module.reshard()  # without a backward pass the root would keep gathered weights
 
@@ -99,12 +103,33 @@ class FsdpModel:
         with torch.no_grad():
             for micro_batch in in_step(silent, self._rounds(len(silent))):
                 loss(self.outputs(micro_batch), micro_batch)
+                self._tick()
         rounds = max(1, self._rounds(len(micro_batches)))  # momentum moves on without a signal
         for micro_batch in in_step(micro_batches, rounds):
             share = loss(self.outputs(micro_batch), micro_batch)
             torch.autograd.backward(share * self.world.size)  # FSDP averages over ranks
+            self._tick()
         self.version += 1
         return self.optimizer.step()
+
+    def state(self) -> dict[str, Any]:
+        """What later steps depend on; its tensors are the model's own, to save or to overwrite."""
+        return {
+            "weights": dict(self.module.named_parameters()),
+            "version": self.version,
+            "optimizer": {} if self.optimizer is None else self.optimizer.state(),
+        }
+
+    def expect_state(self, parameters: Collection[str]) -> None:
+        """Make room for the optimizer's state of the parameters with these names."""
+        if self.optimizer is not None:
+            self.optimizer.expect_state(parameters)
+
+    def adopt(self, state: dict[str, Any]) -> None:
+        """Take over the plain values of a `state` whose tensors have been overwritten."""
+        self.version = state["version"]
+        if self.optimizer is not None:
+            self.optimizer.resume(state["optimizer"]["updates"])
 
     def local_parameters(self) -> dict[str, torch.Tensor]:
         """This rank's own storage of every parameter, by Hugging Face name."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from typing import Any
+
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
@@ -23,7 +26,8 @@ class Optimizer:
     """Steps the parameters of one model."""
 
     def __init__(self, model: nn.Module, settings: OptimizerSettings) -> None:
-        self._parameters = [p for p in model.parameters() if p.requires_grad]
+        self._named = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        self._parameters = list(self._named.values())
         self._settings = settings
         self.adam = torch.optim.AdamW(
             self._parameters,
@@ -44,6 +48,33 @@ class Optimizer:
     def learning_rate(self) -> float:
         """The rate that the next step uses."""
         return float(self.scheduler.get_last_lr()[0])
+
+    def state(self) -> dict[str, Any]:
+        """What the next step depends on, beside weights and settings; tensors are its own."""
+        moments = {name: self.adam.state.get(p) for name, p in self._named.items()}
+        return {
+            "adam": {name: dict(state) for name, state in moments.items() if state},
+            "updates": self.scheduler.last_epoch,
+        }
+
+    def expect_state(self, parameters: Collection[str]) -> None:
+        """Make room for the state of the parameters with these names, and of no others."""
+        self.adam.state.clear()
+        for name in parameters:
+            parameter = self._named[name]
+            self.adam.state[parameter] = {
+                "step": torch.zeros((), dtype=torch.float32, device=parameter.device),
+                "exp_avg": torch.zeros_like(parameter),
+                "exp_avg_sq": torch.zeros_like(parameter),
+            }
+
+    def resume(self, updates: int) -> None:
+        """Go on after so many steps, at the rate that the schedule has for the next one."""
+        self.scheduler.last_epoch = updates
+        rates = self.scheduler.get_lr()  # a function of the number of steps alone
+        for group, rate in zip(self.adam.param_groups, rates, strict=True):
+            group["lr"] = rate
+        self.scheduler._last_lr = list(rates)
 
     def step(self) -> float:
         """Clip, update and clear the gradients; returns their global norm before clipping.

@@ -7,7 +7,7 @@ same order; groups are independent of each other.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -108,8 +108,10 @@ class VllmEngine:
         """This rank's storage of every weight, by Hugging Face name."""
         return vllm_views(self._runner.model)
 
-    def generate(self, prompts: Column, sampling: Sampling) -> Generated:
-        """One response for each packed prompt, in the same order."""
+    def generate(
+        self, prompts: Column, sampling: Sampling, tick: Callable[[], None] = lambda: None
+    ) -> Generated:
+        """One response for each packed prompt, in the same order; `tick` after every token."""
         from vllm.v1.engine import FinishReason
 
         first = self._next_request
@@ -121,6 +123,7 @@ class VllmEngine:
         while self._core.scheduler.has_requests():
             outputs, executed = self._core.step_fn()
             self._core.post_step(model_executed=executed)
+            tick()
             for output in outputs[0].outputs if outputs and 0 in outputs else ():
                 row = int(output.request_id) - first
                 tokens[row].extend(output.new_token_ids)

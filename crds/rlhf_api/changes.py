@@ -1,0 +1,74 @@
+"""Which fields of a job may change, and when: the one list. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+from rlhf_api.problems import Problem
+
+WHILE_RUNNING = (
+    "suspend",
+    "ttlSecondsAfterFinished",
+    "activeDeadlineSeconds",
+    "startDeadlineSeconds",
+    "failurePolicy",
+)
+"""Fields of spec that may change at any time."""
+
+ON_RESUME = (
+    *WHILE_RUNNING,
+    "checkpoint",
+    "image",
+    "models.*.training.learningRate",
+    "priorityClassName",
+    "resources",
+    "schedule.evaluateEverySteps",
+    "schedule.steps",
+    "telemetry",
+)
+"""Fields of spec that may also change while a job is suspended, or before it is resumed."""
+
+
+def refused_changes(
+    old: Mapping[str, Any], new: Mapping[str, Any], allowed: Sequence[str] = ON_RESUME
+) -> list[Problem]:
+    """Every field that differs between two specs and may not.
+
+    Args:
+        old: the spec in force, with defaults, by wire names.
+        new: the one that is to follow it.
+        allowed: fields that may differ; with a field everything below it, `*` for any one name.
+    """
+    return [
+        Problem(
+            ("spec", *path),
+            "this field cannot change when a job goes on",
+            got=_shown(after),
+            allowed=_shown(before),
+            do="change it back, or start over (rlhf run: --fresh)",
+        )
+        for path, before, after in _differences((), old, new)
+        if not any(_covers(pattern.split("."), path) for pattern in allowed)
+    ]
+
+
+def _differences(
+    path: tuple[str, ...], old: Any, new: Any
+) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        for name in dict.fromkeys([*old, *new]):
+            yield from _differences((*path, name), old.get(name), new.get(name))
+    elif old != new:
+        yield path, old, new
+
+
+def _covers(pattern: Sequence[str], path: Sequence[str]) -> bool:
+    if len(path) < len(pattern):
+        return False
+    return all(fnmatchcase(name, part) for name, part in zip(path, pattern, strict=False))
+
+
+def _shown(value: Any) -> str:
+    return "nothing" if value is None else str(value)

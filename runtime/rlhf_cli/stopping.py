@@ -1,0 +1,22 @@
+"""Ctrl-C and SIGTERM: the first asks a job that trains to stop, the second makes it."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from types import FrameType
+
+from rlhf_runtime.controller.stop import StopRequest
+
+
+def take_over_signals(stop: StopRequest) -> None:
+    """Handle both signals from now on; again after a library has taken them."""
+
+    def handle(_number: int, _frame: FrameType | None) -> None:
+        if stop.wanted or not stop.worth_waiting:
+            raise KeyboardInterrupt
+        stop.wanted = True
+        sys.stderr.write("stopping after this step, with its state saved; again to stop at once\n")
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, handle)

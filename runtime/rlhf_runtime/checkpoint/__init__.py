@@ -1,0 +1,1 @@
+"""Saved state of a job: where it lies, whether it is whole, and what is in it."""

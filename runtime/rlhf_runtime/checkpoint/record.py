@@ -1,0 +1,59 @@
+"""What a checkpoint says about itself: `checkpoint.json`, written last. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+VERSION = 1
+RECORD_FILE = "checkpoint.json"
+
+
+@dataclass(frozen=True)
+class SavedFile:
+    """A file as it was written."""
+
+    num_bytes: int
+    digest: str
+    """BLAKE2b, 16 bytes, in hexadecimal."""
+
+
+@dataclass(frozen=True)
+class CheckpointRecord:
+    """A checkpoint is whole if this is there and every file is as it says."""
+
+    step: int
+    """Training steps that the state has behind it; 0: the warm start only."""
+    world_size: int
+    """Ranks that wrote it."""
+    spec: Mapping[str, Any]
+    """The job's spec in force, with defaults."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """Held-out metrics of this step, if it was evaluated."""
+    files: Mapping[str, SavedFile] = field(default_factory=dict)
+    """By name, without this record's own."""
+    version: int = VERSION
+
+    def to_text(self) -> str:
+        """The file's text."""
+        return json.dumps(dataclasses.asdict(self), indent=1) + "\n"
+
+    @staticmethod
+    def of_text(text: str) -> CheckpointRecord:
+        """The record that a file's text is.
+
+        Raises:
+            ValueError: it is none, or one of another version.
+        """
+        try:
+            given = json.loads(text)
+            files = {name: SavedFile(**file) for name, file in given.pop("files").items()}
+            record = CheckpointRecord(**given, files=files)
+        except (TypeError, KeyError, AttributeError) as error:
+            raise ValueError(f"not a record of a checkpoint: {error}") from error
+        if record.version != VERSION:
+            raise ValueError(f"of version {record.version}, this is {VERSION}")
+        return record

@@ -1,0 +1,35 @@
+"""Notices training that has gone wrong for good."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rlhf_runtime.errors import TrainingDiverged
+
+SKIPPED = "/skipped_updates"
+
+
+@dataclass
+class Divergence:
+    """Counts steps in a row with an update that was left out."""
+
+    limit: int
+    _in_a_row: int = 0
+
+    def note(self, step: int, metrics: Mapping[str, float]) -> None:
+        """A step is over.
+
+        Raises:
+            TrainingDiverged: it is the last of too many.
+        """
+        skipped = [name for name, value in metrics.items() if name.endswith(SKIPPED) and value]
+        self._in_a_row = self._in_a_row + 1 if skipped else 0
+        if self._in_a_row >= self.limit:
+            roles = ", ".join(name.removesuffix(SKIPPED) for name in skipped)
+            raise TrainingDiverged(
+                f"loss or gradient were not finite: got updates of the {roles} left out in the "
+                f"{self._in_a_row} steps up to {step}, allowed fewer than {self.limit} in a row "
+                "(failurePolicy.maxSkippedSteps); lower the learning rate, or look for extreme "
+                "rewards; checkpoints are intact"
+            )

@@ -1,0 +1,70 @@
+"""Whether and when a job goes on after a failure. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from rlhf_api.errors import RlhfError
+from rlhf_api.exits import ExitCode
+from rlhf_api.failure import FailureAction, FailurePolicy
+from rlhf_runtime.errors import CheckpointFailed, OutOfMemory, WorkerRaised
+
+LONGEST_BACKOFF_SECONDS = 600.0
+
+
+@dataclass
+class Restarts:
+    """Counts restarts, of one run of the driver."""
+
+    policy: FailurePolicy
+    number: int = 0
+    """All restarts."""
+    counted: int = 0
+    """Those since the last new checkpoint that count against the limit."""
+    _from_step: int = -1
+    _last: str = field(default="")
+
+    def seconds_before(self, error: RlhfError, from_step: int) -> float | None:
+        """How long to wait before the next start; None: there is none.
+
+        Args:
+            error: what ended the incarnation.
+            from_step: the step of the checkpoint that the next one would go on from; 0: the start.
+        """
+        if from_step > self._from_step:
+            self._from_step, self.counted, self._last = from_step, 0, ""
+        action = self._by_rule(error) or self._by_itself(error)
+        self._last = _gist(error)
+        if action is FailureAction.FAIL:
+            return None
+        if action is FailureAction.RESTART:
+            if self.counted >= self.policy.max_restarts:
+                return None
+            self.counted += 1
+        self.number += 1
+        return min(
+            self.policy.backoff_seconds * 2.0 ** max(0, self.counted - 1), LONGEST_BACKOFF_SECONDS
+        )
+
+    def _by_rule(self, error: RlhfError) -> FailureAction | None:
+        for rule in self.policy.rules:
+            if rule.on_reason == error.reason or error.exit_code in (rule.on_exit_codes or ()):
+                return rule.action
+        return None
+
+    def _by_itself(self, error: RlhfError) -> FailureAction:
+        """What the manifest has no rule for."""
+        if isinstance(error, WorkerRaised | OutOfMemory):
+            # What came twice at the same place will come again.
+            again = _gist(error) != self._last
+        else:
+            again = error.exit_code is ExitCode.RETRIABLE and not isinstance(
+                error,
+                CheckpointFailed,  # checkpoint.onError has decided
+            )
+        return FailureAction.RESTART if again else FailureAction.FAIL
+
+
+def _gist(error: RlhfError) -> str:
+    """What two errors of the same cause have in common."""
+    return f"{error.reason}: {str(error).splitlines()[0] if str(error) else ''}"

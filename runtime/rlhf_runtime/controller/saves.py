@@ -1,0 +1,118 @@
+"""The driver's part in checkpoints: has ranks write, commits, keeps the last ones and the best."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from rlhf_api.checkpoint import CheckpointSpec, OnCheckpointError
+from rlhf_runtime.checkpoint.record import CheckpointRecord, SavedFile
+from rlhf_runtime.checkpoint.store import Checkpoint, CheckpointStore, kept_steps
+from rlhf_runtime.controller.results import Look, nothing, wait_for
+from rlhf_runtime.errors import CheckpointFailed
+from rlhf_runtime.telemetry.journal import Journal
+
+
+@dataclass(frozen=True)
+class Finishing:
+    """A checkpoint that is being written."""
+
+    step: int
+    world_size: int
+    files: Sequence[Any]
+    """References to what each rank wrote."""
+
+
+@dataclass
+class Saves:
+    """Checkpoints of one job, over all of its incarnations."""
+
+    store: CheckpointStore
+    settings: CheckpointSpec
+    spec: Mapping[str, Any]
+    """The job's spec in force, with defaults, by wire names."""
+    journal: Journal
+    _metrics: dict[int, Mapping[str, float]] = field(default_factory=dict)
+
+    def newest(self) -> Checkpoint | None:
+        """The newest whole checkpoint; tells about newer ones that are not."""
+        for step in self.store.steps():
+            try:
+                return self.store.read(step)
+            except ValueError as error:
+                self.journal.notice_once(
+                    f"the checkpoint of step {step} cannot be used, the one before it is: {error}"
+                )
+        return None
+
+    def measured(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Held-out metrics after a step; they belong to its checkpoint."""
+        self._metrics = {step: metrics}
+
+    def begin(self, ranks: Sequence[Any], step: int) -> list[Any]:
+        """Have all ranks copy their state and begin to write it."""
+        try:
+            address = self.store.begin(step)
+        except OSError as error:
+            self._failed(step, error)
+            return []
+        return [rank.begin_save.remote(address, step) for rank in ranks]
+
+    def wait(self, copying: Sequence[Any], look: Look = nothing) -> None:
+        """Wait until state is copied; `look` is called every few seconds."""
+        wait_for(copying, look)
+
+    def finish(self, ranks: Sequence[Any], step: int) -> Finishing:
+        """Have all ranks finish what they write."""
+        return Finishing(step, len(ranks), [rank.finish_save.remote() for rank in ranks])
+
+    def commit(self, finishing: Finishing, look: Look = nothing) -> None:
+        """Wait until everything is written, and make it the checkpoint of its step.
+
+        `look` is called every few seconds.
+
+        Raises:
+            CheckpointFailed: it could not be written, and the manifest says to fail then.
+        """
+        step = finishing.step
+        try:
+            written: list[dict[str, SavedFile] | None] = wait_for(finishing.files, look)
+            files = {name: file for part in written for name, file in (part or {}).items()}
+            if not files:
+                return
+            self.store.commit(
+                CheckpointRecord(
+                    step=step,
+                    world_size=finishing.world_size,
+                    spec=self.spec,
+                    metrics=dict(self._metrics.get(step, {})),
+                    files=files,
+                )
+            )
+            self._prune()
+        except (OSError, CheckpointFailed) as error:
+            self._failed(step, error)
+        else:
+            self.journal.saved(step)
+
+    def _prune(self) -> None:
+        records = [self.store.record(step) for step in self.store.steps()]
+        whole = [record for record in records if record is not None]
+        kept = kept_steps(whole, self.settings.keep_last, self.settings.keep_best)
+        for record in whole:
+            if record.step not in kept:
+                self.store.remove(record.step)
+
+    def _failed(self, step: int, error: Exception) -> None:
+        text = (
+            f"the checkpoint of step {step} could not be written: got {error}, in "
+            f"{self.store.address}; older checkpoints are untouched; free space or correct the "
+            "address"
+        )
+        with suppress(OSError):  # what stays is named as unfinished when the job goes on
+            self.store.abandon(step)
+        if self.settings.on_error is OnCheckpointError.FAIL:
+            raise CheckpointFailed(text) from error
+        self.journal.notice(f"{text}; training goes on (checkpoint.onError)")

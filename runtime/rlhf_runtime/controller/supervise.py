@@ -1,0 +1,53 @@
+"""Keeps a job going: when an incarnation of workers fails, the next one takes over."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from rlhf_api.errors import RlhfError
+from rlhf_runtime.checkpoint.store import Checkpoint
+from rlhf_runtime.controller.restarts import Restarts
+from rlhf_runtime.telemetry.journal import Journal
+
+
+def supervise(
+    incarnation: Callable[[Checkpoint | None], bool],
+    newest: Callable[[], Checkpoint | None],
+    restarts: Restarts,
+    journal: Journal,
+    begin_again: Callable[[], None],
+    sleep: Callable[[float], None] = time.sleep,
+) -> bool:
+    """Run incarnations, each from the newest checkpoint, until one does not fail.
+
+    Args:
+        incarnation: runs one from a checkpoint or from the start; returns whether the job came to
+            its end.
+        newest: the checkpoint to go on from.
+        restarts: decides whether there is another one.
+        journal: hears of failures.
+        begin_again: called before each further incarnation.
+        sleep: waits so many seconds.
+
+    Raises:
+        RlhfError: the failure after which there is no other one.
+    """
+    checkpoint = newest()
+    while True:
+        if checkpoint is not None:
+            journal.notice(f"going on from the checkpoint of step {checkpoint.record.step}")
+        try:
+            return incarnation(checkpoint)
+        except RlhfError as error:
+            checkpoint = newest()
+            step = 0 if checkpoint is None else checkpoint.record.step
+            seconds = restarts.seconds_before(error, step)
+            if seconds is None:
+                raise
+            journal.notice(
+                f"{error.reason}: {error}\nrestart {restarts.number} in {seconds:g} s, "
+                + (f"from the checkpoint of step {step}" if checkpoint else "from the start")
+            )
+        sleep(seconds)
+        begin_again()

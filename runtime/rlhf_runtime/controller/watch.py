@@ -1,0 +1,112 @@
+"""Notices workers that hang: no deadline on how long a call takes, but on how long nothing is done.
+
+The driver looks whenever it has waited for some seconds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rlhf_runtime.errors import NoProgress
+from rlhf_runtime.workers.activity import Status, ask
+
+MAIN_THREAD = "MainThread"
+SHOWN_FRAMES = 3
+"""Of each rank's stack in the message; all of them are in the file."""
+
+
+@dataclass
+class Stalls:
+    """Who has not moved for how long. Pure: the clock is the caller's."""
+
+    deadline_seconds: float
+    _moved: dict[str, tuple[int, float]] = field(default_factory=dict)
+
+    def observe(self, statuses: Mapping[str, Status | None], now: float) -> dict[str, float]:
+        """Seconds without progress of those that are beyond the deadline.
+
+        A worker between calls is not hung; one that does not answer does nothing.
+        """
+        still = {}
+        for name, status in statuses.items():
+            progress, since = self._moved.get(name, (-1, now))
+            if status is not None and (status.progress != progress or not status.call):
+                progress, since = status.progress, now - (status.seconds if status.call else 0.0)
+            self._moved[name] = (progress, since)
+            if now - since >= self.deadline_seconds:
+                still[name] = now - since
+        return still
+
+
+class Watch:
+    """Asks workers what they are doing."""
+
+    def __init__(
+        self,
+        workers: Mapping[str, tuple[str, int]],
+        key: str,
+        deadline_seconds: float,
+        stacks_file: Path,
+        job: str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """
+        Args:
+            workers: addresses by name.
+            key: what they answer to.
+            deadline_seconds: longest time without progress.
+            stacks_file: where stacks are written when somebody hangs.
+            job: its name, for the message.
+            clock: monotonic seconds.
+        """
+        self._workers = dict(workers)
+        self._key = key
+        self._stalls = Stalls(deadline_seconds)
+        self._stacks_file = stacks_file
+        self._job = job
+        self._clock = clock
+
+    def look(self) -> None:
+        """Ask everyone.
+
+        Raises:
+            NoProgress: somebody has been still for longer than the deadline.
+        """
+        with ThreadPoolExecutor(len(self._workers)) as threads:
+            answers = threads.map(lambda address: ask(address, self._key), self._workers.values())
+            statuses = dict(zip(self._workers, answers, strict=True))
+        still = self._stalls.observe(statuses, self._clock())
+        if still:
+            self._write_stacks(statuses)
+            raise NoProgress(self._message(still, statuses))
+
+    def _message(self, still: Mapping[str, float], statuses: Mapping[str, Status | None]) -> str:
+        longest = max(still.values())
+        lines = [
+            f"no progress for {longest:.0f} s in job {self._job}: got nothing from "
+            f"{', '.join(still)}, allowed {self._stalls.deadline_seconds:g} s "
+            "(failurePolicy.progressDeadlineSeconds); every stack is in "
+            f"{self._stacks_file}; raise the deadline if a call needs longer for one micro-batch"
+        ]
+        for name, status in statuses.items():
+            if status is None:
+                lines.append(f"{name} does not answer: it is stopped, or out of reach")
+                continue
+            doing = f"in {status.call}, step {status.step}" if status.call else "waits for a call"
+            lines.append(f"{name} {doing}, nothing done for {status.seconds:.0f} s")
+            frames = status.stacks.get(MAIN_THREAD, "").rstrip().splitlines()
+            lines += [f"  {frame}" for frame in frames[-2 * SHOWN_FRAMES :]]
+        return "\n".join(lines)
+
+    def _write_stacks(self, statuses: Mapping[str, Status | None]) -> None:
+        parts = [
+            f"== {name}, thread {thread}\n{stack}"
+            for name, status in statuses.items()
+            if status is not None
+            for thread, stack in status.stacks.items()
+        ]
+        self._stacks_file.write_text("\n".join(parts), encoding="utf-8")

@@ -1,0 +1,73 @@
+"""What of a rank goes into a checkpoint, and how it comes back."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from rlhf_api.job import RLHFJobSpec
+from rlhf_api.plan import Plan
+from rlhf_runtime.checkpoint.saver import State, load, saved_keys
+from rlhf_runtime.engines.fsdp.model import FsdpModel
+from rlhf_runtime.engines.world import World
+
+
+def saved_roles(spec: RLHFJobSpec, plan: Plan) -> tuple[str, ...]:
+    """Roles whose weights cannot be had from their source any more: those that are trained, and
+    those that took the actor's weights after the warm start."""
+    return tuple(
+        planned.role
+        for planned in plan.roles
+        if planned.kind.is_trained or (spec.schedule.warm_start and planned.origin == "actor")
+    )
+
+
+def state_of(models: Mapping[str, FsdpModel], world: World) -> State:
+    """Everything that later steps on this rank depend on."""
+    states: State = {f"roles.{role}": model.state() for role, model in models.items()}
+    return states | {f"random.{world.rank}": _random_state()}
+
+
+def restore(models: Mapping[str, FsdpModel], world: World, address: str) -> None:
+    """Go on from a checkpoint; collective. Trained models must have their new optimizers.
+
+    With another number of ranks than wrote it the random numbers of custom code begin anew.
+    """
+    keys = saved_keys(address)
+    for role, model in models.items():
+        model.expect_state(_names_below(keys, f"roles.{role}.optimizer.adam."))
+    state: State = {f"roles.{role}": model.state() for role, model in models.items()}
+    own = f"random.{world.rank}"
+    if own in keys:
+        state[own] = b""
+    load(state, address)
+    for role, model in models.items():
+        model.adopt(state[f"roles.{role}"])
+    if own in keys:
+        _set_random_state(state[own])
+
+
+def _names_below(keys: frozenset[str], prefix: str) -> frozenset[str]:
+    """Parameters' names: what stands between the prefix and the last dot."""
+    return frozenset(key[len(prefix) :].rsplit(".", 1)[0] for key in keys if key.startswith(prefix))
+
+
+def _random_state() -> bytes:
+    cuda = torch.cuda.get_rng_state() if torch.cuda.is_available() else None
+    state = (torch.get_rng_state(), cuda, np.random.get_state(), random.getstate())
+    return pickle.dumps(state)
+
+
+def _set_random_state(saved: bytes) -> None:
+    ours: tuple[Any, ...] = pickle.loads(saved)
+    torch_state, cuda, numpy_state, python_state = ours
+    torch.set_rng_state(torch_state)
+    if cuda is not None and torch.cuda.is_available():
+        torch.cuda.set_rng_state(cuda)
+    np.random.set_state(numpy_state)
+    random.setstate(python_state)

@@ -1,0 +1,99 @@
+"""What a worker is doing, for whoever asks: a thread answers while the worker computes or hangs.
+
+The driver asks when it has waited for long. Nothing is sent as long as nobody asks.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import socket
+import socketserver
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+
+ANSWER_SECONDS = 3.0
+"""How long a worker may take to answer."""
+LONGEST_KEY = 64
+
+
+@dataclass(frozen=True)
+class Status:
+    """What a worker said."""
+
+    call: str
+    """The call it is in; empty while it waits for one."""
+    step: int
+    progress: int
+    """Grows whenever something is done: a call, a micro-batch, a step of generation."""
+    seconds: float
+    """Since it last grew."""
+    stacks: Mapping[str, str]
+    """Python stack of every thread, by name."""
+
+
+class Activity:
+    """Kept up to date by the worker, read by the thread."""
+
+    def __init__(self) -> None:
+        self._call = ""
+        self._step = 0
+        self._progress = 0
+        self._since = time.monotonic()
+
+    @contextmanager
+    def during(self, call: str, step: int) -> Iterator[None]:
+        """A call, from its beginning to its end."""
+        self._call, self._step = call, step
+        self.tick()
+        try:
+            yield
+        finally:
+            self._call = ""
+            self.tick()
+
+    def tick(self) -> None:
+        """Something was done."""
+        self._progress += 1
+        self._since = time.monotonic()
+
+    def status(self) -> Status:
+        """As it is now."""
+        names = {thread.ident: thread.name for thread in threading.enumerate()}
+        stacks = {
+            names.get(number, str(number)): "".join(traceback.format_stack(frame))
+            for number, frame in sys._current_frames().items()
+        }
+        seconds = time.monotonic() - self._since
+        return Status(self._call, self._step, self._progress, seconds, stacks)
+
+    def serve(self, host: str, key: str) -> tuple[str, int]:
+        """Answer from now on, in a thread, whoever knows the key; returns where."""
+        activity = self
+
+        class Answer(socketserver.StreamRequestHandler):
+            def handle(self) -> None:
+                asked = self.rfile.readline(LONGEST_KEY + 1).strip()
+                if hmac.compare_digest(asked, key.encode()):
+                    self.wfile.write(json.dumps(asdict(activity.status())).encode())
+
+        server = socketserver.ThreadingTCPServer((host, 0), Answer)
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, name="activity", daemon=True).start()
+        return host, server.server_address[1]
+
+
+def ask(address: tuple[str, int], key: str) -> Status | None:
+    """What the worker at an address is doing; None if it does not answer."""
+    try:
+        with socket.create_connection(address, timeout=ANSWER_SECONDS) as connection:
+            connection.sendall(f"{key}\n".encode())
+            text = b"".join(iter(lambda: connection.recv(1 << 16), b""))
+        return Status(**json.loads(text))
+    except (OSError, ValueError):
+        return None

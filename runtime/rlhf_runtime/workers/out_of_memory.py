@@ -1,0 +1,46 @@
+"""What to say when a rank runs out of memory: what was expected, and what was used."""
+
+from __future__ import annotations
+
+from rlhf_api.plan import Plan
+from rlhf_flow.calls import ModelCall
+from rlhf_flow.planning.refusal import advice, format_bytes
+
+NAMES = frozenset({"MemoryError", "OutOfMemoryError"})
+"""Python's error and torch's."""
+CPU_ALLOCATOR = "DefaultCPUAllocator"
+"""In the text of the RuntimeError that torch raises on CPUs."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory is used up."""
+    return type(error).__name__ in NAMES or CPU_ALLOCATOR in str(error)
+
+
+def out_of_memory_text(
+    plan: Plan, call: ModelCall, step: int, rank: int, used_bytes: int, error: BaseException
+) -> str:
+    """Estimate against measurement, and what to change.
+
+    Args:
+        plan: the job's.
+        call: during which it happened.
+        step: of training.
+        rank: to which it happened.
+        used_bytes: what the process, or on a GPU its device, held.
+        error: what was raised.
+    """
+    phase = f"{call.role}.{call.kind.value}"
+    items = sorted(
+        (item for item in plan.memory.items if phase in item.phases), key=lambda item: -item.bytes
+    )
+    expected = ", ".join(
+        f"{item.role or 'process'} {item.what.value} {format_bytes(item.bytes)}" for item in items
+    )
+    todo = advice(items[0], phase) if items else "use more devices"
+    return (
+        f"rank {rank} ran out of memory in {call.id}, step {step}: got {format_bytes(used_bytes)} "
+        f"in use, expected {format_bytes(plan.memory.peaks.get(phase, 0))} of "
+        f"{format_bytes(plan.memory.capacity_bytes)} ({expected}); {todo}; "
+        f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no text'}"
+    )

@@ -1,0 +1,66 @@
+from typing import Any
+
+import pytest
+
+from rlhf_api.changes import refused_changes
+
+OLD: dict[str, Any] = {
+    "schedule": {"steps": 10, "seed": 0},
+    "models": {"actor": {"training": {"learningRate": 1e-6, "weightDecay": 0.0}}},
+    "rewards": [{"weight": 1.0}],
+    "telemetry": None,
+}
+
+
+def changed(**fields: Any) -> dict[str, Any]:
+    """The old spec with other values; names are joined by two underscores."""
+    new: dict[str, Any] = {key: _copy(value) for key, value in OLD.items()}
+    for name, value in fields.items():
+        *parents, last = name.split("__")
+        place = new
+        for parent in parents:
+            place = place[parent]
+        place[last] = value
+    return new
+
+
+def _copy(value: Any) -> Any:
+    return {key: _copy(each) for key, each in value.items()} if isinstance(value, dict) else value
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"schedule__steps": 20},
+        {"models__actor__training__learningRate": 1e-5},
+        {"telemetry": {"trackers": []}},
+        {"suspend": True},
+    ],
+)
+def test_what_may_change_is_not_refused(fields: dict[str, Any]) -> None:
+    assert refused_changes(OLD, changed(**fields)) == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"schedule__seed": 1}, "spec.schedule.seed: this field cannot change"),
+        ({"models__actor__training__weightDecay": 0.1}, "weightDecay"),
+        ({"rewards": [{"weight": 2.0}]}, "spec.rewards"),
+        ({"models__critic": {"training": {}}}, "spec.models.critic"),
+    ],
+)
+def test_anything_else_is_refused_with_both_values(fields: dict[str, Any], said: str) -> None:
+    (problem,) = refused_changes(OLD, changed(**fields))
+    assert said in str(problem)
+    assert "got" in str(problem) and "allowed" in str(problem)
+
+
+def test_both_values_are_shown() -> None:
+    (problem,) = refused_changes(OLD, changed(schedule__seed=7))
+    assert (problem.got, problem.allowed) == ("7", "0")
+
+
+def test_while_it_runs_less_may_change() -> None:
+    assert refused_changes(OLD, changed(schedule__steps=20), allowed=("suspend",)) != []

@@ -1,0 +1,139 @@
+"""Scenarios of saving and going on, for test_saving: run on one rank or on two."""
+
+from __future__ import annotations
+
+import random
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from rlhf_api.models import LearningRateSchedule
+from rlhf_runtime.checkpoint.record import SavedFile
+from rlhf_runtime.checkpoint.saver import Saver
+from rlhf_runtime.engines.fsdp.model import FsdpModel
+from rlhf_runtime.engines.world import World
+from rlhf_runtime.errors import CheckpointFailed
+from rlhf_runtime.roles.saving import restore, state_of
+
+from ..engines.fsdp_ranks import cross_entropy, engine, mine, model_folder, settings
+from ..engines.world_of_processes import Scenario, run_scenarios
+
+LINEAR = settings(schedule=LearningRateSchedule.LINEAR, warmup_updates=2, total_updates=9)
+
+
+def trained(world: World, folder: Path, updates: int) -> FsdpModel:
+    """A model after so many updates."""
+    model = engine(model_folder("llama", world, folder), world)
+    model.use_optimizer(LINEAR)
+    update(model, updates)
+    return model
+
+
+def update(model: FsdpModel, times: int) -> list[float]:
+    """Gradient norms of so many updates."""
+    return [model.update(mine(model, 40), cross_entropy) for _ in range(times)]
+
+
+def assert_equal(one: FsdpModel, other: FsdpModel) -> None:
+    """Bit by bit, on this rank."""
+    others = other.local_parameters()
+    for name, tensor in one.local_parameters().items():
+        assert torch.equal(tensor, others[name]), name
+    assert one.version == other.version
+    assert one.optimizer is not None and other.optimizer is not None
+    assert one.optimizer.learning_rate == other.optimizer.learning_rate
+
+
+def saved(world: World, folder: Path, model: FsdpModel) -> tuple[str, Saver]:
+    """A checkpoint that is being written."""
+    address = str(folder / "saved")
+    saver = Saver(world)
+    saver.begin(state_of({"actor": model}, world), address)
+    return address, saver
+
+
+def going_on_is_never_having_stopped(world: World, folder: Path, before: int) -> None:
+    model = trained(world, folder, before)
+    address, saver = saved(world, folder, model)
+    norms = update(model, 3)  # while it is written
+    files = saver.finish()
+    assert sorted(files) == [
+        *([".metadata"] if world.rank == 0 else []),
+        f"__{world.rank}_0.distcp",
+    ]
+    assert all(isinstance(file, SavedFile) and file.num_bytes > 0 for file in files.values())
+    dist.barrier()
+    other = trained(world, folder, 1)
+    restore({"actor": other}, world, address)
+    assert update(other, 3) == norms
+    assert_equal(other, model)
+
+
+def a_frozen_model_comes_back(world: World, folder: Path) -> None:
+    model = trained(world, folder, 2)
+    frozen = engine(folder / "llama", world, trained=False)
+    frozen.copy_weights_from(model)
+    address = str(folder / "saved")
+    saver = Saver(world)
+    saver.begin(state_of({"actor": model, "reference": frozen}, world), address)
+    saver.finish()
+    dist.barrier()
+    fresh = engine(folder / "llama", world, trained=False)
+    restore({"reference": fresh}, world, address)
+    others = model.local_parameters()
+    assert all(torch.equal(t, others[name]) for name, t in fresh.local_parameters().items())
+
+
+def random_numbers_go_on(world: World, folder: Path) -> None:
+    model = trained(world, folder, 0)
+    torch.manual_seed(world.rank)
+    np.random.seed(world.rank)
+    random.seed(world.rank)
+    address, saver = saved(world, folder, model)
+
+    def draw() -> tuple[float, float, float]:
+        return float(torch.rand(1)), float(np.random.rand()), random.random()
+
+    expected = draw()
+    saver.finish()
+    dist.barrier()
+    restore({"actor": model}, world, address)
+    assert draw() == expected
+
+
+def what_cannot_be_written_is_told_and_the_next_one_is(world: World, folder: Path) -> None:
+    model = trained(world, folder, 1)
+    saver = Saver(world)
+    assert saver.finish() == {}
+    (folder / "file").touch()
+    saver.begin(state_of({"actor": model}, world), str(folder / "file" / "below"))
+    try:
+        saver.finish()
+    except CheckpointFailed as error:
+        assert "file" in str(error), error
+    else:
+        raise AssertionError("a folder below a file was written")
+    saver.begin(state_of({"actor": model}, world), str(folder / "saved"))
+    assert saver.finish()
+
+
+SCENARIOS: dict[str, Scenario] = {
+    "going on is never having stopped": lambda world, folder: going_on_is_never_having_stopped(
+        world, folder, 3
+    ),
+    "before the first update": lambda world, folder: going_on_is_never_having_stopped(
+        world, folder, 0
+    ),
+    "a frozen model comes back": a_frozen_model_comes_back,
+    "random numbers go on": random_numbers_go_on,
+    "what cannot be written is told, and the next one is": (
+        what_cannot_be_written_is_told_and_the_next_one_is
+    ),
+}
+
+
+if __name__ == "__main__":
+    run_scenarios(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), SCENARIOS)

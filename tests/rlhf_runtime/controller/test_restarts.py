@@ -1,0 +1,65 @@
+import pytest
+
+from rlhf_api.errors import RlhfError
+from rlhf_api.failure import FailurePolicy
+from rlhf_runtime.controller.restarts import Restarts
+from rlhf_runtime.errors import (
+    CheckpointFailed,
+    FolderInUse,
+    StaleWeights,
+    UserCodeFailed,
+    WorkerLost,
+    WorkerRaised,
+)
+
+LOST = WorkerLost("a worker died")
+
+
+def restarts_of(**policy: object) -> Restarts:
+    return Restarts(FailurePolicy.model_validate({"backoffSeconds": 10, **policy}))
+
+
+def test_the_wait_doubles_up_to_ten_minutes() -> None:
+    restarts = restarts_of(maxRestarts=9)
+    waits = [restarts.seconds_before(LOST, 0) for _ in range(9)]
+    assert waits == [10, 20, 40, 80, 160, 320, 600, 600, 600]
+    assert restarts.seconds_before(LOST, 0) is None
+    assert restarts.number == 9
+
+
+def test_a_new_checkpoint_begins_the_count_anew() -> None:
+    restarts = restarts_of(maxRestarts=2)
+    assert [restarts.seconds_before(LOST, 5) for _ in range(3)] == [10, 20, None]
+    assert restarts.seconds_before(LOST, 6) == 10
+    assert restarts.seconds_before(LOST, 6) == 20
+    assert restarts.seconds_before(LOST, 6) is None
+
+
+@pytest.mark.parametrize(
+    "error", [UserCodeFailed("x"), FolderInUse("x"), StaleWeights("x"), CheckpointFailed("x")]
+)
+def test_what_comes_again_is_not_tried_again(error: RlhfError) -> None:
+    assert restarts_of().seconds_before(error, 0) is None
+
+
+def test_a_fault_of_ours_is_tried_again_unless_it_repeats_itself() -> None:
+    restarts = restarts_of()
+    assert restarts.seconds_before(WorkerRaised("KeyError: a\n  stack 1"), 3) == 10
+    assert restarts.seconds_before(WorkerRaised("KeyError: b\n  stack 2"), 3) == 20
+    assert restarts.seconds_before(WorkerRaised("KeyError: b\n  stack 3"), 3) is None
+
+
+def test_a_rule_tries_again_what_repeats_itself() -> None:
+    restarts = restarts_of(rules=[{"onReason": "WorkerRaised", "action": "Restart"}])
+    raised = WorkerRaised("KeyError: a")
+    assert [restarts.seconds_before(raised, 3) for _ in range(3)] == [10, 20, 40]
+
+
+def test_rules_decide_first() -> None:
+    rules = [
+        {"onReason": "WorkerLost", "action": "Fail"},
+        {"onExitCodes": [3], "action": "RestartIgnoringLimit"},
+    ]
+    restarts = restarts_of(maxRestarts=1, rules=rules)
+    assert restarts.seconds_before(LOST, 0) is None
+    assert [restarts.seconds_before(UserCodeFailed("x"), 0) for _ in range(4)] == [10] * 4

@@ -1,0 +1,98 @@
+"""Checkpoints as the driver makes them: committed, pruned, told of when they fail."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+
+from rlhf_api.checkpoint import CheckpointSpec
+from rlhf_runtime.checkpoint.record import SavedFile
+from rlhf_runtime.checkpoint.store import CheckpointStore, describe_files
+from rlhf_runtime.controller.saves import Finishing, Saves
+from rlhf_runtime.errors import CheckpointFailed
+
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("local_ray")]
+
+
+class Told:
+    """A journal that remembers."""
+
+    def __init__(self) -> None:
+        self.notices: list[str] = []
+        self.steps: list[int] = []
+
+    def notice(self, text: str) -> None:
+        self.notices.append(text)
+
+    notice_once = notice
+
+    def saved(self, step: int) -> None:
+        self.steps.append(step)
+
+
+@ray.remote(num_cpus=0)
+def fail() -> None:
+    raise CheckpointFailed("OSError: [Errno 28] No space left on device")
+
+
+def saves_of(folder: Path, **settings: Any) -> tuple[Saves, Told]:
+    told = Told()
+    spec = CheckpointSpec.model_validate(settings)
+    return Saves(CheckpointStore(str(folder)), spec, {}, told), told  # type: ignore[arg-type]
+
+
+def write(saves: Saves, step: int) -> Finishing:
+    """What ranks write, finished."""
+    address = Path(saves.store.begin(step))
+    (address / "__0_0.distcp").write_bytes(bytes(step))
+    files: dict[str, SavedFile] = describe_files(str(address), "__0_")
+    return Finishing(step, 1, [ray.put(files)])
+
+
+def test_the_last_ones_and_the_best_stay(tmp_path: Path) -> None:
+    saves, told = saves_of(tmp_path, keepLast=2, keepBest="reward")
+    for step, reward in [(1, 0.5), (2, 0.9), (3, 0.1), (4, 0.2), (5, 0.3)]:
+        saves.measured(step, {"reward": reward})
+        saves.commit(write(saves, step))
+    assert told.steps == [1, 2, 3, 4, 5] and told.notices == []
+    assert saves.store.steps() == [5, 4, 2]
+    newest = saves.newest()
+    assert newest is not None and newest.record.metrics == {"reward": 0.3}
+
+
+def test_a_damaged_one_is_named_and_the_one_before_is_used(tmp_path: Path) -> None:
+    saves, told = saves_of(tmp_path)
+    for step in (1, 2):
+        saves.commit(write(saves, step))
+    (tmp_path / "step-00000002" / "__0_0.distcp").write_bytes(b"")
+    newest = saves.newest()
+    assert newest is not None and newest.record.step == 1
+    (text,) = told.notices
+    assert "step 2" in text and "__0_0.distcp has 0 bytes instead of 2" in text
+
+
+def test_one_that_cannot_be_written_is_told_and_leaves_the_others(tmp_path: Path) -> None:
+    saves, told = saves_of(tmp_path)
+    saves.commit(write(saves, 1))
+    saves.store.begin(2)
+    saves.commit(Finishing(2, 1, [fail.remote()]))
+    (text,) = told.notices
+    assert "step 2" in text and "No space left" in text and "training goes on" in text
+    assert saves.store.steps() == [1] and told.steps == [1]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["step-00000001"]
+
+
+def test_or_it_ends_the_job(tmp_path: Path) -> None:
+    saves, _ = saves_of(tmp_path, onError="fail")
+    with pytest.raises(CheckpointFailed, match="No space left"):
+        saves.commit(Finishing(2, 1, [fail.remote()]))
+
+
+def test_a_place_that_cannot_be_written_is_told_at_once(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    saves, told = saves_of(tmp_path / "file")
+    assert saves.begin([], 3) == []
+    assert "step 3 could not be written" in told.notices[0]

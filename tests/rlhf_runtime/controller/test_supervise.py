@@ -1,0 +1,76 @@
+"""From one incarnation to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from rlhf_api.failure import FailurePolicy
+from rlhf_runtime.checkpoint.record import CheckpointRecord
+from rlhf_runtime.checkpoint.store import Checkpoint
+from rlhf_runtime.controller.restarts import Restarts
+from rlhf_runtime.controller.supervise import supervise
+from rlhf_runtime.errors import UserCodeFailed, WorkerLost
+
+LOST = WorkerLost("a worker died")
+
+
+class Story:
+    """Incarnations that end as told, each behind a newer checkpoint."""
+
+    def __init__(self, ends: Sequence[bool | Exception]) -> None:
+        self._ends = iter(ends)
+        self._steps = iter([None, 2, 4, 6, 8, 10])
+        self.events: list[str] = []
+
+    def incarnation(self, checkpoint: Checkpoint | None) -> bool:
+        self.events.append("start" if checkpoint is None else f"from {checkpoint.record.step}")
+        end = next(self._ends)
+        if isinstance(end, Exception):
+            raise end
+        return end
+
+    def newest(self) -> Checkpoint | None:
+        step = next(self._steps)
+        return None if step is None else Checkpoint("", CheckpointRecord(step, 1, {}))
+
+    def notice(self, text: str) -> None:
+        self.events.append(text.splitlines()[-1])
+
+    def run(self) -> bool:
+        restarts = Restarts(FailurePolicy(max_restarts=3, backoff_seconds=7))
+        return supervise(
+            self.incarnation,
+            self.newest,
+            restarts,
+            self,  # type: ignore[arg-type]
+            lambda: self.events.append("again"),
+            lambda seconds: self.events.append(f"sleep {seconds:g}"),
+        )
+
+
+def test_the_next_incarnation_goes_on_from_the_newest_checkpoint() -> None:
+    story = Story([LOST, True])
+    assert story.run()
+    assert story.events == [
+        "start",
+        "restart 1 in 7 s, from the checkpoint of step 2",
+        "sleep 7",
+        "again",
+        "going on from the checkpoint of step 2",
+        "from 2",
+    ]
+
+
+def test_a_job_that_was_stopped_is_not_started_again() -> None:
+    story = Story([False])
+    assert not story.run()
+    assert story.events == ["start"]
+
+
+def test_what_running_again_cannot_help_is_raised() -> None:
+    story = Story([LOST, UserCodeFailed("it raised")])
+    with pytest.raises(UserCodeFailed):
+        story.run()
+    assert story.events[-1] == "from 2"

@@ -1,0 +1,67 @@
+"""Who is taken for hung, and what is said about it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rlhf_runtime.controller.watch import Stalls, Watch
+from rlhf_runtime.errors import NoProgress
+from rlhf_runtime.workers.activity import Activity, Status
+
+
+def busy(progress: int, seconds: float = 0.0) -> Status:
+    return Status("actor.train", 3, progress, seconds, {})
+
+
+def idle(seconds: float) -> Status:
+    return Status("", 3, 7, seconds, {})
+
+
+def test_who_moves_is_not_hung() -> None:
+    stalls = Stalls(10)
+    assert [stalls.observe({"rank 0": busy(n)}, 6.0 * n) for n in range(9)] == [{}] * 9
+
+
+def test_who_stands_still_in_a_call_is_hung_after_the_deadline() -> None:
+    stalls = Stalls(10)
+    assert stalls.observe({"rank 0": busy(5), "rank 1": busy(1)}, 0.0) == {}
+    assert stalls.observe({"rank 0": busy(5), "rank 1": busy(2)}, 9.0) == {}
+    assert stalls.observe({"rank 0": busy(5), "rank 1": busy(3)}, 12.0) == {"rank 0": 12.0}
+
+
+def test_standing_still_counts_from_before_the_first_look() -> None:
+    assert Stalls(10).observe({"rank 0": busy(5, seconds=11.0)}, 100.0) == {"rank 0": 11.0}
+
+
+def test_who_waits_for_a_call_is_not_hung() -> None:
+    stalls = Stalls(10)
+    assert [stalls.observe({"rank 0": idle(now)}, now) for now in (0.0, 50.0, 100.0)] == [{}] * 3
+
+
+def test_who_does_not_answer_is_hung_after_the_deadline() -> None:
+    stalls = Stalls(10)
+    assert stalls.observe({"rank 0": idle(1.0)}, 0.0) == {}
+    assert stalls.observe({"rank 0": None}, 6.0) == {}
+    assert stalls.observe({"rank 0": None}, 11.0) == {"rank 0": 11.0}
+
+
+def test_the_message_names_call_rank_and_stack(tmp_path: Path) -> None:
+    activity, silent = Activity(), Activity()
+    addresses = {
+        "rank 0": activity.serve("127.0.0.1", "k"),
+        "rank 1": silent.serve("127.0.0.1", "other"),
+    }
+    clock = iter([0.0, 100.0])
+    watch = Watch(addresses, "k", 20.0, tmp_path / "stacks.txt", "sort", lambda: next(clock))
+    with activity.during("actor.train", 3):
+        watch.look()
+        with pytest.raises(NoProgress) as raised:
+            watch.look()
+    text = str(raised.value)
+    assert "no progress for 100 s in job sort" in text and "allowed 20 s" in text
+    assert "rank 0 in actor.train, step 3, nothing done" in text and "File " in text
+    assert "rank 1 does not answer" in text
+    stacks = (tmp_path / "stacks.txt").read_text()
+    assert "rank 0, thread MainThread" in stacks and "test_watch.py" in stacks

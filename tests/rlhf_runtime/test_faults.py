@@ -1,0 +1,89 @@
+"""Faults on purpose: how they are written, who strikes, and that they strike once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rlhf_api.errors import OverrideError
+from rlhf_runtime.faults import Fault, FaultAction, Faults, Phase, parse_fault
+
+KILL = Fault(FaultAction.KILL, "1", Phase.TRAIN, 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("kill:rank=1,phase=train,step=3", KILL),
+        ("kill:phase=train,step=3,rank=1", KILL),
+        ("freeze:driver,phase=score,step=1", Fault(FaultAction.FREEZE, "driver", Phase.SCORE, 1)),
+        ("raise:rank=0,phase=start-up", Fault(FaultAction.RAISE, "0", Phase.START, 0)),
+        ("hang:reward,phase=score,step=2", Fault(FaultAction.HANG, "reward", Phase.SCORE, 2)),
+    ],
+)
+def test_a_fault_is_read(text: str, fault: Fault) -> None:
+    assert parse_fault(text) == fault
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "kill",
+        "kill:rank=1",
+        "kill:rank=1,phase=train",
+        "kill:rank=one,phase=train,step=3",
+        "kill:phase=train,step=3",
+        "shoot:rank=1,phase=train,step=3",
+        "kill:rank=1,phase=lunch,step=3",
+        "kill:rank=1,phase=train,step=3,often=yes",
+        "hang:driver,phase=train,step=3",
+        "raise:rank=1,phase=score,step=3",
+        "exhaust:reward,phase=train,step=3",
+    ],
+)
+def test_anything_else_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(OverrideError, match="kill:rank=1,phase=train,step=3"):
+        parse_fault(text)
+
+
+def test_a_rank_strikes_itself_once(tmp_path: Path) -> None:
+    fault = Fault(FaultAction.RAISE, "1", Phase.TRAIN, 3)
+    Faults([fault], tmp_path, "0").enter(Phase.TRAIN, 3)
+    rank = Faults([fault], tmp_path, "1")
+    rank.enter(Phase.TRAIN, 2)
+    rank.enter(Phase.GENERATE, 3)
+    with pytest.raises(ZeroDivisionError, match="injected"):
+        rank.enter(Phase.TRAIN, 3)
+    rank.enter(Phase.TRAIN, 3)
+    Faults([fault], tmp_path, "1").enter(Phase.TRAIN, 3)
+
+
+@pytest.mark.parametrize(
+    ("target", "phase", "striker"),
+    [("driver", Phase.TRAIN, "0"), ("driver", Phase.SCORE, "reward"), ("1", Phase.SCORE, "reward")],
+)
+def test_who_lacks_the_phase_is_killed_by_who_has_it(
+    tmp_path: Path, target: str, phase: Phase, striker: str
+) -> None:
+    fault = Fault(FaultAction.KILL, target, phase, 1)
+    victim = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
+    try:
+        striking = Faults([fault], tmp_path, striker)
+        (tmp_path / f"{target}.pid").write_text(str(victim.pid))
+        striking.enter(phase, 1)
+        assert victim.wait(60) == -signal.SIGKILL
+    finally:
+        victim.kill()
+        victim.wait()
+
+
+def test_without_faults_nothing_is_written(tmp_path: Path) -> None:
+    Faults([], tmp_path / "logs", "0").enter(Phase.TRAIN, 1)
+    assert not (tmp_path / "logs").exists()
+    Faults([KILL], tmp_path / "logs", "0")
+    assert (tmp_path / "logs" / "0.pid").read_text() == str(os.getpid())

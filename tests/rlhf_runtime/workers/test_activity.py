@@ -1,0 +1,52 @@
+"""A worker that computes, hangs or is gone, as the driver sees it."""
+
+from __future__ import annotations
+
+import socket
+import threading
+
+from rlhf_runtime.workers.activity import Activity, ask
+
+
+def test_a_worker_says_what_it_does_while_it_does_it() -> None:
+    activity = Activity()
+    address = activity.serve("127.0.0.1", "secret")
+    before = ask(address, "secret")
+    assert before is not None and before.call == ""
+    with activity.during("actor.train", 3):
+        during = ask(address, "secret")
+        activity.tick()
+        later = ask(address, "secret")
+    assert during is not None and later is not None
+    assert (during.call, during.step) == ("actor.train", 3)
+    assert before.progress < during.progress < later.progress
+    assert 0 <= later.seconds < 60
+
+
+def test_stacks_say_where_every_thread_is() -> None:
+    activity = Activity()
+    address = activity.serve("127.0.0.1", "secret")
+    entered, leave = threading.Event(), threading.Event()
+
+    def stuck_here() -> None:
+        entered.set()
+        leave.wait()
+
+    thread = threading.Thread(target=stuck_here, name="stuck")
+    thread.start()
+    entered.wait()
+    status = ask(address, "secret")
+    leave.set()
+    thread.join()
+    assert status is not None and "stuck_here" in status.stacks["stuck"]
+    assert "test_stacks_say_where" in status.stacks["MainThread"]
+
+
+def test_a_stranger_gets_no_answer() -> None:
+    assert ask(Activity().serve("127.0.0.1", "secret"), "guess") is None
+
+
+def test_a_worker_that_is_gone_gives_none() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = server.getsockname()
+    assert ask(address, "secret") is None

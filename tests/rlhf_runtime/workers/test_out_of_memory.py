@@ -1,0 +1,35 @@
+from pathlib import Path
+
+import pytest
+import torch
+
+from rlhf_api.manifest import load_file
+from rlhf_api.plan import CallKind, Plan
+from rlhf_flow.calls import ModelCall
+from rlhf_flow.planning.make_plan import devices_of, make_plan
+from rlhf_runtime.workers.out_of_memory import is_out_of_memory, out_of_memory_text
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "01-sort-grpo.yaml"
+TRAIN = ModelCall("actor.train", "actor", "train", CallKind.TRAIN, (), ())
+
+
+@pytest.fixture
+def plan() -> Plan:
+    (job,) = load_file(EXAMPLE)
+    return make_plan(job, devices_of(job, 1))[1]
+
+
+def test_what_the_allocators_raise_is_recognized() -> None:
+    with pytest.raises(RuntimeError) as raised:
+        torch.empty(1 << 60)
+    assert is_out_of_memory(raised.value)
+    assert is_out_of_memory(MemoryError()) and is_out_of_memory(torch.OutOfMemoryError("CUDA"))
+    assert not is_out_of_memory(RuntimeError("a shape is wrong"))
+
+
+def test_the_message_compares_the_plan_with_what_was_used(plan: Plan) -> None:
+    text = out_of_memory_text(plan, TRAIN, 3, 1, 5 << 30, MemoryError("no more\nstack"))
+    assert text.startswith("rank 1 ran out of memory in actor.train, step 3: got 5.00 GiB in use")
+    assert "actor activations" in text and "actor optimizer" in text and "process overhead" in text
+    assert "microBatchTokens" in text or "memory" in text
+    assert text.endswith("MemoryError: no more")

@@ -1,0 +1,33 @@
+"""Memory stays where it is, however long a job trains."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from .cli import run
+from .manifests import example
+from .records import records
+
+MEBIBYTE = 2**20
+GROWTH_BYTES = 16 * MEBIBYTE
+"""Over a hundred steps; a leak of one batch a step would be several times as much."""
+LONG = {
+    "rollout": {"samplesPerPrompt": 8, "maxConcurrentSequences": 64},
+    "schedule": {"steps": 300, "promptsPerStep": 8, "warmStart": None},
+    "checkpoint": {"everySteps": 25, "keepLast": 2},
+}
+
+
+@pytest.mark.ray
+def test_three_hundred_steps_need_no_more_memory_than_a_hundred(place: Path) -> None:
+    manifest = example("01", place / "long.yaml", LONG)
+    ended = run(manifest, place / "long", "--devices", 1)
+    assert ended.code == 0, ended.output
+    used = [record["memory"] for record in records(ended.folder, "step")]
+    assert len(used) == 300 and {"driver", "rank 0", "data", "reward"} <= used[-1].keys()
+    for process in used[-1]:
+        early = max(memory[process] for memory in used[100:200])
+        late = max(memory[process] for memory in used[200:])
+        assert late - early < GROWTH_BYTES, (process, early, late)

@@ -1,0 +1,218 @@
+"""Killed at any moment, a job goes on and comes to the very numbers of one that was not."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .cli import Command, Finished, run, start
+from .manifests import example
+from .records import records, without_pace
+
+pytestmark = pytest.mark.ray
+
+STEPS = 7
+OFTEN = {
+    "schedule": {"steps": STEPS, "evaluateEverySteps": 3},
+    "checkpoint": {"everySteps": 1, "keepLast": 2},
+    "failurePolicy": {"backoffSeconds": 0.01},
+}
+GRPO = {"algorithm": {"grpo": {"klCoefficient": 0.05, "epochsPerBatch": 2}}}
+PPO = {"schedule": {"promptsPerStep": 16, "miniBatchPrompts": 8}}
+MOMENTS = {"start-up": 0, "generate": 2, "score": 3, "train": 4, "transition": 5, "save": 6}
+"""The step in which each phase is struck."""
+KILLED = -signal.SIGKILL
+
+
+def manifest_of(devices: int, file: Path) -> Path:
+    """GRPO with a reference on two ranks, PPO with a critic on one."""
+    return example("01", file, OFTEN, GRPO) if devices == 2 else example("02", file, OFTEN, PPO)
+
+
+def kills(victim: str, phases: Sequence[str]) -> list[str]:
+    """Arguments that inject one kill per phase."""
+    return [
+        word
+        for phase in phases
+        for word in ("--inject", f"kill:{victim},phase={phase},step={MOMENTS[phase]}")
+    ]
+
+
+def numbers(folder: Path) -> dict[tuple[str, int], dict[str, float]]:
+    """Metrics by kind and step, of the last time that each was made."""
+    return {
+        (kind, record["step"]): without_pace(record["metrics"])
+        for kind in ("warm_start", "evaluation", "step")
+        for record in records(folder, kind)
+    }
+
+
+def summary(folder: Path) -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads((folder / "summary.json").read_text())
+    return loaded
+
+
+@pytest.fixture(scope="module")
+def undisturbed(place: Path) -> dict[int, Finished]:
+    """A run that nothing happens to, by number of ranks."""
+    made = {
+        devices: run(
+            manifest_of(devices, place / f"calm-{devices}.yaml"),
+            place / f"calm-{devices}",
+            "--devices",
+            devices,
+        )
+        for devices in (1, 2)
+    }
+    for finished in made.values():
+        assert finished.code == 0, finished.output
+        assert (finished.folder / "checkpoints" / f"step-{STEPS:08d}").is_dir()
+    return made
+
+
+def assert_same(run: Path, reference: Path) -> None:
+    """Every number that does not depend on pace, and every weight."""
+    ours, theirs = numbers(run), numbers(reference)
+    assert ours.keys() == theirs.keys()
+    assert {key: ours[key] for key in ours if ours[key] != theirs[key]} == {}
+    weights = [(folder / "model" / "model.safetensors").read_bytes() for folder in (run, reference)]
+    assert weights[0] == weights[1]
+
+
+@pytest.mark.parametrize(
+    ("devices", "victim", "phases"),
+    [
+        (2, "rank=0", tuple(MOMENTS)),
+        (2, "rank=1", tuple(MOMENTS)),
+        (1, "rank=0", ("train", "save")),
+    ],
+    ids=["rank-0-of-two", "rank-1-of-two", "the-only-rank"],
+)
+def test_a_job_goes_on_when_a_rank_is_killed(
+    place: Path,
+    undisturbed: dict[int, Finished],
+    devices: int,
+    victim: str,
+    phases: tuple[str, ...],
+) -> None:
+    name = f"kills-{victim.replace('=', '-')}-of-{devices}"
+    manifest = manifest_of(devices, place / f"{name}.yaml")
+    ended = run(manifest, place / name, "--devices", devices, *kills(victim, phases))
+    assert ended.code == 0, ended.output
+    assert ended.output.count("notice WorkerLost: ") == len(phases), ended.output
+    assert summary(ended.folder)["restarts"] == len(phases)
+    assert summary(ended.folder)["steps_repeated"] >= len(phases) - 3
+    assert_same(ended.folder, undisturbed[devices].folder)
+
+
+@pytest.mark.parametrize(
+    ("devices", "phases"), [(2, tuple(MOMENTS)), (1, ("train", "save"))], ids=["two", "one"]
+)
+def test_a_job_goes_on_when_its_command_is_given_again(
+    place: Path, undisturbed: dict[int, Finished], devices: int, phases: tuple[str, ...]
+) -> None:
+    folder = place / f"kills-driver-of-{devices}"
+    manifest = manifest_of(devices, place / f"kills-driver-of-{devices}.yaml")
+    words = ["run", manifest, "--output", folder, "--devices", devices, *kills("driver", phases)]
+    codes = []
+    while not codes or (codes[-1] == KILLED and len(codes) <= len(phases)):
+        command = start(words, folder.with_suffix(f".{len(codes)}.log"))
+        try:
+            codes.append(command.wait())
+            command.assert_gone()
+        finally:
+            command.end()
+    assert codes == [KILLED] * len(phases) + [0], command.output
+    assert_same(folder, undisturbed[devices].folder)
+
+
+FAULTS = (
+    "hang:rank=1,phase=train,step=2",
+    "freeze:rank=0,phase=generate,step=4",
+    "raise:rank=1,phase=transition,step=5",
+    "exhaust:rank=0,phase=transition,step=6",
+)
+
+
+def test_a_rank_that_hangs_freezes_or_raises_is_replaced(
+    place: Path, undisturbed: dict[int, Finished]
+) -> None:
+    impatient = {"failurePolicy": {"progressDeadlineSeconds": 8}}
+    manifest = example("01", place / "hangs.yaml", OFTEN, GRPO, impatient)
+    words = [word for fault in FAULTS for word in ("--inject", fault)]
+    ended = run(manifest, place / "hangs", "--devices", 2, *words)
+    assert ended.code == 0, ended.output
+    hung, frozen, raised, exhausted = [
+        line for line in ended.output.splitlines() if " restart " in line
+    ]
+    assert "NoProgress" in hung and "rank 1 in actor.train, step 2" in hung, hung
+    assert "faults.py" in hung, "where the rank hangs is told"
+    assert "NoProgress" in frozen and "rank 0 does not answer" in frozen, frozen
+    assert "WorkerRaised" in raised and "ZeroDivisionError" in raised, raised
+    assert "OutOfMemory" in exhausted and "rank 0 ran out of memory" in exhausted, exhausted
+    assert "rank 1, thread MainThread" in (ended.folder / "logs" / "stacks.txt").read_text()
+    assert_same(ended.folder, undisturbed[2].folder)
+
+
+def interrupt_politely(command: Command) -> None:
+    """Ctrl-C in the middle of training."""
+    command.wait_for_text("checkpoint step=1")
+    command.send(signal.SIGINT, to_group=True)
+
+
+def last_step(folder: Path) -> int:
+    return max(record["step"] for record in records(folder, "step"))
+
+
+def test_a_job_that_was_stopped_goes_on_even_from_the_checkpoint_before_a_damaged_one(
+    place: Path, undisturbed: dict[int, Finished]
+) -> None:
+    folder, manifest = place / "stopped", manifest_of(1, place / "stopped.yaml")
+    words = ["run", manifest, "--output", folder, "--devices", 1]
+    command = start([*words, "--steps", 500], folder.with_suffix(".log"))
+    try:
+        interrupt_politely(command)
+        assert command.wait() == 130, command.output
+        command.assert_gone()
+    finally:
+        command.end()
+    assert "stopping after this step" in command.output
+    reached = last_step(folder)
+    newest = folder / "checkpoints" / f"step-{reached:08d}"
+    assert newest.is_dir(), "what was reached is saved"
+
+    refused = run(manifest, folder, "--devices", 1, "--seed", 5)
+    assert refused.code == 2 and "CannotResume" in refused.output, refused.output
+    assert "spec.schedule.seed" in refused.output and "got 5, allowed 0" in refused.output
+    assert last_step(folder) == reached
+
+    file = newest / "__0_0.distcp"
+    contents = bytearray(file.read_bytes())
+    contents[len(contents) // 2] ^= 1
+    file.write_bytes(contents)
+    ended = run(manifest, folder, "--devices", 1, "--steps", max(STEPS, reached + 1))
+    assert ended.code == 0, ended.output
+    assert f"step {reached} cannot be used" in ended.output and file.name in ended.output
+    assert f"going on from the checkpoint of step {reached - 1}" in ended.output
+    assert summary(folder)["steps_repeated"] == 1
+    ours, theirs = numbers(folder), numbers(undisturbed[1].folder)
+    assert all(ours[key] == theirs[key] for key in theirs if key in ours and key[1] < STEPS)
+    assert sum(kind == "step" for kind, _ in ours) == max(STEPS, reached + 1)
+
+
+def test_a_finished_job_has_nothing_to_do_but_more_steps(
+    place: Path, undisturbed: dict[int, Finished]
+) -> None:
+    folder = undisturbed[2].folder
+    manifest = manifest_of(2, place / "further.yaml")
+    again = run(manifest, folder, "--devices", 2)
+    assert again.code == 0 and "already finished" in again.output, again.output
+    further = run(manifest, folder, "--devices", 2, "--steps", STEPS + 1)
+    assert further.code == 0, further.output
+    assert f"going on from the checkpoint of step {STEPS}" in further.output
+    assert last_step(folder) == STEPS + 1 == summary(folder)["steps"]
