@@ -6,9 +6,10 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -16,6 +17,7 @@ from rlhf_api.changes import refused_changes
 from rlhf_api.errors import ManifestError, RlhfError
 from rlhf_api.exits import ExitCode
 from rlhf_api.job import RLHFJob
+from rlhf_api.manifest import load_jobs
 from rlhf_api.plan import Plan
 from rlhf_api.problems import Problem
 from rlhf_cli.stopping import take_over_signals
@@ -33,7 +35,7 @@ from rlhf_runtime.controller.supervise import supervise
 from rlhf_runtime.controller.workers import WorkerSettings
 from rlhf_runtime.data.rows import find_sources
 from rlhf_runtime.errors import CannotResume, StorageUnusable
-from rlhf_runtime.faults import DRIVER, Fault, Faults, parse_fault
+from rlhf_runtime.faults import DRIVER, Fault, Faults, parse_fault, require_targets
 from rlhf_runtime.telemetry.journal import Journal
 from rlhf_runtime.telemetry.progress import make_progress
 from rlhf_runtime.telemetry.records import Outcome, RunRecord
@@ -67,14 +69,15 @@ def run_command(
     with user_code(job, file.parent):
         _, plan = make_plan(job, local_devices(devices))
     find_sources(job.spec.data)
+    require_targets(faults, plan.pools[0].num_devices)
     folder = RunFolder(output or Path("rlhf-runs") / job.name)
     stop = StopRequest()
     take_over_signals(stop)
     with locked(folder.path):
+        store = _store(job, folder, fresh)
         if not has_work(folder, job, fresh):
             return
-        store = _store(job, folder, fresh)
-        _check_changes(job, store)
+        _check_changes(job, folder, store)
         with user_code(job, file.parent) as python_path:
             _train(job, plan, folder, store, python_path, stop, faults)
 
@@ -179,6 +182,7 @@ def _train(
             Restarts(job.spec.failure_policy),
             journal,
             lambda: journal.begin(_run_record(job, plan, folder)),
+            stop,
         )
         if not finished:
             raise KeyboardInterrupt
@@ -233,7 +237,7 @@ def _store(job: RLHFJob, folder: RunFolder, fresh: bool) -> CheckpointStore:
             "allowed a folder or an address that fsspec can read and write with the packages that "
             "are installed; correct checkpoint.storage, or install what the message names"
         ) from error
-    if fresh and steps:
+    if fresh and given and steps:
         raise CannotResume(
             f"--fresh puts the run's folder aside, not what lies elsewhere: got checkpoints of "
             f"{len(steps)} steps in {address}; change checkpoint.storage, or delete them"
@@ -241,20 +245,41 @@ def _store(job: RLHFJob, folder: RunFolder, fresh: bool) -> CheckpointStore:
     return store
 
 
-def _check_changes(job: RLHFJob, store: CheckpointStore) -> None:
-    """Compare with the manifest that the newest checkpoint was written under."""
+def _check_changes(job: RLHFJob, folder: RunFolder, store: CheckpointStore) -> None:
+    """Compare with the manifest under which the job has come as far as it has."""
     records = (store.record(step) for step in store.steps())
     record = next((record for record in records if record is not None), None)
-    if record is None:
+    before = _spec_of(folder) if record is None else record.spec
+    if before is None:
         return
-    spec = job.spec.model_dump(mode="json", by_alias=True)
-    problems = refused_changes(record.spec, spec)
+    problems = refused_changes(before, job.spec.model_dump(mode="json", by_alias=True))
+    if record is not None and job.spec.schedule.steps < record.step:
+        problems.append(
+            Problem(
+                ("spec", "schedule", "steps"),
+                "fewer steps than are trained already",
+                got=str(job.spec.schedule.steps),
+                allowed=f"at least {record.step}",
+                do="raise it, or start over (rlhf run: --fresh)",
+            )
+        )
     if problems:
         raise CannotResume(
-            f"the job cannot go on from the checkpoint of step {record.step} with this "
-            "manifest; --fresh starts over (this run is kept aside)\n"
+            "the job cannot go on with this manifest; --fresh starts over and keeps this run\n"
             + "\n".join(str(problem) for problem in problems)
         )
+
+
+def _spec_of(folder: RunFolder) -> Mapping[str, Any] | None:
+    """The spec of a run that has trained without a checkpoint so far."""
+    text = folder.read_manifest()
+    if text is None or not folder.metrics.exists() or not folder.read().steps:
+        return None
+    try:
+        (job,) = load_jobs(text, str(folder.manifest))
+    except ManifestError:
+        return None  # of another version
+    return job.spec.model_dump(mode="json", by_alias=True)
 
 
 def _run_record(job: RLHFJob, plan: Plan, folder: RunFolder) -> RunRecord:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import signal
-import sys
 from types import FrameType
 
 from rlhf_runtime.controller.stop import StopRequest
@@ -16,7 +16,7 @@ def take_over_signals(stop: StopRequest) -> None:
         if stop.wanted or not stop.worth_waiting:
             raise KeyboardInterrupt
         stop.wanted = True
-        sys.stderr.write("stopping after this step, with its state saved; again to stop at once\n")
+        os.write(2, b"stopping after this step, with its state saved; again to stop at once\n")
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, handle)

@@ -101,6 +101,20 @@ def parse_fault(text: str) -> Fault:
     return fault
 
 
+def require_targets(faults: Sequence[Fault], num_ranks: int) -> None:
+    """Check that ranks that faults are for exist.
+
+    Raises:
+        OverrideError: one does not.
+    """
+    for fault in faults:
+        if fault.target.isdigit() and int(fault.target) >= num_ranks:
+            raise OverrideError(
+                f"a fault for a rank that the job does not have: got rank={fault.target}, allowed "
+                f"0 to {num_ranks - 1}; choose one, or raise --devices"
+            )
+
+
 class Faults:
     """The faults of a run, as one process sees them."""
 

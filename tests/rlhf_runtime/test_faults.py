@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_api.errors import OverrideError
-from rlhf_runtime.faults import Fault, FaultAction, Faults, Phase, parse_fault
+from rlhf_runtime.faults import Fault, FaultAction, Faults, Phase, parse_fault, require_targets
 
 KILL = Fault(FaultAction.KILL, "1", Phase.TRAIN, 3)
 
@@ -49,6 +49,12 @@ def test_a_fault_is_read(text: str, fault: Fault) -> None:
 def test_anything_else_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(OverrideError, match="kill:rank=1,phase=train,step=3"):
         parse_fault(text)
+
+
+def test_a_rank_that_is_not_there_is_refused() -> None:
+    require_targets([KILL], 2)
+    with pytest.raises(OverrideError, match="got rank=1, allowed 0 to 0"):
+        require_targets([KILL], 1)
 
 
 def test_a_rank_strikes_itself_once(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from .manifests import example
 from .records import records
 
 MEBIBYTE = 2**20
-GROWTH_BYTES = 16 * MEBIBYTE
-"""Over a hundred steps; a leak of one batch a step would be several times as much."""
+GROWTH_BYTES = 8 * MEBIBYTE
+"""Over a hundred steps and four checkpoints, whose copies of the state alone are 6 MiB each."""
 LONG = {
     "rollout": {"samplesPerPrompt": 8, "maxConcurrentSequences": 64},
     "schedule": {"steps": 300, "promptsPerStep": 8, "warmStart": None},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 from collections.abc import Sequence
 from pathlib import Path
@@ -106,7 +107,6 @@ def test_a_job_goes_on_when_a_rank_is_killed(
     assert ended.code == 0, ended.output
     assert ended.output.count("notice WorkerLost: ") == len(phases), ended.output
     assert summary(ended.folder)["restarts"] == len(phases)
-    assert summary(ended.folder)["steps_repeated"] >= len(phases) - 3
     assert_same(ended.folder, undisturbed[devices].folder)
 
 
@@ -142,7 +142,7 @@ FAULTS = (
 def test_a_rank_that_hangs_freezes_or_raises_is_replaced(
     place: Path, undisturbed: dict[int, Finished]
 ) -> None:
-    impatient = {"failurePolicy": {"progressDeadlineSeconds": 8}}
+    impatient = {"failurePolicy": {"progressDeadlineSeconds": 20}}
     manifest = example("01", place / "hangs.yaml", OFTEN, GRPO, impatient)
     words = [word for fault in FAULTS for word in ("--inject", fault)]
     ended = run(manifest, place / "hangs", "--devices", 2, *words)
@@ -186,6 +186,8 @@ def test_a_job_that_was_stopped_goes_on_even_from_the_checkpoint_before_a_damage
     newest = folder / "checkpoints" / f"step-{reached:08d}"
     assert newest.is_dir(), "what was reached is saved"
 
+    fewer = run(manifest, folder, "--devices", 1, "--steps", reached - 1)
+    assert fewer.code == 2 and f"allowed at least {reached}" in fewer.output, fewer.output
     refused = run(manifest, folder, "--devices", 1, "--seed", 5)
     assert refused.code == 2 and "CannotResume" in refused.output, refused.output
     assert "spec.schedule.seed" in refused.output and "got 5, allowed 0" in refused.output
@@ -208,7 +210,8 @@ def test_a_job_that_was_stopped_goes_on_even_from_the_checkpoint_before_a_damage
 def test_a_finished_job_has_nothing_to_do_but_more_steps(
     place: Path, undisturbed: dict[int, Finished]
 ) -> None:
-    folder = undisturbed[2].folder
+    folder = place / "further"
+    shutil.copytree(undisturbed[2].folder, folder)
     manifest = manifest_of(2, place / "further.yaml")
     again = run(manifest, folder, "--devices", 2)
     assert again.code == 0 and "already finished" in again.output, again.output

@@ -50,10 +50,9 @@ class CheckpointRecord:
         """
         try:
             given = json.loads(text)
+            if given["version"] != VERSION:
+                raise ValueError(f"of version {given['version']}, this is {VERSION}")
             files = {name: SavedFile(**file) for name, file in given.pop("files").items()}
-            record = CheckpointRecord(**given, files=files)
+            return CheckpointRecord(**given, files=files)
         except (TypeError, KeyError, AttributeError) as error:
             raise ValueError(f"not a record of a checkpoint: {error}") from error
-        if record.version != VERSION:
-            raise ValueError(f"of version {record.version}, this is {VERSION}")
-        return record

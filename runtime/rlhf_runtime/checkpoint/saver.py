@@ -6,7 +6,8 @@ that thread use a group of their own, so that they cannot meet those of training
 
 from __future__ import annotations
 
-from concurrent.futures import Future
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 import torch.distributed as dist
@@ -25,6 +26,7 @@ State = dict[str, Any]
 """Nested dictionaries of tensors and plain values."""
 
 METADATA_FILE = ".metadata"
+TICK_SECONDS = 1.0
 
 
 class Saver:
@@ -40,37 +42,52 @@ class Saver:
             use_async_staging=False,
             use_non_blocking_copy=pinned,
         )
-        self._writing: Future[Any] | None = None
-        self._address = ""
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._written: Future[dict[str, SavedFile]] | None = None
 
     def begin(self, state: State, address: str) -> None:
         """Copy the state and begin to write the copy; collective. `finish` tells of failures."""
-        self._address = address
+        stager = DefaultStager(self._staging)
         writing = async_save(
             state,
             storage_writer=FsspecWriter(address),
             process_group=self._group,
-            async_stager=DefaultStager(self._staging),
+            async_stager=stager,
         )
-        assert isinstance(writing, Future)  # staging is over: only then training may go on
-        self._writing = writing
+        assert isinstance(writing, Future)  # the copy is made: only then training may go on
+        self._written = self._thread.submit(self._describe, writing, stager, address)
 
-    def finish(self) -> dict[str, SavedFile]:
+    def finish(self, tick: Callable[[], None] = lambda: None) -> dict[str, SavedFile]:
         """Wait until it is written; returns the files that this rank wrote, if any was begun.
+
+        Args:
+            tick: called every second of waiting.
 
         Raises:
             CheckpointFailed: it could not be written, on any rank.
         """
-        if self._writing is None:
+        if self._written is None:
             return {}
-        writing, self._writing = self._writing, None
+        written, self._written = self._written, None
+        while not wait([written], timeout=TICK_SECONDS).done:
+            tick()
+        return written.result()
+
+    def _describe(
+        self, writing: Future[Any], stager: DefaultStager, address: str
+    ) -> dict[str, SavedFile]:
+        """In the thread: sizes and digests of this rank's files, when they are there."""
         try:
             writing.result()
+            files = describe_files(address, f"__{self._world.rank}_")
+            return files | (describe_files(address, METADATA_FILE) if self._is_first else {})
         except CheckpointException as error:
             causes = dict.fromkeys(f"{type(e).__name__}: {e}" for e, _ in error.failures.values())
             raise CheckpointFailed("; ".join(causes)) from error
-        files = describe_files(self._address, f"__{self._world.rank}_")
-        return files | (describe_files(self._address, METADATA_FILE) if self._is_first else {})
+        except Exception as error:  # every file system has errors of its own
+            raise CheckpointFailed(f"{type(error).__name__}: {error}") from error
+        finally:
+            stager.close()  # it holds the copy, in a cycle
 
     @property
     def _is_first(self) -> bool:

@@ -10,10 +10,10 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from math import isnan, nan
+from typing import IO
 
 from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
@@ -124,6 +124,14 @@ class CheckpointStore:
     def _working_name(self, step: int) -> str:
         return (_ASIDE if self._is_local else "") + _final_name(step)
 
+    def sweep(self, step: int) -> None:
+        """Remove what attempts to save earlier steps have left."""
+        if self._is_local:
+            for path in self._fs.ls(self._root, False):
+                name = path.rstrip("/").rsplit("/", 1)[-1]
+                if name.startswith(_ASIDE) and name < _ASIDE + _final_name(step):
+                    self._remove(name)
+
     def _record(self, name: str) -> CheckpointRecord:
         with self._fs.open(f"{self._root}/{name}/{RECORD_FILE}", "rb") as file:
             return CheckpointRecord.of_text(file.read().decode())
@@ -140,7 +148,7 @@ class CheckpointStore:
             if size != saved.num_bytes:
                 return f"has {size} bytes instead of {saved.num_bytes}"
             with self._fs.open(path, "rb") as file:
-                if _digest(iter(lambda: file.read(_BLOCK_BYTES), b"")) != saved.digest:
+                if _digest(file) != saved.digest:
                     return "has other contents than were written"
         except FileNotFoundError:
             return "is missing"
@@ -156,8 +164,7 @@ def describe_files(address: str, prefix: str) -> dict[str, SavedFile]:
         name = path.rsplit("/", 1)[-1]
         if name.startswith(prefix):
             with fs.open(path, "rb") as file:
-                digest = _digest(iter(lambda: file.read(_BLOCK_BYTES), b""))
-            described[name] = SavedFile(fs.size(path), digest)
+                described[name] = SavedFile(fs.size(path), _digest(file))
     return described
 
 
@@ -179,9 +186,9 @@ def _final_name(step: int) -> str:
     return f"step-{step:08d}"
 
 
-def _digest(blocks: Iterator[bytes]) -> str:
+def _digest(file: IO[bytes]) -> str:
     state = hashlib.blake2b(digest_size=16)
-    for block in blocks:
+    while block := file.read(_BLOCK_BYTES):
         state.update(block)
     return state.hexdigest()
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 from rlhf_api.errors import RlhfError
 from rlhf_api.exits import ExitCode
 from rlhf_api.failure import FailureAction, FailurePolicy
-from rlhf_runtime.errors import CheckpointFailed, OutOfMemory, WorkerRaised
+from rlhf_runtime.errors import CheckpointFailed, NotEnoughResources, OutOfMemory, WorkerRaised
 
 LONGEST_BACKOFF_SECONDS = 600.0
+DECIDED = (CheckpointFailed, NotEnoughResources)
+"""Not tried again by themselves: checkpoint.onError has decided, or the machine lacks something."""
+_NUMBER = re.compile(r"[0-9][0-9.a-f]*")
 
 
 @dataclass
@@ -21,7 +25,7 @@ class Restarts:
     """All restarts."""
     counted: int = 0
     """Those since the last new checkpoint that count against the limit."""
-    _from_step: int = -1
+    _from_step: int = -2
     _last: str = field(default="")
 
     def seconds_before(self, error: RlhfError, from_step: int) -> float | None:
@@ -29,7 +33,7 @@ class Restarts:
 
         Args:
             error: what ended the incarnation.
-            from_step: the step of the checkpoint that the next one would go on from; 0: the start.
+            from_step: the step of the checkpoint that the next one would go on from; -1: none.
         """
         if from_step > self._from_step:
             self._from_step, self.counted, self._last = from_step, 0, ""
@@ -58,13 +62,11 @@ class Restarts:
             # What came twice at the same place will come again.
             again = _gist(error) != self._last
         else:
-            again = error.exit_code is ExitCode.RETRIABLE and not isinstance(
-                error,
-                CheckpointFailed,  # checkpoint.onError has decided
-            )
+            again = error.exit_code is ExitCode.RETRIABLE and not isinstance(error, DECIDED)
         return FailureAction.RESTART if again else FailureAction.FAIL
 
 
 def _gist(error: RlhfError) -> str:
     """What two errors of the same cause have in common."""
-    return f"{error.reason}: {str(error).splitlines()[0] if str(error) else ''}"
+    first, _, _ = str(error).partition("\n")
+    return f"{error.reason}: {_NUMBER.sub('#', first)}"

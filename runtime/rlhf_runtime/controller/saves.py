@@ -41,9 +41,10 @@ class Saves:
         for step in self.store.steps():
             try:
                 return self.store.read(step)
-            except ValueError as error:
+            except Exception as error:  # not whole, or not to be read
                 self.journal.notice_once(
-                    f"the checkpoint of step {step} cannot be used, the one before it is: {error}"
+                    f"the checkpoint of step {step} cannot be used: {error}; an older one is, if "
+                    "there is one"
                 )
         return None
 
@@ -55,7 +56,7 @@ class Saves:
         """Have all ranks copy their state and begin to write it."""
         try:
             address = self.store.begin(step)
-        except OSError as error:
+        except Exception as error:  # every file system has errors of its own
             self._failed(step, error)
             return []
         return [rank.begin_save.remote(address, step) for rank in ranks]
@@ -66,7 +67,7 @@ class Saves:
 
     def finish(self, ranks: Sequence[Any], step: int) -> Finishing:
         """Have all ranks finish what they write."""
-        return Finishing(step, len(ranks), [rank.finish_save.remote() for rank in ranks])
+        return Finishing(step, len(ranks), [rank.finish_save.remote(step) for rank in ranks])
 
     def commit(self, finishing: Finishing, look: Look = nothing) -> None:
         """Wait until everything is written, and make it the checkpoint of its step.
@@ -78,32 +79,47 @@ class Saves:
         """
         step = finishing.step
         try:
-            written: list[dict[str, SavedFile] | None] = wait_for(finishing.files, look)
-            files = {name: file for part in written for name, file in (part or {}).items()}
-            if not files:
-                return
-            self.store.commit(
-                CheckpointRecord(
-                    step=step,
-                    world_size=finishing.world_size,
-                    spec=self.spec,
-                    metrics=dict(self._metrics.get(step, {})),
-                    files=files,
-                )
-            )
-            self._prune()
-        except (OSError, CheckpointFailed) as error:
+            written: list[dict[str, SavedFile]] = wait_for(finishing.files, look)
+        except CheckpointFailed as error:
             self._failed(step, error)
-        else:
-            self.journal.saved(step)
+            return
+        files = {name: file for part in written for name, file in part.items()}
+        if not files:
+            return  # it was never begun, which has been told
+        record = CheckpointRecord(
+            step=step,
+            world_size=finishing.world_size,
+            spec=self.spec,
+            metrics=dict(self._metrics.get(step, {})),
+            files=files,
+        )
+        try:
+            self.store.commit(record)
+        except Exception as error:  # every file system has errors of its own
+            self._failed(step, error)
+            return
+        self.journal.saved(step)
+        self._prune(step)
 
-    def _prune(self) -> None:
-        records = [self.store.record(step) for step in self.store.steps()]
-        whole = [record for record in records if record is not None]
-        kept = kept_steps(whole, self.settings.keep_last, self.settings.keep_best)
-        for record in whole:
-            if record.step not in kept:
-                self.store.remove(record.step)
+    def _prune(self, step: int) -> None:
+        """Delete what is not kept. The next step's files may be on their way already.
+
+        A checkpoint ahead of the newest one is damaged, else the job had gone on from it.
+        """
+        try:
+            records = {saved: self.store.record(saved) for saved in self.store.steps()}
+            whole = [record for record in records.values() if record and record.step <= step]
+            kept = kept_steps(whole, self.settings.keep_last, self.settings.keep_best)
+            for saved, record in records.items():
+                is_being_written = record is None and saved > step
+                if saved not in kept and not is_being_written:
+                    self.store.remove(saved)
+            self.store.sweep(step)
+        except Exception as error:
+            self.journal.notice_once(
+                f"old checkpoints could not be deleted: got {type(error).__name__}: {error}, in "
+                f"{self.store.address}; they stay there"
+            )
 
     def _failed(self, step: int, error: Exception) -> None:
         text = (
@@ -111,7 +127,7 @@ class Saves:
             f"{self.store.address}; older checkpoints are untouched; free space or correct the "
             "address"
         )
-        with suppress(OSError):  # what stays is named as unfinished when the job goes on
+        with suppress(Exception):  # what stays is named as unfinished when the job goes on
             self.store.abandon(step)
         if self.settings.on_error is OnCheckpointError.FAIL:
             raise CheckpointFailed(text) from error

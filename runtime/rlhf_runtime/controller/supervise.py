@@ -8,6 +8,7 @@ from collections.abc import Callable
 from rlhf_api.errors import RlhfError
 from rlhf_runtime.checkpoint.store import Checkpoint
 from rlhf_runtime.controller.restarts import Restarts
+from rlhf_runtime.controller.stop import StopRequest
 from rlhf_runtime.telemetry.journal import Journal
 
 
@@ -17,6 +18,7 @@ def supervise(
     restarts: Restarts,
     journal: Journal,
     begin_again: Callable[[], None],
+    stop: StopRequest,
     sleep: Callable[[float], None] = time.sleep,
 ) -> bool:
     """Run incarnations, each from the newest checkpoint, until one does not fail.
@@ -28,6 +30,7 @@ def supervise(
         restarts: decides whether there is another one.
         journal: hears of failures.
         begin_again: called before each further incarnation.
+        stop: whether somebody wants the job to stop: then a failure is its end.
         sleep: waits so many seconds.
 
     Raises:
@@ -40,8 +43,11 @@ def supervise(
         try:
             return incarnation(checkpoint)
         except RlhfError as error:
+            if stop.wanted:
+                journal.notice(f"{error.reason}: {error}")
+                return False
             checkpoint = newest()
-            step = 0 if checkpoint is None else checkpoint.record.step
+            step = -1 if checkpoint is None else checkpoint.record.step
             seconds = restarts.seconds_before(error, step)
             if seconds is None:
                 raise

@@ -21,25 +21,26 @@ SHOWN_FRAMES = 3
 
 @dataclass
 class Stalls:
-    """Who has not moved for how long. Pure: the clock is the caller's."""
+    """Who does nothing for too long. Pure: the clock is the caller's."""
 
     deadline_seconds: float
-    _moved: dict[str, tuple[int, float]] = field(default_factory=dict)
+    _silent_since: dict[str, float] = field(default_factory=dict)
 
     def observe(self, statuses: Mapping[str, Status | None], now: float) -> dict[str, float]:
         """Seconds without progress of those that are beyond the deadline.
 
-        A worker between calls is not hung; one that does not answer does nothing.
+        Ranks wait for each other: as long as one that is in a call moves, none is hung. A worker
+        between calls is not hung either. One that does not answer does nothing.
         """
-        still = {}
         for name, status in statuses.items():
-            progress, since = self._moved.get(name, (-1, now))
-            if status is not None and (status.progress != progress or not status.call):
-                progress, since = status.progress, now - (status.seconds if status.call else 0.0)
-            self._moved[name] = (progress, since)
-            if now - since >= self.deadline_seconds:
-                still[name] = now - since
-        return still
+            if status is not None:
+                self._silent_since.pop(name, None)
+            else:
+                self._silent_since.setdefault(name, now)
+        silent = {name: now - since for name, since in self._silent_since.items()}
+        busy = {name: s.seconds for name, s in statuses.items() if s is not None and s.call}
+        still = busy if min(busy.values(), default=0.0) >= self.deadline_seconds else {}
+        return still | {name: s for name, s in silent.items() if s >= self.deadline_seconds}
 
 
 class Watch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -67,6 +68,7 @@ class Workers:
         self.job = job
         self.plan = plan
         self.incarnation = uuid.uuid4().hex[:12]
+        self._watch_key = secrets.token_hex(16)
         self._settings = settings
         self.folders: dict[str, Path] = {}
         """Of every role's model; known when built."""
@@ -127,8 +129,10 @@ class Workers:
         """Let the workers leave their world in order, then end them."""
         everyone = [*self.ranks, self.reward]
         closing = [worker.close.remote() for worker in everyone]
-        ray.wait(closing, num_returns=len(closing), timeout=CLOSE_SECONDS)
-        self.kill()
+        try:
+            ray.wait(closing, num_returns=len(closing), timeout=CLOSE_SECONDS)
+        finally:
+            self.kill()
 
     def kill(self) -> None:
         """End the workers at once."""
@@ -142,7 +146,7 @@ class Workers:
         names = {f"rank {rank}": address for rank, address in enumerate(addresses)}
         deadline = self.job.spec.failure_policy.progress_deadline_seconds
         stacks = self._settings.logs / "stacks.txt"
-        return Watch(names, self.incarnation, deadline, stacks, self.job.name)
+        return Watch(names, self._watch_key, deadline, stacks, self.job.name)
 
     def _reserve(self) -> PlacementGroup:
         pool = self.plan.pools[0]
@@ -170,6 +174,7 @@ class Workers:
             timeout_seconds=self._settings.timeout_seconds,
             num_threads=self._settings.threads_per_rank,
             incarnation=self.incarnation,
+            watch_key=self._watch_key,
             log_file=self._settings.logs / f"rank-{rank}.log",
             python_path=self._settings.python_path,
             faults=self._settings.faults,

@@ -43,12 +43,13 @@ def restore(models: Mapping[str, FsdpModel], world: World, address: str) -> None
         model.expect_state(_names_below(keys, f"roles.{role}.optimizer.adam."))
     state: State = {f"roles.{role}": model.state() for role, model in models.items()}
     own = f"random.{world.rank}"
-    if own in keys:
+    same_size = f"random.{world.size - 1}" in keys and f"random.{world.size}" not in keys
+    if same_size:
         state[own] = b""
     load(state, address)
     for role, model in models.items():
         model.adopt(state[f"roles.{role}"])
-    if own in keys:
+    if same_size:
         _set_random_state(state[own])
 
 

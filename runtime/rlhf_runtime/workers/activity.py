@@ -45,6 +45,7 @@ class Activity:
         self._step = 0
         self._progress = 0
         self._since = time.monotonic()
+        self._server: socketserver.ThreadingTCPServer | None = None
 
     @contextmanager
     def during(self, call: str, step: int) -> Iterator[None]:
@@ -77,6 +78,8 @@ class Activity:
         activity = self
 
         class Answer(socketserver.StreamRequestHandler):
+            timeout = ANSWER_SECONDS
+
             def handle(self) -> None:
                 asked = self.rfile.readline(LONGEST_KEY + 1).strip()
                 if hmac.compare_digest(asked, key.encode()):
@@ -85,7 +88,15 @@ class Activity:
         server = socketserver.ThreadingTCPServer((host, 0), Answer)
         server.daemon_threads = True
         threading.Thread(target=server.serve_forever, name="activity", daemon=True).start()
+        self._server = server
         return host, server.server_address[1]
+
+    def close(self) -> None:
+        """Answer no more."""
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+            self._server = None
 
 
 def ask(address: tuple[str, int], key: str) -> Status | None:
@@ -95,5 +106,5 @@ def ask(address: tuple[str, int], key: str) -> Status | None:
             connection.sendall(f"{key}\n".encode())
             text = b"".join(iter(lambda: connection.recv(1 << 16), b""))
         return Status(**json.loads(text))
-    except (OSError, ValueError):
+    except (OSError, ValueError, TypeError):
         return None

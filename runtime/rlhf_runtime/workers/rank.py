@@ -136,18 +136,20 @@ class Rank:
 
     def watched(self) -> tuple[str, int]:
         """Where this rank answers what it is doing, from now on."""
-        return self._activity.serve(self._setup.address, self._setup.incarnation)
+        return self._activity.serve(self._setup.address, self._setup.watch_key)
 
     def begin_save(self, address: str, step: int) -> None:
         """Copy the state after a step and begin to write it there. Collective."""
         from rlhf_runtime.roles.saving import state_of
 
-        self._saver.begin(state_of(self._saved_models(), self._world), address)
-        self._faults.enter(Phase.SAVE, step)
+        with self._activity.during("save", step):
+            self._saver.begin(state_of(self._saved_models(), self._world), address)
+            self._faults.enter(Phase.SAVE, step)
 
-    def finish_save(self) -> dict[str, SavedFile]:
-        """Wait until the state is written; returns the files that this rank wrote. Collective."""
-        return self._saver.finish()
+    def finish_save(self, step: int) -> dict[str, SavedFile]:
+        """Wait until a step's state is written; returns the files that this rank wrote."""
+        with self._activity.during("save", step):
+            return self._saver.finish(self._activity.tick)
 
     def restore(self, address: str) -> None:
         """Go on from a checkpoint. Collective."""
@@ -194,6 +196,7 @@ class Rank:
                 role.close()
         self._roles.clear()
         self._world.close()
+        self._activity.close()
 
     def _out_of_memory(self, order: Order, error: Exception) -> OutOfMemory:
         import torch

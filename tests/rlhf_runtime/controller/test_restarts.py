@@ -6,6 +6,8 @@ from rlhf_runtime.controller.restarts import Restarts
 from rlhf_runtime.errors import (
     CheckpointFailed,
     FolderInUse,
+    NotEnoughResources,
+    OutOfMemory,
     StaleWeights,
     UserCodeFailed,
     WorkerLost,
@@ -36,7 +38,14 @@ def test_a_new_checkpoint_begins_the_count_anew() -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [UserCodeFailed("x"), FolderInUse("x"), StaleWeights("x"), CheckpointFailed("x")]
+    "error",
+    [
+        UserCodeFailed("x"),
+        FolderInUse("x"),
+        StaleWeights("x"),
+        CheckpointFailed("x"),
+        NotEnoughResources("x"),
+    ],
 )
 def test_what_comes_again_is_not_tried_again(error: RlhfError) -> None:
     assert restarts_of().seconds_before(error, 0) is None
@@ -47,6 +56,18 @@ def test_a_fault_of_ours_is_tried_again_unless_it_repeats_itself() -> None:
     assert restarts.seconds_before(WorkerRaised("KeyError: a\n  stack 1"), 3) == 10
     assert restarts.seconds_before(WorkerRaised("KeyError: b\n  stack 2"), 3) == 20
     assert restarts.seconds_before(WorkerRaised("KeyError: b\n  stack 3"), 3) is None
+
+
+def test_memory_that_runs_out_twice_is_not_tried_a_third_time() -> None:
+    restarts = restarts_of()
+    texts = [f"rank {n} ran out of memory in actor.train, step 7: got 5.0{n} GiB" for n in (0, 1)]
+    assert restarts.seconds_before(OutOfMemory(texts[0]), 3) == 10
+    assert restarts.seconds_before(OutOfMemory(texts[1]), 3) is None
+
+
+def test_the_checkpoint_before_the_first_step_is_a_new_one() -> None:
+    restarts = restarts_of(maxRestarts=1)
+    assert [restarts.seconds_before(LOST, step) for step in (-1, -1, 0, 0)] == [10, None, 10, None]
 
 
 def test_a_rule_tries_again_what_repeats_itself() -> None:

@@ -74,6 +74,40 @@ def test_a_damaged_one_is_named_and_the_one_before_is_used(tmp_path: Path) -> No
     assert "step 2" in text and "__0_0.distcp has 0 bytes instead of 2" in text
 
 
+def test_a_damaged_one_ahead_does_not_push_out_the_good_ones(tmp_path: Path) -> None:
+    saves, _ = saves_of(tmp_path, keepLast=1, keepBest=None)
+    for step in (4, 6):
+        saves.commit(write(saves, step))
+    saves.commit(write(saves, 5))
+    assert saves.store.steps() == [5]
+
+
+def test_what_attempts_have_left_goes_and_what_is_being_written_stays(tmp_path: Path) -> None:
+    saves, _ = saves_of(tmp_path)
+    for step in (1, 3):
+        saves.store.begin(step)
+    saves.commit(write(saves, 2))
+    assert {entry.name for entry in tmp_path.iterdir()} == {
+        ".saving-step-00000003",
+        "step-00000002",
+    }
+
+
+def test_old_ones_that_cannot_be_deleted_harm_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saves, told = saves_of(tmp_path, keepLast=1, keepBest=None, onError="fail")
+    saves.commit(write(saves, 1))
+
+    def slow_down(step: int) -> None:
+        raise TimeoutError("SlowDown")
+
+    monkeypatch.setattr(saves.store, "remove", slow_down)
+    saves.commit(write(saves, 2))
+    assert told.steps == [1, 2] and "SlowDown" in told.notices[0]
+    assert saves.store.read(2).record.step == 2
+
+
 def test_one_that_cannot_be_written_is_told_and_leaves_the_others(tmp_path: Path) -> None:
     saves, told = saves_of(tmp_path)
     saves.commit(write(saves, 1))

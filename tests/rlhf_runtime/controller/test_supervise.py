@@ -10,6 +10,7 @@ from rlhf_api.failure import FailurePolicy
 from rlhf_runtime.checkpoint.record import CheckpointRecord
 from rlhf_runtime.checkpoint.store import Checkpoint
 from rlhf_runtime.controller.restarts import Restarts
+from rlhf_runtime.controller.stop import StopRequest
 from rlhf_runtime.controller.supervise import supervise
 from rlhf_runtime.errors import UserCodeFailed, WorkerLost
 
@@ -23,6 +24,7 @@ class Story:
         self._ends = iter(ends)
         self._steps = iter([None, 2, 4, 6, 8, 10])
         self.events: list[str] = []
+        self.stop = StopRequest()
 
     def incarnation(self, checkpoint: Checkpoint | None) -> bool:
         self.events.append("start" if checkpoint is None else f"from {checkpoint.record.step}")
@@ -46,6 +48,7 @@ class Story:
             restarts,
             self,  # type: ignore[arg-type]
             lambda: self.events.append("again"),
+            self.stop,
             lambda seconds: self.events.append(f"sleep {seconds:g}"),
         )
 
@@ -67,6 +70,13 @@ def test_a_job_that_was_stopped_is_not_started_again() -> None:
     story = Story([False])
     assert not story.run()
     assert story.events == ["start"]
+
+
+def test_a_failure_after_a_wish_to_stop_is_the_end() -> None:
+    story = Story([LOST, True])
+    story.stop.wanted = True
+    assert not story.run()
+    assert story.events == ["start", "WorkerLost: a worker died"]
 
 
 def test_what_running_again_cannot_help_is_raised() -> None:

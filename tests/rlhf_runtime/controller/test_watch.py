@@ -11,8 +11,8 @@ from rlhf_runtime.errors import NoProgress
 from rlhf_runtime.workers.activity import Activity, Status
 
 
-def busy(progress: int, seconds: float = 0.0) -> Status:
-    return Status("actor.train", 3, progress, seconds, {})
+def busy(seconds: float) -> Status:
+    return Status("actor.train", 3, 7, seconds, {})
 
 
 def idle(seconds: float) -> Status:
@@ -20,31 +20,31 @@ def idle(seconds: float) -> Status:
 
 
 def test_who_moves_is_not_hung() -> None:
-    stalls = Stalls(10)
-    assert [stalls.observe({"rank 0": busy(n)}, 6.0 * n) for n in range(9)] == [{}] * 9
+    assert Stalls(10).observe({"rank 0": busy(9.0)}, 0.0) == {}
 
 
 def test_who_stands_still_in_a_call_is_hung_after_the_deadline() -> None:
-    stalls = Stalls(10)
-    assert stalls.observe({"rank 0": busy(5), "rank 1": busy(1)}, 0.0) == {}
-    assert stalls.observe({"rank 0": busy(5), "rank 1": busy(2)}, 9.0) == {}
-    assert stalls.observe({"rank 0": busy(5), "rank 1": busy(3)}, 12.0) == {"rank 0": 12.0}
+    still = Stalls(10).observe({"rank 0": busy(12.0), "rank 1": busy(11.0)}, 100.0)
+    assert still == {"rank 0": 12.0, "rank 1": 11.0}
 
 
-def test_standing_still_counts_from_before_the_first_look() -> None:
-    assert Stalls(10).observe({"rank 0": busy(5, seconds=11.0)}, 100.0) == {"rank 0": 11.0}
+def test_who_waits_for_another_that_moves_is_not_hung() -> None:
+    assert Stalls(10).observe({"rank 0": busy(500.0), "rank 1": busy(1.0)}, 0.0) == {}
 
 
 def test_who_waits_for_a_call_is_not_hung() -> None:
-    stalls = Stalls(10)
-    assert [stalls.observe({"rank 0": idle(now)}, now) for now in (0.0, 50.0, 100.0)] == [{}] * 3
+    assert Stalls(10).observe({"rank 0": idle(100.0)}, 0.0) == {}
+    still = Stalls(10).observe({"rank 0": idle(100.0), "rank 1": busy(20.0)}, 0.0)
+    assert still == {"rank 1": 20.0}
 
 
 def test_who_does_not_answer_is_hung_after_the_deadline() -> None:
     stalls = Stalls(10)
     assert stalls.observe({"rank 0": idle(1.0)}, 0.0) == {}
-    assert stalls.observe({"rank 0": None}, 6.0) == {}
-    assert stalls.observe({"rank 0": None}, 11.0) == {"rank 0": 11.0}
+    assert stalls.observe({"rank 0": None}, 400.0) == {}, "silence begins with the first look"
+    assert stalls.observe({"rank 0": idle(1.0)}, 405.0) == {}
+    assert stalls.observe({"rank 0": None}, 410.0) == {}
+    assert stalls.observe({"rank 0": None}, 421.0) == {"rank 0": 11.0}
 
 
 def test_the_message_names_call_rank_and_stack(tmp_path: Path) -> None:
@@ -57,6 +57,7 @@ def test_the_message_names_call_rank_and_stack(tmp_path: Path) -> None:
     watch = Watch(addresses, "k", 20.0, tmp_path / "stacks.txt", "sort", lambda: next(clock))
     with activity.during("actor.train", 3):
         watch.look()
+        activity._since -= 50.0
         with pytest.raises(NoProgress) as raised:
             watch.look()
     text = str(raised.value)

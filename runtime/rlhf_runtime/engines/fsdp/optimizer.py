@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
-from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.lr_scheduler import LambdaLR
 from transformers import get_scheduler
 
 from rlhf_api.models import LearningRateSchedule
@@ -37,7 +37,7 @@ class Optimizer:
             weight_decay=settings.weight_decay,
             fused=True,
         )
-        self.scheduler: LRScheduler = get_scheduler(
+        self.scheduler: LambdaLR = get_scheduler(
             SCHEDULES[settings.schedule],
             self.adam,
             num_warmup_steps=settings.warmup_updates,
@@ -71,7 +71,10 @@ class Optimizer:
     def resume(self, updates: int) -> None:
         """Go on after so many steps, at the rate that the schedule has for the next one."""
         self.scheduler.last_epoch = updates
-        rates = self.scheduler.get_lr()  # a function of the number of steps alone
+        rates = [
+            base * factor(updates)
+            for base, factor in zip(self.scheduler.base_lrs, self.scheduler.lr_lambdas, strict=True)
+        ]
         for group, rate in zip(self.adam.param_groups, rates, strict=True):
             group["lr"] = rate
         self.scheduler._last_lr = list(rates)

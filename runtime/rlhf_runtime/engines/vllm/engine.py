@@ -114,6 +114,7 @@ class VllmEngine:
         """One response for each packed prompt, in the same order; `tick` after every token."""
         from vllm.v1.engine import FinishReason
 
+        self._forget_prompts()
         first = self._next_request
         self._submit(prompts, sampling)
         count = self._next_request - first
@@ -140,11 +141,6 @@ class VllmEngine:
 
     def weights_written(self) -> None:
         """Say that the storage of `views` now holds weights to generate with."""
-        if not self._llm.reset_prefix_cache():
-            raise StaleWeights(
-                "keys and values of older weights are still in use: got a prefix cache that vLLM "
-                "could not reset, allowed only between generations; nothing was generated"
-            )
         self.has_weights = True
 
     def release(self) -> None:
@@ -159,6 +155,14 @@ class VllmEngine:
     def close(self) -> None:
         """End the engine and free what it holds."""
         self._llm.llm_engine.engine_core.shutdown()
+
+    def _forget_prompts(self) -> None:
+        """Older weights made their keys and values; besides, a call depends on itself only."""
+        if not self._llm.reset_prefix_cache():
+            raise StaleWeights(
+                "keys and values of older weights are still in use: got a prefix cache that vLLM "
+                "could not reset, allowed only between generations; nothing was generated"
+            )
 
     def _submit(self, prompts: Column, sampling: Sampling) -> None:
         from vllm import SamplingParams
