@@ -6,20 +6,18 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import yaml
 
-from rlhf_api.changes import refused_changes
 from rlhf_api.errors import ManifestError, RlhfError
 from rlhf_api.exits import ExitCode
 from rlhf_api.job import RLHFJob
-from rlhf_api.manifest import load_jobs
 from rlhf_api.plan import Plan
 from rlhf_api.problems import Problem
+from rlhf_cli.resume import check_changes, has_work, open_store
 from rlhf_cli.stopping import take_over_signals
 from rlhf_cli.user_code import user_code
 from rlhf_cli.validate import jobs_of
@@ -34,7 +32,6 @@ from rlhf_runtime.controller.stop import StopRequest
 from rlhf_runtime.controller.supervise import supervise
 from rlhf_runtime.controller.workers import WorkerSettings
 from rlhf_runtime.data.rows import find_sources
-from rlhf_runtime.errors import CannotResume, StorageUnusable
 from rlhf_runtime.faults import DRIVER, Fault, Faults, parse_fault, require_targets
 from rlhf_runtime.telemetry.journal import Journal
 from rlhf_runtime.telemetry.progress import make_progress
@@ -74,10 +71,10 @@ def run_command(
     stop = StopRequest()
     take_over_signals(stop)
     with locked(folder.path):
-        store = _store(job, folder, fresh)
+        store = open_store(job, folder, fresh)
         if not has_work(folder, job, fresh):
             return
-        _check_changes(job, folder, store)
+        check_changes(job, folder, store)
         with user_code(job, file.parent) as python_path:
             _train(job, plan, folder, store, python_path, stop, faults)
 
@@ -104,40 +101,6 @@ def manifest_text(job: RLHFJob) -> str:
     """The manifest in force, overrides included, without what is left to defaults."""
     document = job.model_dump(mode="json", by_alias=True, exclude_unset=True)
     return yaml.safe_dump(document, sort_keys=False)
-
-
-def has_work(folder: RunFolder, job: RLHFJob, fresh: bool) -> bool:
-    """Whether there is something to do in the folder; `fresh` puts an earlier run aside.
-
-    An unfinished run goes on; a finished one does if the schedule has more steps now.
-    """
-    if not folder.metrics.exists():
-        return True
-    if fresh:
-        aside = _free_name(folder.path)
-        aside.mkdir()
-        for entry in folder.path.iterdir():
-            if entry.name != ".lock":
-                entry.rename(aside / entry.name)
-        sys.stderr.write(f"the earlier run was put aside: {aside}\n")
-        return True
-    records = folder.read()
-    is_over = records.end is not None and records.end.outcome is Outcome.SUCCEEDED
-    if is_over and records.runs[-1].total_steps >= job.spec.schedule.steps:
-        sys.stderr.write(
-            f"already finished: {folder.path}; its report is {folder.report}. "
-            "To train again use --fresh (this run is kept aside) or another --output; more --steps "
-            "go on from here.\n"
-        )
-        return False
-    return True
-
-
-def _free_name(path: Path) -> Path:
-    number = 1
-    while (aside := path.with_name(f"{path.name}.{number}")).exists():
-        number += 1
-    return aside
 
 
 def _train(
@@ -222,64 +185,6 @@ def _incarnation(
         stop.worth_waiting = False
     run.close()
     return finished
-
-
-def _store(job: RLHFJob, folder: RunFolder, fresh: bool) -> CheckpointStore:
-    storage = job.spec.checkpoint.storage
-    given = storage.uri if storage is not None else None
-    address = given or str((folder.path / "checkpoints").resolve())
-    try:
-        store = CheckpointStore(address)
-        steps = store.steps()
-    except Exception as error:  # every file system has errors of its own
-        raise StorageUnusable(
-            f"checkpoints cannot be kept there: got {address} ({type(error).__name__}: {error}), "
-            "allowed a folder or an address that fsspec can read and write with the packages that "
-            "are installed; correct checkpoint.storage, or install what the message names"
-        ) from error
-    if fresh and given and steps:
-        raise CannotResume(
-            f"--fresh puts the run's folder aside, not what lies elsewhere: got checkpoints of "
-            f"{len(steps)} steps in {address}; change checkpoint.storage, or delete them"
-        )
-    return store
-
-
-def _check_changes(job: RLHFJob, folder: RunFolder, store: CheckpointStore) -> None:
-    """Compare with the manifest under which the job has come as far as it has."""
-    records = (store.record(step) for step in store.steps())
-    record = next((record for record in records if record is not None), None)
-    before = _spec_of(folder) if record is None else record.spec
-    if before is None:
-        return
-    problems = refused_changes(before, job.spec.model_dump(mode="json", by_alias=True))
-    if record is not None and job.spec.schedule.steps < record.step:
-        problems.append(
-            Problem(
-                ("spec", "schedule", "steps"),
-                "fewer steps than are trained already",
-                got=str(job.spec.schedule.steps),
-                allowed=f"at least {record.step}",
-                do="raise it, or start over (rlhf run: --fresh)",
-            )
-        )
-    if problems:
-        raise CannotResume(
-            "the job cannot go on with this manifest; --fresh starts over and keeps this run\n"
-            + "\n".join(str(problem) for problem in problems)
-        )
-
-
-def _spec_of(folder: RunFolder) -> Mapping[str, Any] | None:
-    """The spec of a run that has trained without a checkpoint so far."""
-    text = folder.read_manifest()
-    if text is None or not folder.metrics.exists() or not folder.read().steps:
-        return None
-    try:
-        (job,) = load_jobs(text, str(folder.manifest))
-    except ManifestError:
-        return None  # of another version
-    return job.spec.model_dump(mode="json", by_alias=True)
 
 
 def _run_record(job: RLHFJob, plan: Plan, folder: RunFolder) -> RunRecord:

@@ -8,7 +8,7 @@ import pytest
 
 from rlhf_api.job import RLHFJob
 from rlhf_api.manifest import load_file
-from rlhf_cli.run import has_work
+from rlhf_cli.resume import has_work
 from rlhf_runtime.telemetry.records import EndRecord, Outcome, Record, RunRecord, StepRecord
 from rlhf_runtime.telemetry.run_folder import RunFolder
 

@@ -1,0 +1,120 @@
+"""What `rlhf run` makes of a folder and of a store: start, go on, or nothing to do."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rlhf_api.changes import refused_changes
+from rlhf_api.errors import ManifestError
+from rlhf_api.job import RLHFJob
+from rlhf_api.manifest import load_jobs
+from rlhf_api.problems import Problem
+from rlhf_runtime.checkpoint.store import CheckpointStore
+from rlhf_runtime.errors import CannotResume, StorageUnusable
+from rlhf_runtime.telemetry.records import Outcome
+from rlhf_runtime.telemetry.run_folder import RunFolder
+
+
+def has_work(folder: RunFolder, job: RLHFJob, fresh: bool) -> bool:
+    """Whether there is something to do in the folder; `fresh` puts an earlier run aside.
+
+    An unfinished run goes on; a finished one does if the schedule has more steps now.
+    """
+    if not folder.metrics.exists():
+        return True
+    if fresh:
+        aside = _free_name(folder.path)
+        aside.mkdir()
+        for entry in folder.path.iterdir():
+            if entry.name != ".lock":
+                entry.rename(aside / entry.name)
+        sys.stderr.write(f"the earlier run was put aside: {aside}\n")
+        return True
+    records = folder.read()
+    is_over = records.end is not None and records.end.outcome is Outcome.SUCCEEDED
+    if is_over and records.runs[-1].total_steps >= job.spec.schedule.steps:
+        sys.stderr.write(
+            f"already finished: {folder.path}; its report is {folder.report}. "
+            "To train again use --fresh (this run is kept aside) or another --output; more --steps "
+            "go on from here.\n"
+        )
+        return False
+    return True
+
+
+def _free_name(path: Path) -> Path:
+    number = 1
+    while (aside := path.with_name(f"{path.name}.{number}")).exists():
+        number += 1
+    return aside
+
+
+def open_store(job: RLHFJob, folder: RunFolder, fresh: bool) -> CheckpointStore:
+    """Where the job's checkpoints are.
+
+    Raises:
+        StorageUnusable: nothing can be kept there.
+        CannotResume: `fresh`, and checkpoints of an earlier run lie outside of its folder.
+    """
+    storage = job.spec.checkpoint.storage
+    given = storage.uri if storage is not None else None
+    address = given or str((folder.path / "checkpoints").resolve())
+    try:
+        store = CheckpointStore(address)
+        steps = store.steps()
+    except Exception as error:  # every file system has errors of its own
+        raise StorageUnusable(
+            f"checkpoints cannot be kept there: got {address} ({type(error).__name__}: {error}), "
+            "allowed a folder or an address that fsspec can read and write with the packages that "
+            "are installed; correct checkpoint.storage, or install what the message names"
+        ) from error
+    if fresh and given and steps:
+        raise CannotResume(
+            f"--fresh puts the run's folder aside, not what lies elsewhere: got checkpoints of "
+            f"{len(steps)} steps in {address}; change checkpoint.storage, or delete them"
+        )
+    return store
+
+
+def check_changes(job: RLHFJob, folder: RunFolder, store: CheckpointStore) -> None:
+    """Compare with the manifest under which the job has come as far as it has.
+
+    Raises:
+        CannotResume: a field differs that must not.
+    """
+    records = (store.record(step) for step in store.steps())
+    record = next((record for record in records if record is not None), None)
+    before = _spec_of(folder) if record is None else record.spec
+    if before is None:
+        return
+    problems = refused_changes(before, job.spec.model_dump(mode="json", by_alias=True))
+    if record is not None and job.spec.schedule.steps < record.step:
+        problems.append(
+            Problem(
+                ("spec", "schedule", "steps"),
+                "fewer steps than are trained already",
+                got=str(job.spec.schedule.steps),
+                allowed=f"at least {record.step}",
+                do="raise it, or start over (rlhf run: --fresh)",
+            )
+        )
+    if problems:
+        raise CannotResume(
+            "the job cannot go on with this manifest; --fresh starts over and keeps this run\n"
+            + "\n".join(str(problem) for problem in problems)
+        )
+
+
+def _spec_of(folder: RunFolder) -> Mapping[str, Any] | None:
+    """The spec of a run that has trained without a checkpoint so far."""
+    text = folder.read_manifest()
+    if text is None or not folder.metrics.exists() or not folder.read().steps:
+        return None
+    try:
+        (job,) = load_jobs(text, str(folder.manifest))
+    except ManifestError:
+        return None  # of another version
+    return job.spec.model_dump(mode="json", by_alias=True)
