@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import deque
 from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
@@ -39,6 +38,7 @@ from rlhf_flow.registry import build_algorithm
 from rlhf_runtime.controller.cluster import start_local_ray, stop_local_ray
 from rlhf_runtime.controller.job_run import PASSES_AHEAD, step_record
 from rlhf_runtime.controller.optimizers import training_settings
+from rlhf_runtime.controller.passes import keep_ahead
 from rlhf_runtime.controller.steps import Stepper, Submitted
 from rlhf_runtime.controller.workers import Workers, WorkerSettings
 from rlhf_runtime.telemetry.journal import Journal
@@ -121,21 +121,19 @@ class OurRun:
     def block(self, count: int) -> float:
         """So many steps, from the first call sent to the last record written: seconds of one."""
         begin = time.perf_counter()
-        in_flight: deque[tuple[int, Submitted]] = deque()
-        for _ in range(count):
-            self._step += 1
-            in_flight.append((self._step, self._stepper.train(self._algorithm, self._step)))
-            if len(in_flight) > PASSES_AHEAD:
-                self._finish(*in_flight.popleft())
-        while in_flight:
-            self._finish(*in_flight.popleft())
+        keep_ahead(map(self._send, range(count)), self._finish, PASSES_AHEAD)
         return (time.perf_counter() - begin) / count
 
     def close(self) -> None:
         """End the workers."""
         self._workers.close()
 
-    def _finish(self, step: int, submitted: Submitted) -> None:
+    def _send(self, _number: int) -> tuple[int, Submitted]:
+        self._step += 1
+        return self._step, self._stepper.train(self._algorithm, self._step)
+
+    def _finish(self, sent: tuple[int, Submitted]) -> None:
+        step, submitted = sent
         record = step_record(step, self._stepper.wait(submitted))
         self._journal.step(record)
         self.records.append(dict(record.phases))

@@ -18,6 +18,7 @@ from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.dataplane.protocol import Coordinates
 from rlhf_runtime.dataplane.shards import ShardIndex
 from rlhf_runtime.engines.world import World
+from rlhf_runtime.faults import Faults
 from rlhf_runtime.roles.context import RoleContext, SpanLog
 from rlhf_runtime.workers.inputs import Inputs
 from rlhf_runtime.workers.orders import Order, Source
@@ -103,6 +104,7 @@ def context_of(job: RLHFJob, role: str, folder: Path, world: World) -> RoleConte
         incarnation="test",
         losses=build_algorithm(job).losses(),
         spans=SpanLog(f"rank {world.rank}"),
+        faults=Faults((), folder, str(world.rank)),
     )
 
 
