@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
+from rlhf_api.job import RLHFJobSpec
+from rlhf_api.model_errors import shown
 from rlhf_api.problems import Problem
 
 WHILE_RUNNING = (
@@ -31,13 +33,18 @@ ON_RESUME = (
 """Fields of spec that may also change while a job is suspended, or before it is resumed."""
 
 
+def document_of(spec: RLHFJobSpec) -> dict[str, Any]:
+    """A spec with defaults, by wire names: what is kept of it and compared."""
+    return spec.model_dump(mode="json", by_alias=True)
+
+
 def refused_changes(
     old: Mapping[str, Any], new: Mapping[str, Any], allowed: Sequence[str] = ON_RESUME
 ) -> list[Problem]:
     """Every field that differs between two specs and may not.
 
     Args:
-        old: the spec in force, with defaults, by wire names.
+        old: the document of the spec in force.
         new: the one that is to follow it.
         allowed: fields that may differ; with a field everything below it, `*` for any one name.
     """
@@ -45,8 +52,8 @@ def refused_changes(
         Problem(
             ("spec", *path),
             "this field cannot change when a job goes on",
-            got=_shown(after),
-            allowed=_shown(before),
+            got=shown(after),
+            allowed=shown(before),
             do="change it back, or start over (rlhf run: --fresh)",
         )
         for path, before, after in _differences((), old, new)
@@ -68,7 +75,3 @@ def _covers(pattern: Sequence[str], path: Sequence[str]) -> bool:
     if len(path) < len(pattern):
         return False
     return all(fnmatchcase(name, part) for name, part in zip(path, pattern, strict=False))
-
-
-def _shown(value: Any) -> str:
-    return "nothing" if value is None else str(value)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rlhf_api.changes import refused_changes
+from rlhf_api.changes import document_of, refused_changes
 from rlhf_api.errors import ManifestError
 from rlhf_api.job import RLHFJob
 from rlhf_api.manifest import load_jobs
@@ -90,7 +90,7 @@ def check_changes(job: RLHFJob, folder: RunFolder, store: CheckpointStore) -> No
     before = _spec_of(folder) if record is None else record.spec
     if before is None:
         return
-    problems = refused_changes(before, job.spec.model_dump(mode="json", by_alias=True))
+    problems = refused_changes(before, document_of(job.spec))
     if record is not None and job.spec.schedule.steps < record.step:
         problems.append(
             Problem(
@@ -117,4 +117,4 @@ def _spec_of(folder: RunFolder) -> Mapping[str, Any] | None:
         (job,) = load_jobs(text, str(folder.manifest))
     except ManifestError:
         return None  # of another version
-    return job.spec.model_dump(mode="json", by_alias=True)
+    return document_of(job.spec)

@@ -6,12 +6,13 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
 import yaml
 
+from rlhf_api.changes import document_of
 from rlhf_api.errors import ManifestError, RlhfError
 from rlhf_api.exits import ExitCode
 from rlhf_api.job import RLHFJob
@@ -32,7 +33,7 @@ from rlhf_runtime.controller.stop import StopRequest
 from rlhf_runtime.controller.supervise import supervise
 from rlhf_runtime.controller.workers import WorkerSettings
 from rlhf_runtime.data.rows import find_sources
-from rlhf_runtime.faults import DRIVER, Fault, Faults, parse_fault, require_targets
+from rlhf_runtime.faults import DRIVER, Fault, announce, parse_fault, require_targets
 from rlhf_runtime.telemetry.journal import Journal
 from rlhf_runtime.telemetry.progress import make_progress
 from rlhf_runtime.telemetry.records import Outcome, RunRecord
@@ -118,8 +119,7 @@ def _train(
         make_progress(sys.stderr),
         make_trackers(job.spec.telemetry, job.name, folder.path),
     )
-    spec = job.spec.model_dump(mode="json", by_alias=True)
-    saves = Saves(store, job.spec.checkpoint, spec, journal)
+    saves = Saves(store, job.spec.checkpoint, document_of(job.spec), journal)
     try:
         folder.write_manifest(manifest_text(job))
         folder.write_plan(plan)
@@ -138,9 +138,14 @@ def _train(
             timeout_seconds=COLLECTIVE_SECONDS,
             faults=faults,
         )
-        Faults(faults, settings.logs, DRIVER)
+        if faults:
+            announce(settings.logs, DRIVER)
         finished = supervise(
-            partial(_incarnation, job, plan, settings, journal, saves, stop, folder.model),
+            partial(
+                _incarnation,
+                partial(JobRun, job, plan, settings, journal, saves, stop),
+                folder.model,
+            ),
             saves.newest,
             Restarts(job.spec.failure_policy),
             journal,
@@ -164,25 +169,14 @@ def _train(
         stop_local_ray()
 
 
-def _incarnation(
-    job: RLHFJob,
-    plan: Plan,
-    settings: WorkerSettings,
-    journal: Journal,
-    saves: Saves,
-    stop: StopRequest,
-    model: Path,
-    checkpoint: Checkpoint | None,
-) -> bool:
+def _incarnation(start: Callable[[], JobRun], model: Path, checkpoint: Checkpoint | None) -> bool:
     """One set of workers from its start to its end; whether the job came to its own."""
-    run = JobRun(job, plan, settings, journal, saves, stop)
+    run = start()
     try:
         finished = run.run(model, checkpoint)
     except BaseException:
         run.kill()
         raise
-    finally:
-        stop.worth_waiting = False
     run.close()
     return finished
 

@@ -115,6 +115,12 @@ def require_targets(faults: Sequence[Fault], num_ranks: int) -> None:
             )
 
 
+def announce(folder: Path, process: str) -> None:
+    """Leave this process's number where those who strike look for it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{process}.pid").write_text(str(os.getpid()))
+
+
 class Faults:
     """The faults of a run, as one process sees them."""
 
@@ -123,14 +129,13 @@ class Faults:
         Args:
             faults: all of them.
             folder: where processes leave their numbers, and faults that they have struck.
-            process: this one: `driver`, `reward` or a rank's number.
+            process: this one: `reward` or a rank's number.
         """
         self._faults = tuple(faults)
         self._folder = folder
         self._process = process
         if faults:
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / f"{process}.pid").write_text(str(os.getpid()))
+            announce(folder, process)
 
     def enter(self, phase: Phase, step: int = 0) -> None:
         """Say that this process begins a phase; what is to strike there strikes."""

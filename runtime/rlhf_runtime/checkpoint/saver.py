@@ -6,7 +6,6 @@ that thread use a group of their own, so that they cannot meet those of training
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
@@ -21,6 +20,7 @@ from rlhf_runtime.checkpoint.record import SavedFile
 from rlhf_runtime.checkpoint.store import describe_files
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.errors import CheckpointFailed
+from rlhf_runtime.hooks import Hook, nothing
 
 State = dict[str, Any]
 """Nested dictionaries of tensors and plain values."""
@@ -57,7 +57,7 @@ class Saver:
         assert isinstance(writing, Future)  # the copy is made: only then training may go on
         self._written = self._thread.submit(self._describe, writing, stager, address)
 
-    def finish(self, tick: Callable[[], None] = lambda: None) -> dict[str, SavedFile]:
+    def finish(self, tick: Hook = nothing) -> dict[str, SavedFile]:
         """Wait until it is written; returns the files that this rank wrote, if any was begun.
 
         Args:
@@ -82,8 +82,7 @@ class Saver:
             files = describe_files(address, f"__{self._world.rank}_")
             return files | (describe_files(address, METADATA_FILE) if self._is_first else {})
         except CheckpointException as error:
-            causes = dict.fromkeys(f"{type(e).__name__}: {e}" for e, _ in error.failures.values())
-            raise CheckpointFailed("; ".join(causes)) from error
+            raise CheckpointFailed(_causes(error)) from error
         except Exception as error:  # every file system has errors of its own
             raise CheckpointFailed(f"{type(error).__name__}: {error}") from error
         finally:
@@ -100,5 +99,17 @@ def saved_keys(address: str) -> frozenset[str]:
 
 
 def load(state: State, address: str) -> None:
-    """Overwrite tensors in place, and plain values in their dictionaries; collective."""
-    load_in_place(state, storage_reader=FsspecReader(address))
+    """Overwrite tensors in place, and plain values in their dictionaries; collective.
+
+    Raises:
+        CheckpointFailed: it cannot be read, or is not that of such a state.
+    """
+    try:
+        load_in_place(state, storage_reader=FsspecReader(address))
+    except CheckpointException as error:
+        raise CheckpointFailed(f"{address} cannot be loaded: {_causes(error)}") from error
+
+
+def _causes(error: CheckpointException) -> str:
+    """What the ranks raised, each text once; torch's own text has all of their stacks."""
+    return "; ".join(dict.fromkeys(f"{type(e).__name__}: {e}" for e, _ in error.failures.values()))

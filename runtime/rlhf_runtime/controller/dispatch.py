@@ -10,9 +10,10 @@ from rlhf_api.plan import CallKind, GraphName, Mesh, Plan
 from rlhf_flow.calls import ModelCall
 from rlhf_flow.flow import BatchValue
 from rlhf_runtime.controller.batch import Batch, Shards
-from rlhf_runtime.controller.results import Look, nothing, wait_for
+from rlhf_runtime.controller.results import wait_for
 from rlhf_runtime.dataplane.protocol import Coordinates, protocol_of
 from rlhf_runtime.errors import UnknownCall
+from rlhf_runtime.hooks import Hook, nothing
 from rlhf_runtime.workers.orders import CallReport, Order, Statistics, returned_columns
 
 Handle = Any
@@ -74,7 +75,7 @@ class StepBackend:
     graph: GraphName
     step: int
     incarnation: str
-    look: Look = nothing
+    look: Hook = nothing
     """Called every few seconds while reports are waited for."""
     reports: list[Any] = field(default_factory=list)
     """References to the reports of all calls so far."""

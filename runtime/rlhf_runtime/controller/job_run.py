@@ -88,7 +88,10 @@ class JobRun:
         if checkpoint is not None:
             self._workers.on_ranks("restore", checkpoint.address)
         self._step = 0 if checkpoint is None else checkpoint.record.step
-        self._train(None if checkpoint is None else self._step)
+        try:
+            self._train(None if checkpoint is None else self._step)
+        finally:
+            self._stop.worth_waiting = False
         if self._step < self._spec.schedule.steps:
             return False
         self._save_model(model_folder)

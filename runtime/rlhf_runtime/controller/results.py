@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -18,6 +18,7 @@ from ray.exceptions import (
 
 from rlhf_api.errors import RlhfError
 from rlhf_runtime.errors import OutOfMemory, WorkerLost, WorkerRaised
+from rlhf_runtime.hooks import Hook, nothing
 from rlhf_runtime.workers.out_of_memory import is_out_of_memory
 
 LOOK_SECONDS = 5.0
@@ -26,15 +27,7 @@ DEATH_SECONDS = 10.0
 """How long a death may take to be known after another worker noticed it in a collective."""
 
 
-Look = Callable[[], None]
-"""Looks after workers that are waited for; what it raises ends the waiting."""
-
-
-def nothing() -> None:
-    """Do not look."""
-
-
-def wait_for(references: Sequence[Any], look: Look = nothing) -> list[Any]:
+def wait_for(references: Sequence[Any], look: Hook = nothing) -> list[Any]:
     """The values of references, in their order; the first error of any is raised at once.
 
     A worker that dies makes others raise in their collectives, often before its death is known: an
@@ -42,7 +35,7 @@ def wait_for(references: Sequence[Any], look: Look = nothing) -> list[Any]:
 
     Args:
         references: what is waited for.
-        look: called every few seconds of waiting.
+        look: called every few seconds of waiting; what it raises ends it.
 
     Raises:
         RlhfError: the error that a worker raised, without Ray's wrapping.

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from rlhf_api.checkpoint import CheckpointSpec, OnCheckpointError
 from rlhf_runtime.checkpoint.record import CheckpointRecord, SavedFile
 from rlhf_runtime.checkpoint.store import Checkpoint, CheckpointStore, kept_steps
-from rlhf_runtime.controller.results import Look, nothing, wait_for
+from rlhf_runtime.controller.results import wait_for
 from rlhf_runtime.errors import CheckpointFailed
+from rlhf_runtime.hooks import Hook, nothing
 from rlhf_runtime.telemetry.journal import Journal
 
 
@@ -34,7 +36,8 @@ class Saves:
     spec: Mapping[str, Any]
     """The job's spec in force, with defaults, by wire names."""
     journal: Journal
-    _metrics: dict[int, Mapping[str, float]] = field(default_factory=dict)
+    _measured: tuple[int, Mapping[str, float]] = (0, MappingProxyType({}))
+    """The last evaluation: after which step, and its metrics."""
 
     def newest(self) -> Checkpoint | None:
         """The newest whole checkpoint; tells about newer ones that are not."""
@@ -50,7 +53,7 @@ class Saves:
 
     def measured(self, step: int, metrics: Mapping[str, float]) -> None:
         """Held-out metrics after a step; they belong to its checkpoint."""
-        self._metrics = {step: metrics}
+        self._measured = (step, metrics)
 
     def begin(self, ranks: Sequence[Any], step: int) -> list[Any]:
         """Have all ranks copy their state and begin to write it."""
@@ -61,7 +64,7 @@ class Saves:
             return []
         return [rank.begin_save.remote(address, step) for rank in ranks]
 
-    def wait(self, copying: Sequence[Any], look: Look = nothing) -> None:
+    def wait(self, copying: Sequence[Any], look: Hook = nothing) -> None:
         """Wait until state is copied; `look` is called every few seconds."""
         wait_for(copying, look)
 
@@ -69,7 +72,7 @@ class Saves:
         """Have all ranks finish what they write."""
         return Finishing(step, len(ranks), [rank.finish_save.remote(step) for rank in ranks])
 
-    def commit(self, finishing: Finishing, look: Look = nothing) -> None:
+    def commit(self, finishing: Finishing, look: Hook = nothing) -> None:
         """Wait until everything is written, and make it the checkpoint of its step.
 
         `look` is called every few seconds.
@@ -86,11 +89,12 @@ class Saves:
         files = {name: file for part in written for name, file in part.items()}
         if not files:
             return  # it was never begun, which has been told
+        measured, metrics = self._measured
         record = CheckpointRecord(
             step=step,
             world_size=finishing.world_size,
             spec=self.spec,
-            metrics=dict(self._metrics.get(step, {})),
+            metrics=dict(metrics) if measured == step else {},
             files=files,
         )
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +18,7 @@ from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.dataplane.shards import ShardIndex
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.faults import Faults
+from rlhf_runtime.hooks import Hook, nothing
 from rlhf_runtime.telemetry.records import Span
 from rlhf_runtime.workers.orders import Statistics
 
@@ -39,7 +40,7 @@ class RoleContext:
     spans: SpanLog
     faults: Faults
     """Faults on purpose."""
-    tick: Callable[[], None] = lambda: None
+    tick: Hook = nothing
     """Says that something was done."""
 
     @property

@@ -29,10 +29,8 @@ class Status:
     call: str
     """The call it is in; empty while it waits for one."""
     step: int
-    progress: int
-    """Grows whenever something is done: a call, a micro-batch, a step of generation."""
     seconds: float
-    """Since it last grew."""
+    """Since something was done: a call, a micro-batch, a step of generation."""
     stacks: Mapping[str, str]
     """Python stack of every thread, by name."""
 
@@ -43,7 +41,6 @@ class Activity:
     def __init__(self) -> None:
         self._call = ""
         self._step = 0
-        self._progress = 0
         self._since = time.monotonic()
         self._server: socketserver.ThreadingTCPServer | None = None
 
@@ -60,7 +57,6 @@ class Activity:
 
     def tick(self) -> None:
         """Something was done."""
-        self._progress += 1
         self._since = time.monotonic()
 
     def status(self) -> Status:
@@ -71,7 +67,7 @@ class Activity:
             for number, frame in sys._current_frames().items()
         }
         seconds = time.monotonic() - self._since
-        return Status(self._call, self._step, self._progress, seconds, stacks)
+        return Status(self._call, self._step, seconds, stacks)
 
     def serve(self, host: str, key: str) -> tuple[str, int]:
         """Answer from now on, in a thread, whoever knows the key; returns where."""

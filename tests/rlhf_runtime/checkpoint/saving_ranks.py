@@ -120,6 +120,19 @@ def what_cannot_be_written_is_told_and_the_next_one_is(world: World, folder: Pat
     assert saver.finish()
 
 
+def what_does_not_fit_is_told(world: World, folder: Path) -> None:
+    model = trained(world, folder, 1)
+    address, saver = saved(world, folder, model)
+    saver.finish()
+    dist.barrier()
+    try:
+        restore({"critic": model}, world, address)
+    except CheckpointFailed as error:
+        assert "roles.critic" in str(error), error
+    else:
+        raise AssertionError("a role that was not saved was restored")
+
+
 SCENARIOS: dict[str, Scenario] = {
     "going on is never having stopped": lambda world, folder: going_on_is_never_having_stopped(
         world, folder, 3
@@ -129,6 +142,7 @@ SCENARIOS: dict[str, Scenario] = {
     ),
     "a frozen model comes back": a_frozen_model_comes_back,
     "random numbers go on": random_numbers_go_on,
+    "what does not fit is told": what_does_not_fit_is_told,
     "what cannot be written is told, and the next one is": (
         what_cannot_be_written_is_told_and_the_next_one_is
     ),

@@ -6,15 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from ..engines.world_of_processes import failures, start_world
+from ..engines.world_of_processes import failures, worlds_of_one_and_two
 from . import saving_ranks as ranks
 
-
-@pytest.fixture(scope="module", params=[1, 2], ids=["one-rank", "two-ranks"])
-def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with every rank's results, after all scenarios ran."""
-    folder: Path = tmp_path_factory.mktemp(f"saving{request.param}")
-    return start_world("tests.rlhf_runtime.checkpoint.saving_ranks", request.param, folder)
+world = worlds_of_one_and_two("tests.rlhf_runtime.checkpoint.saving_ranks")
 
 
 @pytest.mark.parametrize("scenario", list(ranks.SCENARIOS))

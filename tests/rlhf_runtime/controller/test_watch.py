@@ -12,11 +12,11 @@ from rlhf_runtime.workers.activity import Activity, Status
 
 
 def busy(seconds: float) -> Status:
-    return Status("actor.train", 3, 7, seconds, {})
+    return Status("actor.train", 3, seconds, {})
 
 
 def idle(seconds: float) -> Status:
-    return Status("", 3, 7, seconds, {})
+    return Status("", 3, seconds, {})
 
 
 def test_who_moves_is_not_hung() -> None:
@@ -60,6 +60,8 @@ def test_the_message_names_call_rank_and_stack(tmp_path: Path) -> None:
         activity._since -= 50.0
         with pytest.raises(NoProgress) as raised:
             watch.look()
+    activity.close()
+    silent.close()
     text = str(raised.value)
     assert "no progress for 100 s in job sort" in text and "allowed 20 s" in text
     assert "rank 0 in actor.train, step 3, nothing done" in text and "File " in text

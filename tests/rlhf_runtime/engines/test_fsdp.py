@@ -7,14 +7,9 @@ from pathlib import Path
 import pytest
 
 from . import fsdp_ranks as ranks
-from .world_of_processes import failures, start_world
+from .world_of_processes import failures, worlds_of_one_and_two
 
-
-@pytest.fixture(scope="module", params=[1, 2], ids=["one-rank", "two-ranks"])
-def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with every rank's results, after all scenarios ran."""
-    folder: Path = tmp_path_factory.mktemp(f"fsdp{request.param}")
-    return start_world("tests.rlhf_runtime.engines.fsdp_ranks", request.param, folder)
+world = worlds_of_one_and_two("tests.rlhf_runtime.engines.fsdp_ranks")
 
 
 @pytest.mark.parametrize("scenario", list(ranks.SCENARIOS))

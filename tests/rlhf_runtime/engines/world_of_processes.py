@@ -13,7 +13,9 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore
@@ -61,6 +63,16 @@ def start_world(module: str, world_size: int, folder: Path, *arguments: str) -> 
     logs = "\n".join(log.read_text()[-4000:] for log in sorted(folder.glob("rank*.log")))
     assert codes == [0] * world_size, logs
     return folder
+
+
+def worlds_of_one_and_two(module: str) -> Any:
+    """A fixture: a module's scenarios in either world; the folder with every rank's results."""
+
+    @pytest.fixture(scope="module", params=[1, 2], ids=["one-rank", "two-ranks"])
+    def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+        return start_world(module, request.param, tmp_path_factory.mktemp("world"))
+
+    return world
 
 
 def run_scenarios(

@@ -6,15 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from ..engines.world_of_processes import failures, start_world
+from ..engines.world_of_processes import failures, worlds_of_one_and_two
 from . import role_ranks as ranks
 
-
-@pytest.fixture(scope="module", params=[1, 2], ids=["one-rank", "two-ranks"])
-def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with every rank's results, after all scenarios ran."""
-    folder: Path = tmp_path_factory.mktemp(f"roles{request.param}")
-    return start_world("tests.rlhf_runtime.roles.role_ranks", request.param, folder)
+world = worlds_of_one_and_two("tests.rlhf_runtime.roles.role_ranks")
 
 
 @pytest.mark.parametrize("scenario", list(ranks.SCENARIOS))

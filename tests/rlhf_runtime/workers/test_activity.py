@@ -14,13 +14,16 @@ def test_a_worker_says_what_it_does_while_it_does_it() -> None:
     before = ask(address, "secret")
     assert before is not None and before.call == ""
     with activity.during("actor.train", 3):
-        during = ask(address, "secret")
+        activity._since -= 100.0
+        still = ask(address, "secret")
         activity.tick()
-        later = ask(address, "secret")
-    assert during is not None and later is not None
-    assert (during.call, during.step) == ("actor.train", 3)
-    assert before.progress < during.progress < later.progress
-    assert 0 <= later.seconds < 60
+        moved = ask(address, "secret")
+    after = ask(address, "secret")
+    activity.close()
+    assert still is not None and moved is not None and after is not None
+    assert (still.call, still.step) == ("actor.train", 3)
+    assert still.seconds >= 100 > moved.seconds >= 0
+    assert after.call == ""
 
 
 def test_stacks_say_where_every_thread_is() -> None:
@@ -38,12 +41,15 @@ def test_stacks_say_where_every_thread_is() -> None:
     status = ask(address, "secret")
     leave.set()
     thread.join()
+    activity.close()
     assert status is not None and "stuck_here" in status.stacks["stuck"]
     assert "test_stacks_say_where" in status.stacks["MainThread"]
 
 
 def test_a_stranger_gets_no_answer() -> None:
-    assert ask(Activity().serve("127.0.0.1", "secret"), "guess") is None
+    activity = Activity()
+    assert ask(activity.serve("127.0.0.1", "secret"), "guess") is None
+    activity.close()
 
 
 def test_a_worker_that_is_gone_gives_none() -> None:

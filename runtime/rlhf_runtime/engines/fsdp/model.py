@@ -21,6 +21,7 @@ from rlhf_runtime.engines.fsdp.packing import MicroBatch, Packing, in_step
 from rlhf_runtime.engines.fsdp.settings import OptimizerSettings
 from rlhf_runtime.engines.fsdp.sharing import looks_at_everything, shares_prompts
 from rlhf_runtime.engines.world import World
+from rlhf_runtime.hooks import Hook, nothing
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +41,7 @@ class FsdpModel:
         value_head: bool = False,
         trained: bool = True,
         recompute: bool = False,
-        tick: Callable[[], None] = lambda: None,
+        tick: Hook = nothing,
     ) -> None:
         self.world = world
         self._tick = tick

@@ -7,7 +7,7 @@ same order; groups are independent of each other.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from rlhf_runtime.engines.vllm.layout import vllm_views
 from rlhf_runtime.engines.vllm.memory import DeviceMemory, EngineMemory, HostMemory
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.errors import GenerationFailed, StaleWeights
+from rlhf_runtime.hooks import Hook, nothing
 from rlhf_runtime.reshard.views import Views
 
 
@@ -108,9 +109,7 @@ class VllmEngine:
         """This rank's storage of every weight, by Hugging Face name."""
         return vllm_views(self._runner.model)
 
-    def generate(
-        self, prompts: Column, sampling: Sampling, tick: Callable[[], None] = lambda: None
-    ) -> Generated:
+    def generate(self, prompts: Column, sampling: Sampling, tick: Hook = nothing) -> Generated:
         """One response for each packed prompt, in the same order; `tick` after every token."""
         from vllm.v1.engine import FinishReason
 
