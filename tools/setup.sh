@@ -14,7 +14,7 @@ fail() { printf 'error: %s\n' "$*" >&2; exit 4; }
 
 case "${1-}" in
   run) extras="cpu" ;;
-  dev) extras="cpu,dev,wandb,mlflow" ;;
+  dev) extras="cpu,dev,s3,wandb,mlflow" ;;
   *) echo "usage: tools/setup.sh run|dev" >&2; exit 2 ;;
 esac
 

@@ -64,13 +64,13 @@ def open_store(job: RLHFJob, folder: RunFolder, fresh: bool) -> CheckpointStore:
     address = given or str((folder.path / "checkpoints").resolve())
     try:
         store = CheckpointStore(address)
-        steps = store.steps()
-    except Exception as error:  # every file system has errors of its own
+    except Exception as error:  # no such protocol, no package for it, no credentials
         raise StorageUnusable(
             f"checkpoints cannot be kept there: got {address} ({type(error).__name__}: {error}), "
             "allowed a folder or an address that fsspec can read and write with the packages that "
             "are installed; correct checkpoint.storage, or install what the message names"
         ) from error
+    steps = store.steps()
     if fresh and given and steps:
         raise CannotResume(
             f"--fresh puts the run's folder aside, not what lies elsewhere: got checkpoints of "

@@ -76,6 +76,7 @@ def run_command(
         if not has_work(folder, job, fresh):
             return
         check_changes(job, folder, store)
+        store.claim()
         with user_code(job, file.parent) as python_path:
             _train(job, plan, folder, store, python_path, stop, faults)
 

@@ -16,6 +16,8 @@ RlhfError
     ├── FolderUnusable        the output folder cannot be made or written            exit 2
     ├── CheckpointFailed      a checkpoint could not be written                      exit 4
     ├── StorageUnusable       checkpoints cannot be kept at the address given        exit 2
+    ├── StorageFailed         checkpoints can be neither read nor written there      exit 4
+    ├── StorageTaken          another run saves its checkpoints there                exit 2
     ├── CannotResume          the manifest changed in a way that forbids going on    exit 2
     └── UnknownCall           a call that is not in the plan                         exit 1
 """
@@ -121,6 +123,20 @@ class StorageUnusable(RuntimeFailure):
     """Checkpoints cannot be kept at the address that the manifest gives."""
 
     reason = "StorageUnusable"
+    exit_code = ExitCode.MANIFEST
+
+
+class StorageFailed(RuntimeFailure):
+    """The place of the checkpoints cannot be reached, read or written."""
+
+    reason = "StorageFailed"
+    exit_code = ExitCode.RETRIABLE
+
+
+class StorageTaken(RuntimeFailure):
+    """Another run has begun to save its checkpoints at the same address."""
+
+    reason = "StorageTaken"
     exit_code = ExitCode.MANIFEST
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,6 +11,11 @@ from typing import Any
 
 VERSION = 1
 RECORD_FILE = "checkpoint.json"
+
+
+def new_digest() -> hashlib.blake2b:
+    """The digest that files are known by, of nothing so far."""
+    return hashlib.blake2b(digest_size=16)
 
 
 @dataclass(frozen=True)

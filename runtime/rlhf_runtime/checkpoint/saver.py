@@ -10,14 +10,15 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 import torch.distributed as dist
-from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader, FsspecWriter
+from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict_loader import load as load_in_place
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
+from rlhf_runtime.checkpoint.places import UNCACHED
 from rlhf_runtime.checkpoint.record import SavedFile
-from rlhf_runtime.checkpoint.store import describe_files
+from rlhf_runtime.checkpoint.writer import DigestingWriter
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.errors import CheckpointFailed
 from rlhf_runtime.hooks import Hook, nothing
@@ -25,7 +26,6 @@ from rlhf_runtime.hooks import Hook, nothing
 State = dict[str, Any]
 """Nested dictionaries of tensors and plain values."""
 
-METADATA_FILE = ".metadata"
 TICK_SECONDS = 1.0
 
 
@@ -33,7 +33,6 @@ class Saver:
     """Writes checkpoints of this rank's state, one at a time. Every rank of the world has one."""
 
     def __init__(self, world: World) -> None:
-        self._world = world
         self._group = dist.new_group(backend="gloo")
         pinned = world.device.type == "cuda"
         self._staging = StagingOptions(
@@ -47,15 +46,15 @@ class Saver:
 
     def begin(self, state: State, address: str) -> None:
         """Copy the state and begin to write the copy; collective. `finish` tells of failures."""
-        stager = DefaultStager(self._staging)
+        stager, writer = DefaultStager(self._staging), DigestingWriter(address)
         writing = async_save(
             state,
-            storage_writer=FsspecWriter(address),
+            storage_writer=writer,
             process_group=self._group,
             async_stager=stager,
         )
         assert isinstance(writing, Future)  # the copy is made: only then training may go on
-        self._written = self._thread.submit(self._describe, writing, stager, address)
+        self._written = self._thread.submit(_files, writing, stager, writer)
 
     def finish(self, tick: Hook = nothing) -> dict[str, SavedFile]:
         """Wait until it is written; returns the files that this rank wrote, if any was begun.
@@ -73,29 +72,29 @@ class Saver:
             tick()
         return written.result()
 
-    def _describe(
-        self, writing: Future[Any], stager: DefaultStager, address: str
-    ) -> dict[str, SavedFile]:
-        """In the thread: sizes and digests of this rank's files, when they are there."""
-        try:
-            writing.result()
-            files = describe_files(address, f"__{self._world.rank}_")
-            return files | (describe_files(address, METADATA_FILE) if self._is_first else {})
-        except CheckpointException as error:
-            raise CheckpointFailed(_causes(error)) from error
-        except Exception as error:  # every file system has errors of its own
-            raise CheckpointFailed(f"{type(error).__name__}: {error}") from error
-        finally:
-            stager.close()  # it holds the copy, in a cycle
 
-    @property
-    def _is_first(self) -> bool:
-        return self._world.rank == 0
+def _files(
+    writing: Future[Any], stager: DefaultStager, writer: DigestingWriter
+) -> dict[str, SavedFile]:
+    """In the thread: what this rank has written, when it is there."""
+    try:
+        writing.result()
+        return writer.written
+    except CheckpointException as error:
+        raise _not_written(_causes(error)) from error
+    except Exception as error:  # every file system has errors of its own
+        raise _not_written(f"{type(error).__name__}: {error}") from error
+    finally:
+        stager.close()  # it holds the copy, in a cycle
+
+
+def _not_written(got: str) -> CheckpointFailed:
+    return CheckpointFailed(f"got {got}; free space, or correct checkpoint.storage")
 
 
 def saved_keys(address: str) -> frozenset[str]:
     """Names of everything in a checkpoint, nested names joined by dots."""
-    return frozenset(FsspecReader(address).read_metadata().state_dict_metadata)
+    return frozenset(FsspecReader(address, **UNCACHED).read_metadata().state_dict_metadata)
 
 
 def load(state: State, address: str) -> None:
@@ -105,7 +104,7 @@ def load(state: State, address: str) -> None:
         CheckpointFailed: it cannot be read, or is not that of such a state.
     """
     try:
-        load_in_place(state, storage_reader=FsspecReader(address))
+        load_in_place(state, storage_reader=FsspecReader(address, **UNCACHED))
     except CheckpointException as error:
         raise CheckpointFailed(f"{address} cannot be loaded: {_causes(error)}") from error
 

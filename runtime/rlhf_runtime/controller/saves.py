@@ -10,9 +10,9 @@ from typing import Any
 
 from rlhf_api.checkpoint import CheckpointSpec, OnCheckpointError
 from rlhf_runtime.checkpoint.record import CheckpointRecord, SavedFile
-from rlhf_runtime.checkpoint.store import Checkpoint, CheckpointStore, kept_steps
+from rlhf_runtime.checkpoint.store import Checkpoint, CheckpointStore, Damaged, kept_steps
 from rlhf_runtime.controller.results import wait_for
-from rlhf_runtime.errors import CheckpointFailed
+from rlhf_runtime.errors import CheckpointFailed, RuntimeFailure, StorageFailed
 from rlhf_runtime.hooks import Hook, nothing
 from rlhf_runtime.telemetry.journal import Journal
 
@@ -40,11 +40,15 @@ class Saves:
     """The last evaluation: after which step, and its metrics."""
 
     def newest(self) -> Checkpoint | None:
-        """The newest whole checkpoint; tells about newer ones that are not."""
+        """The newest whole checkpoint; tells about newer ones that are not.
+
+        Raises:
+            StorageFailed: nobody knows, because they cannot be read now.
+        """
         for step in self.store.steps():
             try:
                 return self.store.read(step)
-            except Exception as error:  # not whole, or not to be read
+            except Damaged as error:
                 self.journal.notice_once(
                     f"the checkpoint of step {step} cannot be used: {error}; an older one is, if "
                     "there is one"
@@ -59,7 +63,7 @@ class Saves:
         """Have all ranks copy their state and begin to write it."""
         try:
             address = self.store.begin(step)
-        except Exception as error:  # every file system has errors of its own
+        except StorageFailed as error:
             self._failed(step, error)
             return []
         return [rank.begin_save.remote(address, step) for rank in ranks]
@@ -99,7 +103,7 @@ class Saves:
         )
         try:
             self.store.commit(record)
-        except Exception as error:  # every file system has errors of its own
+        except StorageFailed as error:
             self._failed(step, error)
             return
         self.journal.saved(step)
@@ -119,19 +123,17 @@ class Saves:
                 if saved not in kept and not is_being_written:
                     self.store.remove(saved)
             self.store.sweep(step)
-        except Exception as error:
+        except StorageFailed as error:
             self.journal.notice_once(
-                f"old checkpoints could not be deleted: got {type(error).__name__}: {error}, in "
-                f"{self.store.address}; they stay there"
+                f"old checkpoints could not be deleted: got {error}; they stay there"
             )
 
-    def _failed(self, step: int, error: Exception) -> None:
+    def _failed(self, step: int, error: RuntimeFailure) -> None:
         text = (
-            f"the checkpoint of step {step} could not be written: got {error}, in "
-            f"{self.store.address}; older checkpoints are untouched; free space or correct the "
-            "address"
+            f"the checkpoint of step {step} could not be written: {error}; older "
+            "checkpoints are untouched"
         )
-        with suppress(Exception):  # what stays is named as unfinished when the job goes on
+        with suppress(StorageFailed):  # what stays is named as unfinished when the job goes on
             self.store.abandon(step)
         if self.settings.on_error is OnCheckpointError.FAIL:
             raise CheckpointFailed(text) from error

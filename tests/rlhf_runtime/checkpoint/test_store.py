@@ -1,38 +1,55 @@
-"""The store on a local folder, and on a file system that cannot rename."""
+"""The store on a local folder, and on object stores, which cannot rename."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import fsspec
 import pytest
 
-from rlhf_runtime.checkpoint.record import RECORD_FILE, CheckpointRecord
-from rlhf_runtime.checkpoint.store import CheckpointStore, describe_files, kept_steps
+from rlhf_runtime.checkpoint.record import RECORD_FILE, CheckpointRecord, SavedFile
+from rlhf_runtime.checkpoint.store import OWNER_FILE, CheckpointStore, kept_steps
+from rlhf_runtime.errors import StorageTaken
+
+from ...object_store import s3_bucket
 
 SPEC = {"schedule": {"steps": 9}}
 
 
-@pytest.fixture(params=["local", "file", "memory"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> CheckpointStore:
-    """Under a path, under a file:// address, and where renaming is not used."""
-    if request.param == "memory":
-        fsspec.filesystem("memory").store.clear()
-        fsspec.filesystem("memory").pseudo_dirs[:] = [""]
-        return CheckpointStore("memory://bucket/job")
-    address = str(tmp_path / "job")
-    return CheckpointStore(address if request.param == "local" else f"file://{address}")
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[str]:
+    with s3_bucket() as address:
+        yield address
+
+
+@pytest.fixture(params=["path", "file", "memory", "s3"])
+def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where nothing is yet."""
+    if request.param == "s3":
+        return f"{request.getfixturevalue('bucket')}{tmp_path}"
+    prefix = {"path": "", "file": "file://", "memory": "memory://"}[request.param]
+    return f"{prefix}{tmp_path}/job"
+
+
+@pytest.fixture
+def store(address: str) -> CheckpointStore:
+    return CheckpointStore(address)
 
 
 def write(store: CheckpointStore, step: int, commit: bool = True, **metrics: float) -> str:
     """A checkpoint of two files; returns where they are."""
     address = store.begin(step)
+    files = {}
     for rank in (0, 1):
-        with fsspec.open(f"{address}/__{rank}_0.distcp", "wb") as file:
-            file.write(bytes([step, rank]) * 1000)
+        name, contents = f"__{rank}_0.distcp", bytes([step, rank]) * 1000
+        with fsspec.open(f"{address}/{name}", "wb") as file:
+            file.write(contents)
+        files[name] = SavedFile(2000, hashlib.blake2b(contents, digest_size=16).hexdigest())
     if not commit:
         return address
-    files = describe_files(address, "__0_") | describe_files(address, "__1_")
     return store.commit(CheckpointRecord(step, 2, SPEC, metrics, files)).address
 
 
@@ -74,7 +91,8 @@ def test_beginning_again_leaves_nothing_of_the_first_attempt(store: CheckpointSt
     address = write(store, 3, commit=False)
     with fsspec.open(f"{address}/__7_0.distcp", "wb") as file:
         file.write(b"old")
-    assert describe_files(store.begin(3), "__") == {}
+    fs, path = fsspec.core.url_to_fs(store.begin(3))
+    assert not fs.exists(f"{path}/__7_0.distcp")
 
 
 def test_a_step_can_be_committed_again(store: CheckpointStore) -> None:
@@ -107,6 +125,33 @@ def test_a_removed_checkpoint_is_gone(store: CheckpointStore) -> None:
     write(store, 2)
     store.remove(1)
     assert store.steps() == [2]
+
+
+def test_who_claims_last_has_it(address: str) -> None:
+    first, second = CheckpointStore(address), CheckpointStore(address)
+    first.claim()
+    write(first, 1)
+    first.begin(2)
+    second.claim()
+    with pytest.raises(StorageTaken, match="claimed by process"):
+        first.commit(CheckpointRecord(2, 1, SPEC))
+    with pytest.raises(StorageTaken, match="stop one of the two"):
+        first.begin(3)
+    assert second.steps()[-1] == 1 and second.record(2) is None
+    write(second, 2)
+    assert second.read(2).record.step == 2
+
+
+def test_a_claim_that_was_deleted_or_damaged_stops_nobody(address: str) -> None:
+    store = CheckpointStore(address)
+    store.claim()
+    damage(address, OWNER_FILE, b"{")
+    write(store, 1)
+    damage(address, OWNER_FILE, None)
+    write(store, 2)
+    store.claim()
+    fs, path = fsspec.core.url_to_fs(f"{address}/{OWNER_FILE}")
+    assert json.loads(fs.cat_file(path)).keys() == {"run", "host", "process"}
 
 
 def record_of(step: int, **metrics: float) -> CheckpointRecord:

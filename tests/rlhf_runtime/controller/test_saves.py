@@ -9,10 +9,10 @@ import pytest
 import ray
 
 from rlhf_api.checkpoint import CheckpointSpec
-from rlhf_runtime.checkpoint.record import SavedFile
-from rlhf_runtime.checkpoint.store import CheckpointStore, describe_files
+from rlhf_runtime.checkpoint.record import SavedFile, new_digest
+from rlhf_runtime.checkpoint.store import CheckpointStore
 from rlhf_runtime.controller.saves import Finishing, Saves
-from rlhf_runtime.errors import CheckpointFailed
+from rlhf_runtime.errors import CheckpointFailed, StorageFailed, StorageTaken
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("local_ray")]
 
@@ -48,7 +48,9 @@ def write(saves: Saves, step: int) -> Finishing:
     """What ranks write, finished."""
     address = Path(saves.store.begin(step))
     (address / "__0_0.distcp").write_bytes(bytes(step))
-    files: dict[str, SavedFile] = describe_files(str(address), "__0_")
+    digest = new_digest()
+    digest.update(bytes(step))
+    files = {"__0_0.distcp": SavedFile(step, digest.hexdigest())}
     return Finishing(step, 1, [ray.put(files)])
 
 
@@ -100,7 +102,7 @@ def test_old_ones_that_cannot_be_deleted_harm_nothing(
     saves.commit(write(saves, 1))
 
     def slow_down(step: int) -> None:
-        raise TimeoutError("SlowDown")
+        raise StorageFailed("SlowDown")
 
     monkeypatch.setattr(saves.store, "remove", slow_down)
     saves.commit(write(saves, 2))
@@ -130,3 +132,26 @@ def test_a_place_that_cannot_be_written_is_told_at_once(tmp_path: Path) -> None:
     saves, told = saves_of(tmp_path / "file")
     assert saves.begin([], 3) == []
     assert "step 3 could not be written" in told.notices[0]
+
+
+def test_who_has_lost_the_place_to_another_run_ends(tmp_path: Path) -> None:
+    saves, _ = saves_of(tmp_path)
+    saves.store.claim()
+    CheckpointStore(str(tmp_path)).claim()
+    with pytest.raises(StorageTaken):
+        saves.begin([], 1)
+
+
+def test_what_cannot_be_read_now_is_not_taken_for_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saves, told = saves_of(tmp_path)
+    saves.commit(write(saves, 1))
+
+    def unreachable(name: str) -> None:
+        raise ConnectionError("no route to host")
+
+    monkeypatch.setattr(saves.store, "_record", unreachable)
+    with pytest.raises(StorageFailed, match="no route to host"):
+        saves.newest()
+    assert told.notices == []

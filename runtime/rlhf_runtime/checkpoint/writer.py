@@ -1,0 +1,81 @@
+"""torch's writer of checkpoints over fsspec, with digests taken while it writes."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch.distributed.checkpoint._fsspec_filesystem import FileSystem, FsspecWriter
+
+from rlhf_runtime.checkpoint.places import UNCACHED, place_of
+from rlhf_runtime.checkpoint.record import SavedFile, new_digest
+
+
+class DigestingWriter(FsspecWriter):
+    """Knows the sizes and digests of what it has written: nothing is read back."""
+
+    def __init__(self, address: str) -> None:
+        fs, _ = place_of(address)
+        # Where a file has no descriptor, torch would sync the whole machine.
+        super().__init__(address, sync_files="file" in fs.protocol, **UNCACHED)
+        self.written: dict[str, SavedFile] = {}
+        """This rank's files, by name."""
+        self.fs = _DigestingFileSystem(self.written)  # type: ignore[assignment]
+        self.fs.init_path(address, **UNCACHED)
+
+
+class _DigestingFileSystem(FileSystem):
+    """Files are written from their beginning to their end, and may then be renamed."""
+
+    def __init__(self, written: dict[str, SavedFile]) -> None:
+        super().__init__()
+        self._written = written
+
+    @contextmanager
+    def create_stream(self, path: str | os.PathLike[str], mode: str) -> Iterator[io.IOBase]:
+        with super().create_stream(path, mode) as stream:
+            digesting = _DigestingStream(stream)
+            yield digesting
+        self._written[_name(path)] = digesting.saved()
+
+    def rename(self, path: str | os.PathLike[str], new_path: str | os.PathLike[str]) -> None:
+        super().rename(path, new_path)
+        self._written[_name(new_path)] = self._written.pop(_name(path))
+
+
+class _DigestingStream(io.IOBase):
+    """A stream to write to, once through."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self._digest = new_digest()
+        self._num_bytes = 0
+
+    def write(self, data: Any) -> int:
+        self._digest.update(data)
+        self._num_bytes += memoryview(data).nbytes
+        written: int = self._stream.write(data)
+        return written
+
+    def tell(self) -> int:
+        return self._num_bytes
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+    def fileno(self) -> int:
+        number: int = self._stream.fileno()
+        return number
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def saved(self) -> SavedFile:
+        return SavedFile(self._num_bytes, self._digest.hexdigest())
+
+
+def _name(path: str | os.PathLike[str]) -> str:
+    return os.fspath(path).rsplit("/", 1)[-1]
