@@ -6,7 +6,7 @@ that thread use a group of their own, so that they cannot meet those of training
 
 from __future__ import annotations
 
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import torch.distributed as dist
@@ -21,12 +21,9 @@ from rlhf_runtime.checkpoint.record import SavedFile
 from rlhf_runtime.checkpoint.writer import DigestingWriter
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.errors import CheckpointFailed
-from rlhf_runtime.hooks import Hook, nothing
 
 State = dict[str, Any]
 """Nested dictionaries of tensors and plain values."""
-
-TICK_SECONDS = 1.0
 
 
 class Saver:
@@ -56,11 +53,8 @@ class Saver:
         assert isinstance(writing, Future)  # the copy is made: only then training may go on
         self._written = self._thread.submit(_files, writing, stager, writer)
 
-    def finish(self, tick: Hook = nothing) -> dict[str, SavedFile]:
+    def finish(self) -> dict[str, SavedFile]:
         """Wait until it is written; returns the files that this rank wrote, if any was begun.
-
-        Args:
-            tick: called every second of waiting.
 
         Raises:
             CheckpointFailed: it could not be written, on any rank.
@@ -68,8 +62,6 @@ class Saver:
         if self._written is None:
             return {}
         written, self._written = self._written, None
-        while not wait([written], timeout=TICK_SECONDS).done:
-            tick()
         return written.result()
 
 

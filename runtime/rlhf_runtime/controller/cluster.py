@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shutil
 from pathlib import Path
 
 import ray
+from ray._private.ray_logging import stdout_deduplicator
 
 from rlhf_runtime.errors import NotEnoughResources
 
 SHARED_MEMORY = Path("/dev/shm")
 OBJECT_STORE_BYTES = 256 * 2**20
 """Enough for a few steps' batches of a small job; Ray spills to disk beyond it."""
+SAID_BY_US = re.compile("A worker died or was killed while executing a task")
+"""What Ray writes to the terminal by itself, although it also raises it."""
 
 
 def check_shared_memory(needed_bytes: int, folder: Path = SHARED_MEMORY) -> None:
@@ -37,6 +41,7 @@ def start_local_ray(num_workers: int) -> None:
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     os.environ["RAY_IGNORE_UNHANDLED_ERRORS"] = "1"  # the driver says what a worker raised
     os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
+    stdout_deduplicator.skip_re = SAID_BY_US
     ray.init(
         address="local",
         num_cpus=num_workers,

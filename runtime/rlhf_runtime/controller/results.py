@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
@@ -55,8 +56,12 @@ def wait_for(references: Sequence[Any], look: Hook = nothing) -> list[Any]:
             raise meaning from None
 
 
-def as_they_come(groups: Mapping[str, Sequence[Any]]) -> Iterator[str]:
+def as_they_come(groups: Mapping[str, Sequence[Any]], look: Hook = nothing) -> Iterator[str]:
     """Names of groups of references, each when all of its values are there.
+
+    Args:
+        groups: what is waited for.
+        look: called every few seconds of waiting; what it raises ends it.
 
     Raises:
         RlhfError: as `wait_for`, with the first error of any group.
@@ -65,7 +70,9 @@ def as_they_come(groups: Mapping[str, Sequence[Any]]) -> Iterator[str]:
     waiting = dict(groups)
     pending = everything
     while waiting:
-        ready, pending = ray.wait(pending, num_returns=1)
+        ready, pending = ray.wait(pending, num_returns=1, timeout=LOOK_SECONDS)
+        if not ready:
+            look()
         try:
             ray.get(ready)
         except RayError:
@@ -84,7 +91,7 @@ def meaning_of(error: RayError) -> RlhfError:
     if isinstance(cause, RlhfError):
         return cause
     if isinstance(cause, RayActorError | WorkerCrashedError):
-        return WorkerLost(f"a worker died: {str(cause).strip()}")
+        return WorkerLost(_death_text(cause))
     if is_out_of_memory(cause):
         return OutOfMemory(
             f"a worker ran out of memory: got {type(cause).__name__}: {cause}; use more devices, "
@@ -92,7 +99,20 @@ def meaning_of(error: RayError) -> RlhfError:
         )
     if isinstance(error, RayTaskError):
         return WorkerRaised(f"a worker raised {type(cause).__name__}: {cause}\n{error}")
-    return WorkerLost(f"a worker died: {str(error).strip()}")
+    return WorkerLost(_death_text(error))
+
+
+def _death_text(error: RayError) -> str:
+    """Who died, and what Ray knows of it: it lists properties on lines of their own."""
+    lines = str(error).strip().splitlines()
+    properties: dict[str, str] = {}
+    for line in lines:
+        if found := re.fullmatch(r"\t(\w+): (.*)", line):
+            properties[found[1]] = found[2]
+    who = properties.get("name", "").partition(" in ")[0] or "a worker"
+    process = f" (process {properties['pid']})" if "pid" in properties else ""
+    known = " ".join(line for line in lines if not line.startswith("\t"))
+    return f"{who}{process} died: {known}"
 
 
 def _death_among(references: list[Any]) -> RlhfError | None:

@@ -98,6 +98,7 @@ class Workers:
         error of any.
         """
         begin = time.monotonic()
+        watched = self._watched()
         ports = [rank.prepare.remote() for rank in self.ranks]
         folders = self.ranks[0].resolve.remote(self._settings.models)
         joined = [rank.join.remote(ports[0]) for rank in self.ranks]
@@ -109,15 +110,15 @@ class Workers:
             "verifiers": [self.reward.start.remote()],
             "models and engines": [*joined, *built],
         }
+        self.watch = self._watch(wait_for(watched))
         libraries = begin
-        for phase in as_they_come(phases):
+        for phase in as_they_come(phases, self.watch.look):
             now = time.monotonic()
             if phase == "libraries":
                 libraries = now
             started(phase, now - (begin if phase in FROM_THE_BEGINNING else libraries))
         counts: dict[str, int]
         self.folders, counts = wait_for([folders, data])
-        self.watch = self._watch(wait_for([rank.watched.remote() for rank in self.ranks]))
         return counts
 
     def on_ranks(self, method: str, *arguments: Any) -> None:
@@ -142,8 +143,16 @@ class Workers:
         for segment in SHARED_MEMORY.glob(f"*{self.incarnation}*"):
             segment.unlink(missing_ok=True)  # killed ranks leave what their engines shared
 
+    def _watched(self) -> list[Any]:
+        """References to where each worker answers; the ranks' come first."""
+        hosts = [
+            host.watched.remote(LOOPBACK, self._watch_key) for host in (self.data, self.reward)
+        ]
+        return [*(rank.watched.remote() for rank in self.ranks), *hosts]
+
     def _watch(self, addresses: Sequence[tuple[str, int]]) -> Watch:
-        names = {f"rank {rank}": address for rank, address in enumerate(addresses)}
+        ranks = [f"rank {rank}" for rank in range(self.world_size)]
+        names = dict(zip([*ranks, "data", "reward"], addresses, strict=True))
         deadline = self.job.spec.failure_policy.progress_deadline_seconds
         stacks = self._settings.logs / "stacks.txt"
         return Watch(names, self._watch_key, deadline, stacks, self.job.name)
@@ -183,6 +192,7 @@ class Workers:
         return (
             ray.remote(Rank)
             .options(
+                name=self._actor_name(f"rank {rank}"),
                 num_cpus=1,
                 num_gpus=1 if is_gpu else 0,
                 max_restarts=0,
@@ -194,5 +204,11 @@ class Workers:
 
     def _start_host(self, kind: type, name: str, *more: Any) -> Any:
         log = self._settings.logs / f"{name}.log"
-        options = ray.remote(kind).options(num_cpus=0, max_restarts=0, max_task_retries=0)
+        options = ray.remote(kind).options(
+            name=self._actor_name(name), num_cpus=0, max_restarts=0, max_task_retries=0
+        )
         return options.remote(self.job, log, self._settings.python_path, *more)
+
+    def _actor_name(self, worker: str) -> str:
+        """What Ray calls it when it dies."""
+        return f"{worker} in {self.incarnation}"

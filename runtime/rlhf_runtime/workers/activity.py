@@ -5,6 +5,7 @@ The driver asks when it has waited for long. Nothing is sent as long as nobody a
 
 from __future__ import annotations
 
+import functools
 import hmac
 import json
 import socket
@@ -13,13 +14,32 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from enum import Enum, auto
+from typing import Concatenate, ParamSpec, Protocol, TypeVar
+
+from rlhf_runtime.workers.effort import own_effort
 
 ANSWER_SECONDS = 3.0
 """How long a worker may take to answer."""
 LONGEST_KEY = 64
+
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+
+class Progress(Enum):
+    """How it shows that a call gets on."""
+
+    TICKS = auto()
+    """It says so."""
+    EFFORT = auto()
+    """The process computes, reads or writes; as good as it gets where a library does the work."""
+    LIMITED = auto()
+    """It has time limits of its own, and needs no other."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +50,7 @@ class Status:
     """The call it is in; empty while it waits for one."""
     step: int
     seconds: float
-    """Since something was done: a call, a micro-batch, a step of generation."""
+    """Since something was done (`Progress`): a call, a micro-batch, a step of generation."""
     stacks: Mapping[str, str]
     """Python stack of every thread, by name."""
 
@@ -41,13 +61,17 @@ class Activity:
     def __init__(self) -> None:
         self._call = ""
         self._step = 0
+        self._progress = Progress.TICKS
         self._since = time.monotonic()
+        self._effort, self._effort_seen = own_effort(), time.monotonic()
         self._server: socketserver.ThreadingTCPServer | None = None
 
     @contextmanager
-    def during(self, call: str, step: int) -> Iterator[None]:
+    def during(
+        self, call: str, step: int = 0, progress: Progress = Progress.TICKS
+    ) -> Iterator[None]:
         """A call, from its beginning to its end."""
-        self._call, self._step = call, step
+        self._call, self._step, self._progress = call, step, progress
         self.tick()
         try:
             yield
@@ -66,8 +90,19 @@ class Activity:
             names.get(number, str(number)): "".join(traceback.format_stack(frame))
             for number, frame in sys._current_frames().items()
         }
+        if self._progress is Progress.LIMITED or (
+            self._progress is Progress.EFFORT and self._has_worked()
+        ):
+            self.tick()
         seconds = time.monotonic() - self._since
         return Status(self._call, self._step, seconds, stacks)
+
+    def _has_worked(self) -> bool:
+        """Whether the process has done anything since it was asked before."""
+        now, effort = time.monotonic(), own_effort()
+        worked = effort.is_ahead_of(self._effort, now - self._effort_seen)
+        self._effort, self._effort_seen = effort, now
+        return worked
 
     def serve(self, host: str, key: str) -> tuple[str, int]:
         """Answer from now on, in a thread, whoever knows the key; returns where."""
@@ -93,6 +128,28 @@ class Activity:
             self._server.shutdown()
             self._server.server_close()
             self._server = None
+
+
+class Active(Protocol):
+    """A worker that says what it is doing."""
+
+    activity: Activity
+
+
+Worker = TypeVar("Worker", bound=Active)
+
+
+def watched_by_effort(
+    method: Callable[Concatenate[Worker, Parameters], Result],
+) -> Callable[Concatenate[Worker, Parameters], Result]:
+    """A worker's method in which nobody ticks: the process's effort is its progress."""
+
+    @functools.wraps(method)
+    def watched(worker: Worker, /, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+        with worker.activity.during(method.__name__, progress=Progress.EFFORT):
+            return method(worker, *args, **kwargs)
+
+    return watched
 
 
 def ask(address: tuple[str, int], key: str) -> Status | None:

@@ -18,6 +18,7 @@ from rlhf_runtime.data.tokenizer import TextTokenizer
 from rlhf_runtime.dataplane.columns import Column, pack_texts
 from rlhf_runtime.dataplane.shards import ShardIndex
 from rlhf_runtime.telemetry.records import Span
+from rlhf_runtime.workers.activity import Activity, watched_by_effort
 from rlhf_runtime.workers.orders import CallReport, Statistics
 from rlhf_runtime.workers.process import resident_bytes, settle
 
@@ -36,7 +37,13 @@ class DataHost:
     def __init__(self, job: RLHFJob, log_file: Path, python_path: tuple[str, ...]) -> None:
         settle(log_file, 1, python_path)
         self._job = job
+        self.activity = Activity()
 
+    def watched(self, host: str, key: str) -> tuple[str, int]:
+        """Where this worker answers what it is doing, from now on."""
+        return self.activity.serve(host, key)
+
+    @watched_by_effort
     def load(self, folders: Mapping[str, Path]) -> dict[str, int]:
         """Read and tokenize with the actor's tokenizer; returns counts of rows by what became of
         them. `folders` holds every role's model."""

@@ -20,7 +20,7 @@ from rlhf_runtime.dataplane.shards import ShardIndex
 from rlhf_runtime.engines.fsdp.settings import OptimizerSettings
 from rlhf_runtime.errors import OutOfMemory, UnknownCall, WorkerLost
 from rlhf_runtime.faults import Faults, Phase
-from rlhf_runtime.workers.activity import Activity
+from rlhf_runtime.workers.activity import Activity, Progress, watched_by_effort
 from rlhf_runtime.workers.inputs import Inputs
 from rlhf_runtime.workers.orders import CallReport, Order, Statistics, returned_columns
 from rlhf_runtime.workers.out_of_memory import is_out_of_memory, out_of_memory_text
@@ -42,9 +42,10 @@ class Rank:
         settle(setup.log_file, setup.num_threads, setup.python_path)
         self._setup = setup
         self._roles: dict[str, Any] = {}
-        self._activity = Activity()
+        self.activity = Activity()
         self._faults = Faults(setup.faults, setup.log_file.parent, str(setup.rank))
 
+    @watched_by_effort
     def prepare(self) -> int:
         """Import the numerical libraries; on rank 0 serve the world's store and return its port."""
         import torch
@@ -67,6 +68,7 @@ class Rank:
         port: int = self._store.port
         return port
 
+    @watched_by_effort
     def join(self, port: int) -> None:
         """Enter the world. Collective."""
         from rlhf_runtime.engines.world import World, reach_store
@@ -78,6 +80,7 @@ class Rank:
             setup.rank, setup.world_size, self._store, self._device, setup.timeout_seconds
         )
 
+    @watched_by_effort
     def resolve(self, folder: Path) -> dict[str, Path]:
         """Find or make every role's model; returns the folder of each. On rank 0 only."""
         from rlhf_runtime.models.sources import resolve_model
@@ -94,6 +97,7 @@ class Rank:
         check_vocabularies(folders)
         return folders
 
+    @watched_by_effort
     def build(self, folders: Mapping[str, Path]) -> None:
         """Load every role's model from its folder; trained roles first. Collective."""
         from rlhf_runtime.checkpoint.saver import Saver
@@ -115,19 +119,22 @@ class Rank:
                 losses=self._setup.losses,
                 spans=self._spans,
                 faults=self._faults,
-                tick=self._activity.tick,
+                tick=self.activity.tick,
             )
             self._roles[planned.role] = ROLES[planned.kind](context)
             logger.info("built role %s (%s)", planned.role, planned.kind.value)
 
+    @watched_by_effort
     def use_optimizer(self, role: str, settings: OptimizerSettings) -> None:
         """Train a role with a new optimizer from now on."""
         self._roles[role].use_optimizer(settings)
 
+    @watched_by_effort
     def copy_weights(self, source: str, target: str) -> None:
         """Let a role start from another's weights."""
         self._roles[target].model.copy_weights_from(self._roles[source].model)
 
+    @watched_by_effort
     def save(self, role: str, folder: Path, dtype: str) -> None:
         """Write a role's model in Hugging Face format. Collective."""
         import torch
@@ -136,21 +143,22 @@ class Rank:
 
     def watched(self) -> tuple[str, int]:
         """Where this rank answers what it is doing, from now on."""
-        return self._activity.serve(self._setup.address, self._setup.watch_key)
+        return self.activity.serve(self._setup.address, self._setup.watch_key)
 
     def begin_save(self, address: str, step: int) -> None:
         """Copy the state after a step and begin to write it there. Collective."""
         from rlhf_runtime.roles.saving import state_of
 
-        with self._activity.during("save", step):
+        with self.activity.during("save", step, Progress.EFFORT):
             self._saver.begin(state_of(self._saved_models(), self._world), address)
             self._faults.enter(Phase.SAVE, step)
 
     def finish_save(self, step: int) -> dict[str, SavedFile]:
         """Wait until a step's state is written; returns the files that this rank wrote."""
-        with self._activity.during("save", step):
-            return self._saver.finish(self._activity.tick)
+        with self.activity.during("save", step, Progress.EFFORT):
+            return self._saver.finish()
 
+    @watched_by_effort
     def restore(self, address: str) -> None:
         """Go on from a checkpoint. Collective."""
         from rlhf_runtime.roles.saving import restore
@@ -165,7 +173,7 @@ class Rank:
                 f"{order.call.id} is for incarnation {order.incarnation}, this rank belongs to "
                 f"{self._setup.incarnation}: the message is late; it was not run"
             )
-        with self._activity.during(order.call.id, order.step):
+        with self.activity.during(order.call.id, order.step):
             return self._run(order, indexes)
 
     def _run(self, order: Order, indexes: Sequence[ShardIndex]) -> tuple[object, ...] | bytes:
@@ -196,7 +204,7 @@ class Rank:
                 role.close()
         self._roles.clear()
         self._world.close()
-        self._activity.close()
+        self.activity.close()
 
     def _out_of_memory(self, order: Order, error: Exception) -> OutOfMemory:
         import torch

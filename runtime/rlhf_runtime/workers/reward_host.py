@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,13 @@ from rlhf_api.job import RLHFJob
 from rlhf_api.plan import GraphName
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.dataplane.protocol import Coordinates
+from rlhf_runtime.dataplane.shards import ShardIndex
 from rlhf_runtime.faults import Fault, Faults, Phase
 from rlhf_runtime.rewards.errors import NothingScored
 from rlhf_runtime.rewards.sample import Sample
 from rlhf_runtime.rewards.scorer import Scorer
 from rlhf_runtime.telemetry.records import Span
+from rlhf_runtime.workers.activity import Activity, Progress, watched_by_effort
 from rlhf_runtime.workers.inputs import Inputs
 from rlhf_runtime.workers.orders import CallReport, Order, Statistics, returned_columns
 from rlhf_runtime.workers.process import resident_bytes, settle
@@ -37,7 +40,13 @@ class RewardHost:
         settle(log_file, 1, python_path)
         self._faults = Faults(faults, log_file.parent, "reward")
         self._rewards = job.spec.rewards
+        self.activity = Activity()
 
+    def watched(self, host: str, key: str) -> tuple[str, int]:
+        """Where this worker answers what it is doing, from now on."""
+        return self.activity.serve(host, key)
+
+    @watched_by_effort
     def start(self) -> None:
         """Import the verifiers and start their processes."""
         self._scorer = Scorer(self._rewards)
@@ -45,6 +54,10 @@ class RewardHost:
     def run(self, *message: Any) -> tuple[object, ...]:
         """Scores and their validity for every row."""
         order, indexes = Order.read(*message)
+        with self.activity.during(order.call.id, order.step, Progress.LIMITED):
+            return self._run(order, indexes)
+
+    def _run(self, order: Order, indexes: Sequence[ShardIndex]) -> tuple[object, ...]:
         start = time.time()
         if order.graph is GraphName.STEP:
             self._faults.enter(Phase.SCORE, order.step)

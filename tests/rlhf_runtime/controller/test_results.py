@@ -92,6 +92,19 @@ def test_a_dead_worker_is_lost() -> None:
         wait_for([die.remote()])
 
 
+@ray.remote(num_cpus=0)
+class Mortal:
+    def die(self) -> None:
+        os._exit(7)
+
+
+def test_a_dead_worker_is_named() -> None:
+    worker = Mortal.options(name="rank 1 in 0123abcd").remote()
+    with pytest.raises(WorkerLost, match=r"^rank 1 \(process \d+\) died: The actor") as raised:
+        wait_for([worker.die.remote()])
+    assert "\t" not in str(raised.value)
+
+
 def test_a_death_outranks_what_it_made_others_raise() -> None:
     with pytest.raises(WorkerLost, match="a worker died"):
         wait_for([fail.remote("unknown"), die.remote()])

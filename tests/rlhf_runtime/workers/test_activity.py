@@ -5,7 +5,11 @@ from __future__ import annotations
 import socket
 import threading
 
-from rlhf_runtime.workers.activity import Activity, ask
+import pytest
+
+from rlhf_runtime.workers import activity as module
+from rlhf_runtime.workers.activity import Activity, Progress, ask, watched_by_effort
+from rlhf_runtime.workers.effort import Effort
 
 
 def test_a_worker_says_what_it_does_while_it_does_it() -> None:
@@ -24,6 +28,42 @@ def test_a_worker_says_what_it_does_while_it_does_it() -> None:
     assert (still.call, still.step) == ("actor.train", 3)
     assert still.seconds >= 100 > moved.seconds >= 0
     assert after.call == ""
+
+
+@pytest.mark.parametrize(
+    ("progress", "efforts", "moves"),
+    [
+        (Progress.TICKS, [0.0, 50.0, 100.0], False),
+        (Progress.EFFORT, [0.0, 50.0, 100.0], True),
+        (Progress.EFFORT, [0.0, 0.0, 0.0], False),
+        (Progress.LIMITED, [0.0, 0.0, 0.0], True),
+    ],
+)
+def test_what_counts_as_progress_is_the_calls(
+    monkeypatch: pytest.MonkeyPatch, progress: Progress, efforts: list[float], moves: bool
+) -> None:
+    given = iter(efforts)
+    monkeypatch.setattr(module, "own_effort", lambda: Effort(next(given), 0))
+    activity = Activity()
+    with activity.during("build", progress=progress):
+        for _ in range(2):
+            activity._since -= 100.0
+            status = activity.status()
+    assert (status.seconds < 100.0) is moves
+
+
+def test_a_method_can_be_watched_by_effort() -> None:
+    class Worker:
+        def __init__(self) -> None:
+            self.activity = Activity()
+
+        @watched_by_effort
+        def restore(self, address: str) -> tuple[str, str]:
+            return self.activity.status().call, address
+
+    worker = Worker()
+    assert worker.restore("there") == ("restore", "there")
+    assert worker.activity.status().call == ""
 
 
 def test_stacks_say_where_every_thread_is() -> None:
