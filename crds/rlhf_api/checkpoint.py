@@ -51,7 +51,9 @@ class CheckpointSpec(Contract):
     keep_last: Annotated[int, Field(ge=1, le=1000)] = 3
     """How many checkpoints stay; older ones are deleted."""
     keep_best: Text | None = "evaluation/reward_mean"
-    """A held-out metric: the checkpoint with its largest value stays, too. Null: none does."""
+    """The checkpoint with the largest value of this held-out metric stays, too:
+    evaluation/reward_mean, evaluation/length_mean or, where its verifier is among the rewards,
+    evaluation/exact_match. Null: none does."""
     on_error: OnCheckpointError = OnCheckpointError.CONTINUE
     """What happens when one cannot be written: continue or fail."""
     storage: CheckpointStorage | None = None

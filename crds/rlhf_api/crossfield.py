@@ -30,6 +30,9 @@ ROLES: dict[AlgorithmType, tuple[str, ...]] = {
 
 EXACT_MATCH_VERIFIER = "rlhf_runtime.rewards.exact_match:score"
 """The verifier whose mean on held-out prompts is the metric exact match."""
+EXACT_MATCH = "evaluation/exact_match"
+EVALUATION_METRICS = ("evaluation/reward_mean", "evaluation/length_mean", EXACT_MATCH)
+"""Held-out metrics; exact match only where its verifier is among the rewards."""
 RESERVED_REWARDS = ("mean", "std")
 """Names that the metrics of the weighted sum have."""
 
@@ -178,7 +181,7 @@ def _warm_start_can_be_measured(spec: RLHFJobSpec) -> Iterator[Problem]:
             got=f"{warm_start.stop_at_exact_match:g} without data.evaluation",
             do="add data.evaluation, or remove stopAtExactMatch",
         )
-    if all(reward.function.entrypoint != EXACT_MATCH_VERIFIER for reward in spec.rewards):
+    if not _measures_exact_match(spec):
         yield _problem(
             *("schedule", "warmStart", "stopAtExactMatch"),
             what="exact match is measured by its verifier, which is not among the rewards",
@@ -186,6 +189,25 @@ def _warm_start_can_be_measured(spec: RLHFJobSpec) -> Iterator[Problem]:
             allowed=EXACT_MATCH_VERIFIER,
             do="add it, if need be with weight: 0, or remove stopAtExactMatch",
         )
+
+
+def _measures_exact_match(spec: RLHFJobSpec) -> bool:
+    return any(reward.function.entrypoint == EXACT_MATCH_VERIFIER for reward in spec.rewards)
+
+
+def _best_checkpoint_can_be_told(spec: RLHFJobSpec) -> Iterator[Problem]:
+    metric = spec.checkpoint.keep_best
+    allowed = [m for m in EVALUATION_METRICS if m != EXACT_MATCH or _measures_exact_match(spec)]
+    if metric is None or metric in allowed:
+        return
+    close = get_close_matches(metric, allowed, n=1)
+    yield _problem(
+        *("checkpoint", "keepBest"),
+        what="the best checkpoint is told by a held-out metric, and this job has none of that name",
+        got=metric,
+        allowed=", ".join(allowed),
+        do=f"write {close[0]}" if close else "choose one of them, or null",
+    )
 
 
 def _rows_fill_a_step(spec: RLHFJobSpec) -> Iterator[Problem]:
@@ -284,6 +306,7 @@ _RULES: tuple[Callable[[RLHFJobSpec], Iterator[Problem]], ...] = (
     _groups_can_be_compared,
     _actor_is_trained,
     _warm_start_can_be_measured,
+    _best_checkpoint_can_be_told,
     _rows_fill_a_step,
     _deadlines_are_ordered,
     _pools_are_sound,

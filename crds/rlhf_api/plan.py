@@ -133,6 +133,9 @@ class RolePlan(Contract):
     """Number format of its computation: float32 or bfloat16, never auto. None without a model."""
     micro_batch_tokens: Count | None = None
     """Padded tokens that a rank runs through it at once. None without a model."""
+    is_saved: bool = False
+    """Whether checkpoints hold its state: it is trained, or took the actor's weights after a warm
+    start. All other weights can be had from their source."""
 
 
 class CallPlan(Contract):
@@ -202,6 +205,8 @@ class MemoryWhat(StrEnum):
     """Keys and values of the sequences in flight."""
     TRANSFER = "transfer"
     """Staging buffers of weights on their way from training to generation, and their checksums."""
+    CHECKPOINT = "checkpoint"
+    """The copy of a role's state that is written while training goes on."""
     OVERHEAD = "overhead"
     """Libraries and contexts of a process, whatever the job."""
 

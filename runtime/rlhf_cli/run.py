@@ -7,6 +7,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -34,6 +35,7 @@ from rlhf_runtime.controller.supervise import supervise
 from rlhf_runtime.controller.workers import WorkerSettings
 from rlhf_runtime.data.rows import find_sources
 from rlhf_runtime.faults import DRIVER, Fault, announce, parse_fault, require_targets
+from rlhf_runtime.telemetry.errors import CannotRecord
 from rlhf_runtime.telemetry.journal import Journal
 from rlhf_runtime.telemetry.progress import make_progress
 from rlhf_runtime.telemetry.records import Outcome, RunRecord
@@ -156,18 +158,22 @@ def _train(
         if not finished:
             raise KeyboardInterrupt
         journal.end(Outcome.SUCCEEDED)
-    except KeyboardInterrupt:
-        journal.end(Outcome.INTERRUPTED, "Interrupted", "stopped by Ctrl-C or SIGTERM")
-        raise
-    except RlhfError as error:
-        journal.end(Outcome.FAILED, error.reason, str(error))
-        raise
-    except Exception as error:
-        journal.end(Outcome.FAILED, ExitCode.BUG.name, f"{type(error).__name__}: {error}")
+    except BaseException as error:
+        with suppress(CannotRecord):  # the error itself matters more
+            journal.end(*_ending(error))
         raise
     finally:
         journal.close()
         stop_local_ray()
+
+
+def _ending(error: BaseException) -> tuple[Outcome, str, str]:
+    """How a run ends with an error: outcome, reason and message."""
+    if isinstance(error, KeyboardInterrupt):
+        return Outcome.INTERRUPTED, "Interrupted", "stopped by Ctrl-C or SIGTERM"
+    if isinstance(error, RlhfError):
+        return Outcome.FAILED, error.reason, str(error)
+    return Outcome.FAILED, ExitCode.BUG.name, f"{type(error).__name__}: {error}"
 
 
 def _incarnation(start: Callable[[], JobRun], model: Path, checkpoint: Checkpoint | None) -> bool:

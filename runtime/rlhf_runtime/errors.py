@@ -16,6 +16,7 @@ RlhfError
     ├── FolderUnusable        the output folder cannot be made or written            exit 2
     ├── CheckpointFailed      a checkpoint could not be written                      exit 4
     ├── StorageUnusable       checkpoints cannot be kept at the address given        exit 2
+    ├── ModelNotSaved         the trained model could not be written                 exit 4
     ├── StorageFailed         checkpoints can be neither read nor written there      exit 4
     ├── StorageTaken          another run saves its checkpoints there                exit 2
     ├── CannotResume          the manifest changed in a way that forbids going on    exit 2
@@ -124,6 +125,13 @@ class StorageUnusable(RuntimeFailure):
 
     reason = "StorageUnusable"
     exit_code = ExitCode.MANIFEST
+
+
+class ModelNotSaved(RuntimeFailure):
+    """The trained model could not be written to the run's folder."""
+
+    reason = "ModelNotSaved"
+    exit_code = ExitCode.RETRIABLE
 
 
 class StorageFailed(RuntimeFailure):

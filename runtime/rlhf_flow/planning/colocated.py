@@ -22,6 +22,7 @@ from rlhf_api.plan import (
     RolePlan,
     sum_by_phase,
 )
+from rlhf_api.resources import Device
 from rlhf_flow.calls import ModelCall
 from rlhf_flow.graph import Graph
 from rlhf_flow.job_graphs import ACTOR
@@ -32,7 +33,7 @@ from rlhf_flow.planning.generation import (
     generation_load,
 )
 from rlhf_flow.planning.inventory import DeviceInventory, limit_devices
-from rlhf_flow.planning.memory import RoleModel, process_item, role_items
+from rlhf_flow.planning.memory import RoleModel, checkpoint_items, process_item, role_items
 from rlhf_flow.planning.offered import check_offered
 from rlhf_flow.planning.refusal import format_bytes
 from rlhf_flow.planning.role_models import job_roles, role_models
@@ -63,11 +64,12 @@ def plan_job(
     pool = limit_devices(devices, job.spec.placement)
     models = role_models(job, graphs, pool, shapes)
     phases = job_phases(graphs)
-    static = (
-        process_item(pool.device, phases),
-        *(i for model in models for i in role_items(model, pool.num_devices, phases)),
-    )
-    choice = choose_generation(job, pool, models, phases, static)
+    static = [process_item(pool.device, phases)]
+    for model in models:
+        static += role_items(model, pool.num_devices, phases)
+        if pool.device is Device.CPU and job.spec.checkpoint.every_steps:
+            static += checkpoint_items(model, pool.num_devices, phases)
+    choice = choose_generation(job, pool, models, phases, tuple(static))
     return Plan(
         job=job.name,
         pools=(
@@ -128,6 +130,7 @@ def _role_plans(
                 num_parameters=model.num_parameters,
                 precision=model.precision,
                 micro_batch_tokens=model.micro_batch_tokens,
+                is_saved=model.is_saved,
             )
         )
     return tuple(plans)

@@ -42,6 +42,8 @@ class RoleModel:
     """Padded tokens of the largest micro-batch that this job can have."""
     longest_shared_tokens: int
     """Longest sequence of a prompt and several responses; 0 where none is shared."""
+    is_saved: bool
+    """Whether checkpoints hold its state."""
     recompute: bool
     """Whether activations are computed again in the backward pass."""
 
@@ -180,6 +182,18 @@ def role_items(
         for what, size, where in sizes
         if size and where
     )
+
+
+def checkpoint_items(
+    model: RoleModel, num_shards: int, phases: tuple[str, ...]
+) -> tuple[MemoryItem, ...]:
+    """The copy of a saved role's state, where devices and host share their memory."""
+    if not model.is_saved:
+        return ()
+    number_bytes = FLOAT32_BYTES + (ADAM_BYTES if model.kind.is_trained else 0)
+    size = shard_bytes(model.num_parameters, num_shards, number_bytes)
+    item = MemoryItem(role=model.role, what=MemoryWhat.CHECKPOINT, bytes=size, phases=phases)
+    return (item,)
 
 
 def process_item(device: Device, phases: tuple[str, ...]) -> MemoryItem:

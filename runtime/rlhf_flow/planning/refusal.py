@@ -19,6 +19,7 @@ _ADVICE: Mapping[MemoryWhat, str] = {
     MemoryWhat.GENERATION_WEIGHTS: "raise rollout.parallelism.tensor",
     MemoryWhat.KV_CACHE: "lower rollout.maxPromptTokens, rollout.maxResponseTokens or "
     "rollout.kvCacheGibibytes, or raise rollout.parallelism.tensor",
+    MemoryWhat.CHECKPOINT: "take more devices, or set checkpoint.everySteps to 0",
     MemoryWhat.OVERHEAD: "take devices with more memory, or fewer processes on a machine",
 }
 

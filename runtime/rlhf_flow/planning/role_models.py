@@ -9,6 +9,7 @@ from rlhf_api.models import Precision
 from rlhf_api.plan import GraphName, RoleKind
 from rlhf_api.resources import Device
 from rlhf_flow.graph import Graph
+from rlhf_flow.job_graphs import ACTOR
 from rlhf_flow.planning.inventory import DeviceInventory
 from rlhf_flow.planning.memory import RoleModel
 from rlhf_flow.planning.shapes import DecoderShape
@@ -58,6 +59,12 @@ def micro_batch_tokens(job: RLHFJob, role: str, device: Device) -> int:
     return job.spec.model_for(role).training.micro_batch_tokens or MICRO_BATCH_TOKENS[device]
 
 
+def is_saved(job: RLHFJob, role: str, kind: RoleKind) -> bool:
+    """Whether the weights of a role with a model cannot be had from their source any more."""
+    takes_actors = job.spec.schedule.warm_start is not None and job.spec.origin_of(role) == ACTOR
+    return kind.is_trained or takes_actors
+
+
 def rank_tokens(job: RLHFJob, num_prompts: int, num_ranks: int) -> int:
     """Tokens of a rank's share of a batch of prompts when every sequence is as long as it can
     be."""
@@ -92,6 +99,7 @@ def role_models(
                 rank_tokens(job, schedule.prompts_per_step, pool.num_devices),
             ),
             longest_shared_tokens=longest_shared_tokens(job),
+            is_saved=is_saved(job, role, kind),
             recompute=job.spec.model_for(role).training.activation_recompute,
         )
         for role, kind in job_roles(graphs).items()

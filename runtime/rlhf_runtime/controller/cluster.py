@@ -54,6 +54,13 @@ def start_local_ray(num_workers: int) -> None:
     )
 
 
+def object_store_bytes() -> int:
+    """Bytes of batches that lie in Ray's object store, on all nodes, as known a moment ago."""
+    name = "object_store_memory"
+    free = ray.available_resources().get(name, 0.0)
+    return int(ray.cluster_resources().get(name, 0.0) - free)
+
+
 def stop_local_ray() -> None:
     """End every process that Ray started."""
     ray.shutdown()

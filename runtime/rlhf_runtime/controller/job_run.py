@@ -5,12 +5,13 @@ build -> warm start or checkpoint -> [ step -> (evaluate) -> (save) ] x steps ->
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlhf_api.crossfield import EXACT_MATCH_VERIFIER
+from rlhf_api.crossfield import EXACT_MATCH, EXACT_MATCH_VERIFIER
 from rlhf_api.job import RLHFJob, RLHFJobSpec
 from rlhf_api.models import Precision
 from rlhf_api.plan import Plan
@@ -20,6 +21,7 @@ from rlhf_runtime.checkpoint.store import Checkpoint
 from rlhf_runtime.controller.divergence import Divergence
 from rlhf_runtime.controller.optimizers import training_settings, warm_start_settings
 from rlhf_runtime.controller.passes import (
+    Behind,
     PassAt,
     PassKind,
     Saving,
@@ -37,7 +39,6 @@ from rlhf_runtime.telemetry.records import EvaluationRecord, StepRecord, WarmSta
 
 PASSES_AHEAD = 1
 """Passes that are sent before the one that runs is over: workers never wait for the driver."""
-EXACT_MATCH = "evaluation/exact_match"
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ class JobRun:
             self._workers.on_ranks("restore", checkpoint.address)
         self._step = 0 if checkpoint is None else checkpoint.record.step
         try:
-            self._train(None if checkpoint is None else self._step)
+            self._train(checkpoint)
         finally:
             self._stop.worth_waiting = False
         if self._step < self._spec.schedule.steps:
@@ -137,12 +138,12 @@ class JobRun:
                 settings = training_settings(self._spec, planned.role, loss)
                 self._workers.on_ranks("use_optimizer", planned.role, settings)
 
-    def _train(self, after: int | None) -> None:
+    def _train(self, checkpoint: Checkpoint | None) -> None:
         """All that is left of training, one pass sent ahead of the one that runs."""
+        record = None if checkpoint is None else checkpoint.record
+        behind = None if record is None else Behind(record.step, bool(record.metrics))
         saving = Saving(self._spec.checkpoint.every_steps, self._warm_start is not None)
-        passes = training_passes(
-            self._spec.schedule, saving, self._evaluation is not None, after=after
-        )
+        passes = training_passes(self._spec.schedule, saving, self._evaluation is not None, behind)
         wanted = until_stopped(passes, lambda: self._stop.wanted)
         keep_ahead(map(self._send, wanted), self._finish, PASSES_AHEAD)
 
@@ -201,8 +202,12 @@ class JobRun:
         actor = self._plan.role("actor")
         assert actor is not None and actor.precision is not None
         dtype = "bfloat16" if actor.precision is Precision.BFLOAT16 else "float32"
-        self._workers.on_ranks("save", "actor", folder, dtype)
-        copy_tokenizer(self._workers.folders["actor"], folder)
+        aside = folder.with_name(folder.name + ".new")
+        shutil.rmtree(aside, ignore_errors=True)
+        self._workers.on_ranks("save", "actor", aside, dtype)
+        copy_tokenizer(self._workers.folders["actor"], aside)
+        shutil.rmtree(folder, ignore_errors=True)
+        aside.rename(folder)
 
 
 def step_record(step: int, done: Pass) -> StepRecord:

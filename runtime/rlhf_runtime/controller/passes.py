@@ -49,8 +49,18 @@ class Saving:
         return self.every_steps > 0 and step % self.every_steps == 0
 
 
+@dataclass(frozen=True)
+class Behind:
+    """What a job that goes on has behind it."""
+
+    step: int
+    """The step of its checkpoint."""
+    is_evaluated: bool
+    """Whether that step was evaluated."""
+
+
 def training_passes(
-    schedule: ScheduleSpec, saving: Saving, evaluates: bool, after: int | None = None
+    schedule: ScheduleSpec, saving: Saving, evaluates: bool, behind: Behind | None = None
 ) -> Iterator[PassAt]:
     """Every training step, with evaluations and checkpoints.
 
@@ -61,11 +71,13 @@ def training_passes(
         schedule: steps, and how often is evaluated.
         saving: when state is saved.
         evaluates: whether the job has an evaluation.
-        after: the step of the checkpoint that the job goes on from; None: from the start.
+        behind: where the job goes on; None: from the start.
     """
     every, last = schedule.evaluate_every_steps, schedule.steps
     commits: deque[PassAt] = deque()
-    for step in range(0 if after is None else after + 1, last + 1):
+    if evaluates and behind == Behind(last, is_evaluated=False):
+        yield PassAt(PassKind.EVALUATE, last)
+    for step in range(0 if behind is None else behind.step + 1, last + 1):
         if step:
             yield PassAt(PassKind.TRAIN, step)
         while commits:

@@ -8,11 +8,20 @@ from dataclasses import dataclass, field
 from rlhf_api.errors import RlhfError
 from rlhf_api.exits import ExitCode
 from rlhf_api.failure import FailureAction, FailurePolicy
-from rlhf_runtime.errors import CheckpointFailed, NotEnoughResources, OutOfMemory, WorkerRaised
+from rlhf_runtime.errors import (
+    CheckpointFailed,
+    ModelNotSaved,
+    NotEnoughResources,
+    OutOfMemory,
+    StorageFailed,
+    WorkerRaised,
+)
+from rlhf_runtime.telemetry.errors import CannotRecord
 
 LONGEST_BACKOFF_SECONDS = 600.0
-DECIDED = (CheckpointFailed, NotEnoughResources)
-"""Not tried again by themselves: checkpoint.onError has decided, or the machine lacks something."""
+DECIDED = (CannotRecord, CheckpointFailed, ModelNotSaved, NotEnoughResources, StorageFailed)
+"""Not tried again by themselves: checkpoint.onError has decided, or the machine lacks something
+that new workers lack, too."""
 _NUMBER = re.compile(r"[0-9][0-9.a-f]*")
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from rlhf_api.plan import GraphName
 from rlhf_flow.algorithm import Algorithm
 from rlhf_flow.flow import Flow
+from rlhf_runtime.controller.cluster import object_store_bytes
 from rlhf_runtime.controller.dispatch import StepBackend, as_batch, statistics_of
 from rlhf_runtime.controller.workers import Workers
 from rlhf_runtime.telemetry.records import Span
@@ -29,7 +30,7 @@ class Pass:
     seconds: float
     tokens: int
     memory: Mapping[str, int]
-    """Resident bytes by process."""
+    """Resident bytes by process, and of Ray's object store."""
     notices: tuple[str, ...]
     """What a person should read."""
 
@@ -75,7 +76,8 @@ class Stepper:
         start = max(submitted.start, self._last_end)
         self._last_end = last_end(reports)
         done = summarize(reports, start, self._last_end)
-        return replace(done, memory={**done.memory, "driver": resident_bytes()})
+        own = {"driver": resident_bytes(), "object store": object_store_bytes()}
+        return replace(done, memory={**done.memory, **own})
 
     def _submit(
         self,

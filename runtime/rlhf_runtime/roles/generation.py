@@ -111,6 +111,7 @@ class Generation:
         count = float(len(number))
         means = {
             "response/length_mean": (float(lengths.sum()), count),
+            "response/empty": (float(sum(not text.strip() for text in texts)), count),
             "response/truncated": (count - float(generated.finished.sum()), count),
             **statistics.means,
         }

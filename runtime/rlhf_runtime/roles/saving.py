@@ -10,21 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlhf_api.job import RLHFJobSpec
-from rlhf_api.plan import Plan
 from rlhf_runtime.checkpoint.saver import State, load, saved_keys
 from rlhf_runtime.engines.fsdp.model import FsdpModel
 from rlhf_runtime.engines.world import World
-
-
-def saved_roles(spec: RLHFJobSpec, plan: Plan) -> tuple[str, ...]:
-    """Roles whose weights cannot be had from their source any more: those that are trained, and
-    those that took the actor's weights after the warm start."""
-    return tuple(
-        planned.role
-        for planned in plan.roles
-        if planned.kind.is_trained or (spec.schedule.warm_start and planned.origin == "actor")
-    )
 
 
 def state_of(models: Mapping[str, FsdpModel], world: World) -> State:

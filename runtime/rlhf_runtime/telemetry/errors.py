@@ -4,6 +4,7 @@ RlhfError
 └── TelemetryError
     ├── TrackerMissing       TrackerMissing       a tracker's library is not installed
     ├── TrackerUnavailable   TrackerUnavailable   a tracker could not start its run
+    ├── CannotRecord         CannotRecord         the run's folder cannot be written any more
     └── NotARun              NotARun              a folder that holds no run
 """
 
@@ -30,6 +31,13 @@ class TrackerUnavailable(TelemetryError):
     """A tracker's library could not start its run: no key, no server, no permission."""
 
     reason = "TrackerUnavailable"
+    exit_code = ExitCode.RETRIABLE
+
+
+class CannotRecord(TelemetryError):
+    """The run's folder cannot be written any more: most likely its disk is full."""
+
+    reason = "CannotRecord"
     exit_code = ExitCode.RETRIABLE
 
 

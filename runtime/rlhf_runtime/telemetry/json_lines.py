@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from os import SEEK_END
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 
 class JsonLinesWriter:
@@ -13,13 +14,23 @@ class JsonLinesWriter:
 
     def __init__(self, path: Path) -> None:
         _drop_partial_line(path)
-        self._file: IO[str] = path.open("a", encoding="utf-8")
+        self._file = path.open("ab", buffering=0)
 
     def write(self, line: Mapping[str, Any]) -> None:
-        """Append one object. Raises OSError when the disk is full."""
+        """Append one object, or nothing of it.
+
+        Raises:
+            OSError: the disk is full.
+        """
         text = json.dumps(line, allow_nan=False, separators=(", ", ": "))
-        self._file.write(text + "\n")
-        self._file.flush()
+        rest = memoryview(text.encode() + b"\n")
+        end = self._file.seek(0, SEEK_END)
+        try:
+            while rest:  # a nearly full disk takes a part
+                rest = rest[self._file.write(rest) :]
+        except OSError:
+            self._file.truncate(end)
+            raise
 
     def close(self) -> None:
         """Close the file; writing afterwards is an error."""

@@ -61,6 +61,9 @@ METRICS: dict[str, Metric] = {
     "response/length_max": Metric(
         "Longest response", "tokens", "Longest of a step's responses", None, Format.COUNT
     ),
+    "response/empty": Metric(
+        "Empty", "fraction", "Responses without any text", False, Format.FRACTION
+    ),
     "response/truncated": Metric(
         "Cut off", "fraction", "Responses cut at the length limit", False, Format.FRACTION
     ),

@@ -37,13 +37,11 @@ def write_report(folder: RunFolder) -> Path:
 
     Raises:
         NotARun: the folder holds no run.
+        CannotRecord: the folder cannot be written.
     """
     records = folder.read()
     spans = folder.read_spans(sample_steps(records.steps))
-    html = render(records, spans, folder)
-    aside = folder.report.with_name(folder.report.name + ".new")
-    aside.write_text(html, encoding="utf-8")
-    aside.replace(folder.report)
+    folder.write_report(render(records, spans, folder))
     return folder.report
 
 

@@ -7,13 +7,14 @@ step replaces the earlier one).
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from rlhf_api.plan import Plan
-from rlhf_runtime.telemetry.errors import NotARun
+from rlhf_runtime.telemetry.errors import CannotRecord, NotARun
 from rlhf_runtime.telemetry.json_lines import JsonLinesWriter, parse_line, read_lines
 from rlhf_runtime.telemetry.record_json import (
     from_json,
@@ -27,7 +28,11 @@ from rlhf_runtime.telemetry.records import Record, RunRecords, Span, StepRecord
 
 
 class RunFolder:
-    """A run's folder. Creating the object touches nothing; the first record creates the files."""
+    """A run's folder. Creating the object touches nothing; the first record creates the files.
+
+    Raises, in every method that writes:
+        CannotRecord: the disk is full, or gone.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -61,26 +66,32 @@ class RunFolder:
         self._metrics_writer = self._timeline_writer = None
 
     def append(self, record: Record) -> None:
-        """Write a record, on disk when this returns. Raises OSError when the disk is full."""
-        if self._metrics_writer is None or self._timeline_writer is None:
-            self.path.mkdir(parents=True, exist_ok=True)
-            self._metrics_writer = JsonLinesWriter(self.metrics)
-            self._timeline_writer = JsonLinesWriter(self.timeline)
-        if isinstance(record, StepRecord) and record.spans:
-            self._timeline_writer.write(spans_to_json(record.step, record.spans))
-        self._metrics_writer.write(to_json(record))
+        """Write a record, on disk when this returns."""
+        with self._recording():
+            if self._metrics_writer is None or self._timeline_writer is None:
+                self.path.mkdir(parents=True, exist_ok=True)
+                self._metrics_writer = JsonLinesWriter(self.metrics)
+                self._timeline_writer = JsonLinesWriter(self.timeline)
+            if isinstance(record, StepRecord) and record.spans:
+                self._timeline_writer.write(spans_to_json(record.step, record.spans))
+            self._metrics_writer.write(to_json(record))
 
     def write_manifest(self, text: str) -> None:
         """Keep the manifest in force."""
-        _replace(self.manifest, text)
+        self._replace(self.manifest, text)
 
     def write_plan(self, plan: Plan) -> None:
         """Keep the plan."""
-        _replace(self.plan, plan.model_dump_json(by_alias=True, indent=2) + "\n")
+        self._replace(self.plan, plan.model_dump_json(by_alias=True, indent=2) + "\n")
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Keep the run's summary."""
-        _replace(self.summary, json.dumps(plain_values(summary), indent=2, allow_nan=False) + "\n")
+        text = json.dumps(plain_values(summary), indent=2, allow_nan=False)
+        self._replace(self.summary, text + "\n")
+
+    def write_report(self, html: str) -> None:
+        """Keep the run's report."""
+        self._replace(self.report, html)
 
     def read(self) -> RunRecords:
         """Every record, without spans.
@@ -133,14 +144,25 @@ class RunFolder:
         except ValueError:
             return None
 
+    def _replace(self, path: Path, text: str) -> None:
+        """Write aside and rename, so that a reader never sees half a file."""
+        aside = path.with_name(path.name + ".new")
+        with self._recording():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            aside.write_text(text, encoding="utf-8")
+            aside.replace(path)
+
+    @contextmanager
+    def _recording(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise CannotRecord(
+                f"the run's folder cannot be written: got {type(error).__name__}: {error} in "
+                f"{self.path}; free space there, then give the same command again: it goes on from "
+                "the newest checkpoint"
+            ) from error
+
 
 def _text(path: Path) -> str | None:
     return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else None
-
-
-def _replace(path: Path, text: str) -> None:
-    """Write aside and rename, so that a reader never sees half a file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(path.name + ".new")
-    aside.write_text(text, encoding="utf-8")
-    aside.replace(path)

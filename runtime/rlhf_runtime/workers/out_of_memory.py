@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from rlhf_api.plan import Plan
+from collections.abc import Mapping
+
+from rlhf_api.plan import MemoryWhat, Plan
 from rlhf_flow.calls import ModelCall
 from rlhf_flow.planning.refusal import advice, format_bytes
 
@@ -18,7 +20,13 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def out_of_memory_text(
-    plan: Plan, call: ModelCall, step: int, rank: int, used_bytes: int, error: BaseException
+    plan: Plan,
+    call: ModelCall,
+    step: int,
+    rank: int,
+    used_bytes: int,
+    held: Mapping[tuple[str, MemoryWhat], int],
+    error: BaseException,
 ) -> str:
     """Estimate against measurement, and what to change.
 
@@ -28,19 +36,28 @@ def out_of_memory_text(
         step: of training.
         rank: to which it happened.
         used_bytes: what the process, or on a GPU its device, held.
+        held: bytes of it that can be told apart, by role and use.
         error: what was raised.
     """
     phase = f"{call.role}.{call.kind.value}"
     items = sorted(
         (item for item in plan.memory.items if phase in item.phases), key=lambda item: -item.bytes
     )
-    expected = ", ".join(
-        f"{item.role or 'process'} {item.what.value} {format_bytes(item.bytes)}" for item in items
-    )
+    planned: dict[tuple[str, MemoryWhat], int] = {}
+    for item in items:
+        use = (item.role or "process", item.what)
+        planned[use] = planned.get(use, 0) + item.bytes
+    parts = "; ".join(_compared(*use, size, held.get(use)) for use, size in planned.items())
     todo = advice(items[0], phase) if items else "use more devices"
     return (
         f"rank {rank} ran out of memory in {call.id}, step {step}: got {format_bytes(used_bytes)} "
         f"in use, expected {format_bytes(plan.memory.peaks.get(phase, 0))} of "
-        f"{format_bytes(plan.memory.capacity_bytes)} ({expected}); {todo}; "
+        f"{format_bytes(plan.memory.capacity_bytes)} ({parts}); {todo}; "
         f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no text'}"
     )
+
+
+def _compared(role: str, what: MemoryWhat, planned: int, held: int | None) -> str:
+    """What the plan counts for a use, and what it really takes where that is known."""
+    got = "" if held is None else f", got {format_bytes(held)}"
+    return f"{role} {what.value} {format_bytes(planned)}{got}"

@@ -18,7 +18,7 @@ from rlhf_runtime.checkpoint.record import SavedFile
 from rlhf_runtime.dataplane.protocol import Coordinates, protocol_of
 from rlhf_runtime.dataplane.shards import ShardIndex
 from rlhf_runtime.engines.fsdp.settings import OptimizerSettings
-from rlhf_runtime.errors import OutOfMemory, UnknownCall, WorkerLost
+from rlhf_runtime.errors import ModelNotSaved, OutOfMemory, UnknownCall, WorkerLost
 from rlhf_runtime.faults import Faults, Phase
 from rlhf_runtime.workers.activity import Activity, Progress, watched_by_effort
 from rlhf_runtime.workers.inputs import Inputs
@@ -138,8 +138,16 @@ class Rank:
     def save(self, role: str, folder: Path, dtype: str) -> None:
         """Write a role's model in Hugging Face format. Collective."""
         import torch
+        from safetensors import SafetensorError
 
-        self._roles[role].model.save(folder, getattr(torch, dtype))
+        try:
+            self._roles[role].model.save(folder, getattr(torch, dtype))
+        except (OSError, SafetensorError) as error:
+            raise ModelNotSaved(
+                f"the model could not be written: got {type(error).__name__}: {error} in {folder}; "
+                "free space there, then give the same command again: it goes on from the newest "
+                "checkpoint"
+            ) from error
 
     def watched(self) -> tuple[str, int]:
         """Where this rank answers what it is doing, from now on."""
@@ -212,15 +220,18 @@ class Rank:
         on_gpu = self._device.type == "cuda"
         used = torch.cuda.memory_reserved() if on_gpu else resident_bytes()
         setup = self._setup
+        held = {
+            (role, what): num_bytes
+            for role, player in self._roles.items()
+            for what, num_bytes in player.model.held_bytes().items()
+        }
         return OutOfMemory(
-            out_of_memory_text(setup.plan, order.call, order.step, setup.rank, used, error)
+            out_of_memory_text(setup.plan, order.call, order.step, setup.rank, used, held, error)
         )
 
     def _saved_models(self) -> dict[str, Any]:
-        from rlhf_runtime.roles.saving import saved_roles
-
-        setup = self._setup
-        return {role: self._roles[role].model for role in saved_roles(setup.job.spec, setup.plan)}
+        saved = (planned.role for planned in self._setup.plan.roles if planned.is_saved)
+        return {role: self._roles[role].model for role in saved}
 
     def _mesh(self, order: Order) -> Mesh:
         planned = self._setup.plan.call(order.graph, order.call.id)

@@ -18,7 +18,12 @@ from rlhf_flow.planning.generation_memory import (
     kv_token_bytes,
 )
 from rlhf_flow.planning.known_models import BUILTIN_MODELS, KNOWN_MODELS
-from rlhf_flow.planning.memory import RoleModel, layer_activation_bytes, role_items
+from rlhf_flow.planning.memory import (
+    RoleModel,
+    checkpoint_items,
+    layer_activation_bytes,
+    role_items,
+)
 from rlhf_flow.planning.shapes import DecoderShape
 
 TINY = BUILTIN_MODELS[BuiltinModel.TINY_LLAMA]
@@ -35,6 +40,7 @@ def model(**changes: object) -> RoleModel:
         micro_batch_tokens=1000,
         peak_tokens=1000,
         longest_shared_tokens=0,
+        is_saved=False,
         recompute=False,
     )
     return dataclasses.replace(base, **changes)  # type: ignore[arg-type]
@@ -188,3 +194,17 @@ def test_a_memory_plan_with_wrong_sums_is_refused() -> None:
     item = MemoryItem(role=None, what=MemoryWhat.OVERHEAD, bytes=5, phases=("actor.train",))
     with pytest.raises(ValueError, match="not the sums"):
         MemoryPlan(capacity_bytes=10, items=(item,), peaks={"actor.train": 6})
+
+
+@pytest.mark.parametrize(
+    ("kind", "saved", "num_bytes"),
+    [
+        (RoleKind.POLICY, True, 541_312 // 2 * (4 + 8)),
+        (RoleKind.FROZEN_POLICY, True, 541_312 // 2 * 4),
+        (RoleKind.FROZEN_POLICY, False, 0),
+    ],
+)
+def test_what_is_saved_is_copied_first(kind: RoleKind, saved: bool, num_bytes: int) -> None:
+    items = checkpoint_items(model(kind=kind, is_saved=saved), 2, PHASES)
+    assert sum(item.bytes for item in items) == num_bytes
+    assert all(item.phases == PHASES for item in items)

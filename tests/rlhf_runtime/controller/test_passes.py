@@ -4,6 +4,7 @@ import pytest
 
 from rlhf_api.schedule import ScheduleSpec
 from rlhf_runtime.controller.passes import (
+    Behind,
     PassAt,
     PassKind,
     Saving,
@@ -58,10 +59,24 @@ def test_a_save_is_committed_after_the_next_step(saving: Saving, expected: str) 
 def test_a_job_goes_on_with_what_comes_after_its_checkpoint(after: int) -> None:
     saving = Saving(1, at_start=True)
     everything = words_of(training_passes(schedule_of(5, 2), saving, evaluates=True))
-    rest = words_of(training_passes(schedule_of(5, 2), saving, evaluates=True, after=after))
+    behind = Behind(after, is_evaluated=True)
+    rest = words_of(training_passes(schedule_of(5, 2), saving, evaluates=True, behind=behind))
     expected = everything[everything.index(f"s{after}") + 1 :]
     expected.remove(f"c{after}")
     assert rest == expected
+
+
+@pytest.mark.parametrize(
+    ("step", "is_evaluated", "expected"),
+    [(5, False, ["e5"]), (5, True, []), (4, False, ["t5", "e5", "s5", "c5"])],
+)
+def test_the_last_step_is_evaluated_even_if_it_lies_behind(
+    step: int, is_evaluated: bool, expected: list[str]
+) -> None:
+    behind = Behind(step, is_evaluated)
+    assert words_of(training_passes(schedule_of(5), NEVER, True, behind)) == expected
+    without = [word for word in expected if word[0] != "e"]
+    assert words_of(training_passes(schedule_of(5), NEVER, False, behind)) == without
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from rlhf_api.manifest import load_file
-from rlhf_api.plan import CallKind, Plan
+from rlhf_api.plan import CallKind, MemoryWhat, Plan
 from rlhf_flow.calls import ModelCall
 from rlhf_flow.planning.make_plan import devices_of, make_plan
 from rlhf_runtime.workers.out_of_memory import is_out_of_memory, out_of_memory_text
@@ -29,8 +29,10 @@ def test_what_the_allocators_raise_is_recognized() -> None:
 
 
 def test_the_message_compares_the_plan_with_what_was_used(plan: Plan) -> None:
-    text = out_of_memory_text(plan, TRAIN, 3, 1, 5 << 30, MemoryError("no more\nstack"))
+    held = {("actor", MemoryWhat.OPTIMIZER): 7 << 20}
+    text = out_of_memory_text(plan, TRAIN, 3, 1, 5 << 30, held, MemoryError("no more\nstack"))
     assert text.startswith("rank 1 ran out of memory in actor.train, step 3: got 5.00 GiB in use")
-    assert "actor activations" in text and "actor optimizer" in text and "process overhead" in text
+    assert "actor activations" in text and "process overhead" in text
+    assert "actor optimizer 4.1 MiB, got 7.0 MiB;" in text, text
     assert re.search(r"expected \d+\.?\d* [MG]iB of \d+\.?\d* [MG]iB \(", text), text
     assert text.endswith("MemoryError: no more")

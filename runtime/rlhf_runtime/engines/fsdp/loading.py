@@ -6,6 +6,7 @@ time, so that no rank but 0 ever holds a whole model.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -119,10 +120,16 @@ def _settle_storage(model: PreTrainedModel) -> None:
 
 def local_parameters(model: nn.Module) -> dict[str, torch.Tensor]:
     """The rank's own storage of every parameter, by Hugging Face name; maybe without rows."""
-    return {
-        name: parameter.to_local() if isinstance(parameter, DTensor) else parameter.data
-        for name, parameter in model.named_parameters()
-    }
+    return {name: _local(parameter.data) for name, parameter in model.named_parameters()}
+
+
+def local_bytes(tensors: Iterable[torch.Tensor]) -> int:
+    """Bytes of the rank's own part of tensors."""
+    return sum(_local(tensor).nbytes for tensor in tensors)
+
+
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def copy_weights(source: nn.Module, target: nn.Module) -> None:

@@ -10,9 +10,11 @@ from typing import Any
 import torch
 from torch.distributed.fsdp import FSDPModule
 
+from rlhf_api.plan import MemoryWhat
 from rlhf_runtime.engines.fsdp.loading import (
     copy_weights,
     load_causal_lm,
+    local_bytes,
     local_parameters,
     save_causal_lm,
 )
@@ -135,6 +137,18 @@ class FsdpModel:
     def local_parameters(self) -> dict[str, torch.Tensor]:
         """This rank's own storage of every parameter, by Hugging Face name."""
         return local_parameters(self.module)
+
+    def held_bytes(self) -> dict[MemoryWhat, int]:
+        """What this rank holds of weights, gradients and optimizer now."""
+        parameters = list(self.module.parameters())
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        if self.optimizer is None:
+            return {MemoryWhat.WEIGHTS: local_bytes(parameters)}
+        return {
+            MemoryWhat.MASTER_WEIGHTS: local_bytes(parameters),
+            MemoryWhat.GRADIENTS: local_bytes(gradients),
+            MemoryWhat.OPTIMIZER: local_bytes(self.optimizer.tensors()),
+        }
 
     def copy_weights_from(self, other: FsdpModel) -> None:
         """Take over another model's weights, except those it does not have."""

@@ -57,6 +57,10 @@ class Optimizer:
             "updates": self.scheduler.last_epoch,
         }
 
+    def tensors(self) -> list[torch.Tensor]:
+        """Everything that it holds beside the parameters."""
+        return [tensor for state in self.adam.state.values() for tensor in state.values()]
+
     def expect_state(self, parameters: Collection[str]) -> None:
         """Make room for the state of the parameters with these names, and of no others."""
         self.adam.state.clear()

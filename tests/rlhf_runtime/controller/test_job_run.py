@@ -1,0 +1,22 @@
+"""What the driver makes of a pass that is over."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rlhf_api.crossfield import EVALUATION_METRICS
+from rlhf_api.manifest import load_file
+from rlhf_runtime.controller.job_run import evaluation_metrics
+from rlhf_runtime.controller.steps import Pass
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "01-sort-grpo.yaml"
+
+
+def test_held_out_metrics_are_those_that_manifests_may_name() -> None:
+    (job,) = load_file(EXAMPLE, [])
+    measured = {"reward/mean": 0.5, "reward/reward": 0.25, "response/length_mean": 6.0}
+    named = {f"reward/{reward.name}": 0.25 for reward in job.spec.rewards}
+    done = Pass({**measured, **named}, {}, (), 1.0, 1, {}, ())
+    assert evaluation_metrics(job.spec, done) == dict(
+        zip(EVALUATION_METRICS, (0.5, 6.0, 0.25), strict=True)
+    )
