@@ -46,7 +46,17 @@ NUM_HOSTS = 2
 """Workers besides the ranks: data and rewards."""
 COLLECTIVE_SECONDS = 600.0
 """Longest wait for another rank inside a collective."""
-IGNORED = ("resources", "image", "hub", "managed_by", "priority_class_name")
+IGNORED = (
+    "resources",
+    "image",
+    "hub",
+    "managed_by",
+    "priority_class_name",
+    "suspend",
+    "active_deadline_seconds",
+    "start_deadline_seconds",
+    "ttl_seconds_after_finished",
+)
 """Sections for clusters; `rlhf run` names those that a manifest has and does without them."""
 
 

@@ -137,13 +137,15 @@ def _held_by_somebody() -> set[str]:
     return held
 
 
-def start(arguments: Sequence[object], log: Path, **environment: str) -> Command:
-    """Start `rlhf` in a process group of its own."""
+def start(
+    arguments: Sequence[object], log: Path, inside: Sequence[str] = (), **environment: str
+) -> Command:
+    """Start `rlhf` in a process group of its own; `inside` are words before the command."""
     mark = uuid.uuid4().hex
     before = frozenset(entry.name for entry in SHARED_MEMORY.iterdir())
     with log.open("w") as stream:
         process = subprocess.Popen(
-            [str(RLHF), *map(str, arguments)],
+            [*inside, str(RLHF), *map(str, arguments)],
             cwd=log.parent,
             env=os.environ | {MARK: mark, "COLUMNS": "200"} | environment,
             stdin=subprocess.DEVNULL,
@@ -171,11 +173,18 @@ class Finished:
     """The run's folder."""
 
 
-def run(manifest: Path, folder: Path, *arguments: object, **environment: str) -> Finished:
+def run(
+    manifest: Path,
+    folder: Path,
+    *arguments: object,
+    inside: Sequence[str] = (),
+    **environment: str,
+) -> Finished:
     """`rlhf run` to its end. Fails if a process or shared memory stays behind."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     log = folder.with_suffix(".log")
-    command = start(["run", manifest, "--output", folder, *arguments], log, **environment)
+    words = ["run", manifest, "--output", folder, *arguments]
+    command = start(words, log, inside, **environment)
     try:
         code = command.wait()
         command.assert_gone()

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rlhf_runtime.checkpoint.store import CheckpointStore
+
+from ..object_store import s3_bucket
 from .cli import Command, Finished, run, start
-from .manifests import example
+from .manifests import digit_rows, example, write_rows
 from .records import records, without_pace
 
 pytestmark = pytest.mark.ray
@@ -30,9 +33,29 @@ MOMENTS = {"start-up": 0, "generate": 2, "score": 3, "train": 4, "transition": 5
 KILLED = -signal.SIGKILL
 
 
-def manifest_of(devices: int, file: Path) -> Path:
-    """GRPO with a reference on two ranks, PPO with a critic on one."""
-    return example("01", file, OFTEN, GRPO) if devices == 2 else example("02", file, OFTEN, PPO)
+def manifest_of(devices: int, file: Path, *changes: Mapping[str, Any]) -> Path:
+    """GRPO with a reference on two ranks, in epochs of two steps; PPO with a critic on one."""
+    if devices == 1:
+        return example("02", file, OFTEN, PPO, *changes)
+    train = write_rows(file.parent / "two-steps.jsonl", digit_rows(16))
+    evaluation = write_rows(file.parent / "held-out.jsonl", digit_rows(20)[16:])
+    rows = {
+        "train": {"path": str(train), "builtin": None, "answerField": "answer"},
+        "evaluation": {"path": str(evaluation), "answerField": "answer"},
+    }
+    return example("01", file, OFTEN, GRPO, {"data": rows}, *changes)
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[str]:
+    """Where checkpoints cannot be renamed."""
+    with s3_bucket() as address:
+        yield address
+
+
+def kept_in(address: str) -> Mapping[str, Any]:
+    """The change of a manifest that keeps its checkpoints there."""
+    return {"checkpoint": {"storage": {"uri": address}}}
 
 
 def kills(victim: str, phases: Sequence[str]) -> list[str]:
@@ -111,13 +134,21 @@ def test_a_job_goes_on_when_a_rank_is_killed(
 
 
 @pytest.mark.parametrize(
-    ("devices", "phases"), [(2, tuple(MOMENTS)), (1, ("train", "save"))], ids=["two", "one"]
+    ("devices", "phases", "in_bucket"),
+    [(2, tuple(MOMENTS), False), (1, ("train", "save"), True)],
+    ids=["two", "one-with-its-checkpoints-in-a-bucket"],
 )
 def test_a_job_goes_on_when_its_command_is_given_again(
-    place: Path, undisturbed: dict[int, Finished], devices: int, phases: tuple[str, ...]
+    place: Path,
+    undisturbed: dict[int, Finished],
+    devices: int,
+    phases: tuple[str, ...],
+    bucket: str,
+    in_bucket: bool,
 ) -> None:
     folder = place / f"kills-driver-of-{devices}"
-    manifest = manifest_of(devices, place / f"kills-driver-of-{devices}.yaml")
+    changes = [kept_in(f"{bucket}/driver")] if in_bucket else []
+    manifest = manifest_of(devices, place / f"kills-driver-of-{devices}.yaml", *changes)
     words = ["run", manifest, "--output", folder, "--devices", devices, *kills("driver", phases)]
     codes = []
     while not codes or (codes[-1] == KILLED and len(codes) <= len(phases)):
@@ -132,24 +163,29 @@ def test_a_job_goes_on_when_its_command_is_given_again(
 
 
 FAULTS = (
+    "hang:rank=1,phase=start-up",
     "hang:rank=1,phase=train,step=2",
+    "freeze:reward,phase=score,step=3",
     "freeze:rank=0,phase=generate,step=4",
     "raise:rank=1,phase=transition,step=5",
     "exhaust:rank=0,phase=transition,step=6",
 )
 
 
-def test_a_rank_that_hangs_freezes_or_raises_is_replaced(
-    place: Path, undisturbed: dict[int, Finished]
+def test_a_worker_that_hangs_freezes_or_raises_is_replaced(
+    place: Path, undisturbed: dict[int, Finished], bucket: str
 ) -> None:
     impatient = {"failurePolicy": {"progressDeadlineSeconds": 20}}
-    manifest = example("01", place / "hangs.yaml", OFTEN, GRPO, impatient)
+    address = f"{bucket}/hangs"
+    manifest = manifest_of(2, place / "hangs.yaml", impatient, kept_in(address))
     words = [word for fault in FAULTS for word in ("--inject", fault)]
     ended = run(manifest, place / "hangs", "--devices", 2, *words)
     assert ended.code == 0, ended.output
-    hung, frozen, raised, exhausted = [
+    starting, hung, host, frozen, raised, exhausted = [
         line for line in ended.output.splitlines() if " restart " in line
     ]
+    assert "NoProgress" in starting and "rank 1 in build" in starting, starting
+    assert "NoProgress" in host and "reward does not answer" in host, host
     assert "NoProgress" in hung and "rank 1 in actor.train, step 2" in hung, hung
     assert "faults.py" in hung, "where the rank hangs is told"
     assert "NoProgress" in frozen and "rank 0 does not answer" in frozen, frozen
@@ -157,6 +193,10 @@ def test_a_rank_that_hangs_freezes_or_raises_is_replaced(
     assert "OutOfMemory" in exhausted and "rank 0 ran out of memory" in exhausted, exhausted
     assert "rank 1, thread MainThread" in (ended.folder / "logs" / "stacks.txt").read_text()
     assert_same(ended.folder, undisturbed[2].folder)
+    kept = CheckpointStore(address)
+    assert kept.steps()[:2] == [STEPS, STEPS - 1] and len(kept.steps()) <= 3
+    assert kept.read(STEPS).record.world_size == 2
+    assert not (ended.folder / "checkpoints").exists()
 
 
 def interrupt_politely(command: Command) -> None:

@@ -38,7 +38,10 @@ class _DigestingFileSystem(FileSystem):
     def create_stream(self, path: str | os.PathLike[str], mode: str) -> Iterator[io.IOBase]:
         with super().create_stream(path, mode) as stream:
             digesting = _DigestingStream(stream)
-            yield digesting
+            try:
+                yield digesting
+            except Exception as error:
+                raise digesting.failure or error from error
         self._written[_name(path)] = digesting.saved()
 
     def rename(self, path: str | os.PathLike[str], new_path: str | os.PathLike[str]) -> None:
@@ -53,11 +56,17 @@ class _DigestingStream(io.IOBase):
         self._stream = stream
         self._digest = new_digest()
         self._num_bytes = 0
+        self.failure: Exception | None = None
+        """Why it could not be written: torch forgets it and complains of its own position."""
 
     def write(self, data: Any) -> int:
         self._digest.update(data)
         self._num_bytes += memoryview(data).nbytes
-        written: int = self._stream.write(data)
+        try:
+            written: int = self._stream.write(data)
+        except Exception as error:
+            self.failure = self.failure or error
+            raise
         return written
 
     def tell(self) -> int:

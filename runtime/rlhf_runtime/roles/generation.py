@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 
@@ -111,7 +113,7 @@ class Generation:
         count = float(len(number))
         means = {
             "response/length_mean": (float(lengths.sum()), count),
-            "response/empty": (float(sum(not text.strip() for text in texts)), count),
+            "response/empty": (float(num_empty(texts)), count),
             "response/truncated": (count - float(generated.finished.sum()), count),
             **statistics.means,
         }
@@ -130,3 +132,8 @@ class Generation:
             statistics=Statistics(means, maxima, {"batch/tokens": tokens}),
             index=index,
         )
+
+
+def num_empty(texts: Sequence[str]) -> int:
+    """How many responses say nothing: only the end token, or only blanks."""
+    return sum(not text.strip() for text in texts)

@@ -1,13 +1,16 @@
+import resource
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from rlhf_api.plan import CallKind, GraphName
 from rlhf_flow.calls import ModelCall
 from rlhf_flow.planning.make_plan import devices_of, make_plan
 from rlhf_runtime.dataplane.shards import ShardIndex
-from rlhf_runtime.errors import UnknownCall, WorkerLost
+from rlhf_runtime.errors import ModelNotSaved, UnknownCall, WorkerLost
 from rlhf_runtime.workers import rank as rank_module
 from rlhf_runtime.workers.orders import Order
 from rlhf_runtime.workers.rank import LOOPBACK, Rank
@@ -50,6 +53,27 @@ def order_of(call: str, incarnation: str) -> Order:
 def test_a_message_of_another_incarnation_is_refused(rank: Rank) -> None:
     with pytest.raises(WorkerLost, match="for incarnation old, this rank belongs to new"):
         rank.run(*order_of("actor.generate", "old").message([INDEX]))
+
+
+class Unwritable:
+    """A role whose model is written where files may not become large."""
+
+    def __init__(self) -> None:
+        self.model = self
+
+    def save(self, folder: Path, dtype: torch.dtype) -> None:
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, limits[1]))
+        try:
+            save_file({"weight": torch.zeros(1 << 20, dtype=dtype)}, folder / "model.safetensors")
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_a_model_that_cannot_be_written_is_told(rank: Rank, tmp_path: Path) -> None:
+    rank._roles["actor"] = Unwritable()
+    with pytest.raises(ModelNotSaved, match="File too large.*the newest checkpoint"):
+        rank.save("actor", tmp_path, "float32")
 
 
 def test_a_call_that_the_plan_does_not_have_is_refused(rank: Rank) -> None:

@@ -14,6 +14,11 @@ def digits(samples: Sequence[Sample]) -> list[float]:
     return [sum(c.isdigit() for c in sample.response[:8]) / 8 for sample in samples]
 
 
+def enormous(samples: Sequence[Sample]) -> list[float]:
+    """Finite, but not what can be computed with."""
+    return [3e38 * score for score in digits(samples)]
+
+
 def often_raises(samples: Sequence[Sample]) -> list[float]:
     """Raises for prompts that begin with an even digit."""
     if any(int(sample.prompt[0]) % 2 == 0 for sample in samples):

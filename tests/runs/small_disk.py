@@ -1,0 +1,67 @@
+"""A file system that is soon full: mounted where only some processes see it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+AS_ROOT = os.geteuid() == 0
+UNSHARE = ["unshare", "--mount"] if AS_ROOT else ["unshare", "--mount", "--user", "--map-root-user"]
+ENTER = ["--mount"] if AS_ROOT else ["--mount", "--user", "--preserve-credentials"]
+
+
+@dataclass(frozen=True)
+class SmallDisk:
+    """A mounted folder."""
+
+    folder: Path
+    inside: tuple[str, ...]
+    """Words before a command that is to see it."""
+    root: Path
+    """Where this process sees what is in it."""
+
+    @property
+    def seen(self) -> Path:
+        """The folder, as this process sees it."""
+        return self.root / self.folder.relative_to("/")
+
+    def resize(self, mebibytes: int) -> None:
+        """Give it another size."""
+        words = ["mount", "-o", f"remount,size={mebibytes}m", str(self.folder)]
+        subprocess.run([*self.inside, *words], check=True)
+
+    def fill(self) -> Path:
+        """Take all that is free; returns the file that has it."""
+        filler = self.seen / "filler"
+        with filler.open("wb", buffering=0) as file:
+            try:
+                while True:
+                    file.write(bytes(1 << 12))
+            except OSError:
+                return filler
+
+
+@contextmanager
+def small_disk(folder: Path, mebibytes: int) -> Iterator[SmallDisk]:
+    """A new one, for processes that are started inside of it."""
+    folder.mkdir()
+    script = 'mount -t tmpfs -o size="$1"m tmpfs "$2" && echo mounted && read -r _'
+    holder = subprocess.Popen(
+        [*UNSHARE, "sh", "-c", script, "sh", str(mebibytes), str(folder)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert holder.stdin is not None and holder.stdout is not None
+    try:
+        assert holder.stdout.readline() == "mounted\n", "mounting needs root or user namespaces"
+        inside = ("nsenter", "--target", str(holder.pid), *ENTER, f"--wd={folder.parent}")
+        yield SmallDisk(folder, inside, Path(f"/proc/{holder.pid}/root"))
+    finally:
+        holder.stdin.close()
+        holder.stdout.close()
+        holder.wait()

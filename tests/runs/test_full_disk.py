@@ -1,0 +1,66 @@
+"""A disk that is full: what was saved stays, and the job goes on or ends with the reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from .cli import run, start
+from .manifests import example
+from .records import records
+from .small_disk import small_disk
+
+pytestmark = pytest.mark.ray
+
+OFTEN = {"schedule": {"steps": 3, "warmStart": None}, "checkpoint": {"everySteps": 1}}
+
+
+def test_training_goes_on_when_checkpoints_do_not_fit_and_from_the_one_that_did(
+    place: Path,
+) -> None:
+    folder = place / "full-storage"
+    with small_disk(place / "small-storage", mebibytes=10) as disk:
+        storage = {"checkpoint": {"storage": {"uri": f"file://{disk.folder}/job"}}}
+        manifest = example("01", place / "full-storage.yaml", OFTEN, storage)
+        ended = run(manifest, folder, "--devices", 1, inside=disk.inside)
+        assert ended.code == 0, ended.output
+        for step in (2, 3):
+            assert f"the checkpoint of step {step} could not be written" in ended.output
+        assert "No space left on device" in ended.output and "training goes on" in ended.output
+        assert [path.name for path in (disk.seen / "job").glob("*step-*")] == ["step-00000001"]
+
+        disk.resize(64)
+        further = run(manifest, folder, "--devices", 1, "--steps", 4, inside=disk.inside)
+        assert further.code == 0, further.output
+        assert "going on from the checkpoint of step 1" in further.output
+        assert (disk.seen / "job" / "step-00000004" / "checkpoint.json").is_file()
+
+
+def test_a_full_disk_under_the_runs_folder_ends_the_job_with_its_reason_and_loses_nothing(
+    place: Path,
+) -> None:
+    with small_disk(place / "small-folder", mebibytes=64) as disk:
+        folder, seen = disk.folder / "run", disk.seen / "run"
+        manifest = example("01", place / "full-folder.yaml", OFTEN)
+        words = ["run", manifest, "--output", folder, "--devices", 1]
+        command = start([*words, "--steps", 2000], place / "full-folder.log", disk.inside)
+        try:
+            command.wait_for_text("checkpoint step=1")
+            filler = disk.fill()
+            assert command.wait() == 4, command.output
+            command.assert_gone()
+        finally:
+            command.end()
+        assert "CannotRecord: the run's folder cannot be written" in command.output
+        assert "No space left on device" in command.output
+        assert "Traceback" not in command.output, command.output
+
+        filler.unlink()
+        reached = max(record["step"] for record in records(seen, "step"))
+        again = run(manifest, folder, "--devices", 1, "--steps", reached + 2, inside=disk.inside)
+        assert again.code == 0, again.output
+        assert "going on from the checkpoint of step" in again.output
+        steps = {record["step"] for record in records(seen, "step")}
+        assert steps == set(range(1, reached + 3))
+        assert records(seen, "end")[-1]["outcome"] == "succeeded"
