@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ def merge(into: dict[str, Any], change: Mapping[str, Any]) -> None:
         if isinstance(value, Mapping) and isinstance(into.get(key), dict):
             merge(into[key], value)
         else:
-            into[key] = value
+            into[key] = deepcopy(value)
 
 
 def write_rows(file: Path, rows: Sequence[Mapping[str, Any]]) -> Path:

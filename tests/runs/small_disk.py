@@ -60,7 +60,7 @@ def small_disk(folder: Path, mebibytes: int) -> Iterator[SmallDisk]:
     try:
         assert holder.stdout.readline() == "mounted\n", "mounting needs root or user namespaces"
         inside = ("nsenter", "--target", str(holder.pid), *ENTER, f"--wd={folder.parent}")
-        yield SmallDisk(folder, inside, Path(f"/proc/{holder.pid}/root"))
+        yield SmallDisk(folder, inside, Path("/proc", str(holder.pid), "root"))
     finally:
         holder.stdin.close()
         holder.stdout.close()
