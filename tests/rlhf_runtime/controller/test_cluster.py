@@ -1,8 +1,12 @@
 import shutil
+import time
 from collections import namedtuple
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+import ray
 
 from rlhf_runtime.controller import cluster
 from rlhf_runtime.errors import NotEnoughResources
@@ -47,3 +51,21 @@ def test_ray_is_not_started_on_such_a_machine(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("ray.init", never)
     with pytest.raises(NotEnoughResources):
         cluster.start_local_ray(1)
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("local_ray")
+def test_what_lies_in_the_object_store_is_counted_until_nobody_wants_it() -> None:
+    before = cluster.object_store_bytes()
+    held = ray.put(np.zeros(16 * MEBIBYTE, dtype=np.uint8))
+    wait_until(lambda: cluster.object_store_bytes() >= before + 16 * MEBIBYTE)
+    del held
+    wait_until(lambda: cluster.object_store_bytes() < before + 16 * MEBIBYTE)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Poll: Ray tells of it a moment later."""
+    deadline = time.monotonic() + 60.0
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
