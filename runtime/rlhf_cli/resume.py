@@ -13,9 +13,12 @@ from rlhf_api.job import RLHFJob
 from rlhf_api.manifest import load_jobs
 from rlhf_api.problems import Problem
 from rlhf_runtime.checkpoint.store import CheckpointStore
-from rlhf_runtime.errors import CannotResume, StorageUnusable
+from rlhf_runtime.errors import CannotResume, FolderUnusable, StorageFailed, StorageUnusable
 from rlhf_runtime.telemetry.records import Outcome
 from rlhf_runtime.telemetry.run_folder import RunFolder
+
+NEVER_THERE = (FileNotFoundError, NotADirectoryError, PermissionError)
+"""What trying again does not mend: no such folder or bucket, or no right to write."""
 
 
 def has_work(folder: RunFolder, job: RLHFJob, fresh: bool) -> bool:
@@ -27,10 +30,16 @@ def has_work(folder: RunFolder, job: RLHFJob, fresh: bool) -> bool:
         return True
     if fresh:
         aside = _free_name(folder.path)
-        aside.mkdir()
-        for entry in folder.path.iterdir():
-            if entry.name != ".lock":
-                entry.rename(aside / entry.name)
+        try:
+            aside.mkdir()
+            for entry in folder.path.iterdir():
+                if entry.name != ".lock":
+                    entry.rename(aside / entry.name)
+        except OSError as error:
+            raise FolderUnusable(
+                f"the earlier run cannot be put aside: got {error}; correct the permissions, or "
+                "choose another folder with --output"
+            ) from error
         sys.stderr.write(f"the earlier run was put aside: {aside}\n")
         return True
     records = folder.read()
@@ -64,12 +73,14 @@ def open_store(job: RLHFJob, folder: RunFolder, fresh: bool) -> CheckpointStore:
     address = given or str((folder.path / "checkpoints").resolve())
     try:
         store = CheckpointStore(address)
-    except Exception as error:  # no such protocol, no package for it, no credentials
-        raise StorageUnusable(
-            f"checkpoints cannot be kept there: got {address} ({type(error).__name__}: {error}), "
-            "allowed a folder or an address that fsspec can read and write with the packages that "
-            "are installed; correct checkpoint.storage, or install what the message names"
-        ) from error
+    except Exception as error:  # no such protocol, no package for it
+        raise _unusable(address, error) from error
+    try:
+        store.probe()
+    except StorageFailed as error:
+        if isinstance(error.__cause__, NEVER_THERE):
+            raise _unusable(address, error.__cause__) from error
+        raise
     steps = store.steps()
     if fresh and given and steps:
         raise CannotResume(
@@ -77,6 +88,14 @@ def open_store(job: RLHFJob, folder: RunFolder, fresh: bool) -> CheckpointStore:
             f"{len(steps)} steps in {address}; change checkpoint.storage, or delete them"
         )
     return store
+
+
+def _unusable(address: str, error: BaseException) -> StorageUnusable:
+    return StorageUnusable(
+        f"checkpoints cannot be kept there: got {address} ({type(error).__name__}: {error}), "
+        "allowed a folder or an address that fsspec can read and write with the packages that are "
+        "installed; correct checkpoint.storage, or install what the message names"
+    )
 
 
 def check_changes(job: RLHFJob, folder: RunFolder, store: CheckpointStore) -> None:

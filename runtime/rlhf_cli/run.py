@@ -88,7 +88,6 @@ def run_command(
         if not has_work(folder, job, fresh):
             return
         check_changes(job, folder, store)
-        store.claim()
         with user_code(job, file.parent) as python_path:
             _train(job, plan, folder, store, python_path, stop, faults)
 
@@ -159,7 +158,7 @@ def _train(
                 partial(JobRun, job, plan, settings, journal, saves, stop),
                 folder.model,
             ),
-            saves.newest,
+            saves,
             Restarts(job.spec.failure_policy),
             journal,
             lambda: journal.begin(_run_record(job, plan, folder)),

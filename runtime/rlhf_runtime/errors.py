@@ -25,6 +25,8 @@ RlhfError
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from rlhf_api.errors import RlhfError
 from rlhf_api.exits import ExitCode
 
@@ -132,6 +134,14 @@ class ModelNotSaved(RuntimeFailure):
 
     reason = "ModelNotSaved"
     exit_code = ExitCode.RETRIABLE
+
+
+def model_not_saved(folder: Path, error: Exception) -> ModelNotSaved:
+    """The error of a model that could not be written to a folder."""
+    return ModelNotSaved(
+        f"the model could not be written: got {type(error).__name__}: {error} in {folder}; free "
+        "space there, then give the same command again: it goes on from the newest checkpoint"
+    )
 
 
 class StorageFailed(RuntimeFailure):

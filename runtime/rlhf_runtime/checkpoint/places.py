@@ -2,17 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from fsspec import AbstractFileSystem
 from fsspec.core import url_to_fs
+from fsspec.implementations.local import LocalFileSystem
+from fsspec.utils import get_protocol
 
-UNCACHED: Mapping[str, Any] = {"use_listings_cache": False}
-"""Several processes write: what one has listed before says nothing."""
+OBJECT_STORES = frozenset({"abfs", "abfss", "az", "gcs", "gs", "memory", "s3", "s3a"})
+"""Their folders are only names: to make one could make a bucket."""
+S3_OPTIONS = {"config_kwargs": {"retries": {"total_max_attempts": 1}}}
+"""s3fs tries five times by itself. With botocore's retries on top, a server that does not answer
+would be waited for more than six minutes in every call."""
 
 
-def place_of(address: str) -> tuple[AbstractFileSystem, str]:
+@dataclass(frozen=True)
+class Place:
     """The file system of an address, and the path in it."""
-    fs, path = url_to_fs(address, **UNCACHED)
-    return fs, path
+
+    fs: AbstractFileSystem
+    path: str
+    is_local: bool
+    """Whether files are on this machine, where folders can be renamed."""
+    has_folders: bool
+    """Whether a folder must be made before something is put into it."""
+
+
+def place_of(address: str) -> Place:
+    """Where an address is.
+
+    Raises:
+        ValueError, ImportError: nobody knows its protocol, or its package is missing.
+    """
+    fs, path = url_to_fs(address, **options_of(address))
+    has_folders = get_protocol(address) not in OBJECT_STORES
+    return Place(fs, path, isinstance(fs, LocalFileSystem), has_folders)
+
+
+def options_of(address: str) -> dict[str, Any]:
+    """What its file system is made with. What was listed before says nothing: others write too."""
+    is_s3 = get_protocol(address) in ("s3", "s3a")
+    return {"use_listings_cache": False, **(S3_OPTIONS if is_s3 else {})}

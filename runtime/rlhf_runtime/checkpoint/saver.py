@@ -7,6 +7,7 @@ that thread use a group of their own, so that they cannot meet those of training
 from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
@@ -16,21 +17,27 @@ from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict_loader import load as load_in_place
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
-from rlhf_runtime.checkpoint.places import UNCACHED
+from rlhf_runtime.checkpoint.places import options_of
 from rlhf_runtime.checkpoint.record import SavedFile
 from rlhf_runtime.checkpoint.writer import DigestingWriter
 from rlhf_runtime.engines.world import World
-from rlhf_runtime.errors import CheckpointFailed
+from rlhf_runtime.errors import CheckpointFailed, StorageFailed
 
 State = dict[str, Any]
 """Nested dictionaries of tensors and plain values."""
+
+
+MISFITS = (KeyError, RuntimeError, TypeError, ValueError)
+"""What torch raises when a checkpoint is of another model."""
+LONGEST_SAVE = timedelta(days=1)
+"""How much longer one rank may write than another. Who does nothing is noticed by others."""
 
 
 class Saver:
     """Writes checkpoints of this rank's state, one at a time. Every rank of the world has one."""
 
     def __init__(self, world: World) -> None:
-        self._group = dist.new_group(backend="gloo")
+        self._group = dist.new_group(backend="gloo", timeout=LONGEST_SAVE)
         pinned = world.device.type == "cuda"
         self._staging = StagingOptions(
             use_pinned_memory=pinned,
@@ -80,25 +87,41 @@ def _files(
         stager.close()  # it holds the copy, in a cycle
 
 
-def _not_written(got: str) -> CheckpointFailed:
-    return CheckpointFailed(f"got {got}; free space, or correct checkpoint.storage")
-
-
 def saved_keys(address: str) -> frozenset[str]:
-    """Names of everything in a checkpoint, nested names joined by dots."""
-    return frozenset(FsspecReader(address, **UNCACHED).read_metadata().state_dict_metadata)
+    """Names of everything in a checkpoint, nested names joined by dots.
+
+    Raises:
+        StorageFailed: it cannot be read.
+    """
+    try:
+        metadata = FsspecReader(address, **options_of(address)).read_metadata()
+    except Exception as error:  # every file system has errors of its own
+        raise _not_read(address, f"{type(error).__name__}: {error}") from error
+    return frozenset(metadata.state_dict_metadata)
 
 
 def load(state: State, address: str) -> None:
     """Overwrite tensors in place, and plain values in their dictionaries; collective.
 
     Raises:
-        CheckpointFailed: it cannot be read, or is not that of such a state.
+        CheckpointFailed: it is not that of such a state.
+        StorageFailed: it cannot be read.
     """
     try:
-        load_in_place(state, storage_reader=FsspecReader(address, **UNCACHED))
+        load_in_place(state, storage_reader=FsspecReader(address, **options_of(address)))
     except CheckpointException as error:
-        raise CheckpointFailed(f"{address} cannot be loaded: {_causes(error)}") from error
+        causes = [cause for cause, _ in error.failures.values()]
+        if all(isinstance(cause, MISFITS) for cause in causes):
+            raise CheckpointFailed(f"{address} does not fit: {_causes(error)}") from error
+        raise _not_read(address, _causes(error)) from error
+
+
+def _not_written(got: str) -> CheckpointFailed:
+    return CheckpointFailed(f"got {got}; free space, or correct checkpoint.storage")
+
+
+def _not_read(address: str, got: str) -> StorageFailed:
+    return StorageFailed(f"a checkpoint cannot be read: got {got} at {address}; see to the storage")
 
 
 def _causes(error: CheckpointException) -> str:

@@ -5,8 +5,8 @@ the record, which is written last, makes it one. The driver is the only writer o
 files where `begin` says.
 
 Where two runs are given the same address, the one that has come last has it (`claim`): the other
-one's next checkpoint is refused. So a run that was believed dead cannot overwrite what its
-successor has saved, and one that was killed leaves no lock behind.
+one's next checkpoint is refused. Every run writes into folders of its own, so what a predecessor
+that still lives writes meanwhile is in nobody's checkpoint. One that was killed leaves no lock.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ import socket
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
-from math import isnan, nan
 from typing import IO, Concatenate, ParamSpec, TypeVar
-
-from fsspec.implementations.local import LocalFileSystem
 
 from rlhf_runtime.checkpoint.places import place_of
 from rlhf_runtime.checkpoint.record import RECORD_FILE, CheckpointRecord, SavedFile, new_digest
 from rlhf_runtime.errors import RuntimeFailure, StorageFailed, StorageTaken
 
-_NAME = re.compile(r"step-(\d{8})")
+_NAME = re.compile(r"step-(\d{8})(-[0-9a-f]{8})?")
+"""With the run in object stores, without it where folders are renamed."""
 _ASIDE = ".saving-"
 OWNER_FILE = "owner.json"
 """Names the run that saves here."""
 _BLOCK_BYTES = 1 << 22
 _READERS = 4
 """Files that are checked at the same time."""
-
+_FAULTS = (AssertionError, AttributeError, NameError, TypeError)
+"""Errors of this software's, not of a file system."""
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -66,7 +66,7 @@ def _reaching(
     ) -> Result:
         try:
             return method(store, *args, **kwargs)
-        except (RuntimeFailure, Damaged):
+        except (RuntimeFailure, Damaged, *_FAULTS):
             raise
         except Exception as error:
             raise StorageFailed(
@@ -87,32 +87,25 @@ class CheckpointStore:
 
     def __init__(self, address: str) -> None:
         self.address = address.rstrip("/")
-        self._fs, self._root = place_of(self.address)
-        self._is_local = isinstance(self._fs, LocalFileSystem)
-        self._own = {"run": uuid.uuid4().hex, "host": socket.gethostname(), "process": os.getpid()}
+        place = place_of(self.address)
+        self._fs, self._root = place.fs, place.path
+        self._renames, self._has_folders = place.is_local, place.has_folders
+        self._run = uuid.uuid4().hex[:8]
+        self._own = {"run": self._run, "host": socket.gethostname(), "process": os.getpid()}
+
+    @_reaching
+    def probe(self) -> None:
+        """Find out whether something can be written here."""
+        probe = f"{self._root}/.probe-{self._run}"
+        self._make_folder(self._root)
+        self._fs.pipe_file(probe, b"")
+        self._fs.rm(probe)
 
     @_reaching
     def claim(self) -> None:
         """Save here from now on, and nobody who has claimed it before."""
-        self._fs.makedirs(self._root, exist_ok=True)
+        self._make_folder(self._root)
         self._fs.pipe_file(f"{self._root}/{OWNER_FILE}", json.dumps(self._own).encode())
-
-    def _require_claim(self) -> None:
-        """Check that nobody has claimed it since.
-
-        Raises:
-            StorageTaken: somebody has.
-        """
-        try:
-            owner = json.loads(self._fs.cat_file(f"{self._root}/{OWNER_FILE}"))
-        except (FileNotFoundError, ValueError):
-            return  # deleted by hand, or never claimed
-        if owner != self._own:
-            raise StorageTaken(
-                f"another run saves its checkpoints there: got {self.address}, claimed by process "
-                f"{owner.get('process')} on {owner.get('host')} since this run began; stop one of "
-                "the two, or give one another checkpoint.storage"
-            )
 
     @_reaching
     def begin(self, step: int) -> str:
@@ -124,7 +117,7 @@ class CheckpointStore:
         self._require_claim()
         name = self._working_name(step)
         self._remove(name)
-        self._fs.makedirs(f"{self._root}/{name}", exist_ok=True)
+        self._make_folder(f"{self._root}/{name}")
         return f"{self.address}/{name}"
 
     @_reaching
@@ -135,17 +128,23 @@ class CheckpointStore:
             StorageTaken: another run saves here.
         """
         self._require_claim()
-        name, final = self._working_name(record.step), _final_name(record.step)
+        name, others = self._working_name(record.step), self._names().get(record.step, [])
         with self._fs.open(f"{self._root}/{name}/{RECORD_FILE}", "wb") as file:
             file.write(record.to_text().encode())
-            if self._is_local:
+            if self._renames:
                 file.flush()
                 os.fsync(file.fileno())
-        if name != final:
+        if self._renames:
+            _sync_folder(f"{self._root}/{name}")
+            final = f"step-{record.step:08d}"
             self._remove(final)
             os.rename(f"{self._root}/{name}", f"{self._root}/{final}")
             _sync_folder(self._root)
-        return Checkpoint(f"{self.address}/{final}", record)
+            return Checkpoint(f"{self.address}/{final}", record)
+        for other in others:  # an earlier save of the same step
+            if other != name:
+                self._remove(other)
+        return Checkpoint(f"{self.address}/{name}", record)
 
     @_reaching
     def abandon(self, step: int) -> None:
@@ -155,11 +154,7 @@ class CheckpointStore:
     @_reaching
     def steps(self) -> list[int]:
         """Steps with a checkpoint, whole or not, the newest first."""
-        if not self._fs.isdir(self._root):
-            return []
-        names = (path.rstrip("/").rsplit("/", 1)[-1] for path in self._fs.ls(self._root, False))
-        found = (match for match in map(_NAME.fullmatch, names) if match is not None)
-        return sorted((int(match[1]) for match in found), reverse=True)
+        return sorted(self._names(), reverse=True)
 
     @_reaching
     def read(self, step: int) -> Checkpoint:
@@ -168,13 +163,83 @@ class CheckpointStore:
         Raises:
             Damaged: it is not whole.
         """
-        name = _final_name(step)
+        faults = []
+        for name in self._names().get(step, []):
+            try:
+                return self._read(name)
+            except Damaged as error:
+                faults.append(str(error))
+        raise Damaged("; ".join(dict.fromkeys(faults)) or "it is gone")
+
+    @_reaching
+    def record(self, step: int) -> CheckpointRecord | None:
+        """What the checkpoint of a step says about itself; None if it is damaged or not whole."""
+        for name in self._names().get(step, []):
+            try:
+                return self._record(name)
+            except Damaged:
+                continue
+        return None
+
+    @_reaching
+    def remove(self, step: int) -> None:
+        """Delete the checkpoint of a step; the record goes first, so that no half counts.
+
+        Raises:
+            StorageTaken: another run saves here.
+        """
+        self._require_claim()
+        for name in self._names().get(step, []):
+            self._remove(f"{name}/{RECORD_FILE}")
+            self._remove(name)
+
+    @_reaching
+    def sweep(self, step: int) -> None:
+        """Remove what attempts to save earlier steps have left."""
+        if self._renames:
+            for name in self._entries():
+                saving = name.startswith(_ASIDE) and _NAME.search(name)
+                if saving and int(saving[1]) < step:
+                    self._remove(name)
+
+    def _require_claim(self) -> None:
+        """Check that nobody has claimed it since.
+
+        Raises:
+            StorageTaken: somebody has.
+        """
         try:
-            record = self._record(name)
+            owner = json.loads(self._fs.cat_file(f"{self._root}/{OWNER_FILE}"))
+        except (FileNotFoundError, ValueError):
+            return  # deleted by hand, or never claimed
+        if isinstance(owner, dict) and owner != self._own:
+            raise StorageTaken(
+                f"another run saves its checkpoints there: got {self.address}, claimed by process "
+                f"{owner.get('process')} on {owner.get('host')} since this run began; stop one of "
+                "the two, or give one another checkpoint.storage"
+            )
+
+    def _working_name(self, step: int) -> str:
+        """The folder of this run's attempt to save a step."""
+        return (_ASIDE if self._renames else "") + f"step-{step:08d}-{self._run}"
+
+    def _names(self) -> dict[int, list[str]]:
+        """Folders of checkpoints, whole or not, by step."""
+        names: dict[int, list[str]] = {}
+        for name in self._entries():
+            if found := _NAME.fullmatch(name):
+                names.setdefault(int(found[1]), []).append(name)
+        return names
+
+    def _entries(self) -> list[str]:
+        try:
+            paths = self._fs.ls(self._root, False)
         except FileNotFoundError:
-            raise Damaged(f"{RECORD_FILE} is missing: it was never finished") from None
-        except ValueError as error:
-            raise Damaged(f"{RECORD_FILE} is damaged: {error}") from error
+            return []
+        return sorted(path.rstrip("/").rsplit("/", 1)[-1] for path in paths)
+
+    def _read(self, name: str) -> Checkpoint:
+        record = self._record(name)
         with ThreadPoolExecutor(_READERS) as readers:
             checks = readers.map(
                 lambda item: self._fault(f"{self._root}/{name}/{item[0]}", item[1]),
@@ -187,42 +252,23 @@ class CheckpointStore:
             raise Damaged("; ".join(faults))
         return Checkpoint(f"{self.address}/{name}", record)
 
-    @_reaching
-    def record(self, step: int) -> CheckpointRecord | None:
-        """What the checkpoint of a step says about itself; None if it is damaged or not whole."""
-        try:
-            return self._record(_final_name(step))
-        except (FileNotFoundError, ValueError):
-            return None
-
-    @_reaching
-    def remove(self, step: int) -> None:
-        """Delete the checkpoint of a step; the record goes first, so that no half counts."""
-        path = f"{self._root}/{_final_name(step)}/{RECORD_FILE}"
-        if self._fs.exists(path):
-            self._fs.rm(path)
-        self._remove(_final_name(step))
-
-    def _working_name(self, step: int) -> str:
-        return (_ASIDE if self._is_local else "") + _final_name(step)
-
-    @_reaching
-    def sweep(self, step: int) -> None:
-        """Remove what attempts to save earlier steps have left."""
-        if self._is_local:
-            for path in self._fs.ls(self._root, False):
-                name = path.rstrip("/").rsplit("/", 1)[-1]
-                if name.startswith(_ASIDE) and name < _ASIDE + _final_name(step):
-                    self._remove(name)
-
     def _record(self, name: str) -> CheckpointRecord:
-        with self._fs.open(f"{self._root}/{name}/{RECORD_FILE}", "rb") as file:
-            return CheckpointRecord.of_text(file.read().decode())
+        try:
+            with self._fs.open(f"{self._root}/{name}/{RECORD_FILE}", "rb") as file:
+                text = file.read()
+            return CheckpointRecord.of_text(text.decode())
+        except FileNotFoundError:
+            raise Damaged(f"{RECORD_FILE} is missing: it was never finished") from None
+        except ValueError as error:
+            raise Damaged(f"{RECORD_FILE} is damaged: {error}") from error
+
+    def _make_folder(self, path: str) -> None:
+        if self._has_folders:
+            self._fs.makedirs(path, exist_ok=True)
 
     def _remove(self, name: str) -> None:
-        path = f"{self._root}/{name}"
-        if self._fs.exists(path):
-            self._fs.rm(path, recursive=True)
+        with suppress(FileNotFoundError):
+            self._fs.rm(f"{self._root}/{name}", recursive=True)
 
     def _fault(self, path: str, saved: SavedFile) -> str:
         """What is wrong with a file; empty if nothing is."""
@@ -236,24 +282,6 @@ class CheckpointStore:
         except FileNotFoundError:
             return "is missing"
         return ""
-
-
-def kept_steps(records: list[CheckpointRecord], keep_last: int, best_by: str | None) -> set[int]:
-    """Steps whose checkpoints stay: the newest, and the one with the largest metric. Pure.
-
-    Args:
-        records: of all checkpoints.
-        keep_last: how many of the newest.
-        best_by: a held-out metric; None: no best one is kept.
-    """
-    newest = sorted((record.step for record in records), reverse=True)[:keep_last]
-    measured = [(record.metrics.get(best_by or "", nan), record.step) for record in records]
-    best = max(((value, step) for value, step in measured if not isnan(value)), default=None)
-    return {*newest, *([] if best is None else [best[1]])}
-
-
-def _final_name(step: int) -> str:
-    return f"step-{step:08d}"
 
 
 def _digest(file: IO[bytes]) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch.distributed.checkpoint._fsspec_filesystem import FileSystem, FsspecWriter
 
-from rlhf_runtime.checkpoint.places import UNCACHED, place_of
+from rlhf_runtime.checkpoint.places import options_of, place_of
 from rlhf_runtime.checkpoint.record import SavedFile, new_digest
 
 
@@ -18,21 +18,27 @@ class DigestingWriter(FsspecWriter):
     """Knows the sizes and digests of what it has written: nothing is read back."""
 
     def __init__(self, address: str) -> None:
-        fs, _ = place_of(address)
+        place, options = place_of(address), options_of(address)
         # Where a file has no descriptor, torch would sync the whole machine.
-        super().__init__(address, sync_files="file" in fs.protocol, **UNCACHED)
+        super().__init__(address, sync_files=place.is_local, **options)
         self.written: dict[str, SavedFile] = {}
         """This rank's files, by name."""
-        self.fs = _DigestingFileSystem(self.written)  # type: ignore[assignment]
-        self.fs.init_path(address, **UNCACHED)
+        files = _DigestingFileSystem(self.written, place.has_folders)
+        files.init_path(address, **options)
+        self.fs = files  # type: ignore[assignment]
 
 
 class _DigestingFileSystem(FileSystem):
     """Files are written from their beginning to their end, and may then be renamed."""
 
-    def __init__(self, written: dict[str, SavedFile]) -> None:
+    def __init__(self, written: dict[str, SavedFile], has_folders: bool) -> None:
         super().__init__()
         self._written = written
+        self._has_folders = has_folders
+
+    def mkdir(self, path: str | os.PathLike[str]) -> None:
+        if self._has_folders:
+            super().mkdir(path)
 
     @contextmanager
     def create_stream(self, path: str | os.PathLike[str], mode: str) -> Iterator[io.IOBase]:
@@ -76,6 +82,8 @@ class _DigestingStream(io.IOBase):
         self._stream.flush()
 
     def fileno(self) -> int:
+        """For torch to sync the file, which it does without flushing it."""
+        self.flush()
         number: int = self._stream.fileno()
         return number
 

@@ -33,6 +33,7 @@ from rlhf_runtime.controller.saves import Saves
 from rlhf_runtime.controller.steps import Pass, Stepper
 from rlhf_runtime.controller.stop import StopRequest
 from rlhf_runtime.controller.workers import Workers, WorkerSettings
+from rlhf_runtime.errors import model_not_saved
 from rlhf_runtime.models.files import copy_tokenizer
 from rlhf_runtime.telemetry.journal import Journal
 from rlhf_runtime.telemetry.records import EvaluationRecord, StepRecord, WarmStartRecord
@@ -83,6 +84,7 @@ class JobRun:
         """
         counts = self._workers.build(self._journal.started)
         self._journal.notice_data(counts)
+        self._saves.claim()
         if checkpoint is None and self._warm_start is not None:
             self._run_warm_start(self._warm_start)
         self._begin_training(fresh=checkpoint is None)
@@ -205,9 +207,12 @@ class JobRun:
         aside = folder.with_name(folder.name + ".new")
         shutil.rmtree(aside, ignore_errors=True)
         self._workers.on_ranks("save", "actor", aside, dtype)
-        copy_tokenizer(self._workers.folders["actor"], aside)
-        shutil.rmtree(folder, ignore_errors=True)
-        aside.rename(folder)
+        try:
+            copy_tokenizer(self._workers.folders["actor"], aside)
+            shutil.rmtree(folder, ignore_errors=True)
+            aside.rename(folder)
+        except OSError as error:
+            raise model_not_saved(folder, error) from error
 
 
 def step_record(step: int, done: Pass) -> StepRecord:

@@ -13,13 +13,12 @@ from rlhf_runtime.errors import (
     ModelNotSaved,
     NotEnoughResources,
     OutOfMemory,
-    StorageFailed,
     WorkerRaised,
 )
 from rlhf_runtime.telemetry.errors import CannotRecord
 
 LONGEST_BACKOFF_SECONDS = 600.0
-DECIDED = (CannotRecord, CheckpointFailed, ModelNotSaved, NotEnoughResources, StorageFailed)
+DECIDED = (CannotRecord, CheckpointFailed, ModelNotSaved, NotEnoughResources)
 """Not tried again by themselves: checkpoint.onError has decided, or the machine lacks something
 that new workers lack, too."""
 _NUMBER = re.compile(r"[0-9][0-9.a-f]*")

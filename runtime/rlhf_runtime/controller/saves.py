@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
 from rlhf_api.checkpoint import CheckpointSpec, OnCheckpointError
 from rlhf_runtime.checkpoint.record import CheckpointRecord, SavedFile
-from rlhf_runtime.checkpoint.store import Checkpoint, CheckpointStore, Damaged, kept_steps
+from rlhf_runtime.checkpoint.retention import kept_steps
+from rlhf_runtime.checkpoint.store import Checkpoint, CheckpointStore, Damaged
 from rlhf_runtime.controller.results import wait_for
 from rlhf_runtime.errors import CheckpointFailed, RuntimeFailure, StorageFailed
 from rlhf_runtime.hooks import Hook, nothing
@@ -38,6 +39,16 @@ class Saves:
     journal: Journal
     _measured: tuple[int, Mapping[str, float]] = (0, MappingProxyType({}))
     """The last evaluation: after which step, and its metrics."""
+    reached: int = -1
+    """The step of the last checkpoint that is known to be whole; -1: none is."""
+    _damaged: set[int] = field(default_factory=set)
+    _has_claimed: bool = False
+
+    def claim(self) -> None:
+        """Save at this address from now on. Only once: who takes it over later keeps it."""
+        if not self._has_claimed:
+            self.store.claim()
+            self._has_claimed = True
 
     def newest(self) -> Checkpoint | None:
         """The newest whole checkpoint; tells about newer ones that are not.
@@ -47,8 +58,11 @@ class Saves:
         """
         for step in self.store.steps():
             try:
-                return self.store.read(step)
+                checkpoint = self.store.read(step)
+                self.reached = step
+                return checkpoint
             except Damaged as error:
+                self._damaged.add(step)
                 self.journal.notice_once(
                     f"the checkpoint of step {step} cannot be used: {error}; an older one is, if "
                     "there is one"
@@ -106,6 +120,8 @@ class Saves:
         except StorageFailed as error:
             self._failed(step, error)
             return
+        self.reached = step
+        self._damaged.discard(step)
         self.journal.saved(step)
         self._prune(step)
 
@@ -116,7 +132,11 @@ class Saves:
         """
         try:
             records = {saved: self.store.record(saved) for saved in self.store.steps()}
-            whole = [record for record in records.values() if record and record.step <= step]
+            whole = [
+                record
+                for saved, record in records.items()
+                if record and saved <= step and saved not in self._damaged
+            ]
             kept = kept_steps(whole, self.settings.keep_last, self.settings.keep_best)
             for saved, record in records.items():
                 is_being_written = record is None and saved > step

@@ -8,13 +8,14 @@ from collections.abc import Callable
 from rlhf_api.errors import RlhfError
 from rlhf_runtime.checkpoint.store import Checkpoint
 from rlhf_runtime.controller.restarts import Restarts
+from rlhf_runtime.controller.saves import Saves
 from rlhf_runtime.controller.stop import StopRequest
 from rlhf_runtime.telemetry.journal import Journal
 
 
 def supervise(
     incarnation: Callable[[Checkpoint | None], bool],
-    newest: Callable[[], Checkpoint | None],
+    saves: Saves,
     restarts: Restarts,
     journal: Journal,
     begin_again: Callable[[], None],
@@ -26,7 +27,7 @@ def supervise(
     Args:
         incarnation: runs one from a checkpoint or from the start; returns whether the job came to
             its end.
-        newest: the checkpoint to go on from.
+        saves: know the checkpoint to go on from.
         restarts: decides whether there is another one.
         journal: hears of failures.
         begin_again: called before each further incarnation.
@@ -36,24 +37,19 @@ def supervise(
     Raises:
         RlhfError: the failure after which there is no other one.
     """
-    checkpoint = newest()
     while True:
-        if checkpoint is not None:
-            journal.notice(f"going on from the checkpoint of step {checkpoint.record.step}")
         try:
+            checkpoint = saves.newest()
+            if checkpoint is not None:
+                journal.notice(f"going on from the checkpoint of step {checkpoint.record.step}")
             return incarnation(checkpoint)
         except RlhfError as error:
             if stop.wanted:
                 journal.notice(f"{error.reason}: {error}")
                 return False
-            checkpoint = newest()
-            step = -1 if checkpoint is None else checkpoint.record.step
-            seconds = restarts.seconds_before(error, step)
+            seconds = restarts.seconds_before(error, saves.reached)
             if seconds is None:
                 raise
-            journal.notice(
-                f"{error.reason}: {error}\nrestart {restarts.number} in {seconds:g} s, "
-                + (f"from the checkpoint of step {step}" if checkpoint else "from the start")
-            )
+            journal.notice(f"{error.reason}: {error}\nrestart {restarts.number} in {seconds:g} s")
         sleep(seconds)
         begin_again()

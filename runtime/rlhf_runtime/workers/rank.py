@@ -18,7 +18,7 @@ from rlhf_runtime.checkpoint.record import SavedFile
 from rlhf_runtime.dataplane.protocol import Coordinates, protocol_of
 from rlhf_runtime.dataplane.shards import ShardIndex
 from rlhf_runtime.engines.fsdp.settings import OptimizerSettings
-from rlhf_runtime.errors import ModelNotSaved, OutOfMemory, UnknownCall, WorkerLost
+from rlhf_runtime.errors import OutOfMemory, UnknownCall, WorkerLost, model_not_saved
 from rlhf_runtime.faults import Faults, Phase
 from rlhf_runtime.workers.activity import Activity, Progress, watched_by_effort
 from rlhf_runtime.workers.inputs import Inputs
@@ -143,11 +143,7 @@ class Rank:
         try:
             self._roles[role].model.save(folder, getattr(torch, dtype))
         except (OSError, SafetensorError) as error:
-            raise ModelNotSaved(
-                f"the model could not be written: got {type(error).__name__}: {error} in {folder}; "
-                "free space there, then give the same command again: it goes on from the newest "
-                "checkpoint"
-            ) from error
+            raise model_not_saved(folder, error) from error
 
     def watched(self) -> tuple[str, int]:
         """Where this rank answers what it is doing, from now on."""

@@ -11,8 +11,9 @@ import fsspec
 import pytest
 
 from rlhf_runtime.checkpoint.record import RECORD_FILE, CheckpointRecord, SavedFile
-from rlhf_runtime.checkpoint.store import OWNER_FILE, CheckpointStore, kept_steps
-from rlhf_runtime.errors import StorageTaken
+from rlhf_runtime.checkpoint.retention import kept_steps
+from rlhf_runtime.checkpoint.store import OWNER_FILE, CheckpointStore, Damaged
+from rlhf_runtime.errors import StorageFailed, StorageTaken
 
 from ...object_store import s3_bucket
 
@@ -78,7 +79,7 @@ def test_what_was_only_begun_does_not_count(store: CheckpointStore) -> None:
     write(store, 1)
     address = write(store, 2, commit=False)
     if 2 in store.steps():
-        with pytest.raises(ValueError, match="never finished"):
+        with pytest.raises(Damaged, match="never finished"):
             store.read(2)
     assert store.record(2) is None
     store.abandon(2)
@@ -116,7 +117,7 @@ def test_damage_is_named(
     store: CheckpointStore, name: str, contents: bytes | None, says: str
 ) -> None:
     damage(write(store, 4), name, contents)
-    with pytest.raises(ValueError, match=says):
+    with pytest.raises(Damaged, match=says):
         store.read(4)
 
 
@@ -137,16 +138,47 @@ def test_who_claims_last_has_it(address: str) -> None:
         first.commit(CheckpointRecord(2, 1, SPEC))
     with pytest.raises(StorageTaken, match="stop one of the two"):
         first.begin(3)
+    with pytest.raises(StorageTaken):
+        first.remove(1)
     assert second.steps()[-1] == 1 and second.record(2) is None
     write(second, 2)
     assert second.read(2).record.step == 2
 
 
+def test_a_predecessor_that_still_writes_harms_nothing(address: str) -> None:
+    first, second = CheckpointStore(address), CheckpointStore(address)
+    first.claim()
+    late = first.begin(5)
+    second.claim()
+    write(second, 5)
+    with fsspec.open(f"{late}/__0_0.distcp", "wb") as file:
+        file.write(b"late")
+    assert second.read(5).record.step == 5
+    first.abandon(5)
+    assert second.steps() == [5] and second.read(5).record.step == 5
+
+
+def test_a_place_is_probed_without_leaving_anything(address: str) -> None:
+    store = CheckpointStore(address)
+    store.probe()
+    fs, path = fsspec.core.url_to_fs(address)
+    assert not fs.exists(path) or fs.ls(path) == []
+
+
+def test_a_bucket_that_does_not_exist_is_not_made(bucket: str) -> None:
+    store = CheckpointStore(f"{bucket}-with-a-typo/job")
+    with pytest.raises(StorageFailed) as raised:
+        store.probe()
+    assert isinstance(raised.value.__cause__, FileNotFoundError)
+    assert store.steps() == []
+
+
 def test_a_claim_that_was_deleted_or_damaged_stops_nobody(address: str) -> None:
     store = CheckpointStore(address)
     store.claim()
-    damage(address, OWNER_FILE, b"{")
-    write(store, 1)
+    for text in (b"{", b"[]"):
+        damage(address, OWNER_FILE, text)
+        write(store, 1)
     damage(address, OWNER_FILE, None)
     write(store, 2)
     store.claim()

@@ -12,7 +12,7 @@ from rlhf_runtime.checkpoint.store import Checkpoint
 from rlhf_runtime.controller.restarts import Restarts
 from rlhf_runtime.controller.stop import StopRequest
 from rlhf_runtime.controller.supervise import supervise
-from rlhf_runtime.errors import UserCodeFailed, WorkerLost
+from rlhf_runtime.errors import StorageFailed, UserCodeFailed, WorkerLost
 
 LOST = WorkerLost("a worker died")
 
@@ -20,10 +20,15 @@ LOST = WorkerLost("a worker died")
 class Story:
     """Incarnations that end as told, each behind a newer checkpoint."""
 
-    def __init__(self, ends: Sequence[bool | Exception]) -> None:
+    def __init__(
+        self,
+        ends: Sequence[bool | Exception],
+        newest: Sequence[int | Exception | None] = (None, 2, 4, 6, 8, 10),
+    ) -> None:
         self._ends = iter(ends)
-        self._steps = iter([None, 2, 4, 6, 8, 10])
+        self._newest = iter(newest)
         self.events: list[str] = []
+        self.reached = -1
         self.stop = StopRequest()
 
     def incarnation(self, checkpoint: Checkpoint | None) -> bool:
@@ -34,8 +39,13 @@ class Story:
         return end
 
     def newest(self) -> Checkpoint | None:
-        step = next(self._steps)
-        return None if step is None else Checkpoint("", CheckpointRecord(step, 1, {}))
+        step = next(self._newest)
+        if isinstance(step, Exception):
+            raise step
+        if step is None:
+            return None
+        self.reached = step
+        return Checkpoint("", CheckpointRecord(step, 1, {}))
 
     def notice(self, text: str) -> None:
         self.events.append(text.splitlines()[-1])
@@ -44,7 +54,7 @@ class Story:
         restarts = Restarts(FailurePolicy(max_restarts=3, backoff_seconds=7))
         return supervise(
             self.incarnation,
-            self.newest,
+            self,  # type: ignore[arg-type]
             restarts,
             self,  # type: ignore[arg-type]
             lambda: self.events.append("again"),
@@ -58,7 +68,7 @@ def test_the_next_incarnation_goes_on_from_the_newest_checkpoint() -> None:
     assert story.run()
     assert story.events == [
         "start",
-        "restart 1 in 7 s, from the checkpoint of step 2",
+        "restart 1 in 7 s",
         "sleep 7",
         "again",
         "going on from the checkpoint of step 2",
@@ -84,3 +94,21 @@ def test_what_running_again_cannot_help_is_raised() -> None:
     with pytest.raises(UserCodeFailed):
         story.run()
     assert story.events[-1] == "from 2"
+
+
+def test_storage_that_fails_for_a_while_is_waited_for() -> None:
+    unreachable = StorageFailed("no route to host")
+    story = Story([LOST, True], newest=[None, unreachable, unreachable, 2])
+    assert story.run()
+    assert [event for event in story.events if event.startswith(("sleep", "from"))] == [
+        "sleep 7",
+        "sleep 14",
+        "sleep 28",
+        "from 2",
+    ]
+
+
+def test_storage_that_fails_does_not_hide_what_ended_the_job() -> None:
+    story = Story([UserCodeFailed("it raised")], newest=[None, StorageFailed("no route to host")])
+    with pytest.raises(UserCodeFailed, match="it raised"):
+        story.run()
