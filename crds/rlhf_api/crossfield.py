@@ -31,7 +31,9 @@ ROLES: dict[AlgorithmType, tuple[str, ...]] = {
 EXACT_MATCH_VERIFIER = "rlhf_runtime.rewards.exact_match:score"
 """The verifier whose mean on held-out prompts is the metric exact match."""
 EXACT_MATCH = "evaluation/exact_match"
-EVALUATION_METRICS = ("evaluation/reward_mean", "evaluation/length_mean", EXACT_MATCH)
+HELD_OUT_REWARD = "evaluation/reward_mean"
+HELD_OUT_LENGTH = "evaluation/length_mean"
+EVALUATION_METRICS = (HELD_OUT_REWARD, HELD_OUT_LENGTH, EXACT_MATCH)
 """Held-out metrics; exact match only where its verifier is among the rewards."""
 RESERVED_REWARDS = ("mean", "std")
 """Names that the metrics of the weighted sum have."""
@@ -198,6 +200,15 @@ def _measures_exact_match(spec: RLHFJobSpec) -> bool:
 def _best_checkpoint_can_be_told(spec: RLHFJobSpec) -> Iterator[Problem]:
     metric = spec.checkpoint.keep_best
     allowed = [m for m in EVALUATION_METRICS if m != EXACT_MATCH or _measures_exact_match(spec)]
+    if spec.data.evaluation is None and spec.data.train.builtin is None:
+        if metric is not None and "keep_best" in spec.checkpoint.model_fields_set:
+            yield _problem(
+                *("checkpoint", "keepBest"),
+                what="the best checkpoint is told by held-out data, and there is none",
+                got=f"{metric} without data.evaluation",
+                do="add data.evaluation, or remove keepBest",
+            )
+        return
     if metric is None or metric in allowed:
         return
     close = get_close_matches(metric, allowed, n=1)

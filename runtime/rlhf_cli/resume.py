@@ -14,11 +14,12 @@ from rlhf_api.manifest import load_jobs
 from rlhf_api.problems import Problem
 from rlhf_runtime.checkpoint.store import CheckpointStore
 from rlhf_runtime.errors import CannotResume, FolderUnusable, StorageFailed, StorageUnusable
+from rlhf_runtime.telemetry.journal import Journal
 from rlhf_runtime.telemetry.records import Outcome
 from rlhf_runtime.telemetry.run_folder import RunFolder
 
-NEVER_THERE = (FileNotFoundError, NotADirectoryError, PermissionError)
-"""What trying again does not mend: no such folder or bucket, or no right to write."""
+NEVER_THERE = (FileExistsError, FileNotFoundError, NotADirectoryError, PermissionError)
+"""What trying again does not mend: no such folder or bucket, a file, or no right to write."""
 
 
 def has_work(folder: RunFolder, job: RLHFJob, fresh: bool) -> bool:
@@ -71,6 +72,8 @@ def open_store(job: RLHFJob, folder: RunFolder, fresh: bool) -> CheckpointStore:
     storage = job.spec.checkpoint.storage
     given = storage.uri if storage is not None else None
     address = given or str((folder.path / "checkpoints").resolve())
+    if forgets := _forgets(address):
+        raise _unusable(address, ValueError(forgets))
     try:
         store = CheckpointStore(address)
     except Exception as error:  # no such protocol, no package for it
@@ -90,12 +93,43 @@ def open_store(job: RLHFJob, folder: RunFolder, fresh: bool) -> CheckpointStore:
     return store
 
 
+def _forgets(address: str) -> str:
+    """Why what is saved at an address may not be found again; empty if it is."""
+    protocol, _, path = address.rpartition("://")
+    if protocol == "memory":
+        return "it ends with the process"
+    if protocol in ("file", "local") and not path.startswith("/"):
+        return "it depends on the folder in which the command is given; write file:///..."
+    return ""
+
+
 def _unusable(address: str, error: BaseException) -> StorageUnusable:
     return StorageUnusable(
         f"checkpoints cannot be kept there: got {address} ({type(error).__name__}: {error}), "
         "allowed a folder or an address that fsspec can read and write with the packages that are "
-        "installed; correct checkpoint.storage, or install what the message names"
+        "installed; correct spec.checkpoint.storage.uri, or install what the message names (for "
+        "s3:// the extra s3)"
     )
+
+
+def tell_where_it_begins(store: CheckpointStore, is_known: bool, journal: Journal) -> None:
+    """Say so where folder and checkpoints do not belong together.
+
+    Args:
+        store: of the checkpoints.
+        is_known: whether the run's folder holds a run already.
+        journal: hears of it.
+    """
+    steps = store.steps()
+    if steps and not is_known:
+        journal.notice(
+            f"{store.address} has checkpoints of another run, up to step {steps[0]}: this one goes "
+            "on from there; for a new beginning give another checkpoint.storage"
+        )
+    if is_known and not steps:
+        journal.notice(
+            f"{store.address} has no checkpoint: the run in this folder begins again at its start"
+        )
 
 
 def check_changes(job: RLHFJob, folder: RunFolder, store: CheckpointStore) -> None:

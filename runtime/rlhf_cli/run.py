@@ -19,7 +19,7 @@ from rlhf_api.exits import ExitCode
 from rlhf_api.job import RLHFJob
 from rlhf_api.plan import Plan
 from rlhf_api.problems import Problem
-from rlhf_cli.resume import check_changes, has_work, open_store
+from rlhf_cli.resume import check_changes, has_work, open_store, tell_where_it_begins
 from rlhf_cli.stopping import take_over_signals
 from rlhf_cli.user_code import user_code
 from rlhf_cli.validate import jobs_of
@@ -34,7 +34,14 @@ from rlhf_runtime.controller.stop import StopRequest
 from rlhf_runtime.controller.supervise import supervise
 from rlhf_runtime.controller.workers import WorkerSettings
 from rlhf_runtime.data.rows import find_sources
-from rlhf_runtime.faults import DRIVER, Fault, announce, parse_fault, require_targets
+from rlhf_runtime.faults import (
+    DRIVER,
+    Fault,
+    announce,
+    never_struck,
+    parse_fault,
+    require_targets,
+)
 from rlhf_runtime.telemetry.errors import CannotRecord
 from rlhf_runtime.telemetry.journal import Journal
 from rlhf_runtime.telemetry.progress import make_progress
@@ -132,10 +139,13 @@ def _train(
         make_trackers(job.spec.telemetry, job.name, folder.path),
     )
     saves = Saves(store, job.spec.checkpoint, document_of(job.spec), journal)
+    is_known = folder.metrics.exists()
+    begun = _run_record(job, plan, folder)
     try:
         folder.write_manifest(manifest_text(job))
         folder.write_plan(plan)
-        journal.begin(_run_record(job, plan, folder))
+        journal.begin(begun)
+        tell_where_it_begins(store, is_known, journal)
         for section in ignored_sections(job):
             journal.notice(f"spec.{section} is for clusters; rlhf run does without it")
         pool = plan.pools[0]
@@ -161,11 +171,16 @@ def _train(
             saves,
             Restarts(job.spec.failure_policy),
             journal,
-            lambda: journal.begin(_run_record(job, plan, folder)),
+            lambda: journal.begin(begun),
             stop,
         )
         if not finished:
             raise KeyboardInterrupt
+        for fault in never_struck(faults, settings.logs):
+            journal.notice(
+                f"--inject {fault.name} never struck: nobody entered {fault.phase.value} in step "
+                f"{fault.step}"
+            )
         journal.end(Outcome.SUCCEEDED)
     except BaseException as error:
         with suppress(CannotRecord):  # the error itself matters more

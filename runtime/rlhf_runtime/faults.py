@@ -85,10 +85,11 @@ def parse_fault(text: str) -> Fault:
             target, _ = name, given.pop(name)
     try:
         phase = Phase(given.pop("phase"))
-        step = int(given.pop("step", "0" if phase is Phase.START else ""))
+        step = 0 if phase is Phase.START else int(given.pop("step"))
         fault = Fault(FaultAction(action), "" if target is None else target, phase, step)
         is_known = fault.target in (DRIVER, REWARD) or fault.target.isdigit()
         is_known = is_known and (fault.action in BY_SIGNAL or fault.is_at_home)
+        is_known = is_known and (step > 0 or phase in (Phase.START, Phase.SAVE))
     except (KeyError, ValueError):
         is_known = False
     if given or not is_known:
@@ -113,6 +114,20 @@ def require_targets(faults: Sequence[Fault], num_ranks: int) -> None:
                 f"a fault for a rank that the job does not have: got rank={fault.target}, allowed "
                 f"0 to {num_ranks - 1}; choose one, or raise --devices"
             )
+
+
+def never_struck(faults: Sequence[Fault], folder: Path) -> list[Fault]:
+    """Those that have not struck so far.
+
+    Args:
+        faults: all of them.
+        folder: where those that have struck are noted.
+    """
+    return [fault for fault in faults if not _note_of(fault, folder).exists()]
+
+
+def _note_of(fault: Fault, folder: Path) -> Path:
+    return folder / f"{fault.name}.struck"
 
 
 def announce(folder: Path, process: str) -> None:
@@ -153,7 +168,7 @@ class Faults:
         if self._process != (fault.target if fault.is_at_home else other):
             return False
         try:
-            (self._folder / f"{fault.name}.struck").touch(exist_ok=False)
+            _note_of(fault, self._folder).touch(exist_ok=False)
         except FileExistsError:
             return False
         return True

@@ -11,7 +11,15 @@ from pathlib import Path
 import pytest
 
 from rlhf_api.errors import OverrideError
-from rlhf_runtime.faults import Fault, FaultAction, Faults, Phase, parse_fault, require_targets
+from rlhf_runtime.faults import (
+    Fault,
+    FaultAction,
+    Faults,
+    Phase,
+    never_struck,
+    parse_fault,
+    require_targets,
+)
 
 KILL = Fault(FaultAction.KILL, "1", Phase.TRAIN, 3)
 
@@ -44,6 +52,8 @@ def test_a_fault_is_read(text: str, fault: Fault) -> None:
         "hang:driver,phase=train,step=3",
         "raise:rank=1,phase=score,step=3",
         "exhaust:reward,phase=train,step=3",
+        "kill:rank=1,phase=train,step=0",
+        "kill:rank=1,phase=start-up,step=1",
     ],
 )
 def test_anything_else_is_refused_with_an_example(text: str) -> None:
@@ -67,6 +77,7 @@ def test_a_rank_strikes_itself_once(tmp_path: Path) -> None:
         rank.enter(Phase.TRAIN, 3)
     rank.enter(Phase.TRAIN, 3)
     Faults([fault], tmp_path, "1").enter(Phase.TRAIN, 3)
+    assert never_struck([fault, KILL], tmp_path) == [KILL]
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,8 @@ AS_ROOT = os.geteuid() == 0
 UNSHARE = ["unshare", "--mount"] if AS_ROOT else ["unshare", "--mount", "--user", "--map-root-user"]
 ENTER = ["--mount"] if AS_ROOT else ["--mount", "--user", "--preserve-credentials"]
 
+FILLER = "filler"
+
 
 @dataclass(frozen=True)
 class SmallDisk:
@@ -34,15 +36,18 @@ class SmallDisk:
         words = ["mount", "-o", f"remount,size={mebibytes}m", str(self.folder)]
         subprocess.run([*self.inside, *words], check=True)
 
-    def fill(self) -> Path:
-        """Take all that is free; returns the file that has it."""
-        filler = self.seen / "filler"
-        with filler.open("wb", buffering=0) as file:
+    def fill(self) -> bool:
+        """Take all that is free at the moment; returns that nothing is."""
+        with (self.seen / FILLER).open("ab", buffering=0) as file:
             try:
                 while True:
                     file.write(bytes(1 << 12))
             except OSError:
-                return filler
+                return True
+
+    def empty(self) -> None:
+        """Give back what `fill` took."""
+        (self.seen / FILLER).unlink()
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from .cli import run, start
+from .cli import run, start, wait_until
 from .manifests import example
 from .records import records
 from .small_disk import small_disk
@@ -47,8 +47,8 @@ def test_a_full_disk_under_the_runs_folder_ends_the_job_with_its_reason_and_lose
         command = start([*words, "--steps", 2000], place / "full-folder.log", disk.inside)
         try:
             command.wait_for_text("checkpoint step=1")
-            filler = disk.fill()
-            assert command.wait() == 4, command.output
+            wait_until(lambda: disk.fill() and command.process.poll() is not None, 300, "its end")
+            assert command.process.returncode == 4, command.output
             command.assert_gone()
         finally:
             command.end()
@@ -56,7 +56,7 @@ def test_a_full_disk_under_the_runs_folder_ends_the_job_with_its_reason_and_lose
         assert "No space left on device" in command.output
         assert "Traceback" not in command.output, command.output
 
-        filler.unlink()
+        disk.empty()
         reached = max(record["step"] for record in records(seen, "step"))
         again = run(manifest, folder, "--devices", 1, "--steps", reached + 2, inside=disk.inside)
         assert again.code == 0, again.output

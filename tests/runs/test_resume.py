@@ -128,7 +128,7 @@ def test_a_job_goes_on_when_a_rank_is_killed(
     manifest = manifest_of(devices, place / f"{name}.yaml")
     ended = run(manifest, place / name, "--devices", devices, *kills(victim, phases))
     assert ended.code == 0, ended.output
-    assert ended.output.count("notice WorkerLost: ") == len(phases), ended.output
+    assert ended.output.count(", after WorkerLost: ") == len(phases), ended.output
     assert summary(ended.folder)["restarts"] == len(phases)
     assert_same(ended.folder, undisturbed[devices].folder)
 
@@ -165,8 +165,9 @@ def test_a_job_goes_on_when_its_command_is_given_again(
 FAULTS = (
     "hang:rank=1,phase=start-up",
     "hang:rank=1,phase=train,step=2",
-    "freeze:reward,phase=score,step=3",
-    "freeze:rank=0,phase=generate,step=4",
+    "hang:reward,phase=score,step=3",
+    "freeze:reward,phase=score,step=4",
+    "freeze:rank=0,phase=generate,step=5",
     "raise:rank=1,phase=transition,step=5",
     "exhaust:rank=0,phase=transition,step=6",
 )
@@ -181,10 +182,11 @@ def test_a_worker_that_hangs_freezes_or_raises_is_replaced(
     words = [word for fault in FAULTS for word in ("--inject", fault)]
     ended = run(manifest, place / "hangs", "--devices", 2, *words)
     assert ended.code == 0, ended.output
-    starting, hung, host, frozen, raised, exhausted = [
+    starting, hung, scoring, host, frozen, raised, exhausted = [
         line for line in ended.output.splitlines() if " restart " in line
     ]
     assert "NoProgress" in starting and "rank 1 in build" in starting, starting
+    assert "NoProgress" in scoring and "reward in reward.score, step 3" in scoring, scoring
     assert "NoProgress" in host and "reward does not answer" in host, host
     assert "NoProgress" in hung and "rank 1 in actor.train, step 2" in hung, hung
     assert "faults.py" in hung, "where the rank hangs is told"
@@ -200,9 +202,9 @@ def test_a_worker_that_hangs_freezes_or_raises_is_replaced(
 
 
 def interrupt_politely(command: Command) -> None:
-    """Ctrl-C in the middle of training."""
+    """What a batch system does in the middle of training."""
     command.wait_for_text("checkpoint step=1")
-    command.send(signal.SIGINT, to_group=True)
+    command.send(signal.SIGTERM, to_group=True)
 
 
 def last_step(folder: Path) -> int:

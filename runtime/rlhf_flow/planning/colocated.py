@@ -67,7 +67,7 @@ def plan_job(
     static = [process_item(pool.device, phases)]
     for model in models:
         static += role_items(model, pool.num_devices, phases)
-        if pool.device is Device.CPU and job.spec.checkpoint.every_steps:
+        if pool.device is Device.CPU and _saves_while_training(job):
             static += checkpoint_items(model, pool.num_devices, phases)
     choice = choose_generation(job, pool, models, phases, tuple(static))
     return Plan(
@@ -110,6 +110,11 @@ def job_phases(graphs: Mapping[GraphName, Graph]) -> tuple[str, ...]:
         for call in graph.of_kind(*kinds)
     ]
     return tuple(dict.fromkeys([f"{ACTOR}.transition", f"{ACTOR}.generate", *names]))
+
+
+def _saves_while_training(job: RLHFJob) -> bool:
+    """Whether a copy of the state is written beside steps; the last one has none beside it."""
+    return job.spec.checkpoint.every_steps > 0 or job.spec.schedule.warm_start is not None
 
 
 def _role_plans(

@@ -171,7 +171,7 @@ def role_items(
         stored = shard_bytes(model.num_parameters, num_shards, FLOAT32_BYTES)
         sizes.append((MemoryWhat.WEIGHTS, stored, phases))
     sizes += [
-        (MemoryWhat.WEIGHTS, gathered_bytes(model, num_shards), infer + train),
+        (MemoryWhat.GATHERED, gathered_bytes(model, num_shards), infer + train),
         (MemoryWhat.ACTIVATIONS, forward_only, infer),
         (MemoryWhat.ACTIVATIONS, training_activation_bytes(model), train),
         (MemoryWhat.LOGITS, logits_bytes(model), infer + train),

@@ -12,6 +12,7 @@ _ADVICE: Mapping[MemoryWhat, str] = {
     MemoryWhat.OPTIMIZER: "take more devices, which share the training state",
     MemoryWhat.GRADIENTS: "take more devices or a smaller model",
     MemoryWhat.WEIGHTS: "take more devices or a smaller model",
+    MemoryWhat.GATHERED: "take a smaller model",
     MemoryWhat.ACTIVATIONS: "lower training.microBatchTokens",
     MemoryWhat.LOGITS: "lower training.microBatchTokens",
     MemoryWhat.MASKS: "lower training.microBatchTokens",
@@ -19,7 +20,7 @@ _ADVICE: Mapping[MemoryWhat, str] = {
     MemoryWhat.GENERATION_WEIGHTS: "raise rollout.parallelism.tensor",
     MemoryWhat.KV_CACHE: "lower rollout.maxPromptTokens, rollout.maxResponseTokens or "
     "rollout.kvCacheGibibytes, or raise rollout.parallelism.tensor",
-    MemoryWhat.CHECKPOINT: "take more devices, or set checkpoint.everySteps to 0",
+    MemoryWhat.CHECKPOINT: "take more devices, which share the training state",
     MemoryWhat.OVERHEAD: "take devices with more memory, or fewer processes on a machine",
 }
 

@@ -71,8 +71,8 @@ def _reaching(
         except Exception as error:
             raise StorageFailed(
                 f"the storage of checkpoints fails: got {type(error).__name__}: {error} at "
-                f"{store.address}; free space, or correct the address, its permissions or the "
-                "network"
+                f"{store.address}; see to what it says: address, credentials, permissions, network "
+                "or space"
             ) from error
 
     return told

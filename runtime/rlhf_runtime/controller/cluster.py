@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import re
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import ray
+from ray._private import services
 from ray._private.ray_logging import stdout_deduplicator
 
 from rlhf_runtime.errors import NotEnoughResources
@@ -42,16 +46,32 @@ def start_local_ray(num_workers: int) -> None:
     os.environ["RAY_IGNORE_UNHANDLED_ERRORS"] = "1"  # the driver says what a worker raised
     os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
     stdout_deduplicator.skip_re = SAID_BY_US
-    ray.init(
-        address="local",
-        num_cpus=num_workers,
-        object_store_memory=OBJECT_STORE_BYTES,
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-        namespace="rlhf",
-        _system_config={"worker_niceness": 0},  # they do the work: they must not yield to others
-    )
+    with _in_groups_of_their_own():
+        ray.init(
+            address="local",
+            num_cpus=num_workers,
+            object_store_memory=OBJECT_STORE_BYTES,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            namespace="rlhf",
+            _system_config={"worker_niceness": 0},  # they do the work: they must not yield
+        )
+
+
+@contextmanager
+def _in_groups_of_their_own() -> Iterator[None]:
+    """Let Ray's processes not hear what the driver's process group is told.
+
+    A SIGTERM to the group (`timeout`, a batch system) would end Ray at once, before the driver has
+    saved anything. They die with the driver all the same.
+    """
+    popen = services.ConsolePopen
+    services.ConsolePopen = functools.partial(popen, process_group=0)
+    try:
+        yield
+    finally:
+        services.ConsolePopen = popen
 
 
 def object_store_bytes() -> int:

@@ -11,7 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlhf_api.crossfield import EXACT_MATCH, EXACT_MATCH_VERIFIER
+from rlhf_api.crossfield import (
+    EXACT_MATCH,
+    EXACT_MATCH_VERIFIER,
+    HELD_OUT_LENGTH,
+    HELD_OUT_REWARD,
+)
 from rlhf_api.job import RLHFJob, RLHFJobSpec
 from rlhf_api.models import Precision
 from rlhf_api.plan import Plan
@@ -233,8 +238,8 @@ def step_record(step: int, done: Pass) -> StepRecord:
 def evaluation_metrics(spec: RLHFJobSpec, done: Pass) -> dict[str, float]:
     """Metrics of held-out prompts; exact match if a verifier of the job measures it."""
     metrics = {
-        "evaluation/reward_mean": done.metrics["reward/mean"],
-        "evaluation/length_mean": done.metrics["response/length_mean"],
+        HELD_OUT_REWARD: done.metrics["reward/mean"],
+        HELD_OUT_LENGTH: done.metrics["response/length_mean"],
     }
     for reward in spec.rewards:
         name = f"reward/{reward.name}"  # missing where the verifier scored nothing

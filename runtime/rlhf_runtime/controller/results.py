@@ -24,6 +24,8 @@ from rlhf_runtime.workers.out_of_memory import is_out_of_memory
 
 LOOK_SECONDS = 5.0
 """From one look at the workers to the next, while they are waited for."""
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+"""What Ray colours its stacks with."""
 DEATH_SECONDS = 10.0
 """How long a death may take to be known after another worker noticed it in a collective."""
 
@@ -98,12 +100,16 @@ def meaning_of(error: RayError) -> RlhfError:
             "or a machine with more memory; `rlhf plan` shows what was expected"
         )
     if isinstance(error, RayTaskError):
-        return WorkerRaised(f"a worker raised {type(cause).__name__}: {cause}\n{error}")
+        stack = COLOURS.sub("", str(error))
+        return WorkerRaised(f"a worker raised {type(cause).__name__}: {cause}\n{stack}")
     return WorkerLost(_death_text(error))
 
 
 def _death_text(error: RayError) -> str:
-    """Who died, and what Ray knows of it: it lists properties on lines of their own."""
+    """Who died, and what Ray knows of it: it lists properties on lines of their own.
+
+    The first line says no more than that somebody died.
+    """
     lines = str(error).strip().splitlines()
     properties: dict[str, str] = {}
     for line in lines:
@@ -111,8 +117,9 @@ def _death_text(error: RayError) -> str:
             properties[found[1]] = found[2]
     who = properties.get("name", "").partition(" in ")[0] or "a worker"
     process = f" (process {properties['pid']})" if "pid" in properties else ""
-    known = " ".join(line for line in lines if not line.startswith("\t"))
-    return f"{who}{process} died: {known}"
+    known = [line for line in lines if not line.startswith("\t")]
+    said, _, _ = "\n".join(known[1:] or known).partition(" Some common causes")
+    return f"{who}{process} died: {said}"
 
 
 def _death_among(references: list[Any]) -> RlhfError | None:

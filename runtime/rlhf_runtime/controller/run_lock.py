@@ -23,22 +23,32 @@ def locked(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise FolderUnusable(
-            f"the run's folder cannot be written: got {folder} ({reason}), allowed a folder of "
-            "your own; choose another with --output"
-        ) from error
+        raise _unusable(folder, error) from error
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.pread(descriptor, 32, 0).decode().strip() or "unknown"
-            raise FolderInUse(
-                f"another run writes to this folder: got {folder}, held by process {holder}; wait "
-                "for it, or choose another folder with --output"
-            ) from None
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+        _hold(descriptor, folder)
         yield
     finally:
         os.close(descriptor)
+
+
+def _hold(descriptor: int, folder: Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+    except BlockingIOError:
+        holder = os.pread(descriptor, 32, 0).decode().strip() or "unknown"
+        raise FolderInUse(
+            f"another run writes to this folder: got {folder}, held by process {holder}; wait "
+            "for it, or choose another folder with --output"
+        ) from None
+    except OSError as error:
+        raise _unusable(folder, error) from error
+
+
+def _unusable(folder: Path, error: OSError) -> FolderUnusable:
+    reason = (error.strerror or str(error)).lower()
+    return FolderUnusable(
+        f"the run's folder cannot be written: got {folder} ({reason}), allowed a folder of "
+        "your own on a disk with space; choose another with --output"
+    )

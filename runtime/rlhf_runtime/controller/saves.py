@@ -64,8 +64,8 @@ class Saves:
             except Damaged as error:
                 self._damaged.add(step)
                 self.journal.notice_once(
-                    f"the checkpoint of step {step} cannot be used: {error}; an older one is, if "
-                    "there is one"
+                    f"the checkpoint of step {step} cannot be used: {error}; looking for the one "
+                    "before it"
                 )
         return None
 

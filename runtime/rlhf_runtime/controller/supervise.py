@@ -50,6 +50,8 @@ def supervise(
             seconds = restarts.seconds_before(error, saves.reached)
             if seconds is None:
                 raise
-            journal.notice(f"{error.reason}: {error}\nrestart {restarts.number} in {seconds:g} s")
+            journal.notice(
+                f"restart {restarts.number} in {seconds:g} s, after {error.reason}: {error}"
+            )
         sleep(seconds)
         begin_again()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -82,7 +83,8 @@ class Watch:
             statuses = dict(zip(self._workers, answers, strict=True))
         still = self._stalls.observe(statuses, self._clock())
         if still:
-            self._write_stacks(statuses)
+            with suppress(OSError):  # a full disk must not hide who hangs
+                self._write_stacks(statuses)
             raise NoProgress(self._message(still, statuses))
 
     def _message(self, still: Mapping[str, float], statuses: Mapping[str, Status | None]) -> str:

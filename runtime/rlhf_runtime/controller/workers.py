@@ -22,8 +22,9 @@ from rlhf_runtime.controller.cluster import SHARED_MEMORY
 from rlhf_runtime.controller.dispatch import Group
 from rlhf_runtime.controller.results import as_they_come, wait_for
 from rlhf_runtime.controller.watch import Watch
-from rlhf_runtime.errors import NotEnoughResources
+from rlhf_runtime.errors import NoProgress, NotEnoughResources
 from rlhf_runtime.faults import Fault
+from rlhf_runtime.hooks import Hook
 from rlhf_runtime.workers.data_host import DataHost
 from rlhf_runtime.workers.rank import LOOPBACK, Rank
 from rlhf_runtime.workers.reward_host import RewardHost
@@ -110,7 +111,7 @@ class Workers:
             "verifiers": [self.reward.start.remote()],
             "models and engines": [*joined, *built],
         }
-        self.watch = self._watch(wait_for(watched))
+        self.watch = self._watch(wait_for(watched, self._not_forever()))
         libraries = begin
         for phase in as_they_come(phases, self.watch.look):
             now = time.monotonic()
@@ -142,6 +143,20 @@ class Workers:
         remove_placement_group(self._group)
         for segment in SHARED_MEMORY.glob(f"*{self.incarnation}*"):
             segment.unlink(missing_ok=True)  # killed ranks leave what their engines shared
+
+    def _not_forever(self) -> Hook:
+        """Raises when workers have taken too long to come to life."""
+        deadline = self.job.spec.failure_policy.progress_deadline_seconds
+        begin = time.monotonic()
+
+        def look() -> None:
+            if time.monotonic() - begin > deadline:
+                raise NoProgress(
+                    f"workers did not come to life: got no answer of some for {deadline:g} s "
+                    "(failurePolicy.progressDeadlineSeconds); look into the logs"
+                )
+
+        return look
 
     def _watched(self) -> list[Any]:
         """References to where each worker answers; the ranks' come first."""

@@ -86,8 +86,8 @@ class Journal:
 
     def end(self, outcome: Outcome, reason: str = "", message: str = "") -> Summary:
         """The run is over, one way or another: write summary and report."""
-        self.folder.append(EndRecord(outcome, time.time(), reason, message))
         self._trackers.close()
+        self.folder.append(EndRecord(outcome, time.time(), reason, message))
         summary = summarize(self.folder.read())
         self.folder.write_summary(summary.to_json())
         write_report(self.folder)

@@ -59,9 +59,7 @@ class Activity:
     """Kept up to date by the worker, read by the thread."""
 
     def __init__(self) -> None:
-        self._call = ""
-        self._step = 0
-        self._progress = Progress.TICKS
+        self._now = ("", 0, Progress.TICKS)
         self._since = time.monotonic()
         self._effort, self._effort_seen = own_effort(), time.monotonic()
         self._server: socketserver.ThreadingTCPServer | None = None
@@ -70,13 +68,14 @@ class Activity:
     def during(
         self, call: str, step: int = 0, progress: Progress = Progress.TICKS
     ) -> Iterator[None]:
-        """A call, from its beginning to its end."""
-        self._call, self._step, self._progress = call, step, progress
+        """A call, or a part of one, from its beginning to its end."""
+        before = self._now
+        self._now = (call, step, progress)
         self.tick()
         try:
             yield
         finally:
-            self._call = ""
+            self._now = before
             self.tick()
 
     def tick(self) -> None:
@@ -90,12 +89,10 @@ class Activity:
             names.get(number, str(number)): "".join(traceback.format_stack(frame))
             for number, frame in sys._current_frames().items()
         }
-        if self._progress is Progress.LIMITED or (
-            self._progress is Progress.EFFORT and self._has_worked()
-        ):
+        call, step, progress = self._now
+        if progress is Progress.LIMITED or (progress is Progress.EFFORT and self._has_worked()):
             self.tick()
-        seconds = time.monotonic() - self._since
-        return Status(self._call, self._step, seconds, stacks)
+        return Status(call, step, time.monotonic() - self._since, stacks)
 
     def _has_worked(self) -> bool:
         """Whether the process has done anything since it was asked before."""

@@ -58,25 +58,22 @@ class DataHost:
 
     def step_prompts(self, step: int) -> tuple[object, ...]:
         """The prompts of a training step; steps count from 1."""
-        start = time.time()
         rows = self._rows(step, self._job.spec.schedule.prompts_per_step, 0)
-        return self._answer("prompts", start, self._prompts.train, rows, PROMPT_COLUMNS)
+        return self._answer("prompts", step, self._prompts.train, rows, PROMPT_COLUMNS)
 
     def warm_start_rows(self, step: int) -> tuple[object, ...]:
         """Prompts with their answers for a step of the warm start; steps count from 1."""
-        start = time.time()
         warm_start = self._job.spec.schedule.warm_start
         assert warm_start is not None
         rows = self._rows(step, warm_start.prompts_per_step, WARM_START_SEED)
-        return self._answer("answers", start, self._prompts.train, rows, ANSWER_COLUMNS)
+        return self._answer("answers", step, self._prompts.train, rows, ANSWER_COLUMNS)
 
     def evaluation_prompts(self) -> tuple[object, ...]:
         """All held-out prompts."""
-        start = time.time()
         table = self._prompts.evaluation
         assert table is not None
         rows = np.arange(len(table), dtype=np.int64)
-        return self._answer("prompts", start, table, rows, PROMPT_COLUMNS)
+        return self._answer("prompts", 0, table, rows, PROMPT_COLUMNS)
 
     def _rows(self, step: int, count: int, seed: int) -> NDArray[np.int64]:
         return rows_for_step(
@@ -88,6 +85,17 @@ class DataHost:
         )
 
     def _answer(
+        self,
+        call: str,
+        step: int,
+        table: PromptTable,
+        rows: NDArray[np.int64],
+        names: tuple[str, ...],
+    ) -> tuple[object, ...]:
+        with self.activity.during(f"data.{call}", step):
+            return self._columns(call, time.time(), table, rows, names)
+
+    def _columns(
         self,
         call: str,
         start: float,

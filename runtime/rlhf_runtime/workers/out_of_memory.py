@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rlhf_api.plan import MemoryWhat, Plan
+from rlhf_api.plan import MemoryItem, MemoryWhat, Plan
 from rlhf_flow.calls import ModelCall
-from rlhf_flow.planning.refusal import advice, format_bytes
+from rlhf_flow.planning.refusal import advice, describe_item, format_bytes
 
 NAMES = frozenset({"MemoryError", "OutOfMemoryError"})
 """Python's error and torch's."""
@@ -43,11 +43,7 @@ def out_of_memory_text(
     items = sorted(
         (item for item in plan.memory.items if phase in item.phases), key=lambda item: -item.bytes
     )
-    planned: dict[tuple[str, MemoryWhat], int] = {}
-    for item in items:
-        use = (item.role or "process", item.what)
-        planned[use] = planned.get(use, 0) + item.bytes
-    parts = "; ".join(_compared(*use, size, held.get(use)) for use, size in planned.items())
+    parts = "; ".join(_compared(item, held) for item in items)
     todo = advice(items[0], phase) if items else "use more devices"
     return (
         f"rank {rank} ran out of memory in {call.id}, step {step}: got {format_bytes(used_bytes)} "
@@ -57,7 +53,8 @@ def out_of_memory_text(
     )
 
 
-def _compared(role: str, what: MemoryWhat, planned: int, held: int | None) -> str:
+def _compared(item: MemoryItem, held: Mapping[tuple[str, MemoryWhat], int]) -> str:
     """What the plan counts for a use, and what it really takes where that is known."""
-    got = "" if held is None else f", got {format_bytes(held)}"
-    return f"{role} {what.value} {format_bytes(planned)}{got}"
+    measured = held.get((item.role or "", item.what))
+    got = "" if measured is None else f", got {format_bytes(measured)}"
+    return f"{describe_item(item)} {format_bytes(item.bytes)}{got}"

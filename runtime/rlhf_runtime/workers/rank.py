@@ -182,11 +182,11 @@ class Rank:
 
     def _run(self, order: Order, indexes: Sequence[ShardIndex]) -> tuple[object, ...] | bytes:
         start = time.time()
-        if order.graph is GraphName.STEP and order.call.method in FAULTY:
-            self._faults.enter(FAULTY[order.call.method], order.step)
         at = Coordinates.of(self._setup.rank, self._mesh(order))
         inputs = Inputs(order, indexes, at, fetch)
         try:
+            if order.graph is GraphName.STEP and order.call.method in FAULTY:
+                self._faults.enter(FAULTY[order.call.method], order.step)
             result = self._method(order)(inputs)
         except Exception as error:
             if is_out_of_memory(error):

@@ -20,7 +20,7 @@ from rlhf_runtime.rewards.errors import NothingScored
 from rlhf_runtime.rewards.sample import Sample
 from rlhf_runtime.rewards.scorer import Scorer
 from rlhf_runtime.telemetry.records import Span
-from rlhf_runtime.workers.activity import Activity, Progress, watched_by_effort
+from rlhf_runtime.workers.activity import Activity, Progress
 from rlhf_runtime.workers.inputs import Inputs
 from rlhf_runtime.workers.orders import CallReport, Order, Statistics, returned_columns
 from rlhf_runtime.workers.process import resident_bytes, settle
@@ -46,15 +46,15 @@ class RewardHost:
         """Where this worker answers what it is doing, from now on."""
         return self.activity.serve(host, key)
 
-    @watched_by_effort
     def start(self) -> None:
         """Import the verifiers and start their processes."""
-        self._scorer = Scorer(self._rewards)
+        with self.activity.during("start", progress=Progress.LIMITED):
+            self._scorer = Scorer(self._rewards)
 
     def run(self, *message: Any) -> tuple[object, ...]:
         """Scores and their validity for every row."""
         order, indexes = Order.read(*message)
-        with self.activity.during(order.call.id, order.step, Progress.LIMITED):
+        with self.activity.during(order.call.id, order.step):
             return self._run(order, indexes)
 
     def _run(self, order: Order, indexes: Sequence[ShardIndex]) -> tuple[object, ...]:
@@ -63,7 +63,8 @@ class RewardHost:
             self._faults.enter(Phase.SCORE, order.step)
         inputs = Inputs(order, indexes, Coordinates(data=0, data_size=1), fetch)
         columns = inputs.load(inputs.index.rows)
-        scored = self._scorer.score(_samples(columns))
+        with self.activity.during(order.call.id, order.step, Progress.LIMITED):
+            scored = self._scorer.score(_samples(columns))
         if len(scored.valid) and not scored.valid.any():
             raise NothingScored(
                 f"no sample could be scored: got errors for all {len(scored.valid)} responses of "

@@ -76,7 +76,7 @@ def test_two_ranks_share_states_and_gather_layers() -> None:
     assert items[MemoryWhat.MASTER_WEIGHTS] == 541_312 * 2
     assert items[MemoryWhat.OPTIMIZER] == 541_312 * 4
     assert items[MemoryWhat.GRADIENTS] == 541_312 * 2 + (root + block) * 4
-    assert items[MemoryWhat.WEIGHTS] == (root + 2 * block) * 4
+    assert items[MemoryWhat.GATHERED] == (root + 2 * block) * 4
 
 
 def test_a_frozen_role_has_weights_and_no_states() -> None:

@@ -100,7 +100,9 @@ class Mortal:
 
 def test_a_dead_worker_is_named() -> None:
     worker = Mortal.options(name="rank 1 in 0123abcd").remote()
-    with pytest.raises(WorkerLost, match=r"^rank 1 \(process \d+\) died: The actor") as raised:
+    with pytest.raises(
+        WorkerLost, match=r"^rank 1 \(process \d+\) died: The actor is dead"
+    ) as raised:
         wait_for([worker.die.remote()])
     assert "\t" not in str(raised.value)
 

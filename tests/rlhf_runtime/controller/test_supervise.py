@@ -68,7 +68,7 @@ def test_the_next_incarnation_goes_on_from_the_newest_checkpoint() -> None:
     assert story.run()
     assert story.events == [
         "start",
-        "restart 1 in 7 s",
+        "restart 1 in 7 s, after WorkerLost: a worker died",
         "sleep 7",
         "again",
         "going on from the checkpoint of step 2",
