@@ -25,6 +25,16 @@ COLUMNS = (
 )
 """What `kubectl get rlhfjobs` shows: title, type, path."""
 
+_METADATA: Schema = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 253},
+        "generateName": {"type": "string", "maxLength": 253},
+    },
+}
+"""All that a schema may say about metadata. A rule's field has to be named, and its length bounded,
+or the API server takes the name for as long as a request."""
+
 
 def crd() -> dict[str, Any]:
     """The whole object."""
@@ -87,7 +97,7 @@ def _schema() -> Schema:
         "properties": {
             "apiVersion": {"description": docs["api_version"], "type": "string", "maxLength": 253},
             "kind": {"description": docs["kind"], "type": "string", "maxLength": 63},
-            "metadata": {"type": "object"},
+            "metadata": _METADATA,
             "spec": spec,
             "status": structural_schema(RLHFJobStatus) | {"default": {}},
         },
@@ -96,7 +106,7 @@ def _schema() -> Schema:
 
 
 def _name_rule() -> Rule:
-    """The models' limits of metadata.name; a schema may say nothing about metadata but this."""
+    """The models' limits of metadata.name, in words that say what to do."""
     name = Metadata.model_json_schema(by_alias=True)["properties"]["name"]
     return Rule(
         holds=f"self.metadata.name.size() <= {name['maxLength']} && "

@@ -54,14 +54,12 @@ def root_schema() -> Schema:
 def admit(document: dict[str, Any], old: dict[str, Any] | None = None) -> Admission:
     """Create an object, or update one; `old` is the document as it is stored."""
     schema = root_schema()
-    stored = copy.deepcopy(document)
-    metadata = stored.pop("metadata", {})
+    stored = copy.deepcopy(document) | {"metadata": {"name": document["metadata"]["name"]}}
     dropped = [*drop_unknown(schema, stored)]
     drop_null(schema, stored)
     fill_in(schema, stored)
     invalid = [*wrong_types(schema, stored), *repeated_keys(schema, stored)]
-    stored["metadata"] = {"name": metadata["name"]}
-    broken = [] if invalid else [*broken_rules(_with_metadata(schema), stored, old)]
+    broken = [] if invalid else [*broken_rules(schema, stored, old)]
     return Admission(stored, dropped, invalid, broken)
 
 
@@ -145,9 +143,3 @@ def repeated_keys(schema: Schema, value: Any, path: str = "") -> Iterator[str]:
             yield from (f"{path}: {each} twice" for each in {*found} if found.count(each) > 1)
         for each in value:
             yield from repeated_keys(schema.get("items", {}), each, f"{path}[]")
-
-
-def _with_metadata(schema: Schema) -> Schema:
-    """Rules at the root may read the name, though the schema does not list it."""
-    name = {"type": "object", "properties": {"name": {"type": "string"}}}
-    return schema | {"properties": schema["properties"] | {"metadata": name}}

@@ -123,14 +123,16 @@ def test_every_part_of_the_schema_is_sound(check: Callable[[str, Schema], Iterat
 def test_the_root_has_only_what_a_root_may_have() -> None:
     root = root_schema()
     assert root.keys() <= AT_THE_ROOT
-    assert root["properties"]["metadata"] == {"type": "object"}
+    metadata = root["properties"]["metadata"]
+    assert metadata.keys() == {"type", "properties"}
+    assert metadata["properties"].keys() == {"name", "generateName"}
     assert root["required"] == ["spec"]
 
 
 def test_every_field_is_described() -> None:
     for path, node in nodes(root_schema()):
         for name, field in node.get("properties", {}).items():
-            if f"{path}.{name}" != "root.metadata":
+            if "metadata" not in (path, name):
                 assert field["description"].endswith("."), f"{path}.{name}"
 
 
@@ -173,6 +175,15 @@ def test_rules_about_updates_lie_where_both_values_are_known() -> None:
     for path, node in nodes(root_schema()):
         for rule in node.get("x-kubernetes-validations", []):
             assert "oldSelf" not in rule["rule"] or path == "spec"
+
+
+def test_rules_blame_fields_that_there_are() -> None:
+    for path, node in nodes(root_schema()):
+        for rule in node.get("x-kubernetes-validations", []):
+            below = node
+            for name in rule.get("fieldPath", "").split(".")[1:]:
+                assert name in below["properties"], f"{path}: {rule['fieldPath']}"
+                below = below["properties"][name]
 
 
 @pytest.mark.parametrize(
