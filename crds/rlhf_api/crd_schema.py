@@ -125,11 +125,15 @@ def _format(schema: Schema) -> str:
 
 
 def _limits(schema: Schema) -> Schema:
-    """A number's limits, where exclusive ones are marked and not named."""
+    """A number's limits, where exclusive ones are marked and not named.
+
+    The API server keeps limits as float64. The largest int64 is none, becomes the next number, and
+    then no value would do; its format says that limit already.
+    """
     limits: Schema = {}
     for side in ("minimum", "maximum"):
         exclusive = f"exclusive{side.capitalize()}"
-        if side in schema:
+        if side in schema and abs(schema[side]) <= 2**53:
             limits[side] = schema[side]
         elif exclusive in schema:
             limits |= {side: schema[exclusive], exclusive: True}

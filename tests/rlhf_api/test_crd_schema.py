@@ -62,8 +62,10 @@ def unstructural(path: str, node: Schema) -> Iterator[str]:
 
 
 def unbounded(path: str, node: Schema) -> Iterator[str]:
-    """Texts, lists, maps and integers without a largest size."""
+    """Texts, lists, maps and integers without a largest size; int64 is one by itself."""
     needed = {"string": ["maxLength"], "array": ["maxItems"], "integer": ["minimum", "maximum"]}
+    if node.get("format") == "int64":
+        needed["integer"] = ["minimum"]
     words = needed.get(node.get("type", ""), [])
     if "additionalProperties" in node:
         words = ["maxProperties"]
@@ -90,9 +92,13 @@ def badly_keyed(path: str, node: Schema) -> Iterator[str]:
 
 def of_wrong_format(path: str, node: Schema) -> Iterator[str]:
     """Numbers of too small a format, patterns that Go lacks, exclusive limits that are no flags."""
-    largest = {"int32": 2**31 - 1, "int64": 2**63 - 1}
-    if node.get("type") == "integer" and node["maximum"] > largest[node["format"]]:
-        yield f"{path}: not all are {node['format']}"
+    largest = {"int32": 2**31 - 1, "int64": 2**53, "double": 2**53}
+    for limit in (node[side] for side in ("minimum", "maximum") if side in node):
+        # The API server keeps limits as float64, and cuts them to int64 for values that are whole.
+        if limit != int(limit) or abs(limit) > largest[node["format"]]:
+            yield f"{path}: a limit that the API server does not keep: {limit}"
+    if node.get("type") == "integer" and node.get("format") not in ("int32", "int64"):
+        yield f"{path}: an integer of no format"
     if node.get("type") == "number" and node.get("format") != "double":
         yield f"{path}: a number that is no double"
     for side in ("minimum", "maximum"):
@@ -197,6 +203,9 @@ def test_rules_blame_fields_that_there_are() -> None:
         (unbounded, {"type": "string"}, "no maxLength"),
         (unbounded, {"type": "object", "additionalProperties": {}}, "no maxProperties"),
         (badly_keyed, {"type": "array"}, "a list without a type"),
+        (of_wrong_format, {"format": "int64", "maximum": 2**63 - 1}, "a limit that the API server"),
+        (of_wrong_format, {"format": "double", "minimum": 0.5}, "a limit that the API server"),
+        (of_wrong_format, {"type": "integer"}, "no format"),
         (of_wrong_format, {"type": "string", "pattern": "(?=a)"}, "a pattern that Go does not"),
         (of_wrong_format, {"type": "string", "pattern": r"^\w$"}, "a pattern that Go does not"),
     ],
