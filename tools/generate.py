@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from rlhf_api.crd import crd_yaml
 from rlhf_api.exits import ExitCode
 from rlhf_api.explain import default_text
 from rlhf_api.fields import FieldDoc, contract, every_field
@@ -90,6 +91,7 @@ def schema() -> str:
 
 
 FILES: dict[str, Callable[[], str]] = {
+    "crds/rlhf-operator.dev_rlhfjobs.yaml": crd_yaml,
     "crds/rlhfjob.schema.json": schema,
     "docs/reference/exit-codes.md": exit_codes,
     "docs/reference/rlhfjob.md": reference,

@@ -27,15 +27,18 @@ class Contract(BaseModel):
 
 
 NAME_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+JOB_NAME_PATTERN = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
 OBJECT_NAME_PATTERN = r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$"
 IDENTIFIER_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*$"
-ENTRYPOINT_PATTERN = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"
+ENTRYPOINT_PATTERN = r"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*$"
 URI_PATTERN = r"^[a-z][a-z0-9+.-]*://.+"
-CPU_PATTERN = r"^\d+(\.\d+|m)?$"
-MEMORY_PATTERN = r"^\d+(Ki|Mi|Gi|Ti|k|M|G|T)?$"
+CPU_PATTERN = r"^[0-9]+(\.[0-9]+|m)?$"
+MEMORY_PATTERN = r"^[0-9]+(Ki|Mi|Gi|Ti|k|M|G|T)?$"
 
 PATTERN_WORDS = {
     NAME_PATTERN: "lower-case letters, digits and dashes, with a letter or digit at both ends",
+    JOB_NAME_PATTERN: "lower-case letters, digits and dashes, with a letter first and a letter or "
+    "digit last",
     OBJECT_NAME_PATTERN: "lower-case letters, digits, dashes and dots, with a letter or digit "
     "at both ends",
     IDENTIFIER_PATTERN: "letters, digits and underscores, not a digit first",
@@ -48,6 +51,10 @@ PATTERN_WORDS = {
 
 Name = Annotated[str, Field(min_length=1, max_length=63, pattern=NAME_PATTERN)]
 """A DNS-1123 label: lower-case letters, digits and dashes, 63 characters at most."""
+
+JobName = Annotated[str, Field(min_length=1, max_length=40, pattern=JOB_NAME_PATTERN)]
+"""A DNS-1035 label. A job's RayCluster is named after it with a suffix, and KubeRay takes names of
+53 characters, a letter first."""
 
 ObjectName = Annotated[str, Field(min_length=1, max_length=253, pattern=OBJECT_NAME_PATTERN)]
 """The name of another Kubernetes object (a DNS-1123 subdomain): dots are allowed, too."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, ClassVar
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from rlhf_api.base import URI_PATTERN, Contract, NonNegativeCount, ObjectName, Text
-from rlhf_api.exclusive import require_exactly_one
+from rlhf_api.exclusive import Alternatives
 
 
 class PersistentVolumeClaim(Contract):
@@ -20,18 +20,15 @@ class PersistentVolumeClaim(Contract):
     """A folder in the volume. Default: the job's name."""
 
 
-class CheckpointStorage(Contract):
+class CheckpointStorage(Alternatives):
     """Where checkpoints lie: exactly one."""
+
+    alternatives: ClassVar = ("persistent_volume_claim", "uri")
 
     persistent_volume_claim: PersistentVolumeClaim | None = None
     """A volume claim, mounted by every pod."""
     uri: Annotated[str, Field(pattern=URI_PATTERN, max_length=1024)] | None = None
     """An address that fsspec understands, such as s3://bucket/prefix."""
-
-    @model_validator(mode="after")
-    def _one_storage(self) -> CheckpointStorage:
-        require_exactly_one(self, "persistent_volume_claim", "uri")
-        return self
 
 
 class OnCheckpointError(StrEnum):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from rlhf_api.base import Contract, ObjectName, Text
-from rlhf_api.exclusive import require_exactly_one
+from rlhf_api.exclusive import Alternatives
 
 
 class ImageSpec(Contract):
@@ -41,8 +41,10 @@ class GitCode(Contract):
     """Secret with credentials."""
 
 
-class CodeSpec(Contract):
+class CodeSpec(Alternatives):
     """The user's own Python: exactly one of local, configMap, git; code in the image needs none."""
+
+    alternatives: ClassVar = ("local", "config_map", "git")
 
     local: Text | None = None
     """A folder put on the Python path, relative to the manifest; only `rlhf run` can read it."""
@@ -50,11 +52,6 @@ class CodeSpec(Contract):
     """Python files in a ConfigMap."""
     git: GitCode | None = None
     """A Git repository."""
-
-    @model_validator(mode="after")
-    def _one_origin(self) -> CodeSpec:
-        require_exactly_one(self, "local", "config_map", "git")
-        return self
 
 
 class HubSpec(Contract):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field, model_validator
 from pydantic.alias_generators import to_camel
 
 from rlhf_api.base import Contract, Count, Text
-from rlhf_api.exclusive import require_exactly_one
+from rlhf_api.exclusive import Alternatives
 
 
 class BuiltinData(StrEnum):
@@ -48,8 +48,10 @@ class OnLongPrompt(StrEnum):
     """The prompt is counted and left out."""
 
 
-class DataSource(Contract):
+class DataSource(Alternatives):
     """Rows with prompts: exactly one of path, huggingFace, builtin."""
+
+    alternatives: ClassVar = ("path", "hugging_face", "builtin")
 
     path: Text | None = None
     """A .parquet, .jsonl or .json file as the workers see it."""
@@ -73,12 +75,11 @@ class DataSource(Contract):
     """Use only so many first rows. Default: all."""
 
     @model_validator(mode="after")
-    def _one_source(self) -> DataSource:
-        source = require_exactly_one(self, "path", "hugging_face", "builtin")
+    def _only_datasets_of_the_hub_have_parts(self) -> DataSource:
         for field in ("configuration", "split"):
-            if getattr(self, field) is not None and source != "hugging_face":
+            if getattr(self, field) is not None and self.chosen != "hugging_face":
                 raise ValueError(
-                    f"{field} is for huggingFace data only: got it beside {to_camel(source)}; "
+                    f"{field} is for huggingFace data only: got it beside {to_camel(self.chosen)}; "
                     f"remove it"
                 )
         return self

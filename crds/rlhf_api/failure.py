@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, ClassVar
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from rlhf_api.base import Contract, Count, Identifier, NonNegativeCount, PositiveFloat
-from rlhf_api.exclusive import require_exactly_one
+from rlhf_api.exclusive import Alternatives
 
 
 class FailureAction(StrEnum):
@@ -22,8 +22,10 @@ class FailureAction(StrEnum):
     """The job restarts; it does not count."""
 
 
-class FailureRule(Contract):
+class FailureRule(Alternatives):
     """The first rule that matches a failure decides: exactly one of onReason, onExitCodes."""
+
+    alternatives: ClassVar = ("on_reason", "on_exit_codes")
 
     on_reason: Identifier | None = None
     """A failure's reason, such as InvalidReward. Default: the rule goes by exit code."""
@@ -36,11 +38,6 @@ class FailureRule(Contract):
     """Exit codes of the driver. Default: the rule goes by reason."""
     action: FailureAction
     """What happens then: Fail, Restart or RestartIgnoringLimit."""
-
-    @model_validator(mode="after")
-    def _one_condition(self) -> FailureRule:
-        require_exactly_one(self, "on_reason", "on_exit_codes")
-        return self
 
 
 class FailurePolicy(Contract):

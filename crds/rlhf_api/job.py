@@ -11,6 +11,7 @@ from rlhf_api.base import (
     Contract,
     Count,
     Identifier,
+    JobName,
     LabelMap,
     Name,
     NonNegativeCount,
@@ -37,8 +38,8 @@ KIND = "RLHFJob"
 class Metadata(Contract):
     """The part of Kubernetes' object metadata that a manifest may carry."""
 
-    name: Name
-    """The job's name."""
+    name: JobName
+    """The job's name; the pods and services of a cluster are named after it."""
     namespace: Name | None = None
     """Namespace on a cluster."""
     labels: LabelMap = {}

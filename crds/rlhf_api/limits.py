@@ -61,7 +61,7 @@ def _range(schema: Schema) -> str:
 def _text(schema: Schema) -> str:
     size = _size("a text of", schema.get("minLength"), schema.get("maxLength"), "characters")
     pattern = schema.get("pattern")
-    return f"{size}: {PATTERN_WORDS[pattern]}" if pattern else size
+    return f"{size}: {PATTERN_WORDS[pattern]}" if pattern in PATTERN_WORDS else size
 
 
 def _map(schema: Schema) -> str:

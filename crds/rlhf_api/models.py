@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field, model_validator
 
@@ -16,7 +16,7 @@ from rlhf_api.base import (
     PositiveFloat,
     Text,
 )
-from rlhf_api.exclusive import require_exactly_one
+from rlhf_api.exclusive import Alternatives
 
 
 class BuiltinModel(StrEnum):
@@ -26,8 +26,10 @@ class BuiltinModel(StrEnum):
     """A Llama of 0.5 M parameters with a character vocabulary of 64, for examples and tests."""
 
 
-class ModelSource(Contract):
+class ModelSource(Alternatives):
     """Where a role's weights and tokenizer come from: exactly one."""
+
+    alternatives: ClassVar = ("hugging_face", "path", "builtin", "same_as")
 
     hugging_face: Text | None = None
     """A Hugging Face model id, such as meta-llama/Llama-3.1-8B-Instruct."""
@@ -41,8 +43,7 @@ class ModelSource(Contract):
     """Another role whose weights this one starts from (after a warm start, if there is one)."""
 
     @model_validator(mode="after")
-    def _one_source(self) -> ModelSource:
-        require_exactly_one(self, "hugging_face", "path", "builtin", "same_as")
+    def _revision_has_its_model(self) -> ModelSource:
         if self.revision is not None and self.hugging_face is None:
             raise ValueError(
                 "revision without huggingFace: remove it, or name the model by its Hugging Face id"

@@ -60,7 +60,10 @@ CASES = {
     # metadata
     "a name with capitals": Case(4, "  name: Sort", "metadata.name", 4, ("Sort", "lower-case")),
     "a name that is too long": Case(
-        4, "  name: " + "a" * 64, "metadata.name", 4, ("too long", "64 characters", "1 to 63")
+        4, "  name: " + "a" * 41, "metadata.name", 4, ("too long", "41 characters", "1 to 40")
+    ),
+    "a name with a digit first": Case(
+        4, "  name: 8b-ppo", "metadata.name", 4, ("not of the right form", "a letter first")
     ),
     "a name that is a number": Case(4, "  name: 12", "metadata.name", 4, ("not a text", '"12"')),
     "a name that is true": Case(4, "  name: true", "metadata.name", 4, ('"true", in quotes',)),

@@ -21,6 +21,7 @@ from rlhf_api.job import RLHFJob
 from rlhf_api.manifest import load_file
 from rlhf_api.members import members_of
 from rlhf_api.report import StatusReport
+from rlhf_api.status import RLHFJobStatus
 
 MANIFESTS = Path(__file__).parent / "manifests"
 MODULES = [
@@ -89,7 +90,7 @@ def unbounded(node: Any, path: str) -> Iterator[str]:
             yield from unbounded(value, f"{path}/{key}")
 
 
-@pytest.mark.parametrize("model", [RLHFJob, StatusReport])
+@pytest.mark.parametrize("model", [RLHFJob, RLHFJobStatus, StatusReport])
 def test_every_text_list_map_and_integer_is_bounded(model: type[Contract]) -> None:
     schema = model.model_json_schema(by_alias=True)
     assert [*unbounded(schema, model.__name__)] == []

@@ -1,0 +1,119 @@
+"""The CustomResourceDefinition of RLHFJob: what makes it known to a cluster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+from rlhf_api.cel import Rule, text
+from rlhf_api.cel_changes import change_rules
+from rlhf_api.crd_schema import structural_schema
+from rlhf_api.job import GROUP, KIND, VERSION, Metadata, RLHFJob, RLHFJobSpec
+from rlhf_api.limits import Schema, allowed_words
+from rlhf_api.status import RLHFJobStatus
+
+PLURAL = "rlhfjobs"
+
+COLUMNS = (
+    ("Phase", "string", ".status.phase"),
+    ("Step", "integer", ".status.progress.step"),
+    ("Reward", "string", ".status.progress.reward"),
+    ("GPUs", "integer", ".status.gpus"),
+    ("Restarts", "integer", ".status.restarts.total"),
+    ("Age", "date", ".metadata.creationTimestamp"),
+)
+"""What `kubectl get rlhfjobs` shows: title, type, path."""
+
+_METADATA: Schema = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 253},
+        "generateName": {"type": "string", "maxLength": 253},
+    },
+}
+"""All that a schema may say about metadata. A rule's field has to be named, and its length bounded,
+or the API server takes the name for as long as a request."""
+
+
+def crd() -> dict[str, Any]:
+    """The whole object."""
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{PLURAL}.{GROUP}"},
+        "spec": {
+            "group": GROUP,
+            "names": {
+                "kind": KIND,
+                "listKind": f"{KIND}List",
+                "plural": PLURAL,
+                "singular": KIND.lower(),
+                "shortNames": ["rlhf"],
+                "categories": ["all"],
+            },
+            "scope": "Namespaced",
+            "versions": [_version()],
+        },
+    }
+
+
+def crd_yaml() -> str:
+    """The same as a file."""
+    head = "# Made from the models by `make generate`.\n"
+    body: str = yaml.dump(crd(), Dumper=_Dumper, sort_keys=False, width=100, allow_unicode=True)
+    return head + body
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes what occurs twice twice: to refer to it is not everyone's YAML."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _version() -> dict[str, Any]:
+    return {
+        "name": VERSION,
+        "served": True,
+        "storage": True,
+        "subresources": {"status": {}},
+        "additionalPrinterColumns": [
+            {"name": name, "type": kind, "jsonPath": path} for name, kind, path in COLUMNS
+        ],
+        "schema": {"openAPIV3Schema": _schema()},
+    }
+
+
+def _schema() -> Schema:
+    spec = structural_schema(RLHFJobSpec)
+    changes = [rule.document() for rule in change_rules(spec)]
+    spec["x-kubernetes-validations"] = spec.get("x-kubernetes-validations", []) + changes
+    docs = {name: str(field.description) for name, field in RLHFJob.model_fields.items()}
+    return {
+        "description": RLHFJob.__doc__,
+        "type": "object",
+        "required": ["spec"],
+        "properties": {
+            "apiVersion": {"description": docs["api_version"], "type": "string", "maxLength": 253},
+            "kind": {"description": docs["kind"], "type": "string", "maxLength": 63},
+            "metadata": _METADATA,
+            "spec": spec,
+            "status": structural_schema(RLHFJobStatus) | {"default": {}},
+        },
+        "x-kubernetes-validations": [_name_rule().document()],
+    }
+
+
+def _name_rule() -> Rule:
+    """The models' limits of metadata.name, in words that say what to do."""
+    name = Metadata.model_json_schema(by_alias=True)["properties"]["name"]
+    return Rule(
+        holds=f"self.metadata.name.size() <= {name['maxLength']} && "
+        f"self.metadata.name.matches({text(name['pattern'])})",
+        what="a name that a job's cluster cannot be given",
+        got="self.metadata.name",
+        allowed=allowed_words(name),
+        do="rename the job",
+        field=".metadata.name",
+    )

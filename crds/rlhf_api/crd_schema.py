@@ -1,0 +1,165 @@
+"""The contract's models as schemas of Kubernetes: structural, every field described and bounded.
+
+Differences from the JSON schema that the models come with: nothing is referred to, a field that may
+be left out is not also null, an object's default is {} so that its fields' own defaults apply, and
+the keys of maps are checked by rules.
+"""
+
+from __future__ import annotations
+
+from rlhf_api.base import Contract
+from rlhf_api.cel import Rule, text
+from rlhf_api.cel_rules import rules_of
+from rlhf_api.limits import Schema, allowed_keys, without_null
+from rlhf_api.members import enumeration_named, members_of
+from rlhf_api.resources import NodePool
+from rlhf_api.rewards import RewardSpec
+from rlhf_api.status import Condition
+
+LIST_KEYS: dict[type[Contract], str] = {NodePool: "name", RewardSpec: "name", Condition: "type"}
+"""What is unique in lists of these; any other list is changed as a whole."""
+
+_PLAIN_VALUE: Schema = {
+    "x-kubernetes-preserve-unknown-fields": True,
+    "minProperties": 1,
+    "maxProperties": 0,
+    "minItems": 1,
+    "maxItems": 0,
+}
+"""Any text, number, true or false. A structural schema cannot name several types, but this one asks
+for objects and lists of at least one entry and at most none."""
+
+
+def structural_schema(model: type[Contract]) -> Schema:
+    """The schema of a model as custom resources have it, with the rules of all models in it."""
+    schema = model.model_json_schema(by_alias=True)
+    return _Writer(schema.get("$defs", {})).write(schema)
+
+
+class _Writer:
+    """Translates the JSON schemas of fields, and of what lists and maps hold."""
+
+    def __init__(self, definitions: dict[str, Schema]) -> None:
+        self._definitions = definitions
+        self._models = _models_below(Contract)
+
+    def write(self, schema: Schema) -> Schema:
+        """Translate one field, with its description and default."""
+        value = without_null(schema)
+        reference = value.get("$ref")
+        target = self._definitions[reference.rpartition("/")[2]] if reference else value
+        description = _description(schema, target)
+        written: Schema = {"description": description} if description else {}
+        written |= self._value(target)
+        default = schema.get("default")
+        if default is not None:
+            written["default"] = {} if "properties" in target else default
+            written |= {"nullable": True} if value is not schema else {}
+        return written
+
+    def _value(self, schema: Schema) -> Schema:
+        if "anyOf" in schema:
+            assert all(each["type"] not in ("array", "object") for each in schema["anyOf"])
+            texts = [_bounds(each) for each in schema["anyOf"] if each["type"] == "string"]
+            return _PLAIN_VALUE | texts[0]
+        kind = schema["type"]
+        if "enum" in schema or "const" in schema:
+            return {"type": kind, "enum": schema.get("enum") or [schema["const"]]}
+        match kind:
+            case "integer" | "number":
+                return {"type": kind, "format": _format(schema), **_limits(schema)}
+            case "array":
+                return self._list(schema)
+            case "object":
+                return self._object(schema) if "properties" in schema else self._map(schema)
+            case _:
+                return {"type": kind, **_bounds(schema)}
+
+    def _object(self, schema: Schema) -> Schema:
+        written: Schema = {"type": "object"}
+        if "required" in schema:
+            written["required"] = list(schema["required"])
+        written["properties"] = {
+            name: self.write(field) for name, field in schema["properties"].items()
+        }
+        return _with_rules(written, rules_of(self._models[schema["title"]]))
+
+    def _list(self, schema: Schema) -> Schema:
+        entry = schema["items"]
+        model = self._models.get(entry.get("$ref", "").rpartition("/")[2])
+        written = {"type": "array", **_bounds(schema), "items": self.write(entry)}
+        if model in LIST_KEYS:
+            keys = {"x-kubernetes-list-map-keys": [LIST_KEYS[model]]}
+            return written | {"x-kubernetes-list-type": "map"} | keys
+        return written | {"x-kubernetes-list-type": "atomic"}
+
+    def _map(self, schema: Schema) -> Schema:
+        values = [*schema.get("patternProperties", {}).values()]
+        entry = self.write(values[0] if values else schema["additionalProperties"])
+        written = {"type": "object", **_bounds(schema), "additionalProperties": entry}
+        # CEL does not see maps of untyped values; only the models check their keys.
+        return _with_rules(written, _key_rules(schema) if "type" in entry else [])
+
+
+def _models_below(base: type[Contract]) -> dict[str, type[Contract]]:
+    """Every model of the contract, by its class name."""
+    found: dict[str, type[Contract]] = {}
+    for model in base.__subclasses__():
+        found |= {model.__name__: model, **_models_below(model)}
+    return found
+
+
+def _description(field: Schema, target: Schema) -> str:
+    """The field's own, or its type's; then what the values of an enumeration mean."""
+    texts = [field.get("description") or target.get("description") or ""]
+    enumeration = enumeration_named(str(target.get("title"))) if "enum" in target else None
+    for member in members_of(enumeration) if enumeration else ():
+        texts.append(f"{member.value}: {member.description}")
+    return " ".join(" ".join(texts).split())
+
+
+def _format(schema: Schema) -> str:
+    if schema["type"] == "number":
+        return "double"
+    return "int32" if schema["maximum"] < 2**31 else "int64"
+
+
+def _limits(schema: Schema) -> Schema:
+    """A number's limits, where exclusive ones are marked and not named.
+
+    The API server keeps limits as float64. The largest int64 is none, becomes the next number, and
+    then no value would do; its format says that limit already.
+    """
+    limits: Schema = {}
+    for side in ("minimum", "maximum"):
+        exclusive = f"exclusive{side.capitalize()}"
+        if side in schema and abs(schema[side]) <= 2**53:
+            limits[side] = schema[side]
+        elif exclusive in schema:
+            limits |= {side: schema[exclusive], exclusive: True}
+    return limits
+
+
+def _bounds(schema: Schema) -> Schema:
+    """How long a text, list or map may be, and what a text may look like."""
+    texts = ("format", "pattern", "minLength", "maxLength")
+    sizes = ("minItems", "maxItems", "minProperties", "maxProperties")
+    return {word: schema[word] for word in (*texts, *sizes) if word in schema}
+
+
+def _key_rules(schema: Schema) -> list[Rule]:
+    names = schema.get("propertyNames", {})
+    checks = [f"key.size() >= {names['minLength']}"] if "minLength" in names else []
+    checks += [f"key.size() <= {names['maxLength']}"] if "maxLength" in names else []
+    checks += [f"key.matches({text(pattern)})" for pattern in schema.get("patternProperties", {})]
+    if not checks:
+        return []
+    holds = f"self.all(key, {' && '.join(checks)})"
+    return [
+        Rule(holds, "a key that is not allowed here", "rename it", allowed=allowed_keys(schema))
+    ]
+
+
+def _with_rules(schema: Schema, rules: list[Rule]) -> Schema:
+    documents = [rule.document() for rule in rules]
+    return schema | ({"x-kubernetes-validations": documents} if documents else {})

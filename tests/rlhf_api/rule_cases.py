@@ -1,0 +1,379 @@
+"""What the API server has to refuse, and in which words, as a table for any API server.
+
+Changes are texts as `--set` takes them, applied to GOOD.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+GOOD: dict[str, Any] = {
+    "apiVersion": "rlhf-operator.dev/v1alpha1",
+    "kind": "RLHFJob",
+    "metadata": {"name": "job"},
+    "spec": {
+        "algorithm": {"type": "ppo"},
+        "models": {"actor": {"source": {"path": "/m"}}},
+        "data": {"train": {"path": "/d.parquet"}},
+        "rewards": [{"function": {"entrypoint": "a:b"}}],
+        "schedule": {"steps": 10, "promptsPerStep": 4},
+        "resources": {"nodePools": [{"name": "a", "nodes": 2, "devicesPerNode": 4}]},
+    },
+}
+"""A good manifest."""
+
+SHAPE = (
+    "{numLayers: 1, hiddenSize: 8, intermediateSize: 8, numAttentionHeads: 6, "
+    "numKeyValueHeads: %d, headDim: 8, vocabSize: 8}"
+)
+MEASURED = "spec.rewards[0].function.entrypoint=rlhf_runtime.rewards.exact_match:score"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A manifest that is refused when it is created."""
+
+    changes: tuple[str, ...]
+    """From the good manifest to this one."""
+    field: str
+    """The field that is blamed."""
+    says: str
+    """Words of the message."""
+
+
+CREATED: dict[str, Case] = {
+    "a long name": Case(
+        (f"metadata.name={'a' * 41}",),
+        "metadata.name",
+        f"got {'a' * 41}, allowed a text of 1 to 40",
+    ),
+    "a name with a digit first": Case(
+        ("metadata.name=8b",), "metadata.name", "got 8b, allowed a text of 1 to 40 characters"
+    ),
+    # inside one section
+    "settings of another algorithm": Case(
+        ("spec.algorithm.grpo={}",), "spec.algorithm.grpo", "got grpo beside type ppo; remove grpo"
+    ),
+    "settings of ppo": Case(
+        ("spec.algorithm={type: grpo, ppo: {}}", "spec.rollout.samplesPerPrompt=2"),
+        *("spec.algorithm.ppo", "got ppo beside type grpo"),
+    ),
+    "settings of a custom algorithm": Case(
+        ("spec.algorithm.custom={entrypoint: 'a:B'}",),
+        *("spec.algorithm.custom", "got custom beside type ppo"),
+    ),
+    "custom without entry point": Case(
+        ("spec.algorithm.type=custom",), "spec.algorithm.custom", "add custom: {entrypoint:"
+    ),
+    "no source": Case(
+        ("spec.models.actor.source={}",),
+        *("spec.models[actor].source", "huggingFace, path, builtin, sameAs is needed: got none"),
+    ),
+    "two sources": Case(
+        ("spec.models.actor.source.builtin=tiny-llama",),
+        *("spec.models[actor].source", "got path and builtin; set one of them"),
+    ),
+    "a revision of a folder": Case(
+        ("spec.models.actor.source.revision=main",),
+        *("spec.models[actor].source.revision", "revision without huggingFace"),
+    ),
+    "heads that do not divide": Case(
+        (f"spec.models.actor.shape={SHAPE % 4}",),
+        *("spec.models[actor].shape", "query heads must be a multiple"),
+    ),
+    "heads cut unevenly": Case(
+        (f"spec.models.actor.shape={SHAPE % 6}", "spec.models.actor.parallelism.tensor=4"),
+        *("spec.models[actor].parallelism.tensor", "a divisor of shape.numAttentionHeads"),
+    ),
+    "a role that is no name": Case(
+        ("spec.algorithm={type: custom, custom: {entrypoint: 'a:B'}}",)
+        + ("spec.models.9b.source.sameAs=actor",),
+        *("spec.models", "letters, digits and underscores, not a digit first"),
+    ),
+    "two origins of data": Case(
+        ("spec.data.train.huggingFace=a/b",), "spec.data.train", "got path and huggingFace"
+    ),
+    "evaluation without data": Case(
+        ("spec.data.evaluation={}",), "spec.data.evaluation", "path, huggingFace, builtin is needed"
+    ),
+    "a split of a file": Case(
+        ("spec.data.train.split=test",), "spec.data.train.split", "split is for huggingFace data"
+    ),
+    "a configuration of a file": Case(
+        ("spec.data.train.configuration=main",),
+        *("spec.data.train.configuration", "configuration is for huggingFace data only; remove it"),
+    ),
+    "an evaluation's split of a file": Case(
+        ("spec.data.evaluation={path: /e.jsonl, split: test}",),
+        *("spec.data.evaluation.split", "split is for huggingFace data"),
+    ),
+    "an evaluation's configuration of a file": Case(
+        ("spec.data.evaluation={path: /e.jsonl, configuration: main}",),
+        *("spec.data.evaluation.configuration", "configuration is for huggingFace data"),
+    ),
+    "a large mini-batch": Case(
+        ("spec.schedule.miniBatchPrompts=5",),
+        *("spec.schedule.miniBatchPrompts", "allowed at most promptsPerStep"),
+    ),
+    "two storages": Case(
+        ("spec.checkpoint.storage={uri: 's3://b', persistentVolumeClaim: {claimName: c}}",),
+        *("spec.checkpoint.storage", "got persistentVolumeClaim and uri"),
+    ),
+    "code from nowhere": Case(
+        ("spec.code={}",), "spec.code", "exactly one of local, configMap, git is needed: got none"
+    ),
+    "a failure rule for anything": Case(
+        ("spec.failurePolicy.rules=[{action: Fail}]",),
+        *("spec.failurePolicy.rules[0]", "onReason, onExitCodes is needed: got none"),
+    ),
+    "a reward that poses as the sum": Case(
+        ("spec.rewards[0].name=mean",), "spec.rewards[0].name", "got mean, allowed any other name"
+    ),
+    "a pool named as the head": Case(
+        ("spec.resources.nodePools[0].name=head",),
+        *("spec.resources.nodePools[0].name", "the cluster's own head group"),
+    ),
+    "a GPU of CPUs": Case(
+        ("spec.resources.nodePools[0].device=cpu", "spec.resources.nodePools[0].gpu=H100"),
+        *("spec.resources.nodePools[0].gpu", "got H100; remove it, or write device: gpu"),
+    ),
+    "a label without name": Case(
+        ('spec.resources.nodePools[0].nodeSelector={"": x}',),
+        *("spec.resources.nodePools[0].nodeSelector", "a text of 1 to 1024 characters"),
+    ),
+    "an annotation without name": Case(
+        ('spec.resources.nodePools[0].annotations={"": x}',),
+        *("spec.resources.nodePools[0].annotations", "a key that is not allowed here"),
+    ),
+    # between sections
+    "no actor": Case(
+        ("spec.models={critic: {source: {path: /m}}}",),
+        *("spec.models", "no actor among the models; add models.actor"),
+    ),
+    "an actor from another role": Case(
+        ("spec.models.actor.source={sameAs: critic}", "spec.models.critic.source.path=/m"),
+        *("spec.models", "cannot take its weights from another role: got critic"),
+    ),
+    "weights of nobody": Case(
+        ("spec.models.critic.source.sameAs=teacher",), "spec.models", "sameAs names no other role"
+    ),
+    "weights of itself": Case(
+        ("spec.models.critic.source.sameAs=critic",), "spec.models", "sameAs names no other role"
+    ),
+    "weights at second hand": Case(
+        ("spec.models.critic.source.sameAs=reference", "spec.models.reference.source.sameAs=actor"),
+        *("spec.models", "sameAs names no other role with a source of its own"),
+    ),
+    "a role that ppo does not have": Case(
+        ("spec.models.judge.source.sameAs=actor",),
+        *("spec.models", "ppo does not have: allowed actor, critic, reference"),
+    ),
+    "a role that grpo does not have": Case(
+        ("spec.models.critic.source.sameAs=actor", "spec.algorithm.type=grpo")
+        + ("spec.rollout.samplesPerPrompt=2",),
+        *("spec.models", "grpo does not have: allowed actor, reference"),
+    ),
+    "no reward counts": Case(("spec.rewards[0].weight=0",), "spec.rewards", "all have weight 0"),
+    "one sample": Case(
+        ("spec.algorithm.type=grpo",),
+        *("spec.rollout.samplesPerPrompt", "write samplesPerPrompt: 8"),
+    ),
+    "a critic's warm-up to the end": Case(
+        ("spec.algorithm.ppo.criticWarmupSteps=10",),
+        *("spec.algorithm.ppo.criticWarmupSteps", "allowed less than schedule.steps"),
+    ),
+    "nothing to measure": Case(
+        ("spec.schedule.warmStart.stopAtExactMatch=0.5", MEASURED),
+        *("spec.schedule.warmStart.stopAtExactMatch", "add data.evaluation"),
+    ),
+    "nothing that measures": Case(
+        ("spec.schedule.warmStart.stopAtExactMatch=0.5", "spec.data.evaluation.path=/e.jsonl"),
+        *("spec.schedule.warmStart.stopAtExactMatch", "rlhf_runtime.rewards.exact_match:score"),
+    ),
+    "a metric that there is not": Case(
+        ("spec.checkpoint.keepBest=evaluation/reward_mena",),
+        *("spec.checkpoint.keepBest", "got evaluation/reward_mena, allowed evaluation/reward_mean"),
+    ),
+    "a metric that nobody measures": Case(
+        ("spec.checkpoint.keepBest=evaluation/exact_match",),
+        *("spec.checkpoint.keepBest", "the last only where rlhf_runtime.rewards.exact_match:score"),
+    ),
+    "few rows": Case(
+        ("spec.data.train.maxRows=3",),
+        "spec.data.train.maxRows",
+        "at least schedule.promptsPerStep",
+    ),
+    "deadlines in the wrong order": Case(
+        ("spec.startDeadlineSeconds=61", "spec.activeDeadlineSeconds=60"),
+        *("spec.startDeadlineSeconds", "at most activeDeadlineSeconds"),
+    ),
+    "too many devices": Case(
+        ("spec.placement.maxDevices=9",),
+        *("spec.placement.maxDevices", "more devices than the node pools have"),
+    ),
+    "a model cut too far": Case(
+        ("spec.models.actor.parallelism={tensor: 4, pipeline: 4}",),
+        *("spec.models", "one copy of the model needs more devices"),
+    ),
+    "generation cut too far": Case(
+        ("spec.rollout.parallelism={tensor: 16}",),
+        *("spec.rollout.parallelism", "one copy of the model needs more devices"),
+    ),
+}
+"""Each breaks one rule. The models refuse them as well."""
+
+ALLOWED: dict[str, tuple[str, ...]] = {
+    "the good manifest": (),
+    "a name of 40": (f"metadata.name={'a' * 40}",),
+    "a role's own source": ("spec.models.critic.source.path=/c",),
+    "a critic from the actor": ("spec.models.critic.source.sameAs=actor",),
+    "a role of a custom algorithm": (
+        "spec.algorithm={type: custom, custom: {entrypoint: 'mine:Mine', parameters: {a: 1}}}",
+        "spec.models.judge.source.sameAs=actor",
+    ),
+    "a critic's warm-up": ("spec.algorithm.ppo.criticWarmupSteps=9",),
+    "a measured warm start": (
+        "spec.schedule.warmStart.stopAtExactMatch=0.5",
+        "spec.data.train={builtin: sort-digits}",
+        MEASURED,
+    ),
+    "a warm start without an aim": ("spec.schedule.warmStart={}",),
+    "a best checkpoint by exact match": (
+        "spec.checkpoint.keepBest=evaluation/exact_match",
+        MEASURED,
+    ),
+    "no best checkpoint": ("spec.checkpoint.keepBest=null",),
+    "as many rows as a step": ("spec.data.train.maxRows=4",),
+    "as many devices as there are": ("spec.placement.maxDevices=8",),
+    "a model on all devices": ("spec.rollout.parallelism={tensor: 4, pipeline: 2}",),
+    "a chart's node pools": ("spec.resources={}", "spec.placement.maxDevices=1000"),
+    "a model cut evenly": (
+        f"spec.models.actor.shape={SHAPE % 3}",
+        "spec.models.actor.parallelism.tensor=3",
+    ),
+    "one sample for ppo": ("spec.rollout.samplesPerPrompt=1",),
+    "a dataset's part": ("spec.data.train={huggingFace: a/b, split: train, configuration: main}",),
+    "a model's revision": ("spec.models.actor.source={huggingFace: a/b, revision: main}",),
+    "equal deadlines": ("spec.startDeadlineSeconds=60", "spec.activeDeadlineSeconds=60"),
+    "a whole step's mini-batch": ("spec.schedule.miniBatchPrompts=4",),
+    "parameters of all kinds": (
+        "spec.rewards[0].function.parameters={a: 1, b: 0.5, c: true, d: text}",
+    ),
+    "null for what may be left out": ("spec.code=null", "spec.schedule.warmStart=null"),
+}
+"""Each is as near to a refused one as may be."""
+
+
+@dataclass(frozen=True)
+class Update:
+    """A change of a job that is there."""
+
+    changes: tuple[str, ...]
+    """From the good manifest to the changed one."""
+    says: str = ""
+    """Words of the message; empty where the change is allowed."""
+    before: tuple[str, ...] = ()
+    """From the good manifest to the one before the change."""
+
+
+SUSPENDED = "spec.suspend=true"
+
+UPDATED: dict[str, Update] = {
+    "nothing": Update(()),
+    "suspend": Update((SUSPENDED,)),
+    "resume": Update((), before=(SUSPENDED,)),
+    "the time to live": Update(("spec.ttlSecondsAfterFinished=60",)),
+    "a deadline that was not there": Update(("spec.activeDeadlineSeconds=60",)),
+    "a deadline that goes": Update((), before=("spec.activeDeadlineSeconds=60",)),
+    "the failure policy": Update(("spec.failurePolicy={maxRestarts: 1}",)),
+    "a default, written out": Update(("spec.rollout.temperature=1.0", "spec.checkpoint={}")),
+    "more steps": Update(
+        ("spec.schedule.steps=20",),
+        "spec.schedule.steps can change only while the job is suspended; write suspend: true",
+    ),
+    "more steps, and a rest": Update(("spec.schedule.steps=20", SUSPENDED)),
+    "more steps, and on": Update(("spec.schedule.steps=20",), before=(SUSPENDED,)),
+    "more steps of a suspended job": Update(
+        ("spec.schedule.steps=20", SUSPENDED), before=(SUSPENDED,)
+    ),
+    "evaluations": Update(
+        ("spec.schedule.evaluateEverySteps=1",), "spec.schedule.evaluateEverySteps can change only"
+    ),
+    "the learning rate": Update(
+        ("spec.models.actor.training.learningRate=0.1",),
+        "spec.models.*.training.learningRate can change only while the job is suspended",
+    ),
+    "the learning rate of a suspended job": Update(
+        ("spec.models.actor.training.learningRate=0.1",), before=(SUSPENDED,)
+    ),
+    "checkpoints": Update(("spec.checkpoint.everySteps=1",), "spec.checkpoint can change only"),
+    "the best checkpoint": Update(("spec.checkpoint.keepBest=null",), "spec.checkpoint can change"),
+    "an image": Update(("spec.image.runtime=a:b",), "spec.image can change only"),
+    "an image of a suspended job": Update(("spec.image.runtime=a:b",), before=(SUSPENDED,)),
+    "node pools": Update(
+        ("spec.resources.nodePools[0].nodes=4",), "spec.resources can change only while"
+    ),
+    "the priority": Update(("spec.priorityClassName=a",), "spec.priorityClassName can change only"),
+    "trackers": Update(("spec.telemetry.tensorboard=false",), "spec.telemetry can change only"),
+    "the algorithm": Update(
+        ("spec.algorithm={type: custom, custom: {entrypoint: 'a:B'}}",),
+        "spec.algorithm cannot change; change it back, or make a new job",
+    ),
+    "the algorithm of a suspended job": Update(
+        ("spec.algorithm.ppo.gamma=0.5",), "spec.algorithm cannot change", (SUSPENDED,)
+    ),
+    "a role that comes": Update(
+        ("spec.models.critic.source.sameAs=actor",),
+        "spec.models cannot change, but for models.*.training.learningRate; change it back",
+        (SUSPENDED,),
+    ),
+    "a role that goes": Update(
+        (), "spec.models cannot change", ("spec.models.critic.source.sameAs=actor", SUSPENDED)
+    ),
+    "a model": Update(
+        ("spec.models.actor.source.path=/n",), "spec.models cannot change", (SUSPENDED,)
+    ),
+    "a model's shape": Update(
+        (f"spec.models.actor.shape={SHAPE % 3}",), "spec.models cannot change", (SUSPENDED,)
+    ),
+    "weight decay": Update(
+        ("spec.models.actor.training.weightDecay=1",), "spec.models cannot change", (SUSPENDED,)
+    ),
+    "sampling": Update(
+        ("spec.rollout.temperature=0.5",), "spec.rollout cannot change", (SUSPENDED,)
+    ),
+    "a reward": Update(("spec.rewards[0].weight=2",), "spec.rewards cannot change", (SUSPENDED,)),
+    "a reward's parameter": Update(
+        ("spec.rewards[0].function.parameters.a=2",), "spec.rewards cannot change", (SUSPENDED,)
+    ),
+    "the order of rewards": Update(
+        (
+            "spec.rewards=[{name: b, function: {entrypoint: 'a:b'}}, "
+            "{function: {entrypoint: 'a:c'}}]",
+        ),
+        "spec.rewards cannot change",
+        (
+            "spec.rewards=[{function: {entrypoint: 'a:c'}}, "
+            "{name: b, function: {entrypoint: 'a:b'}}]",
+        ),
+    ),
+    "data": Update(("spec.data.train.maxRows=4",), "spec.data cannot change", (SUSPENDED,)),
+    "the seed": Update(
+        ("spec.schedule.seed=1",),
+        "spec.schedule cannot change, but for schedule.evaluateEverySteps and schedule.steps",
+        (SUSPENDED,),
+    ),
+    "a mini-batch that comes": Update(
+        ("spec.schedule.miniBatchPrompts=2",), "spec.schedule cannot change", (SUSPENDED,)
+    ),
+    "the placement": Update(
+        ("spec.placement.maxDevices=8",), "spec.placement cannot change", (SUSPENDED,)
+    ),
+    "code that comes": Update(("spec.code.local=a",), "spec.code cannot change", (SUSPENDED,)),
+    "the hub": Update(("spec.hub.tokenSecretName=a",), "spec.hub cannot change", (SUSPENDED,)),
+    "who reconciles": Update(
+        ("spec.managedBy=kueue.x-k8s.io/multikueue",), "spec.managedBy cannot change", (SUSPENDED,)
+    ),
+}
+"""Updates, allowed and refused, of jobs that run and of suspended ones."""

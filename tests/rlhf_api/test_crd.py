@@ -1,0 +1,54 @@
+"""The CustomResourceDefinition as an object: names, columns, size, and the file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rlhf_api.crd import COLUMNS, crd, crd_yaml
+from rlhf_api.job import API_VERSION, KIND
+
+from .admission import root_schema
+
+ORDER = ["Phase", "Step", "Reward", "GPUs", "Restarts", "Age"]
+FILE = Path(__file__).parents[2] / "crds" / "rlhf-operator.dev_rlhfjobs.yaml"
+
+
+def test_its_names_are_those_of_the_manifest() -> None:
+    definition = crd()
+    names, (version,) = definition["spec"]["names"], definition["spec"]["versions"]
+    assert definition["metadata"]["name"] == f"{names['plural']}.{definition['spec']['group']}"
+    assert (names["kind"], names["listKind"]) == (KIND, f"{KIND}List")
+    assert f"{definition['spec']['group']}/{version['name']}" == API_VERSION
+    assert version["served"] and version["storage"]
+    assert version["subresources"] == {"status": {}}
+
+
+def test_columns_show_fields_that_there_are_as_their_types() -> None:
+    assert [title for title, _, _ in COLUMNS] == ORDER
+    for _, kind, path in COLUMNS[:-1]:
+        node: dict[str, Any] = root_schema()
+        for name in path.strip(".").split("."):
+            node = node["properties"][name]
+        assert node["type"] == kind
+    assert COLUMNS[-1][1:] == ("date", ".metadata.creationTimestamp")
+
+
+def test_a_job_that_nobody_looked_at_says_so() -> None:
+    status = root_schema()["properties"]["status"]
+    assert status["default"] == {}
+    assert status["properties"]["observedGeneration"]["default"] == -1
+
+
+def test_the_file_is_the_object_and_small_enough_for_an_annotation() -> None:
+    assert yaml.safe_load(FILE.read_text("utf-8")) == crd()
+    # `kubectl apply` keeps a copy in an annotation, all of which may have 256 KiB together.
+    assert len(crd_yaml().encode()) < 160 * 1024
+
+
+def test_the_file_has_no_anchors() -> None:
+    text = crd_yaml()
+    tokens = [*yaml.scan(text)]
+    assert not any(isinstance(token, yaml.AnchorToken | yaml.AliasToken) for token in tokens)
