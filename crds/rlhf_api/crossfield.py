@@ -200,15 +200,6 @@ def _measures_exact_match(spec: RLHFJobSpec) -> bool:
 def _best_checkpoint_can_be_told(spec: RLHFJobSpec) -> Iterator[Problem]:
     metric = spec.checkpoint.keep_best
     allowed = [m for m in EVALUATION_METRICS if m != EXACT_MATCH or _measures_exact_match(spec)]
-    if spec.data.evaluation is None and spec.data.train.builtin is None:
-        if metric is not None and "keep_best" in spec.checkpoint.model_fields_set:
-            yield _problem(
-                *("checkpoint", "keepBest"),
-                what="the best checkpoint is told by held-out data, and there is none",
-                got=f"{metric} without data.evaluation",
-                do="add data.evaluation, or remove keepBest",
-            )
-        return
     if metric is None or metric in allowed:
         return
     close = get_close_matches(metric, allowed, n=1)
