@@ -60,10 +60,11 @@ def kept_in(address: str) -> Mapping[str, Any]:
 
 def kills(victim: str, phases: Sequence[str]) -> list[str]:
     """Arguments that inject one kill per phase."""
+    steps = {phase: f",step={step}" if step else "" for phase, step in MOMENTS.items()}
     return [
         word
         for phase in phases
-        for word in ("--inject", f"kill:{victim},phase={phase},step={MOMENTS[phase]}")
+        for word in ("--inject", f"kill:{victim},phase={phase}{steps[phase]}")
     ]
 
 
