@@ -169,8 +169,8 @@ FAULTS = (
     "hang:reward,phase=score,step=3",
     "freeze:reward,phase=score,step=4",
     "freeze:rank=0,phase=generate,step=5",
-    "raise:rank=1,phase=transition,step=5",
-    "exhaust:rank=0,phase=transition,step=6",
+    "raise:rank=1,phase=transition,step=6",
+    "exhaust:rank=0,phase=transition,step=7",
 )
 
 
