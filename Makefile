@@ -3,6 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check format generate lock clean \
+	cluster-up cluster-status cluster-down \
 	bench-step bench-dispatch bench-startup bench-peers bench-learning
 
 export PYTHON
@@ -49,6 +50,15 @@ generate: setup ## write what is derived from the contract's models
 
 lock: setup ## resolve the pinned package sets anew
 	@tools/lock.sh
+
+cluster-up: ## start Kubernetes on this machine; ARGS="--node --fake-gpus 2" with a real node
+	@tools/devcluster/up.sh $(ARGS)
+
+cluster-status: ## what of it runs, in which version, and how to use it
+	@tools/devcluster/status.sh
+
+cluster-down: ## stop it and remove what it left
+	@tools/devcluster/down.sh
 
 clean: ## remove the environment, caches and build outputs; runs are kept
 	@rm -rf .venv .venv-tools .mypy_cache .ruff_cache .pytest_cache .hypothesis \

@@ -1,0 +1,93 @@
+"""The cluster of a test session: the one that RLHF_TEST_KUBECONFIG names, or one of its own.
+
+Its own is a control plane with fake GPU nodes, on free ports: started by the first test that asks
+for `kubeconfig` and stopped after the last. Where the machine lacks what it needs, these tests are
+skipped; with CI=true they fail.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from .devcluster import DevCluster
+from .kubectl import Kubectl
+
+STATES = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+OWN = STATES / "rlhf-operator" / "test-clusters"
+"""A folder per test process, named by its pid, so that what a killed one left can be found."""
+
+
+@pytest.fixture(scope="session")
+def kubeconfig() -> Iterator[Path]:
+    """Where the administrator's kubeconfig of the session's cluster is."""
+    named = os.environ.get("RLHF_TEST_KUBECONFIG")
+    if not named:
+        with own_cluster("session") as cluster:
+            yield cluster.kubeconfig
+    elif Path(named).is_file():
+        yield Path(named)
+    else:
+        pytest.fail(f"RLHF_TEST_KUBECONFIG: got {named}, which is no file: name a kubeconfig")
+
+
+@pytest.fixture(scope="session")
+def kubectl(kubeconfig: Path, tmp_path_factory: pytest.TempPathFactory) -> Kubectl:
+    """kubectl at the session's cluster: the cluster's own, or else the one on the path."""
+    own = kubeconfig.parent / "bin" / "kubectl"
+    program = own if own.exists() else shutil.which("kubectl")
+    if program is None:
+        skip_or_fail("kubectl is not on the path")
+    return Kubectl(Path(program), kubeconfig, tmp_path_factory.mktemp("kubectl"))
+
+
+@pytest.fixture
+def namespace(kubectl: Kubectl) -> Iterator[str]:
+    """A namespace of the test's own."""
+    name = f"test-{uuid.uuid4().hex[:8]}"
+    kubectl("create", "namespace", name)
+    yield name
+    kubectl("delete", "namespace", name, "--wait=false")
+
+
+@contextmanager
+def own_cluster(name: str, *arguments: str, **environment: str) -> Iterator[DevCluster]:
+    """A cluster of this process's own, stopped at the end."""
+    stop_abandoned()
+    folder = OWN / str(os.getpid())
+    cluster = DevCluster(folder / name, environment)
+    if lacking := cluster.lacks():
+        skip_or_fail(lacking)
+    try:
+        cluster.up(*arguments)
+        yield cluster
+    finally:
+        cluster.down()
+        with suppress(OSError):  # another cluster is still there
+            folder.rmdir()
+            OWN.rmdir()
+
+
+def stop_abandoned() -> None:
+    """Stop what test processes left that were killed."""
+    for folder in OWN.glob("*"):
+        if Path("/proc", folder.name).exists():
+            continue
+        for state in folder.glob("*"):
+            DevCluster(state).run("down.sh")
+        with suppress(OSError):
+            folder.rmdir()
+
+
+def skip_or_fail(reason: str) -> NoReturn:
+    """End the test: skipped where a person works, failed in CI, which must have what tests need."""
+    if os.environ.get("CI", "") in ("", "0", "false"):
+        pytest.skip(reason)
+    pytest.fail(reason)

@@ -1,0 +1,7 @@
+"""Fixtures that tests of several packages share."""
+
+from __future__ import annotations
+
+from .cluster.session import kubeconfig, kubectl, namespace
+
+__all__ = ["kubeconfig", "kubectl", "namespace"]

@@ -1,0 +1,45 @@
+# shellcheck shell=bash disable=SC2034  # sourced, after settings.sh; the other scripts use these variables
+# The ports of a cluster: NUM_PORTS in a row, of which DEVCLUSTER_PORT is the first (or `auto`: free ones).
+# They are chosen once and kept in the state folder.
+
+NUM_PORTS=12
+PORT_FILE=$DEVCLUSTER_STATE/port
+
+set_ports() {
+  API_PORT=$1 ETCD_PORT=$(($1 + 1)) ETCD_PEER_PORT=$(($1 + 2))
+  CONTROLLER_MANAGER_PORT=$(($1 + 3)) SCHEDULER_PORT=$(($1 + 4))
+  KUBERAY_METRICS_PORT=$(($1 + 5)) KUBERAY_HEALTH_PORT=$(($1 + 6)) KWOK_PORT=$(($1 + 7))
+  DNS_HEALTH_PORT=$(($1 + 8)) KUBELET_HEALTH_PORT=$(($1 + 9))
+  PROXY_HEALTH_PORT=$(($1 + 10)) PROXY_METRICS_PORT=$(($1 + 11))
+}
+
+# taken FIRST: the first port of the row on which something listens.
+taken() {
+  local port
+  for ((port = $1; port < $1 + NUM_PORTS; port++)); do
+    ! (: <"/dev/tcp/127.0.0.1/$port") 2>/dev/null || { echo "$port" && return; }
+  done
+  return 1
+}
+
+# free_ports: the first of a row of free ports below those that the kernel gives to outgoing connections.
+free_ports() {
+  local first
+  while first=$((20000 + RANDOM % 1000 * NUM_PORTS)) && taken "$first" >/dev/null; do :; done
+  echo "$first"
+}
+
+# choose_ports: takes the cluster's ports; for a new cluster those of DEVCLUSTER_PORT, if they are free.
+choose_ports() {
+  local wanted=${DEVCLUSTER_PORT:-16443} port
+  if [[ ! -f $PORT_FILE ]]; then
+    [[ $wanted != auto ]] || wanted=$(free_ports)
+    if [[ ! $wanted =~ ^[0-9]{4,5}$ ]] || ((wanted < 1024 || wanted + NUM_PORTS > 65536)); then
+      fail "$USAGE" "DEVCLUSTER_PORT: got $wanted, allowed auto or 1024 to $((65536 - NUM_PORTS))"
+    fi
+    ! port=$(taken "$wanted") || fail "$MACHINE" "another program listens on port $port, and the cluster" \
+      "needs $wanted to $((wanted + NUM_PORTS - 1)): set DEVCLUSTER_PORT=auto, or to the first of free ones"
+    echo "$wanted" >"$PORT_FILE"
+  fi
+  set_ports "$(<"$PORT_FILE")"
+}
