@@ -66,8 +66,12 @@ class DevCluster:
         return found
 
 
+class CommandFailed(RuntimeError):
+    """A program ended with an error; the text has what it printed."""
+
+
 def output_of(done: subprocess.CompletedProcess[str]) -> str:
     """What a program printed; an error that shows it when the program failed."""
     if done.returncode != 0:
-        raise RuntimeError(f"{done.args}: exit code {done.returncode}\n{done.stdout}")
+        raise CommandFailed(f"{done.args}: exit code {done.returncode}\n{done.stdout}")
     return done.stdout

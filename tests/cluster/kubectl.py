@@ -35,7 +35,12 @@ class Kubectl:
         return output_of(done)
 
     def apply(self, namespace: str, manifest: Mapping[str, Any]) -> None:
-        self("apply", f"--namespace={namespace}", "--filename=-", stdin=json.dumps(manifest))
+        self.send("apply", namespace, manifest)
+
+    def send(self, verb: str, namespace: str, manifest: Mapping[str, Any], *flags: str) -> None:
+        """Create, apply or replace an object."""
+        words = (verb, f"--namespace={namespace}", "--filename=-", *flags)
+        self(*words, stdin=json.dumps(manifest))
 
     def get(self, namespace: str, *arguments: str) -> Any:
         """An object, or a list of objects in `items`."""
