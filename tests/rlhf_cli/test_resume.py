@@ -8,7 +8,10 @@ import pytest
 
 from rlhf_api.job import RLHFJob
 from rlhf_api.manifest import load_file
-from rlhf_cli.resume import has_work
+from rlhf_cli.resume import has_work, open_store, tell_where_it_begins
+from rlhf_runtime.checkpoint.record import CheckpointRecord
+from rlhf_runtime.checkpoint.store import CheckpointStore
+from rlhf_runtime.errors import StorageUnusable
 from rlhf_runtime.telemetry.records import EndRecord, Outcome, Record, RunRecord, StepRecord
 from rlhf_runtime.telemetry.run_folder import RunFolder
 
@@ -53,3 +56,65 @@ def test_a_finished_run_has_nothing_to_do_but_further_steps(
     assert not has_work(folder, job_of(9), fresh=False)
     assert "already finished" in capsys.readouterr().err
     assert has_work(folder, job_of(10), fresh=False)
+
+
+def job_with_storage(uri: str) -> RLHFJob:
+    (job,) = load_file(EXAMPLE, [f"spec.checkpoint.storage.uri={uri}"])
+    return job
+
+
+@pytest.mark.parametrize(
+    ("uri", "says"),
+    [
+        ("memory://job", "it ends with the process"),
+        ("file://some/folder", "write file:///"),
+        ("file://{place}/file/below", "allowed a folder or an address"),
+        ("nowhere://job", "Protocol not known: nowhere"),
+    ],
+)
+def test_a_place_that_cannot_keep_checkpoints_is_refused_at_once(
+    tmp_path: Path, uri: str, says: str
+) -> None:
+    (tmp_path / "file").touch()
+    job = job_with_storage(uri.format(place=tmp_path))
+    with pytest.raises(StorageUnusable, match=says) as raised:
+        open_store(job, RunFolder(tmp_path / "run"), fresh=False)
+    assert "spec.checkpoint.storage.uri" in str(raised.value)
+
+
+def test_a_place_is_found_by_the_manifest_or_lies_in_the_runs_folder(tmp_path: Path) -> None:
+    job = job_with_storage(f"file://{tmp_path}/elsewhere")
+    assert open_store(job, RunFolder(tmp_path), False).address == f"file://{tmp_path}/elsewhere"
+    assert open_store(job_of(9), RunFolder(tmp_path), False).address == str(
+        tmp_path / "checkpoints"
+    )
+
+
+class Told:
+    """A journal that remembers."""
+
+    def __init__(self) -> None:
+        self.notices: list[str] = []
+
+    def notice(self, text: str) -> None:
+        self.notices.append(text)
+
+
+@pytest.mark.parametrize(
+    ("is_known", "saved", "says"),
+    [
+        (True, True, ""),
+        (False, False, ""),
+        (False, True, "checkpoints of another run, up to step 4"),
+        (True, False, "begins again at its start"),
+    ],
+)
+def test_a_folder_and_checkpoints_that_do_not_belong_together_are_told(
+    tmp_path: Path, is_known: bool, saved: bool, says: str
+) -> None:
+    store, told = CheckpointStore(str(tmp_path)), Told()
+    if saved:
+        store.begin(4)
+        store.commit(CheckpointRecord(4, 1, {}))
+    tell_where_it_begins(store, is_known, told)  # type: ignore[arg-type]
+    assert [says in text for text in told.notices] == ([True] if says else [])

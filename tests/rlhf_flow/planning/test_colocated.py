@@ -321,3 +321,30 @@ def test_the_planner_takes_shapes_from_its_caller_only(job: Any) -> None:
     found = plan_job(made, trace_job(made), gpus(1), shapes)
     role = found.role("actor")
     assert role is not None and role.num_parameters == 494_032_768
+
+
+@pytest.mark.parametrize(
+    ("sections", "devices", "copied"),
+    [
+        ({}, cpus(), {"actor"}),
+        ({"checkpoint": {"everySteps": 0}}, cpus(), set()),
+        ({}, gpus(), set()),
+        (
+            {
+                "checkpoint": {"everySteps": 0},
+                "algorithm": {"type": "grpo", "grpo": {"klCoefficient": 0.1}},
+                "schedule": SMALL_STEP | {"warmStart": {"maxSteps": 2}},
+            },
+            cpus(),
+            {"actor", "reference"},
+        ),
+    ],
+    ids=["every so often", "after the last step", "beside the device", "after the warm start"],
+)
+def test_copies_for_checkpoints_count_where_they_share_the_devices_memory(
+    job: Any, sections: dict[str, Any], devices: DeviceInventory, copied: set[str]
+) -> None:
+    made = plan(job(**sections), devices)
+    items = [item for item in made.memory.items if item.what is MemoryWhat.CHECKPOINT]
+    assert {item.role for item in items} == copied
+    assert {role.role for role in made.roles if role.is_saved} >= copied
