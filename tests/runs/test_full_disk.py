@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from ..small_disk import small_disk
 from .cli import run, start, wait_until
 from .manifests import example
 from .records import records
-from .small_disk import small_disk
 
 pytestmark = pytest.mark.ray
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import resource
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,8 @@ import torch
 
 from rlhf_runtime.checkpoint.record import SavedFile
 from rlhf_runtime.checkpoint.writer import DigestingWriter
+
+from ...small_disk import small_disk
 
 
 def test_digests_are_those_of_the_files(tmp_path: Path) -> None:
@@ -28,15 +29,11 @@ def test_digests_are_those_of_the_files(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_told_as_such_and_not_as_torch_sees_it(tmp_path: Path) -> None:
-    writer = DigestingWriter(str(tmp_path))
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, limits[1]))
-    try:
+    with small_disk(tmp_path / "disk", mebibytes=1) as disk:
+        writer = DigestingWriter(str(disk.seen))
         with (
-            pytest.raises(OSError, match="File too large"),
-            writer.fs.create_stream(tmp_path / "a", "wb") as stream,
+            pytest.raises(OSError, match="No space left on device"),
+            writer.fs.create_stream(disk.seen / "a", "wb") as stream,
         ):
             torch.save(torch.zeros(1 << 20), stream)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert writer.written == {}

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import resource
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +14,7 @@ from rlhf_runtime.telemetry.errors import CannotRecord, NotARun
 from rlhf_runtime.telemetry.records import EvaluationRecord, Outcome, RunRecord, StepRecord
 from rlhf_runtime.telemetry.run_folder import RunFolder
 
+from ...small_disk import small_disk
 from .conftest import MakeRun, MakeStep
 
 
@@ -137,35 +136,29 @@ def test_spans_stay_out_of_the_metrics(tmp_path: Path, make_step: MakeStep) -> N
     assert folder.read_spans([1])[1] == step.spans
 
 
-@pytest.fixture
-def small_files() -> Iterator[Callable[[int], None]]:
-    """Limits how large files may become, as a full disk does."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
-    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-
-
 def test_a_record_that_does_not_fit_is_refused_and_leaves_whole_lines(
-    tmp_path: Path, make_step: MakeStep, small_files: Callable[[int], None]
+    tmp_path: Path, make_step: MakeStep
 ) -> None:
-    with RunFolder(tmp_path) as folder:
+    with small_disk(tmp_path / "disk", mebibytes=1) as disk, RunFolder(disk.seen / "run") as folder:
         folder.append(make_step(1))
-        before = folder.metrics.read_bytes()
-        small_files(len(before) + 10)
-        with pytest.raises(CannotRecord, match="File too large"):
-            folder.append(make_step(2))
-        assert folder.metrics.read_bytes() == before
-        small_files(1 << 20)
-        folder.append(make_step(2))
-        assert [step.step for step in folder.read().steps] == [1, 2]
+        disk.fill()
+        fitting = 1
+        with pytest.raises(CannotRecord, match="No space left on device"):
+            while True:  # what is left of the file's last page is still free
+                folder.append(make_step(fitting + 1))
+                fitting += 1
+        lines = folder.metrics.read_bytes().splitlines()
+        assert [json.loads(line)["step"] for line in lines] == list(range(1, fitting + 1))
+        disk.empty()
+        folder.append(make_step(fitting + 1))
+        assert folder.read().steps[-1].step == fitting + 1
 
 
-def test_a_file_that_does_not_fit_keeps_its_former_text(
-    tmp_path: Path, small_files: Callable[[int], None]
-) -> None:
-    folder = RunFolder(tmp_path)
-    folder.write_manifest("first")
-    small_files(10)
-    with pytest.raises(CannotRecord, match="give the same command again"):
-        folder.write_manifest("second " * 10)
-    assert folder.read_manifest() == "first"
+def test_a_file_that_does_not_fit_keeps_its_former_text(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", mebibytes=1) as disk:
+        folder = RunFolder(disk.seen / "run")
+        folder.write_manifest("first")
+        disk.fill()
+        with pytest.raises(CannotRecord, match="give the same command again"):
+            folder.write_manifest("second " * 1000)
+        assert folder.read_manifest() == "first"

@@ -1,4 +1,3 @@
-import resource
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +15,7 @@ from rlhf_runtime.workers.orders import Order
 from rlhf_runtime.workers.rank import LOOPBACK, Rank
 from rlhf_runtime.workers.setup import RankSetup
 
+from ...small_disk import small_disk
 from ..controller.jobs import make_job
 
 INDEX = ShardIndex(np.arange(2), np.arange(2), np.ones(2, dtype=np.int32)).message()
@@ -55,25 +55,23 @@ def test_a_message_of_another_incarnation_is_refused(rank: Rank) -> None:
         rank.run(*order_of("actor.generate", "old").message([INDEX]))
 
 
-class Unwritable:
-    """A role whose model is written where files may not become large."""
+class Large:
+    """A role whose model takes 4 MiB."""
 
     def __init__(self) -> None:
         self.model = self
 
     def save(self, folder: Path, dtype: torch.dtype) -> None:
-        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, limits[1]))
-        try:
-            save_file({"weight": torch.zeros(1 << 20, dtype=dtype)}, folder / "model.safetensors")
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        save_file({"weight": torch.zeros(1 << 20, dtype=dtype)}, folder / "model.safetensors")
 
 
 def test_a_model_that_cannot_be_written_is_told(rank: Rank, tmp_path: Path) -> None:
-    rank._roles["actor"] = Unwritable()
-    with pytest.raises(ModelNotSaved, match="File too large.*the newest checkpoint"):
-        rank.save("actor", tmp_path, "float32")
+    rank._roles["actor"] = Large()
+    with (
+        small_disk(tmp_path / "disk", mebibytes=1) as disk,
+        pytest.raises(ModelNotSaved, match="(?s)No space left on device.*the newest checkpoint"),
+    ):
+        rank.save("actor", disk.seen, "float32")
 
 
 def test_a_call_that_the_plan_does_not_have_is_refused(rank: Rank) -> None:
