@@ -151,6 +151,7 @@ def _train(
         pool = plan.pools[0]
         start_local_ray(pool.num_devices + NUM_HOSTS)
         take_over_signals(stop)  # Ray has put a handler of its own in its place
+        stop.obey()
         journal.started("ray", time.monotonic() - begin)
         settings = WorkerSettings(
             models=folder.path / "models",

@@ -13,9 +13,9 @@ def take_over_signals(stop: StopRequest) -> None:
     """Handle both signals from now on; again after a library has taken them."""
 
     def handle(_number: int, _frame: FrameType | None) -> None:
-        if stop.wanted or not stop.worth_waiting:
+        again, stop.wanted = stop.wanted, True
+        if again or not stop.worth_waiting:
             raise KeyboardInterrupt
-        stop.wanted = True
         os.write(2, b"stopping after this step, with its state saved; again to stop at once\n")
 
     for number in (signal.SIGINT, signal.SIGTERM):

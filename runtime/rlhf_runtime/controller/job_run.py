@@ -89,6 +89,7 @@ class JobRun:
         """
         counts = self._workers.build(self._journal.started)
         self._journal.notice_data(counts)
+        self._stop.obey()
         self._saves.claim()
         if checkpoint is None and self._warm_start is not None:
             self._run_warm_start(self._warm_start)
@@ -119,6 +120,7 @@ class JobRun:
         assert settings is not None
         self._workers.on_ranks("use_optimizer", "actor", warm_start_settings(self._spec))
         for step in range(1, settings.max_steps + 1):
+            self._stop.obey()
             done = self._stepper.wait(self._stepper.warm_start(algorithm, step))
             metrics = dict(done.metrics)
             last = step == settings.max_steps

@@ -13,3 +13,15 @@ class StopRequest:
     """Whether the job should stop after the step that it is in, with its state saved."""
     worth_waiting: bool = False
     """Whether there is state to save: before the first step, a stop is best done at once."""
+
+    def obey(self) -> None:
+        """Stop now if that is wanted and there is nothing to save.
+
+        A signal's handler raises this itself, but where it interrupts a destructor or a library's
+        callback, Python prints the error and goes on.
+
+        Raises:
+            KeyboardInterrupt: it is so.
+        """
+        if self.wanted and not self.worth_waiting:
+            raise KeyboardInterrupt
