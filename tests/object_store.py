@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import boto3
 import pytest
 from moto.server import ThreadedMotoServer
+from s3fs import S3FileSystem
 
 
 @contextmanager
@@ -29,4 +30,5 @@ def s3_bucket() -> Iterator[str]:
             boto3.client("s3").create_bucket(Bucket="checkpoints")
             yield "s3://checkpoints"
     finally:
+        S3FileSystem.clear_instance_cache()  # kept by arguments alone, with this server's port
         server.stop()
