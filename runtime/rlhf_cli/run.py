@@ -132,7 +132,6 @@ def _train(
     stop: StopRequest,
     faults: tuple[Fault, ...],
 ) -> None:
-    begin = time.monotonic()
     journal = Journal(
         folder,
         make_progress(sys.stderr),
@@ -148,19 +147,8 @@ def _train(
         tell_where_it_begins(store, is_known, journal)
         for section in ignored_sections(job):
             journal.notice(f"spec.{section} is for clusters; rlhf run does without it")
-        pool = plan.pools[0]
-        start_local_ray(pool.num_devices + NUM_HOSTS)
-        take_over_signals(stop)  # Ray has put a handler of its own in its place
-        stop.obey()
-        journal.started("ray", time.monotonic() - begin)
-        settings = WorkerSettings(
-            models=folder.path / "models",
-            logs=folder.path / "logs",
-            python_path=python_path,
-            threads_per_rank=max(1, len(os.sched_getaffinity(0)) // pool.num_devices),
-            timeout_seconds=COLLECTIVE_SECONDS,
-            faults=faults,
-        )
+        _start_ray(plan, journal, stop)
+        settings = _worker_settings(plan, folder, python_path, faults)
         if faults:
             announce(settings.logs, DRIVER)
         finished = supervise(
@@ -190,6 +178,28 @@ def _train(
     finally:
         journal.close()
         stop_local_ray()
+
+
+def _start_ray(plan: Plan, journal: Journal, stop: StopRequest) -> None:
+    begin = time.monotonic()
+    start_local_ray(plan.pools[0].num_devices + NUM_HOSTS)
+    take_over_signals(stop)  # Ray has put a handler of its own in its place
+    stop.obey()
+    journal.started("ray", time.monotonic() - begin)
+
+
+def _worker_settings(
+    plan: Plan, folder: RunFolder, python_path: tuple[str, ...], faults: tuple[Fault, ...]
+) -> WorkerSettings:
+    """Where workers write, and their share of this machine's cores."""
+    return WorkerSettings(
+        models=folder.path / "models",
+        logs=folder.path / "logs",
+        python_path=python_path,
+        threads_per_rank=max(1, len(os.sched_getaffinity(0)) // plan.pools[0].num_devices),
+        timeout_seconds=COLLECTIVE_SECONDS,
+        faults=faults,
+    )
 
 
 def _ending(error: BaseException) -> tuple[Outcome, str, str]:

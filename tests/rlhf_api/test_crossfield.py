@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
 
 import pytest
 from pydantic import ValidationError
@@ -13,25 +12,7 @@ from rlhf_api.job import RLHFJob
 from rlhf_api.overrides import apply_overrides
 from rlhf_api.validation import validate_document
 
-GOOD: dict[str, Any] = {
-    "apiVersion": "rlhf-operator.dev/v1alpha1",
-    "kind": "RLHFJob",
-    "metadata": {"name": "job"},
-    "spec": {
-        "algorithm": {"type": "ppo"},
-        "models": {"actor": {"source": {"path": "/m"}}},
-        "data": {"train": {"path": "/d.parquet"}},
-        "rewards": [{"function": {"entrypoint": "a:b"}}],
-        "schedule": {"steps": 10, "promptsPerStep": 4},
-        "resources": {"nodePools": [{"name": "a", "nodes": 2, "devicesPerNode": 4}]},
-    },
-}
-SHAPE = (
-    "{numLayers: 1, hiddenSize: 8, intermediateSize: 8, numAttentionHeads: 6, numKeyValueHeads: 6, "
-    "headDim: 8, vocabSize: 8}"
-)
-
-MEASURED = "spec.rewards[0].function.entrypoint=rlhf_runtime.rewards.exact_match:score"
+from .rule_cases import GOOD, MEASURED, SHAPE
 
 
 def problems(*overrides: str) -> list[tuple[str, str]]:
@@ -108,7 +89,7 @@ def test_a_good_spec_has_no_problem() -> None:
             "tensor 4 x pipeline 4 = 16",
         ),
         (
-            [f"spec.models.actor.shape={SHAPE}", "spec.models.actor.parallelism.tensor=4"],
+            [f"spec.models.actor.shape={SHAPE % 6}", "spec.models.actor.parallelism.tensor=4"],
             "spec.models.actor.parallelism.tensor",
             "numAttentionHeads, 6",
         ),

@@ -11,11 +11,13 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
+
+from ..waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -27,14 +29,6 @@ LIMIT_SECONDS = 300.0
 """A run takes 20 to 30 s on two idle cores; a busy machine takes several times as long."""
 GONE_SECONDS = 30.0
 """How long processes and shared memory may take to vanish after the command's end."""
-
-
-def wait_until(condition: Callable[[], bool], seconds: float, what: str) -> None:
-    """Poll until something holds."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
-        time.sleep(0.02)
 
 
 @dataclass

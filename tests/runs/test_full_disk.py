@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from ..small_disk import small_disk
-from .cli import run, start, wait_until
+from ..waiting import wait_until
+from .cli import run, start
 from .manifests import example
 from .records import records
 

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from .cli import Command, start, wait_until
+from ..waiting import wait_until
+from .cli import Command, start
 from .manifests import example
 from .records import end, step_metrics
 

@@ -160,10 +160,8 @@ class Workers:
 
     def _watched(self) -> list[Any]:
         """References to where each worker answers; the ranks' come first."""
-        hosts = [
-            host.watched.remote(LOOPBACK, self._watch_key) for host in (self.data, self.reward)
-        ]
-        return [*(rank.watched.remote() for rank in self.ranks), *hosts]
+        everyone = [*self.ranks, self.data, self.reward]
+        return [worker.watched.remote(LOOPBACK, self._watch_key) for worker in everyone]
 
     def _watch(self, addresses: Sequence[tuple[str, int]]) -> Watch:
         ranks = [f"rank {rank}" for rank in range(self.world_size)]
@@ -198,7 +196,6 @@ class Workers:
             timeout_seconds=self._settings.timeout_seconds,
             num_threads=self._settings.threads_per_rank,
             incarnation=self.incarnation,
-            watch_key=self._watch_key,
             log_file=self._settings.logs / f"rank-{rank}.log",
             python_path=self._settings.python_path,
             faults=self._settings.faults,

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from enum import Enum, auto
-from typing import Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 from rlhf_runtime.workers.effort import own_effort
 
@@ -127,13 +127,18 @@ class Activity:
             self._server = None
 
 
-class Active(Protocol):
-    """A worker that says what it is doing."""
+class Watched:
+    """A worker that says what it is doing; what every actor of a job derives from."""
 
-    activity: Activity
+    def __init__(self) -> None:
+        self.activity = Activity()
+
+    def watched(self, host: str, key: str) -> tuple[str, int]:
+        """Where this worker answers what it is doing, from now on; only to who knows the key."""
+        return self.activity.serve(host, key)
 
 
-Worker = TypeVar("Worker", bound=Active)
+Worker = TypeVar("Worker", bound=Watched)
 
 
 def watched_by_effort(

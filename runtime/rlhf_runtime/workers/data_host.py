@@ -18,7 +18,7 @@ from rlhf_runtime.data.tokenizer import TextTokenizer
 from rlhf_runtime.dataplane.columns import Column, pack_texts
 from rlhf_runtime.dataplane.shards import ShardIndex
 from rlhf_runtime.telemetry.records import Span
-from rlhf_runtime.workers.activity import Activity, watched_by_effort
+from rlhf_runtime.workers.activity import Watched, watched_by_effort
 from rlhf_runtime.workers.orders import CallReport, Statistics
 from rlhf_runtime.workers.process import resident_bytes, settle
 
@@ -31,17 +31,13 @@ WARM_START_SEED = 1
 """Added to the job's seed: the warm start sees the rows in an order of its own."""
 
 
-class DataHost:
+class DataHost(Watched):
     """Prompt tables, cut into batches by step number."""
 
     def __init__(self, job: RLHFJob, log_file: Path, python_path: tuple[str, ...]) -> None:
         settle(log_file, 1, python_path)
+        super().__init__()
         self._job = job
-        self.activity = Activity()
-
-    def watched(self, host: str, key: str) -> tuple[str, int]:
-        """Where this worker answers what it is doing, from now on."""
-        return self.activity.serve(host, key)
 
     @watched_by_effort
     def load(self, folders: Mapping[str, Path]) -> dict[str, int]:
@@ -92,29 +88,20 @@ class DataHost:
         rows: NDArray[np.int64],
         names: tuple[str, ...],
     ) -> tuple[object, ...]:
+        start = time.time()
         with self.activity.during(f"data.{call}", step):
-            return self._columns(call, time.time(), table, rows, names)
-
-    def _columns(
-        self,
-        call: str,
-        start: float,
-        table: PromptTable,
-        rows: NDArray[np.int64],
-        names: tuple[str, ...],
-    ) -> tuple[object, ...]:
-        columns = {
-            "prompt_id": Column(table.source_rows[rows]),
-            "prompt_tokens": table.prompts.take(rows),
-            "record": pack_texts([_record(table, row) for row in rows]),
-        }
-        lengths = columns["prompt_tokens"].lengths
-        assert lengths is not None
-        if "response_tokens" in names:
-            answers = table.answers.take(rows)
-            assert answers.lengths is not None
-            columns["response_tokens"] = answers
-            lengths = lengths + answers.lengths
+            columns = {
+                "prompt_id": Column(table.source_rows[rows]),
+                "prompt_tokens": table.prompts.take(rows),
+                "record": pack_texts([_record(table, row) for row in rows]),
+            }
+            lengths = columns["prompt_tokens"].lengths
+            assert lengths is not None
+            if "response_tokens" in names:
+                answers = table.answers.take(rows)
+                assert answers.lengths is not None
+                columns["response_tokens"] = answers
+                lengths = lengths + answers.lengths
         numbers = np.arange(len(rows), dtype=np.int64)
         span = Span("data", "", call, start, time.time())
         report = CallReport(f"data.{call}", Statistics(), (span,), resident_bytes())

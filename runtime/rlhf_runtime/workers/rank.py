@@ -20,7 +20,7 @@ from rlhf_runtime.dataplane.shards import ShardIndex
 from rlhf_runtime.engines.fsdp.settings import OptimizerSettings
 from rlhf_runtime.errors import OutOfMemory, UnknownCall, WorkerLost, model_not_saved
 from rlhf_runtime.faults import Faults, Phase
-from rlhf_runtime.workers.activity import Activity, Progress, watched_by_effort
+from rlhf_runtime.workers.activity import Progress, Watched, watched_by_effort
 from rlhf_runtime.workers.inputs import Inputs
 from rlhf_runtime.workers.orders import CallReport, Order, Statistics, returned_columns
 from rlhf_runtime.workers.out_of_memory import is_out_of_memory, out_of_memory_text
@@ -35,14 +35,14 @@ FAULTY = {"generate": Phase.GENERATE, "train": Phase.TRAIN}
 LOOPBACK = "127.0.0.1"
 
 
-class Rank:
+class Rank(Watched):
     """Joins its world, builds its roles, runs calls."""
 
     def __init__(self, setup: RankSetup) -> None:
         settle(setup.log_file, setup.num_threads, setup.python_path)
+        super().__init__()
         self._setup = setup
         self._roles: dict[str, Any] = {}
-        self.activity = Activity()
         self._faults = Faults(setup.faults, setup.log_file.parent, str(setup.rank))
 
     @watched_by_effort
@@ -144,10 +144,6 @@ class Rank:
             self._roles[role].model.save(folder, getattr(torch, dtype))
         except (OSError, SafetensorError) as error:
             raise model_not_saved(folder, error) from error
-
-    def watched(self) -> tuple[str, int]:
-        """Where this rank answers what it is doing, from now on."""
-        return self.activity.serve(self._setup.address, self._setup.watch_key)
 
     def begin_save(self, address: str, step: int) -> None:
         """Copy the state after a step and begin to write it there. Collective."""

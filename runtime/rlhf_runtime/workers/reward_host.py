@@ -20,14 +20,14 @@ from rlhf_runtime.rewards.errors import NothingScored
 from rlhf_runtime.rewards.sample import Sample
 from rlhf_runtime.rewards.scorer import Scorer
 from rlhf_runtime.telemetry.records import Span
-from rlhf_runtime.workers.activity import Activity, Progress
+from rlhf_runtime.workers.activity import Progress, Watched
 from rlhf_runtime.workers.inputs import Inputs
 from rlhf_runtime.workers.orders import CallReport, Order, Statistics, returned_columns
 from rlhf_runtime.workers.process import resident_bytes, settle
 from rlhf_runtime.workers.references import fetch
 
 
-class RewardHost:
+class RewardHost(Watched):
     """Scores whole batches; groups are never cut."""
 
     def __init__(
@@ -38,13 +38,9 @@ class RewardHost:
         faults: tuple[Fault, ...] = (),
     ) -> None:
         settle(log_file, 1, python_path)
+        super().__init__()
         self._faults = Faults(faults, log_file.parent, "reward")
         self._rewards = job.spec.rewards
-        self.activity = Activity()
-
-    def watched(self, host: str, key: str) -> tuple[str, int]:
-        """Where this worker answers what it is doing, from now on."""
-        return self.activity.serve(host, key)
 
     def start(self) -> None:
         """Import the verifiers and start their processes."""

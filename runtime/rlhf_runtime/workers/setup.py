@@ -28,8 +28,6 @@ class RankSetup:
     num_threads: int
     """Threads of its numerical libraries."""
     incarnation: str
-    watch_key: str
-    """Who knows it is told what the rank is doing."""
     log_file: Path
     python_path: tuple[str, ...]
     """Folders of the user's own code."""

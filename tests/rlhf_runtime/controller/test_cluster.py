@@ -1,7 +1,5 @@
 import shutil
-import time
 from collections import namedtuple
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +8,8 @@ import ray
 
 from rlhf_runtime.controller import cluster
 from rlhf_runtime.errors import NotEnoughResources
+
+from ...waiting import wait_until
 
 MEBIBYTE = 2**20
 Usage = namedtuple("Usage", ["total", "used", "free"])
@@ -56,16 +56,8 @@ def test_ray_is_not_started_on_such_a_machine(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.ray
 @pytest.mark.usefixtures("local_ray")
 def test_what_lies_in_the_object_store_is_counted_until_nobody_wants_it() -> None:
-    before = cluster.object_store_bytes()
-    held = ray.put(np.zeros(16 * MEBIBYTE, dtype=np.uint8))
-    wait_until(lambda: cluster.object_store_bytes() >= before + 16 * MEBIBYTE)
+    before, size = cluster.object_store_bytes(), 16 * MEBIBYTE
+    held = ray.put(np.zeros(size, dtype=np.uint8))
+    wait_until(lambda: cluster.object_store_bytes() >= before + size, 60, "it counts")
     del held
-    wait_until(lambda: cluster.object_store_bytes() < before + 16 * MEBIBYTE)
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Poll: Ray tells of it a moment later."""
-    deadline = time.monotonic() + 60.0
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_until(lambda: cluster.object_store_bytes() < before + size, 60, "it is gone")

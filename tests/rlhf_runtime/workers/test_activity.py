@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from rlhf_runtime.workers import activity as module
-from rlhf_runtime.workers.activity import Activity, Progress, ask, watched_by_effort
+from rlhf_runtime.workers.activity import Activity, Progress, Watched, ask, watched_by_effort
 from rlhf_runtime.workers.effort import Effort
 
 
@@ -53,10 +53,7 @@ def test_what_counts_as_progress_is_the_calls(
 
 
 def test_a_method_can_be_watched_by_effort() -> None:
-    class Worker:
-        def __init__(self) -> None:
-            self.activity = Activity()
-
+    class Worker(Watched):
         @watched_by_effort
         def restore(self, address: str) -> tuple[str, str]:
             return self.activity.status().call, address

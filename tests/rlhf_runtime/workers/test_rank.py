@@ -38,7 +38,6 @@ def rank(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Rank:
             timeout_seconds=1.0,
             num_threads=1,
             incarnation="new",
-            watch_key="key",
             log_file=tmp_path / "rank-0.log",
             python_path=(),
         )

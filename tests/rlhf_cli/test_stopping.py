@@ -1,0 +1,36 @@
+"""The first signal is never lost."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+PROGRAM = """
+import os, signal
+from rlhf_cli.stopping import take_over_signals
+from rlhf_runtime.controller.stop import StopRequest
+
+class Interrupted:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        for _ in range(1000):
+            pass  # the handler runs in here, and Python drops what it raises
+
+stop = StopRequest()
+take_over_signals(stop)
+del_me = Interrupted()
+del del_me
+print("went on")
+try:
+    stop.obey()
+except KeyboardInterrupt:
+    print("obeyed")
+"""
+
+
+def test_a_signal_whose_error_python_drops_is_obeyed_at_the_next_occasion() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout.split("\n")[:2] == ["went on", "obeyed"], done.stderr
+    assert "Exception ignored" in done.stderr
