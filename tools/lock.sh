@@ -10,7 +10,7 @@ marker+=" and platform_python_implementation == 'CPython' and sys_platform == 'l
 
 lock() {
   printf '==> Resolving %s\n' "$2"
-  .venv/bin/uv pip compile pyproject.toml --extra "$1" --extra dev --extra s3 --extra wandb --extra mlflow \
+  .venv/bin/uv pip compile pyproject.toml --extra "$1" --extra dev --extra operator --extra s3 --extra wandb --extra mlflow \
     --override overrides.txt --universal --python-version 3.11 --upgrade \
     --no-emit-index-url --no-header --no-annotate --quiet --output-file "$2.new" >/dev/null
   sed "s/ ; $marker\$//" "$2.new" > "$2"

@@ -13,8 +13,8 @@ say() { printf '==> %s\n' "$*" >&2; }
 fail() { printf 'error: %s\n' "$*" >&2; exit 4; }
 
 case "${1-}" in
-  run) extras="cpu" ;;
-  dev) extras="cpu,dev,s3,wandb,mlflow" ;;
+  run) extras="cpu,cluster" ;;
+  dev) extras="cpu,dev,operator,s3,wandb,mlflow" ;;
   *) echo "usage: tools/setup.sh run|dev" >&2; exit 2 ;;
 esac
 
@@ -92,6 +92,6 @@ rm -f .venv/.setup-*
   --build-constraint constraints.txt --override overrides.txt --editable ".[$extras]" 2>&1 |
   { grep --line-buffered -vE '^ [-+~] ' >&2 || true; } || not_installed
 say "Compiling them, which saves seconds at every start"
-.venv/bin/python -m compileall -qq -j 0 .venv/lib crds runtime || true  # some are templates
+.venv/bin/python -m compileall -qq -j 0 .venv/lib crds runtime operator || true  # some are templates
 fingerprint > ".venv/.setup-$1"
 say "Ready"

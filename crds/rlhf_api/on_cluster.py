@@ -1,0 +1,64 @@
+"""What operator, driver, chart and command agree on about a job's cluster: names, ports, paths.
+
+A job's cluster is one RayCluster. Its head pod runs the driver and serves its report; its pods hold
+no Kubernetes credentials, and know each other, and the operator, by one bearer token.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rlhf_api.job import GROUP
+
+JOB_LABEL: Final = f"{GROUP}/job"
+"""On everything that the operator makes for a job, with the job's name."""
+FIELD_MANAGER: Final = "rlhf-operator"
+"""Who writes, for server-side apply."""
+FINALIZER: Final = f"{GROUP}/cluster"
+"""On an RLHFJob while it may have a RayCluster, and never longer."""
+MANAGED_BY: Final = f"{GROUP}/operator"
+"""The value of spec.managedBy that means this operator; so does none."""
+QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
+"""Kueue's queue: passed on to the RayCluster, which then is Kueue's to suspend."""
+
+GCS_PORT: Final = 6379
+DASHBOARD_PORT: Final = 8265
+"""Ray's Jobs API."""
+CLIENT_PORT: Final = 10001
+REPORT_PORT: Final = 8290
+"""The driver's report: GET /report, POST /acknowledge, and GET /healthz without a token."""
+
+TOKEN_VARIABLE: Final = "RAY_AUTH_TOKEN"
+"""The cluster's bearer token in its pods' environment, for Ray and the report server."""
+TOKEN_KEY: Final = "auth_token"
+"""Its key in the cluster's Secret; KubeRay's name."""
+
+MANIFEST_FOLDER: Final = "/etc/rlhf/job"
+MANIFEST: Final = f"{MANIFEST_FOLDER}/job.yaml"
+"""The manifest in force, with the chart's defaults."""
+CODE_FOLDER: Final = "/etc/rlhf/code"
+"""The user's own Python, from a ConfigMap or from Git; in the driver's and the workers' path."""
+RUN_FOLDER: Final = "/rlhf/run"
+"""The run's folder: the job's folder in the checkpoint volume, which every pod mounts."""
+HUB_FOLDER: Final = "/rlhf/hub"
+"""The download cache of the Hugging Face hub (HF_HOME)."""
+
+FINAL_REPORT: Final = "rlhf-final-report "
+"""The driver's last line of output begins so; its final StatusReport in JSON follows."""
+HEAD_GROUP: Final = "head"
+"""KubeRay's name of the head's group: no node pool may have it."""
+
+
+def cluster_name(job: str, attempt: int) -> str:
+    """The RayCluster of a job's attempt; two jobs never share one."""
+    return f"{job}-{attempt}"
+
+
+def submission_id(job: str, attempt: int, restart: int) -> str:
+    """One start of a driver, in Ray's Jobs API."""
+    return f"{job}-{attempt}-{restart}"
+
+
+def driver_command(submission: str) -> list[str]:
+    """What a submission runs on the head."""
+    return ["rlhf", "drive", MANIFEST, "--output", RUN_FOLDER, "--submission-id", submission]
