@@ -50,6 +50,10 @@ class StatusReport(Contract):
     """Prompt and response tokens per second of the last step. Default: not known yet."""
     checkpoint: CheckpointReport | None = None
     """The last complete checkpoint. Default: none yet."""
+    restarts: NonNegativeCount = 0
+    """How often this driver replaced its workers."""
+    steps_repeated: NonNegativeCount = 0
+    """Steps that were done again because no checkpoint held them."""
     final: bool = False
     """Whether the run has ended and no report follows."""
     exit_code: ExitCode | None = None

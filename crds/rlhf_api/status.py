@@ -171,6 +171,8 @@ class ClusterStatus(Contract):
 
     name: Name
     """Its name, in the job's namespace."""
+    attempt: NonNegativeCount
+    """Counts the job's clusters up."""
     head_pod_uid: Name | None = None
     """The head's pod that was last submitted to; another one is a new head. Default: none yet."""
     admitted: bool = False
@@ -188,8 +190,14 @@ class DriverStatus(Contract):
     """Counts its restarts on one cluster up."""
     sequence: NonNegativeCount | None = None
     """The last report of it that was accepted. Default: none yet."""
+    has_ended: bool = False
+    """Whether its process is gone for good."""
     exit_code: Annotated[int, Field(ge=0, le=255)] | None = None
     """How it ended. Default: it did not, or nobody could tell."""
+    incarnations: NonNegativeCount = 0
+    """How often it replaced its workers, as counted in restarts already."""
+    steps_repeated: NonNegativeCount = 0
+    """Steps that it did again, as counted in restarts already."""
 
 
 class ArtifactStatus(Contract):
@@ -222,6 +230,8 @@ class RLHFJobStatus(Contract):
     """When the job succeeded or failed. Default: it has not ended."""
     gpus: NonNegativeCount = 0
     """GPUs that it holds now."""
+    gpus_accounted_time: Time | None = None
+    """Until when gpuSeconds counts them. Default: it holds none."""
     gpu_seconds: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0
     """GPUs times seconds that it held them, since it was made."""
     plan: PlanStatus | None = None
@@ -232,6 +242,8 @@ class RLHFJobStatus(Contract):
     """The last complete checkpoint. Default: none yet."""
     restarts: RestartStatus = RestartStatus()
     """How often what was started again."""
+    attempts: NonNegativeCount = 0
+    """Clusters that were made for it so far."""
     cluster: ClusterStatus | None = None
     """The RayCluster that it runs on. Default: it has none."""
     driver: DriverStatus | None = None

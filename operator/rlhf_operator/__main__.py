@@ -1,0 +1,120 @@
+"""`python -m rlhf_operator`: read the settings, connect, run."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import signal
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from rlhf_operator.app import App
+from rlhf_operator.config import BadConfig, OperatorConfig, load_config
+from rlhf_operator.decide.settings import Settings
+from rlhf_operator.dialing import dialing
+from rlhf_operator.health import Health, serve
+from rlhf_operator.key import key_in_cluster, key_in_file
+from rlhf_operator.kube.official import LastAnswer, OfficialKube
+from rlhf_operator.kube.protocol import KubeError
+from rlhf_operator.logs import set_up_logs
+from rlhf_operator.metrics import Metrics
+from rlhf_operator.observe import Dialer, Observer
+from rlhf_operator.perform import Performer
+from rlhf_operator.planning import Planner
+from rlhf_operator.reconciler import Reconciler
+
+DESCRIPTION = "Runs RLHFJobs on the RayClusters that it makes for them."
+EXAMPLES = """examples:
+  python -m rlhf_operator --config /etc/rlhf-operator/config.yaml
+  python -m rlhf_operator --kubeconfig ~/.kube/config --key-file operator.key --config dev.yaml
+"""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run until SIGTERM or SIGINT; the exit code."""
+    options = _options(arguments)
+    try:
+        config = load_config(options.config)
+        set_up_logs(config.log_level, config.log_format)
+        return _run(config, options.kubeconfig, options.key_file)
+    except (BadConfig, KubeError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2 if isinstance(error, BadConfig) else 4
+
+
+def _options(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        "rlhf_operator",
+        description=DESCRIPTION,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--config", type=Path, help="settings in YAML (default: all defaults)")
+    parser.add_argument(
+        "--kubeconfig", type=Path, help="the cluster to use (default: the one this pod is in)"
+    )
+    parser.add_argument(
+        "--key-file",
+        type=Path,
+        help="where the key for clusters' tokens is kept, outside of a cluster",
+    )
+    return parser.parse_args(arguments)
+
+
+def _run(config: OperatorConfig, kubeconfig: Path | None, key_file: Path | None) -> int:
+    if kubeconfig is not None:
+        os.environ["KUBECONFIG"] = str(kubeconfig.absolute())  # kopf's way to be told
+    namespace = config.operator_namespace or os.environ.get("POD_NAMESPACE")
+    answers, metrics = LastAnswer(), Metrics()
+    kube = OfficialKube.connect(kubeconfig, config.reconcile_workers)
+    kube.answered = answers.answered
+    kube.asked = metrics.asked
+    key = _key(kube, config, namespace, key_file)
+    planner = Planner(config.planner_processes)
+    dialer = Dialer(key, dialing(config, lambda: kube.access))
+    observer = Observer(kube, dialer, planner, config.job_defaults)
+    reconciler = Reconciler(
+        kube,
+        observer,
+        Performer(kube, observer, namespace),
+        metrics,
+        replace(Settings(), poll_seconds=config.poll_seconds),
+    )
+    app = App(config, reconciler, in_cluster=kubeconfig is None)
+    metrics.watch(lambda: len(app.queue), lambda: answers.age_seconds)
+    health = Health(lambda: answers.age_seconds, lambda: app.is_started)
+    stop_serving = serve(config.port, metrics.registry, health)
+    try:
+        asyncio.run(_until_told_to_stop(app))
+    finally:
+        stop_serving()
+        planner.close()
+        kube.close()
+    return 0
+
+
+def _key(
+    kube: OfficialKube, config: OperatorConfig, namespace: str | None, file: Path | None
+) -> bytes:
+    if file is not None:
+        return key_in_file(file)
+    if namespace is None:
+        raise BadConfig(
+            "the operator's own namespace is not known: set POD_NAMESPACE or operatorNamespace, or "
+            "outside of a cluster --key-file"
+        )
+    return key_in_cluster(kube, namespace, config.key_secret_name)
+
+
+async def _until_told_to_stop(app: App) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    await app.run(stop)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,135 @@
+"""The operator's process: kopf's events lead to looks at jobs.
+
+kopf lists and watches; it writes nothing. An event only says which job to look at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import kopf
+
+from rlhf_api.on_cluster import JOB_LABEL
+from rlhf_operator.config import OperatorConfig
+from rlhf_operator.kube.protocol import Kind, KubeError
+from rlhf_operator.observe import Key
+from rlhf_operator.parse import pod_problem
+from rlhf_operator.queue import JobQueue
+from rlhf_operator.reconciler import Reconciler
+from rlhf_operator.workers import Workers
+
+log = logging.getLogger(__name__)
+PING_SECONDS = 60.0
+"""From one sign of life of Kubernetes to the next, when nothing else is asked."""
+GONE = "DELETED"
+
+
+@dataclass
+class App:
+    """Everything that lives in the event loop."""
+
+    config: OperatorConfig
+    reconciler: Reconciler
+    in_cluster: bool
+    """Whether this process is a pod, with a service account's token."""
+    queue: JobQueue = field(default_factory=JobQueue)
+    is_started: bool = False
+    _seen: dict[Key, object] = field(default_factory=dict)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Watch and work until told to stop."""
+        registry = self._registry()
+        ready = asyncio.Event()
+        threads = ThreadPoolExecutor(self.config.reconcile_workers, "look")
+        workers = Workers(self.queue, self.reconciler, self.reconciler.metrics, threads)
+        loops = [
+            asyncio.create_task(workers.run(self.config.reconcile_workers)),
+            asyncio.create_task(self._ping(threads)),
+            asyncio.create_task(self._tell_ready(ready)),
+        ]
+        try:
+            await kopf.operator(
+                registry=registry,
+                settings=_settings(),
+                standalone=True,
+                clusterwide=not self.config.namespaces,
+                namespaces=self.config.namespaces,
+                ready_flag=ready,
+                stop_flag=stop,
+            )
+        finally:
+            for task in loops:
+                task.cancel()
+            await asyncio.gather(*loops, return_exceptions=True)
+            threads.shutdown(wait=True, cancel_futures=True)
+
+    def _registry(self) -> kopf.OperatorRegistry:
+        registry = kopf.OperatorRegistry()
+        login = kopf.login_with_service_account if self.in_cluster else kopf.login_with_kubeconfig
+        kopf.on.login(registry=registry)(login)
+        job, cluster = Kind.JOB.value, Kind.CLUSTER.value
+        labels = {JOB_LABEL: kopf.PRESENT}
+        kopf.on.event(job.group, job.version, job.plural, registry=registry)(self.on_job)
+        kopf.on.event(
+            cluster.group, cluster.version, cluster.plural, labels=labels, registry=registry
+        )(self.on_child)
+        kopf.on.event("v1", "pods", labels=labels, registry=registry)(self.on_pod)
+        return registry
+
+    async def on_job(self, type: str | None, body: kopf.Body, **_: Any) -> None:
+        """An RLHFJob is there, is other than before, or is gone."""
+        metadata = body["metadata"]
+        key = (metadata["namespace"], metadata["name"])
+        names = ("uid", "generation", "deletionTimestamp", "labels", "annotations")
+        looks = {name: metadata.get(name) for name in names}
+        if type != GONE and self._seen.get(key) == looks and type is not None:
+            return  # it was the operator's own write
+        if type == GONE:
+            self._seen.pop(key, None)
+        else:
+            self._seen[key] = looks
+        self.queue.add(key, changed=True)
+
+    async def on_child(self, body: kopf.Body, **_: Any) -> None:
+        """Something that was made for a job has changed."""
+        self.queue.add(_job_of(body["metadata"]), changed=True)
+
+    async def on_pod(self, type: str | None, body: kopf.Body, **_: Any) -> None:
+        """A pod of a job has changed; what killed it is not to be read later."""
+        key = _job_of(body["metadata"])
+        problem = pod_problem(body)
+        if problem is not None and type != GONE:
+            self.reconciler.observer.remember(key, problem)
+        self.queue.add(key, changed=True)
+
+    async def _ping(self, threads: ThreadPoolExecutor) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(PING_SECONDS)
+            try:
+                await loop.run_in_executor(threads, self.reconciler.kube.ping)
+            except KubeError as error:
+                log.warning("Kubernetes does not answer: %s", error)
+
+    async def _tell_ready(self, ready: asyncio.Event) -> None:
+        await ready.wait()
+        self.is_started = True
+        log.info("watching %s", ", ".join(self.config.namespaces) or "all namespaces")
+
+
+def _job_of(metadata: Mapping[str, Any]) -> Key:
+    return metadata["namespace"], metadata["labels"][JOB_LABEL]
+
+
+def _settings() -> kopf.OperatorSettings:
+    settings = kopf.OperatorSettings()
+    settings.posting.enabled = False  # the operator writes its own events, few and readable
+    settings.scanning.disabled = True  # needs no right to watch kinds and namespaces
+    settings.watching.server_timeout = 60.0
+    settings.networking.request_timeout = 30.0
+    return settings

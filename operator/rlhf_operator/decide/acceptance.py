@@ -1,0 +1,89 @@
+"""Whether a job can be run on this cluster at all: before anything is made for it."""
+
+from __future__ import annotations
+
+from rlhf_api.job import RLHFJob
+from rlhf_api.on_cluster import HEAD_GROUP
+from rlhf_operator.decide.observed import ClaimSeen, Observed, Refusal
+
+
+def refusal_of(seen: Observed) -> Refusal | None:
+    """Why it cannot, with what to do; None: it can, as far as is known here."""
+    job = seen.job.job
+    if seen.job.problem is not None or job is None:
+        return seen.job.problem
+    refusal = _without_defaults(job) or _of_code(job) or _of_storage(job, seen.claim)
+    if refusal is None and seen.plan is not None:
+        return seen.plan.refusal
+    return refusal
+
+
+def _without_defaults(job: RLHFJob) -> Refusal | None:
+    spec = job.spec
+    if spec.image is None:
+        return Refusal(
+            "NoImage",
+            "spec.image is not set, and the chart's jobDefaults.image neither: set one of them to "
+            "an image of the runtime",
+        )
+    if not spec.resources.node_pools:
+        return Refusal(
+            "NoNodePools",
+            "spec.resources.nodePools is empty, and the chart's jobDefaults.nodePools, too: name "
+            "at least one pool",
+        )
+    if any(pool.name == HEAD_GROUP for pool in spec.resources.node_pools):
+        return Refusal(
+            "InvalidNodePool",
+            f"a node pool is named {HEAD_GROUP}, which is the head's own name: call it otherwise",
+        )
+    if spec.checkpoint.storage is None:
+        return Refusal(
+            "NoCheckpointStorage",
+            "spec.checkpoint.storage is not set, and the chart's jobDefaults.storage neither: name "
+            "a persistentVolumeClaim or a uri, so that a lost pod costs no work",
+        )
+    return None
+
+
+def _of_code(job: RLHFJob) -> Refusal | None:
+    if job.spec.code is None or job.spec.code.local is None:
+        return None
+    return Refusal(
+        "CodeNotReachable",
+        f"spec.code.local, got {job.spec.code.local}, is a folder that only rlhf run can read: use "
+        "spec.code.configMap, spec.code.git or an image that has the code",
+    )
+
+
+def _of_storage(job: RLHFJob, claim: ClaimSeen | None) -> Refusal | None:
+    storage = job.spec.checkpoint.storage
+    if storage is None or storage.persistent_volume_claim is None or claim is None:
+        return None
+    name = storage.persistent_volume_claim.claim_name
+    if not claim.exists:
+        return Refusal(
+            "ClaimNotFound",
+            f"the persistentVolumeClaim {name} of spec.checkpoint.storage does not exist in this "
+            "namespace: make it, or name another one",
+        )
+    if num_pods(job) > 1 and not claim.is_shared:
+        return Refusal(
+            "ClaimNotShared",
+            f"the persistentVolumeClaim {name} is not ReadWriteMany, and the job has "
+            f"{num_pods(job)} pods that write to it (the head and its workers): use a claim with "
+            "that access mode, or a uri",
+        )
+    return None
+
+
+def claim_of(job: RLHFJob | None) -> str | None:
+    """The claim that holds its checkpoints; None: it needs none."""
+    storage = job.spec.checkpoint.storage if job else None
+    claim = storage.persistent_volume_claim if storage else None
+    return None if claim is None else claim.claim_name
+
+
+def num_pods(job: RLHFJob) -> int:
+    """The head and the workers."""
+    return 1 + sum(pool.nodes for pool in job.spec.resources.node_pools)

@@ -1,0 +1,151 @@
+"""A cluster from its first pod to the driver that runs on it, and what can befall it."""
+
+from __future__ import annotations
+
+from rlhf_api.status import ClusterStatus, ConditionStatus, ConditionType, DriverStatus, Phase
+from rlhf_operator.decide.actions import MakeCluster
+from rlhf_operator.decide.draft import Draft
+from rlhf_operator.decide.driver_life import follow_driver, submit
+from rlhf_operator.decide.endings import end_driver, fail, start_over_or_fail
+from rlhf_operator.decide.failures import Failure
+from rlhf_operator.decide.observed import ClusterSeen, PodProblem
+from rlhf_operator.decide.pods_in_words import describe_pods, worst_problem
+
+
+def follow_cluster(draft: Draft, cluster: ClusterStatus) -> None:
+    """Bring a driver to the job's cluster and look after both."""
+    seen = draft.seen.cluster(cluster.name)
+    if seen is None or not seen.is_ours:
+        _replace(draft, cluster)
+    elif seen.is_deleting:
+        _lose(draft, cluster, "it is being deleted")
+        draft.again(draft.settings.poll_seconds)
+    elif seen.is_suspended:
+        _queue(draft, cluster)
+    else:
+        _use(draft, _admitted(draft, cluster), seen)
+
+
+def _replace(draft: Draft, cluster: ClusterStatus) -> None:
+    """The cluster is not there: it was never made, or somebody deleted it."""
+    if draft.seen.cluster(cluster.name) is not None or cluster.head_pod_uid is not None:
+        _lose(draft, cluster, "it is gone")
+    elif draft.seen.pods_of(cluster.name):
+        draft.again(draft.settings.poll_seconds)
+    else:
+        draft.do(MakeCluster(cluster.attempt))
+        draft.again(draft.settings.wait_seconds)
+
+
+def _lose(draft: Draft, cluster: ClusterStatus, how: str) -> None:
+    end_driver(draft)
+    start_over_or_fail(
+        draft,
+        Failure("ClusterLost", f"the RayCluster {cluster.name} is lost: {how}", None, True),
+    )
+
+
+def _queue(draft: Draft, cluster: ClusterStatus) -> None:
+    """Somebody else has taken the pods away, or not let them in yet: a queue, as a rule."""
+    end_driver(draft)
+    draft.set(gpus=0, start_time=None)
+    if not cluster.admitted:
+        message = "a queue has not let the cluster in yet"
+        draft.enter(Phase.PENDING, "Queued", message)
+        draft.conclude(ConditionType.CLUSTER_READY, ConditionStatus.UNKNOWN, "Queued", message)
+    else:
+        message = "the cluster was suspended by a queue or a person; it goes on when let in again"
+        draft.set(cluster=cluster.model_copy(update={"head_pod_uid": None}))
+        draft.enter(Phase.SUSPENDED, "Evicted", message, is_warning=True)
+        draft.conclude(ConditionType.SUSPENDED, ConditionStatus.TRUE, "Evicted", message)
+        draft.conclude(ConditionType.CLUSTER_READY, ConditionStatus.UNKNOWN, "Evicted", message)
+    draft.again(draft.settings.wait_seconds)
+
+
+def _admitted(draft: Draft, cluster: ClusterStatus) -> ClusterStatus:
+    gpus = draft.seen.job.num_gpus
+    if not cluster.admitted or draft.status.gpus != gpus:
+        cluster = cluster.model_copy(update={"admitted": True})
+        draft.set(cluster=cluster, gpus=gpus)
+    return cluster
+
+
+def _use(draft: Draft, cluster: ClusterStatus, seen: ClusterSeen) -> None:
+    """The cluster is ours and let in: is it ready, and does a driver run on it?"""
+    is_ready = draft.seen.is_ready(seen)
+    _tell_readiness(draft, seen, is_ready)
+    driver = draft.status.driver
+    if driver is not None and not driver.has_ended and driver.attempt == cluster.attempt:
+        head = draft.seen.head_pod(cluster.name)
+        if head is None or head.uid != cluster.head_pod_uid:
+            _lose_head(draft, cluster)
+        else:
+            follow_driver(draft, driver)
+    elif not _is_due(draft):
+        return
+    elif is_ready and not _old_heads(draft, cluster):
+        submit(draft, cluster)
+    else:
+        _wait_for_pods(draft, driver)
+
+
+def _lose_head(draft: Draft, cluster: ClusterStatus) -> None:
+    end_driver(draft)
+    draft.set(cluster=cluster.model_copy(update={"head_pod_uid": None}))
+    start_over_or_fail(
+        draft, Failure("HeadLost", "the head pod is gone, and with it the driver; it is made again")
+    )
+
+
+def _old_heads(draft: Draft, cluster: ClusterStatus) -> bool:
+    """Whether a head that goes is still there: a driver could live on it."""
+    pods = draft.seen.pods_of(cluster.name)
+    return any(pod.is_head and pod.is_deleting for pod in pods)
+
+
+def _is_due(draft: Draft) -> bool:
+    """Whether the wait before the next driver is over."""
+    due = draft.status.restarts.next_time
+    if due is None or due <= draft.now:
+        return True
+    draft.again((due - draft.now).total_seconds())
+    return False
+
+
+def _tell_readiness(draft: Draft, seen: ClusterSeen, is_ready: bool) -> None:
+    pods = draft.seen.pods_of(seen.name)
+    message = describe_pods(pods, seen.wanted_workers)
+    if is_ready:
+        draft.conclude(ConditionType.CLUSTER_READY, ConditionStatus.TRUE, "Ready", message)
+        return
+    problem = worst_problem(pods) or draft.seen.recent
+    reason = problem.reason if problem else "Provisioning"
+    if problem and problem is draft.seen.recent:
+        message = f"{message}; lately: {problem.message}"
+    before = draft.condition(ConditionType.CLUSTER_READY)
+    if problem and (before is None or before.reason != reason):
+        draft.note(reason, problem.message, is_warning=True)
+    draft.conclude(ConditionType.CLUSTER_READY, ConditionStatus.FALSE, reason, message)
+
+
+def _wait_for_pods(draft: Draft, driver: DriverStatus | None) -> None:
+    """No driver runs, because pods are missing."""
+    ready = draft.condition(ConditionType.CLUSTER_READY)
+    assert ready is not None and draft.seen.job.job is not None
+    limit = draft.seen.job.job.spec.start_deadline_seconds
+    waited = draft.seconds_since(ready.last_transition_time)
+    if limit is not None and ready.status is ConditionStatus.FALSE and waited >= limit:
+        fail(
+            draft,
+            "StartDeadlineExceeded",
+            f"the cluster's pods were not ready after startDeadlineSeconds, {limit}: "
+            f"{ready.message}",
+        )
+        return
+    is_again = driver is not None or draft.status.restarts.total > 0
+    phase = Phase.RESTARTING if is_again else Phase.PROVISIONING
+    problem: PodProblem | None = worst_problem(draft.seen.pods)
+    reason = problem.reason if problem else "WaitingForPods"
+    draft.enter(phase, reason, ready.message)
+    left = draft.settings.wait_seconds if limit is None else limit - waited
+    draft.again(min(left, draft.settings.wait_seconds))

@@ -1,0 +1,149 @@
+"""A decision while it is made: the next status, what to do, and when to look again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from rlhf_api.status import (
+    Condition,
+    ConditionStatus,
+    ConditionType,
+    Phase,
+    RLHFJobStatus,
+)
+from rlhf_operator.decide.actions import Action, Note
+from rlhf_operator.decide.observed import Observed
+from rlhf_operator.decide.settings import Settings
+
+LONGEST_MESSAGE = 1024
+"""Characters of a message; what comes from outside can be of any length."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What to do about a job. First the status is written, then the actions are taken in order."""
+
+    status: RLHFJobStatus
+    actions: tuple[Action, ...]
+    notes: tuple[Note, ...]
+    again_after: float | None
+    """Seconds until the next look; None: only events lead to one."""
+
+
+class Draft:
+    """Collects a decision."""
+
+    def __init__(self, seen: Observed, settings: Settings, now: datetime) -> None:
+        self.seen = seen
+        self.settings = settings
+        self.now = now.astimezone(UTC).replace(microsecond=0)
+        self.status: RLHFJobStatus = seen.job.status
+        self.actions: list[Action] = []
+        self._notes: list[Note] = []
+        self._again: float | None = None
+
+    def set(self, **fields: Any) -> None:
+        """Change fields of the status."""
+        self.status = self.status.model_copy(update=fields)
+
+    def do(self, *actions: Action) -> None:
+        """Ask for actions."""
+        self.actions += actions
+
+    def note(self, reason: str, message: str, is_warning: bool = False) -> None:
+        """Tell people."""
+        self._notes.append(Note(reason, _short(message), is_warning))
+
+    def again(self, seconds: float) -> None:
+        """Look again so soon, or sooner."""
+        seconds = max(0.0, seconds)
+        self._again = seconds if self._again is None else min(self._again, seconds)
+
+    def condition(self, type: ConditionType) -> Condition | None:
+        """One condition as it stands."""
+        return next((each for each in self.status.conditions if each.type is type), None)
+
+    def seconds_since(self, time: datetime | None) -> float:
+        """How long ago; 0 if never."""
+        return 0.0 if time is None else (self.now - time).total_seconds()
+
+    def conclude(
+        self, type: ConditionType, status: ConditionStatus, reason: str, message: str
+    ) -> None:
+        """Set a condition; its time changes with its status only."""
+        before = self.condition(type)
+        same = before is not None and before.status is status
+        made = Condition(
+            type=type,
+            status=status,
+            observed_generation=self.seen.job.generation,
+            last_transition_time=before.last_transition_time if before and same else self.now,
+            reason=reason,
+            message=_short(message),
+        )
+        others = [each for each in self.status.conditions if each.type is not type]
+        order = list(ConditionType)
+        self.set(conditions=tuple(sorted([*others, made], key=lambda c: order.index(c.type))))
+
+    def drop(self, *types: ConditionType) -> None:
+        """Take conditions away that are there only while they hold."""
+        kept = tuple(each for each in self.status.conditions if each.type not in types)
+        self.set(conditions=kept)
+
+    def enter(
+        self,
+        phase: Phase,
+        reason: str,
+        message: str,
+        is_warning: bool = False,
+        is_stuck: bool = False,
+    ) -> None:
+        """Say where the job is; people are told when that is news.
+
+        Args:
+            is_stuck: whether it cannot go on without a change.
+        """
+        news = (self.status.phase, self.status.reason) != (phase, reason)
+        self.set(phase=phase, reason=reason, message=_short(message))
+        if news:
+            self.note(reason, message, is_warning)
+        ready = ConditionStatus.TRUE if phase is Phase.SUCCEEDED else ConditionStatus.FALSE
+        self.conclude(ConditionType.READY, ready, reason, message)
+        on_its_way = (Phase.PLANNING, Phase.PROVISIONING, Phase.RUNNING, Phase.RESTARTING)
+        if phase in on_its_way:
+            self.conclude(ConditionType.RECONCILING, ConditionStatus.TRUE, reason, message)
+            self.drop(ConditionType.SUSPENDED)
+        else:
+            self.drop(ConditionType.RECONCILING)
+        if is_stuck:
+            self.conclude(ConditionType.STALLED, ConditionStatus.TRUE, reason, message)
+        else:
+            self.drop(ConditionType.STALLED)
+
+    def decision(self) -> Decision:
+        """What was collected. GPUs are accounted for whenever something else is written, too."""
+        self.set(observed_generation=self.seen.job.generation)
+        if self.status != self.seen.job.status:
+            self._account()
+        status = RLHFJobStatus.model_validate(self.status.model_dump())
+        return Decision(status, tuple(self.actions), tuple(self._notes), self._again)
+
+    def _account(self) -> None:
+        """Add up the time of the GPUs that were held until now."""
+        before = self.seen.job.status
+        held = self.seconds_since(before.gpus_accounted_time) * before.gpus
+        self.set(
+            gpu_seconds=before.gpu_seconds + int(held),
+            gpus_accounted_time=self.now if self.status.gpus else None,
+        )
+
+
+def later(time: datetime, seconds: float) -> datetime:
+    """A time so many seconds after another."""
+    return time + timedelta(seconds=seconds)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= LONGEST_MESSAGE else f"{text[: LONGEST_MESSAGE - 4]} ..."

@@ -1,0 +1,110 @@
+"""How a job ends, and what follows from a failure before that."""
+
+from __future__ import annotations
+
+from rlhf_api.failure import FailurePolicy
+from rlhf_api.status import ClusterStatus, ConditionStatus, ConditionType, DriverStatus, Phase
+from rlhf_operator.decide.actions import DeletePod
+from rlhf_operator.decide.draft import Draft, later
+from rlhf_operator.decide.failures import Failure, backoff_seconds, verdict
+
+ENDS = (Phase.SUCCEEDED, Phase.FAILED)
+
+
+def has_ended(draft: Draft) -> bool:
+    """Whether the job has succeeded or failed."""
+    return draft.status.phase in ENDS
+
+
+def succeed(draft: Draft) -> None:
+    """All steps are done."""
+    root = draft.status.artifacts.model
+    message = "all steps are done" + (f"; the model is at {root}" if root else "")
+    draft.set(completion_time=draft.now)
+    draft.enter(Phase.SUCCEEDED, "Succeeded", message)
+    draft.drop(ConditionType.SUSPENDED)
+    draft.conclude(ConditionType.COMPLETE, ConditionStatus.TRUE, "Succeeded", message)
+    draft.again(0)
+
+
+def fail(draft: Draft, reason: str, message: str) -> None:
+    """The job ends before that."""
+    draft.set(completion_time=draft.now)
+    draft.enter(Phase.FAILED, reason, message, is_warning=True, is_stuck=True)
+    draft.drop(ConditionType.SUSPENDED)
+    draft.conclude(ConditionType.FAILED, ConditionStatus.TRUE, reason, message)
+    draft.again(0)
+
+
+def end_driver(draft: Draft, exit_code: int | None = None) -> None:
+    """Its process is gone for good."""
+    driver = draft.status.driver
+    if driver is None or driver.has_ended:
+        return
+    code = None if exit_code is None else _as_shell(exit_code)
+    draft.set(driver=driver.model_copy(update={"has_ended": True, "exit_code": code}))
+
+
+def _as_shell(exit_code: int) -> int:
+    """An exit code as shells tell it: 128+N for signal N."""
+    return min(255, 128 - exit_code if exit_code < 0 else exit_code)
+
+
+def start_over_or_fail(draft: Draft, failure: Failure) -> None:
+    """After a failure that ended the driver: the next start is set, or the job fails."""
+    assert draft.seen.job.job is not None
+    policy = draft.seen.job.job.spec.failure_policy
+    end_driver(draft, failure.exit_code)
+    judged = verdict(failure, policy, draft.status.restarts)
+    if not judged.restarts:
+        why_not = f" ({judged.why_not})" if judged.why_not else ""
+        fail(draft, failure.reason, failure.message + why_not)
+        return
+    new_cluster = failure.needs_new_cluster or _is_repeated(draft, draft.status.driver)
+    seconds = _count(draft, policy, judged.counts, new_cluster)
+    what = "a new cluster" if new_cluster else "the driver again"
+    message = f"{failure.message}; starting {what} in {seconds:.0f} s from the newest checkpoint"
+    draft.enter(Phase.RESTARTING, failure.reason, message, is_warning=True)
+    cluster = draft.status.cluster
+    if new_cluster:
+        draft.set(cluster=None, gpus=0)
+        draft.drop(ConditionType.CLUSTER_READY)
+        seconds = min(seconds, 1.0)  # the old cluster goes at once
+    elif failure.needs_new_workers and cluster is not None:
+        _replace_workers(draft, cluster)
+    draft.again(seconds)
+
+
+def _is_repeated(draft: Draft, driver: DriverStatus | None) -> bool:
+    """Whether this cluster was tried often enough since the last new checkpoint."""
+    if driver is None:
+        return False
+    tries = min(draft.status.restarts.since_checkpoint, driver.restart)
+    limit = draft.settings.restarts_on_a_cluster
+    return tries > 0 and (tries + 1) % limit == 0
+
+
+def _count(draft: Draft, policy: FailurePolicy, counts: bool, new_cluster: bool) -> float:
+    """Add a restart; the seconds until it begins."""
+    restarts = draft.status.restarts
+    counted = restarts.since_checkpoint + int(counts)
+    seconds = backoff_seconds(policy, counted, draft.settings)
+    draft.set(
+        restarts=restarts.model_copy(
+            update={
+                "drivers": restarts.drivers + int(not new_cluster),
+                "clusters": restarts.clusters + int(new_cluster),
+                "total": restarts.total + 1,
+                "since_checkpoint": counted,
+                "next_time": later(draft.now, seconds),
+            }
+        )
+    )
+    return seconds
+
+
+def _replace_workers(draft: Draft, cluster: ClusterStatus) -> None:
+    pods = draft.seen.pods_of(cluster.name)
+    draft.do(
+        *(DeletePod(pod.name, pod.uid) for pod in pods if not pod.is_head and not pod.is_deleting)
+    )

@@ -1,0 +1,73 @@
+"""What follows from a failure: another start, or the job's end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rlhf_api.exits import ExitCode
+from rlhf_api.failure import FailureAction, FailurePolicy
+from rlhf_api.status import RestartStatus
+from rlhf_operator.decide.settings import Settings
+
+NEVER_AGAIN = (ExitCode.BUG, ExitCode.MANIFEST, ExitCode.USER)
+"""Exit codes of failures that come again by themselves."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Something that ended a driver, or kept it from starting."""
+
+    reason: str
+    message: str
+    exit_code: int | None = None
+    """The driver's. None: it did not get so far as to have one."""
+    needs_new_cluster: bool = False
+    """Whether the cluster itself is gone or unfit."""
+    needs_new_workers: bool = False
+    """Whether processes are left on the workers that nobody can end but with their pods."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a failure leads to."""
+
+    restarts: bool
+    counts: bool = True
+    """Whether the restart counts against the limit."""
+    why_not: str = ""
+    """What people are told when there is no restart."""
+
+
+def verdict(failure: Failure, policy: FailurePolicy, restarts: RestartStatus) -> Verdict:
+    """The first rule that matches decides; else the exit code does."""
+    action = _by_rule(failure, policy) or _by_itself(failure)
+    if action is FailureAction.FAIL:
+        return Verdict(False)
+    if action is FailureAction.RESTART_IGNORING_LIMIT:
+        return Verdict(True, counts=False)
+    if restarts.since_checkpoint >= policy.max_restarts:
+        return Verdict(
+            False,
+            why_not=f"after {restarts.since_checkpoint} restarts without a new checkpoint; "
+            f"failurePolicy.maxRestarts allows {policy.max_restarts}",
+        )
+    return Verdict(True)
+
+
+def backoff_seconds(policy: FailurePolicy, counted: int, settings: Settings) -> float:
+    """The wait before a restart that is the so-manieth since the last new checkpoint."""
+    doublings = min(max(0, counted - 1), 16)
+    return min(policy.backoff_seconds * 2.0**doublings, settings.longest_backoff_seconds)
+
+
+def _by_rule(failure: Failure, policy: FailurePolicy) -> FailureAction | None:
+    for rule in policy.rules:
+        if rule.on_reason is not None and rule.on_reason == failure.reason:
+            return rule.action
+        if failure.exit_code is not None and failure.exit_code in (rule.on_exit_codes or ()):
+            return rule.action
+    return None
+
+
+def _by_itself(failure: Failure) -> FailureAction:
+    return FailureAction.FAIL if failure.exit_code in NEVER_AGAIN else FailureAction.RESTART

@@ -1,0 +1,190 @@
+"""What was observed of a job and of what was made for it: the only input of a decision."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from enum import Enum, auto
+
+from rlhf_api.job import RLHFJob
+from rlhf_api.on_cluster import cluster_name
+from rlhf_api.report import StatusReport
+from rlhf_api.resources import Device
+from rlhf_api.status import PlanStatus, RLHFJobStatus
+from rlhf_operator.head.protocol import Submission
+
+
+@dataclass(frozen=True)
+class JobSeen:
+    """An RLHFJob."""
+
+    namespace: str
+    name: str
+    uid: str
+    version: str
+    """Its resourceVersion: who writes upon another one is refused."""
+    generation: int
+    created: datetime
+    is_deleting: bool
+    has_finalizer: bool
+    job: RLHFJob | None
+    """With the chart's defaults. None: its manifest cannot be read."""
+    problem: Refusal | None
+    """Why it cannot be read, or cannot be run whatever the cluster."""
+    status: RLHFJobStatus
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs that its cluster asks for."""
+        pools = self.job.spec.resources.node_pools if self.job else ()
+        return sum(pool.num_devices for pool in pools if pool.device is Device.GPU)
+
+    @property
+    def run_folder(self) -> str:
+        """The address of what the job leaves: pvc://CLAIM/FOLDER, or the storage's own."""
+        storage = self.job.spec.checkpoint.storage if self.job else None
+        if storage is None:
+            return ""
+        if storage.persistent_volume_claim is None:
+            return str(storage.uri).rstrip("/")
+        claim = storage.persistent_volume_claim
+        return f"pvc://{claim.claim_name}/{claim.sub_path or self.name}".rstrip("/")
+
+    def cluster_name(self, attempt: int) -> str:
+        """Its RayCluster of that attempt."""
+        return cluster_name(self.name, attempt)
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a manifest cannot be run."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True)
+class ClusterSeen:
+    """A RayCluster with the job's label."""
+
+    name: str
+    uid: str
+    is_ours: bool
+    """Whether this very job owns it, and not somebody else's of that name."""
+    is_deleting: bool
+    is_suspended: bool
+    """Whether its pods are taken away, by Kueue or by a person."""
+    wanted_workers: int
+
+
+@dataclass(frozen=True)
+class PodProblem:
+    """Why a pod does not come up, or did not stay."""
+
+    reason: str
+    """ImagePull, Unschedulable, OutOfMemory, Evicted, CrashLoop, Configuration."""
+    message: str
+
+
+@dataclass(frozen=True)
+class PodSeen:
+    """A pod of one of the job's clusters."""
+
+    name: str
+    uid: str
+    cluster: str
+    is_head: bool
+    is_deleting: bool
+    is_ready: bool
+    problem: PodProblem | None = None
+
+
+class HeadState(Enum):
+    """What came of asking the head."""
+
+    NOT_ASKED = auto()
+    """There is none that could be asked, or nothing to ask for."""
+    UNREACHABLE = auto()
+    REFUSED = auto()
+    ANSWERED = auto()
+
+
+@dataclass(frozen=True)
+class HeadSeen:
+    """What the head said."""
+
+    state: HeadState = HeadState.NOT_ASKED
+    message: str = ""
+    submissions: tuple[Submission, ...] = ()
+    report: StatusReport | None = None
+    """The newest report of the last driver; the final one once it ended, where it left one."""
+
+    def submission(self, id: str) -> Submission | None:
+        """One of its submissions."""
+        return next((each for each in self.submissions if each.id == id), None)
+
+
+@dataclass(frozen=True)
+class PlanSeen:
+    """What planning brought: a plan, a refusal, or neither because something is not known."""
+
+    plan: PlanStatus | None = None
+    refusal: Refusal | None = None
+    unknown: str = ""
+    """Why it cannot be planned here, and what to do."""
+
+
+@dataclass(frozen=True)
+class ClaimSeen:
+    """The claim that holds checkpoints."""
+
+    exists: bool
+    is_shared: bool
+    """Whether several nodes may write to it: ReadWriteMany."""
+
+
+@dataclass(frozen=True)
+class Observed:
+    """Everything that a decision is made from, but the time."""
+
+    job: JobSeen
+    clusters: tuple[ClusterSeen, ...] = ()
+    pods: tuple[PodSeen, ...] = ()
+    claim: ClaimSeen | None = None
+    """None: the job needs none."""
+    plan: PlanSeen | None = None
+    """None: it is being made."""
+    head: HeadSeen = field(default_factory=HeadSeen)
+    recent: PodProblem | None = None
+    """What a pod told lately that may be gone by now."""
+
+    def with_plan(self, plan: PlanSeen | None) -> Observed:
+        """The same with what planning brought."""
+        return replace(self, plan=plan)
+
+    def with_head(self, head: HeadSeen) -> Observed:
+        """The same with what the head said."""
+        return replace(self, head=head)
+
+    def with_status(self, status: RLHFJobStatus) -> Observed:
+        """The same after the status was written."""
+        return replace(self, job=replace(self.job, status=status))
+
+    def cluster(self, name: str) -> ClusterSeen | None:
+        """The cluster of that name, ours or not."""
+        return next((each for each in self.clusters if each.name == name), None)
+
+    def pods_of(self, cluster: str) -> tuple[PodSeen, ...]:
+        """Its pods."""
+        return tuple(pod for pod in self.pods if pod.cluster == cluster)
+
+    def head_pod(self, cluster: str) -> PodSeen | None:
+        """The head's pod that is there to stay."""
+        pods = self.pods_of(cluster)
+        return next((pod for pod in pods if pod.is_head and not pod.is_deleting), None)
+
+    def is_ready(self, cluster: ClusterSeen) -> bool:
+        """Whether its head and all its workers are ready."""
+        pods = [pod for pod in self.pods_of(cluster.name) if not pod.is_deleting and pod.is_ready]
+        workers = sum(not pod.is_head for pod in pods)
+        return any(pod.is_head for pod in pods) and workers >= cluster.wanted_workers

@@ -1,0 +1,246 @@
+"""What to do about a job, by what was observed: the operator's one decision. Pure.
+
+It is made anew at every look, from what is there and what the status remembers, never from what an
+event said. The status is written before anything is done, so whatever is cut short is done again:
+
+    Pending ─> Planning ─> Provisioning ─> Running ─> Succeeded | Failed
+       ^                        ^  └── Restarting <──┘
+       └──────── Suspended <────┴───────────┘
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from rlhf_api.status import (
+    ArtifactStatus,
+    ClusterStatus,
+    ConditionStatus,
+    ConditionType,
+    Phase,
+)
+from rlhf_operator.decide.acceptance import refusal_of
+from rlhf_operator.decide.actions import DeleteCluster, HoldJob, MakeCluster, ReleaseJob
+from rlhf_operator.decide.cluster_life import follow_cluster
+from rlhf_operator.decide.draft import Decision, Draft
+from rlhf_operator.decide.driver_life import driver_is_gone
+from rlhf_operator.decide.endings import fail, has_ended
+from rlhf_operator.decide.observed import Observed, Refusal
+from rlhf_operator.decide.settings import Settings
+
+
+def reconcile(seen: Observed, settings: Settings, now: datetime) -> Decision:
+    """Decide on a job that is this operator's."""
+    draft = Draft(seen, settings, now)
+    if seen.job.is_deleting:
+        _take_cluster_away(draft)
+    elif has_ended(draft):
+        _tidy_up(draft)
+    elif seen.job.job is None:
+        _reject(draft, seen.job.problem or Refusal("InvalidManifest", "it cannot be read"))
+    elif seen.job.job.spec.suspend:
+        _suspend(draft)
+    elif draft.status.cluster is None:
+        _begin(draft)
+    elif _is_overdue(draft):
+        _end_overdue(draft)
+    else:
+        follow_cluster(draft, draft.status.cluster)
+    return draft.decision()
+
+
+def _begin(draft: Draft) -> None:
+    """Check and plan; then make the job's next cluster, when nothing of the last one is left."""
+    if _waits_for_room(draft):
+        return
+    refusal = refusal_of(draft.seen)
+    if refusal is not None:
+        _reject(draft, refusal)
+    elif draft.seen.plan is None:
+        draft.enter(Phase.PLANNING, "Planning", "the plan is being made")
+        draft.again(draft.settings.wait_seconds)
+    else:
+        _accept(draft)
+        if not (_waits_for_its_turn(draft) or _waits_for_its_name(draft)):
+            _make_cluster(draft)
+
+
+def _accept(draft: Draft) -> None:
+    draft.conclude(
+        ConditionType.ACCEPTED, ConditionStatus.TRUE, "Accepted", "the manifest can be run"
+    )
+    plan = draft.seen.plan
+    assert plan is not None
+    if plan.plan is not None:
+        draft.set(plan=plan.plan)
+        draft.conclude(ConditionType.PLANNED, ConditionStatus.TRUE, "Planned", plan.plan.summary)
+    else:
+        draft.conclude(ConditionType.PLANNED, ConditionStatus.UNKNOWN, "DriverPlans", plan.unknown)
+
+
+def _reject(draft: Draft, refusal: Refusal) -> None:
+    """Say why the job is not run. Nothing of a job that holds a cluster already is touched."""
+    draft.conclude(ConditionType.ACCEPTED, ConditionStatus.FALSE, refusal.reason, refusal.message)
+    if draft.status.cluster is None:
+        draft.enter(Phase.PENDING, refusal.reason, refusal.message, is_warning=True, is_stuck=True)
+    draft.again(draft.settings.wait_seconds)
+
+
+def _waits_for_its_turn(draft: Draft) -> bool:
+    """Whether the back-off before the next attempt is not over."""
+    due = draft.status.restarts.next_time
+    if due is None or due <= draft.now:
+        return False
+    draft.again((due - draft.now).total_seconds())
+    return True
+
+
+def _waits_for_room(draft: Draft) -> bool:
+    """Whether something is left of a cluster that was."""
+    if not (_delete_clusters(draft) or draft.seen.pods):
+        return False
+    if draft.status.phase is not Phase.RESTARTING:  # else the failure's reason is worth more
+        message = "waiting until the pods of the cluster before are gone"
+        draft.enter(Phase.PROVISIONING, "WaitingForOldPods", message)
+    draft.again(draft.settings.poll_seconds)
+    return True
+
+
+def _waits_for_its_name(draft: Draft) -> bool:
+    """Whether another's cluster stands where the next one is to be."""
+    name = draft.seen.job.cluster_name(draft.status.attempts + 1)
+    if draft.seen.cluster(name) is None:
+        return False
+    message = (
+        f"a RayCluster named {name} is there that this job does not own: delete it, or give "
+        "the job another name"
+    )
+    draft.enter(Phase.PENDING, "NameTaken", message, is_warning=True, is_stuck=True)
+    draft.again(draft.settings.wait_seconds)
+    return True
+
+
+def _make_cluster(draft: Draft) -> None:
+    attempt = draft.status.attempts + 1
+    name = draft.seen.job.cluster_name(attempt)
+    restarts = draft.status.restarts.model_copy(update={"next_time": None})
+    draft.set(
+        attempts=attempt, cluster=ClusterStatus(name=name, attempt=attempt), restarts=restarts
+    )
+    phase = Phase.RESTARTING if restarts.clusters else Phase.PROVISIONING
+    draft.enter(phase, "Provisioning", f"making the RayCluster {name}")
+    draft.conclude(
+        ConditionType.CLUSTER_READY, ConditionStatus.FALSE, "Provisioning", "no pod is there yet"
+    )
+    draft.set(artifacts=_artifacts(draft), gpus=draft.seen.job.num_gpus)
+    draft.do(HoldJob(), MakeCluster(attempt))
+    draft.again(draft.settings.wait_seconds)
+
+
+def _artifacts(draft: Draft) -> ArtifactStatus:
+    """Where the job's things will lie: told from the start, kept for ever."""
+    root = draft.seen.job.run_folder
+    return ArtifactStatus(
+        checkpoints=f"{root}/checkpoints", model=f"{root}/model", report=f"{root}/report.html"
+    )
+
+
+def _is_overdue(draft: Draft) -> bool:
+    assert draft.seen.job.job is not None
+    limit = draft.seen.job.job.spec.active_deadline_seconds
+    start = draft.status.start_time
+    if limit is None or start is None:
+        return False
+    left = limit - draft.seconds_since(start)
+    if left > 0:
+        draft.again(left)
+    return left <= 0
+
+
+def _end_overdue(draft: Draft) -> None:
+    assert draft.seen.job.job is not None
+    limit = draft.seen.job.job.spec.active_deadline_seconds
+    fail(
+        draft,
+        "DeadlineExceeded",
+        f"it ran for longer than activeDeadlineSeconds, {limit}; what it reached is saved: a job "
+        "with a later deadline and the same storage goes on from there",
+    )
+    _tidy_up(draft)
+
+
+def _suspend(draft: Draft) -> None:
+    """Let the driver save, give the cluster back, and wait."""
+    held = draft.status.cluster is not None
+    if held and not driver_is_gone(draft, _since_told_to_wait(draft)):
+        return
+    if has_ended(draft):  # it finished while it was told to wait
+        return
+    if _delete_clusters(draft):
+        draft.again(draft.settings.poll_seconds)
+        return
+    restarts = draft.status.restarts
+    draft.set(
+        cluster=None,
+        driver=None,
+        start_time=None,
+        gpus=0,
+        restarts=restarts.model_copy(update={"next_time": None, "since_checkpoint": 0}),
+    )
+    message = "spec.suspend is true: it holds no cluster, and goes on when that is false"
+    draft.enter(Phase.SUSPENDED, "Requested", message)
+    draft.drop(ConditionType.CLUSTER_READY)
+    draft.conclude(ConditionType.SUSPENDED, ConditionStatus.TRUE, "Requested", message)
+    _release(draft)
+
+
+def _since_told_to_wait(draft: Draft) -> datetime:
+    """When the driver was first told to save and end."""
+    draft.conclude(
+        ConditionType.SUSPENDED,
+        ConditionStatus.UNKNOWN,
+        "Stopping",
+        "the driver saves and ends; then the cluster is given back",
+    )
+    condition = draft.condition(ConditionType.SUSPENDED)
+    assert condition is not None
+    return condition.last_transition_time
+
+
+def _tidy_up(draft: Draft) -> None:
+    """After the end: let the driver go, keep the cluster for its time, then take it away."""
+    ended = draft.status.completion_time
+    assert ended is not None
+    if draft.status.cluster is None and not draft.seen.clusters:
+        _release(draft)
+        return
+    if not driver_is_gone(draft, ended):
+        return
+    job = draft.seen.job.job
+    left = (job.spec.ttl_seconds_after_finished if job else 0) - draft.seconds_since(ended)
+    if left > 0:
+        draft.again(left)
+    else:
+        _take_cluster_away(draft)
+
+
+def _take_cluster_away(draft: Draft) -> None:
+    if _delete_clusters(draft):
+        draft.again(draft.settings.wait_seconds)
+        return
+    if draft.status.cluster is not None:
+        draft.set(cluster=None, gpus=0)
+        draft.drop(ConditionType.CLUSTER_READY)
+    _release(draft)
+
+
+def _delete_clusters(draft: Draft) -> bool:
+    """Delete what the job owns; whether something is still there."""
+    ours = [cluster for cluster in draft.seen.clusters if cluster.is_ours]
+    draft.do(*(DeleteCluster(each.name, each.uid) for each in ours if not each.is_deleting))
+    return bool(ours)
+
+
+def _release(draft: Draft) -> None:
+    if draft.seen.job.has_finalizer:
+        draft.do(ReleaseJob())

@@ -1,0 +1,56 @@
+"""How the operator reaches heads, by its settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rlhf_operator.config import BadConfig, HeadAccess, OperatorConfig
+from rlhf_operator.head.addresses import (
+    SYSTEM_CERTIFICATES,
+    ByTemplate,
+    Certificates,
+    InsideCluster,
+    Route,
+    ThroughApiServer,
+)
+from rlhf_operator.head.client import HttpClient
+from rlhf_operator.head.http import HttpHeads
+from rlhf_operator.head.protocol import Head
+from rlhf_operator.kube.official import Access
+
+
+def dialing(
+    config: OperatorConfig, access: Callable[[], Access]
+) -> Callable[[str, str, str], Head]:
+    """From namespace, cluster and token to a head.
+
+    Args:
+        access: how the API server is reached just now; its tokens change.
+
+    Raises:
+        BadConfig: headUrl is missing, or is none.
+    """
+    certificates = SYSTEM_CERTIFICATES
+    if config.head_access is HeadAccess.PROXY:
+        now = access()
+        certificates = Certificates(now.authority, now.certificate, now.private_key)
+    route, client = _routing(config, access), HttpClient(certificates)
+
+    def dial(namespace: str, cluster: str, token: str) -> Head:
+        return HttpHeads(route(), client).head(namespace, cluster, token)
+
+    return dial
+
+
+def _routing(config: OperatorConfig, access: Callable[[], Access]) -> Callable[[], Route]:
+    if config.head_access is HeadAccess.SERVICE:
+        return InsideCluster
+    if config.head_access is HeadAccess.PROXY:
+        return lambda: ThroughApiServer(access().server, access().headers)
+    if config.head_url is None:
+        raise BadConfig("headAccess is template, so headUrl must say where heads are")
+    try:
+        template = ByTemplate(config.head_url)
+    except ValueError as error:
+        raise BadConfig(f"headUrl: {error}") from error
+    return lambda: template

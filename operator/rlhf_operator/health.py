@@ -1,0 +1,72 @@
+"""What the operator serves about itself: /metrics, /healthz, /readyz."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, make_server
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import (
+    ThreadingWSGIServer,
+    make_wsgi_app,
+)
+
+LONGEST_SILENCE_SECONDS = 300.0
+"""Kubernetes is asked every minute even when nothing happens."""
+
+
+@dataclass(frozen=True)
+class Health:
+    """Whether the operator lives, and whether it works."""
+
+    answer_age: Callable[[], float]
+    """Seconds since Kubernetes last answered."""
+    is_started: Callable[[], bool]
+
+    def problem(self, path: str) -> str | None:
+        """Why the answer is no."""
+        if path == "/readyz" and not self.is_started():
+            return "it has not listed the jobs yet"
+        age = self.answer_age()
+        if age > LONGEST_SILENCE_SECONDS:
+            return f"Kubernetes has not answered for {age:.0f} s"
+        return None
+
+
+class _Silent(WSGIRequestHandler):
+    """Writes no line for each request."""
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing."""
+
+
+def serve(port: int, registry: CollectorRegistry, health: Health) -> Callable[[], None]:
+    """Answer on all addresses until the returned function is called.
+
+    Raises:
+        OSError: the port is taken.
+    """
+    metrics = make_wsgi_app(registry)
+
+    def answer(environment: dict[str, Any], start: Any) -> Iterable[bytes]:
+        path = environment.get("PATH_INFO", "")
+        if path == "/metrics":
+            content: Iterable[bytes] = metrics(environment, start)
+            return content
+        known = path in ("/healthz", "/readyz")
+        problem = health.problem(path) if known else "allowed: /metrics, /healthz, /readyz"
+        status = "200 OK" if problem is None else "503 No" if known else "404 Not Found"
+        start(status, [("Content-Type", "text/plain; charset=utf-8")])
+        return [f"{problem or 'ok'}\n".encode()]
+
+    server = make_server("", port, answer, ThreadingWSGIServer, handler_class=_Silent)
+    threading.Thread(target=server.serve_forever, name="health", daemon=True).start()
+
+    def stop() -> None:
+        server.shutdown()
+        server.server_close()
+
+    return stop

@@ -1,0 +1,110 @@
+"""What the operator wants of Kubernetes; the one seam to it. Objects are plain JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Protocol
+
+Manifest = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Resource:
+    """A kind of object and where the API serves it."""
+
+    group: str
+    """Empty: the core group."""
+    version: str
+    plural: str
+    kind: str
+
+    @property
+    def api_version(self) -> str:
+        """As manifests write it."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+
+class Kind(Enum):
+    """The kinds that the operator reads or writes."""
+
+    JOB = Resource("rlhf-operator.dev", "v1alpha1", "rlhfjobs", "RLHFJob")
+    CLUSTER = Resource("ray.io", "v1", "rayclusters", "RayCluster")
+    POD = Resource("", "v1", "pods", "Pod")
+    CONFIG_MAP = Resource("", "v1", "configmaps", "ConfigMap")
+    SECRET = Resource("", "v1", "secrets", "Secret")
+    CLAIM = Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
+    POLICY = Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy")
+    EVENT = Resource("events.k8s.io", "v1", "events", "Event")
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> Kind:
+        """The kind of an object that names it."""
+        named = (manifest["apiVersion"], manifest["kind"])
+        return next(each for each in cls if (each.value.api_version, each.value.kind) == named)
+
+
+class KubeError(Exception):
+    """Kubernetes refused a request, or could not answer it."""
+
+    reason = "KubernetesError"
+
+
+class Unreachable(KubeError):
+    """The API server did not answer, or has trouble of its own: try again later."""
+
+    reason = "KubernetesUnreachable"
+
+
+class Conflict(KubeError):
+    """The object is another one now, or has changed since it was read."""
+
+    reason = "KubernetesConflict"
+
+
+class Forbidden(KubeError):
+    """The operator may not do this: its role, a quota or an admission policy is against it."""
+
+    reason = "KubernetesForbidden"
+
+
+class Invalid(KubeError):
+    """The API server does not take the object, or does not know its kind."""
+
+    reason = "KubernetesInvalid"
+
+
+class Kube(Protocol):
+    """One cluster. Every method raises a KubeError."""
+
+    def ping(self) -> None:
+        """Anything at all that shows that it answers."""
+        ...
+
+    def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
+        """An object. None: there is none."""
+        ...
+
+    def list(
+        self, kind: Kind, namespace: str | None = None, selector: str = ""
+    ) -> tuple[Manifest, ...]:
+        """Objects of a namespace, or of all, with these labels (`a=b,c`)."""
+        ...
+
+    def create(self, manifest: Manifest) -> bool:
+        """Make an object. False: one of that name is there, and stays as it is."""
+        ...
+
+    def apply(self, manifest: Manifest) -> Manifest:
+        """Server-side apply of the operator's fields; metadata.uid and resourceVersion must match
+        if they are given. Returns the whole object."""
+        ...
+
+    def apply_status(self, manifest: Manifest) -> Manifest:
+        """The same for its status."""
+        ...
+
+    def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
+        """Delete this very object, and what it owns afterwards; one that is gone is fine."""
+        ...

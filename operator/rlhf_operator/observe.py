@@ -1,0 +1,177 @@
+"""Looks at a job and everything that was made for it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rlhf_api.on_cluster import JOB_LABEL
+from rlhf_api.report import StatusReport
+from rlhf_api.status import ClusterStatus, DriverStatus
+from rlhf_operator.build.companions import token
+from rlhf_operator.build.owned import Owner
+from rlhf_operator.config import JobDefaults
+from rlhf_operator.decide.acceptance import claim_of
+from rlhf_operator.decide.observed import (
+    ClaimSeen,
+    HeadSeen,
+    HeadState,
+    JobSeen,
+    Observed,
+    PodProblem,
+    PodSeen,
+)
+from rlhf_operator.head.protocol import Head, HeadRefused, HeadUnreachable, Submission
+from rlhf_operator.kube.protocol import Kind, Kube
+from rlhf_operator.parse import is_ours, parse_claim, parse_cluster, parse_job, parse_pod
+from rlhf_operator.planning import Planner
+
+Key = tuple[str, str]
+"""Namespace and name of a job."""
+
+
+@dataclass(frozen=True)
+class Dialer:
+    """How heads are reached."""
+
+    key: bytes
+    """From which the clusters' tokens are made."""
+    dial: Callable[[str, str, str], Head]
+    """From namespace, cluster and its token."""
+
+    def head(self, job: JobSeen, cluster: str) -> Head:
+        """The head of one of a job's clusters."""
+        own = token(self.key, Owner(job.namespace, job.name, job.uid))
+        return self.dial(job.namespace, cluster, own)
+
+
+@dataclass
+class View:
+    """What Kubernetes said of a job, and when."""
+
+    raw: Mapping[str, Any]
+    clusters: tuple[Mapping[str, Any], ...]
+    pods: tuple[PodSeen, ...]
+    claim: ClaimSeen | None
+    time: float
+
+
+@dataclass
+class Observer:
+    """Reads jobs from Kubernetes and from their heads.
+
+    Events only say that something changed. What is there is read then; between events the last view
+    serves for a while, so that a running job costs the API server next to nothing.
+    """
+
+    kube: Kube
+    dialer: Dialer
+    planner: Planner
+    defaults: JobDefaults
+    view_seconds: float = 60.0
+    """How old a view may be without an event: should one have been lost."""
+    clock: Callable[[], float] = time.monotonic
+    _views: dict[Key, View] = field(default_factory=dict)
+    _problems: dict[Key, tuple[float, PodProblem]] = field(default_factory=dict)
+
+    def observe(self, key: Key, changed: bool, planned: Callable[[], None]) -> Observed | None:
+        """Everything about a job.
+
+        Args:
+            changed: whether an event said that something is not as it was.
+            planned: called when a plan that is not there yet has been made.
+
+        Returns:
+            None: there is no such job, or another controller looks after it.
+        """
+        view = None if changed else self._views.get(key)
+        if view is None or self.clock() - view.time > self.view_seconds:
+            view = self._read(key)
+        if view is None:
+            self.forget(key)
+            return None
+        job = parse_job(view.raw, self.defaults)
+        clusters = tuple(parse_cluster(raw, job.uid) for raw in view.clusters)
+        seen = Observed(job, clusters, view.pods, view.claim, recent=self._recent(key))
+        if job.job is not None and job.status.cluster is None and not job.is_deleting:
+            return seen.with_plan(self.planner.plan(job.job, planned))
+        return seen.with_head(self._ask_head(seen))
+
+    def forget(self, key: Key) -> None:
+        """Read everything anew at the next look."""
+        self._views.pop(key, None)
+
+    def forget_for_good(self, key: Key) -> None:
+        """The job is gone."""
+        self.forget(key)
+        self._problems.pop(key, None)
+
+    def wrote(self, key: Key, raw: Mapping[str, Any]) -> None:
+        """The job as it is after the operator's own write."""
+        if key in self._views:
+            self._views[key].raw = raw
+
+    def remember(self, key: Key, problem: PodProblem) -> None:
+        """A pod told of a problem and may be gone before anybody looks."""
+        self._problems[key] = (self.clock(), problem)
+
+    def _recent(self, key: Key) -> PodProblem | None:
+        when, problem = self._problems.get(key, (float("-inf"), None))
+        return problem if self.clock() - when < 5 * self.view_seconds else None
+
+    def _read(self, key: Key) -> View | None:
+        namespace, name = key
+        begin = self.clock()
+        raw = self.kube.get(Kind.JOB, namespace, name)
+        if raw is None or not is_ours(raw):
+            return None
+        label = f"{JOB_LABEL}={name}"
+        pods = self.kube.list(Kind.POD, namespace, label)
+        view = View(
+            raw=raw,
+            clusters=self.kube.list(Kind.CLUSTER, namespace, label),
+            pods=tuple(parse_pod(pod) for pod in pods),
+            claim=self._claim(raw, namespace),
+            time=begin,
+        )
+        self._views[key] = view
+        return view
+
+    def _claim(self, raw: Mapping[str, Any], namespace: str) -> ClaimSeen | None:
+        """Of a job that is about to get a cluster; later it is mounted, and that is that."""
+        job = parse_job(raw, self.defaults)
+        name = claim_of(job.job) if job.status.cluster is None else None
+        return None if name is None else parse_claim(self.kube.get(Kind.CLAIM, namespace, name))
+
+    def _ask_head(self, seen: Observed) -> HeadSeen:
+        cluster, driver = seen.job.status.cluster, seen.job.status.driver
+        if cluster is None or driver is None or driver.attempt != cluster.attempt:
+            return HeadSeen()
+        try:
+            return self._ask(seen, cluster, driver)
+        except HeadUnreachable as error:
+            return HeadSeen(HeadState.UNREACHABLE, str(error))
+        except HeadRefused as error:
+            return HeadSeen(HeadState.REFUSED, str(error))
+
+    def _ask(self, seen: Observed, cluster: ClusterStatus, driver: DriverStatus) -> HeadSeen:
+        made, pod = seen.cluster(cluster.name), seen.head_pod(cluster.name)
+        if made is None or made.is_suspended or not made.is_ours:
+            return HeadSeen()
+        if pod is None or not pod.is_ready or pod.uid != cluster.head_pod_uid:
+            return HeadSeen()
+        head = self.dialer.head(seen.job, cluster.name)
+        submissions = head.submissions()
+        own = next((each for each in submissions if each.id == driver.submission_id), None)
+        report = _report(head, driver, own)
+        return HeadSeen(HeadState.ANSWERED, "", submissions, report)
+
+
+def _report(head: Head, driver: DriverStatus, own: Submission | None) -> StatusReport | None:
+    if own is None:
+        return None
+    if own.state.has_ended:
+        return None if driver.has_ended else head.final_report(own.id)
+    return head.report()

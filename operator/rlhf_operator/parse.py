@@ -1,0 +1,195 @@
+"""From Kubernetes' objects, as JSON, to what decisions are made from. Pure; nothing is trusted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+from pydantic import ValidationError
+
+from rlhf_api.on_cluster import FINALIZER, MANAGED_BY
+from rlhf_api.problems import Problem
+from rlhf_api.status import RLHFJobStatus
+from rlhf_api.validation import validate_document
+from rlhf_operator.build.defaults import with_defaults
+from rlhf_operator.config import JobDefaults
+from rlhf_operator.decide.observed import (
+    ClaimSeen,
+    ClusterSeen,
+    JobSeen,
+    PodProblem,
+    PodSeen,
+    Refusal,
+)
+
+Raw = Mapping[str, Any]
+SHOWN_PROBLEMS = 5
+"""Problems of a manifest that a condition names."""
+OF_IMAGES = {
+    "ErrImageNeverPull",
+    "ErrImagePull",
+    "ImageInspectError",
+    "ImagePullBackOff",
+    "InvalidImageName",
+    "RegistryUnavailable",
+}
+OF_CONFIGURATION = {"CreateContainerConfigError", "CreateContainerError", "RunContainerError"}
+
+
+def is_ours(raw: Raw) -> bool:
+    """Whether this operator looks after the job."""
+    return raw.get("spec", {}).get("managedBy") in (None, MANAGED_BY)
+
+
+def parse_job(raw: Raw, defaults: JobDefaults) -> JobSeen:
+    """An RLHFJob."""
+    metadata = raw["metadata"]
+    kept = {
+        name: metadata[name]
+        for name in ("name", "namespace", "labels", "annotations")
+        if name in metadata
+    }
+    document = {
+        "apiVersion": raw.get("apiVersion"),
+        "kind": raw.get("kind"),
+        "metadata": kept,
+        "spec": raw.get("spec", {}),
+    }
+    job, problems = validate_document(document)
+    return JobSeen(
+        namespace=metadata["namespace"],
+        name=metadata["name"],
+        uid=metadata["uid"],
+        version=metadata["resourceVersion"],
+        generation=metadata.get("generation", 0),
+        created=_time(metadata["creationTimestamp"]),
+        is_deleting="deletionTimestamp" in metadata,
+        has_finalizer=FINALIZER in metadata.get("finalizers", ()),
+        job=None if job is None else with_defaults(job, defaults),
+        problem=_refusal(problems),
+        status=parse_status(raw.get("status") or {}),
+    )
+
+
+def _refusal(problems: list[Problem]) -> Refusal | None:
+    if not problems:
+        return None
+    words = [str(problem) for problem in problems[:SHOWN_PROBLEMS]]
+    if len(problems) > SHOWN_PROBLEMS:
+        words.append(f"and {len(problems) - SHOWN_PROBLEMS} more problems")
+    return Refusal("InvalidManifest", "\n".join(words))
+
+
+def parse_status(raw: Raw) -> RLHFJobStatus:
+    """What an operator wrote, perhaps of another version: what this one does not know is left
+    out."""
+    document = _copied(raw)
+    for _ in range(8):  # what is wrong deep inside shows when the outer things are right
+        try:
+            return RLHFJobStatus.model_validate(document)
+        except ValidationError as error:
+            for each in error.errors(include_url=False):
+                _drop(document, each["loc"])
+    return RLHFJobStatus()
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _copied(each) for name, each in value.items()}
+    return [_copied(each) for each in value] if isinstance(value, list) else value
+
+
+def _drop(document: Any, place: tuple[int | str, ...]) -> None:
+    for part in place[:-1]:
+        try:
+            document = document[part]
+        except (KeyError, IndexError, TypeError):
+            return
+    if isinstance(document, dict):
+        document.pop(place[-1], None)
+    elif isinstance(document, list) and isinstance(place[-1], int) and place[-1] < len(document):
+        document.pop(place[-1])
+
+
+def parse_cluster(raw: Raw, job_uid: str) -> ClusterSeen:
+    """A RayCluster."""
+    metadata, spec = raw["metadata"], raw.get("spec", {})
+    owners = metadata.get("ownerReferences", ())
+    groups = spec.get("workerGroupSpecs") or ()
+    return ClusterSeen(
+        name=metadata["name"],
+        uid=metadata["uid"],
+        is_ours=any(owner.get("controller") and owner["uid"] == job_uid for owner in owners),
+        is_deleting="deletionTimestamp" in metadata,
+        is_suspended=bool(spec.get("suspend")),
+        wanted_workers=sum(group.get("replicas", 1) for group in groups),
+    )
+
+
+def parse_pod(raw: Raw) -> PodSeen:
+    """A pod that KubeRay made."""
+    metadata, status = raw["metadata"], raw.get("status", {})
+    labels = metadata.get("labels", {})
+    ready = [each for each in status.get("conditions", ()) if each["type"] == "Ready"]
+    return PodSeen(
+        name=metadata["name"],
+        uid=metadata["uid"],
+        cluster=labels.get("ray.io/cluster", ""),
+        is_head=labels.get("ray.io/node-type") == "head",
+        is_deleting="deletionTimestamp" in metadata,
+        is_ready=any(each["status"] == "True" for each in ready),
+        problem=pod_problem(raw),
+    )
+
+
+def pod_problem(raw: Raw) -> PodProblem | None:
+    """Why a pod does not run, by what its kubelet and the scheduler say."""
+    status = raw.get("status", {})
+    if status.get("reason") == "Evicted":
+        return PodProblem("Evicted", f"its node put it out: {status.get('message', '')}")
+    for each in status.get("conditions", ()):
+        if each["type"] == "PodScheduled" and each.get("reason") == "Unschedulable":
+            return PodProblem("Unschedulable", f"no node takes it: {each.get('message', '')}")
+    return next(_container_problems(status), None)
+
+
+def _container_problems(status: Raw) -> Iterator[PodProblem]:
+    kinds = ("initContainerStatuses", "containerStatuses")
+    for container in (each for kind in kinds for each in status.get(kind, ())):
+        state, last = container.get("state", {}), container.get("lastState", {})
+        waiting, ended = state.get("waiting", {}), state.get("terminated", {})
+        reason, said = waiting.get("reason", ""), waiting.get("message", "")
+        before = last.get("terminated", {})
+        if "OOMKilled" in (ended.get("reason"), before.get("reason")) and not container.get(
+            "ready"
+        ):
+            yield PodProblem(
+                "OutOfMemory",
+                f"container {container['name']} took more memory than its limit and was ended: "
+                "raise resources of its pool (or of the head)",
+            )
+        elif reason in OF_IMAGES:
+            yield PodProblem("ImagePull", f"image {container['image']}: {reason}: {said}")
+        elif reason in OF_CONFIGURATION:
+            yield PodProblem("Configuration", f"container {container['name']}: {said}")
+        elif reason == "CrashLoopBackOff":
+            code = before.get("exitCode")
+            yield PodProblem(
+                "CrashLoop", f"container {container['name']} ends again and again, exit code {code}"
+            )
+        elif ended.get("exitCode"):
+            yield PodProblem(
+                "ContainerFailed",
+                f"container {container['name']} ended with exit code {ended['exitCode']}",
+            )
+
+
+def parse_claim(raw: Raw | None) -> ClaimSeen:
+    """A volume claim, or that there is none."""
+    modes = () if raw is None else raw.get("spec", {}).get("accessModes", ())
+    return ClaimSeen(exists=raw is not None, is_shared="ReadWriteMany" in modes)
+
+
+def _time(text: str) -> datetime:
+    return datetime.fromisoformat(text)

@@ -1,0 +1,133 @@
+"""Takes the actions of a decision. Each may be taken twice without harm."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, assert_never
+
+from rlhf_api.job import API_VERSION, KIND
+from rlhf_api.on_cluster import FINALIZER, driver_command
+from rlhf_operator.build.companions import config_map, network_policy, secret, token
+from rlhf_operator.build.owned import Owner
+from rlhf_operator.build.raycluster import ray_cluster
+from rlhf_operator.decide.actions import (
+    Acknowledge,
+    Action,
+    DeleteCluster,
+    DeletePod,
+    HoldJob,
+    MakeCluster,
+    Note,
+    ReleaseJob,
+    Stop,
+    Submit,
+)
+from rlhf_operator.decide.observed import JobSeen, Observed
+from rlhf_operator.head.protocol import Head
+from rlhf_operator.kube.protocol import Kind, Kube
+from rlhf_operator.observe import Observer
+
+REPORTER = "rlhf-operator"
+
+
+@dataclass
+class Performer:
+    """Does what was decided, and tells people of it."""
+
+    kube: Kube
+    observer: Observer
+    operator_namespace: str | None
+    """Whose pods the jobs' NetworkPolicies let in. None: the operator is not in the cluster."""
+
+    def perform(self, seen: Observed, action: Action) -> None:
+        """One action.
+
+        Raises:
+            KubeError, HeadUnreachable, HeadRefused: it could not be taken, or not wholly.
+        """
+        job, owner = seen.job, owner_of(seen.job)
+        match action:
+            case HoldJob():
+                self.kube.apply(_with_finalizers(job, [FINALIZER]))
+            case ReleaseJob():
+                self.kube.apply(_with_finalizers(job, []))
+            case MakeCluster(attempt):
+                self._make_cluster(job, owner, attempt)
+            case DeleteCluster(name, uid):
+                self.kube.delete(Kind.CLUSTER, job.namespace, name, uid)
+            case DeletePod(name, uid):
+                self.kube.delete(Kind.POD, job.namespace, name, uid)
+            case Submit(submission):
+                self._head(seen).submit(submission, driver_command(submission), {})
+            case Stop(submission):
+                self._head(seen).stop(submission)
+            case Acknowledge(submission, sequence):
+                self._head(seen).acknowledge(submission, sequence)
+            case _:
+                assert_never(action)
+
+    def tell(self, job: JobSeen, note: Note) -> None:
+        """An event about the job.
+
+        Raises:
+            KubeError: it could not be written.
+        """
+        self.kube.create(event(job, note, datetime.now(UTC)))
+
+    def _make_cluster(self, job: JobSeen, owner: Owner, attempt: int) -> None:
+        assert job.job is not None
+        own = token(self.observer.dialer.key, owner)
+        self.kube.apply(config_map(owner, job.job))
+        self.kube.create(secret(owner, own))
+        self.kube.apply(network_policy(owner, self.operator_namespace))
+        self.kube.create(ray_cluster(owner, job.job, attempt))
+
+    def _head(self, seen: Observed) -> Head:
+        cluster = seen.job.status.cluster
+        assert cluster is not None, "drivers live on clusters"
+        return self.observer.dialer.head(seen.job, cluster.name)
+
+
+def owner_of(job: JobSeen) -> Owner:
+    """The job as the owner of what is made for it."""
+    return Owner(job.namespace, job.name, job.uid)
+
+
+def _with_finalizers(job: JobSeen, finalizers: list[str]) -> Mapping[str, Any]:
+    """What the operator says of an RLHFJob itself: nothing but its finalizer."""
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {
+            "name": job.name,
+            "namespace": job.namespace,
+            "uid": job.uid,  # one that was made anew meanwhile is another job
+            "finalizers": finalizers,
+        },
+    }
+
+
+def event(job: JobSeen, note: Note, now: datetime) -> Mapping[str, Any]:
+    """An event about a job, as `kubectl describe` shows it."""
+    time = now.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return {
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": {"generateName": f"{job.name}.", "namespace": job.namespace},
+        "regarding": {
+            "apiVersion": API_VERSION,
+            "kind": KIND,
+            "namespace": job.namespace,
+            "name": job.name,
+            "uid": job.uid,
+        },
+        "eventTime": time,
+        "reportingController": f"{API_VERSION.partition('/')[0]}/operator",
+        "reportingInstance": REPORTER,
+        "action": "Reconcile",
+        "reason": note.reason,
+        "type": "Warning" if note.is_warning else "Normal",
+        "note": note.message,
+    }

@@ -1,0 +1,120 @@
+"""Plans of jobs, made beside the reconciler: in a few processes, each plan once."""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
+
+from rlhf_api.algorithm import AlgorithmType
+from rlhf_api.errors import RlhfError
+from rlhf_api.job import RLHFJob
+from rlhf_api.plan import Plan
+from rlhf_api.resources import PlacementType
+from rlhf_api.status import PlanStatus
+from rlhf_flow.errors import DevicesUnknown, ShapeUnknown
+from rlhf_flow.planning.make_plan import devices_of, make_plan
+from rlhf_operator.decide.observed import PlanSeen, Refusal
+
+KEPT = 1024
+"""Plans that are remembered; the ones used longest ago are made again."""
+NOT_PLANNED = {"suspend", "managed_by", "failure_policy", "checkpoint", "telemetry", "image"}
+"""Parts of a spec that no plan depends on."""
+
+
+class Planner:
+    """Plans by what they depend on. May be asked from several threads."""
+
+    def __init__(self, processes: int, executor: Executor | None = None) -> None:
+        self._executor = executor or ProcessPoolExecutor(
+            processes, mp_context=multiprocessing.get_context("spawn")
+        )
+        self._plans: OrderedDict[str, Future[PlanSeen]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def plan(self, job: RLHFJob, then: Callable[[], None]) -> PlanSeen | None:
+        """The plan of a job.
+
+        Args:
+            job: with defaults.
+            then: called once when a plan that is not there yet has been made.
+
+        Returns:
+            What came of it; None: it is being made.
+        """
+        unknown = why_unknown(job)
+        if unknown:
+            return PlanSeen(unknown=unknown)
+        with self._lock:
+            future = self._future(job)
+        if not future.done():
+            future.add_done_callback(lambda _: then())
+            return None
+        error = future.exception()
+        if error is not None:  # a planner that died; it must not stop every job of its kind
+            self._forget(job)
+            return PlanSeen(unknown=f"the planner failed ({error}); the driver plans")
+        return future.result()
+
+    def close(self) -> None:
+        """End its processes."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+    def _future(self, job: RLHFJob) -> Future[PlanSeen]:
+        key = _key(job)
+        if key not in self._plans:
+            self._plans[key] = self._executor.submit(plan_of, job)
+            if len(self._plans) > KEPT:
+                self._plans.popitem(last=False)
+        self._plans.move_to_end(key)
+        return self._plans[key]
+
+    def _forget(self, job: RLHFJob) -> None:
+        with self._lock:
+            self._plans.pop(_key(job), None)
+
+
+def _key(job: RLHFJob) -> str:
+    text = job.spec.model_dump_json(exclude=NOT_PLANNED)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def why_unknown(job: RLHFJob) -> str:
+    """Why a job cannot be planned here: the operator runs no user's code and opens no model."""
+    if job.spec.algorithm.type is AlgorithmType.CUSTOM:
+        return "the algorithm is the user's own code, which only the driver runs: it plans first"
+    for role, model in job.spec.models.items():
+        if model.source.path is not None and model.shape is None:
+            return (
+                f"the shape of models.{role} is in its files, which only the driver reads: it "
+                f"plans first (spec.models.{role}.shape would let the operator plan)"
+            )
+    return ""
+
+
+def plan_of(job: RLHFJob) -> PlanSeen:
+    """Plan a job: what a planner's process does."""
+    try:
+        _, plan = make_plan(job, devices_of(job))
+    except (ShapeUnknown, DevicesUnknown) as error:
+        return PlanSeen(unknown=f"{error}; the driver plans first")
+    except RlhfError as error:
+        return PlanSeen(refusal=Refusal(error.reason, str(error)))
+    return PlanSeen(plan=status_of(plan))
+
+
+def status_of(plan: Plan) -> PlanStatus:
+    """A plan in short."""
+    pool, memory, generation = plan.pools[0], plan.memory, plan.generation
+    peak, capacity = memory.peak_bytes / 2**30, memory.capacity_bytes / 2**30
+    summary = (
+        f"{pool.nodes} x {pool.devices_per_node} {pool.device.value} of pool {pool.name}: "
+        f"{', '.join(pool.roles)}; {generation.data} generation engines of {generation.tensor}; "
+        f"{peak:.1f} of {capacity:.1f} GiB at most, in {memory.peak_phase}"
+    )
+    return PlanStatus(
+        placement=PlacementType.COLOCATED, peak_memory_bytes=memory.peak_bytes, summary=summary
+    )

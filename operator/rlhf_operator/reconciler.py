@@ -1,0 +1,138 @@
+"""One look at a job: observe, decide, write the status, act."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from rlhf_api.job import API_VERSION, KIND
+from rlhf_api.status import (
+    Condition,
+    ConditionStatus,
+    ConditionType,
+    RestartStatus,
+    RLHFJobStatus,
+)
+from rlhf_operator.decide.draft import Decision
+from rlhf_operator.decide.observed import JobSeen, Observed
+from rlhf_operator.decide.reconcile import reconcile
+from rlhf_operator.decide.settings import Settings
+from rlhf_operator.head.protocol import HeadRefused, HeadUnreachable
+from rlhf_operator.kube.protocol import Forbidden, Invalid, Kube
+from rlhf_operator.metrics import Metrics
+from rlhf_operator.observe import Key, Observer
+from rlhf_operator.perform import Performer
+
+log = logging.getLogger(__name__)
+
+
+def utc_now() -> datetime:
+    """The time, for everything that is written."""
+    return datetime.now(UTC)
+
+
+@dataclass
+class Reconciler:
+    """Looks at one job at a time, whenever somebody says so. Knows nothing that is not written."""
+
+    kube: Kube
+    observer: Observer
+    performer: Performer
+    metrics: Metrics
+    settings: Settings = field(default_factory=Settings)
+    now: Callable[[], datetime] = utc_now
+
+    def look(self, key: Key, changed: bool, planned: Callable[[], None]) -> float | None:
+        """Bring a job one step on.
+
+        Args:
+            changed: whether an event said that something is not as it was.
+            planned: called when a plan that is not there yet has been made.
+
+        Returns:
+            Seconds until the next look; None: when an event comes.
+
+        Raises:
+            KubeError: something could not be read or written; look again later.
+        """
+        seen = self.observer.observe(key, changed, planned)
+        if seen is None:
+            self.metrics.forget_job(*key)
+            self.observer.forget_for_good(key)
+            return None
+        decision = reconcile(seen, self.settings, self.now())
+        self._count(seen.job.status.restarts, decision.status)
+        if decision.status != seen.job.status:
+            self._write(key, seen.job, decision.status, seen.job.version)
+        self.metrics.show_job(*key, decision.status)
+        for note in decision.notes:
+            log.info(note.message, extra={"job": "/".join(key), "reason": note.reason})
+            self.performer.tell(seen.job, note)
+        return self._act(key, seen, decision)
+
+    def _write(self, key: Key, job: JobSeen, status: RLHFJobStatus, version: str | None) -> None:
+        """Nothing is done on the word of a status that another operator has replaced."""
+        manifest = status_manifest(job, status, version)
+        self.observer.wrote(key, self.kube.apply_status(manifest))
+
+    def _act(self, key: Key, seen: Observed, decision: Decision) -> float | None:
+        """Take the actions in order; what fails is tried again at the next look."""
+        if not decision.actions:
+            return decision.again_after
+        self.observer.forget(key)
+        now = seen.with_status(decision.status)
+        try:
+            for action in decision.actions:
+                self.performer.perform(now, action)
+        except (HeadUnreachable, HeadRefused) as error:
+            log.warning("%s", error, extra={"job": "/".join(key), "reason": "HeadUnreachable"})
+            return self.settings.poll_seconds
+        except (Forbidden, Invalid) as error:
+            self._write(key, seen.job, with_trouble(decision.status, error, self.now()), None)
+            raise
+        return decision.again_after
+
+    def _count(self, before: RestartStatus, status: RLHFJobStatus) -> None:
+        after, reason = status.restarts, status.reason or ""
+        for kind in ("drivers", "clusters", "incarnations"):
+            more = getattr(after, kind) - getattr(before, kind)
+            if more > 0:
+                reported = reason if kind != "incarnations" else "WorkersReplaced"
+                self.metrics.restarts.labels(kind, reported).inc(more)
+
+
+def status_manifest(job: JobSeen, status: RLHFJobStatus, version: str | None) -> Mapping[str, Any]:
+    """The whole status, for this very job only.
+
+    Args:
+        version: the job's resourceVersion, if it must be as it was when it was read.
+    """
+    guard = {} if version is None else {"resourceVersion": version}
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {"name": job.name, "namespace": job.namespace, "uid": job.uid, **guard},
+        "status": status.model_dump(mode="json", by_alias=True, exclude_none=True),
+    }
+
+
+def with_trouble(status: RLHFJobStatus, error: Exception, now: datetime) -> RLHFJobStatus:
+    """The status that says why the cluster cannot be made: a quota, a policy, a missing kind."""
+    reason = getattr(error, "reason", "KubernetesError")
+    condition = Condition(
+        type=ConditionType.CLUSTER_READY,
+        status=ConditionStatus.FALSE,
+        observed_generation=status.observed_generation,
+        last_transition_time=now,
+        reason=reason,
+        message=f"Kubernetes refuses what the job needs: {error}"[:1024],
+    )
+    before = next((each for each in status.conditions if each.type is condition.type), None)
+    if before is not None and before.status is condition.status:
+        time = before.last_transition_time
+        condition = condition.model_copy(update={"last_transition_time": time})
+    others = tuple(each for each in status.conditions if each.type is not condition.type)
+    return status.model_copy(update={"conditions": (*others, condition)})
