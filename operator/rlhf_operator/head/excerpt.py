@@ -1,0 +1,28 @@
+"""What of a foreign text may be shown: a short line without credentials."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+EXCERPT_CHARACTERS: Final = 300
+_LOOKED_AT: Final = 20
+"""Times as many characters are looked at, because secrets and spaces are taken out first."""
+
+
+def excerpt(text: str, secrets: Iterable[str], characters: int = EXCERPT_CHARACTERS) -> str:
+    """The beginning of a text as one printable line, with secrets left out.
+
+    Args:
+        text: What somebody else wrote.
+        secrets: What must not be shown, such as values of headers with credentials.
+        characters: How long the line may be.
+    """
+    text = text[: characters * _LOOKED_AT]
+    for secret in secrets:
+        word = secret.removeprefix("Bearer ")
+        if word:
+            text = text.replace(word, "[secret]")
+    line = "".join(letter if letter.isprintable() else " " for letter in text)
+    line = " ".join(line.split())
+    return line if len(line) <= characters else f"{line[: characters - 3]}..."
