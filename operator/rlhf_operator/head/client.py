@@ -26,9 +26,10 @@ CONNECT_SECONDS: Final = 3.0
 ANSWER_SECONDS: Final = 10.0
 """From the request to the last byte of its answer."""
 _BLOCK_BYTES: Final = 1 << 16
+_HEADER_BYTES: Final = 1 << 16
 _HOSTS: Final = 256
 """Heads whose connections are kept open."""
-_CONNECTIONS: Final = 16
+_CONNECTIONS: Final = 32
 """Connections to one host that are kept open: through a proxy all heads are one host."""
 
 
@@ -171,6 +172,8 @@ class _PunctualStream(io.RawIOBase):
         self._held = source.makefile("rb")  # the socket lives until this is closed
         self._seconds = seconds
         self._end = time.monotonic() + seconds
+        self.allowance: int | None = None
+        """Bytes that may still come. None: any number."""
 
     def readable(self) -> bool:
         return True
@@ -181,9 +184,14 @@ class _PunctualStream(io.RawIOBase):
             raise TimeoutError("the answer did not end in time")
         self._source.settimeout(left)
         try:
-            return self._source.recv_into(buffer)
+            received = self._source.recv_into(buffer)
         finally:
             self._source.settimeout(self._seconds)
+        if self.allowance is not None:
+            self.allowance -= received
+            if self.allowance < 0:
+                raise OSError("more bytes than may come")
+        return received
 
     def close(self) -> None:
         self._held.close()
@@ -202,10 +210,13 @@ class _PunctualResponse(http.client.HTTPResponse):
     ) -> None:
         super().__init__(sock, debuglevel, method, url)
         self.fp.close()
-        self.fp = io.BufferedReader(_PunctualStream(sock, sock.gettimeout() or ANSWER_SECONDS))
+        self._stream = _PunctualStream(sock, sock.gettimeout() or ANSWER_SECONDS)
+        self.fp = io.BufferedReader(self._stream)
 
     def begin(self) -> None:
+        self._stream.allowance = _HEADER_BYTES
         super().begin()
+        self._stream.allowance = None
         if self.msg.defects:  # urllib3 would log them, whatever is in them
             raise http.client.HTTPException("headers that are not headers")
 

@@ -7,7 +7,7 @@ from typing import Final
 
 EXCERPT_CHARACTERS: Final = 300
 _LOOKED_AT: Final = 20
-"""Times as many characters are looked at, because secrets and spaces are taken out first."""
+"""Times as many characters are looked at, because spaces are taken out."""
 
 
 def excerpt(text: str, secrets: Iterable[str], characters: int = EXCERPT_CHARACTERS) -> str:
@@ -18,11 +18,11 @@ def excerpt(text: str, secrets: Iterable[str], characters: int = EXCERPT_CHARACT
         secrets: What must not be shown, such as values of headers with credentials.
         characters: How long the line may be.
     """
-    text = text[: characters * _LOOKED_AT]
     for secret in secrets:
         word = secret.removeprefix("Bearer ")
         if word:
             text = text.replace(word, "[secret]")
-    line = "".join(letter if letter.isprintable() else " " for letter in text)
+    seen = text[: characters * _LOOKED_AT]
+    line = "".join(letter if letter.isprintable() else " " for letter in seen)
     line = " ".join(line.split())
     return line if len(line) <= characters else f"{line[: characters - 3]}..."

@@ -14,7 +14,7 @@ def find_final_report(output: str, submission: str) -> StatusReport | None:
     Lines may follow it: Python and Ray sometimes have a word to say when a process ends. A line
     that only looks like a report is the user's, who may print anything, and says nothing.
     """
-    for line in reversed(output.splitlines()):
+    for line in reversed(output.split("\n")):  # a report may hold other ends of lines
         if line.startswith(FINAL_REPORT):
             report = _parsed(line.removeprefix(FINAL_REPORT))
             if report is not None and report.final and report.submission_id == submission:

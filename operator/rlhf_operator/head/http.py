@@ -121,7 +121,7 @@ class HttpHead:
             answer = self._ask("POST", self._report, "/acknowledge", REPORT_BYTES, body)
         except NobodyListens:
             return  # it does not linger any more
-        if answer.status not in (200, 204, 404):
+        if answer.status not in (204, 404):
             self._complain(self._report, answer, "the acknowledgement was not taken")
 
     def _job(self, id: str) -> RayJob | None:

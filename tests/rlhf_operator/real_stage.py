@@ -1,0 +1,185 @@
+"""The stage that is a real head: `ray start`, with a token, and nothing left of it at the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from rlhf_api.report import StatusReport
+from rlhf_operator.head.addresses import Address
+from rlhf_operator.head.client import HttpClient
+from rlhf_operator.head.http import HttpHead
+from rlhf_operator.head.protocol import Head, HeadUnreachable
+
+from ..runs.cli import MARK, SHARED_MEMORY, Command
+from ..waiting import wait_until
+from .stage import TOKEN, Play, Stage
+
+READY_SECONDS = 120.0
+ANSWER_SECONDS = 60.0
+"""A real head on a busy machine is slow at its first submission."""
+STOP_WAIT_SECONDS = 2
+DRIVER = Path(__file__).with_name("scripted_driver.py")
+
+
+class RealPlay:
+    """A play in a process that Ray starts; it is directed by files."""
+
+    def __init__(
+        self, id: str, words: tuple[str, ...], folder: Path, port: int, head: Head
+    ) -> None:
+        folder.mkdir(exist_ok=True)
+        (folder / "farewell").touch()
+        self.id = id
+        self.head = head
+        self.command = [sys.executable, str(DRIVER), str(folder), str(port), *words]
+        self._folder = folder
+
+    def seen(self) -> tuple[list[str], Mapping[str, str]]:
+        self._begin()
+        words, environment = json.loads((self._folder / "seen.json").read_text(encoding="utf-8"))
+        return words, environment
+
+    def serve(self, report: StatusReport) -> None:
+        self._begin()
+        self._put("report.json", report.model_dump_json(by_alias=True))
+
+    def acknowledged(self) -> tuple[str, int] | None:
+        file = self._folder / "acknowledged.json"
+        if not file.exists():
+            return None
+        said = json.loads(file.read_text(encoding="utf-8"))
+        return said["submissionId"], said["sequence"]
+
+    def end(self, code: int, output: str = "") -> None:
+        self._begin()
+        self._put("end.json", json.dumps({"code": code, "output": output}))
+
+    def on_stop(self, output: str | None) -> None:
+        self._begin()
+        if output is None:
+            (self._folder / "stubborn").touch()
+        else:
+            self._put("farewell", output)
+
+    def patience_ends(self) -> None:
+        terminated = self._folder / "terminated"
+        wait_until(terminated.exists, READY_SECONDS, "a SIGTERM")
+
+    def _begin(self) -> None:
+        wait_until((self._folder / "seen.json").exists, READY_SECONDS, f"a process of {self.id}")
+
+    def _put(self, name: str, text: str) -> None:
+        half = self._folder / f"{name}.half"
+        half.write_text(text, encoding="utf-8")
+        half.rename(self._folder / name)
+
+
+class RealStage:
+    """The head that `ray start` made."""
+
+    def __init__(self, port: int, folder: Path) -> None:
+        self._folder = folder
+        self._ports: dict[str, int] = {}
+        self.client = HttpClient(answer_seconds=ANSWER_SECONDS)
+        self._url = f"http://127.0.0.1:{port}"
+        self.jobs = _address(self._url, TOKEN)
+
+    def play(self, id: str, *words: str, token: str = TOKEN) -> Play:
+        port = self._ports.setdefault(id, free_port())
+        report = _address(f"http://127.0.0.1:{port}", token)
+        head = HttpHead(self.client, _address(self._url, token), report)
+        return RealPlay(id, words, self._folder / id, port, head)
+
+    def nowhere(self) -> Head:
+        nobody = _address(f"http://127.0.0.1:{free_port()}", TOKEN)
+        return HttpHead(self.client, nobody, nobody)
+
+
+def _address(url: str, token: str) -> Address:
+    return Address(url, {"Authorization": f"Bearer {token}"})
+
+
+def free_port() -> int:
+    """A port of this machine where nothing listens."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+@contextmanager
+def real_stage(folder: Path) -> Iterator[Stage]:
+    """A real head, started as KubeRay starts one; at the end nothing is left of it."""
+    port = free_port()
+    # Ray's sockets lie in its folder, and their paths must be short.
+    with tempfile.TemporaryDirectory(prefix="ray-") as temporary:
+        command = _start_ray(port, Path(temporary), folder / "ray.log")
+        stage = RealStage(port, folder)
+        try:
+            wait_until(lambda: _answers(stage, command), READY_SECONDS, "an answer of the head")
+            yield stage
+        finally:
+            stage.client.close()
+            command.process.terminate()
+            try:
+                command.wait(READY_SECONDS)
+                command.assert_gone()
+            finally:
+                command.end()
+
+
+def _start_ray(port: int, temporary: Path, log: Path) -> Command:
+    mark = uuid.uuid4().hex
+    environment = {
+        MARK: mark,
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": TOKEN,
+        "RAY_JOB_STOP_WAIT_TIME_S": str(STOP_WAIT_SECONDS),
+        "RAY_ADDRESS": "",
+    }
+    options = {
+        "port": 0,
+        "num-cpus": 0,
+        "object-store-memory": 80_000_000,
+        "dashboard-host": "127.0.0.1",
+        "dashboard-port": port,
+        "dashboard-agent-listen-port": 0,
+        "dashboard-agent-grpc-port": 0,
+        "runtime-env-agent-port": 0,
+        "metrics-export-port": 0,
+        "ray-client-server-port": free_port(),
+        "min-worker-port": 0,
+        "max-worker-port": 0,
+        "temp-dir": temporary,
+    }
+    words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    ray = Path(sys.executable).with_name("ray")
+    before = frozenset(entry.name for entry in SHARED_MEMORY.iterdir())
+    with log.open("w") as stream:
+        process = subprocess.Popen(
+            [str(ray), "start", "--head", "--block", "--disable-usage-stats", *words],
+            env=os.environ | environment,
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+    return Command(process, log, mark, before)
+
+
+def _answers(stage: RealStage, command: Command) -> bool:
+    assert command.process.poll() is None, command.output
+    try:
+        stage.play("ready").head.submissions()
+    except HeadUnreachable:
+        return False
+    return True
