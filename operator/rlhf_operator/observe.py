@@ -9,7 +9,7 @@ from typing import Any
 
 from rlhf_api.on_cluster import JOB_LABEL
 from rlhf_api.report import StatusReport
-from rlhf_api.status import ClusterStatus, DriverStatus
+from rlhf_api.status import ClusterStatus, DriverStatus, Phase
 from rlhf_operator.build.companions import token
 from rlhf_operator.build.owned import Owner
 from rlhf_operator.config import JobDefaults
@@ -87,7 +87,7 @@ class Observer:
             None: there is no such job, or another controller looks after it.
         """
         view = None if changed else self._views.get(key)
-        if view is None or self.clock() - view.time > self.view_seconds:
+        if view is None or not self._serves(view):
             view = self._read(key)
         if view is None:
             self.forget(key)
@@ -98,6 +98,11 @@ class Observer:
         if job.job is not None and job.status.cluster is None and not job.is_deleting:
             return seen.with_plan(self.planner.plan(job.job, planned))
         return seen.with_head(self._ask_head(seen))
+
+    def _serves(self, view: View) -> bool:
+        """Only a running job is looked at often; everything else is read anew at every look."""
+        phase = view.raw.get("status", {}).get("phase")
+        return phase == Phase.RUNNING and self.clock() - view.time <= self.view_seconds
 
     def forget(self, key: Key) -> None:
         """Read everything anew at the next look."""

@@ -27,7 +27,7 @@ SHARED_MEMORY = Path("/dev/shm")
 FOREIGN = ("libpod",)
 """How names begin there that are never ours: podman's, which may build an image meanwhile."""
 MARK = "RLHF_TEST_COMMAND"
-LIMIT_SECONDS = 300.0
+LIMIT_SECONDS = 540.0
 """A run takes 20 to 30 s on two idle cores; a busy machine takes several times as long."""
 GONE_SECONDS = 30.0
 """How long processes and shared memory may take to vanish after the command's end."""

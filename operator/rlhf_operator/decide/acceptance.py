@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from rlhf_api.job import RLHFJob
-from rlhf_api.on_cluster import HEAD_GROUP
 from rlhf_operator.decide.observed import ClaimSeen, Observed, Refusal
 
 
@@ -31,11 +30,6 @@ def _without_defaults(job: RLHFJob) -> Refusal | None:
             "NoNodePools",
             "spec.resources.nodePools is empty, and the chart's jobDefaults.nodePools, too: name "
             "at least one pool",
-        )
-    if any(pool.name == HEAD_GROUP for pool in spec.resources.node_pools):
-        return Refusal(
-            "InvalidNodePool",
-            f"a node pool is named {HEAD_GROUP}, which is the head's own name: call it otherwise",
         )
     if spec.checkpoint.storage is None:
         return Refusal(

@@ -122,6 +122,8 @@ def _failure(submission: Submission, code: int | None, final: StatusReport | Non
         message = final.message or f"the driver ended with exit code {code}"
         dirty = final.reason == DIRTY_CLUSTER
         return Failure(final.reason, message, code, needs_new_workers=dirty)
+    if code == ExitCode.INTERRUPTED:
+        return Failure("Interrupted", "somebody else told the driver to save and end", code)
     if code is not None and (code < 0 or code > 128):
         signal = -code if code < 0 else code - 128
         return Failure(

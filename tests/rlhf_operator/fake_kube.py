@@ -1,0 +1,185 @@
+"""Kubernetes in memory, as far as the operator uses it; test_kube_contract.py holds it to that."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rlhf_operator.kube.protocol import Conflict, Invalid, Kind, KubeError, Manifest
+
+Place = tuple[Kind, str, str]
+Write = tuple[str, Kind]
+
+
+@dataclass
+class FakeKube:
+    """Objects by kind, namespace and name."""
+
+    objects: dict[Place, dict[str, Any]] = field(default_factory=dict)
+    writes: list[Write] = field(default_factory=list)
+    """Every request that changed something, or tried to."""
+    trouble: Callable[[str, Kind], KubeError | None] = field(default=lambda verb, kind: None)
+    """What a request fails with, if it does; verbs are the protocol's methods."""
+    changed: Callable[[str, Kind, Manifest], None] = field(default=lambda type, kind, object: None)
+    """Told of every change, as a watch would be: ADDED, MODIFIED, DELETED."""
+    reads: int = 0
+    _versions: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    _uids: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+
+    def ping(self) -> None:
+        self._try("ping", Kind.JOB)
+
+    def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
+        self._try("get", kind)
+        self.reads += 1
+        return copy.deepcopy(self.objects.get((kind, namespace, name)))
+
+    def list(
+        self, kind: Kind, namespace: str | None = None, selector: str = ""
+    ) -> tuple[Manifest, ...]:
+        self._try("list", kind)
+        self.reads += 1
+        wanted = dict(part.split("=") for part in selector.split(",") if part)
+        found = [
+            each
+            for (each_kind, each_namespace, _), each in sorted(
+                self.objects.items(), key=lambda item: item[0][1:]
+            )
+            if each_kind is kind and namespace in (None, each_namespace)
+        ]
+        return tuple(copy.deepcopy(each) for each in found if _has_labels(each, wanted))
+
+    def create(self, manifest: Manifest) -> bool:
+        kind = Kind.of(manifest)
+        self._try("create", kind)
+        self.writes.append(("create", kind))
+        made = copy.deepcopy(dict(manifest))
+        metadata = made["metadata"] = dict(made["metadata"])
+        if "name" not in metadata:
+            metadata["name"] = f"{metadata.pop('generateName')}{next(self._uids):05d}"
+        if (kind, metadata["namespace"], metadata["name"]) in self.objects:
+            return False
+        self._add(kind, made)
+        return True
+
+    def apply(self, manifest: Manifest) -> Manifest:
+        kind = Kind.of(manifest)
+        self._try("apply", kind)
+        self.writes.append(("apply", kind))
+        wanted = copy.deepcopy(dict(manifest))
+        metadata = wanted["metadata"]
+        found = self.objects.get((kind, metadata["namespace"], metadata["name"]))
+        if found is None:
+            if "uid" in metadata:
+                raise Conflict("409: uid mismatch: the object is gone")
+            return self._add(kind, wanted)
+        _check(found, metadata)
+        before = copy.deepcopy(found)
+        own = found["metadata"]
+        for name in ("labels", "annotations"):
+            if name in metadata:
+                own[name] = {**own.get(name, {}), **metadata[name]}
+        for name in ("finalizers", "ownerReferences"):
+            if name in metadata:
+                own[name] = metadata[name]
+        for name in wanted.keys() - {"apiVersion", "kind", "metadata"}:
+            if found.get(name) != wanted[name]:
+                found[name] = wanted[name]
+                own["generation"] = own.get("generation", 1) + (name == "spec")
+        return self._changed(kind, before, found)
+
+    def apply_status(self, manifest: Manifest) -> Manifest:
+        kind = Kind.of(manifest)
+        self._try("apply_status", kind)
+        self.writes.append(("apply_status", kind))
+        metadata = manifest["metadata"]
+        found = self.objects.get((kind, metadata["namespace"], metadata["name"]))
+        if found is None:
+            raise Invalid("404: not found")
+        _check(found, metadata)
+        before = copy.deepcopy(found)
+        found["status"] = copy.deepcopy(manifest["status"])
+        return self._changed(kind, before, found)
+
+    def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
+        self._try("delete", kind)
+        self.writes.append(("delete", kind))
+        found = self.objects.get((kind, namespace, name))
+        if found is not None and found["metadata"]["uid"] == uid:
+            self.remove(kind, namespace, name)
+
+    def remove(self, kind: Kind, namespace: str, name: str) -> None:
+        """Delete an object as anybody could; what it owns goes with it."""
+        found = self.objects[kind, namespace, name]
+        metadata = found["metadata"]
+        if metadata.get("finalizers"):
+            if "deletionTimestamp" not in metadata:
+                before = copy.deepcopy(found)
+                metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+                self._changed(kind, before, found)
+            return
+        del self.objects[kind, namespace, name]
+        self.changed("DELETED", kind, found)
+        owned = [
+            place
+            for place, each in self.objects.items()
+            if any(
+                owner["uid"] == metadata["uid"]
+                for owner in each["metadata"].get("ownerReferences", ())
+            )
+        ]
+        for place in owned:
+            if place in self.objects:
+                self.remove(*place)
+
+    def edit(
+        self, kind: Kind, namespace: str, name: str, change: Callable[[dict[str, Any]], None]
+    ) -> None:
+        """Change an object as somebody else would."""
+        found = self.objects[kind, namespace, name]
+        before = copy.deepcopy(found)
+        change(found)
+        if found.get("spec") != before.get("spec"):
+            found["metadata"]["generation"] += 1
+        self._changed(kind, before, found)
+
+    def _add(self, kind: Kind, made: dict[str, Any]) -> Manifest:
+        metadata = made["metadata"]
+        metadata |= {
+            "uid": f"uid-{next(self._uids):08d}",
+            "resourceVersion": str(next(self._versions)),
+            "generation": 1,
+            "creationTimestamp": "2026-01-01T00:00:00Z",
+        }
+        self.objects[kind, metadata["namespace"], metadata["name"]] = made
+        self.changed("ADDED", kind, made)
+        return copy.deepcopy(made)
+
+    def _changed(self, kind: Kind, before: Manifest, found: dict[str, Any]) -> Manifest:
+        metadata = found["metadata"]
+        if found != before:
+            metadata["resourceVersion"] = str(next(self._versions))
+            if "deletionTimestamp" in metadata and not metadata.get("finalizers"):
+                self.remove(kind, metadata["namespace"], metadata["name"])
+            else:
+                self.changed("MODIFIED", kind, found)
+        return copy.deepcopy(found)
+
+    def _try(self, verb: str, kind: Kind) -> None:
+        error = self.trouble(verb, kind)
+        if error is not None:
+            raise error
+
+
+def _has_labels(object: Manifest, wanted: Mapping[str, str]) -> bool:
+    labels = object["metadata"].get("labels", {})
+    return all(labels.get(name) == value for name, value in wanted.items())
+
+
+def _check(found: Manifest, metadata: Mapping[str, Any]) -> None:
+    for name in ("uid", "resourceVersion"):
+        if name in metadata and metadata[name] != found["metadata"][name]:
+            raise Conflict(f"409: {name} mismatch")

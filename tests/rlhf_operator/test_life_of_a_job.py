@@ -1,0 +1,266 @@
+"""A job's life in a pretended world, from its submission to its end."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlhf_api.exits import ExitCode
+from rlhf_api.status import ConditionType, Phase
+from rlhf_operator.decide.observed import PlanSeen, Refusal
+from rlhf_operator.kube.protocol import Forbidden, Kind, KubeError
+
+from .world import NAMESPACE, World, claim, manifest
+
+
+def test_a_job_trains_and_succeeds(world: World) -> None:
+    world.submit(manifest())
+    world.settle()
+    assert world.phase() == (Phase.PROVISIONING, "WaitingForPods")
+    assert world.condition(ConditionType.ACCEPTED) == ("True", "Accepted")
+    assert world.status().gpus == 8
+    world.run_kuberay()
+    world.settle()
+    assert world.head().submitted == ["sort-1-0"]
+    assert world.head().driver.entrypoint == (
+        "exec rlhf drive /etc/rlhf/job/job.yaml --output /rlhf/run --submission-id sort-1-0"
+    )
+    world.head().advance(3, metrics={"reward/mean": 0.5})
+    world.wait(15)
+    assert world.phase() == (Phase.RUNNING, "Running")
+    progress = world.status().progress
+    assert progress is not None and (progress.step, progress.reward) == (3, "0.5")
+    world.head().finish()
+    world.wait(10)
+    assert world.phase() == (Phase.SUCCEEDED, "Succeeded")
+    assert world.condition(ConditionType.READY) == ("True", "Succeeded")
+    assert world.condition(ConditionType.COMPLETE) == ("True", "Succeeded")
+    assert world.condition(ConditionType.RECONCILING) is None
+    status = world.status()
+    assert status.driver is not None and status.driver.exit_code == 0
+    assert status.artifacts.model == "pvc://shared/sort/model"
+    assert status.progress is not None and status.progress.percent == 100
+    assert world.clusters() == [] and status.gpus == 0
+    assert status.gpu_seconds == pytest.approx(8 * 25, abs=8 * 10)
+
+
+def test_the_final_report_is_acknowledged_after_it_was_stored(world: World) -> None:
+    world.run_to_training()
+    world.head().finish()
+    driver = world.head().driver
+    assert driver.report is not None
+    sequence = driver.report.sequence
+    world.wait(world.settings.poll_seconds)
+    assert driver.acknowledged == sequence
+
+
+def test_everything_goes_when_the_job_is_deleted_and_nothing_holds_it_up(world: World) -> None:
+    world.run_to_training()
+    assert world.job()["metadata"]["finalizers"] == ["rlhf-operator.dev/cluster"]
+    world.delete_job()
+    world.settle()
+    assert [kind for kind, _, _ in world.kube.objects if kind not in (Kind.CLAIM, Kind.EVENT)] == []
+
+
+def test_a_job_without_a_cluster_has_no_finalizer(world: World) -> None:
+    world.submit(manifest(suspend=True))
+    world.settle()
+    assert world.phase() == (Phase.SUSPENDED, "Requested")
+    assert not world.job()["metadata"].get("finalizers")
+    world.edit_job(suspend=False)
+    world.run_to_end()
+    assert not world.job()["metadata"].get("finalizers")
+
+
+def test_the_cluster_is_kept_for_its_time(world: World) -> None:
+    world.run_to_training(manifest(ttlSecondsAfterFinished=100))
+    world.head().finish()
+    world.wait(50)
+    assert world.phase()[0] is Phase.SUCCEEDED and world.clusters() == ["sort-1"]
+    world.wait(60)
+    assert world.clusters() == []
+
+
+def test_a_job_of_another_controller_is_left_alone(world: World) -> None:
+    world.submit(manifest(managedBy="example.com/other"))
+    world.settle()
+    world.wait(300)
+    assert {kind for _, kind in world.kube.writes} == {Kind.JOB, Kind.CLAIM}
+    assert world.kube.objects[Kind.JOB, NAMESPACE, "sort"].get("status") is None
+
+
+def test_a_settled_job_causes_no_writes(world: World) -> None:
+    world.run_to_training()
+    world.wait(60)
+    before = len(world.kube.writes)
+    world.wait(600)
+    assert world.kube.writes[before:] == []
+
+
+def test_a_running_jobs_progress_is_written_at_most_every_15_seconds(world: World) -> None:
+    world.run_to_training()
+    world.wait(15)
+    before = len(world.kube.writes)
+    for step in range(2, 62):
+        world.head().advance(step)
+        world.wait(1)
+    assert len(world.kube.writes) - before <= 5
+
+
+def test_between_events_kubernetes_is_read_once_a_minute_at_most(world: World) -> None:
+    world.run_to_training()
+    world.wait(60)
+    before = world.kube.reads
+    world.wait(600)
+    assert world.kube.reads - before <= 11 * 3
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason", "said"),
+    [
+        ({"image": None}, "NoImage", "jobDefaults.image"),
+        ({"resources": {}}, "NoNodePools", "jobDefaults.nodePools"),
+        ({"checkpoint": {}}, "NoCheckpointStorage", "persistentVolumeClaim or a uri"),
+        ({"code": {"local": "src"}}, "CodeNotReachable", "configMap"),
+        (
+            {"checkpoint": {"storage": {"persistentVolumeClaim": {"claimName": "other"}}}},
+            "ClaimNotFound",
+            "claim other",
+        ),
+        ({"schedule": {"steps": "ten"}}, "InvalidManifest", "spec.schedule.steps"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_with_the_reason_and_holds_nothing(
+    world: World, spec: dict[str, object], reason: str, said: str
+) -> None:
+    document = manifest(**spec)
+    document["spec"] = {name: value for name, value in document["spec"].items() if value}
+    world.submit(document)
+    world.settle()
+    assert world.phase() == (Phase.PENDING, reason)
+    assert said in world.status().message.replace("persistentVolumeClaim other", "claim other")
+    assert world.condition(ConditionType.ACCEPTED) == ("False", reason)
+    assert world.condition(ConditionType.STALLED) == ("True", reason)
+    world.wait(300)
+    assert world.clusters() == [] and world.events() == [reason]
+
+
+def test_a_job_waits_for_a_shared_claim(world: World) -> None:
+    world.kube.create(claim(mode="ReadWriteOnce"))
+    world.submit(manifest())
+    world.settle()
+    assert world.phase() == (Phase.PENDING, "ClaimNotShared")
+    world.kube.edit(
+        Kind.CLAIM,
+        NAMESPACE,
+        "shared",
+        lambda each: each["spec"].update(accessModes=["ReadWriteMany"]),
+    )
+    world.wait(world.settings.wait_seconds)
+    assert world.phase()[0] is Phase.PROVISIONING
+    assert world.condition(ConditionType.STALLED) is None
+
+
+def test_a_job_that_cannot_fit_never_gets_a_gpu(world: World) -> None:
+    world.planner.answer = PlanSeen(refusal=Refusal("DoesNotFit", "needs 90 GiB of 80"))
+    world.submit(manifest())
+    world.wait(60)
+    assert world.phase() == (Phase.PENDING, "DoesNotFit")
+    assert world.clusters() == [] and "90 GiB" in world.status().message
+
+
+def test_a_job_waits_for_its_plan(world: World) -> None:
+    world.planner.answer = None
+    world.submit(manifest())
+    world.settle()
+    assert world.phase() == (Phase.PLANNING, "Planning") and world.clusters() == []
+
+
+def test_a_cluster_of_that_name_is_not_taken_over(world: World) -> None:
+    foreign = {
+        "apiVersion": "ray.io/v1",
+        "kind": "RayCluster",
+        "metadata": {"name": "sort-1", "namespace": NAMESPACE, "labels": {}},
+        "spec": {"workerGroupSpecs": []},
+    }
+    world.kube.create({**foreign, "metadata": {**foreign["metadata"], "labels": world.labels()}})
+    world.submit(manifest())
+    world.wait(60)
+    assert world.phase() == (Phase.PENDING, "NameTaken")
+    world.kube.remove(Kind.CLUSTER, NAMESPACE, "sort-1")
+    world.settle()
+    assert world.phase()[0] is Phase.PROVISIONING
+
+
+def test_what_kubernetes_refuses_is_told(world: World) -> None:
+    def refuse(verb: str, kind: Kind) -> KubeError | None:
+        refused = verb == "create" and kind is Kind.CLUSTER
+        return Forbidden("403: exceeded quota: gpus") if refused else None
+
+    world.kube.trouble = refuse
+    world.submit(manifest())
+    world.look((NAMESPACE, "sort"))
+    world.look((NAMESPACE, "sort"))
+    assert world.condition(ConditionType.CLUSTER_READY) == ("False", "KubernetesForbidden")
+    world.kube.trouble = lambda verb, kind: None
+    world.settle()
+    assert world.clusters() == ["sort-1"]
+
+
+def test_the_deadline_ends_a_job_after_its_driver_has_saved(world: World) -> None:
+    world.run_to_training(manifest(activeDeadlineSeconds=100))
+    world.head().stubborn = False
+    world.wait(120)
+    assert world.phase() == (Phase.FAILED, "DeadlineExceeded")
+    assert world.head().submissions["sort-1-0"].stops > 0
+    assert world.clusters() == []
+
+
+def test_the_start_deadline_ends_a_job_whose_pods_do_not_come(world: World) -> None:
+    world.submit(manifest(startDeadlineSeconds=100))
+    world.settle()
+    world.run_kuberay(ready=False)
+    world.set_pod(
+        world.pods()[0],
+        conditions=[
+            {
+                "type": "PodScheduled",
+                "status": "False",
+                "reason": "Unschedulable",
+                "message": "0/4 nodes are available",
+            }
+        ],
+    )
+    world.wait(50)
+    assert world.phase() == (Phase.PROVISIONING, "Unschedulable")
+    assert world.condition(ConditionType.CLUSTER_READY) == ("False", "Unschedulable")
+    assert "0/4 nodes" in world.status().message
+    world.wait(60)
+    assert world.phase() == (Phase.FAILED, "StartDeadlineExceeded")
+
+
+def test_a_bad_image_is_told_at_once(world: World) -> None:
+    world.submit(manifest())
+    world.settle()
+    world.run_kuberay(ready=False)
+    waiting = {"reason": "ImagePullBackOff", "message": "Back-off pulling image"}
+    world.set_pod(
+        world.pods()[1],
+        containerStatuses=[
+            {"name": "ray-worker", "image": "runtime:1", "state": {"waiting": waiting}}
+        ],
+    )
+    world.settle()
+    assert world.condition(ConditionType.CLUSTER_READY) == ("False", "ImagePull")
+    assert "ImagePull" in world.events()
+
+
+def test_an_exit_code_of_the_manifest_ends_the_job(world: World) -> None:
+    world.run_to_training()
+    world.head().finish(ExitCode.USER, "MissingData", "no such file: got /d.parquet")
+    world.wait(10)
+    assert world.phase() == (Phase.FAILED, "MissingData")
+    assert world.condition(ConditionType.FAILED) == ("True", "MissingData")
+    assert "got /d.parquet" in world.status().message
+    status = world.status()
+    assert status.driver is not None and status.driver.exit_code == 3
+    assert world.head().submitted == ["sort-1-0"]

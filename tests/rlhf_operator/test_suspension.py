@@ -1,0 +1,91 @@
+"""Jobs that wait: because they were told to, or because a queue says so."""
+
+from __future__ import annotations
+
+from rlhf_api.status import ConditionType, Phase
+
+from .world import World, manifest
+
+
+def test_a_suspended_job_saves_gives_its_cluster_back_and_goes_on_later(world: World) -> None:
+    world.run_to_training()
+    world.head().advance(4, checkpoint=4)
+    world.wait(15)
+    world.edit_job(suspend=True)
+    world.settle()
+    assert world.head().driver.stops == 1
+    world.wait(5)
+    assert world.phase() == (Phase.SUSPENDED, "Requested")
+    assert world.condition(ConditionType.SUSPENDED) == ("True", "Requested")
+    assert world.clusters() == [] and world.status().gpus == 0
+    world.wait(600)
+    world.edit_job(suspend=False)
+    world.settle()
+    assert world.clusters() == ["sort-2"]
+    world.run_kuberay()
+    world.settle()
+    assert world.head("sort-2").submitted == ["sort-2-0"]
+    assert world.status().restarts.total == 0
+    assert world.condition(ConditionType.SUSPENDED) is None
+
+
+def test_a_driver_that_does_not_end_is_given_up(world: World) -> None:
+    world.run_to_training()
+    world.head().driver.stubborn = True
+    world.edit_job(suspend=True)
+    world.wait(world.settings.stop_seconds - 10)
+    assert world.phase()[0] is Phase.RUNNING and world.clusters() == ["sort-1"]
+    world.wait(20)
+    assert world.phase() == (Phase.SUSPENDED, "Requested") and world.clusters() == []
+
+
+def test_a_job_that_finishes_while_it_is_told_to_wait_has_succeeded(world: World) -> None:
+    world.run_to_training()
+    world.head().finish(lingers=False)
+    world.edit_job(suspend=True)
+    world.wait(10)
+    assert world.phase() == (Phase.SUCCEEDED, "Succeeded") and world.clusters() == []
+
+
+def test_the_deadline_does_not_run_while_a_job_waits(world: World) -> None:
+    world.run_to_training(manifest(activeDeadlineSeconds=100))
+    world.edit_job(suspend=True)
+    world.wait(600)
+    world.edit_job(suspend=False)
+    world.settle()
+    world.run_kuberay()
+    world.wait(50)
+    assert world.phase()[0] is Phase.RUNNING
+
+
+def test_a_queued_job_is_pending_and_its_start_deadline_does_not_run(world: World) -> None:
+    world.queue_holds = True
+    world.submit(manifest(startDeadlineSeconds=60))
+    world.settle()
+    assert world.phase() == (Phase.PENDING, "Queued") and world.status().gpus == 0
+    world.wait(600)
+    assert world.phase() == (Phase.PENDING, "Queued")
+    world.suspend_cluster(False)
+    world.settle()
+    assert world.phase() == (Phase.PROVISIONING, "WaitingForPods") and world.status().gpus == 8
+    world.run_kuberay()
+    world.settle()
+    assert world.head().submitted == ["sort-1-0"]
+
+
+def test_an_evicted_job_goes_on_when_it_is_let_in_again(world: World) -> None:
+    world.run_to_training()
+    world.suspend_cluster(True)
+    world.run_kuberay()
+    world.settle()
+    assert world.phase() == (Phase.SUSPENDED, "Evicted")
+    assert world.status().restarts.total == 0 and world.status().gpus == 0
+    world.wait(600)
+    assert world.phase() == (Phase.SUSPENDED, "Evicted")
+    world.suspend_cluster(False)
+    world.run_kuberay()
+    world.settle()
+    assert world.head().submitted == ["sort-1-0", "sort-1-1"]
+    world.head().advance(3)
+    world.wait(15)
+    assert world.phase() == (Phase.RUNNING, "Running") and world.status().gpus == 8

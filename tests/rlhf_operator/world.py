@@ -1,0 +1,319 @@
+"""A pretended world around the real reconciler: KubeRay, pods, heads and a clock that tests move.
+
+Kubernetes is `FakeKube`, heads are `FakeHeads`; both are held to the real ones by contract tests.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from rlhf_api.status import ConditionType, Phase, RLHFJobStatus
+from rlhf_operator.config import JobDefaults
+from rlhf_operator.decide.observed import PlanSeen
+from rlhf_operator.decide.settings import Settings
+from rlhf_operator.head.http import HttpHeads
+from rlhf_operator.kube.protocol import Kind, KubeError, Manifest
+from rlhf_operator.metrics import Metrics
+from rlhf_operator.observe import Dialer, Key, Observer
+from rlhf_operator.parse import parse_status, pod_problem
+from rlhf_operator.perform import Performer
+from rlhf_operator.planning import Planner
+from rlhf_operator.reconciler import Reconciler
+
+from .fake_head import FakeHead, FakeHeads
+from .fake_kube import FakeKube
+
+NAMESPACE = "team"
+START = datetime(2026, 1, 1, tzinfo=UTC)
+NEVER = 3600.0
+
+
+def manifest(name: str = "sort", **spec: Any) -> dict[str, Any]:
+    """A job that the operator accepts."""
+    return {
+        "apiVersion": "rlhf-operator.dev/v1alpha1",
+        "kind": "RLHFJob",
+        "metadata": {"name": name, "namespace": NAMESPACE},
+        "spec": {
+            "algorithm": {"type": "grpo"},
+            "models": {"actor": {"source": {"builtin": "tiny-llama"}}},
+            "data": {"train": {"builtin": "sort-digits"}},
+            "rewards": [{"function": {"entrypoint": "rlhf_runtime.rewards.exact_match:score"}}],
+            "schedule": {"steps": 10, "promptsPerStep": 4},
+            "rollout": {"samplesPerPrompt": 2},
+            "image": {"runtime": "runtime:1"},
+            "checkpoint": {"storage": {"persistentVolumeClaim": {"claimName": "shared"}}},
+            "resources": {
+                "nodePools": [{"name": "a100", "nodes": 2, "devicesPerNode": 4, "gpu": "A100-80G"}]
+            },
+            **spec,
+        },
+    }
+
+
+def claim(name: str = "shared", mode: str = "ReadWriteMany") -> dict[str, Any]:
+    """A volume claim."""
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": name, "namespace": NAMESPACE},
+        "spec": {"accessModes": [mode]},
+    }
+
+
+class NoPlanner(Planner):
+    """Knows every plan at once: planning has tests of its own."""
+
+    def __init__(self) -> None:
+        self.answer: PlanSeen | None = PlanSeen(unknown="not planned in this test")
+
+    def plan(self, job: object, then: Callable[[], None]) -> PlanSeen | None:
+        return self.answer
+
+
+@dataclass
+class World:
+    """Everything; one method for each thing that happens."""
+
+    heads: FakeHeads
+    kube: FakeKube = field(default_factory=FakeKube)
+    settings: Settings = field(default_factory=Settings)
+    defaults: JobDefaults = field(default_factory=JobDefaults)
+    seconds: float = 0.0
+    """Since the beginning."""
+    queue_holds: bool = False
+    """Whether new clusters are suspended at their creation, as Kueue's webhook does."""
+    _pods: Iterator[int] = field(default_factory=itertools.count)
+    _due: dict[Key, float] = field(default_factory=dict)
+    _changed: set[Key] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.planner = NoPlanner()
+        self.metrics = Metrics()
+        self.kube.changed = self._on_change
+        self.start_operator()
+
+    def start_operator(self) -> None:
+        """A new process of the operator: it knows nothing but what is written."""
+        dialer = Dialer(b"k" * 32, HttpHeads(self.heads.route).head)
+        observer = Observer(
+            self.kube, dialer, self.planner, self.defaults, clock=lambda: self.seconds
+        )
+        self.reconciler = Reconciler(
+            self.kube,
+            observer,
+            Performer(self.kube, observer, "rlhf-system"),
+            self.metrics,
+            self.settings,
+            now=self.now,
+        )
+        for kind, namespace, name in self.kube.objects:
+            if kind is Kind.JOB:
+                self._changed.add((namespace, name))
+
+    def now(self) -> datetime:
+        return START + timedelta(seconds=self.seconds)
+
+    def _on_change(self, type: str, kind: Kind, object: Manifest) -> None:
+        metadata = object["metadata"]
+        if kind is Kind.CLUSTER and type == "ADDED" and self.queue_holds:
+            made = self.kube.objects[kind, metadata["namespace"], metadata["name"]]
+            made["spec"] = {**made["spec"], "suspend": True}
+        labels = metadata.get("labels", {})
+        if kind is Kind.JOB:
+            self._changed.add((metadata["namespace"], metadata["name"]))
+        elif kind in (Kind.CLUSTER, Kind.POD) and "rlhf-operator.dev/job" in labels:
+            self._changed.add((metadata["namespace"], labels["rlhf-operator.dev/job"]))
+
+    # What the operator does
+
+    def look(self, key: Key) -> None:
+        """One look at a job; errors of Kubernetes lead to another one."""
+        changed = key in self._changed
+        self._changed.discard(key)
+        self._due.pop(key, None)
+        try:
+            again = self.reconciler.look(key, changed, lambda: self._changed.add(key))
+        except KubeError:
+            self._changed.add(key)
+            return
+        if again is not None:
+            self._due[key] = self.seconds + again
+
+    def settle(self, limit: int = 200) -> None:
+        """Look until nothing is to be done now."""
+        for _ in range(limit):
+            due = {key for key, time in self._due.items() if time <= self.seconds}
+            if not (self._changed | due):
+                return
+            for key in sorted(self._changed | due):
+                self.look(key)
+        raise AssertionError(f"the operator finds no rest: {self.kube.writes[-10:]}")
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass; looks happen when they are due."""
+        end = self.seconds + seconds
+        self.settle()
+        while True:
+            next_time = min(self._due.values(), default=float("inf"))
+            if next_time > end:
+                break
+            self.seconds = max(self.seconds + 0.001, next_time)
+            self.settle()
+        self.seconds = end
+        self.settle()
+
+    # What users and others do
+
+    def submit(self, document: Mapping[str, Any], with_claim: bool = True) -> None:
+        if with_claim and (Kind.CLAIM, NAMESPACE, "shared") not in self.kube.objects:
+            self.kube.create(claim())
+        self.kube.create(document)
+
+    def edit_job(self, name: str = "sort", **spec: Any) -> None:
+        self.kube.edit(Kind.JOB, NAMESPACE, name, lambda job: job["spec"].update(spec))
+
+    def delete_job(self, name: str = "sort") -> None:
+        self.kube.remove(Kind.JOB, NAMESPACE, name)
+
+    def suspend_cluster(self, suspend: bool, name: str = "sort-1") -> None:
+        """What Kueue does."""
+        self.kube.edit(
+            Kind.CLUSTER, NAMESPACE, name, lambda each: each["spec"].update(suspend=suspend)
+        )
+
+    # What KubeRay and the kubelets do
+
+    def run_kuberay(self, ready: bool = True) -> None:
+        """Every cluster gets the pods that it lacks, and they become ready."""
+        for kind, _, name in sorted(self.kube.objects, key=lambda place: place[1:]):
+            if kind is Kind.CLUSTER:
+                self._run_cluster(name, ready)
+
+    def _run_cluster(self, name: str, ready: bool) -> None:
+        cluster = self.kube.objects[Kind.CLUSTER, NAMESPACE, name]
+        if cluster["spec"].get("suspend"):
+            for pod in self.pods(name):
+                self.kube.remove(Kind.POD, NAMESPACE, pod)
+            return
+        roles = ["head"] if not any("-head-" in pod for pod in self.pods(name)) else []
+        wanted = sum(group["replicas"] for group in cluster["spec"]["workerGroupSpecs"])
+        have = sum("-worker-" in pod for pod in self.pods(name))
+        for role in roles + ["worker"] * (wanted - have):
+            self._make_pod(cluster, role)
+        if ready:
+            for pod in self.pods(name):
+                self.set_pod(pod, conditions=[{"type": "Ready", "status": "True"}])
+
+    def _make_pod(self, cluster: Mapping[str, Any], role: str) -> None:
+        metadata = cluster["metadata"]
+        if role == "head":
+            self.heads.head(NAMESPACE, metadata["name"]).restart()
+        self.kube.create(
+            {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": {
+                    "name": f"{metadata['name']}-{role}-{next(self._pods)}",
+                    "namespace": NAMESPACE,
+                    "labels": {
+                        **metadata["labels"],
+                        "ray.io/cluster": metadata["name"],
+                        "ray.io/node-type": role,
+                    },
+                    "ownerReferences": [{"uid": metadata["uid"], "controller": True}],
+                },
+                "status": {},
+            }
+        )
+
+    def set_pod(self, pod: str, **status: Any) -> None:
+        self.kube.edit(Kind.POD, NAMESPACE, pod, lambda each: each["status"].update(status))
+
+    def pods(self, cluster: str = "sort-1") -> list[str]:
+        return [
+            name
+            for kind, _, name in self.kube.objects
+            if kind is Kind.POD
+            and self.kube.objects[kind, NAMESPACE, name]["metadata"]["labels"]["ray.io/cluster"]
+            == cluster
+        ]
+
+    def kill_pod(self, role: str, cluster: str = "sort-1") -> None:
+        pod = next(name for name in self.pods(cluster) if f"-{role}-" in name)
+        if role == "head":
+            self.heads.head(NAMESPACE, cluster).restart()
+        self.kube.remove(Kind.POD, NAMESPACE, pod)
+
+    def tell_pod(self, pod: str) -> None:
+        """The watch's event about a pod, which app.py hands on before anybody looks."""
+        raw = self.kube.objects[Kind.POD, NAMESPACE, pod]
+        problem = pod_problem(raw)
+        assert problem is not None
+        job = raw["metadata"]["labels"]["rlhf-operator.dev/job"]
+        self.reconciler.observer.remember((NAMESPACE, job), problem)
+
+    # What tests ask
+
+    def job(self, name: str = "sort") -> dict[str, Any]:
+        return self.kube.objects[Kind.JOB, NAMESPACE, name]
+
+    def labels(self, name: str = "sort") -> dict[str, str]:
+        return {"rlhf-operator.dev/job": name}
+
+    def head(self, cluster: str = "sort-1") -> FakeHead:
+        return self.heads.head(NAMESPACE, cluster)
+
+    def status(self, name: str = "sort") -> RLHFJobStatus:
+        return parse_status(self.kube.objects[Kind.JOB, NAMESPACE, name].get("status", {}))
+
+    def phase(self, name: str = "sort") -> tuple[Phase, str | None]:
+        status = self.status(name)
+        return status.phase, status.reason
+
+    def condition(self, type: ConditionType, name: str = "sort") -> tuple[str, str] | None:
+        for each in self.status(name).conditions:
+            if each.type is type:
+                return each.status.value, each.reason
+        return None
+
+    def events(self) -> list[str]:
+        return [
+            each["reason"] for (kind, _, _), each in self.kube.objects.items() if kind is Kind.EVENT
+        ]
+
+    def clusters(self) -> list[str]:
+        return [name for kind, _, name in self.kube.objects if kind is Kind.CLUSTER]
+
+    # Shortcuts to a state
+
+    def run_to_training(self, document: Mapping[str, Any] | None = None) -> None:
+        """Submit a job, give it pods, let its driver do a step."""
+        self.submit(document or manifest())
+        self.settle()
+        self.run_kuberay()
+        self.settle()
+        self.head().advance(1)
+        self.wait(self.settings.poll_seconds)
+
+    def run_to_end(self) -> None:
+        """Let a job that waits for its pods train and succeed."""
+        self.settle()
+        cluster = self.clusters()[0]
+        self.run_kuberay()
+        self.settle()
+        self.head(cluster).advance(1)
+        self.wait(self.settings.poll_seconds)
+        self.head(cluster).finish()
+        self.wait(10)
+
+    def fail_driver(self) -> None:
+        """The driver ends with an error that may not come again, and the next one starts."""
+        before = len(self.head().submitted)
+        self.head().end(4)
+        self.wait(60)
+        assert len(self.head().submitted) == before + 1, self.phase()
