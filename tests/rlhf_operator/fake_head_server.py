@@ -121,14 +121,20 @@ def _log_end(head: PlayedHead, request: Request) -> Reply:
 class FakeHeadServer:
     """A server on a free port of this machine, in threads of its own."""
 
-    def __init__(self, respond: Callable[[Request], Reply | None]) -> None:
-        self._server = _Server(("127.0.0.1", 0), _handler(respond))
+    def __init__(
+        self, respond: Callable[[Request], Reply | None], address: str = "127.0.0.1"
+    ) -> None:
+        self._server = _Server((address, 0), _handler(respond))
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
         self._thread.start()
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
+        return f"http://{self._server.server_address[0]!s}:{self.port}"
+
+    @property
+    def port(self) -> int:
+        return self._server.server_port
 
     def close(self) -> None:
         """Nothing answers any more."""

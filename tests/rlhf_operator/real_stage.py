@@ -23,7 +23,7 @@ from ..runs.cli import MARK, SHARED_MEMORY, Command
 from ..waiting import wait_until
 from .stage import TOKEN, Play, Stage
 
-READY_SECONDS = 120.0
+READY_SECONDS = 240.0
 ANSWER_SECONDS = 60.0
 """A real head on a busy machine is slow at its first submission."""
 STOP_WAIT_SECONDS = 2
@@ -143,19 +143,21 @@ def _start_ray(port: int, temporary: Path, log: Path) -> Command:
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": TOKEN,
         "RAY_JOB_STOP_WAIT_TIME_S": str(STOP_WAIT_SECONDS),
+        "RAY_DASHBOARD_SUBPROCESS_MODULE_WAIT_READY_TIMEOUT": str(READY_SECONDS),
         "RAY_ADDRESS": "",
     }
     options = {
         "port": 0,
         "num-cpus": 0,
         "object-store-memory": 80_000_000,
+        "include-log-monitor": False,
         "dashboard-host": "127.0.0.1",
         "dashboard-port": port,
         "dashboard-agent-listen-port": 0,
         "dashboard-agent-grpc-port": 0,
         "runtime-env-agent-port": 0,
         "metrics-export-port": 0,
-        "ray-client-server-port": free_port(),
+        "ray-client-server-port": 0,  # none
         "min-worker-port": 0,
         "max-worker-port": 0,
         "temp-dir": temporary,

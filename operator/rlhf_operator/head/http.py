@@ -158,7 +158,8 @@ class HttpHead:
             said = _ApiStatus.model_validate_json(answer.body)
         except ValidationError:
             return
-        words = self._words(to, answer, "the API server does not pass it on")
+        message = excerpt(said.message, to.headers.values())
+        words = f"{to.url}: the API server does not pass it on: {message}"
         if any(sign in said.message for sign in _NOBODY_LISTENS):
             raise NobodyListens(words)
         raise HeadUnreachable(words)
