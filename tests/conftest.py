@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from .cluster.session import kubeconfig, kubectl, namespace
+from .cluster.session import defined, kubeconfig, kubectl, namespace
 
-__all__ = ["kubeconfig", "kubectl", "namespace"]
+__all__ = ["defined", "kubeconfig", "kubectl", "namespace"]

@@ -45,8 +45,6 @@ HUB_FOLDER: Final = "/rlhf/hub"
 
 FINAL_REPORT: Final = "rlhf-final-report "
 """The driver's last line of output begins so; its final StatusReport in JSON follows."""
-HEAD_GROUP: Final = "head"
-"""KubeRay's name of the head's group: no node pool may have it."""
 
 
 def cluster_name(job: str, attempt: int) -> str:

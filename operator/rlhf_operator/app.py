@@ -103,7 +103,7 @@ class App:
         """A pod of a job has changed; what killed it is not to be read later."""
         key = _job_of(body["metadata"])
         problem = pod_problem(body)
-        if problem is not None and type != GONE:
+        if problem is not None and problem.outlives_its_pod and type != GONE:
             self.reconciler.observer.remember(key, problem)
         self.queue.add(key, changed=True)
 
@@ -130,6 +130,6 @@ def _settings() -> kopf.OperatorSettings:
     settings = kopf.OperatorSettings()
     settings.posting.enabled = False  # the operator writes its own events, few and readable
     settings.scanning.disabled = True  # needs no right to watch kinds and namespaces
-    settings.watching.server_timeout = 60.0
+    settings.watching.server_timeout = 60  # the API server takes whole seconds only
     settings.networking.request_timeout = 30.0
     return settings

@@ -115,7 +115,7 @@ def event(job: JobSeen, note: Note, now: datetime) -> Mapping[str, Any]:
     return {
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
-        "metadata": {"generateName": f"{job.name}.", "namespace": job.namespace},
+        "metadata": {"generateName": f"{job.name}-", "namespace": job.namespace},
         "regarding": {
             "apiVersion": API_VERSION,
             "kind": KIND,

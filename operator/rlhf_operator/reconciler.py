@@ -16,12 +16,13 @@ from rlhf_api.status import (
     RestartStatus,
     RLHFJobStatus,
 )
+from rlhf_operator.decide.actions import Note
 from rlhf_operator.decide.draft import Decision
 from rlhf_operator.decide.observed import JobSeen, Observed
 from rlhf_operator.decide.reconcile import reconcile
 from rlhf_operator.decide.settings import Settings
 from rlhf_operator.head.protocol import HeadRefused, HeadUnreachable
-from rlhf_operator.kube.protocol import Forbidden, Invalid, Kube
+from rlhf_operator.kube.protocol import Forbidden, Invalid, Kube, KubeError
 from rlhf_operator.metrics import Metrics
 from rlhf_operator.observe import Key, Observer
 from rlhf_operator.perform import Performer
@@ -69,9 +70,17 @@ class Reconciler:
             self._write(key, seen.job, decision.status, seen.job.version)
         self.metrics.show_job(*key, decision.status)
         for note in decision.notes:
-            log.info(note.message, extra={"job": "/".join(key), "reason": note.reason})
-            self.performer.tell(seen.job, note)
+            self._tell(key, seen.job, note)
         return self._act(key, seen, decision)
+
+    def _tell(self, key: Key, job: JobSeen, note: Note) -> None:
+        """Nothing waits for an event that cannot be written."""
+        extra = {"job": "/".join(key), "reason": note.reason}
+        log.info("%s", note.message, extra=extra)
+        try:
+            self.performer.tell(job, note)
+        except KubeError as error:
+            log.warning("no event could be written: %s", error, extra=extra)
 
     def _write(self, key: Key, job: JobSeen, status: RLHFJobStatus, version: str | None) -> None:
         """Nothing is done on the word of a status that another operator has replaced."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from rlhf_api.exits import ExitCode
@@ -130,7 +132,7 @@ def test_between_events_kubernetes_is_read_once_a_minute_at_most(world: World) -
     ],
 )
 def test_what_cannot_be_run_is_refused_with_the_reason_and_holds_nothing(
-    world: World, spec: dict[str, object], reason: str, said: str
+    world: World, spec: dict[str, Any], reason: str, said: str
 ) -> None:
     document = manifest(**spec)
     document["spec"] = {name: value for name, value in document["spec"].items() if value}
@@ -179,10 +181,10 @@ def test_a_cluster_of_that_name_is_not_taken_over(world: World) -> None:
     foreign = {
         "apiVersion": "ray.io/v1",
         "kind": "RayCluster",
-        "metadata": {"name": "sort-1", "namespace": NAMESPACE, "labels": {}},
+        "metadata": {"name": "sort-1", "namespace": NAMESPACE, "labels": world.labels()},
         "spec": {"workerGroupSpecs": []},
     }
-    world.kube.create({**foreign, "metadata": {**foreign["metadata"], "labels": world.labels()}})
+    world.kube.create(foreign)
     world.submit(manifest())
     world.wait(60)
     assert world.phase() == (Phase.PENDING, "NameTaken")

@@ -82,8 +82,13 @@ class PodProblem:
     """Why a pod does not come up, or did not stay."""
 
     reason: str
-    """ImagePull, Unschedulable, OutOfMemory, Evicted, CrashLoop, Configuration."""
+    """ImagePull, Unschedulable, OutOfMemory, Evicted, CrashLoop, Configuration, ContainerFailed."""
     message: str
+
+    @property
+    def outlives_its_pod(self) -> bool:
+        """Whether it explains why a pod is gone."""
+        return self.reason in ("OutOfMemory", "Evicted", "ContainerFailed")
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,90 @@
+"""The operator as a process of its own, at a cluster whose heads are pretended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import urllib3
+import yaml
+
+from ..free_port import free_port
+from ..waiting import wait_until
+
+ROOT = Path(__file__).parents[2]
+START_SECONDS = 60.0
+
+
+@dataclass
+class OperatorProcess:
+    """`python -m rlhf_operator`, which a test may kill and start again."""
+
+    kubeconfig: Path
+    folder: Path
+    settings: Mapping[str, Any]
+    port: int = field(default_factory=free_port)
+    process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it, and wait until it watches."""
+        assert self.process is None
+        self.folder.mkdir(parents=True, exist_ok=True)
+        config = self.folder / "config.yaml"
+        config.write_text(yaml.safe_dump({"port": self.port, "logFormat": "text", **self.settings}))
+        words = ["--config", config, "--kubeconfig", self.kubeconfig]
+        words += ["--key-file", self.folder / "key"]
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "rlhf_operator", *map(str, words)],
+                stdout=log,
+                stderr=log,
+                cwd=self.folder,
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            )
+        wait_until(self.is_ready, START_SECONDS, "a ready operator")
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "operator.log"
+
+    def is_ready(self) -> bool:
+        """Whether it watches; fails if it has ended."""
+        assert self.process is not None
+        assert self.process.poll() is None, self.log.read_text()
+        return self.get("/readyz")[0] == 200
+
+    def get(self, path: str) -> tuple[int, str]:
+        """What it serves; 0: nothing."""
+        try:
+            answer = urllib3.request(
+                "GET", f"http://127.0.0.1:{self.port}{path}", retries=False, timeout=5.0
+            )
+        except urllib3.exceptions.HTTPError:
+            return 0, ""
+        return answer.status, answer.data.decode()
+
+    def metric(self, line: str) -> float:
+        """The value of one series, by everything before it on its line."""
+        _, text = self.get("/metrics")
+        return next(
+            (float(each.rsplit(" ", 1)[1]) for each in text.splitlines() if each.startswith(line)),
+            0.0,
+        )
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """End it; its exit code."""
+        assert self.process is not None
+        self.process.send_signal(number)
+        code = self.process.wait(30)
+        self.process = None
+        return code
+
+    def kill(self) -> None:
+        """As a node that dies would."""
+        self.stop(signal.SIGKILL)
