@@ -10,8 +10,8 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from rlhf_operator.app import App
 from rlhf_api.on_cluster import JOB_LABEL
+from rlhf_operator.app import App
 from rlhf_operator.config import BadConfig, OperatorConfig, load_config
 from rlhf_operator.decide.settings import Settings
 from rlhf_operator.dialing import dialing
