@@ -6,6 +6,7 @@ import os
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -51,13 +52,18 @@ class Helm:
 
     def text(self, case: str, *arguments: str, release: str = RELEASE) -> str:
         """The manifest of a release."""
-        place = ("--namespace", NAMESPACE, "--values", str(values_file(case)))
-        return self("template", release, str(CHART), *place, *arguments)
+        return templated(self, release, "--values", str(values_file(case)), *arguments)
 
     def render(self, case: str, *arguments: str, release: str = RELEASE) -> list[Object]:
         """The objects of a release."""
         text = self.text(case, *arguments, release=release)
-        return [each for each in yaml.safe_load_all(text) if each]
+        return [each for each in yaml.load_all(text, yaml.CSafeLoader) if each]
+
+
+@cache
+def templated(helm: Helm, release: str, *arguments: str) -> str:
+    """What `helm template` prints; the same words make the same text."""
+    return helm("template", release, str(CHART), "--namespace", NAMESPACE, *arguments)
 
 
 def of_kind(objects: list[Object], kind: str) -> Iterator[Object]:

@@ -26,11 +26,20 @@ trap 'exit 130' INT TERM
 
 # compile COMMAND: into the scratch folder.
 compile() {
+  [[ $1 != *-crds ]] || { copy_crds "$1" && exit; }
   if [[ $pin_source == modules/* ]]; then
     cd "$ROOT/$pin_source"
     exec go build -v -trimpath -tags "$pin_tags" -ldflags "$pin_flags" -o "$scratch/$1" "$pin_package"
   fi
   GOBIN=$scratch exec go install -v -trimpath -tags "$pin_tags" -ldflags "$pin_flags" "$pin_package@$pin_version"
+}
+
+# copy_crds NAME: the resource definitions of a module that is not built.
+copy_crds() {
+  local module
+  module=$(go mod download -json "$pin_source" | sed -n 's/^[[:space:]]*"Dir": "\(.*\)",$/\1/p')
+  mkdir "$scratch/$1"
+  install -m 644 "$module/$pin_package"/*.yaml "$scratch/$1/"
 }
 
 # watch COMMAND: says how far the compiler is until it ends.
