@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import chart_files
 from rlhf_api.crd import crd_yaml
 from rlhf_api.exits import ExitCode
 from rlhf_api.explain import default_text
@@ -90,7 +91,13 @@ def schema() -> str:
     return json.dumps(editor_schema(), indent=2, ensure_ascii=False) + "\n"
 
 
+CHART = "charts/rlhf-operator"
 FILES: dict[str, Callable[[], str]] = {
+    f"{CHART}/README.md": chart_files.readme,
+    f"{CHART}/files/rlhfjobs.yaml": chart_files.chart_crd,
+    f"{CHART}/templates/_permissions.tpl": chart_files.permissions_template,
+    f"{CHART}/values.schema.json": chart_files.values_schema,
+    f"{CHART}/values.yaml": chart_files.values_yaml,
     "crds/rlhf-operator.dev_rlhfjobs.yaml": crd_yaml,
     "crds/rlhfjob.schema.json": schema,
     "docs/reference/exit-codes.md": exit_codes,

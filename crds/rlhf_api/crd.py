@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import yaml
@@ -58,10 +59,15 @@ def crd() -> dict[str, Any]:
     }
 
 
-def crd_yaml() -> str:
-    """The same as a file."""
+def crd_yaml(annotations: Mapping[str, str] | None = None) -> str:
+    """The same as a file, with annotations if there are any."""
     head = "# Made from the models by `make generate`.\n"
-    body: str = yaml.dump(crd(), Dumper=_Dumper, sort_keys=False, width=100, allow_unicode=True)
+    definition = crd()
+    if annotations:
+        definition["metadata"]["annotations"] = dict(annotations)
+    body: str = yaml.dump(
+        definition, Dumper=_Dumper, sort_keys=False, width=100, allow_unicode=True
+    )
     return head + body
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
 
+from rlhf_api.base import Contract
 from rlhf_api.job import RLHFJob
 from rlhf_api.limits import Schema, allowed_keys, allowed_words, without_null
 from rlhf_api.members import Member, enumeration_named, members_of
@@ -77,8 +78,13 @@ class FieldDoc:
 @cache
 def contract() -> FieldDoc:
     """The root of the tree: RLHFJob itself."""
-    schema = RLHFJob.model_json_schema(by_alias=True)
-    return _Reader(schema["$defs"]).read("", "", schema, required=True)
+    return tree_of(RLHFJob)
+
+
+def tree_of(model: type[Contract]) -> FieldDoc:
+    """Any other model as such a tree."""
+    schema = model.model_json_schema(by_alias=True)
+    return _Reader(schema.get("$defs", {})).read("", "", schema, required=True)
 
 
 def field_at(path: FieldPath) -> FieldDoc | None:

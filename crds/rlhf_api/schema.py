@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from rlhf_api.base import Contract
 from rlhf_api.job import RLHFJob
 from rlhf_api.limits import Schema
 
@@ -12,11 +13,15 @@ SCHEMA_ID = "https://rlhf-operator.dev/schemas/rlhfjob.v1alpha1.json"
 
 def editor_schema() -> Schema:
     """Return the schema under wire names, with descriptions on one line and without noise."""
-    schema = RLHFJob.model_json_schema(by_alias=True)
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": SCHEMA_ID}
-    cleaned = _cleaned(schema)
+    return head | cleaned_schema(RLHFJob)
+
+
+def cleaned_schema(model: type[Contract]) -> Schema:
+    """The schema of one model, in the same form and without a head."""
+    cleaned = _cleaned(model.model_json_schema(by_alias=True))
     assert isinstance(cleaned, dict)
-    return head | cleaned
+    return cleaned
 
 
 def _cleaned(node: Any, *, names: bool = False) -> Any:

@@ -1,8 +1,8 @@
 """The cluster of a test session: the one that RLHF_TEST_KUBECONFIG names, or one of its own.
 
-Its own is a control plane with fake GPU nodes, on free ports: started by the first test that asks
-for `kubeconfig` and stopped after the last. Where the machine lacks what it needs, these tests are
-skipped; with CI=true they fail.
+Its own is a control plane with KubeRay, Kueue and fake GPU nodes, on free ports: started by the
+first test that asks for `kubeconfig` and stopped after the last. Where the machine lacks what it
+needs, these tests are skipped; with CI=true they fail.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def kubeconfig() -> Iterator[Path]:
     """Where the administrator's kubeconfig of the session's cluster is."""
     named = os.environ.get("RLHF_TEST_KUBECONFIG")
     if not named:
-        with own_cluster("session") as cluster:
+        with own_cluster("session", "--kueue") as cluster:
             yield cluster.kubeconfig
     elif Path(named).is_file():
         yield Path(named)
@@ -73,7 +73,7 @@ def own_cluster(name: str, *arguments: str, **environment: str) -> Iterator[DevC
     stop_abandoned()
     folder = OWN / str(os.getpid())
     cluster = DevCluster(folder / name, environment)
-    if lacking := cluster.lacks():
+    if lacking := cluster.lacks(*arguments):
         skip_or_fail(lacking)
     try:
         cluster.up(*arguments)

@@ -20,6 +20,7 @@ echo "$*" >>asked
 case $1 in
   env) echo go1.26.0 ;;
   list) echo "$PWD/module" ;;
+  mod) printf '\\t"Dir": "%s",\\n' "$PWD/module" ;;
   *)
     if [[ -f broken ]]; then echo "main.go:1: syntax error" >&2; exit 1; fi
     package=${*: -1} output=
@@ -37,8 +38,15 @@ esac
 def go(tmp_path: Path) -> Path:
     """A folder whose `go` stands in for the compiler."""
     folder = tmp_path / "go"
-    (folder / "module" / "config" / "crd" / "bases").mkdir(parents=True)
-    (folder / "module" / "config" / "crd" / "bases" / "ray.io_rayclusters.yaml").write_text("{}")
+    for name in (
+        "config/crd/bases/ray.io_rayclusters.yaml",
+        "config/components/crd/bases/kueue.x-k8s.io_workloads.yaml",
+        "config/components/webhook/manifests.yaml",
+        "example/prometheus-operator-crd/podmonitors.yaml",
+    ):
+        file = folder / "module" / name
+        file.parent.mkdir(parents=True)
+        file.write_text("{}")
     (folder / "go").write_text(GO)
     (folder / "go").chmod(0o755)
     return folder
@@ -102,12 +110,32 @@ def test_a_changed_pin_builds_anew_and_only_that(cluster: DevCluster) -> None:
     assert len(built(cluster, "kwok")) == len(built(cluster, "kube-scheduler")) == 2
 
 
-def test_kuberays_resource_definitions_come_with_its_operator(cluster: DevCluster) -> None:
-    assert cluster.run("build.sh", "ray-operator").returncode == 0
-    (operator,) = built(cluster, "ray-operator")
-    assert [file.name for file in (operator.parent / "crds").iterdir()] == [
-        "ray.io_rayclusters.yaml"
-    ]
+@pytest.mark.parametrize(
+    ("program", "files"),
+    [
+        ("ray-operator", {"crds/ray.io_rayclusters.yaml"}),
+        ("kueue", {"crds/kueue.x-k8s.io_workloads.yaml", "webhooks.yaml"}),
+        ("monitoring-crds", {"monitoring-crds/podmonitors.yaml"}),
+    ],
+)
+def test_resource_definitions_come_with_their_operator(
+    cluster: DevCluster, program: str, files: set[str]
+) -> None:
+    assert cluster.run("build.sh", program).returncode == 0
+    (made,) = built(cluster, program)
+    found = {str(file.relative_to(made.parent)) for file in made.parent.rglob("*.yaml")}
+    assert found == files
+
+
+def test_what_the_tests_need_is_built_unless_something_else_is_named(
+    cluster: DevCluster, go: Path
+) -> None:
+    assert cluster.run("build.sh").returncode == 0
+    for program in ("kube-apiserver", "kwok", "kueue", "helm", "kubeconform", "promtool"):
+        assert len(built(cluster, program)) == 1, program
+    assert not built(cluster, "kubelet")
+    (promtool,) = [line for line in (go / "asked").read_text().splitlines() if "promtool" in line]
+    assert "-tags remove_all_sd" in promtool
 
 
 def test_a_failed_build_says_why_and_leaves_nothing_half_built(
@@ -153,6 +181,13 @@ def test_the_check_names_what_is_not_built_and_how_to_build_it(cluster: DevClust
     assert "not built yet: etcd kube-apiserver" in done.stdout
     assert "tools/devcluster/build.sh etcd kube-apiserver" in done.stdout
     assert not cluster.state.exists()
+
+
+def test_a_cluster_that_has_kueue_keeps_it(cluster: DevCluster) -> None:
+    assert "kueue" not in cluster.lacks("--fake-nodes", "1")
+    cluster.state.mkdir()
+    (cluster.state / "arguments").write_text("--kueue --fake-nodes 1\n")
+    assert "kueue" in cluster.lacks("--fake-nodes", "2")
 
 
 def test_a_folder_with_other_files_is_neither_used_nor_removed(cluster: DevCluster) -> None:
@@ -206,6 +241,7 @@ def test_one_script_at_a_time_works_on_a_cluster(cluster: DevCluster, script: st
         (["--fake-nodes", "many"], "--fake-nodes needs a number, got many"),
         (["--fake-nodes"], "--fake-nodes needs a number, got nothing"),
         (["--fake-gpus", "2"], "add --node"),
+        (["--kueue", "--queues"], "no such argument: --queues"),
     ],
 )
 def test_a_wrong_argument_is_named(cluster: DevCluster, arguments: list[str], reason: str) -> None:

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Build the binaries that are not built yet, from the Go modules of pins.txt.
 #
-#   tools/devcluster/build.sh               what a control plane needs
+#   tools/devcluster/build.sh               what a control plane and the tests need
 #   tools/devcluster/build.sh COMMAND...    these, such as kwok or helm
 #
 # Needs Go. Each goes into a folder of its own below DEVCLUSTER_CACHE, whose name changes with its pin.
@@ -26,11 +26,20 @@ trap 'exit 130' INT TERM
 
 # compile COMMAND: into the scratch folder.
 compile() {
+  [[ $1 != *-crds ]] || { copy_crds "$1" && exit; }
   if [[ $pin_source == modules/* ]]; then
     cd "$ROOT/$pin_source"
-    exec go build -v -trimpath -ldflags "$pin_flags" -o "$scratch/$1" "$pin_package"
+    exec go build -v -trimpath -tags "$pin_tags" -ldflags "$pin_flags" -o "$scratch/$1" "$pin_package"
   fi
-  GOBIN=$scratch exec go install -v -trimpath -ldflags "$pin_flags" "$pin_package@$pin_version"
+  GOBIN=$scratch exec go install -v -trimpath -tags "$pin_tags" -ldflags "$pin_flags" "$pin_package@$pin_version"
+}
+
+# copy_crds NAME: the resource definitions of a module that is not built.
+copy_crds() {
+  local module
+  module=$(go mod download -json "$pin_source" | sed -n 's/^[[:space:]]*"Dir": "\(.*\)",$/\1/p')
+  mkdir "$scratch/$1"
+  install -m 644 "$module/$pin_package"/*.yaml "$scratch/$1/"
 }
 
 # watch COMMAND: says how far the compiler is until it ends.
@@ -44,13 +53,21 @@ watch() {
   done
 }
 
-# The CRDs belong to the version of KubeRay's operator.
-add_crds() {
-  local module
-  module=$(cd "$ROOT/$pin_source" && go list -m -f '{{.Dir}}' "$pin_package")
+# add_files COMMAND: what belongs to the version of an operator: its resource definitions, and Kueue's webhooks.
+add_files() {
+  local config
+  case $1 in
+    ray-operator) config=$(module_folder "$pin_package")/config ;;
+    kueue) config=$(module_folder sigs.k8s.io/kueue)/config/components ;;
+    *) return 0 ;;
+  esac
   mkdir "$scratch/crds"
-  install -m 644 "$module"/config/crd/bases/*.yaml "$scratch/crds/"
+  install -m 644 "$config"/crd/bases/*.yaml "$scratch/crds/"
+  [[ $1 != kueue ]] || install -m 644 "$config/webhook/manifests.yaml" "$scratch/webhooks.yaml"
 }
+
+# module_folder MODULE: where its source is.
+module_folder() { (cd "$ROOT/$pin_source" && go list -m -f '{{.Dir}}' "$1"); }
 
 build() {
   local begin=$SECONDS log=$DEVCLUSTER_CACHE/$1.log
@@ -66,7 +83,7 @@ build() {
       "downloaded: check the network, HTTPS_PROXY and \`go env GOPROXY\`, then run the same command again"
   }
   compiler=
-  [[ $1 != ray-operator ]] || add_crds
+  add_files "$1"
   mkdir -p "$(dirname "$pin_folder")"
   chmod 755 "$scratch"
   mv -T "$scratch" "$pin_folder"
@@ -75,7 +92,7 @@ build() {
   say "  $1: built in $((SECONDS - begin)) s"
 }
 
-(($#)) || set -- "${CONTROL_PLANE[@]}"
+(($#)) || set -- "${CONTROL_PLANE[@]}" "${TESTS[@]}"
 unbuilt=$(missing "$@")
 mapfile -t todo <<<"$unbuilt"
 [[ -n $unbuilt ]] || { say "Binaries are up to date ($DEVCLUSTER_CACHE)" && exit; }
@@ -85,6 +102,6 @@ export CGO_ENABLED=0 GOTOOLCHAIN=${GOTOOLCHAIN:-auto} GOWORK=off GOOS='' GOARCH=
 mkdir -p "$DEVCLUSTER_CACHE"
 exec 9>"$DEVCLUSTER_CACHE/lock"
 flock --nonblock 9 || { say "Waiting for another build" && flock 9; }
-say "Building ${#todo[@]} of the cluster's binaries, once: all of them take 10 minutes on two idle cores"
+say "Building ${#todo[@]} of the cluster's binaries, once: all of them take 15 minutes on two idle cores"
 for command in $(missing "${todo[@]}"); do build "$command"; done
 say "Built in $SECONDS s ($DEVCLUSTER_CACHE)"

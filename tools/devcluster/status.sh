@@ -20,6 +20,7 @@ address() {
     kube-controller-manager) echo "https://127.0.0.1:$CONTROLLER_MANAGER_PORT" ;;
     kube-scheduler) echo "https://127.0.0.1:$SCHEDULER_PORT" ;;
     ray-operator) echo "http://127.0.0.1:$KUBERAY_METRICS_PORT/metrics" ;;
+    kueue) echo "https://127.0.0.1:$KUEUE_WEBHOOK_PORT" ;;
     kwok) echo "http://127.0.0.1:$KWOK_PORT" ;;
     containerd) echo "$DEVCLUSTER_STATE/containerd.sock" ;;
     coredns) echo "$BRIDGE_IP:53" ;;

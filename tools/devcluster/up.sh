@@ -5,6 +5,7 @@
 #   up.sh [--fake-nodes N]                          control plane and KubeRay; no container runs
 #   up.sh --node [--fake-gpus N] [--fake-nodes N]   also a node that runs containers; needs root
 #
+#   --kueue          also Kueue, which queues RayClusters; a cluster that has it keeps it
 #   --fake-nodes N   nodes of 8 nvidia.com/gpu whose pods become Ready without running (4; with --node 0)
 #   --fake-gpus N    the real node says that it has N nvidia.com/gpu
 #   --check          first argument: start nothing, say what this machine lacks, also what is not built yet
@@ -30,6 +31,8 @@ source "$ROOT/lib/credentials.sh"
 source "$ROOT/lib/control-plane.sh"
 # shellcheck source=lib/kuberay.sh
 source "$ROOT/lib/kuberay.sh"
+# shellcheck source=lib/kueue.sh
+source "$ROOT/lib/kueue.sh"
 # shellcheck source=lib/kwok.sh
 source "$ROOT/lib/kwok.sh"
 # shellcheck source=lib/node.sh
@@ -86,6 +89,8 @@ arguments=("$@")
 if ((${#arguments[@]})); then parse "${arguments[@]}"; else parse_saved; fi
 needed=("${CONTROL_PLANE[@]}")
 [[ $mode != node ]] || needed+=("${NODE[@]}")
+[[ $(saved_arguments) != *--kueue* ]] || with_kueue=yes
+[[ -z $with_kueue ]] || needed+=(kueue)
 if [[ ${1-} == --check ]]; then
   refuse "$(check)"
   say "This machine has what the cluster needs" && exit
@@ -101,8 +106,10 @@ prepare
 etcd
 api_server
 kuberay_kinds
+[[ -z $with_kueue ]] || kueue_kinds
 controllers
 kuberay
+[[ -z $with_kueue ]] || kueue
 [[ $mode == control-plane ]] || { node && advertise_gpus "$num_fake_gpus"; }
 fake_nodes "$num_fake_nodes"
 say "Up in $SECONDS s. To use it: export KUBECONFIG=$ADMIN PATH=$BIN:\$PATH"

@@ -1,17 +1,18 @@
 # shellcheck shell=bash disable=SC2034  # sourced, after settings.sh; the other scripts use these variables
-# What a cluster consists of, as cluster-up was told: sets mode, num_fake_nodes, num_fake_gpus.
+# What a cluster consists of, as cluster-up was told: sets mode, with_kueue, num_fake_nodes, num_fake_gpus.
 
 # parse ARGUMENT...
 parse() {
-  mode=control-plane num_fake_nodes='' num_fake_gpus=0
+  mode=control-plane with_kueue='' num_fake_nodes='' num_fake_gpus=0
   while (($#)); do
     case $1 in
       --node) mode=node ;;
+      --kueue) with_kueue=yes ;;
       --fake-nodes) num_fake_nodes=$(number "$@") ;;
       --fake-gpus) num_fake_gpus=$(number "$@") ;;
       *) fail "$USAGE" "no such argument: $1; see tools/devcluster/up.sh --help" ;;
     esac
-    [[ $1 == --node ]] || shift
+    [[ $1 == --node || $1 == --kueue ]] || shift
     shift
   done
   if [[ $mode == control-plane ]]; then
@@ -31,6 +32,7 @@ number() {
 # arguments_text: the same in words.
 arguments_text() {
   [[ $mode != node ]] || printf -- '--node --fake-gpus %s ' "$num_fake_gpus"
+  [[ -z $with_kueue ]] || printf -- '--kueue '
   printf -- '--fake-nodes %s\n' "$num_fake_nodes"
 }
 
@@ -46,6 +48,7 @@ parse_saved() {
 # parts: the processes of the cluster, in the order in which they start.
 parts() {
   printf '%s\n' etcd kube-apiserver kube-controller-manager kube-scheduler ray-operator
+  [[ -z $with_kueue ]] || echo kueue
   [[ $mode != node ]] || printf '%s\n' containerd coredns kubelet kube-proxy
   ((num_fake_nodes == 0)) || echo kwok
 }

@@ -3,9 +3,10 @@
 
 CONTROL_PLANE=(etcd kube-apiserver kube-controller-manager kube-scheduler kubectl ray-operator kwok)
 NODE=(kubelet kube-proxy coredns pause runc-lite)
+TESTS=(kueue helm kubeconform promtool monitoring-crds) # what tests need besides the control plane
 
-# pin COMMAND: sets pin_source, pin_package, pin_version, pin_flags (of the linker) and pin_folder, where its
-# binary belongs. The folder's name changes with everything that the binary depends on.
+# pin COMMAND: sets pin_source, pin_package, pin_version, pin_tags, pin_flags (of the linker) and pin_folder, where
+# its binary belongs. The folder's name changes with everything that the binary depends on.
 pin() {
   local line hash files=()
   line=$(grep "^$1 " "$ROOT/pins.txt") || fail "$USAGE" "pins.txt has no command $1"
@@ -15,19 +16,30 @@ pin() {
     mapfile -t files < <(find "$ROOT/$pin_source" -type f | LC_ALL=C sort)
     pin_version=$(awk '$1 == "require" && NF == 3 {print $3; exit}' "$ROOT/$pin_source/go.mod")
   fi
+  pin_tags=$(build_tags "$1")
   pin_flags=$(linker_flags "$1" "$pin_version")
-  hash=$({ echo "$pin_source $pin_package $pin_flags" && cat /dev/null "${files[@]}"; } | sha256sum)
+  hash=$({ echo "$pin_source $pin_package $pin_tags$pin_flags" && cat /dev/null "${files[@]}"; } | sha256sum)
   pin_folder=$DEVCLUSTER_CACHE/$1/${pin_version:-local}-${hash:0:8}
 }
 
+# build_tags COMMAND: promtool without the clients of two dozen clouds, which find targets and take minutes to
+# compile.
+build_tags() { [[ $1 != promtool ]] || echo remove_all_sd; }
+
 # linker_flags COMMAND VERSION: without a version the API server reports v0.0.0, and clients guess its features
-# wrongly.
+# wrongly. Helm takes the cluster of `helm template` to be of the version given here.
 linker_flags() {
   local package=k8s.io/component-base/version minor=${2#v1.}
   case $1 in
     kube*)
       echo "-s -w -X $package.gitVersion=$2 -X $package.gitMajor=1 -X $package.gitMinor=${minor%%.*}" \
         "-X $package.gitTreeState=clean"
+      ;;
+    helm)
+      package=helm.sh/helm/v3/pkg/chartutil minor=$(sed -n 's/^require k8s.io\/kubernetes v1\.\([0-9]*\).*/\1/p' \
+        "$ROOT/modules/kubernetes/go.mod")
+      echo "-s -w -X helm.sh/helm/v3/internal/version.version=$2 -X $package.k8sVersionMajor=1" \
+        "-X $package.k8sVersionMinor=$minor"
       ;;
     coredns) echo "-s -w -X github.com/coredns/coredns/coremain.GitCommit=$2" ;;
     *) echo "-s -w" ;;

@@ -1,8 +1,8 @@
 # shellcheck shell=bash disable=SC2034  # sourced, after settings.sh; the other scripts use these variables
 # The ports of a cluster: NUM_PORTS in a row, of which DEVCLUSTER_PORT is the first (or `auto`: free ones).
-# They are chosen once and kept in the state folder.
+# They are chosen once and kept in the state folder. Templates of configuration are filled with them.
 
-NUM_PORTS=12
+NUM_PORTS=14
 PORT_FILE=$DEVCLUSTER_STATE/port
 
 set_ports() {
@@ -11,6 +11,19 @@ set_ports() {
   KUBERAY_METRICS_PORT=$(($1 + 5)) KUBERAY_HEALTH_PORT=$(($1 + 6)) KWOK_PORT=$(($1 + 7))
   DNS_HEALTH_PORT=$(($1 + 8)) KUBELET_HEALTH_PORT=$(($1 + 9))
   PROXY_HEALTH_PORT=$(($1 + 10)) PROXY_METRICS_PORT=$(($1 + 11))
+  KUEUE_HEALTH_PORT=$(($1 + 12)) KUEUE_WEBHOOK_PORT=$(($1 + 13))
+}
+
+# render FILE TARGET: fills the @NAME@ places of a template.
+render() {
+  sed -e "s|@STATE@|$DEVCLUSTER_STATE|g" -e "s|@BIN@|$BIN|g" -e "s|@CGROUP@|$CGROUP|g" \
+    -e "s|@BRIDGE@|$BRIDGE|g" -e "s|@BRIDGE_IP@|$BRIDGE_IP|g" -e "s|@POD_CIDR@|$DEVCLUSTER_POD_CIDR|g" \
+    -e "s|@NODE@|$DEVCLUSTER_NODE|g" \
+    -e "s|@DNS_HEALTH_PORT@|$DNS_HEALTH_PORT|g" \
+    -e "s|@KUBELET_HEALTH_PORT@|$KUBELET_HEALTH_PORT|g" -e "s|@PROXY_HEALTH_PORT@|$PROXY_HEALTH_PORT|g" \
+    -e "s|@PROXY_METRICS_PORT@|$PROXY_METRICS_PORT|g" \
+    -e "s|@KUEUE_HEALTH_PORT@|$KUEUE_HEALTH_PORT|g" -e "s|@KUEUE_WEBHOOK_PORT@|$KUEUE_WEBHOOK_PORT|g" \
+    "$ROOT/config/$1" >"$2"
 }
 
 # taken FIRST: the first port of the row on which something listens.
@@ -25,7 +38,7 @@ taken() {
 # free_ports: the first of a row of free ports below those that the kernel gives to outgoing connections.
 free_ports() {
   local first
-  while first=$((20000 + RANDOM % 1000 * NUM_PORTS)) && taken "$first" >/dev/null; do :; done
+  while first=$((20000 + RANDOM % 900 * NUM_PORTS)) && taken "$first" >/dev/null; do :; done
   echo "$first"
 }
 

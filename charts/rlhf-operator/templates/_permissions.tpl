@@ -1,0 +1,69 @@
+{{- /* Made by `make generate` from operator/rlhf_operator/permissions.py. */ -}}
+{{- define "rlhf-operator.permissions.watched" -}}
+# follow jobs; patch is for the finalizer, a job's spec is never written
+- apiGroups: ["rlhf-operator.dev"]
+  resources: [rlhfjobs]
+  verbs: [get, list, watch, patch]
+# tell what became of a job
+- apiGroups: ["rlhf-operator.dev"]
+  resources: [rlhfjobs/status]
+  verbs: [patch]
+# own a job's objects where the API server checks who may block a deletion
+- apiGroups: ["rlhf-operator.dev"]
+  resources: [rlhfjobs/finalizers]
+  verbs: [update]
+# one cluster for each attempt of a job
+- apiGroups: ["ray.io"]
+  resources: [rayclusters]
+  verbs: [get, list, watch, create, patch, delete]
+# tell why pods do not start; delete workers that a driver left dirty
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [get, list, watch, delete]
+# the manifest in force of each job
+- apiGroups: [""]
+  resources: [configmaps]
+  verbs: [get, create, patch, delete]
+# each cluster's token; no Secret is ever read
+- apiGroups: [""]
+  resources: [secrets]
+  verbs: [create]
+# keep others away from a job's pods
+- apiGroups: ["networking.k8s.io"]
+  resources: [networkpolicies]
+  verbs: [get, create, patch]
+# whether the checkpoint claim exists, and whether several nodes can mount it
+- apiGroups: [""]
+  resources: [persistentvolumeclaims]
+  verbs: [get]
+# tell people what happened
+- apiGroups: [""]
+  resources: [events]
+  verbs: [create, patch]
+{{- end }}
+
+{{- define "rlhf-operator.permissions.proxiedHeads" -}}
+# reach heads through the API server (headAccess: proxy)
+- apiGroups: [""]
+  resources: [services/proxy]
+  verbs: [get, create]
+{{- end }}
+
+{{- define "rlhf-operator.permissions.cluster" -}}
+# notice when KubeRay is installed after the operator
+- apiGroups: ["apiextensions.k8s.io"]
+  resources: [customresourcedefinitions]
+  verbs: [list, watch]
+{{- end }}
+
+{{- define "rlhf-operator.permissions.own" -}}
+# the operator's key, made at its first start
+- apiGroups: [""]
+  resources: [secrets]
+  verbs: [create]
+# read that key, the only Secret that it may read
+- apiGroups: [""]
+  resources: [secrets]
+  resourceNames: [{{ include "rlhf-operator.keySecret" . | quote }}]
+  verbs: [get]
+{{- end }}

@@ -1,0 +1,21 @@
+{{- /* The operator's settings file. */ -}}
+{{- define "rlhf-operator.settings" -}}
+namespaces: {{ .Values.watchNamespaces | toJson }}
+keySecret: {name: {{ include "rlhf-operator.keySecret" . | quote }}}
+headAccess: {{ .Values.headAccess }}
+reconcileWorkers: {{ .Values.reconcileWorkers | int }}
+logLevel: {{ .Values.logging.level }}
+logFormat: {{ .Values.logging.format }}
+jobDefaults:
+  {{- with .Values.jobDefaults }}
+  nodePools: {{ toJson .nodePools }}
+  head: {{ toJson .head }}
+  worker: {{ toJson .worker }}
+  {{- with .image }}
+  image: {{ toJson . }}
+  {{- end }}
+  {{- with .storage }}
+  storage: {{ toJson . }}
+  {{- end }}
+  {{- end }}
+{{- end }}

@@ -1,0 +1,91 @@
+"""The operator's metrics: names, labels and meaning. Alerts and dashboard of the chart use these.
+
+Labels are bounded: `namespace` and `job` by the jobs that exist, the others by enumerations.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One metric as Prometheus knows it."""
+
+    name: str
+    kind: Literal["counter", "gauge", "histogram"]
+    labels: tuple[str, ...]
+    help: str
+    """What it counts or measures, with its unit."""
+
+
+RECONCILE_SECONDS: Final = Metric(
+    "rlhf_operator_reconcile_seconds",
+    "histogram",
+    ("outcome",),
+    "Seconds that one look at a job took, with all requests that it made.",
+)
+RECONCILE_ERRORS: Final = Metric(
+    "rlhf_operator_reconcile_errors_total",
+    "counter",
+    ("reason",),
+    "Looks at a job that failed and are tried again.",
+)
+JOBS: Final = Metric("rlhf_operator_jobs", "gauge", ("phase",), "Jobs that exist, by phase.")
+JOB_RESTARTS: Final = Metric(
+    "rlhf_operator_job_restarts_total",
+    "counter",
+    ("kind", "reason"),
+    "Restarts of jobs: incarnation, driver or cluster, and why.",
+)
+QUEUE_DEPTH: Final = Metric(
+    "rlhf_operator_queue_depth", "gauge", (), "Jobs that wait to be looked at."
+)
+LAST_ANSWER_SECONDS: Final = Metric(
+    "rlhf_operator_last_answer_seconds",
+    "gauge",
+    (),
+    "Seconds since the API server last answered a request.",
+)
+
+_JOB: Final = ("namespace", "job")
+JOB_STEP: Final = Metric("rlhf_job_step", "gauge", _JOB, "Steps done.")
+JOB_TOTAL_STEPS: Final = Metric("rlhf_job_total_steps", "gauge", _JOB, "Steps to do.")
+JOB_REWARD: Final = Metric("rlhf_job_reward", "gauge", _JOB, "Mean reward of the last step.")
+JOB_TOKENS_PER_SECOND: Final = Metric(
+    "rlhf_job_tokens_per_second",
+    "gauge",
+    _JOB,
+    "Prompt and response tokens per second of the last step.",
+)
+JOB_GPUS: Final = Metric("rlhf_job_gpus", "gauge", _JOB, "GPUs that the job holds now.")
+JOB_LAST_REPORT: Final = Metric(
+    "rlhf_job_last_report_timestamp_seconds",
+    "gauge",
+    _JOB,
+    "When the driver's last report was taken, in seconds since 1970.",
+)
+JOB_PHASE: Final = Metric(
+    "rlhf_job_phase",
+    "gauge",
+    (*_JOB, "phase"),
+    "1 for the phase that the job is in, 0 for the others.",
+)
+
+METRICS: Final = (
+    RECONCILE_SECONDS,
+    RECONCILE_ERRORS,
+    JOBS,
+    JOB_RESTARTS,
+    QUEUE_DEPTH,
+    LAST_ANSWER_SECONDS,
+    JOB_STEP,
+    JOB_TOTAL_STEPS,
+    JOB_REWARD,
+    JOB_TOKENS_PER_SECOND,
+    JOB_GPUS,
+    JOB_LAST_REPORT,
+    JOB_PHASE,
+)
+"""All of them."""

@@ -1,0 +1,110 @@
+"""What the operator may do in a cluster, each with why. The chart's roles are made from this.
+
+Nothing else states its rights: `make generate` writes them into the chart, and tests ask a real API
+server what the chart's service account may and may not do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from rlhf_api.crd import PLURAL
+from rlhf_api.job import GROUP
+
+
+@dataclass(frozen=True)
+class Permission:
+    """One rule of a role."""
+
+    group: str
+    """The API group; empty for the core one."""
+    resources: tuple[str, ...]
+    """Plural names, a subresource after a slash."""
+    verbs: tuple[str, ...]
+    why: str
+    """What the operator does with it, in a line."""
+    key_only: bool = False
+    """Whether it is about the one Secret with the operator's own key."""
+
+
+WATCHED: Final = (
+    Permission(
+        GROUP,
+        (PLURAL,),
+        ("get", "list", "watch", "patch"),
+        "follow jobs; patch is for the finalizer, a job's spec is never written",
+    ),
+    Permission(GROUP, (f"{PLURAL}/status",), ("patch",), "tell what became of a job"),
+    Permission(
+        GROUP,
+        (f"{PLURAL}/finalizers",),
+        ("update",),
+        "own a job's objects where the API server checks who may block a deletion",
+    ),
+    Permission(
+        "ray.io",
+        ("rayclusters",),
+        ("get", "list", "watch", "create", "patch", "delete"),
+        "one cluster for each attempt of a job",
+    ),
+    Permission(
+        "",
+        ("pods",),
+        ("get", "list", "watch", "delete"),
+        "tell why pods do not start; delete workers that a driver left dirty",
+    ),
+    Permission(
+        "",
+        ("configmaps",),
+        ("get", "create", "patch", "delete"),
+        "the manifest in force of each job",
+    ),
+    Permission("", ("secrets",), ("create",), "each cluster's token; no Secret is ever read"),
+    Permission(
+        "networking.k8s.io",
+        ("networkpolicies",),
+        ("get", "create", "patch"),
+        "keep others away from a job's pods",
+    ),
+    Permission(
+        "",
+        ("persistentvolumeclaims",),
+        ("get",),
+        "whether the checkpoint claim exists, and whether several nodes can mount it",
+    ),
+    Permission("", ("events",), ("create", "patch"), "tell people what happened"),
+)
+"""In every namespace with jobs: all of them, or those of the chart's watchNamespaces."""
+
+PROXIED_HEADS: Final = (
+    Permission(
+        "",
+        ("services/proxy",),
+        ("get", "create"),
+        "reach heads through the API server (headAccess: proxy)",
+    ),
+)
+"""In the same namespaces, only where heads are reached through the API server."""
+
+CLUSTER: Final = (
+    Permission(
+        "apiextensions.k8s.io",
+        ("customresourcedefinitions",),
+        ("list", "watch"),
+        "notice when KubeRay is installed after the operator",
+    ),
+)
+"""Only where all namespaces are watched; with a list of them nothing is asked of the cluster."""
+
+OWN: Final = (
+    Permission("", ("secrets",), ("create",), "the operator's key, made at its first start"),
+    Permission(
+        "",
+        ("secrets",),
+        ("get",),
+        "read that key, the only Secret that it may read",
+        key_only=True,
+    ),
+)
+"""In the operator's own namespace."""

@@ -1,0 +1,128 @@
+"""What of the chart is derived: its values with their schema and README, its CRD and its roles."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from chart_values import ChartValues
+from rlhf_api.base import Contract
+from rlhf_api.crd import crd_yaml
+from rlhf_api.fields import FieldDoc, tree_of
+from rlhf_api.schema import cleaned_schema
+from rlhf_operator.permissions import CLUSTER, OWN, PROXIED_HEADS, WATCHED, Permission
+
+CHART = Path(__file__).resolve().parent.parent / "charts" / "rlhf-operator"
+MADE = "Made by `make generate`"
+_WIDTH = 98
+
+
+def values_yaml() -> str:
+    """The defaults, with what each value means above it."""
+    head = f"# {MADE} from tools/chart_values.py; README.md lists the same as a table.\n"
+    return head + "\n".join(_values(ChartValues(), indent=0)) + "\n"
+
+
+def _values(model: Contract, indent: int) -> Iterator[str]:
+    for name, field in type(model).model_fields.items():
+        if field.alias == "global":
+            continue  # a parent chart writes it
+        value, space = getattr(model, name), " " * indent
+        if indent == 0:
+            yield ""
+        prefix = f"{space}# "
+        yield from textwrap.wrap(
+            " ".join((field.description or "").split()),
+            _WIDTH,
+            initial_indent=prefix,
+            subsequent_indent=prefix,
+        )
+        if isinstance(value, Contract) and type(value).__module__ == ChartValues.__module__:
+            yield f"{space}{field.alias}:"
+            yield from _values(value, indent + 2)
+        else:
+            yield from textwrap.indent(_yaml({str(field.alias): _plain(value)}), space).splitlines()
+
+
+def _plain(value: object) -> Any:
+    """As JSON has it, without what is not set."""
+    if isinstance(value, Contract):
+        return value.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return [_plain(each) for each in value] if isinstance(value, tuple) else value
+
+
+def _yaml(document: object) -> str:
+    text: str = yaml.safe_dump(document, sort_keys=False, width=_WIDTH, allow_unicode=True)
+    return text
+
+
+def values_schema() -> str:
+    """The schema that Helm checks values by, in the draft that every Helm 3 understands."""
+    schema = {"$schema": "http://json-schema.org/draft-07/schema#"} | cleaned_schema(ChartValues)
+    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
+
+
+def readme() -> str:
+    """The chart's README: its text, and all values as a table."""
+    head = ["| value | default | meaning |", "|---|---|---|"]
+    table = "\n".join([*head, *_rows(tree_of(ChartValues))])
+    text = (CHART / "README.md.in").read_text(encoding="utf-8")
+    assert text.count("@VALUES@") == 1
+    return text.replace("@VALUES@", table)
+
+
+def _rows(node: FieldDoc) -> Iterator[str]:
+    for field in node.fields:
+        if field.path == "global":
+            continue
+        if field.fields and field.type_name not in ("ImageSpec", "CheckpointStorage"):
+            yield from _rows(field)
+        else:
+            yield _row(field)
+
+
+def _row(field: FieldDoc) -> str:
+    default = "" if field.default is None else _short(field.default)
+    allowed = f" Allowed: {field.allowed}." if field.allowed.startswith("one of ") else ""
+    cells = (f"`{field.path}`", default, f"{field.description}{allowed}")
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _short(default: object) -> str:
+    return f"`{json.dumps(default, ensure_ascii=False)}`"
+
+
+def chart_crd() -> str:
+    """The definition of RLHFJob as the chart installs it; Helm leaves it when the chart goes."""
+    return crd_yaml({"helm.sh/resource-policy": "keep"})
+
+
+def permissions_template() -> str:
+    """The rules of the operator's roles, as named templates."""
+    head = f"{{{{- /* {MADE} from operator/rlhf_operator/permissions.py. */ -}}}}\n"
+    parts = {
+        "watched": WATCHED,
+        "proxiedHeads": PROXIED_HEADS,
+        "cluster": CLUSTER,
+        "own": OWN,
+    }
+    return head + "\n".join(_define(name, rules) for name, rules in parts.items())
+
+
+def _define(name: str, permissions: tuple[Permission, ...]) -> str:
+    rules = "\n".join(line for each in permissions for line in _rule(each))
+    return f'{{{{- define "rlhf-operator.permissions.{name}" -}}}}\n{rules}\n{{{{- end }}}}\n'
+
+
+def _rule(permission: Permission) -> Iterator[str]:
+    yield f"# {permission.why}"
+    yield f"- apiGroups: [{json.dumps(permission.group)}]"
+    yield f"  resources: [{', '.join(permission.resources)}]"
+    if permission.key_only:
+        yield '  resourceNames: [{{ include "rlhf-operator.keySecret" . | quote }}]'
+    yield f"  verbs: [{', '.join(permission.verbs)}]"

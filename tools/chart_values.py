@@ -1,0 +1,238 @@
+"""The values of the chart: names, types, defaults and meaning.
+
+`make generate` writes values.yaml, values.schema.json and the table of the chart's README from
+these models. Wire names are those that charts usually have.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from rlhf_api.base import Contract, Count, LabelMap, ObjectName, Text
+from rlhf_api.checkpoint import CheckpointStorage
+from rlhf_api.cluster import ImageSpec
+from rlhf_api.resources import EnvironmentVariable, NodePool, PodResources, Toleration
+
+Kubernetes = dict[str, Any]
+"""An object of Kubernetes, passed on as it is; the API server checks it."""
+
+NameOrNone = Annotated[str, Field(max_length=53, pattern=r"^([a-z]([-a-z0-9]*[a-z0-9])?)?$")]
+"""A name, or empty for the one that the chart makes."""
+
+
+class OperatorImage(Contract):
+    """Container image of the operator."""
+
+    repository: Text = "rlhf-operator/operator"
+    """Where it is, without a tag."""
+    tag: Annotated[str, Field(max_length=128)] = ""
+    """Its tag. Empty: the chart's appVersion."""
+    digest: Annotated[str, Field(max_length=128)] = ""
+    """Its digest (sha256:...); the tag is then not used."""
+    pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
+    """When nodes pull it."""
+    pull_secrets: tuple[ObjectName, ...] = ()
+    """Names of image pull secrets in the operator's namespace."""
+
+
+class JobDefaults(Contract):
+    """What jobs get that leave it out. A job that has none of either is not accepted."""
+
+    image: ImageSpec | None = None
+    """spec.image: the runtime's image, such as {runtime: "my-registry/rlhf-runtime:0.1.0"}."""
+    node_pools: Annotated[tuple[NodePool, ...], Field(max_length=17)] = ()
+    """spec.resources.nodePools, such as [{name: h100, nodes: 1, devicesPerNode: 8, gpu: H100}]."""
+    storage: CheckpointStorage | None = None
+    """spec.checkpoint.storage, such as {persistentVolumeClaim: {claimName: checkpoints}}. The claim
+    is looked up in the job's namespace."""
+    head: PodResources = PodResources(cpu="2", memory="8Gi")
+    """CPU and memory requests of head pods."""
+    worker: PodResources = PodResources(cpu="8", memory="64Gi")
+    """CPU and memory requests of worker pods whose pool names none."""
+
+
+class KeySecret(Contract):
+    """Secret with the operator's own key, from which it derives every cluster's token."""
+
+    name: NameOrNone = ""
+    """Its name in the operator's namespace. Empty: RELEASE-key. The operator makes it if it is
+    missing; with another key it cannot reach clusters that run."""
+
+
+class Logging(Contract):
+    """What the operator logs, and how."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    """The least important messages that are logged."""
+    format: Literal["json", "text"] = "json"
+    """One JSON object a line, or text for people."""
+
+
+class Crds(Contract):
+    """The definition of RLHFJob."""
+
+    install: bool = True
+    """Install and upgrade it with the chart. `helm uninstall` keeps it, and so all jobs, in any
+    case."""
+
+
+class Rbac(Contract):
+    """Roles."""
+
+    create: bool = True
+    """Make the operator's roles: ClusterRoles, or Roles in each of watchNamespaces."""
+    aggregate_to_users: bool = True
+    """Let those with Kubernetes' own roles view, edit and admin read or write RLHFJobs."""
+
+
+class ServiceAccount(Contract):
+    """Who the operator is for the API server."""
+
+    create: bool = True
+    """Make it; otherwise it exists already."""
+    name: NameOrNone = ""
+    """Its name. Empty: the release's."""
+    annotations: LabelMap = {}
+    """Its annotations."""
+
+
+class PodMonitor(Contract):
+    """How the Prometheus operator finds the metrics. Needs its PodMonitor kind."""
+
+    enabled: bool = False
+    """Make it."""
+    interval: Text = "30s"
+    """Time between two scrapes."""
+    labels: LabelMap = {}
+    """Its labels, by which a Prometheus selects it."""
+
+
+class AlertRules(Contract):
+    """Alerts. Needs the Prometheus operator's PrometheusRule kind."""
+
+    enabled: bool = False
+    """Make them."""
+    labels: LabelMap = {}
+    """Labels of the object, by which a Prometheus selects it."""
+
+
+class Dashboard(Contract):
+    """A Grafana dashboard in a ConfigMap, which Grafana's sidecar finds."""
+
+    enabled: bool = False
+    """Make it."""
+    labels: LabelMap = {"grafana_dashboard": "1"}
+    """Labels by which the sidecar finds it."""
+    annotations: LabelMap = {}
+    """Annotations, such as the folder that the sidecar puts it in."""
+
+
+class Metrics(Contract):
+    """Metrics of the operator and of all jobs, on port 8080 at /metrics."""
+
+    pod_monitor: PodMonitor = PodMonitor()
+    """How the Prometheus operator finds them."""
+    alert_rules: AlertRules = AlertRules()
+    """Alerts."""
+    dashboard: Dashboard = Dashboard()
+    """A Grafana dashboard."""
+
+
+class ApiServer(Contract):
+    """Where the API server is, for the NetworkPolicy."""
+
+    peers: tuple[Kubernetes, ...] = ()
+    """Peers of a NetworkPolicy, such as [{ipBlock: {cidr: 10.0.0.1/32}}]. Empty: anywhere."""
+    ports: tuple[Annotated[int, Field(ge=1, le=65535)], ...] = (443, 6443)
+    """Its TCP ports, as pods reach it and behind its Service."""
+
+
+class OperatorNetworkPolicy(Contract):
+    """What may reach the operator, and what it may reach: the API server, DNS and heads of jobs."""
+
+    enabled: bool = False
+    """Make it. The cluster's network must enforce NetworkPolicies, or it has no effect."""
+    metrics_peers: tuple[Kubernetes, ...] = ()
+    """Who may read metrics, as peers of a NetworkPolicy. Empty: every pod."""
+    api_server: ApiServer = ApiServer()
+    """Where the API server is."""
+    dns_peers: tuple[Kubernetes, ...] = ()
+    """Who answers DNS (port 53), as peers of a NetworkPolicy. Empty: anybody."""
+
+
+class ChartValues(Contract):
+    """All values."""
+
+    name_override: NameOrNone = ""
+    """Replaces the chart's name in names of objects."""
+    fullname_override: NameOrNone = ""
+    """Replaces the whole name of objects."""
+    image: OperatorImage = OperatorImage()
+    """Container image of the operator."""
+
+    watch_namespaces: tuple[ObjectName, ...] = ()
+    """Namespaces with jobs: the operator sees no others, and has Roles in them instead of
+    ClusterRoles. They must exist. Empty: all namespaces."""
+    job_defaults: JobDefaults = JobDefaults()
+    """What jobs get that leave it out."""
+    head_access: Literal["service", "proxy"] = "service"
+    """How the operator reaches heads of jobs: by their Service, or through the API server, which
+    needs one right more and works from outside the pods' network."""
+    key_secret: KeySecret = KeySecret()
+    """Secret with the operator's own key."""
+    reconcile_workers: Annotated[int, Field(ge=1, le=256)] = 16
+    """Jobs that are looked at at the same time."""
+    logging: Logging = Logging()
+    """What the operator logs, and how."""
+
+    crds: Crds = Crds()
+    """The definition of RLHFJob."""
+    rbac: Rbac = Rbac()
+    """Roles."""
+    service_account: ServiceAccount = ServiceAccount()
+    """Who the operator is for the API server."""
+    metrics: Metrics = Metrics()
+    """Metrics of the operator and of all jobs."""
+    network_policy: OperatorNetworkPolicy = OperatorNetworkPolicy()
+    """A NetworkPolicy for the operator itself. Those of jobs it makes by itself."""
+
+    resources: Kubernetes = {
+        "requests": {"cpu": "100m", "memory": "256Mi"},
+        "limits": {"memory": "1Gi"},
+    }
+    """Requests and limits of the operator's container."""
+    environment: tuple[EnvironmentVariable, ...] = ()
+    """Environment variables of the operator, such as those of a proxy."""
+    pod_annotations: LabelMap = {}
+    """Annotations of the operator's pod."""
+    pod_labels: LabelMap = {}
+    """Labels of the operator's pod."""
+    priority_class_name: Annotated[str, Field(max_length=253)] = ""
+    """Priority class of the operator's pod, such as system-cluster-critical."""
+    node_selector: LabelMap = {"kubernetes.io/os": "linux"}
+    """Labels that the operator's node must have."""
+    tolerations: tuple[Toleration, ...] = ()
+    """Taints that the operator's pod tolerates."""
+    affinity: Kubernetes = {}
+    """Affinity of the operator's pod."""
+    pod_security_context: Kubernetes = {
+        "runAsNonRoot": True,
+        "runAsUser": 1000,
+        "runAsGroup": 1000,
+        "fsGroup": 1000,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    """Security context of the operator's pod; where the platform gives out user ids, set runAsUser,
+    runAsGroup and fsGroup to null."""
+    security_context: Kubernetes = {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": True,
+    }
+    """Security context of the operator's container."""
+    termination_grace_period_seconds: Count = 30
+    """How long the operator may finish what it does when it is stopped."""
+    global_: Annotated[Kubernetes, Field(alias="global")] = {}
+    """Values of a parent chart; not used."""
