@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check format generate lock clean \
-	cluster-up cluster-status cluster-down \
+	cluster-up cluster-status cluster-down cluster-images images check-locks e2e \
 	bench-step bench-dispatch bench-startup bench-peers bench-learning
 
 export PYTHON
@@ -59,6 +59,20 @@ cluster-status: ## what of it runs, in which version, and how to use it
 
 cluster-down: ## stop it and remove what it left
 	@tools/devcluster/down.sh
+
+cluster-images: ## build the images without a registry, and give them to its node
+	@tools/devcluster/images/build.sh $(ARGS)
+
+images: ## build the images with podman or docker; ARGS=operator builds one
+	@images/build.sh $(ARGS)
+
+check-locks: setup ## the pinned sets are whole, also the one for GPUs
+	@tools/check_locks.sh
+
+e2e: setup ## install on a real node and train there; needs root
+	@tools/devcluster/images/build.sh
+	@echo "==> Running the tests: pytest -m e2e $(ARGS)"
+	@$(BIN)/python -m pytest -m e2e tests/e2e $(ARGS)
 
 clean: ## remove the environment, caches and build outputs; runs are kept
 	@rm -rf .venv .venv-tools .mypy_cache .ruff_cache .pytest_cache .hypothesis \

@@ -75,7 +75,7 @@ tool=$(find_tool)
 repository=${REPOSITORY:-localhost}
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 options=(--build-arg "BASE=${BASE:-python:3.11-slim-bookworm}" --build-arg "VERSION=$version"
-  --build-arg "REVISION=$(git rev-parse HEAD 2>/dev/null || echo unknown)")
+  --label "org.opencontainers.image.revision=$(git rev-parse HEAD 2>/dev/null || echo unknown)")
 secrets=$(mktemp --directory)
 trap 'rm -rf "$secrets"' EXIT
 lend

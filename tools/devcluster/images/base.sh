@@ -13,6 +13,7 @@ refuse "$(image_problems)"
 say "Making $NAME from Debian's packages"
 folder=$(mktemp --directory)
 trap 'rm -rf "$folder"' EXIT
+# shellcheck disable=SC2016  # mmdebstrap gives the hooks their $1
 # The image of that name has Python in /usr/local and lets pip install into it.
 mmdebstrap --quiet --variant=minbase --include=python3,python3-pip,python3-venv,ca-certificates \
   --customize-hook='rm "$1/usr/lib/python3.11/EXTERNALLY-MANAGED"' \
