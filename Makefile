@@ -66,8 +66,8 @@ cluster-images: ## build the images without a registry, and give them to its nod
 images: ## build the images with podman or docker; ARGS=operator builds one
 	@images/build.sh $(ARGS)
 
-check-locks: setup ## the pinned sets are whole, also the one for GPUs
-	@tools/check_locks.sh
+check-locks: setup ## the pinned sets fit together, also the one for GPUs
+	@tools/lock.sh --check
 
 e2e: setup ## install on a real node and train there; needs root
 	@tools/devcluster/images/build.sh

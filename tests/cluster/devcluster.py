@@ -36,9 +36,9 @@ class DevCluster:
             text=True,
         )
 
-    def lacks(self) -> str:
-        """What the machine lacks to start a control plane at once, and what to do; or nothing."""
-        checked = self.run("up.sh", "--check")
+    def lacks(self, *arguments: str) -> str:
+        """What the machine lacks to start what is asked for at once, and what to do; or nothing."""
+        checked = self.run("up.sh", "--check", *arguments)
         return "" if checked.returncode == 0 else checked.stdout
 
     def up(self, *arguments: str) -> str:

@@ -63,7 +63,7 @@ def own_cluster(name: str, *arguments: str, **environment: str) -> Iterator[DevC
     stop_abandoned()
     folder = OWN / str(os.getpid())
     cluster = DevCluster(folder / name, environment)
-    if lacking := cluster.lacks():
+    if lacking := cluster.lacks(*arguments):
         skip_or_fail(lacking)
     try:
         cluster.up(*arguments)

@@ -3,9 +3,10 @@
 
 lend.py PODMAN SOCKET IMAGE...
 
-Both keep a layer as a folder that overlayfs mounts. So each of podman's folders is mounted, read-only,
-where containerd keeps that of the layer, and containerd is told that it has unpacked the image: gigabytes
-take a second and no disk. The mounts lie in the cluster's state folder and go with it.
+Both keep a layer as a folder that overlayfs mounts. So each of podman's folders is mounted,
+read-only, where containerd keeps that of the layer, and containerd is told that it has unpacked the
+image: gigabytes take a second and no disk. The mounts lie in the cluster's state folder and go with
+it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import base64
 import hashlib
 import io
 import json
-import re
 import subprocess
 import sys
 import tarfile
@@ -68,7 +68,7 @@ def config_of(image: dict[str, Any]) -> bytes:
     digest = f"sha256:{image['Id']}"
     store = Path(image["GraphDriver"]["Data"]["UpperDir"]).parents[2]
     name = "=" + base64.b64encode(digest.encode()).decode()  # how podman's store names such files
-    content = (store / "overlay-images" / image["Id"] / name).read_bytes()
+    content: bytes = (store / "overlay-images" / image["Id"] / name).read_bytes()
     assert digest_of(content) == digest
     return content
 
@@ -120,7 +120,9 @@ class Containerd:
     def take(self, layer: Layer, parent: str) -> None:
         """Make a layer whose files are podman's."""
         key = f"lend-{layer.chain}"
-        (mount,) = json.loads(self("snapshots", "prepare", "--mounts", key, *filter(None, [parent])))
+        (mount,) = json.loads(
+            self("snapshots", "prepare", "--mounts", key, *filter(None, [parent]))
+        )
         options = dict(option.partition("=")[::2] for option in mount["Options"])
         place = options.get("upperdir", mount["Source"])  # the lowest layer is a plain mount
         output_of(["mount", "--bind", str(layer.folder), place])
