@@ -1,14 +1,16 @@
 # shellcheck shell=bash  # sourced, after control-plane.sh
 # One node that really runs containers: containerd, the kubelet, DNS, service routing, a bridge of the host.
 
-# render FILE TARGET: fills the @NAME@ places of a template.
+# render FILE TARGET: fills the @NAME@ places of a template. A file that is right is not touched: kube-proxy ends
+# itself when its own is written.
 render() {
   sed -e "s|@STATE@|$DEVCLUSTER_STATE|g" -e "s|@BIN@|$BIN|g" -e "s|@CGROUP@|$CGROUP|g" \
     -e "s|@BRIDGE@|$BRIDGE|g" -e "s|@BRIDGE_IP@|$BRIDGE_IP|g" -e "s|@POD_CIDR@|$DEVCLUSTER_POD_CIDR|g" \
     -e "s|@NODE@|$DEVCLUSTER_NODE|g" \
     -e "s|@DNS_HEALTH_PORT@|$DNS_HEALTH_PORT|g" \
     -e "s|@KUBELET_HEALTH_PORT@|$KUBELET_HEALTH_PORT|g" -e "s|@PROXY_HEALTH_PORT@|$PROXY_HEALTH_PORT|g" \
-    -e "s|@PROXY_METRICS_PORT@|$PROXY_METRICS_PORT|g" "$ROOT/config/$1" >"$2"
+    -e "s|@PROXY_METRICS_PORT@|$PROXY_METRICS_PORT|g" "$ROOT/config/$1" >"$2.new"
+  if cmp --silent "$2.new" "$2"; then rm "$2.new"; else mv "$2.new" "$2"; fi
 }
 
 # node_conflicts: what of this host another node already uses; there can be one.
