@@ -13,7 +13,7 @@ DEMO := examples/01-sort-grpo.yaml
 RUN := rlhf-runs/sort-grpo
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ## make .venv with everything that tests and checks need
 	@tools/setup.sh dev
@@ -69,7 +69,8 @@ images: ## build the images with podman or docker; ARGS=operator builds one
 check-locks: setup ## the pinned sets fit together, also the one for GPUs
 	@tools/lock.sh --check
 
-e2e: setup ## install on a real node and train there; needs root
+e2e: setup ## run the images' pods on a real node of this machine; needs root
+	@tools/devcluster/build.sh --node
 	@tools/devcluster/images/build.sh
 	@echo "==> Running the tests: pytest -m e2e $(ARGS)"
 	@$(BIN)/python -m pytest -m e2e tests/e2e $(ARGS)

@@ -24,8 +24,8 @@ find_tool() {
   for name in ${CONTAINER_TOOL:-podman docker}; do
     ! command -v "$name" >/dev/null || { command -v "$name" && return; }
   done
-  fail 4 "images cannot be built: no ${CONTAINER_TOOL:-podman and no docker} on this machine; install podman" \
-    "(Debian and Ubuntu: apt-get install podman), or name a program that builds: CONTAINER_TOOL=..."
+  fail 4 "images cannot be built: there is no ${CONTAINER_TOOL:-podman and no docker} on this machine; install" \
+    "one (Debian and Ubuntu: apt-get install podman), or name a program that builds: CONTAINER_TOOL=..."
 }
 
 # pip_settings: what pip is told here by files and variables, as its file. The first of a name counts.
@@ -71,6 +71,11 @@ build() {
   printf '==> %s: built in %d s\n' "$repository/$2" "$((SECONDS - begin))"
 }
 
+(($#)) || set -- operator runtime
+for image in "$@"; do
+  [[ $image =~ ^(operator|runtime|runtime-gpu)$ ]] ||
+    fail 2 "no such image: $image; allowed: operator, runtime, runtime-gpu"
+done
 tool=$(find_tool)
 repository=${REPOSITORY:-localhost}
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
@@ -80,12 +85,10 @@ secrets=$(mktemp --directory)
 trap 'rm -rf "$secrets"' EXIT
 lend
 share_cache
-(($#)) || set -- operator runtime
 for image in "$@"; do
   case $image in
     operator) build operator "rlhf-operator:$version" ;;
     runtime) build runtime "rlhf-runtime:$version-cpu" cpu ;;
     runtime-gpu) build runtime "rlhf-runtime:$version-gpu" gpu ;;
-    *) fail 2 "no such image: $image; allowed: operator, runtime, runtime-gpu" ;;
   esac
 done
