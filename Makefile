@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check format generate lock clean \
-	cluster-up cluster-status cluster-down \
+	cluster-up cluster-status cluster-down cluster-images images check-locks e2e \
 	bench-step bench-dispatch bench-startup bench-peers bench-learning
 
 export PYTHON
@@ -13,7 +13,7 @@ DEMO := examples/01-sort-grpo.yaml
 RUN := rlhf-runs/sort-grpo
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ## make .venv with everything that tests and checks need
 	@tools/setup.sh dev
@@ -59,6 +59,21 @@ cluster-status: ## what of it runs, in which version, and how to use it
 
 cluster-down: ## stop it and remove what it left
 	@tools/devcluster/down.sh
+
+cluster-images: ## build the images without a registry, and give them to its node
+	@tools/devcluster/images/build.sh $(ARGS)
+
+images: ## build the images with podman or docker; ARGS=operator builds one
+	@images/build.sh $(ARGS)
+
+check-locks: setup ## the pinned sets fit together, also the one for GPUs
+	@tools/lock.sh --check
+
+e2e: setup ## run the images' pods on a real node of this machine; needs root
+	@tools/devcluster/build.sh --node
+	@tools/devcluster/images/build.sh
+	@echo "==> Running the tests: pytest -m e2e $(ARGS)"
+	@$(BIN)/python -m pytest -m e2e tests/e2e $(ARGS)
 
 clean: ## remove the environment, caches and build outputs; runs are kept
 	@rm -rf .venv .venv-tools .mypy_cache .ruff_cache .pytest_cache .hypothesis \

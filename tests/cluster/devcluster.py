@@ -37,7 +37,7 @@ class DevCluster:
         )
 
     def lacks(self, *arguments: str) -> str:
-        """What the machine lacks to start such a cluster at once, and what to do; or nothing."""
+        """What the machine lacks to start what is asked for at once, and what to do; or nothing."""
         checked = self.run("up.sh", "--check", *arguments)
         return "" if checked.returncode == 0 else checked.stdout
 

@@ -48,7 +48,7 @@ def commands(document: Path) -> Iterator[list[str]]:
 
 def make_targets() -> set[str]:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    return set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
+    return set(re.findall(r"^([a-z0-9-]+):", makefile, re.MULTILINE))
 
 
 def problem_of(words: list[str]) -> str | None:

@@ -2,6 +2,7 @@
 # Build the binaries that are not built yet, from the Go modules of pins.txt.
 #
 #   tools/devcluster/build.sh               what a control plane and the tests need
+#   tools/devcluster/build.sh --node        and what a node needs
 #   tools/devcluster/build.sh COMMAND...    these, such as kwok or helm
 #
 # Needs Go. Each goes into a folder of its own below DEVCLUSTER_CACHE, whose name changes with its pin.
@@ -93,6 +94,7 @@ build() {
 }
 
 (($#)) || set -- "${CONTROL_PLANE[@]}" "${TESTS[@]}"
+[[ $1 != --node ]] || set -- "${CONTROL_PLANE[@]}" "${TESTS[@]}" "${NODE[@]}"
 unbuilt=$(missing "$@")
 mapfile -t todo <<<"$unbuilt"
 [[ -n $unbuilt ]] || { say "Binaries are up to date ($DEVCLUSTER_CACHE)" && exit; }

@@ -14,7 +14,8 @@ set_ports() {
   KUEUE_HEALTH_PORT=$(($1 + 12)) KUEUE_WEBHOOK_PORT=$(($1 + 13))
 }
 
-# render FILE TARGET: fills the @NAME@ places of a template.
+# render FILE TARGET: fills the @NAME@ places of a template. A file that is right is not touched: kube-proxy ends
+# itself when its own is written.
 render() {
   sed -e "s|@STATE@|$DEVCLUSTER_STATE|g" -e "s|@BIN@|$BIN|g" -e "s|@CGROUP@|$CGROUP|g" \
     -e "s|@BRIDGE@|$BRIDGE|g" -e "s|@BRIDGE_IP@|$BRIDGE_IP|g" -e "s|@POD_CIDR@|$DEVCLUSTER_POD_CIDR|g" \
@@ -23,7 +24,8 @@ render() {
     -e "s|@KUBELET_HEALTH_PORT@|$KUBELET_HEALTH_PORT|g" -e "s|@PROXY_HEALTH_PORT@|$PROXY_HEALTH_PORT|g" \
     -e "s|@PROXY_METRICS_PORT@|$PROXY_METRICS_PORT|g" \
     -e "s|@KUEUE_HEALTH_PORT@|$KUEUE_HEALTH_PORT|g" -e "s|@KUEUE_WEBHOOK_PORT@|$KUEUE_WEBHOOK_PORT|g" \
-    "$ROOT/config/$1" >"$2"
+    "$ROOT/config/$1" >"$2.new"
+  if cmp --silent "$2.new" "$2"; then rm "$2.new"; else mv "$2.new" "$2"; fi
 }
 
 # taken FIRST: the first port of the row on which something listens.

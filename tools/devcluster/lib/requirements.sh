@@ -5,7 +5,7 @@
 declare -A PACKAGE_OF=(
   [curl]=curl [openssl]=openssl [flock]=util-linux [setsid]=util-linux
   [containerd]=containerd [ctr]=containerd [runc]=runc [nft]=nftables [ip]=iproute2 [sysctl]=procps
-  [python3]=python3
+  [python3]=python3 [podman]=podman [mmdebstrap]=mmdebstrap
 )
 
 # refuse PROBLEMS: ends the script when there are any, one a line.
@@ -38,4 +38,9 @@ node_problems() {
   program_problems containerd ctr runc nft ip sysctl python3
   [[ -x /usr/lib/cni/bridge ]] ||
     echo "/usr/lib/cni/bridge: not installed (Debian and Ubuntu: apt-get install containernetworking-plugins)"
+}
+
+image_problems() {
+  [[ $(id -u) == 0 ]] || echo "root: images are made by mmdebstrap and podman, and lent to the node"
+  program_problems podman runc mmdebstrap
 }

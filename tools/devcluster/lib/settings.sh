@@ -6,6 +6,8 @@ cache_home=${XDG_CACHE_HOME:-$HOME/.cache} state_home=${XDG_STATE_HOME:-$HOME/.l
 DEVCLUSTER_CACHE=$(realpath -m "${DEVCLUSTER_CACHE:-$cache_home/rlhf-operator/devcluster}")
 DEVCLUSTER_STATE=$(realpath -m "${DEVCLUSTER_STATE:-$state_home/rlhf-operator/devcluster}")
 
+IMAGES=$DEVCLUSTER_CACHE/images # podman's store of what nodes run
+
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 BIN=$DEVCLUSTER_STATE/bin # links to the binaries that this cluster was started with
 PKI=$DEVCLUSTER_STATE/pki
