@@ -15,7 +15,7 @@ from rlhf_api.base import Contract
 from rlhf_api.crd import crd_yaml
 from rlhf_api.fields import FieldDoc, tree_of
 from rlhf_api.schema import cleaned_schema
-from rlhf_operator.permissions import CLUSTER, OWN, PROXIED_HEADS, WATCHED, Permission
+from rlhf_operator.permissions import OWN, PROXIED_HEADS, WATCHED, Permission
 
 CHART = Path(__file__).resolve().parent.parent / "charts" / "rlhf-operator"
 MADE = "Made by `make generate`"
@@ -108,7 +108,6 @@ def permissions_template() -> str:
     parts = {
         "watched": WATCHED,
         "proxiedHeads": PROXIED_HEADS,
-        "cluster": CLUSTER,
         "own": OWN,
     }
     return head + "\n".join(_define(name, rules) for name, rules in parts.items())

@@ -126,7 +126,7 @@ def _key(
             "the operator's own namespace is not known: set POD_NAMESPACE or operatorNamespace, or "
             "outside of a cluster --key-file"
         )
-    return key_in_cluster(kube, namespace, config.key_secret_name)
+    return key_in_cluster(kube, namespace, config.key_secret.name)
 
 
 async def _until_told_to_stop(app: App) -> None:

@@ -35,6 +35,13 @@ class LogFormat(StrEnum):
     """For people."""
 
 
+class KeySecret(Contract):
+    """Where the operator's own key is."""
+
+    name: ObjectName = "rlhf-operator-key"
+    """The Secret's name."""
+
+
 class JobDefaults(Contract):
     """What jobs get that leave it out."""
 
@@ -61,7 +68,7 @@ class OperatorConfig(Contract):
     environment's POD_NAMESPACE."""
     job_defaults: JobDefaults = JobDefaults()
     """What jobs get that leave it out."""
-    key_secret_name: ObjectName = "rlhf-operator-key"
+    key_secret: KeySecret = KeySecret()
     """The Secret in the operator's own namespace from whose key the clusters' tokens are made."""
     head_access: HeadAccess = HeadAccess.SERVICE
     """How heads are reached: service, proxy or template."""

@@ -32,12 +32,18 @@ RECONCILE_ERRORS: Final = Metric(
     ("reason",),
     "Looks at a job that failed and are tried again.",
 )
+API_CALLS: Final = Metric(
+    "rlhf_operator_api_calls_total",
+    "counter",
+    ("method",),
+    "Requests to the API server besides those that watch.",
+)
 JOBS: Final = Metric("rlhf_operator_jobs", "gauge", ("phase",), "Jobs that exist, by phase.")
 JOB_RESTARTS: Final = Metric(
     "rlhf_operator_job_restarts_total",
     "counter",
     ("kind", "reason"),
-    "Restarts of jobs: incarnation, driver or cluster, and why.",
+    "Restarts of jobs: of incarnations, drivers or clusters, and why.",
 )
 QUEUE_DEPTH: Final = Metric(
     "rlhf_operator_queue_depth", "gauge", (), "Jobs that wait to be looked at."
@@ -70,12 +76,13 @@ JOB_PHASE: Final = Metric(
     "rlhf_job_phase",
     "gauge",
     (*_JOB, "phase"),
-    "1 for the phase that the job is in, 0 for the others.",
+    "1 for the phase that the job is in.",
 )
 
 METRICS: Final = (
     RECONCILE_SECONDS,
     RECONCILE_ERRORS,
+    API_CALLS,
     JOBS,
     JOB_RESTARTS,
     QUEUE_DEPTH,

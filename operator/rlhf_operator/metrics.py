@@ -7,9 +7,18 @@ from collections.abc import Callable
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from rlhf_api.status import Phase, RLHFJobStatus
+from rlhf_operator import metric_names as names
+from rlhf_operator.metric_names import Metric
 
-JOB = ("namespace", "job")
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+OF_JOBS = (
+    names.JOB_STEP,
+    names.JOB_TOTAL_STEPS,
+    names.JOB_REWARD,
+    names.JOB_TOKENS_PER_SECOND,
+    names.JOB_GPUS,
+    names.JOB_LAST_REPORT,
+)
 
 
 class Metrics:
@@ -18,56 +27,28 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.reconcile_seconds = Histogram(
-            "rlhf_operator_reconcile_seconds",
-            "Time of one look at a job, from reading to the last action",
-            ("outcome",),
+            names.RECONCILE_SECONDS.name,
+            names.RECONCILE_SECONDS.help,
+            names.RECONCILE_SECONDS.labels,
             buckets=SECONDS,
             registry=self.registry,
         )
-        self.reconcile_errors = Counter(
-            "rlhf_operator_reconcile_errors",
-            "Looks at a job that failed and were repeated",
-            ("reason",),
-            registry=self.registry,
-        )
-        self.api_calls = Counter(
-            "rlhf_operator_api_calls",
-            "Requests to Kubernetes besides watching",
-            ("method",),
-            registry=self.registry,
-        )
-        self.restarts = Counter(
-            "rlhf_operator_job_restarts",
-            "Restarts of jobs, by what was started again and why",
-            ("kind", "reason"),
-            registry=self.registry,
-        )
-        self._queue_depth = self._gauge(
-            "rlhf_operator_queue_depth", "Jobs that wait to be looked at", ()
-        )
-        self._last_answer = self._gauge(
-            "rlhf_operator_last_answer_seconds", "Time since Kubernetes last answered", ()
-        )
-        self._jobs = self._gauge("rlhf_operator_jobs", "Jobs in each phase", ("phase",))
-        self._job_gauges = {
-            "step": self._gauge("rlhf_job_step", "Steps done", JOB),
-            "total_steps": self._gauge("rlhf_job_total_steps", "Steps to do", JOB),
-            "reward": self._gauge("rlhf_job_reward", "Mean reward of the last step", JOB),
-            "tokens": self._gauge(
-                "rlhf_job_tokens_per_second", "Tokens per second of the last step", JOB
-            ),
-            "gpus": self._gauge("rlhf_job_gpus", "GPUs that the job holds", JOB),
-            "report": self._gauge(
-                "rlhf_job_last_report_timestamp_seconds",
-                "Unix time of the driver's last accepted report",
-                JOB,
-            ),
-        }
-        self._phase = self._gauge("rlhf_job_phase", "1 in the job's phase", (*JOB, "phase"))
+        self.reconcile_errors = self._counter(names.RECONCILE_ERRORS)
+        self.api_calls = self._counter(names.API_CALLS)
+        self.restarts = self._counter(names.JOB_RESTARTS)
+        self._queue_depth = self._gauge(names.QUEUE_DEPTH)
+        self._last_answer = self._gauge(names.LAST_ANSWER_SECONDS)
+        self._jobs = self._gauge(names.JOBS)
+        self._phase = self._gauge(names.JOB_PHASE)
+        self._of_jobs = {metric: self._gauge(metric) for metric in OF_JOBS}
         self._phases: dict[tuple[str, str], Phase] = {}
 
-    def _gauge(self, name: str, text: str, labels: tuple[str, ...]) -> Gauge:
-        return Gauge(name, text, labels, registry=self.registry)
+    def _counter(self, metric: Metric) -> Counter:
+        name = metric.name.removesuffix("_total")  # the library adds it
+        return Counter(name, metric.help, metric.labels, registry=self.registry)
+
+    def _gauge(self, metric: Metric) -> Gauge:
+        return Gauge(metric.name, metric.help, metric.labels, registry=self.registry)
 
     def watch(self, queue_depth: Callable[[], int], answer_age: Callable[[], float]) -> None:
         """Where two of the values come from whenever Prometheus asks."""
@@ -81,20 +62,19 @@ class Metrics:
     def show_job(self, namespace: str, job: str, status: RLHFJobStatus) -> None:
         """A job's status, as gauges."""
         self._enter(namespace, job, status.phase)
-        self._job_gauges["gpus"].labels(namespace, job).set(status.gpus)
+        values: dict[Metric, float | None] = {names.JOB_GPUS: status.gpus}
         progress = status.progress
-        if progress is None:
-            return
-        values = {
-            "step": progress.step,
-            "total_steps": progress.total_steps,
-            "reward": None if progress.reward is None else float(progress.reward),
-            "tokens": progress.tokens_per_second,
-            "report": progress.last_report_time.timestamp(),
-        }
-        for name, value in values.items():
+        if progress is not None:
+            values |= {
+                names.JOB_STEP: progress.step,
+                names.JOB_TOTAL_STEPS: progress.total_steps,
+                names.JOB_REWARD: None if progress.reward is None else float(progress.reward),
+                names.JOB_TOKENS_PER_SECOND: progress.tokens_per_second,
+                names.JOB_LAST_REPORT: progress.last_report_time.timestamp(),
+            }
+        for metric, value in values.items():
             if value is not None:
-                self._job_gauges[name].labels(namespace, job).set(value)
+                self._of_jobs[metric].labels(namespace, job).set(value)
 
     def forget_job(self, namespace: str, job: str) -> None:
         """A job is gone: so are its series."""
@@ -103,7 +83,7 @@ class Metrics:
             return
         self._jobs.labels(before.value).dec()
         self._remove(self._phase, namespace, job, before.value)
-        for gauge in self._job_gauges.values():
+        for gauge in self._of_jobs.values():
             self._remove(gauge, namespace, job)
 
     def _enter(self, namespace: str, job: str, phase: Phase) -> None:

@@ -45,26 +45,26 @@ WATCHED: Final = (
     Permission(
         "ray.io",
         ("rayclusters",),
-        ("get", "list", "watch", "create", "patch", "delete"),
+        ("list", "watch", "create", "delete"),
         "one cluster for each attempt of a job",
     ),
     Permission(
         "",
         ("pods",),
-        ("get", "list", "watch", "delete"),
+        ("list", "watch", "delete"),
         "tell why pods do not start; delete workers that a driver left dirty",
     ),
     Permission(
         "",
         ("configmaps",),
-        ("get", "create", "patch", "delete"),
+        ("create", "patch"),
         "the manifest in force of each job",
     ),
     Permission("", ("secrets",), ("create",), "each cluster's token; no Secret is ever read"),
     Permission(
         "networking.k8s.io",
         ("networkpolicies",),
-        ("get", "create", "patch"),
+        ("create", "patch"),
         "keep others away from a job's pods",
     ),
     Permission(
@@ -73,9 +73,10 @@ WATCHED: Final = (
         ("get",),
         "whether the checkpoint claim exists, and whether several nodes can mount it",
     ),
-    Permission("", ("events",), ("create", "patch"), "tell people what happened"),
+    Permission("events.k8s.io", ("events",), ("create",), "tell people what happened"),
 )
-"""In every namespace with jobs: all of them, or those of the chart's watchNamespaces."""
+"""In every namespace with jobs: all of them, or those of the chart's watchNamespaces. Kinds and
+namespaces of the cluster itself are not watched."""
 
 PROXIED_HEADS: Final = (
     Permission(
@@ -86,16 +87,6 @@ PROXIED_HEADS: Final = (
     ),
 )
 """In the same namespaces, only where heads are reached through the API server."""
-
-CLUSTER: Final = (
-    Permission(
-        "apiextensions.k8s.io",
-        ("customresourcedefinitions",),
-        ("list", "watch"),
-        "notice when KubeRay is installed after the operator",
-    ),
-)
-"""Only where all namespaces are watched; with a list of them nothing is asked of the cluster."""
 
 OWN: Final = (
     Permission("", ("secrets",), ("create",), "the operator's key, made at its first start"),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_operator.permissions import CLUSTER, OWN, WATCHED
+from rlhf_operator.permissions import OWN, WATCHED
 
 from ..cluster.kubectl import Kubectl
 from ..waiting import wait_until
@@ -46,9 +46,9 @@ def operator(place: Place, name: str) -> str:
 def test_it_may_do_what_is_listed_and_nothing_else(installed: Place) -> None:
     user = operator(installed, "rlhf-rlhf-operator")
     for namespace in (installed.other, "kube-system"):
-        assert rights(installed.kubectl, namespace, user) == granted(WATCHED + CLUSTER)
+        assert rights(installed.kubectl, namespace, user) == granted(WATCHED)
     own = rights(installed.kubectl, installed.system, user)
-    assert own == granted(WATCHED + CLUSTER + OWN, key="rlhf-rlhf-operator-key")
+    assert own == granted(WATCHED + OWN, key="rlhf-rlhf-operator-key")
 
 
 @everywhere
@@ -63,7 +63,7 @@ def test_it_may_do_what_is_listed_and_nothing_else(installed: Place) -> None:
         (Access(JOBS, "rlhfjobs/status", "patch"), True),
         (Access("ray.io", "rayclusters", "create"), True),
         (Access("ray.io", "rayclusters", "deletecollection"), False),
-        (Access("apiextensions.k8s.io", "customresourcedefinitions", "watch"), True),
+        (Access("apiextensions.k8s.io", "customresourcedefinitions", "watch"), False),
         (Access("apiextensions.k8s.io", "customresourcedefinitions", "patch"), False),
         (Access("", "secrets", "create"), True),
         (Access("", "secrets", "get"), False),
@@ -115,7 +115,7 @@ def test_it_may_do_nothing_elsewhere(installed: Place) -> None:
         assert rights(installed.kubectl, namespace, user) == set()
     own = rights(installed.kubectl, installed.system, user)
     assert own == granted(OWN, key="cluster-key")
-    for permission in (*WATCHED, *CLUSTER):
+    for permission in WATCHED:
         access = Access(permission.group, permission.resources[0], permission.verbs[0])
         assert not may(installed.kubectl, user, access)
 

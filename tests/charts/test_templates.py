@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from rlhf_api.crd import crd
-from rlhf_operator.permissions import CLUSTER, OWN, PROXIED_HEADS, WATCHED, Permission
+from rlhf_operator.permissions import OWN, PROXIED_HEADS, WATCHED, Permission
 
 from ..cluster.devcluster import CommandFailed
 from .helm import CASES, CHART, NAMESPACE, RELEASE, VALUES, Helm, Object, of_kind, the, values_file
@@ -178,7 +178,7 @@ def test_without_namespaces_rights_are_those_of_one_cluster_role(helm: Helm) -> 
         each["metadata"]["name"]: each for each in of_kind(helm.render("smallest"), "ClusterRole")
     }
     operator = cluster[f"{NAMESPACE}-rlhf-rlhf-operator"]
-    assert operator["rules"] == rules_of(WATCHED + CLUSTER)
+    assert operator["rules"] == rules_of(WATCHED)
 
 
 def test_with_namespaces_the_operator_has_rights_in_them_only(helm: Helm) -> None:
@@ -201,7 +201,7 @@ def test_heads_behind_the_api_server_cost_one_right_more(helm: Helm) -> None:
         for each in of_kind(helm.render("everything"), "ClusterRole")
         if each["metadata"]["name"] == f"{NAMESPACE}-rlhf-op"
     )
-    assert role["rules"] == rules_of(WATCHED + PROXIED_HEADS + CLUSTER)
+    assert role["rules"] == rules_of(WATCHED + PROXIED_HEADS)
 
 
 def test_roles_and_account_can_be_left_to_others(helm: Helm) -> None:

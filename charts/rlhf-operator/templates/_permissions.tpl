@@ -15,15 +15,15 @@
 # one cluster for each attempt of a job
 - apiGroups: ["ray.io"]
   resources: [rayclusters]
-  verbs: [get, list, watch, create, patch, delete]
+  verbs: [list, watch, create, delete]
 # tell why pods do not start; delete workers that a driver left dirty
 - apiGroups: [""]
   resources: [pods]
-  verbs: [get, list, watch, delete]
+  verbs: [list, watch, delete]
 # the manifest in force of each job
 - apiGroups: [""]
   resources: [configmaps]
-  verbs: [get, create, patch, delete]
+  verbs: [create, patch]
 # each cluster's token; no Secret is ever read
 - apiGroups: [""]
   resources: [secrets]
@@ -31,15 +31,15 @@
 # keep others away from a job's pods
 - apiGroups: ["networking.k8s.io"]
   resources: [networkpolicies]
-  verbs: [get, create, patch]
+  verbs: [create, patch]
 # whether the checkpoint claim exists, and whether several nodes can mount it
 - apiGroups: [""]
   resources: [persistentvolumeclaims]
   verbs: [get]
 # tell people what happened
-- apiGroups: [""]
+- apiGroups: ["events.k8s.io"]
   resources: [events]
-  verbs: [create, patch]
+  verbs: [create]
 {{- end }}
 
 {{- define "rlhf-operator.permissions.proxiedHeads" -}}
@@ -47,13 +47,6 @@
 - apiGroups: [""]
   resources: [services/proxy]
   verbs: [get, create]
-{{- end }}
-
-{{- define "rlhf-operator.permissions.cluster" -}}
-# notice when KubeRay is installed after the operator
-- apiGroups: ["apiextensions.k8s.io"]
-  resources: [customresourcedefinitions]
-  verbs: [list, watch]
 {{- end }}
 
 {{- define "rlhf-operator.permissions.own" -}}
