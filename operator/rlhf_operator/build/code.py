@@ -37,9 +37,7 @@ def code_volume(job: RLHFJob) -> Mapping[str, Any]:
     return {"name": "code", "emptyDir": {}}
 
 
-def code_init_containers(
-    job: RLHFJob, isolation: Mapping[str, Any]
-) -> Sequence[Mapping[str, Any]]:
+def code_init_containers(job: RLHFJob, isolation: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     """What fetches code from Git before the pod starts."""
     code = job.spec.code
     if code is None or code.git is None or job.spec.image is None:
@@ -77,9 +75,7 @@ def _environment(git: GitCode) -> list[Mapping[str, Any]]:
         "GIT_SUB_PATH": git.sub_path or ".",
         "CODE_FOLDER": CODE_FOLDER,
     }
-    env: list[Mapping[str, Any]] = [
-        {"name": name, "value": value} for name, value in plain.items()
-    ]
+    env: list[Mapping[str, Any]] = [{"name": name, "value": value} for name, value in plain.items()]
     if git.secret_name is not None:
         env.append({"name": "GIT_ASKPASS", "value": ASK_PASS})
         for variable, key in (("GIT_USERNAME", "username"), ("GIT_PASSWORD", "password")):

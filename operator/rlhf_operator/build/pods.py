@@ -175,9 +175,7 @@ def _environment(job: RLHFJob) -> list[Mapping[str, Any]]:
         "RAY_JOB_STOP_WAIT_TIME_S": str(STOP_SECONDS),
         "RAY_USAGE_STATS_ENABLED": "0",
     }
-    env: list[Mapping[str, Any]] = [
-        {"name": name, "value": value} for name, value in plain.items()
-    ]
+    env: list[Mapping[str, Any]] = [{"name": name, "value": value} for name, value in plain.items()]
     hub, wandb = job.spec.hub, job.spec.telemetry.wandb
     if hub is not None and hub.token_secret_name is not None:
         env.append(_from_secret("HF_TOKEN", hub.token_secret_name))
