@@ -17,7 +17,7 @@ import yaml
 from ..cluster.kubectl import Kubectl
 from ..waiting import wait_until
 from .jobs_api import ENDED, JobsApi
-from .volume import CheckpointVolume
+from .volume import USER, CheckpointVolume
 
 pytestmark = pytest.mark.e2e
 HERE = Path(__file__).parent
@@ -90,4 +90,5 @@ def test_a_rank_finds_what_it_needs_and_no_more(
         "image_writable": False,
         "kubernetes_token": False,
     }
-    assert (checkpoints.folder / "sort-grpo" / "made-by-a-rank").read_text() == "hello"
+    made = checkpoints.folder / "sort-grpo" / "made-by-a-rank"
+    assert made.read_text() == "hello" and made.stat().st_uid == USER

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from ..cluster.kubectl import Kubectl
 
-GROUP = 1000
-"""The group of a job's pods."""
+USER = 1000
+"""The user of a job's pods."""
 CLAIM = "checkpoints"
 
 
@@ -27,14 +27,9 @@ class CheckpointVolume:
         return self.volumes / self.namespace
 
     def provide(self, kubectl: Kubectl) -> None:
-        """Make both, and wait until they belong together.
-
-        The folder is as the kubelet leaves a volume that heeds fsGroup: the group's, and what is
-        made in it also. A job's own folder in it, made by the kubelet as root, is so writable.
-        """
-        self.folder.mkdir(parents=True)
-        os.chown(self.folder, 0, GROUP)
-        self.folder.chmod(0o2770)
+        """Make both, and wait until they belong together. Nobody but the pods' user may write."""
+        self.folder.mkdir(parents=True, mode=0o755)
+        os.chown(self.folder, USER, USER)
         access = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
         kubectl.apply(
             self.namespace,

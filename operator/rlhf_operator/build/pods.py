@@ -102,7 +102,7 @@ def _pod(owner: Owner, job: RLHFJob, container: Mapping[str, Any]) -> dict[str, 
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "imagePullSecrets": [{"name": name} for name in image.pull_secrets],
-        "initContainers": code_init_containers(job, _isolation()),
+        "initContainers": [*_run_folder(job), *code_init_containers(job, _isolation())],
         "containers": [container],
         "volumes": _volumes(owner, job),
     }
@@ -206,6 +206,29 @@ def _claimed(name: str, claim: str | None) -> Mapping[str, Any]:
     if claim is None:
         return {"name": name, "emptyDir": {}}
     return {"name": name, "persistentVolumeClaim": {"claimName": claim}}
+
+
+def _run_folder(job: RLHFJob) -> Sequence[Mapping[str, Any]]:
+    """What makes the job's folder of the volume: the kubelet would make it as root."""
+    storage = job.spec.checkpoint.storage
+    claim = storage.persistent_volume_claim if storage else None
+    if claim is None:
+        return []
+    image = _image(job)
+    return [
+        {
+            "name": "run-folder",
+            "image": image.runtime,
+            "imagePullPolicy": image.pull_policy,
+            "command": ["mkdir", "-p", f"/claim/{claim.sub_path or job.name}"],
+            "securityContext": _isolation(),
+            "resources": {
+                "requests": {"cpu": "50m", "memory": "32Mi"},
+                "limits": {"memory": "128Mi"},
+            },
+            "volumeMounts": [{"name": "run", "mountPath": "/claim"}],
+        }
+    ]
 
 
 def _run_mount(job: RLHFJob) -> Mapping[str, Any]:
