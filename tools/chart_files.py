@@ -70,31 +70,28 @@ def values_schema() -> str:
 def readme() -> str:
     """The chart's README: its text, and all values as a table."""
     head = ["| value | default | meaning |", "|---|---|---|"]
-    table = "\n".join([*head, *_rows(tree_of(ChartValues))])
+    table = "\n".join([*head, *_rows(tree_of(ChartValues), ChartValues())])
     text = (CHART / "README.md.in").read_text(encoding="utf-8")
     assert text.count("@VALUES@") == 1
     return text.replace("@VALUES@", table)
 
 
-def _rows(node: FieldDoc) -> Iterator[str]:
-    for field in node.fields:
-        if field.path == "global":
+def _rows(node: FieldDoc, default: Contract) -> Iterator[str]:
+    for field, (name, info) in zip(node.fields, type(default).model_fields.items(), strict=True):
+        value = getattr(default, name)
+        if info.alias == "global":
             continue
-        if field.fields and field.type_name not in ("ImageSpec", "CheckpointStorage"):
-            yield from _rows(field)
+        if isinstance(value, Contract) and type(value).__module__ == ChartValues.__module__:
+            yield from _rows(field, value)
         else:
-            yield _row(field)
+            yield _row(field, _plain(value))
 
 
-def _row(field: FieldDoc) -> str:
-    default = "" if field.default is None else _short(field.default)
+def _row(field: FieldDoc, default: object) -> str:
+    shown = "" if default is None else f"`{json.dumps(default, ensure_ascii=False)}`"
     allowed = f" Allowed: {field.allowed}." if field.allowed.startswith("one of ") else ""
-    cells = (f"`{field.path}`", default, f"{field.description}{allowed}")
+    cells = (f"`{field.path}`", shown, f"{field.description}{allowed}")
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-
-
-def _short(default: object) -> str:
-    return f"`{json.dumps(default, ensure_ascii=False)}`"
 
 
 def chart_crd() -> str:

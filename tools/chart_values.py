@@ -26,13 +26,13 @@ class OperatorImage(Contract):
     """Container image of the operator."""
 
     repository: Text = "rlhf-operator/operator"
-    """Where it is, without a tag."""
+    """Where the image is, without a tag."""
     tag: Annotated[str, Field(max_length=128)] = ""
-    """Its tag. Empty: the chart's appVersion."""
+    """The image's tag. Empty: the chart's appVersion."""
     digest: Annotated[str, Field(max_length=128)] = ""
-    """Its digest (sha256:...); the tag is then not used."""
+    """The image's digest (sha256:...); the tag is then not used."""
     pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
-    """When nodes pull it."""
+    """When nodes pull the image."""
     pull_secrets: tuple[ObjectName, ...] = ()
     """Names of image pull secrets in the operator's namespace."""
 
@@ -57,8 +57,8 @@ class KeySecret(Contract):
     """Secret with the operator's own key, from which it derives every cluster's token."""
 
     name: NameOrNone = ""
-    """Its name in the operator's namespace. Empty: RELEASE-key. The operator makes it if it is
-    missing; with another key it cannot reach clusters that run."""
+    """The Secret's name in the operator's namespace. Empty: RELEASE-key. The operator makes it if
+    it is missing; with another key it cannot reach clusters that run."""
 
 
 class Logging(Contract):
@@ -74,8 +74,8 @@ class Crds(Contract):
     """The definition of RLHFJob."""
 
     install: bool = True
-    """Install and upgrade it with the chart. `helm uninstall` keeps it, and so all jobs, in any
-    case."""
+    """Install and upgrade the definition with the chart. `helm uninstall` keeps it, and so all
+    jobs, in any case."""
 
 
 class Rbac(Contract):
@@ -91,42 +91,42 @@ class ServiceAccount(Contract):
     """Who the operator is for the API server."""
 
     create: bool = True
-    """Make it; otherwise it exists already."""
+    """Make the service account; otherwise it exists already."""
     name: NameOrNone = ""
-    """Its name. Empty: the release's."""
+    """The service account's name. Empty: the release's."""
     annotations: LabelMap = {}
-    """Its annotations."""
+    """The service account's annotations."""
 
 
 class PodMonitor(Contract):
     """How the Prometheus operator finds the metrics. Needs its PodMonitor kind."""
 
     enabled: bool = False
-    """Make it."""
+    """Make a PodMonitor."""
     interval: Text = "30s"
     """Time between two scrapes."""
     labels: LabelMap = {}
-    """Its labels, by which a Prometheus selects it."""
+    """Labels by which a Prometheus selects the PodMonitor."""
 
 
 class AlertRules(Contract):
     """Alerts. Needs the Prometheus operator's PrometheusRule kind."""
 
     enabled: bool = False
-    """Make them."""
+    """Make a PrometheusRule."""
     labels: LabelMap = {}
-    """Labels of the object, by which a Prometheus selects it."""
+    """Labels by which a Prometheus selects the PrometheusRule."""
 
 
 class Dashboard(Contract):
     """A Grafana dashboard in a ConfigMap, which Grafana's sidecar finds."""
 
     enabled: bool = False
-    """Make it."""
+    """Make the dashboard's ConfigMap."""
     labels: LabelMap = {"grafana_dashboard": "1"}
-    """Labels by which the sidecar finds it."""
+    """Labels by which the sidecar finds the ConfigMap."""
     annotations: LabelMap = {}
-    """Annotations, such as the folder that the sidecar puts it in."""
+    """Annotations of the ConfigMap, such as the folder that the sidecar puts the dashboard in."""
 
 
 class Metrics(Contract):
@@ -144,16 +144,17 @@ class ApiServer(Contract):
     """Where the API server is, for the NetworkPolicy."""
 
     peers: tuple[Kubernetes, ...] = ()
-    """Peers of a NetworkPolicy, such as [{ipBlock: {cidr: 10.0.0.1/32}}]. Empty: anywhere."""
+    """The API server as peers of a NetworkPolicy, such as [{ipBlock: {cidr: 10.0.0.1/32}}]. Empty:
+    anywhere."""
     ports: tuple[Annotated[int, Field(ge=1, le=65535)], ...] = (443, 6443)
-    """Its TCP ports, as pods reach it and behind its Service."""
+    """The API server's TCP ports, as pods reach it and behind its Service."""
 
 
 class OperatorNetworkPolicy(Contract):
     """What may reach the operator, and what it may reach: the API server, DNS and heads of jobs."""
 
     enabled: bool = False
-    """Make it. The cluster's network must enforce NetworkPolicies, or it has no effect."""
+    """Make the NetworkPolicy. It has an effect where the cluster's network enforces them."""
     metrics_peers: tuple[Kubernetes, ...] = ()
     """Who may read metrics, as peers of a NetworkPolicy. Empty: every pod."""
     api_server: ApiServer = ApiServer()
