@@ -37,7 +37,7 @@ def cancelling(job: Job) -> str:
     lines = [f"This deletes {job.name} in {job.namespace} ({status.phase.value}{steps})."]
     if status.cluster is not None:
         held = f" with {status.gpus} GPUs" if status.gpus else ""
-        lines.append(f"Its cluster {status.cluster.name}{held} goes at once, without another save.")
+        lines.append(f"Its cluster {status.cluster.name}{held} goes with it.")
     place = in_force(job.name, job.spec, status.artifacts).place
     where = f" at {place}" if place is not None else ""
     if status.checkpoint is not None:

@@ -20,9 +20,8 @@ LONGEST_COMPLAINT: Final = 4096
 CLOSE: Final = 8
 """WebSocket's code of a message that ends the connection."""
 _STDOUT, _STDERR, _OUTCOME = 1, 2, 3
-_HANDSHAKE = re.compile(
-    r"Handshake status (\d{3})\b.*?(\{\"kind\":\"Status\".*\})?'?\s*$", re.DOTALL
-)
+_HANDSHAKE = re.compile(r"Handshake status (\d{3})\b")
+_BEFORE_BODY = "-+-+- "
 
 
 class Frame(Protocol):
@@ -76,9 +75,8 @@ def _require_success(outcome: bytes, complaints: str) -> None:
 
 
 def refused_handshake(text: str) -> Refusal | None:
-    """The API server's answer in an error of the WebSocket's beginning; None if it gave none."""
+    """The API server's answer in websocket-client's error of a beginning; None if it has none."""
     found = _HANDSHAKE.search(text)
     if found is None:
         return None
-    body = (found[2] or "").encode().decode("unicode_escape") if found[2] else ""
-    return read_refusal(int(found[1]), body.encode())
+    return read_refusal(int(found[1]), text.rpartition(_BEFORE_BODY)[2].encode())

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from rlhf_cli.cluster.client import CommandFailed, StreamBroken
-from rlhf_cli.cluster.errors import OutputExists, TransferFailed
+from rlhf_cli.cluster.errors import ClusterUnreachable, OutputExists, TransferFailed
 from rlhf_cli.cluster.run_files import RunFile, RunFiles
 
 ASIDE = ".fetching"
@@ -107,7 +107,7 @@ def _fetch(
                     out.write(piece)
                     offset += len(piece)
                     bar.arrived(len(piece))
-            except (StreamBroken, CommandFailed) as error:
+            except (StreamBroken, CommandFailed, ClusterUnreachable) as error:
                 broken = str(error)
             failures = failures + 1 if offset == before else 0
             if failures >= ATTEMPTS:

@@ -99,6 +99,11 @@ class FieldsConflict(ObjectRefused):
     reason = "FieldsConflict"
     exit_code = ExitCode.MANIFEST
 
+    def __init__(self, text: str, managers: frozenset[str]) -> None:
+        super().__init__(text)
+        self.managers = managers
+        """Who has set them; empty where the cluster does not say it."""
+
 
 class JobDeleted(ClusterError):
     """The job went away before it ended."""

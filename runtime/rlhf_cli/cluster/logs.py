@@ -12,7 +12,12 @@ from typing import BinaryIO
 import typer
 
 from rlhf_cli.cluster.client import Cluster, CommandFailed, StreamBroken
-from rlhf_cli.cluster.errors import NothingToRead, ObjectNotFound, TransferFailed
+from rlhf_cli.cluster.errors import (
+    ClusterUnreachable,
+    NothingToRead,
+    ObjectNotFound,
+    TransferFailed,
+)
 from rlhf_cli.cluster.events import events_of, events_table
 from rlhf_cli.cluster.jobs import Job, find_job
 from rlhf_cli.cluster.opening import Opened, Reading, opened_run
@@ -71,20 +76,30 @@ def logs_command(
     if not follow or job.has_ended:
         printer.print_once(job)
         return
+    _follow(cluster, name, printer, pause)
+
+
+def _follow(cluster: Cluster, name: str, printer: _Printer, pause: Callable[[float], None]) -> None:
+    """Print what is added to a log until its job has ended."""
     failures = 0
     while True:
-        job = find_job(cluster, name)
         try:
+            job = find_job(cluster, name)
             printer.print_news(job)
             failures = 0
-        except (StreamBroken, ObjectNotFound, CommandFailed) as error:
+        except JobNotFound:
+            raise
+        except (StreamBroken, CommandFailed, ObjectNotFound, ClusterUnreachable) as error:
             failures += 1
             if failures > PATIENCE:
                 raise TransferFailed(f"the log cannot be reached any more: got {error}") from error
-        if job.exit_code is not None:
-            _tell(f"{job.name} has ended: {job.status.phase.value}")
-            return
+        else:
+            if job.exit_code is not None:
+                break
         pause(LOOK_SECONDS)
+    if not printer.has_printed:
+        printer.print_once(job)
+    _tell(f"{job.name} has ended: {job.status.phase.value}")
 
 
 class _Printer:
@@ -97,6 +112,11 @@ class _Printer:
         self._lines, self._out = tail, out
         self._tails: dict[str, Tail] = {}
         self._from_ray = False
+
+    @property
+    def has_printed(self) -> bool:
+        """Whether the log was ever found."""
+        return bool(self._tails)
 
     def print_once(self, job: Job) -> None:
         """Print it as it is. Raises NothingToRead if there is none."""

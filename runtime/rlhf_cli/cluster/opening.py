@@ -95,6 +95,6 @@ def _image(job: Job, usual: ImageSpec | None, named: str | None) -> ImageSpec:
     if usual is None:
         raise NothingToRead(
             f"which image can read the volume of {job.name} is not known: got no spec.image and "
-            "no manifest with the chart's default; give --image, as of any image with a shell"
+            "no manifest with the chart's default; give --image: any that has a shell will do"
         )
     return usual

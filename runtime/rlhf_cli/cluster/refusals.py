@@ -23,7 +23,8 @@ INSTALL = (
     "install the operator's chart (charts/rlhf-operator), or ask who runs the cluster; "
     "`kubectl get crd rlhfjobs.rlhf-operator.dev` shows whether it is there"
 )
-_INVALID = re.compile(r'^(?:Invalid value|Unsupported value): (?:"(?:[^"\\]|\\.)*"|\S+): ')
+_PREFIX = re.compile(r'^(?:Forbidden|Invalid value: (?:"(?:[^"\\]|\\.)*"|\S+)): ')
+_MANAGER = re.compile(r'conflict with "([^"]*)"')
 _UNALLOWED = re.compile(r"cannot \w+ resource")
 _MOST_SHOWN = 20
 
@@ -97,9 +98,9 @@ def reasons_of(refusal: Refusal) -> list[str]:
     """Each thing that a refusal is about, as `field: what is wrong`."""
     found = []
     for field, _, message in refusal.causes:
-        text = _INVALID.sub("", message)
-        place = "" if field in ("", "<nil>") else f"{field}: "
-        found.append(text if place and text.startswith(place) else f"{place}{text}")
+        text = _PREFIX.sub("", message)
+        is_named = field in ("", "<nil>") or text.startswith((f"{field} ", f"{field}:"))
+        found.append(text if is_named else f"{field}: {text}")
     return list(dict.fromkeys(found))
 
 
@@ -112,9 +113,11 @@ def _refused(refusal: Refusal, doing: str) -> str:
 
 def _conflict(refusal: Refusal) -> FieldsConflict:
     lines = [f"{field.lstrip('.')}: {message}" for field, _, message in refusal.causes]
+    managers = (_MANAGER.search(message) for _, _, message in refusal.causes)
     return FieldsConflict(
         "others have set fields that this would change; with --force-conflicts it does:\n"
-        + _list(lines)
+        + _list(lines),
+        frozenset(found[1] for found in managers if found),
     )
 
 

@@ -8,6 +8,7 @@ from pathlib import PurePosixPath
 from typing import Final, Protocol
 
 from rlhf_cli.cluster.client import Cluster, CommandFailed
+from rlhf_cli.cluster.errors import TransferFailed
 
 DRIVER_LOG: Final = "logs/driver.log"
 RAY_LOGS: Final = "/tmp/ray/session_latest/logs"
@@ -73,7 +74,9 @@ class PodFiles:
 
 
 def _read_line(line: str) -> RunFile:
-    size, changed, path = line.split(" ", 2)
+    size, changed, path = (*line.split(" ", 2), "", "")[:3]
+    if not size.isdecimal():
+        raise TransferFailed(f"the list of the job's files cannot be read: got {line!r}")
     return RunFile(safe_path(path), int(size), f"{size} {changed}")
 
 
@@ -81,9 +84,9 @@ def safe_path(path: str) -> str:
     """A path that stays below the folder that it is relative to.
 
     Raises:
-        ValueError: it does not.
+        TransferFailed: it does not.
     """
     pure = PurePosixPath(path)
     if pure.is_absolute() or ".." in pure.parts or not pure.parts:
-        raise ValueError(f"not a path below the job's folder: {path!r}")
+        raise TransferFailed(f"a file's path leads out of the job's folder: got {path!r}")
     return str(pure)

@@ -11,8 +11,9 @@ import typer
 from rlhf_api.errors import ManifestError
 from rlhf_api.job import RLHFJob
 from rlhf_api.problems import Problem
-from rlhf_cli.cluster.client import Cluster
+from rlhf_cli.cluster.client import FIELD_MANAGER, Cluster
 from rlhf_cli.cluster.connect import require_version
+from rlhf_cli.cluster.errors import FieldsConflict, ObjectNotFound
 from rlhf_cli.cluster.jobs import Job
 from rlhf_cli.cluster.kinds import RLHFJOB
 from rlhf_cli.cluster.watching import Lines, display, wait_for_end, worst
@@ -73,13 +74,29 @@ def submit_command(
 
 
 def _submit(cluster: Cluster, document: dict[str, Any], dry_run: bool, force: bool) -> None:
-    stored = cluster.apply(RLHFJOB, document, dry_run=dry_run, force=force)
+    before = _generation(cluster, document)
+    try:
+        stored = cluster.apply(RLHFJOB, document, dry_run=dry_run, force=force)
+    except FieldsConflict as error:
+        if error.managers != {FIELD_MANAGER}:
+            raise
+        stored = cluster.apply(RLHFJOB, document, dry_run=dry_run, force=True)
     name, namespace = document["metadata"]["name"], document["metadata"]["namespace"]
-    generation = stored["metadata"].get("generation", 1)
-    done = "submitted" if generation == 1 else f"submitted, generation {generation}"
-    if dry_run:
-        done = "would be taken; nothing was changed (--dry-run)"
-    typer.echo(f"{RLHFJOB.name.lower()}/{name} in {namespace}: {done}")
+    done = "created" if before is None else "changed"
+    done = "unchanged" if stored["metadata"]["generation"] == before else done
+    note = " (--dry-run: nothing was done)" if dry_run else ""
+    typer.echo(f"{RLHFJOB.name.lower()}/{name} {done} in {namespace}{note}")
+
+
+def _generation(cluster: Cluster, document: dict[str, Any]) -> int | None:
+    """Which version of its spec a job has; None where there is no such job yet."""
+    meta = document["metadata"]
+    try:
+        found = cluster.get(RLHFJOB, meta["namespace"], meta["name"])
+    except ObjectNotFound:
+        return None
+    generation: int = found["metadata"]["generation"]
+    return generation
 
 
 def document_of(job: RLHFJob, namespace: str) -> dict[str, Any]:
