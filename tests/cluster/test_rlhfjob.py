@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,25 +10,18 @@ import pytest
 from rlhf_api.overrides import apply_overrides
 
 from ..rlhf_api.rule_cases import ALLOWED, CREATED, GOOD, UPDATED
+from .definition import defined
 from .devcluster import CommandFailed
 from .kubectl import Kubectl
+
+__all__ = ["defined"]
 
 pytestmark = pytest.mark.cluster
 
 ROOT = Path(__file__).parents[2]
-DEFINITION = ROOT / "crds" / "rlhf-operator.dev_rlhfjobs.yaml"
 MANIFESTS = sorted(
     [*(ROOT / "examples").glob("*.yaml"), *(ROOT / "tests/rlhf_api/manifests").glob("*.yaml")]
 )
-
-
-@pytest.fixture(scope="module")
-def defined(kubectl: Kubectl) -> Iterator[Kubectl]:
-    """The session's cluster, which knows RLHFJobs."""
-    kubectl("apply", f"--filename={DEFINITION}")
-    kubectl("wait", "--for=condition=Established", f"--filename={DEFINITION}", "--timeout=60s")
-    yield kubectl
-    kubectl("delete", f"--filename={DEFINITION}")
 
 
 def refusal(kubectl: Kubectl, namespace: str, verb: str, manifest: dict[str, Any]) -> str:

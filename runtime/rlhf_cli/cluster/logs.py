@@ -14,6 +14,7 @@ import typer
 from rlhf_cli.cluster.client import Cluster, CommandFailed, StreamBroken
 from rlhf_cli.cluster.errors import (
     ClusterUnreachable,
+    JobNotFound,
     NothingToRead,
     ObjectNotFound,
     TransferFailed,
