@@ -25,6 +25,7 @@ INSTALL = (
 )
 _PREFIX = re.compile(r'^(?:Forbidden|Invalid value: (?:"(?:[^"\\]|\\.)*"|\S+)): ')
 _MANAGER = re.compile(r'conflict with "([^"]*)"')
+_UNKNOWN_FIELD = re.compile(r"\.?(\S+): field not declared in schema")
 _UNALLOWED = re.compile(r"cannot \w+ resource")
 _MOST_SHOWN = 20
 
@@ -87,6 +88,11 @@ def error_of(refusal: Refusal, kind: Kind | None, doing: str, server: str) -> Cl
         return _not_found(refusal, kind, doing)
     if status == 409 and any(what == "FieldManagerConflict" for _, what, _ in refusal.causes):
         return _conflict(refusal)
+    if found := _UNKNOWN_FIELD.search(message):
+        return ObjectRefused(
+            f"the cluster refuses to {doing}: it has no field {found[1]}; its RLHFJobs are of "
+            "another version than this command: install the version of the command that it has"
+        )
     if status in (400, 403, 409, 413, 415, 422):
         return ObjectRefused(_refused(refusal, doing))
     return ClusterUnreachable(
