@@ -187,7 +187,7 @@ class OfficialCluster:
         except (OSError, WebSocketException) as error:
             raise StreamBroken(f"{type(error).__name__}: {error}") from error
         finally:
-            opened.sock.close(timeout=1)
+            opened.sock.shutdown()  # close() leaves a connection open that the server has ended
 
     def _json(
         self,

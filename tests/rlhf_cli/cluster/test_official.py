@@ -32,27 +32,10 @@ from rlhf_cli.cluster.place import ClaimFolder
 from rlhf_cli.cluster.reader_pod import reader_pod
 
 from ...cluster.kubectl import Kubectl
+from .kubeconfigs import config, written
 from .objects import RUNNING, submission
 
 HOME = Path("/home/a")
-
-
-def config(server: str, namespace: str | None = None, **user: str) -> dict[str, Any]:
-    """A kubeconfig of one context, here."""
-    context = {"cluster": "c", "user": "u"} | ({"namespace": namespace} if namespace else {})
-    return {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "current-context": "here",
-        "clusters": [{"name": "c", "cluster": {"server": server}}],
-        "users": [{"name": "u", "user": user}],
-        "contexts": [{"name": "here", "context": context}],
-    }
-
-
-def written(path: Path, document: dict[str, Any]) -> Path:
-    path.write_text(yaml.safe_dump(document))
-    return path
 
 
 @pytest.mark.parametrize(
