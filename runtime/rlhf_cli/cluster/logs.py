@@ -11,6 +11,7 @@ from typing import BinaryIO
 
 import typer
 
+from rlhf_api.on_cluster import DRIVER_LOG
 from rlhf_cli.cluster.client import Cluster, CommandFailed, StreamBroken
 from rlhf_cli.cluster.errors import (
     ClusterUnreachable,
@@ -22,7 +23,6 @@ from rlhf_cli.cluster.errors import (
 from rlhf_cli.cluster.events import events_of, events_table
 from rlhf_cli.cluster.jobs import Job, find_job
 from rlhf_cli.cluster.opening import Opened, Reading, opened_run
-from rlhf_cli.cluster.run_files import DRIVER_LOG
 from rlhf_cli.cluster.tailing import LogFile, Tail, start_of_tail
 
 LOOK_SECONDS = 2.0

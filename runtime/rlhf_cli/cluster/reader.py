@@ -52,18 +52,23 @@ def reader(
         try:
             tell(f"reading the volume by pod {name} in {namespace}")
             cluster.create(POD, pod)
-            _wait(cluster, namespace, name, start_seconds)
+            _wait(cluster, namespace, name, start_seconds, tell)
             yield PodFiles(cluster, namespace, name, CONTAINER, RUN_FOLDER)
         finally:
             _delete(cluster, namespace, name, tell)
 
 
-def _wait(cluster: Cluster, namespace: str, name: str, start_seconds: float) -> None:
-    begin, hopeless_since = time.monotonic(), None
+def _wait(cluster: Cluster, namespace: str, name: str, start_seconds: float, tell: Tell) -> None:
+    """Wait until it runs; what keeps it from that is told once."""
+    begin, hopeless_since, told = time.monotonic(), None, set[str]()
     while True:
         pod, now = cluster.get(POD, namespace, name), time.monotonic()
         if is_running(pod):
             return
+        for problem in pod_problems(pod):
+            if problem not in told:
+                tell(f"it does not start yet: {problem}")
+                told.add(problem)
         hopeless_since = (hopeless_since or now) if is_hopeless(pod) else None
         given_up = hopeless_since is not None and now - hopeless_since > HOPELESS_SECONDS
         if given_up or now - begin > start_seconds:

@@ -10,7 +10,6 @@ from typing import Final, Protocol
 from rlhf_cli.cluster.client import Cluster, CommandFailed
 from rlhf_cli.cluster.errors import TransferFailed
 
-DRIVER_LOG: Final = "logs/driver.log"
 RAY_LOGS: Final = "/tmp/ray/session_latest/logs"
 """Ray's own logs in the head: it keeps the output of a submission there."""
 

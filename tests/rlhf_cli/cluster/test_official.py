@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from typer.testing import CliRunner, Result
 from rlhf_api.cluster import ImageSpec
 from rlhf_api.resources import Toleration
 from rlhf_cli.app import app
-from rlhf_cli.cluster.client import Target
+from rlhf_cli.cluster.client import Object, Target
 from rlhf_cli.cluster.errors import (
     AccessDenied,
     ClusterUnreachable,
@@ -32,6 +33,7 @@ from rlhf_cli.cluster.place import ClaimFolder
 from rlhf_cli.cluster.reader_pod import reader_pod
 
 from ...cluster.kubectl import Kubectl
+from ...waiting import wait_until
 from .kubeconfigs import config, written
 from .objects import RUNNING, submission
 
@@ -245,3 +247,48 @@ def test_what_kubectl_has_set_is_taken_over_only_by_force(
     assert 'spec.schedule.steps: conflict with "kubectl-client-side-apply"' in result.stderr
     assert rlhf(*changed, "--force-conflicts").exit_code == 0
     assert defined.get(namespace, "rlhfjob/sort-grpo")["spec"]["schedule"]["steps"] == 300
+
+
+def with_a_claim(official: OfficialCluster) -> None:
+    """A job whose files lie in a claim that does not exist: its reader stays Pending."""
+    storage = {"storage": {"persistentVolumeClaim": {"claimName": "disk"}}}
+    image = {"runtime": "registry/rlhf:1"}
+    job = submission("sort", official.namespace, checkpoint=storage, image=image)
+    official.apply(RLHFJOB, job)
+
+
+@pytest.mark.cluster
+def test_a_reader_that_cannot_start_says_what_the_scheduler_says(
+    official: OfficialCluster, rlhf: Commands
+) -> None:
+    with_a_claim(official)
+    result = rlhf("logs", "sort", "--start-timeout", "3")
+    assert result.exit_code == 4
+    waiting, failed = result.stderr.splitlines()[1:]
+    assert waiting.startswith("it does not start yet: Unschedulable: ")
+    assert failed.startswith("ReaderFailed: ") and 'persistentvolumeclaim "disk"' in failed
+    assert pods(official) == ()
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_command_that_is_stopped_leaves_no_reader(
+    official: OfficialCluster, defined: Kubectl, number: signal.Signals
+) -> None:
+    with_a_claim(official)
+    program = "from rlhf_cli.app import main; main()"
+    place = [f"--kubeconfig={defined.kubeconfig}", f"--namespace={official.namespace}"]
+    command = [sys.executable, "-c", program, "fetch", "sort", *place]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
+        try:
+            wait_until(lambda: bool(pods(official)), 60, "there is a reader")
+            running.send_signal(number)
+            _, said = running.communicate(timeout=60)
+        finally:
+            running.kill()
+    assert (running.returncode, said.splitlines()[-1]) == (130, "interrupted")
+    assert pods(official) == ()
+
+
+def pods(cluster: OfficialCluster) -> tuple[Object, ...]:
+    return cluster.list(POD, cluster.namespace).items
