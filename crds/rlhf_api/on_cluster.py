@@ -40,6 +40,8 @@ CODE_FOLDER: Final = "/etc/rlhf/code"
 """The user's own Python, from a ConfigMap or from Git; in the driver's and the workers' path."""
 RUN_FOLDER: Final = "/rlhf/run"
 """The run's folder: the job's folder in the checkpoint volume, which every pod mounts."""
+DRIVER_LOG: Final = "logs/driver.log"
+"""In the run's folder: what the drivers of a job wrote, for when the head is gone."""
 HUB_FOLDER: Final = "/rlhf/hub"
 """The download cache of the Hugging Face hub (HF_HOME)."""
 

@@ -12,7 +12,9 @@ from typing import Annotated
 
 import typer
 
+from rlhf_cli.cluster_commands import cluster_app
 from rlhf_cli.guard import guarded
+from rlhf_cli.options import Filename, Manifest, Overrides
 
 HELP = """Train language models by RLHF from one manifest, the RLHFJob.
 
@@ -22,6 +24,8 @@ Examples:
   rlhf validate job.yaml              list everything that is wrong
   rlhf explain spec.algorithm.ppo     what a field means
   rlhf plan job.yaml                  what would run where, and its memory
+  rlhf submit job.yaml --watch        train on a Kubernetes cluster
+  rlhf status                         the jobs there, and how far they are
 
 \b
 Exit codes: 0 done, 1 a fault of rlhf, 2 the manifest or the command line,
@@ -37,21 +41,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-Manifest = Annotated[
-    Path, typer.Argument(metavar="FILE", help="The manifest; - is standard input.")
-]
-Filename = Annotated[bool, typer.Option("-f", help="May stand before FILE, as for kubectl.")]
 Devices = Annotated[
     int | None,
     typer.Option(min=1, help="Devices of this machine to use. Default: all that the job can use."),
-]
-Overrides = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="PATH=VALUE",
-        help="Change a field before the manifest is checked; may be given several times.",
-    ),
 ]
 
 
@@ -191,6 +183,9 @@ def report(
     from rlhf_cli.report import report_command
 
     report_command(run_dir)
+
+
+app.add_typer(cluster_app)
 
 
 def version_text() -> str:

@@ -28,7 +28,7 @@ def guarded(command: Callable[Parameters, None]) -> Callable[Parameters, None]:
         except KeyboardInterrupt:
             typer.echo("interrupted", err=True)
             raise typer.Exit(ExitCode.INTERRUPTED) from None
-        except (typer.Exit, typer.Abort, BrokenPipeError):
+        except (typer.Exit, typer.Abort, typer.BadParameter, BrokenPipeError):
             raise
         except Exception as error:
             typer.echo(traceback.format_exc(), err=True)

@@ -13,7 +13,10 @@ from rlhf_cli.app import app, program_name
 from rlhf_cli.guard import guarded
 
 runner = CliRunner()
-COMMANDS = ["validate", "explain", "plan", "run", "report", "version"]
+COMMANDS = [
+    *("validate", "explain", "plan", "run", "report", "version"),
+    *("submit", "status", "describe", "logs", "fetch", "suspend", "resume", "cancel"),
+]
 
 
 class LostMachineError(RlhfError):

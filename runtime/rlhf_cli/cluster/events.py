@@ -1,0 +1,95 @@
+"""Kubernetes' events about a job, its clusters and their pods."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from rlhf_cli.cluster.ages import age
+from rlhf_cli.cluster.client import Cluster, Object
+from rlhf_cli.cluster.jobs import Job
+from rlhf_cli.cluster.jobs_table import aligned
+from rlhf_cli.cluster.kinds import EVENT, POD, RAY_CLUSTER, RLHFJOB
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened, perhaps several times."""
+
+    last: datetime
+    is_warning: bool
+    about: str
+    """Kind and name, such as Pod/sort-1-head-x7k2p."""
+    reason: str
+    message: str
+    count: int
+
+
+def events_of(cluster: Cluster, job: Job) -> list[Event]:
+    """Events about a job, those that happened last at the end."""
+    found: list[Object] = []
+    for kind in (RLHFJOB, RAY_CLUSTER, POD):
+        fields = f"involvedObject.kind={kind.name}"
+        if kind is RLHFJOB:
+            fields += f",involvedObject.name={job.name}"
+        found += cluster.list(EVENT, job.namespace, fields=fields).items
+    concerned = [each for each in found if concerns(job, each)]
+    return sorted(map(read_event, concerned), key=lambda event: event.last)
+
+
+def concerns(job: Job, event: Object) -> bool:
+    """Whether an event is about a job: a namesake of earlier days is another one."""
+    about = event["involvedObject"]
+    if about["kind"] == RLHFJOB.name:
+        return (about["name"], about.get("uid", job.uid)) == (job.name, job.uid)
+    if read_event(event).last < job.created:
+        return False
+    if about["kind"] == RAY_CLUSTER.name:
+        return about["name"] in job.clusters
+    return any(_is_pod_of(cluster, about["name"]) for cluster in job.clusters)
+
+
+def _is_pod_of(cluster: str, pod: str) -> bool:
+    """Whether a pod is named as KubeRay names those of a cluster."""
+    return re.fullmatch(rf"{re.escape(cluster)}-(head|.+-worker)-[a-z0-9]+", pod) is not None
+
+
+def read_event(event: Object) -> Event:
+    """Read an event of either of Kubernetes' ways to write one."""
+    series = event.get("series") or {}
+    times = (
+        series.get("lastObservedTime"),
+        event.get("lastTimestamp"),
+        event.get("eventTime"),
+        event["metadata"].get("creationTimestamp"),
+    )
+    last = next(time for time in times if time)
+    about = event["involvedObject"]
+    return Event(
+        last=datetime.fromisoformat(last).astimezone(UTC),
+        is_warning=event.get("type") == "Warning",
+        about=f"{about['kind']}/{about['name']}",
+        reason=event.get("reason") or "",
+        message=" ".join((event.get("message") or "").split()),
+        count=series.get("count") or event.get("count") or 1,
+    )
+
+
+def events_table(events: Sequence[Event], now: datetime) -> str:
+    """A line for each event under a line of titles, or a line that says that there is none."""
+    if not events:
+        return "No events: Kubernetes keeps them for about an hour.\n"
+    head = ("LAST SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE")
+    rows = [
+        (
+            age(event.last, now) + (f" (x{event.count})" if event.count > 1 else ""),
+            "Warning" if event.is_warning else "Normal",
+            event.reason,
+            event.about,
+            event.message,
+        )
+        for event in events
+    ]
+    return aligned([head, *rows])

@@ -1,0 +1,171 @@
+"""A job as a page for people: what it does, why, how far it is, what it leaves. Pure."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from rich.console import Group, RenderableType
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from rlhf_api.status import ConditionStatus, ConditionType, Phase
+from rlhf_cli.cluster.ages import age
+from rlhf_cli.cluster.jobs import Job
+from rlhf_cli.cluster.jobs_table import phase_of
+from rlhf_runtime.telemetry.metric_names import (
+    describe,
+    format_bytes,
+    format_seconds,
+    format_value,
+)
+
+LABEL_WIDTH = 12
+BAR_WIDTH = 28
+STYLES = {
+    Phase.RUNNING: "bold cyan",
+    Phase.RESTARTING: "bold yellow",
+    Phase.SUSPENDED: "bold yellow",
+    Phase.SUCCEEDED: "bold green",
+    Phase.FAILED: "bold red",
+}
+BAD = {
+    ConditionType.STALLED: ConditionStatus.TRUE,
+    ConditionType.FAILED: ConditionStatus.TRUE,
+    ConditionType.ACCEPTED: ConditionStatus.FALSE,
+}
+"""Conditions that a person has to see, by the status that is bad."""
+
+
+def job_page(job: Job, now: datetime, *, short: bool = False) -> RenderableType:
+    """Everything that the cluster says about a job.
+
+    Args:
+        now: for ages, in UTC.
+        short: leave conditions and artifacts out while nothing is wrong with them.
+    """
+    rows: list[RenderableType] = [_title(job, now), *_why(job), *_progress(job), *_plan(job)]
+    rows += [*_devices(job), *_restarts(job, now), *_checkpoint(job)]
+    if not short or job.has_ended:
+        rows += [*_artifacts(job), *_conditions(job, now)]
+    return Group(*rows)
+
+
+def _row(label: str, *parts: RenderableType) -> RenderableType:
+    row = Table.grid(padding=(0, 1, 0, 0))
+    row.add_column(width=LABEL_WIDTH, style="dim")
+    row.add_row(label, *parts)
+    return row
+
+
+def _plain(text: str, style: str = "") -> Text:
+    return Text(text, style=style, overflow="fold")
+
+
+def _title(job: Job, now: datetime) -> RenderableType:
+    text = Text(job.name, style="bold", overflow="fold")
+    text.append(f"   {phase_of(job)}", style=STYLES.get(job.status.phase, "bold"))
+    text.append(f"   namespace {job.namespace}, {age(job.created, now)} old", style="not bold dim")
+    return text
+
+
+def _why(job: Job) -> list[RenderableType]:
+    status = job.status
+    if not job.is_observed:
+        waits = "the operator has not looked at it yet; is it running?"
+        return [_row("why", _plain(waits, "yellow"))]
+    words = ": ".join(each for each in (status.reason or "", status.message) if each)
+    style = "red" if status.phase is Phase.FAILED else ""
+    return [_row("why", _plain(words, style))] if words else []
+
+
+def _progress(job: Job) -> list[RenderableType]:
+    progress = job.status.progress
+    if progress is None:
+        return []
+    total = max(progress.total_steps, 1)
+    text = Text(f" {progress.step}/{progress.total_steps}  {progress.percent} %", style="bold")
+    if not job.has_ended:
+        text.append(f"  {progress.phase}", style="not bold")
+        if progress.seconds_remaining is not None:
+            left = format_seconds(progress.seconds_remaining)
+            text.append(f"  {left} left", style="not bold")
+    bar = ProgressBar(total=total, completed=min(progress.step, total), width=BAR_WIDTH)
+    return [_row("progress", bar, text), *_metrics(job)]
+
+
+def _metrics(job: Job) -> list[RenderableType]:
+    progress = job.status.progress
+    assert progress is not None
+    shown = {} if progress.reward is None else {"reward": progress.reward}
+    if progress.tokens_per_second is not None:
+        shown["tokens/s"] = f"{progress.tokens_per_second:,}"
+    for name, value in progress.metrics.items():
+        if name != "reward/mean":
+            about = describe(name)
+            shown[about.title.lower()] = format_value(float(value), about.format)
+    text = Text(overflow="fold")
+    for label, value in shown.items():
+        text.append(f"{label} ", style="dim")
+        text.append(f"{value}   ")
+    return [_row("metrics", text)] if shown else []
+
+
+def _plan(job: Job) -> list[RenderableType]:
+    plan = job.status.plan
+    if plan is None:
+        return []
+    peak = format_bytes(plan.peak_memory_bytes)
+    return [_row("plan", _plain(f"{plan.placement.value}, {peak} per device: {plan.summary}"))]
+
+
+def _devices(job: Job) -> list[RenderableType]:
+    status = job.status
+    held = f"{status.gpus} held" if status.gpus else "none held"
+    spent = f", {status.gpu_seconds / 3600:.1f} GPU hours so far" if status.gpu_seconds else ""
+    where = f", on RayCluster {status.cluster.name}" if status.cluster else ""
+    return [_row("GPUs", _plain(held + spent + where))]
+
+
+def _restarts(job: Job, now: datetime) -> list[RenderableType]:
+    restarts = job.status.restarts
+    if not restarts.total and restarts.next_time is None:
+        return []
+    parts = {
+        "of workers": restarts.incarnations,
+        "of the driver": restarts.drivers,
+        "of the cluster": restarts.clusters,
+    }
+    words = ", ".join(f"{count} {name}" for name, count in parts.items() if count)
+    text = f"{restarts.total}" + (f": {words}" if words else "")
+    if restarts.steps_repeated:
+        text += f"; {restarts.steps_repeated} steps done again"
+    if restarts.next_time is not None and restarts.next_time > now:
+        text += f"; the next in {age(now, restarts.next_time)}"
+    return [_row("restarts", _plain(text))]
+
+
+def _checkpoint(job: Job) -> list[RenderableType]:
+    saved = job.status.checkpoint
+    return [] if saved is None else [_row("checkpoint", _plain(f"step {saved.step}, {saved.path}"))]
+
+
+def _artifacts(job: Job) -> list[RenderableType]:
+    found = job.status.artifacts
+    places = {"model": found.model, "report": found.report, "checkpoints": found.checkpoints}
+    return [_row(name, _plain(place)) for name, place in places.items() if place]
+
+
+def _conditions(job: Job, now: datetime) -> list[RenderableType]:
+    if not job.status.conditions:
+        return []
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for _ in range(3):
+        table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for each in job.status.conditions:
+        style = "red" if BAD.get(each.type) is each.status else ""
+        since = age(each.last_transition_time, now)
+        words = f"{each.reason}: {each.message}" if each.message else each.reason
+        table.add_row(each.type.value, each.status.value, since, words, style=style)
+    return [_row("conditions", table)]

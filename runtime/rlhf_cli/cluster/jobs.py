@@ -1,0 +1,165 @@
+"""A job as the cluster has it, and how it is found by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from pydantic import ValidationError
+
+from rlhf_api.exits import ExitCode
+from rlhf_api.on_cluster import cluster_name
+from rlhf_api.status import ConditionStatus, ConditionType, Phase, RLHFJobStatus
+from rlhf_api.suggestions import nearest
+from rlhf_cli.cluster.client import Cluster, Object
+from rlhf_cli.cluster.errors import ClusterError, JobNotFound, NotInstalled, ObjectNotFound
+from rlhf_cli.cluster.kinds import RLHFJOB
+
+OF_A_FAILURE = (ExitCode.BUG, ExitCode.MANIFEST, ExitCode.USER, ExitCode.RETRIABLE)
+"""Exit codes of a driver that mean the same when a command ends with them."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job as the cluster has it."""
+
+    document: Object
+    """The whole object."""
+    name: str
+    namespace: str
+    uid: str
+    created: datetime
+    is_deleted: bool
+    """Whether it is being deleted."""
+    is_suspended: bool
+    """Whether its spec tells it to wait."""
+    status: RLHFJobStatus
+
+    @property
+    def spec(self) -> Mapping[str, Any]:
+        """Its spec by wire names, as the user wrote it, with the definition's defaults."""
+        spec: Mapping[str, Any] = self.document["spec"]
+        return spec
+
+    @property
+    def stalled(self) -> str:
+        """Why it cannot go on without a change; empty if it can, or has ended."""
+        for condition in self.status.conditions:
+            holds = condition.status is ConditionStatus.TRUE
+            if condition.type is ConditionType.STALLED and holds:
+                return f"{condition.reason}: {condition.message}"
+        return ""
+
+    @property
+    def is_observed(self) -> bool:
+        """Whether its status is about its newest spec."""
+        generation: int = self.document["metadata"].get("generation", 0)
+        return self.status.observed_generation >= generation
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has succeeded or failed."""
+        return self.status.phase in (Phase.SUCCEEDED, Phase.FAILED)
+
+    @property
+    def exit_code(self) -> ExitCode | None:
+        """What a command that waited for it ends with; None while it goes on, or may.
+
+        Failed: its driver's, where that says whose fault it was, else 4. Stalled: 2.
+        """
+        if self.status.phase is Phase.SUCCEEDED:
+            return ExitCode.DONE
+        if self.status.phase is Phase.FAILED:
+            driver = self.status.driver
+            code = None if driver is None else driver.exit_code
+            return ExitCode(code) if code in OF_A_FAILURE else ExitCode.RETRIABLE
+        return ExitCode.MANIFEST if self.stalled and self.is_observed else None
+
+    @property
+    def clusters(self) -> tuple[str, ...]:
+        """Names of the RayClusters that it has and had, the newest last."""
+        status = self.status
+        driver = status.driver
+        names = [
+            cluster_name(self.name, each) for each in range((driver.attempt if driver else 0) + 1)
+        ]
+        names += [] if status.cluster is None else [status.cluster.name]
+        return tuple(dict.fromkeys(names))
+
+
+def read_job(document: Object) -> Job:
+    """Read an object of kind RLHFJob. Fields that this version does not know are passed over.
+
+    Raises:
+        NotInstalled: its status says something that only another version understands.
+    """
+    meta = document["metadata"]
+    try:
+        status = RLHFJobStatus.model_validate(document.get("status") or {}, extra="ignore")
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise NotInstalled(
+            f"the operator is of another version than this command: got status.{place} "
+            f"{first['input']!r} of {meta['name']} ({first['msg']}); install the version of the "
+            "command that the cluster has"
+        ) from error
+    return Job(
+        document=document,
+        name=meta["name"],
+        namespace=meta["namespace"],
+        uid=meta["uid"],
+        created=datetime.fromisoformat(meta["creationTimestamp"]).astimezone(UTC),
+        is_deleted="deletionTimestamp" in meta,
+        is_suspended=bool(document["spec"].get("suspend", False)),
+        status=status,
+    )
+
+
+def plain_name(name: str) -> str:
+    """A job's name, also where it was given as `kubectl get -o name` prints it."""
+    return name.rpartition("/")[2]
+
+
+def find_job(cluster: Cluster, name: str) -> Job:
+    """A job of the namespace that is meant.
+
+    Raises:
+        JobNotFound: there is none; the message names what is near.
+    """
+    try:
+        return read_job(cluster.get(RLHFJOB, cluster.namespace, plain_name(name)))
+    except ObjectNotFound as error:
+        raise missing_job(cluster, plain_name(name)) from error
+
+
+def missing_job(cluster: Cluster, name: str) -> JobNotFound:
+    """The error that says what there is instead of a job."""
+    namespace = cluster.namespace
+    here, elsewhere = _names(cluster, namespace), _places(cluster, name)
+    near = nearest(name, here)
+    if elsewhere:
+        do = f"it is in namespace {' and '.join(elsewhere)}: give -n {elsewhere[0]}"
+    elif near:
+        do = f"did you mean {near}?"
+    elif here:
+        do = f"allowed {', '.join(sorted(here)[:10])}; `rlhf status` lists them"
+    else:
+        do = "it has none; `rlhf status --all-namespaces` lists those of others"
+    return JobNotFound(f"no such job: got {name} in namespace {namespace}; {do}")
+
+
+def _names(cluster: Cluster, namespace: str) -> list[str]:
+    with suppress(ClusterError):  # this only helps
+        return [each["metadata"]["name"] for each in cluster.list(RLHFJOB, namespace).items]
+    return []
+
+
+def _places(cluster: Cluster, name: str) -> list[str]:
+    with suppress(ClusterError):  # most users may not
+        found = cluster.list(RLHFJOB, None, fields=f"metadata.name={name}").items
+        return sorted(each["metadata"]["namespace"] for each in found)
+    return []

@@ -1,0 +1,162 @@
+"""`rlhf submit`: jobs of a file to the cluster, after the same checks as `rlhf validate`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from rlhf_api.errors import ManifestError
+from rlhf_api.job import RLHFJob
+from rlhf_api.problems import Problem
+from rlhf_cli.cluster.client import FIELD_MANAGER, Cluster
+from rlhf_cli.cluster.connect import require_version
+from rlhf_cli.cluster.errors import FieldsConflict, ObjectNotFound
+from rlhf_cli.cluster.jobs import Job
+from rlhf_cli.cluster.kinds import RLHFJOB
+from rlhf_cli.cluster.watching import Lines, display, wait_for_end, worst
+
+OURS = "rlhf_runtime."
+"""Entry points that every image has begin so."""
+
+
+def submit_command(
+    cluster: Cluster,
+    file: Path,
+    jobs: Sequence[RLHFJob],
+    namespace: str | None,
+    *,
+    dry_run: bool,
+    force: bool,
+    wait: bool,
+    watch: bool,
+) -> None:
+    """Submit checked jobs; wait for them where that is wanted.
+
+    Args:
+        file: where they come from, for messages.
+        namespace: the one that was asked for; None: each job's own, else the cluster's.
+        dry_run: let the API server check them, and keep nothing.
+        force: take over fields that others have set.
+        wait: until they have ended, with a line for each change.
+        watch: the same, drawn in a terminal.
+
+    Raises:
+        ManifestError: a job is not for clusters, or for another namespace.
+        ObjectRefused: the API server refuses one; those before it are submitted.
+        typer.Exit: jobs that were waited for have ended; with the exit code of their worst.
+    """
+    problems = [each for job in jobs for each in cluster_problems(job, namespace, str(file))]
+    if problems:
+        raise ManifestError(problems)
+    require_version(cluster)
+    for job in jobs:
+        for warning in cluster_warnings(job):
+            typer.echo(f"{job.name}: {warning}", err=True)
+    documents = [document_of(job, job.metadata.namespace or cluster.namespace) for job in jobs]
+    for document in documents:
+        _submit(cluster, document, dry_run, force)
+    if dry_run or not (wait or watch):
+        return
+    ended: list[Job] = []
+    for space in dict.fromkeys(each["metadata"]["namespace"] for each in documents):
+        names = [
+            each["metadata"]["name"] for each in documents if each["metadata"]["namespace"] == space
+        ]
+        if watch:
+            with display() as shown:
+                ended += wait_for_end(cluster, space, names, shown).values()
+        else:
+            ended += wait_for_end(cluster, space, names, Lines()).values()
+    raise typer.Exit(worst(ended))
+
+
+def _submit(cluster: Cluster, document: dict[str, Any], dry_run: bool, force: bool) -> None:
+    before = _generation(cluster, document)
+    try:
+        stored = cluster.apply(RLHFJOB, document, dry_run=dry_run, force=force)
+    except FieldsConflict as error:
+        if error.managers != {FIELD_MANAGER}:
+            raise
+        stored = cluster.apply(RLHFJOB, document, dry_run=dry_run, force=True)
+    name, namespace = document["metadata"]["name"], document["metadata"]["namespace"]
+    done = "created" if before is None else "changed"
+    done = "unchanged" if stored["metadata"]["generation"] == before else done
+    note = " (--dry-run: nothing was done)" if dry_run else ""
+    typer.echo(f"{RLHFJOB.name.lower()}/{name} {done} in {namespace}{note}")
+
+
+def _generation(cluster: Cluster, document: dict[str, Any]) -> int | None:
+    """Which version of its spec a job has; None where there is no such job yet."""
+    meta = document["metadata"]
+    try:
+        found = cluster.get(RLHFJOB, meta["namespace"], meta["name"])
+    except ObjectNotFound:
+        return None
+    generation: int = found["metadata"]["generation"]
+    return generation
+
+
+def document_of(job: RLHFJob, namespace: str) -> dict[str, Any]:
+    """What is sent: the manifest as written, with overrides, without what is left to defaults."""
+    document = job.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    document["metadata"]["namespace"] = namespace
+    return document
+
+
+def cluster_problems(job: RLHFJob, namespace: str | None, file: str) -> Iterator[Problem]:
+    """What a valid manifest has that no cluster can do. Pure."""
+    if job.spec.code is not None and job.spec.code.local is not None:
+        yield Problem(
+            ("spec", "code", "local"),
+            "a folder of this machine, which no cluster can read",
+            got=job.spec.code.local,
+            allowed="configMap or git, or code in the image",
+            do="put the files into a ConfigMap: kubectl create configmap NAME --from-file=FOLDER",
+            file=file,
+        )
+    own = job.metadata.namespace
+    if namespace is not None and own is not None and own != namespace:
+        yield Problem(
+            ("metadata", "namespace"),
+            "another namespace than the one that was asked for",
+            got=own,
+            allowed=namespace,
+            do="remove it, or leave -n out",
+            file=file,
+        )
+
+
+def cluster_warnings(job: RLHFJob) -> Iterator[str]:
+    """What works under `rlhf run` and may not do so on a cluster. Pure."""
+    for path, value in _paths(job):
+        if not value.startswith("/"):
+            yield f"{path}: {value} is relative; on a cluster it is looked up in the image"
+    if job.spec.code is None:
+        for entrypoint in _entrypoints(job):
+            if not entrypoint.startswith(OURS):
+                yield f"{entrypoint} has to be in the image: there is no spec.code"
+    storage = job.spec.checkpoint.storage
+    if storage is not None and (storage.uri or "").startswith(("file:", "memory:")):
+        yield (
+            f"spec.checkpoint.storage.uri: {storage.uri} is inside a pod, and gone with it; name "
+            "a volume claim or an object store"
+        )
+
+
+def _paths(job: RLHFJob) -> Iterator[tuple[str, str]]:
+    for name, source in (("train", job.spec.data.train), ("evaluation", job.spec.data.evaluation)):
+        if source is not None and source.path is not None:
+            yield f"spec.data.{name}.path", source.path
+    for role, model in job.spec.models.items():
+        if model.source.path is not None:
+            yield f"spec.models.{role}.source.path", model.source.path
+
+
+def _entrypoints(job: RLHFJob) -> Iterator[str]:
+    yield from (reward.function.entrypoint for reward in job.spec.rewards)
+    custom = job.spec.algorithm.custom
+    if custom is not None:
+        yield custom.entrypoint

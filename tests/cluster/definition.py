@@ -1,0 +1,30 @@
+"""The session's cluster with the CustomResourceDefinition of RLHFJobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ..waiting import wait_until
+from .kubectl import Kubectl
+
+DEFINITION = Path(__file__).parents[2] / "crds" / "rlhf-operator.dev_rlhfjobs.yaml"
+NAME = "rlhfjobs.rlhf-operator.dev"
+
+
+@pytest.fixture(scope="module")
+def defined(kubectl: Kubectl) -> Iterator[Kubectl]:
+    """The session's cluster, which knows RLHFJobs."""
+    kubectl("apply", f"--filename={DEFINITION}")
+    wait_until(lambda: _is_established(kubectl), 60, "the API server serves RLHFJobs")
+    yield kubectl
+    kubectl("delete", f"--filename={DEFINITION}")
+
+
+def _is_established(kubectl: Kubectl) -> bool:
+    """Whether it does; `kubectl wait` fails on a definition that has no conditions yet."""
+    status = kubectl.get("default", "customresourcedefinitions", NAME).get("status") or {}
+    conditions = status.get("conditions") or ()
+    return any(each["type"] == "Established" and each["status"] == "True" for each in conditions)

@@ -1,0 +1,27 @@
+"""Kubeconfigs for tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+
+def config(server: str, namespace: str | None = None, **user: str) -> dict[str, Any]:
+    """A kubeconfig of one context, here."""
+    context = {"cluster": "c", "user": "u"} | ({"namespace": namespace} if namespace else {})
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "here",
+        "clusters": [{"name": "c", "cluster": {"server": server}}],
+        "users": [{"name": "u", "user": user}],
+        "contexts": [{"name": "here", "context": context}],
+    }
+
+
+def written(path: Path, document: dict[str, Any]) -> Path:
+    """The file that it was written to."""
+    path.write_text(yaml.safe_dump(document))
+    return path

@@ -1,0 +1,392 @@
+"""The commands from end to end, at a cluster in memory."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner, Result
+
+from rlhf_cli.app import app
+from rlhf_cli.cluster.client import Object
+from rlhf_cli.cluster.errors import NothingToRead, TransferFailed
+from rlhf_cli.cluster.kinds import EVENT, POD, RAY_CLUSTER, RLHFJOB
+from rlhf_cli.cluster.logs import logs_command
+from rlhf_cli.cluster.opening import Reading
+
+from .fake_cluster import Document, FakeCluster
+from .objects import RUNNING, SPEC, condition, event, pod, submission
+
+CLAIM = {"storage": {"persistentVolumeClaim": {"claimName": "disk"}}}
+IMAGE = {"runtime": "registry/rlhf:1"}
+RAY = "/tmp/ray/session_latest/logs"
+ENDED = {"observedGeneration": 1, "phase": "Succeeded"}
+
+
+def rlhf(*words: str, stdin: str | None = None) -> Result:
+    return CliRunner().invoke(app, list(words), input=stdin)
+
+
+def manifest(*names: str, **spec: Any) -> str:
+    documents = [submission(name, "team", **spec) for name in names]
+    for document in documents:
+        del document["metadata"]["namespace"]
+    return yaml.safe_dump_all(documents)
+
+
+def running(fake: FakeCluster, status: Object = RUNNING, **spec: Any) -> None:
+    """The job sort, in a state."""
+    fake.create(RLHFJOB, submission("sort", "team", **spec))
+    fake.set_status(RLHFJOB, "team", "sort", status)
+
+
+def becomes(fake: FakeCluster, *statuses: Object, name: str = "sort") -> None:
+    """What a watch will see one after the other."""
+    for status in statuses:
+        fake.script.append(partial(fake.set_status, RLHFJOB, "team", name, status))
+
+
+def step(number: int) -> Document:
+    return RUNNING | {"progress": RUNNING["progress"] | {"step": number}}
+
+
+def test_jobs_of_a_file_are_submitted_and_told(fake: FakeCluster) -> None:
+    result = rlhf("submit", "-", stdin=manifest("one", "two"))
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout == "rlhfjob/one created in team\nrlhfjob/two created in team\n"
+    assert fake.get(RLHFJOB, "team", "one")["spec"] == SPEC  # no defaults were added
+
+
+def test_submitting_again_says_whether_anything_changed(fake: FakeCluster) -> None:
+    rlhf("submit", "-", stdin=manifest("one"))
+    assert rlhf("submit", "-", stdin=manifest("one")).stdout == "rlhfjob/one unchanged in team\n"
+    changed = rlhf("submit", "-", "--set", "spec.suspend=true", stdin=manifest("one"))
+    assert changed.stdout == "rlhfjob/one changed in team\n"
+    assert fake.get(RLHFJOB, "team", "one")["spec"]["suspend"] is True
+
+
+def test_a_dry_run_changes_nothing(fake: FakeCluster) -> None:
+    result = rlhf("submit", "-", "--dry-run", stdin=manifest("one"))
+    assert result.stdout == "rlhfjob/one created in team (--dry-run: nothing was done)\n"
+    assert not fake.list(RLHFJOB, None).items
+
+
+def test_what_validate_refuses_never_reaches_the_cluster(fake: FakeCluster) -> None:
+    text = manifest("one") + "---\n" + manifest("two").replace("steps: 150", "steps: 0")
+    result = rlhf("submit", "-", stdin=text)
+    assert result.exit_code == 2 and "spec.schedule.steps: too small" in result.stderr
+    assert not fake.list(RLHFJOB, None).items
+
+
+def test_code_on_this_machine_is_refused(fake: FakeCluster) -> None:
+    result = rlhf("submit", "-", stdin=manifest("one", code={"local": "mine"}))
+    assert result.exit_code == 2 and "spec.code.local: a folder of this machine" in result.stderr
+    assert not fake.list(RLHFJOB, None).items
+
+
+def test_what_may_not_work_on_a_cluster_is_warned_about(fake: FakeCluster) -> None:
+    function = {"function": {"entrypoint": "mine.reward:score"}}
+    data = {"train": {"path": "data/train.jsonl"}}
+    storage = {"storage": {"uri": "file:///tmp/x"}}
+    text = manifest("one", rewards=[function], data=data, checkpoint=storage)
+    result = rlhf("submit", "-", stdin=text)
+    assert result.exit_code == 0
+    told = [line.partition("; ")[0] for line in result.stderr.splitlines()]
+    assert told == [
+        "one: spec.data.train.path: data/train.jsonl is relative",
+        "one: mine.reward:score has to be in the image: there is no spec.code",
+        "one: spec.checkpoint.storage.uri: file:///tmp/x is inside a pod, and gone with it",
+    ]
+
+
+def test_two_namespaces_at_once_are_refused(fake: FakeCluster) -> None:
+    text = yaml.safe_dump(submission("one", "theirs"))
+    result = rlhf("submit", "-", "-n", "team", stdin=text)
+    assert result.exit_code == 2 and "got theirs, allowed team" in result.stderr
+    assert rlhf("submit", "-", stdin=text).stdout == "rlhfjob/one created in theirs\n"
+
+
+def test_a_cluster_that_is_too_old_is_refused(fake: FakeCluster) -> None:
+    fake.server_version = (1, 28)
+    result = rlhf("submit", "-", stdin=manifest("one"))
+    assert result.exit_code == 2
+    assert "got Kubernetes 1.28, allowed 1.29 and later" in result.stderr
+
+
+def test_a_suspended_job_can_be_submitted_again_with_the_other_word(fake: FakeCluster) -> None:
+    rlhf("submit", "-", stdin=manifest("sort", suspend=False))
+    rlhf("suspend", "sort")
+    result = rlhf("submit", "-", stdin=manifest("sort", suspend=False))
+    assert result.stdout == "rlhfjob/sort changed in team\n"
+
+
+def test_waiting_ends_as_the_job_does(fake: FakeCluster) -> None:
+    failed = {"driver": RUNNING["driver"] | {"exitCode": 3}, "reason": "InvalidReward"}
+    becomes(fake, step(1), step(2), RUNNING | {"phase": "Failed"} | failed)
+    result = rlhf("submit", "-", "--wait", stdin=manifest("sort"))
+    assert result.exit_code == 3
+    lines = result.stdout.splitlines()
+    assert lines[1] == "sort phase=Pending" and lines[2].startswith("sort phase=Running step=1/500")
+    assert lines[-1].startswith("sort phase=Failed reason=InvalidReward")
+
+
+def test_waiting_for_several_jobs_ends_with_the_last(fake: FakeCluster) -> None:
+    becomes(fake, ENDED | {"phase": "Failed"}, name="one")
+    becomes(fake, ENDED, name="two")
+    result = rlhf("submit", "-", "--wait", stdin=manifest("one", "two"))
+    assert result.exit_code == 4 and not fake.script
+
+
+def test_a_watched_job_that_is_deleted_is_told(fake: FakeCluster) -> None:
+    running(fake)
+    fake.script.append(partial(fake.delete, RLHFJOB, "team", "sort"))
+    result = rlhf("status", "sort", "--watch")
+    assert result.exit_code == 4
+    assert result.stdout.splitlines()[-1] == "sort phase=Deleted"
+    assert "JobDeleted: the job was deleted before it ended" in result.stderr
+
+
+def test_a_watched_job_that_cannot_go_on_ends_the_watch(fake: FakeCluster) -> None:
+    running(fake)
+    becomes(fake, RUNNING | {"conditions": [condition("Stalled", "True", "DoesNotFit", "9 of 8")]})
+    assert rlhf("status", "sort", "--watch").exit_code == 2
+
+
+def test_the_status_of_all_jobs_is_a_table(fake: FakeCluster) -> None:
+    assert "No jobs in namespace team." in rlhf("status").stderr
+    running(fake)
+    fake.create(RLHFJOB, submission("other", "theirs"))
+    assert [line.split()[:3] for line in rlhf("status").stdout.splitlines()] == [
+        ["NAME", "PHASE", "STEP"],
+        ["sort", "Running", "120/500"],
+    ]
+    spaces = [line.split()[:2] for line in rlhf("status", "-A").stdout.splitlines()]
+    assert spaces[1:] == [["team", "sort"], ["theirs", "other"]]
+
+
+def test_programs_get_the_status_as_data(fake: FakeCluster) -> None:
+    running(fake)
+    one = json.loads(rlhf("status", "sort", "-o", "json").stdout)
+    assert one["status"]["progress"]["step"] == 120
+    assert yaml.safe_load(rlhf("status", "-o", "yaml").stdout)["items"] == [one]
+    assert rlhf("status", "-o", "name").stdout == "rlhfjob.rlhf-operator.dev/sort\n"
+    name = rlhf("status", "rlhfjob.rlhf-operator.dev/sort", "-o", "name")
+    assert name.stdout == "rlhfjob.rlhf-operator.dev/sort\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("sortt",), "did you mean sort?"),
+        (("another",), "allowed sort"),
+        (("there",), "it is in namespace theirs: give -n theirs"),
+    ],
+)
+def test_a_name_that_does_not_exist_is_met_with_what_does(
+    fake: FakeCluster, words: tuple[str, ...], says: str
+) -> None:
+    running(fake)
+    fake.create(RLHFJOB, submission("there", "theirs"))
+    for command in ("status", "describe", "logs", "fetch", "suspend", "resume", "cancel"):
+        result = rlhf(command, *words)
+        assert result.exit_code == 2 and says in result.stderr, command
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("status", "sort", "-A"),
+        ("status", "--watch", "-o", "json"),
+        ("logs", "sort", "--rank", "0", "--driver"),
+        ("logs", "sort", "--events", "--follow"),
+        ("fetch", "sort", "weights"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(
+    fake: FakeCluster, words: tuple[str, ...]
+) -> None:
+    running(fake)
+    assert rlhf(*words).exit_code == 2
+
+
+def test_a_job_is_suspended_and_resumed(fake: FakeCluster) -> None:
+    running(fake)
+    becomes(fake, RUNNING, {"phase": "Suspended", "observedGeneration": 2})
+    result = rlhf("suspend", "sort", "--wait")
+    assert result.exit_code == 0 and not fake.script
+    assert "saves, gives 8 GPUs back and waits" in result.stdout
+    assert fake.get(RLHFJOB, "team", "sort")["spec"]["suspend"] is True
+    assert "told to wait already" in rlhf("suspend", "sort").stdout
+    assert "begins at its start" in rlhf("resume", "sort").stdout
+    assert fake.get(RLHFJOB, "team", "sort")["spec"]["suspend"] is False
+    assert "is not told to wait. It waits because of its queue" in rlhf("resume", "sort").stdout
+
+
+def test_a_job_that_has_ended_is_neither_suspended_nor_resumed(fake: FakeCluster) -> None:
+    running(fake, ENDED)
+    for command in ("suspend", "resume"):
+        result = rlhf(command, "sort")
+        assert result.exit_code == 2 and "JobHasEnded" in result.stderr
+
+
+def test_a_job_is_deleted_only_if_somebody_says_so(fake: FakeCluster) -> None:
+    running(fake)
+    refused = rlhf("cancel", "sort")
+    assert refused.exit_code == 2 and "--yes" in refused.stderr and not fake.deleted
+    assert rlhf("cancel", "sort", "--yes").exit_code == 0
+    assert fake.deleted == ["rlhfjobs/sort"]
+
+
+def test_all_about_a_job_is_described(fake: FakeCluster) -> None:
+    running(fake)
+    meta = {"name": "sort-1", "namespace": "team"}
+    fake.create(RAY_CLUSTER, {"metadata": meta, "spec": {}})
+    status = {"desiredWorkerReplicas": 4, "readyWorkerReplicas": 3}
+    fake.set_status(RAY_CLUSTER, "team", "sort-1", status)
+    worker = pod("sort-1-a-worker-x", "team", {"ray.io/cluster": "sort-1"}, running=False)
+    waiting = {"waiting": {"reason": "ErrImagePull", "message": "no such image"}}
+    worker["status"]["containerStatuses"][0]["state"] = waiting
+    fake.create(POD, worker)
+    fake.create(POD, pod("sort-2-head-x", "team", {"ray.io/cluster": "sort-2"}))
+    far = "2126-01-02T03:10:00Z"
+    fake.create(EVENT, event("Pod", "sort-1-a-worker-x", "FailedMount", "no disk", last=far))
+    text = rlhf("describe", "sort").stdout
+    assert "RayCluster sort-1: 3 of 4 workers ready" in text
+    assert "  container ray: ErrImagePull: no such image" in text
+    assert "FailedMount" in text and "sort-2-head-x" not in text
+    assert "no disk" in rlhf("logs", "sort", "--events").stdout
+
+
+def with_head(fake: FakeCluster, tmp_path: Path, **logs: str) -> Path:
+    """A living head that sees a job's folder; the folder."""
+    labels = {"ray.io/cluster": "sort-1", "ray.io/node-type": "head"}
+    fake.create(POD, pod("sort-1-head-x", "team", labels))
+    return with_folder(fake, tmp_path, "sort-1-head-x", **logs)
+
+
+def with_folder(fake: FakeCluster, tmp_path: Path, name: str, **logs: str) -> Path:
+    run = tmp_path / "run"
+    (run / "logs").mkdir(parents=True, exist_ok=True)
+    (tmp_path / "ray").mkdir(exist_ok=True)
+    for log, text in logs.items():
+        (run / "logs" / f"{log.replace('_', '-')}.log").write_text(text)
+    fake.folders[name] = {"/rlhf/run": run, RAY: tmp_path / "ray"}
+    return run
+
+
+def test_logs_come_from_the_head_while_it_lives(fake: FakeCluster, tmp_path: Path) -> None:
+    running(fake)
+    with_head(fake, tmp_path, rank_0="a\nb\n", driver="old\n", reward="r\n")
+    (tmp_path / "ray" / "job-driver-sort-1-0.log").write_text("step 1\nstep 2\n")
+    assert rlhf("logs", "sort").stdout == "step 1\nstep 2\n"
+    assert rlhf("logs", "sort", "--driver", "--tail", "1").stdout == "step 2\n"
+    assert rlhf("logs", "sort", "--rank", "0", "--tail", "0").stdout == ""
+    assert rlhf("logs", "sort", "--rank", "0").stdout == "a\nb\n"
+    assert rlhf("logs", "sort", "--worker", "reward").stdout == "r\n"
+    missing = rlhf("logs", "sort", "--rank", "9")
+    assert missing.exit_code == 2
+    assert "got logs/rank-9.log of sort (Running), allowed driver, rank-0, reward" in missing.stderr
+    assert fake.deleted == []
+
+
+def test_logs_come_from_a_reader_when_the_cluster_is_gone(
+    fake: FakeCluster, tmp_path: Path
+) -> None:
+    running(fake, ENDED, checkpoint=CLAIM, image=IMAGE)
+    fake.kubelet = lambda made: started(fake, tmp_path, made)
+    result = rlhf("logs", "sort")
+    assert (result.exit_code, result.stdout) == (0, "all\n")
+    assert "reading the volume by pod sort-reader-" in result.stderr
+    assert len(fake.deleted) == 1 and not fake.list(POD, "team").items
+
+
+def started(fake: FakeCluster, tmp_path: Path, made: Document) -> None:
+    """The kubelet starts a reader, which sees the job's folder."""
+    with_folder(fake, tmp_path, made["metadata"]["name"], driver="all\n")
+    state = {"name": "reader", "state": {"running": {}}}
+    made["status"] = {"phase": "Running", "containerStatuses": [state]}
+
+
+def test_a_followed_log_is_told_once_and_to_its_end(
+    fake: FakeCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    running(fake)
+    run = with_head(fake, tmp_path, rank_0="one\n")
+    log = run / "logs" / "rank-0.log"
+    happens: list[Callable[[], object]] = [
+        lambda: log.write_text("one\ntwo\n"),
+        lambda: fake.breaks.append(3),  # the list of files does not arrive
+        lambda: log.write_text("one\ntwo\nthree\n"),
+        lambda: fake.set_status(RLHFJOB, "team", "sort", RUNNING | {"phase": "Succeeded"}),
+    ]
+    out = io.BytesIO()
+
+    def pause(seconds: float) -> None:
+        happens.pop(0)()
+
+    logs_command(fake, "sort", "rank-0", False, None, True, Reading(), out, pause)
+    assert out.getvalue() == b"one\ntwo\nthree\n" and not happens
+    assert capsys.readouterr().err == "sort has ended: Succeeded\n"
+
+
+def test_a_followed_log_that_stays_away_is_given_up(fake: FakeCluster, tmp_path: Path) -> None:
+    running(fake)
+    with_head(fake, tmp_path, rank_0="one\n")
+    fake.breaks.extend([0] * 100)
+    waits: list[float] = []
+    with pytest.raises(TransferFailed, match="cannot be reached any more: got the connection"):
+        command = partial(logs_command, fake, "sort", "rank-0", False, None, True, Reading())
+        command(io.BytesIO(), waits.append)
+    assert len(waits) == 30
+
+
+def test_a_followed_log_that_never_was_is_told_at_the_end(
+    fake: FakeCluster, tmp_path: Path
+) -> None:
+    running(fake)
+    with_head(fake, tmp_path, rank_0="one\n")
+
+    def ends(seconds: float) -> None:
+        fake.set_status(RLHFJOB, "team", "sort", RUNNING | {"phase": "Succeeded"})
+
+    with pytest.raises(NothingToRead, match=r"got logs/rank-7.log .* allowed rank-0"):
+        logs_command(fake, "sort", "rank-7", False, None, True, Reading(), io.BytesIO(), ends)
+
+
+def test_a_model_is_fetched_when_the_cluster_is_gone(fake: FakeCluster, tmp_path: Path) -> None:
+    running(fake, ENDED, checkpoint=CLAIM, image=IMAGE)
+    fake.kubelet = lambda made: started(fake, tmp_path, made)
+    (tmp_path / "run" / "model").mkdir(parents=True)
+    (tmp_path / "run" / "model" / "config.json").write_text("{}")
+    (tmp_path / "run" / "report.html").write_text("<html>")
+    out = tmp_path / "out"
+    result = rlhf("fetch", "sort", "--output", str(out))
+    assert (result.exit_code, result.stdout) == (0, f"{out / 'model'}\n")
+    assert (out / "model" / "config.json").read_text() == "{}"
+    again = rlhf("fetch", "sort", "--output", str(out))
+    assert again.exit_code == 2 and "OutputExists" in again.stderr
+    everything = rlhf("fetch", "sort", "all", "--output", str(out), "--force")
+    assert everything.exit_code == 0
+    assert [Path(line).name for line in everything.stdout.splitlines()] == [
+        "model",
+        "report.html",
+        "logs",
+    ]
+    assert len(fake.deleted) == 3 and not fake.list(POD, "team").items
+
+
+def test_a_model_that_is_not_there_yet_says_when_it_will_be(
+    fake: FakeCluster, tmp_path: Path
+) -> None:
+    running(fake)
+    with_head(fake, tmp_path)
+    result = rlhf("fetch", "sort", "--output", str(tmp_path / "out"))
+    assert result.exit_code == 2
+    assert "got model of sort (Running, step 120 of 500)" in result.stderr
+    assert not (tmp_path / "out").exists()

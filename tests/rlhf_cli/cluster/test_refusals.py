@@ -1,0 +1,100 @@
+"""What the API server's answers become, in words."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from rlhf_cli.cluster.errors import (
+    AccessDenied,
+    ClusterError,
+    ClusterUnreachable,
+    FieldsConflict,
+    NotInstalled,
+    ObjectNotFound,
+    ObjectRefused,
+)
+from rlhf_cli.cluster.kinds import CONFIG_MAP, POD, RLHFJOB, Kind
+from rlhf_cli.cluster.refusals import error_of, read_refusal, reasons_of
+
+
+def answer(code: int, message: str, **details: Any) -> bytes:
+    document = {"kind": "Status", "code": code, "message": message, "details": details}
+    return json.dumps(document).encode()
+
+
+def error(code: int, body: bytes, kind: Kind | None = RLHFJOB) -> ClusterError:
+    return error_of(read_refusal(code, body), kind, "submit sort in team", "https://server")
+
+
+@pytest.mark.parametrize(
+    ("code", "body", "kind", "expected", "says"),
+    [
+        (401, answer(401, "Unauthorized"), RLHFJOB, AccessDenied, "log in again"),
+        (
+            403,
+            answer(403, 'pods is forbidden: User "a" cannot create resource "pods"'),
+            POD,
+            AccessDenied,
+            "you may not submit sort in team",
+        ),
+        (
+            403,
+            answer(403, 'pods "a" is forbidden: exceeded quota: gpus'),
+            POD,
+            ObjectRefused,
+            "exceeded quota",
+        ),
+        (404, b"404 page not found\n", RLHFJOB, NotInstalled, "install the operator's chart"),
+        (404, b"404 page not found\n", CONFIG_MAP, ObjectNotFound, "has no configmaps"),
+        (404, answer(404, 'x "sort" not found', name="sort"), RLHFJOB, ObjectNotFound, '"sort"'),
+        (500, answer(500, "etcd is away"), RLHFJOB, ClusterUnreachable, "etcd is away"),
+        (503, b"<html>busy</html>\nmore", None, ClusterUnreachable, "got 503: <html>busy</html>"),
+        (429, b"", RLHFJOB, ClusterUnreachable, "got 429: no explanation"),
+    ],
+)
+def test_each_answer_has_its_error(
+    code: int, body: bytes, kind: Kind | None, expected: type[ClusterError], says: str
+) -> None:
+    found = error(code, body, kind)
+    assert type(found) is expected and says in str(found)
+
+
+def test_every_reason_of_a_refusal_is_on_a_line_of_its_own() -> None:
+    causes = [
+        {"field": "spec.a", "reason": "FieldValueForbidden", "message": "Forbidden: spec.a cannot"},
+        {"field": "spec.b", "message": 'Invalid value: "object": choose one: x or y'},
+        {"field": "spec.c", "message": "Required value"},
+        {"field": "spec.c", "message": "Required value"},
+        {"field": "<nil>", "message": 'Invalid value: "": some rules were not checked'},
+    ]
+    refusal = read_refusal(422, answer(422, "is invalid", causes=causes, name="sort"))
+    assert reasons_of(refusal) == [
+        "spec.a cannot",
+        "spec.b: choose one: x or y",
+        "spec.c: Required value",
+        "some rules were not checked",
+    ]
+    assert str(error(422, answer(422, "bad", causes=causes))).count("\n  ") == 4
+
+
+def test_a_flood_of_reasons_is_cut() -> None:
+    causes = [{"field": f"spec.x{n}", "message": "no"} for n in range(50)]
+    text = str(error(422, answer(422, "bad", causes=causes)))
+    assert text.endswith("and 30 more") and len(text.splitlines()) == 22
+
+
+def test_a_conflict_says_who_has_set_what() -> None:
+    causes = [
+        {
+            "reason": "FieldManagerConflict",
+            "field": ".spec.suspend",
+            "message": 'conflict with "argocd" using v1',
+        }
+    ]
+    found = error(409, answer(409, "conflict", causes=causes))
+    assert isinstance(found, FieldsConflict) and found.managers == {"argocd"}
+    assert 'spec.suspend: conflict with "argocd"' in str(found)
+    assert "--force-conflicts" in str(found)
