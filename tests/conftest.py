@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from .cluster.session import defined, kubeconfig, kubectl, namespace
+from .cluster.definition import defined
+from .cluster.session import kubeconfig, kubectl, namespace
 
 __all__ = ["defined", "kubeconfig", "kubectl", "namespace"]

@@ -20,7 +20,6 @@ import pytest
 from .devcluster import DevCluster
 from .kubectl import Kubectl
 
-DEFINITION = Path(__file__).parents[2] / "crds" / "rlhf-operator.dev_rlhfjobs.yaml"
 STATES = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
 OWN = STATES / "rlhf-operator" / "test-clusters"
 """A folder per test process, named by its pid, so that what a killed one left can be found."""
@@ -47,15 +46,6 @@ def kubectl(kubeconfig: Path, tmp_path_factory: pytest.TempPathFactory) -> Kubec
     if program is None:
         skip_or_fail("kubectl is not on the path")
     return Kubectl(Path(program), kubeconfig, tmp_path_factory.mktemp("kubectl"))
-
-
-@pytest.fixture(scope="session")
-def defined(kubectl: Kubectl) -> Iterator[Kubectl]:
-    """The session's cluster, which knows RLHFJobs."""
-    kubectl("apply", f"--filename={DEFINITION}")
-    kubectl("wait", "--for=condition=Established", f"--filename={DEFINITION}", "--timeout=60s")
-    yield kubectl
-    kubectl("delete", f"--filename={DEFINITION}")
 
 
 @pytest.fixture

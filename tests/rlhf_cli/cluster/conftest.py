@@ -7,11 +7,11 @@ import pytest
 from rlhf_cli.cluster.client import Target
 from rlhf_cli.cluster.official import OfficialCluster
 
-from ...cluster.definition import defined
+
 from ...cluster.kubectl import Kubectl
 from .fake_cluster import FakeCluster
 
-__all__ = ["defined", "fake", "official"]
+__all__ = ["fake", "official"]
 
 
 @pytest.fixture
