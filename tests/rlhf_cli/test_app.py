@@ -13,7 +13,7 @@ from rlhf_cli.app import app, program_name
 from rlhf_cli.guard import guarded
 
 runner = CliRunner()
-COMMANDS = ["validate", "explain", "plan", "run", "report", "version"]
+COMMANDS = ["validate", "explain", "plan", "run", "drive", "report", "version"]
 
 
 class LostMachineError(RlhfError):
