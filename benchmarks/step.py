@@ -39,6 +39,7 @@ from rlhf_runtime.controller.cluster import start_local_ray, stop_local_ray
 from rlhf_runtime.controller.job_run import PASSES_AHEAD, step_record
 from rlhf_runtime.controller.optimizers import training_settings
 from rlhf_runtime.controller.passes import keep_ahead
+from rlhf_runtime.controller.site import OneMachine
 from rlhf_runtime.controller.steps import Stepper, Submitted
 from rlhf_runtime.controller.workers import Workers, WorkerSettings
 from rlhf_runtime.telemetry.journal import Journal
@@ -110,7 +111,7 @@ class OurRun:
         self._journal = journal
         self._algorithm = build_algorithm(job)
         losses = self._algorithm.losses()
-        self._workers = Workers(job, plan, losses, settings)
+        self._workers = Workers(job, plan, losses, settings, OneMachine())
         self._workers.build(journal.started)
         rates = training_settings(job.spec, "actor", losses["actor"])
         self._workers.on_ranks("use_optimizer", "actor", rates)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from rlhf_api.job import GROUP
+from rlhf_api.resources import Device, NodePool
 
 JOB_LABEL: Final = f"{GROUP}/job"
 """On everything that the operator makes for a job, with the job's name."""
@@ -47,6 +48,10 @@ HUB_FOLDER: Final = "/rlhf/hub"
 
 FINAL_REPORT: Final = "rlhf-final-report "
 """The driver's last line of output begins so; its final StatusReport in JSON follows."""
+NUM_HOSTS: Final = 2
+"""Workers of a job besides its ranks: data and rewards. They live with the first node's ranks."""
+HEAD_CPUS: Final = 0
+"""`num-cpus` of the head: Ray puts no worker there. It has no GPUs either."""
 
 
 def cluster_name(job: str, attempt: int) -> str:
@@ -57,6 +62,32 @@ def cluster_name(job: str, attempt: int) -> str:
 def submission_id(job: str, attempt: int, restart: int) -> str:
     """One start of a driver, in Ray's Jobs API."""
     return f"{job}-{attempt}-{restart}"
+
+
+def job_of(submission: str) -> str:
+    """The job whose driver a submission is.
+
+    Raises:
+        ValueError: it is none that `submission_id` makes.
+    """
+    parts = submission.rsplit("-", 2)
+    if len(parts) != 3 or not all(part.isdecimal() for part in parts[1:]):
+        raise ValueError(f"not a submission: got {submission!r}, allowed JOB-ATTEMPT-RESTART")
+    return parts[0]
+
+
+def ray_cpus(pool: NodePool) -> int:
+    """`num-cpus` in the rayStartParams of a pool's pods: what Ray hands out, not what they have.
+
+    One for each rank and each host, for any device. Every pod has to offer the hosts' share: the
+    driver reserves a whole node at a time, and Ray chooses which one is the first.
+    """
+    return pool.devices_per_node + NUM_HOSTS
+
+
+def ray_gpus(pool: NodePool) -> int:
+    """`num-gpus` in the rayStartParams of a pool's pods; 0 keeps Ray from looking for any."""
+    return pool.devices_per_node if pool.device is Device.GPU else 0
 
 
 def driver_command(submission: str) -> list[str]:

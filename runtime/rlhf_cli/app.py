@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from rlhf_api.on_cluster import CODE_FOLDER, REPORT_PORT, job_of
 from rlhf_cli.cluster_commands import cluster_app
 from rlhf_cli.guard import guarded
 from rlhf_cli.options import Filename, Manifest, Overrides
@@ -167,6 +168,58 @@ def run(
     from rlhf_cli.run import run_command
 
     run_command(file, output, devices, steps, seed, overrides or [], fresh, inject or [])
+
+
+def _known_submission(text: str) -> str:
+    try:
+        job_of(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    return text
+
+
+@app.command()
+@guarded
+def drive(
+    file: Manifest,
+    output: Annotated[
+        Path,
+        typer.Option("--output", "-o", help="The run's folder, which workers see, too."),
+    ],
+    submission_id: Annotated[
+        str,
+        typer.Option(
+            help="This start in Ray's Jobs API: JOB-ATTEMPT-RESTART.", callback=_known_submission
+        ),
+    ],
+    report_port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Serves the report; 0: any that is free.")
+    ] = REPORT_PORT,
+    ray_address: Annotated[
+        str, typer.Option(envvar="RAY_ADDRESS", help="The Ray cluster; auto: the one around us.")
+    ] = "auto",
+    code: Annotated[
+        Path, typer.Option(help="Where spec.code is mounted, in every pod of the cluster.")
+    ] = Path(CODE_FOLDER),
+    inject: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--inject",
+            metavar="FAULT",
+            help="Let something fail on purpose; may be given several times.",
+        ),
+    ] = None,
+    _filename: Filename = False,
+) -> None:
+    """Train in the Ray cluster around us; the operator starts this on a job's head.
+
+    \b
+    Examples:
+      rlhf drive job.yaml --output /rlhf/run --submission-id sort-grpo-1-0
+    """
+    from rlhf_cli.drive import drive_command
+
+    drive_command(file, output, submission_id, report_port, ray_address, code, inject or [])
 
 
 @app.command()

@@ -22,24 +22,30 @@ def guarded(command: Callable[Parameters, None]) -> Callable[Parameters, None]:
     def wrapper(*args: Parameters.args, **kwargs: Parameters.kwargs) -> None:
         try:
             command(*args, **kwargs)
-        except RlhfError as error:
-            typer.echo(describe(error), err=True)
-            raise typer.Exit(error.exit_code) from error
-        except KeyboardInterrupt:
-            typer.echo("interrupted", err=True)
-            raise typer.Exit(ExitCode.INTERRUPTED) from None
         except (typer.Exit, typer.Abort, typer.BadParameter, BrokenPipeError):
             raise
-        except Exception as error:
-            typer.echo(traceback.format_exc(), err=True)
-            typer.echo(
-                f"This is a fault of rlhf, not of your manifest: {type(error).__name__}: {error}. "
-                "Please report it with the lines above.",
-                err=True,
-            )
-            raise typer.Exit(ExitCode.BUG) from error
+        except (Exception, KeyboardInterrupt) as error:
+            shown = error if isinstance(error, Exception) else None
+            raise typer.Exit(tell(error)) from shown
 
     return wrapper
+
+
+def tell(error: BaseException) -> ExitCode:
+    """Say on stderr what went wrong, and return the exit code that it means."""
+    if isinstance(error, RlhfError):
+        typer.echo(describe(error), err=True)
+        return error.exit_code
+    if isinstance(error, KeyboardInterrupt):
+        typer.echo("interrupted", err=True)
+        return ExitCode.INTERRUPTED
+    typer.echo("".join(traceback.format_exception(error)), err=True)
+    typer.echo(
+        f"This is a fault of rlhf, not of your manifest: {type(error).__name__}: {error}. "
+        "Please report it with the lines above.",
+        err=True,
+    )
+    return ExitCode.BUG
 
 
 def describe(error: RlhfError) -> str:

@@ -20,3 +20,15 @@ def take_over_signals(stop: StopRequest) -> None:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, handle)
+
+
+def hold_signals() -> StopRequest:
+    """Only note signals from now on, until they are taken over again; returns where."""
+    held = StopRequest()
+
+    def note(_number: int, _frame: FrameType | None) -> None:
+        held.wanted = True
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, note)
+    return held

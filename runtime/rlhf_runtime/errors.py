@@ -12,6 +12,9 @@ RlhfError
     ├── OutOfMemory           a worker ran out of memory                             exit 4
     ├── UserCodeFailed        a custom operation raised                              exit 3
     ├── NotEnoughResources    shared memory or devices are missing                   exit 4
+    ├── ClusterUnreachable    the Ray cluster does not answer, or refuses the token  exit 4
+    ├── NodesMissing          the cluster has fewer nodes than the plan needs        exit 4
+    ├── DirtyCluster          an earlier driver's workers are still there            exit 4
     ├── FolderInUse           another run writes to the output folder                exit 2
     ├── FolderUnusable        the output folder cannot be made or written            exit 2
     ├── CheckpointFailed      a checkpoint could not be written                      exit 4
@@ -105,6 +108,27 @@ class NotEnoughResources(RuntimeFailure):
     """The machine lacks shared memory, or devices that the plan counts on."""
 
     reason = "NotEnoughResources"
+    exit_code = ExitCode.RETRIABLE
+
+
+class ClusterUnreachable(RuntimeFailure):
+    """The Ray cluster that the driver belongs to does not answer, or refuses its token."""
+
+    reason = "ClusterUnreachable"
+    exit_code = ExitCode.RETRIABLE
+
+
+class NodesMissing(RuntimeFailure):
+    """The cluster has had fewer nodes than the plan needs for too long."""
+
+    reason = "NodesMissing"
+    exit_code = ExitCode.RETRIABLE
+
+
+class DirtyCluster(RuntimeFailure):
+    """What an earlier driver has left in the cluster does not go away."""
+
+    reason = "DirtyCluster"
     exit_code = ExitCode.RETRIABLE
 
 

@@ -116,6 +116,20 @@ def require_targets(faults: Sequence[Fault], num_ranks: int) -> None:
             )
 
 
+def require_at_home(faults: Sequence[Fault]) -> None:
+    """Check that faults strike only who has their phase: others may be on another node.
+
+    Raises:
+        OverrideError: one does not.
+    """
+    for fault in faults:
+        if not fault.is_at_home:
+            raise OverrideError(
+                f"a fault that another process would have to strike: got {fault.name}, allowed in "
+                "a cluster those whose target has the phase; delete the pod instead"
+            )
+
+
 def never_struck(faults: Sequence[Fault], folder: Path) -> list[Fault]:
     """Those that have not struck so far.
 

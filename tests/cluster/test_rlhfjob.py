@@ -10,11 +10,8 @@ import pytest
 from rlhf_api.overrides import apply_overrides
 
 from ..rlhf_api.rule_cases import ALLOWED, CREATED, GOOD, UPDATED
-from .definition import defined
 from .devcluster import CommandFailed
 from .kubectl import Kubectl
-
-__all__ = ["defined"]
 
 pytestmark = pytest.mark.cluster
 

@@ -12,6 +12,7 @@ import sys
 import time
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -87,15 +88,7 @@ class Command:
 
     def leftovers(self) -> list[str]:
         """Processes that the command started and that still live, itself included."""
-        found = []
-        for process in psutil.process_iter():
-            try:
-                mark = process.environ().get(MARK)
-                if mark == self.mark and process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(" ".join(process.cmdline())[:120] or process.name())
-            except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
-                continue
-        return found
+        return [shown for _, shown in marked(self.mark)]
 
     def orphaned_shared_memory(self) -> list[str]:
         """New entries of /dev/shm that no process has mapped or open any more."""
@@ -114,13 +107,28 @@ class Command:
 
     def end(self) -> None:
         """End whatever is left, for tests that failed."""
-        for process in psutil.process_iter():
-            try:
-                if process.environ().get(MARK) == self.mark:
-                    process.kill()
-            except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
-                continue
+        kill_marked(self.mark)
         self.process.wait()
+
+
+def marked(mark: str) -> list[tuple[psutil.Process, str]]:
+    """Living processes with a mark in their environment, and their command lines."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            has_mark = process.environ().get(MARK) == mark
+            if has_mark and process.status() != psutil.STATUS_ZOMBIE:
+                found.append((process, " ".join(process.cmdline())[:120] or process.name()))
+        except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
+            continue
+    return found
+
+
+def kill_marked(mark: str) -> None:
+    """End every process with a mark at once."""
+    for process, _ in marked(mark):
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
 
 
 def _held_by_somebody() -> set[str]:

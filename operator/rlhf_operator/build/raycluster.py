@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rlhf_api.job import RLHFJob
-from rlhf_api.on_cluster import cluster_name
-from rlhf_api.resources import Device
+from rlhf_api.on_cluster import HEAD_CPUS, cluster_name, ray_cpus, ray_gpus
 from rlhf_operator.build.groups import WorkerGroup, worker_groups
 from rlhf_operator.build.owned import Owner
 from rlhf_operator.build.pods import head_pod, worker_pod
@@ -16,8 +15,6 @@ RAY_VERSION = "2.58.0"
 """What the runtime's image has."""
 HEAD_STORE_BYTES = 200_000_000
 """Batches lie on the workers; the head has references only."""
-HOSTS = 2
-"""Processes beside the ranks: data and rewards."""
 NOT_PASSED_ON = ("kubectl.kubernetes.io/", "kopf.zalando.org/")
 """How annotations begin that are about the RLHFJob itself."""
 
@@ -43,7 +40,7 @@ def ray_cluster(owner: Owner, job: RLHFJob, attempt: int) -> Mapping[str, Any]:
             "headGroupSpec": {
                 "serviceType": "ClusterIP",
                 "rayStartParams": {
-                    "num-cpus": "0",
+                    "num-cpus": str(HEAD_CPUS),
                     "num-gpus": "0",
                     "dashboard-host": "0.0.0.0",
                     "no-monitor": "true",  # nothing is scaled automatically
@@ -56,18 +53,15 @@ def ray_cluster(owner: Owner, job: RLHFJob, attempt: int) -> Mapping[str, Any]:
     }
 
 
-def ray_cpus(group: WorkerGroup) -> int:
-    """What a worker offers to Ray: a slot for each rank, and for the hosts of data and rewards."""
-    return group.devices_per_node + HOSTS
-
-
 def _group(owner: Owner, job: RLHFJob, group: WorkerGroup) -> Mapping[str, Any]:
-    gpus = group.devices_per_node if group.pool.device is Device.GPU else 0
     return {
         "groupName": group.pool.name,
         "replicas": group.nodes,
         "minReplicas": group.nodes,
         "maxReplicas": group.nodes,
-        "rayStartParams": {"num-cpus": str(ray_cpus(group)), "num-gpus": str(gpus)},
+        "rayStartParams": {
+            "num-cpus": str(ray_cpus(group.pool)),
+            "num-gpus": str(ray_gpus(group.pool)),
+        },
         "template": worker_pod(owner, job, group),
     }

@@ -35,6 +35,7 @@ from rlhf_runtime.controller.passes import (
     until_stopped,
 )
 from rlhf_runtime.controller.saves import Saves
+from rlhf_runtime.controller.site import Site
 from rlhf_runtime.controller.steps import Pass, Stepper
 from rlhf_runtime.controller.stop import StopRequest
 from rlhf_runtime.controller.workers import Workers, WorkerSettings
@@ -67,6 +68,7 @@ class JobRun:
         journal: Journal,
         saves: Saves,
         stop: StopRequest,
+        site: Site,
     ) -> None:
         self._spec = job.spec
         self._plan = plan
@@ -76,7 +78,7 @@ class JobRun:
         self._algorithm = build_algorithm(job)
         self._evaluation = build_evaluation(job)
         self._warm_start = build_warm_start(job)
-        self._workers = Workers(job, plan, self._algorithm.losses(), settings)
+        self._workers = Workers(job, plan, self._algorithm.losses(), settings, site)
         self._stepper = Stepper(self._workers)
         self._has_generated = False
         self._step = 0

@@ -10,7 +10,9 @@ from rlhf_api.exits import ExitCode
 from rlhf_api.failure import FailureAction, FailurePolicy
 from rlhf_runtime.errors import (
     CheckpointFailed,
+    DirtyCluster,
     ModelNotSaved,
+    NodesMissing,
     NotEnoughResources,
     OutOfMemory,
     WorkerRaised,
@@ -18,9 +20,16 @@ from rlhf_runtime.errors import (
 from rlhf_runtime.telemetry.errors import CannotRecord
 
 LONGEST_BACKOFF_SECONDS = 600.0
-DECIDED = (CannotRecord, CheckpointFailed, ModelNotSaved, NotEnoughResources)
+DECIDED = (
+    CannotRecord,
+    CheckpointFailed,
+    DirtyCluster,
+    ModelNotSaved,
+    NodesMissing,
+    NotEnoughResources,
+)
 """Not tried again by themselves: checkpoint.onError has decided, or the machine lacks something
-that new workers lack, too."""
+that new workers lack, too. Nodes have been waited for already."""
 _NUMBER = re.compile(r"[0-9][0-9.a-f]*")
 
 

@@ -116,13 +116,13 @@ class Saves:
             files=files,
         )
         try:
-            self.store.commit(record)
+            checkpoint = self.store.commit(record)
         except StorageFailed as error:
             self._failed(step, error)
             return
         self.reached = step
         self._damaged.discard(step)
-        self.journal.saved(step)
+        self.journal.saved(step, checkpoint.address)
         self._prune(step)
 
     def _prune(self, step: int) -> None:

@@ -41,7 +41,7 @@ def supervise(
         try:
             checkpoint = saves.newest()
             if checkpoint is not None:
-                journal.notice(f"going on from the checkpoint of step {checkpoint.record.step}")
+                journal.going_on(checkpoint.record.step, checkpoint.address)
             return incarnation(checkpoint)
         except RlhfError as error:
             if stop.wanted:
@@ -50,8 +50,6 @@ def supervise(
             seconds = restarts.seconds_before(error, saves.reached)
             if seconds is None:
                 raise
-            journal.notice(
-                f"restart {restarts.number} in {seconds:g} s, after {error.reason}: {error}"
-            )
+            journal.restarting(restarts.number, seconds, error.reason, str(error))
         sleep(seconds)
         begin_again()

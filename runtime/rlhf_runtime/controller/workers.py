@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.placement_group import remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from rlhf_api.job import RLHFJob
@@ -21,19 +21,18 @@ from rlhf_flow.losses import PolicyLoss, ValueLoss
 from rlhf_runtime.controller.cluster import SHARED_MEMORY
 from rlhf_runtime.controller.dispatch import Group
 from rlhf_runtime.controller.results import as_they_come, wait_for
+from rlhf_runtime.controller.site import Site
 from rlhf_runtime.controller.watch import Watch
-from rlhf_runtime.errors import NoProgress, NotEnoughResources
+from rlhf_runtime.errors import NoProgress
 from rlhf_runtime.faults import Fault
 from rlhf_runtime.hooks import Hook
 from rlhf_runtime.workers.data_host import DataHost
-from rlhf_runtime.workers.rank import LOOPBACK, Rank
+from rlhf_runtime.workers.rank import Rank
 from rlhf_runtime.workers.reward_host import RewardHost
 from rlhf_runtime.workers.setup import RankSetup
 
 CLOSE_SECONDS = 10.0
 """How long workers may take to end by themselves."""
-RESERVE_SECONDS = 60.0
-"""How long Ray may take to set the devices aside; a moment where they are there."""
 
 FROM_THE_BEGINNING = ("libraries", "verifiers")
 """Phases of the start-up that wait for no other."""
@@ -50,8 +49,9 @@ class WorkerSettings:
     """Where builtin models are made."""
     logs: Path
     python_path: tuple[str, ...]
-    threads_per_rank: int
     timeout_seconds: float
+    threads_per_rank: int | None = None
+    """Default: an equal share of its node's cores."""
     faults: tuple[Fault, ...] = ()
     """Faults on purpose."""
 
@@ -65,15 +65,17 @@ class Workers:
         plan: Plan,
         losses: Mapping[str, PolicyLoss | ValueLoss],
         settings: WorkerSettings,
+        site: Site,
     ) -> None:
         self.job = job
         self.plan = plan
         self.incarnation = uuid.uuid4().hex[:12]
         self._watch_key = secrets.token_hex(16)
         self._settings = settings
+        self._one_machine = site.one_machine
         self.folders: dict[str, Path] = {}
         """Of every role's model; known when built."""
-        self._group = self._reserve()
+        self._group = site.reserve(plan.pools[0])
         self.ranks = tuple(self._start_rank(rank, losses) for rank in range(self.world_size))
         self.data = self._start_host(DataHost, "data")
         self.reward = self._start_host(RewardHost, "reward", settings.faults)
@@ -100,13 +102,13 @@ class Workers:
         """
         begin = time.monotonic()
         watched = self._watched()
-        ports = [rank.prepare.remote() for rank in self.ranks]
+        places = [rank.prepare.remote() for rank in self.ranks]
         folders = self.ranks[0].resolve.remote(self._settings.models)
-        joined = [rank.join.remote(ports[0]) for rank in self.ranks]
+        joined = [rank.join.remote(places[0]) for rank in self.ranks]
         built = [rank.build.remote(folders) for rank in self.ranks]
         data = self.data.load.remote(folders)
         phases = {
-            "libraries": ports,
+            "libraries": places,
             "data": [data],
             "verifiers": [self.reward.start.remote()],
             "models and engines": [*joined, *built],
@@ -161,7 +163,7 @@ class Workers:
     def _watched(self) -> list[Any]:
         """References to where each worker answers; the ranks' come first."""
         everyone = [*self.ranks, self.data, self.reward]
-        return [worker.watched.remote(LOOPBACK, self._watch_key) for worker in everyone]
+        return [worker.watched.remote(self._one_machine, self._watch_key) for worker in everyone]
 
     def _watch(self, addresses: Sequence[tuple[str, int]]) -> Watch:
         ranks = [f"rank {rank}" for rank in range(self.world_size)]
@@ -169,20 +171,6 @@ class Workers:
         deadline = self.job.spec.failure_policy.progress_deadline_seconds
         stacks = self._settings.logs / "stacks.txt"
         return Watch(names, self._watch_key, deadline, stacks, self.job.name)
-
-    def _reserve(self) -> PlacementGroup:
-        pool = self.plan.pools[0]
-        bundle = {"CPU": 1.0} | ({"GPU": 1.0} if pool.device is Device.GPU else {})
-        group = placement_group([bundle] * self.world_size, strategy="PACK")
-        ready, _ = ray.wait([group.ready()], timeout=RESERVE_SECONDS)
-        if not ready:
-            remove_placement_group(group)
-            raise NotEnoughResources(
-                f"the devices of the plan are not there: got {ray.available_resources()} from Ray, "
-                f"needed {self.world_size} x {bundle}; look at CUDA_VISIBLE_DEVICES, or ask for "
-                "fewer with --devices"
-            )
-        return group
 
     def _start_rank(self, rank: int, losses: Mapping[str, PolicyLoss | ValueLoss]) -> Any:
         is_gpu = self.plan.pools[0].device is Device.GPU
@@ -192,7 +180,7 @@ class Workers:
             losses=losses,
             rank=rank,
             world_size=self.world_size,
-            address=LOOPBACK,
+            one_machine=self._one_machine,
             timeout_seconds=self._settings.timeout_seconds,
             num_threads=self._settings.threads_per_rank,
             incarnation=self.incarnation,
@@ -200,7 +188,7 @@ class Workers:
             python_path=self._settings.python_path,
             faults=self._settings.faults,
         )
-        placed = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=rank)
+        node = rank // self.plan.pools[0].devices_per_node
         return (
             ray.remote(Rank)
             .options(
@@ -209,7 +197,7 @@ class Workers:
                 num_gpus=1 if is_gpu else 0,
                 max_restarts=0,
                 max_task_retries=0,
-                scheduling_strategy=placed,
+                scheduling_strategy=self._on_node(node),
             )
             .remote(setup)
         )
@@ -217,9 +205,16 @@ class Workers:
     def _start_host(self, kind: type, name: str, *more: Any) -> Any:
         log = self._settings.logs / f"{name}.log"
         options = ray.remote(kind).options(
-            name=self._actor_name(name), num_cpus=0, max_restarts=0, max_task_retries=0
+            name=self._actor_name(name),
+            num_cpus=1,
+            max_restarts=0,
+            max_task_retries=0,
+            scheduling_strategy=self._on_node(0),
         )
         return options.remote(self.job, log, self._settings.python_path, *more)
+
+    def _on_node(self, node: int) -> PlacementGroupSchedulingStrategy:
+        return PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=node)
 
     def _actor_name(self, worker: str) -> str:
         """What Ray calls it when it dies."""

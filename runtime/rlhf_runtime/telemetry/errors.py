@@ -5,6 +5,7 @@ RlhfError
     ├── TrackerMissing       TrackerMissing       a tracker's library is not installed
     ├── TrackerUnavailable   TrackerUnavailable   a tracker could not start its run
     ├── CannotRecord         CannotRecord         the run's folder cannot be written any more
+    ├── ReportPortTaken      ReportPortTaken      another process serves its report at the port
     └── NotARun              NotARun              a folder that holds no run
 """
 
@@ -38,6 +39,13 @@ class CannotRecord(TelemetryError):
     """The run's folder cannot be written any more: most likely its disk is full."""
 
     reason = "CannotRecord"
+    exit_code = ExitCode.RETRIABLE
+
+
+class ReportPortTaken(TelemetryError):
+    """The port of the report is held by another process, or cannot be used."""
+
+    reason = "ReportPortTaken"
     exit_code = ExitCode.RETRIABLE
 
 

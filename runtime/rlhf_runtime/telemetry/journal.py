@@ -80,9 +80,17 @@ class Journal:
         self._trackers.log(record.step, record.metrics)
         self._progress.evaluation(record)
 
-    def saved(self, step: int) -> None:
+    def saved(self, step: int, address: str) -> None:
         """There is a checkpoint of a step."""
-        self._progress.saved(step)
+        self._progress.saved(step, address)
+
+    def going_on(self, step: int, address: str) -> None:
+        """Workers go on from the checkpoint of a step."""
+        self._progress.going_on(step, address)
+
+    def restarting(self, number: int, seconds: float, reason: str, message: str) -> None:
+        """The workers failed; in so many seconds the restart of that number begins."""
+        self._progress.restarting(number, seconds, reason, message)
 
     def end(self, outcome: Outcome, reason: str = "", message: str = "") -> Summary:
         """The run is over, one way or another: write summary and report."""

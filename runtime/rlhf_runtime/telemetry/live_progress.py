@@ -14,6 +14,7 @@ from rich.live import Live
 from rich.text import Text
 
 from rlhf_runtime.telemetry.live_view import LiveView
+from rlhf_runtime.telemetry.notices import going_on_text, restart_text
 from rlhf_runtime.telemetry.records import (
     EvaluationRecord,
     RunRecord,
@@ -61,9 +62,17 @@ class LiveProgress:
         """Show the newest evaluation."""
         self._view.evaluation(record)
 
-    def saved(self, step: int) -> None:
+    def saved(self, step: int, address: str) -> None:
         """Show the newest checkpoint."""
         self._view.saved(step)
+
+    def going_on(self, step: int, address: str) -> None:
+        """Print from which checkpoint the run goes on."""
+        self.notice(going_on_text(step))
+
+    def restarting(self, number: int, seconds: float, reason: str, message: str) -> None:
+        """Print why workers are started again."""
+        self.notice(restart_text(number, seconds, reason, message))
 
     def notice(self, text: str) -> None:
         """Print a text above the lines."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TextIO
 
+from rlhf_runtime.telemetry.notices import going_on_text, restart_text
 from rlhf_runtime.telemetry.pace import Pace
 from rlhf_runtime.telemetry.records import (
     EvaluationRecord,
@@ -84,9 +85,17 @@ class PlainProgress:
         }
         self._line("evaluation", step=record.step, **fields)
 
-    def saved(self, step: int) -> None:
+    def saved(self, step: int, address: str) -> None:
         """Write that a step has a checkpoint."""
         self._line("checkpoint", step=step)
+
+    def going_on(self, step: int, address: str) -> None:
+        """Write from which checkpoint the run goes on."""
+        self.notice(going_on_text(step))
+
+    def restarting(self, number: int, seconds: float, reason: str, message: str) -> None:
+        """Write why workers are started again."""
+        self.notice(restart_text(number, seconds, reason, message))
 
     def notice(self, text: str) -> None:
         """Write a text, on one line."""

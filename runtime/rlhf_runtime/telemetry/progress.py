@@ -38,8 +38,14 @@ class Progress(Protocol):
     def evaluation(self, record: EvaluationRecord) -> None:
         """An evaluation is over."""
 
-    def saved(self, step: int) -> None:
-        """There is a checkpoint of a step."""
+    def saved(self, step: int, address: str) -> None:
+        """There is a checkpoint of a step, at an address."""
+
+    def going_on(self, step: int, address: str) -> None:
+        """Workers go on from the checkpoint of a step."""
+
+    def restarting(self, number: int, seconds: float, reason: str, message: str) -> None:
+        """The workers failed; in so many seconds the restart of that number begins."""
 
     def notice(self, text: str) -> None:
         """Something that a person should read."""
@@ -49,6 +55,68 @@ class Progress(Protocol):
 
     def close(self) -> None:
         """Give the terminal back; safe to call twice and without finish()."""
+
+
+class Both:
+    """Tells two tellers the same."""
+
+    def __init__(self, first: Progress, second: Progress) -> None:
+        self._tellers = (first, second)
+
+    def begin(self, run: RunRecord) -> None:
+        """The run starts."""
+        for teller in self._tellers:
+            teller.begin(run)
+
+    def startup(self, phase: str, seconds: float) -> None:
+        """A start-up phase is over."""
+        for teller in self._tellers:
+            teller.startup(phase, seconds)
+
+    def warm_start(self, record: WarmStartRecord) -> None:
+        """A step of the supervised warm start is over."""
+        for teller in self._tellers:
+            teller.warm_start(record)
+
+    def step(self, record: StepRecord) -> None:
+        """A training step is over."""
+        for teller in self._tellers:
+            teller.step(record)
+
+    def evaluation(self, record: EvaluationRecord) -> None:
+        """An evaluation is over."""
+        for teller in self._tellers:
+            teller.evaluation(record)
+
+    def saved(self, step: int, address: str) -> None:
+        """There is a checkpoint of a step."""
+        for teller in self._tellers:
+            teller.saved(step, address)
+
+    def going_on(self, step: int, address: str) -> None:
+        """Workers go on from the checkpoint of a step."""
+        for teller in self._tellers:
+            teller.going_on(step, address)
+
+    def restarting(self, number: int, seconds: float, reason: str, message: str) -> None:
+        """Workers are started again."""
+        for teller in self._tellers:
+            teller.restarting(number, seconds, reason, message)
+
+    def notice(self, text: str) -> None:
+        """Something that a person should read."""
+        for teller in self._tellers:
+            teller.notice(text)
+
+    def finish(self, summary: Summary, files: Sequence[Path] = ()) -> None:
+        """The run is over."""
+        for teller in self._tellers:
+            teller.finish(summary, files)
+
+    def close(self) -> None:
+        """Give back what they hold."""
+        for teller in self._tellers:
+            teller.close()
 
 
 def make_progress(stream: TextIO) -> Progress:

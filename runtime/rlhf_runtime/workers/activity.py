@@ -133,9 +133,14 @@ class Watched:
     def __init__(self) -> None:
         self.activity = Activity()
 
-    def watched(self, host: str, key: str) -> tuple[str, int]:
-        """Where this worker answers what it is doing, from now on; only to who knows the key."""
-        return self.activity.serve(host, key)
+    def watched(self, one_machine: bool, key: str) -> tuple[str, int]:
+        """Where this worker answers what it is doing, from now on; only to who knows the key.
+
+        With `one_machine` only processes of this machine can ask.
+        """
+        from rlhf_runtime.workers.addresses import own_address
+
+        return self.activity.serve(own_address(one_machine), key)
 
 
 Worker = TypeVar("Worker", bound=Watched)

@@ -34,6 +34,30 @@ def settle(log_file: Path, num_threads: int, python_path: Sequence[str]) -> None
             sys.path.insert(0, folder)
 
 
+def usable_cores(root: Path = Path("/")) -> int:
+    """Cores that this process and its container may use, at least one.
+
+    Args:
+        root: of the file system; another one in tests.
+    """
+    cores = len(os.sched_getaffinity(0))
+    quota = _cgroup_quota(root / "sys/fs/cgroup")
+    return max(1, cores if quota is None else min(cores, round(quota)))
+
+
+def _cgroup_quota(cgroup: Path) -> float | None:
+    """The container's limit in cores; None: it has none."""
+    try:
+        if (limit := cgroup / "cpu.max").is_file():
+            quota, period = limit.read_text().split()
+        else:
+            quota = (cgroup / "cpu/cpu.cfs_quota_us").read_text().strip()
+            period = (cgroup / "cpu/cpu.cfs_period_us").read_text().strip()
+    except (OSError, ValueError):
+        return None
+    return float(quota) / float(period) if quota.isdecimal() and int(period) > 0 else None
+
+
 def resident_bytes() -> int:
     """Resident memory of this process."""
     with open("/proc/self/statm") as statm:

@@ -6,7 +6,6 @@ The driver's dispatcher is its only caller; calls run one at a time, in the orde
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,10 +20,11 @@ from rlhf_runtime.engines.fsdp.settings import OptimizerSettings
 from rlhf_runtime.errors import OutOfMemory, UnknownCall, WorkerLost, model_not_saved
 from rlhf_runtime.faults import Faults, Phase
 from rlhf_runtime.workers.activity import Progress, Watched, watched_by_effort
+from rlhf_runtime.workers.addresses import own_address, use_interface
 from rlhf_runtime.workers.inputs import Inputs
 from rlhf_runtime.workers.orders import CallReport, Order, Statistics, returned_columns
 from rlhf_runtime.workers.out_of_memory import is_out_of_memory, out_of_memory_text
-from rlhf_runtime.workers.process import resident_bytes, settle
+from rlhf_runtime.workers.process import resident_bytes, settle, usable_cores
 from rlhf_runtime.workers.references import fetch
 from rlhf_runtime.workers.setup import RankSetup
 
@@ -32,22 +32,23 @@ logger = logging.getLogger(__name__)
 
 FAULTY = {"generate": Phase.GENERATE, "train": Phase.TRAIN}
 """Calls in which faults can be injected."""
-LOOPBACK = "127.0.0.1"
 
 
 class Rank(Watched):
     """Joins its world, builds its roles, runs calls."""
 
     def __init__(self, setup: RankSetup) -> None:
-        settle(setup.log_file, setup.num_threads, setup.python_path)
+        ranks_here = setup.plan.pools[0].devices_per_node
+        self._num_threads = setup.num_threads or max(1, usable_cores() // ranks_here)
+        settle(setup.log_file, self._num_threads, setup.python_path)
         super().__init__()
         self._setup = setup
         self._roles: dict[str, Any] = {}
         self._faults = Faults(setup.faults, setup.log_file.parent, str(setup.rank))
 
     @watched_by_effort
-    def prepare(self) -> int:
-        """Import the numerical libraries; on rank 0 serve the world's store and return its port."""
+    def prepare(self) -> tuple[str, int]:
+        """Import the numerical libraries; on rank 0 serve the world's store and return where."""
         import torch
 
         from rlhf_runtime.engines.vllm.patches import prepare_environment
@@ -57,25 +58,25 @@ class Rank(Watched):
         setup = self._setup
         is_gpu = setup.plan.pools[0].device is Device.GPU
         self._device = torch.device("cuda", 0) if is_gpu else torch.device("cpu")
-        if setup.address == LOOPBACK:
-            os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-        torch.set_num_threads(setup.num_threads)
+        address = own_address(setup.one_machine)
+        use_interface(address)
+        logger.info("listens at %s", address)
+        torch.set_num_threads(self._num_threads)
         prepare_environment(self._device)
         self._spans = SpanLog(f"rank {setup.rank}")
         if setup.rank > 0:
-            return 0
-        self._store = serve_store(setup.address, setup.world_size, setup.timeout_seconds)
-        port: int = self._store.port
-        return port
+            return address, 0
+        self._store = serve_store(address, setup.world_size, setup.timeout_seconds)
+        return address, self._store.port
 
     @watched_by_effort
-    def join(self, port: int) -> None:
-        """Enter the world. Collective."""
+    def join(self, served: tuple[str, int]) -> None:
+        """Enter the world whose store is served there. Collective."""
         from rlhf_runtime.engines.world import World, reach_store
 
         setup = self._setup
         if setup.rank > 0:
-            self._store = reach_store(setup.address, port, setup.world_size, setup.timeout_seconds)
+            self._store = reach_store(*served, setup.world_size, setup.timeout_seconds)
         self._world = World.join(
             setup.rank, setup.world_size, self._store, self._device, setup.timeout_seconds
         )

@@ -21,12 +21,12 @@ class RankSetup:
     losses: Mapping[str, PolicyLoss | ValueLoss]
     rank: int
     world_size: int
-    address: str
-    """Where rank 0 serves the world's store; 127.0.0.1 for a world on one machine."""
+    one_machine: bool
+    """Whether all workers are on this machine: then nothing listens to others."""
     timeout_seconds: float
     """Longest wait for the other ranks in a collective."""
-    num_threads: int
-    """Threads of its numerical libraries."""
+    num_threads: int | None
+    """Threads of its numerical libraries. None: an equal share of its node's cores."""
     incarnation: str
     log_file: Path
     python_path: tuple[str, ...]

@@ -7,7 +7,6 @@ import pytest
 from rlhf_cli.cluster.client import Target
 from rlhf_cli.cluster.official import OfficialCluster
 
-
 from ...cluster.kubectl import Kubectl
 from .fake_cluster import FakeCluster
 

@@ -29,7 +29,8 @@ class Told:
 
     notice_once = notice
 
-    def saved(self, step: int) -> None:
+    def saved(self, step: int, address: str) -> None:
+        assert Path(address, "checkpoint.json").is_file()
         self.steps.append(step)
 
 

@@ -50,6 +50,12 @@ class Story:
     def notice(self, text: str) -> None:
         self.events.append(text.splitlines()[-1])
 
+    def going_on(self, step: int, address: str) -> None:
+        self.events.append(f"going on from the checkpoint of step {step}")
+
+    def restarting(self, number: int, seconds: float, reason: str, message: str) -> None:
+        self.events.append(f"restart {number} in {seconds:g} s, after {reason}: {message}")
+
     def run(self) -> bool:
         restarts = Restarts(FailurePolicy(max_restarts=3, backoff_seconds=7))
         return supervise(

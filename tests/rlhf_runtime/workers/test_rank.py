@@ -12,7 +12,7 @@ from rlhf_runtime.dataplane.shards import ShardIndex
 from rlhf_runtime.errors import ModelNotSaved, UnknownCall, WorkerLost
 from rlhf_runtime.workers import rank as rank_module
 from rlhf_runtime.workers.orders import Order
-from rlhf_runtime.workers.rank import LOOPBACK, Rank
+from rlhf_runtime.workers.rank import Rank
 from rlhf_runtime.workers.setup import RankSetup
 
 from ...small_disk import small_disk
@@ -34,7 +34,7 @@ def rank(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Rank:
             losses={},
             rank=0,
             world_size=1,
-            address=LOOPBACK,
+            one_machine=True,
             timeout_seconds=1.0,
             num_threads=1,
             incarnation="new",

@@ -1,0 +1,162 @@
+"""`rlhf drive`: the whole life of a job in a Ray cluster, told to whoever asks over HTTP.
+
+Its own end is the last thing that it tells: in the log, and at the port until somebody has read it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+import typer
+
+from rlhf_api.exits import ExitCode
+from rlhf_api.job import RLHFJob
+from rlhf_api.on_cluster import FINAL_REPORT, TOKEN_VARIABLE, job_of
+from rlhf_cli.guard import tell
+from rlhf_cli.resume import check_changes, has_work, open_store
+from rlhf_cli.stopping import hold_signals, take_over_signals
+from rlhf_cli.train import Task, ending_of, only_job, train
+from rlhf_cli.user_code import mounted_code
+from rlhf_cli.validate import jobs_of
+from rlhf_flow.errors import NotOffered
+from rlhf_flow.planning.inventory import inventory_from_pools
+from rlhf_flow.planning.make_plan import make_plan
+from rlhf_runtime.controller.ray_cluster import CLEAN_SECONDS, NODES_SECONDS, RayCluster
+from rlhf_runtime.controller.run_lock import locked
+from rlhf_runtime.controller.stop import StopRequest
+from rlhf_runtime.data.rows import find_sources
+from rlhf_runtime.errors import DirtyCluster, FolderInUse
+from rlhf_runtime.faults import Fault, parse_fault, require_at_home, require_targets
+from rlhf_runtime.patience import Patience
+from rlhf_runtime.telemetry.progress import Both, make_progress
+from rlhf_runtime.telemetry.records import Outcome
+from rlhf_runtime.telemetry.run_folder import RunFolder
+from rlhf_runtime.telemetry.status_board import StatusBoard
+from rlhf_runtime.telemetry.status_progress import StatusProgress, reportable
+from rlhf_runtime.telemetry.status_server import StatusServer
+
+LINGER_SECONDS = 60.0
+"""How long the final report is served at most where nobody acknowledges it."""
+PORT_SECONDS = LINGER_SECONDS + 15.0
+"""How long the port is tried: a predecessor may linger at it."""
+EVERYWHERE = "0.0.0.0"
+
+
+def drive_command(
+    file: Path,
+    output: Path,
+    submission: str,
+    report_port: int,
+    ray_address: str,
+    code: Path,
+    inject: Sequence[str],
+) -> None:
+    """Train, report, and end with the exit code. Raises typer.Exit in any case."""
+    board = StatusBoard(job_of(submission), submission)
+    token = os.environ.get(TOKEN_VARIABLE, "")
+    server = StatusServer(board, token)
+    stop = StopRequest()
+    take_over_signals(stop)
+    try:
+        server.open(EVERYWHERE, report_port, Patience(PORT_SECONDS, _say, stop.obey))
+        _drive(board, stop, file, output, ray_address, code, tuple(map(parse_fault, inject)))
+        held = hold_signals()  # it has ended: nothing may come between this and the last report
+        board.end(Outcome.SUCCEEDED.value, ExitCode.DONE)
+    except (Exception, KeyboardInterrupt) as error:
+        held = hold_signals()
+        outcome, reason, message = ending_of(error)
+        board.end(outcome.value, tell(error), reason, message)
+    sys.stderr.flush()
+    report = board.latest.model_dump_json(by_alias=True, exclude_none=True)
+    print(FINAL_REPORT + report, flush=True)
+    with suppress(KeyboardInterrupt):
+        take_over_signals(held)
+        held.obey()
+        board.wait_until_acknowledged(LINGER_SECONDS if token else 0.0)
+    server.close()
+    raise typer.Exit(board.latest.exit_code or ExitCode.DONE)
+
+
+def _drive(
+    board: StatusBoard,
+    stop: StopRequest,
+    file: Path,
+    output: Path,
+    ray_address: str,
+    code: Path,
+    faults: tuple[Fault, ...],
+) -> None:
+    """Everything between the first report and the last."""
+    job = only_job(jobs_of(file), file)
+    board.update(total_steps=job.spec.schedule.steps)
+    folder = RunFolder(output)
+    progress = Both(make_progress(sys.stderr), StatusProgress(board))
+    require_shared_storage(job)
+    with mounted_code(job, code) as python_path:
+        _, plan = make_plan(job, inventory_from_pools(job.spec.resources.node_pools))
+        find_sources(job.spec.data)
+        require_targets(faults, plan.pools[0].num_devices)
+        require_at_home(faults)
+        with _locked(folder.path, Patience(CLEAN_SECONDS, progress.notice, stop.obey)):
+            store = open_store(job, folder, fresh=False)
+            if not has_work(folder, job, fresh=False):
+                _tell_what_was(folder, board)
+                return
+            check_changes(job, folder, store)
+            nodes_seconds = float(job.spec.start_deadline_seconds or NODES_SECONDS)
+            site = RayCluster(ray_address, nodes_seconds, progress.notice, stop.obey)
+            train(Task(job, plan, folder, store, site, stop, progress, python_path, faults))
+
+
+def require_shared_storage(job: RLHFJob) -> None:
+    """Check that the job asks for no storage beside the run's folder.
+
+    Raises:
+        NotOffered: it does.
+    """
+    storage = job.spec.checkpoint.storage
+    if storage is not None and storage.uri is not None:
+        raise NotOffered(
+            "on a cluster a run's folder and its checkpoints are on one volume that all pods "
+            f"mount: got checkpoint.storage.uri {storage.uri}, allowed persistentVolumeClaim; name "
+            "a claim, with several nodes one of access mode ReadWriteMany"
+        )
+
+
+@contextmanager
+def _locked(folder: Path, patience: Patience) -> Iterator[None]:
+    """Hold the run's folder; a driver that was lost may hold it a moment longer.
+
+    Raises:
+        DirtyCluster: somebody does for too long.
+    """
+    with ExitStack() as held:
+
+        def taken_by() -> str:
+            try:
+                held.enter_context(locked(folder))
+            except FolderInUse as error:
+                return str(error)
+            return ""
+
+        if taken := patience.until_free(taken_by):
+            raise DirtyCluster(
+                f"an earlier driver still writes to the run's folder: got {taken}; after "
+                f"{patience.seconds:g} s; end it: the job goes on from its newest checkpoint"
+            )
+        yield
+
+
+def _tell_what_was(folder: RunFolder, board: StatusBoard) -> None:
+    """Report a run that had ended before as it ended."""
+    steps = folder.read().steps
+    if steps:
+        board.update(step=steps[-1].step, metrics=reportable(steps[-1].metrics))
+
+
+def _say(text: str) -> None:
+    typer.echo(text, err=True)

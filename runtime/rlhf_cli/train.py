@@ -1,0 +1,192 @@
+"""The life of a job from its plan to its end, wherever its workers live."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import yaml
+
+from rlhf_api.changes import document_of
+from rlhf_api.errors import ManifestError, RlhfError
+from rlhf_api.exits import ExitCode
+from rlhf_api.job import RLHFJob
+from rlhf_api.plan import Plan
+from rlhf_api.problems import Problem
+from rlhf_cli.resume import tell_where_it_begins
+from rlhf_cli.stopping import take_over_signals
+from rlhf_runtime.checkpoint.store import Checkpoint, CheckpointStore
+from rlhf_runtime.controller.job_run import JobRun
+from rlhf_runtime.controller.restarts import Restarts
+from rlhf_runtime.controller.saves import Saves
+from rlhf_runtime.controller.site import Site
+from rlhf_runtime.controller.stop import StopRequest
+from rlhf_runtime.controller.supervise import supervise
+from rlhf_runtime.controller.workers import WorkerSettings
+from rlhf_runtime.faults import DRIVER, Fault, announce, never_struck
+from rlhf_runtime.telemetry.errors import CannotRecord
+from rlhf_runtime.telemetry.journal import Journal
+from rlhf_runtime.telemetry.progress import Progress
+from rlhf_runtime.telemetry.records import Outcome, RunRecord
+from rlhf_runtime.telemetry.run_folder import RunFolder
+from rlhf_runtime.telemetry.trackers import make_trackers
+
+COLLECTIVE_SECONDS = 600.0
+"""Longest wait for another rank inside a collective."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """A job that has passed every check, and all that it needs."""
+
+    job: RLHFJob
+    plan: Plan
+    folder: RunFolder
+    store: CheckpointStore
+    site: Site
+    stop: StopRequest
+    progress: Progress
+    python_path: tuple[str, ...]
+    """Folders of the user's own code."""
+    faults: tuple[Fault, ...] = ()
+    notices: Sequence[str] = ()
+    """What a person should read before it starts."""
+
+
+def train(task: Task) -> None:
+    """Train until the job's end, and write down how it ended.
+
+    Raises:
+        RlhfError: the failure after which there is no restart.
+        KeyboardInterrupt: somebody wanted it to stop; what was reached is saved.
+    """
+    job, folder, store = task.job, task.folder, task.store
+    trackers = make_trackers(job.spec.telemetry, job.name, folder.path)
+    journal = Journal(folder, task.progress, trackers)
+    saves = Saves(store, job.spec.checkpoint, document_of(job.spec), journal)
+    is_known = folder.metrics.exists()
+    begun = _run_record(job, task.plan, folder)
+    try:
+        folder.write_manifest(manifest_text(job))
+        folder.write_plan(task.plan)
+        journal.begin(begun)
+        tell_where_it_begins(store, is_known, journal)
+        for notice in task.notices:
+            journal.notice(notice)
+        _open(task, journal)
+        settings = _worker_settings(task)
+        if task.faults:
+            announce(settings.logs, DRIVER)
+        start = partial(JobRun, job, task.plan, settings, journal, saves, task.stop, task.site)
+        finished = supervise(
+            partial(_incarnation, start, folder.model),
+            saves,
+            Restarts(job.spec.failure_policy),
+            journal,
+            lambda: journal.begin(begun),
+            task.stop,
+        )
+        if not finished:
+            raise KeyboardInterrupt
+        for fault in never_struck(task.faults, settings.logs):
+            journal.notice(
+                f"--inject {fault.name} never struck: nobody entered {fault.phase.value} in step "
+                f"{fault.step}"
+            )
+        journal.end(Outcome.SUCCEEDED)
+    except BaseException as error:
+        with suppress(CannotRecord):  # the error itself matters more
+            journal.end(*ending_of(error))
+        raise
+    finally:
+        journal.close()
+        task.site.close()
+
+
+def only_job(jobs: Sequence[RLHFJob], file: Path) -> RLHFJob:
+    """The job of a file that must hold one.
+
+    Raises:
+        ManifestError: it holds several.
+    """
+    if len(jobs) != 1:
+        names = ", ".join(job.name for job in jobs)
+        raise ManifestError(
+            [
+                Problem(
+                    (),
+                    "one job is trained at a time",
+                    got=f"{len(jobs)} jobs ({names})",
+                    allowed="a file with one",
+                    do="put each job in a file of its own",
+                    file=str(file),
+                )
+            ]
+        )
+    return jobs[0]
+
+
+def manifest_text(job: RLHFJob) -> str:
+    """The manifest in force, overrides included, without what is left to defaults."""
+    document = job.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    return yaml.safe_dump(document, sort_keys=False)
+
+
+def ending_of(error: BaseException) -> tuple[Outcome, str, str]:
+    """How a run ends with an error: outcome, reason and message."""
+    if isinstance(error, KeyboardInterrupt):
+        return Outcome.INTERRUPTED, "Interrupted", "stopped by Ctrl-C or SIGTERM"
+    if isinstance(error, RlhfError):
+        return Outcome.FAILED, error.reason, str(error)
+    return Outcome.FAILED, ExitCode.BUG.name, f"{type(error).__name__}: {error}"
+
+
+def _open(task: Task, journal: Journal) -> None:
+    begin = time.monotonic()
+    task.site.open(task.plan.pools[0])
+    take_over_signals(task.stop)  # Ray has put a handler of its own in its place
+    task.stop.obey()
+    journal.started("ray", time.monotonic() - begin)
+
+
+def _worker_settings(task: Task) -> WorkerSettings:
+    return WorkerSettings(
+        models=task.folder.path / "models",
+        logs=task.folder.path / "logs",
+        python_path=task.python_path,
+        timeout_seconds=COLLECTIVE_SECONDS,
+        faults=task.faults,
+    )
+
+
+def _incarnation(start: Callable[[], JobRun], model: Path, checkpoint: Checkpoint | None) -> bool:
+    """One set of workers from its start to its end; whether the job came to its own."""
+    run = start()
+    try:
+        finished = run.run(model, checkpoint)
+    except BaseException:
+        run.kill()
+        raise
+    run.close()
+    return finished
+
+
+def _run_record(job: RLHFJob, plan: Plan, folder: RunFolder) -> RunRecord:
+    pool, warm_start = plan.pools[0], job.spec.schedule.warm_start
+    ranks = f"{pool.num_devices} {pool.device.value} rank{'s' if pool.num_devices > 1 else ''}"
+    return RunRecord(
+        job=job.name,
+        algorithm=job.spec.algorithm.type.value,
+        devices=ranks,
+        output=str(folder.path),
+        total_steps=job.spec.schedule.steps,
+        started=time.time(),
+        warm_start_steps=0 if warm_start is None else warm_start.max_steps,
+        command=shlex.join(["rlhf", *sys.argv[1:]]),
+    )

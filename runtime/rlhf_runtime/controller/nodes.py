@@ -1,0 +1,50 @@
+"""What a plan takes of each node, and whether a cluster has it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rlhf_api.on_cluster import NUM_HOSTS
+from rlhf_api.plan import PoolPlan
+from rlhf_api.resources import Device
+
+
+def node_bundles(pool: PoolPlan) -> list[dict[str, float]]:
+    """What the workers of a pool take, in Ray's words: one bundle for each node.
+
+    Ranks are numbered along the nodes, so that neighbours share one. The hosts of data and rewards
+    are with the first node's ranks: in a cluster, the head has no place for anybody.
+    """
+    devices = float(pool.devices_per_node)
+    bundle = {"CPU": devices} | ({"GPU": devices} if pool.device is Device.GPU else {})
+    return [bundle | {"CPU": devices + NUM_HOSTS}, *([bundle] * (pool.nodes - 1))]
+
+
+def missing_nodes(pool: PoolPlan, nodes: Sequence[Mapping[str, Any]]) -> str:
+    """What a cluster lacks for a pool, in a line; empty: nothing.
+
+    Args:
+        pool: the plan's.
+        nodes: all that Ray knows of, with `Alive` and `Resources` (`ray.nodes()`).
+    """
+    first, *_ = node_bundles(pool)
+    living = [node["Resources"] for node in nodes if node["Alive"]]
+    fitting = [resources for resources in living if _has(resources, first)]
+    if len(fitting) >= pool.nodes:
+        return ""
+    others = [_shown(offered) for offered in living if any(map(offered.get, first))]
+    others = [] if fitting else others  # too small, all of them
+    return (
+        f"{len(fitting)} of {pool.nodes} nodes with {_shown(first)} are there"
+        + (f", besides {len(others)} with {'; '.join(sorted(set(others)))}" if others else "")
+        + f"; missing {pool.nodes - len(fitting)}"
+    )
+
+
+def _has(resources: Mapping[str, float], wanted: Mapping[str, float]) -> bool:
+    return all(resources.get(name, 0.0) >= amount for name, amount in wanted.items())
+
+
+def _shown(resources: Mapping[str, float]) -> str:
+    return " and ".join(f"{resources.get(name, 0.0):g} {name}" for name in ("CPU", "GPU"))

@@ -1,0 +1,133 @@
+"""The Ray cluster that `rlhf drive` finds itself in: reached, clean, and complete.
+
+Pods come and go under it: nodes are waited for before every start of workers.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import ray
+from ray.exceptions import RayError
+from ray.util.placement_group import PlacementGroup
+
+from rlhf_api.plan import PoolPlan
+from rlhf_runtime.controller.nodes import missing_nodes
+from rlhf_runtime.controller.reservation import NotReserved, reserve
+from rlhf_runtime.errors import ClusterUnreachable, DirtyCluster, NodesMissing
+from rlhf_runtime.hooks import Hook
+from rlhf_runtime.patience import Patience
+
+CLEAN_SECONDS = 60.0
+"""How long what an earlier driver left may take to vanish."""
+NODES_SECONDS = 600.0
+"""How long nodes are waited for where the manifest has no startDeadlineSeconds: a pod that was lost
+may need a new machine, and the machine the image."""
+NAMESPACE = "rlhf"
+INTERNAL_NAMESPACE = "SUPERVISOR_ACTOR_RAY_NAMESPACE"
+"""Where Ray's Jobs API keeps an actor for every submission."""
+COUNTED = ("CPU", "GPU")
+
+
+@dataclass(frozen=True)
+class RayCluster:
+    """A cluster that others started, and that outlives this process."""
+
+    address: str
+    """Of Ray's GCS; auto: as the environment says."""
+    nodes_seconds: float
+    """How long nodes are waited for."""
+    tell: Callable[[str], None]
+    """Hears what is waited for."""
+    obey: Hook
+    """Raises when the driver is to end; called while it waits."""
+    one_machine = False
+
+    def open(self, pool: PoolPlan) -> None:
+        """Connect, and wait until nothing of an earlier driver is left.
+
+        Raises:
+            ClusterUnreachable: Ray does not answer, or refuses the token.
+            DirtyCluster: something is left for too long.
+        """
+        self._connect()
+        left = self._patience(CLEAN_SECONDS, "waiting for an earlier driver's end").until_free(
+            leftovers
+        )
+        if left:
+            raise DirtyCluster(
+                f"an earlier driver's workers are still in the cluster: got {left} after "
+                f"{CLEAN_SECONDS:g} s, allowed none; delete the cluster's worker pods, or the "
+                "whole cluster: the job goes on from its newest checkpoint"
+            )
+
+    def reserve(self, pool: PoolPlan) -> PlacementGroup:
+        """Set the pool's nodes aside as soon as they are there.
+
+        Raises:
+            NodesMissing: they do not come.
+        """
+        patience = self._patience(self.nodes_seconds, "waiting for nodes")
+        try:
+            return reserve(pool, patience, lambda: missing_nodes(pool, ray.nodes()))
+        except NotReserved as error:
+            raise NodesMissing(
+                f"nodes of pool {pool.name} are missing: got {error} after "
+                f"{self.nodes_seconds:g} s; look at the events of the cluster's pods (no room, "
+                "image, quota), or ask for less in resources.nodePools; startDeadlineSeconds "
+                "sets how long they are waited for"
+            ) from None
+
+    def close(self) -> None:
+        """Leave the cluster; workers of this driver end."""
+        ray.shutdown()
+
+    def _connect(self) -> None:
+        os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+        os.environ["RAY_IGNORE_UNHANDLED_ERRORS"] = "1"  # the driver says what a worker raised
+        try:
+            ray.init(
+                address=self.address,
+                namespace=NAMESPACE,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+            )
+        except (RayError, RuntimeError, OSError) as error:
+            raise ClusterUnreachable(
+                f"the Ray cluster does not take this driver: got {type(error).__name__}: {error} "
+                f"at {self.address}; see whether its head runs, and RAY_ADDRESS, RAY_AUTH_MODE "
+                "and RAY_AUTH_TOKEN"
+            ) from error
+
+    def _patience(self, seconds: float, what: str) -> Patience:
+        return Patience(seconds, lambda text: self.tell(f"{what}: {text}"), self.obey)
+
+
+def leftovers() -> str:
+    """What another driver has left in the cluster, in a line; empty: nothing.
+
+    Asked of Ray's GCS alone: it needs no dashboard, and no worker. This driver must not have
+    started anything yet. What is taken may be counted a moment longer than its holder is known.
+    """
+    actors = [
+        actor["name"].partition(" in ")[0]
+        for actor in ray.util.list_named_actors(all_namespaces=True)
+        if actor["namespace"] != INTERNAL_NAMESPACE
+    ]
+    groups = [
+        group for group in ray.util.placement_group_table().values() if group["state"] != "REMOVED"
+    ]
+    total, free = ray.cluster_resources(), ray.available_resources()
+    taken = {name: total.get(name, 0.0) - free.get(name, 0.0) for name in COUNTED}
+    found = [f"actor {name}" for name in sorted(actors)]
+    found += [f"{len(groups)} placement groups"] if groups else []
+    found += [
+        f"{amount:g} {name} taken"
+        for name, amount in taken.items()
+        if not math.isclose(amount, 0.0, abs_tol=1e-6)
+    ]
+    return ", ".join(found)

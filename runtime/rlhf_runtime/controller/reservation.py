@@ -1,0 +1,62 @@
+"""Sets a plan's nodes aside: all of them, or none."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from ray.util.placement_group import (
+    PlacementGroup,
+    placement_group,
+    placement_group_table,
+    remove_placement_group,
+)
+
+from rlhf_api.plan import PoolPlan
+from rlhf_runtime.controller.nodes import node_bundles
+from rlhf_runtime.patience import Patience
+
+CREATED = "CREATED"
+BRIEF_SECONDS = 1.0
+"""What it takes where all nodes are there; nobody needs to hear of it."""
+NOT_YET = "nodes are there, but Ray has not set them aside"
+
+
+class NotReserved(Exception):
+    """The nodes could not be set aside in time; the text says what is missing."""
+
+
+def reserve(pool: PoolPlan, patience: Patience, missing: Callable[[], str]) -> PlacementGroup:
+    """A placement group with a bundle for each of a pool's nodes, in the order of ranks.
+
+    A node that has just died is in Ray's tables for some seconds: only what has been set aside is
+    known to be there.
+
+    Args:
+        pool: the plan's.
+        patience: how long it may take.
+        missing: says what the cluster lacks, as far as is known.
+
+    Raises:
+        NotReserved: it takes longer.
+    """
+    at_once = dataclasses.replace(
+        patience, seconds=BRIEF_SECONDS, tell=_nobody, pause_seconds=BRIEF_SECONDS / 50
+    )
+    group = placement_group(node_bundles(pool), strategy="STRICT_SPREAD")
+
+    def obstacle() -> str:
+        is_ready = placement_group_table(group)["state"] == CREATED
+        return "" if is_ready else missing() or NOT_YET
+
+    try:
+        if at_once.until_free(obstacle) and (left := patience.until_free(obstacle)):
+            raise NotReserved(left)
+    except BaseException:
+        remove_placement_group(group)
+        raise
+    return group
+
+
+def _nobody(_text: str) -> None:
+    """Hears nothing."""

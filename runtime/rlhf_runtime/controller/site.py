@@ -1,0 +1,66 @@
+"""Where a job's workers live: the one difference between `rlhf run` and `rlhf drive`."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import ray
+from ray.util.placement_group import PlacementGroup
+
+from rlhf_api.on_cluster import NUM_HOSTS
+from rlhf_api.plan import PoolPlan
+from rlhf_runtime.controller.cluster import start_local_ray, stop_local_ray
+from rlhf_runtime.controller.nodes import node_bundles
+from rlhf_runtime.controller.reservation import NotReserved, reserve
+from rlhf_runtime.errors import NotEnoughResources
+from rlhf_runtime.patience import Patience
+
+RESERVE_SECONDS = 60.0
+"""How long a machine's Ray may take to set its devices aside; a moment where they are there."""
+
+
+class Site(Protocol):
+    """A Ray instance and its nodes."""
+
+    @property
+    def one_machine(self) -> bool:
+        """Whether all workers are on the driver's machine: then nothing listens to others."""
+
+    def open(self, pool: PoolPlan) -> None:
+        """Be connected to Ray; nobody else's workers are there."""
+
+    def reserve(self, pool: PoolPlan) -> PlacementGroup:
+        """Set a bundle of each of the pool's nodes aside for an incarnation of workers."""
+
+    def close(self) -> None:
+        """Leave Ray; safe without `open`."""
+
+
+class OneMachine:
+    """This machine: a Ray instance that lives as long as the command."""
+
+    one_machine = True
+
+    def open(self, pool: PoolPlan) -> None:
+        """Start Ray."""
+        start_local_ray(pool.num_devices + NUM_HOSTS)
+
+    def reserve(self, pool: PoolPlan) -> PlacementGroup:
+        """Set the devices aside.
+
+        Raises:
+            NotEnoughResources: Ray does not see as many.
+        """
+        patience = Patience(RESERVE_SECONDS, lambda _text: None)
+        try:
+            return reserve(pool, patience, lambda: "")
+        except NotReserved:
+            raise NotEnoughResources(
+                f"the devices of the plan are not there: got {ray.available_resources()} from Ray, "
+                f"needed {node_bundles(pool)}; look at CUDA_VISIBLE_DEVICES, or ask for fewer with "
+                "--devices"
+            ) from None
+
+    def close(self) -> None:
+        """End every process that Ray started."""
+        stop_local_ray()

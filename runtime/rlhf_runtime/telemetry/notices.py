@@ -1,0 +1,13 @@
+"""Sentences that every display of a run's progress says alike."""
+
+from __future__ import annotations
+
+
+def going_on_text(step: int) -> str:
+    """Workers go on from a checkpoint."""
+    return f"going on from the checkpoint of step {step}"
+
+
+def restart_text(number: int, seconds: float, reason: str, message: str) -> str:
+    """Workers are started again, and why."""
+    return f"restart {number} in {seconds:g} s, after {reason}: {message}"

@@ -1,0 +1,69 @@
+"""The report of a run as it is now: written by the driver, read by who asks for it."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from rlhf_api.exits import ExitCode
+from rlhf_api.report import StatusReport
+
+FIRST_PHASE = "start"
+LONGEST_MESSAGE = 4096
+
+
+class StatusBoard:
+    """Holds the latest StatusReport of one start of a driver. For any number of threads."""
+
+    def __init__(self, job: str, submission_id: str) -> None:
+        self._lock = threading.Lock()
+        self._acknowledged = threading.Event()
+        self._latest = StatusReport(
+            job=job,
+            submission_id=submission_id,
+            sequence=1,
+            phase=FIRST_PHASE,
+            step=0,
+            total_steps=0,
+        )
+
+    @property
+    def latest(self) -> StatusReport:
+        """What to tell now."""
+        with self._lock:
+            return self._latest
+
+    def update(self, **changes: Any) -> None:
+        """Tell something else from now on: fields of a StatusReport by their Python names.
+
+        The sequence number grows by one. A message becomes one line, and is cut where it is too
+        long. After the final report nothing changes any more.
+        """
+        if "message" in changes:
+            changes["message"] = " ".join(changes["message"].split())[:LONGEST_MESSAGE]
+        with self._lock:
+            if self._latest.final:
+                return
+            before = {name: getattr(self._latest, name) for name in StatusReport.model_fields}
+            sequence = self._latest.sequence + 1
+            self._latest = StatusReport(**before | changes | {"sequence": sequence})
+
+    def end(self, phase: str, code: ExitCode, reason: str = "", message: str = "") -> StatusReport:
+        """Make the report final, and return it."""
+        self.update(phase=phase, final=True, exit_code=code, reason=reason or None, message=message)
+        return self.latest
+
+    def acknowledge(self, submission_id: str, sequence: int) -> bool:
+        """Take note that a report was stored; whether it is one of this submission's.
+
+        Only that of the final report means something: then there is nothing left to wait for.
+        """
+        latest = self.latest
+        is_ours = submission_id == latest.submission_id and 0 <= sequence <= latest.sequence
+        if is_ours and latest.final and sequence == latest.sequence:
+            self._acknowledged.set()
+        return is_ours
+
+    def wait_until_acknowledged(self, seconds: float) -> bool:
+        """Wait so long at most until the final report was stored somewhere; whether it was."""
+        return self._acknowledged.wait(seconds)

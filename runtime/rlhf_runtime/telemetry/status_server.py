@@ -1,0 +1,140 @@
+"""Serves the report of a run over HTTP: GET /report, POST /acknowledge, GET /healthz.
+
+Answers carry the report and nothing else; who has no token learns that somebody is here.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import threading
+from collections.abc import Mapping
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from rlhf_runtime.patience import Patience
+from rlhf_runtime.telemetry.errors import ReportPortTaken
+from rlhf_runtime.telemetry.status_board import StatusBoard
+
+REQUEST_SECONDS = 10.0
+"""How long a client may take to say what it wants."""
+LONGEST_BODY = 4096
+TOKEN_HEADERS = ("Authorization", "X-Ray-Authorization")
+"""Either: the API server's proxy keeps the first to itself."""
+
+
+class StatusServer:
+    """A server in threads of its own; ends with the process or with `close`."""
+
+    def __init__(self, board: StatusBoard, token: str) -> None:
+        """
+        Args:
+            board: what is served.
+            token: who asks has to know it. Empty: nobody knows it.
+        """
+        self._board = board
+        self._token = token
+        self._server: ThreadingHTTPServer | None = None
+
+    def open(self, host: str, port: int, patience: Patience) -> int:
+        """Serve from now on; returns the port.
+
+        A predecessor may hold the port until its own last report is read.
+
+        Raises:
+            ReportPortTaken: the port is held for longer than the patience lasts.
+        """
+        taken = patience.until_free(lambda: self._bind(host, port))
+        if taken:
+            raise ReportPortTaken(
+                f"the report cannot be served: got {taken} for {patience.seconds:g} s; end who "
+                "holds the port, or choose another with --report-port"
+            )
+        assert self._server is not None
+        threading.Thread(target=self._server.serve_forever, name="report", daemon=True).start()
+        return self._server.server_address[1]
+
+    def close(self) -> None:
+        """Serve no more; safe without `open`."""
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+            self._server = None
+
+    def _bind(self, host: str, port: int) -> str:
+        handler = type("Bound", (_Handler,), {"board": self._board, "token": self._token})
+        try:
+            self._server = ThreadingHTTPServer((host, port), handler)
+        except OSError as error:
+            return f"port {port}: {(error.strerror or str(error)).lower()}"
+        self._server.daemon_threads = True
+        return ""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """One request."""
+
+    board: StatusBoard
+    token: str
+    timeout = REQUEST_SECONDS
+    server_version = "rlhf"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        if self.path == "/healthz":
+            self._answer(HTTPStatus.OK, b"ok", "text/plain")
+        elif self.path != "/report":
+            self._answer(HTTPStatus.NOT_FOUND)
+        elif self._is_admitted():
+            body = self.board.latest.model_dump_json(by_alias=True, exclude_none=True)
+            self._answer(HTTPStatus.OK, body.encode(), "application/json")
+
+    def do_POST(self) -> None:
+        if self.path != "/acknowledge":
+            self._answer(HTTPStatus.NOT_FOUND)
+        elif self._is_admitted():
+            self._acknowledge()
+
+    def _acknowledge(self) -> None:
+        body = self._json_body()
+        submission, sequence = body.get("submissionId"), body.get("sequence")
+        if not isinstance(submission, str) or type(sequence) is not int:
+            self._answer(HTTPStatus.BAD_REQUEST)
+        elif self.board.acknowledge(submission, sequence):
+            self._answer(HTTPStatus.NO_CONTENT)
+        else:
+            self._answer(HTTPStatus.CONFLICT)
+
+    def _is_admitted(self) -> bool:
+        """Whether the client knows the token; answers it if not."""
+        wanted = f"Bearer {self.token}".encode()
+        given = [self.headers.get(name, "").encode() for name in TOKEN_HEADERS]
+        known = [hmac.compare_digest(value, wanted) for value in given]
+        if any(known) and self.token:
+            return True
+        self._answer(HTTPStatus.UNAUTHORIZED)
+        return False
+
+    def _json_body(self) -> Mapping[str, Any]:
+        """The object that was sent; empty where it is none, or too long."""
+        length = self.headers.get("Content-Length", "")
+        if not length.isdecimal() or int(length) > LONGEST_BODY:
+            return {}
+        try:
+            value = json.loads(self.rfile.read(int(length)))
+        except (ValueError, RecursionError):
+            return {}
+        return value if isinstance(value, dict) else {}
+
+    def _answer(self, status: HTTPStatus, body: bytes = b"", kind: str = "text/plain") -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        if status is HTTPStatus.UNAUTHORIZED:
+            self.send_header("WWW-Authenticate", "Bearer")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing: the driver's output is its log."""

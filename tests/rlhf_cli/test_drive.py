@@ -1,0 +1,132 @@
+"""How `rlhf drive` ends when there is nothing to train: told, and with the right code."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from rlhf_api.exits import ExitCode
+from rlhf_api.on_cluster import FINAL_REPORT
+from rlhf_api.report import StatusReport
+from rlhf_cli import drive
+from rlhf_cli.app import app
+from rlhf_runtime.controller.run_lock import locked
+
+from ..rlhf_runtime.controller.jobs import make_job
+from ..waiting import wait_until
+
+POOL = {"name": "cpu", "device": "cpu", "devicesPerNode": 1, "memoryGibibytesPerDevice": 4}
+SECONDS = 60.0
+
+
+@pytest.fixture(autouse=True)
+def signals() -> Iterator[None]:
+    """The command takes signals over; it has its process to itself."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture(autouse=True)
+def no_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody can acknowledge, so nobody is waited for."""
+    monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
+
+
+def manifest(folder: Path, **sections: Any) -> Path:
+    job = make_job(
+        **{
+            "data": {"train": {"builtin": "sort-digits"}},
+            "rewards": [{"function": {"entrypoint": "rlhf_runtime.rewards.exact_match:score"}}],
+            "resources": {"nodePools": [POOL]},
+        }
+        | sections
+    )
+    file = folder / "job.yaml"
+    file.write_text(yaml.safe_dump(job.model_dump(mode="json", by_alias=True, exclude_unset=True)))
+    return file
+
+
+def words(file: Path, folder: Path, submission: str = "test-1-0", port: int = 0) -> list[str]:
+    options = {"--output": folder / "run", "--submission-id": submission, "--report-port": port}
+    return ["drive", str(file), *(str(word) for pair in options.items() for word in pair)]
+
+
+def run(arguments: list[str]) -> tuple[StatusReport, str]:
+    """The final report of a command that failed, and what it wrote before it."""
+    done = CliRunner().invoke(app, arguments)
+    *before, last = done.output.splitlines()
+    assert last.startswith(FINAL_REPORT), done.output
+    report = StatusReport.model_validate_json(last.removeprefix(FINAL_REPORT))
+    assert report.final and report.exit_code == done.exit_code
+    return report, "\n".join(before)
+
+
+@pytest.mark.parametrize(
+    ("sections", "reason"),
+    [
+        ({"checkpoint": {"storage": {"uri": "s3://bucket/sort"}}}, "NotOffered"),
+        ({"code": {"local": "mine"}}, "InvalidManifest"),
+        ({"resources": {}}, "PlanUnknown"),
+    ],
+)
+def test_a_job_that_a_cluster_cannot_run_is_refused(
+    tmp_path: Path, sections: Mapping[str, Any], reason: str
+) -> None:
+    report, before = run(words(manifest(tmp_path, **sections), tmp_path))
+    assert (report.exit_code, report.reason) == (ExitCode.MANIFEST, reason)
+    assert (report.job, report.submission_id, report.phase) == ("test", "test-1-0", "failed")
+    assert f"{reason}: " in before and not (tmp_path / "run").exists()
+
+
+def test_missing_data_is_the_users_to_mend(tmp_path: Path) -> None:
+    data = {"train": {"path": str(tmp_path / "none.jsonl")}}
+    report, _ = run(words(manifest(tmp_path, data=data), tmp_path))
+    assert (report.exit_code, report.reason) == (ExitCode.USER, "DataNotFound")
+
+
+def test_a_folder_that_an_earlier_driver_holds_is_waited_for_and_then_the_clusters_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drive, "CLEAN_SECONDS", 0.0)
+    with locked(tmp_path / "run"):
+        report, _ = run(words(manifest(tmp_path), tmp_path))
+    assert (report.exit_code, report.reason) == (ExitCode.RETRIABLE, "DirtyCluster")
+    assert f"held by process {os.getpid()}" in report.message
+
+
+def test_a_name_that_is_no_submission_is_a_wrong_command_line(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, words(manifest(tmp_path), tmp_path, submission="test"))
+    assert done.exit_code == 2 and "JOB-ATTEMPT-RESTART" in done.output
+
+
+def test_sigterm_ends_the_wait_for_an_acknowledgement(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    file = manifest(tmp_path, code={"local": "mine"})
+    program = "from rlhf_cli.app import main; main()"
+    with log.open("w") as stream:
+        lingering = subprocess.Popen(
+            [sys.executable, "-c", program, *words(file, tmp_path)],
+            env=os.environ | {"RAY_AUTH_TOKEN": "secret"},
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        wait_until(lambda: FINAL_REPORT in log.read_text(), SECONDS, "the final report")
+        assert lingering.poll() is None, "its report has not been read"
+        lingering.send_signal(signal.SIGTERM)
+        assert lingering.wait(drive.LINGER_SECONDS / 2) == ExitCode.MANIFEST
+    finally:
+        lingering.kill()
+    assert log.read_text().splitlines()[-1].startswith(FINAL_REPORT)
+    assert "secret" not in log.read_text()

@@ -1,0 +1,161 @@
+"""`rlhf drive` in a Ray cluster, submitted, stopped and asked as the operator does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from rlhf_api.exits import ExitCode
+from rlhf_api.report import StatusReport
+
+from ..waiting import wait_until
+from .cli import LIMIT_SECONDS, RLHF, USER_CODE
+from .manifests import example
+from .ray_cluster import ENDED, RayCluster, ray_cluster
+from .records import records
+
+pytestmark = pytest.mark.ray
+
+NODES = 2
+"""Each with one rank."""
+CPUS = 3
+"""Of a node: its rank and, on the first, two hosts."""
+ON_A_CLUSTER = {
+    "code": {"configMap": {"name": "verifiers"}},
+    "resources": {
+        "nodePools": [
+            {
+                "name": "cpu",
+                "nodes": NODES,
+                "device": "cpu",
+                "devicesPerNode": 1,
+                "memoryGibibytesPerDevice": 4,
+            }
+        ]
+    },
+    "schedule": {"warmStart": None},
+    "checkpoint": {"everySteps": 4},
+    "failurePolicy": {"backoffSeconds": 0.1},
+}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
+    """A head; the tests bring the workers."""
+    with ray_cluster(tmp_path_factory.mktemp("cluster")) as made:
+        yield made
+
+
+def submit(cluster: RayCluster, restart: int, steps: int) -> str:
+    """Submit the driver of the job as far as so many steps; its run is in `run`."""
+    manifest = cluster.folder / f"job-{restart}.yaml"
+    example("01", manifest, ON_A_CLUSTER, {"schedule": {"steps": steps}})
+    text = manifest.read_text().replace(f"    local: {USER_CODE}\n", "")
+    manifest.write_text(text)
+    return submit_file(cluster, restart, manifest)
+
+
+def submit_file(cluster: RayCluster, restart: int, manifest: Path) -> str:
+    submission = f"sort-grpo-1-{restart}"
+    words = ["drive", manifest, "--output", cluster.folder / "run", "--submission-id", submission]
+    words += ["--report-port", cluster.report_port, "--code", USER_CODE]
+    cluster.submit(submission, [RLHF, *words])
+    return submission
+
+
+def wait_for_report(
+    cluster: RayCluster, submission: str, what: str, holds: Callable[[StatusReport], bool]
+) -> StatusReport:
+    """Poll until the driver reports something; reports come in order."""
+    seen: list[StatusReport] = []
+
+    def look() -> bool:
+        report = cluster.report()
+        if isinstance(report, StatusReport) and report.submission_id == submission:
+            assert not seen or report.sequence >= seen[-1].sequence
+            seen.append(report)
+            assert holds(report) or not report.final, report
+            return holds(report)
+        assert cluster.state(submission)["status"] not in ENDED, cluster.log(submission)
+        return False
+
+    wait_until(look, LIMIT_SECONDS, f"{what}; {seen[-1:]}\n{cluster.log(submission)}")
+    return seen[-1]
+
+
+def has_saved(step: int) -> Callable[[StatusReport], bool]:
+    return lambda report: report.checkpoint is not None and report.checkpoint.step >= step
+
+
+def end_of(cluster: RayCluster, submission: str) -> StatusReport:
+    """Take the final report as the operator does, and see it in the log, too."""
+    final = wait_for_report(cluster, submission, "the end", lambda report: report.final)
+    assert cluster.acknowledge(final) == 204
+    cluster.wait_for_end(submission)
+    assert cluster.last_report(submission) == final
+    return final
+
+
+def test_a_job_is_stopped_and_goes_on_and_survives_the_loss_of_a_worker(
+    cluster: RayCluster,
+) -> None:
+    first = submit(cluster, 0, 5000)
+    waiting = wait_for_report(
+        cluster, first, "a wait for nodes", lambda report: "waiting for nodes" in report.message
+    )
+    assert "0 of 2 nodes with 3 CPU" in waiting.message and waiting.step == 0
+    assert cluster.report(token="guess") == 401
+
+    lost, _ = [cluster.start_worker(CPUS) for _ in range(NODES)]
+    training = wait_for_report(cluster, first, "a checkpoint", has_saved(4))
+    assert (training.phase, training.total_steps) == ("train", 5000)
+    assert training.metrics["reward/mean"] > 0 and training.tokens_per_second
+    assert training.seconds_remaining and training.exit_code is None
+
+    cluster.stop(first)
+    stopped = end_of(cluster, first)
+    assert (stopped.exit_code, stopped.reason) == (ExitCode.INTERRUPTED, "Interrupted")
+    assert stopped.checkpoint is not None and stopped.checkpoint.step == stopped.step
+    assert Path(stopped.checkpoint.path, "checkpoint.json").is_file(), "what was reached is saved"
+    assert cluster.state(first)["status"] == "STOPPED"
+
+    steps = stopped.step + 60
+    second = submit(cluster, 1, steps)
+    wait_for_report(cluster, second, "a new checkpoint", has_saved(stopped.step + 4))
+    lost.kill_raylet()
+    restarting = wait_for_report(
+        cluster, second, "a restart", lambda report: report.reason == "WorkerLost"
+    )
+    assert "died" in restarting.message and restarting.step >= stopped.step
+    cluster.start_worker(CPUS)
+    finished = end_of(cluster, second)
+    log = cluster.log(second)
+    assert (finished.exit_code, finished.reason) == (ExitCode.DONE, None), log
+    assert (finished.step, finished.percent) == (steps, 100)
+    state = cluster.state(second)
+    assert (state["status"], state["driver_exit_code"]) == ("SUCCEEDED", 0)
+    assert f"going on from the checkpoint of step {stopped.step}" in log
+    assert log.count(", after WorkerLost: ") == 1 and cluster.token not in log
+
+    run = cluster.folder / "run"
+    assert (run / "model" / "model.safetensors").is_file()
+    address = cluster.address
+    for rank in range(NODES):
+        log = (run / "logs" / f"rank-{rank}.log").read_text()
+        assert f"listens at {address}" in log, "other nodes can reach it"
+    trained = [record["step"] for record in records(run, "step")]
+    assert sorted(set(trained)) == list(range(1, steps + 1))
+    lost.assert_without_actors()
+
+
+def test_a_manifest_that_cannot_be_used_is_told_in_the_final_report(cluster: RayCluster) -> None:
+    manifest = cluster.folder / "bad.yaml"
+    manifest.write_text("apiVersion: rlhf-operator.dev/v1alpha1\nkind: RLHFJob\n")
+    submission = submit_file(cluster, 7, manifest)
+    final = end_of(cluster, submission)
+    assert (final.exit_code, final.reason) == (ExitCode.MANIFEST, "InvalidManifest")
+    assert "metadata" in final.message
+    state = cluster.state(submission)
+    assert (state["status"], state["driver_exit_code"]) == ("FAILED", 2)
