@@ -91,6 +91,7 @@ def test_service_and_deployment_select_the_operators_pod_only(helm: Helm, case: 
     assert selector.items() <= pod_of(objects)["metadata"]["labels"].items()
     test = the(objects, "Pod")
     assert not selector.items() <= test["metadata"]["labels"].items()
+    assert test["metadata"]["labels"]["app.kubernetes.io/name"] != "rlhf-operator"
 
 
 def test_labels_of_values_come_beside_the_charts_own(helm: Helm) -> None:
@@ -116,19 +117,20 @@ def test_settings_are_those_of_the_values(helm: Helm) -> None:
         "keySecret": {"name": "rlhf-rlhf-operator-key"},
         "headAccess": "service",
         "reconcileWorkers": 16,
+        "plannerProcesses": 2,
         "logLevel": "info",
         "logFormat": "json",
         "jobDefaults": {
             "nodePools": [],
-            "head": {"cpu": "2", "memory": "8Gi"},
-            "worker": {"cpu": "8", "memory": "64Gi"},
+            "head": {"cpu": "1", "memory": "4Gi"},
+            "worker": {},
         },
     }
     defaults = yaml.safe_load(values_file("namespaces").read_text())["jobDefaults"]
     settings = settings_of(helm.render("namespaces"))
     assert settings["namespaces"] == ["team-a", "team-b"]
     assert settings["keySecret"] == {"name": "cluster-key"}
-    head = {"head": {"cpu": "2", "memory": "8Gi"}}
+    head = {"head": {"cpu": "1", "memory": "4Gi"}}
     assert settings["jobDefaults"] == {**defaults, **head}
     everything = settings_of(helm.render("everything"))
     assert everything["logLevel"] == "debug" and everything["logFormat"] == "text"
