@@ -11,6 +11,8 @@ import pytest
 import yaml
 
 from rlhf_api.crd import crd
+from rlhf_operator.build.companions import OPERATOR_LABELS
+from rlhf_operator.config import OperatorConfig
 from rlhf_operator.permissions import OWN, PROXIED_HEADS, WATCHED, Permission
 
 from ..cluster.devcluster import CommandFailed
@@ -135,6 +137,23 @@ def test_settings_are_those_of_the_values(helm: Helm) -> None:
     everything = settings_of(helm.render("everything"))
     assert everything["logLevel"] == "debug" and everything["logFormat"] == "text"
     assert everything["headAccess"] == "proxy" and everything["reconcileWorkers"] == 64
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_operator_reads_its_settings(helm: Helm, case: str) -> None:
+    OperatorConfig.model_validate(settings_of(helm.render(case)))
+
+
+def test_defaults_of_values_are_the_operators(helm: Helm) -> None:
+    settings = settings_of(helm.render("smallest"))
+    assert settings.pop("keySecret") == {"name": "rlhf-rlhf-operator-key"}
+    assert OperatorConfig.model_validate(settings) == OperatorConfig()
+
+
+def test_jobs_let_the_operators_pod_in_and_not_the_one_of_helm_test(helm: Helm) -> None:
+    objects = helm.render("smallest")
+    assert OPERATOR_LABELS.items() <= pod_of(objects)["metadata"]["labels"].items()
+    assert not OPERATOR_LABELS.items() <= the(objects, "Pod")["metadata"]["labels"].items()
 
 
 def test_other_settings_make_another_pod_and_the_same_ones_do_not(helm: Helm) -> None:
