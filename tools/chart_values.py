@@ -47,10 +47,11 @@ class JobDefaults(Contract):
     storage: CheckpointStorage | None = None
     """spec.checkpoint.storage, such as {persistentVolumeClaim: {claimName: checkpoints}}. The claim
     is looked up in the job's namespace."""
-    head: PodResources = PodResources(cpu="2", memory="8Gi")
-    """CPU and memory requests of head pods."""
-    worker: PodResources = PodResources(cpu="8", memory="64Gi")
-    """CPU and memory requests of worker pods whose pool names none."""
+    head: PodResources = PodResources(cpu="1", memory="4Gi")
+    """CPU and memory requests of head pods, such as {cpu: "2", memory: 8Gi}."""
+    worker: PodResources = PodResources()
+    """CPU and memory requests of worker pods whose pool names none. Empty: as many cores as
+    processes, and no memory."""
 
 
 class KeySecret(Contract):
@@ -185,6 +186,8 @@ class ChartValues(Contract):
     """Secret with the operator's own key."""
     reconcile_workers: Annotated[int, Field(ge=1, le=256)] = 16
     """Jobs that are looked at at the same time."""
+    planner_processes: Annotated[int, Field(ge=1, le=64)] = 2
+    """Plans that are made at the same time; each may take a core."""
     logging: Logging = Logging()
     """What the operator logs, and how."""
 

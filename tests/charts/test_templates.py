@@ -11,6 +11,8 @@ import pytest
 import yaml
 
 from rlhf_api.crd import crd
+from rlhf_operator.build.companions import OPERATOR_LABELS
+from rlhf_operator.config import OperatorConfig
 from rlhf_operator.permissions import OWN, PROXIED_HEADS, WATCHED, Permission
 
 from ..cluster.devcluster import CommandFailed
@@ -91,6 +93,7 @@ def test_service_and_deployment_select_the_operators_pod_only(helm: Helm, case: 
     assert selector.items() <= pod_of(objects)["metadata"]["labels"].items()
     test = the(objects, "Pod")
     assert not selector.items() <= test["metadata"]["labels"].items()
+    assert test["metadata"]["labels"]["app.kubernetes.io/name"] != "rlhf-operator"
 
 
 def test_labels_of_values_come_beside_the_charts_own(helm: Helm) -> None:
@@ -116,23 +119,41 @@ def test_settings_are_those_of_the_values(helm: Helm) -> None:
         "keySecret": {"name": "rlhf-rlhf-operator-key"},
         "headAccess": "service",
         "reconcileWorkers": 16,
+        "plannerProcesses": 2,
         "logLevel": "info",
         "logFormat": "json",
         "jobDefaults": {
             "nodePools": [],
-            "head": {"cpu": "2", "memory": "8Gi"},
-            "worker": {"cpu": "8", "memory": "64Gi"},
+            "head": {"cpu": "1", "memory": "4Gi"},
+            "worker": {},
         },
     }
     defaults = yaml.safe_load(values_file("namespaces").read_text())["jobDefaults"]
     settings = settings_of(helm.render("namespaces"))
     assert settings["namespaces"] == ["team-a", "team-b"]
     assert settings["keySecret"] == {"name": "cluster-key"}
-    head = {"head": {"cpu": "2", "memory": "8Gi"}}
+    head = {"head": {"cpu": "1", "memory": "4Gi"}}
     assert settings["jobDefaults"] == {**defaults, **head}
     everything = settings_of(helm.render("everything"))
     assert everything["logLevel"] == "debug" and everything["logFormat"] == "text"
     assert everything["headAccess"] == "proxy" and everything["reconcileWorkers"] == 64
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_operator_reads_its_settings(helm: Helm, case: str) -> None:
+    OperatorConfig.model_validate(settings_of(helm.render(case)))
+
+
+def test_defaults_of_values_are_the_operators(helm: Helm) -> None:
+    settings = settings_of(helm.render("smallest"))
+    assert settings.pop("keySecret") == {"name": "rlhf-rlhf-operator-key"}
+    assert OperatorConfig.model_validate(settings) == OperatorConfig()
+
+
+def test_jobs_let_the_operators_pod_in_and_not_the_one_of_helm_test(helm: Helm) -> None:
+    objects = helm.render("smallest")
+    assert OPERATOR_LABELS.items() <= pod_of(objects)["metadata"]["labels"].items()
+    assert not OPERATOR_LABELS.items() <= the(objects, "Pod")["metadata"]["labels"].items()
 
 
 def test_other_settings_make_another_pod_and_the_same_ones_do_not(helm: Helm) -> None:

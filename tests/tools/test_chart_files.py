@@ -51,7 +51,7 @@ def test_every_value_is_explained_above_it_and_in_the_table() -> None:
 
 def test_a_right_stands_in_the_template_with_its_reason() -> None:
     template = chart_files.permissions_template()
-    for each in (*permissions.WATCHED, *permissions.CLUSTER, *permissions.OWN):
+    for each in (*permissions.WATCHED, *permissions.OWN):
         assert f"# {each.why}\n- apiGroups: [{json.dumps(each.group)}]\n" in template
     assert template.count("resourceNames: ") == 1
 

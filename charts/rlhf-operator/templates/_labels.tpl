@@ -1,4 +1,4 @@
-{{- /* What pods are selected by. Each job's NetworkPolicy admits pods of this name and component. */ -}}
+{{- /* What pods are selected by. Each job's NetworkPolicy admits pods of this name. */ -}}
 {{- define "rlhf-operator.selector" -}}
 app.kubernetes.io/name: rlhf-operator
 app.kubernetes.io/instance: {{ .Release.Name | trunc 63 | trimSuffix "-" }}

@@ -4,6 +4,7 @@ namespaces: {{ .Values.watchNamespaces | toJson }}
 keySecret: {name: {{ include "rlhf-operator.keySecret" . | quote }}}
 headAccess: {{ .Values.headAccess }}
 reconcileWorkers: {{ .Values.reconcileWorkers | int }}
+plannerProcesses: {{ .Values.plannerProcesses | int }}
 logLevel: {{ .Values.logging.level }}
 logFormat: {{ .Values.logging.format }}
 jobDefaults:
