@@ -15,7 +15,8 @@ import typer
 
 from rlhf_api.exits import ExitCode
 from rlhf_api.job import RLHFJob
-from rlhf_api.on_cluster import FINAL_REPORT, TOKEN_VARIABLE, job_of
+from rlhf_api.on_cluster import DRIVER_LOG, FINAL_REPORT, TOKEN_VARIABLE, job_of
+from rlhf_cli.driver_log import DriverLog
 from rlhf_cli.guard import tell
 from rlhf_cli.resume import check_changes, has_work, open_store
 from rlhf_cli.stopping import hold_signals, take_over_signals
@@ -56,6 +57,20 @@ def drive_command(
     inject: Sequence[str],
 ) -> None:
     """Train, report, and end with the exit code. Raises typer.Exit in any case."""
+    with DriverLog() as log:
+        _drive_and_report(file, output, submission, report_port, ray_address, code, inject, log)
+
+
+def _drive_and_report(
+    file: Path,
+    output: Path,
+    submission: str,
+    report_port: int,
+    ray_address: str,
+    code: Path,
+    inject: Sequence[str],
+    log: DriverLog,
+) -> None:
     board = StatusBoard(job_of(submission), submission)
     token = os.environ.get(TOKEN_VARIABLE, "")
     server = StatusServer(board, token)
@@ -63,7 +78,8 @@ def drive_command(
     take_over_signals(stop)
     try:
         server.open(EVERYWHERE, report_port, Patience(PORT_SECONDS, _say, stop.obey))
-        _drive(board, stop, file, output, ray_address, code, tuple(map(parse_fault, inject)))
+        faults = tuple(map(parse_fault, inject))
+        _drive(board, stop, file, output, ray_address, code, faults, log)
         held = hold_signals()  # it has ended: nothing may come between this and the last report
         board.end(Outcome.SUCCEEDED.value, ExitCode.DONE)
     except (Exception, KeyboardInterrupt) as error:
@@ -89,6 +105,7 @@ def _drive(
     ray_address: str,
     code: Path,
     faults: tuple[Fault, ...],
+    log: DriverLog,
 ) -> None:
     """Everything between the first report and the last."""
     job = only_job(jobs_of(file), file)
@@ -101,6 +118,7 @@ def _drive(
         find_sources(job.spec.data)
         require_targets(faults, plan.pools[0].num_devices)
         require_at_home(faults)
+        log.keep_at(folder.path / DRIVER_LOG)
         with _locked(folder.path, Patience(CLEAN_SECONDS, progress.notice, stop.obey)):
             store = open_store(job, folder, fresh=False)
             if not has_work(folder, job, fresh=False):

@@ -121,7 +121,7 @@ def test_between_events_kubernetes_is_read_once_a_minute_at_most(world: World) -
     [
         ({"image": None}, "NoImage", "jobDefaults.image"),
         ({"resources": {}}, "NoNodePools", "jobDefaults.nodePools"),
-        ({"checkpoint": {}}, "NoCheckpointStorage", "persistentVolumeClaim or a uri"),
+        ({"checkpoint": {}}, "NoCheckpointStorage", "name a persistentVolumeClaim"),
         ({"code": {"local": "src"}}, "CodeNotReachable", "configMap"),
         (
             {"checkpoint": {"storage": {"persistentVolumeClaim": {"claimName": "other"}}}},

@@ -17,9 +17,8 @@ from rlhf_api.on_cluster import (
     REPORT_PORT,
     RUN_FOLDER,
 )
-from rlhf_api.resources import Device, PodResources
+from rlhf_api.resources import Device, NodePool, PodResources
 from rlhf_operator.build.code import code_init_containers, code_volume
-from rlhf_operator.build.groups import WorkerGroup
 from rlhf_operator.build.owned import Owner
 
 GPU_RESOURCE = "nvidia.com/gpu"
@@ -27,6 +26,8 @@ USER_ID = 1000
 """The image's user; files on volumes belong to its group."""
 STOP_SECONDS = 120
 """How long a driver may take to finish its step and save after it was told to end."""
+RAY_START_SECONDS = 120
+"""How long Ray's own services may take to start on a busy head; Ray itself allows 30."""
 PORTS = {
     "gcs-server": GCS_PORT,
     "dashboard": DASHBOARD_PORT,
@@ -61,10 +62,9 @@ def head_pod(owner: Owner, job: RLHFJob) -> Mapping[str, Any]:
     return {"metadata": {"labels": owner.labels}, "spec": _pod(owner, job, container)}
 
 
-def worker_pod(owner: Owner, job: RLHFJob, group: WorkerGroup) -> Mapping[str, Any]:
+def worker_pod(owner: Owner, job: RLHFJob, pool: NodePool) -> Mapping[str, Any]:
     """A worker's pod: all devices of a node."""
-    pool = group.pool
-    devices = {GPU_RESOURCE: str(group.devices_per_node)} if pool.device is Device.GPU else {}
+    devices = {GPU_RESOURCE: str(pool.devices_per_node)} if pool.device is Device.GPU else {}
     container = {
         **_container("ray-worker", job, pool.resources, devices),
         "readinessProbe": _probe("/api/healthz", AGENT_PORT, failures=10),
@@ -172,6 +172,7 @@ def _environment(job: RLHFJob) -> list[Mapping[str, Any]]:
         "HOME": HOME,
         "HF_HOME": HUB_FOLDER,
         "PYTHONUNBUFFERED": "1",
+        "RAY_DASHBOARD_SUBPROCESS_MODULE_WAIT_READY_TIMEOUT": str(RAY_START_SECONDS),
         "RAY_JOB_STOP_WAIT_TIME_S": str(STOP_SECONDS),
         "RAY_USAGE_STATS_ENABLED": "0",
     }

@@ -7,9 +7,10 @@ from typing import Any
 
 from rlhf_api.job import RLHFJob
 from rlhf_api.on_cluster import HEAD_CPUS, cluster_name, ray_cpus, ray_gpus
-from rlhf_operator.build.groups import WorkerGroup, worker_groups
+from rlhf_api.resources import NodePool
 from rlhf_operator.build.owned import Owner
 from rlhf_operator.build.pods import head_pod, worker_pod
+from rlhf_operator.build.pools import taken_pools
 
 RAY_VERSION = "2.58.0"
 """What the runtime's image has."""
@@ -48,20 +49,20 @@ def ray_cluster(owner: Owner, job: RLHFJob, attempt: int) -> Mapping[str, Any]:
                 },
                 "template": head_pod(owner, job),
             },
-            "workerGroupSpecs": [_group(owner, job, group) for group in worker_groups(job)],
+            "workerGroupSpecs": [_group(owner, job, pool) for pool in taken_pools(job)],
         },
     }
 
 
-def _group(owner: Owner, job: RLHFJob, group: WorkerGroup) -> Mapping[str, Any]:
+def _group(owner: Owner, job: RLHFJob, pool: NodePool) -> Mapping[str, Any]:
     return {
-        "groupName": group.pool.name,
-        "replicas": group.nodes,
-        "minReplicas": group.nodes,
-        "maxReplicas": group.nodes,
+        "groupName": pool.name,
+        "replicas": pool.nodes,
+        "minReplicas": pool.nodes,
+        "maxReplicas": pool.nodes,
         "rayStartParams": {
-            "num-cpus": str(ray_cpus(group.pool)),
-            "num-gpus": str(ray_gpus(group.pool)),
+            "num-cpus": str(ray_cpus(pool)),
+            "num-gpus": str(ray_gpus(pool)),
         },
-        "template": worker_pod(owner, job, group),
+        "template": worker_pod(owner, job, pool),
     }

@@ -35,7 +35,7 @@ def _without_defaults(job: RLHFJob) -> Refusal | None:
         return Refusal(
             "NoCheckpointStorage",
             "spec.checkpoint.storage is not set, and the chart's jobDefaults.storage neither: name "
-            "a persistentVolumeClaim or a uri, so that a lost pod costs no work",
+            "a persistentVolumeClaim, so that a lost pod costs no work",
         )
     return None
 
@@ -52,6 +52,12 @@ def _of_code(job: RLHFJob) -> Refusal | None:
 
 def _of_storage(job: RLHFJob, claim: ClaimSeen | None) -> Refusal | None:
     storage = job.spec.checkpoint.storage
+    if storage is not None and storage.uri is not None:
+        return Refusal(
+            "NotOffered",
+            "on a cluster a job's files are on one volume that all its pods mount: got "
+            f"checkpoint.storage.uri {storage.uri}, allowed persistentVolumeClaim",
+        )
     if storage is None or storage.persistent_volume_claim is None or claim is None:
         return None
     name = storage.persistent_volume_claim.claim_name
@@ -66,7 +72,7 @@ def _of_storage(job: RLHFJob, claim: ClaimSeen | None) -> Refusal | None:
             "ClaimNotShared",
             f"the persistentVolumeClaim {name} is not ReadWriteMany, and the job has "
             f"{num_pods(job)} pods that write to it (the head and its workers): use a claim with "
-            "that access mode, or a uri",
+            "that access mode",
         )
     return None
 

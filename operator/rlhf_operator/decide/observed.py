@@ -11,6 +11,7 @@ from rlhf_api.on_cluster import cluster_name
 from rlhf_api.report import StatusReport
 from rlhf_api.resources import Device
 from rlhf_api.status import PlanStatus, RLHFJobStatus
+from rlhf_operator.build.pools import taken_pools
 from rlhf_operator.head.protocol import Submission
 
 
@@ -36,7 +37,7 @@ class JobSeen:
     @property
     def num_gpus(self) -> int:
         """GPUs that its cluster asks for."""
-        pools = self.job.spec.resources.node_pools if self.job else ()
+        pools = taken_pools(self.job) if self.job else ()
         return sum(pool.num_devices for pool in pools if pool.device is Device.GPU)
 
     @property

@@ -30,6 +30,8 @@ class StatusProgress:
         self._board = board
         self._pace = Pace()
         self._total_steps = 0
+        self._reached = 0
+        self._repeated = 0
         self._held_out: Mapping[str, float] = {}
         self._trained: Mapping[str, float] = {}
 
@@ -54,6 +56,7 @@ class StatusProgress:
         """Tell the step, what it measured, and how long the rest will take."""
         self._pace.add(record.seconds)
         self._trained = record.metrics
+        self._reached = max(self._reached, record.step)
         speed = record.metrics.get(TOKENS_PER_SECOND)
         self._board.update(
             phase="train",
@@ -75,12 +78,18 @@ class StatusProgress:
         self._board.update(checkpoint=CheckpointReport(step=step, path=address))
 
     def going_on(self, step: int, address: str) -> None:
-        """Tell from which checkpoint the run goes on."""
-        self._board.update(step=step, checkpoint=CheckpointReport(step=step, path=address))
+        """Tell from which checkpoint the run goes on, and what is lost with that."""
+        self._repeated += max(0, self._reached - step)
+        self._reached = step
+        self._board.update(
+            step=step,
+            checkpoint=CheckpointReport(step=step, path=address),
+            steps_repeated=self._repeated,
+        )
 
     def restarting(self, number: int, seconds: float, reason: str, message: str) -> None:
         """Tell why workers are started again."""
-        self._board.update(phase="restart", reason=reason, message=message)
+        self._board.update(phase="restart", restarts=number, reason=reason, message=message)
 
     def notice(self, text: str) -> None:
         """Tell it, until there is something newer."""

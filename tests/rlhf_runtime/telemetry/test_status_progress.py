@@ -69,6 +69,7 @@ def test_a_restart_has_a_reason_until_workers_come_to_life(
     progress.notice("waiting for nodes: 0 of 1")
     report = board.latest
     assert (report.step, report.reason) == (4, "WorkerLost")
+    assert (report.restarts, report.steps_repeated) == (1, 1)
     assert report.message == "waiting for nodes: 0 of 1"
     assert report.checkpoint == CheckpointReport(step=4, path="/rlhf/run/checkpoints/step-00000004")
     progress.startup("libraries", 2.0)
