@@ -56,7 +56,7 @@ def code_init_containers(job: RLHFJob, isolation: Mapping[str, Any]) -> Sequence
             },
             "volumeMounts": [
                 {"name": "code", "mountPath": CODE_FOLDER},
-                {"name": "tmp", "mountPath": "/tmp"},
+                {"name": "scratch", "mountPath": "/tmp", "subPath": "tmp"},
             ],
         }
     ]

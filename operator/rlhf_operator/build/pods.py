@@ -36,11 +36,27 @@ PORTS = {
 """All of the head's: KubeRay adds its own only where none is declared."""
 
 
+AGENT_PORT = 52365
+"""Of the agent that Ray has on every node."""
+HOME = "/home/rlhf"
+SCRATCH_MOUNTS = (
+    {"name": "scratch", "mountPath": "/tmp", "subPath": "tmp"},
+    {"name": "scratch", "mountPath": HOME, "subPath": "home"},
+)
+"""All that can be written besides volumes: the image itself is read-only."""
+
+
 def head_pod(owner: Owner, job: RLHFJob) -> Mapping[str, Any]:
     """The pod of the head: Ray's own services and the driver, no device."""
     container = {
         **_container("ray-head", job, job.spec.resources.head, {}),
         "ports": [{"name": name, "containerPort": port} for name, port in PORTS.items()],
+        "readinessProbe": _probe("/api/gcs_healthz", DASHBOARD_PORT, failures=10),
+        "livenessProbe": {
+            **_probe("/api/healthz", AGENT_PORT, failures=60),
+            "initialDelaySeconds": 60,
+            "periodSeconds": 10,
+        },
     }
     return {"metadata": {"labels": owner.labels}, "spec": _pod(owner, job, container)}
 
@@ -49,7 +65,10 @@ def worker_pod(owner: Owner, job: RLHFJob, group: WorkerGroup) -> Mapping[str, A
     """A worker's pod: all devices of a node."""
     pool = group.pool
     devices = {GPU_RESOURCE: str(group.devices_per_node)} if pool.device is Device.GPU else {}
-    container = _container("ray-worker", job, pool.resources, devices)
+    container = {
+        **_container("ray-worker", job, pool.resources, devices),
+        "readinessProbe": _probe("/api/healthz", AGENT_PORT, failures=10),
+    }
     own = [{"name": each.name, "value": each.value} for each in pool.environment]
     names = {each["name"] for each in own}
     kept = [each for each in container["env"] if each["name"] not in names]
@@ -107,10 +126,21 @@ def _container(
             {"name": "job", "mountPath": MANIFEST_FOLDER, "readOnly": True},
             {"name": "code", "mountPath": CODE_FOLDER, "readOnly": True},
             {"name": "hub", "mountPath": HUB_FOLDER},
-            {"name": "shared-memory", "mountPath": "/dev/shm"},
-            {"name": "tmp", "mountPath": "/tmp"},
+            {"name": "shared-mem", "mountPath": "/dev/shm"},
+            *SCRATCH_MOUNTS,
             _run_mount(job),
         ],
+    }
+
+
+def _probe(path: str, port: int, failures: int) -> Mapping[str, Any]:
+    """A probe of our own: KubeRay's begin late, and need wget in the image. Ray answers these
+    without a token."""
+    return {
+        "httpGet": {"path": path, "port": port},
+        "periodSeconds": 2,
+        "timeoutSeconds": 5,
+        "failureThreshold": failures,
     }
 
 
@@ -122,6 +152,7 @@ def _image(job: RLHFJob) -> ImageSpec:
 def _isolation() -> Mapping[str, Any]:
     return {
         "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
         "capabilities": {"drop": ["ALL"]},
         "runAsNonRoot": True,
         "seccompProfile": {"type": "RuntimeDefault"},
@@ -138,6 +169,7 @@ def _resources(requests: PodResources, devices: Mapping[str, str]) -> Mapping[st
 
 def _environment(job: RLHFJob) -> list[Mapping[str, Any]]:
     plain = {
+        "HOME": HOME,
         "HF_HOME": HUB_FOLDER,
         "PYTHONUNBUFFERED": "1",
         "RAY_JOB_STOP_WAIT_TIME_S": str(STOP_SECONDS),
@@ -164,8 +196,8 @@ def _volumes(owner: Owner, job: RLHFJob) -> Sequence[Mapping[str, Any]]:
         {"name": "job", "configMap": {"name": owner.children}},
         code_volume(job),
         _claimed("hub", hub),
-        {"name": "shared-memory", "emptyDir": {"medium": "Memory"}},
-        {"name": "tmp", "emptyDir": {}},
+        {"name": "shared-mem", "emptyDir": {"medium": "Memory"}},
+        {"name": "scratch", "emptyDir": {}},
         _claimed("run", claim.claim_name if claim else None),
     ]
 

@@ -14,6 +14,8 @@ from rlhf_operator.build.pods import head_pod, worker_pod
 
 RAY_VERSION = "2.58.0"
 """What the runtime's image has."""
+HEAD_STORE_BYTES = 200_000_000
+"""Batches lie on the workers; the head has references only."""
 HOSTS = 2
 """Processes beside the ranks: data and rewards."""
 NOT_PASSED_ON = ("kubectl.kubernetes.io/", "kopf.zalando.org/")
@@ -44,6 +46,8 @@ def ray_cluster(owner: Owner, job: RLHFJob, attempt: int) -> Mapping[str, Any]:
                     "num-cpus": "0",
                     "num-gpus": "0",
                     "dashboard-host": "0.0.0.0",
+                    "no-monitor": "true",  # nothing is scaled automatically
+                    "object-store-memory": str(HEAD_STORE_BYTES),
                 },
                 "template": head_pod(owner, job),
             },
