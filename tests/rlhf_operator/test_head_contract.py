@@ -31,7 +31,9 @@ KEYS_OF_RAY = {
 }
 
 
-@pytest.fixture(scope="module", params=["fake", "direct", pytest.param("real", marks=pytest.mark.ray)])
+@pytest.fixture(
+    scope="module", params=["fake", "direct", pytest.param("real", marks=pytest.mark.ray)]
+)
 def stage(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Stage]:
