@@ -14,6 +14,7 @@ from rlhf_operator.build.companions import token
 from rlhf_operator.build.owned import Owner
 from rlhf_operator.config import JobDefaults
 from rlhf_operator.decide.acceptance import claim_of
+from rlhf_operator.decide.endings import ENDS
 from rlhf_operator.decide.observed import (
     ClaimSeen,
     HeadSeen,
@@ -95,7 +96,7 @@ class Observer:
         job = parse_job(view.raw, self.defaults)
         clusters = tuple(parse_cluster(raw, job.uid) for raw in view.clusters)
         seen = Observed(job, clusters, view.pods, view.claim, recent=self._recent(key))
-        if job.job is not None and job.status.cluster is None and not job.is_deleting:
+        if job.job is not None and _is_to_be_planned(job):
             return seen.with_plan(self.planner.plan(job.job, planned))
         return seen.with_head(self._ask_head(seen))
 
@@ -151,32 +152,44 @@ class Observer:
         return None if name is None else parse_claim(self.kube.get(Kind.CLAIM, namespace, name))
 
     def _ask_head(self, seen: Observed) -> HeadSeen:
-        cluster, driver = seen.job.status.cluster, seen.job.status.driver
-        if cluster is None or driver is None or driver.attempt != cluster.attempt:
+        status = seen.job.status
+        if status.cluster is None or not _has_head(seen, status.cluster, status.driver):
+            return HeadSeen()
+        if status.phase in ENDS and (status.driver is None or status.driver.has_ended):
             return HeadSeen()
         try:
-            return self._ask(seen, cluster, driver)
+            return self._ask(seen, status.cluster, status.driver)
         except HeadUnreachable as error:
             return HeadSeen(HeadState.UNREACHABLE, str(error))
         except HeadRefused as error:
             return HeadSeen(HeadState.REFUSED, str(error))
 
-    def _ask(self, seen: Observed, cluster: ClusterStatus, driver: DriverStatus) -> HeadSeen:
-        made, pod = seen.cluster(cluster.name), seen.head_pod(cluster.name)
-        if made is None or made.is_suspended or not made.is_ours:
-            return HeadSeen()
-        if pod is None or not pod.is_ready or pod.uid != cluster.head_pod_uid:
-            return HeadSeen()
+    def _ask(self, seen: Observed, cluster: ClusterStatus, driver: DriverStatus | None) -> HeadSeen:
         head = self.dialer.head(seen.job, cluster.name)
         submissions = head.submissions()
+        if driver is None or driver.has_ended:
+            return HeadSeen(HeadState.ANSWERED, "", submissions)
         own = next((each for each in submissions if each.id == driver.submission_id), None)
-        report = _report(head, driver, own)
-        return HeadSeen(HeadState.ANSWERED, "", submissions, report)
+        return HeadSeen(HeadState.ANSWERED, "", submissions, _report(head, own))
 
 
-def _report(head: Head, driver: DriverStatus, own: Submission | None) -> StatusReport | None:
+def _is_to_be_planned(job: JobSeen) -> bool:
+    """Whether a cluster may be made for it now."""
+    waits = job.job is not None and job.job.spec.suspend
+    ended = job.status.phase in ENDS
+    return job.status.cluster is None and not (job.is_deleting or ended or waits)
+
+
+def _has_head(seen: Observed, cluster: ClusterStatus, driver: DriverStatus | None) -> bool:
+    """Whether there is a head to ask: of a driver that lives, the very head that it lives on."""
+    made, pod = seen.cluster(cluster.name), seen.head_pod(cluster.name)
+    if made is None or made.is_suspended or not made.is_ours or pod is None or not pod.is_ready:
+        return False
+    lives = driver is not None and not driver.has_ended
+    return not lives or pod.uid == cluster.head_pod_uid
+
+
+def _report(head: Head, own: Submission | None) -> StatusReport | None:
     if own is None:
         return None
-    if own.state.has_ended:
-        return None if driver.has_ended else head.final_report(own.id)
-    return head.report()
+    return head.final_report(own.id) if own.state.has_ended else head.report()

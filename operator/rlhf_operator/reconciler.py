@@ -65,9 +65,9 @@ class Reconciler:
             self.observer.forget_for_good(key)
             return None
         decision = reconcile(seen, self.settings, self.now())
-        self._count(seen.job.status.restarts, decision.status)
         if decision.status != seen.job.status:
             self._write(key, seen.job, decision.status, seen.job.version)
+            self._count(seen.job.status.restarts, decision.status)
         self.metrics.show_job(*key, decision.status)
         for note in decision.notes:
             self._tell(key, seen.job, note)

@@ -162,7 +162,9 @@ class FakeHeads:
         auto: AutoRun | None = None,
         begins_at_once: bool = True,
         clock: Callable[[], float] = time.monotonic,
+        listens: bool = True,
     ) -> None:
+        """Heads that do not listen at a port answer nobody but `DirectClient`."""
         self._lock = threading.Lock()
         self._heads: dict[tuple[str, str], FakeHead] = {}
         self._auto = auto
@@ -170,12 +172,13 @@ class FakeHeads:
         self._clock = clock
         self.requests = 0
         """How many were made."""
-        self._server = FakeHeadServer(self._answer)
+        self._server = FakeHeadServer(self.answer) if listens else None
 
     @property
     def template(self) -> str:
         """The address of any head's port, with {namespace}, {cluster} and {port} in it."""
-        return f"{self._server.url}/{{namespace}}/{{cluster}}/{{port}}"
+        url = self._server.url if self._server else "http://heads"
+        return f"{url}/{{namespace}}/{{cluster}}/{{port}}"
 
     @property
     def route(self) -> ByTemplate:
@@ -190,9 +193,15 @@ class FakeHeads:
                 self._heads[place] = FakeHead(self._auto, self._begins_at_once, self._clock)
             return self._heads[place]
 
+    def all(self) -> list[FakeHead]:
+        """Every head that was ever asked for."""
+        with self._lock:
+            return list(self._heads.values())
+
     def close(self) -> None:
         """End the server; nothing answers any more."""
-        self._server.close()
+        if self._server is not None:
+            self._server.close()
 
     def __enter__(self) -> FakeHeads:
         return self
@@ -205,8 +214,8 @@ class FakeHeads:
     ) -> None:
         self.close()
 
-    def _answer(self, request: Request) -> Reply | None:
-        """None: the connection ends without an answer."""
+    def answer(self, request: Request) -> Reply | None:
+        """What a head says. None: the connection ends without an answer."""
         self.requests += 1
         parts = request.path.split("/", 4)
         if len(parts) != 5:

@@ -16,6 +16,7 @@ from rlhf_operator.head.client import HttpClient
 from rlhf_operator.head.http import HttpHeads
 from rlhf_operator.head.protocol import Head
 
+from .direct_client import DirectClient
 from .fake_head import FakeHead, FakeHeads
 
 TOKEN = "token-of-the-cluster-0123456789"
@@ -116,11 +117,11 @@ class FakePlay:
 class FakeStage:
     """A pretended head."""
 
-    def __init__(self, heads: FakeHeads) -> None:
+    def __init__(self, heads: FakeHeads, client: HttpClient) -> None:
         self._heads = heads
         self._head = heads.head("team", "job-0")
         self._head.token = TOKEN
-        self.client = HttpClient()
+        self.client = client
         self.jobs = heads.route.address("team", "job-0", 8265, TOKEN)
 
     def play(self, id: str, *words: str, token: str = TOKEN) -> Play:
@@ -136,8 +137,15 @@ class FakeStage:
 def fake_stage() -> Iterator[Stage]:
     """A pretended head; its drivers begin when their play says so."""
     with FakeHeads(begins_at_once=False) as heads:
-        stage = FakeStage(heads)
+        stage = FakeStage(heads, HttpClient())
         try:
             yield stage
         finally:
             stage.client.close()
+
+
+@contextmanager
+def direct_stage() -> Iterator[Stage]:
+    """The same without a network between the head and who asks it."""
+    with FakeHeads(begins_at_once=False, listens=False) as heads:
+        yield FakeStage(heads, DirectClient(heads))

@@ -22,7 +22,7 @@ from rlhf_operator.head.protocol import (
 
 from ..waiting import wait_until
 from .real_stage import READY_SECONDS, real_stage
-from .stage import Play, Stage, fake_stage
+from .stage import Play, Stage, direct_stage, fake_stage
 
 KEYS_OF_RAY = {
     *("type", "job_id", "submission_id", "driver_info", "status", "entrypoint", "message"),
@@ -31,13 +31,18 @@ KEYS_OF_RAY = {
 }
 
 
-@pytest.fixture(scope="module", params=["fake", pytest.param("real", marks=pytest.mark.ray)])
+@pytest.fixture(
+    scope="module", params=["fake", "direct", pytest.param("real", marks=pytest.mark.ray)]
+)
 def stage(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Stage]:
     if request.param == "fake":
         with fake_stage() as fake:
             yield fake
+    elif request.param == "direct":
+        with direct_stage() as direct:
+            yield direct
     else:
         with real_stage(tmp_path_factory.mktemp("head")) as real:
             yield real

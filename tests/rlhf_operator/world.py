@@ -15,6 +15,7 @@ from rlhf_api.status import ConditionType, Phase, RLHFJobStatus
 from rlhf_operator.config import JobDefaults
 from rlhf_operator.decide.observed import PlanSeen
 from rlhf_operator.decide.settings import Settings
+from rlhf_operator.head.client import HttpClient
 from rlhf_operator.head.http import HttpHeads
 from rlhf_operator.kube.protocol import Kind, KubeError, Manifest
 from rlhf_operator.metrics import Metrics
@@ -87,6 +88,8 @@ class World:
     """Since the beginning."""
     queue_holds: bool = False
     """Whether new clusters are suspended at their creation, as Kueue's webhook does."""
+    client: HttpClient | None = None
+    """What carries requests to heads. None: one with a network."""
     _pods: Iterator[int] = field(default_factory=itertools.count)
     _due: dict[Key, float] = field(default_factory=dict)
     _changed: set[Key] = field(default_factory=set)
@@ -99,7 +102,7 @@ class World:
 
     def start_operator(self) -> None:
         """A new process of the operator: it knows nothing but what is written."""
-        dialer = Dialer(b"k" * 32, HttpHeads(self.heads.route).head)
+        dialer = Dialer(b"k" * 32, HttpHeads(self.heads.route, self.client).head)
         observer = Observer(
             self.kube, dialer, self.planner, self.defaults, clock=lambda: self.seconds
         )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from rlhf_api.status import ClusterStatus, ConditionStatus, ConditionType, DriverStatus, Phase
-from rlhf_operator.decide.actions import MakeCluster
+from rlhf_api.status import ClusterStatus, ConditionStatus, ConditionType, Phase
+from rlhf_operator.decide.actions import HoldJob, MakeCluster
 from rlhf_operator.decide.draft import Draft
-from rlhf_operator.decide.driver_life import follow_driver, submit
+from rlhf_operator.decide.driver_life import follow_driver
+from rlhf_operator.decide.driver_start import phase_before_driver, start_driver
 from rlhf_operator.decide.endings import end_driver, fail, start_over_or_fail
 from rlhf_operator.decide.failures import Failure
-from rlhf_operator.decide.observed import ClusterSeen, PodProblem
+from rlhf_operator.decide.observed import ClusterSeen
 from rlhf_operator.decide.pods_in_words import describe_pods, worst_problem
 
 
@@ -33,7 +34,8 @@ def _replace(draft: Draft, cluster: ClusterStatus) -> None:
     elif draft.seen.pods_of(cluster.name):
         draft.again(draft.settings.poll_seconds)
     else:
-        draft.do(MakeCluster(cluster.attempt))
+        draft.set(gpus=0)
+        draft.do(HoldJob(), MakeCluster(cluster.attempt))
         draft.again(draft.settings.wait_seconds)
 
 
@@ -84,9 +86,9 @@ def _use(draft: Draft, cluster: ClusterStatus, seen: ClusterSeen) -> None:
     elif not _is_due(draft):
         return
     elif is_ready and not _old_heads(draft, cluster):
-        submit(draft, cluster)
+        start_driver(draft, cluster)
     else:
-        _wait_for_pods(draft, driver)
+        _wait_for_pods(draft, cluster)
 
 
 def _lose_head(draft: Draft, cluster: ClusterStatus) -> None:
@@ -128,7 +130,7 @@ def _tell_readiness(draft: Draft, seen: ClusterSeen, is_ready: bool) -> None:
     draft.conclude(ConditionType.CLUSTER_READY, ConditionStatus.FALSE, reason, message)
 
 
-def _wait_for_pods(draft: Draft, driver: DriverStatus | None) -> None:
+def _wait_for_pods(draft: Draft, cluster: ClusterStatus) -> None:
     """No driver runs, because pods are missing."""
     ready = draft.condition(ConditionType.CLUSTER_READY)
     assert ready is not None and draft.seen.job.job is not None
@@ -142,10 +144,8 @@ def _wait_for_pods(draft: Draft, driver: DriverStatus | None) -> None:
             f"{ready.message}",
         )
         return
-    is_again = driver is not None or draft.status.restarts.total > 0
-    phase = Phase.RESTARTING if is_again else Phase.PROVISIONING
-    problem: PodProblem | None = worst_problem(draft.seen.pods)
+    problem = worst_problem(draft.seen.pods_of(cluster.name))
     reason = problem.reason if problem else "WaitingForPods"
-    draft.enter(phase, reason, ready.message)
+    draft.enter(phase_before_driver(draft), reason, ready.message)
     left = draft.settings.wait_seconds if limit is None else limit - waited
     draft.again(min(left, draft.settings.wait_seconds))

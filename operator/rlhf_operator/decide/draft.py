@@ -66,8 +66,8 @@ class Draft:
         return next((each for each in self.status.conditions if each.type is type), None)
 
     def seconds_since(self, time: datetime | None) -> float:
-        """How long ago; 0 if never."""
-        return 0.0 if time is None else (self.now - time).total_seconds()
+        """How long ago; 0 if never, or if the clock that wrote it is ahead of this one."""
+        return 0.0 if time is None else max(0.0, (self.now - time).total_seconds())
 
     def conclude(
         self, type: ConditionType, status: ConditionStatus, reason: str, message: str
@@ -114,9 +114,10 @@ class Draft:
         on_its_way = (Phase.PLANNING, Phase.PROVISIONING, Phase.RUNNING, Phase.RESTARTING)
         if phase in on_its_way:
             self.conclude(ConditionType.RECONCILING, ConditionStatus.TRUE, reason, message)
-            self.drop(ConditionType.SUSPENDED)
         else:
             self.drop(ConditionType.RECONCILING)
+        if phase is not Phase.SUSPENDED:
+            self.drop(ConditionType.SUSPENDED)
         if is_stuck:
             self.conclude(ConditionType.STALLED, ConditionStatus.TRUE, reason, message)
         else:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from datetime import datetime
 
 from rlhf_api.exits import ExitCode
-from rlhf_api.on_cluster import submission_id
 from rlhf_api.report import StatusReport
-from rlhf_api.status import ClusterStatus, DriverStatus, Phase
+from rlhf_api.status import DriverStatus, Phase
 from rlhf_operator.decide.actions import Acknowledge, Stop, Submit
 from rlhf_operator.decide.draft import Draft
-from rlhf_operator.decide.endings import end_driver, start_over_or_fail, succeed
-from rlhf_operator.decide.failures import Failure
+from rlhf_operator.decide.endings import end_driver, has_ended, start_over_or_fail, succeed
+from rlhf_operator.decide.failures import Failure, head_refused
 from rlhf_operator.decide.observed import HeadState
 from rlhf_operator.decide.reports import take_report
 from rlhf_operator.head.protocol import Submission, SubmissionState
@@ -20,49 +19,17 @@ DIRTY_CLUSTER = "DirtyCluster"
 """The driver's reason for workers that hold what an earlier driver left."""
 
 
-def submit(draft: Draft, cluster: ClusterStatus) -> None:
-    """Start the next driver. Its name is in the status before it exists: it is never started
-    twice."""
-    head = draft.seen.head_pod(cluster.name)
-    assert head is not None
-    last = draft.status.driver
-    same = last is not None and last.attempt == cluster.attempt
-    restart = last.restart + 1 if last is not None and same else 0
-    made = DriverStatus(
-        submission_id=submission_id(draft.seen.job.name, cluster.attempt, restart),
-        attempt=cluster.attempt,
-        restart=restart,
-    )
-    draft.set(
-        driver=made,
-        cluster=cluster.model_copy(update={"head_pod_uid": head.uid}),
-        start_time=draft.status.start_time or draft.now,
-        restarts=draft.status.restarts.model_copy(update={"next_time": None}),
-    )
-    phase = Phase.RESTARTING if draft.status.restarts.total else Phase.PROVISIONING
-    draft.enter(phase, "Submitted", f"the driver {made.submission_id} is being started")
-    draft.do(Submit(made.submission_id))
-    draft.again(1.0)
-
-
 def follow_driver(draft: Draft, driver: DriverStatus) -> None:
     """Look after a driver that may be alive."""
     head = draft.seen.head
     draft.again(draft.settings.poll_seconds)
     if head.state is HeadState.REFUSED:
-        start_over_or_fail(
-            draft,
-            Failure(
-                "HeadRefused",
-                f"the cluster's head does not take this operator's token ({head.message})",
-                needs_new_cluster=True,
-            ),
-        )
+        start_over_or_fail(draft, head_refused(head.message))
     elif head.state is HeadState.ANSWERED:
         submission = head.submission(driver.submission_id)
         if submission is not None:
             _follow(draft, driver, submission, head.report)
-        elif driver.sequence is None:
+        elif driver.sequence is None and draft.status.phase is not Phase.RUNNING:
             draft.do(Submit(driver.submission_id))  # it never began: what was cut short is done
             draft.again(1.0)
         else:
@@ -104,12 +71,8 @@ def _final(driver: DriverStatus, report: StatusReport | None) -> StatusReport | 
 
 
 def _judge(draft: Draft, submission: Submission, final: StatusReport | None) -> None:
-    """What follows from a driver's end: the exit code that Ray saw decides."""
-    code = submission.exit_code
-    if code is None and submission.state is SubmissionState.SUCCEEDED:
-        code = int(ExitCode.DONE)
-    if code is None and final is not None and final.exit_code is not None:
-        code = int(final.exit_code)
+    """What follows from a driver's end."""
+    code = _exit_code(submission, final)
     if code == ExitCode.DONE:
         end_driver(draft, code)
         succeed(draft)
@@ -117,11 +80,20 @@ def _judge(draft: Draft, submission: Submission, final: StatusReport | None) -> 
     start_over_or_fail(draft, _failure(submission, code, final))
 
 
+def _exit_code(submission: Submission, final: StatusReport | None) -> int | None:
+    """What Ray saw; where it saw nothing, the driver's own word."""
+    if submission.exit_code is not None:
+        return submission.exit_code
+    if submission.state is SubmissionState.SUCCEEDED:
+        return int(ExitCode.DONE)
+    return None if final is None or final.exit_code is None else int(final.exit_code)
+
+
 def _failure(submission: Submission, code: int | None, final: StatusReport | None) -> Failure:
     if final is not None and final.reason is not None:
         message = final.message or f"the driver ended with exit code {code}"
         dirty = final.reason == DIRTY_CLUSTER
-        return Failure(final.reason, message, code, needs_new_workers=dirty)
+        return Failure(_as_reason(final.reason), message, code, needs_new_workers=dirty)
     if code == ExitCode.INTERRUPTED:
         return Failure("Interrupted", "somebody else told the driver to save and end", code)
     if code is not None and (code < 0 or code > 128):
@@ -135,6 +107,11 @@ def _failure(submission: Submission, code: int | None, final: StatusReport | Non
     said = f": {submission.message}" if submission.message else ""
     what = "without an exit code" if code is None else f"with exit code {code}"
     return Failure("DriverFailed", f"the driver ended {what}{said}", code)
+
+
+def _as_reason(word: str) -> str:
+    """A driver's reason as Kubernetes takes it: with a letter first."""
+    return word if word[0].isalpha() else f"Driver{word}"
 
 
 def driver_is_gone(draft: Draft, since: datetime) -> bool:
@@ -173,8 +150,8 @@ def _has_stopped(draft: Draft, driver: DriverStatus) -> bool:
     if not submission.state.has_ended:
         draft.do(Stop(driver.submission_id))
         return False
-    ended = draft.status.phase in (Phase.SUCCEEDED, Phase.FAILED)
-    end_driver(draft, submission.exit_code)
-    if submission.exit_code == ExitCode.DONE and not ended:
+    code = _exit_code(submission, _final(driver, report))
+    end_driver(draft, code)
+    if code == ExitCode.DONE and not has_ended(draft):
         succeed(draft)
     return True

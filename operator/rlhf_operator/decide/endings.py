@@ -22,7 +22,6 @@ def succeed(draft: Draft) -> None:
     message = "all steps are done" + (f"; the model is at {root}" if root else "")
     draft.set(completion_time=draft.now)
     draft.enter(Phase.SUCCEEDED, "Succeeded", message)
-    draft.drop(ConditionType.SUSPENDED)
     draft.conclude(ConditionType.COMPLETE, ConditionStatus.TRUE, "Succeeded", message)
     draft.again(0)
 
@@ -31,7 +30,6 @@ def fail(draft: Draft, reason: str, message: str) -> None:
     """The job ends before that."""
     draft.set(completion_time=draft.now)
     draft.enter(Phase.FAILED, reason, message, is_warning=True, is_stuck=True)
-    draft.drop(ConditionType.SUSPENDED)
     draft.conclude(ConditionType.FAILED, ConditionStatus.TRUE, reason, message)
     draft.again(0)
 

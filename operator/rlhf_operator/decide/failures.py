@@ -27,6 +27,12 @@ class Failure:
     """Whether processes are left on the workers that nobody can end but with their pods."""
 
 
+def head_refused(said: str) -> Failure:
+    """The head does not take this operator's token."""
+    message = f"the cluster's head does not take this operator's token ({said})"
+    return Failure("HeadRefused", message, needs_new_cluster=True)
+
+
 @dataclass(frozen=True)
 class Verdict:
     """What a failure leads to."""

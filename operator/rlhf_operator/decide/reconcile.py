@@ -24,7 +24,7 @@ from rlhf_operator.decide.actions import DeleteCluster, HoldJob, MakeCluster, Re
 from rlhf_operator.decide.cluster_life import follow_cluster
 from rlhf_operator.decide.draft import Decision, Draft
 from rlhf_operator.decide.driver_life import driver_is_gone
-from rlhf_operator.decide.endings import fail, has_ended
+from rlhf_operator.decide.endings import end_driver, fail, has_ended
 from rlhf_operator.decide.observed import Observed, Refusal
 from rlhf_operator.decide.settings import Settings
 
@@ -36,15 +36,16 @@ def reconcile(seen: Observed, settings: Settings, now: datetime) -> Decision:
         _take_cluster_away(draft)
     elif has_ended(draft):
         _tidy_up(draft)
-    elif seen.job.job is None:
+    elif seen.job.job is None and draft.status.cluster is not None:
         _reject(draft, seen.job.problem or Refusal("InvalidManifest", "it cannot be read"))
-    elif seen.job.job.spec.suspend:
+    elif seen.job.job is not None and seen.job.job.spec.suspend:
         _suspend(draft)
-    elif draft.status.cluster is None:
-        _begin(draft)
     elif _is_overdue(draft):
         _end_overdue(draft)
+    elif draft.status.cluster is None:
+        _begin(draft)
     else:
+        _forget_suspension(draft)
         follow_cluster(draft, draft.status.cluster)
     return draft.decision()
 
@@ -63,6 +64,8 @@ def _begin(draft: Draft) -> None:
         _accept(draft)
         if not (_waits_for_its_turn(draft) or _waits_for_its_name(draft)):
             _make_cluster(draft)
+            return
+    _release(draft)
 
 
 def _accept(draft: Draft) -> None:
@@ -132,7 +135,7 @@ def _make_cluster(draft: Draft) -> None:
     draft.conclude(
         ConditionType.CLUSTER_READY, ConditionStatus.FALSE, "Provisioning", "no pod is there yet"
     )
-    draft.set(artifacts=_artifacts(draft), gpus=draft.seen.job.num_gpus)
+    draft.set(artifacts=_artifacts(draft))
     draft.do(HoldJob(), MakeCluster(attempt))
     draft.again(draft.settings.wait_seconds)
 
@@ -146,9 +149,8 @@ def _artifacts(draft: Draft) -> ArtifactStatus:
 
 
 def _is_overdue(draft: Draft) -> bool:
-    assert draft.seen.job.job is not None
-    limit = draft.seen.job.job.spec.active_deadline_seconds
-    start = draft.status.start_time
+    job, start = draft.seen.job.job, draft.status.start_time
+    limit = None if job is None else job.spec.active_deadline_seconds
     if limit is None or start is None:
         return False
     left = limit - draft.seconds_since(start)
@@ -194,6 +196,15 @@ def _suspend(draft: Draft) -> None:
     _release(draft)
 
 
+def _forget_suspension(draft: Draft) -> None:
+    """A suspension was taken back while the driver saves: it ends all the same, and the next one
+    follows. That is nobody's failure."""
+    told = draft.condition(ConditionType.SUSPENDED)
+    if told is not None and told.status is ConditionStatus.UNKNOWN:
+        end_driver(draft)
+        draft.drop(ConditionType.SUSPENDED)
+
+
 def _since_told_to_wait(draft: Draft) -> datetime:
     """When the driver was first told to save and end."""
     draft.conclude(
@@ -209,8 +220,8 @@ def _since_told_to_wait(draft: Draft) -> datetime:
 
 def _tidy_up(draft: Draft) -> None:
     """After the end: let the driver go, keep the cluster for its time, then take it away."""
-    ended = draft.status.completion_time
-    assert ended is not None
+    ended = draft.status.completion_time or draft.now
+    draft.set(completion_time=ended)
     if draft.status.cluster is None and not draft.seen.clusters:
         _release(draft)
         return
@@ -218,10 +229,17 @@ def _tidy_up(draft: Draft) -> None:
         return
     job = draft.seen.job.job
     left = (job.spec.ttl_seconds_after_finished if job else 0) - draft.seconds_since(ended)
-    if left > 0:
+    if left > 0 and _has_pods(draft):
         draft.again(left)
     else:
         _take_cluster_away(draft)
+
+
+def _has_pods(draft: Draft) -> bool:
+    """Whether there is a cluster that is worth keeping for a while."""
+    name = draft.status.cluster.name if draft.status.cluster else ""
+    seen = draft.seen.cluster(name)
+    return seen is not None and seen.is_ours and not (seen.is_deleting or seen.is_suspended)
 
 
 def _take_cluster_away(draft: Draft) -> None:

@@ -26,6 +26,9 @@ TELLING = (
 )
 """Metrics that the status has, where the job has them; the rest is in metrics.jsonl."""
 
+MOST_RESTARTS = 10**9
+"""As many are counted: a driver that tells of more must not overflow the status."""
+
 
 def take_report(draft: Draft, driver: DriverStatus, report: StatusReport) -> DriverStatus:
     """Take over what is new in a report of this driver; the driver's status after that."""
@@ -63,8 +66,8 @@ def _take_checkpoint(draft: Draft, report: StatusReport) -> bool:
 def _count(draft: Draft, driver: DriverStatus, report: StatusReport) -> DriverStatus:
     """Add the restarts that the driver has done by itself since it was last asked."""
     restarts = draft.status.restarts
-    more = max(0, report.restarts - driver.incarnations)
-    repeated = max(0, report.steps_repeated - driver.steps_repeated)
+    more = _more(report.restarts, driver.incarnations, restarts.total)
+    repeated = _more(report.steps_repeated, driver.steps_repeated, restarts.steps_repeated)
     draft.set(
         restarts=restarts.model_copy(
             update={
@@ -81,6 +84,11 @@ def _count(draft: Draft, driver: DriverStatus, report: StatusReport) -> DriverSt
             "steps_repeated": driver.steps_repeated + repeated,
         }
     )
+
+
+def _more(told: int, known: int, total: int) -> int:
+    """What is added to a total, when so much is told and so much of it is in the total already."""
+    return max(0, min(told - known, MOST_RESTARTS - total))
 
 
 def progress_of(report: StatusReport, draft: Draft) -> ProgressStatus:

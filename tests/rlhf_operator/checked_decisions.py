@@ -1,0 +1,98 @@
+"""What holds for every single decision, whatever it was made from."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from rlhf_api.status import RestartStatus, RLHFJobStatus
+from rlhf_operator.decide.actions import HoldJob, MakeCluster, ReleaseJob, Submit
+from rlhf_operator.decide.draft import Decision
+from rlhf_operator.decide.endings import ENDS
+from rlhf_operator.decide.observed import Observed
+from rlhf_operator.decide.reconcile import reconcile
+from rlhf_operator.decide.settings import Settings
+from rlhf_operator.parse import parse_status
+
+STEPS_TO_REST = 6
+"""Decisions on the same observation after which nothing new follows from it."""
+
+
+def checked_reconcile(seen: Observed, settings: Settings, now: datetime) -> Decision:
+    """The operator's decision, which fails if it breaks a rule."""
+    decision = reconcile(seen, settings, now)
+    assert reconcile(seen, settings, now) == decision, "it depends on something else, too"
+    _check_form(decision.status)
+    _check_times(seen.job.status, decision.status)
+    _check_restarts(seen, decision.status)
+    _check_holdings(seen, decision)
+    _check_rest(seen, settings, now)
+    return decision
+
+
+def _check_form(status: RLHFJobStatus) -> None:
+    document = status.model_dump(mode="json", by_alias=True, exclude_none=True)
+    assert RLHFJobStatus.model_validate(document) == status == parse_status(document)
+    types = [each.type for each in status.conditions]
+    assert len(set(types)) == len(types), types
+
+
+def _check_times(before: RLHFJobStatus, after: RLHFJobStatus) -> None:
+    times = {each.type: each for each in before.conditions}
+    for each in after.conditions:
+        last = times.get(each.type)
+        if last is not None:
+            assert each.last_transition_time >= last.last_transition_time, each
+            same = each.status is last.status
+            assert not same or each.last_transition_time == last.last_transition_time, each
+    assert after.gpu_seconds >= before.gpu_seconds
+    assert after.attempts >= before.attempts
+    if before.phase in ENDS:
+        assert after.phase is before.phase
+        assert after.completion_time == before.completion_time
+    if before.progress and after.progress:
+        assert after.progress.last_report_time >= before.progress.last_report_time
+    if before.checkpoint:
+        assert after.checkpoint and after.checkpoint.step >= before.checkpoint.step
+
+
+def _check_restarts(seen: Observed, status: RLHFJobStatus) -> None:
+    before, after = seen.job.status.restarts, status.restarts
+    assert after.total == after.incarnations + after.drivers + after.clusters
+    assert after.since_checkpoint <= after.total
+    if _started_again(before, after) and seen.job.job is not None:
+        limit = seen.job.job.spec.failure_policy.max_restarts
+        own = after.incarnations - before.incarnations
+        assert after.since_checkpoint <= max(limit, own + 1), after
+        assert after.next_time is not None
+
+
+def _started_again(before: RestartStatus, after: RestartStatus) -> bool:
+    return after.drivers + after.clusters > before.drivers + before.clusters
+
+
+def _check_holdings(seen: Observed, decision: Decision) -> None:
+    ours = [each for each in seen.clusters if each.is_ours]
+    assert ours or decision.status.gpus == 0, "it accounts for GPUs that nobody holds"
+    kinds = [type(action) for action in decision.actions]
+    assert not (ReleaseJob in kinds and ours), "its cluster would outlive it"
+    if MakeCluster in kinds:
+        assert HoldJob in kinds[: kinds.index(MakeCluster)]
+        assert not seen.pods, "another cluster's driver may live"
+    if Submit in kinds:
+        driver = decision.status.driver
+        assert driver is not None and not driver.has_ended
+        living = [each.id for each in seen.head.submissions if not each.state.has_ended]
+        assert not set(living) - {driver.submission_id}
+
+
+def _check_rest(seen: Observed, settings: Settings, now: datetime) -> None:
+    """Nothing new follows from the same observation for ever, and what is done is done alike."""
+    decision = reconcile(seen, settings, now)
+    for _ in range(STEPS_TO_REST):
+        seen = seen.with_status(decision.status)
+        last, decision = decision, reconcile(seen, settings, now)
+        if decision.status == last.status:
+            again = reconcile(seen.with_status(decision.status), settings, now)
+            assert again.actions == decision.actions and not decision.notes
+            return
+    raise AssertionError(f"it finds no rest: {decision.status}")

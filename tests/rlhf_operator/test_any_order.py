@@ -1,0 +1,254 @@
+"""A job survives whatever happens, in any order.
+
+For a longer search: `RLHF_TEST_EXAMPLES=5000 pytest tests/rlhf_operator/test_any_order.py`. It
+draws other examples each time, and prints a short one that fails.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import Phase as Phases
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
+
+from rlhf_api.exits import ExitCode
+from rlhf_api.on_cluster import FINALIZER
+from rlhf_api.status import Phase
+from rlhf_operator.head.protocol import SubmissionState
+from rlhf_operator.kube.protocol import Kind
+
+from .checked_decisions import checked_reconcile
+from .fake_driver import FakeDriver
+from .troubled_world import ERRORS, KEY, troubled_world
+from .world import NAMESPACE, manifest
+
+EXAMPLES = os.environ.get("RLHF_TEST_EXAMPLES")
+ROUNDS = 30
+"""Two minutes each, in which a job must come to its end when nothing goes wrong any more."""
+SETTLED = (Phase.SUCCEEDED, Phase.FAILED, Phase.SUSPENDED)
+
+seconds = st.sampled_from([0.5, 2.0, 5.0, 15.0, 31.0, 100.0, 200.0, 700.0])
+codes = st.sampled_from([0, 1, 2, 3, 4, 130, 137, 255, -9, -15])
+
+
+class AnyOrder(RuleBasedStateMachine):
+    """What can happen to a job, its cluster, its driver and the operator."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._context = troubled_world()
+        self.world = self._context.__enter__()
+
+    # Time, and who notices
+
+    @rule(seconds=seconds)
+    def time_passes(self, seconds: float) -> None:
+        self.world.wait(seconds)
+
+    @rule()
+    def the_operator_looks(self) -> None:
+        self.world.settle()
+
+    @rule()
+    def one_look(self) -> None:
+        self.world.look(KEY)
+
+    @rule()
+    def events_are_lost(self) -> None:
+        if self.world.exists():
+            self.world.lose_events()
+
+    @rule(
+        makers=st.lists(st.sampled_from(ERRORS), min_size=1, max_size=4),
+        skip=st.integers(0, 8),
+        is_after=st.booleans(),
+    )
+    def requests_will_fail(self, makers: list, skip: int, is_after: bool) -> None:  # type: ignore[type-arg]
+        trouble = self.world.trouble
+        trouble.errors = [make() for make in makers]
+        trouble.skip, trouble.is_after = skip, is_after
+
+    @rule()
+    def the_operator_is_replaced(self) -> None:
+        self.world.start_operator()
+
+    # People
+
+    @precondition(lambda self: self.world.exists())
+    @rule(suspend=st.booleans())
+    def a_user_suspends_or_resumes(self, suspend: bool) -> None:
+        self.world.edit_job(suspend=suspend)
+
+    @precondition(lambda self: self.world.exists())
+    @rule(
+        active=st.sampled_from([None, 1, 60, 100_000]),
+        start=st.sampled_from([None, 1, 60, 100_000]),
+        kept=st.sampled_from([0, 300]),
+        restarts=st.sampled_from([0, 3]),
+    )
+    def a_user_edits(self, active: int | None, start: int | None, kept: int, restarts: int) -> None:
+        policy = {"maxRestarts": restarts, "backoffSeconds": 5}
+        fields = {"activeDeadlineSeconds": active, "startDeadlineSeconds": start}
+
+        def edit(job: dict) -> None:  # type: ignore[type-arg]
+            spec = job["spec"]
+            spec |= {"ttlSecondsAfterFinished": kept, "failurePolicy": policy}
+            for name, value in fields.items():
+                spec.pop(name, None)
+                if value is not None:
+                    spec[name] = value
+
+        self.world.kube.edit(Kind.JOB, *KEY, edit)
+
+    @precondition(lambda self: self.world.exists())
+    @rule()
+    def a_user_deletes_the_job(self) -> None:
+        self.world.delete_job()
+
+    @precondition(lambda self: not self.world.exists())
+    @rule()
+    def a_user_submits_a_job_of_that_name(self) -> None:
+        self.world.submit(manifest(failurePolicy={"maxRestarts": 3, "backoffSeconds": 5}))
+
+    @rule()
+    def a_person_deletes_the_clusters(self) -> None:
+        for name in self.world.clusters():
+            self.world.kube.remove(Kind.CLUSTER, NAMESPACE, name)
+
+    @rule(exists=st.booleans())
+    def the_claim_comes_or_goes(self, exists: bool) -> None:
+        self.world.set_claim(exists)
+
+    # Queues, KubeRay, kubelets
+
+    @rule(holds=st.booleans())
+    def a_queue_looks_after_new_clusters(self, holds: bool) -> None:
+        self.world.queue_holds = holds
+
+    @rule(suspend=st.booleans())
+    def a_queue_evicts_or_admits(self, suspend: bool) -> None:
+        for name in self.world.clusters():
+            self.world.suspend_cluster(suspend, name)
+
+    @rule(ready=st.booleans())
+    def kuberay_makes_pods(self, ready: bool) -> None:
+        self.world.run_kuberay(ready)
+
+    @rule()
+    def pods_end(self) -> None:
+        self.world.run_kubelets()
+
+    @rule(role=st.sampled_from(["head", "worker"]))
+    def a_pod_is_deleted(self, role: str) -> None:
+        for name in self.world.clusters():
+            self.world.kill_pod(role, name)
+
+    @rule(role=st.sampled_from(["head", "worker"]), ready=st.booleans())
+    def a_pod_becomes_ready_or_not(self, role: str, ready: bool) -> None:
+        for name in self.world.clusters():
+            for pod in self.world.pods(name):
+                if f"-{role}-" in pod:
+                    status = {"type": "Ready", "status": str(ready)}
+                    self.world.set_pod(pod, conditions=[status])
+
+    # The head and the driver
+
+    @rule()
+    def ray_is_started_again(self) -> None:
+        for name in self.world.clusters():
+            self.world.head(name).restart()
+
+    @rule(is_down=st.booleans())
+    def heads_are_lost_or_found(self, is_down: bool) -> None:
+        for name in self.world.clusters():
+            self.world.head(name).is_down = is_down
+
+    @rule(at_once=st.booleans(), stubborn=st.booleans())
+    def drivers_are_slow_or_stubborn(self, at_once: bool, stubborn: bool) -> None:
+        for name in self.world.clusters():
+            head = self.world.head(name)
+            head.begins_at_once, head.stubborn = at_once, stubborn
+
+    @rule()
+    def drivers_begin(self) -> None:
+        for driver in self.world.living():
+            if driver.state is SubmissionState.PENDING:
+                driver.begin()
+
+    @rule(step=st.integers(0, 9), saves=st.booleans(), incarnations=st.integers(0, 2))
+    def the_driver_advances(self, step: int, saves: bool, incarnations: int) -> None:
+        for driver in self._running():
+            if driver.report is None or not driver.report.final:
+                before = driver.report.restarts if driver.report else 0
+                driver.advance(step, checkpoint=step if saves else None)
+                assert driver.report is not None
+                more = {"restarts": before + incarnations, "steps_repeated": before}
+                driver.report = driver.report.model_copy(update=more)
+
+    @rule(
+        code=st.sampled_from(list(ExitCode)),
+        reason=st.sampled_from([None, "WorkerLost", "DirtyCluster", "_odd"]),
+        lingers=st.booleans(),
+    )
+    def the_driver_finishes(self, code: ExitCode, reason: str | None, lingers: bool) -> None:
+        for driver in self._running():
+            if driver.report is None or not driver.report.final:
+                driver.finish(code, reason if code else None, "some words", lingers)
+
+    @rule(code=codes)
+    def the_driver_ends(self, code: int) -> None:
+        for driver in self._running():
+            driver.end(code)
+
+    def _running(self) -> list[FakeDriver]:
+        return [each for each in self.world.living() if each.state is SubmissionState.RUNNING]
+
+    # What must hold in the end
+
+    def teardown(self) -> None:
+        try:
+            self._comes_to_an_end()
+        finally:
+            self._context.__exit__(None, None, None)
+
+    def _comes_to_an_end(self) -> None:
+        world = self.world
+        world.heal()
+        for _ in range(ROUNDS):
+            world.set_claim(True)
+            world.run_on()
+            if not world.exists() or world.status().phase in SETTLED:
+                break
+        world.run_kubelets()
+        world.wait(1000)
+        assert world.clusters() == [] and world.pods_of_all() == [] and world.living() == []
+        before = len(world.kube.writes)
+        world.wait(600)
+        assert world.kube.writes[before:] == []
+        if world.exists():
+            status = world.status()
+            assert status.phase in SETTLED, status
+            assert status.cluster is None and status.gpus == 0, status
+            assert FINALIZER not in world.job()["metadata"].get("finalizers", [])
+            waits = world.job()["spec"].get("suspend", False)
+            assert waits or status.phase is not Phase.SUSPENDED
+
+
+def test_a_job_survives_whatever_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlhf_operator.reconciler.reconcile", checked_reconcile)
+    run_state_machine_as_test(
+        AnyOrder,
+        settings=settings(
+            max_examples=int(EXAMPLES or 100),
+            stateful_step_count=40,
+            derandomize=EXAMPLES is None,
+            database=None,
+            deadline=None,
+            report_multiple_bugs=False,
+            phases=(Phases.generate, Phases.shrink),
+            suppress_health_check=list(HealthCheck),
+        ),
+    )

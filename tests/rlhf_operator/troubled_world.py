@@ -1,0 +1,211 @@
+"""A pretended world in which everything goes wrong: lost answers, deaths, pods that end slowly.
+
+What happens is a test's choice; `heal` ends all trouble, and `run_on` lets the job run to its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from rlhf_operator.head.protocol import HeadUnreachable, SubmissionState
+from rlhf_operator.kube.protocol import Conflict, Forbidden, Kind, KubeError, Manifest, Unreachable
+from rlhf_operator.observe import Key
+
+from .direct_client import DirectClient
+from .fake_driver import FakeDriver
+from .fake_head import FakeHeads
+from .fake_kube import FakeKube
+from .world import NAMESPACE, World, claim, manifest
+
+KUBELET = "example.com/kubelet"
+"""A finalizer on pods: they end when their kubelet says so, not when they are deleted."""
+PATIENCE_SECONDS = 120.0
+"""After that Ray kills a driver that does not obey."""
+KEY = (NAMESPACE, "sort")
+
+
+class OperatorDied(Exception):
+    """The process is gone in the middle of what it did."""
+
+
+@dataclass
+class Trouble:
+    """What befalls the operator's requests that come next."""
+
+    errors: list[KubeError | HeadUnreachable | OperatorDied] = field(default_factory=list)
+    skip: int = 0
+    """Requests that are let through first."""
+    is_after: bool = False
+    """Whether requests have their effect first, and only the answer is lost."""
+
+    is_on: bool = False
+    """Whether it is the operator that asks."""
+
+    def strike(self, is_after: bool, is_kube: bool) -> None:
+        if not self.is_on or is_after is not self.is_after or not self.errors:
+            return
+        if self.skip > 0:
+            self.skip -= 1
+            return
+        fits = KubeError if is_kube else HeadUnreachable
+        if isinstance(self.errors[0], (fits, OperatorDied)):
+            raise self.errors.pop(0)
+
+
+@dataclass
+class TroubledKube(FakeKube):
+    """Kubernetes whose answers can be lost after a request was done."""
+
+    trouble_now: Trouble = field(default_factory=Trouble)
+
+    def _try(self, verb: str, kind: Kind) -> None:
+        self.trouble_now.strike(is_after=False, is_kube=True)
+
+    def create(self, manifest: Manifest) -> bool:
+        made = super().create(manifest)
+        self.trouble_now.strike(is_after=True, is_kube=True)
+        return made
+
+    def apply(self, manifest: Manifest) -> Manifest:
+        applied = super().apply(manifest)
+        self.trouble_now.strike(is_after=True, is_kube=True)
+        return applied
+
+    def apply_status(self, manifest: Manifest) -> Manifest:
+        applied = super().apply_status(manifest)
+        self.trouble_now.strike(is_after=True, is_kube=True)
+        return applied
+
+    def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
+        super().delete(kind, namespace, name, uid)
+        self.trouble_now.strike(is_after=True, is_kube=True)
+
+
+@dataclass
+class TroubledWorld(World):
+    """One job, and everything that can befall it."""
+
+    trouble: Trouble = field(default_factory=Trouble)
+
+    def look(self, key: Key) -> None:
+        self.trouble.is_on = True
+        try:
+            super().look(key)
+        except OperatorDied:
+            self.start_operator()
+        finally:
+            self.trouble.is_on = False
+        living = [driver.id for driver in self.living()]
+        assert len(living) <= 1, f"{living} write to the same folder"
+
+    def living(self) -> list[FakeDriver]:
+        """Drivers that may be running, on whatever pod."""
+        heads = self.heads.all()
+        return [
+            each for head in heads for each in head.submissions.values() if not each.state.has_ended
+        ]
+
+    def _on_change(self, type: str, kind: Kind, object: Manifest) -> None:
+        super()._on_change(type, kind, object)
+        labels = object["metadata"].get("labels", {})
+        if kind is Kind.POD and type == "DELETED" and labels["ray.io/node-type"] == "head":
+            self.head(labels["ray.io/cluster"]).restart()  # its processes end with it
+
+    def _make_pod(self, cluster: Any, role: str) -> None:
+        super()._make_pod(cluster, role)
+        pod = self.pods(cluster["metadata"]["name"])[-1]
+        self.kube.edit(
+            Kind.POD, NAMESPACE, pod, lambda each: each["metadata"].update(finalizers=[KUBELET])
+        )
+
+    def kill_pod(self, role: str, cluster: str = "sort-1") -> None:
+        """A pod is told to end; it does so when its kubelet has its turn."""
+        for pod in self.pods(cluster):
+            if f"-{role}-" in pod:
+                self.kube.remove(Kind.POD, NAMESPACE, pod)
+                return
+
+    def run_kubelets(self) -> None:
+        """Pods that were told to end do so."""
+        for kind, _, name in list(self.kube.objects):
+            if kind is not Kind.POD or (kind, NAMESPACE, name) not in self.kube.objects:
+                continue
+            if "deletionTimestamp" in self.kube.objects[kind, NAMESPACE, name]["metadata"]:
+                self.kube.edit(
+                    kind, NAMESPACE, name, lambda each: each["metadata"].update(finalizers=[])
+                )
+
+    def wait(self, seconds: float) -> None:
+        super().wait(seconds)
+        if seconds >= PATIENCE_SECONDS:
+            for driver in self.living():
+                if driver.stops:
+                    driver.kill()
+
+    def lose_events(self) -> None:
+        """Nobody tells the operator what has changed; only the time for a look comes."""
+        self._changed.clear()
+        self._due.setdefault(KEY, self.seconds + 60.0)
+
+    def set_claim(self, exists: bool) -> None:
+        is_there = (Kind.CLAIM, NAMESPACE, "shared") in self.kube.objects
+        if exists and not is_there:
+            self.kube.create(claim())
+        elif is_there and not exists:
+            self.kube.remove(Kind.CLAIM, NAMESPACE, "shared")
+
+    def pods_of_all(self) -> list[str]:
+        return [name for kind, _, name in self.kube.objects if kind is Kind.POD]
+
+    def exists(self) -> bool:
+        return (Kind.JOB, *KEY) in self.kube.objects
+
+    def heal(self) -> None:
+        """Nothing is wrong any more, but what the job did itself."""
+        self.trouble.errors.clear()
+        self.queue_holds = False
+        for head in self.heads.all():
+            head.come_back()
+            head.stubborn = False
+        self._changed.add(KEY)
+
+    def run_on(self) -> None:
+        """Two minutes in a world where everything works."""
+        self.run_kubelets()
+        for cluster in self.clusters():
+            self.suspend_cluster(False, cluster)
+        self.run_kuberay()
+        self.wait(PATIENCE_SECONDS)
+        for driver in self.living():
+            if driver.state is SubmissionState.PENDING:
+                driver.begin()
+            if driver.report is None or not driver.report.final:
+                driver.finish()
+        self.wait(10)
+
+
+@contextmanager
+def troubled_world() -> Iterator[TroubledWorld]:
+    """A world with one job."""
+    with FakeHeads(listens=False) as heads:
+        trouble = Trouble()
+        client = DirectClient(heads)
+        client.before = lambda what: trouble.strike(is_after=False, is_kube=False)
+        client.after = lambda what: trouble.strike(is_after=True, is_kube=False)
+        world = TroubledWorld(
+            heads, kube=TroubledKube(trouble_now=trouble), client=client, trouble=trouble
+        )
+        world.submit(manifest(failurePolicy={"maxRestarts": 3, "backoffSeconds": 5}))
+        yield world
+
+
+ERRORS = (
+    lambda: Conflict("409: it changed"),
+    lambda: Unreachable("no answer"),
+    lambda: Forbidden("403: quota"),
+    lambda: HeadUnreachable("no answer"),
+    OperatorDied,
+)
