@@ -1,0 +1,1 @@
+"""Objects that the operator makes for a job. Pure."""

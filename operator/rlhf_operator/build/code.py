@@ -1,0 +1,84 @@
+"""How the user's own Python reaches the pods: from a ConfigMap, or cloned by an init container."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rlhf_api.cluster import GitCode
+from rlhf_api.job import RLHFJob
+from rlhf_api.on_cluster import CODE_FOLDER
+
+CLONE = """set -eu
+checkout=/tmp/checkout
+git init --quiet "$checkout"
+cd "$checkout"
+git remote add origin "$GIT_URL"
+git fetch --quiet --depth 1 -- origin "$GIT_REVISION"
+git checkout --quiet FETCH_HEAD
+cp -R "$checkout/$GIT_SUB_PATH/." "$CODE_FOLDER"
+"""
+"""What a revision names may be a branch, a tag or a commit; only it is fetched."""
+ASK_PASS = "/tmp/ask-pass"
+WITH_PASSWORD = f"""cat > {ASK_PASS} <<'END'
+#!/bin/sh
+case "$1" in Username*) echo "$GIT_USERNAME" ;; *) echo "$GIT_PASSWORD" ;; esac
+END
+chmod 700 {ASK_PASS}
+"""
+"""Git asks this program; so the password is in no command line and in no file."""
+
+
+def code_volume(job: RLHFJob) -> Mapping[str, Any]:
+    """Where the code lies in a pod."""
+    code = job.spec.code
+    if code is not None and code.config_map is not None:
+        return {"name": "code", "configMap": {"name": code.config_map.name}}
+    return {"name": "code", "emptyDir": {}}
+
+
+def code_init_containers(job: RLHFJob, isolation: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """What fetches code from Git before the pod starts."""
+    code = job.spec.code
+    if code is None or code.git is None or job.spec.image is None:
+        return []
+    return [
+        {
+            "name": "fetch-code",
+            "image": job.spec.image.runtime,
+            "imagePullPolicy": job.spec.image.pull_policy,
+            "command": ["/bin/sh", "-c", _script(code.git)],
+            "env": _environment(code.git),
+            "securityContext": isolation,
+            "resources": {
+                "requests": {"cpu": "100m", "memory": "128Mi"},
+                "limits": {"memory": "1Gi"},
+            },
+            "volumeMounts": [
+                {"name": "code", "mountPath": CODE_FOLDER},
+                {"name": "tmp", "mountPath": "/tmp"},
+            ],
+        }
+    ]
+
+
+def _script(git: GitCode) -> str:
+    return CLONE if git.secret_name is None else WITH_PASSWORD + CLONE
+
+
+def _environment(git: GitCode) -> list[Mapping[str, Any]]:
+    plain = {
+        "HOME": "/tmp",
+        "GIT_TERMINAL_PROMPT": "0",
+        "GIT_URL": git.url,
+        "GIT_REVISION": git.revision,
+        "GIT_SUB_PATH": git.sub_path or ".",
+        "CODE_FOLDER": CODE_FOLDER,
+    }
+    env: list[Mapping[str, Any]] = [{"name": name, "value": value} for name, value in plain.items()]
+    if git.secret_name is not None:
+        env.append({"name": "GIT_ASKPASS", "value": ASK_PASS})
+        for variable, key in (("GIT_USERNAME", "username"), ("GIT_PASSWORD", "password")):
+            reference = {"name": git.secret_name, "key": key}
+            env.append({"name": variable, "valueFrom": {"secretKeyRef": reference}})
+    return env

@@ -1,0 +1,78 @@
+"""What a cluster needs beside it: its manifest, its token, and who may talk to it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+from rlhf_api.job import RLHFJob
+from rlhf_api.on_cluster import DASHBOARD_PORT, JOB_LABEL, MANIFEST, REPORT_PORT, TOKEN_KEY
+from rlhf_operator.build.owned import Owner
+
+OPERATOR_LABELS = {"app.kubernetes.io/name": "rlhf-operator"}
+"""Of the operator's own pods; the chart sets them."""
+
+
+def config_map(owner: Owner, job: RLHFJob) -> Mapping[str, Any]:
+    """The manifest in force, as the driver reads it."""
+    document = job.model_dump(mode="json", by_alias=True, exclude_unset=False, exclude_none=True)
+    file = MANIFEST.rpartition("/")[2]
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": owner.metadata(owner.children),
+        "data": {file: yaml.safe_dump(document, sort_keys=False)},
+    }
+
+
+def token(key: bytes, owner: Owner) -> str:
+    """The bearer token of a job's clusters: nobody can guess it, and the operator need not keep
+    it."""
+    return hmac.new(key, f"{owner.namespace}/{owner.uid}".encode(), hashlib.sha256).hexdigest()
+
+
+def secret(owner: Owner, token: str) -> Mapping[str, Any]:
+    """The token, as KubeRay gives it to the pods."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": owner.metadata(owner.children),
+        "immutable": True,
+        "data": {TOKEN_KEY: base64.b64encode(token.encode()).decode()},
+    }
+
+
+def network_policy(owner: Owner, operator_namespace: str | None) -> Mapping[str, Any]:
+    """Only the job's own pods reach its pods, and the operator reaches its head."""
+    ingress: list[Mapping[str, Any]] = [{"from": [{"podSelector": _labelled(owner)}]}]
+    if operator_namespace is not None:
+        ingress.append(
+            {
+                "from": [
+                    {
+                        "namespaceSelector": {
+                            "matchLabels": {"kubernetes.io/metadata.name": operator_namespace}
+                        },
+                        "podSelector": {"matchLabels": OPERATOR_LABELS},
+                    }
+                ],
+                "ports": [
+                    {"protocol": "TCP", "port": port} for port in (DASHBOARD_PORT, REPORT_PORT)
+                ],
+            }
+        )
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": owner.metadata(owner.children),
+        "spec": {"podSelector": _labelled(owner), "policyTypes": ["Ingress"], "ingress": ingress},
+    }
+
+
+def _labelled(owner: Owner) -> Mapping[str, Any]:
+    return {"matchLabels": {JOB_LABEL: owner.name}}

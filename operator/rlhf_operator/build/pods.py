@@ -1,0 +1,184 @@
+"""The pods of a job's cluster. They meet the restricted profile and hold no credentials."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rlhf_api.cluster import ImageSpec
+from rlhf_api.job import RLHFJob
+from rlhf_api.on_cluster import (
+    CLIENT_PORT,
+    CODE_FOLDER,
+    DASHBOARD_PORT,
+    GCS_PORT,
+    HUB_FOLDER,
+    MANIFEST_FOLDER,
+    REPORT_PORT,
+    RUN_FOLDER,
+)
+from rlhf_api.resources import Device, PodResources
+from rlhf_operator.build.code import code_init_containers, code_volume
+from rlhf_operator.build.groups import WorkerGroup
+from rlhf_operator.build.owned import Owner
+
+GPU_RESOURCE = "nvidia.com/gpu"
+USER_ID = 1000
+"""The image's user; files on volumes belong to its group."""
+STOP_SECONDS = 120
+"""How long a driver may take to finish its step and save after it was told to end."""
+PORTS = {
+    "gcs-server": GCS_PORT,
+    "dashboard": DASHBOARD_PORT,
+    "client": CLIENT_PORT,
+    "report": REPORT_PORT,
+}
+"""All of the head's: KubeRay adds its own only where none is declared."""
+
+
+def head_pod(owner: Owner, job: RLHFJob) -> Mapping[str, Any]:
+    """The pod of the head: Ray's own services and the driver, no device."""
+    container = {
+        **_container("ray-head", job, job.spec.resources.head, {}),
+        "ports": [{"name": name, "containerPort": port} for name, port in PORTS.items()],
+    }
+    return {"metadata": {"labels": owner.labels}, "spec": _pod(owner, job, container)}
+
+
+def worker_pod(owner: Owner, job: RLHFJob, group: WorkerGroup) -> Mapping[str, Any]:
+    """A worker's pod: all devices of a node."""
+    pool = group.pool
+    devices = {GPU_RESOURCE: str(group.devices_per_node)} if pool.device is Device.GPU else {}
+    container = _container("ray-worker", job, pool.resources, devices)
+    own = [{"name": each.name, "value": each.value} for each in pool.environment]
+    names = {each["name"] for each in own}
+    kept = [each for each in container["env"] if each["name"] not in names]
+    pod = _pod(owner, job, {**container, "env": [*kept, *own]})
+    tolerations = [
+        each.model_dump(mode="json", by_alias=True, exclude_none=True) for each in pool.tolerations
+    ]
+    return {
+        "metadata": {"labels": owner.labels, "annotations": dict(pool.annotations)},
+        "spec": {
+            **pod,
+            "restartPolicy": "Never",
+            "nodeSelector": dict(pool.node_selector),
+            "tolerations": tolerations,
+        },
+    }
+
+
+def _pod(owner: Owner, job: RLHFJob, container: Mapping[str, Any]) -> dict[str, Any]:
+    image = _image(job)
+    pod: dict[str, Any] = {
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": 30,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER_ID,
+            "runAsGroup": USER_ID,
+            "fsGroup": USER_ID,
+            "fsGroupChangePolicy": "OnRootMismatch",
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "imagePullSecrets": [{"name": name} for name in image.pull_secrets],
+        "initContainers": code_init_containers(job, _isolation()),
+        "containers": [container],
+        "volumes": _volumes(owner, job),
+    }
+    if job.spec.priority_class_name is not None:
+        pod["priorityClassName"] = job.spec.priority_class_name
+    return pod
+
+
+def _container(
+    name: str, job: RLHFJob, requests: PodResources, devices: Mapping[str, str]
+) -> dict[str, Any]:
+    image = _image(job)
+    return {
+        "name": name,
+        "image": image.runtime,
+        "imagePullPolicy": image.pull_policy,
+        "env": _environment(job),
+        "resources": _resources(requests, devices),
+        "securityContext": _isolation(),
+        "volumeMounts": [
+            {"name": "job", "mountPath": MANIFEST_FOLDER, "readOnly": True},
+            {"name": "code", "mountPath": CODE_FOLDER, "readOnly": True},
+            {"name": "hub", "mountPath": HUB_FOLDER},
+            {"name": "shared-memory", "mountPath": "/dev/shm"},
+            {"name": "tmp", "mountPath": "/tmp"},
+            _run_mount(job),
+        ],
+    }
+
+
+def _image(job: RLHFJob) -> ImageSpec:
+    assert job.spec.image is not None, "jobs without an image are not accepted"
+    return job.spec.image
+
+
+def _isolation() -> Mapping[str, Any]:
+    return {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "runAsNonRoot": True,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
+def _resources(requests: PodResources, devices: Mapping[str, str]) -> Mapping[str, Any]:
+    """Memory is limited to what was asked for, so that a pod that takes more harms itself only;
+    cores are not."""
+    memory = {} if requests.memory is None else {"memory": requests.memory}
+    cpu = {} if requests.cpu is None else {"cpu": requests.cpu}
+    return {"requests": {**cpu, **memory, **devices}, "limits": {**memory, **devices}}
+
+
+def _environment(job: RLHFJob) -> list[Mapping[str, Any]]:
+    plain = {
+        "HF_HOME": HUB_FOLDER,
+        "PYTHONUNBUFFERED": "1",
+        "RAY_JOB_STOP_WAIT_TIME_S": str(STOP_SECONDS),
+        "RAY_USAGE_STATS_ENABLED": "0",
+    }
+    env: list[Mapping[str, Any]] = [{"name": name, "value": value} for name, value in plain.items()]
+    hub, wandb = job.spec.hub, job.spec.telemetry.wandb
+    if hub is not None and hub.token_secret_name is not None:
+        env.append(_from_secret("HF_TOKEN", hub.token_secret_name))
+    if wandb is not None and wandb.secret_name is not None:
+        env.append(_from_secret("WANDB_API_KEY", wandb.secret_name))
+    return env
+
+
+def _from_secret(name: str, secret: str) -> Mapping[str, Any]:
+    return {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": name}}}
+
+
+def _volumes(owner: Owner, job: RLHFJob) -> Sequence[Mapping[str, Any]]:
+    hub = job.spec.hub.cache_claim_name if job.spec.hub else None
+    storage = job.spec.checkpoint.storage
+    claim = storage.persistent_volume_claim if storage else None
+    return [
+        {"name": "job", "configMap": {"name": owner.children}},
+        code_volume(job),
+        _claimed("hub", hub),
+        {"name": "shared-memory", "emptyDir": {"medium": "Memory"}},
+        {"name": "tmp", "emptyDir": {}},
+        _claimed("run", claim.claim_name if claim else None),
+    ]
+
+
+def _claimed(name: str, claim: str | None) -> Mapping[str, Any]:
+    if claim is None:
+        return {"name": name, "emptyDir": {}}
+    return {"name": name, "persistentVolumeClaim": {"claimName": claim}}
+
+
+def _run_mount(job: RLHFJob) -> Mapping[str, Any]:
+    """The job's folder of the volume; the driver's own folder where checkpoints go elsewhere."""
+    storage = job.spec.checkpoint.storage
+    claim = storage.persistent_volume_claim if storage else None
+    mount = {"name": "run", "mountPath": RUN_FOLDER}
+    return mount if claim is None else {**mount, "subPath": claim.sub_path or job.name}
