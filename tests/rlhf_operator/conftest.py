@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from ..cluster.kubectl import Kubectl
+from .cluster import Team, a_team
 from .fake_head import FakeHeads
 from .world import World
 
@@ -14,3 +16,10 @@ from .world import World
 def world() -> Iterator[World]:
     with FakeHeads() as heads:
         yield World(heads)
+
+
+@pytest.fixture(scope="module")
+def team(defined: Kubectl, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Team]:
+    """A namespace with an operator, for all tests of a module: each has jobs of its own name."""
+    with a_team(defined, tmp_path_factory.mktemp("team")) as made:
+        yield made
