@@ -10,15 +10,15 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from rlhf_api.on_cluster import JOB_LABEL
 from rlhf_operator.app import App
 from rlhf_operator.config import BadConfig, OperatorConfig, load_config
 from rlhf_operator.decide.settings import Settings
 from rlhf_operator.dialing import dialing
 from rlhf_operator.health import Health, serve
 from rlhf_operator.key import key_in_cluster, key_in_file
+from rlhf_operator.kinds import require_kinds
 from rlhf_operator.kube.official import LastAnswer, OfficialKube
-from rlhf_operator.kube.protocol import Invalid, Kind, KubeError
+from rlhf_operator.kube.protocol import KubeError
 from rlhf_operator.logs import set_up_logs
 from rlhf_operator.metrics import Metrics
 from rlhf_operator.observe import Dialer, Observer
@@ -72,7 +72,7 @@ def _run(config: OperatorConfig, kubeconfig: Path | None, key_file: Path | None)
     kube = OfficialKube.connect(kubeconfig, config.reconcile_workers)
     kube.answered = answers.answered
     kube.asked = metrics.asked
-    _require_kinds(kube, config)
+    require_kinds(kube, config.namespaces[0] if config.namespaces else None)
     key = _key(kube, config, namespace, key_file)
     planner = Planner(config.planner_processes)
     dialer = Dialer(key, dialing(config, lambda: kube.access))
@@ -95,25 +95,6 @@ def _run(config: OperatorConfig, kubeconfig: Path | None, key_file: Path | None)
         planner.close()
         kube.close()
     return 0
-
-
-def _require_kinds(kube: OfficialKube, config: OperatorConfig) -> None:
-    """Refuse to start where an operator could only be deaf.
-
-    Raises:
-        KubeError: Kubernetes cannot be reached, or does not know what the operator works on.
-    """
-    installers = {
-        Kind.JOB: "apply crds/rlhf-operator.dev_rlhfjobs.yaml, or install the chart",
-        Kind.CLUSTER: "install KubeRay 1.6 or newer",
-    }
-    namespace = config.namespaces[0] if config.namespaces else None
-    for kind, advice in installers.items():
-        try:
-            kube.list(kind, namespace, f"{JOB_LABEL}=none")
-        except Invalid as error:
-            name = f"{kind.value.plural}.{kind.value.group}/{kind.value.version}"
-            raise Invalid(f"this cluster does not know {name}: {advice} ({error})") from error
 
 
 def _key(

@@ -22,7 +22,7 @@ from rlhf_operator.decide.observed import JobSeen, Observed
 from rlhf_operator.decide.reconcile import reconcile
 from rlhf_operator.decide.settings import Settings
 from rlhf_operator.head.protocol import HeadRefused, HeadUnreachable
-from rlhf_operator.kube.protocol import Forbidden, Invalid, Kube, KubeError
+from rlhf_operator.kube.protocol import Forbidden, Invalid, Kind, Kube, KubeError
 from rlhf_operator.metrics import Metrics
 from rlhf_operator.observe import Key, Observer
 from rlhf_operator.perform import Performer
@@ -82,7 +82,7 @@ class Reconciler:
         except KubeError as error:
             log.warning("no event could be written: %s", error, extra=extra)
 
-    def _write(self, key: Key, job: JobSeen, status: RLHFJobStatus, version: str | None) -> None:
+    def _write(self, key: Key, job: JobSeen, status: RLHFJobStatus, version: str) -> None:
         """Nothing is done on the word of a status that another operator has replaced."""
         manifest = status_manifest(job, status, version)
         self.observer.wrote(key, self.kube.apply_status(manifest))
@@ -100,9 +100,15 @@ class Reconciler:
             log.warning("%s", error, extra={"job": "/".join(key), "reason": "HeadUnreachable"})
             return self.settings.poll_seconds
         except (Forbidden, Invalid) as error:
-            self._write(key, seen.job, with_trouble(decision.status, error, self.now()), None)
+            self._tell_trouble(key, seen.job, with_trouble(decision.status, error, self.now()))
             raise
         return decision.again_after
+
+    def _tell_trouble(self, key: Key, job: JobSeen, status: RLHFJobStatus) -> None:
+        """Actions before the one that failed have changed the job: only its uid is as it was."""
+        raw = self.kube.get(Kind.JOB, job.namespace, job.name)
+        if raw is not None and raw["metadata"]["uid"] == job.uid:
+            self._write(key, job, status, raw["metadata"]["resourceVersion"])
 
     def _count(self, before: RestartStatus, status: RLHFJobStatus) -> None:
         after, reason = status.restarts, status.reason or ""
@@ -113,17 +119,21 @@ class Reconciler:
                 self.metrics.restarts.labels(kind, reported).inc(more)
 
 
-def status_manifest(job: JobSeen, status: RLHFJobStatus, version: str | None) -> Mapping[str, Any]:
+def status_manifest(job: JobSeen, status: RLHFJobStatus, version: str) -> Mapping[str, Any]:
     """The whole status, for this very job only.
 
     Args:
-        version: the job's resourceVersion, if it must be as it was when it was read.
+        version: the job's resourceVersion: it must be as it was when it was read.
     """
-    guard = {} if version is None else {"resourceVersion": version}
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,
-        "metadata": {"name": job.name, "namespace": job.namespace, "uid": job.uid, **guard},
+        "metadata": {
+            "name": job.name,
+            "namespace": job.namespace,
+            "uid": job.uid,
+            "resourceVersion": version,
+        },
         "status": status.model_dump(mode="json", by_alias=True, exclude_none=True),
     }
 

@@ -12,7 +12,7 @@ RlhfError
     ├── OutOfMemory           a worker ran out of memory                             exit 4
     ├── UserCodeFailed        a custom operation raised                              exit 3
     ├── NotEnoughResources    shared memory or devices are missing                   exit 4
-    ├── ClusterUnreachable    the Ray cluster does not answer, or refuses the token  exit 4
+    ├── RayUnreachable        the Ray cluster does not answer, or refuses the token  exit 4
     ├── NodesMissing          the cluster has fewer nodes than the plan needs        exit 4
     ├── DirtyCluster          an earlier driver's workers are still there            exit 4
     ├── FolderInUse           another run writes to the output folder                exit 2
@@ -111,10 +111,10 @@ class NotEnoughResources(RuntimeFailure):
     exit_code = ExitCode.RETRIABLE
 
 
-class ClusterUnreachable(RuntimeFailure):
+class RayUnreachable(RuntimeFailure):
     """The Ray cluster that the driver belongs to does not answer, or refuses its token."""
 
-    reason = "ClusterUnreachable"
+    reason = "RayUnreachable"
     exit_code = ExitCode.RETRIABLE
 
 

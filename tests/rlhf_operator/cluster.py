@@ -10,16 +10,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rlhf_api.on_cluster import JOB_LABEL
 from rlhf_api.status import ConditionType, RLHFJobStatus
+from rlhf_operator.kube.official import OfficialKube
+from rlhf_operator.kube.protocol import Kind, Manifest
 from rlhf_operator.parse import parse_status
 
 from ..cluster.kubectl import Kubectl
 from ..waiting import wait_until
 from .fake_head import FakeHead, FakeHeads
 from .operator_process import OperatorProcess
+from .world import manifest
 
 SECONDS = 90.0
 """How long anything may take on a busy machine."""
+POLL_SECONDS = 0.5
+CHILDREN = (Kind.CLUSTER, Kind.POD, Kind.CONFIG_MAP, Kind.SECRET, Kind.POLICY)
+"""What is made for a job, by the operator or by KubeRay."""
+
+
+def small(name: str, **spec: Any) -> dict[str, Any]:
+    """A job with one worker of one GPU, which does not wait long after a failure."""
+    pool = {"name": "gpu", "nodes": 1, "devicesPerNode": 1, "gpu": "A100-80G"}
+    more = {"resources": {"nodePools": [pool]}, "failurePolicy": {"backoffSeconds": 1}}
+    return manifest(name, **{**more, **spec})
 
 
 @dataclass
@@ -27,9 +41,12 @@ class Team:
     """The namespace, seen by its users."""
 
     kubectl: Kubectl
+    kube: OfficialKube
     namespace: str
     heads: FakeHeads
     operator: OperatorProcess
+
+    # What users do
 
     def submit(self, manifest: Mapping[str, Any]) -> None:
         document = {**manifest, "metadata": {**manifest["metadata"], "namespace": self.namespace}}
@@ -44,8 +61,23 @@ class Team:
         """Ask for an object's end; it may take a while."""
         self.kubectl("delete", f"--namespace={self.namespace}", kind, name, "--wait=false")
 
+    def train(self, name: str, **spec: Any) -> FakeHead:
+        """Submit a small job and let its first driver do a step."""
+        self.submit(small(name, **spec))
+        head = self.wait_for_driver(f"{name}-1-0")
+        head.advance(1)
+        self.wait_for("Running", name)
+        return head
+
+    # What users see
+
+    def job(self, name: str = "sort") -> Manifest:
+        found = self.kube.get(Kind.JOB, self.namespace, name)
+        assert found is not None, f"no job {name}"
+        return found
+
     def status(self, name: str = "sort") -> RLHFJobStatus:
-        return parse_status(self.kubectl.get(self.namespace, "rlhfjob", name).get("status", {}))
+        return parse_status(self.job(name).get("status", {}))
 
     def phase(self, name: str = "sort") -> str:
         return self.status(name).phase.value
@@ -56,21 +88,62 @@ class Team:
         return (found[0].status.value, found[0].reason) if found else None
 
     def wait_for(self, phase: str, name: str = "sort", seconds: float = SECONDS) -> None:
-        wait_until(
-            lambda: self.phase(name) == phase,
-            seconds,
-            f"{phase}, but {name} is {self.phase(name)}",
-        )
+        self._wait(lambda: self.phase(name), phase, name, seconds)
 
-    def names(self, kind: str) -> list[str]:
-        items = self.kubectl.get(self.namespace, kind)["items"]
-        return [each["metadata"]["name"] for each in items]
+    def wait_for_condition(self, name: str, type: ConditionType, status: str, reason: str) -> None:
+        self._wait(lambda: self.condition(name, type), (status, reason), name, SECONDS)
+
+    def _wait(self, read: Any, wanted: object, name: str, seconds: float) -> None:
+        try:
+            wait_until(lambda: read() == wanted, seconds, str(wanted))
+        except AssertionError as error:
+            shown = json.dumps(self.job(name).get("status"), indent=1)
+            raise AssertionError(f"{error}, but {name} is {shown}") from None
+
+    def objects(self, kind: Kind, name: str | None = None) -> tuple[Manifest, ...]:
+        """What was made for a job, or for all."""
+        label = JOB_LABEL if name is None else f"{JOB_LABEL}={name}"
+        return self.kube.list(kind, self.namespace, label)
+
+    def names(self, kind: Kind, name: str | None = None) -> list[str]:
+        return [each["metadata"]["name"] for each in self.objects(kind, name)]
+
+    def left(self, name: str | None = None) -> list[str]:
+        """Everything that was made for a job and is there."""
+        found = [
+            f"{kind.value.plural}/{each}" for kind in CHILDREN for each in self.names(kind, name)
+        ]
+        return sorted(found)
+
+    def pod(self, name: str, role: str) -> Manifest | None:
+        """The pod of a job that is there to stay."""
+        for each in self.objects(Kind.POD, name):
+            metadata = each["metadata"]
+            if metadata["labels"]["ray.io/node-type"] == role and (
+                "deletionTimestamp" not in metadata
+            ):
+                return each
+        return None
+
+    def events(self, name: str) -> list[str]:
+        """Reasons of the events about a job."""
+        events = self.kube.list(Kind.EVENT, self.namespace)
+        return [each["reason"] for each in events if each["regarding"]["name"] == name]
 
     def wait_for_driver(self, id: str) -> FakeHead:
         """The head to which this driver was submitted."""
         head = self.heads.head(self.namespace, id.rpartition("-")[0])
         wait_until(lambda: id in head.submissions, SECONDS, f"the submission {id}")
         return head
+
+    def wait_for_rest(self, name: str) -> None:
+        """Until nothing that was made for a job's cluster is there, and nothing holds the job."""
+        wait_until(
+            lambda: not self.names(Kind.CLUSTER, name) and not self.names(Kind.POD, name),
+            SECONDS,
+            f"no cluster of {name}",
+        )
+        wait_until(lambda: "finalizers" not in self.job(name)["metadata"], SECONDS, "no finalizer")
 
 
 @contextmanager
@@ -81,15 +154,16 @@ def a_team(kubectl: Kubectl, folder: Path, **settings: Any) -> Iterator[Team]:
     for made in shared_claim(namespace):
         kubectl.apply(namespace, made)
     kubectl.get(namespace, "rlhfjobs")  # it is patient with a kind that was defined just now
+    kube = OfficialKube.connect(kubectl.kubeconfig, 4)
     with FakeHeads() as heads:
         own = {
             "namespaces": [namespace],
             "headAccess": "template",
             "headUrl": heads.template,
-            "pollSeconds": 0.5,
+            "pollSeconds": POLL_SECONDS,
         }
         operator = OperatorProcess(kubectl.kubeconfig, folder / "operator", {**own, **settings})
-        team = Team(kubectl, namespace, heads, operator)
+        team = Team(kubectl, kube, namespace, heads, operator)
         try:
             operator.start()
             yield team
@@ -99,9 +173,12 @@ def a_team(kubectl: Kubectl, folder: Path, **settings: Any) -> Iterator[Team]:
 
 def _end(team: Team) -> None:
     """The operator lives until its last job is gone: it holds finalizers."""
+    if team.operator.process is None:
+        team.operator.start()
     place = f"--namespace={team.namespace}"
     team.kubectl("delete", "rlhfjobs", "--all", place, f"--timeout={SECONDS:.0f}s")
     team.operator.stop()
+    team.kube.close()
     team.kubectl("delete", "namespace", team.namespace, "--wait=false")
     team.kubectl("delete", "persistentvolume", f"shared-{team.namespace}", "--wait=false")
 

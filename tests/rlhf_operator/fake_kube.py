@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +26,9 @@ class FakeKube:
     changed: Callable[[str, Kind, Manifest], None] = field(default=lambda type, kind, object: None)
     """Told of every change, as a watch would be: ADDED, MODIFIED, DELETED."""
     reads: int = 0
+    _applied: dict[Place, dict[str, set[str]]] = field(default_factory=dict)
+    """What apply said last, of each list or map that several people write: what it says no more
+    goes."""
     _versions: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     _uids: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
@@ -42,7 +45,7 @@ class FakeKube:
     ) -> tuple[Manifest, ...]:
         self._try("list", kind)
         self.reads += 1
-        wanted = dict(part.split("=") for part in selector.split(",") if part)
+        wanted = [part.partition("=") for part in selector.split(",") if part]
         found = [
             each
             for (each_kind, each_namespace, _), each in sorted(
@@ -71,25 +74,46 @@ class FakeKube:
         self.writes.append(("apply", kind))
         wanted = copy.deepcopy(dict(manifest))
         metadata = wanted["metadata"]
-        found = self.objects.get((kind, metadata["namespace"], metadata["name"]))
+        place = (kind, metadata["namespace"], metadata["name"])
+        found = self.objects.get(place)
         if found is None:
             if "uid" in metadata:
                 raise Conflict("409: uid mismatch: the object is gone")
+            self._merge(place, {}, metadata)
             return self._add(kind, wanted)
-        _check(found, metadata)
+        _check(found, metadata, ("uid", "resourceVersion"))
         before = copy.deepcopy(found)
-        own = found["metadata"]
-        for name in ("labels", "annotations"):
-            if name in metadata:
-                own[name] = {**own.get(name, {}), **metadata[name]}
-        for name in ("finalizers", "ownerReferences"):
-            if name in metadata:
-                own[name] = metadata[name]
+        own = copy.deepcopy(found["metadata"])
+        self._merge(place, own, metadata)
+        added = set(own.get("finalizers", ())) - set(found["metadata"].get("finalizers", ()))
+        if added and "deletionTimestamp" in own:
+            raise Invalid(f"422: no new finalizers can be added: {added} is being deleted")
+        found["metadata"] = own
         for name in wanted.keys() - {"apiVersion", "kind", "metadata"}:
             if found.get(name) != wanted[name]:
                 found[name] = wanted[name]
                 own["generation"] = own.get("generation", 1) + (name == "spec")
         return self._changed(kind, before, found)
+
+    def _merge(self, place: Place, own: dict[str, Any], said: Mapping[str, Any]) -> None:
+        """Change an object's metadata as server-side apply does."""
+        last = self._applied.get(place, {})
+        self._applied[place] = {}
+        for name in ("labels", "annotations"):
+            new = said.get(name, {})
+            kept = {
+                key: own[name][key]
+                for key in own.get(name, {})
+                if key in new or key not in last.get(name, set())
+            }
+            _put(own, name, {**kept, **new})
+            self._applied[place][name] = set(new)
+        for name, key_of in (("finalizers", str), ("ownerReferences", _uid)):
+            new = {key_of(each): each for each in said.get(name, ())}
+            old = {key_of(each): each for each in own.get(name, ())}
+            kept = {key: old[key] for key in old if key not in last.get(name, set())}
+            _put(own, name, list({**kept, **new}.values()))
+            self._applied[place][name] = set(new)
 
     def apply_status(self, manifest: Manifest) -> Manifest:
         kind = Kind.of(manifest)
@@ -98,8 +122,8 @@ class FakeKube:
         metadata = manifest["metadata"]
         found = self.objects.get((kind, metadata["namespace"], metadata["name"]))
         if found is None:
-            raise Invalid("404: not found")
-        _check(found, metadata)
+            raise Conflict("404: not found")
+        _check(found, metadata, ("resourceVersion",))
         before = copy.deepcopy(found)
         found["status"] = copy.deepcopy(manifest["status"])
         return self._changed(kind, before, found)
@@ -122,6 +146,7 @@ class FakeKube:
                 self._changed(kind, before, found)
             return
         del self.objects[kind, namespace, name]
+        self._applied.pop((kind, namespace, name), None)
         self.changed("DELETED", kind, found)
         owned = [
             place
@@ -174,12 +199,25 @@ class FakeKube:
             raise error
 
 
-def _has_labels(object: Manifest, wanted: Mapping[str, str]) -> bool:
+def _put(own: dict[str, Any], name: str, value: Any) -> None:
+    """What is empty is not shown."""
+    own.pop(name, None)
+    if value:
+        own[name] = value
+
+
+def _uid(owner: Mapping[str, Any]) -> str:
+    return str(owner["uid"])
+
+
+def _has_labels(object: Manifest, wanted: Sequence[tuple[str, str, str]]) -> bool:
     labels = object["metadata"].get("labels", {})
-    return all(labels.get(name) == value for name, value in wanted.items())
+    return all(
+        labels.get(name) == value if sign else name in labels for name, sign, value in wanted
+    )
 
 
-def _check(found: Manifest, metadata: Mapping[str, Any]) -> None:
-    for name in ("uid", "resourceVersion"):
+def _check(found: Manifest, metadata: Mapping[str, Any], names: Sequence[str]) -> None:
+    for name in names:
         if name in metadata and metadata[name] != found["metadata"][name]:
             raise Conflict(f"409: {name} mismatch")

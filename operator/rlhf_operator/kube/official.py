@@ -128,7 +128,10 @@ class OfficialKube:
         metadata = manifest["metadata"]
         path = _path(Kind.of(manifest), metadata["namespace"], metadata["name"]) + subresource
         query = {"fieldManager": FIELD_MANAGER, "force": "true"}
-        applied: Manifest = _checked(*self._ask("PATCH", path, query, manifest, APPLY))
+        status, answer = self._ask("PATCH", path, query, manifest, APPLY)
+        if status == 404 or (status == 422 and _is_about_uid(answer)):
+            raise Conflict(f"{status}: {answer.get('message', '')}")
+        applied: Manifest = _checked(status, answer)
         return applied
 
     def _ask(
@@ -190,6 +193,12 @@ def _path(kind: Kind, namespace: str | None, name: str = "") -> str:
     root = f"/apis/{resource.group}/{resource.version}" if resource.group else "/api/v1"
     place = "" if namespace is None else f"/namespaces/{namespace}"
     return f"{root}{place}/{resource.plural}" + (f"/{name}" if name else "")
+
+
+def _is_about_uid(answer: Mapping[str, Any]) -> bool:
+    """Whether it is another object now: kinds differ in how they say that."""
+    causes = (answer.get("details") or {}).get("causes") or ()
+    return any(cause.get("field") == "metadata.uid" for cause in causes)
 
 
 def _checked(status: int, answer: Any) -> Any:

@@ -102,7 +102,8 @@ class Kube(Protocol):
         ...
 
     def apply_status(self, manifest: Manifest) -> Manifest:
-        """The same for its status."""
+        """The same for its status. Only metadata.resourceVersion guards it: API servers do not
+        look at the uid here."""
         ...
 
     def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:

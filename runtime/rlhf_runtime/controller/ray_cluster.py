@@ -18,7 +18,7 @@ from ray.util.placement_group import PlacementGroup
 from rlhf_api.plan import PoolPlan
 from rlhf_runtime.controller.nodes import missing_nodes
 from rlhf_runtime.controller.reservation import NotReserved, reserve
-from rlhf_runtime.errors import ClusterUnreachable, DirtyCluster, NodesMissing
+from rlhf_runtime.errors import DirtyCluster, NodesMissing, RayUnreachable
 from rlhf_runtime.hooks import Hook
 from rlhf_runtime.patience import Patience
 
@@ -51,7 +51,7 @@ class RayCluster:
         """Connect, and wait until nothing of an earlier driver is left.
 
         Raises:
-            ClusterUnreachable: Ray does not answer, or refuses the token.
+            RayUnreachable: Ray does not answer, or refuses the token.
             DirtyCluster: something is left for too long.
         """
         self._connect()
@@ -97,7 +97,7 @@ class RayCluster:
                 logging_level=logging.ERROR,
             )
         except (RayError, RuntimeError, OSError) as error:
-            raise ClusterUnreachable(
+            raise RayUnreachable(
                 f"the Ray cluster does not take this driver: got {type(error).__name__}: {error} "
                 f"at {self.address}; see whether its head runs, and RAY_ADDRESS, RAY_AUTH_MODE "
                 "and RAY_AUTH_TOKEN"

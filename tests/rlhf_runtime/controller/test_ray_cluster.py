@@ -14,7 +14,7 @@ from rlhf_runtime.controller import ray_cluster
 from rlhf_runtime.controller.nodes import missing_nodes
 from rlhf_runtime.controller.ray_cluster import RayCluster, leftovers
 from rlhf_runtime.controller.reservation import NOT_YET, reserve
-from rlhf_runtime.errors import ClusterUnreachable, DirtyCluster, NodesMissing
+from rlhf_runtime.errors import DirtyCluster, NodesMissing, RayUnreachable
 from rlhf_runtime.patience import Patience
 
 from ...waiting import wait_until
@@ -126,5 +126,5 @@ def test_a_cluster_that_does_not_take_the_driver_is_worth_another_try(
         raise ConnectionError("no GCS at 10.0.0.1:6379")
 
     monkeypatch.setattr(ray_cluster.ray, "init", refuse)
-    with pytest.raises(ClusterUnreachable, match="ConnectionError: no GCS at 10.0.0.1:6379"):
+    with pytest.raises(RayUnreachable, match="ConnectionError: no GCS at 10.0.0.1:6379"):
         cluster([]).open(pool(1))

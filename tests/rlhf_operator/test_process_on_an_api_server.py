@@ -1,0 +1,97 @@
+"""The operator's process: what it serves, how it starts and how it ends."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from rlhf_operator.kube.protocol import Kind
+
+from ..cluster.kubectl import Kubectl
+from ..cluster.session import own_cluster
+from ..free_port import free_port
+from ..waiting import wait_until
+from .cluster import SECONDS, Team
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kubectl]:
+    """A cluster that does not know RLHFJobs."""
+    with own_cluster("bare", "--fake-nodes", "0") as cluster:
+        program = cluster.state / "bin" / "kubectl"
+        yield Kubectl(program, cluster.kubeconfig, tmp_path_factory.mktemp("bare"))
+
+
+def run_to_end(kubeconfig: Path, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """An operator that is expected to end by itself."""
+    config = folder / "config.yaml"
+    config.write_text(yaml.safe_dump({"port": free_port(), "logFormat": "text"}))
+    words = ("--config", str(config), "--kubeconfig", str(kubeconfig), *words)
+    command = [sys.executable, "-m", "rlhf_operator", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+
+
+def test_it_tells_of_its_health(team: Team) -> None:
+    assert team.operator.get("/healthz") == (200, "ok\n")
+    assert team.operator.get("/readyz") == (200, "ok\n")
+    status, text = team.operator.get("/nothing")
+    assert status == 404 and "/metrics" in text
+
+
+def test_gauges_of_a_job_come_and_go_with_it(team: Team) -> None:
+    labels = f'job="gauged",namespace="{team.namespace}"'
+
+    def series() -> list[str]:
+        return [line for line in team.operator.get("/metrics")[1].splitlines() if labels in line]
+
+    head = team.train("gauged")
+    head.advance(4, checkpoint=3, metrics={"reward/mean": 0.5})
+    wait_until(lambda: f"rlhf_job_step{{{labels}}} 4.0" in series(), SECONDS, "four steps")
+    shown = {line.partition("{")[0] for line in series()}
+    assert {"rlhf_job_gpus", "rlhf_job_phase", "rlhf_job_reward", "rlhf_job_total_steps"} <= shown
+    assert team.operator.metric('rlhf_operator_jobs{phase="Running"}') == 1
+    team.delete("rlhfjob", "gauged")
+    wait_until(lambda: team.kube.get(Kind.JOB, team.namespace, "gauged") is None, SECONDS, "no job")
+    wait_until(lambda: series() == [], SECONDS, "no series of a job that is gone")
+    assert team.operator.metric('rlhf_operator_jobs{phase="Running"}') == 0
+
+
+def test_it_ends_soon_when_told(team: Team) -> None:
+    team.train("lasting")
+    begin = time.monotonic()
+    assert team.operator.stop(signal.SIGTERM) == 0
+    assert time.monotonic() - begin < 15
+    assert "Traceback" not in team.operator.log.read_text()
+    team.operator.start()
+    assert team.phase("lasting") == "Running"
+
+
+def test_without_our_definition_it_says_what_to_install(bare: Kubectl, tmp_path: Path) -> None:
+    done = run_to_end(bare.kubeconfig, tmp_path, "--key-file", str(tmp_path / "key"))
+    assert done.returncode == 4
+    assert "does not know rlhfjobs.rlhf-operator.dev/v1alpha1: apply" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_without_kuberay_it_says_what_to_install(bare: Kubectl, tmp_path: Path) -> None:
+    definition = Path(__file__).parents[2] / "crds" / "rlhf-operator.dev_rlhfjobs.yaml"
+    bare("apply", f"--filename={definition}")
+    bare("wait", "--for=condition=Established", f"--filename={definition}", "--timeout=60s")
+    bare("delete", "crd", "rayclusters.ray.io", "--wait=true")
+    done = run_to_end(bare.kubeconfig, tmp_path, "--key-file", str(tmp_path / "key"))
+    assert done.returncode == 4
+    assert "does not know rayclusters.ray.io/v1: install KubeRay 1.6 or newer" in done.stderr
+
+
+def test_outside_of_a_cluster_it_wants_a_key(team: Team, tmp_path: Path) -> None:
+    done = run_to_end(team.kubectl.kubeconfig, tmp_path)
+    assert done.returncode == 2 and "--key-file" in done.stderr
