@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from ..cluster.definition import DEFINITION
 from ..cluster.kubectl import Kubectl
-from ..cluster.session import DEFINITION, own_cluster
+from ..cluster.session import own_cluster
 from ..waiting import wait_until
 from .cluster import SECONDS, a_team
 
