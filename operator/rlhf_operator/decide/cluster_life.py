@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from rlhf_api.status import ClusterStatus, ConditionStatus, ConditionType, DriverStatus, Phase
+from rlhf_api.on_cluster import QUEUE_LABEL
+from rlhf_api.status import ClusterStatus, ConditionStatus, ConditionType, Phase
 from rlhf_operator.decide.actions import MakeCluster
 from rlhf_operator.decide.draft import Draft
 from rlhf_operator.decide.driver_life import follow_driver, submit
@@ -47,19 +48,34 @@ def _lose(draft: Draft, cluster: ClusterStatus, how: str) -> None:
 
 def _queue(draft: Draft, cluster: ClusterStatus) -> None:
     """Somebody else has taken the pods away, or not let them in yet: a queue, as a rule."""
-    end_driver(draft)
-    draft.set(gpus=0, start_time=None)
+    draft.set(gpus=0)
+    _leave_head(draft, cluster)
     if not cluster.admitted:
-        message = "a queue has not let the cluster in yet"
+        message = f"{_queue_of(draft)} has not let the cluster in yet"
         draft.enter(Phase.PENDING, "Queued", message)
         draft.conclude(ConditionType.CLUSTER_READY, ConditionStatus.UNKNOWN, "Queued", message)
     else:
         message = "the cluster was suspended by a queue or a person; it goes on when let in again"
-        draft.set(cluster=cluster.model_copy(update={"head_pod_uid": None}))
         draft.enter(Phase.SUSPENDED, "Evicted", message, is_warning=True)
         draft.conclude(ConditionType.SUSPENDED, ConditionStatus.TRUE, "Evicted", message)
         draft.conclude(ConditionType.CLUSTER_READY, ConditionStatus.UNKNOWN, "Evicted", message)
     draft.again(draft.settings.wait_seconds)
+
+
+def _queue_of(draft: Draft) -> str:
+    job = draft.seen.job.job
+    name = job.metadata.labels.get(QUEUE_LABEL) if job else None
+    return (
+        "a queue" if name is None else f"the queue {name} (`kubectl describe workloads` says why)"
+    )
+
+
+def _leave_head(draft: Draft, cluster: ClusterStatus) -> None:
+    """The driver ends with its head; until then it lives, should the suspension be taken back."""
+    head = draft.seen.head_pod(cluster.name)
+    if head is None or head.uid != cluster.head_pod_uid:
+        end_driver(draft)
+        draft.set(start_time=None, cluster=cluster.model_copy(update={"head_pod_uid": None}))
 
 
 def _admitted(draft: Draft, cluster: ClusterStatus) -> ClusterStatus:
@@ -86,7 +102,7 @@ def _use(draft: Draft, cluster: ClusterStatus, seen: ClusterSeen) -> None:
     elif is_ready and not _old_heads(draft, cluster):
         submit(draft, cluster)
     else:
-        _wait_for_pods(draft, driver)
+        _wait_for_pods(draft)
 
 
 def _lose_head(draft: Draft, cluster: ClusterStatus) -> None:
@@ -128,7 +144,7 @@ def _tell_readiness(draft: Draft, seen: ClusterSeen, is_ready: bool) -> None:
     draft.conclude(ConditionType.CLUSTER_READY, ConditionStatus.FALSE, reason, message)
 
 
-def _wait_for_pods(draft: Draft, driver: DriverStatus | None) -> None:
+def _wait_for_pods(draft: Draft) -> None:
     """No driver runs, because pods are missing."""
     ready = draft.condition(ConditionType.CLUSTER_READY)
     assert ready is not None and draft.seen.job.job is not None
@@ -142,8 +158,7 @@ def _wait_for_pods(draft: Draft, driver: DriverStatus | None) -> None:
             f"{ready.message}",
         )
         return
-    is_again = driver is not None or draft.status.restarts.total > 0
-    phase = Phase.RESTARTING if is_again else Phase.PROVISIONING
+    phase = Phase.RESTARTING if draft.status.restarts.total else Phase.PROVISIONING
     problem: PodProblem | None = worst_problem(draft.seen.pods)
     reason = problem.reason if problem else "WaitingForPods"
     draft.enter(phase, reason, ready.message)
