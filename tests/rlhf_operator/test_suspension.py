@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from rlhf_api.on_cluster import QUEUE_LABEL
 from rlhf_api.status import ConditionType, Phase
 
-from .world import World, manifest
+from .world import NAMESPACE, World, manifest
 
 
 def test_a_suspended_job_saves_gives_its_cluster_back_and_goes_on_later(world: World) -> None:
@@ -60,10 +61,14 @@ def test_the_deadline_does_not_run_while_a_job_waits(world: World) -> None:
 
 def test_a_queued_job_is_pending_and_its_start_deadline_does_not_run(world: World) -> None:
     world.queue_holds = True
-    world.submit(manifest(startDeadlineSeconds=60))
+    job = manifest(startDeadlineSeconds=60)
+    job["metadata"]["labels"] = {QUEUE_LABEL: "research"}
+    world.submit(job)
     world.settle()
     assert world.phase() == (Phase.PENDING, "Queued") and world.status().gpus == 0
+    assert "the queue research (" in (world.status().message or "")
     world.wait(600)
+    assert world.status().gpu_seconds == 0
     assert world.phase() == (Phase.PENDING, "Queued")
     world.suspend_cluster(False)
     world.settle()
@@ -83,9 +88,50 @@ def test_an_evicted_job_goes_on_when_it_is_let_in_again(world: World) -> None:
     world.wait(600)
     assert world.phase() == (Phase.SUSPENDED, "Evicted")
     world.suspend_cluster(False)
+    world.settle()
+    assert world.phase() == (Phase.PROVISIONING, "WaitingForPods")
     world.run_kuberay()
     world.settle()
     assert world.head().submitted == ["sort-1-0", "sort-1-1"]
+    assert world.status().restarts.total == 0
     world.head().advance(3)
     world.wait(15)
     assert world.phase() == (Phase.RUNNING, "Running") and world.status().gpus == 8
+
+
+def test_a_suspension_that_is_taken_back_at_once_leaves_the_driver_alone(world: World) -> None:
+    world.run_to_training(manifest(activeDeadlineSeconds=100))
+    begin = world.status().start_time
+    world.suspend_cluster(True)
+    world.settle()
+    assert world.phase() == (Phase.SUSPENDED, "Evicted")
+    world.suspend_cluster(False)
+    world.wait(10)
+    assert world.phase() == (Phase.RUNNING, "Running") and world.status().gpus == 8
+    assert world.head().submitted == ["sort-1-0"]
+    assert world.status().start_time == begin
+
+
+def test_gpus_are_counted_from_when_the_cluster_is_let_in(world: World) -> None:
+    world.submit(manifest())
+    world.look((NAMESPACE, "sort"))
+    assert world.clusters() == ["sort-1"] and world.status().gpus == 0
+    world.settle()
+    assert world.status().gpus == 8
+
+
+def test_an_evicted_job_that_is_told_to_wait_leaves_the_queue(world: World) -> None:
+    world.run_to_training()
+    world.suspend_cluster(True)
+    world.run_kuberay()
+    world.settle()
+    world.edit_job(suspend=True)
+    world.settle()
+    assert world.phase() == (Phase.SUSPENDED, "Requested") and world.clusters() == []
+    assert world.condition(ConditionType.SUSPENDED) == ("True", "Requested")
+    world.edit_job(suspend=False)
+    world.settle()
+    world.run_kuberay()
+    world.settle()
+    assert world.head("sort-2").submitted == ["sort-2-0"]
+    assert world.status().restarts.total == 0

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_api.on_cluster import JOB_LABEL, QUEUE_LABEL
+from rlhf_api.on_cluster import QUEUE_LABEL
 from rlhf_api.status import ConditionType
 
 from ..cluster.queues import PRIORITY_LABEL, queue_objects, used_gpus
@@ -46,13 +46,14 @@ class Queue:
         head.advance(1, checkpoint=1)
         job = id.rsplit("-", 2)[0]
         self.team.wait_for("Running", job)
-        assert self.team.status(job).gpus == GPUS and self.used() == GPUS
+        assert self.team.status(job).gpus == GPUS
+        self.wait_used(GPUS)
         return head
 
     def wait_queued(self, name: str) -> None:
-        """Until Kueue holds a job's cluster back."""
+        """Until Kueue holds a new job's cluster back: it costs nothing."""
         self.wait_for("Pending", "Queued", name)
-        assert self.made("pods", name) == []
+        assert self.made("pods", name) == [] and self.team.status(name).gpu_seconds == 0
 
     def wait_for(self, phase: str, reason: str, name: str) -> None:
         """Until a job that holds no quota is there, and says why."""
@@ -63,22 +64,22 @@ class Queue:
         status = self.team.status(name)
         return status.phase.value, status.reason, status.gpus
 
-    def wait_returned(self) -> None:
-        """Until the quota is free."""
-        wait_until(lambda: self.used() == 0, SECONDS, "the quota is back")
-
-    def used(self) -> int:
-        return used_gpus(self.team.kubectl, self.team.namespace)
+    def wait_used(self, gpus: int) -> None:
+        """Until Kueue says that so much of the quota is given out."""
+        team = self.team
+        wait_until(
+            lambda: used_gpus(team.kubectl, team.namespace) == gpus, SECONDS, f"{gpus} GPUs in use"
+        )
 
     def cluster(self, name: str) -> dict[str, Any]:
         found: dict[str, Any] = self.team.kubectl.get(self.team.namespace, "raycluster", name)
         return found
 
     def made(self, kinds: str, name: str) -> list[str]:
-        """What is there of these kinds that was made for a job."""
-        selector = f"--selector={JOB_LABEL}={name}"
-        items = self.team.kubectl.get(self.team.namespace, kinds, selector)["items"]
-        return [f"{each['kind']}/{each['metadata']['name']}" for each in items]
+        """What is there of these kinds that was made for a job, by the operator or by KubeRay."""
+        items = self.team.kubectl.get(self.team.namespace, kinds)["items"]
+        found = [(each["kind"], each["metadata"]["name"]) for each in items]
+        return [f"{kind}/{made}" for kind, made in found if made.startswith(f"{name}-")]
 
     def holders(self) -> list[str]:
         """The RayClusters that Kueue knows of."""
@@ -106,7 +107,7 @@ def queue(team: Team, objects: None) -> Iterator[Queue]:
     yield made
     place = f"--namespace={team.namespace}"
     team.kubectl("delete", "rlhfjobs", "--all", place, f"--timeout={SECONDS:.0f}s")
-    made.wait_returned()
+    made.wait_used(0)
 
 
 def test_a_second_job_waits_until_the_first_is_done(queue: Queue) -> None:
@@ -116,12 +117,10 @@ def test_a_second_job_waits_until_the_first_is_done(queue: Queue) -> None:
     queue.wait_queued("second")
 
     head.finish()
-    queue.team.wait_for("Succeeded", "first")
-    second = queue.train("second-1-0")
-    assert queue.team.status("first").gpus == 0
-    second.finish()
-    queue.team.wait_for("Succeeded", "second")
-    queue.wait_returned()
+    queue.wait_for("Succeeded", "Succeeded", "first")
+    queue.train("second-1-0").finish()
+    queue.wait_for("Succeeded", "Succeeded", "second")
+    queue.wait_used(0)
 
 
 def test_an_evicted_job_goes_on_later_on_the_same_cluster(queue: Queue) -> None:
@@ -162,7 +161,7 @@ def test_a_suspended_job_gives_its_quota_to_the_next(queue: Queue) -> None:
     queue.train("kind-2-0")
     assert team.status("kind").restarts.total == 0
     team.edit("kind", suspend=True)
-    queue.wait_returned()
+    queue.wait_used(0)
 
 
 def test_a_queued_job_that_is_deleted_leaves_nothing(queue: Queue) -> None:
@@ -171,6 +170,7 @@ def test_a_queued_job_that_is_deleted_leaves_nothing(queue: Queue) -> None:
     queue.submit("gone")
     queue.wait_queued("gone")
     assert sorted(queue.holders()) == ["gone-1", "holder-1"]
+    assert len(queue.made(MADE, "gone")) >= 4  # the cluster, its manifest, token and policy
     queue.team.delete("rlhfjob", "gone")
     wait_until(lambda: queue.made(MADE, "gone") == [], SECONDS, "nothing of the deleted job")
     wait_until(lambda: queue.holders() == ["holder-1"], SECONDS, "no workload of the deleted job")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rlhf_api.on_cluster import QUEUE_LABEL
 from rlhf_api.status import ClusterStatus, ConditionStatus, ConditionType, Phase
 from rlhf_operator.decide.actions import HoldJob, MakeCluster
 from rlhf_operator.decide.draft import Draft
@@ -49,19 +50,34 @@ def _lose(draft: Draft, cluster: ClusterStatus, how: str) -> None:
 
 def _queue(draft: Draft, cluster: ClusterStatus) -> None:
     """Somebody else has taken the pods away, or not let them in yet: a queue, as a rule."""
-    end_driver(draft)
-    draft.set(gpus=0, start_time=None)
+    draft.set(gpus=0)
+    _leave_head(draft, cluster)
     if not cluster.admitted:
-        message = "a queue has not let the cluster in yet"
+        message = f"{_queue_of(draft)} has not let the cluster in yet"
         draft.enter(Phase.PENDING, "Queued", message)
         draft.conclude(ConditionType.CLUSTER_READY, ConditionStatus.UNKNOWN, "Queued", message)
     else:
         message = "the cluster was suspended by a queue or a person; it goes on when let in again"
-        draft.set(cluster=cluster.model_copy(update={"head_pod_uid": None}))
         draft.enter(Phase.SUSPENDED, "Evicted", message, is_warning=True)
         draft.conclude(ConditionType.SUSPENDED, ConditionStatus.TRUE, "Evicted", message)
         draft.conclude(ConditionType.CLUSTER_READY, ConditionStatus.UNKNOWN, "Evicted", message)
     draft.again(draft.settings.wait_seconds)
+
+
+def _queue_of(draft: Draft) -> str:
+    job = draft.seen.job.job
+    name = job.metadata.labels.get(QUEUE_LABEL) if job else None
+    return (
+        "a queue" if name is None else f"the queue {name} (`kubectl describe workloads` says why)"
+    )
+
+
+def _leave_head(draft: Draft, cluster: ClusterStatus) -> None:
+    """The driver ends with its head; until then it lives, should the suspension be taken back."""
+    head = draft.seen.head_pod(cluster.name)
+    if head is None or head.uid != cluster.head_pod_uid:
+        end_driver(draft)
+        draft.set(start_time=None, cluster=cluster.model_copy(update={"head_pod_uid": None}))
 
 
 def _admitted(draft: Draft, cluster: ClusterStatus) -> ClusterStatus:

@@ -33,8 +33,7 @@ def start_driver(draft: Draft, cluster: ClusterStatus) -> None:
 
 def phase_before_driver(draft: Draft) -> Phase:
     """Where a job is whose next driver does not run yet."""
-    is_again = draft.status.driver is not None or draft.status.restarts.total > 0
-    return Phase.RESTARTING if is_again else Phase.PROVISIONING
+    return Phase.RESTARTING if draft.status.restarts.total else Phase.PROVISIONING
 
 
 def _living(head: HeadSeen, cluster: ClusterStatus) -> list[str]:

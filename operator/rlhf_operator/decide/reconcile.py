@@ -135,7 +135,7 @@ def _make_cluster(draft: Draft) -> None:
     draft.conclude(
         ConditionType.CLUSTER_READY, ConditionStatus.FALSE, "Provisioning", "no pod is there yet"
     )
-    draft.set(artifacts=_artifacts(draft))
+    draft.set(artifacts=_artifacts(draft))  # its GPUs are counted when no queue holds it back
     draft.do(HoldJob(), MakeCluster(attempt))
     draft.again(draft.settings.wait_seconds)
 
