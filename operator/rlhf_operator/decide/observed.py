@@ -11,6 +11,7 @@ from rlhf_api.on_cluster import cluster_name
 from rlhf_api.report import StatusReport
 from rlhf_api.resources import Device
 from rlhf_api.status import PlanStatus, RLHFJobStatus
+from rlhf_operator.build.groups import worker_groups
 from rlhf_operator.head.protocol import Submission
 
 
@@ -36,8 +37,10 @@ class JobSeen:
     @property
     def num_gpus(self) -> int:
         """GPUs that its cluster asks for."""
-        pools = self.job.spec.resources.node_pools if self.job else ()
-        return sum(pool.num_devices for pool in pools if pool.device is Device.GPU)
+        groups = worker_groups(self.job) if self.job else ()
+        return sum(
+            each.nodes * each.devices_per_node for each in groups if each.pool.device is Device.GPU
+        )
 
     @property
     def run_folder(self) -> str:
