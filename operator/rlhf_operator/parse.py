@@ -24,6 +24,8 @@ from rlhf_operator.decide.observed import (
 )
 
 Raw = Mapping[str, Any]
+Place = tuple[int | str, ...]
+"""Names and numbers that lead to a value inside of a document."""
 SHOWN_PROBLEMS = 5
 """Problems of a manifest that a condition names."""
 OF_IMAGES = {
@@ -39,7 +41,7 @@ OF_CONFIGURATION = {"CreateContainerConfigError", "CreateContainerError", "RunCo
 
 def is_ours(raw: Raw) -> bool:
     """Whether this operator looks after the job."""
-    return raw.get("spec", {}).get("managedBy") in (None, MANAGED_BY)
+    return _map(raw.get("spec")).get("managedBy") in (None, MANAGED_BY)
 
 
 def parse_job(raw: Raw, defaults: JobDefaults) -> JobSeen:
@@ -68,7 +70,7 @@ def parse_job(raw: Raw, defaults: JobDefaults) -> JobSeen:
         has_finalizer=FINALIZER in metadata.get("finalizers", ()),
         job=None if job is None else with_defaults(job, defaults),
         problem=_refusal(problems),
-        status=parse_status(raw.get("status") or {}),
+        status=parse_status(raw.get("status")),
     )
 
 
@@ -81,17 +83,24 @@ def _refusal(problems: list[Problem]) -> Refusal | None:
     return Refusal("InvalidManifest", "\n".join(words))
 
 
-def parse_status(raw: Raw) -> RLHFJobStatus:
+def parse_status(raw: Any) -> RLHFJobStatus:
     """What an operator wrote, perhaps of another version: what this one does not know is left
     out."""
-    document = _copied(raw)
-    for _ in range(8):  # what is wrong deep inside shows when the outer things are right
+    document = _copied(_map(raw))
+    is_smaller = True
+    while is_smaller:  # what is wrong deep inside shows when the outer things are right
         try:
             return RLHFJobStatus.model_validate(document)
         except ValidationError as error:
-            for each in error.errors(include_url=False):
-                _drop(document, each["loc"])
+            faults = error.errors(include_url=False, include_context=False, include_input=False)
+        places = {each["loc"][:-1] if each["type"] == "missing" else each["loc"] for each in faults}
+        last_first = sorted(places, key=_order, reverse=True)  # else items of lists would move
+        is_smaller = any([_drop(document, place) for place in last_first])
     return RLHFJobStatus()
+
+
+def _order(place: Place) -> list[str]:
+    return [str(part).zfill(20) for part in place]
 
 
 def _copied(value: Any) -> Any:
@@ -100,95 +109,112 @@ def _copied(value: Any) -> Any:
     return [_copied(each) for each in value] if isinstance(value, list) else value
 
 
-def _drop(document: Any, place: tuple[int | str, ...]) -> None:
-    for part in place[:-1]:
+def _drop(document: Any, place: Place) -> bool:
+    """Take out what lies there, or the innermost thing around it that can be taken out."""
+    around = [document]
+    try:
+        for part in place[:-1]:
+            around.append(around[-1][part])
+    except (KeyError, IndexError, TypeError):
+        pass  # a place that only the validator knows, such as a key of a map
+    for holder, part in reversed(list(zip(around, place, strict=False))):
         try:
-            document = document[part]
+            del holder[part]
+            return True
         except (KeyError, IndexError, TypeError):
-            return
-    if isinstance(document, dict):
-        document.pop(place[-1], None)
-    elif isinstance(document, list) and isinstance(place[-1], int) and place[-1] < len(document):
-        document.pop(place[-1])
+            continue
+    return False
 
 
 def parse_cluster(raw: Raw, job_uid: str) -> ClusterSeen:
     """A RayCluster."""
-    metadata, spec = raw["metadata"], raw.get("spec", {})
-    owners = metadata.get("ownerReferences", ())
-    groups = spec.get("workerGroupSpecs") or ()
+    metadata, spec = raw["metadata"], _map(raw.get("spec"))
+    owners = _maps(metadata.get("ownerReferences"))
+    replicas = [group.get("replicas", 1) for group in _maps(spec.get("workerGroupSpecs"))]
     return ClusterSeen(
         name=metadata["name"],
         uid=metadata["uid"],
-        is_ours=any(owner.get("controller") and owner["uid"] == job_uid for owner in owners),
+        is_ours=any(owner.get("controller") and owner.get("uid") == job_uid for owner in owners),
         is_deleting="deletionTimestamp" in metadata,
         is_suspended=bool(spec.get("suspend")),
-        wanted_workers=sum(group.get("replicas", 1) for group in groups),
+        wanted_workers=sum(each for each in replicas if isinstance(each, int)),
     )
 
 
 def parse_pod(raw: Raw) -> PodSeen:
     """A pod that KubeRay made."""
-    metadata, status = raw["metadata"], raw.get("status", {})
-    labels = metadata.get("labels", {})
-    ready = [each for each in status.get("conditions", ()) if each["type"] == "Ready"]
+    metadata, status = raw["metadata"], _map(raw.get("status"))
+    labels = _map(metadata.get("labels"))
+    conditions = _maps(status.get("conditions"))
     return PodSeen(
         name=metadata["name"],
         uid=metadata["uid"],
-        cluster=labels.get("ray.io/cluster", ""),
+        cluster=str(labels.get("ray.io/cluster", "")),
         is_head=labels.get("ray.io/node-type") == "head",
         is_deleting="deletionTimestamp" in metadata,
-        is_ready=any(each["status"] == "True" for each in ready),
+        is_ready=any(
+            each.get("type") == "Ready" and each.get("status") == "True" for each in conditions
+        ),
         problem=pod_problem(raw),
     )
 
 
 def pod_problem(raw: Raw) -> PodProblem | None:
     """Why a pod does not run, by what its kubelet and the scheduler say."""
-    status = raw.get("status", {})
+    status = _map(raw.get("status"))
     if status.get("reason") == "Evicted":
         return PodProblem("Evicted", f"its node put it out: {status.get('message', '')}")
-    for each in status.get("conditions", ()):
-        if each["type"] == "PodScheduled" and each.get("reason") == "Unschedulable":
+    for each in _maps(status.get("conditions")):
+        if each.get("type") == "PodScheduled" and each.get("reason") == "Unschedulable":
             return PodProblem("Unschedulable", f"no node takes it: {each.get('message', '')}")
     return next(_container_problems(status), None)
 
 
 def _container_problems(status: Raw) -> Iterator[PodProblem]:
     kinds = ("initContainerStatuses", "containerStatuses")
-    for container in (each for kind in kinds for each in status.get(kind, ())):
-        state, last = container.get("state", {}), container.get("lastState", {})
-        waiting, ended = state.get("waiting", {}), state.get("terminated", {})
-        reason, said = waiting.get("reason", ""), waiting.get("message", "")
-        before = last.get("terminated", {})
+    for container in (each for kind in kinds for each in _maps(status.get(kind))):
+        state, name = _map(container.get("state")), container.get("name")
+        waiting, ended = _map(state.get("waiting")), _map(state.get("terminated"))
+        reason, said = str(waiting.get("reason", "")), waiting.get("message", "")
+        before = _map(_map(container.get("lastState")).get("terminated"))
         if "OOMKilled" in (ended.get("reason"), before.get("reason")) and not container.get(
             "ready"
         ):
             yield PodProblem(
                 "OutOfMemory",
-                f"container {container['name']} took more memory than its limit and was ended: "
+                f"container {name} took more memory than its limit and was ended: "
                 "raise resources of its pool (or of the head)",
             )
         elif reason in OF_IMAGES:
-            yield PodProblem("ImagePull", f"image {container['image']}: {reason}: {said}")
+            yield PodProblem("ImagePull", f"image {container.get('image')}: {reason}: {said}")
         elif reason in OF_CONFIGURATION:
-            yield PodProblem("Configuration", f"container {container['name']}: {said}")
+            yield PodProblem("Configuration", f"container {name}: {said}")
         elif reason == "CrashLoopBackOff":
             code = before.get("exitCode")
             yield PodProblem(
-                "CrashLoop", f"container {container['name']} ends again and again, exit code {code}"
+                "CrashLoop", f"container {name} ends again and again, exit code {code}"
             )
         elif ended.get("exitCode"):
             yield PodProblem(
                 "ContainerFailed",
-                f"container {container['name']} ended with exit code {ended['exitCode']}",
+                f"container {name} ended with exit code {ended['exitCode']}",
             )
 
 
 def parse_claim(raw: Raw | None) -> ClaimSeen:
     """A volume claim, or that there is none."""
-    modes = () if raw is None else raw.get("spec", {}).get("accessModes", ())
+    modes = _map(_map(raw).get("spec")).get("accessModes") or ()
     return ClaimSeen(exists=raw is not None, is_shared="ReadWriteMany" in modes)
+
+
+def _map(value: Any) -> Raw:
+    """An object, or an empty one in the place of something else."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def _maps(value: Any) -> list[Raw]:
+    """The objects of a list."""
+    return [each for each in value if isinstance(each, Mapping)] if isinstance(value, list) else []
 
 
 def _time(text: str) -> datetime:

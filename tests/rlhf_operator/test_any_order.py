@@ -12,7 +12,13 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import Phase as Phases
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from rlhf_api.exits import ExitCode
 from rlhf_api.on_cluster import FINALIZER
@@ -41,6 +47,35 @@ class AnyOrder(RuleBasedStateMachine):
         super().__init__()
         self._context = troubled_world()
         self.world = self._context.__enter__()
+
+    @initialize(is_training=st.booleans())
+    def a_job_is_there(self, is_training: bool) -> None:
+        if is_training:
+            self.all_goes_well(5.0)
+            self.the_driver_advances(1, True, 0)
+
+    # What should happen, does: more often than all else, so that jobs come far
+
+    @rule(seconds=seconds)
+    def all_goes_well(self, seconds: float) -> None:
+        self.world.run_kubelets()
+        self.world.settle()
+        self.world.run_kuberay()
+        self.world.wait(seconds)
+        self.drivers_begin()
+        self.world.settle()
+
+    @rule(step=st.integers(0, 9))
+    def the_job_goes_on(self, step: int) -> None:
+        self.all_goes_well(40.0)
+        self.the_driver_advances(step, False, 0)
+        self.world.wait(20.0)
+
+    @precondition(lambda self: self._running())
+    @rule(code=st.sampled_from([4, 130, 255, -9]))
+    def the_driver_fails_and_starts_again(self, code: int) -> None:
+        self.the_driver_ends(code)
+        self.all_goes_well(31.0)
 
     # Time, and who notices
 
@@ -113,6 +148,7 @@ class AnyOrder(RuleBasedStateMachine):
     def a_user_submits_a_job_of_that_name(self) -> None:
         self.world.submit(manifest(failurePolicy={"maxRestarts": 3, "backoffSeconds": 5}))
 
+    @precondition(lambda self: self.world.clusters())
     @rule()
     def a_person_deletes_the_clusters(self) -> None:
         for name in self.world.clusters():
@@ -128,6 +164,7 @@ class AnyOrder(RuleBasedStateMachine):
     def a_queue_looks_after_new_clusters(self, holds: bool) -> None:
         self.world.queue_holds = holds
 
+    @precondition(lambda self: self.world.clusters())
     @rule(suspend=st.booleans())
     def a_queue_evicts_or_admits(self, suspend: bool) -> None:
         for name in self.world.clusters():
@@ -141,11 +178,13 @@ class AnyOrder(RuleBasedStateMachine):
     def pods_end(self) -> None:
         self.world.run_kubelets()
 
+    @precondition(lambda self: self.world.clusters())
     @rule(role=st.sampled_from(["head", "worker"]))
     def a_pod_is_deleted(self, role: str) -> None:
         for name in self.world.clusters():
             self.world.kill_pod(role, name)
 
+    @precondition(lambda self: self.world.clusters())
     @rule(role=st.sampled_from(["head", "worker"]), ready=st.booleans())
     def a_pod_becomes_ready_or_not(self, role: str, ready: bool) -> None:
         for name in self.world.clusters():
@@ -156,28 +195,33 @@ class AnyOrder(RuleBasedStateMachine):
 
     # The head and the driver
 
+    @precondition(lambda self: self.world.clusters())
     @rule()
     def ray_is_started_again(self) -> None:
         for name in self.world.clusters():
             self.world.head(name).restart()
 
+    @precondition(lambda self: self.world.clusters())
     @rule(is_down=st.booleans())
     def heads_are_lost_or_found(self, is_down: bool) -> None:
         for name in self.world.clusters():
             self.world.head(name).is_down = is_down
 
+    @precondition(lambda self: self.world.clusters())
     @rule(at_once=st.booleans(), stubborn=st.booleans())
     def drivers_are_slow_or_stubborn(self, at_once: bool, stubborn: bool) -> None:
         for name in self.world.clusters():
             head = self.world.head(name)
             head.begins_at_once, head.stubborn = at_once, stubborn
 
+    @precondition(lambda self: self.world.living())
     @rule()
     def drivers_begin(self) -> None:
         for driver in self.world.living():
             if driver.state is SubmissionState.PENDING:
                 driver.begin()
 
+    @precondition(lambda self: self._running())
     @rule(step=st.integers(0, 9), saves=st.booleans(), incarnations=st.integers(0, 2))
     def the_driver_advances(self, step: int, saves: bool, incarnations: int) -> None:
         for driver in self._running():
@@ -188,6 +232,7 @@ class AnyOrder(RuleBasedStateMachine):
                 more = {"restarts": before + incarnations, "steps_repeated": before}
                 driver.report = driver.report.model_copy(update=more)
 
+    @precondition(lambda self: self._running())
     @rule(
         code=st.sampled_from(list(ExitCode)),
         reason=st.sampled_from([None, "WorkerLost", "DirtyCluster", "_odd"]),
@@ -198,6 +243,7 @@ class AnyOrder(RuleBasedStateMachine):
             if driver.report is None or not driver.report.final:
                 driver.finish(code, reason if code else None, "some words", lingers)
 
+    @precondition(lambda self: self._running())
     @rule(code=codes)
     def the_driver_ends(self, code: int) -> None:
         for driver in self._running():
@@ -222,9 +268,11 @@ class AnyOrder(RuleBasedStateMachine):
             world.run_on()
             if not world.exists() or world.status().phase in SETTLED:
                 break
+        world.wait(1000)  # longer than the cluster is kept for
+        assert world.clusters() == [], world.exists() and world.status()
         world.run_kubelets()
-        world.wait(1000)
-        assert world.clusters() == [] and world.pods_of_all() == [] and world.living() == []
+        world.settle()
+        assert world.pods_of_all() == [] and world.living() == []
         before = len(world.kube.writes)
         world.wait(600)
         assert world.kube.writes[before:] == []

@@ -170,6 +170,10 @@ class TroubledWorld(World):
         for head in self.heads.all():
             head.come_back()
             head.stubborn = False
+        if self.exists():  # it may be longer than activeDeadlineSeconds, which is not allowed
+            self.kube.edit(
+                Kind.JOB, *KEY, lambda job: job["spec"].pop("startDeadlineSeconds", None)
+            )
         self._changed.add(KEY)
 
     def run_on(self) -> None:

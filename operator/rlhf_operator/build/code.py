@@ -11,14 +11,15 @@ from rlhf_api.on_cluster import CODE_FOLDER
 
 CLONE = """set -eu
 checkout=/tmp/checkout
+rm -rf "$checkout"
 git init --quiet "$checkout"
 cd "$checkout"
-git remote add origin "$GIT_URL"
-git fetch --quiet --depth 1 -- origin "$GIT_REVISION"
+git fetch --quiet --depth 1 -- "$GIT_URL" "$GIT_REVISION"
 git checkout --quiet FETCH_HEAD
 cp -R "$checkout/$GIT_SUB_PATH/." "$CODE_FOLDER"
 """
-"""What a revision names may be a branch, a tag or a commit; only it is fetched."""
+"""What a revision names may be a branch, a tag or a commit; only it is fetched. A container that
+failed is started again in the same pod, and finds what it left."""
 ASK_PASS = "/tmp/ask-pass"
 WITH_PASSWORD = f"""cat > {ASK_PASS} <<'END'
 #!/bin/sh

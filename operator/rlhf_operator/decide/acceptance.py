@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rlhf_api.job import RLHFJob
+from rlhf_operator.build.pools import taken_pools
 from rlhf_operator.decide.observed import ClaimSeen, Observed, Refusal
 
 
@@ -86,4 +87,4 @@ def claim_of(job: RLHFJob | None) -> str | None:
 
 def num_pods(job: RLHFJob) -> int:
     """The head and the workers."""
-    return 1 + sum(pool.nodes for pool in job.spec.resources.node_pools)
+    return 1 + sum(pool.nodes for pool in taken_pools(job))

@@ -35,7 +35,6 @@ def _replace(draft: Draft, cluster: ClusterStatus) -> None:
     elif draft.seen.pods_of(cluster.name):
         draft.again(draft.settings.poll_seconds)
     else:
-        draft.set(gpus=0)
         draft.do(HoldJob(), MakeCluster(cluster.attempt))
         draft.again(draft.settings.wait_seconds)
 
@@ -50,7 +49,6 @@ def _lose(draft: Draft, cluster: ClusterStatus, how: str) -> None:
 
 def _queue(draft: Draft, cluster: ClusterStatus) -> None:
     """Somebody else has taken the pods away, or not let them in yet: a queue, as a rule."""
-    draft.set(gpus=0)
     _leave_head(draft, cluster)
     if not cluster.admitted:
         message = f"{_queue_of(draft)} has not let the cluster in yet"
@@ -81,10 +79,9 @@ def _leave_head(draft: Draft, cluster: ClusterStatus) -> None:
 
 
 def _admitted(draft: Draft, cluster: ClusterStatus) -> ClusterStatus:
-    gpus = draft.seen.job.num_gpus
-    if not cluster.admitted or draft.status.gpus != gpus:
+    if not cluster.admitted:
         cluster = cluster.model_copy(update={"admitted": True})
-        draft.set(cluster=cluster, gpus=gpus)
+        draft.set(cluster=cluster)
     return cluster
 
 

@@ -125,11 +125,19 @@ class Draft:
 
     def decision(self) -> Decision:
         """What was collected. GPUs are accounted for whenever something else is written, too."""
-        self.set(observed_generation=self.seen.job.generation)
+        self.set(observed_generation=self.seen.job.generation, gpus=self._gpus())
         if self.status != self.seen.job.status:
             self._account()
         status = RLHFJobStatus.model_validate(self.status.model_dump())
         return Decision(status, tuple(self.actions), tuple(self._notes), self._again)
+
+    def _gpus(self) -> int:
+        """Those of its cluster, as long as that is there and its pods may be."""
+        name = self.status.cluster.name if self.status.cluster else ""
+        cluster = self.seen.cluster(name)
+        if cluster is None or not cluster.is_ours or cluster.is_suspended:
+            return 0
+        return self.seen.job.num_gpus if self.seen.job.job else self.status.gpus
 
     def _account(self) -> None:
         """Add up the time of the GPUs that were held until now."""

@@ -65,7 +65,7 @@ def start_over_or_fail(draft: Draft, failure: Failure) -> None:
     draft.enter(Phase.RESTARTING, failure.reason, message, is_warning=True)
     cluster = draft.status.cluster
     if new_cluster:
-        draft.set(cluster=None, gpus=0)
+        draft.set(cluster=None)
         draft.drop(ConditionType.CLUSTER_READY)
         seconds = min(seconds, 1.0)  # the old cluster goes at once
     elif failure.needs_new_workers and cluster is not None:

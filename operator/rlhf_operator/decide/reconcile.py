@@ -186,7 +186,6 @@ def _suspend(draft: Draft) -> None:
         cluster=None,
         driver=None,
         start_time=None,
-        gpus=0,
         restarts=restarts.model_copy(update={"next_time": None, "since_checkpoint": 0}),
     )
     message = "spec.suspend is true: it holds no cluster, and goes on when that is false"
@@ -247,7 +246,7 @@ def _take_cluster_away(draft: Draft) -> None:
         draft.again(draft.settings.wait_seconds)
         return
     if draft.status.cluster is not None:
-        draft.set(cluster=None, gpus=0)
+        draft.set(cluster=None)
         draft.drop(ConditionType.CLUSTER_READY)
     _release(draft)
 

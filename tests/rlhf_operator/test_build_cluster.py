@@ -1,0 +1,272 @@
+"""The RayCluster that is made for a job, and its pods."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from rlhf_api.job import RLHFJob
+from rlhf_operator.build.defaults import with_defaults
+from rlhf_operator.build.owned import Owner
+from rlhf_operator.build.raycluster import ray_cluster
+from rlhf_operator.config import JobDefaults
+
+from .world import manifest
+
+OWNER = Owner("team", "sort", "12345678-aaaa-bbbb-cccc-000000000000")
+POOLS = [
+    {
+        "name": "a100",
+        "nodes": 2,
+        "devicesPerNode": 4,
+        "gpu": "A100-80G",
+        "nodeSelector": {"gpu": "a100"},
+        "tolerations": [
+            {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"},
+            {"key": "slow", "value": "yes", "tolerationSeconds": 0},
+        ],
+        "resources": {"cpu": "16", "memory": "128Gi"},
+        "environment": [
+            {"name": "NCCL_DEBUG", "value": "INFO"},
+            {"name": "HF_HOME", "value": "/x"},
+        ],
+        "annotations": {"topology": "rack"},
+    },
+    {"name": "spare", "nodes": 1, "device": "cpu", "devicesPerNode": 3},
+]
+EVERYTHING: dict[str, Any] = {
+    "resources": {"nodePools": POOLS, "head": {"cpu": "2", "memory": "8Gi"}},
+    "image": {"runtime": "runtime:1", "pullPolicy": "Always", "pullSecrets": ["registry"]},
+    "priorityClassName": "batch",
+    "hub": {"tokenSecretName": "hub-token", "cacheClaimName": "hub-cache"},
+    "telemetry": {"wandb": {"project": "p", "secretName": "wandb-key"}},
+    "code": {"git": {"url": "https://example.com/r.git", "revision": "main", "secretName": "git"}},
+}
+ALLOWED_VOLUMES = {
+    *("configMap", "csi", "downwardAPI", "emptyDir", "ephemeral"),
+    *("persistentVolumeClaim", "projected", "secret"),
+}
+"""Of the restricted pod security profile."""
+
+
+def job(**spec: Any) -> RLHFJob:
+    document = manifest(**spec)
+    document["metadata"] |= {
+        "labels": {"kueue.x-k8s.io/queue-name": "gpus", "rlhf-operator.dev/job": "another"},
+        "annotations": {
+            "topology.example.com/block": "1",
+            "kubectl.kubernetes.io/last-applied-configuration": "{}",
+        },
+    }
+    return with_defaults(RLHFJob.model_validate(document), JobDefaults())
+
+
+def cluster(**spec: Any) -> Mapping[str, Any]:
+    return ray_cluster(OWNER, job(**spec), 3)
+
+
+def pods(made: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The head's template, and that of each group."""
+    spec = made["spec"]
+    return [group["template"] for group in (spec["headGroupSpec"], *spec["workerGroupSpecs"])]
+
+
+def containers(pod: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    yield from pod["spec"]["initContainers"]
+    yield from pod["spec"]["containers"]
+
+
+def environment(pod: Mapping[str, Any]) -> dict[str, Any]:
+    env = pod["spec"]["containers"][0]["env"]
+    values = {each["name"]: each.get("value", each.get("valueFrom")) for each in env}
+    assert len(values) == len(env), "a variable is there twice"
+    return values
+
+
+def test_it_belongs_to_the_job_and_queues_find_it() -> None:
+    metadata = cluster()["metadata"]
+    assert (metadata["name"], metadata["namespace"]) == ("sort-3", "team")
+    [owner] = metadata["ownerReferences"]
+    assert owner["uid"] == OWNER.uid and owner["controller"] and owner["kind"] == "RLHFJob"
+    assert metadata["labels"]["kueue.x-k8s.io/queue-name"] == "gpus"
+    assert metadata["labels"]["rlhf-operator.dev/job"] == "sort"
+    assert metadata["annotations"] == {"topology.example.com/block": "1"}
+
+
+def test_nobody_but_a_queue_suspends_it() -> None:
+    assert "suspend" not in cluster()["spec"]
+
+
+def test_the_head_computes_nothing() -> None:
+    head = cluster(**EVERYTHING)["spec"]["headGroupSpec"]
+    assert head["rayStartParams"]["num-cpus"] == head["rayStartParams"]["num-gpus"] == "0"
+    [container] = head["template"]["spec"]["containers"]
+    assert container["resources"] == {
+        "requests": {"cpu": "2", "memory": "8Gi"},
+        "limits": {"memory": "8Gi"},
+    }
+    ports = {each["name"]: each["containerPort"] for each in container["ports"]}
+    assert ports == {"gcs-server": 6379, "dashboard": 8265, "client": 10001, "report": 8290}
+
+
+def test_each_pool_is_a_group_of_its_own() -> None:
+    groups = cluster(**EVERYTHING)["spec"]["workerGroupSpecs"]
+    assert [(each["groupName"], each["replicas"]) for each in groups] == [("a100", 2), ("spare", 1)]
+    for group in groups:
+        assert group["minReplicas"] == group["maxReplicas"] == group["replicas"]
+    gpus, spare = (each["template"]["spec"]["containers"][0]["resources"] for each in groups)
+    assert gpus["limits"] == {"memory": "128Gi", "nvidia.com/gpu": "4"}
+    assert gpus["requests"] == {"cpu": "16", "memory": "128Gi", "nvidia.com/gpu": "4"}
+    assert spare == {"requests": {}, "limits": {}}
+    assert [each["rayStartParams"]["num-gpus"] for each in groups] == ["4", "0"]
+    assert [int(each["rayStartParams"]["num-cpus"]) for each in groups] >= [4, 3]
+
+
+def test_a_limit_of_devices_makes_the_cluster_smaller() -> None:
+    [group] = cluster(placement={"maxDevices": 2})["spec"]["workerGroupSpecs"]
+    [container] = group["template"]["spec"]["containers"]
+    assert group["replicas"] == 1 and container["resources"]["limits"]["nvidia.com/gpu"] == "2"
+
+
+def test_a_pool_says_where_its_pods_go() -> None:
+    head, worker, spare = pods(cluster(**EVERYTHING))
+    assert worker["spec"]["nodeSelector"] == {"gpu": "a100"}
+    assert worker["spec"]["tolerations"] == [
+        {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"},
+        {"key": "slow", "operator": "Equal", "value": "yes", "tolerationSeconds": 0},
+    ]
+    assert worker["metadata"]["annotations"] == {"topology": "rack"}
+    assert spare["spec"]["nodeSelector"] == {} and "nodeSelector" not in head["spec"]
+    assert all(pod["spec"]["priorityClassName"] == "batch" for pod in (head, worker, spare))
+
+
+def test_the_pools_own_variables_win_and_are_there_once() -> None:
+    head, worker, spare = (environment(pod) for pod in pods(cluster(**EVERYTHING)))
+    assert (worker["NCCL_DEBUG"], worker["HF_HOME"]) == ("INFO", "/x")
+    assert "NCCL_DEBUG" not in head and head["HF_HOME"] == spare["HF_HOME"] == "/rlhf/hub"
+    assert int(head["RAY_JOB_STOP_WAIT_TIME_S"]) > 0
+
+
+def test_secrets_are_references() -> None:
+    for pod in pods(cluster(**EVERYTHING)):
+        values = environment(pod)
+        assert values["HF_TOKEN"] == {"secretKeyRef": {"name": "hub-token", "key": "HF_TOKEN"}}
+        reference = {"secretKeyRef": {"name": "wandb-key", "key": "WANDB_API_KEY"}}
+        assert values["WANDB_API_KEY"] == reference
+        assert pod["spec"]["imagePullSecrets"] == [{"name": "registry"}]
+
+
+def test_without_secrets_there_are_no_variables_for_them() -> None:
+    assert not {"HF_TOKEN", "WANDB_API_KEY"} & environment(pods(cluster())[0]).keys()
+
+
+def test_the_token_is_the_jobs_own_secret() -> None:
+    assert cluster()["spec"]["authOptions"] == {"mode": "token", "secretName": "sort-12345678"}
+
+
+@pytest.mark.parametrize("spec", [{}, EVERYTHING, {"code": {"configMap": {"name": "mine"}}}])
+def test_pods_meet_the_restricted_profile(spec: dict[str, Any]) -> None:
+    for pod in pods(cluster(**spec)):
+        assert not {"hostNetwork", "hostPID", "hostIPC", "serviceAccountName"} & pod["spec"].keys()
+        context = pod["spec"]["securityContext"]
+        assert context["runAsNonRoot"] is True and context["runAsUser"] > 0
+        assert context["seccompProfile"] == {"type": "RuntimeDefault"}
+        for volume in pod["spec"]["volumes"]:
+            assert volume.keys() - {"name"} <= ALLOWED_VOLUMES
+        for container in containers(pod):
+            own = container["securityContext"]
+            assert own["allowPrivilegeEscalation"] is False and own["runAsNonRoot"] is True
+            assert own["capabilities"] == {"drop": ["ALL"]}
+            assert not own.get("privileged") and own.get("runAsUser", 1) > 0
+            assert not any("hostPort" in port for port in container.get("ports", ()))
+
+
+def test_pods_hold_no_credentials_of_kubernetes() -> None:
+    for pod in pods(cluster(**EVERYTHING)):
+        assert pod["spec"]["automountServiceAccountToken"] is False
+
+
+def test_every_mounted_volume_is_there() -> None:
+    for pod in pods(cluster(**EVERYTHING)):
+        volumes = {each["name"] for each in pod["spec"]["volumes"]}
+        for container in containers(pod):
+            mounts = container["volumeMounts"]
+            assert {each["name"] for each in mounts} <= volumes
+            paths = [each["mountPath"] for each in mounts]
+            assert len(set(paths)) == len(paths)
+
+
+def mounted(made: Mapping[str, Any], path: str) -> list[tuple[Any, Any]]:
+    """What each pod has at a path: the mount and its volume."""
+    found = []
+    for pod in pods(made):
+        [container] = pod["spec"]["containers"]
+        [mount] = [each for each in container["volumeMounts"] if each["mountPath"] == path]
+        [volume] = [each for each in pod["spec"]["volumes"] if each["name"] == mount["name"]]
+        found.append((mount, volume))
+    return found
+
+
+def test_every_pod_has_the_jobs_folder_of_the_claim() -> None:
+    for mount, volume in mounted(cluster(), "/rlhf/run"):
+        assert mount["subPath"] == "sort"
+        assert volume["persistentVolumeClaim"] == {"claimName": "shared"}
+
+
+def test_the_folder_of_the_claim_can_be_named() -> None:
+    storage = {"persistentVolumeClaim": {"claimName": "shared", "subPath": "a/b"}}
+    for mount, _ in mounted(cluster(checkpoint={"storage": storage}), "/rlhf/run"):
+        assert mount["subPath"] == "a/b"
+
+
+def test_checkpoints_elsewhere_need_no_claim() -> None:
+    made = cluster(checkpoint={"storage": {"uri": "s3://bucket/sort"}})
+    for mount, volume in mounted(made, "/rlhf/run"):
+        assert "subPath" not in mount and volume["emptyDir"] == {}
+
+
+def test_shared_memory_is_memory() -> None:
+    for _, volume in mounted(cluster(), "/dev/shm"):
+        assert volume["emptyDir"] == {"medium": "Memory"}
+
+
+def test_the_manifest_cannot_be_written_by_a_pod() -> None:
+    for mount, volume in mounted(cluster(), "/etc/rlhf/job"):
+        assert mount["readOnly"] is True and volume["configMap"] == {"name": "sort-12345678"}
+
+
+def test_code_of_a_config_map_is_mounted() -> None:
+    for mount, volume in mounted(cluster(code={"configMap": {"name": "mine"}}), "/etc/rlhf/code"):
+        assert mount["readOnly"] is True and volume["configMap"] == {"name": "mine"}
+
+
+def test_defaults_fill_what_a_job_leaves_out_and_nothing_else() -> None:
+    defaults = JobDefaults.model_validate(
+        {
+            "image": {"runtime": "default:1"},
+            "nodePools": [{"name": "any", "nodes": 1}],
+            "storage": {"uri": "s3://default"},
+            "head": {"cpu": "3", "memory": "9Gi"},
+            "worker": {"memory": "7Gi"},
+        }
+    )
+    document = manifest()
+    for name in ("image", "resources"):
+        del document["spec"][name]
+    document["spec"]["checkpoint"] = {"everySteps": 7}
+    filled = with_defaults(RLHFJob.model_validate(document), defaults).spec
+    assert filled.image is not None and filled.image.runtime == "default:1"
+    assert filled.checkpoint.every_steps == 7
+    assert filled.checkpoint.storage is not None
+    assert filled.checkpoint.storage.uri == "s3://default"
+    [pool] = filled.resources.node_pools
+    assert (pool.name, pool.resources.memory, pool.resources.cpu) == ("any", "7Gi", None)
+    assert (filled.resources.head.cpu, filled.resources.head.memory) == ("3", "9Gi")
+    kept = with_defaults(RLHFJob.model_validate(manifest(**EVERYTHING)), defaults).spec
+    assert kept.image is not None and kept.image.runtime == "runtime:1"
+    assert [each.name for each in kept.resources.node_pools] == ["a100", "spare"]
+    assert kept.resources.node_pools[0].resources.memory == "128Gi"
+    assert kept.resources.node_pools[1].resources.memory == "7Gi"
+    assert kept.checkpoint.storage is not None and kept.checkpoint.storage.uri is None
