@@ -54,15 +54,10 @@ class JobOnCluster:
         return list(self.kubectl.get(self.namespace, "pods", f"--selector={labels}")["items"])
 
     def lose(self, kind: str) -> None:
-        """Delete its only pod of a kind, as a node's end would: without a word to it."""
+        """Delete its only pod of a kind, as `kubectl delete` does."""
         (pod,) = self.pods(kind)
-        self.kubectl(
-            "delete",
-            f"pod/{pod['metadata']['name']}",
-            f"--namespace={self.namespace}",
-            "--force",
-            "--grace-period=0",
-        )
+        name = f"pod/{pod['metadata']['name']}"
+        self.kubectl("delete", name, f"--namespace={self.namespace}", "--wait=false")
 
     def until(self, holds: Seen, seconds: float, what: str) -> None:
         """Wait until its status says something; a job that has ended fails the wait at once."""

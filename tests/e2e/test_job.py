@@ -16,6 +16,7 @@ import yaml
 from safetensors import safe_open
 
 from rlhf_api.status import Phase, RLHFJobStatus
+from rlhf_runtime.telemetry.run_folder import RunFolder
 
 from ..charts.helm import Helm
 from ..cluster.devcluster import output_of
@@ -26,12 +27,14 @@ from .job_on_cluster import JobOnCluster, Seen
 from .startup import startup_times
 from .volume import CheckpointVolume
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(2400)]
 EXAMPLE = Path(__file__).parents[2] / "examples" / "01-sort-grpo.yaml"
 STEPS = 120
 START_SECONDS = 480
 """From an apply, or the loss of a pod, to the next step: on busy cores Ray alone takes minutes."""
 END_SECONDS = 600
+REPEATED_STEPS = 10
+"""A loss takes the steps that the newest complete checkpoint lacks: those in flight."""
 OPERATOR_SECONDS = 2.0
 """What the operator may take of a start besides planning."""
 CLOCK_SECONDS = 1.0
@@ -109,6 +112,7 @@ def test_a_job_survives_its_pods_and_leaves_a_model(
 
     job.until(lambda status: status.phase == Phase.SUCCEEDED, END_SECONDS, "its end")
     check_end(job)
+    check_steps(checkpoints.folder / job.name)
     check_files(kubectl, job, checkpoints, tmp_path)
 
 
@@ -126,9 +130,10 @@ def trains_after(step: int) -> Seen:
     """Whether a driver that lives has trained more steps."""
 
     def holds(status: RLHFJobStatus) -> bool:
-        progress = status.progress
-        trains = status.phase == Phase.RUNNING and progress is not None
-        return trains and progress.phase == "train" and progress.step > step
+        done = status.progress
+        if done is None or status.phase != Phase.RUNNING:
+            return False
+        return done.phase == "train" and done.step > step
 
     return holds
 
@@ -144,6 +149,14 @@ def check_end(job: JobOnCluster) -> None:
     assert columns["PHASE"] == "Succeeded" and columns["STEP"] == str(STEPS)
     assert float(columns["REWARD"]) > 0.1, "a warm start leaves more than that"
     assert int(columns["RESTARTS"]) == status.restarts.total
+
+
+def check_steps(folder: Path) -> None:
+    """Every step was done, and few twice: each start went on from the newest checkpoint."""
+    records = RunFolder(folder).read()
+    assert [each.step for each in records.steps] == list(range(1, STEPS + 1))
+    assert len(records.runs) > 1 and records.warm_start
+    assert records.steps_repeated <= REPEATED_STEPS, "at a checkpoint for each step"
 
 
 def check_files(
