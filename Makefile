@@ -69,7 +69,7 @@ images: ## build the images with podman or docker; ARGS=operator builds one
 check-locks: setup ## the pinned sets fit together, also the one for GPUs
 	@tools/lock.sh --check
 
-e2e: setup ## run the images' pods on a real node of this machine; needs root
+e2e: setup ## a job end to end on a real node of this machine; needs root
 	@tools/devcluster/build.sh --node
 	@tools/devcluster/images/build.sh
 	@echo "==> Running the tests: pytest -m e2e $(ARGS)"

@@ -28,6 +28,9 @@ STOP_SECONDS = 120
 """How long a driver may take to finish its step and save after it was told to end."""
 RAY_START_SECONDS = 120
 """How long Ray's own services may take to start on a busy head; Ray itself allows 30."""
+DRAIN_SECONDS = 0
+"""How long Ray lets work go on after a pod was told to end; Ray itself allows 30. A job goes on from
+its checkpoint elsewhere, the sooner the better."""
 PORTS = {
     "gcs-server": GCS_PORT,
     "dashboard": DASHBOARD_PORT,
@@ -173,6 +176,7 @@ def _environment(job: RLHFJob) -> list[Mapping[str, Any]]:
         "HF_HOME": HUB_FOLDER,
         "PYTHONUNBUFFERED": "1",
         "RAY_DASHBOARD_SUBPROCESS_MODULE_WAIT_READY_TIMEOUT": str(RAY_START_SECONDS),
+        "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": str(DRAIN_SECONDS),
         "RAY_JOB_STOP_WAIT_TIME_S": str(STOP_SECONDS),
         "RAY_USAGE_STATS_ENABLED": "0",
     }

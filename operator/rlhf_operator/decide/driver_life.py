@@ -56,9 +56,9 @@ def _follow(
 
 def _doing(driver: DriverStatus, report: StatusReport | None) -> str:
     """The same words while the same thing is done, so that nothing is written for nothing."""
-    if driver.sequence is None or report is None:
+    if driver.sequence is None:
         return f"the driver {driver.submission_id} has started"
-    if report.reason is not None and not report.final:
+    if report is not None and report.reason is not None and not report.final:
         return f"{report.reason}: {report.message}"
     return "training"
 

@@ -69,6 +69,7 @@ class VllmEngine:
         patches.prepare_environment(world.device)
         set_num_threads, num_threads = torch.set_num_threads, torch.get_num_threads()
         patches.keep_ordinary_weights()
+        patches.inspect_models_here()
         local_rank = 0 if world.device.type == "cpu" else (world.device.index or 0)
         patches.join_existing_world(world.rank, local_rank, settings.incarnation)
         from vllm import LLM

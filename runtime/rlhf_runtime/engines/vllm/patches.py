@@ -6,8 +6,12 @@ Called once per process by the engine before it builds an `LLM`; nothing happens
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from typing import TypeVar
 
 import torch
+
+_Answer = TypeVar("_Answer")
 
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine lives in this process, beside the trainer
@@ -41,6 +45,20 @@ def keep_ordinary_weights() -> None:
         layer.cpu_linear = torch.nn.functional.linear  # type: ignore[assignment]
 
     layer_utils.dispatch_cpu_unquantized_gemm = plain_linear
+
+
+def inspect_models_here() -> None:
+    """Let vLLM look at a model's class in this process, which needs the class anyway.
+
+    vLLM starts an interpreter for it, so that its own process has not touched CUDA before it forks:
+    here nothing forks. It keeps the answer in the home folder, which in a pod is always empty.
+    """
+    import vllm.model_executor.models.registry as registry
+
+    def run_here(look: Callable[[], _Answer]) -> _Answer:
+        return look()
+
+    registry._run_in_subprocess = run_here
 
 
 def join_existing_world(rank: int, local_rank: int, incarnation: str) -> None:

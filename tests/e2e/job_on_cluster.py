@@ -1,0 +1,77 @@
+"""A job that runs on the cluster, as its user sees and troubles it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from rlhf_api.status import Phase, RLHFJobStatus
+
+from ..cluster.kubectl import Kubectl
+from ..waiting import wait_until
+
+Seen = Callable[[RLHFJobStatus], bool]
+"""Whether a status says something."""
+ENDED = (Phase.SUCCEEDED, Phase.FAILED)
+
+
+@dataclass(frozen=True)
+class JobOnCluster:
+    """A job by its name."""
+
+    kubectl: Kubectl
+    namespace: str
+    name: str
+
+    @property
+    def status(self) -> RLHFJobStatus:
+        """What the operator says of it now."""
+        found = self.kubectl.get(self.namespace, f"rlhfjob/{self.name}")
+        return RLHFJobStatus.model_validate(found.get("status") or {})
+
+    @property
+    def step(self) -> int:
+        """Steps done, as far as they were reported."""
+        progress = self.status.progress
+        return progress.step if progress else 0
+
+    def columns(self) -> dict[str, str]:
+        """What `kubectl get` prints of it, by the heads of the columns."""
+        words = ("get", "rlhfjob", self.name, f"--namespace={self.namespace}")
+        head, values = self.kubectl(*words).splitlines()
+        return dict(zip(head.split(), values.split(), strict=True))
+
+    def events(self) -> list[Any]:
+        """Kubernetes' events about it, the oldest first."""
+        about = f"--field-selector=involvedObject.kind=RLHFJob,involvedObject.name={self.name}"
+        found = self.kubectl.get(self.namespace, "events", about)["items"]
+        return sorted(found, key=lambda each: str(each["eventTime"]))
+
+    def pods(self, kind: str = "") -> list[Any]:
+        """Its cluster's pods; only its head or its workers."""
+        labels = f"rlhf-operator.dev/job={self.name}" + (f",ray.io/node-type={kind}" * bool(kind))
+        return list(self.kubectl.get(self.namespace, "pods", f"--selector={labels}")["items"])
+
+    def lose(self, kind: str) -> None:
+        """Delete its only pod of a kind, as `kubectl delete` does."""
+        (pod,) = self.pods(kind)
+        name = f"pod/{pod['metadata']['name']}"
+        self.kubectl("delete", name, f"--namespace={self.namespace}", "--wait=false")
+
+    def until(self, holds: Seen, seconds: float, what: str) -> None:
+        """Wait until its status says something; a job that has ended fails the wait at once."""
+
+        def looked() -> bool:
+            status = self.status
+            assert holds(status) or status.phase not in ENDED, f"{what}: {self.story()}"
+            return holds(status)
+
+        wait_until(looked, seconds, f"{self.name}: {what}")
+
+    def story(self) -> str:
+        """What became of it, for the message of a test that failed."""
+        lines = [
+            f"{each['eventTime']} {each['reason']}: {each['message']}" for each in self.events()
+        ]
+        return "\n".join([self.status.model_dump_json(indent=2), *lines])

@@ -1,0 +1,176 @@
+"""A job as a user has it: applied, watched, troubled twice, and its model fetched, all for real."""
+
+from __future__ import annotations
+
+import copy
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from safetensors import safe_open
+
+from rlhf_api.status import Phase, RLHFJobStatus
+from rlhf_runtime.telemetry.run_folder import RunFolder
+
+from ..charts.helm import Helm
+from ..cluster.devcluster import output_of
+from ..cluster.kubectl import Kubectl
+from ..cluster.programs import built
+from .installed import InstalledOperator, installed
+from .job_on_cluster import JobOnCluster, Seen
+from .startup import startup_times
+from .volume import CheckpointVolume
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(2400)]
+EXAMPLE = Path(__file__).parents[2] / "examples" / "01-sort-grpo.yaml"
+STEPS = 120
+START_SECONDS = 480
+"""From an apply, or the loss of a pod, to the next step: on busy cores Ray alone takes minutes."""
+END_SECONDS = 600
+REPEATED_STEPS = 10
+"""A loss takes the steps that the newest complete checkpoint lacks: those in flight."""
+OPERATOR_SECONDS = 2.0
+"""What the operator may take of a start besides planning."""
+CLOCK_SECONDS = 1.0
+"""How exactly Kubernetes says when a pod was ready."""
+
+
+@pytest.fixture(scope="module")
+def operator(
+    kubectl: Kubectl, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[InstalledOperator]:
+    """The operator, installed by its chart."""
+    helm = Helm(built("helm"), tmp_path_factory.mktemp("helm"), kubectl.kubeconfig)
+    with installed(helm, kubectl, tmp_path_factory.mktemp("values")) as release:
+        yield release
+
+
+@pytest.fixture
+def namespace_of_jobs(
+    operator: InstalledOperator,
+    kubectl: Kubectl,
+    restricted_namespace: str,
+    checkpoints: CheckpointVolume,
+) -> Iterator[str]:
+    """A namespace with a volume; its jobs and their pods are gone before the volume goes."""
+    yield restricted_namespace
+    flags = (f"--namespace={restricted_namespace}", "--timeout=180s")
+    kubectl("delete", "rlhfjobs", "--all", *flags)
+    kubectl("wait", "--for=delete", "pod", "--all", *flags)
+
+
+def small_example() -> dict[str, Any]:
+    """The first example with fewer steps, and a checkpoint after each."""
+    job: dict[str, Any] = copy.deepcopy(yaml.safe_load(EXAMPLE.read_text()))
+    spec = job["spec"]
+    spec["schedule"]["steps"] = STEPS
+    spec["checkpoint"] = {"everySteps": 1}
+    spec["failurePolicy"] = {"backoffSeconds": 1}
+    return job
+
+
+def rlhf(kubectl: Kubectl, *arguments: str) -> str:
+    """What the command prints, as its user runs it."""
+    done = subprocess.run(
+        [str(Path(sys.executable).with_name("rlhf")), *arguments],
+        env={**os.environ, "KUBECONFIG": str(kubectl.kubeconfig)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    return output_of(done)
+
+
+def test_the_chart_tests_itself(operator: InstalledOperator) -> None:
+    assert "Succeeded" in operator.test()
+
+
+def test_a_job_survives_its_pods_and_leaves_a_model(
+    kubectl: Kubectl, namespace_of_jobs: str, checkpoints: CheckpointVolume, tmp_path: Path
+) -> None:
+    manifest = small_example()
+    job = JobOnCluster(kubectl, namespace_of_jobs, manifest["metadata"]["name"])
+    applied = time.time()
+    kubectl.apply(namespace_of_jobs, manifest)
+    job.until(has_done(1), START_SECONDS, "its first step")
+    times = startup_times(job, applied, checkpoints.folder / job.name)
+    print(f"\nFrom `kubectl apply` to the first step:\n{times.table()}")
+    assert times.operator < OPERATOR_SECONDS + CLOCK_SECONDS, times
+
+    for kind in ("head", "worker"):
+        restarts = job.status.restarts.total
+        job.lose(kind)
+        job.until(has_restarted(restarts), START_SECONDS, f"it noticed that its {kind} is gone")
+        job.until(trains_after(job.step), START_SECONDS, f"a step after the loss of its {kind}")
+
+    job.until(lambda status: status.phase == Phase.SUCCEEDED, END_SECONDS, "its end")
+    check_end(job)
+    check_steps(checkpoints.folder / job.name)
+    check_files(kubectl, job, checkpoints, tmp_path)
+
+
+def has_done(step: int) -> Seen:
+    """Whether that many steps are reported."""
+    return lambda status: status.progress is not None and status.progress.step >= step
+
+
+def has_restarted(before: int) -> Seen:
+    """Whether something was started again once more."""
+    return lambda status: status.restarts.total > before
+
+
+def trains_after(step: int) -> Seen:
+    """Whether a driver that lives has trained more steps."""
+
+    def holds(status: RLHFJobStatus) -> bool:
+        done = status.progress
+        if done is None or status.phase != Phase.RUNNING:
+            return False
+        return done.phase == "train" and done.step > step
+
+    return holds
+
+
+def check_end(job: JobOnCluster) -> None:
+    """It says that all went well, and how well."""
+    status = job.status
+    conditions = {each.type.value: each.status.value for each in status.conditions}
+    assert {conditions["Complete"], conditions["Ready"]} == {"True"}, job.story()
+    assert status.progress is not None and status.progress.step == STEPS
+    assert status.checkpoint is not None and status.checkpoint.step == STEPS
+    columns = job.columns()
+    assert columns["PHASE"] == "Succeeded" and columns["STEP"] == str(STEPS)
+    assert float(columns["REWARD"]) > 0.1, "a warm start leaves more than that"
+    assert int(columns["RESTARTS"]) == status.restarts.total
+
+
+def check_steps(folder: Path) -> None:
+    """Every step was done, and few twice: each start went on from the newest checkpoint."""
+    records = RunFolder(folder).read()
+    assert [each.step for each in records.steps] == list(range(1, STEPS + 1))
+    assert len(records.runs) > 1 and records.warm_start
+    assert records.steps_repeated <= REPEATED_STEPS, "at a checkpoint for each step"
+
+
+def check_files(
+    kubectl: Kubectl, job: JobOnCluster, checkpoints: CheckpointVolume, folder: Path
+) -> None:
+    """Its model, its log and its steps are there when its cluster is gone."""
+    kubectl(
+        "wait", "--for=delete", "pod", "--all", f"--namespace={job.namespace}", "--timeout=180s"
+    )
+    place = f"--namespace={job.namespace}"
+    rlhf(kubectl, "fetch", job.name, "model", place, f"--output={folder}")
+    assert (folder / "model" / "config.json").exists()
+    with safe_open(folder / "model" / "model.safetensors", "pt") as weights:
+        assert "model.embed_tokens.weight" in weights.keys()  # noqa: SIM118
+    log = rlhf(kubectl, "logs", job.name, place)
+    assert f"step={STEPS}" in log and "finished outcome=succeeded" in log
+    assert not job.pods(), "the pods that read are gone, too"
