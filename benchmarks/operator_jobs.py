@@ -23,7 +23,7 @@ from typing import Any
 
 from outcome import note, print_json, print_table
 from tests.cluster.kubectl import Kubectl
-from tests.cluster.session import DEFINITION, own_cluster
+from tests.cluster.session import define, own_cluster
 from tests.rlhf_operator.cluster import Team, a_team, small
 from tests.rlhf_operator.fake_head import AutoRun, FakeHeads
 
@@ -202,8 +202,7 @@ def main() -> None:
     ):
         folder = Path(scratch)
         kubectl = Kubectl(cluster.state / "bin" / "kubectl", cluster.kubeconfig, folder / "cache")
-        kubectl("apply", f"--filename={DEFINITION}")
-        kubectl("wait", "--for=condition=Established", f"--filename={DEFINITION}")
+        define(kubectl)
         heads = FakeHeads(AutoRun(10, options.seconds), clock=time.time)
         with a_team(kubectl, folder, heads, pollSeconds=5.0, logLevel="warning") as team:
             measured = measure(team, options.jobs, options.idle)

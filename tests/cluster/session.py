@@ -52,10 +52,17 @@ def kubectl(kubeconfig: Path, tmp_path_factory: pytest.TempPathFactory) -> Kubec
 @pytest.fixture(scope="session")
 def defined(kubectl: Kubectl) -> Iterator[Kubectl]:
     """The session's cluster, which knows RLHFJobs."""
-    kubectl("apply", f"--filename={DEFINITION}")
-    kubectl("wait", "--for=condition=Established", f"--filename={DEFINITION}", "--timeout=60s")
+    define(kubectl)
     yield kubectl
     kubectl("delete", f"--filename={DEFINITION}")
+
+
+def define(kubectl: Kubectl) -> None:
+    """Make a cluster know RLHFJobs."""
+    kubectl("apply", f"--filename={DEFINITION}")
+    # Not --for=condition: that is an error while there are no conditions at all.
+    established = 'jsonpath={.status.conditions[?(@.type=="Established")].status}=True'
+    kubectl("wait", f"--for={established}", f"--filename={DEFINITION}", "--timeout=60s")
 
 
 @pytest.fixture

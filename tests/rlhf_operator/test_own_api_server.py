@@ -15,7 +15,7 @@ import pytest
 
 from ..cluster.devcluster import DevCluster
 from ..cluster.kubectl import Kubectl
-from ..cluster.session import DEFINITION, own_cluster
+from ..cluster.session import define, own_cluster
 from ..waiting import wait_until
 from .cluster import SECONDS, a_team
 from .operator_process import run_to_end
@@ -46,8 +46,7 @@ def test_without_our_definition_it_says_what_to_install(
 def test_a_job_goes_on_when_the_api_server_comes_back(
     cluster: DevCluster, own_kubectl: Kubectl, tmp_path: Path
 ) -> None:
-    own_kubectl("apply", f"--filename={DEFINITION}")
-    own_kubectl("wait", "--for=condition=Established", f"--filename={DEFINITION}")
+    define(own_kubectl)
     with a_team(own_kubectl, tmp_path) as team:
         head = team.train("steady")
         requests = team.heads.requests
