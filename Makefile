@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check format generate lock clean \
 	cluster-up cluster-status cluster-down cluster-images images check-locks e2e \
-	bench-step bench-dispatch bench-startup bench-peers bench-learning
+	bench-step bench-dispatch bench-startup bench-peers bench-learning bench-operator
 
 export PYTHON
 BIN := .venv/bin
@@ -94,3 +94,6 @@ bench-peers: setup ## the same job under TRL's GRPOTrainer
 
 bench-learning: setup ## examples 01 and 02 for three seeds
 	@$(BENCH)/learning.py $(ARGS)
+
+bench-operator: setup ## many jobs at once under one operator; ARGS="--jobs 1000"
+	@PYTHONPATH="$(CURDIR)" $(BENCH)/operator_jobs.py $(ARGS)

@@ -17,10 +17,15 @@ NAME = "rlhfjobs.rlhf-operator.dev"
 @pytest.fixture(scope="module")
 def defined(kubectl: Kubectl) -> Iterator[Kubectl]:
     """The session's cluster, which knows RLHFJobs."""
-    kubectl("apply", f"--filename={DEFINITION}")
-    wait_until(lambda: _is_established(kubectl), 60, "the API server serves RLHFJobs")
+    define(kubectl)
     yield kubectl
     kubectl("delete", f"--filename={DEFINITION}")
+
+
+def define(kubectl: Kubectl) -> None:
+    """Make a cluster know RLHFJobs."""
+    kubectl("apply", f"--filename={DEFINITION}")
+    wait_until(lambda: _is_established(kubectl), 60, "the API server serves RLHFJobs")
 
 
 def _is_established(kubectl: Kubectl) -> bool:

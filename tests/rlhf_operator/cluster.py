@@ -147,15 +147,22 @@ class Team:
 
 
 @contextmanager
-def a_team(kubectl: Kubectl, folder: Path, **settings: Any) -> Iterator[Team]:
-    """A namespace with a claim, an operator that looks after it, and nothing of it afterwards."""
+def a_team(
+    kubectl: Kubectl, folder: Path, heads: FakeHeads | None = None, **settings: Any
+) -> Iterator[Team]:
+    """A namespace with a claim, an operator that looks after it, and nothing of it afterwards.
+
+    Args:
+        heads: what plays the heads. Default: drivers that a test directs.
+        settings: of the operator, besides those that it needs here.
+    """
     namespace = f"team-{uuid.uuid4().hex[:8]}"
     kubectl("create", "namespace", namespace)
     for made in shared_claim(namespace):
         kubectl.apply(namespace, made)
     kubectl.get(namespace, "rlhfjobs")  # it is patient with a kind that was defined just now
     kube = OfficialKube.connect(kubectl.kubeconfig, 4)
-    with FakeHeads() as heads:
+    with heads or FakeHeads() as heads:
         own = {
             "namespaces": [namespace],
             "headAccess": "template",

@@ -57,7 +57,8 @@ class FakeHead:
         self.submitted: list[str] = []
         """All submissions ever, also those that were forgotten."""
         self._clock = clock
-        self._since: dict[str, float] = {}
+        self.submitted_at: dict[str, float] = {}
+        """By its clock."""
 
     @property
     def driver(self) -> FakeDriver:
@@ -119,7 +120,7 @@ class FakeHead:
             driver = FakeDriver(id, entrypoint, environment, self.total_steps, self.stubborn)
             self.submissions[id] = driver
             self.submitted.append(id)
-            self._since[id] = self._clock()
+            self.submitted_at[id] = self._clock()
             if self.begins_at_once or self.auto:
                 driver.begin()
             return True
@@ -138,7 +139,7 @@ class FakeHead:
         with self.lock:
             for driver in self.submissions.values():
                 if driver.state is SubmissionState.RUNNING:
-                    self._run(driver, auto, self._clock() - self._since[driver.id])
+                    self._run(driver, auto, self._clock() - self.submitted_at[driver.id])
 
     @staticmethod
     def _run(driver: FakeDriver, auto: AutoRun, seconds: float) -> None:

@@ -88,3 +88,12 @@ class OperatorProcess:
     def kill(self) -> None:
         """As a node that dies would."""
         self.stop(signal.SIGKILL)
+
+
+def run_to_end(kubeconfig: Path, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """An operator that is expected to end by itself."""
+    config = folder / "config.yaml"
+    config.write_text(yaml.safe_dump({"port": free_port(), "logFormat": "text"}))
+    command = [sys.executable, "-m", "rlhf_operator", "--config", str(config)]
+    command += ["--kubeconfig", str(kubeconfig), *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=START_SECONDS)

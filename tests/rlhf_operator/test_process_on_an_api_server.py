@@ -3,41 +3,18 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 
 from rlhf_operator.kube.protocol import Kind
 
-from ..cluster.kubectl import Kubectl
-from ..cluster.session import own_cluster
-from ..free_port import free_port
 from ..waiting import wait_until
 from .cluster import SECONDS, Team
+from .operator_process import run_to_end
 
 pytestmark = pytest.mark.cluster
-
-
-@pytest.fixture(scope="module")
-def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kubectl]:
-    """A cluster that does not know RLHFJobs."""
-    with own_cluster("bare", "--fake-nodes", "0") as cluster:
-        program = cluster.state / "bin" / "kubectl"
-        yield Kubectl(program, cluster.kubeconfig, tmp_path_factory.mktemp("bare"))
-
-
-def run_to_end(kubeconfig: Path, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """An operator that is expected to end by itself."""
-    config = folder / "config.yaml"
-    config.write_text(yaml.safe_dump({"port": free_port(), "logFormat": "text"}))
-    words = ("--config", str(config), "--kubeconfig", str(kubeconfig), *words)
-    command = [sys.executable, "-m", "rlhf_operator", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
 
 
 def test_it_tells_of_its_health(team: Team) -> None:
@@ -73,23 +50,6 @@ def test_it_ends_soon_when_told(team: Team) -> None:
     assert "Traceback" not in team.operator.log.read_text()
     team.operator.start()
     assert team.phase("lasting") == "Running"
-
-
-def test_without_our_definition_it_says_what_to_install(bare: Kubectl, tmp_path: Path) -> None:
-    done = run_to_end(bare.kubeconfig, tmp_path, "--key-file", str(tmp_path / "key"))
-    assert done.returncode == 4
-    assert "does not know rlhfjobs.rlhf-operator.dev/v1alpha1: apply" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-def test_without_kuberay_it_says_what_to_install(bare: Kubectl, tmp_path: Path) -> None:
-    definition = Path(__file__).parents[2] / "crds" / "rlhf-operator.dev_rlhfjobs.yaml"
-    bare("apply", f"--filename={definition}")
-    bare("wait", "--for=condition=Established", f"--filename={definition}", "--timeout=60s")
-    bare("delete", "crd", "rayclusters.ray.io", "--wait=true")
-    done = run_to_end(bare.kubeconfig, tmp_path, "--key-file", str(tmp_path / "key"))
-    assert done.returncode == 4
-    assert "does not know rayclusters.ray.io/v1: install KubeRay 1.6 or newer" in done.stderr
 
 
 def test_outside_of_a_cluster_it_wants_a_key(team: Team, tmp_path: Path) -> None:

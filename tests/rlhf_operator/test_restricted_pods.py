@@ -9,7 +9,7 @@ from rlhf_operator.kube.protocol import Kind
 from .cluster import Team
 
 pytestmark = pytest.mark.cluster
-CODE = {"git": {"repository": "https://example.com/team/rewards.git", "revision": "a" * 40}}
+CODE = {"git": {"url": "https://example.com/team/rewards.git", "revision": "a" * 40}}
 
 
 @pytest.fixture

@@ -160,8 +160,7 @@ class OfficialKube:
                 body=json.dumps(body) if content_type == APPLY else body,
                 _request_timeout=(CONNECT_SECONDS, ANSWER_SECONDS),
             )
-            text = answer.read()
-            content = json.loads(text) if text else {}
+            content = _content(answer.status, answer.read())
         except (HTTPError, client.ApiException, OSError, ValueError) as error:
             raise Unreachable(f"{method} {path}: {type(error).__name__}: {error}") from error
         self.answered()
@@ -193,6 +192,20 @@ def _path(kind: Kind, namespace: str | None, name: str = "") -> str:
     root = f"/apis/{resource.group}/{resource.version}" if resource.group else "/api/v1"
     place = "" if namespace is None else f"/namespaces/{namespace}"
     return f"{root}{place}/{resource.plural}" + (f"/{name}" if name else "")
+
+
+def _content(status: int, text: bytes) -> Any:
+    """An answer's JSON. API servers refuse in plain text what no part of them serves.
+
+    Raises:
+        ValueError: it is none, though the request succeeded.
+    """
+    try:
+        return json.loads(text) if text else {}
+    except ValueError:
+        if 200 <= status < 300:
+            raise
+        return {"message": text.decode(errors="replace").strip()[:1024]}
 
 
 def _is_about_uid(answer: Mapping[str, Any]) -> bool:

@@ -1,0 +1,76 @@
+"""Clusters that lack something, and an API server that is gone for a while.
+
+The tests share a cluster of their own and go from one that knows nothing of RLHFJobs to one that
+has lost KubeRay.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ..cluster.definition import define
+from ..cluster.devcluster import DevCluster
+from ..cluster.kubectl import Kubectl
+from ..cluster.session import own_cluster
+from ..waiting import wait_until
+from .cluster import SECONDS, a_team
+from .operator_process import run_to_end
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[DevCluster]:
+    with own_cluster("operator", "--fake-nodes", "1") as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def own_kubectl(cluster: DevCluster, tmp_path: Path) -> Kubectl:
+    return Kubectl(cluster.state / "bin" / "kubectl", cluster.kubeconfig, tmp_path / "cache")
+
+
+def test_without_our_definition_it_says_what_to_install(
+    cluster: DevCluster, tmp_path: Path
+) -> None:
+    done = run_to_end(cluster.kubeconfig, tmp_path, "--key-file", str(tmp_path / "key"))
+    assert done.returncode == 4
+    assert "does not know rlhfjobs.rlhf-operator.dev/v1alpha1: apply" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_job_goes_on_when_the_api_server_comes_back(
+    cluster: DevCluster, own_kubectl: Kubectl, tmp_path: Path
+) -> None:
+    define(own_kubectl)
+    with a_team(own_kubectl, tmp_path) as team:
+        head = team.train("steady")
+        requests = team.heads.requests
+        os.kill(cluster.pids()["kube-apiserver"], signal.SIGKILL)
+        wait_until(
+            lambda: team.heads.requests > requests + 2, SECONDS, "looks at the driver meanwhile"
+        )
+        head.advance(4, checkpoint=3)
+        cluster.up()
+        head.finish()
+        team.wait_for("Succeeded", "steady")
+        team.wait_for_rest("steady")
+        assert head.submitted == ["steady-1-0"]
+        assert team.status("steady").restarts.total == 0
+        team.train("later").finish()  # watches are alive again
+        team.wait_for("Succeeded", "later")
+        assert "Traceback" not in team.operator.log.read_text()
+
+
+def test_without_kuberay_it_says_what_to_install(
+    cluster: DevCluster, own_kubectl: Kubectl, tmp_path: Path
+) -> None:
+    own_kubectl("delete", "crd", "rayclusters.ray.io")
+    done = run_to_end(cluster.kubeconfig, tmp_path, "--key-file", str(tmp_path / "key"))
+    assert done.returncode == 4
+    assert "does not know rayclusters.ray.io/v1: install KubeRay 1.6 or newer" in done.stderr
