@@ -145,5 +145,7 @@ def test_a_password_is_a_reference_and_git_asks_for_it(
 
 def test_code_that_is_not_from_git_needs_no_container() -> None:
     for code in ({"configMap": {"name": "mine"}}, None):
-        job = RLHFJob.model_validate(manifest(**({"code": code} if code else {})))
+        document = manifest()
+        document["spec"] |= {} if code is None else {"code": code}
+        job = RLHFJob.model_validate(document)
         assert code_init_containers(job, {}) == []
