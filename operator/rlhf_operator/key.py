@@ -44,9 +44,20 @@ def key_in_cluster(kube: Kube, namespace: str, name: str) -> bytes:
 
 
 def key_in_file(file: Path) -> bytes:
-    """The key of an operator that runs outside of the cluster; made if it is not there."""
+    """The key of an operator that runs outside of the cluster; made if it is not there.
+
+    Raises:
+        OSError: it can be neither read nor made.
+        BadConfig: the file holds no key.
+    """
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
         file.touch(mode=0o600)
         file.write_bytes(secrets.token_bytes(SIZE))
-    return file.read_bytes()
+    key = file.read_bytes()
+    if len(key) < SIZE:
+        raise BadConfig(
+            f"{file}: got {len(key)} bytes, allowed at least {SIZE}: delete it, and the operator "
+            "makes a good one"
+        )
+    return key

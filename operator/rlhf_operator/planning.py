@@ -7,7 +7,7 @@ import multiprocessing
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 
 from rlhf_api.algorithm import AlgorithmType
 from rlhf_api.errors import RlhfError
@@ -25,13 +25,19 @@ NOT_PLANNED = {"suspend", "managed_by", "failure_policy", "checkpoint", "telemet
 """Parts of a spec that no plan depends on."""
 
 
+def spawn(processes: int) -> Executor:
+    """Processes that share nothing with this one, whatever its threads are doing."""
+    context = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(processes, mp_context=context)
+
+
 class Planner:
     """Plans by what they depend on. May be asked from several threads."""
 
-    def __init__(self, processes: int, executor: Executor | None = None) -> None:
-        self._executor = executor or ProcessPoolExecutor(
-            processes, mp_context=multiprocessing.get_context("spawn")
-        )
+    def __init__(self, processes: int, start: Callable[[int], Executor] = spawn) -> None:
+        """`start` makes so many processes; it is called again when one of them has died."""
+        self._start = lambda: start(processes)
+        self._executor = self._start()
         self._plans: OrderedDict[str, Future[PlanSeen]] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -66,11 +72,19 @@ class Planner:
     def _future(self, job: RLHFJob) -> Future[PlanSeen]:
         key = _key(job)
         if key not in self._plans:
-            self._plans[key] = self._executor.submit(plan_of, job)
+            self._plans[key] = self._submit(job)
             if len(self._plans) > KEPT:
                 self._plans.popitem(last=False)
         self._plans.move_to_end(key)
         return self._plans[key]
+
+    def _submit(self, job: RLHFJob) -> Future[PlanSeen]:
+        try:
+            return self._executor.submit(plan_of, job)
+        except BrokenExecutor:  # it takes nothing any more once one of its processes has died
+            self._executor.shutdown(wait=False)
+            self._executor = self._start()
+            return self._executor.submit(plan_of, job)
 
     def _forget(self, job: RLHFJob) -> None:
         with self._lock:

@@ -144,7 +144,8 @@ def test_a_password_is_a_reference_and_git_asks_for_it(
 
 
 def test_code_that_is_not_from_git_needs_no_container() -> None:
-    from_config_map = manifest(code={"configMap": {"name": "mine"}})
-    for document in (from_config_map, manifest()):
+    for code in ({"configMap": {"name": "mine"}}, None):
+        document = manifest()
+        document["spec"] |= {} if code is None else {"code": code}
         job = RLHFJob.model_validate(document)
         assert code_init_containers(job, {}) == []

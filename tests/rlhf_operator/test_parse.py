@@ -167,8 +167,8 @@ def test_any_specification_is_refused_or_read(spec: Any) -> None:
 
 
 def test_a_refusal_names_some_problems_and_counts_the_others() -> None:
-    unknown: dict[str, Any] = {f"unknown{number}": 1 for number in range(9)}
-    document = manifest(**unknown)
+    document = manifest()
+    document["spec"] |= {f"unknown{number}": 1 for number in range(9)}
     document["metadata"] |= {**METADATA, "creationTimestamp": "2026-01-01T00:00:00Z"}
     problem = parse_job(document, JobDefaults()).problem
     assert problem is not None and problem.reason == "InvalidManifest"

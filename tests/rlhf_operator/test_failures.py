@@ -1,0 +1,61 @@
+"""What follows from a failure, and when."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rlhf_api.failure import FailurePolicy
+from rlhf_api.status import RestartStatus
+from rlhf_operator.decide.failures import Failure, Verdict, backoff_seconds, verdict
+from rlhf_operator.decide.settings import Settings
+
+NONE_YET = RestartStatus()
+
+
+def policy(**fields: Any) -> FailurePolicy:
+    return FailurePolicy.model_validate(fields)
+
+
+def judge(failure: Failure, rules: FailurePolicy, restarts: int = 0) -> Verdict:
+    return verdict(failure, rules, RestartStatus(since_checkpoint=restarts))
+
+
+@pytest.mark.parametrize(
+    ("code", "restarts"),
+    [(1, False), (2, False), (3, False), (4, True), (130, True), (137, True), (None, True)],
+)
+def test_the_exit_code_decides(code: int | None, restarts: bool) -> None:
+    assert judge(Failure("Any", "words", code), policy()).restarts is restarts
+
+
+def test_as_many_restarts_as_allowed_and_not_one_more() -> None:
+    lost = Failure("WorkerLost", "words", 4)
+    assert [judge(lost, policy(maxRestarts=2), n).restarts for n in range(4)] == [
+        *(True, True, False, False)
+    ]
+    assert not judge(lost, policy(maxRestarts=0)).restarts
+    assert "maxRestarts allows 2" in judge(lost, policy(maxRestarts=2), 2).why_not
+
+
+def test_the_first_rule_that_matches_decides() -> None:
+    rules = policy(
+        maxRestarts=0,
+        rules=[
+            {"onReason": "WorkerLost", "action": "Fail"},
+            {"onExitCodes": [4, 9], "action": "RestartIgnoringLimit"},
+            {"onReason": "MissingData", "action": "Restart"},
+        ],
+    )
+    assert judge(Failure("WorkerLost", "", 4), rules) == Verdict(False)
+    assert judge(Failure("Other", "", 9), rules) == Verdict(True, counts=False)
+    assert not judge(Failure("MissingData", "", 3), rules).restarts  # the limit holds for Restart
+    assert not judge(Failure("Other", "", 3), rules).restarts  # no rule: the exit code
+    assert not judge(Failure("HeadLost", ""), rules).restarts  # no exit code, no rule for it
+
+
+def test_waits_double_up_to_a_limit() -> None:
+    waits = [backoff_seconds(policy(backoffSeconds=30), n, Settings()) for n in range(8)]
+    assert waits == [30, 30, 60, 120, 240, 480, 600, 600]
+    assert backoff_seconds(policy(backoffSeconds=1e300), 2**31 - 1, Settings()) == 600

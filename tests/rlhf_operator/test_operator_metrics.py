@@ -1,0 +1,133 @@
+"""What the operator serves about itself and its jobs."""
+
+from __future__ import annotations
+
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from rlhf_api.status import Phase, ProgressStatus, RLHFJobStatus
+from rlhf_operator.health import LONGEST_SILENCE_SECONDS, Health, serve
+from rlhf_operator.metrics import Metrics
+
+from ..free_port import free_port
+
+TIME = datetime(2026, 1, 1, tzinfo=UTC)
+SORT = {"namespace": "team", "job": "sort"}
+
+
+def status(phase: Phase, step: int = 3, reward: str | None = "0.5") -> RLHFJobStatus:
+    progress = ProgressStatus(
+        phase="train", step=step, total_steps=10, percent=30, reward=reward, last_report_time=TIME
+    )
+    return RLHFJobStatus(phase=phase, gpus=8, progress=progress)
+
+
+def series(metrics: Metrics) -> set[str]:
+    """Names of all samples that are about jobs by name."""
+    return {
+        sample.name
+        for family in metrics.registry.collect()
+        for sample in family.samples
+        if "job" in sample.labels
+    }
+
+
+def test_a_job_is_shown_by_its_status() -> None:
+    metrics = Metrics()
+    metrics.show_job("team", "sort", status(Phase.RUNNING))
+    value = metrics.registry.get_sample_value
+    assert value("rlhf_job_step", SORT) == 3
+    assert value("rlhf_job_reward", SORT) == 0.5
+    assert value("rlhf_job_gpus", SORT) == 8
+    assert value("rlhf_job_last_report_timestamp_seconds", SORT) == TIME.timestamp()
+    assert value("rlhf_job_tokens_per_second", SORT) is None
+    assert value("rlhf_job_phase", {**SORT, "phase": "Running"}) == 1
+    assert value("rlhf_operator_jobs", {"phase": "Running"}) == 1
+
+
+def test_a_job_is_in_one_phase() -> None:
+    metrics = Metrics()
+    for phase in (Phase.PENDING, Phase.RUNNING, Phase.RUNNING, Phase.FAILED):
+        metrics.show_job("team", "sort", status(phase))
+    metrics.show_job("team", "other", status(Phase.FAILED))
+    value = metrics.registry.get_sample_value
+    assert value("rlhf_operator_jobs", {"phase": "Failed"}) == 2
+    assert value("rlhf_operator_jobs", {"phase": "Running"}) == 0
+    assert value("rlhf_job_phase", {**SORT, "phase": "Running"}) is None
+    assert value("rlhf_job_phase", {**SORT, "phase": "Failed"}) == 1
+
+
+def test_a_job_that_is_gone_leaves_no_series() -> None:
+    metrics = Metrics()
+    metrics.show_job("team", "sort", status(Phase.RUNNING))
+    metrics.show_job("team", "bare", RLHFJobStatus())
+    for name in ("sort", "bare", "sort", "unheard-of"):
+        metrics.forget_job("team", name)
+    assert series(metrics) == set()
+    assert metrics.registry.get_sample_value("rlhf_operator_jobs", {"phase": "Running"}) == 0
+
+
+@dataclass
+class Served:
+    """A served operator whose state a test sets."""
+
+    port: int
+    age: float = 0.0
+    is_started: bool = True
+
+    def get(self, path: str) -> tuple[int, str]:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}") as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+
+
+@pytest.fixture
+def served() -> Iterator[Served]:
+    served = Served(free_port())
+    metrics = Metrics()
+    metrics.show_job("team", "sort", status(Phase.RUNNING))
+    health = Health(lambda: served.age, lambda: served.is_started)
+    stop: Callable[[], None] = serve(served.port, metrics.registry, health)
+    yield served
+    stop()
+
+
+def test_it_is_well(served: Served) -> None:
+    assert served.get("/healthz") == served.get("/readyz") == (200, "ok\n")
+
+
+def test_it_is_not_ready_before_it_has_listed_the_jobs_but_lives(served: Served) -> None:
+    served.is_started = False
+    assert served.get("/readyz")[0] == 503 and served.get("/healthz")[0] == 200
+
+
+def test_it_is_ill_when_kubernetes_is_silent_for_long(served: Served) -> None:
+    served.age = LONGEST_SILENCE_SECONDS
+    assert served.get("/healthz")[0] == 200
+    served.age += 1
+    code, words = served.get("/healthz")
+    assert code == 503 and "has not answered for 301 s" in words
+
+
+def test_metrics_are_served_as_prometheus_reads_them(served: Served) -> None:
+    code, text = served.get("/metrics")
+    assert code == 200 and 'rlhf_job_step{job="sort",namespace="team"} 3.0' in text
+
+
+def test_nothing_else_is_served(served: Served) -> None:
+    code, words = served.get("/debug")
+    assert code == 404 and "/metrics" in words
+
+
+def test_a_port_that_is_taken_is_an_error(served: Served) -> None:
+    with pytest.raises(OSError):
+        serve(served.port, CollectorRegistry(), Health(lambda: 0.0, lambda: True))

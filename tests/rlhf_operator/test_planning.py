@@ -1,0 +1,139 @@
+"""Plans that the operator makes, in processes of their own."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from typing import Any
+
+import pytest
+
+from rlhf_api.job import RLHFJob
+from rlhf_operator.decide.observed import PlanSeen
+from rlhf_operator.planning import Planner, plan_of, spawn
+
+from .world import manifest
+
+SECONDS = 120.0
+"""How long a plan may take on a busy machine."""
+SEVENTY_BILLION = {
+    "numLayers": 80,
+    "hiddenSize": 8192,
+    "intermediateSize": 28672,
+    "numAttentionHeads": 64,
+    "numKeyValueHeads": 8,
+    "headDim": 128,
+    "vocabSize": 128256,
+}
+
+
+def job(**spec: Any) -> RLHFJob:
+    return RLHFJob.model_validate(manifest(**spec))
+
+
+def ask(planner: Planner, wanted: RLHFJob) -> PlanSeen:
+    """Ask until the plan is there, as the operator does."""
+    for _ in range(3):
+        made = threading.Event()
+        answer = planner.plan(wanted, made.set)
+        if answer is not None:
+            return answer
+        assert made.wait(SECONDS), "nobody told that the plan is made"
+    raise AssertionError("the plan was made, and is not there")
+
+
+class Counted:
+    """Counts what is handed to real processes."""
+
+    def __init__(self, processes: int) -> None:
+        self.executor = spawn(processes)
+        self.number = 0
+
+    def submit(self, work: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        self.number += 1
+        return self.executor.submit(work, *arguments)
+
+    def shutdown(self, wait: bool = True, cancel_futures: bool = False) -> None:
+        self.executor.shutdown(wait, cancel_futures=cancel_futures)
+
+
+@pytest.fixture(scope="module")
+def counted() -> Counted:
+    return Counted(1)
+
+
+@pytest.fixture(scope="module")
+def planner(counted: Counted) -> Iterator[Planner]:
+    planner = Planner(1, lambda processes: counted)  # type: ignore[arg-type,return-value]
+    yield planner
+    planner.close()
+
+
+def test_a_built_in_algorithm_is_planned_for_the_jobs_pool(planner: Planner) -> None:
+    seen = ask(planner, job())
+    assert seen.refusal is None and seen.unknown == "" and seen.plan is not None
+    assert "2 x 4 gpu of pool a100: actor" in seen.plan.summary
+    assert 0 < seen.plan.peak_memory_bytes < 80 * 10**9
+
+
+def test_a_plan_is_made_once_for_all_that_it_does_not_depend_on(
+    planner: Planner, counted: Counted
+) -> None:
+    first = ask(planner, job())
+    before = counted.number
+    same = job(suspend=True, failurePolicy={"maxRestarts": 9}, image={"runtime": "other:2"})
+    assert ask(planner, same) == first and counted.number == before
+    ask(planner, job(rollout={"samplesPerPrompt": 4}))
+    assert counted.number == before + 1
+
+
+def test_what_cannot_fit_is_refused_with_the_arithmetic() -> None:
+    small = {"name": "small", "nodes": 1, "devicesPerNode": 1, "gpu": "T4"}
+    models = {"actor": {"source": {"path": "org/model"}, "shape": SEVENTY_BILLION}}
+    seen = plan_of(job(models=models, resources={"nodePools": [small]}))
+    assert seen.refusal is not None and seen.plan is None
+    assert seen.refusal.reason == "DoesNotFit" and "GiB" in seen.refusal.message
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        (
+            {"algorithm": {"type": "custom", "custom": {"entrypoint": "mine:Algorithm"}}},
+            "the user's own code",
+        ),
+        ({"models": {"actor": {"source": {"path": "org/model"}}}}, "spec.models.actor.shape"),
+    ],
+)
+def test_what_only_the_driver_knows_is_not_planned_here(
+    planner: Planner, counted: Counted, spec: dict[str, Any], said: str
+) -> None:
+    before = counted.number
+    seen = planner.plan(job(**spec), lambda: None)
+    assert seen is not None and seen.plan is None and seen.refusal is None
+    assert said in seen.unknown and counted.number == before
+
+
+def test_a_gpu_that_nobody_knows_leaves_the_plan_to_the_driver() -> None:
+    seen = plan_of(job(resources={"nodePools": [{"name": "any", "gpu": "Unheard-1"}]}))
+    assert seen.plan is None and seen.refusal is None and "the driver plans first" in seen.unknown
+
+
+class Dies(ProcessPoolExecutor):
+    """Its processes end as if by the kernel, whatever they are to do."""
+
+    def submit(self, work: Any, *arguments: Any, **named: Any) -> Future[Any]:
+        return super().submit(os._exit, 1)
+
+
+def test_a_planner_that_dies_stops_no_job_and_the_next_plan_is_made() -> None:
+    starts: Iterator[Callable[[int], Executor]] = iter((Dies, spawn))
+    planner = Planner(1, lambda processes: next(starts)(processes))
+    try:
+        seen = ask(planner, job())
+        assert seen.plan is None and "the planner failed" in seen.unknown
+        assert ask(planner, job()).plan is not None
+    finally:
+        planner.close()

@@ -1,0 +1,136 @@
+"""What the status takes over from a driver's reports, of which it believes little."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlhf_api.report import CheckpointReport, StatusReport
+from rlhf_api.status import DriverStatus, ProgressStatus, RestartStatus, RLHFJobStatus
+from rlhf_operator.config import JobDefaults
+from rlhf_operator.decide.draft import Draft
+from rlhf_operator.decide.observed import Observed
+from rlhf_operator.decide.reports import take_report
+from rlhf_operator.decide.settings import Settings
+from rlhf_operator.parse import parse_job
+
+from .world import manifest
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+DRIVER = DriverStatus(submission_id="sort-1-0", attempt=1, restart=0)
+counts = st.integers(0, 2**31 - 1)
+numbers = st.floats(0, allow_nan=False, allow_infinity=False)
+
+
+def draft(status: RLHFJobStatus | None = None, now: datetime = NOW) -> Draft:
+    document = manifest()
+    document["metadata"] |= {
+        "uid": "u-1",
+        "resourceVersion": "1",
+        "creationTimestamp": "2026-01-01T00:00:00Z",
+    }
+    document["status"] = (status or RLHFJobStatus()).model_dump(
+        mode="json", by_alias=True, exclude_none=True
+    )
+    return Draft(Observed(parse_job(document, JobDefaults())), Settings(), now)
+
+
+def report(**fields: Any) -> StatusReport:
+    plain = {
+        "job": "sort",
+        "submission_id": "sort-1-0",
+        "sequence": 5,
+        "phase": "train",
+        "step": 2,
+        "total_steps": 8,
+    }
+    return StatusReport(**{**plain, **fields})
+
+
+def test_a_report_becomes_progress() -> None:
+    made = draft()
+    metrics = {"reward/mean": 0.123456, "policy/kl": 1e-7, "own/metric": 1.0}
+    driver = take_report(made, DRIVER, report(metrics=metrics, tokens_per_second=1234.6))
+    assert driver.sequence == 5
+    progress = made.status.progress
+    assert progress is not None
+    assert (progress.step, progress.total_steps, progress.percent) == (2, 8, 25)
+    assert (progress.reward, progress.tokens_per_second) == ("0.1235", 1235)
+    assert progress.metrics == {"reward/mean": "0.1235", "policy/kl": "1e-07"}
+    assert progress.last_report_time == NOW and progress.seconds_remaining is None
+
+
+def test_reports_of_others_and_old_ones_say_nothing() -> None:
+    known = DRIVER.model_copy(update={"sequence": 5})
+    for old in (report(), report(sequence=4), report(submission_id="sort-0-9", sequence=9)):
+        made = draft()
+        assert take_report(made, known, old) is known
+        assert made.status == RLHFJobStatus()
+
+
+def written(seconds_ago: float) -> RLHFJobStatus:
+    progress = ProgressStatus(
+        phase="train",
+        step=1,
+        total_steps=8,
+        percent=12,
+        last_report_time=NOW - timedelta(seconds=seconds_ago),
+    )
+    return RLHFJobStatus(progress=progress)
+
+
+def test_progress_is_taken_every_15_seconds_but_a_checkpoint_and_the_end_at_once() -> None:
+    made = draft(written(14))
+    assert take_report(made, DRIVER, report()) is DRIVER
+    assert take_report(draft(written(15)), DRIVER, report()).sequence == 5
+    saved = report(checkpoint=CheckpointReport(step=2, path="/p"))
+    assert take_report(draft(written(1)), DRIVER, saved).sequence == 5
+    assert take_report(draft(written(1)), DRIVER, report(final=True, exit_code=0)).sequence == 5
+
+
+def test_only_a_new_checkpoint_forgives_restarts() -> None:
+    restarts = RestartStatus(drivers=2, total=2, since_checkpoint=2)
+    before = RLHFJobStatus(restarts=restarts, checkpoint=CheckpointReport(step=4, path="/4"))
+    for step, left in ((3, 2), (4, 2), (5, 0)):
+        made = draft(before)
+        take_report(made, DRIVER, report(checkpoint=CheckpointReport(step=step, path="/n")))
+        assert made.status.restarts.since_checkpoint == left
+        assert made.status.checkpoint is not None
+        assert made.status.checkpoint.step == max(4, step)
+
+
+def test_the_drivers_own_restarts_are_counted_once() -> None:
+    made = draft()
+    driver = take_report(made, DRIVER, report(restarts=2, steps_repeated=3))
+    made.now += timedelta(seconds=60)
+    driver = take_report(made, driver, report(sequence=6, restarts=3, steps_repeated=3))
+    restarts = made.status.restarts
+    assert (restarts.incarnations, restarts.total, restarts.since_checkpoint) == (3, 3, 3)
+    assert restarts.steps_repeated == 3 and driver.incarnations == 3
+
+
+@given(st.lists(st.tuples(counts, counts, counts, counts, numbers), min_size=1, max_size=4))
+@settings(derandomize=True, deadline=None)
+def test_no_report_breaks_the_status(
+    told: list[tuple[int, int, int, int, float]],
+) -> None:
+    status = RLHFJobStatus()
+    for driver, (step, total, restarts, repeated, number) in enumerate(told):
+        made = draft(status, NOW + timedelta(minutes=driver))
+        said = report(
+            submission_id=f"sort-1-{driver}",
+            step=step,
+            total_steps=total,
+            restarts=restarts,
+            steps_repeated=repeated,
+            metrics={"reward/mean": -number, "policy/kl": number},
+            seconds_remaining=number,
+            tokens_per_second=number,
+        )
+        fresh = DRIVER.model_copy(update={"submission_id": said.submission_id})
+        made.set(driver=take_report(made, fresh, said))
+        status = made.decision().status  # it is validated
+        assert status.restarts.total == status.restarts.incarnations
