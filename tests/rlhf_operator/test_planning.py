@@ -124,7 +124,7 @@ def test_a_gpu_that_nobody_knows_leaves_the_plan_to_the_driver() -> None:
 class Dies(ProcessPoolExecutor):
     """Its processes end as if by the kernel, whatever they are to do."""
 
-    def submit(self, work: Any, *arguments: Any, **named: Any) -> Future[Any]:
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
         return super().submit(os._exit, 1)
 
 
