@@ -29,8 +29,8 @@ STOP_SECONDS = 120
 RAY_START_SECONDS = 120
 """How long Ray's own services may take to start on a busy head; Ray itself allows 30."""
 DRAIN_SECONDS = 0
-"""How long Ray lets work go on after a pod was told to end; Ray itself allows 30. A job goes on from
-its checkpoint elsewhere, the sooner the better."""
+"""How long Ray lets work go on after a pod was told to end; Ray itself allows 30. A job goes on
+from its checkpoint elsewhere, the sooner the better."""
 PORTS = {
     "gcs-server": GCS_PORT,
     "dashboard": DASHBOARD_PORT,
