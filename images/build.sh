@@ -28,10 +28,12 @@ find_tool() {
     "one (Debian and Ubuntu: apt-get install podman), or name a program that builds: CONTAINER_TOOL=..."
 }
 
-# pip_settings: what pip is told here by files and variables, as its file. The first of a name counts.
+# pip_settings: what pip is told here by files and variables, as its file. The first of a name counts. An active
+# environment may have a Python without pip.
 pip_settings() {
   echo '[global]'
-  python3 -m pip config list 2>/dev/null | sed -nE "s/^(:env:|global)\.(index-url|extra-index-url|timeout|default-timeout|trusted-host)='(.*)'$/\2 = \3/p" |
+  { python3 -m pip config list || pip config list || true; } 2>/dev/null |
+    sed -nE "s/^(:env:|global)\.(index-url|extra-index-url|timeout|default-timeout|trusted-host)='(.*)'$/\2 = \3/p" |
     awk '!seen[$1]++'
 }
 
