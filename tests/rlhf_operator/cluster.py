@@ -150,7 +150,8 @@ class Team:
 def a_team(
     kubectl: Kubectl, folder: Path, heads: FakeHeads | None = None, **settings: Any
 ) -> Iterator[Team]:
-    """A namespace with a claim, an operator that looks after it, and nothing of it afterwards.
+    """A namespace with a claim, an operator that looks after it, and nothing of it afterwards. It
+    takes only pods that meet the restricted profile.
 
     Args:
         heads: what plays the heads. Default: drivers that a test directs.
@@ -158,6 +159,7 @@ def a_team(
     """
     namespace = f"team-{uuid.uuid4().hex[:8]}"
     kubectl("create", "namespace", namespace)
+    kubectl("label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted")
     for made in shared_claim(namespace):
         kubectl.apply(namespace, made)
     kubectl.get(namespace, "rlhfjobs")  # it is patient with a kind that was defined just now

@@ -18,8 +18,8 @@ def world() -> Iterator[World]:
         yield World(heads)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def team(defined: Kubectl, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Team]:
-    """A namespace with an operator, for all tests of a module: each has jobs of its own name."""
+    """A namespace with an operator, for all tests: each has jobs of its own name."""
     with a_team(defined, tmp_path_factory.mktemp("team")) as made:
         yield made

@@ -116,6 +116,16 @@ def test_between_events_kubernetes_is_read_once_a_minute_at_most(world: World) -
     assert world.kube.reads - before <= 11 * 3
 
 
+def test_a_claim_that_is_made_later_is_noticed_without_an_event(world: World) -> None:
+    world.submit(manifest(), with_claim=False)
+    world.settle()
+    assert world.condition(ConditionType.ACCEPTED) == ("False", "ClaimNotFound")
+    world.kube.create(claim())
+    world.wait(world.settings.wait_seconds)
+    assert world.condition(ConditionType.ACCEPTED) == ("True", "Accepted")
+    assert world.clusters() == ["sort-1"]
+
+
 @pytest.mark.parametrize(
     ("spec", "reason", "said"),
     [
