@@ -8,6 +8,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
+from functools import partial
 
 from rlhf_api.algorithm import AlgorithmType
 from rlhf_api.errors import RlhfError
@@ -36,7 +37,7 @@ class Planner:
 
     def __init__(self, processes: int, start: Callable[[int], Executor] = spawn) -> None:
         """`start` makes so many processes; it is called again when one of them has died."""
-        self._start = lambda: start(processes)
+        self._start = partial(start, processes)
         self._executor = self._start()
         self._plans: OrderedDict[str, Future[PlanSeen]] = OrderedDict()
         self._lock = threading.Lock()
