@@ -37,7 +37,7 @@ class Planner:
 
     def __init__(self, processes: int, start: Callable[[int], Executor] = spawn) -> None:
         """`start` makes so many processes; it is called again when one of them has died."""
-        self._start: Callable[[], Executor] = partial(start, processes)
+        self._start = partial(start, processes)
         self._executor = self._start()
         self._plans: OrderedDict[str, Future[PlanSeen]] = OrderedDict()
         self._lock = threading.Lock()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from concurrent.futures import Executor, Future
 from typing import Any
 
 import pytest
@@ -121,15 +121,15 @@ def test_a_gpu_that_nobody_knows_leaves_the_plan_to_the_driver() -> None:
     assert seen.plan is None and seen.refusal is None and "the driver plans first" in seen.unknown
 
 
-class Dies(ProcessPoolExecutor):
-    """Its processes end as if by the kernel, whatever they are to do."""
-
-    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
-        return super().submit(os._exit, 1)
+def dying(processes: int) -> Executor:
+    """An executor one of whose processes has ended as if by the kernel's hand."""
+    executor = spawn(processes)
+    executor.submit(os._exit, 1)
+    return executor
 
 
 def test_a_planner_that_dies_stops_no_job_and_the_next_plan_is_made() -> None:
-    starts: Iterator[Callable[[int], Executor]] = iter((Dies, spawn))
+    starts: Iterator[Callable[[int], Executor]] = iter((dying, spawn))
     planner = Planner(1, lambda processes: next(starts)(processes))
     try:
         seen = ask(planner, job())

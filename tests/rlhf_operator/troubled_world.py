@@ -62,6 +62,7 @@ class TroubledKube(FakeKube):
     trouble_now: Trouble = field(default_factory=Trouble)
 
     def _try(self, verb: str, kind: Kind) -> None:
+        super()._try(verb, kind)
         self.trouble_now.strike(is_after=False, is_kube=True)
 
     def create(self, manifest: Manifest) -> bool:
@@ -89,6 +90,8 @@ class TroubledWorld(World):
     """One job, and everything that can befall it."""
 
     trouble: Trouble = field(default_factory=Trouble)
+    _left: dict[str, list[FakeDriver]] = field(default_factory=dict)
+    """Drivers on heads that end while another head is there already."""
 
     def look(self, key: Key) -> None:
         self.trouble.is_on = True
@@ -102,21 +105,28 @@ class TroubledWorld(World):
         assert len(living) <= 1, f"{living} write to the same folder"
 
     def living(self) -> list[FakeDriver]:
-        """Drivers that may be running, on whatever pod."""
-        heads = self.heads.all()
+        """The job's drivers that may be running, on whatever pod."""
+        all = [each for head in self.heads.all() for each in head.submissions.values()]
+        all += [each for left in self._left.values() for each in left]
         return [
-            each for head in heads for each in head.submissions.values() if not each.state.has_ended
+            each for each in all if "rlhf drive" in each.entrypoint and not each.state.has_ended
         ]
 
     def _on_change(self, type: str, kind: Kind, object: Manifest) -> None:
         super()._on_change(type, kind, object)
         labels = object["metadata"].get("labels", {})
-        if kind is Kind.POD and type == "DELETED" and labels["ray.io/node-type"] == "head":
+        is_end = kind is Kind.POD and type == "DELETED" and labels["ray.io/node-type"] == "head"
+        if is_end and self._left.pop(object["metadata"]["name"], None) is None:
             self.head(labels["ray.io/cluster"]).restart()  # its processes end with it
 
     def _make_pod(self, cluster: Any, role: str) -> None:
+        name = cluster["metadata"]["name"]
+        if role == "head":
+            for pod in self.pods(name):
+                if "-head-" in pod and pod not in self._left:
+                    self._left[pod] = list(self.head(name).submissions.values())
         super()._make_pod(cluster, role)
-        pod = self.pods(cluster["metadata"]["name"])[-1]
+        pod = self.pods(name)[-1]
         self.kube.edit(
             Kind.POD, NAMESPACE, pod, lambda each: each["metadata"].update(finalizers=[KUBELET])
         )
@@ -131,9 +141,8 @@ class TroubledWorld(World):
     def run_kubelets(self) -> None:
         """Pods that were told to end do so."""
         for kind, _, name in list(self.kube.objects):
-            if kind is not Kind.POD or (kind, NAMESPACE, name) not in self.kube.objects:
-                continue
-            if "deletionTimestamp" in self.kube.objects[kind, NAMESPACE, name]["metadata"]:
+            is_there = kind is Kind.POD and (kind, NAMESPACE, name) in self.kube.objects
+            if is_there and self.is_ending(name):
                 self.kube.edit(
                     kind, NAMESPACE, name, lambda each: each["metadata"].update(finalizers=[])
                 )

@@ -203,9 +203,10 @@ class World:
             for pod in self.pods(name):
                 self.kube.remove(Kind.POD, NAMESPACE, pod)
             return
-        roles = ["head"] if not any("-head-" in pod for pod in self.pods(name)) else []
+        there = [pod for pod in self.pods(name) if not self.is_ending(pod)]
+        roles = ["head"] if not any("-head-" in pod for pod in there) else []
         wanted = sum(group["replicas"] for group in cluster["spec"]["workerGroupSpecs"])
-        have = sum("-worker-" in pod for pod in self.pods(name))
+        have = sum("-worker-" in pod for pod in there)
         for role in roles + ["worker"] * (wanted - have):
             self._make_pod(cluster, role)
         if ready:
@@ -245,6 +246,9 @@ class World:
             and self.kube.objects[kind, NAMESPACE, name]["metadata"]["labels"]["ray.io/cluster"]
             == cluster
         ]
+
+    def is_ending(self, pod: str) -> bool:
+        return "deletionTimestamp" in self.kube.objects[Kind.POD, NAMESPACE, pod]["metadata"]
 
     def kill_pod(self, role: str, cluster: str = "sort-1") -> None:
         pod = next(name for name in self.pods(cluster) if f"-{role}-" in name)
