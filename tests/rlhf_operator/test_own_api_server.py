@@ -50,10 +50,11 @@ def test_a_job_goes_on_when_the_api_server_comes_back(
     define(own_kubectl)
     with a_team(own_kubectl, tmp_path) as team:
         head = team.train("steady")
-        requests = team.heads.requests
         os.kill(cluster.pids()["kube-apiserver"], signal.SIGKILL)
         wait_until(
-            lambda: team.heads.requests > requests + 2, SECONDS, "looks at the driver meanwhile"
+            lambda: team.operator.metric("rlhf_operator_last_answer_seconds ") > 5,
+            SECONDS,
+            "the operator missing its API server",
         )
         head.advance(4, checkpoint=3)
         cluster.up()

@@ -26,6 +26,6 @@ fake_nodes() {
     --node-lease-duration-seconds 40 --server-address "127.0.0.1:$KWOK_PORT"
   wait_for kwok 60 healthy "http://127.0.0.1:$KWOK_PORT/healthz"
   for ((i = 0; i < $1; i++)); do fake_node "gpu-$i"; done | kube apply --filename - >/dev/null
-  wait_for kwok 60 kube wait --for=condition=Ready --timeout=1s node --selector type=kwok
+  wait_for kwok 60 kube wait --for=condition=Ready --timeout=10s node --selector type=kwok
   say "kwok $(version kwok): $1 fake nodes of 8 nvidia.com/gpu ready"
 }
