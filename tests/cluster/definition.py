@@ -14,7 +14,7 @@ DEFINITION = Path(__file__).parents[2] / "crds" / "rlhf-operator.dev_rlhfjobs.ya
 NAME = "rlhfjobs.rlhf-operator.dev"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def defined(kubectl: Kubectl) -> Iterator[Kubectl]:
     """The session's cluster, which knows RLHFJobs."""
     define(kubectl)

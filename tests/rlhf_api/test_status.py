@@ -66,7 +66,7 @@ def running() -> RLHFJobStatus:
         ),
         checkpoint=CheckpointReport(step=100, path="/checkpoints/job/step-100"),
         restarts=RestartStatus(drivers=1, total=1, since_checkpoint=1, next_time=NOON),
-        cluster=ClusterStatus(name="job-x7k2p", head_pod_uid="0a-1b", admitted=True),
+        cluster=ClusterStatus(name="job-x7k2p", attempt=1, head_pod_uid="0a-1b", admitted=True),
         driver=DriverStatus(submission_id="job-1-1", attempt=1, restart=1, sequence=7, exit_code=4),
         artifacts=ArtifactStatus(checkpoints="/c", model="/c/model", report="/c/report.html"),
     )

@@ -215,7 +215,7 @@ def test_the_life_of_a_job_by_the_commands(
     assert rlhf("status").stderr == f"No jobs in namespace {namespace}.\n"
     assert rlhf("submit", EXAMPLE).stdout == f"rlhfjob/sort-grpo created in {namespace}\n"
     assert rlhf("submit", EXAMPLE).stdout == f"rlhfjob/sort-grpo unchanged in {namespace}\n"
-    rlhf.set_status(RUNNING | {"cluster": {"name": "sort-grpo-1", "admitted": True}})
+    rlhf.set_status(RUNNING | {"cluster": {"name": "sort-grpo-1", "attempt": 1, "admitted": True}})
     assert rlhf("status").stdout.splitlines()[1].split()[:3] == ["sort-grpo", "Running", "120/500"]
     assert "goes on from step 100" not in rlhf("suspend", "sort-grpo").stdout
     assert defined.get(namespace, "rlhfjob/sort-grpo")["spec"]["suspend"] is True
