@@ -27,7 +27,8 @@ def test_a_job_survives_an_operator_that_dies_at_every_step(team: Team) -> None:
     die(team)
     wait_until(lambda: team.names(Kind.CLUSTER, "steps") == ["steps-1"], SECONDS, "the cluster")
     die(team)
-    wait_until(lambda: team.status("steps").driver is not None, SECONDS, "an intent to submit")
+    unanswered = "HeadUnreachable"
+    wait_until(lambda: team.status("steps").reason == unanswered, SECONDS, "a wish to submit")
     assert head.submitted == []
     team.operator.kill()
     head.come_back()
@@ -49,15 +50,11 @@ def test_a_job_survives_an_operator_that_dies_at_every_step(team: Team) -> None:
     assert progress is not None and progress.step == 10
 
 
-def test_a_submission_that_nobody_remembers_is_adopted(team: Team) -> None:
-    """It died between Ray's answer and the next look."""
-    head = team.heads.head(team.namespace, "orphan-1")
-    head.go_down()
+def test_a_driver_whose_start_nobody_saw_is_adopted(team: Team) -> None:
+    """The operator dies between Ray's answer and its next look."""
     team.submit(small("orphan"))
-    wait_until(lambda: team.status("orphan").driver is not None, SECONDS, "an intent to submit")
+    head = team.wait_for_driver("orphan-1-0")
     team.operator.kill()
-    assert head.submit("orphan-1-0", "rlhf drive", {})
-    head.come_back()
     team.operator.start()
     head.advance(2)
     team.wait_for("Running", "orphan")
