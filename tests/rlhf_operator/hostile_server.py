@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -40,6 +41,20 @@ def hostile_server(blocks: Callable[[], Iterable[bytes]]) -> Iterator[HostileSer
             thread.join()
 
 
+def _request(connection: socket.socket) -> bytes:
+    """All of it: a connection that ends with unread bytes is reset, and its answer lost."""
+    request = b""
+    while not _is_whole(request) and (more := connection.recv(1 << 16)):
+        request += more
+    return request
+
+
+def _is_whole(request: bytes) -> bool:
+    head, end, body = request.partition(b"\r\n\r\n")
+    length = re.search(rb"(?i)content-length: *([0-9]+)", head)
+    return bool(end) and len(body) >= (int(length[1]) if length else 0)
+
+
 def _serve(
     listener: socket.socket, blocks: Callable[[], Iterable[bytes]], server: HostileServer
 ) -> None:
@@ -49,7 +64,7 @@ def _serve(
         except OSError:  # the end of the test
             return
         with connection:
-            server.requests.append(connection.recv(1 << 16))
+            server.requests.append(_request(connection))
             try:
                 for block in blocks():
                     connection.sendall(block)
@@ -62,7 +77,8 @@ def answer(
     body: bytes, status: str = "200 OK", *headers: str, length: int | None = None
 ) -> Callable[[], Iterable[bytes]]:
     """One answer of HTTP; `length` is what it says about its body."""
-    lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(body) if length is None else length}"]
+    lines = [f"HTTP/1.1 {status}", "Connection: close"]
+    lines.append(f"Content-Length: {len(body) if length is None else length}")
     head = "\r\n".join([*lines, *headers, "", ""])
     return lambda: [head.encode(), body]
 

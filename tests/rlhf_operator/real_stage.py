@@ -157,7 +157,7 @@ def _start_ray(port: int, temporary: Path, log: Path) -> Command:
         "dashboard-agent-grpc-port": 0,
         "runtime-env-agent-port": 0,
         "metrics-export-port": 0,
-        "ray-client-server-port": 0,  # none
+        "ray-client-server-port": free_port(),
         "min-worker-port": 0,
         "max-worker-port": 0,
         "temp-dir": temporary,
