@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from types import FrameType
 
 from rlhf_runtime.controller.stop import StopRequest
@@ -20,6 +21,13 @@ def take_over_signals(stop: StopRequest) -> None:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, handle)
+    sys.unraisablehook = _tell_what_is_dropped
+
+
+def _tell_what_is_dropped(unraisable: sys.UnraisableHookArgs) -> None:
+    """As Python does, but for interruptions: `StopRequest.obey` raises those again."""
+    if not isinstance(unraisable.exc_value, KeyboardInterrupt):
+        sys.__unraisablehook__(unraisable)
 
 
 def hold_signals() -> StopRequest:

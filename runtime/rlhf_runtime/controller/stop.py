@@ -18,7 +18,7 @@ class StopRequest:
         """Stop now if that is wanted and there is nothing to save.
 
         A signal's handler raises this itself, but where it interrupts a destructor or a library's
-        callback, Python prints the error and goes on.
+        callback, Python drops the error and goes on.
 
         Raises:
             KeyboardInterrupt: it is so.
