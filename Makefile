@@ -72,8 +72,8 @@ check-locks: setup ## the pinned sets fit together, also the one for GPUs
 e2e: setup ## a job end to end on a real node of this machine; needs root
 	@tools/devcluster/build.sh --node
 	@tools/devcluster/images/build.sh
-	@echo "==> Running the tests: pytest -m e2e $(ARGS)"
-	@$(BIN)/python -m pytest -m e2e tests/e2e $(ARGS)
+	@echo "==> Running the tests: pytest -m e2e -rP tests/e2e $(ARGS)"
+	@$(BIN)/python -m pytest -m e2e -rP tests/e2e $(ARGS)
 
 clean: ## remove the environment, caches and build outputs; runs are kept
 	@rm -rf .venv .venv-tools .mypy_cache .ruff_cache .pytest_cache .hypothesis \

@@ -16,7 +16,19 @@ from rlhf_operator.config import OperatorConfig
 from rlhf_operator.permissions import OWN, PROXIED_HEADS, WATCHED, Permission
 
 from ..cluster.devcluster import CommandFailed
-from .helm import CASES, CHART, NAMESPACE, RELEASE, VALUES, Helm, Object, of_kind, the, values_file
+from .helm import (
+    CASES,
+    CHART,
+    NAMESPACE,
+    RELEASE,
+    VALUES,
+    Helm,
+    Object,
+    of_kind,
+    templated,
+    the,
+    values_file,
+)
 
 ROOT = Path(__file__).parents[2]
 
@@ -55,6 +67,15 @@ def rules_of(permissions: tuple[Permission, ...], key: str = "") -> list[Object]
 @pytest.mark.parametrize("case", CASES)
 def test_the_chart_passes_helms_lint(helm: Helm, case: str) -> None:
     helm("lint", "--strict", str(CHART), "--values", str(values_file(case)))
+
+
+def test_values_for_one_machine_name_the_images_that_are_built_there(helm: Helm) -> None:
+    values = ROOT / "examples" / "one-machine" / "values.yaml"
+    objects = list(yaml.safe_load_all(templated(helm, RELEASE, "--values", str(values))))
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert container_of(objects)["image"] == f"localhost/rlhf-operator:{version}"
+    defaults = settings_of(objects)["jobDefaults"]
+    assert defaults["image"] == {"runtime": f"localhost/rlhf-runtime:{version}-cpu"}
 
 
 def test_every_file_of_values_is_a_case() -> None:

@@ -36,7 +36,7 @@ def node_cluster() -> Iterator[DevCluster]:
         output_of(cluster.run("images/load.sh"))
         yield cluster
         return
-    with own_cluster("node", "--node") as cluster:
+    with own_cluster("node", "--node", "--fake-gpus", "2") as cluster:
         output_of(cluster.run("images/load.sh"))
         yield cluster
 

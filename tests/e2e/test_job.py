@@ -47,7 +47,7 @@ def operator(
 ) -> Iterator[InstalledOperator]:
     """The operator, installed by its chart."""
     helm = Helm(built("helm"), tmp_path_factory.mktemp("helm"), kubectl.kubeconfig)
-    with installed(helm, kubectl, tmp_path_factory.mktemp("values")) as release:
+    with installed(helm, kubectl) as release:
         yield release
 
 

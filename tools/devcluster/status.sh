@@ -43,6 +43,6 @@ for part in $(parts); do
 done
 say "Logs: $LOGS"
 say "Kubeconfig: $ADMIN"
-say "To use it: export KUBECONFIG=$ADMIN PATH=$BIN:\$PATH; kubectl get nodes"
+say "To use it: $(environment); kubectl get nodes"
 ((${#ended[@]} == 0)) ||
   fail 1 "ended: ${ended[*]}; make cluster-up starts them again, their logs say why they ended"

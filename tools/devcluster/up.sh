@@ -112,4 +112,4 @@ kuberay
 [[ -z $with_kueue ]] || kueue
 [[ $mode == control-plane ]] || { node && advertise_gpus "$num_fake_gpus"; }
 fake_nodes "$num_fake_nodes"
-say "Up in $SECONDS s. To use it: export KUBECONFIG=$ADMIN PATH=$BIN:\$PATH"
+say "Up in $SECONDS s. To use it: $(environment)"

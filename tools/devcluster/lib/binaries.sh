@@ -1,9 +1,9 @@
 # shellcheck shell=bash disable=SC2034  # sourced, after settings.sh; the other scripts use these variables
 # Where the binaries are: below the cache folder, keyed by what they are built from, or in KUBEBUILDER_ASSETS.
 
-CONTROL_PLANE=(etcd kube-apiserver kube-controller-manager kube-scheduler kubectl ray-operator kwok)
+CONTROL_PLANE=(etcd kube-apiserver kube-controller-manager kube-scheduler kubectl helm ray-operator kwok)
 NODE=(kubelet kube-proxy coredns pause runc-lite)
-TESTS=(kueue helm kubeconform promtool monitoring-crds) # what tests need besides the control plane
+TESTS=(kueue kubeconform promtool monitoring-crds) # what tests need besides the control plane
 
 # pin COMMAND: sets pin_source, pin_package, pin_version, pin_tags, pin_flags (of the linker) and pin_folder, where
 # its binary belongs. The folder's name changes with everything that the binary depends on.

@@ -44,7 +44,17 @@ make_cgroups() {
     for file in cpuset.cpus cpuset.mems; do # a new cpuset of cgroup v1 is empty and accepts no process
       [[ $root != */cpuset/* || -s $root/$file ]] || cat "$(dirname "$root")/$file" >"$root/$file"
     done
+    give_cores "$root"
   done
+}
+
+# give_cores FOLDER: all pods together weigh, against what else runs on the host, as much as its cores; a new cgroup
+# weighs as much as one process.
+give_cores() {
+  local cores
+  cores=$(nproc)
+  [[ ! -f $1/cpu.shares ]] || echo $((1024 * cores)) >"$1/cpu.shares"
+  [[ ! -f $1/cpu.weight ]] || echo $((100 * cores)) >"$1/cpu.weight"
 }
 
 # in_containerd ARGUMENT...: asks the node's own containerd.
@@ -81,6 +91,14 @@ start_kube_proxy() {
   wait_for kube-proxy 60 nft get element ip kube-proxy cluster-ips "{ $SERVICE_API_IP }"
 }
 
+# provide_volume: one volume for whoever claims it, as an administrator would make it: a folder of the host, which
+# the user of jobs' pods may write.
+provide_volume() {
+  install --directory --owner 1000 --group 1000 "$DEVCLUSTER_STATE/volumes/shared"
+  render volume.yaml "$CONFIG/volume.yaml"
+  kube apply --filename "$CONFIG/volume.yaml" >/dev/null
+}
+
 node() {
   make_cgroups
   render containerd.toml "$CONFIG/containerd.toml"
@@ -89,6 +107,7 @@ node() {
   start_dns
   start_kubelet
   start_kube_proxy
+  provide_volume
   say "Node $DEVCLUSTER_NODE ($(version kubelet)): ready"
 }
 

@@ -26,6 +26,9 @@ fail() {
   exit "$1"
 }
 
+# environment: the line that makes a shell use the cluster.
+environment() { echo "export KUBECONFIG=$ADMIN PATH=$BIN:\$PATH"; }
+
 # The real node. There can be one on a host.
 DEVCLUSTER_NODE=${DEVCLUSTER_NODE:-node1}
 DEVCLUSTER_POD_CIDR=${DEVCLUSTER_POD_CIDR:-10.245.0.0/24}

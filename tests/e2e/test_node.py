@@ -1,38 +1,26 @@
-"""The real node runs containers that reach the API server and each other, and counts its GPUs.
-
-Only where RLHF_TEST_KUBECONFIG names a cluster with such a node: it needs root, and a host has
-room for one.
-"""
+"""The real node runs containers that reach the API server and each other, and counts its GPUs."""
 
 from __future__ import annotations
 
-import os
 import subprocess
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from .devcluster import SCRIPTS
-from .kubectl import Kubectl
+from ..cluster.devcluster import SCRIPTS, DevCluster
+from ..cluster.kubectl import Kubectl
 
-pytestmark = pytest.mark.cluster
+pytestmark = pytest.mark.e2e
 IMAGE = "localhost/kubectl:1"
 
 
 @pytest.fixture(scope="module")
-def node(request: pytest.FixtureRequest) -> str:
+def node(node_cluster: DevCluster, kubectl: Kubectl) -> str:
     """The real node's name; its containerd has an image of kubectl."""
-    socket = Path(os.environ.get("RLHF_TEST_KUBECONFIG", "")).parent / "containerd.sock"
-    if not socket.exists():
-        pytest.skip(
-            "no real node: run `make cluster-up ARGS='--node --fake-gpus 2'` as root, and set"
-            " RLHF_TEST_KUBECONFIG to the kubeconfig that it prints"
-        )
-    kubectl: Kubectl = request.getfixturevalue("kubectl")
     make = [str(SCRIPTS / "node" / "one-file-image.py"), str(kubectl.program.resolve()), IMAGE]
     image = subprocess.run(make, capture_output=True, check=True).stdout
-    load = ["ctr", "--address", str(socket), "--namespace", "k8s.io", "images", "import", "-"]
+    socket = str(node_cluster.state / "containerd.sock")
+    load = ["ctr", "--address", socket, "--namespace", "k8s.io", "images", "import", "-"]
     subprocess.run(load, input=image, stdout=subprocess.DEVNULL, check=True)
     return kubectl("get", "nodes", "--selector=type!=kwok", "--output=name").strip()
 
@@ -89,11 +77,10 @@ def test_a_command_runs_in_a_running_container(kubectl: Kubectl, namespace: str)
 
 
 def test_the_nodes_gpus_are_counted(kubectl: Kubectl, namespace: str, node: str) -> None:
-    gpus = int(kubectl.get(namespace, node)["status"]["allocatable"].get("nvidia.com/gpu", 0))
-    if gpus == 0:
-        pytest.skip("the node has no GPUs: start it with --fake-gpus 2")
+    gpus = kubectl.get(namespace, node)["status"]["allocatable"]["nvidia.com/gpu"]
+    assert gpus == "2"
     for name in ("first", "second"):
-        limits = {"limits": {"nvidia.com/gpu": str(gpus)}}
+        limits = {"limits": {"nvidia.com/gpu": gpus}}
         kubectl.apply(namespace, pod(name, "proxy", resources=limits))
     kubectl.wait(namespace, "condition=PodScheduled=False", "pod/second")
     kubectl.wait(namespace, "condition=Ready", "pod/first")
