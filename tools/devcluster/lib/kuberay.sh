@@ -26,7 +26,7 @@ kuberay_kinds() {
 kuberay() {
   # On the host, cluster names do not resolve: the operator reaches Ray through the API server.
   start ray-operator "$BIN/ray-operator" --kubeconfig "$ADMIN" --enable-leader-election=false \
-    --use-kubernetes-proxy --metrics-addr "127.0.0.1:$KUBERAY_METRICS_PORT" \
+    --use-kubernetes-proxy --reconcile-concurrency 8 --metrics-addr "127.0.0.1:$KUBERAY_METRICS_PORT" \
     --health-probe-bind-address "127.0.0.1:$KUBERAY_HEALTH_PORT"
   wait_for ray-operator 60 healthy "http://127.0.0.1:$KUBERAY_HEALTH_PORT/readyz"
   say "KubeRay $(version ray-operator): ready"
