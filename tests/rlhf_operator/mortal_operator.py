@@ -19,6 +19,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -205,7 +206,8 @@ class Lives:
     def _tell(self, number: int, frame: FrameType | None) -> None:
         self._is_told = True
         if self._living:
-            os.kill(self._living, number)
+            with suppress(ProcessLookupError):  # it has just ended
+                os.kill(self._living, number)
 
 
 def live(mortality: Mortality, words: list[str]) -> int:
