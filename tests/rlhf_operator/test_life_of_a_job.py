@@ -187,22 +187,6 @@ def test_a_job_waits_for_its_plan(world: World) -> None:
     assert world.phase() == (Phase.PLANNING, "Planning") and world.clusters() == []
 
 
-def test_a_cluster_of_that_name_is_not_taken_over(world: World) -> None:
-    foreign = {
-        "apiVersion": "ray.io/v1",
-        "kind": "RayCluster",
-        "metadata": {"name": "sort-1", "namespace": NAMESPACE, "labels": world.labels()},
-        "spec": {"workerGroupSpecs": []},
-    }
-    world.kube.create(foreign)
-    world.submit(manifest())
-    world.wait(60)
-    assert world.phase() == (Phase.PENDING, "NameTaken")
-    world.kube.remove(Kind.CLUSTER, NAMESPACE, "sort-1")
-    world.settle()
-    assert world.phase()[0] is Phase.PROVISIONING
-
-
 def test_the_deadline_ends_a_job_after_its_driver_has_saved(world: World) -> None:
     world.run_to_training(manifest(activeDeadlineSeconds=100))
     world.head().stubborn = False

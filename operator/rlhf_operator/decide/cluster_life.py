@@ -30,7 +30,9 @@ def follow_cluster(draft: Draft, cluster: ClusterStatus) -> None:
 
 def _replace(draft: Draft, cluster: ClusterStatus) -> None:
     """The cluster is not there: it was never made, or somebody deleted it."""
-    if draft.seen.cluster(cluster.name) is not None or cluster.head_pod_uid is not None:
+    if draft.seen.cluster(cluster.name) is not None:
+        _lose(draft, cluster, "another one has its name, which this job does not own")
+    elif cluster.head_pod_uid is not None:
         _lose(draft, cluster, "it is gone")
     elif draft.seen.pods_of(cluster.name):
         draft.again(draft.settings.poll_seconds)
