@@ -1,4 +1,4 @@
-"""Kubernetes in memory, as far as the operator uses it; test_kube_contract.py holds it to that."""
+"""Kubernetes in memory, as far as the operator uses it; the tests in kube/ hold it to that."""
 
 from __future__ import annotations
 
