@@ -175,6 +175,9 @@ class ClusterStatus(Contract):
     """Counts the job's clusters up."""
     head_pod_uid: Name | None = None
     """The head's pod that was last submitted to; another one is a new head. Default: none yet."""
+    replace_workers_before: Time | None = None
+    """Workers that were made before then are replaced, for what an earlier driver left on them.
+    Default: none are."""
     admitted: bool = False
     """Whether a queue ever let it in; without a queue from the start."""
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import os
 import secrets
+import tempfile
 from pathlib import Path
 
 from rlhf_operator.config import BadConfig
@@ -52,8 +54,7 @@ def key_in_file(file: Path) -> bytes:
     """
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.touch(mode=0o600)
-        file.write_bytes(secrets.token_bytes(SIZE))
+        _make(file)
     key = file.read_bytes()
     if len(key) < SIZE:
         raise BadConfig(
@@ -61,3 +62,11 @@ def key_in_file(file: Path) -> bytes:
             "makes a good one"
         )
     return key
+
+
+def _make(file: Path) -> None:
+    """Under its name there is never half a key: who dies in between leaves none."""
+    handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")  # for its owner only
+    with os.fdopen(handle, "wb") as half:
+        half.write(secrets.token_bytes(SIZE))
+    os.replace(name, file)

@@ -135,21 +135,35 @@ class Observer:
             return None
         label = f"{JOB_LABEL}={name}"
         pods = self.kube.list(Kind.POD, namespace, label)
+        clusters = self.kube.list(Kind.CLUSTER, namespace, label)
+        job = parse_job(raw, self.defaults)
         view = View(
             raw=raw,
-            clusters=self.kube.list(Kind.CLUSTER, namespace, label),
+            clusters=(*clusters, *self._stranger(job, clusters)),
             pods=tuple(parse_pod(pod) for pod in pods),
-            claim=self._claim(raw, namespace),
+            claim=self._claim(job),
             time=begin,
         )
         self._views[key] = view
         return view
 
-    def _claim(self, raw: Mapping[str, Any], namespace: str) -> ClaimSeen | None:
+    def _stranger(
+        self, job: JobSeen, clusters: tuple[Mapping[str, Any], ...]
+    ) -> tuple[Mapping[str, Any], ...]:
+        """The cluster that has the name which the job needs, though not its label."""
+        current = job.status.cluster
+        if current is None and not _is_to_be_planned(job):
+            return ()
+        name = current.name if current else job.cluster_name(job.status.attempts + 1)
+        if any(each["metadata"]["name"] == name for each in clusters):
+            return ()
+        found = self.kube.get(Kind.CLUSTER, job.namespace, name)
+        return () if found is None else (found,)
+
+    def _claim(self, job: JobSeen) -> ClaimSeen | None:
         """Of a job that is about to get a cluster; later it is mounted, and that is that."""
-        job = parse_job(raw, self.defaults)
         name = claim_of(job.job) if job.status.cluster is None else None
-        return None if name is None else parse_claim(self.kube.get(Kind.CLAIM, namespace, name))
+        return None if name is None else parse_claim(self.kube.get(Kind.CLAIM, job.namespace, name))
 
     def _ask_head(self, seen: Observed) -> HeadSeen:
         status = seen.job.status

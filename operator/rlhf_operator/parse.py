@@ -144,7 +144,7 @@ def parse_cluster(raw: Raw, job_uid: str) -> ClusterSeen:
 def parse_pod(raw: Raw) -> PodSeen:
     """A pod that KubeRay made."""
     metadata, status = raw["metadata"], _map(raw.get("status"))
-    labels = _map(metadata.get("labels"))
+    labels, owners = _map(metadata.get("labels")), _maps(metadata.get("ownerReferences"))
     conditions = _maps(status.get("conditions"))
     return PodSeen(
         name=metadata["name"],
@@ -155,6 +155,8 @@ def parse_pod(raw: Raw) -> PodSeen:
         is_ready=any(
             each.get("type") == "Ready" and each.get("status") == "True" for each in conditions
         ),
+        created=_time(metadata["creationTimestamp"]),
+        owner=next((each.get("uid") for each in owners if each.get("controller")), None),
         problem=pod_problem(raw),
     )
 

@@ -26,10 +26,16 @@ from rlhf_operator.decide.actions import (
 )
 from rlhf_operator.decide.observed import JobSeen, Observed
 from rlhf_operator.head.protocol import Head
-from rlhf_operator.kube.protocol import Kind, Kube
+from rlhf_operator.kube.protocol import Conflict, Invalid, Kind, Kube, Manifest
 from rlhf_operator.observe import Observer
 
 REPORTER = "rlhf-operator"
+
+
+class NameTaken(Invalid):
+    """An object that a job needs cannot be made: somebody else's has its name."""
+
+    reason = "NameTaken"
 
 
 @dataclass
@@ -79,10 +85,25 @@ class Performer:
     def _make_cluster(self, job: JobSeen, owner: Owner, attempt: int) -> None:
         assert job.job is not None
         own = token(self.observer.dialer.key, owner)
-        self.kube.apply(config_map(owner, job.job))
-        self.kube.create(secret(owner, own))
-        self.kube.apply(network_policy(owner, self.operator_namespace))
-        self.kube.create(ray_cluster(owner, job.job, attempt))
+        self._bring_up_to_date(config_map(owner, job.job), owner)
+        self.kube.create(secret(owner, own))  # never read: another's makes the head refuse
+        self._bring_up_to_date(network_policy(owner, self.operator_namespace), owner)
+        self.kube.create(ray_cluster(owner, job.job, attempt))  # another's is seen at the next look
+
+    def _bring_up_to_date(self, wanted: Manifest, owner: Owner) -> None:
+        """Make an object, or change the job's own; somebody else's of that name stays as it is."""
+        if self.kube.create(wanted):
+            return
+        kind, metadata = Kind.of(wanted), wanted["metadata"]
+        found = self.kube.get(kind, owner.namespace, metadata["name"])
+        if found is None:
+            raise Conflict(f"{kind.value.kind} {metadata['name']} was there, and is gone")
+        if not owner.owns(found):
+            raise NameTaken(
+                f"a {kind.value.kind} named {metadata['name']} is there that this job does not "
+                "own: delete it"
+            )
+        self.kube.apply({**wanted, "metadata": {**metadata, "uid": found["metadata"]["uid"]}})
 
     def _head(self, seen: Observed) -> Head:
         cluster = seen.job.status.cluster

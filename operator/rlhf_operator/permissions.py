@@ -45,8 +45,8 @@ WATCHED: Final = (
     Permission(
         "ray.io",
         ("rayclusters",),
-        ("list", "watch", "create", "delete"),
-        "one cluster for each attempt of a job",
+        ("get", "list", "watch", "create", "delete"),
+        "one cluster for each attempt of a job, under a name that nobody else has taken",
     ),
     Permission(
         "",
@@ -57,15 +57,15 @@ WATCHED: Final = (
     Permission(
         "",
         ("configmaps",),
-        ("create", "patch"),
-        "the manifest in force of each job",
+        ("get", "create", "patch"),
+        "the manifest in force of each job; get tells whose one of that name is",
     ),
     Permission("", ("secrets",), ("create",), "each cluster's token; no Secret is ever read"),
     Permission(
         "networking.k8s.io",
         ("networkpolicies",),
-        ("create", "patch"),
-        "keep others away from a job's pods",
+        ("get", "create", "patch"),
+        "keep others away from a job's pods; get tells whose one of that name is",
     ),
     Permission(
         "",

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import multiprocessing
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from functools import partial
+from multiprocessing.connection import wait
 
 from rlhf_api.algorithm import AlgorithmType
 from rlhf_api.errors import RlhfError
@@ -27,9 +29,23 @@ NOT_PLANNED = {"suspend", "managed_by", "failure_policy", "checkpoint", "telemet
 
 
 def spawn(processes: int) -> Executor:
-    """Processes that share nothing with this one, whatever its threads are doing."""
+    """Processes that share nothing with this one, whatever its threads are doing, and end with it
+    however it ends."""
     context = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(processes, mp_context=context)
+    return ProcessPoolExecutor(processes, mp_context=context, initializer=end_with_parent)
+
+
+def end_with_parent() -> None:
+    """Watch who started this process: one that is killed tells nobody, and work would be awaited
+    for ever."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None, "this is for processes that were started to plan"
+    threading.Thread(target=_end_after, args=(parent.sentinel,), daemon=True).start()
+
+
+def _end_after(sentinel: int) -> None:
+    wait([sentinel])
+    os._exit(1)
 
 
 class Planner:

@@ -9,18 +9,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 from rlhf_api.job import API_VERSION, KIND
-from rlhf_api.status import (
-    Condition,
-    ConditionStatus,
-    ConditionType,
-    RestartStatus,
-    RLHFJobStatus,
-)
-from rlhf_operator.decide.actions import Note
+from rlhf_api.status import RestartStatus, RLHFJobStatus
+from rlhf_operator.decide.actions import Action, Note
 from rlhf_operator.decide.draft import Decision
 from rlhf_operator.decide.observed import JobSeen, Observed
 from rlhf_operator.decide.reconcile import reconcile
 from rlhf_operator.decide.settings import Settings
+from rlhf_operator.decide.trouble import with_trouble
 from rlhf_operator.head.protocol import HeadRefused, HeadUnreachable
 from rlhf_operator.kube.protocol import Forbidden, Invalid, Kind, Kube, KubeError
 from rlhf_operator.metrics import Metrics
@@ -95,14 +90,20 @@ class Reconciler:
         now = seen.with_status(decision.status)
         try:
             for action in decision.actions:
-                self.performer.perform(now, action)
+                self._perform(key, now, action)
         except (HeadUnreachable, HeadRefused) as error:
             log.warning("%s", error, extra={"job": "/".join(key), "reason": "HeadUnreachable"})
             return self.settings.poll_seconds
-        except (Forbidden, Invalid) as error:
-            self._tell_trouble(key, seen.job, with_trouble(decision.status, error, self.now()))
-            raise
         return decision.again_after
+
+    def _perform(self, key: Key, seen: Observed, action: Action) -> None:
+        try:
+            self.performer.perform(seen, action)
+        except (Forbidden, Invalid) as error:
+            told = with_trouble(seen, action, error.reason, str(error), self.settings, self.now())
+            if told != seen.job.status:
+                self._tell_trouble(key, seen.job, told)
+            raise
 
     def _tell_trouble(self, key: Key, job: JobSeen, status: RLHFJobStatus) -> None:
         """Actions before the one that failed have changed the job: only its uid is as it was."""
@@ -136,22 +137,3 @@ def status_manifest(job: JobSeen, status: RLHFJobStatus, version: str) -> Mappin
         },
         "status": status.model_dump(mode="json", by_alias=True, exclude_none=True),
     }
-
-
-def with_trouble(status: RLHFJobStatus, error: Exception, now: datetime) -> RLHFJobStatus:
-    """The status that says why the cluster cannot be made: a quota, a policy, a missing kind."""
-    reason = getattr(error, "reason", "KubernetesError")
-    condition = Condition(
-        type=ConditionType.CLUSTER_READY,
-        status=ConditionStatus.FALSE,
-        observed_generation=status.observed_generation,
-        last_transition_time=now,
-        reason=reason,
-        message=f"Kubernetes refuses what the job needs: {error}"[:1024],
-    )
-    before = next((each for each in status.conditions if each.type is condition.type), None)
-    if before is not None and before.status is condition.status:
-        time = before.last_transition_time
-        condition = condition.model_copy(update={"last_transition_time": time})
-    others = tuple(each for each in status.conditions if each.type is not condition.type)
-    return status.model_copy(update={"conditions": (*others, condition)})

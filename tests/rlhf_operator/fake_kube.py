@@ -1,4 +1,4 @@
-"""Kubernetes in memory, as far as the operator uses it; test_kube_contract.py holds it to that."""
+"""Kubernetes in memory, as far as the operator uses it; the tests in kube/ hold it to that."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import copy
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 from rlhf_operator.kube.protocol import Conflict, Invalid, Kind, KubeError, Manifest
@@ -25,6 +26,8 @@ class FakeKube:
     """What a request fails with, if it does; verbs are the protocol's methods."""
     changed: Callable[[str, Kind, Manifest], None] = field(default=lambda type, kind, object: None)
     """Told of every change, as a watch would be: ADDED, MODIFIED, DELETED."""
+    now: Callable[[], datetime] = field(default=lambda: datetime(2026, 1, 1, tzinfo=UTC))
+    """When objects are made and deleted."""
     reads: int = 0
     _applied: dict[Place, dict[str, set[str]]] = field(default_factory=dict)
     """What apply said last, of each list or map that several people write: what it says no more
@@ -142,7 +145,7 @@ class FakeKube:
         if metadata.get("finalizers"):
             if "deletionTimestamp" not in metadata:
                 before = copy.deepcopy(found)
-                metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+                metadata["deletionTimestamp"] = self._time()
                 self._changed(kind, before, found)
             return
         del self.objects[kind, namespace, name]
@@ -177,7 +180,7 @@ class FakeKube:
             "uid": f"uid-{next(self._uids):08d}",
             "resourceVersion": str(next(self._versions)),
             "generation": 1,
-            "creationTimestamp": "2026-01-01T00:00:00Z",
+            "creationTimestamp": self._time(),
         }
         self.objects[kind, metadata["namespace"], metadata["name"]] = made
         self.changed("ADDED", kind, made)
@@ -192,6 +195,10 @@ class FakeKube:
             else:
                 self.changed("MODIFIED", kind, found)
         return copy.deepcopy(found)
+
+    def _time(self) -> str:
+        """To the second, as Kubernetes writes it."""
+        return self.now().strftime("%Y-%m-%dT%H:%M:%SZ")
 
     def _try(self, verb: str, kind: Kind) -> None:
         error = self.trouble(verb, kind)

@@ -29,6 +29,8 @@ class OperatorProcess:
     folder: Path
     settings: Mapping[str, Any]
     port: int = field(default_factory=free_port)
+    program: tuple[str, ...] = ("-m", "rlhf_operator")
+    """What Python runs; other programs take the same words at their end."""
     process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -41,7 +43,7 @@ class OperatorProcess:
         words += ["--key-file", self.folder / "key"]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "rlhf_operator", *map(str, words)],
+                [sys.executable, *self.program, *map(str, words)],
                 stdout=log,
                 stderr=log,
                 cwd=self.folder,

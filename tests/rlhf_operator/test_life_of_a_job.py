@@ -9,7 +9,7 @@ import pytest
 from rlhf_api.exits import ExitCode
 from rlhf_api.status import ConditionType, Phase
 from rlhf_operator.decide.observed import PlanSeen, Refusal
-from rlhf_operator.kube.protocol import Forbidden, Kind, KubeError
+from rlhf_operator.kube.protocol import Kind
 
 from .world import NAMESPACE, World, claim, manifest
 
@@ -185,37 +185,6 @@ def test_a_job_waits_for_its_plan(world: World) -> None:
     world.submit(manifest())
     world.settle()
     assert world.phase() == (Phase.PLANNING, "Planning") and world.clusters() == []
-
-
-def test_a_cluster_of_that_name_is_not_taken_over(world: World) -> None:
-    foreign = {
-        "apiVersion": "ray.io/v1",
-        "kind": "RayCluster",
-        "metadata": {"name": "sort-1", "namespace": NAMESPACE, "labels": world.labels()},
-        "spec": {"workerGroupSpecs": []},
-    }
-    world.kube.create(foreign)
-    world.submit(manifest())
-    world.wait(60)
-    assert world.phase() == (Phase.PENDING, "NameTaken")
-    world.kube.remove(Kind.CLUSTER, NAMESPACE, "sort-1")
-    world.settle()
-    assert world.phase()[0] is Phase.PROVISIONING
-
-
-def test_what_kubernetes_refuses_is_told(world: World) -> None:
-    def refuse(verb: str, kind: Kind) -> KubeError | None:
-        refused = verb == "create" and kind is Kind.CLUSTER
-        return Forbidden("403: exceeded quota: gpus") if refused else None
-
-    world.kube.trouble = refuse
-    world.submit(manifest())
-    world.look((NAMESPACE, "sort"))
-    world.look((NAMESPACE, "sort"))
-    assert world.condition(ConditionType.CLUSTER_READY) == ("False", "KubernetesForbidden")
-    world.kube.trouble = lambda verb, kind: None
-    world.settle()
-    assert world.clusters() == ["sort-1"]
 
 
 def test_the_deadline_ends_a_job_after_its_driver_has_saved(world: World) -> None:

@@ -33,7 +33,13 @@ from rlhf_operator.parse import (
 from .world import manifest
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-METADATA = {"name": "sort-1-head-0", "namespace": "team", "uid": "u-1", "resourceVersion": "7"}
+METADATA = {
+    "name": "sort-1-head-0",
+    "namespace": "team",
+    "uid": "u-1",
+    "resourceVersion": "7",
+    "creationTimestamp": "2026-01-01T00:00:00Z",
+}
 NAMES = (
     *("phase", "conditions", "cluster", "driver", "attempt", "name", "progress", "metrics"),
     *("type", "status", "reason", "message", "spec", "containerStatuses", "state", "waiting"),
@@ -159,7 +165,7 @@ def test_any_specification_is_refused_or_read(spec: Any) -> None:
     document = {
         "apiVersion": "rlhf-operator.dev/v1alpha1",
         "kind": "RLHFJob",
-        "metadata": {**METADATA, "creationTimestamp": "2026-01-01T00:00:00Z"},
+        "metadata": METADATA,
         "spec": spec,
     }
     seen = parse_job(document, JobDefaults())
@@ -169,7 +175,7 @@ def test_any_specification_is_refused_or_read(spec: Any) -> None:
 def test_a_refusal_names_some_problems_and_counts_the_others() -> None:
     document = manifest()
     document["spec"] |= {f"unknown{number}": 1 for number in range(9)}
-    document["metadata"] |= {**METADATA, "creationTimestamp": "2026-01-01T00:00:00Z"}
+    document["metadata"] |= METADATA
     problem = parse_job(document, JobDefaults()).problem
     assert problem is not None and problem.reason == "InvalidManifest"
     assert "unknown0" in problem.message and "and 4 more problems" in problem.message

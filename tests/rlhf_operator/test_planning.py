@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +18,7 @@ from rlhf_api.job import RLHFJob
 from rlhf_operator.decide.observed import PlanSeen
 from rlhf_operator.planning import Planner, plan_of, spawn
 
+from ..waiting import wait_until
 from .world import manifest
 
 SECONDS = 120.0
@@ -137,3 +142,28 @@ def test_a_planner_that_dies_stops_no_job_and_the_next_plan_is_made() -> None:
         assert ask(planner, job()).plan is not None
     finally:
         planner.close()
+
+
+KILLED = """
+import os, signal
+from rlhf_operator.planning import spawn
+print(spawn(1).submit(os.getpid).result(), flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def lives(pid: int) -> bool:
+    """Whether a process does anything yet."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return text.rpartition(")")[2].split()[0] != "Z"
+
+
+def test_an_operator_that_is_killed_leaves_no_planner() -> None:
+    with subprocess.Popen([sys.executable, "-c", KILLED], stdout=subprocess.PIPE) as operator:
+        assert operator.stdout is not None
+        planner = int(operator.stdout.readline())
+    assert operator.returncode == -signal.SIGKILL
+    wait_until(lambda: not lives(planner), SECONDS, "the end of its planner")

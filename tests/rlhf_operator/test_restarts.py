@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rlhf_api.exits import ExitCode
 from rlhf_api.status import ConditionType, Phase
-from rlhf_operator.kube.protocol import Kind
+from rlhf_operator.kube.protocol import Kind, Unreachable
 
 from .world import NAMESPACE, World, manifest
 
@@ -186,6 +186,44 @@ def test_a_dirty_cluster_gets_new_workers(world: World) -> None:
     world.run_kuberay()
     world.wait(10)
     assert world.head().submitted == ["sort-1-0", "sort-1-1"]
+
+
+def test_dirty_workers_are_replaced_though_the_first_attempt_fails(world: World) -> None:
+    world.run_to_training(manifest(failurePolicy={"backoffSeconds": 1}))
+    workers = [name for name in world.pods() if "-worker-" in name]
+    world.kube.trouble = lambda verb, kind: Unreachable("503") if verb == "delete" else None
+    world.head().finish(ExitCode.RETRIABLE, "DirtyCluster", "actors are left")
+    for _ in range(3):
+        world.seconds += 10
+        world.look((NAMESPACE, "sort"))
+    assert set(workers) < set(world.pods()) and world.head().submitted == ["sort-1-0"]
+    world.kube.trouble = lambda verb, kind: None
+    world.settle()
+    assert not set(workers) & set(world.pods())
+    world.run_kuberay()
+    world.wait(10)
+    assert world.head().submitted == ["sort-1-0", "sort-1-1"]
+    assert world.status().restarts.total == 1
+
+
+def test_workers_that_are_made_later_are_not_dirty(world: World) -> None:
+    world.run_to_training(manifest(failurePolicy={"backoffSeconds": 100}))
+    world.head().finish(ExitCode.RETRIABLE, "DirtyCluster", "actors are left")
+    world.wait(5)
+    world.run_kuberay()
+    fresh = world.pods()
+    world.wait(200)
+    assert world.pods() == fresh and world.head().submitted == ["sort-1-0", "sort-1-1"]
+
+
+def test_a_pod_that_only_bears_the_clusters_labels_is_not_deleted(world: World) -> None:
+    world.run_to_training(manifest(failurePolicy={"backoffSeconds": 1}))
+    labels = {"ray.io/cluster": "sort-1", "ray.io/node-type": "worker", **world.labels()}
+    metadata = {"name": "foreign", "namespace": NAMESPACE, "labels": labels}
+    world.kube.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "status": {}})
+    world.head().finish(ExitCode.RETRIABLE, "DirtyCluster", "actors are left")
+    world.wait(5)
+    assert "foreign" in world.pods() and len(world.pods()) == 2  # the other one is the head
 
 
 def test_a_head_that_does_not_take_the_token_is_replaced(world: World) -> None:

@@ -111,6 +111,20 @@ def test_a_key_in_a_file_is_made_once_and_for_its_owner_only(tmp_path: Path) -> 
     key = key_in_file(file)
     assert len(key) == 32 and key_in_file(file) == key
     assert file.stat().st_mode & 0o077 == 0
+    assert [each.name for each in file.parent.iterdir()] == ["key"]
+
+
+def test_an_operator_that_dies_before_its_key_is_whole_leaves_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(number: int) -> bytes:
+        raise SystemExit
+
+    monkeypatch.setattr("secrets.token_bytes", die)
+    with pytest.raises(SystemExit):
+        key_in_file(tmp_path / "key")
+    monkeypatch.undo()
+    assert len(key_in_file(tmp_path / "key")) == 32
 
 
 def test_a_key_file_that_was_cut_short_is_refused(tmp_path: Path) -> None:

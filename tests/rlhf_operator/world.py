@@ -98,6 +98,7 @@ class World:
         self.planner = NoPlanner()
         self.metrics = Metrics()
         self.kube.changed = self._on_change
+        self.kube.now = self.now
         self.start_operator()
 
     def start_operator(self) -> None:

@@ -12,26 +12,26 @@
 - apiGroups: ["rlhf-operator.dev"]
   resources: [rlhfjobs/finalizers]
   verbs: [update]
-# one cluster for each attempt of a job
+# one cluster for each attempt of a job, under a name that nobody else has taken
 - apiGroups: ["ray.io"]
   resources: [rayclusters]
-  verbs: [list, watch, create, delete]
+  verbs: [get, list, watch, create, delete]
 # tell why pods do not start; delete workers that a driver left dirty
 - apiGroups: [""]
   resources: [pods]
   verbs: [list, watch, delete]
-# the manifest in force of each job
+# the manifest in force of each job; get tells whose one of that name is
 - apiGroups: [""]
   resources: [configmaps]
-  verbs: [create, patch]
+  verbs: [get, create, patch]
 # each cluster's token; no Secret is ever read
 - apiGroups: [""]
   resources: [secrets]
   verbs: [create]
-# keep others away from a job's pods
+# keep others away from a job's pods; get tells whose one of that name is
 - apiGroups: ["networking.k8s.io"]
   resources: [networkpolicies]
-  verbs: [create, patch]
+  verbs: [get, create, patch]
 # whether the checkpoint claim exists, and whether several nodes can mount it
 - apiGroups: [""]
   resources: [persistentvolumeclaims]

@@ -68,11 +68,11 @@ def _of_storage(job: RLHFJob, claim: ClaimSeen | None) -> Refusal | None:
             f"the persistentVolumeClaim {name} of spec.checkpoint.storage does not exist in this "
             "namespace: make it, or name another one",
         )
-    if num_pods(job) > 1 and not claim.is_shared:
+    if not claim.is_shared:  # the head and the workers may be on different nodes
         return Refusal(
             "ClaimNotShared",
             f"the persistentVolumeClaim {name} is not ReadWriteMany, and the job has "
-            f"{num_pods(job)} pods that write to it (the head and its workers): use a claim with "
+            f"{_num_pods(job)} pods that write to it (the head and its workers): use a claim with "
             "that access mode",
         )
     return None
@@ -85,6 +85,6 @@ def claim_of(job: RLHFJob | None) -> str | None:
     return None if claim is None else claim.claim_name
 
 
-def num_pods(job: RLHFJob) -> int:
+def _num_pods(job: RLHFJob) -> int:
     """The head and the workers."""
     return 1 + sum(pool.nodes for pool in taken_pools(job))

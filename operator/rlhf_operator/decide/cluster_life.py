@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rlhf_api.on_cluster import QUEUE_LABEL
 from rlhf_api.status import ClusterStatus, ConditionStatus, ConditionType, Phase
-from rlhf_operator.decide.actions import HoldJob, MakeCluster
+from rlhf_operator.decide.actions import DeletePod, HoldJob, MakeCluster
 from rlhf_operator.decide.draft import Draft
 from rlhf_operator.decide.driver_life import follow_driver
 from rlhf_operator.decide.driver_start import phase_before_driver, start_driver
@@ -30,7 +30,9 @@ def follow_cluster(draft: Draft, cluster: ClusterStatus) -> None:
 
 def _replace(draft: Draft, cluster: ClusterStatus) -> None:
     """The cluster is not there: it was never made, or somebody deleted it."""
-    if draft.seen.cluster(cluster.name) is not None or cluster.head_pod_uid is not None:
+    if draft.seen.cluster(cluster.name) is not None:
+        _lose(draft, cluster, "another one has its name, which this job does not own")
+    elif cluster.head_pod_uid is not None:
         _lose(draft, cluster, "it is gone")
     elif draft.seen.pods_of(cluster.name):
         draft.again(draft.settings.poll_seconds)
@@ -96,7 +98,7 @@ def _use(draft: Draft, cluster: ClusterStatus, seen: ClusterSeen) -> None:
             _lose_head(draft, cluster)
         else:
             follow_driver(draft, driver)
-    elif not _is_due(draft):
+    elif _replace_dirty_workers(draft, cluster, seen) or not _is_due(draft):
         return
     elif is_ready and not _old_heads(draft, cluster):
         start_driver(draft, cluster)
@@ -110,6 +112,23 @@ def _lose_head(draft: Draft, cluster: ClusterStatus) -> None:
     start_over_or_fail(
         draft, Failure("HeadLost", "the head pod is gone, and with it the driver; it is made again")
     )
+
+
+def _replace_dirty_workers(draft: Draft, cluster: ClusterStatus, seen: ClusterSeen) -> bool:
+    """Delete workers on which an earlier driver left what nobody can end but with their pods;
+    whether there were any. KubeRay makes them again."""
+    limit = cluster.replace_workers_before
+    if limit is None:
+        return False
+    dirty = [
+        pod
+        for pod in draft.seen.pods_of(seen.name)
+        if pod.owner == seen.uid and pod.created < limit and not (pod.is_head or pod.is_deleting)
+    ]
+    if dirty:
+        draft.do(*(DeletePod(pod.name, pod.uid) for pod in dirty))
+        draft.again(draft.settings.poll_seconds)
+    return bool(dirty)
 
 
 def _old_heads(draft: Draft, cluster: ClusterStatus) -> bool:

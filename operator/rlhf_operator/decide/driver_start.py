@@ -65,7 +65,9 @@ def _submit(draft: Draft, cluster: ClusterStatus) -> None:
     phase = phase_before_driver(draft)
     draft.set(
         driver=made,
-        cluster=cluster.model_copy(update={"head_pod_uid": head.uid}),
+        cluster=cluster.model_copy(
+            update={"head_pod_uid": head.uid, "replace_workers_before": None}
+        ),
         start_time=draft.status.start_time or draft.now,
         restarts=draft.status.restarts.model_copy(update={"next_time": None}),
     )

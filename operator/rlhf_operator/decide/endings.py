@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from rlhf_api.failure import FailurePolicy
-from rlhf_api.status import ClusterStatus, ConditionStatus, ConditionType, DriverStatus, Phase
-from rlhf_operator.decide.actions import DeletePod
+from rlhf_api.status import ConditionStatus, ConditionType, DriverStatus, Phase
 from rlhf_operator.decide.draft import Draft, later
 from rlhf_operator.decide.failures import Failure, backoff_seconds, verdict
 
@@ -69,7 +68,8 @@ def start_over_or_fail(draft: Draft, failure: Failure) -> None:
         draft.drop(ConditionType.CLUSTER_READY)
         seconds = min(seconds, 1.0)  # the old cluster goes at once
     elif failure.needs_new_workers and cluster is not None:
-        _replace_workers(draft, cluster)
+        draft.set(cluster=cluster.model_copy(update={"replace_workers_before": draft.now}))
+        seconds = 0.0  # the workers go at once
     draft.again(seconds)
 
 
@@ -99,10 +99,3 @@ def _count(draft: Draft, policy: FailurePolicy, counts: bool, new_cluster: bool)
         )
     )
     return seconds
-
-
-def _replace_workers(draft: Draft, cluster: ClusterStatus) -> None:
-    pods = draft.seen.pods_of(cluster.name)
-    draft.do(
-        *(DeletePod(pod.name, pod.uid) for pod in pods if not pod.is_head and not pod.is_deleting)
-    )

@@ -102,6 +102,9 @@ class PodSeen:
     is_head: bool
     is_deleting: bool
     is_ready: bool
+    created: datetime
+    owner: str | None
+    """The uid of what looks after it: its RayCluster's."""
     problem: PodProblem | None = None
 
 

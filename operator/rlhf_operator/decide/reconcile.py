@@ -27,6 +27,7 @@ from rlhf_operator.decide.driver_life import driver_is_gone
 from rlhf_operator.decide.endings import end_driver, fail, has_ended
 from rlhf_operator.decide.observed import Observed, Refusal
 from rlhf_operator.decide.settings import Settings
+from rlhf_operator.decide.trouble import follow_trouble
 
 
 def reconcile(seen: Observed, settings: Settings, now: datetime) -> Decision:
@@ -47,6 +48,7 @@ def reconcile(seen: Observed, settings: Settings, now: datetime) -> Decision:
     else:
         _forget_suspension(draft)
         follow_cluster(draft, draft.status.cluster)
+    follow_trouble(draft)
     return draft.decision()
 
 

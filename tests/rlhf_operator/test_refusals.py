@@ -1,0 +1,120 @@
+"""What Kubernetes does not let the operator do: where it is told, and until when."""
+
+from __future__ import annotations
+
+from rlhf_api.exits import ExitCode
+from rlhf_api.status import ConditionType, Phase
+from rlhf_operator.kube.protocol import Forbidden, Kind, KubeError
+
+from .world import NAMESPACE, World, manifest
+
+KEY = (NAMESPACE, "sort")
+FORBIDDEN = ("True", "KubernetesForbidden")
+
+
+def refuse(world: World, verb: str, kind: Kind) -> None:
+    """A policy, a quota or a role is against it from now on."""
+
+    def trouble(asked: str, about: Kind) -> KubeError | None:
+        return Forbidden("403: against the rules") if (asked, about) == (verb, kind) else None
+
+    world.kube.trouble = trouble
+
+
+def allow(world: World) -> None:
+    """Whatever was refused works from now on."""
+    world.kube.trouble = lambda verb, kind: None
+    world.settle()
+
+
+def looks(world: World, number: int) -> None:
+    """Looks that end with an error lead to others for ever; a test takes a few."""
+    for _ in range(number):
+        world.seconds += 30
+        world.look(KEY)
+
+
+def stalled(world: World) -> tuple[str, str] | None:
+    return world.condition(ConditionType.STALLED)
+
+
+def test_a_cluster_that_cannot_be_made_is_not_ready(world: World) -> None:
+    refuse(world, "create", Kind.CLUSTER)
+    world.submit(manifest())
+    looks(world, 2)
+    assert world.condition(ConditionType.CLUSTER_READY) == ("False", "KubernetesForbidden")
+    assert stalled(world) is None
+    allow(world)
+    assert world.clusters() == ["sort-1"]
+    assert world.condition(ConditionType.CLUSTER_READY) == ("False", "Provisioning")
+
+
+def test_a_job_whose_cluster_cannot_be_deleted_is_stalled_and_its_cluster_is_ready(
+    world: World,
+) -> None:
+    world.run_to_training()
+    refuse(world, "delete", Kind.CLUSTER)
+    world.head().finish()
+    looks(world, 4)
+    assert world.phase() == (Phase.SUCCEEDED, "Succeeded") and world.status().gpus == 8
+    assert stalled(world) == FORBIDDEN
+    assert world.condition(ConditionType.CLUSTER_READY) == ("True", "Ready")
+    (told,) = [each for each in world.status().conditions if each.type is ConditionType.STALLED]
+    assert told.message == (
+        "Kubernetes refuses to delete the RayCluster sort-1: 403: against the rules"
+    )
+    allow(world)
+    assert world.clusters() == [] and stalled(world) is None
+
+
+def test_a_refusal_that_lasts_is_written_once(world: World) -> None:
+    world.run_to_training()
+    refuse(world, "delete", Kind.CLUSTER)
+    world.head().finish()
+    looks(world, 4)
+    before = len(world.kube.writes)
+    looks(world, 20)
+    assert world.kube.writes[before:] == []
+
+
+def test_a_failed_job_tells_the_refusal_and_then_its_failure_again(world: World) -> None:
+    world.run_to_training()
+    refuse(world, "delete", Kind.CLUSTER)
+    world.head().finish(ExitCode.USER, "MissingData", "no such file")
+    looks(world, 4)
+    assert world.phase() == (Phase.FAILED, "MissingData") and stalled(world) == FORBIDDEN
+    allow(world)
+    assert world.clusters() == [] and stalled(world) == ("True", "MissingData")
+
+
+def test_a_job_that_cannot_give_its_cluster_back_is_not_suspended_yet(world: World) -> None:
+    world.run_to_training()
+    refuse(world, "delete", Kind.CLUSTER)
+    world.edit_job(suspend=True)
+    looks(world, 4)
+    assert world.phase()[0] is Phase.RUNNING and stalled(world) == FORBIDDEN
+    allow(world)
+    assert world.phase() == (Phase.SUSPENDED, "Requested") and stalled(world) is None
+
+
+def test_a_worker_that_cannot_be_replaced_stalls_its_job(world: World) -> None:
+    world.run_to_training(manifest(failurePolicy={"backoffSeconds": 1}))
+    refuse(world, "delete", Kind.POD)
+    world.head().finish(ExitCode.RETRIABLE, "DirtyCluster", "actors are left")
+    looks(world, 4)
+    assert world.phase() == (Phase.RESTARTING, "DirtyCluster") and stalled(world) == FORBIDDEN
+    allow(world)
+    assert stalled(world) is None
+    world.run_kuberay()
+    world.wait(10)
+    assert world.head().submitted == ["sort-1-0", "sort-1-1"]
+
+
+def test_a_finalizer_that_stays_is_told_on_the_job_that_is_being_deleted(world: World) -> None:
+    world.run_to_training()
+    refuse(world, "apply", Kind.JOB)
+    world.delete_job()
+    looks(world, 4)
+    assert world.clusters() == [] and stalled(world) == FORBIDDEN
+    allow(world)
+    assert (Kind.JOB, *KEY) not in world.kube.objects

@@ -1,0 +1,242 @@
+"""Loops that take jobs from the queue and look at them, in threads."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from rlhf_operator.kube.protocol import Conflict, Forbidden, Unreachable
+from rlhf_operator.metrics import Metrics
+from rlhf_operator.observe import Key
+from rlhf_operator.queue import JobQueue
+from rlhf_operator.reconciler import Reconciler
+from rlhf_operator.workers import Workers
+
+A: Key = ("team", "a")
+B: Key = ("team", "b")
+SECONDS = 30.0
+Planned = Callable[[], None]
+Look = Callable[[Key, bool, Planned], float | None]
+
+
+class Looks(Reconciler):
+    """Does what a test says at each look."""
+
+    def __init__(self, look: Look) -> None:
+        self._look = look
+
+    def look(self, key: Key, changed: bool, planned: Planned) -> float | None:
+        return self._look(key, changed, planned)
+
+
+class Recorded(JobQueue):
+    """Tells when jobs are to be looked at again, and makes it at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.later: list[tuple[Key, float, bool]] = []
+        self.adders: set[threading.Thread] = set()
+        """Who added jobs: a queue is for one thread."""
+
+    def add(self, key: Key, changed: bool) -> None:
+        self.adders.add(threading.current_thread())
+        super().add(key, changed)
+
+    def add_later(self, key: Key, seconds: float, changed: bool = False) -> None:
+        self.later.append((key, seconds, changed))
+        super().add_later(key, 0.0, changed)
+
+
+class Scene:
+    """Some workers, and how they are watched."""
+
+    def __init__(self, look: Look, threads: ThreadPoolExecutor) -> None:
+        self.queue = Recorded()
+        self.metrics = Metrics()
+        self.workers = Workers(self.queue, Looks(look), self.metrics, threads)
+
+    def count(self, name: str, **labels: str) -> float:
+        return self.metrics.registry.get_sample_value(name, labels) or 0.0
+
+    def errors(self, reason: str) -> float:
+        return self.count("rlhf_operator_reconcile_errors_total", reason=reason)
+
+    def looks(self, outcome: str) -> float:
+        return self.count("rlhf_operator_reconcile_seconds_count", outcome=outcome)
+
+
+def play(look: Look, act: Callable[[Scene], Awaitable[None]], number: int = 1) -> Scene:
+    """Let so many workers work until a test has seen enough of them."""
+
+    async def run() -> Scene:
+        with ThreadPoolExecutor(number, "look") as threads:
+            scene = Scene(look, threads)
+            working = asyncio.create_task(scene.workers.run(number))
+            try:
+                await asyncio.wait_for(act(scene), SECONDS)
+            finally:
+                working.cancel()
+                await asyncio.gather(working, return_exceptions=True)
+        assert working.cancelled()
+        return scene
+
+    return asyncio.run(run())
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.005)
+
+
+def test_a_look_is_taken_in_a_thread_and_says_what_changed() -> None:
+    seen: list[tuple[Key, bool, str]] = []
+
+    def look(key: Key, changed: bool, planned: Planned) -> None:
+        seen.append((key, changed, threading.current_thread().name))
+
+    async def act(scene: Scene) -> None:
+        scene.queue.add(A, True)
+        scene.queue.add(B, False)
+        await until(lambda: scene.looks("done") == 2)
+
+    scene = play(look, act)
+    assert seen == [(A, True, "look_0"), (B, False, "look_0")]
+    assert scene.queue.later == [] and scene.looks("failed") == 0
+
+
+def test_the_next_look_is_when_the_last_one_says() -> None:
+    answers = iter([5.0, 0.0, None])
+    seen: list[bool] = []
+
+    def look(key: Key, changed: bool, planned: Planned) -> float | None:
+        seen.append(changed)
+        return next(answers)
+
+    async def act(scene: Scene) -> None:
+        scene.queue.add(A, True)
+        await until(lambda: scene.looks("done") == 3)
+
+    scene = play(look, act)
+    assert scene.queue.later == [(A, 5.0, False), (A, 0.0, False)]
+    assert seen == [True, False, False]
+
+
+def test_a_failed_look_is_taken_again_later_and_later_with_everything_read_anew() -> None:
+    seen: list[bool] = []
+
+    def look(key: Key, changed: bool, planned: Planned) -> None:
+        seen.append(changed)
+        if len(seen) not in (9, 11):
+            raise Unreachable("no answer")
+
+    async def act(scene: Scene) -> None:
+        scene.queue.add(A, False)
+        await until(lambda: scene.looks("done") == 1)
+        scene.queue.add(A, False)
+        await until(lambda: scene.looks("done") == 2)
+
+    scene = play(look, act)
+    waits = [seconds for _, seconds, _ in scene.queue.later]
+    assert waits == [1, 2, 4, 8, 16, 32, 60, 60, 1]  # the last one after a look that went well
+    assert all(changed for _, _, changed in scene.queue.later)
+    assert seen == [False] + [True] * 8 + [False, True]
+    assert scene.errors("KubernetesUnreachable") == 9 and scene.looks("failed") == 9
+
+
+def test_one_jobs_trouble_is_no_others() -> None:
+    def look(key: Key, changed: bool, planned: Planned) -> None:
+        if key == A:
+            raise Forbidden("403")
+
+    async def act(scene: Scene) -> None:
+        scene.queue.add(A, False)
+        await until(lambda: scene.looks("failed") >= 3)
+        scene.queue.add(B, False)
+        await until(lambda: scene.looks("done") == 1)
+
+    assert {key for key, _, _ in play(look, act).queue.later} == {A}
+
+
+@pytest.mark.parametrize(
+    ("error", "reason", "level", "said"),
+    [
+        (Conflict("409"), "KubernetesConflict", logging.INFO, "it changed meanwhile"),
+        (Forbidden("403: no"), "KubernetesForbidden", logging.WARNING, "403: no; looking again in"),
+        (ZeroDivisionError("oh"), "Bug", logging.ERROR, "looking again in 1 s"),
+    ],
+)
+def test_failures_are_told_by_what_they_are(
+    error: Exception, reason: str, level: int, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    errors = iter([error])
+
+    def look(key: Key, changed: bool, planned: Planned) -> None:
+        for each in errors:
+            raise each
+
+    async def act(scene: Scene) -> None:
+        scene.queue.add(A, False)
+        await until(lambda: scene.looks("done") == 1)
+
+    with caplog.at_level(logging.INFO, "rlhf_operator.workers"):
+        scene = play(look, act)
+    (record,) = caplog.records
+    assert record.levelno == level and said in record.getMessage()
+    assert (record.job, record.reason) == ("team/a", reason)  # type: ignore[attr-defined]
+    assert (record.exc_info is not None) == (level == logging.ERROR)
+    assert scene.errors(reason) == 1
+
+
+def test_so_many_jobs_are_looked_at_at_once() -> None:
+    both = threading.Barrier(2)
+
+    def look(key: Key, changed: bool, planned: Planned) -> None:
+        both.wait(SECONDS)  # it breaks where the other look waits for this one
+
+    async def act(scene: Scene) -> None:
+        scene.queue.add(A, False)
+        scene.queue.add(B, False)
+        await until(lambda: scene.looks("done") + scene.looks("failed") == 2)
+
+    assert play(look, act, number=2).looks("done") == 2
+
+
+def test_a_plan_that_is_made_elsewhere_leads_to_a_look() -> None:
+    tell: list[Planned] = []
+
+    def look(key: Key, changed: bool, planned: Planned) -> None:
+        tell.append(planned)
+
+    async def act(scene: Scene) -> None:
+        scene.queue.add(A, True)
+        await until(lambda: scene.looks("done") == 1)
+        threading.Thread(target=tell[0]).start()
+        await until(lambda: scene.looks("done") == 2)
+
+    assert play(look, act).queue.adders == {threading.main_thread()}
+
+
+def test_workers_end_when_told_though_a_look_takes_its_time() -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def look(key: Key, changed: bool, planned: Planned) -> None:
+        begun.set()
+        assert go_on.wait(SECONDS)
+
+    async def run() -> None:
+        with ThreadPoolExecutor(1) as threads:
+            scene = Scene(look, threads)
+            working = asyncio.create_task(scene.workers.run(1))
+            scene.queue.add(A, False)
+            await until(begun.is_set)
+            working.cancel()
+            await asyncio.wait({working}, timeout=SECONDS)
+            assert working.cancelled() and not go_on.is_set()
+            go_on.set()
+
+    asyncio.run(run())
