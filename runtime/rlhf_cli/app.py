@@ -217,9 +217,10 @@ def drive(
     Examples:
       rlhf drive job.yaml --output /rlhf/run --submission-id sort-grpo-1-0
     """
-    from rlhf_cli.drive import drive_command
+    from rlhf_cli.drive import DriverStart, drive_command
 
-    drive_command(file, output, submission_id, report_port, ray_address, code, inject or [])
+    faults = tuple(inject or ())
+    drive_command(DriverStart(file, output, submission_id, report_port, ray_address, code, faults))
 
 
 @app.command()
