@@ -16,6 +16,7 @@ from rlhf_api.on_cluster import CODE_FOLDER, REPORT_PORT, job_of
 from rlhf_cli.cluster_commands import cluster_app
 from rlhf_cli.guard import guarded
 from rlhf_cli.options import Filename, Manifest, Overrides
+from rlhf_cli.reading_commands import reading_app
 
 HELP = """Train language models by RLHF from one manifest, the RLHFJob.
 
@@ -240,6 +241,7 @@ def report(
 
 
 app.add_typer(cluster_app)
+app.add_typer(reading_app)
 
 
 def version_text() -> str:
