@@ -63,7 +63,7 @@ class KeySecret(Contract):
 
     name: NameOrNone = ""
     """The Secret's name in the operator's namespace. Empty: RELEASE-key. The operator makes it if
-    it is missing; with another key it cannot reach clusters that run."""
+    it is missing; with another key it makes the clusters of running jobs anew."""
 
 
 class Logging(Contract):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, assert_never
 
 from rlhf_api.job import API_VERSION, KIND
 from rlhf_api.on_cluster import FINALIZER, driver_command
-from rlhf_operator.build.companions import config_map, network_policy, secret, token
+from rlhf_operator.build.companions import config_map, mark_of, network_policy, secret, token
 from rlhf_operator.build.owned import Owner
 from rlhf_operator.build.raycluster import ray_cluster
 from rlhf_operator.decide.actions import (
@@ -26,10 +26,12 @@ from rlhf_operator.decide.actions import (
 )
 from rlhf_operator.decide.observed import JobSeen, Observed
 from rlhf_operator.head.protocol import Head
-from rlhf_operator.kube.protocol import Kind, Kube
+from rlhf_operator.kube.protocol import Invalid, Kind, Kube
 from rlhf_operator.observe import Observer
 
 REPORTER = "rlhf-operator"
+NOTE_BYTES = 1024
+"""Of an event's text: API servers take no more."""
 
 
 @dataclass
@@ -47,14 +49,14 @@ class Performer:
         Raises:
             KubeError, HeadUnreachable, HeadRefused: it could not be taken, or not wholly.
         """
-        job, owner = seen.job, owner_of(seen.job)
+        job = seen.job
         match action:
             case HoldJob():
                 self.kube.apply(_with_finalizers(job, [FINALIZER]))
             case ReleaseJob():
                 self.kube.apply(_with_finalizers(job, []))
             case MakeCluster(attempt):
-                self._make_cluster(job, owner, attempt)
+                self._make_cluster(seen, attempt)
             case DeleteCluster(name, uid):
                 self.kube.delete(Kind.CLUSTER, job.namespace, name, uid)
             case DeletePod(name, uid):
@@ -76,13 +78,21 @@ class Performer:
         """
         self.kube.create(event(job, note, datetime.now(UTC)))
 
-    def _make_cluster(self, job: JobSeen, owner: Owner, attempt: int) -> None:
+    def _make_cluster(self, seen: Observed, attempt: int) -> None:
+        job, owner = seen.job, owner_of(seen.job)
         assert job.job is not None
         own = token(self.observer.dialer.key, owner)
+        owner = replace(owner, mark=mark_of(own))
         self.kube.apply(config_map(owner, job.job))
         self.kube.create(secret(owner, own))
         self.kube.apply(network_policy(owner, self.operator_namespace))
-        self.kube.create(ray_cluster(owner, job.job, attempt))
+        cluster = ray_cluster(owner, job.job, attempt)
+        name = cluster["metadata"]["name"]
+        if not self.kube.create(cluster) and seen.cluster(name) is None:
+            raise Invalid(
+                f"a RayCluster named {name} is there that this job does not own: delete it, or "
+                "give the job another name"
+            )
 
     def _head(self, seen: Observed) -> Head:
         cluster = seen.job.status.cluster
@@ -129,5 +139,10 @@ def event(job: JobSeen, note: Note, now: datetime) -> Mapping[str, Any]:
         "action": "Reconcile",
         "reason": note.reason,
         "type": "Warning" if note.is_warning else "Normal",
-        "note": note.message,
+        "note": _cut(note.message, NOTE_BYTES),
     }
+
+
+def _cut(text: str, size: int) -> str:
+    """As much of a text as fits into so many bytes, in whole characters."""
+    return text.encode()[:size].decode(errors="ignore")

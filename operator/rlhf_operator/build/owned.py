@@ -19,12 +19,15 @@ class Owner:
     namespace: str
     name: str
     uid: str
+    mark: str = ""
+    """Which of the operator's keys they were made with: its Secret is never changed or read, so one
+    of another key needs another name. Default: there was only one key ever."""
 
     @property
     def children(self) -> str:
         """The name of its ConfigMap, Secret and NetworkPolicy: unlike that of any other job, also
         of one that had this name before."""
-        return f"{self.name}-{self.uid[:8]}"
+        return "-".join(filter(None, (self.name, self.uid[:8], self.mark)))
 
     @property
     def labels(self) -> dict[str, str]:
