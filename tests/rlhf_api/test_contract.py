@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 import rlhf_api
 from rlhf_api.base import PATTERN_WORDS, Contract
+from rlhf_api.checkpoint import PersistentVolumeClaim
 from rlhf_api.fields import contract, every_field
 from rlhf_api.job import RLHFJob
 from rlhf_api.manifest import load_file
@@ -109,6 +110,26 @@ def test_every_pattern_is_explained_in_words() -> None:
                 yield from patterns(each)
 
     assert set(patterns(RLHFJob.model_json_schema(by_alias=True))) == set(PATTERN_WORDS)
+
+
+@pytest.mark.parametrize(
+    ("path", "is_inside"),
+    [
+        *(
+            (path, True)
+            for path in ("a", "a/b/", "a//b", ".", ".a", "..a", "a/..b", "a/...", "ä b")
+        ),
+        *((path, False) for path in ("", "/a", "..", "../a", "a/..", "a/../b", "a//..", "./..")),
+    ],
+)
+def test_a_folder_of_a_claim_does_not_lead_out_of_it(path: str, is_inside: bool) -> None:
+    document = {"claimName": "shared", "subPath": path}
+    try:
+        PersistentVolumeClaim.model_validate(document)
+    except ValidationError as error:
+        assert not is_inside and "subPath" in str(error)
+    else:
+        assert is_inside
 
 
 def test_a_loaded_job_cannot_be_changed() -> None:

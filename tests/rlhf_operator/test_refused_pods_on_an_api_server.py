@@ -12,11 +12,10 @@ from ..waiting import wait_until
 from .cluster import SECONDS, Team, small
 
 pytestmark = pytest.mark.cluster
-STORAGE = {"persistentVolumeClaim": {"claimName": "shared", "subPath": "../elsewhere"}}
 POOL = {"name": "gpu", "nodes": 1, "devicesPerNode": 1, "gpu": "A100-80G"}
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no-such-class": ({"priorityClassName": "no-such"}, "no PriorityClass with name no-such"),
-    "leads-out": ({"checkpoint": {"storage": STORAGE}}, "must not contain '..'"),
+    "no-image": ({"image": {"runtime": " runtime:1"}}, "leading or trailing whitespace"),
     "no-label": (
         {"resources": {"nodePools": [{**POOL, "nodeSelector": {"two words": "x"}}]}},
         "two words",
