@@ -42,6 +42,8 @@ class Performer:
     observer: Observer
     operator_namespace: str | None
     """Whose pods the jobs' NetworkPolicies let in. None: the operator is not in the cluster."""
+    from_anywhere: bool = False
+    """Whether they let everybody reach a head's ports: those who come through the API server."""
 
     def perform(self, seen: Observed, action: Action) -> None:
         """One action.
@@ -85,7 +87,7 @@ class Performer:
         owner = replace(owner, mark=mark_of(own))
         self.kube.apply(config_map(owner, job.job))
         self.kube.create(secret(owner, own))
-        self.kube.apply(network_policy(owner, self.operator_namespace))
+        self.kube.apply(network_policy(owner, self.operator_namespace, self.from_anywhere))
         cluster = ray_cluster(owner, job.job, attempt)
         name = cluster["metadata"]["name"]
         if not self.kube.create(cluster) and seen.cluster(name) is None:
