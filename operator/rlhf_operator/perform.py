@@ -26,7 +26,7 @@ from rlhf_operator.decide.actions import (
 )
 from rlhf_operator.decide.observed import JobSeen, Observed
 from rlhf_operator.head.protocol import Head
-from rlhf_operator.kube.protocol import Invalid, Kind, Kube
+from rlhf_operator.kube.protocol import Kind, Kube
 from rlhf_operator.observe import Observer
 
 REPORTER = "rlhf-operator"
@@ -51,14 +51,14 @@ class Performer:
         Raises:
             KubeError, HeadUnreachable, HeadRefused: it could not be taken, or not wholly.
         """
-        job = seen.job
+        job, owner = seen.job, self._owner(seen.job)
         match action:
             case HoldJob():
                 self.kube.apply(_with_finalizers(job, [FINALIZER]))
             case ReleaseJob():
                 self.kube.apply(_with_finalizers(job, []))
             case MakeCluster(attempt):
-                self._make_cluster(seen, attempt)
+                self._make_cluster(job, owner, attempt)
             case DeleteCluster(name, uid):
                 self.kube.delete(Kind.CLUSTER, job.namespace, name, uid)
             case DeletePod(name, uid):
@@ -80,26 +80,23 @@ class Performer:
         """
         self.kube.create(event(job, note, datetime.now(UTC)))
 
-    def _make_cluster(self, seen: Observed, attempt: int) -> None:
-        job, owner = seen.job, owner_of(seen.job)
+    def _make_cluster(self, job: JobSeen, owner: Owner, attempt: int) -> None:
         assert job.job is not None
         own = token(self.observer.dialer.key, owner)
-        owner = replace(owner, mark=mark_of(own))
         self.kube.apply(config_map(owner, job.job))
         self.kube.create(secret(owner, own))
         self.kube.apply(network_policy(owner, self.operator_namespace, self.from_anywhere))
-        cluster = ray_cluster(owner, job.job, attempt)
-        name = cluster["metadata"]["name"]
-        if not self.kube.create(cluster) and seen.cluster(name) is None:
-            raise Invalid(
-                f"a RayCluster named {name} is there that this job does not own: delete it, or "
-                "give the job another name"
-            )
+        self.kube.create(ray_cluster(owner, job.job, attempt))
 
     def _head(self, seen: Observed) -> Head:
         cluster = seen.job.status.cluster
         assert cluster is not None, "drivers live on clusters"
         return self.observer.dialer.head(seen.job, cluster.name)
+
+    def _owner(self, job: JobSeen) -> Owner:
+        """The job, with the mark of this operator's key."""
+        owner = owner_of(job)
+        return replace(owner, mark=mark_of(token(self.observer.dialer.key, owner)))
 
 
 def owner_of(job: JobSeen) -> Owner:

@@ -1,4 +1,4 @@
-"""What stands in the way of a job's cluster: it is told, and nothing waits for ever unseen."""
+"""What stands in the way of a job's cluster is told, or overcome."""
 
 from __future__ import annotations
 
@@ -60,27 +60,6 @@ def test_pods_that_cannot_be_made_are_told_until_they_can(world: World) -> None:
 )
 def test_what_is_no_refusal_of_pods_is_none(conditions: Any) -> None:
     assert pods_refused({"status": {"conditions": conditions}}) is None
-
-
-def test_a_cluster_of_that_name_without_the_jobs_label_is_told(world: World) -> None:
-    world.kube.create(
-        {
-            "apiVersion": "ray.io/v1",
-            "kind": "RayCluster",
-            "metadata": {"name": "sort-1", "namespace": NAMESPACE},
-            "spec": {"workerGroupSpecs": []},
-        }
-    )
-    world.submit(manifest())
-    for _ in range(3):
-        world.look((NAMESPACE, "sort"))
-    assert world.condition(READY) == ("False", "KubernetesInvalid")
-    assert "a RayCluster named sort-1 is there" in told(world)
-    world.kube.remove(Kind.CLUSTER, NAMESPACE, "sort-1")
-    world.settle()
-    world.run_kuberay()
-    world.settle()
-    assert world.head().submitted == ["sort-1-0"]
 
 
 def test_a_pod_of_somebody_else_with_the_jobs_label_holds_nothing_up(world: World) -> None:

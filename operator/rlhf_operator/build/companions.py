@@ -46,7 +46,7 @@ def secret(owner: Owner, token: str) -> Mapping[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "Secret",
-        "metadata": owner.metadata(owner.children),
+        "metadata": owner.metadata(owner.secret),
         "immutable": True,
         "data": {TOKEN_KEY: base64.b64encode(token.encode()).decode()},
     }
