@@ -14,6 +14,10 @@ from rlhf_api.base import Contract, Count, LabelMap, ObjectName, Text
 from rlhf_api.checkpoint import CheckpointStorage
 from rlhf_api.cluster import ImageSpec
 from rlhf_api.resources import EnvironmentVariable, NodePool, PodResources, Toleration
+from rlhf_operator.config import OperatorConfig
+
+OPERATOR = OperatorConfig()
+"""The operator's own defaults: what the chart writes is what it would do by itself."""
 
 Kubernetes = dict[str, Any]
 """An object of Kubernetes, passed on as it is; the API server checks it."""
@@ -47,11 +51,11 @@ class JobDefaults(Contract):
     storage: CheckpointStorage | None = None
     """spec.checkpoint.storage, such as {persistentVolumeClaim: {claimName: checkpoints}}. The claim
     is looked up in the job's namespace."""
-    head: PodResources = PodResources(cpu="1", memory="4Gi")
+    head: PodResources = OPERATOR.job_defaults.head
     """CPU and memory requests of head pods, such as {cpu: "2", memory: 8Gi}."""
     worker: PodResources = PodResources()
-    """CPU and memory requests of worker pods whose pool names none. Empty: as many cores as
-    processes, and no memory."""
+    """CPU and memory requests of worker pods whose pool names none. Empty: they ask for devices
+    only, and may use what their node has left."""
 
 
 class KeySecret(Contract):
@@ -59,7 +63,7 @@ class KeySecret(Contract):
 
     name: NameOrNone = ""
     """The Secret's name in the operator's namespace. Empty: RELEASE-key. The operator makes it if
-    it is missing; with another key it cannot reach clusters that run."""
+    it is missing; with another key it makes the clusters of running jobs anew."""
 
 
 class Logging(Contract):
@@ -184,9 +188,9 @@ class ChartValues(Contract):
     needs one right more and works from outside the pods' network."""
     key_secret: KeySecret = KeySecret()
     """Secret with the operator's own key."""
-    reconcile_workers: Annotated[int, Field(ge=1, le=256)] = 16
+    reconcile_workers: Annotated[int, Field(ge=1, le=256)] = OPERATOR.reconcile_workers
     """Jobs that are looked at at the same time."""
-    planner_processes: Annotated[int, Field(ge=1, le=64)] = 2
+    planner_processes: Annotated[int, Field(ge=1, le=64)] = OPERATOR.planner_processes
     """Plans that are made at the same time; each may take a core."""
     logging: Logging = Logging()
     """What the operator logs, and how."""

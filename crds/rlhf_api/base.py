@@ -32,6 +32,8 @@ OBJECT_NAME_PATTERN = r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$"
 IDENTIFIER_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*$"
 ENTRYPOINT_PATTERN = r"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*$"
 URI_PATTERN = r"^[a-z][a-z0-9+.-]*://.+"
+_PART = r"([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+|\.)"
+FOLDER_PATTERN = rf"^{_PART}(/+{_PART})*/*$"
 CPU_PATTERN = r"^[0-9]+(\.[0-9]+|m)?$"
 MEMORY_PATTERN = r"^[0-9]+(Ki|Mi|Gi|Ti|k|M|G|T)?$"
 
@@ -44,6 +46,7 @@ PATTERN_WORDS = {
     IDENTIFIER_PATTERN: "letters, digits and underscores, not a digit first",
     ENTRYPOINT_PATTERN: "package.module:name",
     URI_PATTERN: "an address such as s3://bucket/prefix",
+    FOLDER_PATTERN: "a path such as team-a/sort, without a slash first and without ..",
     CPU_PATTERN: 'cores such as "8", "0.5" or 500m',
     MEMORY_PATTERN: "bytes with a unit such as 64Gi or 512Mi",
 }

@@ -13,6 +13,7 @@ from rlhf_api.algorithm import AlgorithmSpec, AlgorithmType
 from rlhf_api.base import Contract
 from rlhf_api.cel import Rule, exactly_one, text, texts
 from rlhf_api.cel_crossfield import SPEC_RULES
+from rlhf_api.cluster import URL_WITH_CREDENTIALS, GitCode
 from rlhf_api.crossfield import RESERVED_REWARDS
 from rlhf_api.data import DataSource
 from rlhf_api.exclusive import Alternatives
@@ -64,6 +65,14 @@ RULES: dict[type[Contract], tuple[Rule, ...]] = {
         ),
     ),
     DataSource: (_part_of_a_dataset("configuration"), _part_of_a_dataset("split")),
+    GitCode: (
+        Rule(
+            holds=f"!self.url.matches({text(URL_WITH_CREDENTIALS)})",
+            what="credentials in an address, which everybody reads who may read the job",
+            do="remove them, and name a Secret in secretName",
+            field=".url",
+        ),
+    ),
     ModelSource: (
         Rule(
             holds="!has(self.revision) || has(self.huggingFace)",

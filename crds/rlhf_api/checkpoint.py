@@ -7,7 +7,14 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from rlhf_api.base import URI_PATTERN, Contract, NonNegativeCount, ObjectName, Text
+from rlhf_api.base import (
+    FOLDER_PATTERN,
+    URI_PATTERN,
+    Contract,
+    NonNegativeCount,
+    ObjectName,
+    Text,
+)
 from rlhf_api.exclusive import Alternatives
 
 
@@ -16,7 +23,9 @@ class PersistentVolumeClaim(Contract):
 
     claim_name: ObjectName
     """The claim's name; with several nodes its access mode must be ReadWriteMany."""
-    sub_path: Text | None = None
+    sub_path: (
+        Annotated[str, Field(min_length=1, max_length=1024, pattern=FOLDER_PATTERN)] | None
+    ) = None
     """A folder in the volume. Default: the job's name."""
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from rlhf_api.base import Contract, ObjectName, Text
 from rlhf_api.exclusive import Alternatives
+
+URL_WITH_CREDENTIALS = "^https?://[^/]*@"
+"""Of Git over HTTP; with SSH the part before the @ is a user's name, and no secret."""
 
 
 class ImageSpec(Contract):
@@ -32,13 +36,22 @@ class GitCode(Contract):
     """A Git repository."""
 
     url: Text
-    """Address to clone."""
+    """Address to clone. Credentials do not belong here: who reads the job reads them."""
     revision: Text
     """Branch, tag or commit."""
     sub_path: Text | None = None
     """Folder put on the Python path. Default: the repository's root."""
     secret_name: ObjectName | None = None
-    """Secret with credentials."""
+    """Secret with credentials: its keys username and password."""
+
+    @model_validator(mode="after")
+    def _no_credentials(self) -> GitCode:
+        if re.match(URL_WITH_CREDENTIALS, self.url):
+            raise ValueError(
+                "url holds credentials, which everybody reads who may read the job: remove them, "
+                "and name a Secret in secretName"
+            )
+        return self
 
 
 class CodeSpec(Alternatives):

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from rlhf_operator.app import App
-from rlhf_operator.config import BadConfig, OperatorConfig, load_config
+from rlhf_operator.config import BadConfig, HeadAccess, OperatorConfig, load_config
 from rlhf_operator.decide.settings import Settings
 from rlhf_operator.dialing import dialing
 from rlhf_operator.health import Health, serve
@@ -80,7 +80,7 @@ def _run(config: OperatorConfig, kubeconfig: Path | None, key_file: Path | None)
     reconciler = Reconciler(
         kube,
         observer,
-        Performer(kube, observer, namespace),
+        Performer(kube, observer, namespace, config.head_access is not HeadAccess.SERVICE),
         metrics,
         replace(Settings(), poll_seconds=config.poll_seconds),
     )

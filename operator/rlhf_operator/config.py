@@ -54,8 +54,7 @@ class JobDefaults(Contract):
     head: PodResources = PodResources(cpu="1", memory="4Gi")
     """Requests of the head's pod."""
     worker: PodResources = PodResources()
-    """Requests of a worker's pod besides its devices. Default: no memory limit, and as many cores
-    as processes."""
+    """Requests of a worker's pod besides its devices. Default: none, and no limit."""
 
 
 class OperatorConfig(Contract):

@@ -10,6 +10,9 @@ from rlhf_api.status import Phase, RLHFJobStatus
 from rlhf_operator import metric_names as names
 from rlhf_operator.metric_names import Metric
 
+MOST_REASONS = 100
+"""Reasons of restarts that have a series of their own; the rest is counted together."""
+OTHER = "Other"
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 OF_JOBS = (
     names.JOB_STEP,
@@ -35,7 +38,8 @@ class Metrics:
         )
         self.reconcile_errors = self._counter(names.RECONCILE_ERRORS)
         self.api_calls = self._counter(names.API_CALLS)
-        self.restarts = self._counter(names.JOB_RESTARTS)
+        self._restarts = self._counter(names.JOB_RESTARTS)
+        self._reasons: set[str] = set()
         self._queue_depth = self._gauge(names.QUEUE_DEPTH)
         self._last_answer = self._gauge(names.LAST_ANSWER_SECONDS)
         self._jobs = self._gauge(names.JOBS)
@@ -58,6 +62,13 @@ class Metrics:
     def asked(self, method: str) -> None:
         """A request to Kubernetes is made."""
         self.api_calls.labels(method).inc()
+
+    def restarted(self, kind: str, reason: str, number: int) -> None:
+        """So many restarts. Reasons come from drivers, who could think of ever new ones."""
+        if reason not in self._reasons and len(self._reasons) >= MOST_REASONS:
+            reason = OTHER
+        self._reasons.add(reason)
+        self._restarts.labels(kind, reason).inc(number)
 
     def show_job(self, namespace: str, job: str, status: RLHFJobStatus) -> None:
         """A job's status, as gauges."""

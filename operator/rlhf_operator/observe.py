@@ -26,11 +26,20 @@ from rlhf_operator.decide.observed import (
 )
 from rlhf_operator.head.protocol import Head, HeadRefused, HeadUnreachable, Submission
 from rlhf_operator.kube.protocol import Kind, Kube
-from rlhf_operator.parse import is_ours, parse_claim, parse_cluster, parse_job, parse_pod
+from rlhf_operator.parse import (
+    is_ours,
+    parse_claim,
+    parse_cluster,
+    parse_job,
+    parse_pod,
+    pods_refused,
+)
 from rlhf_operator.planning import Planner
 
 Key = tuple[str, str]
 """Namespace and name of a job."""
+CLUSTER_LABEL = "ray.io/cluster"
+"""On KubeRay's pods. Others may carry the job's label, too: its NetworkPolicy lets them in."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +104,8 @@ class Observer:
             return None
         job = parse_job(view.raw, self.defaults)
         clusters = tuple(parse_cluster(raw, job.uid) for raw in view.clusters)
-        seen = Observed(job, clusters, view.pods, view.claim, recent=self._recent(key))
+        recent = _refused(view, job) or self._recent(key)
+        seen = Observed(job, clusters, view.pods, view.claim, recent=recent)
         if job.job is not None and _is_to_be_planned(job):
             return seen.with_plan(self.planner.plan(job.job, planned))
         return seen.with_head(self._ask_head(seen))
@@ -134,7 +144,7 @@ class Observer:
         if raw is None or not is_ours(raw):
             return None
         label = f"{JOB_LABEL}={name}"
-        pods = self.kube.list(Kind.POD, namespace, label)
+        pods = self.kube.list(Kind.POD, namespace, f"{label},{CLUSTER_LABEL}")
         clusters = self.kube.list(Kind.CLUSTER, namespace, label)
         job = parse_job(raw, self.defaults)
         view = View(
@@ -185,6 +195,13 @@ class Observer:
             return HeadSeen(HeadState.ANSWERED, "", submissions)
         own = next((each for each in submissions if each.id == driver.submission_id), None)
         return HeadSeen(HeadState.ANSWERED, "", submissions, _report(head, own))
+
+
+def _refused(view: View, job: JobSeen) -> PodProblem | None:
+    """What keeps the job's cluster from having pods."""
+    name = job.status.cluster.name if job.status.cluster else None
+    found = [pods_refused(raw) for raw in view.clusters if raw["metadata"]["name"] == name]
+    return next(filter(None, found), None)
 
 
 def _is_to_be_planned(job: JobSeen) -> bool:

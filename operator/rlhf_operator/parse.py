@@ -141,6 +141,18 @@ def parse_cluster(raw: Raw, job_uid: str) -> ClusterSeen:
     )
 
 
+def pods_refused(raw: Raw) -> PodProblem | None:
+    """Why KubeRay can make no pods for a RayCluster, as long as it cannot: a quota, a policy, a
+    priority class that does not exist, a field that no pod may have."""
+    for each in _maps(_map(raw.get("status")).get("conditions")):
+        if each.get("type") == "ReplicaFailure" and each.get("status") == "True":
+            reason = str(each.get("reason", ""))
+            said = " ".join(str(each.get("message", "")).removeprefix(reason).split())
+            if reason.startswith("FailedCreate"):
+                return PodProblem("PodsRefused", f"Kubernetes does not take its pods: {said}")
+    return None
+
+
 def parse_pod(raw: Raw) -> PodSeen:
     """A pod that KubeRay made."""
     metadata, status = raw["metadata"], _map(raw.get("status"))

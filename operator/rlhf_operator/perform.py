@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, assert_never
 
 from rlhf_api.job import API_VERSION, KIND
 from rlhf_api.on_cluster import FINALIZER, driver_command
-from rlhf_operator.build.companions import config_map, network_policy, secret, token
+from rlhf_operator.build.companions import config_map, mark_of, network_policy, secret, token
 from rlhf_operator.build.owned import Owner
 from rlhf_operator.build.raycluster import ray_cluster
 from rlhf_operator.decide.actions import (
@@ -30,6 +30,8 @@ from rlhf_operator.kube.protocol import Conflict, Invalid, Kind, Kube, Manifest
 from rlhf_operator.observe import Observer
 
 REPORTER = "rlhf-operator"
+NOTE_BYTES = 1024
+"""Of an event's text: API servers take no more."""
 
 
 class NameTaken(Invalid):
@@ -46,6 +48,8 @@ class Performer:
     observer: Observer
     operator_namespace: str | None
     """Whose pods the jobs' NetworkPolicies let in. None: the operator is not in the cluster."""
+    from_anywhere: bool = False
+    """Whether they let everybody reach a head's ports: those who come through the API server."""
 
     def perform(self, seen: Observed, action: Action) -> None:
         """One action.
@@ -53,7 +57,7 @@ class Performer:
         Raises:
             KubeError, HeadUnreachable, HeadRefused: it could not be taken, or not wholly.
         """
-        job, owner = seen.job, owner_of(seen.job)
+        job, owner = seen.job, self._owner(seen.job)
         match action:
             case HoldJob():
                 self.kube.apply(_with_finalizers(job, [FINALIZER]))
@@ -87,7 +91,8 @@ class Performer:
         own = token(self.observer.dialer.key, owner)
         self._bring_up_to_date(config_map(owner, job.job), owner)
         self.kube.create(secret(owner, own))  # never read: another's makes the head refuse
-        self._bring_up_to_date(network_policy(owner, self.operator_namespace), owner)
+        policy = network_policy(owner, self.operator_namespace, self.from_anywhere)
+        self._bring_up_to_date(policy, owner)
         self.kube.create(ray_cluster(owner, job.job, attempt))  # another's is seen at the next look
 
     def _bring_up_to_date(self, wanted: Manifest, owner: Owner) -> None:
@@ -109,6 +114,11 @@ class Performer:
         cluster = seen.job.status.cluster
         assert cluster is not None, "drivers live on clusters"
         return self.observer.dialer.head(seen.job, cluster.name)
+
+    def _owner(self, job: JobSeen) -> Owner:
+        """The job, with the mark of this operator's key."""
+        owner = owner_of(job)
+        return replace(owner, mark=mark_of(token(self.observer.dialer.key, owner)))
 
 
 def owner_of(job: JobSeen) -> Owner:
@@ -150,5 +160,10 @@ def event(job: JobSeen, note: Note, now: datetime) -> Mapping[str, Any]:
         "action": "Reconcile",
         "reason": note.reason,
         "type": "Warning" if note.is_warning else "Normal",
-        "note": note.message,
+        "note": _cut(note.message, NOTE_BYTES),
     }
+
+
+def _cut(text: str, size: int) -> str:
+    """As much of a text as fits into so many bytes, in whole characters."""
+    return text.encode()[:size].decode(errors="ignore")

@@ -117,7 +117,7 @@ class Reconciler:
             more = getattr(after, kind) - getattr(before, kind)
             if more > 0:
                 reported = reason if kind != "incarnations" else "WorkersReplaced"
-                self.metrics.restarts.labels(kind, reported).inc(more)
+                self.metrics.restarted(kind, reported, more)
 
 
 def status_manifest(job: JobSeen, status: RLHFJobStatus, version: str) -> Mapping[str, Any]:

@@ -16,6 +16,7 @@ from rlhf_api.on_cluster import CODE_FOLDER, REPORT_PORT, job_of
 from rlhf_cli.cluster_commands import cluster_app
 from rlhf_cli.guard import guarded
 from rlhf_cli.options import Filename, Manifest, Overrides
+from rlhf_cli.reading_commands import reading_app
 
 HELP = """Train language models by RLHF from one manifest, the RLHFJob.
 
@@ -217,9 +218,10 @@ def drive(
     Examples:
       rlhf drive job.yaml --output /rlhf/run --submission-id sort-grpo-1-0
     """
-    from rlhf_cli.drive import drive_command
+    from rlhf_cli.drive import DriverStart, drive_command
 
-    drive_command(file, output, submission_id, report_port, ray_address, code, inject or [])
+    faults = tuple(inject or ())
+    drive_command(DriverStart(file, output, submission_id, report_port, ray_address, code, faults))
 
 
 @app.command()
@@ -239,6 +241,7 @@ def report(
 
 
 app.add_typer(cluster_app)
+app.add_typer(reading_app)
 
 
 def version_text() -> str:

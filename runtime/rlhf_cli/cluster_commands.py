@@ -1,55 +1,20 @@
-"""The commands for jobs on a cluster: their options and help. Bodies are imported when they run."""
+"""The commands that submit, show and steer jobs on a cluster: their options and help.
+
+Bodies are imported when they run.
+"""
 
 from __future__ import annotations
 
 from enum import StrEnum
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from rlhf_cli.cluster_options import Context, JobName, Kubeconfig, Namespace, connected
 from rlhf_cli.guard import guarded
 from rlhf_cli.options import Filename, Manifest, Overrides
 
-if TYPE_CHECKING:
-    from rlhf_cli.cluster.client import Cluster
-    from rlhf_cli.cluster.opening import Reading
-
 cluster_app = typer.Typer(rich_markup_mode=None)
-
-JobName = Annotated[str, typer.Argument(metavar="NAME", help="The job's name.")]
-Kubeconfig = Annotated[
-    Path | None,
-    typer.Option("--kubeconfig", metavar="FILE", help="Default: KUBECONFIG, else ~/.kube/config."),
-]
-Context = Annotated[
-    str | None,
-    typer.Option("--context", metavar="NAME", help="Default: the kubeconfig's current one."),
-]
-Namespace = Annotated[
-    str | None,
-    typer.Option("--namespace", "-n", metavar="NAME", help="Default: the context's."),
-]
-Image = Annotated[
-    str | None,
-    typer.Option(
-        "--image", help="What the pod that reads the volume runs. Default: the job's image."
-    ),
-]
-Claim = Annotated[
-    str | None,
-    typer.Option(
-        "--claim",
-        metavar="CLAIM/FOLDER",
-        help="The volume claim and folder to read. Default: the job's.",
-    ),
-]
-StartSeconds = Annotated[
-    int,
-    typer.Option(
-        "--start-timeout", min=1, metavar="SECONDS", help="How long that pod may take to start."
-    ),
-]
 
 
 class StatusOutput(StrEnum):
@@ -58,15 +23,6 @@ class StatusOutput(StrEnum):
     JSON = "json"
     YAML = "yaml"
     NAME = "name"
-
-
-class Fetched(StrEnum):
-    """What can be fetched of a job."""
-
-    MODEL = "model"
-    REPORT = "report"
-    METRICS = "metrics"
-    ALL = "all"
 
 
 @cluster_app.command()
@@ -108,7 +64,7 @@ def submit(
 
     jobs = jobs_of(file, overrides or [])
     submit_command(
-        _connected(kubeconfig, context, namespace),
+        connected(kubeconfig, context, namespace),
         file,
         jobs,
         namespace,
@@ -158,7 +114,7 @@ def status(
         raise typer.BadParameter("a job is in one namespace: give -n", param_hint="-A")
     if watch and form is not None:
         raise typer.BadParameter("it is shown for people: leave -o out", param_hint="--watch")
-    cluster = _connected(kubeconfig, context, namespace)
+    cluster = connected(kubeconfig, context, namespace)
     status_command(cluster, name, form, watch, all_namespaces)
 
 
@@ -178,99 +134,7 @@ def describe(
     """
     from rlhf_cli.cluster.describe import describe_command
 
-    describe_command(_connected(kubeconfig, context, namespace), name)
-
-
-@cluster_app.command()
-@guarded
-def logs(
-    name: JobName,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")
-    ] = False,
-    tail: Annotated[
-        int | None, typer.Option("--tail", min=0, metavar="N", help="Only the last N lines.")
-    ] = None,
-    rank: Annotated[
-        int | None, typer.Option("--rank", min=0, metavar="R", help="Of a rank.")
-    ] = None,
-    worker: Annotated[
-        str | None, typer.Option("--worker", metavar="NAME", help="Of the data or reward host.")
-    ] = None,
-    driver: Annotated[
-        bool, typer.Option("--driver", help="Of the driver; this is the default.")
-    ] = False,
-    events: Annotated[
-        bool, typer.Option("--events", help="Kubernetes' events about the job instead.")
-    ] = False,
-    image: Image = None,
-    claim: Claim = None,
-    start_timeout: StartSeconds = 300,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
-    namespace: Namespace = None,
-) -> None:
-    """Print what a job's processes wrote, also after its cluster is gone.
-
-    Then a short-lived pod reads the job's volume, or this machine the job's address.
-
-    \b
-    Examples:
-      rlhf logs sort-grpo
-      rlhf logs sort-grpo --follow --tail 20
-      rlhf logs sort-grpo --rank 0
-      rlhf logs sort-grpo --worker reward
-      rlhf logs sort-grpo --events
-    """
-    from rlhf_cli.cluster.logs import logs_command
-
-    if sum((rank is not None, worker is not None, driver, events)) > 1:
-        raise typer.BadParameter("give one of --rank, --worker, --driver, --events")
-    if events and (follow or tail is not None):
-        raise typer.BadParameter("--events are printed at once, and all: leave the others out")
-    whose = worker if rank is None else f"rank-{rank}"
-    cluster = _connected(kubeconfig, context, namespace)
-    reading = _reading(image, claim, start_timeout)
-    logs_command(cluster, name, whose, events, tail, follow, reading)
-
-
-@cluster_app.command()
-@guarded
-def fetch(
-    name: JobName,
-    what: Annotated[
-        Fetched, typer.Argument(metavar="[model|report|metrics|all]", help="What to fetch.")
-    ] = Fetched.MODEL,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="The folder to put it into. Default: ./NAME."),
-    ] = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Replace what lies there already.")
-    ] = False,
-    image: Image = None,
-    claim: Claim = None,
-    start_timeout: StartSeconds = 300,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
-    namespace: Namespace = None,
-) -> None:
-    """Fetch a job's model, report or metrics, also after its cluster is gone.
-
-    Then a short-lived pod reads the job's volume, or this machine the job's address. `all` is all
-    but the checkpoints.
-
-    \b
-    Examples:
-      rlhf fetch sort-grpo
-      rlhf fetch sort-grpo report
-      rlhf fetch sort-grpo all --output /tmp/sort
-    """
-    from rlhf_cli.cluster.fetch import fetch_command
-
-    cluster = _connected(kubeconfig, context, namespace)
-    reading = _reading(image, claim, start_timeout)
-    fetch_command(cluster, name, what.value, output, force, reading)
+    describe_command(connected(kubeconfig, context, namespace), name)
 
 
 @cluster_app.command()
@@ -293,7 +157,7 @@ def suspend(
     """
     from rlhf_cli.cluster.suspend import suspend_command
 
-    suspend_command(_connected(kubeconfig, context, namespace), name, wait)
+    suspend_command(connected(kubeconfig, context, namespace), name, wait)
 
 
 @cluster_app.command()
@@ -314,7 +178,7 @@ def resume(
     """
     from rlhf_cli.cluster.suspend import resume_command
 
-    resume_command(_connected(kubeconfig, context, namespace), name, wait)
+    resume_command(connected(kubeconfig, context, namespace), name, wait)
 
 
 @cluster_app.command()
@@ -335,17 +199,4 @@ def cancel(
     """
     from rlhf_cli.cluster.cancel import cancel_command
 
-    cancel_command(_connected(kubeconfig, context, namespace), name, yes)
-
-
-def _connected(kubeconfig: Path | None, context: str | None, namespace: str | None) -> Cluster:
-    from rlhf_cli.cluster import connect
-    from rlhf_cli.cluster.client import Target
-
-    return connect.connect(Target(kubeconfig, context, namespace))
-
-
-def _reading(image: str | None, claim: str | None, start_seconds: int) -> Reading:
-    from rlhf_cli.cluster.opening import Reading
-
-    return Reading(image, claim, float(start_seconds))
+    cancel_command(connected(kubeconfig, context, namespace), name, yes)

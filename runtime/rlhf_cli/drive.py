@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import typer
@@ -31,7 +32,7 @@ from rlhf_runtime.controller.run_lock import locked
 from rlhf_runtime.controller.stop import StopRequest
 from rlhf_runtime.data.rows import find_sources
 from rlhf_runtime.errors import DirtyCluster, FolderInUse
-from rlhf_runtime.faults import Fault, parse_fault, require_at_home, require_targets
+from rlhf_runtime.faults import parse_fault, require_at_home, require_targets
 from rlhf_runtime.patience import Patience
 from rlhf_runtime.telemetry.progress import Both, make_progress
 from rlhf_runtime.telemetry.records import Outcome
@@ -47,39 +48,41 @@ PORT_SECONDS = LINGER_SECONDS + 15.0
 EVERYWHERE = "0.0.0.0"
 
 
-def drive_command(
-    file: Path,
-    output: Path,
-    submission: str,
-    report_port: int,
-    ray_address: str,
-    code: Path,
-    inject: Sequence[str],
-) -> None:
+@dataclass(frozen=True)
+class DriverStart:
+    """One start of a driver, as its command line asks for it."""
+
+    file: Path
+    """The manifest."""
+    output: Path
+    """The run's folder."""
+    submission: str
+    """JOB-ATTEMPT-RESTART."""
+    report_port: int
+    """Where the report is served; 0: at any port that is free."""
+    ray_address: str
+    """The cluster; auto: as the environment says."""
+    code: Path
+    """Where the user's own Python is mounted."""
+    inject: tuple[str, ...] = ()
+    """Faults that are to happen, as the command line writes them."""
+
+
+def drive_command(start: DriverStart) -> None:
     """Train, report, and end with the exit code. Raises typer.Exit in any case."""
     with DriverLog() as log:
-        _drive_and_report(file, output, submission, report_port, ray_address, code, inject, log)
+        _drive_and_report(start, log)
 
 
-def _drive_and_report(
-    file: Path,
-    output: Path,
-    submission: str,
-    report_port: int,
-    ray_address: str,
-    code: Path,
-    inject: Sequence[str],
-    log: DriverLog,
-) -> None:
-    board = StatusBoard(job_of(submission), submission)
+def _drive_and_report(start: DriverStart, log: DriverLog) -> None:
+    board = StatusBoard(job_of(start.submission), start.submission)
     token = os.environ.get(TOKEN_VARIABLE, "")
     server = StatusServer(board, token)
     stop = StopRequest()
     take_over_signals(stop)
     try:
-        server.open(EVERYWHERE, report_port, Patience(PORT_SECONDS, _say, stop.obey))
-        faults = tuple(map(parse_fault, inject))
-        _drive(board, stop, file, output, ray_address, code, faults, log)
+        server.open(EVERYWHERE, start.report_port, Patience(PORT_SECONDS, _say, stop.obey))
+        _drive(start, board, stop, log)
         held = hold_signals()  # it has ended: nothing may come between this and the last report
         board.end(Outcome.SUCCEEDED.value, ExitCode.DONE)
     except (Exception, KeyboardInterrupt) as error:
@@ -97,23 +100,15 @@ def _drive_and_report(
     raise typer.Exit(board.latest.exit_code or ExitCode.DONE)
 
 
-def _drive(
-    board: StatusBoard,
-    stop: StopRequest,
-    file: Path,
-    output: Path,
-    ray_address: str,
-    code: Path,
-    faults: tuple[Fault, ...],
-    log: DriverLog,
-) -> None:
+def _drive(start: DriverStart, board: StatusBoard, stop: StopRequest, log: DriverLog) -> None:
     """Everything between the first report and the last."""
-    job = only_job(jobs_of(file), file)
+    faults = tuple(map(parse_fault, start.inject))
+    job = only_job(jobs_of(start.file), start.file)
     board.update(total_steps=job.spec.schedule.steps)
-    folder = RunFolder(output)
+    folder = RunFolder(start.output)
     progress = Both(make_progress(sys.stderr), StatusProgress(board))
     require_shared_storage(job)
-    with mounted_code(job, code) as python_path:
+    with mounted_code(job, start.code) as python_path:
         _, plan = make_plan(job, inventory_from_pools(job.spec.resources.node_pools))
         find_sources(job.spec.data)
         require_targets(faults, plan.pools[0].num_devices)
@@ -126,7 +121,7 @@ def _drive(
                 return
             check_changes(job, folder, store)
             nodes_seconds = float(job.spec.start_deadline_seconds or NODES_SECONDS)
-            site = RayCluster(ray_address, nodes_seconds, progress.notice, stop.obey)
+            site = RayCluster(start.ray_address, nodes_seconds, progress.notice, stop.obey)
             train(Task(job, plan, folder, store, site, stop, progress, python_path, faults))
 
 

@@ -104,6 +104,14 @@ CREATED: dict[str, Case] = {
         ("spec.data.train.configuration=main",),
         *("spec.data.train.configuration", "configuration is for huggingFace data only; remove it"),
     ),
+    "a password in an address": Case(
+        ("spec.code.git={url: 'https://me:secret@git.example.com/r.git', revision: main}",),
+        *("spec.code.git.url", "credentials in an address"),
+    ),
+    "a token in an address": Case(
+        ("spec.code.git={url: 'https://secret@git.example.com/r.git', revision: main}",),
+        *("spec.code.git.url", "remove them, and name a Secret in secretName"),
+    ),
     "an evaluation's split of a file": Case(
         ("spec.data.evaluation={path: /e.jsonl, split: test}",),
         *("spec.data.evaluation.split", "split is for huggingFace data"),
@@ -225,6 +233,8 @@ CREATED: dict[str, Case] = {
 
 ALLOWED: dict[str, tuple[str, ...]] = {
     "the good manifest": (),
+    "code by SSH": ("spec.code.git={url: 'ssh://git@git.example.com/r.git', revision: main}",),
+    "code of a scope": ("spec.code.git={url: 'https://git.example.com/@team/r', revision: main}",),
     "a name of 40": (f"metadata.name={'a' * 40}",),
     "a role's own source": ("spec.models.critic.source.path=/c",),
     "a critic from the actor": ("spec.models.critic.source.sameAs=actor",),

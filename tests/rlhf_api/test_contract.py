@@ -16,12 +16,17 @@ from pydantic import ValidationError
 
 import rlhf_api
 from rlhf_api.base import PATTERN_WORDS, Contract
+from rlhf_api.checkpoint import PersistentVolumeClaim
 from rlhf_api.fields import contract, every_field
 from rlhf_api.job import RLHFJob
 from rlhf_api.manifest import load_file
 from rlhf_api.members import members_of
+from rlhf_api.overrides import apply_overrides
 from rlhf_api.report import StatusReport
 from rlhf_api.status import RLHFJobStatus
+from rlhf_api.validation import validate_document
+
+from .rule_cases import CREATED, GOOD
 
 MANIFESTS = Path(__file__).parent / "manifests"
 MODULES = [
@@ -109,6 +114,33 @@ def test_every_pattern_is_explained_in_words() -> None:
                 yield from patterns(each)
 
     assert set(patterns(RLHFJob.model_json_schema(by_alias=True))) == set(PATTERN_WORDS)
+
+
+@pytest.mark.parametrize(
+    ("path", "is_inside"),
+    [
+        *(
+            (path, True)
+            for path in ("a", "a/b/", "a//b", ".", ".a", "..a", "a/..b", "a/...", "ä b")
+        ),
+        *((path, False) for path in ("", "/a", "..", "../a", "a/..", "a/../b", "a//..", "./..")),
+    ],
+)
+def test_a_folder_of_a_claim_does_not_lead_out_of_it(path: str, is_inside: bool) -> None:
+    document = {"claimName": "shared", "subPath": path}
+    try:
+        PersistentVolumeClaim.model_validate(document)
+    except ValidationError as error:
+        assert not is_inside and "subPath" in str(error)
+    else:
+        assert is_inside
+
+
+def test_a_password_in_an_address_is_refused_and_not_told() -> None:
+    job = apply_overrides(GOOD, CREATED["a password in an address"].changes)
+    _, problems = validate_document(job)
+    (problem,) = problems
+    assert "secretName" in str(problem) and "secret@" not in str(problem)
 
 
 def test_a_loaded_job_cannot_be_changed() -> None:

@@ -98,7 +98,7 @@ def test_a_lost_worker_is_the_drivers_affair(team: Team) -> None:
     worker = pod_of(team, "workless", "worker")
     with no_more_pods(team):
         team.delete("pod", worker["metadata"]["name"])
-        team.wait_for_condition("workless", READY, "False", "Provisioning")
+        team.wait_for_condition("workless", READY, "False", "PodsRefused")
         assert team.phase("workless") == "Running"
     team.wait_for_condition("workless", READY, "True", "Ready")
     assert pod_of(team, "workless", "worker")["metadata"]["uid"] != worker["metadata"]["uid"]

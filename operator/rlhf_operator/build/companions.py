@@ -36,41 +36,52 @@ def token(key: bytes, owner: Owner) -> str:
     return hmac.new(key, f"{owner.namespace}/{owner.uid}".encode(), hashlib.sha256).hexdigest()
 
 
+def mark_of(token: str) -> str:
+    """What tells the objects of one token from those of another. Nobody learns the token by it."""
+    return hashlib.sha256(token.encode()).hexdigest()[:8]
+
+
 def secret(owner: Owner, token: str) -> Mapping[str, Any]:
     """The token, as KubeRay gives it to the pods."""
     return {
         "apiVersion": "v1",
         "kind": "Secret",
-        "metadata": owner.metadata(owner.children),
+        "metadata": owner.metadata(owner.secret),
         "immutable": True,
         "data": {TOKEN_KEY: base64.b64encode(token.encode()).decode()},
     }
 
 
-def network_policy(owner: Owner, operator_namespace: str | None) -> Mapping[str, Any]:
-    """Only the job's own pods reach its pods, and the operator reaches its head."""
+def network_policy(
+    owner: Owner, operator_namespace: str | None, from_anywhere: bool = False
+) -> Mapping[str, Any]:
+    """Only the job's own pods reach its pods, and the operator reaches its head.
+
+    Args:
+        operator_namespace: where the operator's pods are. None: it has none.
+        from_anywhere: whether anybody may reach the ports that the operator needs. Who comes
+            through the API server has an address that no policy can name; the token keeps others
+            out.
+    """
     ingress: list[Mapping[str, Any]] = [{"from": [{"podSelector": _labelled(owner)}]}]
-    if operator_namespace is not None:
-        ingress.append(
-            {
-                "from": [
-                    {
-                        "namespaceSelector": {
-                            "matchLabels": {"kubernetes.io/metadata.name": operator_namespace}
-                        },
-                        "podSelector": {"matchLabels": OPERATOR_LABELS},
-                    }
-                ],
-                "ports": [
-                    {"protocol": "TCP", "port": port} for port in (DASHBOARD_PORT, REPORT_PORT)
-                ],
-            }
-        )
+    ports = [{"protocol": "TCP", "port": port} for port in (DASHBOARD_PORT, REPORT_PORT)]
+    if from_anywhere:
+        ingress.append({"ports": ports})
+    elif operator_namespace is not None:
+        ingress.append({"from": [_operator_in(operator_namespace)], "ports": ports})
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
         "metadata": owner.metadata(owner.children),
         "spec": {"podSelector": _labelled(owner), "policyTypes": ["Ingress"], "ingress": ingress},
+    }
+
+
+def _operator_in(namespace: str) -> Mapping[str, Any]:
+    labels = {"kubernetes.io/metadata.name": namespace}
+    return {
+        "namespaceSelector": {"matchLabels": labels},
+        "podSelector": {"matchLabels": OPERATOR_LABELS},
     }
 
 

@@ -38,8 +38,6 @@ PORTS = {
     "report": REPORT_PORT,
 }
 """All of the head's: KubeRay adds its own only where none is declared."""
-
-
 AGENT_PORT = 52365
 """Of the agent that Ray has on every node."""
 HOME = "/home/rlhf"
@@ -66,7 +64,7 @@ def head_pod(owner: Owner, job: RLHFJob) -> Mapping[str, Any]:
 
 
 def worker_pod(owner: Owner, job: RLHFJob, pool: NodePool) -> Mapping[str, Any]:
-    """A worker's pod: all devices of a node."""
+    """A worker's pod: all devices of a node. KubeRay adds the liveness probe."""
     devices = {GPU_RESOURCE: str(pool.devices_per_node)} if pool.device is Device.GPU else {}
     container = {
         **_container("ray-worker", job, pool.resources, devices),
@@ -137,8 +135,7 @@ def _container(
 
 
 def _probe(path: str, port: int, failures: int) -> Mapping[str, Any]:
-    """A probe of our own: KubeRay's begin late, and need wget in the image. Ray answers these
-    without a token."""
+    """A probe of our own: KubeRay's begin late. Ray answers these without a token."""
     return {
         "httpGet": {"path": path, "port": port},
         "periodSeconds": 2,

@@ -37,7 +37,7 @@ def ray_cluster(owner: Owner, job: RLHFJob, attempt: int) -> Mapping[str, Any]:
         "spec": {
             "rayVersion": RAY_VERSION,
             "enableInTreeAutoscaling": False,
-            "authOptions": {"mode": "token", "secretName": owner.children},
+            "authOptions": {"mode": "token", "secretName": owner.secret},
             "headGroupSpec": {
                 "serviceType": "ClusterIP",
                 "rayStartParams": {

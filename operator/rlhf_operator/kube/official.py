@@ -9,10 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+import yaml
 from kubernetes import client, config
 from urllib3.exceptions import HTTPError
 
 from rlhf_api.on_cluster import FIELD_MANAGER
+from rlhf_operator.config import BadConfig
 from rlhf_operator.kube.protocol import (
     Conflict,
     Forbidden,
@@ -56,12 +58,20 @@ class OfficialKube:
 
     @classmethod
     def connect(cls, kubeconfig: Path | None, num_connections: int) -> Self:
-        """By a kubeconfig file; None: as a pod of the cluster."""
+        """By a kubeconfig file; None: as a pod of the cluster.
+
+        Raises:
+            BadConfig: the file cannot be used, or this is no pod.
+        """
         settings = client.Configuration()
-        if kubeconfig is None:
-            config.load_incluster_config(client_configuration=settings)
-        else:
-            config.load_kube_config(str(kubeconfig), client_configuration=settings)
+        try:
+            if kubeconfig is None:
+                config.load_incluster_config(client_configuration=settings)
+            else:
+                config.load_kube_config(str(kubeconfig), client_configuration=settings)
+        except (config.ConfigException, yaml.YAMLError) as error:
+            where = f"kubeconfig {kubeconfig}" if kubeconfig else "not in a pod of a cluster"
+            raise BadConfig(f"{where}: {error}; name a file by --kubeconfig") from error
         settings.connection_pool_maxsize = num_connections
         settings.retries = False  # the caller knows better what may be asked twice
         return cls(client.ApiClient(settings))

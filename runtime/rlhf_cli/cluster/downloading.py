@@ -134,19 +134,14 @@ def _require_unchanged(files: RunFiles, part: Part, before: Sequence[RunFile]) -
 
 
 def _place(aside: Path, place: Path) -> Path:
-    """Rename into place; what was there goes only after that."""
-    place.parent.mkdir(parents=True, exist_ok=True)
-    old = place.with_name(f"{place.name}.old")
+    """Rename into place; what was there goes aside, and comes back if that fails."""
+    old = aside.with_name(f"{aside.name}.replaced")
     if place.exists():
-        _remove(old)
         place.rename(old)
-    aside.rename(place)
-    _remove(old)
+    try:
+        aside.rename(place)
+    except OSError:
+        if old.exists():
+            old.rename(place)
+        raise
     return place
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)

@@ -72,6 +72,7 @@ class Follower:
         yield dict(self._jobs)
         version = listing.version
         while True:
+            begun = self._now()
             try:
                 for change in self._cluster.watch(RLHFJOB, self._namespace, version, self._fields):
                     version = change.object["metadata"]["resourceVersion"]
@@ -79,6 +80,8 @@ class Follower:
                         yield dict(self._jobs)
             except WatchExpired:
                 return
+            if self._now() - begun < FIRST_PAUSE_SECONDS:  # some proxies keep no answer open
+                self._pause(FIRST_PAUSE_SECONDS)
 
     def _take(self, job: Job, is_deletion: bool) -> bool:
         if not self._is_meant(job):

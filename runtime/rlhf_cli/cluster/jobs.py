@@ -81,13 +81,7 @@ class Job:
     @property
     def clusters(self) -> tuple[str, ...]:
         """Names of the RayClusters that it has and had, the newest last."""
-        status = self.status
-        driver = status.driver
-        names = [
-            cluster_name(self.name, each) for each in range((driver.attempt if driver else 0) + 1)
-        ]
-        names += [] if status.cluster is None else [status.cluster.name]
-        return tuple(dict.fromkeys(names))
+        return tuple(cluster_name(self.name, each + 1) for each in range(self.status.attempts))
 
 
 def read_job(document: Object) -> Job:

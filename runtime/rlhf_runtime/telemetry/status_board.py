@@ -40,7 +40,7 @@ class StatusBoard:
         long. After the final report nothing changes any more.
         """
         if "message" in changes:
-            changes["message"] = " ".join(changes["message"].split())[:LONGEST_MESSAGE]
+            changes["message"] = _as_line(changes["message"])
         with self._lock:
             if self._latest.final:
                 return
@@ -67,3 +67,9 @@ class StatusBoard:
     def wait_until_acknowledged(self, seconds: float) -> bool:
         """Wait so long at most until the final report was stored somewhere; whether it was."""
         return self._acknowledged.wait(seconds)
+
+
+def _as_line(text: str) -> str:
+    """A text that every reader can decode: names of files may hold bytes that are no text."""
+    line = " ".join(text.split())[:LONGEST_MESSAGE]
+    return line.encode("utf-8", "replace").decode("utf-8")

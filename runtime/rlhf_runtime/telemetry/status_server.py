@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hmac
 import json
+import sys
 import threading
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -28,7 +29,8 @@ class StatusServer:
     """A server in threads of its own; ends with the process or with `close`."""
 
     def __init__(self, board: StatusBoard, token: str) -> None:
-        """
+        """Nothing is served before `open`.
+
         Args:
             board: what is served.
             token: who asks has to know it. Empty: nobody knows it.
@@ -65,11 +67,21 @@ class StatusServer:
     def _bind(self, host: str, port: int) -> str:
         handler = type("Bound", (_Handler,), {"board": self._board, "token": self._token})
         try:
-            self._server = ThreadingHTTPServer((host, port), handler)
+            self._server = _Server((host, port), handler)
         except OSError as error:
             return f"port {port}: {(error.strerror or str(error)).lower()}"
-        self._server.daemon_threads = True
         return ""
+
+
+class _Server(ThreadingHTTPServer):
+    """A thread for each request, none of which keeps the process."""
+
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that goes away early is no news: stderr is the job's log."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -36,6 +36,7 @@ RUNNING: dict[str, Any] = {
         "lastReportTime": LATER,
     },
     "checkpoint": {"step": 100, "path": "/rlhf/run/checkpoints/step-00000100"},
+    "attempts": 1,
     "cluster": {"name": "sort-1", "attempt": 1, "headPodUid": "abc", "admitted": True},
     "driver": {"submissionId": "sort-1-0", "attempt": 1, "restart": 0},
 }

@@ -240,6 +240,41 @@ def test_what_lies_there_is_kept_unless_it_may_go(files: RunFiles, tmp_path: Pat
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["model"]
 
 
+@pytest.mark.parametrize("replace", [False, True])
+def test_what_lies_beside_it_is_kept(files: RunFiles, tmp_path: Path, replace: bool) -> None:
+    kept = [tmp_path / "out" / name / "mine" for name in ("model.old", "model.replaced")]
+    for path in kept:
+        path.parent.mkdir(parents=True)
+        path.write_text("x")
+    for _ in range(2 if replace else 1):
+        download(files, [MODEL], tmp_path / "out", Silent(), replace=replace)
+    assert [path.read_text() for path in kept] == ["x", "x"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "model",
+        "model.old",
+        "model.replaced",
+    ]
+
+
+def test_what_cannot_be_replaced_is_still_there(
+    files: RunFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = tmp_path / "out" / "model" / "mine"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("x")
+    rename = Path.rename
+
+    def failing(path: Path, target: Path) -> Path:
+        if path.parent.name == ASIDE and path.name == "model":
+            raise OSError(28, "No space left on device")
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", failing)
+    with pytest.raises(TransferFailed, match="No space left"):
+        download(files, [MODEL], tmp_path / "out", Silent(), replace=True)
+    assert mine.read_text() == "x"
+
+
 def test_an_output_that_cannot_be_written_is_told(files: RunFiles, tmp_path: Path) -> None:
     (tmp_path / "out").write_text("a file")
     with pytest.raises(TransferFailed, match="another --output"):

@@ -42,6 +42,8 @@ class Restarting(FakeCluster):
         super().__init__("team")
         self.away = 0
         self.expired = 0
+        self.cut = 0
+        """How many watches end at once."""
         self.lists = 0
 
     def list(
@@ -59,6 +61,9 @@ class Restarting(FakeCluster):
         if self.expired:
             self.expired -= 1
             raise WatchExpired
+        if self.cut:
+            self.cut -= 1
+            return iter(())
         return super().watch(kind, namespace, version, fields)
 
 
@@ -127,6 +132,13 @@ def test_a_watch_that_has_expired_is_begun_anew(cluster: Restarting) -> None:
     changes(cluster, "one", "Running")
     told = [phases(jobs)["one"] for jobs in islice(time.follow(cluster), 3)]
     assert told == ["Pending", "Pending", "Running"] and cluster.lists == 2
+
+
+def test_watches_that_end_at_once_are_not_begun_in_a_hurry(cluster: Restarting) -> None:
+    time, cluster.cut = Time(), 3
+    changes(cluster, "one", "Running")
+    told = [phases(jobs)["one"] for jobs in islice(time.follow(cluster), 2)]
+    assert told == ["Pending", "Running"] and time.pauses == [1, 1, 1] and cluster.lists == 1
 
 
 def drawn(*statuses: dict[str, object]) -> str:

@@ -23,7 +23,7 @@ NOW = datetime(2026, 1, 2, 3, 30, tzinfo=UTC)
         (event("RLHFJob", "sort", "Planned", "", uid="uid-of-sort"), True),
         (event("RLHFJob", "sort", "Planned", "", uid="of an earlier one"), False),
         (event("RayCluster", "sort-1", "Created", ""), True),
-        (event("RayCluster", "sort-0", "Created", ""), True),
+        (event("RayCluster", "sort-0", "Created", ""), False),
         (event("RayCluster", "sort-7", "Created", ""), False),
         (event("Pod", "sort-1-head-x7k2p", "Pulled", ""), True),
         (event("Pod", "sort-1-a100-worker-x7k2p", "Pulled", ""), True),
@@ -34,6 +34,13 @@ NOW = datetime(2026, 1, 2, 3, 30, tzinfo=UTC)
 )
 def test_events_of_a_job_are_those_of_all_its_parts(told: dict[str, Any], is_meant: bool) -> None:
     assert concerns(job(RUNNING), told) is is_meant
+
+
+def test_events_of_the_clusters_of_a_suspended_job_are_its_own() -> None:
+    suspended = job({"phase": "Suspended", "observedGeneration": 1, "attempts": 2})
+    names = [f"sort-{attempt}-head-x7k2p" for attempt in (1, 2, 3)]
+    told = [concerns(suspended, event("Pod", name, "OOMKilling", "")) for name in names]
+    assert told == [True, True, False]
 
 
 def test_events_are_told_on_a_line_each() -> None:

@@ -1,0 +1,108 @@
+"""What stands in the way of a job's cluster is told, or overcome."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from rlhf_api.status import ConditionType, Phase
+from rlhf_operator.decide.actions import Note
+from rlhf_operator.kube.protocol import Kind
+from rlhf_operator.parse import pods_refused
+from rlhf_operator.perform import NOTE_BYTES, event
+
+from .world import NAMESPACE, World, manifest
+
+READY = ConditionType.CLUSTER_READY
+QUOTA = 'pods "sort-1-head" is forbidden: exceeded quota: full'
+
+
+def refusal(reason: str, message: str, status: str = "True") -> dict[str, Any]:
+    """The condition that KubeRay sets when it cannot make or delete a pod."""
+    return {"type": "ReplicaFailure", "status": status, "reason": reason, "message": message}
+
+
+def told(world: World) -> str:
+    return next(each.message for each in world.status().conditions if each.type is READY)
+
+
+def test_pods_that_cannot_be_made_are_told_until_they_can(world: World) -> None:
+    world.submit(manifest(startDeadlineSeconds=100))
+    world.settle()
+    said = refusal("FailedCreateHeadPod", f"FailedCreateHeadPod\n{QUOTA}")
+    world.kube.edit(
+        Kind.CLUSTER, NAMESPACE, "sort-1", lambda each: each.update(status={"conditions": [said]})
+    )
+    world.settle()
+    assert world.condition(READY) == ("False", "PodsRefused")
+    assert QUOTA in told(world) and "FailedCreate" not in told(world)
+    assert QUOTA in world.status().message and world.events().count("PodsRefused") == 1
+    world.kube.edit(Kind.CLUSTER, NAMESPACE, "sort-1", lambda each: each.update(status={}))
+    world.settle()
+    assert world.condition(READY) == ("False", "Provisioning") and QUOTA not in told(world)
+    world.wait(120)
+    assert world.phase() == (Phase.FAILED, "StartDeadlineExceeded")
+
+
+@pytest.mark.parametrize(
+    "conditions",
+    [
+        [refusal("FailedCreateWorkerPod", "quota", status="False")],
+        [refusal("FailedDeleteWorkerPod", "not found")],
+        [{"type": "HeadPodReady", "status": "True", "reason": "FailedCreate"}],
+        ["FailedCreateHeadPod"],
+        "FailedCreateHeadPod",
+        None,
+    ],
+)
+def test_what_is_no_refusal_of_pods_is_none(conditions: Any) -> None:
+    assert pods_refused({"status": {"conditions": conditions}}) is None
+
+
+def test_a_pod_of_somebody_else_with_the_jobs_label_holds_nothing_up(world: World) -> None:
+    labels = world.labels()  # so that the job's NetworkPolicy lets it in
+    metadata = {"name": "tensorboard", "namespace": NAMESPACE, "labels": labels}
+    world.kube.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "status": {}})
+    world.submit(manifest())
+    world.settle()
+    assert world.clusters() == ["sort-1"]
+
+
+def secrets(world: World) -> dict[str, str]:
+    """The token in each Secret."""
+    return {
+        name: each["data"]["auth_token"]
+        for (kind, _, name), each in world.kube.objects.items()
+        if kind is Kind.SECRET
+    }
+
+
+def test_an_operator_with_another_key_makes_clusters_that_it_can_reach(world: World) -> None:
+    world.run_to_training()
+    [(first, token)] = secrets(world).items()
+    observer = world.reconciler.observer
+    observer.dialer = replace(observer.dialer, key=b"x" * 32)
+    world.wait(120)
+    assert world.clusters() == ["sort-2"] and world.status().restarts.clusters == 1
+    made = secrets(world)
+    assert made.pop(first) == token, "nobody changes a Secret"
+    [(second, another)] = made.items()
+    cluster = world.kube.objects[Kind.CLUSTER, NAMESPACE, "sort-2"]
+    assert cluster["spec"]["authOptions"]["secretName"] == second and another != token
+    world.run_kuberay()
+    world.wait(30)
+    assert world.head("sort-2").submitted == ["sort-2-0"]
+
+
+def test_an_event_takes_as_much_of_a_text_as_api_servers_do(world: World) -> None:
+    world.submit(manifest())
+    seen = world.reconciler.observer.observe((NAMESPACE, "sort"), True, lambda: None)
+    assert seen is not None
+    now = datetime.now(UTC)
+    text = "ключ " * 300
+    note = event(seen.job, Note("Reason", text), now)["note"]
+    assert text.startswith(note) and NOTE_BYTES - 4 < len(note.encode()) <= NOTE_BYTES
+    assert event(seen.job, Note("Reason", "short"), now)["note"] == "short"

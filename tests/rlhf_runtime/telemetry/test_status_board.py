@@ -1,0 +1,25 @@
+"""What a report takes over of what a driver says."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlhf_api.exits import ExitCode
+from rlhf_api.report import StatusReport
+from rlhf_runtime.telemetry.status_board import LONGEST_MESSAGE, StatusBoard
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("one\n  two\t three", "one two three"),
+        ("got data/\udcff.parquet", "got data/?.parquet"),  # as Python names a file of latin-1
+        ("x" * (LONGEST_MESSAGE + 1), "x" * LONGEST_MESSAGE),
+        ("ключ 🗝", "ключ 🗝"),
+    ],
+)
+def test_a_message_is_a_line_that_every_reader_takes(said: str, told: str) -> None:
+    final = StatusBoard("sort", "sort-1-0").end("failed", ExitCode.USER, "DataNotFound", said)
+    assert (final.message, final.exit_code) == (told, ExitCode.USER)
+    sent = final.model_dump_json(by_alias=True, exclude_none=True)
+    assert StatusReport.model_validate_json(sent.encode()) == final
