@@ -42,7 +42,11 @@ class App:
     _seen: dict[Key, object] = field(default_factory=dict)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Watch and work until told to stop."""
+        """Watch and work until told to stop, or until a part dies: the process is started again.
+
+        Raises:
+            Exception: what the part died of.
+        """
         registry = self._registry()
         ready = asyncio.Event()
         threads = ThreadPoolExecutor(self.config.reconcile_workers, "look")
@@ -52,6 +56,8 @@ class App:
             asyncio.create_task(self._ping(threads)),
             asyncio.create_task(self._tell_ready(ready)),
         ]
+        for task in loops:
+            task.add_done_callback(lambda ended: stop.set() if _has_died(ended) else None)
         try:
             await kopf.operator(
                 registry=registry,
@@ -65,8 +71,11 @@ class App:
         finally:
             for task in loops:
                 task.cancel()
-            await asyncio.gather(*loops, return_exceptions=True)
+            outcomes = await asyncio.gather(*loops, return_exceptions=True)
             threads.shutdown(wait=True, cancel_futures=True)
+        for outcome in outcomes:
+            if isinstance(outcome, Exception):
+                raise outcome
 
     def _registry(self) -> kopf.OperatorRegistry:
         registry = kopf.OperatorRegistry()
@@ -120,6 +129,10 @@ class App:
         await ready.wait()
         self.is_started = True
         log.info("watching %s", ", ".join(self.config.namespaces) or "all namespaces")
+
+
+def _has_died(task: asyncio.Task[None]) -> bool:
+    return not task.cancelled() and task.exception() is not None
 
 
 def _job_of(metadata: Mapping[str, Any]) -> Key:

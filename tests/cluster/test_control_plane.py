@@ -12,6 +12,7 @@ import pytest
 
 from .devcluster import SCRIPTS
 from .kubectl import Kubectl
+from .session import skip_or_fail
 
 pytestmark = pytest.mark.cluster
 
@@ -54,7 +55,7 @@ def ray_cluster(name: str, num_workers: int) -> dict[str, Any]:
 @pytest.fixture
 def fake_nodes(kubectl: Kubectl) -> None:
     if len(kubectl("get", "nodes", "--selector=type=kwok", "--output=name").split()) < 2:
-        pytest.skip("the cluster has no two fake nodes: start it with --fake-nodes 2")
+        skip_or_fail("the cluster has no two fake nodes: start it with --fake-nodes 2")
 
 
 def test_the_api_server_is_of_the_pinned_version(kubectl: Kubectl, kubeconfig: Path) -> None:

@@ -140,3 +140,16 @@ def test_what_the_look_itself_will_see_is_not_kept(
 ) -> None:
     assert looks(app, (type, child(status))) == [(SORT, True)]
     assert remembered == []
+
+
+def test_a_part_that_dies_ends_the_operator(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def watch(stop_flag: asyncio.Event, **_: Any) -> None:
+        await stop_flag.wait()
+
+    async def die(*_: Any) -> None:
+        raise RuntimeError("nobody foresaw this")
+
+    monkeypatch.setattr(kopf, "operator", watch)
+    monkeypatch.setattr(app, "_ping", die)
+    with pytest.raises(RuntimeError, match="nobody foresaw this"):
+        asyncio.run(asyncio.wait_for(app.run(asyncio.Event()), 60))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -45,9 +46,11 @@ def fatal(journal: Journal, when: str) -> list[str]:
 
 
 def changes(journal: Journal, when: str) -> list[str]:
-    """The same without what is only told: statuses and events."""
+    """The same without what is only told, statuses and events, and without marks of keys."""
     return [
-        each for each in fatal(journal, when) if not each.startswith(("status", "create Event"))
+        re.sub(r"(create Secret .*)-\w{8}$", r"\1", each)
+        for each in fatal(journal, when)
+        if not each.startswith(("status", "create Event"))
     ]
 
 

@@ -131,7 +131,7 @@ def test_an_unreachable_head_is_asked_again(world: World) -> None:
     world.run_to_training()
     world.head().go_down()
     world.wait(120)
-    assert world.phase() == (Phase.RUNNING, "Running")
+    assert world.phase() == (Phase.RUNNING, "HeadUnreachable")
     world.head().come_back()
     world.head().advance(9)
     world.wait(15)

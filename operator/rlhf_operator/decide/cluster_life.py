@@ -15,7 +15,11 @@ from rlhf_operator.decide.pods_in_words import describe_pods, worst_problem
 
 
 def follow_cluster(draft: Draft, cluster: ClusterStatus) -> None:
-    """Bring a driver to the job's cluster and look after both."""
+    """Bring a driver to the job's cluster and look after both.
+
+    Where the manifest cannot be read any more, nothing is started: a driver that lives is followed
+    to its end.
+    """
     seen = draft.seen.cluster(cluster.name)
     if seen is None or not seen.is_ours:
         _replace(draft, cluster)
@@ -36,7 +40,7 @@ def _replace(draft: Draft, cluster: ClusterStatus) -> None:
         _lose(draft, cluster, "it is gone")
     elif draft.seen.pods_of(cluster.name):
         draft.again(draft.settings.poll_seconds)
-    else:
+    elif draft.seen.job.job is not None and not _is_late(draft):
         draft.do(HoldJob(), MakeCluster(cluster.attempt))
         draft.again(draft.settings.wait_seconds)
 
@@ -100,6 +104,8 @@ def _use(draft: Draft, cluster: ClusterStatus, seen: ClusterSeen) -> None:
             follow_driver(draft, driver)
     elif _replace_dirty_workers(draft, cluster, seen) or not _is_due(draft):
         return
+    elif draft.seen.job.job is None:
+        draft.again(draft.settings.wait_seconds)
     elif is_ready and not _old_heads(draft, cluster):
         start_driver(draft, cluster)
     else:
@@ -162,22 +168,31 @@ def _tell_readiness(draft: Draft, seen: ClusterSeen, is_ready: bool) -> None:
     draft.conclude(ConditionType.CLUSTER_READY, ConditionStatus.FALSE, reason, message)
 
 
+def _is_late(draft: Draft) -> bool:
+    """Whether pods have been waited for long enough: then the job fails."""
+    ready = draft.condition(ConditionType.CLUSTER_READY)
+    limit = draft.seen.job.job.spec.start_deadline_seconds if draft.seen.job.job else None
+    if ready is None or limit is None or ready.status is not ConditionStatus.FALSE:
+        return False
+    left = limit - draft.seconds_since(ready.last_transition_time)
+    if left > 0:
+        draft.again(left)
+        return False
+    fail(
+        draft,
+        "StartDeadlineExceeded",
+        f"the cluster's pods were not ready after startDeadlineSeconds, {limit}: {ready.message}",
+    )
+    return True
+
+
 def _wait_for_pods(draft: Draft, cluster: ClusterStatus) -> None:
     """No driver runs, because pods are missing."""
     ready = draft.condition(ConditionType.CLUSTER_READY)
-    assert ready is not None and draft.seen.job.job is not None
-    limit = draft.seen.job.job.spec.start_deadline_seconds
-    waited = draft.seconds_since(ready.last_transition_time)
-    if limit is not None and ready.status is ConditionStatus.FALSE and waited >= limit:
-        fail(
-            draft,
-            "StartDeadlineExceeded",
-            f"the cluster's pods were not ready after startDeadlineSeconds, {limit}: "
-            f"{ready.message}",
-        )
+    assert ready is not None
+    if _is_late(draft):
         return
     problem = worst_problem(draft.seen.pods_of(cluster.name))
     reason = problem.reason if problem else "WaitingForPods"
     draft.enter(phase_before_driver(draft), reason, ready.message)
-    left = draft.settings.wait_seconds if limit is None else limit - waited
-    draft.again(min(left, draft.settings.wait_seconds))
+    draft.again(draft.settings.wait_seconds)

@@ -36,6 +36,17 @@ def follow_driver(draft: Draft, driver: DriverStatus) -> None:
             start_over_or_fail(
                 draft, Failure("HeadLost", "Ray on the head pod was started again: the driver died")
             )
+    elif head.state is HeadState.UNREACHABLE and _is_silent(draft):
+        message = "the head does not answer the operator; the job may train on, unseen"
+        draft.enter(Phase.RUNNING, "HeadUnreachable", message, is_warning=True)
+
+
+def _is_silent(draft: Draft) -> bool:
+    """Whether a job that runs has not been heard of for a while: one answer may be late."""
+    progress = draft.status.progress
+    if draft.status.phase is not Phase.RUNNING or progress is None:
+        return False
+    return draft.seconds_since(progress.last_report_time) >= draft.settings.silent_seconds
 
 
 def _follow(

@@ -49,9 +49,12 @@ def _as_shell(exit_code: int) -> int:
 
 def start_over_or_fail(draft: Draft, failure: Failure) -> None:
     """After a failure that ended the driver: the next start is set, or the job fails."""
-    assert draft.seen.job.job is not None
-    policy = draft.seen.job.job.spec.failure_policy
     end_driver(draft, failure.exit_code)
+    if draft.seen.job.job is None:
+        why_not = "it cannot be started again: its manifest cannot be read any more"
+        fail(draft, failure.reason, f"{failure.message} ({why_not})")
+        return
+    policy = draft.seen.job.job.spec.failure_policy
     judged = verdict(failure, policy, draft.status.restarts)
     if not judged.restarts:
         why_not = f" ({judged.why_not})" if judged.why_not else ""

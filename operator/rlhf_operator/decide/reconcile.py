@@ -37,8 +37,6 @@ def reconcile(seen: Observed, settings: Settings, now: datetime) -> Decision:
         _take_cluster_away(draft)
     elif has_ended(draft):
         _tidy_up(draft)
-    elif seen.job.job is None and draft.status.cluster is not None:
-        _reject(draft, seen.job.problem or Refusal("InvalidManifest", "it cannot be read"))
     elif seen.job.job is not None and seen.job.job.spec.suspend:
         _suspend(draft)
     elif _is_overdue(draft):
@@ -46,6 +44,8 @@ def reconcile(seen: Observed, settings: Settings, now: datetime) -> Decision:
     elif draft.status.cluster is None:
         _begin(draft)
     else:
+        if seen.job.job is None:
+            _reject(draft, seen.job.problem or Refusal("InvalidManifest", "it cannot be read"))
         _forget_suspension(draft)
         follow_cluster(draft, draft.status.cluster)
     follow_trouble(draft)
@@ -84,7 +84,8 @@ def _accept(draft: Draft) -> None:
 
 
 def _reject(draft: Draft, refusal: Refusal) -> None:
-    """Say why the job is not run. Nothing of a job that holds a cluster already is touched."""
+    """Say why the job is not run. The driver of one that holds a cluster already trains on: it has
+    the manifest that it was started with."""
     draft.conclude(ConditionType.ACCEPTED, ConditionStatus.FALSE, refusal.reason, refusal.message)
     if draft.status.cluster is None:
         draft.enter(Phase.PENDING, refusal.reason, refusal.message, is_warning=True, is_stuck=True)

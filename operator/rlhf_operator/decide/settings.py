@@ -13,6 +13,8 @@ class Settings:
     """From one look at a running driver to the next."""
     progress_seconds: float = 15.0
     """Progress is written at most so often; phase and conditions at once."""
+    silent_seconds: float = 60.0
+    """A head that has not answered for so long is told of."""
     wait_seconds: float = 30.0
     """From one look at what should send events, to the next: should an event be lost."""
     stop_seconds: float = 180.0
