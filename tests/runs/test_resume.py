@@ -254,11 +254,11 @@ def test_a_finished_job_has_nothing_to_do_but_more_steps(
     place: Path, undisturbed: dict[int, Finished]
 ) -> None:
     folder = place / "further"
-    shutil.copytree(undisturbed[2].folder, folder)
-    manifest = manifest_of(2, place / "further.yaml")
-    again = run(manifest, folder, "--devices", 2)
+    shutil.copytree(undisturbed[1].folder, folder)
+    manifest = manifest_of(1, place / "further.yaml")
+    again = run(manifest, folder, "--devices", 1)
     assert again.code == 0 and "already finished" in again.output, again.output
-    further = run(manifest, folder, "--devices", 2, "--steps", STEPS + 1)
+    further = run(manifest, folder, "--devices", 1, "--steps", STEPS + 1)
     assert further.code == 0, further.output
     assert f"going on from the checkpoint of step {STEPS}" in further.output
     assert last_step(folder) == STEPS + 1 == summary(folder)["steps"]
