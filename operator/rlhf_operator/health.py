@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, make_server
 
@@ -16,6 +17,8 @@ from prometheus_client.exposition import (
 
 LONGEST_SILENCE_SECONDS = 300.0
 """Kubernetes is asked every minute even when nothing happens."""
+CLOSE_SECONDS = 0.05
+"""How often a server looks whether it is to close: its close takes up to as long."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,8 @@ def serve(port: int, registry: CollectorRegistry, health: Health) -> Callable[[]
         return [f"{problem or 'ok'}\n".encode()]
 
     server = make_server("", port, answer, ThreadingWSGIServer, handler_class=_Silent)
-    threading.Thread(target=server.serve_forever, name="health", daemon=True).start()
+    serve = partial(server.serve_forever, CLOSE_SECONDS)
+    threading.Thread(target=serve, name="health", daemon=True).start()
 
     def stop() -> None:
         server.shutdown()

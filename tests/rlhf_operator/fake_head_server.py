@@ -17,6 +17,9 @@ from rlhf_api.on_cluster import DASHBOARD_PORT, REPORT_PORT
 
 from .fake_driver import FakeDriver
 
+CLOSE_SECONDS = 0.02
+"""How often a server looks whether it is to close: its close takes up to as long."""
+
 
 @dataclass(frozen=True)
 class Request:
@@ -125,7 +128,9 @@ class FakeHeadServer:
         self, respond: Callable[[Request], Reply | None], address: str = "127.0.0.1"
     ) -> None:
         self._server = _Server((address, 0), _handler(respond))
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(CLOSE_SECONDS,), daemon=True
+        )
         self._thread.start()
 
     @property

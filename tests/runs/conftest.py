@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from .cli import Finished, run
 from .manifests import example
 
+AT_ONCE = 2
+"""Runs that are made side by side."""
 SEVERAL_UPDATES = {
     "algorithm": {"grpo": {"klCoefficient": 0.05, "epochsPerBatch": 2}},
     "schedule": {"miniBatchPrompts": 3},
@@ -20,7 +23,13 @@ KL_IN_REWARD = {
     "schedule": {"promptsPerStep": 32, "miniBatchPrompts": 16},
 }
 
-Make = Callable[..., Finished]
+ON_ONE_AND_TWO: dict[str, tuple[str, dict[str, Any], int]] = {
+    "grpo": ("01", {}, 1),
+    "grpo-two": ("01", SEVERAL_UPDATES, 2),
+    "ppo": ("02", KL_IN_REWARD, 1),
+    "ppo-two": ("02", {"schedule": {"promptsPerStep": 32}}, 2),
+}
+"""Example, changes and ranks of each run."""
 
 
 @pytest.fixture(scope="session")
@@ -31,27 +40,37 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def grpo(place: Path) -> Finished:
+def both_sizes(place: Path) -> dict[str, Finished]:
+    """Each of the runs, some at once: one rank leaves a core idle."""
+
+    def make(name: str) -> Finished:
+        number, changes, devices = ON_ONE_AND_TWO[name]
+        manifest = example(number, place / f"{name}.yaml", changes)
+        return run(manifest, place / name, "--devices", devices)
+
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        return dict(zip(ON_ONE_AND_TWO, threads.map(make, ON_ONE_AND_TWO), strict=True))
+
+
+@pytest.fixture(scope="session")
+def grpo(both_sizes: dict[str, Finished]) -> Finished:
     """GRPO on one rank."""
-    return run(example("01", place / "grpo.yaml"), place / "grpo", "--devices", 1)
+    return both_sizes["grpo"]
 
 
 @pytest.fixture(scope="session")
-def grpo_on_two(place: Path) -> Finished:
+def grpo_on_two(both_sizes: dict[str, Finished]) -> Finished:
     """GRPO on two ranks, with several updates per step and KL in the loss."""
-    manifest = example("01", place / "grpo-two.yaml", SEVERAL_UPDATES)
-    return run(manifest, place / "grpo-two", "--devices", 2)
+    return both_sizes["grpo-two"]
 
 
 @pytest.fixture(scope="session")
-def ppo(place: Path) -> Finished:
+def ppo(both_sizes: dict[str, Finished]) -> Finished:
     """PPO on one rank, with several updates per step and KL in the reward."""
-    manifest = example("02", place / "ppo.yaml", KL_IN_REWARD)
-    return run(manifest, place / "ppo", "--devices", 1)
+    return both_sizes["ppo"]
 
 
 @pytest.fixture(scope="session")
-def ppo_on_two(place: Path) -> Finished:
+def ppo_on_two(both_sizes: dict[str, Finished]) -> Finished:
     """PPO on two ranks."""
-    manifest = example("02", place / "ppo-two.yaml", {"schedule": {"promptsPerStep": 32}})
-    return run(manifest, place / "ppo-two", "--devices", 2)
+    return both_sizes["ppo-two"]

@@ -121,7 +121,7 @@ def test_a_job_is_stopped_and_goes_on_and_survives_the_loss_of_a_worker(
     assert Path(stopped.checkpoint.path, "checkpoint.json").is_file(), "what was reached is saved"
     assert cluster.state(first)["status"] == "STOPPED"
 
-    steps = stopped.step + 60
+    steps = stopped.step + 30
     second = submit(cluster, 1, steps)
     wait_for_report(cluster, second, "a new checkpoint", has_saved(stopped.step + 4))
     lost.kill_raylet()

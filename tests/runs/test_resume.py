@@ -6,6 +6,7 @@ import json
 import shutil
 import signal
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from .records import records, without_pace
 
 pytestmark = pytest.mark.ray
 
+RANKS = (1, 2)
 STEPS = 7
 OFTEN = {
     "schedule": {"steps": STEPS, "evaluateEverySteps": 3},
@@ -85,15 +87,13 @@ def summary(folder: Path) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def undisturbed(place: Path) -> dict[int, Finished]:
     """A run that nothing happens to, by number of ranks."""
-    made = {
-        devices: run(
-            manifest_of(devices, place / f"calm-{devices}.yaml"),
-            place / f"calm-{devices}",
-            "--devices",
-            devices,
-        )
-        for devices in (1, 2)
-    }
+
+    def make(devices: int) -> Finished:
+        name = f"calm-{devices}"
+        return run(manifest_of(devices, place / f"{name}.yaml"), place / name, "--devices", devices)
+
+    with ThreadPoolExecutor(len(RANKS)) as threads:
+        made = dict(zip(RANKS, threads.map(make, RANKS), strict=True))
     for finished in made.values():
         assert finished.code == 0, finished.output
         assert (finished.folder / "checkpoints" / f"step-{STEPS:08d}").is_dir()
@@ -254,11 +254,11 @@ def test_a_finished_job_has_nothing_to_do_but_more_steps(
     place: Path, undisturbed: dict[int, Finished]
 ) -> None:
     folder = place / "further"
-    shutil.copytree(undisturbed[2].folder, folder)
-    manifest = manifest_of(2, place / "further.yaml")
-    again = run(manifest, folder, "--devices", 2)
+    shutil.copytree(undisturbed[1].folder, folder)
+    manifest = manifest_of(1, place / "further.yaml")
+    again = run(manifest, folder, "--devices", 1)
     assert again.code == 0 and "already finished" in again.output, again.output
-    further = run(manifest, folder, "--devices", 2, "--steps", STEPS + 1)
+    further = run(manifest, folder, "--devices", 1, "--steps", STEPS + 1)
     assert further.code == 0, further.output
     assert f"going on from the checkpoint of step {STEPS}" in further.output
     assert last_step(folder) == STEPS + 1 == summary(folder)["steps"]

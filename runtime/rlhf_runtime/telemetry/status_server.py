@@ -10,6 +10,7 @@ import json
 import sys
 import threading
 from collections.abc import Mapping
+from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -20,6 +21,8 @@ from rlhf_runtime.telemetry.status_board import StatusBoard
 
 REQUEST_SECONDS = 10.0
 """How long a client may take to say what it wants."""
+CLOSE_SECONDS = 0.05
+"""How often a server looks whether it is to close: its close takes up to as long."""
 LONGEST_BODY = 4096
 TOKEN_HEADERS = ("Authorization", "X-Ray-Authorization")
 """Either: the API server's proxy keeps the first to itself."""
@@ -54,7 +57,8 @@ class StatusServer:
                 "holds the port, or choose another with --report-port"
             )
         assert self._server is not None
-        threading.Thread(target=self._server.serve_forever, name="report", daemon=True).start()
+        serve = partial(self._server.serve_forever, CLOSE_SECONDS)
+        threading.Thread(target=serve, name="report", daemon=True).start()
         return self._server.server_address[1]
 
     def close(self) -> None:

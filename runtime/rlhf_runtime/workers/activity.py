@@ -24,6 +24,8 @@ from rlhf_runtime.workers.effort import own_effort
 
 ANSWER_SECONDS = 3.0
 """How long a worker may take to answer."""
+CLOSE_SECONDS = 0.05
+"""How often a server looks whether it is to close: its close takes up to as long."""
 LONGEST_KEY = 64
 
 
@@ -115,7 +117,8 @@ class Activity:
 
         server = socketserver.ThreadingTCPServer((host, 0), Answer)
         server.daemon_threads = True
-        threading.Thread(target=server.serve_forever, name="activity", daemon=True).start()
+        serve = functools.partial(server.serve_forever, CLOSE_SECONDS)
+        threading.Thread(target=serve, name="activity", daemon=True).start()
         self._server = server
         return host, server.server_address[1]
 

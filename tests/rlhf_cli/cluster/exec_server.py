@@ -21,6 +21,8 @@ from urllib.parse import parse_qs, urlparse
 GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 PIECE_BYTES = 1 << 14
 BINARY, CLOSE, PING = 0x82, 0x88, 0x89
+CLOSE_SECONDS = 0.02
+"""How often a server looks whether it is to close: its close takes up to as long."""
 
 
 class Handler(socketserver.StreamRequestHandler):
@@ -92,7 +94,7 @@ class Server(socketserver.ThreadingTCPServer):
 def exec_server() -> Iterator[str]:
     """The address of a running server."""
     with Server(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(CLOSE_SECONDS,))
         thread.start()
         try:
             yield f"http://127.0.0.1:{server.server_address[1]}"

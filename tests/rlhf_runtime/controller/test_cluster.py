@@ -3,6 +3,7 @@ from collections import namedtuple
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 import ray
 
@@ -61,3 +62,13 @@ def test_what_lies_in_the_object_store_is_counted_until_nobody_wants_it() -> Non
     wait_until(lambda: cluster.object_store_bytes() >= before + size, 60, "it counts")
     del held
     wait_until(lambda: cluster.object_store_bytes() < before + size, 60, "it is gone")
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("local_ray")
+def test_ray_starts_only_what_runs_workers() -> None:
+    started = [" ".join(child.cmdline()) for child in psutil.Process().children()]
+    for needed in ("gcs_server", "raylet"):
+        assert any(needed in command for command in started), started
+    for not_asked in ("monitor.py", "log_monitor.py", "dashboard.py"):
+        assert not any(not_asked in command for command in started), started

@@ -8,6 +8,7 @@ import ray
 from rlhf_api.plan import CallKind, CallPlan, GraphName, Mesh, Plan
 from rlhf_flow.calls import ModelCall
 from rlhf_flow.planning.make_plan import devices_of, make_plan
+from rlhf_runtime.controller import results
 from rlhf_runtime.controller.batch import Batch
 from rlhf_runtime.controller.dispatch import Group, StepBackend, as_batch
 from rlhf_runtime.dataplane.columns import Column
@@ -147,7 +148,10 @@ def test_what_a_driver_would_have_unpickled_is_noticed(
 
 @ray_test
 @pytest.mark.timeout(120)
-def test_a_rank_that_raises_ends_the_wait_while_another_blocks(workers: tuple[Any, ...]) -> None:
+def test_a_rank_that_raises_ends_the_wait_while_another_blocks(
+    workers: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(results, "DEATH_SECONDS", 1.0)  # of a death that does not come
     doomed = start(2)
     try:
         backend = backend_of(actor=(doomed, Mesh(data=2)))
