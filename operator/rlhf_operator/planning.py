@@ -83,8 +83,9 @@ class Planner:
         return future.result()
 
     def close(self) -> None:
-        """End its processes."""
-        self._executor.shutdown(wait=False, cancel_futures=True)
+        """End its processes, when the plans that they are at are made: Python's own end fails where
+        nobody has waited for them."""
+        self._executor.shutdown(wait=True, cancel_futures=True)
 
     def _future(self, job: RLHFJob) -> Future[PlanSeen]:
         key = _key(job)
