@@ -27,6 +27,11 @@ class InstalledOperator:
         """What `helm test` says."""
         return self.helm("test", RELEASE, f"--namespace={NAMESPACE}", "--timeout=120s")
 
+    def upgrade(self, change: str) -> None:
+        """Change a value, which replaces the operator's pod; wait until the new one is ready."""
+        place = (str(CHART), f"--namespace={NAMESPACE}", "--reuse-values", f"--set={change}")
+        self.helm("upgrade", RELEASE, *place, "--wait", f"--timeout={START_SECONDS}s")
+
 
 @contextmanager
 def installed(helm: Helm, kubectl: Kubectl) -> Iterator[InstalledOperator]:

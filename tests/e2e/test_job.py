@@ -29,7 +29,7 @@ from .volume import CheckpointVolume
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(2400)]
 EXAMPLE = Path(__file__).parents[2] / "examples" / "01-sort-grpo.yaml"
-STEPS = 120
+STEPS = 150
 START_SECONDS = 480
 """From an apply, or the loss of a pod, to the next step: on busy cores Ray alone takes minutes."""
 END_SECONDS = 600
@@ -92,8 +92,12 @@ def test_the_chart_tests_itself(operator: InstalledOperator) -> None:
     assert "Succeeded" in operator.test()
 
 
-def test_a_job_survives_its_pods_and_leaves_a_model(
-    kubectl: Kubectl, namespace_of_jobs: str, checkpoints: CheckpointVolume, tmp_path: Path
+def test_a_job_survives_its_pods_and_an_upgrade_and_leaves_a_model(
+    kubectl: Kubectl,
+    operator: InstalledOperator,
+    namespace_of_jobs: str,
+    checkpoints: CheckpointVolume,
+    tmp_path: Path,
 ) -> None:
     manifest = small_example()
     job = JobOnCluster(kubectl, namespace_of_jobs, manifest["metadata"]["name"])
@@ -103,6 +107,10 @@ def test_a_job_survives_its_pods_and_leaves_a_model(
     times = startup_times(job, applied, checkpoints.folder / job.name)
     print(f"\nFrom `kubectl apply` to the first step:\n{times.table()}")
     assert times.operator < OPERATOR_SECONDS + CLOCK_SECONDS, times
+
+    operator.upgrade("logging.level=debug")
+    job.until(trains_after(job.step), START_SECONDS, "a step seen by the next operator")
+    assert job.status.restarts.total == 0, job.story()
 
     for kind in ("head", "worker"):
         restarts = job.status.restarts.total

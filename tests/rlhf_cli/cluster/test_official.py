@@ -276,7 +276,10 @@ def test_a_command_that_is_stopped_leaves_no_reader(
     official: OfficialCluster, defined: Kubectl, number: signal.Signals
 ) -> None:
     with_a_claim(official)
-    program = "from rlhf_cli.app import main; main()"
+    program = (  # Ctrl-C is ignored by what a script has put in the background
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from rlhf_cli.app import main; main()"
+    )
     place = [f"--kubeconfig={defined.kubeconfig}", f"--namespace={official.namespace}"]
     command = [sys.executable, "-c", program, "fetch", "sort", *place]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
