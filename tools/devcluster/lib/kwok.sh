@@ -10,6 +10,11 @@ fake_node() {
   sed -e "s|@NAME@|$1|g" -e "s|@TAINTS@|$taints|" "$ROOT/config/kwok-node.yaml"
 }
 
+# fake_nodes_ready NUMBER: whether that many are. `kubectl wait` takes a second for each five.
+fake_nodes_ready() {
+  (($(kube get nodes --selector type=kwok --no-headers | grep -c ' Ready ') == $1))
+}
+
 # fake_nodes NUMBER: that many and no more.
 fake_nodes() {
   local i name
@@ -26,6 +31,6 @@ fake_nodes() {
     --node-lease-duration-seconds 40 --server-address "127.0.0.1:$KWOK_PORT"
   wait_for kwok 60 healthy "http://127.0.0.1:$KWOK_PORT/healthz"
   for ((i = 0; i < $1; i++)); do fake_node "gpu-$i"; done | kube apply --filename - >/dev/null
-  wait_for kwok 60 kube wait --for=condition=Ready --timeout=10s node --selector type=kwok
+  wait_for kwok 60 fake_nodes_ready "$1"
   say "kwok $(version kwok): $1 fake nodes of 8 nvidia.com/gpu ready"
 }
