@@ -207,7 +207,7 @@ def main() -> None:
         heads = FakeHeads(AutoRun(10, options.seconds), clock=time.time)
         with a_team(kubectl, folder, heads, pollSeconds=5.0, logLevel="warning") as team:
             measured = measure(team, options.jobs, options.idle)
-    print_table(["operator", f"{options.jobs} jobs"], [[*row] for row in measured.items()])
+            print_table(["operator", f"{options.jobs} jobs"], [[*row] for row in measured.items()])
     print_json("operator", jobs=options.jobs, driver_seconds=options.seconds, measured=measured)
 
 

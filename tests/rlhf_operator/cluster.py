@@ -24,6 +24,8 @@ from .world import manifest
 
 SECONDS = 90.0
 """How long anything may take on a busy machine."""
+END_SECONDS = 600.0
+"""How long the operator may take to let all jobs go, a thousand of a benchmark too."""
 POLL_SECONDS = 0.5
 CHILDREN = (Kind.CLUSTER, Kind.POD, Kind.CONFIG_MAP, Kind.SECRET, Kind.POLICY)
 """What is made for a job, by the operator or by KubeRay."""
@@ -185,7 +187,8 @@ def _end(team: Team) -> None:
     if team.operator.process is None:
         team.operator.start()
     place = f"--namespace={team.namespace}"
-    team.kubectl("delete", "rlhfjobs", "--all", place, f"--timeout={SECONDS:.0f}s")
+    team.kubectl("delete", "rlhfjobs", "--all", place, "--wait=false")
+    wait_until(lambda: not team.kube.list(Kind.JOB, team.namespace), END_SECONDS, "no jobs")
     team.operator.stop()
     team.kube.close()
     team.kubectl("delete", "namespace", team.namespace, "--wait=false")
