@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, assert_never
 
 from rlhf_api.job import API_VERSION, KIND
 from rlhf_api.on_cluster import FINALIZER, driver_command
-from rlhf_operator.build.companions import config_map, mark_of, network_policy, secret, token
+from rlhf_operator.build.companions import config_map, network_policy, secret, secret_name, token
 from rlhf_operator.build.owned import Owner
 from rlhf_operator.build.raycluster import ray_cluster
 from rlhf_operator.decide.actions import (
@@ -57,7 +57,7 @@ class Performer:
         Raises:
             KubeError, HeadUnreachable, HeadRefused: it could not be taken, or not wholly.
         """
-        job, owner = seen.job, self._owner(seen.job)
+        job, owner = seen.job, owner_of(seen.job)
         match action:
             case HoldJob():
                 self.kube.apply(_with_finalizers(job, [FINALIZER]))
@@ -93,7 +93,8 @@ class Performer:
         self.kube.create(secret(owner, own))  # never read: another's makes the head refuse
         policy = network_policy(owner, self.operator_namespace, self.from_anywhere)
         self._bring_up_to_date(policy, owner)
-        self.kube.create(ray_cluster(owner, job.job, attempt))  # another's is seen at the next look
+        cluster = ray_cluster(owner, job.job, attempt, secret_name(owner, own))
+        self.kube.create(cluster)  # another's is seen at the next look
 
     def _bring_up_to_date(self, wanted: Manifest, owner: Owner) -> None:
         """Make an object, or change the job's own; somebody else's of that name stays as it is."""
@@ -114,11 +115,6 @@ class Performer:
         cluster = seen.job.status.cluster
         assert cluster is not None, "drivers live on clusters"
         return self.observer.dialer.head(seen.job, cluster.name)
-
-    def _owner(self, job: JobSeen) -> Owner:
-        """The job, with the mark of this operator's key."""
-        owner = owner_of(job)
-        return replace(owner, mark=mark_of(token(self.observer.dialer.key, owner)))
 
 
 def owner_of(job: JobSeen) -> Owner:

@@ -64,7 +64,7 @@ def job(**spec: Any) -> RLHFJob:
 
 
 def cluster(**spec: Any) -> Mapping[str, Any]:
-    return ray_cluster(OWNER, job(**spec), 3)
+    return ray_cluster(OWNER, job(**spec), 3, "token-of-the-job")
 
 
 def pods(made: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -163,7 +163,7 @@ def test_without_secrets_there_are_no_variables_for_them() -> None:
 
 
 def test_the_token_is_the_jobs_own_secret() -> None:
-    assert cluster()["spec"]["authOptions"] == {"mode": "token", "secretName": "sort-12345678"}
+    assert cluster()["spec"]["authOptions"] == {"mode": "token", "secretName": "token-of-the-job"}
 
 
 @pytest.mark.parametrize("spec", [{}, EVERYTHING, {"code": {"configMap": {"name": "mine"}}}])

@@ -51,9 +51,14 @@ def test_companions_belong_to_this_very_job() -> None:
     job = RLHFJob.model_validate(manifest())
     for made in (config_map(OWNER, job), secret(OWNER, "t"), network_policy(OWNER, None)):
         metadata = made["metadata"]
-        assert (metadata["name"], metadata["namespace"]) == ("sort-12345678", "team")
+        assert metadata["name"].startswith("sort-12345678") and metadata["namespace"] == "team"
         assert [each["uid"] for each in metadata["ownerReferences"]] == [OWNER.uid]
         assert metadata["labels"]["rlhf-operator.dev/job"] == "sort"
+
+
+def test_each_token_has_a_secret_of_its_own_whose_name_does_not_tell_it() -> None:
+    names = [secret(OWNER, token)["metadata"]["name"] for token in ("s3cret", "other", "s3cret")]
+    assert names[0] == names[2] != names[1] and "s3cret" not in names[0]
 
 
 def ingress(operator_namespace: str | None) -> list[Any]:

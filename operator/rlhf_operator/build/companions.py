@@ -36,9 +36,12 @@ def token(key: bytes, owner: Owner) -> str:
     return hmac.new(key, f"{owner.namespace}/{owner.uid}".encode(), hashlib.sha256).hexdigest()
 
 
-def mark_of(token: str) -> str:
-    """What tells the objects of one token from those of another. Nobody learns the token by it."""
-    return hashlib.sha256(token.encode()).hexdigest()[:8]
+def secret_name(owner: Owner, token: str) -> str:
+    """The name of a token's Secret, by which nobody learns the token.
+
+    What is there of another key of the operator's is never read or changed: each has its own.
+    """
+    return f"{owner.children}-{hashlib.sha256(token.encode()).hexdigest()[:8]}"
 
 
 def secret(owner: Owner, token: str) -> Mapping[str, Any]:
@@ -46,7 +49,7 @@ def secret(owner: Owner, token: str) -> Mapping[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "Secret",
-        "metadata": owner.metadata(owner.secret),
+        "metadata": owner.metadata(secret_name(owner, token)),
         "immutable": True,
         "data": {TOKEN_KEY: base64.b64encode(token.encode()).decode()},
     }

@@ -19,20 +19,12 @@ class Owner:
     namespace: str
     name: str
     uid: str
-    mark: str = ""
-    """Which of the operator's keys its token was made with. Default: there was only one ever."""
 
     @property
     def children(self) -> str:
         """The name of its ConfigMap and NetworkPolicy: unlike that of any other job, also of one
         that had this name before."""
         return f"{self.name}-{self.uid[:8]}"
-
-    @property
-    def secret(self) -> str:
-        """The name of its Secret: one of another key is never read or changed, so it needs a name
-        of its own."""
-        return "-".join(filter(None, (self.children, self.mark)))
 
     @property
     def labels(self) -> dict[str, str]:

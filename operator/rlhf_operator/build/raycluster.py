@@ -20,9 +20,13 @@ NOT_PASSED_ON = ("kubectl.kubernetes.io/", "kopf.zalando.org/")
 """How annotations begin that are about the RLHFJob itself."""
 
 
-def ray_cluster(owner: Owner, job: RLHFJob, attempt: int) -> Mapping[str, Any]:
+def ray_cluster(owner: Owner, job: RLHFJob, attempt: int, auth_secret: str) -> Mapping[str, Any]:
     """The job's cluster; labels and annotations of the job are passed on to it: queues, topology
-    and gang scheduling go by them."""
+    and gang scheduling go by them.
+
+    Args:
+        auth_secret: the name of the Secret with the token.
+    """
     metadata = job.metadata
     annotations = {
         name: value
@@ -37,7 +41,7 @@ def ray_cluster(owner: Owner, job: RLHFJob, attempt: int) -> Mapping[str, Any]:
         "spec": {
             "rayVersion": RAY_VERSION,
             "enableInTreeAutoscaling": False,
-            "authOptions": {"mode": "token", "secretName": owner.secret},
+            "authOptions": {"mode": "token", "secretName": auth_secret},
             "headGroupSpec": {
                 "serviceType": "ClusterIP",
                 "rayStartParams": {
