@@ -45,7 +45,7 @@ def cancelling(job: Job) -> str:
     elif place is not None:
         lines.append(f"What it has written stays{where}.")
     if not job.has_ended:
-        lines.append(f"To pause it instead: rlhf suspend {job.name}")
+        lines.append(f"To pause it instead: rlhf suspend {job.arguments}")
     return "\n".join(lines)
 
 

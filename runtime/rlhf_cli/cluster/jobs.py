@@ -39,6 +39,11 @@ class Job:
     status: RLHFJobStatus
 
     @property
+    def arguments(self) -> str:
+        """By which the commands find it, whatever the current namespace is."""
+        return f"{self.name} -n {self.namespace}"
+
+    @property
     def spec(self) -> Mapping[str, Any]:
         """Its spec by wire names, as the user wrote it, with the definition's defaults."""
         spec: Mapping[str, Any] = self.document["spec"]

@@ -165,7 +165,7 @@ class _Printer:
         allowed = ", ".join(names) or "none: nothing has been written yet"
         return (
             f"no such log: got {self._wanted.path} of {job.name} ({job.status.phase.value}), "
-            f"allowed {allowed}; `rlhf describe {job.name}` says what the job does"
+            f"allowed {allowed}; `rlhf describe {job.arguments}` says what the job does"
         )
 
 

@@ -63,15 +63,26 @@ def opened_run(cluster: Cluster, job: Job, reading: Reading, tell: Tell) -> Iter
         yield Opened(UriFiles(place.address), None)
         return
     if place is None:
-        raise NothingToRead(
-            f"where the files of {job.name} lie is not known: got {job.status.phase.value}, no "
-            "pod, no spec.checkpoint.storage and no status.artifacts; if it lies in a volume, "
-            "give --claim CLAIM/FOLDER"
-        )
+        raise NothingToRead(_unplaced(job))
     image = _image(job, found.image, reading.image)
     pod = reader_pod(job, place, image, new_suffix(), found.tolerations)
     with reader(cluster, pod, tell, reading.start_seconds) as files:
         yield Opened(files, None)
+
+
+def _unplaced(job: Job) -> str:
+    """Why nobody knows where a job's files lie."""
+    phase = job.status.phase.value
+    if job.status.attempts == 0:
+        return (
+            f"{job.name} has not begun, so there is nothing to read: got {phase}, "
+            f"{job.status.reason or 'no reason yet'}; `rlhf describe {job.arguments}` says more"
+        )
+    return (
+        f"where the files of {job.name} lie is not known: got {phase}, no pod, no "
+        "spec.checkpoint.storage and no status.artifacts; if they lie in a volume, give --claim "
+        "CLAIM/FOLDER"
+    )
 
 
 def find_head(cluster: Cluster, job: Job) -> Object | None:

@@ -134,6 +134,11 @@ def _list(lines: Sequence[str]) -> str:
 
 
 def _not_found(refusal: Refusal, kind: Kind | None, doing: str) -> ClusterError:
+    if refusal.kind == "namespaces":
+        return ObjectNotFound(
+            f"cannot {doing}: got {refusal.message}; give another -n, or make it: "
+            f"kubectl create namespace {refusal.name}"
+        )
     if refusal.name or kind is None:
         return ObjectNotFound(f"cannot {doing}: {refusal.message}")
     if kind == RLHFJOB:

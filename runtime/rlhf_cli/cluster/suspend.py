@@ -57,10 +57,12 @@ def suspending(job: Job) -> str:
     """What will happen. Pure."""
     held = f"gives {job.status.gpus} GPUs back" if job.status.gpus else "gives its cluster back"
     if job.status.cluster is None:
-        return f"{job.name} waits; it holds no cluster. `rlhf resume {job.name}` lets it go on."
+        return (
+            f"{job.name} waits; it holds no cluster. `rlhf resume {job.arguments}` lets it go on."
+        )
     return (
         f"{job.name} finishes its step, saves, {held} and waits. "
-        f"`rlhf resume {job.name}` lets it go on."
+        f"`rlhf resume {job.arguments}` lets it go on."
     )
 
 

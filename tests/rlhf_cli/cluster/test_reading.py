@@ -123,11 +123,20 @@ def test_a_claim_may_be_named_by_hand(text: str, place: tuple[str, str]) -> None
         read_claim("/a")
 
 
+def test_of_a_job_that_has_not_begun_nothing_is_asked_for() -> None:
+    waits = {"phase": "Pending", "reason": "ClaimNotFound"}
+    with (
+        pytest.raises(NothingToRead, match="has not begun.* ClaimNotFound; `rlhf describe sort -n"),
+        opened_run(FakeCluster("team"), job(waits), Reading(), print),
+    ):
+        pass
+
+
 def test_a_place_or_an_image_that_nobody_knows_is_asked_for() -> None:
     cluster, said = FakeCluster("team"), list[str]()
     with (
         pytest.raises(NothingToRead, match="--claim"),
-        opened_run(cluster, job(), Reading(), said.append),
+        opened_run(cluster, job({"attempts": 1}), Reading(), said.append),
     ):
         raise AssertionError
     with (

@@ -50,6 +50,13 @@ def error(code: int, body: bytes, kind: Kind | None = RLHFJOB) -> ClusterError:
         (404, b"404 page not found\n", RLHFJOB, NotInstalled, "install the operator's chart"),
         (404, b"404 page not found\n", CONFIG_MAP, ObjectNotFound, "has no configmaps"),
         (404, answer(404, 'x "sort" not found', name="sort"), RLHFJOB, ObjectNotFound, '"sort"'),
+        (
+            404,
+            answer(404, 'namespaces "nope" not found', name="nope", kind="namespaces"),
+            RLHFJOB,
+            ObjectNotFound,
+            "kubectl create namespace nope",
+        ),
         (500, answer(500, "etcd is away"), RLHFJOB, ClusterUnreachable, "etcd is away"),
         (503, b"<html>busy</html>\nmore", None, ClusterUnreachable, "got 503: <html>busy</html>"),
         (429, b"", RLHFJOB, ClusterUnreachable, "got 429: no explanation"),

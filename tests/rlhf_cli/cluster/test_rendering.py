@@ -170,7 +170,8 @@ def test_a_newer_operator_may_say_more_but_not_otherwise() -> None:
 
 def test_what_suspending_and_resuming_will_do_is_said() -> None:
     assert "finishes its step, saves, gives 8 GPUs back and waits" in suspending(job(RUNNING))
-    assert "it holds no cluster" in suspending(job({}))
+    waiting = suspending(job({}))
+    assert "it holds no cluster" in waiting and "`rlhf resume sort -n team`" in waiting
     assert "goes on from step 100" in resuming(job(RUNNING))
     assert "begins at its start" in resuming(job({}))
 
@@ -181,6 +182,6 @@ def test_what_cancelling_takes_and_leaves_is_said() -> None:
         "This deletes sort in team (Running, step 120 of 500).",
         "Its cluster sort-1 with 8 GPUs goes with it.",
         "Checkpoints stay at pvc://disk/sort; the newest is of step 100.",
-        "To pause it instead: rlhf suspend sort",
+        "To pause it instead: rlhf suspend sort -n team",
     ]
     assert cancelling(job(FAILED)) == "This deletes sort in team (Failed)."
