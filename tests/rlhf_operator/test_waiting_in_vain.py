@@ -80,3 +80,18 @@ def test_a_cluster_is_not_made_for_a_manifest_that_cannot_be_read_any_more(world
     world.wait(120)
     assert world.clusters() == []
     assert world.condition(ConditionType.ACCEPTED) == ("False", "InvalidManifest")
+
+
+def test_no_driver_is_started_by_a_manifest_that_cannot_be_read_until_it_can(world: World) -> None:
+    world.submit(manifest())
+    world.settle()
+    readable = world.job()["spec"]["algorithm"]["type"]
+    world.edit_job(**UNREADABLE)
+    world.run_kuberay()
+    world.wait(120)
+    assert world.head().submitted == []
+    assert world.condition(ConditionType.ACCEPTED) == ("False", "InvalidManifest")
+    world.edit_job(algorithm={"type": readable})
+    world.wait(60)
+    assert world.head().submitted == ["sort-1-0"]
+    assert world.condition(ConditionType.ACCEPTED) == ("True", "Accepted")

@@ -1,17 +1,19 @@
 """The real `rlhf` command in a process of its own, and what it leaves behind.
 
-Every process that a command starts inherits a mark in its environment: leftovers are found by it.
+Every process that a command starts inherits a mark in its environment: leftovers are found by it,
+and by the command's session, for a process that changes its title may write over its environment.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -88,7 +90,17 @@ class Command:
 
     def leftovers(self) -> list[str]:
         """Processes that the command started and that still live, itself included."""
-        return [shown for _, shown in marked(self.mark)]
+        return [shown for _, shown in self.processes()]
+
+    def processes(self) -> list[tuple[psutil.Process, str]]:
+        """What lives of the command, itself included, and the command lines."""
+        return _living(lambda process: _has(self.mark, process) or self._in_session(process))
+
+    def _in_session(self, process: psutil.Process) -> bool:
+        try:
+            return os.getsid(process.pid) == self.process.pid
+        except ProcessLookupError:
+            return False
 
     def orphaned_shared_memory(self) -> list[str]:
         """New entries of /dev/shm that no process has mapped or open any more."""
@@ -98,37 +110,48 @@ class Command:
 
     def assert_gone(self, seconds: float = GONE_SECONDS) -> None:
         """Nothing of the command is left."""
-        wait_until(lambda: not self.leftovers(), seconds, f"an end of {self.leftovers()}")
-        wait_until(
-            lambda: not self.orphaned_shared_memory(),
-            seconds,
-            f"an end of {self.orphaned_shared_memory()}",
-        )
+        none_left(self.leftovers, seconds)
+        none_left(self.orphaned_shared_memory, seconds)
 
     def end(self) -> None:
         """End whatever is left, for tests that failed."""
-        kill_marked(self.mark)
+        kill(self.processes())
         self.process.wait()
 
 
 def marked(mark: str) -> list[tuple[psutil.Process, str]]:
     """Living processes with a mark in their environment, and their command lines."""
+    return _living(functools.partial(_has, mark))
+
+
+def _has(mark: str, process: psutil.Process) -> bool:
+    return bool(process.environ().get(MARK) == mark)
+
+
+def _living(wanted: Callable[[psutil.Process], bool]) -> list[tuple[psutil.Process, str]]:
     found = []
     for process in psutil.process_iter():
         try:
-            has_mark = process.environ().get(MARK) == mark
-            if has_mark and process.status() != psutil.STATUS_ZOMBIE:
-                found.append((process, " ".join(process.cmdline())[:120] or process.name()))
+            if wanted(process) and process.status() != psutil.STATUS_ZOMBIE:
+                shown = " ".join(process.cmdline()).strip() or process.name()
+                found.append((process, shown[:120]))
         except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
             continue
     return found
 
 
-def kill_marked(mark: str) -> None:
-    """End every process with a mark at once."""
-    for process, _ in marked(mark):
+def kill(processes: Iterable[tuple[psutil.Process, str]]) -> None:
+    """End them at once."""
+    for process, _ in processes:
         with suppress(psutil.NoSuchProcess):
             process.kill()
+
+
+def none_left(left: Callable[[], list[str]], seconds: float) -> None:
+    """Wait until nothing is left; fails with what is left then."""
+    with suppress(AssertionError):
+        wait_until(lambda: not left(), seconds, "an end")
+    assert not (still := left()), f"left after {seconds:g} s: {still}"
 
 
 def _held_by_somebody() -> set[str]:

@@ -29,7 +29,7 @@ from rlhf_api.on_cluster import FINAL_REPORT
 from rlhf_api.report import StatusReport
 
 from ..waiting import wait_until
-from .cli import GONE_SECONDS, LIMIT_SECONDS, MARK, kill_marked, marked
+from .cli import GONE_SECONDS, LIMIT_SECONDS, MARK, kill, marked, none_left
 
 RAY = Path(sys.executable).with_name("ray")
 OBJECT_STORE_BYTES = 100_000_000
@@ -67,13 +67,13 @@ class Node:
         def actors() -> list[str]:
             return [shown for _, shown in marked(self.mark) if shown.startswith("ray::")]
 
-        wait_until(lambda: not actors(), GONE_SECONDS, f"an end of {actors()}")
+        none_left(actors, GONE_SECONDS)
 
     def end(self) -> None:
-        kill_marked(self.mark)
+        kill(marked(self.mark))
 
     def assert_gone(self) -> None:
-        wait_until(lambda: not marked(self.mark), GONE_SECONDS, f"an end of {marked(self.mark)}")
+        none_left(lambda: [shown for _, shown in marked(self.mark)], GONE_SECONDS)
 
 
 @dataclass

@@ -131,9 +131,11 @@ def test_an_interrupted_run_ends_soon_and_says_so(place: Path, name: str) -> Non
         assert "Traceback" not in output and output.splitlines()[-1] == "interrupted", output
 
 
-def test_what_a_killed_command_started_ends_by_itself(place: Path) -> None:
+def test_what_a_killed_command_started_ends_by_itself_even_if_it_is_frozen(place: Path) -> None:
     with running(place, "killed", MANY_UPDATES, 2) as run:
         policies_are_trained(run)
+        frozen, *_ = [process for process, name in run.command.processes() if "ray::Rank" in name]
+        frozen.suspend()
         run.command.send(signal.SIGKILL)
         assert run.command.wait(ENDED_SECONDS) == -signal.SIGKILL
         run.command.assert_gone(KILLED_SECONDS)

@@ -46,6 +46,8 @@ def reconcile(seen: Observed, settings: Settings, now: datetime) -> Decision:
     else:
         if seen.job.job is None:
             _reject(draft, seen.job.problem or Refusal("InvalidManifest", "it cannot be read"))
+        else:
+            _find_acceptable(draft)
         _forget_suspension(draft)
         follow_cluster(draft, draft.status.cluster)
     follow_trouble(draft)
@@ -70,10 +72,14 @@ def _begin(draft: Draft) -> None:
     _release(draft)
 
 
-def _accept(draft: Draft) -> None:
+def _find_acceptable(draft: Draft) -> None:
     draft.conclude(
         ConditionType.ACCEPTED, ConditionStatus.TRUE, "Accepted", "the manifest can be run"
     )
+
+
+def _accept(draft: Draft) -> None:
+    _find_acceptable(draft)
     plan = draft.seen.plan
     assert plan is not None
     if plan.plan is not None:

@@ -7,7 +7,8 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import ray
 from ray._private import parameter, services
 from ray._private.ray_logging import stdout_deduplicator
 
+from rlhf_runtime import fate
 from rlhf_runtime.errors import NotEnoughResources
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -23,6 +25,9 @@ OBJECT_STORE_BYTES = 256 * 2**20
 """Enough for a few steps' batches of a small job; Ray spills to disk beyond it."""
 SAID_BY_US = re.compile("A worker died or was killed while executing a task")
 """What Ray writes to the terminal by itself, although it also raises it."""
+_AGENT = re.compile(r"^--(dashboard|runtime_env)_agent_command=")
+"""Where the raylet is told how to start an agent."""
+_SHARING_FATE = subprocess.list2cmdline(fate.sharing_fate()) + " "
 
 
 def check_shared_memory(needed_bytes: int, folder: Path = SHARED_MEMORY) -> None:
@@ -74,10 +79,16 @@ def _in_groups_of_their_own() -> AbstractContextManager[None]:
     """Let Ray's processes not hear what the driver's process group is told.
 
     A SIGTERM to the group (`timeout`, a batch system) would end Ray at once, before the driver has
-    saved anything. They die with the driver all the same.
+    saved anything. They die with the driver all the same; the raylet's agents, which would look for
+    Ray's head for a minute before, by a word before their commands.
     """
-    popen = functools.partial(services.ConsolePopen, process_group=0)
-    return _replaced(services, "ConsolePopen", popen)
+    popen: type[subprocess.Popen[bytes]] = services.ConsolePopen
+
+    def start(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+        words = [_AGENT.sub(lambda agent: agent[0] + _SHARING_FATE, word) for word in command]
+        return popen(words, **options, process_group=0)
+
+    return _replaced(services, "ConsolePopen", start)
 
 
 @contextmanager

@@ -6,12 +6,10 @@ What the function prints goes to the owner's log, not into the conversation with
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import inspect
 import math
 import os
-import signal
 import sys
 import traceback
 from array import array
@@ -20,6 +18,7 @@ from multiprocessing.connection import Connection
 from types import ModuleType
 from typing import Any
 
+from rlhf_runtime.fate import end_with
 from rlhf_runtime.rewards.messages import BatchScores, Fault, Load, Ready, Unusable
 from rlhf_runtime.rewards.sample import Sample
 
@@ -28,7 +27,6 @@ Verifier = Callable[..., Iterable[Any]]
 FLOAT32_MAX = 3.4028234663852886e38
 LONGEST_TRACEBACK = 6000
 """Characters kept, from the end."""
-_PR_SET_PDEATHSIG = 1
 
 
 class CannotLoad(Exception):
@@ -40,7 +38,7 @@ def main(descriptor: int, owner_pid: int) -> None:
 
     owner_pid: the process that started this one; this one does not outlive it.
     """
-    _die_with(owner_pid)
+    end_with(owner_pid)
     os.set_inheritable(descriptor, False)
     with Connection(descriptor) as connection:
         try:
@@ -168,11 +166,3 @@ def _user_traceback(error: BaseException) -> str:
 
 def _is_own(filename: str) -> bool:
     return filename == __file__ or filename == importlib.__file__ or "importlib._" in filename
-
-
-def _die_with(owner_pid: int) -> None:
-    """Have the kernel end this process when the thread that started it ends, even by SIGKILL."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != owner_pid:
-        sys.exit(0)

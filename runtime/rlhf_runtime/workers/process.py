@@ -1,4 +1,4 @@
-"""What every worker process does first: its log file, its threads, its environment."""
+"""What every worker process does first: its fate, its log file, its threads, its environment."""
 
 from __future__ import annotations
 
@@ -10,14 +10,19 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from rlhf_runtime.fate import end_with_raylet
+
 FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
 
 
 def settle(log_file: Path, num_threads: int, python_path: Sequence[str]) -> None:
     """Send everything the process writes to its log file and prepare it for numerical work.
 
+    It ends with its raylet from now on: Ray's own way takes a thread that runs.
+
     Must run before torch, vLLM or the user's code is imported.
     """
+    end_with_raylet()
     log_file.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(descriptor, 1)

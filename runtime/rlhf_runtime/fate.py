@@ -1,0 +1,45 @@
+"""Processes that the kernel ends with the one that started them, even by SIGKILL, even while they
+hang or are frozen.
+
+As a program it runs another command so: for processes that are not ours to change. Standard library
+only, and started without site packages, for it stands before a start that somebody waits for.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+
+RAYLET = "RAY_RAYLET_PID"
+"""Where Ray tells everything that a raylet starts who that is."""
+_PR_SET_PDEATHSIG = 1
+
+
+def end_with(owner_pid: int) -> None:
+    """End this process when the thread that started it ends; at once if that has happened.
+
+    Only Linux offers it; elsewhere only an owner that is gone already is noticed.
+
+    owner_pid: the process that started this one.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != owner_pid:
+        os._exit(0)
+
+
+def end_with_raylet() -> None:
+    """End this process, which Ray has started, with the raylet of its node."""
+    end_with(int(os.environ[RAYLET]))
+
+
+def sharing_fate() -> list[str]:
+    """Words that, before a command that a raylet starts, let it end with the raylet."""
+    return [sys.executable, "-I", "-S", __file__]
+
+
+if __name__ == "__main__":
+    end_with_raylet()
+    os.execv(sys.argv[1], sys.argv[1:])
