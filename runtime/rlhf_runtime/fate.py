@@ -31,8 +31,24 @@ def end_with(owner_pid: int) -> None:
 
 
 def end_with_raylet() -> None:
-    """End this process, which Ray has started, with the raylet of its node."""
-    end_with(int(os.environ[RAYLET]))
+    """End this process, which Ray has started, with the raylet of its node.
+
+    One that another program has started for the raylet is left to Ray's own way, which takes a
+    thread that runs.
+    """
+    raylet = int(os.environ[RAYLET])
+    if os.getppid() == raylet or not _lives(raylet):
+        end_with(raylet)
+
+
+def _lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def sharing_fate() -> list[str]:

@@ -82,6 +82,18 @@ def test_a_cluster_is_not_made_for_a_manifest_that_cannot_be_read_any_more(world
     assert world.condition(ConditionType.ACCEPTED) == ("False", "InvalidManifest")
 
 
+def test_a_job_whose_manifest_can_be_read_again_is_accepted_also_if_it_is_to_wait(
+    world: World,
+) -> None:
+    world.run_to_training()
+    readable = world.job()["spec"]["algorithm"]["type"]
+    world.edit_job(**UNREADABLE)
+    world.wait(5)
+    world.edit_job(algorithm={"type": readable}, suspend=True)
+    world.wait(5)
+    assert world.condition(ConditionType.ACCEPTED) == ("True", "Accepted")
+
+
 def test_no_driver_is_started_by_a_manifest_that_cannot_be_read_until_it_can(world: World) -> None:
     world.submit(manifest())
     world.settle()

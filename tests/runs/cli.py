@@ -1,12 +1,11 @@
 """The real `rlhf` command in a process of its own, and what it leaves behind.
 
-Every process that a command starts inherits a mark in its environment: leftovers are found by it,
-and by the command's session, for a process that changes its title may write over its environment.
+Every process that a command starts inherits its session and a mark in its environment: leftovers
+are found by them.
 """
 
 from __future__ import annotations
 
-import functools
 import os
 import signal
 import subprocess
@@ -94,13 +93,7 @@ class Command:
 
     def processes(self) -> list[tuple[psutil.Process, str]]:
         """What lives of the command, itself included, and the command lines."""
-        return _living(lambda process: _has(self.mark, process) or self._in_session(process))
-
-    def _in_session(self, process: psutil.Process) -> bool:
-        try:
-            return os.getsid(process.pid) == self.process.pid
-        except ProcessLookupError:
-            return False
+        return started_by(self.process.pid, self.mark)
 
     def orphaned_shared_memory(self) -> list[str]:
         """New entries of /dev/shm that no process has mapped or open any more."""
@@ -119,23 +112,20 @@ class Command:
         self.process.wait()
 
 
-def marked(mark: str) -> list[tuple[psutil.Process, str]]:
-    """Living processes with a mark in their environment, and their command lines."""
-    return _living(functools.partial(_has, mark))
+def started_by(session: int, mark: str) -> list[tuple[psutil.Process, str]]:
+    """Living processes of a session or with a mark in their environment, and their command lines.
 
-
-def _has(mark: str, process: psutil.Process) -> bool:
-    return bool(process.environ().get(MARK) == mark)
-
-
-def _living(wanted: Callable[[psutil.Process], bool]) -> list[tuple[psutil.Process, str]]:
+    Most have both. One that begins a session of its own keeps the mark; one that changes its title
+    may write over its environment, and keeps the session.
+    """
     found = []
     for process in psutil.process_iter():
         try:
-            if wanted(process) and process.status() != psutil.STATUS_ZOMBIE:
+            is_meant = os.getsid(process.pid) == session or process.environ().get(MARK) == mark
+            if is_meant and process.status() != psutil.STATUS_ZOMBIE:
                 shown = " ".join(process.cmdline()).strip() or process.name()
                 found.append((process, shown[:120]))
-        except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
+        except (ProcessLookupError, psutil.Error):
             continue
     return found
 
@@ -149,9 +139,10 @@ def kill(processes: Iterable[tuple[psutil.Process, str]]) -> None:
 
 def none_left(left: Callable[[], list[str]], seconds: float) -> None:
     """Wait until nothing is left; fails with what is left then."""
-    with suppress(AssertionError):
+    try:
         wait_until(lambda: not left(), seconds, "an end")
-    assert not (still := left()), f"left after {seconds:g} s: {still}"
+    except AssertionError:
+        raise AssertionError(f"left after {seconds:g} s: {left()}") from None
 
 
 def _held_by_somebody() -> set[str]:

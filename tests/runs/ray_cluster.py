@@ -29,7 +29,7 @@ from rlhf_api.on_cluster import FINAL_REPORT
 from rlhf_api.report import StatusReport
 
 from ..waiting import wait_until
-from .cli import GONE_SECONDS, LIMIT_SECONDS, MARK, kill, marked, none_left
+from .cli import GONE_SECONDS, LIMIT_SECONDS, MARK, kill, none_left, started_by
 
 RAY = Path(sys.executable).with_name("ray")
 OBJECT_STORE_BYTES = 100_000_000
@@ -54,26 +54,32 @@ def free_port(address: str) -> int:
 class Node:
     """A raylet and all that it has started."""
 
+    session: int
     mark: str
+
+    def processes(self) -> list[tuple[psutil.Process, str]]:
+        """What lives of it, and the command lines."""
+        return started_by(self.session, self.mark)
 
     def kill_raylet(self) -> None:
         """As a machine that is lost: without a word."""
-        (raylet,) = [process for process, _ in marked(self.mark) if process.name() == "raylet"]
+        (raylet,) = [process for process, _ in self.processes() if process.name() == "raylet"]
         raylet.kill()
 
     def assert_without_actors(self) -> None:
         """Nothing that works for a job is left; Ray's own helpers end with their pod."""
 
         def actors() -> list[str]:
-            return [shown for _, shown in marked(self.mark) if shown.startswith("ray::")]
+            names = [shown for _, shown in self.processes() if shown.startswith("ray::")]
+            return [name for name in names if not name.endswith("Agent")]
 
         none_left(actors, GONE_SECONDS)
 
     def end(self) -> None:
-        kill(marked(self.mark))
+        kill(self.processes())
 
     def assert_gone(self) -> None:
-        none_left(lambda: [shown for _, shown in marked(self.mark)], GONE_SECONDS)
+        none_left(lambda: [shown for _, shown in self.processes()], GONE_SECONDS)
 
 
 @dataclass
@@ -174,11 +180,9 @@ class RayCluster:
             "--max-worker-port=0",
             *arguments,
         ]
-        node = Node(mark)
-        self.nodes.append(node)
-        log = self.folder / f"node-{len(self.nodes)}.log"
+        log = self.folder / f"node-{len(self.nodes) + 1}.log"
         with log.open("w") as stream:
-            code = subprocess.call(
+            started = subprocess.Popen(
                 command,
                 cwd=self.folder,
                 env=environment,
@@ -187,7 +191,9 @@ class RayCluster:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        assert code == 0, log.read_text()
+        node = Node(started.pid, mark)
+        self.nodes.append(node)
+        assert started.wait() == 0, log.read_text()
         return node
 
     def _answers(self) -> bool:

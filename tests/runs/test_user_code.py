@@ -6,11 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from .cli import run
+from .cli import RLHF, run
 from .manifests import example
 from .records import end, step_metrics
 
 pytestmark = pytest.mark.ray
+
+UV_RUN = (str(RLHF.with_name("uv")), "run", "--no-project")
+"""As many start what a project needs; Ray would start every worker like that, too."""
 
 
 def test_a_custom_algorithm_runs_with_a_verifier_that_often_raises(place: Path) -> None:
@@ -38,13 +41,13 @@ def test_a_custom_algorithm_runs_with_a_verifier_that_often_raises(place: Path) 
     assert "no opinion on" in made.output, "the first error is shown"
 
 
-def test_a_verifier_that_must_not_fail_ends_the_run(place: Path) -> None:
+def test_a_verifier_that_must_not_fail_ends_the_run_also_under_uv(place: Path) -> None:
     manifest = example(
         "01",
         place / "strict.yaml",
         {"rewards": [{"function": {"entrypoint": "verifiers:often_raises", "onError": "fail"}}]},
     )
-    made = run(manifest, place / "strict", "--devices", 1)
+    made = run(manifest, place / "strict", "--devices", 1, inside=UV_RUN)
     assert made.code == 3, made.output
     last = end(made.folder)
     assert (last["outcome"], last["reason"]) == ("failed", "RewardFailed")

@@ -47,7 +47,7 @@ def reconcile(seen: Observed, settings: Settings, now: datetime) -> Decision:
         if seen.job.job is None:
             _reject(draft, seen.job.problem or Refusal("InvalidManifest", "it cannot be read"))
         else:
-            _find_acceptable(draft)
+            _tell_accepted(draft)
         _forget_suspension(draft)
         follow_cluster(draft, draft.status.cluster)
     follow_trouble(draft)
@@ -72,14 +72,14 @@ def _begin(draft: Draft) -> None:
     _release(draft)
 
 
-def _find_acceptable(draft: Draft) -> None:
+def _tell_accepted(draft: Draft) -> None:
     draft.conclude(
         ConditionType.ACCEPTED, ConditionStatus.TRUE, "Accepted", "the manifest can be run"
     )
 
 
 def _accept(draft: Draft) -> None:
-    _find_acceptable(draft)
+    _tell_accepted(draft)
     plan = draft.seen.plan
     assert plan is not None
     if plan.plan is not None:
@@ -183,6 +183,8 @@ def _end_overdue(draft: Draft) -> None:
 def _suspend(draft: Draft) -> None:
     """Let the driver save, give the cluster back, and wait."""
     held = draft.status.cluster is not None
+    if held:
+        _tell_accepted(draft)  # it was; and what could not be read for a while can be read now
     if held and not driver_is_gone(draft, _since_told_to_wait(draft)):
         return
     if has_ended(draft):  # it finished while it was told to wait

@@ -134,14 +134,14 @@ def _require_unchanged(files: RunFiles, part: Part, before: Sequence[RunFile]) -
 
 
 def _place(aside: Path, place: Path) -> Path:
-    """Rename into place; what was there goes aside, and comes back if that fails."""
+    """Rename into place; what was there goes aside, and comes back if that does not come about."""
     old = aside.with_name(f"{aside.name}.replaced")
-    if place.exists():
-        place.rename(old)
     try:
+        if place.exists():
+            place.rename(old)
         aside.rename(place)
-    except OSError:
-        if old.exists():
+    except BaseException:  # an interruption, too
+        if old.exists() and not place.exists():
             old.rename(place)
         raise
     return place

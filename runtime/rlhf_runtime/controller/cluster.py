@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray._private import parameter, services
+from ray._private import parameter, ray_constants, services
 from ray._private.ray_logging import stdout_deduplicator
 
 from rlhf_runtime import fate
@@ -52,7 +52,7 @@ def start_local_ray(num_workers: int) -> None:
     os.environ["RAY_IGNORE_UNHANDLED_ERRORS"] = "1"  # the driver says what a worker raised
     os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
     stdout_deduplicator.skip_re = SAID_BY_US
-    with _in_groups_of_their_own(), _only_what_runs_workers():
+    with _ended_only_with_this_process(), _only_what_runs_workers():
         ray.init(
             address="local",
             num_cpus=num_workers,
@@ -75,12 +75,12 @@ def _replaced(owner: Any, name: str, value: object) -> Iterator[None]:
         setattr(owner, name, before)
 
 
-def _in_groups_of_their_own() -> AbstractContextManager[None]:
-    """Let Ray's processes not hear what the driver's process group is told.
+def _ended_only_with_this_process() -> AbstractContextManager[None]:
+    """Let Ray's processes end when the driver has ended, and not before.
 
-    A SIGTERM to the group (`timeout`, a batch system) would end Ray at once, before the driver has
-    saved anything. They die with the driver all the same; the raylet's agents, which would look for
-    Ray's head for a minute before, by a word before their commands.
+    They do not hear what the driver's process group is told: a SIGTERM to it (`timeout`, a batch
+    system) would end Ray at once, before the driver has saved anything. Ray ties its own processes
+    to the driver, but not the raylet's agents: those would look for Ray's head for a minute.
     """
     popen: type[subprocess.Popen[bytes]] = services.ConsolePopen
 
@@ -96,12 +96,15 @@ def _only_what_runs_workers() -> Iterator[None]:
     """Let Ray start neither autoscaler nor log monitor nor the server behind its dashboard.
 
     Nobody asks them anything here, and they are half of the time that a start and an end take.
-    `ray.init` starts the server even without a dashboard, and has no words for the others.
+    `ray.init` starts the server even without a dashboard, and has no words for the others. Under
+    `uv run` it would copy the current folder, and start every worker by another `uv run`: here they
+    find everything where the driver has found it.
     """
     without = functools.partial(parameter.RayParams, no_monitor=True, include_log_monitor=False)
     with (
         _replaced(parameter, "RayParams", without),
         _replaced(services, "start_api_server", _no_server),
+        _replaced(ray_constants, "RAY_ENABLE_UV_RUN_RUNTIME_ENV", False),
     ):
         yield
 
