@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_operator.__main__ import main
+from rlhf_operator import __main__
 from rlhf_operator.metrics import MOST_REASONS, OTHER, Metrics
 
 SERIES = "rlhf_operator_job_restarts_total"
@@ -40,10 +40,11 @@ def test_an_operator_without_a_cluster_says_what_to_name(
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", "")  # the command sets it: it is put back afterwards
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    monkeypatch.setattr(__main__, "set_up_logs", lambda *_: None)  # this process keeps its own
     words = []
     if text is not None:
         (tmp_path / "config").write_text(text)
         words = ["--kubeconfig", str(tmp_path / "config")]
-    assert main(words) == 2
+    assert __main__.main(words) == 2
     told = capsys.readouterr().err
     assert told.startswith("error: ") and says in told and "--kubeconfig" in told
