@@ -40,6 +40,15 @@ node_problems() {
     echo "/usr/lib/cni/bridge: not installed (Debian and Ubuntu: apt-get install containernetworking-plugins)"
 }
 
+# room_problem FOLDER NEEDED WHAT: too little room for something that takes so many GB there.
+room_problem() {
+  local free
+  mkdir -p "$1"
+  free=$(df --output=avail --block-size=1G "$1" | tail -1)
+  ((free >= $2)) || echo "$1: got $((free)) GB free, needed $2 GB for $3: free some, or set DEVCLUSTER_CACHE to a" \
+    "folder with more"
+}
+
 image_problems() {
   [[ $(id -u) == 0 ]] || echo "root: images are made by mmdebstrap and podman, and lent to the node"
   program_problems podman runc mmdebstrap
