@@ -254,3 +254,14 @@ def test_without_a_cluster_there_is_nothing_to_say_or_stop(cluster: DevCluster) 
     for script in ("status.sh", "down.sh"):
         done = cluster.run(script)
         assert done.returncode == 0 and "No cluster in" in done.stdout
+
+
+def test_images_are_not_begun_where_their_layers_have_no_room(
+    cluster: DevCluster, go: Path
+) -> None:
+    (go / "df").write_text("#!/bin/sh\necho Avail\necho '   2'\n")
+    (go / "df").chmod(0o755)
+    done = cluster.run("images/build.sh")
+    cache = cluster.environment["DEVCLUSTER_CACHE"]
+    assert done.returncode == 4 and f"{cache}: got 2 GB free, needed 18 GB" in done.stdout
+    assert "set DEVCLUSTER_CACHE" in done.stdout and "==> Making" not in done.stdout

@@ -37,21 +37,26 @@ def reconcile(seen: Observed, settings: Settings, now: datetime) -> Decision:
         _take_cluster_away(draft)
     elif has_ended(draft):
         _tidy_up(draft)
-    elif seen.job.job is not None and seen.job.job.spec.suspend:
+    else:
+        _go_on(draft)
+    follow_trouble(draft)
+    return draft.decision()
+
+
+def _go_on(draft: Draft) -> None:
+    """With a job that has not ended."""
+    job, cluster = draft.seen.job.job, draft.status.cluster
+    if cluster is not None:  # its driver trains on in any case, with the manifest of its start
+        _judge(draft, draft.seen.job.problem)
+    if job is not None and job.spec.suspend:
         _suspend(draft)
     elif _is_overdue(draft):
         _end_overdue(draft)
-    elif draft.status.cluster is None:
+    elif cluster is None:
         _begin(draft)
     else:
-        if seen.job.job is None:
-            _reject(draft, seen.job.problem or Refusal("InvalidManifest", "it cannot be read"))
-        else:
-            _tell_accepted(draft)
         _forget_suspension(draft)
-        follow_cluster(draft, draft.status.cluster)
-    follow_trouble(draft)
-    return draft.decision()
+        follow_cluster(draft, cluster)
 
 
 def _begin(draft: Draft) -> None:
@@ -72,14 +77,18 @@ def _begin(draft: Draft) -> None:
     _release(draft)
 
 
-def _tell_accepted(draft: Draft) -> None:
-    draft.conclude(
-        ConditionType.ACCEPTED, ConditionStatus.TRUE, "Accepted", "the manifest can be run"
-    )
+def _judge(draft: Draft, refusal: Refusal | None) -> None:
+    """Say whether the manifest can be run."""
+    if refusal is None:
+        status, reason, message = ConditionStatus.TRUE, "Accepted", "the manifest can be run"
+    else:
+        status, reason, message = ConditionStatus.FALSE, refusal.reason, refusal.message
+        draft.again(draft.settings.wait_seconds)
+    draft.conclude(ConditionType.ACCEPTED, status, reason, message)
 
 
 def _accept(draft: Draft) -> None:
-    _tell_accepted(draft)
+    _judge(draft, None)
     plan = draft.seen.plan
     assert plan is not None
     if plan.plan is not None:
@@ -90,12 +99,9 @@ def _accept(draft: Draft) -> None:
 
 
 def _reject(draft: Draft, refusal: Refusal) -> None:
-    """Say why the job is not run. The driver of one that holds a cluster already trains on: it has
-    the manifest that it was started with."""
-    draft.conclude(ConditionType.ACCEPTED, ConditionStatus.FALSE, refusal.reason, refusal.message)
-    if draft.status.cluster is None:
-        draft.enter(Phase.PENDING, refusal.reason, refusal.message, is_warning=True, is_stuck=True)
-    draft.again(draft.settings.wait_seconds)
+    """Say why the job is not run."""
+    _judge(draft, refusal)
+    draft.enter(Phase.PENDING, refusal.reason, refusal.message, is_warning=True, is_stuck=True)
 
 
 def _waits_for_its_turn(draft: Draft) -> bool:
@@ -183,8 +189,6 @@ def _end_overdue(draft: Draft) -> None:
 def _suspend(draft: Draft) -> None:
     """Let the driver save, give the cluster back, and wait."""
     held = draft.status.cluster is not None
-    if held:
-        _tell_accepted(draft)  # it was; and what could not be read for a while can be read now
     if held and not driver_is_gone(draft, _since_told_to_wait(draft)):
         return
     if has_ended(draft):  # it finished while it was told to wait

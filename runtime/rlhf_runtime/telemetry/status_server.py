@@ -8,21 +8,18 @@ from __future__ import annotations
 import hmac
 import json
 import sys
-import threading
 from collections.abc import Mapping
-from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from rlhf_runtime.patience import Patience
+from rlhf_runtime.serving import serve_in_thread, stop_serving
 from rlhf_runtime.telemetry.errors import ReportPortTaken
 from rlhf_runtime.telemetry.status_board import StatusBoard
 
 REQUEST_SECONDS = 10.0
 """How long a client may take to say what it wants."""
-CLOSE_SECONDS = 0.05
-"""How often a server looks whether it is to close: its close takes up to as long."""
 LONGEST_BODY = 4096
 TOKEN_HEADERS = ("Authorization", "X-Ray-Authorization")
 """Either: the API server's proxy keeps the first to itself."""
@@ -57,15 +54,13 @@ class StatusServer:
                 "holds the port, or choose another with --report-port"
             )
         assert self._server is not None
-        serve = partial(self._server.serve_forever, CLOSE_SECONDS)
-        threading.Thread(target=serve, name="report", daemon=True).start()
+        serve_in_thread(self._server, "report")
         return self._server.server_address[1]
 
     def close(self) -> None:
         """Serve no more; safe without `open`."""
         if self._server is not None:
-            self._server.shutdown()
-            self._server.server_close()
+            stop_serving(self._server)
             self._server = None
 
     def _bind(self, host: str, port: int) -> str:

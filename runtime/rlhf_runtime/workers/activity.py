@@ -20,12 +20,11 @@ from dataclasses import asdict, dataclass
 from enum import Enum, auto
 from typing import Concatenate, ParamSpec, TypeVar
 
+from rlhf_runtime.serving import serve_in_thread, stop_serving
 from rlhf_runtime.workers.effort import own_effort
 
 ANSWER_SECONDS = 3.0
 """How long a worker may take to answer."""
-CLOSE_SECONDS = 0.05
-"""How often a server looks whether it is to close: its close takes up to as long."""
 LONGEST_KEY = 64
 
 
@@ -117,16 +116,14 @@ class Activity:
 
         server = socketserver.ThreadingTCPServer((host, 0), Answer)
         server.daemon_threads = True
-        serve = functools.partial(server.serve_forever, CLOSE_SECONDS)
-        threading.Thread(target=serve, name="activity", daemon=True).start()
+        serve_in_thread(server, "activity")
         self._server = server
         return host, server.server_address[1]
 
     def close(self) -> None:
         """Answer no more."""
         if self._server is not None:
-            self._server.shutdown()
-            self._server.server_close()
+            stop_serving(self._server)
             self._server = None
 
 

@@ -1,14 +1,11 @@
 #!/usr/bin/env bash
 # Make the image python:3.11-slim-bookworm from Debian's packages, where no registry has to be reached; skipped when
-# it exists. Needs root, podman and mmdebstrap, and the host's own apt sources for Debian 12.
+# it exists. build.sh has seen to what it needs; besides that, the host's own apt sources for Debian 12.
 set -euo pipefail
 # shellcheck source=../lib/settings.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../lib/settings.sh"
-# shellcheck source=../lib/requirements.sh
-source "$ROOT/lib/requirements.sh"
 
 NAME=python:3.11-slim-bookworm
-refuse "$(image_problems)"
 ! "$ROOT/images/podman" image exists "localhost/$NAME" || exit 0
 say "Making $NAME from Debian's packages"
 folder=$(mktemp --directory)
