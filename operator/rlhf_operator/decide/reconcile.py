@@ -80,11 +80,11 @@ def _begin(draft: Draft) -> None:
 def _judge(draft: Draft, refusal: Refusal | None) -> None:
     """Say whether the manifest can be run."""
     if refusal is None:
-        status, reason, message = ConditionStatus.TRUE, "Accepted", "the manifest can be run"
-    else:
-        status, reason, message = ConditionStatus.FALSE, refusal.reason, refusal.message
-        draft.again(draft.settings.wait_seconds)
-    draft.conclude(ConditionType.ACCEPTED, status, reason, message)
+        told = "the manifest can be run"
+        draft.conclude(ConditionType.ACCEPTED, ConditionStatus.TRUE, "Accepted", told)
+        return
+    draft.conclude(ConditionType.ACCEPTED, ConditionStatus.FALSE, refusal.reason, refusal.message)
+    draft.again(draft.settings.wait_seconds)
 
 
 def _accept(draft: Draft) -> None:
