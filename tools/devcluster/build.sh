@@ -26,7 +26,8 @@ trap clean_up EXIT
 trap 'exit 130' INT TERM
 
 # compile COMMAND: into the scratch folder. What is run for some minutes is compiled fast: without inlining and
-# debugging information, by a compiler that collects its garbage late.
+# debugging information, by a compiler that collects its garbage late. A binary does the same however it is compiled,
+# so none is built anew for these flags.
 compile() {
   local flags=(-v -trimpath -gcflags all="-l -dwarf=false" -tags "$pin_tags" -ldflags "$pin_flags")
   export GOGC=off GOMEMLIMIT=2GiB

@@ -6,7 +6,7 @@ NODE=(kubelet kube-proxy coredns pause runc-lite)
 TESTS=(kueue kubeconform promtool monitoring-crds) # what tests need besides the control plane
 
 # pin COMMAND: sets pin_source, pin_package, pin_version, pin_tags, pin_flags (of the linker) and pin_folder, where
-# its binary belongs. The folder's name changes with everything that the binary depends on.
+# its binary belongs. The folder's name changes with everything that changes what the binary does.
 pin() {
   local line hash files=()
   line=$(grep "^$1 " "$ROOT/pins.txt") || fail "$USAGE" "pins.txt has no command $1"
