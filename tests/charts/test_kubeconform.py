@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,24 +10,12 @@ import yaml
 
 from ..cluster.devcluster import CommandFailed, output_of
 from ..cluster.kubectl import Kubectl
-from ..cluster.programs import built
 from ..waiting import wait_until
+from .conftest import MONITORING
 from .helm import CASES, Helm
 from .openapi_schemas import LOCATION, write_schemas
 
 pytestmark = pytest.mark.cluster
-MONITORING = ("podmonitors", "prometheusrules")
-
-
-@pytest.fixture(scope="module")
-def monitoring_kinds(kubectl: Kubectl) -> Iterator[None]:
-    """The kinds of the Prometheus operator, without it."""
-    folder = built("monitoring-crds")
-    files = [f"--filename={folder}/monitoring.coreos.com_{kind}.yaml" for kind in MONITORING]
-    kubectl("apply", "--server-side", *files)
-    kubectl("wait", "--for=condition=Established", *files, "--timeout=60s")
-    yield
-    kubectl("delete", *files, "--wait=false")
 
 
 @pytest.fixture(scope="module")

@@ -14,9 +14,6 @@ from ..cluster.devcluster import CommandFailed
 from ..cluster.kubectl import Kubectl
 from .helm import CASES, CHART, RELEASE, Helm, of_kind, the
 from .installed import Place, own_place
-from .test_kubeconform import monitoring_kinds
-
-__all__ = ["monitoring_kinds"]
 
 pytestmark = pytest.mark.cluster
 DEFINITION = "rlhfjobs.rlhf-operator.dev"

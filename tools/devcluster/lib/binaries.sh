@@ -14,12 +14,20 @@ pin() {
   pin_version=${pin_source##*@}
   if [[ $pin_source == modules/* ]]; then
     mapfile -t files < <(find "$ROOT/$pin_source" -type f | LC_ALL=C sort)
-    pin_version=$(awk '$1 == "require" && NF == 3 {print $3; exit}' "$ROOT/$pin_source/go.mod")
+    pin_version=$(required_version "$ROOT/$pin_source/go.mod" "$pin_package")
   fi
   pin_tags=$(build_tags "$1")
   pin_flags=$(linker_flags "$1" "$pin_version")
   hash=$({ echo "$pin_source $pin_package $pin_tags$pin_flags" && cat /dev/null "${files[@]}"; } | sha256sum)
   pin_folder=$DEVCLUSTER_CACHE/$1/${pin_version:-local}-${hash:0:8}
+}
+
+# required_version GO.MOD PACKAGE: of the module that has the package, if the file requires one.
+required_version() {
+  awk -v package="$2/" '
+    { sub(/^require /, "") }
+    $2 ~ /^v[0-9]/ && index(package, $1 "/") == 1 && length($1) > length(module) { module = $1; version = $2 }
+    END { print version }' "$1"
 }
 
 # build_tags COMMAND: promtool without the clients of two dozen clouds, which find targets and take minutes to
