@@ -159,6 +159,7 @@ def _artifacts(job: Job) -> list[RenderableType]:
 def _conditions(job: Job, now: datetime) -> list[RenderableType]:
     if not job.status.conditions:
         return []
+    told = job.status.message if job.is_observed else ""  # above, as the reason why
     table = Table.grid(padding=(0, 2, 0, 0))
     for _ in range(3):
         table.add_column(no_wrap=True)
@@ -166,6 +167,6 @@ def _conditions(job: Job, now: datetime) -> list[RenderableType]:
     for each in job.status.conditions:
         style = "red" if BAD.get(each.type) is each.status else ""
         since = age(each.last_transition_time, now)
-        words = f"{each.reason}: {each.message}" if each.message else each.reason
+        words = each.reason if each.message in ("", told) else f"{each.reason}: {each.message}"
         table.add_row(each.type.value, each.status.value, since, words, style=style)
     return [_row("conditions", table)]

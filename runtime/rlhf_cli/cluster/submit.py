@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import typer
 
 from rlhf_api.errors import ManifestError
 from rlhf_api.job import RLHFJob
 from rlhf_api.problems import Problem
-from rlhf_cli.cluster.client import FIELD_MANAGER, Cluster
+from rlhf_cli.cluster.client import FIELD_MANAGER, Cluster, Object
 from rlhf_cli.cluster.connect import require_version
 from rlhf_cli.cluster.errors import FieldsConflict, ObjectNotFound
-from rlhf_cli.cluster.jobs import Job
+from rlhf_cli.cluster.jobs import Job, read_job
 from rlhf_cli.cluster.kinds import RLHFJOB
 from rlhf_cli.cluster.watching import Lines, display, wait_for_end, worst
 
@@ -56,9 +55,13 @@ def submit_command(
         for warning in cluster_warnings(job):
             typer.echo(f"{job.name}: {warning}", err=True)
     documents = [document_of(job, job.metadata.namespace or cluster.namespace) for job in jobs]
-    for document in documents:
-        _submit(cluster, document, dry_run, force)
-    if dry_run or not (wait or watch):
+    stored = [_submit(cluster, document, dry_run, force) for document in documents]
+    if dry_run:
+        return
+    if not (wait or watch):
+        for document in stored:
+            arguments = read_job(document).arguments
+            typer.echo(f"Follow it: rlhf status {arguments} --watch", err=True)
         return
     ended: list[Job] = []
     for space in dict.fromkeys(each["metadata"]["namespace"] for each in documents):
@@ -73,7 +76,8 @@ def submit_command(
     raise typer.Exit(worst(ended))
 
 
-def _submit(cluster: Cluster, document: dict[str, Any], dry_run: bool, force: bool) -> None:
+def _submit(cluster: Cluster, document: Object, dry_run: bool, force: bool) -> Object:
+    """Apply a job and say what that did; the object as the cluster has it."""
     before = _generation(cluster, document)
     try:
         stored = cluster.apply(RLHFJOB, document, dry_run=dry_run, force=force)
@@ -86,9 +90,10 @@ def _submit(cluster: Cluster, document: dict[str, Any], dry_run: bool, force: bo
     done = "unchanged" if stored["metadata"]["generation"] == before else done
     note = " (--dry-run: nothing was done)" if dry_run else ""
     typer.echo(f"{RLHFJOB.name.lower()}/{name} {done} in {namespace}{note}")
+    return stored
 
 
-def _generation(cluster: Cluster, document: dict[str, Any]) -> int | None:
+def _generation(cluster: Cluster, document: Object) -> int | None:
     """Which version of its spec a job has; None where there is no such job yet."""
     meta = document["metadata"]
     try:
@@ -99,9 +104,9 @@ def _generation(cluster: Cluster, document: dict[str, Any]) -> int | None:
     return generation
 
 
-def document_of(job: RLHFJob, namespace: str) -> dict[str, Any]:
+def document_of(job: RLHFJob, namespace: str) -> Object:
     """What is sent: the manifest as written, with overrides, without what is left to defaults."""
-    document = job.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    document: Object = job.model_dump(mode="json", by_alias=True, exclude_unset=True)
     document["metadata"]["namespace"] = namespace
     return document
 

@@ -58,8 +58,11 @@ def step(number: int) -> Document:
 
 def test_jobs_of_a_file_are_submitted_and_told(fake: FakeCluster) -> None:
     result = rlhf("submit", "-", stdin=manifest("one", "two"))
-    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.exit_code == 0
     assert result.stdout == "rlhfjob/one created in team\nrlhfjob/two created in team\n"
+    assert result.stderr == (
+        "Follow it: rlhf status one -n team --watch\nFollow it: rlhf status two -n team --watch\n"
+    )
     assert fake.get(RLHFJOB, "team", "one")["spec"] == SPEC  # no defaults were added
 
 
@@ -74,6 +77,7 @@ def test_submitting_again_says_whether_anything_changed(fake: FakeCluster) -> No
 def test_a_dry_run_changes_nothing(fake: FakeCluster) -> None:
     result = rlhf("submit", "-", "--dry-run", stdin=manifest("one"))
     assert result.stdout == "rlhfjob/one created in team (--dry-run: nothing was done)\n"
+    assert result.stderr == ""
     assert not fake.list(RLHFJOB, None).items
 
 
@@ -95,7 +99,7 @@ def test_what_may_not_work_on_a_cluster_is_warned_about(fake: FakeCluster) -> No
     data = {"train": {"path": "data/train.jsonl"}}
     storage = {"storage": {"uri": "file:///tmp/x"}}
     text = manifest("one", rewards=[function], data=data, checkpoint=storage)
-    result = rlhf("submit", "-", stdin=text)
+    result = rlhf("submit", "-", "--dry-run", stdin=text)
     assert result.exit_code == 0
     told = [line.partition("; ")[0] for line in result.stderr.splitlines()]
     assert told == [

@@ -97,6 +97,14 @@ def test_a_page_that_is_drawn_again_and_again_leaves_out_what_does_not_change() 
     assert "pvc://c/sort/model" in page(job(RUNNING | places | {"phase": "Succeeded"}), short=True)
 
 
+def test_what_is_told_as_the_reason_is_not_told_again() -> None:
+    stalled = condition("Stalled", "True", "DoesNotFit", "9 GiB of 8")
+    status = {"reason": "DoesNotFit", "message": "9 GiB of 8", "conditions": [stalled]}
+    assert page(job({"observedGeneration": 1} | status)).count("9 GiB of 8") == 1
+    not_seen_yet = page(job({"observedGeneration": 0} | status))
+    assert "DoesNotFit: 9 GiB of 8" in not_seen_yet
+
+
 def test_the_page_of_a_failed_job_says_why() -> None:
     text = page(job(RUNNING | FAILED))
     assert "why          InvalidReward: no x" in text
