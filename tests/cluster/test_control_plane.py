@@ -62,7 +62,7 @@ def test_the_api_server_is_of_the_pinned_version(kubectl: Kubectl, kubeconfig: P
     if not (kubeconfig.parent / "arguments").exists():
         pytest.skip("RLHF_TEST_KUBECONFIG names a cluster that cluster-up has not made")
     pins = (SCRIPTS / "modules" / "kubernetes" / "go.mod").read_text()
-    (pinned,) = re.findall(r"^require k8s\.io/kubernetes (v\S+)", pins, re.MULTILINE)
+    (pinned,) = re.findall(r"^(?:require |\t)k8s\.io/kubernetes (v\S+)", pins, re.MULTILINE)
     answered = json.loads(kubectl("get", "--raw", "/version"))["gitVersion"]
     if os.environ.get("KUBEBUILDER_ASSETS"):  # another patch release serves as well
         pinned, answered = pinned.rpartition(".")[0], answered.rpartition(".")[0]

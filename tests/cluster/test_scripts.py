@@ -110,6 +110,13 @@ def test_a_changed_pin_builds_anew_and_only_that(cluster: DevCluster) -> None:
     assert len(built(cluster, "kwok")) == len(built(cluster, "kube-scheduler")) == 2
 
 
+def test_what_shares_a_go_mod_keeps_its_own_version(cluster: DevCluster) -> None:
+    done = cluster.run("build.sh", "kube-scheduler", "kueue", "coredns")
+    assert done.returncode == 0
+    for each in ("kube-scheduler v1.34.4", "kueue v0.15.0", "coredns v1.12.4"):
+        assert f"Building {each}\n" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("program", "files"),
     [

@@ -13,7 +13,7 @@ from rlhf_api.problems import Problem
 from rlhf_cli.cluster.client import FIELD_MANAGER, Cluster, Object
 from rlhf_cli.cluster.connect import require_version
 from rlhf_cli.cluster.errors import FieldsConflict, ObjectNotFound
-from rlhf_cli.cluster.jobs import Job, read_job
+from rlhf_cli.cluster.jobs import Job
 from rlhf_cli.cluster.kinds import RLHFJOB
 from rlhf_cli.cluster.watching import Lines, display, wait_for_end, worst
 
@@ -55,13 +55,14 @@ def submit_command(
         for warning in cluster_warnings(job):
             typer.echo(f"{job.name}: {warning}", err=True)
     documents = [document_of(job, job.metadata.namespace or cluster.namespace) for job in jobs]
-    stored = [_submit(cluster, document, dry_run, force) for document in documents]
+    for document in documents:
+        _submit(cluster, document, dry_run, force)
     if dry_run:
         return
     if not (wait or watch):
-        for document in stored:
-            arguments = read_job(document).arguments
-            typer.echo(f"Follow it: rlhf status {arguments} --watch", err=True)
+        for meta in (each["metadata"] for each in documents):
+            place = f"{meta['name']} -n {meta['namespace']}"
+            typer.echo(f"Follow it: rlhf status {place} --watch", err=True)
         return
     ended: list[Job] = []
     for space in dict.fromkeys(each["metadata"]["namespace"] for each in documents):
@@ -76,8 +77,7 @@ def submit_command(
     raise typer.Exit(worst(ended))
 
 
-def _submit(cluster: Cluster, document: Object, dry_run: bool, force: bool) -> Object:
-    """Apply a job and say what that did; the object as the cluster has it."""
+def _submit(cluster: Cluster, document: Object, dry_run: bool, force: bool) -> None:
     before = _generation(cluster, document)
     try:
         stored = cluster.apply(RLHFJOB, document, dry_run=dry_run, force=force)
@@ -90,7 +90,6 @@ def _submit(cluster: Cluster, document: Object, dry_run: bool, force: bool) -> O
     done = "unchanged" if stored["metadata"]["generation"] == before else done
     note = " (--dry-run: nothing was done)" if dry_run else ""
     typer.echo(f"{RLHFJOB.name.lower()}/{name} {done} in {namespace}{note}")
-    return stored
 
 
 def _generation(cluster: Cluster, document: Object) -> int | None:

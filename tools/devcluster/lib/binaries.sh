@@ -44,10 +44,10 @@ linker_flags() {
         "-X $package.gitTreeState=clean"
       ;;
     helm)
-      package=helm.sh/helm/v3/pkg/chartutil minor=$(sed -n 's/^require k8s.io\/kubernetes v1\.\([0-9]*\).*/\1/p' \
-        "$ROOT/modules/kubernetes/go.mod")
+      package=helm.sh/helm/v3/pkg/chartutil
+      minor=$(required_version "$ROOT/modules/kubernetes/go.mod" k8s.io/kubernetes) minor=${minor#v1.}
       echo "-s -w -X helm.sh/helm/v3/internal/version.version=$2 -X $package.k8sVersionMajor=1" \
-        "-X $package.k8sVersionMinor=$minor"
+        "-X $package.k8sVersionMinor=${minor%%.*}"
       ;;
     coredns) echo "-s -w -X github.com/coredns/coredns/coremain.GitCommit=$2" ;;
     *) echo "-s -w" ;;
