@@ -45,7 +45,7 @@ class JobDefaults(Contract):
     """What jobs get that leave it out. A job that has none of either is not accepted."""
 
     image: ImageSpec | None = None
-    """spec.image: the runtime's image, such as {runtime: "my-registry/rlhf-runtime:0.1.0"}."""
+    """spec.image: the runtime's image, such as {runtime: "my-registry/rlhf-runtime:0.1.0-gpu"}."""
     node_pools: Annotated[tuple[NodePool, ...], Field(max_length=17)] = ()
     """spec.resources.nodePools, such as [{name: h100, nodes: 1, devicesPerNode: 8, gpu: H100}]."""
     storage: CheckpointStorage | None = None

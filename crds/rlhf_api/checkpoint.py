@@ -22,7 +22,7 @@ class PersistentVolumeClaim(Contract):
     """A claim in the job's namespace."""
 
     claim_name: ObjectName
-    """The claim's name; with several nodes its access mode must be ReadWriteMany."""
+    """The claim's name; its access mode must be ReadWriteMany."""
     sub_path: (
         Annotated[str, Field(min_length=1, max_length=1024, pattern=FOLDER_PATTERN)] | None
     ) = None

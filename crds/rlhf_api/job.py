@@ -80,7 +80,7 @@ class RLHFJobSpec(Contract):
     failure_policy: FailurePolicy = FailurePolicy()
     """Restarts and their limits."""
     active_deadline_seconds: Count | None = None
-    """Longest time from start to end, restarts included."""
+    """Longest time from start to end, restarts included. Anew after a suspension or eviction."""
     start_deadline_seconds: Count | None = None
     """Longest wait for the cluster's pods."""
     ttl_seconds_after_finished: NonNegativeCount = 0

@@ -39,7 +39,7 @@ API_CALLS: Final = Metric(
     "Requests to the API server besides those that watch.",
 )
 JOBS: Final = Metric("rlhf_operator_jobs", "gauge", ("phase",), "Jobs that exist, by phase.")
-JOB_RESTARTS: Final = Metric(
+RESTARTS: Final = Metric(
     "rlhf_operator_job_restarts_total",
     "counter",
     ("kind", "reason"),
@@ -66,6 +66,9 @@ JOB_TOKENS_PER_SECOND: Final = Metric(
     "Prompt and response tokens per second of the last step.",
 )
 JOB_GPUS: Final = Metric("rlhf_job_gpus", "gauge", _JOB, "GPUs that the job holds now.")
+JOB_RESTARTS: Final = Metric(
+    "rlhf_job_restarts", "gauge", _JOB, "Restarts so far: of workers, drivers and clusters."
+)
 JOB_LAST_REPORT: Final = Metric(
     "rlhf_job_last_report_timestamp_seconds",
     "gauge",
@@ -84,7 +87,7 @@ METRICS: Final = (
     RECONCILE_ERRORS,
     API_CALLS,
     JOBS,
-    JOB_RESTARTS,
+    RESTARTS,
     QUEUE_DEPTH,
     LAST_ANSWER_SECONDS,
     JOB_STEP,
@@ -92,6 +95,7 @@ METRICS: Final = (
     JOB_REWARD,
     JOB_TOKENS_PER_SECOND,
     JOB_GPUS,
+    JOB_RESTARTS,
     JOB_LAST_REPORT,
     JOB_PHASE,
 )

@@ -20,6 +20,7 @@ OF_JOBS = (
     names.JOB_REWARD,
     names.JOB_TOKENS_PER_SECOND,
     names.JOB_GPUS,
+    names.JOB_RESTARTS,
     names.JOB_LAST_REPORT,
 )
 
@@ -38,7 +39,7 @@ class Metrics:
         )
         self.reconcile_errors = self._counter(names.RECONCILE_ERRORS)
         self.api_calls = self._counter(names.API_CALLS)
-        self._restarts = self._counter(names.JOB_RESTARTS)
+        self._restarts = self._counter(names.RESTARTS)
         self._reasons: set[str] = set()
         self._queue_depth = self._gauge(names.QUEUE_DEPTH)
         self._last_answer = self._gauge(names.LAST_ANSWER_SECONDS)
@@ -73,7 +74,10 @@ class Metrics:
     def show_job(self, namespace: str, job: str, status: RLHFJobStatus) -> None:
         """A job's status, as gauges."""
         self._enter(namespace, job, status.phase)
-        values: dict[Metric, float | None] = {names.JOB_GPUS: status.gpus}
+        values: dict[Metric, float | None] = {
+            names.JOB_GPUS: status.gpus,
+            names.JOB_RESTARTS: status.restarts.total,
+        }
         progress = status.progress
         if progress is not None:
             values |= {

@@ -136,7 +136,7 @@ def require_shared_storage(job: RLHFJob) -> None:
         raise NotOffered(
             "on a cluster a run's folder and its checkpoints are on one volume that all pods "
             f"mount: got checkpoint.storage.uri {storage.uri}, allowed persistentVolumeClaim; name "
-            "a claim, with several nodes one of access mode ReadWriteMany"
+            "a claim of access mode ReadWriteMany"
         )
 
 

@@ -96,14 +96,15 @@ def test_people_may_do_with_jobs_what_they_may_do_with_pods(
     words = ("create", "rolebinding", role, f"--clusterrole={role}", f"--user={role}")
     kubectl(*words, f"--namespace={namespace}")
 
-    def on(resource: str) -> set[str]:
+    def on(resource: str, group: str = JOBS) -> set[str]:
         known = rights(kubectl, namespace, role)
-        return {verb for verb in VERBS if Access(JOBS, resource, verb) in known}
+        return {verb for verb in VERBS if Access(group, resource, verb) in known}
 
     seconds, what = 30.0, f"role {role} has these verbs on jobs: {sorted(verbs)}"
     wait_until(lambda: on("rlhfjobs") == verbs, seconds, what)
     assert on("rlhfjobs/status") == set(VERBS[:3])
     assert on("rlhfjobs/finalizers") == set()
+    assert on("rayclusters", "ray.io") == set(VERBS[:3])
 
 
 @in_two_namespaces

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 import pytest
 from prometheus_client import CollectorRegistry
 
-from rlhf_api.status import Phase, ProgressStatus, RLHFJobStatus
+from rlhf_api.status import Phase, ProgressStatus, RestartStatus, RLHFJobStatus
 from rlhf_operator.health import LONGEST_SILENCE_SECONDS, Health, serve
 from rlhf_operator.metrics import Metrics
 
@@ -25,7 +25,8 @@ def status(phase: Phase, step: int = 3, reward: str | None = "0.5") -> RLHFJobSt
     progress = ProgressStatus(
         phase="train", step=step, total_steps=10, percent=30, reward=reward, last_report_time=TIME
     )
-    return RLHFJobStatus(phase=phase, gpus=8, progress=progress)
+    restarts = RestartStatus(drivers=1, clusters=1, total=2)
+    return RLHFJobStatus(phase=phase, gpus=8, progress=progress, restarts=restarts)
 
 
 def series(metrics: Metrics) -> set[str]:
@@ -45,6 +46,7 @@ def test_a_job_is_shown_by_its_status() -> None:
     assert value("rlhf_job_step", SORT) == 3
     assert value("rlhf_job_reward", SORT) == 0.5
     assert value("rlhf_job_gpus", SORT) == 8
+    assert value("rlhf_job_restarts", SORT) == 2
     assert value("rlhf_job_last_report_timestamp_seconds", SORT) == TIME.timestamp()
     assert value("rlhf_job_tokens_per_second", SORT) is None
     assert value("rlhf_job_phase", {**SORT, "phase": "Running"}) == 1

@@ -48,7 +48,8 @@ class Kind(Enum):
 class KubeError(Exception):
     """Kubernetes refused a request, or could not answer it."""
 
-    reason = "KubernetesError"
+    reason: str
+    """A word for it, of each kind of error its own."""
 
 
 class Unreachable(KubeError):

@@ -76,7 +76,8 @@ def _unplaced(job: Job) -> str:
     if job.status.attempts == 0:
         return (
             f"{job.name} has not begun, so there is nothing to read: got {phase}, "
-            f"{job.status.reason or 'no reason yet'}; `rlhf describe {job.arguments}` says more"
+            f"{job.status.reason or 'no reason yet'}; `rlhf describe {job.arguments}` says more. "
+            "If an earlier job of this name left files in a volume, give --claim CLAIM/FOLDER"
         )
     return (
         f"where the files of {job.name} lie is not known: got {phase}, no pod, no "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import typer
@@ -61,20 +62,22 @@ def submit_command(
         return
     if not (wait or watch):
         for meta in (each["metadata"] for each in documents):
-            place = f"{meta['name']} -n {meta['namespace']}"
-            typer.echo(f"Follow it: rlhf status {place} --watch", err=True)
+            arguments = f"{meta['name']} -n {meta['namespace']}"
+            typer.echo(f"Follow it: rlhf status {arguments} --watch", err=True)
         return
-    ended: list[Job] = []
-    for space in dict.fromkeys(each["metadata"]["namespace"] for each in documents):
-        names = [
-            each["metadata"]["name"] for each in documents if each["metadata"]["namespace"] == space
-        ]
-        if watch:
-            with display() as shown:
-                ended += wait_for_end(cluster, space, names, shown).values()
-        else:
-            ended += wait_for_end(cluster, space, names, Lines()).values()
-    raise typer.Exit(worst(ended))
+    raise typer.Exit(worst(_ended(cluster, documents, watch)))
+
+
+def _ended(cluster: Cluster, documents: Sequence[Object], watch: bool) -> list[Job]:
+    """Wait for jobs; they in the order of the file, as they are at the end."""
+    places = [(each["metadata"]["namespace"], each["metadata"]["name"]) for each in documents]
+    ended: dict[tuple[str, str], Job] = {}
+    for space in dict.fromkeys(namespace for namespace, _ in places):
+        names = [name for namespace, name in places if namespace == space]
+        with display() if watch else nullcontext(Lines()) as shown:
+            there = wait_for_end(cluster, space, names, shown)
+        ended |= {(space, name): there[name] for name in names}
+    return [ended[place] for place in places]
 
 
 def _submit(cluster: Cluster, document: Object, dry_run: bool, force: bool) -> None:
@@ -121,6 +124,16 @@ def cluster_problems(job: RLHFJob, namespace: str | None, file: str) -> Iterator
             do="put the files into a ConfigMap: kubectl create configmap NAME --from-file=FOLDER",
             file=file,
         )
+    storage = job.spec.checkpoint.storage
+    if storage is not None and storage.uri is not None:
+        yield Problem(
+            ("spec", "checkpoint", "storage", "uri"),
+            "on a cluster a job's files are on one volume that all its pods mount",
+            got=storage.uri,
+            allowed="persistentVolumeClaim",
+            do="name a claim of access mode ReadWriteMany, or leave storage to the chart's default",
+            file=file,
+        )
     own = job.metadata.namespace
     if namespace is not None and own is not None and own != namespace:
         yield Problem(
@@ -142,12 +155,6 @@ def cluster_warnings(job: RLHFJob) -> Iterator[str]:
         for entrypoint in _entrypoints(job):
             if not entrypoint.startswith(OURS):
                 yield f"{entrypoint} has to be in the image: there is no spec.code"
-    storage = job.spec.checkpoint.storage
-    if storage is not None and (storage.uri or "").startswith(("file:", "memory:")):
-        yield (
-            f"spec.checkpoint.storage.uri: {storage.uri} is inside a pod, and gone with it; name "
-            "a volume claim or an object store"
-        )
 
 
 def _paths(job: RLHFJob) -> Iterator[tuple[str, str]]:

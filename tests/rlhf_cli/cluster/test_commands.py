@@ -88,24 +88,35 @@ def test_what_validate_refuses_never_reaches_the_cluster(fake: FakeCluster) -> N
     assert not fake.list(RLHFJOB, None).items
 
 
-def test_code_on_this_machine_is_refused(fake: FakeCluster) -> None:
-    result = rlhf("submit", "-", stdin=manifest("one", code={"local": "mine"}))
-    assert result.exit_code == 2 and "spec.code.local: a folder of this machine" in result.stderr
+@pytest.mark.parametrize(
+    ("part", "says"),
+    [
+        ({"code": {"local": "mine"}}, "spec.code.local: a folder of this machine"),
+        (
+            {"checkpoint": {"storage": {"uri": "s3://bucket/sort"}}},
+            "spec.checkpoint.storage.uri: on a cluster",
+        ),
+    ],
+    ids=["code-of-this-machine", "storage-without-a-volume"],
+)
+def test_what_no_cluster_can_do_is_refused(
+    fake: FakeCluster, part: dict[str, Any], says: str
+) -> None:
+    result = rlhf("submit", "-", stdin=manifest("one", **part))
+    assert result.exit_code == 2 and says in result.stderr
     assert not fake.list(RLHFJOB, None).items
 
 
 def test_what_may_not_work_on_a_cluster_is_warned_about(fake: FakeCluster) -> None:
     function = {"function": {"entrypoint": "mine.reward:score"}}
     data = {"train": {"path": "data/train.jsonl"}}
-    storage = {"storage": {"uri": "file:///tmp/x"}}
-    text = manifest("one", rewards=[function], data=data, checkpoint=storage)
+    text = manifest("one", rewards=[function], data=data)
     result = rlhf("submit", "-", "--dry-run", stdin=text)
     assert result.exit_code == 0
     told = [line.partition("; ")[0] for line in result.stderr.splitlines()]
     assert told == [
         "one: spec.data.train.path: data/train.jsonl is relative",
         "one: mine.reward:score has to be in the image: there is no spec.code",
-        "one: spec.checkpoint.storage.uri: file:///tmp/x is inside a pod, and gone with it",
     ]
 
 
@@ -145,6 +156,13 @@ def test_waiting_for_several_jobs_ends_with_the_last(fake: FakeCluster) -> None:
     becomes(fake, ENDED, name="two")
     result = rlhf("submit", "-", "--wait", stdin=manifest("one", "two"))
     assert result.exit_code == 4 and not fake.script
+
+
+def test_of_several_jobs_the_first_of_the_file_that_failed_counts(fake: FakeCluster) -> None:
+    fault = {"phase": "Failed", "driver": RUNNING["driver"] | {"exitCode": 3}}
+    becomes(fake, RUNNING | fault, name="zebra")
+    becomes(fake, ENDED | {"phase": "Failed"}, name="ape")
+    assert rlhf("submit", "-", "--wait", stdin=manifest("zebra", "ape")).exit_code == 3
 
 
 def test_a_watched_job_that_is_deleted_is_told(fake: FakeCluster) -> None:
