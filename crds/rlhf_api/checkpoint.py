@@ -53,13 +53,13 @@ class CheckpointSpec(Contract):
     """Checkpoints of everything that an exact resume needs."""
 
     every_steps: NonNegativeCount = 50
-    """Steps from one checkpoint to the next; 0: only after the last step."""
+    """Steps from one checkpoint to the next; 0: only after warm start, last step and a stop."""
     keep_last: Annotated[int, Field(ge=1, le=1000)] = 3
     """How many checkpoints stay; older ones are deleted."""
     keep_best: Text | None = "evaluation/reward_mean"
-    """The checkpoint with the largest value of this held-out metric stays, too:
-    evaluation/reward_mean, evaluation/length_mean or, where its verifier is among the rewards,
-    evaluation/exact_match. Null: none does."""
+    """Of the checkpoints whose step was evaluated, the one with the largest value of this held-out
+    metric stays, too: evaluation/reward_mean, evaluation/length_mean or, where its verifier is
+    among the rewards, evaluation/exact_match. Null: none does."""
     on_error: OnCheckpointError = OnCheckpointError.CONTINUE
     """What happens when one cannot be written: continue or fail."""
     storage: CheckpointStorage | None = None

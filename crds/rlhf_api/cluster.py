@@ -62,9 +62,9 @@ class CodeSpec(Alternatives):
     local: Text | None = None
     """A folder put on the Python path, relative to the manifest; only `rlhf run` can read it."""
     config_map: ConfigMapCode | None = None
-    """Python files in a ConfigMap."""
+    """Python files in a ConfigMap; only a cluster can read them."""
     git: GitCode | None = None
-    """A Git repository."""
+    """A Git repository; only a cluster reads it."""
 
 
 class HubSpec(Contract):

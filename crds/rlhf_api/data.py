@@ -31,7 +31,7 @@ class ChatTemplate(StrEnum):
 
 
 class OnInvalidRow(StrEnum):
-    """What happens to a row whose prompt is missing, empty or not a text."""
+    """What happens to a row without a usable prompt or answer, or with a number not finite."""
 
     FAIL = "fail"
     """The job stops and names the row."""

@@ -146,7 +146,7 @@ class Parallelism(Contract):
     tensor: Annotated[int, Field(ge=1, le=1024)] | None = None
     """Ranks over which each layer is cut. Default: the planner chooses."""
     pipeline: Annotated[int, Field(ge=1, le=1024)] | None = None
-    """Ranks over which the layers are distributed. Default: the planner chooses."""
+    """Ranks over which the layers are distributed; this version: 1."""
 
 
 class ModelSpec(Contract):
@@ -159,4 +159,4 @@ class ModelSpec(Contract):
     training: TrainingSpec = TrainingSpec()
     """How it is trained; without meaning for roles that are only read."""
     parallelism: Parallelism = Parallelism()
-    """How it is cut for training and inference."""
+    """How it is cut for training and inference. This version: by FSDP over all devices, 1 here."""

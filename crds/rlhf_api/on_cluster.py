@@ -34,6 +34,11 @@ TOKEN_VARIABLE: Final = "RAY_AUTH_TOKEN"
 TOKEN_KEY: Final = "auth_token"
 """Its key in the cluster's Secret; KubeRay's name."""
 
+GPUS_VARIABLE: Final = "NVIDIA_VISIBLE_DEVICES"
+"""GPUs that NVIDIA's runtime shows a container; the device plugin sets it where any is asked."""
+NO_GPUS: Final = "void"
+"""Its value for all others: where NVIDIA's runtime is a node's default they might see every GPU."""
+
 MANIFEST_FOLDER: Final = "/etc/rlhf/job"
 MANIFEST: Final = f"{MANIFEST_FOLDER}/job.yaml"
 """The manifest in force, with the chart's defaults."""

@@ -99,7 +99,8 @@ class ResourcesSpec(Contract):
     """Where a job runs. `rlhf run` replaces it by the devices of the machine."""
 
     node_pools: Annotated[tuple[NodePool, ...], Field(max_length=17)] = ()
-    """Node pools. Default on a cluster: the chart's jobDefaults; on one machine: its devices."""
+    """Node pools; this version: one. Default on a cluster: the chart's jobDefaults; on one machine:
+    its devices."""
     head: PodResources = PodResources()
     """CPU and memory requests of the head pod, which holds no device."""
 

@@ -10,10 +10,10 @@ from typing import Any
 from rlhf_api.on_cluster import JOB_LABEL
 from rlhf_api.report import StatusReport
 from rlhf_api.status import ClusterStatus, DriverStatus, Phase
-from rlhf_operator.build.companions import token
+from rlhf_operator.build.companions import secret_name, token
 from rlhf_operator.build.owned import Owner
 from rlhf_operator.config import JobDefaults
-from rlhf_operator.decide.acceptance import claim_of
+from rlhf_operator.decide.acceptance import claim_of, code_of
 from rlhf_operator.decide.endings import ENDS
 from rlhf_operator.decide.observed import (
     ClaimSeen,
@@ -65,6 +65,8 @@ class View:
     clusters: tuple[Mapping[str, Any], ...]
     pods: tuple[PodSeen, ...]
     claim: ClaimSeen | None
+    lacks_code: bool
+    lacks_companions: bool
     time: float
 
 
@@ -82,9 +84,13 @@ class Observer:
     defaults: JobDefaults
     view_seconds: float = 60.0
     """How old a view may be without an event: should one have been lost."""
+    companions_seconds: float = 300.0
+    """How often is looked whether what stands beside a cluster is still there."""
     clock: Callable[[], float] = time.monotonic
     _views: dict[Key, View] = field(default_factory=dict)
     _problems: dict[Key, tuple[float, PodProblem]] = field(default_factory=dict)
+    _companions: dict[Key, float] = field(default_factory=dict)
+    """When they were looked for last."""
 
     def observe(self, key: Key, changed: bool, planned: Callable[[], None]) -> Observed | None:
         """Everything about a job.
@@ -105,7 +111,15 @@ class Observer:
         job = parse_job(view.raw, self.defaults)
         clusters = tuple(parse_cluster(raw, job.uid) for raw in view.clusters)
         recent = _refused(view, job) or self._recent(key)
-        seen = Observed(job, clusters, view.pods, view.claim, recent=recent)
+        seen = Observed(
+            job,
+            clusters,
+            view.pods,
+            view.claim,
+            lacks_code=view.lacks_code,
+            lacks_companions=view.lacks_companions,
+            recent=recent,
+        )
         if job.job is not None and _is_to_be_planned(job):
             return seen.with_plan(self.planner.plan(job.job, planned))
         return seen.with_head(self._ask_head(seen))
@@ -123,6 +137,7 @@ class Observer:
         """The job is gone."""
         self.forget(key)
         self._problems.pop(key, None)
+        self._companions.pop(key, None)
 
     def wrote(self, key: Key, raw: Mapping[str, Any]) -> None:
         """The job as it is after the operator's own write."""
@@ -144,14 +159,17 @@ class Observer:
         if raw is None or not is_ours(raw):
             return None
         label = f"{JOB_LABEL}={name}"
-        pods = self.kube.list(Kind.POD, namespace, f"{label},{CLUSTER_LABEL}")
+        found = self.kube.list(Kind.POD, namespace, f"{label},{CLUSTER_LABEL}")
+        pods = tuple(parse_pod(pod) for pod in found)
         clusters = self.kube.list(Kind.CLUSTER, namespace, label)
         job = parse_job(raw, self.defaults)
         view = View(
             raw=raw,
             clusters=(*clusters, *self._stranger(job, clusters)),
-            pods=tuple(parse_pod(pod) for pod in pods),
+            pods=pods,
             claim=self._claim(job),
+            lacks_code=self._lacks_code(job),
+            lacks_companions=self._lacks_companions(job, pods),
             time=begin,
         )
         self._views[key] = view
@@ -174,6 +192,32 @@ class Observer:
         """Of a job that is about to get a cluster; later it is mounted, and that is that."""
         name = claim_of(job.job) if job.status.cluster is None else None
         return None if name is None else parse_claim(self.kube.get(Kind.CLAIM, job.namespace, name))
+
+    def _lacks_code(self, job: JobSeen) -> bool:
+        """Of a job that is about to get a cluster, whose pods would wait for it without a word."""
+        name = code_of(job.job) if job.status.cluster is None else None
+        return name is not None and self.kube.get(Kind.CONFIG_MAP, job.namespace, name) is None
+
+    def _lacks_companions(self, job: JobSeen, pods: tuple[PodSeen, ...]) -> bool:
+        """Looked for now and then; more often while pods are not ready, as they may need them.
+
+        The Secret is never read: pods tell when it is gone.
+        """
+        key, now = (job.namespace, job.name), self.clock()
+        if job.status.cluster is None or job.status.phase in ENDS:
+            self._companions.pop(key, None)
+            return False
+        is_well = all(pod.is_ready for pod in pods)
+        pause = self.companions_seconds if is_well else self.view_seconds
+        if now - self._companions.setdefault(key, now) < pause:
+            return False
+        self._companions[key] = now
+        owner = Owner(job.namespace, job.name, job.uid)
+        its_token = secret_name(owner, token(self.dialer.key, owner))
+        if any(pod.problem and its_token in pod.problem.message for pod in pods):
+            return True
+        kinds = (Kind.CONFIG_MAP, Kind.POLICY)
+        return any(self.kube.get(kind, job.namespace, owner.children) is None for kind in kinds)
 
     def _ask_head(self, seen: Observed) -> HeadSeen:
         status = seen.job.status

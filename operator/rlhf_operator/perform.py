@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, assert_never
 
 from rlhf_api.job import API_VERSION, KIND
-from rlhf_api.on_cluster import FINALIZER, driver_command
-from rlhf_operator.build.companions import config_map, network_policy, secret, secret_name, token
+from rlhf_api.on_cluster import FINALIZER, JOB_LABEL, driver_command
+from rlhf_operator.build.companions import config_map, network_policy, secret, token
 from rlhf_operator.build.owned import Owner
 from rlhf_operator.build.raycluster import ray_cluster
 from rlhf_operator.decide.actions import (
@@ -21,6 +22,7 @@ from rlhf_operator.decide.actions import (
     MakeCluster,
     Note,
     ReleaseJob,
+    RestoreCompanions,
     Stop,
     Submit,
 )
@@ -29,6 +31,7 @@ from rlhf_operator.head.protocol import Head
 from rlhf_operator.kube.protocol import Conflict, Invalid, Kind, Kube, Manifest
 from rlhf_operator.observe import Observer
 
+log = logging.getLogger(__name__)
 REPORTER = "rlhf-operator"
 NOTE_BYTES = 1024
 """Of an event's text: API servers take no more."""
@@ -65,6 +68,8 @@ class Performer:
                 self.kube.apply(_with_finalizers(job, []))
             case MakeCluster(attempt):
                 self._make_cluster(job, owner, attempt)
+            case RestoreCompanions():
+                self._restore(self._companions(job, owner))
             case DeleteCluster(name, uid):
                 self.kube.delete(Kind.CLUSTER, job.namespace, name, uid)
             case DeletePod(name, uid):
@@ -88,13 +93,33 @@ class Performer:
 
     def _make_cluster(self, job: JobSeen, owner: Owner, attempt: int) -> None:
         assert job.job is not None
-        own = token(self.observer.dialer.key, owner)
-        self._bring_up_to_date(config_map(owner, job.job), owner)
-        self.kube.create(secret(owner, own))  # never read: another's makes the head refuse
-        policy = network_policy(owner, self.operator_namespace, self.from_anywhere)
+        manifest, its_token, policy = self._companions(job, owner)
+        self._bring_up_to_date(manifest, owner)
+        self.kube.create(its_token)  # never read: another's makes the head refuse
         self._bring_up_to_date(policy, owner)
-        cluster = ray_cluster(owner, job.job, attempt, secret_name(owner, own))
+        cluster = ray_cluster(owner, job.job, attempt, its_token["metadata"]["name"])
         self.kube.create(cluster)  # another's is seen at the next look
+
+    def _restore(self, companions: Iterable[Manifest]) -> None:
+        """Make what is gone; what is there stays as it is."""
+        for each in companions:
+            if self.kube.create(each):
+                metadata = each["metadata"]
+                log.warning(
+                    "%s %s was deleted, and is made again",
+                    each["kind"],
+                    metadata["name"],
+                    extra={"job": f"{metadata['namespace']}/{metadata['labels'][JOB_LABEL]}"},
+                )
+
+    def _companions(self, job: JobSeen, owner: Owner) -> tuple[Manifest, Manifest, Manifest]:
+        """The manifest in force, the token, and who may talk to the pods."""
+        assert job.job is not None
+        return (
+            config_map(owner, job.job),
+            secret(owner, token(self.observer.dialer.key, owner)),
+            network_policy(owner, self.operator_namespace, self.from_anywhere),
+        )
 
     def _bring_up_to_date(self, wanted: Manifest, owner: Owner) -> None:
         """Make an object, or change the job's own; somebody else's of that name stays as it is."""

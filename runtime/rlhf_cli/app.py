@@ -45,7 +45,11 @@ app = typer.Typer(
 
 Devices = Annotated[
     int | None,
-    typer.Option(min=1, help="Devices of this machine to use. Default: all that the job can use."),
+    typer.Option(
+        min=1,
+        help="Devices of this machine. Default: all GPUs, or one CPU rank without any; for `plan` "
+        "the manifest's nodePools if there are any.",
+    ),
 ]
 
 

@@ -49,8 +49,8 @@ def submit(
 ) -> None:
     """Submit the jobs of a file to a cluster, after the checks of `rlhf validate`.
 
-    With --watch or --wait the exit code is the job's: 0 it succeeded, 2 the manifest or the cluster
-    does not allow it, 3 your data or code, 4 it failed otherwise.
+    With --watch or --wait the exit code is the job's: 0 it succeeded, 1 a fault of rlhf, 2 the
+    manifest or the cluster does not allow it, 3 your data or code, 4 it failed otherwise.
 
     \b
     Examples:
@@ -96,8 +96,8 @@ def status(
 ) -> None:
     """Show jobs on a cluster: all in a table, or one on a page.
 
-    With a name and --watch the exit code is the job's: 0 it succeeded, 2 the manifest or the
-    cluster does not allow it, 3 your data or code, 4 it failed otherwise.
+    With a name and --watch the exit code is the job's: 0 it succeeded, 1 a fault of rlhf, 2 the
+    manifest or the cluster does not allow it, 3 your data or code, 4 it failed otherwise.
 
     \b
     Examples:

@@ -13,15 +13,27 @@ from rlhf_runtime.controller.stop import StopRequest
 def take_over_signals(stop: StopRequest) -> None:
     """Handle both signals from now on; again after a library has taken them."""
 
-    def handle(_number: int, _frame: FrameType | None) -> None:
+    def handle(_number: int, frame: FrameType | None) -> None:
         again, stop.wanted = stop.wanted, True
         if again or not stop.worth_waiting:
-            raise KeyboardInterrupt
+            if not _starts_a_process(frame):
+                raise KeyboardInterrupt
+            return  # `StopRequest.obey` raises it in a moment
         os.write(2, b"stopping after this step, with its state saved; again to stop at once\n")
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, handle)
     sys.unraisablehook = _tell_what_is_dropped
+
+
+def _starts_a_process(frame: FrameType | None) -> bool:
+    """Whether a process is being started: libraries have callbacks at a fork. Python drops an error
+    that is raised in one of them, and what it leaves half done makes the next ones fail."""
+    while frame is not None:
+        if frame.f_code.co_name == "_execute_child" and frame.f_globals["__name__"] == "subprocess":
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _tell_what_is_dropped(unraisable: sys.UnraisableHookArgs) -> None:

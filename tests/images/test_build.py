@@ -66,6 +66,12 @@ def test_one_file_serves_gpus_too(builder: Path) -> None:
     assert f"rlhf-runtime:{VERSION}-gpu" in asked and "--build-arg VARIANT=gpu" in asked
 
 
+def test_no_image_says_that_it_may_see_gpus() -> None:
+    for name in ("operator", "runtime"):
+        words = (ROOT / "images" / name / "Dockerfile").read_text()
+        assert "NVIDIA_VISIBLE_DEVICES" not in words, name
+
+
 def test_settings_are_lent_and_are_no_arguments(builder: Path, tmp_path: Path) -> None:
     certificates = tmp_path / "ca.pem"
     certificates.write_text("a certificate")

@@ -38,3 +38,32 @@ def test_a_signal_whose_error_python_drops_is_obeyed_at_the_next_occasion() -> N
     )
     assert done.stdout.split("\n")[:2] == ["went on", "obeyed"], done.stderr
     assert "KeyboardInterrupt" not in done.stderr and "told as ever" in done.stderr
+
+
+FORKING = """
+import os, signal, subprocess
+from rlhf_cli.stopping import take_over_signals
+from rlhf_runtime.controller.stop import StopRequest
+
+def before():
+    os.kill(os.getpid(), signal.SIGINT)
+    for _ in range(1000):
+        pass  # the handler runs in here
+    print("prepared", flush=True)
+
+stop = StopRequest()
+take_over_signals(stop)
+os.register_at_fork(before=before)
+subprocess.run(["true"], preexec_fn=lambda: None, check=True)
+try:
+    stop.obey()
+except KeyboardInterrupt:
+    print("obeyed")
+"""
+
+
+def test_a_signal_leaves_what_libraries_do_at_a_fork_whole() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FORKING], capture_output=True, text=True, timeout=60
+    )
+    assert (done.stdout, done.stderr) == ("prepared\nobeyed\n", "")

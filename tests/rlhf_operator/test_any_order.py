@@ -158,6 +158,12 @@ class AnyOrder(RuleBasedStateMachine):
     def the_claim_comes_or_goes(self, exists: bool) -> None:
         self.world.set_claim(exists)
 
+    @rule(kind=st.sampled_from([Kind.CONFIG_MAP, Kind.SECRET, Kind.POLICY]))
+    def a_person_deletes_what_stands_beside_the_cluster(self, kind: Kind) -> None:
+        for each, namespace, name in list(self.world.kube.objects):
+            if each is kind:
+                self.world.kube.remove(kind, namespace, name)
+
     # Queues, KubeRay, kubelets
 
     @rule(holds=st.booleans())

@@ -36,6 +36,11 @@ POOLS = [
     },
     {"name": "spare", "nodes": 1, "device": "cpu", "devicesPerNode": 3},
 ]
+GREEDY = {
+    **POOLS[1],
+    "environment": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}],
+}
+"""A pool of CPUs that would like to see the GPUs of its nodes."""
 EVERYTHING: dict[str, Any] = {
     "resources": {"nodePools": POOLS, "head": {"cpu": "2", "memory": "8Gi"}},
     "image": {"runtime": "runtime:1", "pullPolicy": "Always", "pullSecrets": ["registry"]},
@@ -109,6 +114,23 @@ def test_the_head_computes_nothing() -> None:
     }
     ports = {each["name"]: each["containerPort"] for each in container["ports"]}
     assert ports == {"gcs-server": 6379, "dashboard": 8265, "client": 10001, "report": 8290}
+
+
+def test_only_containers_with_gpus_see_gpus() -> None:
+    made = cluster(**{**EVERYTHING, "resources": {"nodePools": [POOLS[0], GREEDY]}})
+    found = [each for pod in pods(made) for each in containers(pod)]
+    for container in found:
+        env = container["env"]
+        seen = [each["value"] for each in env if each["name"] == "NVIDIA_VISIBLE_DEVICES"]
+        has_gpus = "nvidia.com/gpu" in container["resources"]["limits"]
+        assert seen == ([] if has_gpus else ["void"]), container["name"]
+    names = [
+        "run-folder",
+        "fetch-code",
+        "ray-head",
+        *["run-folder", "fetch-code", "ray-worker"] * 2,
+    ]
+    assert [each["name"] for each in found] == names
 
 
 def test_each_pool_is_a_group_of_its_own() -> None:

@@ -123,8 +123,9 @@ def test_a_container_that_is_started_again_fetches_again(
     assert again.returncode == 0, again.stderr
 
 
+@pytest.mark.parametrize("word", ["pa$$ 'word'", r"a\tb\\c 'd' $e", "-n", r"\c%s"])
 def test_a_password_is_a_reference_and_git_asks_for_it(
-    repository: Repository, tmp_path: Path
+    repository: Repository, tmp_path: Path, word: str
 ) -> None:
     container = init_container(url=repository.url, revision="main", secretName="login")
     env = {each["name"]: each for each in container["env"]}
@@ -133,12 +134,12 @@ def test_a_password_is_a_reference_and_git_asks_for_it(
         assert env[variable] == {"name": variable, "valueFrom": reference}
     assert run(container, tmp_path / "pod").returncode == 0
     program = tmp_path / "pod" / "ask-pass"
-    secrets = {"GIT_USERNAME": "me", "GIT_PASSWORD": "pa$$ 'word'"}
+    secrets = {"GIT_USERNAME": f"me{word}", "GIT_PASSWORD": word}
     said = [
         subprocess.run([program, prompt], env=secrets, capture_output=True, text=True).stdout
         for prompt in ("Username for 'https://example.com': ", "Password for 'https://me': ")
     ]
-    assert said == ["me\n", "pa$$ 'word'\n"]
+    assert said == [f"me{word}\n", f"{word}\n"]
     assert env["GIT_ASKPASS"]["value"] == "/tmp/ask-pass"
     assert env["GIT_TERMINAL_PROMPT"]["value"] == "0"
 

@@ -47,6 +47,76 @@ def test_pods_that_cannot_be_made_are_told_until_they_can(world: World) -> None:
     assert world.phase() == (Phase.FAILED, "StartDeadlineExceeded")
 
 
+def test_a_head_whose_node_is_lost_is_told(world: World) -> None:
+    world.run_to_training()
+    head = next(name for name in world.pods() if "-head-" in name)
+    world.set_pod(head, conditions=[{"type": "Ready", "status": "False"}])
+    world.wait(world.settings.silent_seconds + world.settings.poll_seconds)
+    assert world.phase() == (Phase.RUNNING, "HeadUnreachable")
+    delete_but_never_end(world, head)
+    world.wait(world.settings.wait_seconds)
+    assert f"{head} has still to end" in told(world)
+
+
+def delete_but_never_end(world: World, pod: str) -> None:
+    """What becomes of a pod whose node's kubelet is gone."""
+    held = {"finalizers": ["test/kubelet"]}
+    world.kube.edit(Kind.POD, NAMESPACE, pod, lambda each: each["metadata"].update(held))
+    world.kube.remove(Kind.POD, NAMESPACE, pod)
+
+
+def companions(world: World) -> set[Kind]:
+    """What stands beside the cluster."""
+    return {kind for kind, _, _ in world.kube.objects} & {
+        Kind.CONFIG_MAP,
+        Kind.SECRET,
+        Kind.POLICY,
+    }
+
+
+def remove(world: World, kind: Kind) -> str:
+    """Delete the object of a kind of which there is one; its name."""
+    ((namespace, name),) = [(each[1], each[2]) for each in world.kube.objects if each[0] is kind]
+    world.kube.remove(kind, namespace, name)
+    return name
+
+
+@pytest.mark.parametrize("kind", [Kind.CONFIG_MAP, Kind.POLICY])
+def test_what_a_person_deletes_beside_a_cluster_is_made_again(world: World, kind: Kind) -> None:
+    world.run_to_training()
+    before = companions(world)
+    name = remove(world, kind)
+    world.wait(400)
+    assert companions(world) == before and (kind, NAMESPACE, name) in world.kube.objects
+    assert world.phase()[0] is Phase.RUNNING and world.clusters() == ["sort-1"]
+
+
+def test_a_deleted_token_is_made_again_when_a_pod_misses_it(world: World) -> None:
+    world.run_to_training()
+    name = remove(world, Kind.SECRET)
+    world.kill_pod("worker")
+    world.run_kuberay(ready=False)
+    waits = {"reason": "CreateContainerConfigError", "message": f'secret "{name}" not found'}
+    lacking = world.pods()[-1]
+    world.set_pod(
+        lacking,
+        conditions=[],
+        containerStatuses=[{"name": "ray-worker", "state": {"waiting": waits}}],
+    )
+    world.wait(100)
+    assert (Kind.SECRET, NAMESPACE, name) in world.kube.objects
+
+
+def test_code_that_is_made_later_lets_the_job_begin(world: World) -> None:
+    world.submit(manifest(code={"configMap": {"name": "mine"}}))
+    world.settle()
+    assert world.phase() == (Phase.PENDING, "CodeNotFound")
+    place = {"name": "mine", "namespace": NAMESPACE}
+    world.kube.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": place})
+    world.wait(world.settings.wait_seconds)
+    assert world.clusters() == ["sort-1"]
+
+
 @pytest.mark.parametrize(
     "conditions",
     [

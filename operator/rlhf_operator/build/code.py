@@ -23,11 +23,13 @@ failed is started again in the same pod, and finds what it left."""
 ASK_PASS = "/tmp/ask-pass"
 WITH_PASSWORD = f"""cat > {ASK_PASS} <<'END'
 #!/bin/sh
-case "$1" in Username*) echo "$GIT_USERNAME" ;; *) echo "$GIT_PASSWORD" ;; esac
+case "$1" in Username*) said=$GIT_USERNAME ;; *) said=$GIT_PASSWORD ;; esac
+printf '%s\\n' "$said"
 END
 chmod 700 {ASK_PASS}
 """
-"""Git asks this program; so the password is in no command line and in no file."""
+"""Git asks this program; so the password is in no command line and in no file. The echo of some
+shells would read its backslashes."""
 
 
 def code_volume(job: RLHFJob) -> Mapping[str, Any]:

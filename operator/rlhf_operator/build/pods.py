@@ -12,8 +12,10 @@ from rlhf_api.on_cluster import (
     CODE_FOLDER,
     DASHBOARD_PORT,
     GCS_PORT,
+    GPUS_VARIABLE,
     HUB_FOLDER,
     MANIFEST_FOLDER,
+    NO_GPUS,
     REPORT_PORT,
     RUN_FOLDER,
 )
@@ -90,6 +92,7 @@ def worker_pod(owner: Owner, job: RLHFJob, pool: NodePool) -> Mapping[str, Any]:
 
 def _pod(owner: Owner, job: RLHFJob, container: Mapping[str, Any]) -> dict[str, Any]:
     image = _image(job)
+    before = [*_run_folder(job), *code_init_containers(job, _isolation())]
     pod: dict[str, Any] = {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
@@ -103,13 +106,21 @@ def _pod(owner: Owner, job: RLHFJob, container: Mapping[str, Any]) -> dict[str, 
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "imagePullSecrets": [{"name": name} for name in image.pull_secrets],
-        "initContainers": [*_run_folder(job), *code_init_containers(job, _isolation())],
-        "containers": [container],
+        "initContainers": [_shielded(each) for each in before],
+        "containers": [_shielded(container)],
         "volumes": _volumes(owner, job),
     }
     if job.spec.priority_class_name is not None:
         pod["priorityClassName"] = job.spec.priority_class_name
     return pod
+
+
+def _shielded(container: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The container; without GPUs, if it asks for none, whatever its pool's environment says."""
+    if GPU_RESOURCE in container["resources"]["limits"]:
+        return container
+    kept = [each for each in container.get("env", ()) if each["name"] != GPUS_VARIABLE]
+    return {**container, "env": [*kept, {"name": GPUS_VARIABLE, "value": NO_GPUS}]}
 
 
 def _container(

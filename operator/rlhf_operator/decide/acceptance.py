@@ -12,7 +12,9 @@ def refusal_of(seen: Observed) -> Refusal | None:
     job = seen.job.job
     if seen.job.problem is not None or job is None:
         return seen.job.problem
-    refusal = _without_defaults(job) or _of_code(job) or _of_storage(job, seen.claim)
+    refusal = (
+        _without_defaults(job) or _of_code(job, seen.lacks_code) or _of_storage(job, seen.claim)
+    )
     if refusal is None and seen.plan is not None:
         return seen.plan.refusal
     return refusal
@@ -41,14 +43,21 @@ def _without_defaults(job: RLHFJob) -> Refusal | None:
     return None
 
 
-def _of_code(job: RLHFJob) -> Refusal | None:
-    if job.spec.code is None or job.spec.code.local is None:
-        return None
-    return Refusal(
-        "CodeNotReachable",
-        f"spec.code.local, got {job.spec.code.local}, is a folder that only rlhf run can read: use "
-        "spec.code.configMap, spec.code.git or an image that has the code",
-    )
+def _of_code(job: RLHFJob, is_missing: bool) -> Refusal | None:
+    code = job.spec.code
+    if code is not None and code.local is not None:
+        return Refusal(
+            "CodeNotReachable",
+            f"spec.code.local, got {code.local}, is a folder that only rlhf run can read: use "
+            "spec.code.configMap, spec.code.git or an image that has the code",
+        )
+    if is_missing:
+        return Refusal(
+            "CodeNotFound",
+            f"the ConfigMap {code_of(job)} of spec.code does not exist in this namespace: make it "
+            "(kubectl create configmap NAME --from-file=FOLDER), or name another one",
+        )
+    return None
 
 
 def _of_storage(job: RLHFJob, claim: ClaimSeen | None) -> Refusal | None:
@@ -83,6 +92,12 @@ def claim_of(job: RLHFJob | None) -> str | None:
     storage = job.spec.checkpoint.storage if job else None
     claim = storage.persistent_volume_claim if storage else None
     return None if claim is None else claim.claim_name
+
+
+def code_of(job: RLHFJob | None) -> str | None:
+    """The ConfigMap that holds its own code; None: it needs none."""
+    code = job.spec.code if job else None
+    return None if code is None or code.config_map is None else code.config_map.name
 
 
 def _num_pods(job: RLHFJob) -> int:

@@ -23,6 +23,11 @@ class MakeCluster:
 
 
 @dataclass(frozen=True)
+class RestoreCompanions:
+    """Make the manifest, the token and the policy again where they are gone."""
+
+
+@dataclass(frozen=True)
 class DeleteCluster:
     """Delete this very RayCluster."""
 
@@ -61,7 +66,15 @@ class Acknowledge:
 
 
 Action = (
-    HoldJob | ReleaseJob | MakeCluster | DeleteCluster | DeletePod | Submit | Stop | Acknowledge
+    HoldJob
+    | ReleaseJob
+    | MakeCluster
+    | RestoreCompanions
+    | DeleteCluster
+    | DeletePod
+    | Submit
+    | Stop
+    | Acknowledge
 )
 
 

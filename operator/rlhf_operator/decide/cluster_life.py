@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rlhf_api.on_cluster import QUEUE_LABEL
 from rlhf_api.status import ClusterStatus, ConditionStatus, ConditionType, Phase
-from rlhf_operator.decide.actions import DeletePod, HoldJob, MakeCluster
+from rlhf_operator.decide.actions import DeletePod, HoldJob, MakeCluster, RestoreCompanions
 from rlhf_operator.decide.draft import Draft
 from rlhf_operator.decide.driver_life import follow_driver
 from rlhf_operator.decide.driver_start import phase_before_driver, start_driver
@@ -93,6 +93,7 @@ def _admitted(draft: Draft, cluster: ClusterStatus) -> ClusterStatus:
 
 def _use(draft: Draft, cluster: ClusterStatus, seen: ClusterSeen) -> None:
     """The cluster is ours and let in: is it ready, and does a driver run on it?"""
+    _restore_companions(draft)
     is_ready = draft.seen.is_ready(seen)
     _tell_readiness(draft, seen, is_ready)
     driver = draft.status.driver
@@ -110,6 +111,12 @@ def _use(draft: Draft, cluster: ClusterStatus, seen: ClusterSeen) -> None:
         start_driver(draft, cluster)
     else:
         _wait_for_pods(draft, cluster)
+
+
+def _restore_companions(draft: Draft) -> None:
+    """Without them no pod of the cluster can be made again, or anybody reaches those that run."""
+    if draft.seen.lacks_companions and draft.seen.job.job is not None:
+        draft.do(RestoreCompanions())
 
 
 def _lose_head(draft: Draft, cluster: ClusterStatus) -> None:

@@ -36,7 +36,7 @@ def follow_driver(draft: Draft, driver: DriverStatus) -> None:
             start_over_or_fail(
                 draft, Failure("HeadLost", "Ray on the head pod was started again: the driver died")
             )
-    elif head.state is HeadState.UNREACHABLE and _is_silent(draft):
+    elif _is_silent(draft):  # its pod may be there and not ready: not asked, then
         message = "the head does not answer the operator; the job may train on, unseen"
         draft.enter(Phase.RUNNING, "HeadUnreachable", message, is_warning=True)
 

@@ -161,6 +161,10 @@ class Observed:
     pods: tuple[PodSeen, ...] = ()
     claim: ClaimSeen | None = None
     """None: the job needs none."""
+    lacks_code: bool = False
+    """Whether the ConfigMap of spec.code is not there."""
+    lacks_companions: bool = False
+    """Whether its cluster's manifest, token or policy is gone."""
     plan: PlanSeen | None = None
     """None: it is being made."""
     head: HeadSeen = field(default_factory=HeadSeen)

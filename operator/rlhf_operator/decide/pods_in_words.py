@@ -19,6 +19,12 @@ def describe_pods(pods: Sequence[PodSeen], wanted_workers: int) -> str:
     words += [f"{pod.name}: {problem.message}" for pod, problem in troubled[:SHOWN] if problem]
     if len(troubled) > SHOWN:
         words.append(f"and {len(troubled) - SHOWN} more")
+    ending = sorted(pod.name for pod in pods if pod.is_deleting)
+    if ending and ready <= wanted_workers:
+        words.append(
+            f"{ending[0]} has still to end: where its node is lost, delete the node, or the pod by "
+            "force"
+        )
     return "; ".join(words)
 
 

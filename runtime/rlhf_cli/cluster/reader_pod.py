@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from rlhf_api.cluster import ImageSpec
 from rlhf_api.job import API_VERSION, GROUP, KIND
-from rlhf_api.on_cluster import RUN_FOLDER
+from rlhf_api.on_cluster import GPUS_VARIABLE, NO_GPUS, RUN_FOLDER
 from rlhf_api.resources import Toleration
 from rlhf_cli.cluster.jobs import Job
 from rlhf_cli.cluster.place import ClaimFolder
@@ -91,6 +91,7 @@ def _container(place: ClaimFolder, image: ImageSpec, deadline_seconds: int) -> d
         "image": image.runtime,
         "imagePullPolicy": image.pull_policy,
         "command": ["sleep", str(deadline_seconds)],
+        "env": [{"name": GPUS_VARIABLE, "value": NO_GPUS}],
         "volumeMounts": [mount],
         "resources": {
             "requests": {"cpu": "50m", "memory": "64Mi"},

@@ -44,14 +44,15 @@ class Journal:
         self.folder.append(StartupRecord(dict(self._startup)))
 
     def notice_data(self, counts: Mapping[str, int]) -> None:
-        """What became of the data's rows."""
-        skipped = counts["invalid"] + counts["too_long"]
-        if skipped:
-            self._progress.notice(
-                f"data.train: {skipped} rows skipped ({counts['invalid']} invalid, "
-                f"{counts['too_long']} with a prompt over rollout.maxPromptTokens); "
-                f"{counts['train']} are used"
-            )
+        """What became of the data's rows, by split and by why they were left out."""
+        for split in ("train", "evaluation"):
+            invalid, too_long = (counts.get(f"{split}_{why}", 0) for why in ("invalid", "too_long"))
+            if invalid or too_long:
+                self._progress.notice(
+                    f"data.{split}: {invalid + too_long} rows skipped ({invalid} invalid, "
+                    f"{too_long} with a prompt over rollout.maxPromptTokens); "
+                    f"{counts[split]} are used"
+                )
 
     def notice(self, text: str) -> None:
         """Something that a person should read."""

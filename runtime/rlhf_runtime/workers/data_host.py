@@ -41,16 +41,20 @@ class DataHost(Watched):
 
     @watched_by_effort
     def load(self, folders: Mapping[str, Path]) -> dict[str, int]:
-        """Read and tokenize with the actor's tokenizer; returns counts of rows by what became of
-        them. `folders` holds every role's model."""
+        """Read and tokenize with the actor's tokenizer. `folders` holds every role's model.
+
+        Returns counts of rows: by split those that are used (`train`), and what became of the
+        others (`train_invalid`, `train_too_long`).
+        """
         self._prompts: JobPrompts = load_prompts(self._job.spec, TextTokenizer(folders["actor"]))
-        train, held_out = self._prompts.train, self._prompts.evaluation
-        return {
-            "train": len(train),
-            "evaluation": 0 if held_out is None else len(held_out),
-            "invalid": train.rows_invalid,
-            "too_long": train.rows_too_long,
-        }
+        counts = {}
+        for table in (self._prompts.train, self._prompts.evaluation):
+            if table is not None:
+                split = table.split.value
+                counts[split] = len(table)
+                counts[f"{split}_invalid"] = table.rows_invalid
+                counts[f"{split}_too_long"] = table.rows_too_long
+        return counts
 
     def step_prompts(self, step: int) -> tuple[object, ...]:
         """The prompts of a training step; steps count from 1."""

@@ -54,6 +54,11 @@ def test_the_reader_sees_the_jobs_folder_only_and_cannot_write() -> None:
     assert "subPath" not in manifest("")["spec"]["containers"][0]["volumeMounts"][0]
 
 
+def test_the_reader_sees_no_gpu() -> None:
+    (container,) = manifest()["spec"]["containers"]
+    assert container["env"] == [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]
+
+
 def test_the_reader_ends_by_itself_and_with_its_job() -> None:
     pod = manifest()
     assert pod["spec"]["activeDeadlineSeconds"] == 6 * 3600
