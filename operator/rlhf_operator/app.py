@@ -27,6 +27,10 @@ log = logging.getLogger(__name__)
 PING_SECONDS = 60.0
 """From one sign of life of Kubernetes to the next, when nothing else is asked."""
 GONE = "DELETED"
+"""Also what a watch of labelled objects tells when an object loses the label, with the object as it
+was before."""
+CHILDREN = (Kind.CLUSTER, Kind.POD)
+"""Kinds of which only the jobs' own are asked for."""
 
 
 @dataclass
@@ -39,6 +43,7 @@ class App:
     """Whether this process is a pod, with a service account's token."""
     queue: JobQueue = field(default_factory=JobQueue)
     is_started: bool = False
+    """Whether its watches were set going; they may have listed nothing yet."""
     _seen: dict[Key, object] = field(default_factory=dict)
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -82,7 +87,7 @@ class App:
         login = kopf.login_with_service_account if self.in_cluster else kopf.login_with_kubeconfig
         kopf.on.login(registry=registry)(login)
         job, cluster = Kind.JOB.value, Kind.CLUSTER.value
-        labels = {JOB_LABEL: kopf.PRESENT}
+        labels = {JOB_LABEL: kopf.PRESENT}  # the handlers read it
         kopf.on.event(job.group, job.version, job.plural, registry=registry)(self.on_job)
         kopf.on.event(
             cluster.group, cluster.version, cluster.plural, labels=labels, registry=registry
@@ -145,4 +150,7 @@ def _settings() -> kopf.OperatorSettings:
     settings.scanning.disabled = True  # needs no right to watch kinds and namespaces
     settings.watching.server_timeout = 60  # the API server takes whole seconds only
     settings.networking.request_timeout = 30.0
+    for kind in CHILDREN:  # a cluster's other pods are neither sent nor kept
+        place = kind.value
+        settings.watching.label_selectors[place.group, place.version, place.plural] = JOB_LABEL
     return settings

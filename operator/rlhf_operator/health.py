@@ -28,11 +28,12 @@ class Health:
     answer_age: Callable[[], float]
     """Seconds since Kubernetes last answered."""
     is_started: Callable[[], bool]
+    """Whether its watches were set going."""
 
     def problem(self, path: str) -> str | None:
         """Why the answer is no."""
         if path == "/readyz" and not self.is_started():
-            return "it has not listed the jobs yet"
+            return "it has not begun to watch the jobs yet"
         age = self.answer_age()
         if age > LONGEST_SILENCE_SECONDS:
             return f"Kubernetes has not answered for {age:.0f} s"

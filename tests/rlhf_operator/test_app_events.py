@@ -12,6 +12,7 @@ import pytest
 from rlhf_operator.app import App
 from rlhf_operator.config import OperatorConfig
 from rlhf_operator.decide.observed import PodProblem
+from rlhf_operator.kube.protocol import Kind
 from rlhf_operator.observe import Key
 
 from .fake_head import FakeHeads
@@ -153,3 +154,26 @@ def test_a_part_that_dies_ends_the_operator(app: App, monkeypatch: pytest.Monkey
     monkeypatch.setattr(app, "_ping", die)
     with pytest.raises(RuntimeError, match="nobody foresaw this"):
         asyncio.run(asyncio.wait_for(app.run(asyncio.Event()), 60))
+
+
+@pytest.mark.parametrize(
+    ("kind", "selectors"),
+    [
+        (Kind.JOB, []),
+        (Kind.CLUSTER, ["rlhf-operator.dev/job"]),
+        (Kind.POD, ["rlhf-operator.dev/job"]),
+    ],
+)
+def test_of_pods_and_clusters_only_the_jobs_own_are_asked_for(
+    app: App, monkeypatch: pytest.MonkeyPatch, kind: Kind, selectors: list[str]
+) -> None:
+    given: list[kopf.OperatorSettings] = []
+
+    async def watch(settings: kopf.OperatorSettings, **_: Any) -> None:
+        given.append(settings)
+
+    monkeypatch.setattr(kopf, "operator", watch)
+    asyncio.run(app.run(asyncio.Event()))
+    place = kind.value
+    resource = kopf.Resource(place.group, place.version, place.plural)
+    assert given[0].watching.label_selectors.collect(resource) == selectors

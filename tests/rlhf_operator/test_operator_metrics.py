@@ -107,7 +107,7 @@ def test_it_is_well(served: Served) -> None:
     assert served.get("/healthz") == served.get("/readyz") == (200, "ok\n")
 
 
-def test_it_is_not_ready_before_it_has_listed_the_jobs_but_lives(served: Served) -> None:
+def test_it_is_not_ready_before_it_watches_the_jobs_but_lives(served: Served) -> None:
     served.is_started = False
     assert served.get("/readyz")[0] == 503 and served.get("/healthz")[0] == 200
 
