@@ -32,10 +32,14 @@ except KeyboardInterrupt:
 """
 
 
-def test_a_signal_whose_error_python_drops_is_obeyed_at_the_next_occasion() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60
+def outcome(program: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
     )
+
+
+def test_a_signal_whose_error_python_drops_is_obeyed_at_the_next_occasion() -> None:
+    done = outcome(PROGRAM)
     assert done.stdout.split("\n")[:2] == ["went on", "obeyed"], done.stderr
     assert "KeyboardInterrupt" not in done.stderr and "told as ever" in done.stderr
 
@@ -63,7 +67,5 @@ except KeyboardInterrupt:
 
 
 def test_a_signal_leaves_what_libraries_do_at_a_fork_whole() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", FORKING], capture_output=True, text=True, timeout=60
-    )
+    done = outcome(FORKING)
     assert (done.stdout, done.stderr) == ("prepared\nobeyed\n", "")
