@@ -70,7 +70,7 @@ def run_command(
                     plan=plan,
                     folder=folder,
                     store=store,
-                    site=OneMachine(),
+                    site=OneMachine(plan.pools[0].device),
                     stop=stop,
                     progress=make_progress(sys.stderr),
                     python_path=python_path,

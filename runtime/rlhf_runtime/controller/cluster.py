@@ -19,14 +19,23 @@ from ray._private.ray_logging import stdout_deduplicator
 
 from rlhf_runtime import fate
 from rlhf_runtime.errors import NotEnoughResources
+from rlhf_runtime.forkserver import launcher
 
 SHARED_MEMORY = Path("/dev/shm")
 OBJECT_STORE_BYTES = 256 * 2**20
 """Enough for a few steps' batches of a small job; Ray spills to disk beyond it."""
+SYSTEM_CONFIG = {
+    "worker_niceness": 0,  # they do the work: they must not yield
+    "prestart_worker_first_driver": False,  # they would be forked before their libraries are there
+}
 SAID_BY_US = re.compile("A worker died or was killed while executing a task")
 """What Ray writes to the terminal by itself, although it also raises it."""
 _AGENT = re.compile(r"^--(dashboard|runtime_env)_agent_command=")
 """Where the raylet is told how to start an agent."""
+_WORKER = re.compile(r"^--python_worker_command=\S+ \S+/setup_worker\.py ")
+"""Where the raylet is told how to start a worker: Python, a program of Ray's for other
+environments, and then the worker's script."""
+_FORKED = f"--python_worker_command={subprocess.list2cmdline(launcher.command())} "
 _SHARING_FATE = subprocess.list2cmdline(fate.sharing_fate()) + " "
 
 
@@ -45,14 +54,23 @@ def check_shared_memory(needed_bytes: int, folder: Path = SHARED_MEMORY) -> None
         )
 
 
-def start_local_ray(num_workers: int) -> None:
-    """Start Ray on this machine for so many workers; nothing of it outlives this process."""
+def start_local_ray(num_workers: int, fork_server: str | None = None) -> None:
+    """Start Ray on this machine; nothing of it outlives this process.
+
+    Args:
+        num_workers: at once.
+        fork_server: name of the server that forks them; None: each is a process of its own.
+
+    Raises:
+        NotEnoughResources: too little shared memory.
+        RayNotStarted: a process of Ray's has died, or does not answer.
+    """
     check_shared_memory(OBJECT_STORE_BYTES)
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     os.environ["RAY_IGNORE_UNHANDLED_ERRORS"] = "1"  # the driver says what a worker raised
     os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
     stdout_deduplicator.skip_re = SAID_BY_US
-    with _ended_only_with_this_process(), _only_what_runs_workers():
+    with _started_our_way(fork_server), _only_what_runs_workers():
         ray.init(
             address="local",
             num_cpus=num_workers,
@@ -61,7 +79,7 @@ def start_local_ray(num_workers: int) -> None:
             log_to_driver=False,
             logging_level=logging.ERROR,
             namespace="rlhf",
-            _system_config={"worker_niceness": 0},  # they do the work: they must not yield
+            _system_config=SYSTEM_CONFIG,
         )
 
 
@@ -75,8 +93,8 @@ def _replaced(owner: Any, name: str, value: object) -> Iterator[None]:
         setattr(owner, name, before)
 
 
-def _ended_only_with_this_process() -> AbstractContextManager[None]:
-    """Let Ray's processes end when the driver has ended, and not before.
+def _started_our_way(fork_server: str | None) -> AbstractContextManager[None]:
+    """Let Ray's processes end when the driver has ended, and not before; and workers be forked.
 
     They do not hear what the driver's process group is told: a SIGTERM to it (`timeout`, a batch
     system) would end Ray at once, before the driver has saved anything. Ray ties its own processes
@@ -86,6 +104,9 @@ def _ended_only_with_this_process() -> AbstractContextManager[None]:
 
     def start(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
         words = [_AGENT.sub(lambda agent: agent[0] + _SHARING_FATE, word) for word in command]
+        if fork_server is not None:
+            words = [_WORKER.sub(lambda _: _FORKED, word) for word in words]
+            options["env"] = (options.get("env") or os.environ) | {launcher.SERVER: fork_server}
         return popen(words, **options, process_group=0)
 
     return _replaced(services, "ConsolePopen", start)

@@ -8,19 +8,26 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Callable
+import shlex
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import ray
 from ray.exceptions import RayError
 from ray.util.placement_group import PlacementGroup
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from rlhf_api.plan import PoolPlan
+from rlhf_api.resources import Device
 from rlhf_runtime.controller.nodes import missing_nodes
 from rlhf_runtime.controller.reservation import NotReserved, reserve
+from rlhf_runtime.controller.results import wait_for
 from rlhf_runtime.errors import DirtyCluster, NodesMissing, RayUnreachable
+from rlhf_runtime.forkserver import launcher
 from rlhf_runtime.hooks import Hook
 from rlhf_runtime.patience import Patience
+from rlhf_runtime.workers.node_libraries import start_fork_server, unload_fork_server
 
 CLEAN_SECONDS = 60.0
 """How long what an earlier driver left may take to vanish."""
@@ -46,6 +53,22 @@ class RayCluster:
     obey: Hook
     """Raises when the driver is to end; called while it waits."""
     one_machine = False
+
+    @property
+    def worker_options(self) -> Mapping[str, Any]:
+        """Ray has a fork server make its workers."""
+        return {"runtime_env": {"py_executable": shlex.join(launcher.command())}}
+
+    def import_libraries(self, pool: PoolPlan, group: PlacementGroup, look: Hook) -> None:
+        """Start the fork servers of nodes that have none, and wait for all.
+
+        They outlive the driver, and end with the raylet of their node.
+        """
+        wait_for(_on_nodes(start_fork_server, pool, group), look)
+
+    def forget_libraries(self, pool: PoolPlan, group: PlacementGroup, look: Hook) -> None:
+        """Let the fork servers forget."""
+        wait_for(_on_nodes(unload_fork_server, pool, group), look)
 
     def open(self, pool: PoolPlan) -> None:
         """Connect, and wait until nothing of an earlier driver is left.
@@ -105,6 +128,22 @@ class RayCluster:
 
     def _patience(self, seconds: float, what: str) -> Patience:
         return Patience(seconds, lambda text: self.tell(f"{what}: {text}"), self.obey)
+
+
+def _on_nodes(
+    task: Callable[[Device], bool], pool: PoolPlan, group: PlacementGroup
+) -> list[Any]:
+    """References to what a task gives on each node of a pool."""
+    return [
+        ray.remote(task)
+        .options(
+            num_cpus=0,
+            max_retries=0,
+            scheduling_strategy=PlacementGroupSchedulingStrategy(group, node),
+        )
+        .remote(pool.device)
+        for node in range(pool.nodes)
+    ]
 
 
 def leftovers() -> str:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Protocol
 
 import ray
 from ray.util.placement_group import PlacementGroup
 
 from rlhf_api.on_cluster import NUM_HOSTS
 from rlhf_api.plan import PoolPlan
+from rlhf_api.resources import Device
 from rlhf_runtime.controller.cluster import start_local_ray, stop_local_ray
 from rlhf_runtime.controller.nodes import node_bundles
 from rlhf_runtime.controller.reservation import NotReserved, reserve
 from rlhf_runtime.errors import NotEnoughResources
+from rlhf_runtime.forkserver.client import ForkServer, unload, wait_until_ready
+from rlhf_runtime.hooks import Hook
 from rlhf_runtime.patience import Patience
 
 RESERVE_SECONDS = 60.0
@@ -32,18 +37,49 @@ class Site(Protocol):
     def reserve(self, pool: PoolPlan) -> PlacementGroup:
         """Set a bundle of each of the pool's nodes aside for an incarnation of workers."""
 
+    @property
+    def worker_options(self) -> Mapping[str, Any]:
+        """Of Ray's actors: what lets fork servers make them."""
+
+    def import_libraries(self, pool: PoolPlan, group: PlacementGroup, look: Hook) -> None:
+        """Have what workers import in memory on each of the reserved nodes, to fork them from.
+
+        What `look`, which is called while that goes on, raises ends the wait.
+        """
+
+    def forget_libraries(self, pool: PoolPlan, group: PlacementGroup, look: Hook) -> None:
+        """Give their memory back, until workers are wanted again."""
+
     def close(self) -> None:
         """Leave Ray; safe without `open`."""
 
 
 class OneMachine:
-    """This machine: a Ray instance that lives as long as the command."""
+    """This machine: a Ray instance that lives as long as the command.
+
+    What workers import is imported from the beginning, beside all that the driver does.
+    """
 
     one_machine = True
+    worker_options: Mapping[str, Any] = MappingProxyType({})
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._server = ForkServer.start(device)
 
     def open(self, pool: PoolPlan) -> None:
         """Start Ray."""
-        start_local_ray(pool.num_devices + NUM_HOSTS)
+        start_local_ray(pool.num_devices + NUM_HOSTS, self._server.name)
+
+    def import_libraries(self, pool: PoolPlan, group: PlacementGroup, look: Hook) -> None:
+        """Wait for the fork server; where that fails, workers import by themselves and say why."""
+        if not self._server.lives:
+            self._server = ForkServer.start(self._device, self._server.name)
+        wait_until_ready(self._server.name, look)
+
+    def forget_libraries(self, pool: PoolPlan, group: PlacementGroup, look: Hook) -> None:
+        """Let the fork server forget."""
+        unload(self._server.name, look)
 
     def reserve(self, pool: PoolPlan) -> PlacementGroup:
         """Set the devices aside.
@@ -62,5 +98,6 @@ class OneMachine:
             ) from None
 
     def close(self) -> None:
-        """End every process that Ray started."""
+        """End every process that Ray started, and the fork server."""
         stop_local_ray()
+        self._server.close()

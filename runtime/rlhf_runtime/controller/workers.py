@@ -72,10 +72,16 @@ class Workers:
         self.incarnation = uuid.uuid4().hex[:12]
         self._watch_key = secrets.token_hex(16)
         self._settings = settings
-        self._one_machine = site.one_machine
+        self._site = site
         self.folders: dict[str, Path] = {}
         """Of every role's model; known when built."""
+        self._begin = time.monotonic()
         self._group = site.reserve(plan.pools[0])
+        try:
+            site.import_libraries(plan.pools[0], self._group, self._not_forever())
+        except BaseException:
+            remove_placement_group(self._group)
+            raise
         self.ranks = tuple(self._start_rank(rank, losses) for rank in range(self.world_size))
         self.data = self._start_host(DataHost, "data")
         self.reward = self._start_host(RewardHost, "reward", settings.faults)
@@ -100,7 +106,6 @@ class Workers:
         Everything is sent at once; workers wait for each other's results, the driver for the first
         error of any.
         """
-        begin = time.monotonic()
         watched = self._watched()
         places = [rank.prepare.remote() for rank in self.ranks]
         folders = self.ranks[0].resolve.remote(self._settings.models)
@@ -114,12 +119,12 @@ class Workers:
             "models and engines": [*joined, *built],
         }
         self.watch = self._watch(wait_for(watched, self._not_forever()))
-        libraries = begin
+        libraries = self._begin
         for phase in as_they_come(phases, self.watch.look):
             now = time.monotonic()
             if phase == "libraries":
                 libraries = now
-            started(phase, now - (begin if phase in FROM_THE_BEGINNING else libraries))
+            started(phase, now - (self._begin if phase in FROM_THE_BEGINNING else libraries))
         counts: dict[str, int]
         self.folders, counts = wait_for([folders, data])
         return counts
@@ -163,7 +168,7 @@ class Workers:
     def _watched(self) -> list[Any]:
         """References to where each worker answers; the ranks' come first."""
         everyone = [*self.ranks, self.data, self.reward]
-        return [worker.watched.remote(self._one_machine, self._watch_key) for worker in everyone]
+        return [worker.watched.remote(self._site.one_machine, self._watch_key) for worker in everyone]
 
     def _watch(self, addresses: Sequence[tuple[str, int]]) -> Watch:
         ranks = [f"rank {rank}" for rank in range(self.world_size)]
@@ -180,7 +185,7 @@ class Workers:
             losses=losses,
             rank=rank,
             world_size=self.world_size,
-            one_machine=self._one_machine,
+            one_machine=self._site.one_machine,
             timeout_seconds=self._settings.timeout_seconds,
             num_threads=self._settings.threads_per_rank,
             incarnation=self.incarnation,
@@ -198,6 +203,7 @@ class Workers:
                 max_restarts=0,
                 max_task_retries=0,
                 scheduling_strategy=self._on_node(node),
+                **self._site.worker_options,
             )
             .remote(setup)
         )
@@ -210,6 +216,7 @@ class Workers:
             max_restarts=0,
             max_task_retries=0,
             scheduling_strategy=self._on_node(0),
+            **self._site.worker_options,
         )
         return options.remote(self.job, log, self._settings.python_path, *more)
 

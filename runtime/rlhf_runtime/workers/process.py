@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rlhf_runtime.fate import end_with_raylet
+from rlhf_runtime.workers.libraries import prepare_environment
 
 FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
 
@@ -20,7 +21,7 @@ def settle(log_file: Path, num_threads: int, python_path: Sequence[str]) -> None
 
     It ends with its raylet from now on: Ray's own way takes a thread that runs.
 
-    Must run before torch, vLLM or the user's code is imported.
+    Must run before the user's code is imported.
     """
     end_with_raylet()
     log_file.parent.mkdir(parents=True, exist_ok=True)
@@ -31,9 +32,7 @@ def settle(log_file: Path, num_threads: int, python_path: Sequence[str]) -> None
     logging.basicConfig(level=logging.INFO, format=FORMAT, stream=sys.stderr, force=True)
     faulthandler.enable()
     os.environ["OMP_NUM_THREADS"] = str(num_threads)
-    os.environ["OMP_WAIT_POLICY"] = "PASSIVE"  # ranks that wait must not starve those that work
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    prepare_environment()
     for folder in reversed(python_path):
         if folder not in sys.path:
             sys.path.insert(0, folder)

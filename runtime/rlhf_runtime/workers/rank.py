@@ -22,6 +22,7 @@ from rlhf_runtime.faults import Faults, Phase
 from rlhf_runtime.workers.activity import Progress, Watched, watched_by_effort
 from rlhf_runtime.workers.addresses import own_address, use_interface
 from rlhf_runtime.workers.inputs import Inputs
+from rlhf_runtime.workers.libraries import import_libraries
 from rlhf_runtime.workers.orders import CallReport, Order, Statistics, returned_columns
 from rlhf_runtime.workers.out_of_memory import is_out_of_memory, out_of_memory_text
 from rlhf_runtime.workers.process import resident_bytes, settle, usable_cores
@@ -49,20 +50,19 @@ class Rank(Watched):
     @watched_by_effort
     def prepare(self) -> tuple[str, int]:
         """Import the numerical libraries; on rank 0 serve the world's store and return where."""
+        setup = self._setup
+        device = setup.plan.pools[0].device
+        import_libraries(device)
         import torch
 
-        from rlhf_runtime.engines.vllm.patches import prepare_environment
         from rlhf_runtime.engines.world import serve_store
         from rlhf_runtime.roles.context import SpanLog
 
-        setup = self._setup
-        is_gpu = setup.plan.pools[0].device is Device.GPU
-        self._device = torch.device("cuda", 0) if is_gpu else torch.device("cpu")
+        self._device = torch.device("cuda", 0) if device is Device.GPU else torch.device("cpu")
         address = own_address(setup.one_machine)
         use_interface(address)
         logger.info("listens at %s", address)
         torch.set_num_threads(self._num_threads)
-        prepare_environment(self._device)
         self._spans = SpanLog(f"rank {setup.rank}")
         if setup.rank > 0:
             return address, 0

@@ -10,14 +10,17 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from rlhf_api.resources import Device
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.engines.vllm import patches
 from rlhf_runtime.engines.vllm.layout import vllm_views
+from rlhf_runtime.engines.vllm.libraries import import_vllm
 from rlhf_runtime.engines.vllm.memory import DeviceMemory, EngineMemory, HostMemory
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.errors import GenerationFailed, StaleWeights
@@ -66,46 +69,22 @@ class VllmEngine:
     """Generates, and lends out its weights' storage."""
 
     def __init__(self, settings: EngineSettings, world: World) -> None:
-        patches.prepare_environment(world.device)
+        import_vllm(Device.CPU if world.device.type == "cpu" else Device.GPU)
         set_num_threads, num_threads = torch.set_num_threads, torch.get_num_threads()
         patches.keep_ordinary_weights()
         patches.inspect_models_here()
         local_rank = 0 if world.device.type == "cpu" else (world.device.index or 0)
         patches.join_existing_world(world.rank, local_rank, settings.incarnation)
-        from vllm import LLM
-
         self._settings = settings
-        self._llm = LLM(
-            model=str(settings.folder),
-            skip_tokenizer_init=True,
-            load_format="dummy",  # the trainer's weights come before the first request
-            dtype=settings.dtype,
-            enforce_eager=world.device.type == "cpu",
-            block_size=settings.block_tokens,
-            tensor_parallel_size=settings.tensor_size,
-            distributed_executor_backend="external_launcher",
-            kv_cache_memory_bytes=settings.kv_cache_bytes,
-            max_model_len=settings.max_prompt_tokens + settings.max_response_tokens,
-            max_num_seqs=settings.max_concurrent_sequences,
-            max_num_batched_tokens=max(
-                8192, settings.max_prompt_tokens + settings.max_response_tokens
-            ),
-            enable_prefix_caching=settings.share_prompts,
-            enable_sleep_mode=world.device.type != "cpu",
-            disable_log_stats=True,
-            logprobs_mode="processed_logprobs",
-            seed=0,
-        )
+        self._core = _build_core(settings, world)
         torch.set_num_threads = set_num_threads  # vLLM's CPU worker replaces it by nothing
         torch.set_num_threads(num_threads)
-        self._core = self._llm.llm_engine.engine_core.engine_core
-        self._runner = self._llm.llm_engine.model_executor.driver_worker.worker.model_runner
+        self._runner = self._core.model_executor.driver_worker.worker.model_runner
         self._next_request = 0
         self._memory: EngineMemory = (
-            HostMemory(self._runner) if world.device.type == "cpu" else DeviceMemory(self._llm)
+            HostMemory(self._runner) if world.device.type == "cpu" else DeviceMemory(self._core)
         )
         self.has_weights = False
-
     def views(self) -> Views:
         """This rank's storage of every weight, by Hugging Face name."""
         return vllm_views(self._runner.model)
@@ -154,18 +133,18 @@ class VllmEngine:
 
     def close(self) -> None:
         """End the engine and free what it holds."""
-        self._llm.llm_engine.engine_core.shutdown()
+        self._core.shutdown()
 
     def _forget_prompts(self) -> None:
         """Older weights made their keys and values; besides, a call depends on itself only."""
-        if not self._llm.reset_prefix_cache():
+        if not self._core.reset_prefix_cache():
             raise StaleWeights(
                 "keys and values of older weights are still in use: got a prefix cache that vLLM "
                 "could not reset, allowed only between generations; nothing was generated"
             )
 
     def _submit(self, prompts: Column, sampling: Sampling) -> None:
-        from vllm import SamplingParams
+        from vllm.sampling_params import SamplingParams
         from vllm.v1.engine import EngineCoreRequest
 
         now = time.time()
@@ -193,6 +172,37 @@ class VllmEngine:
             self._next_request += 1
             prepared, wave = self._core.preprocess_add_request(request)
             self._core.add_request(prepared, wave)
+
+
+def _build_core(settings: EngineSettings, world: World) -> Any:
+    """vLLM's engine core, as its own front end builds it: without a server, texts and tokenizers."""
+    from vllm.engine.arg_utils import EngineArgs
+    from vllm.usage.usage_lib import UsageContext
+    from vllm.v1.engine.core import EngineCore
+    from vllm.v1.executor import Executor
+
+    longest = settings.max_prompt_tokens + settings.max_response_tokens
+    arguments = EngineArgs(
+        model=str(settings.folder),
+        skip_tokenizer_init=True,
+        load_format="dummy",  # the trainer's weights come before the first request
+        dtype=settings.dtype,
+        enforce_eager=world.device.type == "cpu",
+        block_size=settings.block_tokens,
+        tensor_parallel_size=settings.tensor_size,
+        distributed_executor_backend="external_launcher",
+        kv_cache_memory_bytes=settings.kv_cache_bytes,
+        max_model_len=longest,
+        max_num_seqs=settings.max_concurrent_sequences,
+        max_num_batched_tokens=max(8192, longest),
+        enable_prefix_caching=settings.share_prompts,
+        enable_sleep_mode=world.device.type != "cpu",
+        disable_log_stats=True,
+        logprobs_mode="processed_logprobs",
+        seed=0,
+    )
+    config = arguments.create_engine_config(UsageContext.LLM_CLASS)
+    return EngineCore(config, Executor.get_class(config), log_stats=False)
 
 
 def _packed(

@@ -59,18 +59,18 @@ class HostMemory:
 class DeviceMemory:
     """On GPUs: vLLM's sleep mode, which keeps addresses, as captured CUDA graphs need."""
 
-    def __init__(self, llm: Any) -> None:
-        self._llm = llm
+    def __init__(self, core: Any) -> None:
+        self._core = core
         self._released = False
 
     def release(self) -> None:
         """Sleep at level 2: weights and cache are dropped, buffers kept on the host."""
         if not self._released:
-            self._llm.sleep(level=2)
+            self._core.sleep(level=2)
             self._released = True
 
     def restore(self) -> None:
         """Wake up."""
         if self._released:
-            self._llm.wake_up()
+            self._core.wake_up()
             self._released = False

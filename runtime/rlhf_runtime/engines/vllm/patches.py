@@ -1,41 +1,16 @@
-"""Everything that is changed about vLLM, in one place, each with its reason.
+"""Everything that is changed about vLLM once it is imported, each with its reason.
 
-Called once per process by the engine before it builds an `LLM`; nothing happens at import.
+Called by the engine before it builds vLLM's; nothing happens at import.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import TypeVar
 
 import torch
 
 _Answer = TypeVar("_Answer")
-
-ENVIRONMENT = {
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine lives in this process, beside the trainer
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # ranks share cores; the operating system places threads
-    "VLLM_NO_USAGE_STATS": "1",
-    "VLLM_LOGGING_LEVEL": "WARNING",
-    "TOKENIZERS_PARALLELISM": "false",
-}
-"""Read by vLLM at import."""
-
-CPU_ENVIRONMENT = {
-    # vLLM compiles a helper for log-probabilities at the first request: many seconds for nothing.
-    "TORCH_COMPILE_DISABLE": "1",
-}
-
-
-def prepare_environment(device: torch.device) -> None:
-    """Set what vLLM reads at import; a value that the user has set stays."""
-    for name, value in ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
-    if device.type == "cpu":
-        for name, value in CPU_ENVIRONMENT.items():
-            os.environ.setdefault(name, value)
-
 
 def keep_ordinary_weights() -> None:
     """Stop vLLM's CPU backend from packing weights: only ordinary storage can be overwritten."""

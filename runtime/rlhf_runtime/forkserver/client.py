@@ -1,0 +1,119 @@
+"""A fork server as those see it who start it: the driver on one machine, a task on a node."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import select
+import socket
+import subprocess
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from rlhf_api.resources import Device
+from rlhf_runtime.forkserver import launcher, server
+from rlhf_runtime.hooks import Hook
+
+LOOK_SECONDS = 0.1
+"""How often one looks up while libraries are imported."""
+CLOSE_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class ForkServer:
+    """A server that ends with this process, which has started it."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+
+    @staticmethod
+    def start(device: Device, name: str | None = None) -> ForkServer:
+        """Start one; it begins to import at once. By default under a name of its own."""
+        name = name or f"rlhf-{secrets.token_hex(16)}"
+        owner = ["--owner", str(os.getpid())]
+        with _listen(name) as listener:
+            process = subprocess.Popen(
+                [*server.command(device, listener), *owner],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=[listener.fileno()],
+                process_group=0,  # it does not hear what the terminal tells the driver
+            )
+        return ForkServer(name, process)
+
+    @property
+    def lives(self) -> bool:
+        """Whether it can be asked."""
+        return self.process.poll() is None
+
+    def close(self) -> None:
+        """End it, and with it the workers that are left."""
+        self.process.kill()
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(CLOSE_SECONDS)
+
+
+def start_beside(raylet_socket: str, raylet: int, device: Device) -> str:
+    """Start the server of a raylet's node, unless it has one; it ends with the raylet.
+
+    Returns its name. The process is no child of this one: Ray ends those of its workers.
+    """
+    name = launcher.name_for(raylet_socket)
+    try:
+        listener = _listen(name)
+    except OSError:
+        return name  # it listens already
+    with listener:
+        words = [*server.command(device, listener), "--raylet", str(raylet)]
+        subprocess.run(
+            ["/bin/sh", "-c", 'exec "$@" &', "sh", *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            pass_fds=[listener.fileno()],
+            start_new_session=True,
+            check=True,
+        )
+    return name
+
+
+def wait_until_ready(name: str, look: Hook) -> bool:
+    """Wait until a server has imported its libraries; whether it has, and has not ended instead.
+
+    Args:
+        name: the server's.
+        look: called all the time; what it raises ends the wait.
+    """
+    return _ask(name, {"ready": True}, look)
+
+
+def unload(name: str, look: Hook) -> bool:
+    """Let a server forget its libraries until a worker is wanted; whether it has heard."""
+    return _ask(name, {"unload": True}, look)
+
+
+def _listen(name: str) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX)
+    try:
+        listener.bind(launcher.address_of(name))
+        listener.listen(server.WAITING)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def _ask(name: str, request: dict[str, object], look: Hook) -> bool:
+    try:
+        with launcher.request(name, request) as connection:
+            while not _readable([connection]):
+                look()
+            return bool(connection.recv(1 << 16))
+    except OSError:
+        return False
+
+
+def _readable(connections: Sequence[socket.socket]) -> bool:
+    return bool(select.select(connections, [], [], LOOK_SECONDS)[0])

@@ -1,0 +1,51 @@
+"""What a rank imports before it does anything: most of the time that its start takes."""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+
+from rlhf_api.resources import Device
+
+ENVIRONMENT = {
+    "OPENBLAS_NUM_THREADS": "1",  # numpy multiplies nothing large; its threads are not forked
+    "OMP_WAIT_POLICY": "PASSIVE",  # ranks that wait must not starve those that work
+    "TOKENIZERS_PARALLELISM": "false",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+}
+"""Read by libraries when they are imported."""
+
+
+OURS = (
+    "rlhf_runtime.checkpoint.saver",
+    "rlhf_runtime.data.load",
+    "rlhf_runtime.models.sources",
+    "rlhf_runtime.models.vocabulary",
+    "rlhf_runtime.rewards.scorer",
+    "rlhf_runtime.roles.operations",
+    "rlhf_runtime.roles.registry",
+    "rlhf_runtime.roles.saving",
+    "transformers.models.llama.modeling_llama",
+)
+"""What workers import in their calls. None of it imports Ray."""
+
+
+def prepare_environment() -> None:
+    """Set what libraries read at import, before the first of them; a user's own values stay."""
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+
+
+def import_libraries(device: Device) -> None:
+    """Import torch, transformers, vLLM and everything of ours that stands on them.
+
+    Whoever forks afterwards finds this process with one thread and without any device.
+    """
+    prepare_environment()
+    import torch  # noqa: F401
+
+    from rlhf_runtime.engines.vllm.libraries import import_vllm
+
+    import_vllm(device)
+    for name in OURS:
+        import_module(name)

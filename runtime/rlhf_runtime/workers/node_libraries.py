@@ -1,0 +1,27 @@
+"""Tasks that a driver runs on each node of a Ray cluster, for the fork server there."""
+
+from __future__ import annotations
+
+import os
+
+import ray
+
+from rlhf_api.resources import Device
+from rlhf_runtime import fate
+from rlhf_runtime.forkserver import client, launcher
+from rlhf_runtime.hooks import nothing
+
+
+def start_fork_server(device: Device) -> bool:
+    """Have the node's fork server, which is started if there is none, import; whether it has."""
+    name = client.start_beside(_raylet_socket(), int(os.environ[fate.RAYLET]), device)
+    return client.wait_until_ready(name, nothing)
+
+
+def unload_fork_server(device: Device) -> bool:
+    """Let the node's fork server forget what it has imported; whether there is one."""
+    return client.unload(launcher.name_for(_raylet_socket()), nothing)
+
+
+def _raylet_socket() -> str:
+    return str(ray._private.worker.global_worker.node.raylet_socket_name)
