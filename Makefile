@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check format generate lock clean \
 	cluster-up cluster-status cluster-down cluster-images images check-locks e2e \
-	bench-step bench-dispatch bench-startup bench-peers bench-learning bench-operator
+	bench-step bench-dispatch bench-startup bench-recovery bench-peers bench-learning bench-operator
 
 export PYTHON
 BIN := .venv/bin
@@ -88,6 +88,9 @@ bench-dispatch: setup ## columns and empty calls against bare Ray actors
 
 bench-startup: setup ## from `rlhf run` to the first tokens, by phase
 	@$(BENCH)/startup.py $(ARGS)
+
+bench-recovery: setup ## from the death of a rank to the next step, by phase
+	@$(BENCH)/recovery.py $(ARGS)
 
 bench-peers: setup ## the same job under TRL's GRPOTrainer
 	@$(BENCH)/peers.py $(ARGS)

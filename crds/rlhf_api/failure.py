@@ -46,9 +46,13 @@ class FailurePolicy(Contract):
     max_restarts: NonNegativeCount = 5
     """Restarts of workers, driver and cluster together since the last new checkpoint."""
     backoff_seconds: PositiveFloat = 30.0
-    """Wait before the first restart; it doubles with each further one, to ten minutes at most."""
+    """Wait before the second restart since the last new checkpoint; it doubles with each further
+    one, to ten minutes at most. The first waits for nothing."""
     progress_deadline_seconds: PositiveFloat = 300.0
     """A rank that makes no progress for so long is taken for hung."""
+    standby: bool | None = None
+    """Whether a process of each node stands by with the workers' libraries in memory, so that
+    workers start again without importing them. Default: where the plan says that it fits."""
     max_skipped_steps: Count = 10
     """Steps in a row whose update is left out because loss or gradient are not finite; then the job
     fails, with its checkpoints intact."""

@@ -211,6 +211,8 @@ class MemoryWhat(StrEnum):
     """The copy of a role's state that is written while training goes on."""
     OVERHEAD = "overhead"
     """Libraries and contexts of a process, whatever the job."""
+    STANDBY = "standby"
+    """Libraries that stay in memory for the next start of workers."""
 
 
 class MemoryItem(Contract):
@@ -284,6 +286,8 @@ class Plan(Contract):
     """The generation engines."""
     memory: MemoryPlan
     """Memory of a device."""
+    standby: bool
+    """Whether the workers' libraries stay in each node's memory, to start workers again from."""
     reasons: Annotated[tuple[Text, ...], Field(max_length=64)]
     """Why it is so, one sentence for each decision."""
 

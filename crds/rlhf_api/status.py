@@ -160,6 +160,8 @@ class RestartStatus(Contract):
     """Their sum since the job was made."""
     since_checkpoint: NonNegativeCount = 0
     """Their sum since the last new checkpoint: failurePolicy.maxRestarts limits it."""
+    in_a_row: NonNegativeCount = 0
+    """All since the last new checkpoint, also uncounted ones: the wait grows with them."""
     steps_repeated: NonNegativeCount = 0
     """Steps that were done again because no checkpoint held them."""
     next_time: Time | None = None

@@ -21,9 +21,9 @@ from rlhf_cli.driver_log import DriverLog
 from rlhf_cli.guard import tell
 from rlhf_cli.resume import check_changes, has_work, open_store
 from rlhf_cli.stopping import hold_signals, take_over_signals
-from rlhf_cli.train import Task, ending_of, only_job, train
+from rlhf_cli.train import Task, ending_of, train
 from rlhf_cli.user_code import mounted_code
-from rlhf_cli.validate import jobs_of
+from rlhf_cli.validate import jobs_of, only_job
 from rlhf_flow.errors import NotOffered
 from rlhf_flow.planning.inventory import inventory_from_pools
 from rlhf_flow.planning.make_plan import make_plan

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 from rlhf_api.job import RLHFJob
 from rlhf_cli.resume import check_changes, has_work, open_store
 from rlhf_cli.stopping import take_over_signals
-from rlhf_cli.train import Task, only_job, train
 from rlhf_cli.user_code import user_code
-from rlhf_cli.validate import jobs_of
+from rlhf_cli.validate import jobs_of, only_job
 from rlhf_flow.planning.make_plan import local_devices, make_plan
 from rlhf_runtime.controller.run_lock import locked
-from rlhf_runtime.controller.site import OneMachine
 from rlhf_runtime.controller.stop import StopRequest
 from rlhf_runtime.data.rows import find_sources
 from rlhf_runtime.faults import parse_fault, require_targets
+from rlhf_runtime.forkserver.client import ForkServer
 from rlhf_runtime.telemetry.progress import make_progress
 from rlhf_runtime.telemetry.run_folder import RunFolder
 
@@ -63,14 +63,21 @@ def run_command(
         if not has_work(folder, job, fresh):
             return
         check_changes(job, folder, store)
-        with user_code(job, file.parent) as python_path:
+        with (
+            closing(ForkServer(plan.pools[0].device)) as fork_server,
+            user_code(job, file.parent) as python_path,
+        ):
+            # Ray is imported beside what workers import.
+            from rlhf_cli.train import Task, train
+            from rlhf_runtime.controller.site import OneMachine
+
             train(
                 Task(
                     job=job,
                     plan=plan,
                     folder=folder,
                     store=store,
-                    site=OneMachine(plan.pools[0].device),
+                    site=OneMachine(fork_server),
                     stop=stop,
                     progress=make_progress(sys.stderr),
                     python_path=python_path,

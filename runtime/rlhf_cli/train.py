@@ -7,18 +7,17 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import yaml
 
 from rlhf_api.changes import document_of
-from rlhf_api.errors import ManifestError, RlhfError
+from rlhf_api.errors import RlhfError
 from rlhf_api.exits import ExitCode
 from rlhf_api.job import RLHFJob
 from rlhf_api.plan import Plan
-from rlhf_api.problems import Problem
 from rlhf_cli.resume import tell_where_it_begins
 from rlhf_cli.stopping import take_over_signals
 from rlhf_runtime.checkpoint.store import Checkpoint, CheckpointStore
@@ -89,7 +88,7 @@ def train(task: Task) -> None:
             saves,
             Restarts(job.spec.failure_policy),
             journal,
-            lambda: journal.begin(begun),
+            lambda: journal.begin(replace(begun, workers_started=time.time())),
             task.stop,
         )
         if not finished:
@@ -107,29 +106,6 @@ def train(task: Task) -> None:
     finally:
         journal.close()
         task.site.close()
-
-
-def only_job(jobs: Sequence[RLHFJob], file: Path) -> RLHFJob:
-    """The job of a file that must hold one.
-
-    Raises:
-        ManifestError: it holds several.
-    """
-    if len(jobs) != 1:
-        names = ", ".join(job.name for job in jobs)
-        raise ManifestError(
-            [
-                Problem(
-                    (),
-                    "one job is trained at a time",
-                    got=f"{len(jobs)} jobs ({names})",
-                    allowed="a file with one",
-                    do="put each job in a file of its own",
-                    file=str(file),
-                )
-            ]
-        )
-    return jobs[0]
 
 
 def manifest_text(job: RLHFJob) -> str:
@@ -187,6 +163,7 @@ def _run_record(job: RLHFJob, plan: Plan, folder: RunFolder) -> RunRecord:
         output=str(folder.path),
         total_steps=job.spec.schedule.steps,
         started=time.time(),
+        workers_started=time.time(),
         warm_start_steps=0 if warm_start is None else warm_start.max_steps,
         command=shlex.join(["rlhf", *sys.argv[1:]]),
     )

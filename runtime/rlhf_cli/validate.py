@@ -12,6 +12,7 @@ from rlhf_api.errors import ManifestError
 from rlhf_api.exits import ExitCode
 from rlhf_api.job import RLHFJob
 from rlhf_api.manifest import decode, load_file, load_jobs, read_limited
+from rlhf_api.problems import Problem
 
 STDIN = Path("-")
 
@@ -42,6 +43,29 @@ def jobs_of(file: Path, overrides: Sequence[str] = ()) -> list[RLHFJob]:
         return load_file(file, overrides)
     text = decode(read_limited(sys.stdin.buffer), "<stdin>")
     return load_jobs(text, "<stdin>", overrides)
+
+
+def only_job(jobs: Sequence[RLHFJob], file: Path) -> RLHFJob:
+    """The job of a file that must hold one.
+
+    Raises:
+        ManifestError: it holds several.
+    """
+    if len(jobs) != 1:
+        names = ", ".join(job.name for job in jobs)
+        raise ManifestError(
+            [
+                Problem(
+                    (),
+                    "one job is trained at a time",
+                    got=f"{len(jobs)} jobs ({names})",
+                    allowed="a file with one",
+                    do="put each job in a file of its own",
+                    file=str(file),
+                )
+            ]
+        )
+    return jobs[0]
 
 
 def _counted(number: int, noun: str) -> str:

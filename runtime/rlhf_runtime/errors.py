@@ -12,6 +12,7 @@ RlhfError
     ├── OutOfMemory           a worker ran out of memory                             exit 4
     ├── UserCodeFailed        a custom operation raised                              exit 3
     ├── NotEnoughResources    shared memory or devices are missing                   exit 4
+    ├── RayNotStarted         a process of Ray's own died on this machine              exit 4
     ├── RayUnreachable        the Ray cluster does not answer, or refuses the token  exit 4
     ├── NodesMissing          the cluster has fewer nodes than the plan needs        exit 4
     ├── DirtyCluster          an earlier driver's workers are still there            exit 4
@@ -108,6 +109,13 @@ class NotEnoughResources(RuntimeFailure):
     """The machine lacks shared memory, or devices that the plan counts on."""
 
     reason = "NotEnoughResources"
+    exit_code = ExitCode.RETRIABLE
+
+
+class RayNotStarted(RuntimeFailure):
+    """Ray could not be started on this machine, or one of its own processes has died."""
+
+    reason = "RayNotStarted"
     exit_code = ExitCode.RETRIABLE
 
 

@@ -23,7 +23,7 @@ def checked_reconcile(seen: Observed, settings: Settings, now: datetime) -> Deci
     assert reconcile(seen, settings, now) == decision, "it depends on something else, too"
     _check_form(decision.status)
     _check_times(seen.job.status, decision.status)
-    _check_restarts(seen, decision.status)
+    _check_restarts(seen, decision.status, now)
     _check_holdings(seen, decision)
     _check_rest(seen, settings, now)
     return decision
@@ -55,15 +55,18 @@ def _check_times(before: RLHFJobStatus, after: RLHFJobStatus) -> None:
         assert after.checkpoint and after.checkpoint.step >= before.checkpoint.step
 
 
-def _check_restarts(seen: Observed, status: RLHFJobStatus) -> None:
+def _check_restarts(seen: Observed, status: RLHFJobStatus, now: datetime) -> None:
     before, after = seen.job.status.restarts, status.restarts
     assert after.total == after.incarnations + after.drivers + after.clusters
-    assert after.since_checkpoint <= after.total
+    assert after.since_checkpoint <= after.in_a_row <= after.total, after
     if _started_again(before, after) and seen.job.job is not None:
-        limit = seen.job.job.spec.failure_policy.max_restarts
+        policy = seen.job.job.spec.failure_policy
         own = after.incarnations - before.incarnations
-        assert after.since_checkpoint <= max(limit, own + 1), after
+        uncounted = before.since_checkpoint + own
+        assert after.since_checkpoint <= max(policy.max_restarts, uncounted), after
         assert after.next_time is not None
+        wait = (after.next_time - now.replace(microsecond=0)).total_seconds()
+        assert wait == 0 if after.in_a_row == 1 else wait >= policy.backoff_seconds, after
 
 
 def _started_again(before: RestartStatus, after: RestartStatus) -> bool:

@@ -7,6 +7,7 @@ draws other examples each time, and prints a short one that fails.
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -38,6 +39,10 @@ SETTLED = (Phase.SUCCEEDED, Phase.FAILED, Phase.SUSPENDED)
 
 seconds = st.sampled_from([0.5, 2.0, 5.0, 15.0, 31.0, 100.0, 200.0, 700.0])
 codes = st.sampled_from([0, 1, 2, 3, 4, 130, 137, 255, -9, -15])
+NEVER_COUNTED = [
+    {"onReason": "ClusterLost", "action": "RestartIgnoringLimit"},
+    {"onExitCodes": [3, 4], "action": "RestartIgnoringLimit"},
+]
 
 
 class AnyOrder(RuleBasedStateMachine):
@@ -123,9 +128,12 @@ class AnyOrder(RuleBasedStateMachine):
         start=st.sampled_from([None, 1, 60, 100_000]),
         kept=st.sampled_from([0, 300]),
         restarts=st.sampled_from([0, 3]),
+        rules=st.sampled_from([[], NEVER_COUNTED]),
     )
-    def a_user_edits(self, active: int | None, start: int | None, kept: int, restarts: int) -> None:
-        policy = {"maxRestarts": restarts, "backoffSeconds": 5}
+    def a_user_edits(
+        self, active: int | None, start: int | None, kept: int, restarts: int, rules: list[Any]
+    ) -> None:
+        policy = {"maxRestarts": restarts, "backoffSeconds": 5, "rules": rules}
         fields = {"activeDeadlineSeconds": active, "startDeadlineSeconds": start}
 
         def edit(job: dict) -> None:  # type: ignore[type-arg]

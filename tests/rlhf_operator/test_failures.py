@@ -55,7 +55,16 @@ def test_the_first_rule_that_matches_decides() -> None:
     assert not judge(Failure("HeadLost", ""), rules).restarts  # no exit code, no rule for it
 
 
-def test_waits_double_up_to_a_limit() -> None:
-    waits = [backoff_seconds(policy(backoffSeconds=30), n, Settings()) for n in range(8)]
-    assert waits == [30, 30, 60, 120, 240, 480, 600, 600]
+def test_restarts_that_do_not_count_leave_those_that_do() -> None:
+    lost = Failure("WorkerLost", "words", 4)
+    uncounted = RestartStatus(since_checkpoint=1, in_a_row=9, total=20)
+    assert verdict(lost, policy(maxRestarts=2), uncounted) == Verdict(True)
+    assert not verdict(lost, policy(maxRestarts=1), uncounted).restarts
+
+
+def test_the_first_restart_waits_for_nothing_and_later_waits_double_up_to_a_limit() -> None:
+    waits = [backoff_seconds(policy(backoffSeconds=30), n, Settings()) for n in range(1, 10)]
+    assert waits == [0, 30, 60, 120, 240, 480, 600, 600, 600]
+    assert backoff_seconds(policy(backoffSeconds=1e300), 1, Settings()) == 0
+    assert backoff_seconds(policy(backoffSeconds=1e300), 2, Settings()) == 600
     assert backoff_seconds(policy(backoffSeconds=1e300), 2**31 - 1, Settings()) == 600

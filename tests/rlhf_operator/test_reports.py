@@ -92,12 +92,13 @@ def test_progress_is_taken_every_15_seconds_but_a_checkpoint_and_the_end_at_once
 
 
 def test_only_a_new_checkpoint_forgives_restarts() -> None:
-    restarts = RestartStatus(drivers=2, total=2, since_checkpoint=2)
+    restarts = RestartStatus(drivers=3, total=3, since_checkpoint=2, in_a_row=3)
     before = RLHFJobStatus(restarts=restarts, checkpoint=CheckpointReport(step=4, path="/4"))
-    for step, left in ((3, 2), (4, 2), (5, 0)):
+    for step, counted, all in ((3, 2, 3), (4, 2, 3), (5, 0, 0)):
         made = draft(before)
         take_report(made, DRIVER, report(checkpoint=CheckpointReport(step=step, path="/n")))
-        assert made.status.restarts.since_checkpoint == left
+        after = made.status.restarts
+        assert (after.since_checkpoint, after.in_a_row, after.total) == (counted, all, 3)
         assert made.status.checkpoint is not None
         assert made.status.checkpoint.step == max(4, step)
 
@@ -108,7 +109,8 @@ def test_the_drivers_own_restarts_are_counted_once() -> None:
     made.now += timedelta(seconds=60)
     driver = take_report(made, driver, report(sequence=6, restarts=3, steps_repeated=3))
     restarts = made.status.restarts
-    assert (restarts.incarnations, restarts.total, restarts.since_checkpoint) == (3, 3, 3)
+    assert (restarts.incarnations, restarts.total) == (3, 3)
+    assert (restarts.since_checkpoint, restarts.in_a_row) == (3, 3)
     assert restarts.steps_repeated == 3 and driver.incarnations == 3
 
 

@@ -30,6 +30,26 @@ def test_a_suspended_job_saves_gives_its_cluster_back_and_goes_on_later(world: W
     assert world.condition(ConditionType.SUSPENDED) is None
 
 
+def test_a_job_that_goes_on_later_waits_for_no_failure_of_before(world: World) -> None:
+    world.run_to_training(manifest(failurePolicy={"maxRestarts": 9}))
+    world.fail_driver()
+    world.head().end(4)
+    world.wait(5)
+    assert world.phase() == (Phase.RESTARTING, "DriverFailed")
+    world.edit_job(suspend=True)
+    world.settle()
+    restarts = world.status().restarts
+    assert (restarts.since_checkpoint, restarts.in_a_row, restarts.total) == (0, 0, 2)
+    world.edit_job(suspend=False)
+    world.settle()
+    world.run_kuberay()
+    world.settle()
+    assert world.head("sort-2").submitted == ["sort-2-0"]
+    world.head("sort-2").end(4)
+    world.wait(5)
+    assert world.head("sort-2").submitted == ["sort-2-0", "sort-2-1"]
+
+
 def test_a_driver_that_does_not_end_is_given_up(world: World) -> None:
     world.run_to_training()
     world.head().driver.stubborn = True

@@ -294,6 +294,14 @@ class World:
             each["reason"] for (kind, _, _), each in self.kube.objects.items() if kind is Kind.EVENT
         ]
 
+    def told(self, reason: str) -> list[str]:
+        """What events of a reason say."""
+        return [
+            each["note"]
+            for (kind, _, _), each in self.kube.objects.items()
+            if kind is Kind.EVENT and each["reason"] == reason
+        ]
+
     def clusters(self) -> list[str]:
         return [name for kind, _, name in self.kube.objects if kind is Kind.CLUSTER]
 

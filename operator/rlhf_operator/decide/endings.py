@@ -88,15 +88,16 @@ def _is_repeated(draft: Draft, driver: DriverStatus | None) -> bool:
 def _count(draft: Draft, policy: FailurePolicy, counts: bool, new_cluster: bool) -> float:
     """Add a restart; the seconds until it begins."""
     restarts = draft.status.restarts
-    counted = restarts.since_checkpoint + int(counts)
-    seconds = backoff_seconds(policy, counted, draft.settings)
+    in_a_row = restarts.in_a_row + 1
+    seconds = backoff_seconds(policy, in_a_row, draft.settings)
     draft.set(
         restarts=restarts.model_copy(
             update={
                 "drivers": restarts.drivers + int(not new_cluster),
                 "clusters": restarts.clusters + int(new_cluster),
                 "total": restarts.total + 1,
-                "since_checkpoint": counted,
+                "since_checkpoint": restarts.since_checkpoint + int(counts),
+                "in_a_row": in_a_row,
                 "next_time": later(draft.now, seconds),
             }
         )

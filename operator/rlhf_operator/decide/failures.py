@@ -60,9 +60,12 @@ def verdict(failure: Failure, policy: FailurePolicy, restarts: RestartStatus) ->
     return Verdict(True)
 
 
-def backoff_seconds(policy: FailurePolicy, counted: int, settings: Settings) -> float:
-    """The wait before a restart that is the so-manieth since the last new checkpoint."""
-    doublings = min(max(0, counted - 1), 16)
+def backoff_seconds(policy: FailurePolicy, in_a_row: int, settings: Settings) -> float:
+    """The wait before a restart that is the so-manieth since the last new checkpoint: none before
+    the first, for the job has come somewhere."""
+    if in_a_row <= 1:
+        return 0.0
+    doublings = min(in_a_row - 2, 16)
     return min(policy.backoff_seconds * 2.0**doublings, settings.longest_backoff_seconds)
 
 

@@ -201,7 +201,9 @@ def _suspend(draft: Draft) -> None:
         cluster=None,
         driver=None,
         start_time=None,
-        restarts=restarts.model_copy(update={"next_time": None, "since_checkpoint": 0}),
+        restarts=restarts.model_copy(
+            update={"next_time": None, "since_checkpoint": 0, "in_a_row": 0}
+        ),
     )
     message = "spec.suspend is true: it holds no cluster, and goes on when that is false"
     draft.enter(Phase.SUSPENDED, "Requested", message)

@@ -58,7 +58,7 @@ def _take_checkpoint(draft: Draft, report: StatusReport) -> bool:
     before, new = draft.status.checkpoint, report.checkpoint
     if new is None or (before is not None and new.step <= before.step):
         return False
-    restarts = draft.status.restarts.model_copy(update={"since_checkpoint": 0})
+    restarts = draft.status.restarts.model_copy(update={"since_checkpoint": 0, "in_a_row": 0})
     draft.set(checkpoint=new, restarts=restarts)
     return True
 
@@ -74,6 +74,7 @@ def _count(draft: Draft, driver: DriverStatus, report: StatusReport) -> DriverSt
                 "incarnations": restarts.incarnations + more,
                 "total": restarts.total + more,
                 "since_checkpoint": restarts.since_checkpoint + more,
+                "in_a_row": restarts.in_a_row + more,
                 "steps_repeated": restarts.steps_repeated + repeated,
             }
         )

@@ -38,6 +38,7 @@ from rlhf_flow.planning.offered import check_offered
 from rlhf_flow.planning.refusal import format_bytes
 from rlhf_flow.planning.role_models import job_roles, role_models
 from rlhf_flow.planning.shapes import DecoderShape
+from rlhf_flow.planning.standby import required_standby, with_standby
 
 
 def plan_job(
@@ -69,7 +70,9 @@ def plan_job(
         static += role_items(model, pool.num_devices, phases)
         if pool.device is Device.CPU and _saves_while_training(job):
             static += checkpoint_items(model, pool.num_devices, phases)
+    static += required_standby(job, pool, phases)
     choice = choose_generation(job, pool, models, phases, tuple(static))
+    choice, standby, standby_reason = with_standby(job, pool, phases, choice)
     return Plan(
         job=job.name,
         pools=(
@@ -97,7 +100,8 @@ def plan_job(
             items=choice.items,
             peaks=sum_by_phase(choice.items),
         ),
-        reasons=_reasons(job, graphs, pool, choice),
+        standby=standby,
+        reasons=(*_reasons(job, graphs, pool, choice), standby_reason),
     )
 
 

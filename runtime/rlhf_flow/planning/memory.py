@@ -22,6 +22,9 @@ ADAM_BYTES = 8
 PROCESS_BYTES: Mapping[Device, int] = {Device.CPU: 3 * GIB // 4, Device.GPU: 2 * GIB}
 """A rank's libraries whatever the job. CPU: torch, transformers and vLLM imported, measured. GPU:
 the CUDA context, NCCL's buffers and the allocator's slack, an estimate."""
+STANDBY_BYTES = 3 * GIB // 8
+"""What a node's fork server holds of the libraries for itself: most pages it shares with the ranks
+that it has forked. Measured after a step with one rank and with two."""
 
 
 @dataclass(frozen=True)
@@ -200,4 +203,14 @@ def process_item(device: Device, phases: tuple[str, ...]) -> MemoryItem:
     """What a rank needs before it has done anything."""
     return MemoryItem(
         role=None, what=MemoryWhat.OVERHEAD, bytes=PROCESS_BYTES[device], phases=phases
+    )
+
+
+def standby_item(devices_per_node: int, phases: tuple[str, ...]) -> MemoryItem:
+    """A device's share of the process that stands by on its node, where ranks use its memory."""
+    return MemoryItem(
+        role=None,
+        what=MemoryWhat.STANDBY,
+        bytes=-(-STANDBY_BYTES // devices_per_node),
+        phases=phases,
     )

@@ -22,6 +22,7 @@ _ADVICE: Mapping[MemoryWhat, str] = {
     "rollout.kvCacheGibibytes, or raise rollout.parallelism.tensor",
     MemoryWhat.CHECKPOINT: "take more devices, which share the training state",
     MemoryWhat.OVERHEAD: "take devices with more memory, or fewer processes on a machine",
+    MemoryWhat.STANDBY: "set failurePolicy.standby to false",
 }
 
 _ADVICE_IN_PHASE: Mapping[tuple[MemoryWhat, CallKind], str] = {

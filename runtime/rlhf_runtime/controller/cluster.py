@@ -18,7 +18,7 @@ from ray._private import parameter, ray_constants, services
 from ray._private.ray_logging import stdout_deduplicator
 
 from rlhf_runtime import fate
-from rlhf_runtime.errors import NotEnoughResources
+from rlhf_runtime.errors import NotEnoughResources, RayNotStarted
 from rlhf_runtime.forkserver import launcher
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -70,6 +70,18 @@ def start_local_ray(num_workers: int, fork_server: str | None = None) -> None:
     os.environ["RAY_IGNORE_UNHANDLED_ERRORS"] = "1"  # the driver says what a worker raised
     os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
     stdout_deduplicator.skip_re = SAID_BY_US
+    try:
+        _init(num_workers, fork_server)
+    except Exception as error:  # Ray raises that itself where one of its processes is missing
+        ray.shutdown()
+        raise RayNotStarted(
+            f"Ray did not start on this machine: got {type(error).__name__}: {error}; give the "
+            "command again; if that does not help, look for a lack of memory, processes or open "
+            "files, and into /tmp/ray/session_latest/logs"
+        ) from error
+
+
+def _init(num_workers: int, fork_server: str | None) -> None:
     with _started_our_way(fork_server), _only_what_runs_workers():
         ray.init(
             address="local",

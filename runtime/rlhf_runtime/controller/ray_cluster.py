@@ -130,9 +130,7 @@ class RayCluster:
         return Patience(seconds, lambda text: self.tell(f"{what}: {text}"), self.obey)
 
 
-def _on_nodes(
-    task: Callable[[Device], bool], pool: PoolPlan, group: PlacementGroup
-) -> list[Any]:
+def _on_nodes(task: Callable[[Device], bool], pool: PoolPlan, group: PlacementGroup) -> list[Any]:
     """References to what a task gives on each node of a pool."""
     return [
         ray.remote(task)

@@ -20,6 +20,8 @@ from rlhf_runtime.errors import (
 from rlhf_runtime.telemetry.errors import CannotRecord
 
 LONGEST_BACKOFF_SECONDS = 600.0
+MOST_DOUBLINGS = 64
+"""Beyond any wait; a job that is always restarted must not overflow."""
 DECIDED = (
     CannotRecord,
     CheckpointFailed,
@@ -42,18 +44,24 @@ class Restarts:
     """All restarts."""
     counted: int = 0
     """Those since the last new checkpoint that count against the limit."""
+    _in_a_row: int = 0
+    """All since the last new checkpoint."""
     _from_step: int = -2
     _last: str = field(default="")
 
     def seconds_before(self, error: RlhfError, from_step: int) -> float | None:
         """How long to wait before the next start; None: there is none.
 
+        The first one after a new checkpoint, or after the beginning, waits for nothing: that job
+        has come somewhere. Every other one waits, also where the limit does not count it: nothing
+        may fail over and over without a pause.
+
         Args:
             error: what ended the incarnation.
             from_step: the step of the checkpoint that the next one would go on from; -1: none.
         """
         if from_step > self._from_step:
-            self._from_step, self.counted, self._last = from_step, 0, ""
+            self._from_step, self.counted, self._in_a_row, self._last = from_step, 0, 0, ""
         action = self._by_rule(error) or self._by_itself(error)
         self._last = _gist(error)
         if action is FailureAction.FAIL:
@@ -63,9 +71,14 @@ class Restarts:
                 return None
             self.counted += 1
         self.number += 1
-        return min(
-            self.policy.backoff_seconds * 2.0 ** max(0, self.counted - 1), LONGEST_BACKOFF_SECONDS
-        )
+        self._in_a_row += 1
+        return self._backoff_seconds()
+
+    def _backoff_seconds(self) -> float:
+        if self._in_a_row == 1:
+            return 0.0
+        doublings = min(self._in_a_row - 2, MOST_DOUBLINGS)
+        return min(self.policy.backoff_seconds * 2.0**doublings, LONGEST_BACKOFF_SECONDS)
 
     def _by_rule(self, error: RlhfError) -> FailureAction | None:
         for rule in self.policy.rules:

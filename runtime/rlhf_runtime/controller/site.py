@@ -11,7 +11,6 @@ from ray.util.placement_group import PlacementGroup
 
 from rlhf_api.on_cluster import NUM_HOSTS
 from rlhf_api.plan import PoolPlan
-from rlhf_api.resources import Device
 from rlhf_runtime.controller.cluster import start_local_ray, stop_local_ray
 from rlhf_runtime.controller.nodes import node_bundles
 from rlhf_runtime.controller.reservation import NotReserved, reserve
@@ -55,17 +54,14 @@ class Site(Protocol):
 
 
 class OneMachine:
-    """This machine: a Ray instance that lives as long as the command.
-
-    What workers import is imported from the beginning, beside all that the driver does.
-    """
+    """This machine: a Ray instance that lives as long as the command."""
 
     one_machine = True
     worker_options: Mapping[str, Any] = MappingProxyType({})
 
-    def __init__(self, device: Device) -> None:
-        self._device = device
-        self._server = ForkServer.start(device)
+    def __init__(self, fork_server: ForkServer) -> None:
+        """The server, which forks all workers, stays its owner's to close, after this."""
+        self._server = fork_server
 
     def open(self, pool: PoolPlan) -> None:
         """Start Ray."""
@@ -73,8 +69,7 @@ class OneMachine:
 
     def import_libraries(self, pool: PoolPlan, group: PlacementGroup, look: Hook) -> None:
         """Wait for the fork server; where that fails, workers import by themselves and say why."""
-        if not self._server.lives:
-            self._server = ForkServer.start(self._device, self._server.name)
+        self._server.revive()
         wait_until_ready(self._server.name, look)
 
     def forget_libraries(self, pool: PoolPlan, group: PlacementGroup, look: Hook) -> None:
@@ -98,6 +93,5 @@ class OneMachine:
             ) from None
 
     def close(self) -> None:
-        """End every process that Ray started, and the fork server."""
+        """End every process that Ray started."""
         stop_local_ray()
-        self._server.close()

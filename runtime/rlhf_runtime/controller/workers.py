@@ -125,6 +125,9 @@ class Workers:
             if phase == "libraries":
                 libraries = now
             started(phase, now - (self._begin if phase in FROM_THE_BEGINNING else libraries))
+        if not self.plan.standby:
+            pool = self.plan.pools[0]
+            self._site.forget_libraries(pool, self._group, self.watch.look)
         counts: dict[str, int]
         self.folders, counts = wait_for([folders, data])
         return counts
@@ -168,7 +171,9 @@ class Workers:
     def _watched(self) -> list[Any]:
         """References to where each worker answers; the ranks' come first."""
         everyone = [*self.ranks, self.data, self.reward]
-        return [worker.watched.remote(self._site.one_machine, self._watch_key) for worker in everyone]
+        return [
+            worker.watched.remote(self._site.one_machine, self._watch_key) for worker in everyone
+        ]
 
     def _watch(self, addresses: Sequence[tuple[str, int]]) -> Watch:
         ranks = [f"rank {rank}" for rank in range(self.world_size)]

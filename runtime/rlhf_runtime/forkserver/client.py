@@ -8,8 +8,6 @@ import select
 import socket
 import subprocess
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass
 
 from rlhf_api.resources import Device
 from rlhf_runtime.forkserver import launcher, server
@@ -17,42 +15,38 @@ from rlhf_runtime.hooks import Hook
 
 LOOK_SECONDS = 0.1
 """How often one looks up while libraries are imported."""
-CLOSE_SECONDS = 5.0
 
 
-@dataclass(frozen=True)
 class ForkServer:
-    """A server that ends with this process, which has started it."""
+    """The server of one machine. It ends with this process, and whatever it has forked with it."""
 
-    name: str
-    process: subprocess.Popen[bytes]
+    def __init__(self, device: Device) -> None:
+        """It begins to import at once; `close` must follow."""
+        self.name = f"rlhf-{secrets.token_hex(16)}"
+        self._device = device
+        self._process = self._start()
 
-    @staticmethod
-    def start(device: Device, name: str | None = None) -> ForkServer:
-        """Start one; it begins to import at once. By default under a name of its own."""
-        name = name or f"rlhf-{secrets.token_hex(16)}"
+    def revive(self) -> None:
+        """Start it again if it has died, as a process may that is taken for memory."""
+        if self._process.poll() is not None:
+            self._process = self._start()
+
+    def close(self) -> None:
+        """End it, and with it the workers that are left."""
+        self._process.kill()
+        self._process.wait()
+
+    def _start(self) -> subprocess.Popen[bytes]:
         owner = ["--owner", str(os.getpid())]
-        with _listen(name) as listener:
-            process = subprocess.Popen(
-                [*server.command(device, listener), *owner],
+        with _listen(self.name) as listener:
+            return subprocess.Popen(
+                [*server.command(self._device, listener), *owner],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 pass_fds=[listener.fileno()],
                 process_group=0,  # it does not hear what the terminal tells the driver
             )
-        return ForkServer(name, process)
-
-    @property
-    def lives(self) -> bool:
-        """Whether it can be asked."""
-        return self.process.poll() is None
-
-    def close(self) -> None:
-        """End it, and with it the workers that are left."""
-        self.process.kill()
-        with suppress(subprocess.TimeoutExpired):
-            self.process.wait(CLOSE_SECONDS)
 
 
 def start_beside(raylet_socket: str, raylet: int, device: Device) -> str:

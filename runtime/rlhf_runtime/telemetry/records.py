@@ -51,6 +51,8 @@ class RunRecord:
     """Most steps of the supervised warm start; 0: none."""
     command: str = ""
     """The command line that repeats the run."""
+    workers_started: float = 0.0
+    """Unix time at which the start of these workers began: later than `started` after a restart."""
 
 
 @dataclass(frozen=True)

@@ -85,6 +85,7 @@ class VllmEngine:
             HostMemory(self._runner) if world.device.type == "cpu" else DeviceMemory(self._core)
         )
         self.has_weights = False
+
     def views(self) -> Views:
         """This rank's storage of every weight, by Hugging Face name."""
         return vllm_views(self._runner.model)
@@ -175,7 +176,7 @@ class VllmEngine:
 
 
 def _build_core(settings: EngineSettings, world: World) -> Any:
-    """vLLM's engine core, as its own front end builds it: without a server, texts and tokenizers."""
+    """vLLM's engine core, built as its own front end does: that would add servers and texts."""
     from vllm.engine.arg_utils import EngineArgs
     from vllm.usage.usage_lib import UsageContext
     from vllm.v1.engine.core import EngineCore

@@ -1,7 +1,7 @@
 """vLLM imported as far as text of one model needs it, in half of the time.
 
-vLLM imports packages for images, audio, servers, tracing and tools wherever they are installed. What is
-left out here is either optional to it, or named by it in annotations only.
+vLLM imports packages for images, audio, servers, tracing and tools wherever they are installed.
+What is left out here is either optional to it, or named by it in annotations only.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ CPU_ENVIRONMENT = {
 OPTIONAL = frozenset(
     {"boto3", "botocore", "cv2", "opentelemetry", "ray", "torchaudio", "torchcodec", "torchvision"}
 )
-"""Packages that vLLM and transformers do without. Ray reads what a worker is told when it is imported: it must
-not be before that is known."""
+"""Packages that vLLM and transformers do without. Ray reads, when it is imported, what a worker is
+told: that is not known yet where workers are forked from."""
 NAMED_ONLY = ("openai", "vllm.entrypoints.mcp", "vllm.parser")
 """Packages of servers, of which vLLM's engine uses names in annotations and the types of requests
 that nobody makes here."""
@@ -122,16 +122,16 @@ class _Names(ModuleType):
 
 @contextmanager
 def _nothing_compiled(wanted: bool) -> Iterator[None]:
-    """Let `torch.compile` give back what it is given: to make ready costs it a second at once."""
+    """Let `torch.compile` give back what it is given: it takes a second to prepare for nothing."""
     import torch
 
     def unchanged(function: Any = None, **_options: object) -> Any:
         return (lambda given: given) if function is None else function
 
-    compile_ = torch.compile
+    compiled = torch.compile
     if wanted:
-        torch.compile = unchanged
+        setattr(torch, "compile", unchanged)  # noqa: B010  # its type is overloaded
     try:
         yield
     finally:
-        torch.compile = compile_
+        setattr(torch, "compile", compiled)  # noqa: B010

@@ -12,6 +12,7 @@ import torch
 
 _Answer = TypeVar("_Answer")
 
+
 def keep_ordinary_weights() -> None:
     """Stop vLLM's CPU backend from packing weights: only ordinary storage can be overwritten."""
     import vllm.model_executor.layers.utils as layer_utils

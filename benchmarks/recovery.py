@@ -1,0 +1,101 @@
+"""bench-recovery: from `kill -9` of a rank to the next training step, by phase.
+
+With the workers' libraries standing by (`failurePolicy.standby: true`) and without. The baseline is
+the start of the same command up to its first step: what a restart would take that keeps nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+from pathlib import Path
+
+from outcome import note, paired_ratio, phase_medians, print_json, print_table
+
+from rlhf_runtime.telemetry.run_folder import RunFolder
+from runs import rlhf_run
+
+EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "01-sort-grpo.yaml"
+STEP = 4
+"""The step in which the rank is killed; there is a checkpoint after each."""
+IN_SEQUENCE = ("noticed", "libraries", "models and engines", "restored and trained")
+
+
+def recovery(folder: Path, devices: int, standby: bool) -> dict[str, float]:
+    """Seconds by phase of one kill.
+
+    `total`: until the first step afterwards is over. `cold start`: what the command took from its
+    beginning to its own first step.
+    """
+    fault = f"kill:rank={devices - 1},phase=train,step={STEP}"
+    settings = (
+        "schedule.warmStart=null",
+        "schedule.evaluateEverySteps=0",
+        "checkpoint.everySteps=1",
+        f"failurePolicy.standby={str(standby).lower()}",
+    )
+    options = [f"--devices={devices}", f"--steps={STEP + 2}", "--inject", fault]
+    options += [word for setting in settings for word in ("--set", f"spec.{setting}")]
+    rlhf_run(EXAMPLE, folder, options)
+    (struck,) = (folder / "logs").glob("*.struck")
+    killed = struck.stat().st_mtime
+    lines = [json.loads(line) for line in RunFolder(folder).metrics.read_text().splitlines()]
+    first, again = (number for number, line in enumerate(lines) if line["kind"] == "run")
+    phases = [line["phases"] for line in lines[again:] if line["kind"] == "startup"][-1]
+    begun = lines[again]["workers_started"]
+    ends = step_ends(folder)
+    before, after = min(ends), min(end for end in ends if end > killed)
+    took = {name: phases[name] for name in ("libraries", "models and engines")}
+    return {
+        "noticed": begun - killed,
+        **took,
+        "restored and trained": after - begun - sum(took.values()),
+        "total": after - killed,
+        "cold start": before - lines[first]["started"],
+    }
+
+
+def step_ends(folder: Path) -> list[float]:
+    """When each training step was over, by the workers' clocks."""
+    lines = RunFolder(folder).timeline.read_text().splitlines()
+    return [max(span[-1] for span in json.loads(line)["spans"]) for line in lines]
+
+
+def main() -> None:
+    """Read the command line, measure, report."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--runs", type=int, default=3, help="of either (default 3)")
+    parser.add_argument("--devices", type=int, default=1, help="ranks (default 1)")
+    options = parser.parse_args()
+    measured: dict[bool, list[dict[str, float]]] = {True: [], False: []}
+    with tempfile.TemporaryDirectory(prefix="bench-recovery-") as scratch:
+        for number in range(options.runs):
+            for standby, results in measured.items():
+                note(f"run {number + 1} of {options.runs} (load {os.getloadavg()[0]:.1f})")
+                folder = Path(scratch) / f"{number}-{standby}"
+                results.append(recovery(folder, options.devices, standby))
+    left, right = (
+        {name: value / 1000 for name, value in phase_medians(results).items()}
+        for results in measured.values()
+    )
+    print_table(
+        ["median seconds", "standing by", "not"],
+        [[name, left[name], right[name]] for name in (*IN_SEQUENCE, "total", "cold start")],
+    )
+    ratios = {
+        standby: paired_ratio([r["total"] for r in results], [r["cold start"] for r in results])
+        for standby, results in measured.items()
+    }
+    print(
+        f"the next step after {left['total']:.1f} s, {ratios[True]:.2f}x of a start of the "
+        f"command; without what stands by {right['total']:.1f} s, {ratios[False]:.2f}x"
+    )
+    print_json("recovery", ratio=ratios[True], devices=options.devices, ours=left, without=right)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""Whether the libraries of workers stay in memory between two of their starts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rlhf_api import RLHFJob
+from rlhf_api.plan import MemoryItem
+from rlhf_api.resources import Device
+from rlhf_flow.planning.generation import GenerationChoice
+from rlhf_flow.planning.inventory import DeviceInventory
+from rlhf_flow.planning.memory import standby_item
+from rlhf_flow.planning.refusal import format_bytes
+
+
+def required_standby(
+    job: RLHFJob, pool: DeviceInventory, phases: tuple[str, ...]
+) -> tuple[MemoryItem, ...]:
+    """What standing by takes of each device where the manifest insists on it."""
+    return _items(pool, phases) if job.spec.failure_policy.standby else ()
+
+
+def with_standby(
+    job: RLHFJob, pool: DeviceInventory, phases: tuple[str, ...], choice: GenerationChoice
+) -> tuple[GenerationChoice, bool, str]:
+    """A plan's memory with what stands by, whether anything does, and why.
+
+    Nothing else is changed for it: what does not fit beside the rest does not stand by.
+
+    Args:
+        job: the manifest.
+        pool: the devices.
+        phases: all phases of the job.
+        choice: the memory of all else, and of what `required_standby` asks for.
+    """
+    wanted = job.spec.failure_policy.standby
+    if wanted is not None:
+        return choice, wanted, _reason(wanted, "as failurePolicy.standby says")
+    items = _items(pool, phases)
+    more = replace(choice, items=choice.items + items)
+    if not items:
+        return choice, True, _reason(True, "in the memory of the host")
+    size = f"{format_bytes(items[0].bytes)} of each device"
+    if more.fits(pool.memory_bytes_per_device):
+        return more, True, _reason(True, f"they take {size}")
+    return choice, False, _reason(False, f"{size} do not fit beside all else")
+
+
+def _items(pool: DeviceInventory, phases: tuple[str, ...]) -> tuple[MemoryItem, ...]:
+    """Memory of devices; that of the host is counted where they are its own."""
+    return (standby_item(pool.devices_per_node, phases),) if pool.device is Device.CPU else ()
+
+
+def _reason(stands_by: bool, why: str) -> str:
+    begin = "libraries stand by for" if stands_by else "no libraries stand by for"
+    return f"{begin} the next start of workers: {why}"
