@@ -41,8 +41,13 @@ seconds = st.sampled_from([0.5, 2.0, 5.0, 15.0, 31.0, 100.0, 200.0, 700.0])
 codes = st.sampled_from([0, 1, 2, 3, 4, 130, 137, 255, -9, -15])
 NEVER_COUNTED = [
     {"onReason": "ClusterLost", "action": "RestartIgnoringLimit"},
-    {"onExitCodes": [3, 4], "action": "RestartIgnoringLimit"},
+    {"onExitCodes": [3, 4, 255], "action": "RestartIgnoringLimit"},
 ]
+rules = st.sampled_from([[], NEVER_COUNTED])
+
+
+def _policy(restarts: int, rules: list[Any]) -> dict[str, Any]:
+    return {"maxRestarts": restarts, "backoffSeconds": 5, "rules": rules}
 
 
 class AnyOrder(RuleBasedStateMachine):
@@ -53,8 +58,9 @@ class AnyOrder(RuleBasedStateMachine):
         self._context = troubled_world()
         self.world = self._context.__enter__()
 
-    @initialize(is_training=st.booleans())
-    def a_job_is_there(self, is_training: bool) -> None:
+    @initialize(is_training=st.booleans(), rules=rules)
+    def a_job_is_there(self, is_training: bool, rules: list[Any]) -> None:
+        self.world.edit_job(failurePolicy=_policy(3, rules))
         if is_training:
             self.all_goes_well(5.0)
             self.the_driver_advances(1, True, 0)
@@ -128,12 +134,12 @@ class AnyOrder(RuleBasedStateMachine):
         start=st.sampled_from([None, 1, 60, 100_000]),
         kept=st.sampled_from([0, 300]),
         restarts=st.sampled_from([0, 3]),
-        rules=st.sampled_from([[], NEVER_COUNTED]),
+        rules=rules,
     )
     def a_user_edits(
         self, active: int | None, start: int | None, kept: int, restarts: int, rules: list[Any]
     ) -> None:
-        policy = {"maxRestarts": restarts, "backoffSeconds": 5, "rules": rules}
+        policy = _policy(restarts, rules)
         fields = {"activeDeadlineSeconds": active, "startDeadlineSeconds": start}
 
         def edit(job: dict) -> None:  # type: ignore[type-arg]
@@ -154,7 +160,7 @@ class AnyOrder(RuleBasedStateMachine):
     @precondition(lambda self: not self.world.exists())
     @rule()
     def a_user_submits_a_job_of_that_name(self) -> None:
-        self.world.submit(manifest(failurePolicy={"maxRestarts": 3, "backoffSeconds": 5}))
+        self.world.submit(manifest(failurePolicy=_policy(3, [])))
 
     @precondition(lambda self: self.world.clusters())
     @rule()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 
 from rlhf_api.resources import Device
@@ -29,6 +32,9 @@ OURS = (
 )
 """What workers import in their calls. None of it imports Ray."""
 
+RAYS = ("google.protobuf.json_format", "jsonschema", "msgpack", "psutil", "requests")
+"""What Ray imports, and can be imported without it."""
+
 
 def prepare_environment() -> None:
     """Set what libraries read at import, before the first of them; a user's own values stay."""
@@ -42,10 +48,23 @@ def import_libraries(device: Device) -> None:
     Whoever forks afterwards finds this process with one thread and without any device.
     """
     prepare_environment()
-    import torch  # noqa: F401
+    with _no_collections():
+        import torch  # noqa: F401
 
-    from rlhf_runtime.engines.vllm.libraries import import_vllm
+        from rlhf_runtime.engines.vllm.libraries import import_vllm
 
-    import_vllm(device)
-    for name in OURS:
-        import_module(name)
+        import_vllm(device)
+        for name in OURS + RAYS:
+            import_module(name)
+
+
+@contextmanager
+def _no_collections() -> Iterator[None]:
+    """Leave Python's collector out: it finds nothing, over and over, in all that is imported."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

@@ -46,6 +46,7 @@ MODULES = (
     "vllm.v1.engine.core",
     "vllm.engine.arg_utils",
     "vllm.v1.executor.uniproc_executor",
+    "vllm.model_executor.layers.quantization.online.base",
     "vllm.model_executor.model_loader.dummy_loader",
     "vllm.model_executor.models.llama",
 )
