@@ -119,6 +119,7 @@ class Server:
         if process:
             return {"process": process}, None
         fate.end_with(os.getppid())
+        os.setpgid(0, 0)  # Ray ends the whole group of a worker that has died
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for number, stream in zip(launcher.STANDARD_STREAMS, streams, strict=True):
             os.dup2(stream, number)

@@ -33,7 +33,7 @@ names = ("torch", "vllm", "transformers", "ray", "openai", "cv2")
 loaded = [name for name in names if name in sys.modules]
 import torch
 facts = {
-    "process": os.getpid(), "parent": os.getppid(), "words": sys.argv, "folder": os.getcwd(),
+    "process": os.getpid(), "group": os.getpgrp(), "parent": os.getppid(), "words": sys.argv, "folder": os.getcwd(),
     "mark": os.environ["MARK"], "loaded": loaded, "cuda": torch.cuda.is_initialized(),
     "numbers": [float(numpy.random.rand()), random.random()],
 }
@@ -109,6 +109,7 @@ def test_what_is_forked_has_its_libraries_and_is_otherwise_as_if_it_had_been_sta
     first = raylet.start("first")
     assert first["words"] == [str(tmp_path / "worker.py"), str(tmp_path / "first"), ""]
     assert (first["folder"], first["mark"]) == (str(tmp_path), tmp_path.name)
+    assert first["group"] == first["process"], "Ray ends the group of a worker that has died"
     assert first["loaded"] == ["torch", "vllm", "transformers"] and first["cuda"] is False
     wait_until(lambda: raylet.log("first") != "", SECONDS, "what it wrote")
     assert raylet.log("first") == f"out of {tmp_path / 'first'}\n"
