@@ -88,6 +88,11 @@ def stop_abandoned() -> None:
 
 def skip_or_fail(reason: str) -> NoReturn:
     """End the test: skipped where a person works, failed in CI, which must have what tests need."""
-    if os.environ.get("CI", "") in ("", "0", "false"):
-        pytest.skip(reason)
-    pytest.fail(reason)
+    if in_ci():
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+def in_ci() -> bool:
+    """Whether this is CI, as all of its systems say it."""
+    return os.environ.get("CI", "") not in ("", "0", "false")
