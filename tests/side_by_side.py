@@ -142,7 +142,9 @@ class FileLines:
         if report.when == "call" or not report.passed:
             self.outcomes.setdefault(file, Counter())[report.outcome] += 1
         if report.failed:
-            self.terminal.write_line(f"FAILED {report.nodeid} ({report.when})", red=True)
+            crash = getattr(report.longrepr, "reprcrash", None)
+            why = f": {crash.message.splitlines()[0]}" if crash and crash.message else ""
+            self.terminal.write_line(f"FAILED {report.nodeid} ({report.when}){why}", red=True)
         if report.when not in ("setup", "call"):  # also where a process has crashed
             self.ended[file] += 1
             if self.ended[file] == self.tests[file]:
