@@ -118,11 +118,10 @@ class SuiteTimes:
         spent.cpu += getattr(report, "cpu_seconds", 0.0)  # a crash is reported without
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        if len(self._spent) < 2:
-            return
-        terminalreporter.section("time of each suite")
-        for line in table(self._spent):
-            terminalreporter.write_line(line)
+        if len(self._spent) > 1:
+            terminalreporter.section("time of each suite")
+            for line in table(self._spent):
+                terminalreporter.write_line(line)
         for line in warnings(self._spent) if self._in_ci else ():
             terminalreporter.write_line(line, yellow=True)
 

@@ -82,11 +82,12 @@ def test_times_of_all_phases_are_added_and_told_at_the_end(in_ci: bool, told: bo
     assert not any("warning: tests/images" in line for line in terminal.lines)
 
 
-def test_of_one_suite_nothing_is_told() -> None:
+@pytest.mark.parametrize(("seconds", "num_lines"), [(1.0, 0), (500.0, 1)])
+def test_one_suite_needs_no_table_but_is_warned_of(seconds: float, num_lines: int) -> None:
     times, terminal = SuiteTimes(True), Terminal()
-    times.pytest_runtest_logreport(report("tests/tools/test_a.py::b", "call", 500.0))
+    times.pytest_runtest_logreport(report("tests/tools/test_a.py::b", "call", seconds))
     times.pytest_terminal_summary(terminal)  # type: ignore[arg-type]
-    assert terminal.lines == []
+    assert len(terminal.lines) == num_lines
 
 
 class Terminal:
