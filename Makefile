@@ -26,8 +26,8 @@ demo: ## train a tiny model by GRPO and write a report with its learning curve
 	@echo "==> The model, in Hugging Face format: $(RUN)/model"
 
 test: setup ## run every test; ARGS="-k name" selects
-	@echo "==> Running the tests: pytest $(ARGS)"
-	@$(BIN)/python -m pytest $(ARGS)
+	@echo "==> Running the tests: pytest -n auto $(ARGS)"
+	@$(BIN)/python -m pytest -n auto $(ARGS)
 
 check: setup ## formatting, lint, types, tiers, generated files
 	@echo "==> Formatting: ruff format --check"

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 from .cluster.definition import defined
-from .cluster.session import kubeconfig, kubectl, namespace
+from .cluster.session import in_ci, kubeconfig, kubectl, namespace
+from .side_by_side import SideBySide, num_processes
+from .suites import SuiteTimes, check_marks
 
 __all__ = ["defined", "kubeconfig", "kubectl", "namespace"]
 
@@ -14,3 +17,20 @@ settings.register_profile(
     "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("any machine")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """How many processes `-n auto`, which is what `make test` says, shares the tests among."""
+    return num_processes(config)
+
+
+@pytest.hookimpl(trylast=True)  # when there is a reporter
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(SuiteTimes(in_ci()))
+    if config.getoption("dist", "no") != "no":
+        config.pluginmanager.register(SideBySide(config))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    check_marks(items)

@@ -13,15 +13,18 @@ LOCATION = "{{ .Group }}/{{ .ResourceKind }}_{{ .ResourceAPIVersion }}.json"
 """Where a kind's schema is; the core group's name is its version."""
 
 
-def write_schemas(kubectl: Kubectl, versions: Iterable[str], folder: Path) -> None:
-    """Write the schema of every kind of API versions such as v1 and apps/v1."""
-    for version in versions:
+def write_schemas(kubectl: Kubectl, kinds: Iterable[tuple[str, str]], folder: Path) -> None:
+    """Write the schemas of kinds, given as API version and name, such as apps/v1 and Deployment."""
+    wanted = set(kinds)
+    for version in {version for version, _ in wanted}:
         prefix = "apis" if "/" in version else "api"
         document = json.loads(kubectl("get", "--raw", f"/openapi/v3/{prefix}/{version}"))
         definitions = document["components"]["schemas"]
         strict = {name: _strict(schema) for name, schema in definitions.items()}
         for name, schema in definitions.items():
             for kind in schema.get("x-kubernetes-group-version-kind", ()):
+                if (version, kind["kind"]) not in wanted:
+                    continue
                 target = folder / (kind["group"] or kind["version"])
                 target.mkdir(parents=True, exist_ok=True)
                 root = {"$ref": f"#/definitions/{name}", "definitions": strict}

@@ -5,10 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from .kubectl import Kubectl
+from .programs import built
+from .session import skip_or_fail
 
 API = "kueue.x-k8s.io/v1beta2"
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 PRIORITY_LABEL = "kueue.x-k8s.io/priority-class"
+
+
+def require_kueue(kubectl: Kubectl) -> None:
+    """Skip the test where the cluster has no Kueue, and say how it gets one; in CI fail."""
+    if API not in kubectl("api-versions").split():
+        built("kueue")
+        skip_or_fail("the cluster has no Kueue: start it with --kueue")
 
 
 def queue_objects(namespace: str, num_gpus: int) -> list[dict[str, Any]]:

@@ -11,8 +11,7 @@ import pytest
 from ..waiting import wait_until
 from .devcluster import CommandFailed
 from .kubectl import Kubectl
-from .queues import PRIORITY_LABEL, QUEUE_LABEL, queue_objects, used_gpus
-from .session import skip_or_fail
+from .queues import PRIORITY_LABEL, QUEUE_LABEL, queue_objects, require_kueue, used_gpus
 from .test_control_plane import ray_cluster
 
 pytestmark = pytest.mark.cluster
@@ -21,8 +20,7 @@ pytestmark = pytest.mark.cluster
 @pytest.fixture
 def queue(kubectl: Kubectl, namespace: str) -> Iterator[str]:
     """The namespace of a queue with 8 GPUs."""
-    if "kueue.x-k8s.io/v1beta2" not in kubectl("api-versions").split():
-        skip_or_fail("the cluster has no Kueue: start it with --kueue")
+    require_kueue(kubectl)
     objects = queue_objects(namespace, num_gpus=8)
     manifest = json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
     kubectl("create", "--filename=-", stdin=manifest)

@@ -7,8 +7,10 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
+from ..waiting import wait_until
 from .devcluster import DevCluster
 from .kubectl import Kubectl
 from .session import own_cluster
@@ -43,6 +45,14 @@ def own_kubectl(cluster: DevCluster, tmp_path: Path) -> Kubectl:
     return Kubectl(cluster.state / "bin" / "kubectl", cluster.kubeconfig, tmp_path)
 
 
+def has_ended(pid: int) -> bool:
+    """Whether a killed process is gone, which takes a busy machine a moment."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
 def test_every_part_runs(cluster: DevCluster) -> None:
     assert set(cluster.pids()) == PARTS
     assert set(cluster.pids().values()) == set(cluster.processes())
@@ -72,6 +82,7 @@ def test_killed_parts_are_started_again_and_nothing_is_forgotten(
     killed = {"etcd", "kube-scheduler"}
     for part in killed:
         os.kill(before[part], signal.SIGKILL)
+    wait_until(lambda: all(has_ended(before[part]) for part in killed), 30, "they have ended")
     told = cluster.run("status.sh")
     assert told.returncode == 1 and "ended: etcd kube-scheduler" in told.stdout
 

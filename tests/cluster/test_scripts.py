@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from .devcluster import SCRIPTS, DevCluster
+from .session import possible
 
 GO = """#!/usr/bin/env bash
 # A stand-in for the compiler: notes what it was asked for and makes a program of that name.
@@ -32,6 +33,18 @@ case $1 in
     ;;
 esac
 """
+
+CONTROL_PLANE = [
+    "etcd",
+    "kube-apiserver",
+    "kube-controller-manager",
+    "kube-scheduler",
+    "kubectl",
+    "helm",
+    "ray-operator",
+    "kwok",
+]
+"""What a cluster needs that has no node and no Kueue."""
 
 
 @pytest.fixture
@@ -188,6 +201,13 @@ def test_the_check_names_what_is_not_built_and_how_to_build_it(cluster: DevClust
     assert "not built yet: etcd kube-apiserver" in done.stdout
     assert "tools/devcluster/build.sh etcd kube-apiserver" in done.stdout
     assert not cluster.state.exists()
+
+
+def test_without_kueue_a_session_of_tests_has_the_rest_of_its_cluster(cluster: DevCluster) -> None:
+    cluster.run("build.sh", *CONTROL_PLANE)
+    assert cluster.lacks() == "" and possible(cluster, "--kueue") == ()
+    cluster.run("build.sh", "kueue")
+    assert possible(cluster, "--kueue") == ("--kueue",)
 
 
 def test_a_cluster_that_has_kueue_keeps_it(cluster: DevCluster) -> None:

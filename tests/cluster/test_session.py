@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from . import session
+from .kubectl import Kubectl
+from .queues import API, require_kueue
 from .session import own_cluster, stop_abandoned
 
 
@@ -42,6 +44,23 @@ def test_without_binaries_tests_are_skipped_and_fail_in_ci(
     ):
         raise AssertionError("a cluster has started")
     assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("in_ci", "outcome"), [("", pytest.skip.Exception), ("true", pytest.fail.Exception)]
+)
+def test_where_only_kueue_is_not_built_its_tests_are_skipped_and_fail_in_ci(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_ci: str, outcome: type[BaseException]
+) -> None:
+    monkeypatch.setenv("CI", in_ci)
+    monkeypatch.setenv("DEVCLUSTER_CACHE", str(tmp_path / "cache"))
+    program = tmp_path / "kubectl"
+    program.write_text("#!/bin/sh\necho ray.io/v1\n")
+    program.chmod(0o755)
+    with pytest.raises(outcome, match="run `tools/devcluster/build.sh kueue` once"):
+        require_kueue(Kubectl(program, tmp_path / "kubeconfig", tmp_path))
+    program.write_text(f"#!/bin/sh\necho {API}\n")
+    require_kueue(Kubectl(program, tmp_path / "kubeconfig", tmp_path))
 
 
 def test_what_a_killed_session_left_is_stopped(folder: Path) -> None:

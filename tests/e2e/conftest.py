@@ -1,26 +1,41 @@
-"""What end-to-end tests share: a real node with this project's images, and a claim of a volume.
+"""What end-to-end tests share: a real node with this project's images, an operator, and volumes.
 
-The node's cluster is this session's own, or the one that RLHF_TEST_KUBECONFIG names. They run only
-when `-m e2e` chooses them: they need root, and the images.
+The operator is the one that the README's walk installs, which goes on beside the other tests. The
+node's cluster is this session's own, or the one that RLHF_TEST_KUBECONFIG names. They run only when
+`-m e2e` chooses them: they need root, and the images.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from ..charts.helm import Helm
 from ..cluster.devcluster import DevCluster, output_of
 from ..cluster.kubectl import Kubectl
+from ..cluster.programs import built
 from ..cluster.session import own_cluster
+from .installed import InstalledOperator, place_for_release
 from .volume import CheckpointVolume
+from .walkthrough import ROOT, Walkthrough, walk
+
+FETCHED = ROOT / "rlhf-runs" / "from-kubernetes"
+"""Where the README's last line puts the model."""
+INSTALL_SECONDS = 900.0
+"""How long the README takes to its job, where images have to be built anew."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave these tests out unless they were asked for."""
+    """Leave these tests out unless they were asked for; those beside the README's walk come last.
+
+    The walk starts the node as the README says it, and then that pretends to have no GPUs.
+    """
     if "e2e" in config.option.markexpr:
+        items.sort(key=lambda item: "walkthrough" in getattr(item, "fixturenames", ()))
         return
     left_out = [item for item in items if Path(__file__).parent in item.path.parents]
     items[:] = [item for item in items if item not in left_out]
@@ -45,6 +60,37 @@ def node_cluster() -> Iterator[DevCluster]:
 def kubeconfig(node_cluster: DevCluster) -> Path:
     """The administrator's kubeconfig; the fixtures kubectl and namespace use it."""
     return node_cluster.kubeconfig
+
+
+@pytest.fixture(scope="session")
+def helm(kubectl: Kubectl, tmp_path_factory: pytest.TempPathFactory) -> Helm:
+    """Helm at the node's cluster."""
+    return Helm(built("helm"), tmp_path_factory.mktemp("helm"), kubectl.kubeconfig)
+
+
+@pytest.fixture(scope="session")
+def walkthrough(
+    node_cluster: DevCluster,
+    kubectl: Kubectl,
+    helm: Helm,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Walkthrough]:
+    """The README's walk, begun; nothing of an earlier one is there, and nothing of it stays."""
+    shutil.rmtree(FETCHED, ignore_errors=True)
+    with place_for_release(helm, kubectl):
+        with walk(node_cluster, tmp_path_factory.mktemp("walk") / "log") as begun:
+            yield begun
+        shutil.rmtree(FETCHED, ignore_errors=True)
+        flags = ("--namespace=default", "--ignore-not-found", "--timeout=180s")
+        kubectl("delete", "rlhfjob/sort-grpo", *flags)
+        kubectl("delete", "persistentvolumeclaim/checkpoints", *flags)
+
+
+@pytest.fixture(scope="session")
+def operator(walkthrough: Walkthrough, helm: Helm) -> InstalledOperator:
+    """The operator, once the README has installed it, and tested it, and gives it a job."""
+    walkthrough.wait_for("kubectl apply --filename examples/01-sort-grpo.yaml", INSTALL_SECONDS)
+    return InstalledOperator(helm)
 
 
 @pytest.fixture

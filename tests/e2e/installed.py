@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 from ..charts.helm import CHART, Helm
 from ..cluster.kubectl import Kubectl
@@ -13,7 +12,6 @@ from ..cluster.kubectl import Kubectl
 RELEASE = "rlhf-operator"
 NAMESPACE = "rlhf-system"
 """Always the same: the definition of RLHFJobs stays, and belongs to this release."""
-VALUES = Path(__file__).parents[2] / "examples" / "one-machine" / "values.yaml"
 START_SECONDS = 240
 
 
@@ -34,21 +32,13 @@ class InstalledOperator:
 
 
 @contextmanager
-def installed(helm: Helm, kubectl: Kubectl) -> Iterator[InstalledOperator]:
-    """Install it in a namespace that takes only pods of the standard "restricted"; remove it."""
+def place_for_release(helm: Helm, kubectl: Kubectl) -> Iterator[None]:
+    """A namespace that takes only pods of the standard "restricted"; removed with the release."""
     kubectl("create", "namespace", NAMESPACE)
     kubectl("label", "namespace", NAMESPACE, "pod-security.kubernetes.io/enforce=restricted")
-    place = f"--namespace={NAMESPACE}"
-    waiting = ("--wait", f"--timeout={START_SECONDS}s")
     try:
-        helm("install", RELEASE, str(CHART), place, f"--values={VALUES}", *waiting)
-        yield InstalledOperator(helm)
+        yield
     finally:
-        uninstall(helm, kubectl)
-
-
-def uninstall(helm: Helm, kubectl: Kubectl) -> None:
-    """Remove it and its namespace, whoever installed it."""
-    waiting = ("--wait", f"--timeout={START_SECONDS}s")
-    helm("uninstall", RELEASE, f"--namespace={NAMESPACE}", "--ignore-not-found", *waiting)
-    kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found", f"--timeout={START_SECONDS}s")
+        waiting = ("--wait", f"--timeout={START_SECONDS}s")
+        helm("uninstall", RELEASE, f"--namespace={NAMESPACE}", "--ignore-not-found", *waiting)
+        kubectl("delete", "namespace", NAMESPACE, f"--timeout={START_SECONDS}s")

@@ -18,11 +18,9 @@ from safetensors import safe_open
 from rlhf_api.status import Phase, RLHFJobStatus
 from rlhf_runtime.telemetry.run_folder import RunFolder
 
-from ..charts.helm import Helm
 from ..cluster.devcluster import output_of
 from ..cluster.kubectl import Kubectl
-from ..cluster.programs import built
-from .installed import InstalledOperator, installed
+from .installed import InstalledOperator
 from .job_on_cluster import JobOnCluster, Seen
 from .startup import startup_times
 from .volume import CheckpointVolume
@@ -37,18 +35,18 @@ REPEATED_STEPS = 10
 """A loss takes the steps that the newest complete checkpoint lacks: those in flight."""
 OPERATOR_SECONDS = 2.0
 """What the operator may take of a start besides planning."""
+LITTLE = {"cpu": "200m", "memory": "3Gi"}
+"""Of what the node gives out, which is used all the same: the README's job runs meanwhile."""
+POOL = {
+    "name": "cpu",
+    "device": "cpu",
+    "devicesPerNode": 1,
+    "memoryGibibytesPerDevice": 6,
+    "resources": {"cpu": "200m", "memory": "6Gi"},
+}
+"""As examples/one-machine has it, but for the CPUs."""
 CLOCK_SECONDS = 1.0
 """How exactly Kubernetes says when a pod was ready."""
-
-
-@pytest.fixture(scope="module")
-def operator(
-    kubectl: Kubectl, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[InstalledOperator]:
-    """The operator, installed by its chart."""
-    helm = Helm(built("helm"), tmp_path_factory.mktemp("helm"), kubectl.kubeconfig)
-    with installed(helm, kubectl) as release:
-        yield release
 
 
 @pytest.fixture
@@ -66,12 +64,13 @@ def namespace_of_jobs(
 
 
 def small_example() -> dict[str, Any]:
-    """The first example with fewer steps, and a checkpoint after each."""
+    """The first example with fewer steps and a checkpoint after each; it fits beside another."""
     job: dict[str, Any] = copy.deepcopy(yaml.safe_load(EXAMPLE.read_text()))
     spec = job["spec"]
     spec["schedule"]["steps"] = STEPS
     spec["checkpoint"] = {"everySteps": 1}
     spec["failurePolicy"] = {"backoffSeconds": 1}
+    spec["resources"] = {"head": LITTLE, "nodePools": [POOL]}
     return job
 
 

@@ -12,8 +12,7 @@ import pytest
 from rlhf_api.on_cluster import QUEUE_LABEL
 from rlhf_api.status import ConditionType
 
-from ..cluster.queues import PRIORITY_LABEL, queue_objects, used_gpus
-from ..cluster.session import skip_or_fail
+from ..cluster.queues import PRIORITY_LABEL, queue_objects, require_kueue, used_gpus
 from ..waiting import wait_until
 from .cluster import SECONDS, Team
 from .fake_head import FakeHead
@@ -91,8 +90,7 @@ class Queue:
 @pytest.fixture(scope="module")
 def objects(team: Team) -> Iterator[None]:
     """A queue over a quota of 8 GPUs in the team's namespace."""
-    if "kueue.x-k8s.io/v1beta2" not in team.kubectl("api-versions").split():
-        skip_or_fail("the cluster has no Kueue: start it with --kueue")
+    require_kueue(team.kubectl)
     items = queue_objects(team.namespace, GPUS)
     made = json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
     team.kubectl("create", "--filename=-", stdin=made)

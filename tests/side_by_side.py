@@ -1,0 +1,162 @@
+"""Two processes that share a session's tests: what waits runs beside what computes.
+
+pytest-xdist starts the processes and collects what they report. Here is which test goes where, by
+the workers of the suites; how progress is shown; and that an interrupted session cleans up.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Generator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from xdist.scheduler import LoadScheduling
+from xdist.workermanage import WorkerController
+
+from .suites import WORKERS, suite_of, workers_of
+
+AHEAD = 2
+"""Tests that a process has been sent: it begins one when it knows the next, for fixtures' ends."""
+END_SECONDS = 120.0
+"""How long the fixtures of an interrupted process may take to end what they started."""
+
+
+def num_processes(config: pytest.Config) -> int:
+    """Two where the arguments lead to tests of both workers; else none but this one.
+
+    So a few tests run as ever: in one process, in order, with output and debugger.
+    """
+    if config.option.capture == "no":
+        return 0
+    workers = workers_of(config.args, config.invocation_params.dir)
+    return len(WORKERS) if len(workers) == len(WORKERS) else 0
+
+
+class SuiteScheduling(LoadScheduling):
+    """Gives each process the tests of its own worker, in order; then those that any may run."""
+
+    def __init__(self, config: pytest.Config, log: Any = None) -> None:
+        super().__init__(config, log)
+        self._numbers: dict[WorkerController, int] = {}
+        self._workers: list[str | None] = []
+        """Of each test of the collection."""
+
+    def add_node(self, node: WorkerController) -> None:
+        super().add_node(node)
+        taken = self._numbers.values()
+        self._numbers[node] = min(set(range(len(taken) + 1)) - set(taken))
+
+    def remove_node(self, node: WorkerController) -> str | None:
+        del self._numbers[node]  # the one that replaces it takes its number, and so its tests
+        return super().remove_node(node)
+
+    def schedule(self) -> None:
+        if self.collection is None:
+            if not self._check_nodes_have_same_collection():
+                return
+            self.collection = next(iter(self.node2collection.values()))
+            self._workers = [suite_of(nodeid).worker for nodeid in self.collection]
+            self.pending[:] = range(len(self.collection))
+        for node in self.nodes:
+            self.check_schedule(node)
+
+    def check_schedule(self, node: WorkerController, duration: float = 0) -> None:
+        if node.shutting_down:
+            return
+        while len(self.node2pending[node]) < AHEAD:
+            test = self._next(node)
+            if test is None:
+                node.shutdown()  # once it has run what it was sent
+                return
+            self.pending.remove(test)
+            self.node2pending[node].append(test)
+            node.send_runtest_some([test])
+
+    def _next(self, node: WorkerController) -> int | None:
+        """The first test of the process's own worker, else the first that is nobody's."""
+        number = self._numbers[node]
+        own = [each for i, each in enumerate(WORKERS) if i % self.numnodes == number]
+        for wanted in (own, [None]):
+            for test in self.pending:
+                if self._workers[test] in wanted:
+                    return test
+        return None
+
+
+class SideBySide:
+    """The hooks of a session whose tests run in several processes, in the one that shows them."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        terminal = config.pluginmanager.getplugin("terminalreporter")
+        self._files = FileLines(terminal) if terminal and config.get_verbosity() == 0 else None
+        self._nodes: list[WorkerController] = []
+
+    def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> LoadScheduling | None:
+        return SuiteScheduling(config, log) if config.option.dist == "load" else None
+
+    def pytest_testnodeready(self, node: WorkerController) -> None:
+        self._nodes.append(node)
+
+    def pytest_xdist_node_collection_finished(self, ids: Sequence[str]) -> None:
+        if self._files and not self._files.tests:
+            self._files.tests = Counter(map(file_of, ids))
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_report_teststatus(self) -> Generator[None, Any, tuple[str, Any, Any]]:
+        """No letter for each test: letters of several files would be mixed."""
+        category, letter, word = yield
+        return (category, "" if self._files else letter, word)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if self._files:
+            self._files.add(report)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self) -> None:
+        """Let each process end what its fixtures have started, also after Ctrl-C reached it."""
+        for node in self._nodes:
+            node.shutdown()
+        for node in self._nodes:
+            with suppress(EOFError, node.channel.TimeoutError, node.channel.RemoteError):
+                node.channel.waitclose(END_SECONDS)
+
+
+@dataclass
+class FileLines:
+    """A line for each test that fails, at once, and one for each file whose tests have ended."""
+
+    terminal: pytest.TerminalReporter
+    tests: Counter[str] = field(default_factory=Counter)
+    """Tests of each file."""
+    outcomes: dict[str, Counter[str]] = field(default_factory=dict)
+    seconds: Counter[str] = field(default_factory=Counter)
+    ended: Counter[str] = field(default_factory=Counter)
+
+    def add(self, report: pytest.TestReport) -> None:
+        """Note what one phase of a test came to."""
+        file = file_of(report.nodeid)
+        self.seconds[file] += report.duration  # type: ignore[assignment]
+        if report.when == "call" or not report.passed:
+            self.outcomes.setdefault(file, Counter())[report.outcome] += 1
+        if report.failed:
+            crash = getattr(report.longrepr, "reprcrash", None)
+            why = f": {crash.message.splitlines()[0]}" if crash and crash.message else ""
+            self.terminal.write_line(f"FAILED {report.nodeid} ({report.when}){why}", red=True)
+        if report.when not in ("setup", "call"):  # also where a process has crashed
+            self.ended[file] += 1
+            if self.ended[file] == self.tests[file]:
+                self.terminal.write_line(self._line(file))
+
+    def _line(self, file: str) -> str:
+        share = 100 * self.ended.total() // self.tests.total()
+        outcomes = self.outcomes.get(file, Counter())
+        counts = ", ".join(f"{number} {outcome}" for outcome, number in outcomes.items())
+        return f"[{share:3}%] {self.seconds[file]:6.1f} s  {file}: {counts}"
+
+
+def file_of(nodeid: str) -> str:
+    """The file that a test is in."""
+    return nodeid.partition("::")[0]

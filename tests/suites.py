@@ -1,0 +1,149 @@
+"""Suites of tests: the folders and files that `[tool.suites]` in pyproject.toml names.
+
+Each has a budget of seconds. Those that name a worker share what only one process may have: the one
+control plane of a session (`cluster`), or Ray, /dev/shm and the machine's processes (`ray`).
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+WORKERS = ("ray", "cluster")
+"""Whose tests stay in one process, and in their order; named as the markers that need it."""
+
+
+@dataclass(frozen=True)
+class Suite:
+    """What is run, how long it may take, and where."""
+
+    path: PurePosixPath
+    seconds: float
+    """What all of its tests may take, on two idle cores, beside the other worker's."""
+    worker: str | None = None
+    """The process that runs it; without one the process that has nothing else to do."""
+
+    def holds(self, path: PurePosixPath) -> bool:
+        """Whether a file or folder is of this suite, if no other suite says so more exactly."""
+        return path == self.path or self.path in path.parents
+
+
+@cache
+def suites() -> tuple[Suite, ...]:
+    """All of them; a suite within another one comes before it."""
+    table = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["suites"]
+    found = [Suite(PurePosixPath(path), **settings) for path, settings in table.items()]
+    return tuple(sorted(found, key=lambda suite: -len(suite.path.parts)))
+
+
+def suite_of(nodeid: str) -> Suite:
+    """The suite of a test, a file or a folder."""
+    path = PurePosixPath(nodeid.partition("::")[0])
+    for suite in suites():
+        if suite.holds(path):
+            return suite
+    raise pytest.UsageError(f"{path}: of no suite: name it in pyproject.toml, [tool.suites]")
+
+
+def workers_of(arguments: Iterable[str], folder: Path) -> set[str]:
+    """Workers that have a suite at or below what pytest was told to run, from that folder."""
+    found = set()
+    for argument in arguments:
+        place = (folder / argument.partition("::")[0]).resolve()
+        path = PurePosixPath(os.path.relpath(place, ROOT))
+        for suite in suites():
+            if path == PurePosixPath(".") or path in suite.path.parents or suite.holds(path):
+                found.add(suite.worker)
+                if suite.holds(path):
+                    break
+    return {worker for worker in found if worker}
+
+
+def check_marks(items: Sequence[pytest.Item]) -> None:
+    """Refuse tests whose mark names another worker than their suite does."""
+    for item in items:
+        for mark in WORKERS:
+            if item.get_closest_marker(mark) and suite_of(item.nodeid).worker != mark:
+                raise pytest.UsageError(
+                    f'{item.nodeid}: marked {mark}, but its suite is not `worker = "{mark}"`:'
+                    " change it in pyproject.toml, [tool.suites]"
+                )
+
+
+@dataclass
+class Spent:
+    """What tests took."""
+
+    tests: int = 0
+    wall: float = 0.0
+    """Seconds."""
+    cpu: float = 0.0
+    """Seconds of the process that runs them, and of all whose end it has waited for."""
+
+
+def cpu_seconds() -> float:
+    """CPU time of this process and of its children that have ended."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+class SuiteTimes:
+    """Adds up what each suite took, and says it at the end."""
+
+    def __init__(self, in_ci: bool) -> None:
+        self._in_ci = in_ci
+        self._spent: dict[Suite, Spent] = {}
+        self._cpu = cpu_seconds()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self) -> Generator[None, Any, pytest.TestReport]:
+        """Note in the report the CPU time since the one before, in the process that runs tests."""
+        report: pytest.TestReport = yield
+        before, self._cpu = self._cpu, cpu_seconds()
+        vars(report)["cpu_seconds"] = self._cpu - before
+        return report
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        spent = self._spent.setdefault(suite_of(report.nodeid), Spent())
+        spent.tests += report.when == "teardown"
+        spent.wall += report.duration
+        spent.cpu += getattr(report, "cpu_seconds", 0.0)  # a crash is reported without
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if len(self._spent) > 1:
+            terminalreporter.section("time of each suite")
+            for line in table(self._spent):
+                terminalreporter.write_line(line)
+        for line in warnings(self._spent) if self._in_ci else ():
+            terminalreporter.write_line(line, yellow=True)
+
+
+def table(spent: dict[Suite, Spent]) -> Iterator[str]:
+    """A line for each suite, the longest first, and one for all of them."""
+    yield f"{'tests':>6} {'seconds':>8} {'of CPUs':>8} {'budget':>8}  suite"
+    rows = sorted(spent.items(), key=lambda row: -row[1].wall)
+    for suite, each in rows:
+        yield f"{each.tests:6} {each.wall:8.0f} {each.cpu:8.0f} {suite.seconds:8.0f}  {suite.path}"
+    tests, wall, cpu = (
+        sum(getattr(each, name) for each in spent.values()) for name in ("tests", "wall", "cpu")
+    )
+    budget = sum(suite.seconds for suite in spent)
+    yield f"{tests:6} {wall:8.0f} {cpu:8.0f} {budget:8.0f}  all, of two workers at once"
+
+
+def warnings(spent: dict[Suite, Spent]) -> Iterator[str]:
+    """A line for each suite that took more than it may."""
+    for suite, each in spent.items():
+        if each.wall > suite.seconds:
+            yield (
+                f"warning: {suite.path} took {each.wall:.0f} s, allowed {suite.seconds:.0f} s:"
+                " make it faster, or change the budget in pyproject.toml, [tool.suites]"
+            )

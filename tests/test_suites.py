@@ -1,0 +1,107 @@
+"""Suites: every test is of one, each has its budget and its worker, and what they took is told."""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from .suites import ROOT, Spent, Suite, SuiteTimes, suite_of, suites, table, warnings, workers_of
+
+SLOW = Suite(PurePosixPath("tests/slow"), seconds=10, worker="ray")
+QUICK = Suite(PurePosixPath("tests/quick"), seconds=5)
+
+
+def test_every_file_of_tests_is_of_a_suite_and_every_suite_has_tests() -> None:
+    files = [file.relative_to(ROOT).as_posix() for file in ROOT.glob("tests/**/test_*.py")]
+    assert {suite_of(file) for file in files} == set(suites())
+
+
+def test_what_is_of_no_suite_is_refused_with_what_to_do() -> None:
+    with pytest.raises(pytest.UsageError, match=r"tests/new/test_it.py: of no suite: name it in"):
+        suite_of("tests/new/test_it.py::test_it")
+
+
+def test_the_most_exact_name_of_a_suite_counts() -> None:
+    assert suite_of("tests/repository/test_guides.py::test_a_guide_works[x]").worker == "ray"
+    assert suite_of("tests/repository/test_pins.py").worker is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "workers"),
+    [
+        (["tests"], {"ray", "cluster"}),
+        (["."], {"ray", "cluster"}),
+        ([str(ROOT)], {"ray", "cluster"}),
+        (["tests/runs", "tests/charts/test_rights.py::test_it"], {"ray", "cluster"}),
+        (["tests/rlhf_operator"], {"ray", "cluster"}),
+        (["tests/rlhf_operator/test_head_contract.py"], {"ray"}),
+        (["tests/rlhf_operator/test_queue.py", "tests/cluster"], {"cluster"}),
+        (["tests/runs/test_resume.py", "tests/rlhf_runtime"], {"ray"}),
+        (["tests/rlhf_flow", "tests/tools/test_generate.py"], set()),
+    ],
+)
+def test_arguments_tell_whose_tests_are_run(arguments: list[str], workers: set[str]) -> None:
+    assert workers_of(arguments, ROOT) == workers
+
+
+def test_arguments_count_from_where_they_were_typed() -> None:
+    assert workers_of(["../runs"], ROOT / "tests" / "charts") == {"ray"}
+
+
+def test_the_table_has_the_longest_first_and_the_sum_last() -> None:
+    spent = {QUICK: Spent(20, 1.0, 0.5), SLOW: Spent(3, 12.0, 4.0)}
+    assert [line.split() for line in table(spent)][1:] == [
+        ["3", "12", "4", "10", "tests/slow"],
+        ["20", "1", "0", "5", "tests/quick"],
+        ["23", "13", "4", "15", "all,", "of", "two", "workers", "at", "once"],
+    ]
+
+
+def test_only_what_took_longer_than_it_may_is_warned_of() -> None:
+    (line,) = warnings({QUICK: Spent(20, 4.9), SLOW: Spent(3, 10.6)})
+    assert line.startswith("warning: tests/slow took 11 s, allowed 10 s: make it faster")
+
+
+@pytest.mark.parametrize(("in_ci", "told"), [(True, True), (False, False)])
+def test_times_of_all_phases_are_added_and_told_at_the_end(in_ci: bool, told: bool) -> None:
+    times, terminal = SuiteTimes(in_ci), Terminal()
+    for nodeid, seconds in {
+        "tests/tools/test_a.py::b": 500.0,
+        "tests/images/test_c.py::d": 1.0,
+    }.items():
+        for when in ("setup", "call", "teardown"):
+            times.pytest_runtest_logreport(report(nodeid, when, seconds))
+    times.pytest_terminal_summary(terminal)  # type: ignore[arg-type]
+    assert "1     1500        3" in terminal.lines[1] and "tests/tools" in terminal.lines[1]
+    assert (
+        any(line.startswith("warning: tests/tools took 1500 s") for line in terminal.lines) is told
+    )
+    assert not any("warning: tests/images" in line for line in terminal.lines)
+
+
+@pytest.mark.parametrize(("seconds", "num_lines"), [(1.0, 0), (500.0, 1)])
+def test_one_suite_needs_no_table_but_is_warned_of(seconds: float, num_lines: int) -> None:
+    times, terminal = SuiteTimes(True), Terminal()
+    times.pytest_runtest_logreport(report("tests/tools/test_a.py::b", "call", seconds))
+    times.pytest_terminal_summary(terminal)  # type: ignore[arg-type]
+    assert len(terminal.lines) == num_lines
+
+
+class Terminal:
+    """Keeps what is written."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def section(self, title: str) -> None:
+        assert title
+
+    def write_line(self, line: str, **_: bool) -> None:
+        self.lines.append(line)
+
+
+def report(nodeid: str, when: str, seconds: float) -> Any:
+    return SimpleNamespace(nodeid=nodeid, when=when, duration=seconds, cpu_seconds=1.0)
