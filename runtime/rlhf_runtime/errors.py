@@ -12,7 +12,7 @@ RlhfError
     ├── OutOfMemory           a worker ran out of memory                             exit 4
     ├── UserCodeFailed        a custom operation raised                              exit 3
     ├── NotEnoughResources    shared memory or devices are missing                   exit 4
-    ├── RayNotStarted         a process of Ray's own died on this machine              exit 4
+    ├── RayFailed             Ray did not start on this machine, or has died         exit 4
     ├── RayUnreachable        the Ray cluster does not answer, or refuses the token  exit 4
     ├── NodesMissing          the cluster has fewer nodes than the plan needs        exit 4
     ├── DirtyCluster          an earlier driver's workers are still there            exit 4
@@ -112,10 +112,10 @@ class NotEnoughResources(RuntimeFailure):
     exit_code = ExitCode.RETRIABLE
 
 
-class RayNotStarted(RuntimeFailure):
+class RayFailed(RuntimeFailure):
     """Ray could not be started on this machine, or one of its own processes has died."""
 
-    reason = "RayNotStarted"
+    reason = "RayFailed"
     exit_code = ExitCode.RETRIABLE
 
 

@@ -110,13 +110,13 @@ def assert_same(run: Path, reference: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("devices", "victim", "phases"),
+    ("devices", "victim", "phases", "standby"),
     [
-        (2, "rank=0", tuple(MOMENTS)),
-        (2, "rank=1", tuple(MOMENTS)),
-        (1, "rank=0", ("train", "save")),
+        (2, "rank=0", tuple(MOMENTS), True),
+        (2, "rank=1", tuple(MOMENTS), True),
+        (1, "rank=0", ("train", "save"), False),
     ],
-    ids=["rank-0-of-two", "rank-1-of-two", "the-only-rank"],
+    ids=["rank-0-of-two", "rank-1-of-two", "the-only-rank-and-nothing-stands-by"],
 )
 def test_a_job_goes_on_when_a_rank_is_killed(
     place: Path,
@@ -124,9 +124,11 @@ def test_a_job_goes_on_when_a_rank_is_killed(
     devices: int,
     victim: str,
     phases: tuple[str, ...],
+    standby: bool,
 ) -> None:
     name = f"kills-{victim.replace('=', '-')}-of-{devices}"
-    manifest = manifest_of(devices, place / f"{name}.yaml")
+    policy = {"failurePolicy": {"standby": standby}}
+    manifest = manifest_of(devices, place / f"{name}.yaml", policy)
     ended = run(manifest, place / name, "--devices", devices, *kills(victim, phases))
     assert ended.code == 0, ended.output
     assert ended.output.count(", after WorkerLost: ") == len(phases), ended.output

@@ -18,7 +18,7 @@ from ray._private import parameter, ray_constants, services
 from ray._private.ray_logging import stdout_deduplicator
 
 from rlhf_runtime import fate
-from rlhf_runtime.errors import NotEnoughResources, RayNotStarted
+from rlhf_runtime.errors import NotEnoughResources, RayFailed
 from rlhf_runtime.forkserver import launcher
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -63,7 +63,7 @@ def start_local_ray(num_workers: int, fork_server: str | None = None) -> None:
 
     Raises:
         NotEnoughResources: too little shared memory.
-        RayNotStarted: a process of Ray's has died, or does not answer.
+        RayFailed: a process of Ray's has died, or does not answer.
     """
     check_shared_memory(OBJECT_STORE_BYTES)
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
@@ -74,7 +74,7 @@ def start_local_ray(num_workers: int, fork_server: str | None = None) -> None:
         _init(num_workers, fork_server)
     except Exception as error:  # Ray raises that itself where one of its processes is missing
         ray.shutdown()
-        raise RayNotStarted(
+        raise RayFailed(
             f"Ray did not start on this machine: got {type(error).__name__}: {error}; give the "
             "command again; if that does not help, look for a lack of memory, processes or open "
             "files, and into /tmp/ray/session_latest/logs"
@@ -145,6 +145,22 @@ def _only_what_runs_workers() -> Iterator[None]:
 def _no_server(*_arguments: object, **_options: object) -> tuple[None, None]:
     """What Ray is told of a server that is not there: neither address nor process."""
     return None, None
+
+
+def require_local_ray() -> None:
+    """Look after the processes of the Ray instance that this process has started.
+
+    Raises:
+        RayFailed: one has died.
+    """
+    node = ray._private.worker._global_node
+    dead = [] if node is None else sorted({name for name, _ in node.dead_processes()})
+    if dead:
+        raise RayFailed(
+            f"Ray's own processes have died on this machine: got no {', '.join(dead)} any more; "
+            "give the command again: it goes on from the newest checkpoint; if that does not help, "
+            "look for a lack of memory, and into /tmp/ray/session_latest/logs"
+        )
 
 
 def object_store_bytes() -> int:

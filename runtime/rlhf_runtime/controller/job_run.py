@@ -185,9 +185,9 @@ class JobRun:
                 self._saves.measured(step, metrics)
                 self._journal.evaluation(EvaluationRecord(step, metrics))
             case PassKind.SAVE:
-                self._saves.wait(sent.handle, self._workers.watch.look)
+                self._saves.wait(sent.handle, self._workers.look)
             case PassKind.COMMIT:
-                self._saves.commit(sent.handle, self._workers.watch.look)
+                self._saves.commit(sent.handle, self._workers.look)
 
     def _wait(self, sent: Sent) -> Pass:
         done = self._stepper.wait(sent.handle)

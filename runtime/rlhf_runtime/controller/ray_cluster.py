@@ -88,6 +88,9 @@ class RayCluster:
                 "whole cluster: the job goes on from its newest checkpoint"
             )
 
+    def require_ray(self) -> None:
+        """Nothing: Ray ends a driver whose head has gone, and the operator looks after that."""
+
     def reserve(self, pool: PoolPlan) -> PlacementGroup:
         """Set the pool's nodes aside as soon as they are there.
 

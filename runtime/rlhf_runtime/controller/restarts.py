@@ -15,6 +15,7 @@ from rlhf_runtime.errors import (
     NodesMissing,
     NotEnoughResources,
     OutOfMemory,
+    RayFailed,
     WorkerRaised,
 )
 from rlhf_runtime.telemetry.errors import CannotRecord
@@ -29,6 +30,7 @@ DECIDED = (
     ModelNotSaved,
     NodesMissing,
     NotEnoughResources,
+    RayFailed,
 )
 """Not tried again by themselves: checkpoint.onError has decided, or the machine lacks something
 that new workers lack, too. Nodes have been waited for already."""

@@ -11,7 +11,7 @@ from ray.util.placement_group import PlacementGroup
 
 from rlhf_api.on_cluster import NUM_HOSTS
 from rlhf_api.plan import PoolPlan
-from rlhf_runtime.controller.cluster import start_local_ray, stop_local_ray
+from rlhf_runtime.controller.cluster import require_local_ray, start_local_ray, stop_local_ray
 from rlhf_runtime.controller.nodes import node_bundles
 from rlhf_runtime.controller.reservation import NotReserved, reserve
 from rlhf_runtime.errors import NotEnoughResources
@@ -32,6 +32,9 @@ class Site(Protocol):
 
     def open(self, pool: PoolPlan) -> None:
         """Be connected to Ray; nobody else's workers are there."""
+
+    def require_ray(self) -> None:
+        """Raise where Ray itself has gone, and workers are waited for in vain."""
 
     def reserve(self, pool: PoolPlan) -> PlacementGroup:
         """Set a bundle of each of the pool's nodes aside for an incarnation of workers."""
@@ -76,13 +79,23 @@ class OneMachine:
         """Let the fork server forget."""
         unload(self._server.name, look)
 
+    def require_ray(self) -> None:
+        """Look after Ray's own processes.
+
+        Raises:
+            RayFailed: one has died.
+        """
+        require_local_ray()
+
     def reserve(self, pool: PoolPlan) -> PlacementGroup:
         """Set the devices aside.
 
         Raises:
+            RayFailed: Ray has gone.
             NotEnoughResources: Ray does not see as many.
         """
-        patience = Patience(RESERVE_SECONDS, lambda _text: None)
+        self.require_ray()
+        patience = Patience(RESERVE_SECONDS, lambda _text: None, self.require_ray)
         try:
             return reserve(pool, patience, lambda: "")
         except NotReserved:

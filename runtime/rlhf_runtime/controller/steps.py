@@ -91,7 +91,7 @@ class Stepper:
         start = time.time()
         workers = self._workers
         backend = StepBackend(
-            workers.plan, workers.groups, graph, step, workers.incarnation, workers.watch.look
+            workers.plan, workers.groups, graph, step, workers.incarnation, workers.look
         )
         report, *prompts = host.options(num_returns=2 + len(columns)).remote(*arguments)
         backend.reports.append(report)

@@ -118,16 +118,16 @@ class Workers:
             "verifiers": [self.reward.start.remote()],
             "models and engines": [*joined, *built],
         }
-        self.watch = self._watch(wait_for(watched, self._not_forever()))
+        self._watch = self._make_watch(wait_for(watched, self._not_forever()))
         libraries = self._begin
-        for phase in as_they_come(phases, self.watch.look):
+        for phase in as_they_come(phases, self.look):
             now = time.monotonic()
             if phase == "libraries":
                 libraries = now
             started(phase, now - (self._begin if phase in FROM_THE_BEGINNING else libraries))
         if not self.plan.standby:
             pool = self.plan.pools[0]
-            self._site.forget_libraries(pool, self._group, self.watch.look)
+            self._site.forget_libraries(pool, self._group, self.look)
         counts: dict[str, int]
         self.folders, counts = wait_for([folders, data])
         return counts
@@ -135,7 +135,17 @@ class Workers:
     def on_ranks(self, method: str, *arguments: Any) -> None:
         """Call a method on every rank and wait; the first error is raised."""
         calls = [getattr(rank, method).remote(*arguments) for rank in self.ranks]
-        wait_for(calls, self.watch.look)
+        wait_for(calls, self.look)
+
+    def look(self) -> None:
+        """What is looked after while workers are waited for.
+
+        Raises:
+            RayFailed: Ray itself has gone.
+            NoProgress: a worker hangs.
+        """
+        self._site.require_ray()
+        self._watch.look()
 
     def close(self) -> None:
         """Let the workers leave their world in order, then end them."""
@@ -160,6 +170,7 @@ class Workers:
         begin = time.monotonic()
 
         def look() -> None:
+            self._site.require_ray()
             if time.monotonic() - begin > deadline:
                 raise NoProgress(
                     f"workers did not come to life: got no answer of some for {deadline:g} s "
@@ -175,7 +186,7 @@ class Workers:
             worker.watched.remote(self._site.one_machine, self._watch_key) for worker in everyone
         ]
 
-    def _watch(self, addresses: Sequence[tuple[str, int]]) -> Watch:
+    def _make_watch(self, addresses: Sequence[tuple[str, int]]) -> Watch:
         ranks = [f"rank {rank}" for rank in range(self.world_size)]
         names = dict(zip([*ranks, "data", "reward"], addresses, strict=True))
         deadline = self.job.spec.failure_policy.progress_deadline_seconds
