@@ -33,7 +33,8 @@ names = ("torch", "vllm", "transformers", "ray", "openai", "cv2")
 loaded = [name for name in names if name in sys.modules]
 import torch
 facts = {
-    "process": os.getpid(), "group": os.getpgrp(), "parent": os.getppid(), "words": sys.argv, "folder": os.getcwd(),
+    "process": os.getpid(), "group": os.getpgrp(), "parent": os.getppid(),
+    "words": sys.argv, "folder": os.getcwd(),
     "mark": os.environ["MARK"], "loaded": loaded, "cuda": torch.cuda.is_initialized(),
     "numbers": [float(numpy.random.rand()), random.random()],
 }
