@@ -22,9 +22,9 @@ ADAM_BYTES = 8
 PROCESS_BYTES: Mapping[Device, int] = {Device.CPU: 3 * GIB // 4, Device.GPU: 2 * GIB}
 """A rank's libraries whatever the job. CPU: torch, transformers and vLLM imported, measured. GPU:
 the CUDA context, NCCL's buffers and the allocator's slack, an estimate."""
-STANDBY_BYTES = 3 * GIB // 8
-"""What a node's fork server holds of the libraries for itself: most pages it shares with the ranks
-that it has forked. Measured after a step with one rank and with two."""
+STANDBY_BYTES = GIB // 4
+"""What a node's fork server holds for itself. Most pages of its libraries it shares with the workers
+that it has forked; 50 to 150 MiB were its own beside one and two ranks at work."""
 
 
 @dataclass(frozen=True)

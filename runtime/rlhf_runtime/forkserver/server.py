@@ -47,8 +47,9 @@ class Worker:
         os.environ.update(self.environment)
         os.chdir(self.folder)
         sys.argv = list(self.words)
-        if "numpy" in sys.modules:
-            sys.modules["numpy"].random.seed()  # else all workers would draw the same numbers
+        import numpy as np
+
+        np.random.seed()  # else all workers would draw the same numbers
         runpy.run_path(self.words[0], run_name="__main__")
 
 
