@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,6 @@ import pytest
 from .cli import Finished, run
 from .manifests import example
 
-AT_ONCE = 2
-"""Runs that are made side by side."""
 SEVERAL_UPDATES = {
     "algorithm": {"grpo": {"klCoefficient": 0.05, "epochsPerBatch": 2}},
     "schedule": {"miniBatchPrompts": 3},
@@ -40,37 +39,37 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def both_sizes(place: Path) -> dict[str, Finished]:
-    """Each of the runs, some at once: one rank leaves a core idle."""
+def made(place: Path) -> Callable[[str], Finished]:
+    """Makes each of the runs when it is first asked for."""
 
+    @functools.cache
     def make(name: str) -> Finished:
         number, changes, devices = ON_ONE_AND_TWO[name]
         manifest = example(number, place / f"{name}.yaml", changes)
         return run(manifest, place / name, "--devices", devices)
 
-    with ThreadPoolExecutor(AT_ONCE) as threads:
-        return dict(zip(ON_ONE_AND_TWO, threads.map(make, ON_ONE_AND_TWO), strict=True))
+    return make
 
 
 @pytest.fixture(scope="session")
-def grpo(both_sizes: dict[str, Finished]) -> Finished:
+def grpo(made: Callable[[str], Finished]) -> Finished:
     """GRPO on one rank."""
-    return both_sizes["grpo"]
+    return made("grpo")
 
 
 @pytest.fixture(scope="session")
-def grpo_on_two(both_sizes: dict[str, Finished]) -> Finished:
+def grpo_on_two(made: Callable[[str], Finished]) -> Finished:
     """GRPO on two ranks, with several updates per step and KL in the loss."""
-    return both_sizes["grpo-two"]
+    return made("grpo-two")
 
 
 @pytest.fixture(scope="session")
-def ppo(both_sizes: dict[str, Finished]) -> Finished:
+def ppo(made: Callable[[str], Finished]) -> Finished:
     """PPO on one rank, with several updates per step and KL in the reward."""
-    return both_sizes["ppo"]
+    return made("ppo")
 
 
 @pytest.fixture(scope="session")
-def ppo_on_two(both_sizes: dict[str, Finished]) -> Finished:
+def ppo_on_two(made: Callable[[str], Finished]) -> Finished:
     """PPO on two ranks."""
-    return both_sizes["ppo-two"]
+    return made("ppo-two")

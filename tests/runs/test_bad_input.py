@@ -8,7 +8,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,8 +19,6 @@ from rlhf_runtime.models.tiny_llama import write_tiny_llama
 from .cli import Finished, run
 from .manifests import digit_rows, example, write_rows
 from .records import end
-
-AT_ONCE = 3
 
 
 @dataclass(frozen=True)
@@ -96,19 +93,10 @@ def other_model(place: Path) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def made(place: Path) -> dict[str, Finished]:
-    """A run of every mistake."""
-    with ThreadPoolExecutor(AT_ONCE) as threads:
-        return dict(
-            zip(MISTAKES, threads.map(lambda name: make(name, place), MISTAKES), strict=True)
-        )
-
-
 @pytest.mark.ray
 @pytest.mark.parametrize("name", list(MISTAKES))
-def test_a_mistake_ends_the_run_with_its_reason(made: dict[str, Finished], name: str) -> None:
-    mistake, ended = MISTAKES[name], made[name]
+def test_a_mistake_ends_the_run_with_its_reason(place: Path, name: str) -> None:
+    mistake, ended = MISTAKES[name], make(name, place)
     assert ended.code == 3, ended.output
     last = end(ended.folder)
     assert (last["outcome"], last["reason"]) == ("failed", mistake.reason)
