@@ -26,8 +26,9 @@ EXAMPLES = ROOT / "examples"
 USER_CODE = Path(__file__).parent / "user_code"
 RLHF = Path(sys.executable).with_name("rlhf")
 SHARED_MEMORY = Path("/dev/shm")
-FOREIGN = ("libpod",)
-"""How names begin there that are never ours: podman's, which may build an image meanwhile."""
+FOREIGN = ("libpod", "sem.mp-")
+"""How names begin there that are never ours: podman's, which may build an image meanwhile, and
+those of multiprocessing's pools, which operators leave that are killed by tests beside these."""
 MARK = "RLHF_TEST_COMMAND"
 LIMIT_SECONDS = 540.0
 """A run takes 20 to 30 s on two idle cores; a busy machine takes several times as long."""
