@@ -32,6 +32,8 @@ those of multiprocessing's pools, which operators leave that are killed by tests
 MARK = "RLHF_TEST_COMMAND"
 LIMIT_SECONDS = 540.0
 """A run takes 20 to 30 s on two idle cores; a busy machine takes several times as long."""
+LONGEST_SHOWN = 160
+"""Characters of a process's command line."""
 GONE_SECONDS = 30.0
 """How long processes and shared memory may take to vanish after the command's end."""
 
@@ -125,7 +127,7 @@ def started_by(session: int, mark: str) -> list[tuple[psutil.Process, str]]:
             is_meant = os.getsid(process.pid) == session or process.environ().get(MARK) == mark
             if is_meant and process.status() != psutil.STATUS_ZOMBIE:
                 shown = " ".join(process.cmdline()).strip() or process.name()
-                found.append((process, shown[:120]))
+                found.append((process, shown[:LONGEST_SHOWN]))
         except (ProcessLookupError, psutil.Error):
             continue
     return found

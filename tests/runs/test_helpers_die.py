@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,8 +11,7 @@ import pytest
 
 from rlhf_api.exits import ExitCode
 
-from ..waiting import wait_until
-from .cli import LIMIT_SECONDS, Command, start
+from .cli import Command, start
 from .manifests import example
 from .records import end, records
 
@@ -37,37 +35,30 @@ def running(place: Path, name: str) -> Iterator[tuple[Command, Path]]:
         command.end()
 
 
-def helper(command: Command, words: str) -> psutil.Process:
-    """The process of a command in whose command line some words are."""
-    found: list[psutil.Process] = []
-
-    def is_there() -> bool:
-        found[:] = [process for process, shown in command.processes() if words in shown]
-        return bool(found)
-
-    wait_until(is_there, LIMIT_SECONDS, words)
-    return found[0]
+def helper(command: Command, program: str) -> psutil.Process:
+    """The process of a command that runs a program, which is in its command line."""
+    (found,) = [process for process, shown in command.processes() if f"{program} " in shown]
+    return found
 
 
 def test_a_fork_server_that_dies_takes_its_workers_along_and_is_started_again(place: Path) -> None:
     with running(place, "without-its-fork-server") as (command, folder):
-        server = helper(command, "forkserver")
         command.wait_for_text("checkpoint step=2")
-        server.send_signal(signal.SIGKILL)
+        helper(command, "rlhf_runtime.forkserver.server").kill()
         assert command.wait() == ExitCode.DONE, command.output
         command.assert_gone()
     assert command.output.count(", after WorkerLost: ") == 1, command.output
     assert [record["step"] for record in records(folder, "step")][-1] == 6
 
 
-@pytest.mark.parametrize("helper_of_rays", ["raylet", "gcs_server"])
+@pytest.mark.parametrize("name", ["raylet", "gcs_server"])
 def test_a_process_of_rays_that_dies_in_the_start_is_told_in_our_words(
-    place: Path, helper_of_rays: str
+    place: Path, name: str
 ) -> None:
-    with running(place, f"without-{helper_of_rays}") as (command, folder):
+    with running(place, f"without-{name}") as (command, folder):
         command.wait_for_text("phase=ray")
-        helper(command, f"{helper_of_rays}/{helper_of_rays}").kill()
+        helper(command, f"/{name}").kill()
         assert command.wait() == ExitCode.RETRIABLE, command.output
         command.assert_gone()
     assert end(folder)["reason"] == "RayFailed", command.output
-    assert f"got no {helper_of_rays}" in command.output and "Traceback" not in command.output
+    assert f"got no {name}" in command.output and "Traceback" not in command.output
