@@ -35,13 +35,13 @@ from rlhf_api.manifest import load_file
 from rlhf_api.plan import Plan
 from rlhf_flow.planning.make_plan import devices_of, make_plan
 from rlhf_flow.registry import build_algorithm
-from rlhf_runtime.controller.cluster import start_local_ray, stop_local_ray
 from rlhf_runtime.controller.job_run import PASSES_AHEAD, step_record
 from rlhf_runtime.controller.optimizers import training_settings
 from rlhf_runtime.controller.passes import keep_ahead
-from rlhf_runtime.controller.site import OneMachine
+from rlhf_runtime.controller.site import OneMachine, Site
 from rlhf_runtime.controller.steps import Stepper, Submitted
 from rlhf_runtime.controller.workers import Workers, WorkerSettings
+from rlhf_runtime.forkserver.client import ForkServer
 from rlhf_runtime.telemetry.journal import Journal
 from rlhf_runtime.telemetry.plain_progress import PlainProgress
 from rlhf_runtime.telemetry.run_folder import RunFolder
@@ -106,12 +106,12 @@ class OurRun:
     """Our workers and driver, taking blocks of steps as a job does: submitted ahead, journalled."""
 
     def __init__(
-        self, job: RLHFJob, plan: Plan, settings: WorkerSettings, journal: Journal
+        self, job: RLHFJob, plan: Plan, settings: WorkerSettings, journal: Journal, site: Site
     ) -> None:
         self._journal = journal
         self._algorithm = build_algorithm(job)
         losses = self._algorithm.losses()
-        self._workers = Workers(job, plan, losses, settings, OneMachine())
+        self._workers = Workers(job, plan, losses, settings, site)
         self._workers.build(journal.started)
         rates = training_settings(job.spec, "actor", losses["actor"])
         self._workers.on_ranks("use_optimizer", "actor", rates)
@@ -171,16 +171,19 @@ def measure(blocks: int, folder: Path) -> Measured:
         timeout_seconds=600.0,
     )
     note("starting our workers")
-    start_local_ray(plan.pools[0].num_devices + 2)
+    fork_server = ForkServer(plan.pools[0].device)
+    site = OneMachine(fork_server)
     try:
-        ours = OurRun(job, plan, settings, journal)
+        site.open(plan.pools[0])
+        ours = OurRun(job, plan, settings, journal, site)
         try:
             note(f"{blocks} blocks of {BLOCK} steps each, in turns")
             return _in_turns(ours, baseline, blocks)
         finally:
             ours.close()
     finally:
-        stop_local_ray()
+        site.close()
+        fork_server.close()
         journal.close()
         baseline.close()
 

@@ -15,6 +15,7 @@ from rlhf_api.plan import (
     CallPlan,
     GenerationPlan,
     GraphName,
+    MemoryItem,
     MemoryPlan,
     Mesh,
     Plan,
@@ -65,13 +66,8 @@ def plan_job(
     pool = limit_devices(devices, job.spec.placement)
     models = role_models(job, graphs, pool, shapes)
     phases = job_phases(graphs)
-    static = [process_item(pool.device, phases)]
-    for model in models:
-        static += role_items(model, pool.num_devices, phases)
-        if pool.device is Device.CPU and _saves_while_training(job):
-            static += checkpoint_items(model, pool.num_devices, phases)
-    static += required_standby(job, pool, phases)
-    choice = choose_generation(job, pool, models, phases, tuple(static))
+    static = _static_items(job, pool, models, phases)
+    choice = choose_generation(job, pool, models, phases, static)
     choice, standby, standby_reason = with_standby(job, pool, phases, choice)
     return Plan(
         job=job.name,
@@ -114,6 +110,21 @@ def job_phases(graphs: Mapping[GraphName, Graph]) -> tuple[str, ...]:
         for call in graph.of_kind(*kinds)
     ]
     return tuple(dict.fromkeys([f"{ACTOR}.transition", f"{ACTOR}.generate", *names]))
+
+
+def _static_items(
+    job: RLHFJob,
+    pool: DeviceInventory,
+    models: tuple[RoleModel, ...],
+    phases: tuple[str, ...],
+) -> tuple[MemoryItem, ...]:
+    """All memory of a device but that of generation."""
+    items = [process_item(pool.device, phases), *required_standby(job, pool, phases)]
+    for model in models:
+        items += role_items(model, pool.num_devices, phases)
+        if pool.device is Device.CPU and _saves_while_training(job):
+            items += checkpoint_items(model, pool.num_devices, phases)
+    return tuple(items)
 
 
 def _saves_while_training(job: RLHFJob) -> bool:
