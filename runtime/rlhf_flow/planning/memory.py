@@ -23,7 +23,7 @@ PROCESS_BYTES: Mapping[Device, int] = {Device.CPU: 3 * GIB // 4, Device.GPU: 2 *
 """A rank's libraries whatever the job. CPU: torch, transformers and vLLM imported, measured. GPU:
 the CUDA context, NCCL's buffers and the allocator's slack, an estimate."""
 STANDBY_BYTES = GIB // 4
-"""What a node's fork server holds for itself. Most pages of its libraries it shares with the workers
+"""What a node's fork server holds for itself. Most pages of its libraries it shares with workers
 that it has forked; 50 to 150 MiB were its own beside one and two ranks at work."""
 
 
