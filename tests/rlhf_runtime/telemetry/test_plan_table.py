@@ -58,6 +58,7 @@ PLAN = Plan.model_validate(
             ],
             "peaks": {"actor.generate": 2 << 30},
         },
+        "standby": False,
         "reasons": ["One pool & one engine."],
     }
 )
