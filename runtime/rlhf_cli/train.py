@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 import time
@@ -10,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
 import yaml
 
@@ -18,16 +20,19 @@ from rlhf_api.errors import RlhfError
 from rlhf_api.exits import ExitCode
 from rlhf_api.job import RLHFJob
 from rlhf_api.plan import Plan
+from rlhf_cli.guard import tell
 from rlhf_cli.resume import tell_where_it_begins
 from rlhf_cli.stopping import take_over_signals
 from rlhf_runtime.checkpoint.store import Checkpoint, CheckpointStore
 from rlhf_runtime.controller.job_run import JobRun
+from rlhf_runtime.controller.ray_watch import RayWatch
 from rlhf_runtime.controller.restarts import Restarts
 from rlhf_runtime.controller.saves import Saves
 from rlhf_runtime.controller.site import Site
 from rlhf_runtime.controller.stop import StopRequest
 from rlhf_runtime.controller.supervise import supervise
 from rlhf_runtime.controller.workers import WorkerSettings
+from rlhf_runtime.errors import RayFailed
 from rlhf_runtime.faults import DRIVER, Fault, announce, never_struck
 from rlhf_runtime.telemetry.errors import CannotRecord
 from rlhf_runtime.telemetry.journal import Journal
@@ -71,6 +76,7 @@ def train(task: Task) -> None:
     saves = Saves(store, job.spec.checkpoint, document_of(job.spec), journal)
     is_known = folder.metrics.exists()
     begun = _run_record(job, task.plan, folder)
+    watch = RayWatch(task.site.require_ray, partial(_end_at_once, journal))
     try:
         folder.write_manifest(manifest_text(job))
         folder.write_plan(task.plan)
@@ -79,6 +85,7 @@ def train(task: Task) -> None:
         for notice in task.notices:
             journal.notice(notice)
         _open(task, journal)
+        watch.start()
         settings = _worker_settings(task)
         if task.faults:
             announce(settings.logs, DRIVER)
@@ -105,7 +112,9 @@ def train(task: Task) -> None:
         raise
     finally:
         journal.close()
+        watch.rest()
         task.site.close()
+        watch.close()
 
 
 def manifest_text(job: RLHFJob) -> str:
@@ -121,6 +130,16 @@ def ending_of(error: BaseException) -> tuple[Outcome, str, str]:
     if isinstance(error, RlhfError):
         return Outcome.FAILED, error.reason, str(error)
     return Outcome.FAILED, ExitCode.BUG.name, f"{type(error).__name__}: {error}"
+
+
+def _end_at_once(journal: Journal, error: RayFailed) -> NoReturn:
+    """End the process where its main thread hangs: Ray has gone, and what Ray started with it."""
+    with suppress(Exception):  # the error itself matters more
+        journal.end(*ending_of(error))
+    code = tell(error)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(code)
 
 
 def _open(task: Task, journal: Journal) -> None:

@@ -51,11 +51,15 @@ def test_a_fork_server_that_dies_takes_its_workers_along_and_is_started_again(pl
     assert [record["step"] for record in records(folder, "step")][-1] == 6
 
 
-def test_a_raylet_that_dies_in_the_start_is_told_in_our_words(place: Path) -> None:
-    with running(place, "without-its-raylet") as (command, folder):
-        command.wait_for_text("phase=ray")
-        helper(command, "/raylet").kill()
+@pytest.mark.parametrize("program", ["raylet", "gcs_server"])
+@pytest.mark.parametrize("moment", ["phase=ray", "checkpoint step=2"], ids=["start", "training"])
+def test_a_process_of_rays_own_that_dies_is_told_in_our_words(
+    place: Path, program: str, moment: str
+) -> None:
+    with running(place, f"without-its-{program}-{moment[-1]}") as (command, folder):
+        command.wait_for_text(moment)
+        helper(command, f"/{program}").kill()
         assert command.wait() == ExitCode.RETRIABLE, command.output
         command.assert_gone()
     assert end(folder)["reason"] == "RayFailed", command.output
-    assert "got no raylet" in command.output and "Traceback" not in command.output
+    assert f"got no {program}" in command.output and "Traceback" not in command.output

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +19,7 @@ from rlhf_runtime.telemetry.records import (
 )
 from rlhf_runtime.telemetry.report import write_report
 from rlhf_runtime.telemetry.run_folder import RunFolder
-from rlhf_runtime.telemetry.summary import Summary, summarize
+from rlhf_runtime.telemetry.summary import summarize
 from rlhf_runtime.telemetry.trackers import TrackerGroup
 
 
@@ -31,6 +32,8 @@ class Journal:
         self._trackers = trackers
         self._startup: dict[str, float] = {}
         self._noticed: set[str] = set()
+        self._ending = threading.Lock()
+        self._ended = False
 
     def begin(self, run: RunRecord) -> None:
         """The run starts."""
@@ -93,15 +96,21 @@ class Journal:
         """The workers failed; in so many seconds the restart of that number begins."""
         self._progress.restarting(number, seconds, reason, message)
 
-    def end(self, outcome: Outcome, reason: str = "", message: str = "") -> Summary:
-        """The run is over, one way or another: write summary and report."""
-        self._trackers.close()
-        self.folder.append(EndRecord(outcome, time.time(), reason, message))
-        summary = summarize(self.folder.read())
-        self.folder.write_summary(summary.to_json())
-        write_report(self.folder)
-        self._progress.finish(summary, self._files())
-        return summary
+    def end(self, outcome: Outcome, reason: str = "", message: str = "") -> None:
+        """The run is over, one way or another: write summary and report.
+
+        Nothing when that was told before. Another thread than the driver's may tell it.
+        """
+        with self._ending:
+            if self._ended:
+                return
+            self._ended = True
+            self._trackers.close()
+            self.folder.append(EndRecord(outcome, time.time(), reason, message))
+            summary = summarize(self.folder.read())
+            self.folder.write_summary(summary.to_json())
+            write_report(self.folder)
+            self._progress.finish(summary, self._files())
 
     def close(self) -> None:
         """Give terminal and files back; safe after `end` and without it."""

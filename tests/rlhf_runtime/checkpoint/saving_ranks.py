@@ -19,7 +19,7 @@ from rlhf_runtime.errors import CheckpointFailed
 from rlhf_runtime.roles.saving import restore, state_of
 
 from ..engines.fsdp_ranks import cross_entropy, engine, mine, model_folder, settings
-from ..engines.world_of_processes import Scenario, run_scenarios
+from ..world_of_processes import Scenario, run_scenarios
 
 LINEAR = settings(schedule=LearningRateSchedule.LINEAR, warmup_updates=2, total_updates=9)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ..engines.world_of_processes import failures, worlds_of_one_and_two
+from ..world_of_processes import failures, worlds_of_one_and_two
 from . import saving_ranks as ranks
 
 world = worlds_of_one_and_two("tests.rlhf_runtime.checkpoint.saving_ranks")

@@ -1,6 +1,3 @@
-import json
-import subprocess
-import sys
 from pathlib import Path
 from statistics import median
 
@@ -14,43 +11,20 @@ from rlhf_runtime.reshard.layout import Layout, Piece
 from rlhf_runtime.reshard.plan import plan_reshard
 from rlhf_runtime.reshard.views import View
 
+from ..world_of_processes import failures, start_world
 from . import gloo_ranks as ranks
 from . import model_layouts as ml
-
-ROOT = Path(__file__).parents[3]
-LIMIT_SECONDS = 120
-
 
 @pytest.fixture(scope="module", params=[2, 4])
 def gloo_world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder with every rank's results, after all scenarios ran in a world of processes."""
     folder: Path = tmp_path_factory.mktemp(f"gloo{request.param}")
-    command = [sys.executable, "-m", "tests.rlhf_runtime.reshard.gloo_ranks"]
-    processes = [
-        subprocess.Popen(
-            [*command, str(rank), str(request.param), str(folder)],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(request.param)
-    ]
-    try:
-        outputs = [process.communicate(timeout=LIMIT_SECONDS)[0] for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-    assert all(process.returncode == 0 for process in processes), "\n".join(outputs)
-    return folder
+    return start_world(ranks.__name__, request.param, folder)
 
 
 @pytest.mark.parametrize("scenario", list(ranks.SCENARIOS))
 def test_over_gloo(gloo_world: Path, scenario: str) -> None:
-    for results in sorted(gloo_world.glob("rank*.json")):
-        failure = json.loads(results.read_text())[scenario]
-        assert failure is None, f"{results.stem}: {failure}"
+    assert not failures(gloo_world, scenario)
 
 
 def test_a_world_of_one_copies_without_any_collective() -> None:

@@ -35,7 +35,7 @@ from rlhf_runtime.roles.policy import Policy
 from rlhf_runtime.workers.orders import merge
 
 from ..engines.tiny_models import write_model
-from ..engines.world_of_processes import Scenario, run_scenarios
+from ..world_of_processes import Scenario, run_scenarios
 from .plain_losses import Plain
 from .small_batch import (
     GROUPS,

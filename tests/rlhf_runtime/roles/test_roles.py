@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ..engines.world_of_processes import failures, worlds_of_one_and_two
+from ..world_of_processes import failures, worlds_of_one_and_two
 from . import role_ranks as ranks
 
 world = worlds_of_one_and_two("tests.rlhf_runtime.roles.role_ranks")

@@ -1,15 +1,18 @@
 """Runs scenarios in a real world of gloo ranks, one process each, and brings back what failed.
 
-A module with scenarios is started once per rank as `python -m MODULE RANK WORLD_SIZE FOLDER` and
-calls `run_scenarios`; a test starts it with `start_world` and reads `failures`.
+A module with scenarios is run once per rank as `python -m MODULE RANK WORLD_SIZE FOLDER` would run
+it, in a process that is forked from one that has imported the libraries. It calls `run_scenarios`;
+a test starts it with `start_world` and reads `failures`.
 """
 
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
-import subprocess
+import runpy
 import sys
+import time
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -22,7 +25,6 @@ from torch._C._distributed_c10d import FileStore
 
 from rlhf_runtime.engines.world import World
 
-ROOT = Path(__file__).parents[3]
 LIMIT_SECONDS = 400
 """About 40 s on two idle cores; a busy machine takes several times as long."""
 COLLECTIVE_SECONDS = 120.0
@@ -30,39 +32,41 @@ COLLECTIVE_SECONDS = 120.0
 Scenario = Callable[[World, Path], None]
 """Gets the world and an empty folder, the same on all ranks."""
 
-ENVIRONMENT = {
-    "OMP_NUM_THREADS": "1",
-    "OMP_WAIT_POLICY": "PASSIVE",
-    "HF_HUB_OFFLINE": "1",
-    "GLOO_SOCKET_IFNAME": "lo",
-    "TOKENIZERS_PARALLELISM": "false",
-}
+FORKING = multiprocessing.get_context("forkserver")
+FORKING.set_forkserver_preload([f"{__package__}.libraries"])
 
 
 def start_world(module: str, world_size: int, folder: Path, *arguments: str) -> Path:
     """Run a module's scenarios on so many ranks; the folder then holds every rank's results."""
-    processes = []
-    for rank in range(world_size):
-        with (folder / f"rank{rank}.log").open("w") as log:
-            command = [sys.executable, "-m", module, str(rank), str(world_size), str(folder)]
-            processes.append(
-                subprocess.Popen(
-                    [*command, *arguments],
-                    cwd=ROOT,
-                    env=os.environ | ENVIRONMENT,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                )
-            )
+    ranks = [
+        FORKING.Process(
+            target=_run_rank,
+            args=([module, str(rank), str(world_size), str(folder), *arguments],),
+        )
+        for rank in range(world_size)
+    ]
+    deadline = time.monotonic() + LIMIT_SECONDS
     try:
-        codes = [process.wait(timeout=LIMIT_SECONDS) for process in processes]
+        for rank in ranks:
+            rank.start()
+        for rank in ranks:
+            rank.join(deadline - time.monotonic())
     finally:
-        for process in processes:
-            process.kill()
-            process.wait()
+        for rank in ranks:
+            rank.kill()
+            rank.join()
     logs = "\n".join(log.read_text()[-4000:] for log in sorted(folder.glob("rank*.log")))
-    assert codes == [0] * world_size, logs
+    assert [rank.exitcode for rank in ranks] == [0] * world_size, logs
     return folder
+
+
+def _run_rank(words: list[str]) -> None:
+    """Be the process of a rank; a module's name and what it is called with."""
+    module, rank, _, folder, *_ = sys.argv = words
+    with (Path(folder) / f"rank{rank}.log").open("w") as log:
+        for standard_stream in (1, 2):
+            os.dup2(log.fileno(), standard_stream)
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
 def worlds_of_one_and_two(module: str) -> Any:
