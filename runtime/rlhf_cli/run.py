@@ -17,7 +17,7 @@ from rlhf_runtime.controller.run_lock import locked
 from rlhf_runtime.controller.stop import StopRequest
 from rlhf_runtime.data.rows import find_sources
 from rlhf_runtime.faults import parse_fault, require_targets
-from rlhf_runtime.forkserver.client import ForkServer
+from rlhf_runtime.forkserver.standing import server_for
 from rlhf_runtime.telemetry.progress import make_progress
 from rlhf_runtime.telemetry.run_folder import RunFolder
 
@@ -64,7 +64,7 @@ def run_command(
             return
         check_changes(job, folder, store)
         with (
-            closing(ForkServer(plan.pools[0].device)) as fork_server,
+            closing(server_for(plan.pools[0].device, plan.standby)) as fork_server,
             user_code(job, file.parent) as python_path,
         ):
             # Ray is imported beside what workers import.

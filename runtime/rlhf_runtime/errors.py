@@ -119,6 +119,13 @@ class RayFailed(RuntimeFailure):
     exit_code = ExitCode.RETRIABLE
 
 
+class ForkServerFailed(RuntimeFailure):
+    """`rlhf standby` cannot hold the workers' libraries in memory."""
+
+    reason = "ForkServerFailed"
+    exit_code = ExitCode.RETRIABLE
+
+
 class RayUnreachable(RuntimeFailure):
     """The Ray cluster that the driver belongs to does not answer, or refuses its token."""
 

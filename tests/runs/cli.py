@@ -1,7 +1,8 @@
 """The real `rlhf` command in a process of its own, and what it leaves behind.
 
 Every process that a command starts inherits its session and a mark in its environment: leftovers
-are found by them.
+are found by them. Workers of `rlhf run` are forked by `rlhf standby`, which serves one command at a
+time here, unless a test says otherwise.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,6 +31,12 @@ FOREIGN = ("libpod", "sem.mp-")
 """How names begin there that are never ours: podman's, which may build an image meanwhile, and
 those of multiprocessing's pools, which operators leave that are killed by tests beside these."""
 MARK = "RLHF_TEST_COMMAND"
+STANDBY = {"RLHF_STANDBY": uuid.uuid4().hex}
+"""Environment of the commands of this session, which share a fork server with nobody else."""
+SHARED: list[psutil.Process] = []
+"""The fork servers that stand by."""
+BY_ITSELF = {"RLHF_STANDBY": uuid.uuid4().hex}
+"""Environment of a command that shares none: it starts its own."""
 LIMIT_SECONDS = 540.0
 """A run takes 20 to 30 s on two idle cores; a busy machine takes several times as long."""
 LONGEST_SHOWN = 160
@@ -96,7 +103,8 @@ class Command:
 
     def processes(self) -> list[tuple[psutil.Process, str]]:
         """What lives of the command, itself included, and the command lines."""
-        return started_by(self.process.pid, self.mark)
+        forked = [each for server in SHARED if server.is_running() for each in server.children()]
+        return started_by(self.process.pid, self.mark) + list(_living(forked))
 
     def orphaned_shared_memory(self) -> list[str]:
         """New entries of /dev/shm that no process has mapped or open any more."""
@@ -121,16 +129,40 @@ def started_by(session: int, mark: str) -> list[tuple[psutil.Process, str]]:
     Most have both. One that begins a session of its own keeps the mark; one that changes its title
     may write over its environment, and keeps the session.
     """
-    found = []
-    for process in psutil.process_iter():
-        try:
-            is_meant = os.getsid(process.pid) == session or process.environ().get(MARK) == mark
-            if is_meant and process.status() != psutil.STATUS_ZOMBIE:
+
+    def is_meant(process: psutil.Process) -> bool:
+        with suppress(ProcessLookupError, psutil.Error):
+            return os.getsid(process.pid) == session or process.environ().get(MARK) == mark
+        return False
+
+    return list(_living(filter(is_meant, psutil.process_iter())))
+
+
+def _living(processes: Iterable[psutil.Process]) -> Iterator[tuple[psutil.Process, str]]:
+    for process in processes:
+        with suppress(psutil.Error):
+            if process.status() != psutil.STATUS_ZOMBIE:
                 shown = " ".join(process.cmdline()).strip() or process.name()
-                found.append((process, shown[:LONGEST_SHOWN]))
-        except (ProcessLookupError, psutil.Error):
-            continue
-    return found
+                yield process, shown[:LONGEST_SHOWN]
+
+
+@contextmanager
+def standing_by(log: Path, **environment: str) -> Iterator[Command]:
+    """`rlhf standby`, whose libraries are imported when this begins."""
+    command = start(["standby"], log, **environment)
+    try:
+        command.wait_for_text("standing by after")
+        servers = psutil.Process(command.process.pid).children()
+        SHARED.extend(servers)
+        yield command
+        for server in servers:
+            SHARED.remove(server)
+        if command.process.poll() is None:
+            command.send(signal.SIGINT)
+            assert command.wait() == 0, command.output
+        command.assert_gone()
+    finally:
+        command.end()
 
 
 def kill(processes: Iterable[tuple[psutil.Process, str]]) -> None:
@@ -169,7 +201,7 @@ def start(
         process = subprocess.Popen(
             [*inside, str(RLHF), *map(str, arguments)],
             cwd=log.parent,
-            env=os.environ | {MARK: mark, "COLUMNS": "200"} | environment,
+            env=os.environ | STANDBY | {MARK: mark, "COLUMNS": "200"} | environment,
             stdin=subprocess.DEVNULL,
             stdout=stream,
             stderr=subprocess.STDOUT,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from .cli import Finished, run
+from .cli import Finished, run, standing_by
 from .manifests import example
 
 SEVERAL_UPDATES = {
@@ -36,6 +36,13 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where runs are."""
     folder: Path = tmp_path_factory.mktemp("runs")
     return folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def standby(place: Path) -> Iterator[None]:
+    """What the commands of this folder fork their workers from."""
+    with standing_by(place / "standby.log"):
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -11,12 +11,13 @@ import pytest
 
 from rlhf_api.exits import ExitCode
 
-from .cli import Command, start
+from .cli import BY_ITSELF, Command, standing_by, start
 from .manifests import example
 from .records import end, records
 
 pytestmark = pytest.mark.ray
 
+SERVER = "rlhf_runtime.forkserver.server"
 JOB = {
     "schedule": {"warmStart": None, "steps": 6, "evaluateEverySteps": 0},
     "checkpoint": {"everySteps": 1},
@@ -24,11 +25,11 @@ JOB = {
 
 
 @contextmanager
-def running(place: Path, name: str) -> Iterator[tuple[Command, Path]]:
+def running(place: Path, name: str, **environment: str) -> Iterator[tuple[Command, Path]]:
     """A run in the background, and its folder; whatever is left of it is ended at the end."""
     folder = place / name
     words = ["run", example("01", place / f"{name}.yaml", JOB), "--output", folder]
-    command = start(words, folder.with_suffix(".log"))
+    command = start(words, folder.with_suffix(".log"), **environment)
     try:
         yield command, folder
     finally:
@@ -41,14 +42,32 @@ def helper(command: Command, program: str) -> psutil.Process:
     return found
 
 
-def test_a_fork_server_that_dies_takes_its_workers_along_and_is_started_again(place: Path) -> None:
-    with running(place, "without-its-fork-server") as (command, folder):
-        command.wait_for_text("checkpoint step=2")
-        helper(command, "rlhf_runtime.forkserver.server").kill()
-        assert command.wait() == ExitCode.DONE, command.output
-        command.assert_gone()
+def assert_restarted_once(command: Command, folder: Path) -> None:
+    assert command.wait() == ExitCode.DONE, command.output
+    command.assert_gone()
     assert command.output.count(", after WorkerLost: ") == 1, command.output
     assert [record["step"] for record in records(folder, "step")][-1] == 6
+
+
+def test_a_fork_server_that_dies_takes_its_workers_along_and_is_started_again(place: Path) -> None:
+    with running(place, "without-its-fork-server", **BY_ITSELF) as (command, folder):
+        command.wait_for_text("checkpoint step=2")
+        helper(command, SERVER).kill()
+        assert_restarted_once(command, folder)
+
+
+def test_runs_go_on_by_themselves_when_what_stands_by_dies(place: Path) -> None:
+    shared = {"RLHF_STANDBY": "dies"}
+    with (
+        standing_by(place / "dies.log", **shared) as standby,
+        running(place, "without-standby", **shared) as (command, folder),
+    ):
+        command.wait_for_text("checkpoint step=2")
+        assert all(SERVER not in shown for _, shown in command.processes()), "it started its own"
+        helper(standby, SERVER).kill()
+        assert_restarted_once(command, folder)
+        assert standby.wait() == ExitCode.RETRIABLE, standby.output
+        assert "ForkServerFailed" in standby.output
 
 
 @pytest.mark.parametrize("program", ["raylet", "gcs_server"])

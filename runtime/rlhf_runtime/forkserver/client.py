@@ -8,6 +8,7 @@ import select
 import socket
 import subprocess
 from collections.abc import Sequence
+from typing import Protocol
 
 from rlhf_api.resources import Device
 from rlhf_runtime.forkserver import launcher, server
@@ -17,19 +18,41 @@ LOOK_SECONDS = 0.1
 """How often one looks up while libraries are imported."""
 
 
+class Server(Protocol):
+    """Who forks the workers of a command on one machine."""
+
+    name: str
+
+    def revive(self) -> None:
+        """Start it again if it has died, as a process may that is taken for memory."""
+
+    def close(self) -> None:
+        """Have no use for it any more."""
+
+
 class ForkServer:
     """The server of one machine. It ends with this process, and whatever it has forked with it."""
 
-    def __init__(self, device: Device) -> None:
-        """It begins to import at once; `close` must follow."""
-        self.name = f"rlhf-{secrets.token_hex(16)}"
+    def __init__(self, device: Device, name: str = "") -> None:
+        """It begins to import at once; `close` must follow.
+
+        Args:
+            device: of the workers.
+            name: nobody else's; without one that which nobody guesses.
+        """
+        self.name = name or f"rlhf-{secrets.token_hex(16)}"
         self._device = device
         self._process = self._start()
 
     def revive(self) -> None:
-        """Start it again if it has died, as a process may that is taken for memory."""
-        if self._process.poll() is not None:
+        """Start it again if it has died."""
+        if not self.lives:
             self._process = self._start()
+
+    @property
+    def lives(self) -> bool:
+        """Whether it has not ended."""
+        return self._process.poll() is None
 
     def close(self) -> None:
         """End it, and with it the workers that are left."""

@@ -1,7 +1,8 @@
 """The fork server: imports what workers need, then forks one whenever it is asked to.
 
-It has one thread and never touches a device, so what it forks is as good as new. It ends with its
-owner or with the raylet that it forks for, and the kernel ends its workers with it.
+It has one thread and never touches a device, so what it forks is as good as new. It ends the workers
+of a raylet that has ended. It ends with its owner or with the one raylet that it was started for,
+and the kernel ends its workers with it.
 
     python -P -m rlhf_runtime.forkserver.server --listener DESCRIPTOR --device cpu [--owner PID]
 """
@@ -18,14 +19,15 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 from rlhf_api.resources import Device
 from rlhf_runtime import fate
 from rlhf_runtime.forkserver import launcher
-from rlhf_runtime.workers.libraries import import_libraries
+from rlhf_runtime.workers.libraries import ENVIRONMENT, import_libraries
 
 REQUEST_SECONDS = 10.0
 """How long a request may take to arrive."""
@@ -44,7 +46,9 @@ class Worker:
 
     def run(self) -> None:
         """Become it; returns or raises where the script does."""
-        os.environ.update(self.environment)
+        kept = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
+        os.environ.clear()
+        os.environ.update(kept | dict(self.environment))
         os.chdir(self.folder)
         sys.argv = list(self.words)
         import numpy as np
@@ -53,16 +57,58 @@ class Worker:
         runpy.run_path(self.words[0], run_name="__main__")
 
 
+@dataclass
+class Served:
+    """A raylet that workers were forked for."""
+
+    process: int
+    descriptor: int
+    """Of the process: it is readable when that has ended."""
+    workers: set[int] = field(default_factory=set)
+    """Descriptors of those that live."""
+
+    @classmethod
+    def parse(cls, text: str) -> Served:
+        """What `str` says of one, whose descriptors this process has inherited."""
+        process, descriptor, *workers = map(int, text.split(","))
+        return cls(process, descriptor, set(workers))
+
+    def __str__(self) -> str:
+        return ",".join(map(str, (self.process, *self.descriptors)))
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        return (self.descriptor, *self.workers)
+
+
 class Server:
     """Serves requests one after the other: fork, ready, unload."""
 
-    def __init__(self, listener: socket.socket, device: Device) -> None:
+    def __init__(
+        self,
+        listener: socket.socket,
+        device: Device,
+        raylet: int | None = None,
+        served: Iterable[Served] = (),
+    ) -> None:
+        """
+        Args:
+            listener: where requests come in.
+            device: of the workers.
+            raylet: the server ends with this process.
+            served: raylets that this process has forked for before.
+        """
         self._listener = listener
         self._device = device
+        self._raylet = raylet
         self._import_seconds: float | None = None
-        self._raylets: dict[int, int] = {}
+        self._served: dict[int, Served] = {}
         self._poll = select.poll()
         self._poll.register(listener, select.POLLIN)
+        for each in served:
+            self._serve_raylet(each)
+        if raylet is not None:
+            self._raylet_of(raylet)
 
     def load(self) -> None:
         """Import the workers' libraries, once."""
@@ -74,16 +120,50 @@ class Server:
             self._import_seconds = time.monotonic() - begin
 
     def serve(self) -> Worker | None:
-        """Answer until a raylet ends; in a process that was forked, what it is to become."""
+        """Answer until the server's raylet ends; in a forked process, what it is to become."""
         while True:
-            for ready, _ in self._poll.poll():
-                if ready != self._listener.fileno():
+            ready, _ = self._poll.poll()[0]
+            if ready != self._listener.fileno():
+                ended = self._forget(ready)
+                if ended is not None and ended == self._raylet:
                     return None
-                connection, _ = self._listener.accept()
-                with connection:
-                    worker = self._answer(connection)
-                if worker is not None:
-                    return worker
+                continue
+            connection, _ = self._listener.accept()
+            with connection:
+                worker = self._answer(connection)
+            if worker is not None:
+                return worker
+
+    def _serve_raylet(self, raylet: Served) -> None:
+        """Notice when a raylet or one of its workers ends."""
+        self._served[raylet.process] = raylet
+        for descriptor in raylet.descriptors:
+            self._poll.register(descriptor, select.POLLIN)
+
+    def _forget(self, ended: int) -> int | None:
+        """Close the descriptor of a process that has ended; of a raylet, end all its workers too.
+
+        Returns:
+            The raylet's process, if it was one.
+        """
+        for served in self._served.values():
+            if ended == served.descriptor:
+                for worker in served.workers:
+                    with suppress(ProcessLookupError):
+                        signal.pidfd_send_signal(worker, signal.SIGKILL)
+                del self._served[served.process]
+                for descriptor in served.descriptors:
+                    self._close(descriptor)
+                return served.process
+            if ended in served.workers:
+                served.workers.remove(ended)
+                break
+        self._close(ended)
+        return None
+
+    def _close(self, descriptor: int) -> None:
+        self._poll.unregister(descriptor)
+        os.close(descriptor)
 
     def _answer(self, connection: socket.socket) -> Worker | None:
         connection.settimeout(REQUEST_SECONDS)
@@ -115,9 +195,13 @@ class Server:
             return {"seconds": self._import_seconds}, None
         self.load()
         worker = Worker(**request["fork"])
-        self.end_with(int(worker.environment[fate.RAYLET]))
+        raylet = self._raylet_of(int(worker.environment[fate.RAYLET]))
         process = os.fork()
         if process:
+            with suppress(ProcessLookupError):  # it has ended already
+                descriptor = os.pidfd_open(process)
+                raylet.workers.add(descriptor)
+                self._poll.register(descriptor, select.POLLIN)
             return {"process": process}, None
         fate.end_with(os.getppid())
         os.setpgid(0, 0)  # Ray ends the whole group of a worker that has died
@@ -125,21 +209,25 @@ class Server:
         for number, stream in zip(launcher.STANDARD_STREAMS, streams, strict=True):
             os.dup2(stream, number)
         self._listener.close()
-        for raylet in self._raylets.values():
-            os.close(raylet)
+        for served in self._served.values():
+            for descriptor in served.descriptors:
+                os.close(descriptor)
         return {}, worker
 
-    def end_with(self, raylet: int) -> None:
-        """Notice when a raylet ends."""
-        if raylet not in self._raylets:
-            self._raylets[raylet] = os.pidfd_open(raylet)
-            self._poll.register(self._raylets[raylet], select.POLLIN)
+    def _raylet_of(self, process: int) -> Served:
+        if process not in self._served:
+            self._serve_raylet(Served(process, os.pidfd_open(process)))
+        return self._served[process]
 
     def _begin_anew(self) -> None:
         """Forget all libraries; this stays the process that workers end with."""
-        os.set_inheritable(self._listener.fileno(), True)
-        raylets = [f"--raylet={raylet}" for raylet in self._raylets]
-        os.execv(sys.executable, [*command(self._device, self._listener), "--lazy", *raylets])
+        words = [*command(self._device, self._listener), "--lazy"]
+        words += [] if self._raylet is None else ["--raylet", str(self._raylet)]
+        words += [f"--served={served}" for served in self._served.values()]
+        inherited = [each for served in self._served.values() for each in served.descriptors]
+        for descriptor in (self._listener.fileno(), *inherited):
+            os.set_inheritable(descriptor, True)
+        os.execv(sys.executable, words)
 
 
 def command(device: Device, listener: socket.socket) -> list[str]:
@@ -155,15 +243,15 @@ def main() -> None:
     parser.add_argument("--listener", type=int, required=True, help="descriptor of the socket")
     parser.add_argument("--device", type=Device, required=True, help="of the workers")
     parser.add_argument("--owner", type=int, help="process that this one ends with")
-    parser.add_argument("--raylet", type=int, action="append", help="the same, not its parent")
+    parser.add_argument("--raylet", type=int, help="the same, not its parent")
+    parser.add_argument("--served", type=Served.parse, action="append", default=[], help="by fork")
     parser.add_argument("--lazy", action="store_true", help="import when the first worker comes")
     options = parser.parse_args()
     if options.owner is not None:
         fate.end_with(options.owner)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel forgets workers that have ended
-    server = Server(socket.socket(fileno=options.listener), options.device)
-    for raylet in options.raylet or ():
-        server.end_with(raylet)
+    listener = socket.socket(fileno=options.listener)
+    server = Server(listener, options.device, options.raylet, options.served)
     if not options.lazy:
         server.load()
     worker = server.serve()

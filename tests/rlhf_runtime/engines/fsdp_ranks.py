@@ -24,8 +24,8 @@ from rlhf_runtime.engines.fsdp.packing import MicroBatch, cut
 from rlhf_runtime.engines.fsdp.settings import OptimizerSettings
 from rlhf_runtime.engines.world import World
 
-from .tiny_models import MODELS, ragged, write_model
 from ..world_of_processes import Scenario, run_scenarios
+from .tiny_models import MODELS, ragged, write_model
 
 PROMPT_LENGTHS = [30, 1, 9]
 RESPONSE_LENGTHS = [4, 11, 1, 6, 2, 8]

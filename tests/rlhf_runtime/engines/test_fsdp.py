@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from . import fsdp_ranks as ranks
 from ..world_of_processes import failures, worlds_of_one_and_two
+from . import fsdp_ranks as ranks
 
 world = worlds_of_one_and_two("tests.rlhf_runtime.engines.fsdp_ranks")
 

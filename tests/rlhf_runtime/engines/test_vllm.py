@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from . import vllm_ranks as ranks
 from ..world_of_processes import failures, start_world
+from . import vllm_ranks as ranks
 
 WORLDS = {"one rank": (1, 1), "two engines": (2, 1), "one engine cut in two": (2, 2)}
 """World size and ranks per engine."""

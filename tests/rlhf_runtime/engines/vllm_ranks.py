@@ -26,8 +26,8 @@ from rlhf_runtime.numerics.entropy import token_log_probs
 from rlhf_runtime.roles.transition import Transition
 from rlhf_runtime.workers.process import resident_bytes
 
-from .tiny_models import END, MODELS, ragged, write_model
 from ..world_of_processes import Scenario, run_scenarios
+from .tiny_models import END, MODELS, ragged, write_model
 
 PROMPT_LENGTHS = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 140, 260, 300]
 MAX_PROMPT, MAX_RESPONSE = 300, 12

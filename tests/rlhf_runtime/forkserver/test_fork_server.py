@@ -86,7 +86,7 @@ class Raylet:
         self.process.wait()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def server() -> Iterator[ForkServer]:
     with closing(ForkServer(Device.CPU)) as made:
         yield made
@@ -130,13 +130,32 @@ def test_what_was_left_out_can_be_imported_by_whoever_wants_it(raylet: Raylet) -
     assert "openai.types.model" in raylet.log("wants-more")
 
 
-def test_with_the_raylet_the_server_ends_and_what_it_has_forked_even_what_is_frozen(
-    raylet: Raylet,
+def test_with_a_raylet_its_workers_end_even_what_is_frozen_but_not_those_of_another(
+    server: ForkServer, raylet: Raylet, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
+    other = Raylet(server.name, tmp_path_factory.mktemp("other"))
     running, frozen = (raylet.start(name, STAY) for name in ("running", "frozen"))
+    staying = other.start("staying", STAY)
     os.kill(int(str(frozen["process"])), signal.SIGSTOP)
     raylet.process.kill()
-    for process in (running["process"], frozen["process"], running["parent"]):
+    for process in (running["process"], frozen["process"]):
+        wait_until(lambda process=process: is_gone(process), SECONDS, f"the end of {process}")
+    assert not is_gone(staying["process"]) and not is_gone(staying["parent"])
+    assert other.start("later")["parent"] == staying["parent"]
+    other.end()
+    wait_until(lambda: is_gone(staying["process"]), SECONDS, "the end with the other raylet")
+
+
+def test_the_server_of_a_raylet_ends_with_it_and_what_it_has_forked(raylet: Raylet) -> None:
+    socket_name = f"/of/{raylet.process.pid}"
+    name = client.start_beside(socket_name, raylet.process.pid, Device.CPU)
+    assert name == client.start_beside(socket_name, raylet.process.pid, Device.CPU), "it has one"
+    assert client.wait_until_ready(name, nothing)
+    raylet.environment[launcher.SERVER] = name
+    running = raylet.start("running", STAY)
+    assert client.unload(name, nothing), "also one that has begun anew"
+    raylet.process.kill()
+    for process in (running["process"], running["parent"]):
         wait_until(lambda process=process: is_gone(process), SECONDS, f"the end of {process}")
 
 

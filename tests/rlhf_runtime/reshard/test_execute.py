@@ -15,6 +15,7 @@ from ..world_of_processes import failures, start_world
 from . import gloo_ranks as ranks
 from . import model_layouts as ml
 
+
 @pytest.fixture(scope="module", params=[2, 4])
 def gloo_world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder with every rank's results, after all scenarios ran in a world of processes."""

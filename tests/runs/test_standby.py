@@ -1,0 +1,21 @@
+"""`rlhf standby` seen from outside; the other runs of this folder fork their workers from one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from .cli import SHARED, start
+
+pytestmark = pytest.mark.ray
+
+
+def test_a_second_one_leaves_it_to_the_first(place: Path) -> None:
+    second = start(["standby"], place / "second.log")
+    try:
+        assert second.wait() == 0
+    finally:
+        second.end()
+    assert "stands by already" in second.output
+    assert all(server.is_running() for server in SHARED)
