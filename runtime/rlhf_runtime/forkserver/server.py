@@ -1,8 +1,8 @@
 """The fork server: imports what workers need, then forks one whenever it is asked to.
 
-It has one thread and never touches a device, so what it forks is as good as new. It ends the workers
-of a raylet that has ended. It ends with its owner or with the one raylet that it was started for,
-and the kernel ends its workers with it.
+It has one thread and never touches a device, so what it forks is as good as new. It ends the
+workers of a raylet that has ended. It ends with its owner or with the one raylet that it was
+started for, and the kernel ends its workers with it.
 
     python -P -m rlhf_runtime.forkserver.server --listener DESCRIPTOR --device cpu [--owner PID]
 """
