@@ -6,7 +6,6 @@ the start of the same command up to its first step: what a restart would take th
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import tempfile
@@ -15,7 +14,7 @@ from pathlib import Path
 from outcome import note, paired_ratio, phase_medians, print_json, print_table
 
 from rlhf_runtime.telemetry.run_folder import RunFolder
-from runs import rlhf_run
+from runs import rlhf_run, start_options
 
 EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "01-sort-grpo.yaml"
 STEP = 4
@@ -65,12 +64,7 @@ def step_ends(folder: Path) -> list[float]:
 
 def main() -> None:
     """Read the command line, measure, report."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--runs", type=int, default=3, help="of either (default 3)")
-    parser.add_argument("--devices", type=int, default=1, help="ranks (default 1)")
-    options = parser.parse_args()
+    options = start_options(__doc__)
     measured: dict[bool, list[dict[str, float]]] = {True: [], False: []}
     with tempfile.TemporaryDirectory(prefix="bench-recovery-") as scratch:
         for number in range(options.runs):

@@ -1,7 +1,12 @@
-"""Runs `rlhf run` as a user would, and reads what it wrote."""
+"""Runs `rlhf run` as a user would, and reads what it wrote.
+
+Its workers are forked from no `rlhf standby` but one that a benchmark has started itself.
+"""
 
 from __future__ import annotations
 
+import argparse
+import os
 import statistics
 import subprocess
 import sys
@@ -13,6 +18,7 @@ from memory import Finished, run_and_weigh
 from rlhf_runtime.telemetry.records import RunRecords
 from rlhf_runtime.telemetry.run_folder import RunFolder
 
+os.environ["RLHF_STANDBY"] = f"benchmark {os.getpid()}"
 RLHF = Path(sys.executable).with_name("rlhf")
 EXACT_MATCH = "evaluation/exact_match"
 
@@ -59,3 +65,13 @@ def median_of(values: Sequence[float]) -> float:
 def quiet(command: Sequence[str], folder: Path | None = None) -> None:
     """Run a command whose output nobody needs; raises CalledProcessError with its stderr."""
     subprocess.run(command, check=True, capture_output=True, cwd=folder, text=True)
+
+
+def start_options(about: str) -> argparse.Namespace:
+    """Read the command line of a benchmark of starts: `runs` and `devices`."""
+    parser = argparse.ArgumentParser(
+        description=about, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--runs", type=int, default=3, help="of each kind (default 3)")
+    parser.add_argument("--devices", type=int, default=1, help="ranks (default 1)")
+    return parser.parse_args()

@@ -1,24 +1,26 @@
 """bench-startup: from `rlhf run` to the first generated tokens, by phase.
 
-The baseline is one process that imports vLLM, builds an engine for the same model and generates one
-token. It has no Ray, no trainer, no data and no verifiers: the ratio is for orientation.
+By itself, and beside `rlhf standby`, which has imported the workers' libraries. The baseline is one
+process that imports vLLM, builds an engine for the same model and generates one token. It has no
+Ray, no trainer, no data and no verifiers: the ratio is for orientation.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from outcome import note, paired_ratio, phase_medians, print_json, print_table
 
 from rlhf_runtime.models.tiny_llama import write_tiny_llama
-from runs import rlhf_run
+from runs import RLHF, rlhf_run, start_options
 
 HERE = Path(__file__).resolve().parent
 EXAMPLE = HERE.parent / "examples" / "01-sort-grpo.yaml"
@@ -48,13 +50,8 @@ def bare_start(model: Path) -> dict[str, float]:
 
 def main() -> None:
     """Read the command line, measure, report."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--runs", type=int, default=3, help="of either (default 3)")
-    parser.add_argument("--devices", type=int, default=1, help="ranks (default 1)")
-    options = parser.parse_args()
-    ours, bare = [], []
+    options = start_options(__doc__)
+    ours, beside, bare = [], [], []
     with tempfile.TemporaryDirectory(prefix="bench-startup-") as scratch:
         folder = Path(scratch)
         write_tiny_llama(folder / "model", 0)
@@ -62,17 +59,52 @@ def main() -> None:
             note(f"run {number + 1} of {options.runs} (load {os.getloadavg()[0]:.1f})")
             ours.append(our_start(folder / f"run-{number}", options.devices))
             bare.append(bare_start(folder / "model"))
-    left = {name: value / 1000 for name, value in phase_medians(ours).items()}
-    right = {name: value / 1000 for name, value in phase_medians(bare).items()}
-    names = dict.fromkeys([*left, *right])
+            with standing_by():
+                beside.append(our_start(folder / f"beside-{number}", options.devices))
+    columns = [
+        {name: value / 1000 for name, value in phase_medians(runs).items()}
+        for runs in (ours, beside, bare)
+    ]
+    names = dict.fromkeys(name for column in columns for name in column)
     print_table(
-        ["median seconds", "rlhf run", "bare vLLM"],
-        [[name, left.get(name), right.get(name)] for name in sorted(names, key="total".__eq__)],
+        ["median seconds", "rlhf run", "with standby", "bare vLLM"],
+        [
+            [name, *(column.get(name) for column in columns)]
+            for name in sorted(names, key="total".__eq__)
+        ],
     )
-    ratio = paired_ratio([run["total"] for run in ours], [run["total"] for run in bare])
-    print(f"first tokens after {left['total']:.1f} s, {ratio:.2f}x of bare vLLM")
+    ratio, ratio_beside = (
+        paired_ratio([run["total"] for run in runs], [run["total"] for run in bare])
+        for runs in (ours, beside)
+    )
+    left, middle, right = columns
+    print(
+        f"first tokens after {left['total']:.1f} s, {ratio:.2f}x of bare vLLM; beside `rlhf "
+        f"standby` after {middle['total']:.1f} s, {ratio_beside:.2f}x"
+    )
     print("data and verifiers are loaded while models are")
-    print_json("startup", ratio=ratio, devices=options.devices, ours=left, baseline=right)
+    print_json(
+        "startup",
+        ratio=ratio,
+        devices=options.devices,
+        ours=left,
+        standby_ratio=ratio_beside,
+        standby=middle,
+        baseline=right,
+    )
+
+
+@contextmanager
+def standing_by() -> Iterator[None]:
+    """`rlhf standby` with its libraries imported."""
+    with subprocess.Popen([RLHF, "standby"], stderr=subprocess.PIPE, text=True) as command:
+        assert command.stderr is not None
+        try:
+            if "standing by" not in (told := command.stderr.readline()):
+                raise RuntimeError(f"rlhf standby does not stand by: {told}")
+            yield
+        finally:
+            command.terminate()
 
 
 if __name__ == "__main__":

@@ -177,7 +177,7 @@ FAULTS = (
 def test_a_worker_that_hangs_freezes_or_raises_is_replaced(
     place: Path, undisturbed: dict[int, Finished], bucket: str
 ) -> None:
-    impatient = {"failurePolicy": {"progressDeadlineSeconds": 20}}
+    impatient = {"failurePolicy": {"progressDeadlineSeconds": 10}}
     address = f"{bucket}/hangs"
     manifest = manifest_of(2, place / "hangs.yaml", impatient, kept_in(address))
     words = [word for fault in FAULTS for word in ("--inject", fault)]

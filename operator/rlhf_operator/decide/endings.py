@@ -63,7 +63,8 @@ def start_over_or_fail(draft: Draft, failure: Failure) -> None:
     new_cluster = failure.needs_new_cluster or _is_repeated(draft, draft.status.driver)
     seconds = _count(draft, policy, judged.counts, new_cluster)
     what = "a new cluster" if new_cluster else "the driver again"
-    message = f"{failure.message}; starting {what} in {seconds:.0f} s from the newest checkpoint"
+    when = f"in {seconds:.0f} s" if seconds else "at once"
+    message = f"{failure.message}; starting {what} {when} from the newest checkpoint"
     draft.enter(Phase.RESTARTING, failure.reason, message, is_warning=True)
     cluster = draft.status.cluster
     if new_cluster:

@@ -10,4 +10,5 @@ def going_on_text(step: int) -> str:
 
 def restart_text(number: int, seconds: float, reason: str, message: str) -> str:
     """Workers are started again, and why."""
-    return f"restart {number} in {seconds:g} s, after {reason}: {message}"
+    when = f"in {seconds:g} s" if seconds else "at once"
+    return f"restart {number} {when}, after {reason}: {message}"
