@@ -15,6 +15,7 @@ PROGRAMS = {
     "learning": "learning",
     "peers": "peers",
     "startup": "startup",
+    "recovery": "recovery",
     "operator": "operator_jobs",
 }
 """Each target's program; one named operator would stand before Python's own module."""

@@ -74,7 +74,7 @@ def test_the_next_incarnation_goes_on_from_the_newest_checkpoint() -> None:
     assert story.run()
     assert story.events == [
         "start",
-        "restart 1 at once, after WorkerLost: a worker died",
+        "restart 1 in 0 s, after WorkerLost: a worker died",
         "sleep 0",
         "again",
         "going on from the checkpoint of step 2",

@@ -159,3 +159,10 @@ def test_sparklines_rise_with_their_values() -> None:
     assert sparkline([float(n) for n in range(80)], 8) == "▁▂▃▄▅▆▇█"
     assert sparkline([1.0, 1.0, float("nan")], 8) == "▁▁"
     assert sparkline([], 8) == ""
+
+
+@pytest.mark.parametrize(("seconds", "when"), [(0.0, "at once"), (7.5, "in 7.5 s")])
+def test_a_restart_is_told_with_its_delay_and_reason(seconds: float, when: str) -> None:
+    stream = io.StringIO()
+    PlainProgress(stream).restarting(2, seconds, "WorkerLost", "rank 1 died")
+    assert stream.getvalue() == f"notice restart 2 {when}, after WorkerLost: rank 1 died\n"
