@@ -66,7 +66,7 @@ def test_the_driver_is_started_again_on_the_same_cluster_at_once_and_then_after_
     world.head().finish(ExitCode.RETRIABLE, "WorkerLost", "rank 1 died")
     world.wait(10)
     (told,) = world.told("WorkerLost")
-    assert told.startswith("rank 1 died")
+    assert told == "rank 1 died; starting the driver again at once from the newest checkpoint"
     assert world.head().submitted == ["sort-1-0", "sort-1-1"]
     restarts = world.status().restarts
     assert (restarts.drivers, restarts.total, restarts.since_checkpoint) == (1, 1, 1)
