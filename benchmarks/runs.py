@@ -18,7 +18,8 @@ from memory import Finished, run_and_weigh
 from rlhf_runtime.telemetry.records import RunRecords
 from rlhf_runtime.telemetry.run_folder import RunFolder
 
-os.environ["RLHF_STANDBY"] = f"benchmark {os.getpid()}"
+ENVIRONMENT = os.environ | {"RLHF_STANDBY": f"benchmark {os.getpid()}"}
+"""Of commands: they share a fork server with nobody else."""
 RLHF = Path(sys.executable).with_name("rlhf")
 EXACT_MATCH = "evaluation/exact_match"
 
@@ -34,7 +35,7 @@ def rlhf_run(
     output.parent.mkdir(parents=True, exist_ok=True)
     log = output.with_name(output.name + ".log")
     command = [str(RLHF), "run", str(manifest), f"--output={output}", *options]
-    finished = run_and_weigh(command, log)
+    finished = run_and_weigh(command, log, ENVIRONMENT)
     return RunFolder(output).read(), finished
 
 

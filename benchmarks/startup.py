@@ -20,7 +20,7 @@ from pathlib import Path
 from outcome import note, paired_ratio, phase_medians, print_json, print_table
 
 from rlhf_runtime.models.tiny_llama import write_tiny_llama
-from runs import RLHF, rlhf_run, start_options
+from runs import ENVIRONMENT, RLHF, rlhf_run, start_options
 
 HERE = Path(__file__).resolve().parent
 EXAMPLE = HERE.parent / "examples" / "01-sort-grpo.yaml"
@@ -97,14 +97,15 @@ def main() -> None:
 @contextmanager
 def standing_by() -> Iterator[None]:
     """`rlhf standby` with its libraries imported."""
-    with subprocess.Popen([RLHF, "standby"], stderr=subprocess.PIPE, text=True) as command:
-        assert command.stderr is not None
+    command = [RLHF, "standby"]
+    with subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True) as standby:
+        assert standby.stderr is not None
         try:
-            if "standing by" not in (told := command.stderr.readline()):
+            if "standing by" not in (told := standby.stderr.readline()):
                 raise RuntimeError(f"rlhf standby does not stand by: {told}")
             yield
         finally:
-            command.terminate()
+            standby.terminate()
 
 
 if __name__ == "__main__":

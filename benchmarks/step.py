@@ -41,7 +41,7 @@ from rlhf_runtime.controller.passes import keep_ahead
 from rlhf_runtime.controller.site import OneMachine, Site
 from rlhf_runtime.controller.steps import Stepper, Submitted
 from rlhf_runtime.controller.workers import Workers, WorkerSettings
-from rlhf_runtime.forkserver.client import ForkServer
+from rlhf_runtime.forkserver.client import OwnForkServer
 from rlhf_runtime.telemetry.journal import Journal
 from rlhf_runtime.telemetry.plain_progress import PlainProgress
 from rlhf_runtime.telemetry.run_folder import RunFolder
@@ -171,7 +171,7 @@ def measure(blocks: int, folder: Path) -> Measured:
         timeout_seconds=600.0,
     )
     note("starting our workers")
-    fork_server = ForkServer(plan.pools[0].device)
+    fork_server = OwnForkServer(plan.pools[0].device)
     site = OneMachine(fork_server)
     try:
         site.open(plan.pools[0])

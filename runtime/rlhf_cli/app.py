@@ -178,15 +178,16 @@ def run(
 @app.command()
 @guarded
 def standby() -> None:
-    """Keep libraries in memory, so that runs on this machine start in half the time, until Ctrl-C.
+    """Keep libraries in memory: runs on this machine start in half the time, until Ctrl-C.
 
-    Runs find it by themselves, several at a time, where code, packages and the environment are the
-    same as here. It takes about 700 MiB and no device.
+    Runs find it by themselves, several at a time, and say so. They must have the code, packages,
+    environment, limits and priority that this command was started with. It takes about 700 MiB and
+    no device.
 
     \b
     Examples:
-      rlhf standby &                      in one terminal, or in the background
-      rlhf run job.yaml                   as ever
+      rlhf standby                        in one terminal
+      rlhf run job.yaml                   in another, as ever
     """
     from rlhf_cli.standby import standby_command
 

@@ -17,7 +17,7 @@ from rlhf_runtime.controller.run_lock import locked
 from rlhf_runtime.controller.stop import StopRequest
 from rlhf_runtime.data.rows import find_sources
 from rlhf_runtime.faults import parse_fault, require_targets
-from rlhf_runtime.forkserver.standing import server_for
+from rlhf_runtime.forkserver.standing import StandingForkServer, server_for
 from rlhf_runtime.telemetry.progress import make_progress
 from rlhf_runtime.telemetry.run_folder import RunFolder
 
@@ -33,6 +33,7 @@ IGNORED = (
     "ttl_seconds_after_finished",
 )
 """Sections for clusters; `rlhf run` names those that a manifest has and does without them."""
+FROM_STANDBY = "workers are forked from `rlhf standby`"
 
 
 def run_command(
@@ -83,8 +84,11 @@ def run_command(
                     python_path=python_path,
                     faults=faults,
                     notices=[
-                        f"spec.{section} is for clusters; rlhf run does without it"
-                        for section in ignored_sections(job)
+                        *(
+                            f"spec.{section} is for clusters; rlhf run does without it"
+                            for section in ignored_sections(job)
+                        ),
+                        *([FROM_STANDBY] if isinstance(fork_server, StandingForkServer) else ()),
                     ],
                 )
             )

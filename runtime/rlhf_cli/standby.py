@@ -4,63 +4,99 @@ from __future__ import annotations
 
 import signal
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 
 import typer
 
 from rlhf_api.resources import Device
 from rlhf_flow.planning.make_plan import local_devices
 from rlhf_runtime.errors import ForkServerFailed
-from rlhf_runtime.forkserver.client import ForkServer, wait_until_ready
+from rlhf_runtime.forkserver.client import OwnForkServer, retire, wait_until_ready
 from rlhf_runtime.forkserver.standing import name_for, stands
 from rlhf_runtime.hooks import nothing
 
-LOOK_SECONDS = 1.0
-"""How often it is seen whether all is as it was."""
+LOOK_SECONDS = 0.2
+"""How often it is seen whether the server lives."""
+COMPARE_SECONDS = 5.0
+"""How often it is seen whether code or packages have changed."""
 
 
 def standby_command() -> None:
-    """Stand by until Ctrl-C or SIGTERM.
+    """Stand by until Ctrl-C, SIGTERM or the terminal's end, and then for the workers that are left.
 
     Raises:
         ForkServerFailed: libraries cannot be imported, or the process that holds them has died.
     """
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
     device = local_devices().device
     name, begin = name_for(device), time.monotonic()
-    if stands(name):
-        typer.echo("another `rlhf standby` stands by already", err=True)
-        return
     try:
-        with closing(ForkServer(device, name)) as server:
+        server = None if stands(name) else OwnForkServer(device, name)
+    except OSError:
+        server = None  # somebody was faster
+    if server is None:
+        _say("another `rlhf standby` stands by already")
+        return
+    with suppress(KeyboardInterrupt), closing(server):
+        try:
             if not wait_until_ready(name, nothing):
                 raise ForkServerFailed(
                     "the libraries of workers were not imported: got an end of the process that "
                     "imports them; free memory, or see what python -c 'import torch, transformers, "
                     "vllm' says"
                 )
-            typer.echo(
-                f"standing by after {time.monotonic() - begin:.1f} s: what `rlhf run` starts now "
-                "on this machine imports nothing; Ctrl-C ends this",
-                err=True,
+            _say(
+                f"standing by after {time.monotonic() - begin:.1f} s: runs on this machine that "
+                "are started as this command was import nothing, and say so; Ctrl-C ends this",
             )
-            _watch(server, device, name)
-    except KeyboardInterrupt:
-        typer.echo("stands by no more", err=True)
+            _stand_by(server, device)
+        except KeyboardInterrupt:
+            _wait_for_workers(server)
+    _say("stands by no more")
 
 
-def _watch(server: ForkServer, device: Device, name: str) -> None:
-    told = False
+def _stand_by(server: OwnForkServer, device: Device) -> None:
+    compared = time.monotonic()
     while server.lives:
-        if not told and name_for(device) != name:
-            told = True
-            typer.echo(
-                "code or packages have changed: runs import by themselves until this is started "
-                "again",
-                err=True,
-            )
+        if time.monotonic() - compared > COMPARE_SECONDS:
+            compared = time.monotonic()
+            if _name_now(device) != server.name:
+                _say(
+                    "code or packages have changed: runs import by themselves until this is "
+                    "started again",
+                )
+                compared = float("inf")
         time.sleep(LOOK_SECONDS)
     raise ForkServerFailed(
-        "the process that held the libraries has died: got its end while standing by; free memory "
-        "and start it again (runs whose workers it had started go on, and import by themselves)"
+        "the process that held the libraries has died: got its end while standing by, and with it "
+        "that of the workers it had forked; free memory and start it again (a run starts its "
+        "workers again, by itself, as its failurePolicy allows)"
     )
+
+
+def _name_now(device: Device) -> str:
+    try:
+        return name_for(device)
+    except OSError:
+        return ""
+
+
+def _wait_for_workers(server: OwnForkServer) -> None:
+    """Take no more runs, and wait for the end of those that there are; a second Ctrl-C ends it."""
+    if not retire(server.name):
+        return
+    told = time.monotonic() + 1.0
+    while server.lives:
+        if time.monotonic() > told:
+            _say(
+                "ends when the runs have ended that have workers of it; Ctrl-C again ends those "
+                "workers now",
+            )
+            told = float("inf")
+        time.sleep(LOOK_SECONDS)
+
+
+def _say(text: str) -> None:
+    with suppress(OSError):  # the terminal may be gone
+        typer.echo(text, err=True)

@@ -112,7 +112,7 @@ def train(task: Task) -> None:
         raise
     finally:
         journal.close()
-        watch.rest()
+        watch.stop_looking()
         task.site.close()
         watch.close()
 
@@ -133,10 +133,12 @@ def ending_of(error: BaseException) -> tuple[Outcome, str, str]:
 
 
 def _end_at_once(journal: Journal, error: RayFailed) -> NoReturn:
-    """End the process where its main thread hangs: Ray has gone, and what Ray started with it."""
+    """End the process, whose main thread does not end: Ray has gone, and what Ray had started."""
     with suppress(Exception):  # the error itself matters more
         journal.end(*ending_of(error))
-    code = tell(error)
+    with suppress(Exception):
+        journal.close()
+    code = ExitCode.DONE if journal.outcome is Outcome.SUCCEEDED else tell(error)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     os._exit(code)

@@ -15,6 +15,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,9 @@ COLLECTIVE_SECONDS = 120.0
 Scenario = Callable[[World, Path], None]
 """Gets the world and an empty folder, the same on all ranks."""
 
+LIBRARIES = f"{__package__}.libraries"
 FORKING = multiprocessing.get_context("forkserver")
-FORKING.set_forkserver_preload([f"{__package__}.libraries"])
+FORKING.set_forkserver_preload([LIBRARIES])
 
 
 def start_world(module: str, world_size: int, folder: Path, *arguments: str) -> Path:
@@ -50,11 +52,12 @@ def start_world(module: str, world_size: int, folder: Path, *arguments: str) -> 
         for rank in ranks:
             rank.start()
         for rank in ranks:
-            rank.join(deadline - time.monotonic())
+            rank.join(max(0.0, deadline - time.monotonic()))
     finally:
         for rank in ranks:
-            rank.kill()
-            rank.join()
+            if rank.pid is not None:
+                rank.kill()
+                rank.join()
     logs = "\n".join(log.read_text()[-4000:] for log in sorted(folder.glob("rank*.log")))
     assert [rank.exitcode for rank in ranks] == [0] * world_size, logs
     return folder
@@ -62,6 +65,7 @@ def start_world(module: str, world_size: int, folder: Path, *arguments: str) -> 
 
 def _run_rank(words: list[str]) -> None:
     """Be the process of a rank; a module's name and what it is called with."""
+    import_module(LIBRARIES)  # unless that was done before the fork
     module, rank, _, folder, *_ = sys.argv = words
     with (Path(folder) / f"rank{rank}.log").open("w") as log:
         for standard_stream in (1, 2):

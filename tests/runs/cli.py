@@ -103,7 +103,10 @@ class Command:
 
     def processes(self) -> list[tuple[psutil.Process, str]]:
         """What lives of the command, itself included, and the command lines."""
-        forked = [each for server in SHARED if server.is_running() for each in server.children()]
+        forked = []
+        for server in SHARED:
+            with suppress(psutil.NoSuchProcess):
+                forked += server.children()
         return started_by(self.process.pid, self.mark) + list(_living(forked))
 
     def orphaned_shared_memory(self) -> list[str]:
@@ -150,19 +153,20 @@ def _living(processes: Iterable[psutil.Process]) -> Iterator[tuple[psutil.Proces
 def standing_by(log: Path, **environment: str) -> Iterator[Command]:
     """`rlhf standby`, whose libraries are imported when this begins."""
     command = start(["standby"], log, **environment)
+    servers = []
     try:
         command.wait_for_text("standing by after")
         servers = psutil.Process(command.process.pid).children()
         SHARED.extend(servers)
         yield command
-        for server in servers:
-            SHARED.remove(server)
         if command.process.poll() is None:
             command.send(signal.SIGINT)
             assert command.wait() == 0, command.output
         command.assert_gone()
     finally:
         command.end()
+        for server in servers:
+            SHARED.remove(server)
 
 
 def kill(processes: Iterable[tuple[psutil.Process, str]]) -> None:

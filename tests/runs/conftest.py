@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from .cli import Finished, run, standing_by
+from .cli import BY_ITSELF, Finished, run, standing_by
 from .manifests import example
 
 SEVERAL_UPDATES = {
@@ -53,7 +53,8 @@ def made(place: Path) -> Callable[[str], Finished]:
     def make(name: str) -> Finished:
         number, changes, devices = ON_ONE_AND_TWO[name]
         manifest = example(number, place / f"{name}.yaml", changes)
-        return run(manifest, place / name, "--devices", devices)
+        environment = BY_ITSELF if name == "grpo" else {}
+        return run(manifest, place / name, "--devices", devices, **environment)
 
     return make
 

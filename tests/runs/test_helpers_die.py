@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -68,6 +69,23 @@ def test_runs_go_on_by_themselves_when_what_stands_by_dies(place: Path) -> None:
         assert_restarted_once(command, folder)
         assert standby.wait() == ExitCode.RETRIABLE, standby.output
         assert "ForkServerFailed" in standby.output
+
+
+def test_what_stands_by_ends_after_the_runs_that_it_has_workers_of(place: Path) -> None:
+    shared = {"RLHF_STANDBY": "ends"}
+    with (
+        standing_by(place / "ends.log", **shared) as standby,
+        running(place, "before-its-end", **shared) as (command, folder),
+    ):
+        command.wait_for_text("checkpoint step=2")
+        standby.send(signal.SIGINT)
+        standby.wait_for_text("ends when the runs have ended")
+        assert command.wait() == ExitCode.DONE, command.output
+        assert standby.wait() == ExitCode.DONE, standby.output
+        command.assert_gone()
+    assert "workers are forked from `rlhf standby`" in command.output
+    assert "WorkerLost" not in command.output, command.output
+    assert [record["step"] for record in records(folder, "step")][-1] == 6
 
 
 @pytest.mark.parametrize("program", ["raylet", "gcs_server"])

@@ -15,7 +15,7 @@ from rlhf_runtime.controller.cluster import require_local_ray, start_local_ray, 
 from rlhf_runtime.controller.nodes import node_bundles
 from rlhf_runtime.controller.reservation import NotReserved, reserve
 from rlhf_runtime.errors import NotEnoughResources
-from rlhf_runtime.forkserver.client import Server, unload, wait_until_ready
+from rlhf_runtime.forkserver.client import ForkServer, unload, wait_until_ready
 from rlhf_runtime.hooks import Hook
 from rlhf_runtime.patience import Patience
 
@@ -62,7 +62,7 @@ class OneMachine:
     one_machine = True
     worker_options: Mapping[str, Any] = MappingProxyType({})
 
-    def __init__(self, fork_server: Server) -> None:
+    def __init__(self, fork_server: ForkServer) -> None:
         """The server, which forks all workers, stays its owner's to close, after this."""
         self._server = fork_server
 

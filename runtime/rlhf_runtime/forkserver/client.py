@@ -12,13 +12,13 @@ from typing import Protocol
 
 from rlhf_api.resources import Device
 from rlhf_runtime.forkserver import launcher, server
-from rlhf_runtime.hooks import Hook
+from rlhf_runtime.hooks import Hook, nothing
 
 LOOK_SECONDS = 0.1
 """How often one looks up while libraries are imported."""
 
 
-class Server(Protocol):
+class ForkServer(Protocol):
     """Who forks the workers of a command on one machine."""
 
     name: str
@@ -30,15 +30,15 @@ class Server(Protocol):
         """Have no use for it any more."""
 
 
-class ForkServer:
-    """The server of one machine. It ends with this process, and whatever it has forked with it."""
+class OwnForkServer:
+    """A server that ends with this process, and whatever it has forked with it."""
 
     def __init__(self, device: Device, name: str = "") -> None:
         """It begins to import at once; `close` must follow.
 
         Args:
             device: of the workers.
-            name: nobody else's; without one that which nobody guesses.
+            name: which no other server has; by default a random one.
         """
         self.name = name or f"rlhf-{secrets.token_hex(16)}"
         self._device = device
@@ -104,6 +104,11 @@ def wait_until_ready(name: str, look: Hook) -> bool:
         look: called all the time; what it raises ends the wait.
     """
     return _ask(name, {"ready": True}, look)
+
+
+def retire(name: str) -> bool:
+    """Let a server end when the last of its workers has; whether it has heard."""
+    return _ask(name, {"retire": True}, nothing)
 
 
 def unload(name: str, look: Hook) -> bool:

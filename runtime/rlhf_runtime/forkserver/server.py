@@ -4,7 +4,8 @@ It has one thread and never touches a device, so what it forks is as good as new
 workers of a raylet that has ended. It ends with its owner or with the one raylet that it was
 started for, and the kernel ends its workers with it.
 
-    python -P -m rlhf_runtime.forkserver.server --listener DESCRIPTOR --device cpu [--owner PID]
+    python -P -m rlhf_runtime.forkserver.server --listener DESCRIPTOR --device cpu
+        [--owner PID | --raylet PID] [--lazy] [--forked RAYLET,DESCRIPTORS ...]
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from typing import Any
 from rlhf_api.resources import Device
 from rlhf_runtime import fate
 from rlhf_runtime.forkserver import launcher
-from rlhf_runtime.workers.libraries import ENVIRONMENT, import_libraries
+from rlhf_runtime.workers.libraries import import_libraries
 
 REQUEST_SECONDS = 10.0
 """How long a request may take to arrive."""
@@ -44,11 +45,14 @@ class Worker:
     environment: Mapping[str, str]
     folder: str
 
-    def run(self) -> None:
-        """Become it; returns or raises where the script does."""
-        kept = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
+    def run(self, imported: Mapping[str, str]) -> None:
+        """Become it; returns or raises where the script does.
+
+        Args:
+            imported: variables that libraries have set when they were imported.
+        """
         os.environ.clear()
-        os.environ.update(kept | dict(self.environment))
+        os.environ.update({**imported, **self.environment})
         os.chdir(self.folder)
         sys.argv = list(self.words)
         import numpy as np
@@ -58,73 +62,80 @@ class Worker:
 
 
 @dataclass
-class Served:
-    """A raylet that workers were forked for."""
+class RayletWorkers:
+    """The workers that were forked for a raylet."""
 
-    process: int
+    raylet: int
+    """Its process."""
     descriptor: int
-    """Of the process: it is readable when that has ended."""
+    """Of that process: it is readable when the process has ended."""
     workers: set[int] = field(default_factory=set)
-    """Descriptors of those that live."""
+    """The same of each worker that lives."""
 
     @classmethod
-    def parse(cls, text: str) -> Served:
-        """What `str` says of one, whose descriptors this process has inherited."""
-        process, descriptor, *workers = map(int, text.split(","))
-        return cls(process, descriptor, set(workers))
+    def parse(cls, text: str) -> RayletWorkers:
+        """What `str` says of some, whose descriptors this process has inherited."""
+        raylet, descriptor, *workers = map(int, text.split(","))
+        return cls(raylet, descriptor, set(workers))
 
     def __str__(self) -> str:
-        return ",".join(map(str, (self.process, *self.descriptors)))
+        return ",".join(map(str, (self.raylet, *self.descriptors)))
 
     @property
     def descriptors(self) -> tuple[int, ...]:
+        """All of them."""
         return (self.descriptor, *self.workers)
 
 
 class Server:
-    """Serves requests one after the other: fork, ready, unload."""
+    """Serves requests one after the other: fork, ready, unload, retire."""
 
     def __init__(
         self,
         listener: socket.socket,
         device: Device,
         raylet: int | None = None,
-        served: Iterable[Served] = (),
+        forked: Iterable[RayletWorkers] = (),
     ) -> None:
         """
         Args:
             listener: where requests come in.
             device: of the workers.
             raylet: the server ends with this process.
-            served: raylets that this process has forked for before.
+            forked: what this process has forked before.
         """
         self._listener = listener
         self._device = device
         self._raylet = raylet
+        self.variables: dict[str, str] = {}
+        """What libraries have set in the environment."""
         self._import_seconds: float | None = None
-        self._served: dict[int, Served] = {}
+        self._is_retired = False
+        self._forked: dict[int, RayletWorkers] = {}
         self._poll = select.poll()
         self._poll.register(listener, select.POLLIN)
-        for each in served:
-            self._serve_raylet(each)
+        for each in forked:
+            self._watch(each)
         if raylet is not None:
-            self._raylet_of(raylet)
+            self._workers_of(raylet)
 
     def load(self) -> None:
         """Import the workers' libraries, once."""
         if self._import_seconds is None:
-            begin = time.monotonic()
+            begin, before = time.monotonic(), dict(os.environ)
             import_libraries(self._device)
             gc.collect()
             gc.freeze()  # the collector's marks would copy the pages that processes share
+            self.variables = dict(os.environ.items() - before.items())
             self._import_seconds = time.monotonic() - begin
 
     def serve(self) -> Worker | None:
-        """Answer until the server's raylet ends; in a forked process, what it is to become."""
-        while True:
-            ready, _ = self._poll.poll()[0]
-            if ready != self._listener.fileno():
-                ended = self._forget(ready)
+        """Answer until the server is to end; in a forked process, what it is to become."""
+        while not (self._is_retired and not any(each.workers for each in self._forked.values())):
+            requests = self._listener.fileno()
+            ready = min(self._poll.poll(), key=lambda event: event[0] == requests)[0]
+            if ready != requests:
+                ended = self._end_workers_of(ready)
                 if ended is not None and ended == self._raylet:
                     return None
                 continue
@@ -133,30 +144,31 @@ class Server:
                 worker = self._answer(connection)
             if worker is not None:
                 return worker
+        return None
 
-    def _serve_raylet(self, raylet: Served) -> None:
+    def _watch(self, forked: RayletWorkers) -> None:
         """Notice when a raylet or one of its workers ends."""
-        self._served[raylet.process] = raylet
-        for descriptor in raylet.descriptors:
+        self._forked[forked.raylet] = forked
+        for descriptor in forked.descriptors:
             self._poll.register(descriptor, select.POLLIN)
 
-    def _forget(self, ended: int) -> int | None:
+    def _end_workers_of(self, ended: int) -> int | None:
         """Close the descriptor of a process that has ended; of a raylet, end all its workers too.
 
         Returns:
             The raylet's process, if it was one.
         """
-        for served in self._served.values():
-            if ended == served.descriptor:
-                for worker in served.workers:
+        for forked in self._forked.values():
+            if ended == forked.descriptor:
+                for worker in forked.workers:
                     with suppress(ProcessLookupError):
                         signal.pidfd_send_signal(worker, signal.SIGKILL)
-                del self._served[served.process]
-                for descriptor in served.descriptors:
+                del self._forked[forked.raylet]
+                for descriptor in forked.descriptors:
                     self._close(descriptor)
-                return served.process
-            if ended in served.workers:
-                served.workers.remove(ended)
+                return forked.raylet
+            if ended in forked.workers:
+                forked.workers.remove(ended)
                 break
         self._close(ended)
         return None
@@ -170,61 +182,82 @@ class Server:
         if launcher.peer_user(connection) != os.getuid():
             return None
         streams: list[int] = []
+        request: dict[str, Any] = {}
         try:
-            _, streams, _, _ = socket.recv_fds(connection, 1, len(launcher.STANDARD_STREAMS))
+            first, streams, _, _ = socket.recv_fds(connection, 1, len(launcher.STANDARD_STREAMS))
+            if not first:
+                return None  # somebody has looked whether this listens
             request = json.loads(b"".join(iter(lambda: connection.recv(1 << 16), b"")))
             answer, worker = self._obey(request, streams)
             if worker is None:
                 connection.sendall(json.dumps(answer).encode())
-            if "unload" in request:
-                self._begin_anew()
             return worker
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, KeyError, TypeError) as error:
             print(f"a request was not understood: {error!r}", file=sys.stderr, flush=True)
             return None
         finally:
             for stream in streams:
                 os.close(stream)
+            if "unload" in request:
+                self._execute_anew()
 
     def _obey(
         self, request: Mapping[str, Any], streams: list[int]
     ) -> tuple[dict[str, object], Worker | None]:
-        if "fork" not in request:
-            if "ready" in request:
-                self.load()
-            return {"seconds": self._import_seconds}, None
+        if "fork" in request:
+            return self._fork(Worker(**request["fork"]), streams)
+        if "ready" in request:
+            self.load()
+        if "retire" in request:
+            self._is_retired = True
+            self._poll.unregister(self._listener)
+            self._listener.close()
+        return {"seconds": self._import_seconds}, None
+
+    def _fork(self, worker: Worker, streams: list[int]) -> tuple[dict[str, object], Worker | None]:
         self.load()
-        worker = Worker(**request["fork"])
-        raylet = self._raylet_of(int(worker.environment[fate.RAYLET]))
+        forked, server = self._workers_of(int(worker.environment[fate.RAYLET])), os.getpid()
         process = os.fork()
-        if process:
-            with suppress(ProcessLookupError):  # it has ended already
-                descriptor = os.pidfd_open(process)
-                raylet.workers.add(descriptor)
-                self._poll.register(descriptor, select.POLLIN)
-            return {"process": process}, None
-        fate.end_with(os.getppid())
+        if process == 0:
+            try:
+                self._settle_fork(server, streams)
+            except BaseException:
+                os._exit(1)  # it must not go on as a second server
+            return {}, worker
+        try:
+            descriptor = os.pidfd_open(process)
+        except ProcessLookupError:
+            return {"process": process}, None  # it has ended already
+        except OSError:
+            os.kill(process, signal.SIGKILL)  # nobody would end it with its raylet
+            raise
+        forked.workers.add(descriptor)
+        self._poll.register(descriptor, select.POLLIN)
+        return {"process": process}, None
+
+    def _settle_fork(self, server: int, streams: list[int]) -> None:
+        """In the forked process: have nothing of the server's but its libraries."""
+        fate.end_with(server)
         os.setpgid(0, 0)  # Ray ends the whole group of a worker that has died
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for number, stream in zip(launcher.STANDARD_STREAMS, streams, strict=True):
             os.dup2(stream, number)
         self._listener.close()
-        for served in self._served.values():
-            for descriptor in served.descriptors:
+        for forked in self._forked.values():
+            for descriptor in forked.descriptors:
                 os.close(descriptor)
-        return {}, worker
 
-    def _raylet_of(self, process: int) -> Served:
-        if process not in self._served:
-            self._serve_raylet(Served(process, os.pidfd_open(process)))
-        return self._served[process]
+    def _workers_of(self, raylet: int) -> RayletWorkers:
+        if raylet not in self._forked:
+            self._watch(RayletWorkers(raylet, os.pidfd_open(raylet)))
+        return self._forked[raylet]
 
-    def _begin_anew(self) -> None:
+    def _execute_anew(self) -> None:
         """Forget all libraries; this stays the process that workers end with."""
         words = [*command(self._device, self._listener), "--lazy"]
         words += [] if self._raylet is None else ["--raylet", str(self._raylet)]
-        words += [f"--served={served}" for served in self._served.values()]
-        inherited = [each for served in self._served.values() for each in served.descriptors]
+        words += [f"--forked={each}" for each in self._forked.values()]
+        inherited = [each for forked in self._forked.values() for each in forked.descriptors]
         for descriptor in (self._listener.fileno(), *inherited):
             os.set_inheritable(descriptor, True)
         os.execv(sys.executable, words)
@@ -244,19 +277,25 @@ def main() -> None:
     parser.add_argument("--device", type=Device, required=True, help="of the workers")
     parser.add_argument("--owner", type=int, help="process that this one ends with")
     parser.add_argument("--raylet", type=int, help="the same, not its parent")
-    parser.add_argument("--served", type=Served.parse, action="append", default=[], help="by fork")
+    parser.add_argument(
+        "--forked",
+        type=RayletWorkers.parse,
+        action="append",
+        default=[],
+        help="raylet and inherited descriptors of what this process has forked for it",
+    )
     parser.add_argument("--lazy", action="store_true", help="import when the first worker comes")
     options = parser.parse_args()
     if options.owner is not None:
         fate.end_with(options.owner)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel forgets workers that have ended
     listener = socket.socket(fileno=options.listener)
-    server = Server(listener, options.device, options.raylet, options.served)
+    server = Server(listener, options.device, options.raylet, options.forked)
     if not options.lazy:
         server.load()
     worker = server.serve()
     if worker is not None:
-        worker.run()
+        worker.run(server.variables)
 
 
 if __name__ == "__main__":

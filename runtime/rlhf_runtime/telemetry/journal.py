@@ -22,6 +22,9 @@ from rlhf_runtime.telemetry.run_folder import RunFolder
 from rlhf_runtime.telemetry.summary import summarize
 from rlhf_runtime.telemetry.trackers import TrackerGroup
 
+END_SECONDS = 10.0
+"""How long one thread waits for another that writes how the run has ended."""
+
 
 class Journal:
     """The one listener of a run's controller."""
@@ -33,7 +36,8 @@ class Journal:
         self._startup: dict[str, float] = {}
         self._noticed: set[str] = set()
         self._ending = threading.Lock()
-        self._ended = False
+        self.outcome: Outcome | None = None
+        """How the run has ended."""
 
     def begin(self, run: RunRecord) -> None:
         """The run starts."""
@@ -101,16 +105,20 @@ class Journal:
 
         Nothing when that was told before. Another thread than the driver's may tell it.
         """
-        with self._ending:
-            if self._ended:
+        if not self._ending.acquire(timeout=END_SECONDS):
+            return  # the other thread hangs in it
+        try:
+            if self.outcome is not None:
                 return
-            self._ended = True
             self._trackers.close()
             self.folder.append(EndRecord(outcome, time.time(), reason, message))
+            self.outcome = outcome
             summary = summarize(self.folder.read())
             self.folder.write_summary(summary.to_json())
             write_report(self.folder)
             self._progress.finish(summary, self._files())
+        finally:
+            self._ending.release()
 
     def close(self) -> None:
         """Give terminal and files back; safe after `end` and without it."""

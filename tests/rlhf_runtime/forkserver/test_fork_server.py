@@ -18,7 +18,7 @@ import pytest
 from rlhf_api.resources import Device
 from rlhf_runtime import fate
 from rlhf_runtime.forkserver import client, launcher
-from rlhf_runtime.forkserver.client import ForkServer
+from rlhf_runtime.forkserver.client import OwnForkServer
 from rlhf_runtime.hooks import nothing
 
 from ...waiting import wait_until
@@ -35,7 +35,9 @@ import torch
 facts = {
     "process": os.getpid(), "group": os.getpgrp(), "parent": os.getppid(),
     "words": sys.argv, "folder": os.getcwd(),
-    "mark": os.environ["MARK"], "loaded": loaded, "cuda": torch.cuda.is_initialized(),
+    "mark": os.environ["MARK"], "statistics": os.environ.get("VLLM_NO_USAGE_STATS"),
+    "servers_own": os.environ.get("OF_THE_SERVER"),
+    "loaded": loaded, "cuda": torch.cuda.is_initialized(),
     "numbers": [float(numpy.random.rand()), random.random()],
 }
 with open(sys.argv[1] + ".new", "w") as file:
@@ -87,13 +89,15 @@ class Raylet:
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[ForkServer]:
-    with closing(ForkServer(Device.CPU)) as made:
+def server() -> Iterator[OwnForkServer]:
+    os.environ["OF_THE_SERVER"] = "1"
+    with closing(OwnForkServer(Device.CPU)) as made:
+        del os.environ["OF_THE_SERVER"]
         yield made
 
 
 @pytest.fixture
-def raylet(server: ForkServer, tmp_path: Path) -> Iterator[Raylet]:
+def raylet(server: OwnForkServer, tmp_path: Path) -> Iterator[Raylet]:
     made = Raylet(server.name, tmp_path)
     yield made
     made.end()
@@ -105,12 +109,13 @@ def is_gone(process: object) -> bool:
 
 
 def test_what_is_forked_has_its_libraries_and_is_otherwise_as_if_it_had_been_started(
-    server: ForkServer, raylet: Raylet, tmp_path: Path
+    server: OwnForkServer, raylet: Raylet, tmp_path: Path
 ) -> None:
     first = raylet.start("first")
     assert first["words"] == [str(tmp_path / "worker.py"), str(tmp_path / "first"), ""]
     assert (first["folder"], first["mark"]) == (str(tmp_path), tmp_path.name)
     assert first["group"] == first["process"], "Ray ends the group of a worker that has died"
+    assert (first["statistics"], first["servers_own"]) == ("1", None), "the raylet's environment"
     assert first["loaded"] == ["torch", "vllm", "transformers"] and first["cuda"] is False
     wait_until(lambda: raylet.log("first") != "", SECONDS, "what it wrote")
     assert raylet.log("first") == f"out of {tmp_path / 'first'}\n"
@@ -131,7 +136,7 @@ def test_what_was_left_out_can_be_imported_by_whoever_wants_it(raylet: Raylet) -
 
 
 def test_with_a_raylet_its_workers_end_even_what_is_frozen_but_not_those_of_another(
-    server: ForkServer, raylet: Raylet, tmp_path_factory: pytest.TempPathFactory
+    server: OwnForkServer, raylet: Raylet, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     other = Raylet(server.name, tmp_path_factory.mktemp("other"))
     running, frozen = (raylet.start(name, STAY) for name in ("running", "frozen"))
@@ -160,7 +165,7 @@ def test_the_server_of_a_raylet_ends_with_it_and_what_it_has_forked(raylet: Rayl
 
 
 def test_a_server_forgets_its_libraries_and_imports_them_again_for_the_next_worker(
-    server: ForkServer, raylet: Raylet
+    server: OwnForkServer, raylet: Raylet
 ) -> None:
     staying = raylet.start("staying", STAY)
     forking = psutil.Process(int(str(staying["parent"])))
@@ -174,8 +179,21 @@ def test_a_server_forgets_its_libraries_and_imports_them_again_for_the_next_work
     wait_until(lambda: is_gone(staying["process"]), SECONDS, "the end with the raylet")
 
 
+def test_one_that_is_retired_takes_nobody_and_ends_with_its_last_worker(
+    raylet: Raylet,
+) -> None:
+    with closing(OwnForkServer(Device.CPU)) as server:
+        raylet.environment[launcher.SERVER] = server.name
+        staying = raylet.start("staying", STAY)
+        assert client.retire(server.name)
+        assert raylet.start("by-itself")["loaded"] == []
+        assert server.lives and not is_gone(staying["process"])
+        os.kill(int(str(staying["process"])), signal.SIGKILL)
+        wait_until(lambda: not server.lives, SECONDS, "its end")
+
+
 def test_one_that_has_died_is_started_again_under_its_name(
-    server: ForkServer, raylet: Raylet
+    server: OwnForkServer, raylet: Raylet
 ) -> None:
     first = raylet.start("first", STAY)
     os.kill(int(str(first["parent"])), signal.SIGKILL)
@@ -194,7 +212,7 @@ def test_without_a_server_the_worker_starts_by_itself(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
-def test_another_user_gets_nothing_forked(server: ForkServer) -> None:
+def test_another_user_gets_nothing_forked(server: OwnForkServer) -> None:
     ask = (
         "import os, sys; os.setuid(65534); sys.path.insert(0, sys.argv[1])\n"
         "import socket\n"
