@@ -88,8 +88,11 @@ def test_what_stands_by_ends_after_the_runs_that_it_has_workers_of(place: Path) 
     assert [record["step"] for record in records(folder, "step")][-1] == 6
 
 
-@pytest.mark.parametrize("program", ["raylet", "gcs_server"])
-@pytest.mark.parametrize("moment", ["phase=ray", "checkpoint step=2"], ids=["start", "training"])
+@pytest.mark.parametrize(
+    ("program", "moment"),
+    [("raylet", "phase=ray"), ("raylet", "checkpoint step=2"), ("gcs_server", "phase=ray")],
+    ids=["raylet-in-the-start", "raylet-in-training", "gcs-in-the-start"],
+)
 def test_a_process_of_rays_own_that_dies_is_told_in_our_words(
     place: Path, program: str, moment: str
 ) -> None:
