@@ -1,7 +1,7 @@
 """Suites of tests: the folders and files that `[tool.suites]` in pyproject.toml names.
 
-Each has a budget of seconds. Those that name a worker share what only one process may have: the one
-control plane of a session (`cluster`), or Ray, /dev/shm and the machine's processes (`ray`).
+Each has a budget of seconds. Those that name a worker share its fixtures: the one control plane of
+a session (`cluster`), or Ray and a standing fork server (`ray`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 WORKERS = ("ray", "cluster")
-"""Whose tests stay in one process, and in their order; named as the markers that need it."""
+"""Whose tests stay in one process, and in their order."""
+WORKERS_OF_MARK = {"cluster": ("cluster",), "ray": ("ray", "cluster")}
+"""What the suite of a test with such a mark may say: a control plane is in one process only."""
 
 
 @dataclass(frozen=True)
@@ -68,13 +70,13 @@ def workers_of(arguments: Iterable[str], folder: Path) -> set[str]:
 
 
 def check_marks(items: Sequence[pytest.Item]) -> None:
-    """Refuse tests whose mark names another worker than their suite does."""
+    """Refuse tests with a mark whose suite has none of the workers that the mark allows."""
     for item in items:
-        for mark in WORKERS:
-            if item.get_closest_marker(mark) and suite_of(item.nodeid).worker != mark:
+        for mark, allowed in WORKERS_OF_MARK.items():
+            if item.get_closest_marker(mark) and suite_of(item.nodeid).worker not in allowed:
                 raise pytest.UsageError(
-                    f'{item.nodeid}: marked {mark}, but its suite is not `worker = "{mark}"`:'
-                    " change it in pyproject.toml, [tool.suites]"
+                    f"{item.nodeid}: marked {mark}, but the worker of its suite is not "
+                    f"{' or '.join(allowed)}: change it in pyproject.toml, [tool.suites]"
                 )
 
 

@@ -25,7 +25,7 @@ def test_what_is_of_no_suite_is_refused_with_what_to_do() -> None:
 
 
 def test_the_most_exact_name_of_a_suite_counts() -> None:
-    assert suite_of("tests/repository/test_guides.py::test_a_guide_works[x]").worker == "ray"
+    assert suite_of("tests/repository/test_guides.py::test_a_guide_works[x]").worker == "cluster"
     assert suite_of("tests/repository/test_pins.py").worker is None
 
 

@@ -33,6 +33,7 @@ COLLECTIVE_SECONDS = 120.0
 Scenario = Callable[[World, Path], None]
 """Gets the world and an empty folder, the same on all ranks."""
 
+SHARED_MEMORY = Path("/dev/shm")
 LIBRARIES = f"{__package__}.libraries"
 FORKING = multiprocessing.get_context("forkserver")
 FORKING.set_forkserver_preload([LIBRARIES])
@@ -58,6 +59,8 @@ def start_world(module: str, world_size: int, folder: Path, *arguments: str) -> 
             if rank.pid is not None:
                 rank.kill()
                 rank.join()
+        for segment in SHARED_MEMORY.glob(f"*-{folder.name}-*"):
+            segment.unlink()  # vLLM does that at an end that forked processes do not come to
     logs = "\n".join(log.read_text()[-4000:] for log in sorted(folder.glob("rank*.log")))
     assert [rank.exitcode for rank in ranks] == [0] * world_size, logs
     return folder

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ WORLDS = {"one rank": (1, 1), "two engines": (2, 1), "one engine cut in two": (2
 def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder with every rank's results, after all scenarios ran."""
     size, tensor_size = WORLDS[request.param]
-    folder: Path = tmp_path_factory.mktemp(f"vllm{size}{tensor_size}")
+    folder: Path = tmp_path_factory.mktemp(f"vllm-{size}-{tensor_size}-{os.getpid()}-")
     module = "tests.rlhf_runtime.engines.vllm_ranks"
     return start_world(module, size, folder, str(tensor_size))
 

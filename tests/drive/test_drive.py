@@ -10,11 +10,11 @@ import pytest
 from rlhf_api.exits import ExitCode
 from rlhf_api.report import StatusReport
 
+from ..runs.cli import LIMIT_SECONDS, RLHF, USER_CODE
+from ..runs.manifests import example
+from ..runs.records import records
 from ..waiting import wait_until
-from .cli import LIMIT_SECONDS, RLHF, USER_CODE
-from .manifests import example
 from .ray_cluster import ENDED, RayCluster, ray_cluster
-from .records import records
 
 pytestmark = pytest.mark.ray
 

@@ -28,8 +28,8 @@ import psutil
 from rlhf_api.on_cluster import FINAL_REPORT
 from rlhf_api.report import StatusReport
 
+from ..runs.cli import GONE_SECONDS, LIMIT_SECONDS, MARK, kill, none_left, started_by
 from ..waiting import wait_until
-from .cli import GONE_SECONDS, LIMIT_SECONDS, MARK, kill, none_left, started_by
 
 RAY = Path(sys.executable).with_name("ray")
 OBJECT_STORE_BYTES = 100_000_000
