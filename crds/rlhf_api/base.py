@@ -72,7 +72,15 @@ Entrypoint = Annotated[str, Field(min_length=3, max_length=512, pattern=ENTRYPOI
 """A Python object as `package.module:name`."""
 
 LabelMap = Annotated[dict[Text, Annotated[str, Field(max_length=1024)]], Field(max_length=64)]
-"""Kubernetes labels, annotations or a node selector."""
+"""Annotations of pods, or a node selector."""
+
+ObjectLabels = Annotated[dict[Text, Annotated[str, Field(max_length=63)]], Field(max_length=10_000)]
+"""Labels of a Kubernetes object: as many as anybody has put on it."""
+
+ObjectAnnotations = Annotated[
+    dict[Text, Annotated[str, Field(max_length=256 * 1024)]], Field(max_length=10_000)
+]
+"""Annotations of a Kubernetes object: `kubectl apply` keeps the whole manifest in one."""
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 PositiveFloat = Annotated[float, Field(gt=0.0)]

@@ -12,9 +12,10 @@ from rlhf_api.base import (
     Count,
     Identifier,
     JobName,
-    LabelMap,
     Name,
     NonNegativeCount,
+    ObjectAnnotations,
+    ObjectLabels,
     ObjectName,
 )
 from rlhf_api.checkpoint import CheckpointSpec
@@ -42,9 +43,9 @@ class Metadata(Contract):
     """The job's name; the pods and services of a cluster are named after it."""
     namespace: Name | None = None
     """Namespace on a cluster."""
-    labels: LabelMap = {}
+    labels: ObjectLabels = {}
     """Labels; Kueue's queue name is passed to the RayCluster."""
-    annotations: LabelMap = {}
+    annotations: ObjectAnnotations = {}
     """Annotations."""
 
 

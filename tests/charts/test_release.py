@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import yaml
 
+from ..cluster.definition import NAME, undefined
 from ..cluster.devcluster import CommandFailed
 from ..cluster.kubectl import Kubectl
 from .helm import CASES, CHART, RELEASE, Helm, of_kind, the
 from .installed import Place, own_place
 
 pytestmark = pytest.mark.cluster
-DEFINITION = "rlhfjobs.rlhf-operator.dev"
 JOB = Path(__file__).parents[1] / "rlhf_api" / "manifests" / "smallest.yaml"
 
 
@@ -28,14 +28,14 @@ def place(helm: Helm, kubectl: Kubectl, kubeconfig: Path) -> Iterator[Place]:
 @pytest.fixture
 def without_definition(place: Place) -> Iterator[Place]:
     """The place; the definition of RLHFJob, which a release leaves, goes at the end."""
-    yield place
-    place.helm("uninstall", RELEASE, "--namespace", place.system, "--ignore-not-found")
-    place.kubectl("delete", "crd", DEFINITION)
+    with undefined(place.kubectl):
+        yield place
+        place.helm("uninstall", RELEASE, "--namespace", place.system, "--ignore-not-found")
 
 
 def titles(kubectl: Kubectl) -> list[str]:
     """Titles of the columns that the installed definition has."""
-    (version,) = kubectl.get("default", f"crd/{DEFINITION}")["spec"]["versions"]
+    (version,) = kubectl.get("default", f"crd/{NAME}")["spec"]["versions"]
     return [each["name"] for each in version["additionalPrinterColumns"]]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,23 @@ def defined(kubectl: Kubectl) -> Iterator[Kubectl]:
     define(kubectl)
     yield kubectl
     kubectl("delete", f"--filename={DEFINITION}")
+
+
+@contextmanager
+def undefined(kubectl: Kubectl) -> Iterator[None]:
+    """Meanwhile the definition is for others to make: it is as before at the end."""
+    was_defined = is_defined(kubectl)
+    if was_defined:
+        kubectl("delete", "crd", NAME)
+    yield
+    kubectl("delete", "crd", NAME, "--ignore-not-found")
+    if was_defined:
+        define(kubectl)
+
+
+def is_defined(kubectl: Kubectl) -> bool:
+    """Whether the cluster has a definition of RLHFJobs."""
+    return bool(kubectl("get", "crd", NAME, "--ignore-not-found", "--output=name"))
 
 
 def define(kubectl: Kubectl) -> None:

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from rlhf_api.overrides import apply_overrides
+from rlhf_operator.config import JobDefaults
+from rlhf_operator.parse import parse_job
 
 from ..rlhf_api.rule_cases import ALLOWED, CREATED, GOOD, UPDATED
 from .devcluster import CommandFailed
@@ -16,9 +18,8 @@ from .kubectl import Kubectl
 pytestmark = pytest.mark.cluster
 
 ROOT = Path(__file__).parents[2]
-MANIFESTS = sorted(
-    [*(ROOT / "examples").glob("*.yaml"), *(ROOT / "tests/rlhf_api/manifests").glob("*.yaml")]
-)
+EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
+MANIFESTS = [*EXAMPLES, *sorted((ROOT / "tests/rlhf_api/manifests").glob("*.yaml"))]
 
 
 def refusal(kubectl: Kubectl, namespace: str, verb: str, manifest: dict[str, Any]) -> str:
@@ -41,6 +42,19 @@ def test_manifests_are_taken(defined: Kubectl, namespace: str, manifest: Path) -
         "STEP",
         "REWARD",
     ]
+
+
+@pytest.mark.parametrize(
+    "verb", ["apply", "apply --server-side", "create"], ids=["client-side", "server-side", "create"]
+)
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_the_operator_reads_examples_however_they_are_sent(
+    defined: Kubectl, namespace: str, example: Path, verb: str
+) -> None:
+    defined(*verb.split(), f"--namespace={namespace}", f"--filename={example}")
+    (raw,) = defined.get(namespace, "rlhfjobs")["items"]
+    seen = parse_job(raw, JobDefaults())
+    assert seen.problem is None and seen.job is not None
 
 
 @pytest.mark.parametrize("name", list(CREATED))

@@ -181,6 +181,19 @@ def test_a_refusal_names_some_problems_and_counts_the_others() -> None:
     assert "unknown0" in problem.message and "and 4 more problems" in problem.message
 
 
+def test_what_others_have_put_on_a_job_is_no_reason_to_refuse_it() -> None:
+    raw = {
+        **manifest("sort"),
+        "metadata": {
+            **METADATA,
+            "labels": {f"team-{number}": "a" for number in range(100)},
+            "annotations": {"kubectl.kubernetes.io/last-applied-configuration": "x" * 50_000},
+        },
+    }
+    seen = parse_job(raw, JobDefaults())
+    assert seen.problem is None and seen.job is not None
+
+
 def test_only_jobs_of_this_operator_are_its_own() -> None:
     assert is_ours({"spec": {}})
     assert is_ours({"spec": {"managedBy": "rlhf-operator.dev/operator"}})
