@@ -34,6 +34,11 @@ TOKEN_VARIABLE: Final = "RAY_AUTH_TOKEN"
 TOKEN_KEY: Final = "auth_token"
 """Its key in the cluster's Secret; KubeRay's name."""
 
+FORK_SERVER_VARIABLE: Final = "RLHF_FORK_SERVER"
+"""The name of the process in a pod that its workers are forked from."""
+FORK_SERVER: Final = "rlhf-of-this-pod"
+"""That name: a pod has a network namespace, and so names, of its own."""
+
 GPUS_VARIABLE: Final = "NVIDIA_VISIBLE_DEVICES"
 """GPUs that NVIDIA's runtime shows a container; the device plugin sets it where any is asked."""
 NO_GPUS: Final = "void"

@@ -171,6 +171,16 @@ def test_the_pools_own_variables_win_and_are_there_once() -> None:
     assert int(head["RAY_JOB_STOP_WAIT_TIME_S"]) > 0
 
 
+def test_pods_of_workers_begin_to_import_when_they_start_and_never_fail_by_it() -> None:
+    head, gpu, cpu = pods(cluster(**EVERYTHING))
+    assert "lifecycle" not in head["spec"]["containers"][0]
+    for pod, device in ((cpu, "cpu"), (gpu, "gpu")):
+        assert environment(pod)["RLHF_FORK_SERVER"]
+        hook = pod["spec"]["containers"][0]["lifecycle"]["postStart"]["exec"]["command"]
+        assert hook[:2] == ["/bin/sh", "-c"]
+        assert hook[2] == f"python -P -m rlhf_runtime.forkserver.of_pod {device} || true"
+
+
 def test_secrets_are_references() -> None:
     for pod in pods(cluster(**EVERYTHING)):
         values = environment(pod)

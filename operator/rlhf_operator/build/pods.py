@@ -11,6 +11,8 @@ from rlhf_api.on_cluster import (
     CLIENT_PORT,
     CODE_FOLDER,
     DASHBOARD_PORT,
+    FORK_SERVER,
+    FORK_SERVER_VARIABLE,
     GCS_PORT,
     GPUS_VARIABLE,
     HUB_FOLDER,
@@ -71,10 +73,12 @@ def worker_pod(owner: Owner, job: RLHFJob, pool: NodePool) -> Mapping[str, Any]:
     container = {
         **_container("ray-worker", job, pool.resources, devices),
         "readinessProbe": _probe("/api/healthz", AGENT_PORT, failures=10),
+        "lifecycle": {"postStart": {"exec": {"command": _start_fork_server(pool.device)}}},
     }
     own = [{"name": each.name, "value": each.value} for each in pool.environment]
     names = {each["name"] for each in own}
-    kept = [each for each in container["env"] if each["name"] not in names]
+    env = [*container["env"], {"name": FORK_SERVER_VARIABLE, "value": FORK_SERVER}]
+    kept = [each for each in env if each["name"] not in names]
     pod = _pod(owner, job, {**container, "env": [*kept, *own]})
     tolerations = [
         each.model_dump(mode="json", by_alias=True, exclude_none=True) for each in pool.tolerations
@@ -88,6 +92,13 @@ def worker_pod(owner: Owner, job: RLHFJob, pool: NodePool) -> Mapping[str, Any]:
             "tolerations": tolerations,
         },
     }
+
+
+def _start_fork_server(device: Device) -> list[str]:
+    """A command that never fails, for the kubelet would end the container: where there is no such
+    server the driver starts one."""
+    start = f"python -P -m rlhf_runtime.forkserver.of_pod {device.value}"
+    return ["/bin/sh", "-c", f"{start} || true"]
 
 
 def _pod(owner: Owner, job: RLHFJob, container: Mapping[str, Any]) -> dict[str, Any]:

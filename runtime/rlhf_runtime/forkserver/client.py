@@ -72,18 +72,21 @@ class OwnForkServer:
             )
 
 
-def start_beside(raylet_socket: str, raylet: int, device: Device) -> str:
-    """Start the server of a raylet's node, unless it has one; it ends with the raylet.
+def start_server(name: str, device: Device, raylet: int | None = None) -> None:
+    """Start a node's server, unless it has one of that name; it is no child of this process.
 
-    Returns its name. The process is no child of this one: Ray ends those of its workers.
+    Args:
+        name: the server's.
+        device: of the workers.
+        raylet: the process that it ends with; None: it ends with its container.
     """
-    name = launcher.name_for(raylet_socket)
     try:
         listener = _listen(name)
     except OSError:
-        return name  # it listens already
+        return  # it listens already
     with listener:
-        words = [*server.command(device, listener), "--raylet", str(raylet)]
+        words = server.command(device, listener)
+        words += [] if raylet is None else ["--raylet", str(raylet)]
         subprocess.run(
             ["/bin/sh", "-c", 'exec "$@" &', "sh", *words],
             stdin=subprocess.DEVNULL,
@@ -93,7 +96,6 @@ def start_beside(raylet_socket: str, raylet: int, device: Device) -> str:
             start_new_session=True,
             check=True,
         )
-    return name
 
 
 def wait_until_ready(name: str, look: Hook) -> bool:

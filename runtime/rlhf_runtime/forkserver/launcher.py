@@ -28,8 +28,10 @@ def command() -> list[str]:
 
 
 def name_for(raylet_socket: str) -> str:
-    """The name of the fork server of the raylet that listens at a path."""
-    return "rlhf-" + hashlib.sha256(raylet_socket.encode()).hexdigest()[:32]
+    """The name of the fork server for the raylet that listens at a path, in its environment."""
+    return (
+        os.environ.get(SERVER) or "rlhf-" + hashlib.sha256(raylet_socket.encode()).hexdigest()[:32]
+    )
 
 
 def address_of(name: str) -> str:
@@ -93,8 +95,7 @@ def main(words: list[str]) -> None:
     """Have the worker forked; where no server answers, become the worker."""
     words = [word for word in words if not word.startswith(FOR_THE_SETUP)]
     raylet = next((word for word in words if word.startswith(RAYLET_SOCKET)), "")
-    name = os.environ.get(SERVER) or name_for(raylet.removeprefix(RAYLET_SOCKET))
-    if not fork(name, words):
+    if not fork(name_for(raylet.removeprefix(RAYLET_SOCKET)), words):
         os.execv(sys.executable, [sys.executable, *words])
 
 

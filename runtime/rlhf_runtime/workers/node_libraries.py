@@ -14,7 +14,8 @@ from rlhf_runtime.hooks import nothing
 
 def start_fork_server(device: Device) -> bool:
     """Have the node's fork server, which is started if there is none, import; whether it has."""
-    name = client.start_beside(_raylet_socket(), int(os.environ[fate.RAYLET]), device)
+    name = launcher.name_for(_raylet_socket())
+    client.start_server(name, device, int(os.environ[fate.RAYLET]))
     return client.wait_until_ready(name, nothing)
 
 

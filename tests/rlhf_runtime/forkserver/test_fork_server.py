@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -15,6 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from rlhf_api.on_cluster import FORK_SERVER_VARIABLE
 from rlhf_api.resources import Device
 from rlhf_runtime import fate
 from rlhf_runtime.forkserver import client, launcher
@@ -152,9 +154,9 @@ def test_with_a_raylet_its_workers_end_even_what_is_frozen_but_not_those_of_anot
 
 
 def test_the_server_of_a_raylet_ends_with_it_and_what_it_has_forked(raylet: Raylet) -> None:
-    socket_name = f"/of/{raylet.process.pid}"
-    name = client.start_beside(socket_name, raylet.process.pid, Device.CPU)
-    assert name == client.start_beside(socket_name, raylet.process.pid, Device.CPU), "it has one"
+    name = launcher.name_for(f"/of/{raylet.process.pid}")
+    for _ in range(2):  # the second time there is one
+        client.start_server(name, Device.CPU, raylet.process.pid)
     assert client.wait_until_ready(name, nothing)
     raylet.environment[launcher.SERVER] = name
     running = raylet.start("running", STAY)
@@ -162,6 +164,19 @@ def test_the_server_of_a_raylet_ends_with_it_and_what_it_has_forked(raylet: Rayl
     raylet.process.kill()
     for process in (running["process"], running["parent"]):
         wait_until(lambda process=process: is_gone(process), SECONDS, f"the end of {process}")
+
+
+def test_that_of_a_pod_is_started_by_the_pods_hook_under_the_pods_name(raylet: Raylet) -> None:
+    name = f"rlhf-{uuid.uuid4().hex}"
+    hook = [sys.executable, "-P", "-m", "rlhf_runtime.forkserver.of_pod", "cpu"]
+    for _ in range(2):  # the second time there is one
+        subprocess.run(hook, env=os.environ | {FORK_SERVER_VARIABLE: name}, check=True)
+    assert client.wait_until_ready(name, nothing)
+    raylet.environment[launcher.SERVER] = name
+    worker = raylet.start("of-the-pod", STAY)
+    assert worker["loaded"] == ["torch", "vllm", "transformers"]
+    os.kill(int(str(worker["parent"])), signal.SIGKILL)  # as the end of the container does
+    wait_until(lambda: is_gone(worker["process"]), SECONDS, "the end with the server")
 
 
 def test_a_server_forgets_its_libraries_and_imports_them_again_for_the_next_worker(
@@ -202,6 +217,10 @@ def test_one_that_has_died_is_started_again_under_its_name(
     server.revive()
     assert client.wait_until_ready(server.name, nothing)
     assert raylet.start("second")["parent"] != first["parent"]
+
+
+def test_the_launcher_reads_the_variable_that_pods_have() -> None:
+    assert launcher.SERVER == FORK_SERVER_VARIABLE
 
 
 def test_without_a_server_the_worker_starts_by_itself(tmp_path: Path) -> None:
