@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -28,6 +29,10 @@ SYSTEM_CONFIG = {
     "worker_niceness": 0,  # they do the work: they must not yield
     "prestart_worker_first_driver": False,  # they would be forked before their libraries are there
 }
+START_SECONDS = 180.0
+"""How long Ray's own processes may take to start."""
+LOOK_SECONDS = 0.05
+"""How often it is seen whether they have."""
 SAID_BY_US = re.compile("A worker died or was killed while executing a task")
 """What Ray writes to the terminal by itself, although it also raises it."""
 _AGENT = re.compile(r"^--(dashboard|runtime_env)_agent_command=")
@@ -82,7 +87,8 @@ def start_local_ray(num_workers: int, fork_server: str | None = None) -> None:
 
 
 def _init(num_workers: int, fork_server: str | None) -> None:
-    with _started_our_way(fork_server), _only_what_runs_workers():
+    started: list[subprocess.Popen[bytes]] = []
+    with _started_our_way(fork_server, started), _waited_for(started), _only_what_runs_workers():
         ray.init(
             address="local",
             num_cpus=num_workers,
@@ -105,12 +111,18 @@ def _replaced(owner: Any, name: str, value: object) -> Iterator[None]:
         setattr(owner, name, before)
 
 
-def _started_our_way(fork_server: str | None) -> AbstractContextManager[None]:
+def _started_our_way(
+    fork_server: str | None, started: list[subprocess.Popen[bytes]]
+) -> AbstractContextManager[None]:
     """Let Ray's processes end when the driver has ended, and not before; and workers be forked.
 
     They do not hear what the driver's process group is told: a SIGTERM to it (`timeout`, a batch
     system) would end Ray at once, before the driver has saved anything. Ray ties its own processes
     to the driver, but not the raylet's agents: those would look for Ray's head for a minute.
+
+    Args:
+        fork_server: name of the server that forks workers.
+        started: gets the processes.
     """
     popen: type[subprocess.Popen[bytes]] = services.ConsolePopen
 
@@ -119,9 +131,35 @@ def _started_our_way(fork_server: str | None) -> AbstractContextManager[None]:
         if fork_server is not None:
             words = [_WORKER.sub(lambda _: _FORKED, word) for word in words]
             options["env"] = (options.get("env") or os.environ) | {launcher.SERVER: fork_server}
-        return popen(words, **options, process_group=0)
+        started.append(popen(words, **options, process_group=0))
+        return started[-1]
 
     return _replaced(services, "ConsolePopen", start)
+
+
+def _waited_for(started: list[subprocess.Popen[bytes]]) -> AbstractContextManager[None]:
+    """Let a busy machine take longer than the 30 seconds that Ray waits for its raylet, and a dead
+    process be noticed sooner.
+
+    started: what is waited for.
+    """
+    get_node = services.get_node
+    deadline = time.monotonic() + START_SECONDS
+
+    def wait(*arguments: Any) -> Any:
+        while True:
+            try:
+                return get_node(*arguments)
+            except RuntimeError:  # it has not registered yet
+                if time.monotonic() > deadline:
+                    raise
+            for process in started:
+                if process.poll() is not None:
+                    words = " ".join(map(str, process.args))  # type: ignore[arg-type]
+                    raise ChildProcessError(f"{words[:80]} ended with {process.returncode}")
+            time.sleep(LOOK_SECONDS)
+
+    return _replaced(services, "get_node", wait)
 
 
 @contextmanager

@@ -1,4 +1,5 @@
 import shutil
+import subprocess
 from collections import namedtuple
 from pathlib import Path
 
@@ -6,6 +7,7 @@ import numpy as np
 import psutil
 import pytest
 import ray
+from ray._private import services
 
 from rlhf_runtime.controller import cluster
 from rlhf_runtime.errors import NotEnoughResources
@@ -52,6 +54,26 @@ def test_ray_is_not_started_on_such_a_machine(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("ray.init", never)
     with pytest.raises(NotEnoughResources):
         cluster.start_local_ray(1)
+
+
+def test_a_raylet_that_is_slow_is_waited_for_and_a_dead_one_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers = iter([RuntimeError("not yet"), RuntimeError("not yet"), {"node": 1}])
+
+    def get_node(address: str, node: str) -> object:
+        answer = next(answers, RuntimeError("never"))
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(services, "get_node", get_node)
+    with subprocess.Popen(["sleep", "3600"]) as raylet, cluster._waited_for([raylet]):
+        assert services.get_node("address", "node") == {"node": 1}
+        raylet.kill()
+        with pytest.raises(ChildProcessError, match="sleep 3600 ended with -9"):
+            services.get_node("address", "node")
+    assert services.get_node is get_node
 
 
 @pytest.mark.ray
