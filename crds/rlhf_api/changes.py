@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
@@ -31,6 +33,22 @@ ON_RESUME = (
     "telemetry",
 )
 """Fields of spec that may also change while a job is suspended, or before it is resumed."""
+
+
+NOT_IN_DIGEST = {"managedBy", *WHILE_RUNNING}
+"""Fields of spec that a running cluster and driver do not go by."""
+
+
+def manifest_digest(spec: RLHFJobSpec) -> str:
+    """A digest of all that a job's running cluster and driver go by: another one means that what
+    runs is not what the manifest says.
+
+    Values at their defaults are left out: a release with more fields must not take every running
+    job for a changed one.
+    """
+    document = spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    kept = {name: value for name, value in document.items() if name not in NOT_IN_DIGEST}
+    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def document_of(spec: RLHFJobSpec) -> dict[str, Any]:

@@ -12,8 +12,10 @@ from typing import Annotated
 from pydantic import AfterValidator, AwareDatetime, Field
 
 from rlhf_api.base import Contract, Identifier, Name, NonNegativeCount, Text
+from rlhf_api.checkpoint import CheckpointStorage
+from rlhf_api.cluster import ImageSpec
 from rlhf_api.report import CheckpointReport, MetricName
-from rlhf_api.resources import PlacementType
+from rlhf_api.resources import NodePool, PlacementType, PodResources
 
 
 def _as_kubernetes(time: datetime) -> datetime:
@@ -113,6 +115,22 @@ class Condition(Contract):
     """Why, and what to do about it."""
 
 
+class DefaultsStatus(Contract):
+    """What the chart's jobDefaults gave the job where its manifest says nothing. It is kept from
+    the job's acceptance to its end, whatever becomes of the chart."""
+
+    image: ImageSpec | None = None
+    """As spec.image. Default: the manifest has its own."""
+    node_pools: Annotated[tuple[NodePool, ...], Field(max_length=17)] = ()
+    """As spec.resources.nodePools. Default: the manifest has its own."""
+    storage: CheckpointStorage | None = None
+    """As spec.checkpoint.storage. Default: the manifest has its own."""
+    head: PodResources = PodResources()
+    """As spec.resources.head."""
+    worker: PodResources = PodResources()
+    """As resources of each of spec.resources.nodePools."""
+
+
 class PlanStatus(Contract):
     """The plan in short; the whole one is in the run's folder."""
 
@@ -175,6 +193,11 @@ class ClusterStatus(Contract):
     """Its name, in the job's namespace."""
     attempt: NonNegativeCount
     """Counts the job's clusters up."""
+    uid: Name | None = None
+    """The RayCluster's uid. Default: it was not seen yet."""
+    manifest_digest: Annotated[str, Field(max_length=64, pattern=r"^[0-9a-f]+$")] | None = None
+    """A digest of the manifest, with defaults, that the cluster and its drivers were made from,
+    without what may change while they run. Default: an earlier release made them."""
     head_pod_uid: Name | None = None
     """The head's pod that was last submitted to; another one is a new head. Default: none yet."""
     replace_workers_before: Time | None = None
@@ -195,6 +218,8 @@ class DriverStatus(Contract):
     """Counts its restarts on one cluster up."""
     sequence: NonNegativeCount | None = None
     """The last report of it that was accepted. Default: none yet."""
+    stop_time: Time | None = None
+    """When it was first told to save and end. Default: it was not."""
     has_ended: bool = False
     """Whether its process is gone for good."""
     exit_code: Annotated[int, Field(ge=0, le=255)] | None = None
@@ -239,6 +264,9 @@ class RLHFJobStatus(Contract):
     """Until when gpuSeconds counts them. Default: it holds none."""
     gpu_seconds: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0
     """GPUs times seconds that it held them, since it was made."""
+    defaults: DefaultsStatus | None = None
+    """What the chart gave the job where its manifest says nothing. Default: it was not accepted
+    yet."""
     plan: PlanStatus | None = None
     """The plan in short. Default: not made yet."""
     progress: ProgressStatus | None = None

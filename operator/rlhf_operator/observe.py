@@ -10,7 +10,7 @@ from typing import Any
 from rlhf_api.on_cluster import JOB_LABEL
 from rlhf_api.report import StatusReport
 from rlhf_api.status import ClusterStatus, DriverStatus, Phase
-from rlhf_operator.build.companions import secret_name, token
+from rlhf_operator.build.companions import token
 from rlhf_operator.build.owned import Owner
 from rlhf_operator.config import JobDefaults
 from rlhf_operator.decide.acceptance import claim_of, code_of
@@ -66,7 +66,7 @@ class View:
     pods: tuple[PodSeen, ...]
     claim: ClaimSeen | None
     lacks_code: bool
-    lacks_companions: bool
+    companions_due: bool
     time: float
 
 
@@ -84,8 +84,8 @@ class Observer:
     defaults: JobDefaults
     view_seconds: float = 60.0
     """How old a view may be without an event: should one have been lost."""
-    companions_seconds: float = 300.0
-    """How often is looked whether what stands beside a cluster is still there."""
+    companions_seconds: float = 900.0
+    """How often what stands beside a cluster that is well is made, should it be gone."""
     clock: Callable[[], float] = time.monotonic
     _views: dict[Key, View] = field(default_factory=dict)
     _problems: dict[Key, tuple[float, PodProblem]] = field(default_factory=dict)
@@ -117,7 +117,7 @@ class Observer:
             view.pods,
             view.claim,
             lacks_code=view.lacks_code,
-            lacks_companions=view.lacks_companions,
+            companions_due=view.companions_due,
             recent=recent,
         )
         if job.job is not None and _is_to_be_planned(job):
@@ -169,7 +169,7 @@ class Observer:
             pods=pods,
             claim=self._claim(job),
             lacks_code=self._lacks_code(job),
-            lacks_companions=self._lacks_companions(job, pods),
+            companions_due=self._companions_due(job, pods),
             time=begin,
         )
         self._views[key] = view
@@ -198,11 +198,8 @@ class Observer:
         name = code_of(job.job) if job.status.cluster is None else None
         return name is not None and self.kube.get(Kind.CONFIG_MAP, job.namespace, name) is None
 
-    def _lacks_companions(self, job: JobSeen, pods: tuple[PodSeen, ...]) -> bool:
-        """Looked for now and then; more often while pods are not ready, as they may need them.
-
-        The Secret is never read: pods tell when it is gone.
-        """
+    def _companions_due(self, job: JobSeen, pods: tuple[PodSeen, ...]) -> bool:
+        """Now and then; more often while pods are not ready, as they may lack one."""
         key, now = (job.namespace, job.name), self.clock()
         if job.status.cluster is None or job.status.phase in ENDS:
             self._companions.pop(key, None)
@@ -212,12 +209,7 @@ class Observer:
         if now - self._companions.setdefault(key, now) < pause:
             return False
         self._companions[key] = now
-        owner = Owner(job.namespace, job.name, job.uid)
-        its_token = secret_name(owner, token(self.dialer.key, owner))
-        if any(pod.problem and its_token in pod.problem.message for pod in pods):
-            return True
-        kinds = (Kind.CONFIG_MAP, Kind.POLICY)
-        return any(self.kube.get(kind, job.namespace, owner.children) is None for kind in kinds)
+        return True
 
     def _ask_head(self, seen: Observed) -> HeadSeen:
         status = seen.job.status

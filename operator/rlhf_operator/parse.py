@@ -12,7 +12,8 @@ from rlhf_api.on_cluster import FINALIZER, MANAGED_BY
 from rlhf_api.problems import Problem
 from rlhf_api.status import RLHFJobStatus
 from rlhf_api.validation import validate_document
-from rlhf_operator.build.defaults import with_defaults
+from rlhf_operator.build.defaults import taken_defaults, with_defaults
+from rlhf_operator.build.pods import MANIFEST_VOLUME
 from rlhf_operator.config import JobDefaults
 from rlhf_operator.decide.observed import (
     ClaimSeen,
@@ -58,7 +59,10 @@ def parse_job(raw: Raw, defaults: JobDefaults) -> JobSeen:
         "metadata": kept,
         "spec": raw.get("spec", {}),
     }
-    job, problems = validate_document(document)
+    written, problems = validate_document(document)
+    status = parse_status(raw.get("status"))
+    taken = None if written is None else taken_defaults(written, status.defaults, defaults)
+    job = None if written is None or taken is None else with_defaults(written, taken)
     return JobSeen(
         namespace=metadata["namespace"],
         name=metadata["name"],
@@ -68,9 +72,10 @@ def parse_job(raw: Raw, defaults: JobDefaults) -> JobSeen:
         created=_time(metadata["creationTimestamp"]),
         is_deleting="deletionTimestamp" in metadata,
         has_finalizer=FINALIZER in metadata.get("finalizers", ()),
-        job=None if job is None else with_defaults(job, defaults),
+        job=job,
+        defaults=taken,
         problem=_refusal(problems),
-        status=parse_status(raw.get("status")),
+        status=status,
     )
 
 
@@ -137,8 +142,18 @@ def parse_cluster(raw: Raw, job_uid: str) -> ClusterSeen:
         is_ours=any(owner.get("controller") and owner.get("uid") == job_uid for owner in owners),
         is_deleting="deletionTimestamp" in metadata,
         is_suspended=bool(spec.get("suspend")),
+        manifest=_manifest_of(spec),
         wanted_workers=sum(each for each in replicas if isinstance(each, int)),
     )
+
+
+def _manifest_of(cluster: Raw) -> str | None:
+    template = _map(_map(cluster.get("headGroupSpec")).get("template"))
+    for volume in _maps(_map(template.get("spec")).get("volumes")):
+        if volume.get("name") == MANIFEST_VOLUME:
+            name = _map(volume.get("configMap")).get("name")
+            return None if name is None else str(name)
+    return None
 
 
 def pods_refused(raw: Raw) -> PodProblem | None:

@@ -28,19 +28,13 @@ from rlhf_operator.decide.actions import (
 )
 from rlhf_operator.decide.observed import JobSeen, Observed
 from rlhf_operator.head.protocol import Head
-from rlhf_operator.kube.protocol import Conflict, Invalid, Kind, Kube, Manifest
+from rlhf_operator.kube.protocol import Kind, Kube, Manifest
 from rlhf_operator.observe import Observer
 
 log = logging.getLogger(__name__)
 REPORTER = "rlhf-operator"
 NOTE_BYTES = 1024
 """Of an event's text: API servers take no more."""
-
-
-class NameTaken(Invalid):
-    """An object that a job needs cannot be made: somebody else's has its name."""
-
-    reason = "NameTaken"
 
 
 @dataclass
@@ -68,8 +62,8 @@ class Performer:
                 self.kube.apply(_with_finalizers(job, []))
             case MakeCluster(attempt):
                 self._make_cluster(job, owner, attempt)
-            case RestoreCompanions():
-                self._restore(self._companions(job, owner))
+            case RestoreCompanions(manifest):
+                self._restore(self._companions(job, owner, manifest))
             case DeleteCluster(name, uid):
                 self.kube.delete(Kind.CLUSTER, job.namespace, name, uid)
             case DeletePod(name, uid):
@@ -92,16 +86,17 @@ class Performer:
         self.kube.create(event(job, note, datetime.now(UTC)))
 
     def _make_cluster(self, job: JobSeen, owner: Owner, attempt: int) -> None:
+        """Names of companions tell their content, so what is there already is what is wanted."""
         assert job.job is not None
-        manifest, its_token, policy = self._companions(job, owner)
-        self._bring_up_to_date(manifest, owner)
-        self.kube.create(its_token)  # never read: another's makes the head refuse
-        self._bring_up_to_date(policy, owner)
-        cluster = ray_cluster(owner, job.job, attempt, its_token["metadata"]["name"])
+        companions = self._companions(job, owner)
+        for each in companions:
+            self.kube.create(each)
+        manifest, secret = (each["metadata"]["name"] for each in companions[:2])
+        cluster = ray_cluster(owner, job.job, attempt, manifest, secret)
         self.kube.create(cluster)  # another's is seen at the next look
 
     def _restore(self, companions: Iterable[Manifest]) -> None:
-        """Make what is gone; what is there stays as it is."""
+        """Make what is gone."""
         for each in companions:
             if self.kube.create(each):
                 metadata = each["metadata"]
@@ -112,29 +107,16 @@ class Performer:
                     extra={"job": f"{metadata['namespace']}/{metadata['labels'][JOB_LABEL]}"},
                 )
 
-    def _companions(self, job: JobSeen, owner: Owner) -> tuple[Manifest, Manifest, Manifest]:
+    def _companions(
+        self, job: JobSeen, owner: Owner, manifest: str | None = None
+    ) -> tuple[Manifest, Manifest, Manifest]:
         """The manifest in force, the token, and who may talk to the pods."""
         assert job.job is not None
         return (
-            config_map(owner, job.job),
+            config_map(owner, job.job, manifest),
             secret(owner, token(self.observer.dialer.key, owner)),
             network_policy(owner, self.operator_namespace, self.from_anywhere),
         )
-
-    def _bring_up_to_date(self, wanted: Manifest, owner: Owner) -> None:
-        """Make an object, or change the job's own; somebody else's of that name stays as it is."""
-        if self.kube.create(wanted):
-            return
-        kind, metadata = Kind.of(wanted), wanted["metadata"]
-        found = self.kube.get(kind, owner.namespace, metadata["name"])
-        if found is None:
-            raise Conflict(f"{kind.value.kind} {metadata['name']} was there, and is gone")
-        if not owner.owns(found):
-            raise NameTaken(
-                f"a {kind.value.kind} named {metadata['name']} is there that this job does not "
-                "own: delete it"
-            )
-        self.kube.apply({**wanted, "metadata": {**metadata, "uid": found["metadata"]["uid"]}})
 
     def _head(self, seen: Observed) -> Head:
         cluster = seen.job.status.cluster

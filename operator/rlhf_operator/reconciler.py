@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from rlhf_api.job import API_VERSION, KIND
-from rlhf_api.status import RestartStatus, RLHFJobStatus
+from rlhf_api.status import RLHFJobStatus
 from rlhf_operator.decide.actions import Action, Note
 from rlhf_operator.decide.draft import Decision
 from rlhf_operator.decide.observed import JobSeen, Observed
@@ -62,7 +62,8 @@ class Reconciler:
         decision = reconcile(seen, self.settings, self.now())
         if decision.status != seen.job.status:
             self._write(key, seen.job, decision.status, seen.job.version)
-            self._count(seen.job.status.restarts, decision.status)
+        for restart in decision.restarts:
+            self.metrics.restarted(restart.kind, restart.reason, restart.number)
         self.metrics.show_job(*key, decision.status)
         for note in decision.notes:
             self._tell(key, seen.job, note)
@@ -110,14 +111,6 @@ class Reconciler:
         raw = self.kube.get(Kind.JOB, job.namespace, job.name)
         if raw is not None and raw["metadata"]["uid"] == job.uid:
             self._write(key, job, status, raw["metadata"]["resourceVersion"])
-
-    def _count(self, before: RestartStatus, status: RLHFJobStatus) -> None:
-        after, reason = status.restarts, status.reason or ""
-        for kind in ("drivers", "clusters", "incarnations"):
-            more = getattr(after, kind) - getattr(before, kind)
-            if more > 0:
-                reported = reason if kind != "incarnations" else "WorkersReplaced"
-                self.metrics.restarted(kind, reported, more)
 
 
 def status_manifest(job: JobSeen, status: RLHFJobStatus, version: str) -> Mapping[str, Any]:

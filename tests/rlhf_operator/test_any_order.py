@@ -153,6 +153,14 @@ class AnyOrder(RuleBasedStateMachine):
         self.world.kube.edit(Kind.JOB, *KEY, edit)
 
     @precondition(lambda self: self.world.exists())
+    @rule(steps=st.sampled_from([10, 20]), resumes=st.booleans())
+    def a_user_edits_what_runs(self, steps: int, resumes: bool) -> None:
+        """Only a job that is suspended, as the API server sees to it."""
+        schedule = {**self.world.job()["spec"]["schedule"], "steps": steps}
+        self.world.edit_job(suspend=True)
+        self.world.edit_job(schedule=schedule, suspend=not resumes)
+
+    @precondition(lambda self: self.world.exists())
     @rule()
     def a_user_deletes_the_job(self) -> None:
         self.world.delete_job()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rlhf_api.job import RLHFJob
-from rlhf_operator.build.defaults import with_defaults
+from rlhf_operator.build.defaults import taken_defaults, with_defaults
 from rlhf_operator.build.owned import Owner
 from rlhf_operator.build.raycluster import ray_cluster
 from rlhf_operator.config import JobDefaults
@@ -56,6 +56,12 @@ ALLOWED_VOLUMES = {
 """Of the restricted pod security profile."""
 
 
+def filled(document: dict[str, Any], defaults: JobDefaults | None = None) -> RLHFJob:
+    """A job with the chart's defaults, as it is accepted."""
+    written = RLHFJob.model_validate(document)
+    return with_defaults(written, taken_defaults(written, None, defaults or JobDefaults()))
+
+
 def job(**spec: Any) -> RLHFJob:
     document = manifest(**spec)
     document["metadata"] |= {
@@ -65,11 +71,11 @@ def job(**spec: Any) -> RLHFJob:
             "kubectl.kubernetes.io/last-applied-configuration": "{}",
         },
     }
-    return with_defaults(RLHFJob.model_validate(document), JobDefaults())
+    return filled(document)
 
 
 def cluster(**spec: Any) -> Mapping[str, Any]:
-    return ray_cluster(OWNER, job(**spec), 3, "token-of-the-job")
+    return ray_cluster(OWNER, job(**spec), 3, "manifest-of-the-job", "token-of-the-job")
 
 
 def pods(made: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -266,7 +272,7 @@ def test_shared_memory_is_memory() -> None:
 
 def test_the_manifest_cannot_be_written_by_a_pod() -> None:
     for mount, volume in mounted(cluster(), "/etc/rlhf/job"):
-        assert mount["readOnly"] is True and volume["configMap"] == {"name": "sort-12345678"}
+        assert mount["readOnly"] is True and volume["configMap"] == {"name": "manifest-of-the-job"}
 
 
 def test_code_of_a_config_map_is_mounted() -> None:
@@ -288,15 +294,15 @@ def test_defaults_fill_what_a_job_leaves_out_and_nothing_else() -> None:
     for name in ("image", "resources"):
         del document["spec"][name]
     document["spec"]["checkpoint"] = {"everySteps": 7}
-    filled = with_defaults(RLHFJob.model_validate(document), defaults).spec
-    assert filled.image is not None and filled.image.runtime == "default:1"
-    assert filled.checkpoint.every_steps == 7
-    assert filled.checkpoint.storage is not None
-    assert filled.checkpoint.storage.uri == "s3://default"
-    [pool] = filled.resources.node_pools
+    spec = filled(document, defaults).spec
+    assert spec.image is not None and spec.image.runtime == "default:1"
+    assert spec.checkpoint.every_steps == 7
+    assert spec.checkpoint.storage is not None
+    assert spec.checkpoint.storage.uri == "s3://default"
+    [pool] = spec.resources.node_pools
     assert (pool.name, pool.resources.memory, pool.resources.cpu) == ("any", "7Gi", None)
-    assert (filled.resources.head.cpu, filled.resources.head.memory) == ("3", "9Gi")
-    kept = with_defaults(RLHFJob.model_validate(manifest(**EVERYTHING)), defaults).spec
+    assert (spec.resources.head.cpu, spec.resources.head.memory) == ("3", "9Gi")
+    kept = filled(manifest(**EVERYTHING), defaults).spec
     assert kept.image is not None and kept.image.runtime == "runtime:1"
     assert [each.name for each in kept.resources.node_pools] == ["a100", "spare"]
     assert kept.resources.node_pools[0].resources.memory == "128Gi"

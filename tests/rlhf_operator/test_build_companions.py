@@ -10,11 +10,9 @@ import yaml
 from rlhf_api.job import RLHFJob
 from rlhf_api.validation import validate_document
 from rlhf_operator.build.companions import config_map, network_policy, secret, token
-from rlhf_operator.build.defaults import with_defaults
 from rlhf_operator.build.owned import Owner
-from rlhf_operator.config import JobDefaults
 
-from .test_build_cluster import EVERYTHING
+from .test_build_cluster import EVERYTHING, filled
 from .world import manifest
 
 OWNER = Owner("team", "sort", "12345678-aaaa")
@@ -22,8 +20,7 @@ OWNER = Owner("team", "sort", "12345678-aaaa")
 
 def test_the_driver_reads_the_job_as_the_operator_has_it() -> None:
     for spec in ({}, EVERYTHING):
-        parsed = RLHFJob.model_validate(manifest(**spec))
-        job = with_defaults(parsed, JobDefaults())
+        job = filled(manifest(**spec))
         document = yaml.safe_load(config_map(OWNER, job)["data"]["job.yaml"])
         read, problems = validate_document(document)
         assert problems == [] and read == job

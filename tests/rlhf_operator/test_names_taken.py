@@ -7,12 +7,10 @@ from typing import Any
 
 import pytest
 
-from rlhf_api.status import ConditionType, Phase
+from rlhf_api.status import Phase
 from rlhf_operator.kube.protocol import Kind
 
 from .world import NAMESPACE, World, manifest
-
-KEY = (NAMESPACE, "sort")
 
 
 def ray_cluster(name: str = "sort-1", **metadata: Any) -> dict[str, Any]:
@@ -22,6 +20,14 @@ def ray_cluster(name: str = "sort-1", **metadata: Any) -> dict[str, Any]:
         "metadata": {"name": name, "namespace": NAMESPACE, **metadata},
         "spec": {"workerGroupSpecs": []},
     }
+
+
+COMPANIONS = (Kind.CONFIG_MAP, Kind.POLICY, Kind.SECRET)
+
+
+def companions(world: World) -> set[tuple[Kind, str]]:
+    """What stands beside the clusters."""
+    return {(kind, name) for kind, _, name in world.kube.objects if kind in COMPANIONS}
 
 
 def children(world: World) -> str:
@@ -63,43 +69,19 @@ def test_a_cluster_of_the_job_that_lost_its_label_is_still_its_own(world: World)
     assert world.phase()[0] is Phase.SUCCEEDED and world.clusters() == []
 
 
-@pytest.mark.parametrize("kind", [Kind.CONFIG_MAP, Kind.POLICY])
-def test_what_has_the_name_of_a_jobs_own_is_not_changed(world: World, kind: Kind) -> None:
-    world.submit(manifest(suspend=True))
-    world.settle()
-    name = children(world)
-    stranger = {
-        "apiVersion": kind.value.api_version,
-        "kind": kind.value.kind,
-        "metadata": {"name": name, "namespace": NAMESPACE},
-        "data": {"theirs": "1"},
-    }
-    world.kube.create(stranger)
-    before = copy.deepcopy(world.kube.objects[kind, NAMESPACE, name])
-    world.edit_job(suspend=False)
-    for _ in range(4):
-        world.seconds += 30
-        world.look(KEY)
-    assert world.kube.objects[kind, NAMESPACE, name] == before
-    assert world.condition(ConditionType.CLUSTER_READY) == ("False", "NameTaken")
-    told = next(
-        each for each in world.status().conditions if each.type is ConditionType.CLUSTER_READY
-    )
-    assert f"{kind.value.kind} named {name}" in told.message and world.clusters() == []
-    world.kube.remove(kind, NAMESPACE, name)
-    world.settle()
-    assert world.clusters() == ["sort-1"]
-    made = world.kube.objects[kind, NAMESPACE, name]["metadata"]
-    assert made["ownerReferences"][0]["uid"] == world.job()["metadata"]["uid"]
-
-
-def test_the_jobs_own_are_brought_up_to_date_for_its_next_cluster(world: World) -> None:
+def test_what_stands_beside_a_cluster_is_named_by_its_content(world: World) -> None:
     world.run_to_training()
-    world.edit_job(suspend=True)
+    before = companions(world)
+    world.kill_pod("head")
+    world.run_kuberay()
     world.wait(60)
+    assert companions(world) == before, "nothing is changed, nothing is made twice"
     schedule = {**world.job()["spec"]["schedule"], "steps": 20}
+    world.edit_job(suspend=True)
     world.edit_job(schedule=schedule, suspend=False)
     world.wait(60)
     assert world.clusters() == ["sort-2"]
-    made = world.kube.objects[Kind.CONFIG_MAP, NAMESPACE, children(world)]
-    assert "steps: 20" in made["data"]["job.yaml"]
+    (new,) = companions(world) - before
+    assert new[0] is Kind.CONFIG_MAP and new[1].startswith(f"{children(world)}-")
+    assert world.manifest_of("sort-2")["spec"]["schedule"]["steps"] == 20
+    assert all(verb == "create" for verb, kind in world.kube.writes if kind in COMPANIONS)

@@ -77,21 +77,6 @@ def test_another_ones_cluster_is_neither_used_nor_deleted(team: Team) -> None:
     team.delete("raycluster", "crowded-1")
 
 
-@pytest.mark.parametrize("kind", [Kind.CONFIG_MAP, Kind.POLICY])
-def test_what_has_the_name_of_a_jobs_own_is_left_as_it_is(team: Team, kind: Kind) -> None:
-    job = f"shy-{kind.value.plural}"[:20]
-    name = waiting(team, job)
-    made = make(team, kind, name)
-    team.edit(job, suspend=False)
-    team.wait_for_condition(job, ConditionType.CLUSTER_READY, "False", "NameTaken")
-    assert team.names(Kind.CLUSTER, job) == []
-    assert is_untouched(made, read(team, kind, name))
-    team.delete(kind.value.plural, name)
-    head = team.wait_for_driver(f"{job}-1-0")  # it goes on by itself
-    assert head.submitted == [f"{job}-1-0"]
-    delete(team, job)
-
-
 def test_another_ones_secret_is_left_as_it_is(team: Team) -> None:
     """Nobody may read it, so the operator does not know whose it is: a real head refuses then."""
     name = waiting(team, "secretive")

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from rlhf_api.status import Phase
 from rlhf_operator.head.protocol import HeadUnreachable, SubmissionState
 from rlhf_operator.kube.protocol import Conflict, Forbidden, Kind, KubeError, Manifest, Unreachable
 from rlhf_operator.observe import Key
@@ -90,11 +91,14 @@ class TroubledWorld(World):
     """One job, and everything that can befall it."""
 
     trouble: Trouble = field(default_factory=Trouble)
+    made_of: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Of each cluster that was ever made, the manifest that its drivers read."""
     _left: dict[str, list[FakeDriver]] = field(default_factory=dict)
     """Drivers on heads that end while another head is there already."""
 
     def look(self, key: Key) -> None:
         self.trouble.is_on = True
+        before = self.status().phase if self.exists() else None
         try:
             super().look(key)
         except OperatorDied:
@@ -102,6 +106,10 @@ class TroubledWorld(World):
         finally:
             self.trouble.is_on = False
         living = [driver.id for driver in self.living()]
+        if self.exists() and before is not Phase.SUCCEEDED is self.status().phase:
+            made = self.made_of[f"sort-{self.status().attempts}"]
+            wanted = self.job()["spec"]["schedule"]
+            assert made["spec"]["schedule"]["steps"] == wanted["steps"], "an edit is lost"
         assert len(living) <= 1, f"{living} write to the same folder"
 
     def living(self) -> list[FakeDriver]:
@@ -114,6 +122,8 @@ class TroubledWorld(World):
 
     def _on_change(self, type: str, kind: Kind, object: Manifest) -> None:
         super()._on_change(type, kind, object)
+        if kind is Kind.CLUSTER and type == "ADDED":
+            self.made_of[object["metadata"]["name"]] = self.manifest_of(object["metadata"]["name"])
         labels = object["metadata"].get("labels", {})
         is_end = kind is Kind.POD and type == "DELETED" and labels["ray.io/node-type"] == "head"
         if is_end and self._left.pop(object["metadata"]["name"], None) is None:

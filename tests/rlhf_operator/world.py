@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import yaml
+
 from rlhf_api.status import ConditionType, Phase, RLHFJobStatus
 from rlhf_operator.config import JobDefaults
 from rlhf_operator.decide.observed import PlanSeen
@@ -301,6 +303,15 @@ class World:
             for (kind, _, _), each in self.kube.objects.items()
             if kind is Kind.EVENT and each["reason"] == reason
         ]
+
+    def manifest_of(self, cluster: str) -> dict[str, Any]:
+        """The manifest that the pods of a cluster mount."""
+        made = self.kube.objects[Kind.CLUSTER, NAMESPACE, cluster]
+        volumes = made["spec"]["headGroupSpec"]["template"]["spec"]["volumes"]
+        (name,) = [each["configMap"]["name"] for each in volumes if each["name"] == "job"]
+        mounted = self.kube.objects[Kind.CONFIG_MAP, NAMESPACE, name]
+        manifest: dict[str, Any] = yaml.safe_load(mounted["data"]["job.yaml"])
+        return manifest
 
     def clusters(self) -> list[str]:
         return [name for kind, _, name in self.kube.objects if kind is Kind.CLUSTER]

@@ -1,10 +1,15 @@
-"""What a cluster needs beside it: its manifest, its token, and who may talk to it."""
+"""What a cluster needs beside it: its manifest, its token, and who may talk to it.
+
+Each is named by a digest of its content and never changed: to make one that is there already does
+nothing, and another content has another name. So the operator needs no right but to create them.
+"""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import hmac
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,15 +23,28 @@ OPERATOR_LABELS = {"app.kubernetes.io/name": "rlhf-operator"}
 """Of the operator's own pods; the chart sets them."""
 
 
-def config_map(owner: Owner, job: RLHFJob) -> Mapping[str, Any]:
-    """The manifest in force, as the driver reads it."""
-    document = job.model_dump(mode="json", by_alias=True, exclude_unset=False, exclude_none=True)
-    file = MANIFEST.rpartition("/")[2]
+def config_map(owner: Owner, job: RLHFJob, name: str | None = None) -> Mapping[str, Any]:
+    """The manifest in force, as the driver reads it.
+
+    Values at their defaults are left out: the driver has them, too, and its release may be another.
+
+    Args:
+        job: with the chart's defaults.
+        name: under which a cluster looks for it already. None: one is given.
+    """
+    document = {
+        "apiVersion": job.api_version,
+        "kind": job.kind,
+        "metadata": {"name": owner.name, "namespace": owner.namespace},
+        "spec": job.spec.model_dump(mode="json", by_alias=True, exclude_defaults=True),
+    }
+    content = yaml.safe_dump(document, sort_keys=False)
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": owner.metadata(owner.children),
-        "data": {file: yaml.safe_dump(document, sort_keys=False)},
+        "metadata": owner.metadata(name or f"{owner.children}-{_digest(content)}"),
+        "immutable": True,
+        "data": {MANIFEST.rpartition("/")[2]: content},
     }
 
 
@@ -37,11 +55,9 @@ def token(key: bytes, owner: Owner) -> str:
 
 
 def secret_name(owner: Owner, token: str) -> str:
-    """The name of a token's Secret, by which nobody learns the token.
-
-    What is there of another key of the operator's is never read or changed: each has its own.
-    """
-    return f"{owner.children}-{hashlib.sha256(token.encode()).hexdigest()[:8]}"
+    """The name of a token's Secret, by which nobody learns the token; each key of an operator's has
+    its own."""
+    return f"{owner.children}-{_digest(token)}"
 
 
 def secret(owner: Owner, token: str) -> Mapping[str, Any]:
@@ -72,12 +88,17 @@ def network_policy(
         ingress.append({"ports": ports})
     elif operator_namespace is not None:
         ingress.append({"from": [_operator_in(operator_namespace)], "ports": ports})
+    spec = {"podSelector": _labelled(owner), "policyTypes": ["Ingress"], "ingress": ingress}
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
-        "metadata": owner.metadata(owner.children),
-        "spec": {"podSelector": _labelled(owner), "policyTypes": ["Ingress"], "ingress": ingress},
+        "metadata": owner.metadata(f"{owner.children}-{_digest(json.dumps(spec))}"),
+        "spec": spec,
     }
+
+
+def _digest(content: str) -> str:
+    return hashlib.sha256(content.encode()).hexdigest()[:8]
 
 
 def _operator_in(namespace: str) -> Mapping[str, Any]:

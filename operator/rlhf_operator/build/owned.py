@@ -22,8 +22,8 @@ class Owner:
 
     @property
     def children(self) -> str:
-        """The name of its ConfigMap and NetworkPolicy: unlike that of any other job, also of one
-        that had this name before."""
+        """How the names of what stands beside its clusters begin: unlike those of any other job,
+        also of one that had this name before."""
         return f"{self.name}-{self.uid[:8]}"
 
     @property

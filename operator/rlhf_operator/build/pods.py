@@ -52,7 +52,10 @@ SCRATCH_MOUNTS = (
 """All that can be written besides volumes: the image itself is read-only."""
 
 
-def head_pod(owner: Owner, job: RLHFJob) -> Mapping[str, Any]:
+MANIFEST_VOLUME = "job"
+
+
+def head_pod(owner: Owner, job: RLHFJob, manifest: str) -> Mapping[str, Any]:
     """The pod of the head: Ray's own services and the driver, no device."""
     container = {
         **_container("ray-head", job, job.spec.resources.head, {}),
@@ -64,10 +67,10 @@ def head_pod(owner: Owner, job: RLHFJob) -> Mapping[str, Any]:
             "periodSeconds": 10,
         },
     }
-    return {"metadata": {"labels": owner.labels}, "spec": _pod(owner, job, container)}
+    return {"metadata": {"labels": owner.labels}, "spec": _pod(job, container, manifest)}
 
 
-def worker_pod(owner: Owner, job: RLHFJob, pool: NodePool) -> Mapping[str, Any]:
+def worker_pod(owner: Owner, job: RLHFJob, pool: NodePool, manifest: str) -> Mapping[str, Any]:
     """A worker's pod: all devices of a node. KubeRay adds the liveness probe."""
     devices = {GPU_RESOURCE: str(pool.devices_per_node)} if pool.device is Device.GPU else {}
     container = {
@@ -79,7 +82,7 @@ def worker_pod(owner: Owner, job: RLHFJob, pool: NodePool) -> Mapping[str, Any]:
     names = {each["name"] for each in own}
     env = [*container["env"], {"name": FORK_SERVER_VARIABLE, "value": FORK_SERVER}]
     kept = [each for each in env if each["name"] not in names]
-    pod = _pod(owner, job, {**container, "env": [*kept, *own]})
+    pod = _pod(job, {**container, "env": [*kept, *own]}, manifest)
     tolerations = [
         each.model_dump(mode="json", by_alias=True, exclude_none=True) for each in pool.tolerations
     ]
@@ -101,7 +104,7 @@ def _start_fork_server(device: Device) -> list[str]:
     return ["/bin/sh", "-c", f"{start} || true"]
 
 
-def _pod(owner: Owner, job: RLHFJob, container: Mapping[str, Any]) -> dict[str, Any]:
+def _pod(job: RLHFJob, container: Mapping[str, Any], manifest: str) -> dict[str, Any]:
     image = _image(job)
     before = [*_run_folder(job), *code_init_containers(job, _isolation())]
     pod: dict[str, Any] = {
@@ -119,7 +122,7 @@ def _pod(owner: Owner, job: RLHFJob, container: Mapping[str, Any]) -> dict[str, 
         "imagePullSecrets": [{"name": name} for name in image.pull_secrets],
         "initContainers": [_shielded(each) for each in before],
         "containers": [_shielded(container)],
-        "volumes": _volumes(owner, job),
+        "volumes": _volumes(job, manifest),
     }
     if job.spec.priority_class_name is not None:
         pod["priorityClassName"] = job.spec.priority_class_name
@@ -146,7 +149,7 @@ def _container(
         "resources": _resources(requests, devices),
         "securityContext": _isolation(),
         "volumeMounts": [
-            {"name": "job", "mountPath": MANIFEST_FOLDER, "readOnly": True},
+            {"name": MANIFEST_VOLUME, "mountPath": MANIFEST_FOLDER, "readOnly": True},
             {"name": "code", "mountPath": CODE_FOLDER, "readOnly": True},
             {"name": "hub", "mountPath": HUB_FOLDER},
             {"name": "shared-mem", "mountPath": "/dev/shm"},
@@ -212,12 +215,12 @@ def _from_secret(name: str, secret: str) -> Mapping[str, Any]:
     return {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": name}}}
 
 
-def _volumes(owner: Owner, job: RLHFJob) -> Sequence[Mapping[str, Any]]:
+def _volumes(job: RLHFJob, manifest: str) -> Sequence[Mapping[str, Any]]:
     hub = job.spec.hub.cache_claim_name if job.spec.hub else None
     storage = job.spec.checkpoint.storage
     claim = storage.persistent_volume_claim if storage else None
     return [
-        {"name": "job", "configMap": {"name": owner.children}},
+        {"name": MANIFEST_VOLUME, "configMap": {"name": manifest}},
         code_volume(job),
         _claimed("hub", hub),
         {"name": "shared-mem", "emptyDir": {"medium": "Memory"}},

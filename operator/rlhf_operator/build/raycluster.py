@@ -20,11 +20,14 @@ NOT_PASSED_ON = ("kubectl.kubernetes.io/", "kopf.zalando.org/")
 """How annotations begin that are about the RLHFJob itself."""
 
 
-def ray_cluster(owner: Owner, job: RLHFJob, attempt: int, auth_secret: str) -> Mapping[str, Any]:
+def ray_cluster(
+    owner: Owner, job: RLHFJob, attempt: int, manifest: str, auth_secret: str
+) -> Mapping[str, Any]:
     """The job's cluster; labels and annotations of the job are passed on to it: queues, topology
     and gang scheduling go by them.
 
     Args:
+        manifest: the name of the ConfigMap with the manifest.
         auth_secret: the name of the Secret with the token.
     """
     metadata = job.metadata
@@ -51,14 +54,14 @@ def ray_cluster(owner: Owner, job: RLHFJob, attempt: int, auth_secret: str) -> M
                     "no-monitor": "true",  # nothing is scaled automatically
                     "object-store-memory": str(HEAD_STORE_BYTES),
                 },
-                "template": head_pod(owner, job),
+                "template": head_pod(owner, job, manifest),
             },
-            "workerGroupSpecs": [_group(owner, job, pool) for pool in taken_pools(job)],
+            "workerGroupSpecs": [_group(owner, job, pool, manifest) for pool in taken_pools(job)],
         },
     }
 
 
-def _group(owner: Owner, job: RLHFJob, pool: NodePool) -> Mapping[str, Any]:
+def _group(owner: Owner, job: RLHFJob, pool: NodePool, manifest: str) -> Mapping[str, Any]:
     return {
         "groupName": pool.name,
         "replicas": pool.nodes,
@@ -68,5 +71,5 @@ def _group(owner: Owner, job: RLHFJob, pool: NodePool) -> Mapping[str, Any]:
             "num-cpus": str(ray_cpus(pool)),
             "num-gpus": str(ray_gpus(pool)),
         },
-        "template": worker_pod(owner, job, pool),
+        "template": worker_pod(owner, job, pool, manifest),
     }

@@ -26,6 +26,9 @@ class MakeCluster:
 class RestoreCompanions:
     """Make the manifest, the token and the policy again where they are gone."""
 
+    manifest: str
+    """The name of the ConfigMap with the manifest that the cluster's pods mount."""
+
 
 @dataclass(frozen=True)
 class DeleteCluster:

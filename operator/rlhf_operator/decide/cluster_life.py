@@ -29,7 +29,7 @@ def follow_cluster(draft: Draft, cluster: ClusterStatus) -> None:
     elif seen.is_suspended:
         _queue(draft, cluster)
     else:
-        _use(draft, _admitted(draft, cluster), seen)
+        _run_on(draft, _admitted(draft, cluster), seen)
 
 
 def _replace(draft: Draft, cluster: ClusterStatus) -> None:
@@ -91,9 +91,9 @@ def _admitted(draft: Draft, cluster: ClusterStatus) -> ClusterStatus:
     return cluster
 
 
-def _use(draft: Draft, cluster: ClusterStatus, seen: ClusterSeen) -> None:
+def _run_on(draft: Draft, cluster: ClusterStatus, seen: ClusterSeen) -> None:
     """The cluster is ours and let in: is it ready, and does a driver run on it?"""
-    _restore_companions(draft)
+    _restore_companions(draft, seen)
     is_ready = draft.seen.is_ready(seen)
     _tell_readiness(draft, seen, is_ready)
     driver = draft.status.driver
@@ -113,10 +113,10 @@ def _use(draft: Draft, cluster: ClusterStatus, seen: ClusterSeen) -> None:
         _wait_for_pods(draft, cluster)
 
 
-def _restore_companions(draft: Draft) -> None:
+def _restore_companions(draft: Draft, seen: ClusterSeen) -> None:
     """Without them no pod of the cluster can be made again, or anybody reaches those that run."""
-    if draft.seen.lacks_companions and draft.seen.job.job is not None:
-        draft.do(RestoreCompanions())
+    if draft.seen.companions_due and draft.seen.job.job is not None and seen.manifest:
+        draft.do(RestoreCompanions(seen.manifest))
 
 
 def _lose_head(draft: Draft, cluster: ClusterStatus) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
 from rlhf_api.status import (
     Condition,
@@ -28,8 +28,20 @@ class Decision:
     status: RLHFJobStatus
     actions: tuple[Action, ...]
     notes: tuple[Note, ...]
+    restarts: tuple[Restart, ...]
+    """What is started again by it, for the metrics."""
     again_after: float | None
     """Seconds until the next look; None: only events lead to one."""
+
+
+@dataclass(frozen=True)
+class Restart:
+    """Something is started again, or was."""
+
+    kind: Literal["incarnations", "drivers", "clusters"]
+    reason: str
+    """What caused it."""
+    number: int = 1
 
 
 class Draft:
@@ -42,6 +54,7 @@ class Draft:
         self.status: RLHFJobStatus = seen.job.status
         self.actions: list[Action] = []
         self._notes: list[Note] = []
+        self._restarts: list[Restart] = []
         self._again: float | None = None
 
     def set(self, **fields: Any) -> None:
@@ -56,10 +69,22 @@ class Draft:
         """Tell people."""
         self._notes.append(Note(reason, _short(message), is_warning))
 
+    def count(self, restart: Restart) -> None:
+        """Tell the metrics."""
+        self._restarts.append(restart)
+
     def again(self, seconds: float) -> None:
         """Look again so soon, or sooner."""
         seconds = max(0.0, seconds)
         self._again = seconds if self._again is None else min(self._again, seconds)
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether what runs was made from another manifest than the job's now."""
+        cluster, now = self.status.cluster, self.seen.job.digest
+        if cluster is None or cluster.manifest_digest is None or now is None:
+            return False
+        return cluster.manifest_digest != now
 
     def condition(self, type: ConditionType) -> Condition | None:
         """One condition as it stands."""
@@ -129,7 +154,9 @@ class Draft:
         if self.status != self.seen.job.status:
             self._account()
         status = RLHFJobStatus.model_validate(self.status.model_dump())
-        return Decision(status, tuple(self.actions), tuple(self._notes), self._again)
+        return Decision(
+            status, tuple(self.actions), tuple(self._notes), tuple(self._restarts), self._again
+        )
 
     def _gpus(self) -> int:
         """Those of its cluster, as long as that is there and its pods may be."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-
 from rlhf_api.exits import ExitCode
 from rlhf_api.report import StatusReport
 from rlhf_api.status import DriverStatus, Phase
@@ -56,7 +54,7 @@ def _follow(
         driver = take_report(draft, driver, report)
         draft.set(driver=driver)
     if submission.state.has_ended:
-        _judge(draft, submission, _final(driver, report))
+        _take_exit(draft, submission, _final(driver, report))
         return
     if report is not None and report.final and report.submission_id == driver.submission_id:
         draft.do(Acknowledge(driver.submission_id, report.sequence))
@@ -81,7 +79,7 @@ def _final(driver: DriverStatus, report: StatusReport | None) -> StatusReport | 
     return report
 
 
-def _judge(draft: Draft, submission: Submission, final: StatusReport | None) -> None:
+def _take_exit(draft: Draft, submission: Submission, final: StatusReport | None) -> None:
     """What follows from a driver's end."""
     code = _exit_code(submission, final)
     if code == ExitCode.DONE:
@@ -125,18 +123,17 @@ def _as_reason(word: str) -> str:
     return word if word[0].isalpha() else f"Driver{word}"
 
 
-def driver_is_gone(draft: Draft, since: datetime) -> bool:
-    """Let the driver save and end; whether it has.
-
-    Args:
-        since: when it was first told: a driver that does not end in time is given up.
-    """
+def stop_driver(draft: Draft) -> bool:
+    """Let the driver save and end; whether it is gone, or does not end in time and is given up."""
     driver, cluster = draft.status.driver, draft.status.cluster
     if driver is None or driver.has_ended or cluster is None:
         return True
+    if driver.stop_time is None:
+        driver = driver.model_copy(update={"stop_time": draft.now})
+        draft.set(driver=driver)
     seen = draft.seen.cluster(cluster.name)
     head = draft.seen.head_pod(cluster.name)
-    too_long = draft.seconds_since(since) >= draft.settings.stop_seconds
+    too_long = draft.seconds_since(driver.stop_time) >= draft.settings.stop_seconds
     is_dead = seen is None or head is None or head.uid != cluster.head_pod_uid
     if too_long or is_dead or _has_stopped(draft, driver):
         end_driver(draft)
@@ -156,13 +153,13 @@ def _has_stopped(draft: Draft, driver: DriverStatus) -> bool:
     if report is not None:
         driver = take_report(draft, driver, report)
         draft.set(driver=driver)
-        if report.final and report.submission_id == driver.submission_id:
-            draft.do(Acknowledge(driver.submission_id, report.sequence))
     if not submission.state.has_ended:
+        if report is not None and report.final and report.submission_id == driver.submission_id:
+            draft.do(Acknowledge(driver.submission_id, report.sequence))
         draft.do(Stop(driver.submission_id))
         return False
     code = _exit_code(submission, _final(driver, report))
     end_driver(draft, code)
-    if code == ExitCode.DONE and not has_ended(draft):
+    if code == ExitCode.DONE and not (has_ended(draft) or draft.is_outdated):
         succeed(draft)
     return True

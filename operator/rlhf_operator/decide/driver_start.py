@@ -7,7 +7,7 @@ from rlhf_api.status import ClusterStatus, DriverStatus, Phase
 from rlhf_operator.decide.actions import Stop, Submit
 from rlhf_operator.decide.draft import Draft
 from rlhf_operator.decide.endings import start_over_or_fail
-from rlhf_operator.decide.failures import head_refused
+from rlhf_operator.decide.failures import Failure, head_refused
 from rlhf_operator.decide.observed import HeadSeen, HeadState
 
 
@@ -24,11 +24,25 @@ def start_driver(draft: Draft, cluster: ClusterStatus) -> None:
     elif head.state is not HeadState.ANSWERED:
         message = f"the head does not answer yet ({head.message})"
         _wait(draft, "HeadUnreachable", message)
+    elif living and _is_given_up(draft):
+        stuck = f"the driver before, {living[0]}, does not end, and a driver never runs beside it"
+        start_over_or_fail(draft, Failure("DriverStuck", stuck, needs_new_cluster=True))
     elif living:
         draft.do(*(Stop(each) for each in living))
         _wait(draft, "WaitingForOldDriver", f"the driver before, {living[0]}, saves and ends first")
     else:
         _submit(draft, cluster)
+
+
+def _is_given_up(draft: Draft) -> bool:
+    """Whether the job's last driver was to end long ago."""
+    driver = draft.status.driver
+    if driver is None:  # the submission of a person, who may also end it
+        return False
+    if driver.stop_time is None:
+        draft.set(driver=driver.model_copy(update={"stop_time": draft.now}))
+        return False
+    return draft.seconds_since(driver.stop_time) >= draft.settings.stop_seconds
 
 
 def phase_before_driver(draft: Draft) -> Phase:

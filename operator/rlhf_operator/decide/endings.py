@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rlhf_api.failure import FailurePolicy
 from rlhf_api.status import ConditionStatus, ConditionType, DriverStatus, Phase
-from rlhf_operator.decide.draft import Draft, later
+from rlhf_operator.decide.draft import Draft, Restart, later
 from rlhf_operator.decide.failures import Failure, backoff_seconds, verdict
 
 ENDS = (Phase.SUCCEEDED, Phase.FAILED)
@@ -62,6 +62,7 @@ def start_over_or_fail(draft: Draft, failure: Failure) -> None:
         return
     new_cluster = failure.needs_new_cluster or _is_repeated(draft, draft.status.driver)
     seconds = _count(draft, policy, judged.counts, new_cluster)
+    draft.count(Restart("clusters" if new_cluster else "drivers", failure.reason))
     what = "a new cluster" if new_cluster else "the driver again"
     when = f"in {seconds:.0f} s" if seconds else "at once"
     message = f"{failure.message}; starting {what} {when} from the newest checkpoint"

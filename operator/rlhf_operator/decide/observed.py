@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum, auto
+from functools import cached_property
 
+from rlhf_api.changes import manifest_digest
 from rlhf_api.job import RLHFJob
 from rlhf_api.on_cluster import cluster_name
 from rlhf_api.report import StatusReport
 from rlhf_api.resources import Device
-from rlhf_api.status import PlanStatus, RLHFJobStatus
+from rlhf_api.status import DefaultsStatus, PlanStatus, RLHFJobStatus
 from rlhf_operator.build.pools import taken_pools
 from rlhf_operator.head.protocol import Submission
 
@@ -30,9 +32,16 @@ class JobSeen:
     has_finalizer: bool
     job: RLHFJob | None
     """With the chart's defaults. None: its manifest cannot be read."""
+    defaults: DefaultsStatus | None
+    """What of them it takes: those of its acceptance, where it was accepted."""
     problem: Refusal | None
     """Why it cannot be read, or cannot be run whatever the cluster."""
     status: RLHFJobStatus
+
+    @cached_property
+    def digest(self) -> str | None:
+        """Of what a cluster and driver of this manifest go by. None: it cannot be read."""
+        return None if self.job is None else manifest_digest(self.job.spec)
 
     @property
     def num_gpus(self) -> int:
@@ -75,6 +84,8 @@ class ClusterSeen:
     is_deleting: bool
     is_suspended: bool
     """Whether its pods are taken away, by Kueue or by a person."""
+    manifest: str | None
+    """The ConfigMap with the manifest that its pods mount. None: it has no such volume."""
     wanted_workers: int
 
 
@@ -163,8 +174,8 @@ class Observed:
     """None: the job needs none."""
     lacks_code: bool = False
     """Whether the ConfigMap of spec.code is not there."""
-    lacks_companions: bool = False
-    """Whether its cluster's manifest, token or policy is gone."""
+    companions_due: bool = False
+    """Whether it is time to see to it that its cluster's manifest, token and policy are there."""
     plan: PlanSeen | None = None
     """None: it is being made."""
     head: HeadSeen = field(default_factory=HeadSeen)

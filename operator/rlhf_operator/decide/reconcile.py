@@ -23,8 +23,8 @@ from rlhf_operator.decide.acceptance import refusal_of
 from rlhf_operator.decide.actions import DeleteCluster, HoldJob, MakeCluster, ReleaseJob
 from rlhf_operator.decide.cluster_life import follow_cluster
 from rlhf_operator.decide.draft import Decision, Draft
-from rlhf_operator.decide.driver_life import driver_is_gone
-from rlhf_operator.decide.endings import end_driver, fail, has_ended
+from rlhf_operator.decide.driver_life import stop_driver
+from rlhf_operator.decide.endings import fail, has_ended
 from rlhf_operator.decide.observed import Observed, Refusal
 from rlhf_operator.decide.settings import Settings
 from rlhf_operator.decide.trouble import follow_trouble
@@ -38,25 +38,27 @@ def reconcile(seen: Observed, settings: Settings, now: datetime) -> Decision:
     elif has_ended(draft):
         _tidy_up(draft)
     else:
-        _go_on(draft)
+        _proceed(draft)
     follow_trouble(draft)
     return draft.decision()
 
 
-def _go_on(draft: Draft) -> None:
+def _proceed(draft: Draft) -> None:
     """With a job that has not ended."""
-    job, cluster = draft.seen.job.job, draft.status.cluster
-    if cluster is not None:  # its driver trains on in any case, with the manifest of its start
-        _judge(draft, draft.seen.job.problem)
+    job = draft.seen.job.job
+    if draft.status.cluster is not None:  # its driver trains on, whatever the manifest says
+        _set_accepted(draft, draft.seen.job.problem)
+        _pin(draft)
     if job is not None and job.spec.suspend:
         _suspend(draft)
     elif _is_overdue(draft):
         _end_overdue(draft)
-    elif cluster is None:
+    elif draft.is_outdated:
+        _replace_outdated(draft)
+    elif draft.status.cluster is None:
         _begin(draft)
-    else:
-        _forget_suspension(draft)
-        follow_cluster(draft, cluster)
+    elif _is_stopped(draft):
+        follow_cluster(draft, draft.status.cluster)
 
 
 def _begin(draft: Draft) -> None:
@@ -77,7 +79,7 @@ def _begin(draft: Draft) -> None:
     _release(draft)
 
 
-def _judge(draft: Draft, refusal: Refusal | None) -> None:
+def _set_accepted(draft: Draft, refusal: Refusal | None) -> None:
     """Say whether the manifest can be run."""
     if refusal is None:
         told = "the manifest can be run"
@@ -88,7 +90,8 @@ def _judge(draft: Draft, refusal: Refusal | None) -> None:
 
 
 def _accept(draft: Draft) -> None:
-    _judge(draft, None)
+    _set_accepted(draft, None)
+    _pin(draft)
     plan = draft.seen.plan
     assert plan is not None
     if plan.plan is not None:
@@ -98,9 +101,18 @@ def _accept(draft: Draft) -> None:
         draft.conclude(ConditionType.PLANNED, ConditionStatus.UNKNOWN, "DriverPlans", plan.unknown)
 
 
+def _pin(draft: Draft) -> None:
+    """Keep what the chart's defaults gave the job, and what its cluster was made from."""
+    cluster, digest = draft.status.cluster, draft.seen.job.digest
+    if draft.seen.job.defaults is not None:
+        draft.set(defaults=draft.seen.job.defaults)
+    if cluster is not None and cluster.manifest_digest is None:  # an earlier release's
+        draft.set(cluster=cluster.model_copy(update={"manifest_digest": digest}))
+
+
 def _reject(draft: Draft, refusal: Refusal) -> None:
     """Say why the job is not run."""
-    _judge(draft, refusal)
+    _set_accepted(draft, refusal)
     draft.enter(Phase.PENDING, refusal.reason, refusal.message, is_warning=True, is_stuck=True)
 
 
@@ -142,9 +154,8 @@ def _make_cluster(draft: Draft) -> None:
     attempt = draft.status.attempts + 1
     name = draft.seen.job.cluster_name(attempt)
     restarts = draft.status.restarts.model_copy(update={"next_time": None})
-    draft.set(
-        attempts=attempt, cluster=ClusterStatus(name=name, attempt=attempt), restarts=restarts
-    )
+    cluster = ClusterStatus(name=name, attempt=attempt, manifest_digest=draft.seen.job.digest)
+    draft.set(attempts=attempt, cluster=cluster, restarts=restarts)
     phase = Phase.RESTARTING if restarts.clusters else Phase.PROVISIONING
     draft.enter(phase, "Provisioning", f"making the RayCluster {name}")
     draft.conclude(
@@ -188,60 +199,72 @@ def _end_overdue(draft: Draft) -> None:
 
 def _suspend(draft: Draft) -> None:
     """Let the driver save, give the cluster back, and wait."""
-    held = draft.status.cluster is not None
-    if held and not driver_is_gone(draft, _since_told_to_wait(draft)):
+    if not stop_driver(draft):
+        draft.conclude(
+            ConditionType.SUSPENDED,
+            ConditionStatus.UNKNOWN,
+            "Stopping",
+            "the driver saves and ends; then the cluster is given back",
+        )
         return
     if has_ended(draft):  # it finished while it was told to wait
         return
     if _delete_clusters(draft):
         draft.again(draft.settings.poll_seconds)
         return
-    restarts = draft.status.restarts
-    draft.set(
-        cluster=None,
-        driver=None,
-        start_time=None,
-        restarts=restarts.model_copy(
-            update={"next_time": None, "since_checkpoint": 0, "in_a_row": 0}
-        ),
-    )
+    _forget_cluster(draft)
+    draft.set(start_time=None)
     message = "spec.suspend is true: it holds no cluster, and goes on when that is false"
     draft.enter(Phase.SUSPENDED, "Requested", message)
-    draft.drop(ConditionType.CLUSTER_READY)
     draft.conclude(ConditionType.SUSPENDED, ConditionStatus.TRUE, "Requested", message)
     _release(draft)
 
 
-def _forget_suspension(draft: Draft) -> None:
-    """A suspension was taken back while the driver saves: it ends all the same, and the next one
-    follows. That is nobody's failure."""
-    told = draft.condition(ConditionType.SUSPENDED)
-    if told is not None and told.status is ConditionStatus.UNKNOWN:
-        end_driver(draft)
-        draft.drop(ConditionType.SUSPENDED)
-
-
-def _since_told_to_wait(draft: Draft) -> datetime:
-    """When the driver was first told to save and end."""
-    draft.conclude(
-        ConditionType.SUSPENDED,
-        ConditionStatus.UNKNOWN,
-        "Stopping",
-        "the driver saves and ends; then the cluster is given back",
+def _replace_outdated(draft: Draft) -> None:
+    """The manifest was changed while the job waited, or was to wait, and is not that of its cluster
+    any more: the driver saves and ends, and a cluster of the new manifest follows."""
+    message = (
+        "the manifest has changed: the driver saves and ends, a cluster of the new one follows"
     )
-    condition = draft.condition(ConditionType.SUSPENDED)
-    assert condition is not None
-    return condition.last_transition_time
+    draft.enter(Phase.RESTARTING, "ManifestChanged", message)
+    if stop_driver(draft):
+        _forget_cluster(draft)
+        draft.again(0)
+
+
+def _is_stopped(draft: Draft) -> bool:
+    """Whether a driver that was told to end has ended, though its job is to run on: a suspension was
+    taken back while it saved. The next driver follows; that is nobody's failure."""
+    driver = draft.status.driver
+    if driver is None or driver.has_ended or driver.stop_time is None:
+        return True
+    message = f"the driver before, {driver.submission_id}, saves and ends first"
+    draft.enter(Phase.RESTARTING, "WaitingForOldDriver", message)
+    return stop_driver(draft) and not has_ended(draft)
+
+
+def _forget_cluster(draft: Draft) -> None:
+    """What was made, and how it failed, is of no account for the cluster that follows."""
+    restarts = draft.status.restarts
+    fresh = {"next_time": None, "since_checkpoint": 0, "in_a_row": 0}
+    draft.set(cluster=None, driver=None, restarts=restarts.model_copy(update=fresh))
+    draft.drop(ConditionType.CLUSTER_READY)
 
 
 def _tidy_up(draft: Draft) -> None:
     """After the end: let the driver go, keep the cluster for its time, then take it away."""
     ended = draft.status.completion_time or draft.now
     draft.set(completion_time=ended)
+    if draft.status.observed_generation not in (-1, draft.seen.job.generation):
+        draft.note(
+            "JobHasEnded",
+            "of a job that has ended nothing can be changed but how long its cluster is kept: to "
+            "train on from its checkpoints, make a new job with the same storage and subPath",
+        )
     if draft.status.cluster is None and not draft.seen.clusters:
         _release(draft)
         return
-    if not driver_is_gone(draft, ended):
+    if not stop_driver(draft):
         return
     job = draft.seen.job.job
     left = (job.spec.ttl_seconds_after_finished if job else 0) - draft.seconds_since(ended)

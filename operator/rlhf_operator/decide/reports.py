@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from rlhf_api.report import StatusReport
 from rlhf_api.status import DriverStatus, ProgressStatus
-from rlhf_operator.decide.draft import Draft
+from rlhf_operator.decide.draft import Draft, Restart
 
 REWARD = "reward/mean"
 """The metric that stands for a job in `kubectl get`."""
@@ -26,6 +26,8 @@ TELLING = (
 )
 """Metrics that the status has, where the job has them; the rest is in metrics.jsonl."""
 
+WORKERS_REPLACED = "WorkersReplaced"
+"""The reason of a restart by the driver whose own reason nobody heard."""
 MOST_RESTARTS = 10**9
 """As many are counted: a driver that tells of more must not overflow the status."""
 
@@ -67,6 +69,8 @@ def _count(draft: Draft, driver: DriverStatus, report: StatusReport) -> DriverSt
     """Add the restarts that the driver has done by itself since it was last asked."""
     restarts = draft.status.restarts
     more = _more(report.restarts, driver.incarnations, restarts.total)
+    if more:
+        draft.count(Restart("incarnations", report.reason or WORKERS_REPLACED, more))
     repeated = _more(report.steps_repeated, driver.steps_repeated, restarts.steps_repeated)
     draft.set(
         restarts=restarts.model_copy(
