@@ -160,6 +160,14 @@ class AnyOrder(RuleBasedStateMachine):
         self.world.edit_job(suspend=True)
         self.world.edit_job(schedule=schedule, suspend=not resumes)
 
+    @precondition(lambda self: self.world.exists() and self._running())
+    @rule(seconds=seconds)
+    def a_user_edits_what_trains(self, seconds: float) -> None:
+        """And the job is to train on at once: the operator may not learn of the suspension."""
+        before = self.world.job()["spec"]["schedule"]["steps"]
+        self.a_user_edits_what_runs(30 - before, resumes=True)
+        self.all_goes_well(seconds)
+
     @precondition(lambda self: self.world.exists())
     @rule()
     def a_user_deletes_the_job(self) -> None:

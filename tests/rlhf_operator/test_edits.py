@@ -11,8 +11,8 @@ from rlhf_operator.config import JobDefaults
 
 from .world import World, claim, manifest
 
-LONGER = {"schedule": {"steps": 60, "promptsPerStep": 4}}
-OTHER_IMAGE = {"image": {"runtime": "runtime:2"}}
+LONGER: dict[str, Any] = {"schedule": {"steps": 60, "promptsPerStep": 4}}
+OTHER_IMAGE: dict[str, Any] = {"image": {"runtime": "runtime:2"}}
 
 
 def steps_of(world: World, cluster: str) -> int:

@@ -233,8 +233,8 @@ def _replace_outdated(draft: Draft) -> None:
 
 
 def _is_stopped(draft: Draft) -> bool:
-    """Whether a driver that was told to end has ended, though its job is to run on: a suspension was
-    taken back while it saved. The next driver follows; that is nobody's failure."""
+    """Whether a driver that was told to end has ended, though its job is to run on: a suspension
+    was taken back while it saved. The next driver follows; that is nobody's failure."""
     driver = draft.status.driver
     if driver is None or driver.has_ended or driver.stop_time is None:
         return True
