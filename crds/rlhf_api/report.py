@@ -54,6 +54,9 @@ class StatusReport(Contract):
     """How often this driver replaced its workers."""
     steps_repeated: NonNegativeCount = 0
     """Steps that were done again because no checkpoint held them."""
+    heartbeat_seconds: NonNegativeFloat | None = None
+    """While its workers compute the driver makes a new report at least so often. Default: it
+    promises nothing."""
     final: bool = False
     """Whether the run has ended and no report follows."""
     exit_code: ExitCode | None = None

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import os
 import signal
+import socket
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -15,10 +17,11 @@ from rlhf_operator.config import BadConfig, HeadAccess, OperatorConfig, load_con
 from rlhf_operator.decide.settings import Settings
 from rlhf_operator.dialing import dialing
 from rlhf_operator.health import Health, serve
-from rlhf_operator.key import key_in_cluster, key_in_file
+from rlhf_operator.key import Identity, key_in_cluster, key_in_file
 from rlhf_operator.kinds import require_kinds
 from rlhf_operator.kube.official import LastAnswer, OfficialKube
 from rlhf_operator.kube.protocol import KubeError
+from rlhf_operator.leadership import Leadership, LeaseLost, keep_leading, wait_to_lead
 from rlhf_operator.logs import set_up_logs
 from rlhf_operator.metrics import Metrics
 from rlhf_operator.observe import Dialer, Observer
@@ -26,6 +29,9 @@ from rlhf_operator.perform import Performer
 from rlhf_operator.planning import Planner
 from rlhf_operator.reconciler import Reconciler
 
+log = logging.getLogger(__name__)
+OUTSIDE = "outside"
+"""The release of an operator that is no pod of the cluster: it has no Lease."""
 DESCRIPTION = "Runs RLHFJobs on the RayClusters that it makes for them."
 EXAMPLES = """examples:
   python -m rlhf_operator --config /etc/rlhf-operator/config.yaml
@@ -40,7 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
         config = load_config(options.config)
         set_up_logs(config.log_level, config.log_format)
         return _run(config, options.kubeconfig, options.key_file)
-    except (BadConfig, KubeError, OSError) as error:
+    except (BadConfig, KubeError, LeaseLost, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2 if isinstance(error, BadConfig) else 4
 
@@ -74,8 +80,12 @@ def _run(config: OperatorConfig, kubeconfig: Path | None, key_file: Path | None)
     kube.asked = metrics.asked
     require_kinds(kube, config.namespaces[0] if config.namespaces else None)
     key = _key(kube, config, namespace, key_file)
+    release = f"{namespace}/{config.lease_name}" if key_file is None else OUTSIDE
+    leadership = None
+    if namespace is not None and key_file is None:
+        leadership = Leadership(kube, namespace, config.lease_name, socket.gethostname())
     planner = Planner(config.planner_processes)
-    dialer = Dialer(key, dialing(config, lambda: kube.access))
+    dialer = Dialer(Identity(key, release), dialing(config, lambda: kube.access))
     observer = Observer(kube, dialer, planner, config.job_defaults)
     reconciler = Reconciler(
         kube,
@@ -86,10 +96,10 @@ def _run(config: OperatorConfig, kubeconfig: Path | None, key_file: Path | None)
     )
     app = App(config, reconciler, in_cluster=kubeconfig is None)
     metrics.watch(lambda: len(app.queue), lambda: answers.age_seconds)
-    health = Health(lambda: answers.age_seconds, lambda: app.is_started)
+    health = Health(lambda: answers.age_seconds, lambda: app.is_started or app.stands_by)
     stop_serving = serve(config.port, metrics.registry, health)
     try:
-        asyncio.run(_until_told_to_stop(app))
+        asyncio.run(_until_told_to_stop(app, leadership))
     finally:
         stop_serving()
         planner.close()
@@ -110,12 +120,33 @@ def _key(
     return key_in_cluster(kube, namespace, config.key_secret.name)
 
 
-async def _until_told_to_stop(app: App) -> None:
+async def _until_told_to_stop(app: App, leadership: Leadership | None) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    await app.run(stop)
+    if leadership is None:
+        await app.run(stop)
+        return
+    app.stands_by = True
+    if await wait_to_lead(leadership, stop):
+        app.stands_by = False
+        await _lead(app, leadership, stop)
+
+
+async def _lead(app: App, leadership: Leadership, stop: asyncio.Event) -> None:
+    """Act as long as this replica holds the Lease, which is free when it has ended."""
+    renewing = asyncio.create_task(keep_leading(leadership, stop))
+    renewing.add_done_callback(lambda _: stop.set())
+    try:
+        await app.run(stop)
+    finally:
+        stop.set()
+        await renewing
+        try:
+            await asyncio.to_thread(leadership.release)
+        except KubeError as error:
+            log.warning("the Lease %s cannot be given back: %s", leadership.name, error)
 
 
 if __name__ == "__main__":

@@ -44,6 +44,8 @@ class App:
     queue: JobQueue = field(default_factory=JobQueue)
     is_started: bool = False
     """Whether its watches were set going; they may have listed nothing yet."""
+    stands_by: bool = False
+    """Whether another replica acts, and this one is there to take over."""
     _seen: dict[Key, object] = field(default_factory=dict)
 
     async def run(self, stop: asyncio.Event) -> None:

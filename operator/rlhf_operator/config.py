@@ -69,6 +69,8 @@ class OperatorConfig(Contract):
     """What jobs get that leave it out."""
     key_secret: KeySecret = KeySecret()
     """The Secret in the operator's own namespace from whose key the clusters' tokens are made."""
+    lease_name: ObjectName = "rlhf-operator"
+    """The Lease in the operator's own namespace that tells which of its replicas acts."""
     head_access: HeadAccess = HeadAccess.SERVICE
     """How heads are reached: service, proxy or template."""
     head_url: Text | None = None

@@ -3,13 +3,32 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import os
 import secrets
 import tempfile
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rlhf_operator.config import BadConfig
 from rlhf_operator.kube.protocol import Kind, Kube
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Which operator this is."""
+
+    key: bytes = field(repr=False)
+    """From which the tokens of its clusters are made."""
+    release: str
+    """The namespace and the name of the Lease that its replicas share, with a slash between; for
+    one outside of a cluster a word without a slash."""
+
+    @property
+    def key_id(self) -> str:
+        """By which others know the key, without learning it."""
+        return hashlib.sha256(b"key-id:" + self.key).hexdigest()[:16]
+
 
 FIELD = "key"
 SIZE = 32

@@ -25,6 +25,8 @@ from rlhf_operator.decide.observed import (
     PodSeen,
 )
 from rlhf_operator.head.protocol import Head, HeadRefused, HeadUnreachable, Submission
+from rlhf_operator.head_patience import HeadPatience
+from rlhf_operator.key import Identity
 from rlhf_operator.kube.protocol import Kind, Kube
 from rlhf_operator.parse import (
     is_ours,
@@ -35,6 +37,7 @@ from rlhf_operator.parse import (
     pods_refused,
 )
 from rlhf_operator.planning import Planner
+from rlhf_operator.releases import Releases
 
 Key = tuple[str, str]
 """Namespace and name of a job."""
@@ -46,14 +49,14 @@ CLUSTER_LABEL = "ray.io/cluster"
 class Dialer:
     """How heads are reached."""
 
-    key: bytes
-    """From which the clusters' tokens are made."""
+    identity: Identity
+    """Of this operator: tokens are made from its key."""
     dial: Callable[[str, str, str], Head]
     """From namespace, cluster and its token."""
 
     def head(self, job: JobSeen, cluster: str) -> Head:
         """The head of one of a job's clusters."""
-        own = token(self.key, Owner(job.namespace, job.name, job.uid))
+        own = token(self.identity.key, Owner(job.namespace, job.name, job.uid))
         return self.dial(job.namespace, cluster, own)
 
 
@@ -87,10 +90,15 @@ class Observer:
     companions_seconds: float = 900.0
     """How often what stands beside a cluster that is well is made, should it be gone."""
     clock: Callable[[], float] = time.monotonic
+    _patience: HeadPatience = field(init=False)
     _views: dict[Key, View] = field(default_factory=dict)
     _problems: dict[Key, tuple[float, PodProblem]] = field(default_factory=dict)
     _companions: dict[Key, float] = field(default_factory=dict)
     """When they were looked for last."""
+
+    def __post_init__(self) -> None:
+        self._patience = HeadPatience(self.clock)
+        self.releases = Releases(self.kube, self.dialer.identity, self.clock)
 
     def observe(self, key: Key, changed: bool, planned: Callable[[], None]) -> Observed | None:
         """Everything about a job.
@@ -109,7 +117,9 @@ class Observer:
             self.forget(key)
             return None
         job = parse_job(view.raw, self.defaults)
-        clusters = tuple(parse_cluster(raw, job.uid) for raw in view.clusters)
+        key_id = self.dialer.identity.key_id
+        clusters = tuple(parse_cluster(raw, job.uid, key_id) for raw in view.clusters)
+        other_release = self.releases.other(clusters)
         recent = _refused(view, job) or self._recent(key)
         seen = Observed(
             job,
@@ -119,10 +129,13 @@ class Observer:
             lacks_code=view.lacks_code,
             companions_due=view.companions_due,
             recent=recent,
+            other_release=other_release,
         )
+        if other_release is not None:
+            return seen
         if job.job is not None and _is_to_be_planned(job):
             return seen.with_plan(self.planner.plan(job.job, planned))
-        return seen.with_head(self._ask_head(seen))
+        return seen.with_head(self._patience.wait(key, seen, self._ask_head(seen)))
 
     def _serves(self, view: View) -> bool:
         """Only a running job is looked at often; everything else is read anew at every look."""
@@ -138,6 +151,7 @@ class Observer:
         self.forget(key)
         self._problems.pop(key, None)
         self._companions.pop(key, None)
+        self._patience.forget(key)
 
     def wrote(self, key: Key, raw: Mapping[str, Any]) -> None:
         """The job as it is after the operator's own write."""

@@ -8,7 +8,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from rlhf_api.on_cluster import FINALIZER, MANAGED_BY
+from rlhf_api.on_cluster import (
+    FINALIZER,
+    KEY_ANNOTATION,
+    MANAGED_BY,
+    RELEASE_ANNOTATION,
+)
 from rlhf_api.problems import Problem
 from rlhf_api.status import RLHFJobStatus
 from rlhf_api.validation import validate_document
@@ -131,15 +136,23 @@ def _drop(document: Any, place: Place) -> bool:
     return False
 
 
-def parse_cluster(raw: Raw, job_uid: str) -> ClusterSeen:
-    """A RayCluster."""
+def parse_cluster(raw: Raw, job_uid: str, key_id: str) -> ClusterSeen:
+    """A RayCluster.
+
+    Args:
+        job_uid: of the job that is looked at.
+        key_id: of this operator's key.
+    """
     metadata, spec = raw["metadata"], _map(raw.get("spec"))
+    annotations = _map(metadata.get("annotations"))
     owners = _maps(metadata.get("ownerReferences"))
     replicas = [group.get("replicas", 1) for group in _maps(spec.get("workerGroupSpecs"))]
     return ClusterSeen(
         name=metadata["name"],
         uid=metadata["uid"],
         is_ours=any(owner.get("controller") and owner.get("uid") == job_uid for owner in owners),
+        has_other_key=annotations.get(KEY_ANNOTATION, key_id) != key_id,
+        release=_text(annotations.get(RELEASE_ANNOTATION)),
         is_deleting="deletionTimestamp" in metadata,
         is_suspended=bool(spec.get("suspend")),
         manifest=_manifest_of(spec),
@@ -151,8 +164,7 @@ def _manifest_of(cluster: Raw) -> str | None:
     template = _map(_map(cluster.get("headGroupSpec")).get("template"))
     for volume in _maps(_map(template.get("spec")).get("volumes")):
         if volume.get("name") == MANIFEST_VOLUME:
-            name = _map(volume.get("configMap")).get("name")
-            return None if name is None else str(name)
+            return _text(_map(volume.get("configMap")).get("name"))
     return None
 
 
@@ -173,17 +185,22 @@ def parse_pod(raw: Raw) -> PodSeen:
     metadata, status = raw["metadata"], _map(raw.get("status"))
     labels, owners = _map(metadata.get("labels")), _maps(metadata.get("ownerReferences"))
     conditions = _maps(status.get("conditions"))
+    owner = next((each for each in owners if each.get("controller")), {})
+    is_of_cluster = owner.get("kind") == "RayCluster"
+    ends = metadata.get("deletionTimestamp")
     return PodSeen(
         name=metadata["name"],
         uid=metadata["uid"],
         cluster=str(labels.get("ray.io/cluster", "")),
         is_head=labels.get("ray.io/node-type") == "head",
-        is_deleting="deletionTimestamp" in metadata,
         is_ready=any(
             each.get("type") == "Ready" and each.get("status") == "True" for each in conditions
         ),
         created=_time(metadata["creationTimestamp"]),
-        owner=next((each.get("uid") for each in owners if each.get("controller")), None),
+        owner=owner.get("uid") if is_of_cluster else None,
+        owner_name=owner.get("name") if is_of_cluster else None,
+        deletion_time=None if ends is None else _time(ends),
+        address=_text(status.get("podIP")),
         problem=pod_problem(raw),
     )
 
@@ -239,6 +256,11 @@ def parse_claim(raw: Raw | None) -> ClaimSeen:
 def _map(value: Any) -> Raw:
     """An object, or an empty one in the place of something else."""
     return value if isinstance(value, Mapping) else {}
+
+
+def _text(value: Any) -> str | None:
+    """A text, or nothing in the place of something else."""
+    return value if isinstance(value, str) and value else None
 
 
 def _maps(value: Any) -> list[Raw]:

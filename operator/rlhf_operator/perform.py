@@ -9,7 +9,13 @@ from datetime import UTC, datetime
 from typing import Any, assert_never
 
 from rlhf_api.job import API_VERSION, KIND
-from rlhf_api.on_cluster import FINALIZER, JOB_LABEL, driver_command
+from rlhf_api.on_cluster import (
+    FINALIZER,
+    JOB_LABEL,
+    KEY_ANNOTATION,
+    RELEASE_ANNOTATION,
+    driver_command,
+)
 from rlhf_operator.build.companions import config_map, network_policy, secret, token
 from rlhf_operator.build.owned import Owner
 from rlhf_operator.build.raycluster import ray_cluster
@@ -92,8 +98,12 @@ class Performer:
         for each in companions:
             self.kube.create(each)
         manifest, secret = (each["metadata"]["name"] for each in companions[:2])
-        cluster = ray_cluster(owner, job.job, attempt, manifest, secret)
+        cluster = ray_cluster(owner, job.job, attempt, manifest, secret, self._stamps())
         self.kube.create(cluster)  # another's is seen at the next look
+
+    def _stamps(self) -> Mapping[str, str]:
+        identity = self.observer.dialer.identity
+        return {KEY_ANNOTATION: identity.key_id, RELEASE_ANNOTATION: identity.release}
 
     def _restore(self, companions: Iterable[Manifest]) -> None:
         """Make what is gone."""
@@ -114,7 +124,7 @@ class Performer:
         assert job.job is not None
         return (
             config_map(owner, job.job, manifest),
-            secret(owner, token(self.observer.dialer.key, owner)),
+            secret(owner, token(self.observer.dialer.identity.key, owner)),
             network_policy(owner, self.operator_namespace, self.from_anywhere),
         )
 

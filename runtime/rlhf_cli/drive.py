@@ -121,7 +121,9 @@ def _drive(start: DriverStart, board: StatusBoard, stop: StopRequest, log: Drive
                 return
             check_changes(job, folder, store)
             nodes_seconds = float(job.spec.start_deadline_seconds or NODES_SECONDS)
-            site = RayCluster(start.ray_address, nodes_seconds, progress.notice, stop.obey)
+            site = RayCluster(
+                start.ray_address, nodes_seconds, progress.notice, stop.obey, board.beat
+            )
             train(Task(job, plan, folder, store, site, stop, progress, python_path, faults))
 
 

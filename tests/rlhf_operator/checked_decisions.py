@@ -6,8 +6,9 @@ from datetime import datetime
 
 from rlhf_api.status import RestartStatus, RLHFJobStatus
 from rlhf_operator.decide.actions import HoldJob, MakeCluster, ReleaseJob, Submit
-from rlhf_operator.decide.draft import Decision
+from rlhf_operator.decide.draft import Decision, Draft
 from rlhf_operator.decide.endings import ENDS
+from rlhf_operator.decide.lost_pods import pods_that_may_end
 from rlhf_operator.decide.observed import Observed
 from rlhf_operator.decide.reconcile import reconcile
 from rlhf_operator.decide.settings import Settings
@@ -24,7 +25,7 @@ def checked_reconcile(seen: Observed, settings: Settings, now: datetime) -> Deci
     _check_form(decision.status)
     _check_times(seen.job.status, decision.status)
     _check_restarts(seen, decision.status, now)
-    _check_holdings(seen, decision)
+    _check_holdings(seen, decision, settings, now)
     _check_rest(seen, settings, now)
     return decision
 
@@ -73,14 +74,16 @@ def _started_again(before: RestartStatus, after: RestartStatus) -> bool:
     return after.drivers + after.clusters > before.drivers + before.clusters
 
 
-def _check_holdings(seen: Observed, decision: Decision) -> None:
+def _check_holdings(seen: Observed, decision: Decision, settings: Settings, now: datetime) -> None:
     ours = [each for each in seen.clusters if each.is_ours]
     assert ours or decision.status.gpus == 0, "it accounts for GPUs that nobody holds"
     kinds = [type(action) for action in decision.actions]
     assert not (ReleaseJob in kinds and ours), "its cluster would outlive it"
     if MakeCluster in kinds:
         assert HoldJob in kinds[: kinds.index(MakeCluster)]
-        assert not seen.pods, "another cluster's driver may live"
+        assert not pods_that_may_end(Draft(seen, settings, now), seen.own_pods), (
+            "another cluster's driver may live"
+        )
     if Submit in kinds:
         driver = decision.status.driver
         assert driver is not None and not driver.has_ended

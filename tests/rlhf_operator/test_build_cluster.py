@@ -49,6 +49,7 @@ EVERYTHING: dict[str, Any] = {
     "telemetry": {"wandb": {"project": "p", "secretName": "wandb-key"}},
     "code": {"git": {"url": "https://example.com/r.git", "revision": "main", "secretName": "git"}},
 }
+STAMPS = {"rlhf-operator.dev/operator-key": "0123"}
 ALLOWED_VOLUMES = {
     *("configMap", "csi", "downwardAPI", "emptyDir", "ephemeral"),
     *("persistentVolumeClaim", "projected", "secret"),
@@ -75,7 +76,7 @@ def job(**spec: Any) -> RLHFJob:
 
 
 def cluster(**spec: Any) -> Mapping[str, Any]:
-    return ray_cluster(OWNER, job(**spec), 3, "manifest-of-the-job", "token-of-the-job")
+    return ray_cluster(OWNER, job(**spec), 3, "manifest-of-the-job", "token-of-the-job", STAMPS)
 
 
 def pods(made: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -103,7 +104,7 @@ def test_it_belongs_to_the_job_and_queues_find_it() -> None:
     assert owner["uid"] == OWNER.uid and owner["controller"] and owner["kind"] == "RLHFJob"
     assert metadata["labels"]["kueue.x-k8s.io/queue-name"] == "gpus"
     assert metadata["labels"]["rlhf-operator.dev/job"] == "sort"
-    assert metadata["annotations"] == {"topology.example.com/block": "1"}
+    assert metadata["annotations"] == {"topology.example.com/block": "1", **STAMPS}
 
 
 def test_nobody_but_a_queue_suspends_it() -> None:

@@ -56,7 +56,7 @@ def test_a_setting_of_a_pod_reaches_none(
     assert not SETTINGS.keys() & set(names(stored))
     seen = parse_job(stored, JobDefaults())
     assert seen.job is not None and seen.problem is None
-    made = ray_cluster(Owner(namespace, "hostile", seen.uid), seen.job, 1, "manifest", "token")
+    made = ray_cluster(Owner(namespace, "hostile", seen.uid), seen.job, 1, "manifest", "token", {})
     assert not [word for word in WORDS if word in json.dumps(made)]
 
     # An API server that drops nothing: the operator itself refuses it (Accepted=False).

@@ -149,8 +149,8 @@ def secrets(world: World) -> dict[str, str]:
 def test_an_operator_with_another_key_makes_clusters_that_it_can_reach(world: World) -> None:
     world.run_to_training()
     [(first, token)] = secrets(world).items()
-    observer = world.reconciler.observer
-    observer.dialer = replace(observer.dialer, key=b"x" * 32)
+    world.identity = replace(world.identity, key=b"x" * 32)
+    world.start_operator()
     world.wait(120)
     assert world.clusters() == ["sort-2"] and world.status().restarts.clusters == 1
     made = secrets(world)

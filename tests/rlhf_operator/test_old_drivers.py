@@ -50,6 +50,7 @@ def test_a_head_that_takes_its_time_to_end(world: TroubledWorld) -> None:
     world.wait(60)
     assert world.phase()[0] is Phase.RESTARTING and world.head().submitted == ["sort-1-0"]
     world.run_kubelets()
+    world.run_kuberay()
     world.wait(10)
     assert world.head().submitted == ["sort-1-0", "sort-1-1"]
 

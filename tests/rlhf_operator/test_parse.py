@@ -154,7 +154,7 @@ def test_any_pod_cluster_and_claim_is_read(one: Any, other: Any) -> None:
         for value in (one, {"conditions": one, "containerStatuses": other}, {"suspend": other}):
             document = {**raw, part: value}
             parse_pod(document)
-            parse_cluster(document, "u-0")
+            parse_cluster(document, "u-0", "key")
             parse_claim(document)
             is_ours(document)
 
@@ -203,7 +203,7 @@ def test_only_jobs_of_this_operator_are_its_own() -> None:
 def test_a_cluster_is_the_jobs_only_if_the_job_controls_it() -> None:
     def owned_by(*owners: dict[str, Any]) -> bool:
         raw = {"metadata": {**METADATA, "ownerReferences": list(owners)}}
-        return parse_cluster(raw, "u-0").is_ours
+        return parse_cluster(raw, "u-0", "key").is_ours
 
     assert owned_by({"uid": "u-0", "controller": True})
     assert owned_by({"uid": "u-9"}, {"uid": "u-0", "controller": True})
@@ -214,7 +214,7 @@ def test_a_cluster_is_the_jobs_only_if_the_job_controls_it() -> None:
 
 def test_a_cluster_wants_the_workers_of_all_its_groups() -> None:
     groups = [{"replicas": 2}, {"replicas": 0}, {}]
-    seen = parse_cluster({"metadata": METADATA, "spec": {"workerGroupSpecs": groups}}, "u-0")
+    seen = parse_cluster({"metadata": METADATA, "spec": {"workerGroupSpecs": groups}}, "u-0", "key")
     assert seen.wanted_workers == 3 and not seen.is_suspended and not seen.is_deleting
 
 

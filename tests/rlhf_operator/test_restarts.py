@@ -375,6 +375,18 @@ def test_workers_that_are_made_later_are_not_dirty(world: World) -> None:
     assert world.head().submitted == ["sort-1-0", "sort-1-1", "sort-1-2"]
 
 
+def test_a_refusal_that_is_taken_back_costs_nothing(world: World) -> None:
+    world.run_to_training()
+    token, head = world.head().token, world.head()
+    for _ in range(5):
+        head.token = "another"
+        world.wait(world.settings.refused_seconds - 10)
+        head.token = token
+        world.wait(10)
+    assert world.clusters() == ["sort-1"] and head.submitted == ["sort-1-0"]
+    assert world.status().restarts.total == 0
+
+
 def test_a_pod_that_only_bears_the_clusters_labels_is_not_deleted(world: World) -> None:
     world.run_to_training(manifest(failurePolicy={"backoffSeconds": 1}))
     labels = {"ray.io/cluster": "sort-1", "ray.io/node-type": "worker", **world.labels()}
@@ -388,13 +400,15 @@ def test_a_pod_that_only_bears_the_clusters_labels_is_not_deleted(world: World) 
 def test_a_head_that_does_not_take_the_token_is_replaced(world: World) -> None:
     world.run_to_training()
     world.head().token = "another"
-    world.wait(10)
+    world.wait(world.settings.refused_seconds / 2)
+    assert world.clusters() == ["sort-1"], "one refusal may be a mistake"
+    world.wait(world.settings.refused_seconds)
     assert world.events().count("HeadRefused") == 1
     assert world.clusters() == ["sort-2"]
     world.run_kuberay()
     world.settle()
     world.head("sort-2").token = "another"
-    world.wait(10)
+    world.wait(world.settings.refused_seconds + 10)
     assert world.phase() == (Phase.RESTARTING, "HeadRefused") and world.clusters() == []
     world.wait(60)
     assert world.clusters() == ["sort-3"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from rlhf_api.status import Phase
@@ -23,6 +24,8 @@ from .world import NAMESPACE, World, claim, manifest
 
 KUBELET = "example.com/kubelet"
 """A finalizer on pods: they end when their kubelet says so, not when they are deleted."""
+GRACE_SECONDS = 60.0
+"""After that no process of a pod that was told to end lives, though its node may be lost."""
 PATIENCE_SECONDS = 120.0
 """After that Ray kills a driver that does not obey."""
 KEY = (NAMESPACE, "sort")
@@ -93,8 +96,6 @@ class TroubledWorld(World):
     trouble: Trouble = field(default_factory=Trouble)
     made_of: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Of each cluster that was ever made, the manifest that its drivers read."""
-    _left: dict[str, list[FakeDriver]] = field(default_factory=dict)
-    """Drivers on heads that end while another head is there already."""
 
     def look(self, key: Key) -> None:
         self.trouble.is_on = True
@@ -115,7 +116,6 @@ class TroubledWorld(World):
     def living(self) -> list[FakeDriver]:
         """The job's drivers that may be running, on whatever pod."""
         all = [each for head in self.heads.all() for each in head.submissions.values()]
-        all += [each for left in self._left.values() for each in left]
         return [
             each for each in all if "rlhf drive" in each.entrypoint and not each.state.has_ended
         ]
@@ -126,15 +126,11 @@ class TroubledWorld(World):
             self.made_of[object["metadata"]["name"]] = self.manifest_of(object["metadata"]["name"])
         labels = object["metadata"].get("labels", {})
         is_end = kind is Kind.POD and type == "DELETED" and labels["ray.io/node-type"] == "head"
-        if is_end and self._left.pop(object["metadata"]["name"], None) is None:
+        if is_end:
             self.head(labels["ray.io/cluster"]).restart()  # its processes end with it
 
     def _make_pod(self, cluster: Any, role: str) -> None:
         name = cluster["metadata"]["name"]
-        if role == "head":
-            for pod in self.pods(name):
-                if "-head-" in pod and pod not in self._left:
-                    self._left[pod] = list(self.head(name).submissions.values())
         super()._make_pod(cluster, role)
         pod = self.pods(name)[-1]
         self.kube.edit(
@@ -156,6 +152,19 @@ class TroubledWorld(World):
                 self.kube.edit(
                     kind, NAMESPACE, name, lambda each: each["metadata"].update(finalizers=[])
                 )
+
+    def end_processes(self) -> None:
+        """Whatever becomes of a pod that was told to end, its processes end in time."""
+        for kind, _, name in list(self.kube.objects):
+            if kind is Kind.POD and "-head-" in name and self.is_ending(name):
+                pod = self.kube.objects[kind, NAMESPACE, name]
+                ends = datetime.fromisoformat(pod["metadata"]["deletionTimestamp"])
+                if (self.now() - ends).total_seconds() >= GRACE_SECONDS:
+                    self.head(pod["metadata"]["labels"]["ray.io/cluster"]).restart()
+
+    def settle(self, limit: int = 200) -> None:
+        self.end_processes()
+        super().settle(limit)
 
     def wait(self, seconds: float) -> None:
         super().wait(seconds)

@@ -9,6 +9,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from itertools import filterfalse
 from typing import Any
 
 import yaml
@@ -19,6 +20,7 @@ from rlhf_operator.decide.observed import PlanSeen
 from rlhf_operator.decide.settings import Settings
 from rlhf_operator.head.client import HttpClient
 from rlhf_operator.head.http import HttpHeads
+from rlhf_operator.key import Identity
 from rlhf_operator.kube.protocol import Kind, KubeError, Manifest
 from rlhf_operator.metrics import Metrics
 from rlhf_operator.observe import Dialer, Key, Observer
@@ -86,6 +88,7 @@ class World:
     kube: FakeKube = field(default_factory=FakeKube)
     settings: Settings = field(default_factory=Settings)
     defaults: JobDefaults = field(default_factory=JobDefaults)
+    identity: Identity = Identity(b"k" * 32, "rlhf-system/rlhf-operator")
     seconds: float = 0.0
     """Since the beginning."""
     queue_holds: bool = False
@@ -105,7 +108,7 @@ class World:
 
     def start_operator(self) -> None:
         """A new process of the operator: it knows nothing but what is written."""
-        dialer = Dialer(b"k" * 32, HttpHeads(self.heads.route, self.client).head)
+        dialer = Dialer(self.identity, HttpHeads(self.heads.route, self.client).head)
         observer = Observer(
             self.kube, dialer, self.planner, self.defaults, clock=lambda: self.seconds
         )
@@ -206,14 +209,14 @@ class World:
             for pod in self.pods(name):
                 self.kube.remove(Kind.POD, NAMESPACE, pod)
             return
-        there = [pod for pod in self.pods(name) if not self.is_ending(pod)]
+        there = self.pods(name)  # KubeRay makes no pod beside one that has still to end
         roles = ["head"] if not any("-head-" in pod for pod in there) else []
         wanted = sum(group["replicas"] for group in cluster["spec"]["workerGroupSpecs"])
         have = sum("-worker-" in pod for pod in there)
         for role in roles + ["worker"] * (wanted - have):
             self._make_pod(cluster, role)
         if ready:
-            for pod in self.pods(name):
+            for pod in filterfalse(self.is_ending, self.pods(name)):
                 self.set_pod(pod, conditions=[{"type": "Ready", "status": "True"}])
 
     def _make_pod(self, cluster: Mapping[str, Any], role: str) -> None:
@@ -232,7 +235,14 @@ class World:
                         "ray.io/cluster": metadata["name"],
                         "ray.io/node-type": role,
                     },
-                    "ownerReferences": [{"uid": metadata["uid"], "controller": True}],
+                    "ownerReferences": [
+                        {
+                            "kind": "RayCluster",
+                            "name": metadata["name"],
+                            "uid": metadata["uid"],
+                            "controller": True,
+                        }
+                    ],
                 },
                 "status": {},
             }

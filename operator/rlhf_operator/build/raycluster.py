@@ -21,7 +21,12 @@ NOT_PASSED_ON = ("kubectl.kubernetes.io/", "kopf.zalando.org/")
 
 
 def ray_cluster(
-    owner: Owner, job: RLHFJob, attempt: int, manifest: str, auth_secret: str
+    owner: Owner,
+    job: RLHFJob,
+    attempt: int,
+    manifest: str,
+    auth_secret: str,
+    stamps: Mapping[str, str],
 ) -> Mapping[str, Any]:
     """The job's cluster; labels and annotations of the job are passed on to it: queues, topology
     and gang scheduling go by them.
@@ -29,6 +34,7 @@ def ray_cluster(
     Args:
         manifest: the name of the ConfigMap with the manifest.
         auth_secret: the name of the Secret with the token.
+        stamps: annotations that tell which operator made it.
     """
     metadata = job.metadata
     annotations = {
@@ -36,7 +42,8 @@ def ray_cluster(
         for name, value in metadata.annotations.items()
         if not name.startswith(NOT_PASSED_ON)
     }
-    own = owner.metadata(cluster_name(owner.name, attempt), annotations=annotations)
+    stamped = {**annotations, **stamps}
+    own = owner.metadata(cluster_name(owner.name, attempt), annotations=stamped)
     return {
         "apiVersion": "ray.io/v1",
         "kind": "RayCluster",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from rlhf_api.on_cluster import QUEUE_LABEL
-from rlhf_api.status import ClusterStatus, ConditionStatus, ConditionType, Phase
+from rlhf_api.status import ClusterStatus, Condition, ConditionStatus, ConditionType, Phase
 from rlhf_operator.decide.actions import DeletePod, HoldJob, MakeCluster, RestoreCompanions
 from rlhf_operator.decide.draft import Draft
 from rlhf_operator.decide.driver_life import follow_driver
 from rlhf_operator.decide.driver_start import phase_before_driver, start_driver
 from rlhf_operator.decide.endings import end_driver, fail, start_over_or_fail
-from rlhf_operator.decide.failures import Failure
+from rlhf_operator.decide.failures import Failure, lost_pods
+from rlhf_operator.decide.lost_pods import pods_that_cannot_end, pods_that_may_end
 from rlhf_operator.decide.observed import ClusterSeen
 from rlhf_operator.decide.pods_in_words import describe_pods, worst_problem
 
@@ -26,6 +27,8 @@ def follow_cluster(draft: Draft, cluster: ClusterStatus) -> None:
     elif seen.is_deleting:
         _lose(draft, cluster, "it is being deleted")
         draft.again(draft.settings.poll_seconds)
+    elif seen.has_other_key:
+        _lose(draft, cluster, "the key that its token was made from is no more")
     elif seen.is_suspended:
         _queue(draft, cluster)
     else:
@@ -38,7 +41,7 @@ def _replace(draft: Draft, cluster: ClusterStatus) -> None:
         _lose(draft, cluster, "another one has its name, which this job does not own")
     elif cluster.head_pod_uid is not None:
         _lose(draft, cluster, "it is gone")
-    elif draft.seen.pods_of(cluster.name):
+    elif pods_that_may_end(draft, draft.seen.pods_of(cluster.name)):
         draft.again(draft.settings.poll_seconds)
     elif draft.seen.job.job is not None and not _is_late(draft):
         draft.do(HoldJob(), MakeCluster(cluster.attempt))
@@ -107,6 +110,9 @@ def _run_on(draft: Draft, cluster: ClusterStatus, seen: ClusterSeen) -> None:
         return
     elif draft.seen.job.job is None:
         draft.again(draft.settings.wait_seconds)
+    elif lost := pods_that_cannot_end(draft, draft.seen.pods_of(cluster.name)):
+        names = (pod.name for pod in lost)
+        start_over_or_fail(draft, lost_pods(names, draft.settings.lost_pod_seconds))
     elif is_ready and not _old_heads(draft, cluster):
         start_driver(draft, cluster)
     else:
@@ -193,11 +199,28 @@ def _is_late(draft: Draft) -> bool:
     return True
 
 
+def _holds_for_nothing(draft: Draft, cluster: ClusterStatus, ready: Condition) -> bool:
+    """Whether some pods have kept devices for too long while others find no room: then all are
+    given back, and asked for again later."""
+    pods = draft.seen.pods_of(cluster.name)
+    left = draft.settings.room_seconds - draft.seconds_since(ready.last_transition_time)
+    if not any(pod.is_ready and not pod.is_head for pod in pods):
+        return False
+    if left > 0:
+        draft.again(left)
+        return False
+    message = (
+        f"some pods waited for others for {draft.settings.room_seconds:.0f} s: {ready.message}"
+    )
+    start_over_or_fail(draft, Failure("NoRoom", message, needs_new_cluster=True, is_counted=False))
+    return True
+
+
 def _wait_for_pods(draft: Draft, cluster: ClusterStatus) -> None:
     """No driver runs, because pods are missing."""
     ready = draft.condition(ConditionType.CLUSTER_READY)
     assert ready is not None
-    if _is_late(draft):
+    if _is_late(draft) or _holds_for_nothing(draft, cluster, ready):
         return
     problem = worst_problem(draft.seen.pods_of(cluster.name))
     reason = problem.reason if problem else "WaitingForPods"

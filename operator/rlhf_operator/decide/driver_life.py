@@ -8,7 +8,7 @@ from rlhf_api.status import DriverStatus, Phase
 from rlhf_operator.decide.actions import Acknowledge, Stop, Submit
 from rlhf_operator.decide.draft import Draft
 from rlhf_operator.decide.endings import end_driver, has_ended, start_over_or_fail, succeed
-from rlhf_operator.decide.failures import Failure, head_refused
+from rlhf_operator.decide.failures import Failure, dead_head, frozen, head_refused
 from rlhf_operator.decide.observed import HeadState
 from rlhf_operator.decide.reports import take_report
 from rlhf_operator.head.protocol import Submission, SubmissionState
@@ -22,7 +22,8 @@ def follow_driver(draft: Draft, driver: DriverStatus) -> None:
     head = draft.seen.head
     draft.again(draft.settings.poll_seconds)
     if head.state is HeadState.REFUSED:
-        start_over_or_fail(draft, head_refused(head.message))
+        if head.refused_seconds >= draft.settings.refused_seconds:
+            start_over_or_fail(draft, head_refused(head.message))
     elif head.state is HeadState.ANSWERED:
         submission = head.submission(driver.submission_id)
         if submission is not None:
@@ -34,9 +35,32 @@ def follow_driver(draft: Draft, driver: DriverStatus) -> None:
             start_over_or_fail(
                 draft, Failure("HeadLost", "Ray on the head pod was started again: the driver died")
             )
+    elif head_is_dead(draft, driver.attempt):
+        start_over_or_fail(draft, dead_head(head.silent_seconds))
     elif _is_silent(draft):  # its pod may be there and not ready: not asked, then
         message = "the head does not answer the operator; the job may train on, unseen"
         draft.enter(Phase.RUNNING, "HeadUnreachable", message, is_warning=True)
+
+
+def head_is_dead(draft: Draft, attempt: int) -> bool:
+    """Whether a head has not answered for too long, and it is not the operator that is cut off.
+
+    Kubelets ask the same port of the same process: where theirs says that the head is well, only
+    the answers of others tell that the operator can reach a head at all.
+    """
+    head = draft.seen.head
+    if head.silent_seconds < draft.settings.dead_head_seconds:
+        return False
+    pod = draft.seen.head_pod(draft.seen.job.cluster_name(attempt))
+    return pod is None or not pod.is_ready or head.others_answer
+
+
+def _is_frozen(draft: Draft, report: StatusReport | None) -> bool:
+    """Whether a driver that tells something now and then whatever it does has stopped to."""
+    if report is None or report.final or report.heartbeat_seconds is None:
+        return False
+    limit = max(draft.settings.frozen_report_seconds, 3 * report.heartbeat_seconds)
+    return draft.seen.head.still_seconds >= limit
 
 
 def _is_silent(draft: Draft) -> bool:
@@ -59,6 +83,9 @@ def _follow(
     if report is not None and report.final and report.submission_id == driver.submission_id:
         draft.do(Acknowledge(driver.submission_id, report.sequence))
         draft.again(1.0)
+    elif _is_frozen(draft, report):
+        start_over_or_fail(draft, frozen(draft.seen.head.still_seconds))
+        return
     if submission.state is SubmissionState.RUNNING:
         draft.enter(Phase.RUNNING, "Running", _doing(driver, report))
 

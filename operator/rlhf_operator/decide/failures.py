@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rlhf_api.exits import ExitCode
@@ -23,6 +24,8 @@ class Failure:
     """The driver's. None: it did not get so far as to have one."""
     needs_new_cluster: bool = False
     """Whether the cluster itself is gone or unfit."""
+    is_counted: bool = True
+    """Whether its restart counts against the limit, unless a rule says otherwise."""
     needs_new_workers: bool = False
     """Whether processes are left on the workers that nobody can end but with their pods."""
 
@@ -31,6 +34,24 @@ def head_refused(said: str) -> Failure:
     """The head does not take this operator's token."""
     message = f"the cluster's head does not take this operator's token ({said})"
     return Failure("HeadRefused", message, needs_new_cluster=True)
+
+
+def dead_head(seconds: float) -> Failure:
+    """The head does not answer."""
+    message = f"the cluster's head has not answered for {seconds:.0f} s"
+    return Failure("HeadUnreachable", message, needs_new_cluster=True)
+
+
+def frozen(seconds: float) -> Failure:
+    """The driver is there, and does nothing."""
+    message = f"the driver has told nothing new for {seconds:.0f} s, not even that it waits"
+    return Failure("DriverFrozen", message)
+
+
+def lost_pods(names: Iterable[str], seconds: float) -> Failure:
+    """Pods that cannot end, because nobody is there to end them."""
+    message = f"{', '.join(sorted(names)[:3])} did not end within {seconds:.0f} s: the node is lost"
+    return Failure("NodeLost", message, needs_new_cluster=True)
 
 
 @dataclass(frozen=True)
@@ -79,4 +100,6 @@ def _by_rule(failure: Failure, policy: FailurePolicy) -> FailureAction | None:
 
 
 def _by_itself(failure: Failure) -> FailureAction:
+    if not failure.is_counted:
+        return FailureAction.RESTART_IGNORING_LIMIT
     return FailureAction.FAIL if failure.exit_code in NEVER_AGAIN else FailureAction.RESTART

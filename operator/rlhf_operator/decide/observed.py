@@ -81,6 +81,10 @@ class ClusterSeen:
     uid: str
     is_ours: bool
     """Whether this very job owns it, and not somebody else's of that name."""
+    has_other_key: bool
+    """Whether an operator with another key made it, whose token its head takes."""
+    release: str | None
+    """The release of the operator that made it. None: nobody wrote that down."""
     is_deleting: bool
     is_suspended: bool
     """Whether its pods are taken away, by Kueue or by a person."""
@@ -111,12 +115,22 @@ class PodSeen:
     uid: str
     cluster: str
     is_head: bool
-    is_deleting: bool
     is_ready: bool
     created: datetime
     owner: str | None
-    """The uid of what looks after it: its RayCluster's."""
+    """The uid of the RayCluster that looks after it."""
+    owner_name: str | None
+    """That RayCluster's name. None: no RayCluster does."""
+    deletion_time: datetime | None = None
+    """When its grace period ends, or ended. None: it is there to stay."""
+    address: str | None = None
+    """Its IP address. None: it has none yet."""
     problem: PodProblem | None = None
+
+    @property
+    def is_deleting(self) -> bool:
+        """Whether it was told to end."""
+        return self.deletion_time is not None
 
 
 class HeadState(Enum):
@@ -138,6 +152,14 @@ class HeadSeen:
     submissions: tuple[Submission, ...] = ()
     report: StatusReport | None = None
     """The newest report of the last driver; the final one once it ended, where it left one."""
+    refused_seconds: float = 0.0
+    """For how long it has refused the token, as far as this process knows."""
+    silent_seconds: float = 0.0
+    """For how long it has not answered, alike."""
+    still_seconds: float = 0.0
+    """For how long the report has been the same, alike."""
+    others_answer: bool = False
+    """Whether another head has answered just now: then it is not the operator that is cut off."""
 
     def submission(self, id: str) -> Submission | None:
         """One of its submissions."""
@@ -178,6 +200,8 @@ class Observed:
     """Whether it is time to see to it that its cluster's manifest, token and policy are there."""
     plan: PlanSeen | None = None
     """None: it is being made."""
+    other_release: str | None = None
+    """Another release of the operator that looks after the job. None: this one does."""
     head: HeadSeen = field(default_factory=HeadSeen)
     recent: PodProblem | None = None
     """What a pod told lately that may be gone by now."""
@@ -198,9 +222,21 @@ class Observed:
         """The cluster of that name, ours or not."""
         return next((each for each in self.clusters if each.name == name), None)
 
+    @property
+    def own_pods(self) -> tuple[PodSeen, ...]:
+        """Pods of clusters that were made for the job: labels alone are anybody's to write."""
+        attempts = range(1, self.job.status.attempts + 1)
+        names = {self.job.cluster_name(attempt) for attempt in attempts}
+        return tuple(pod for pod in self.pods if pod.owner_name in names)
+
     def pods_of(self, cluster: str) -> tuple[PodSeen, ...]:
-        """Its pods."""
-        return tuple(pod for pod in self.pods if pod.cluster == cluster)
+        """Those of one of them; where that cluster is there, its very own."""
+        seen = self.cluster(cluster)
+        return tuple(
+            pod
+            for pod in self.own_pods
+            if pod.owner_name == cluster and (seen is None or pod.owner == seen.uid)
+        )
 
     def head_pod(self, cluster: str) -> PodSeen | None:
         """The head's pod that is there to stay."""

@@ -10,6 +10,7 @@ event said. The status is written before anything is done, so whatever is cut sh
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 
 from rlhf_api.status import (
@@ -25,7 +26,8 @@ from rlhf_operator.decide.cluster_life import follow_cluster
 from rlhf_operator.decide.draft import Decision, Draft
 from rlhf_operator.decide.driver_life import stop_driver
 from rlhf_operator.decide.endings import fail, has_ended
-from rlhf_operator.decide.observed import Observed, Refusal
+from rlhf_operator.decide.lost_pods import pods_that_may_end
+from rlhf_operator.decide.observed import Observed, PodSeen, Refusal
 from rlhf_operator.decide.settings import Settings
 from rlhf_operator.decide.trouble import follow_trouble
 
@@ -33,6 +35,8 @@ from rlhf_operator.decide.trouble import follow_trouble
 def reconcile(seen: Observed, settings: Settings, now: datetime) -> Decision:
     """Decide on a job that is this operator's."""
     draft = Draft(seen, settings, now)
+    if seen.other_release is not None:
+        return Decision(seen.job.status, (), (), (), settings.wait_seconds)
     if seen.job.is_deleting:
         _take_cluster_away(draft)
     elif has_ended(draft):
@@ -127,13 +131,25 @@ def _waits_for_its_turn(draft: Draft) -> bool:
 
 def _waits_for_room(draft: Draft) -> bool:
     """Whether something is left of a cluster that was."""
-    if not (_delete_clusters(draft) or draft.seen.pods):
+    pods = draft.seen.own_pods
+    if not (_delete_clusters(draft) or pods_that_may_end(draft, pods)):
         return False
     if draft.status.phase is not Phase.RESTARTING:  # else the failure's reason is worth more
         message = "waiting until the pods of the cluster before are gone"
         draft.enter(Phase.PROVISIONING, "WaitingForOldPods", message)
     draft.again(draft.settings.poll_seconds)
     return True
+
+
+def _leave_behind(draft: Draft, pods: Sequence[PodSeen]) -> None:
+    """Tell of pods on lost nodes, for which the next cluster does not wait."""
+    if pods:
+        draft.note(
+            "NodeLost",
+            f"the pod {pods[0].name} cannot end, as its node is lost: nothing waits for it. Delete "
+            "the node, or the pod by force",
+            is_warning=True,
+        )
 
 
 def _waits_for_its_name(draft: Draft) -> bool:
@@ -162,6 +178,7 @@ def _make_cluster(draft: Draft) -> None:
         ConditionType.CLUSTER_READY, ConditionStatus.FALSE, "Provisioning", "no pod is there yet"
     )
     draft.set(artifacts=_artifacts(draft))  # its GPUs are counted when no queue holds it back
+    _leave_behind(draft, draft.seen.own_pods)
     draft.do(HoldJob(), MakeCluster(attempt))
     draft.again(draft.settings.wait_seconds)
 

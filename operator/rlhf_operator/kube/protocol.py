@@ -36,6 +36,7 @@ class Kind(Enum):
     SECRET = Resource("", "v1", "secrets", "Secret")
     CLAIM = Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
     POLICY = Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy")
+    LEASE = Resource("coordination.k8s.io", "v1", "leases", "Lease")
     EVENT = Resource("events.k8s.io", "v1", "events", "Event")
 
     @classmethod

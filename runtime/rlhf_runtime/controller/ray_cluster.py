@@ -52,6 +52,8 @@ class RayCluster:
     """Hears what is waited for."""
     obey: Hook
     """Raises when the driver is to end; called while it waits."""
+    tell_alive: Hook
+    """Hears that the driver lives, every few seconds while workers compute."""
     one_machine = False
 
     @property
@@ -87,6 +89,10 @@ class RayCluster:
                 f"{CLEAN_SECONDS:g} s, allowed none; delete the cluster's worker pods, or the "
                 "whole cluster: the job goes on from its newest checkpoint"
             )
+
+    def beat(self) -> None:
+        """Tell the operator."""
+        self.tell_alive()
 
     def require_ray(self) -> None:
         """Nothing: Ray ends a driver whose head has gone, and the operator looks after that."""

@@ -36,6 +36,9 @@ class Site(Protocol):
     def require_ray(self) -> None:
         """Raise where Ray itself has gone, and workers are waited for in vain."""
 
+    def beat(self) -> None:
+        """The driver lives: called every few seconds while workers compute."""
+
     def reserve(self, pool: PoolPlan) -> PlacementGroup:
         """Set a bundle of each of the pool's nodes aside for an incarnation of workers."""
 
@@ -86,6 +89,9 @@ class OneMachine:
             RayFailed: one has died.
         """
         require_local_ray()
+
+    def beat(self) -> None:
+        """Nobody asks on one machine: who started the driver sees it."""
 
     def reserve(self, pool: PoolPlan) -> PlacementGroup:
         """Set the devices aside.

@@ -146,6 +146,7 @@ class Workers:
         """
         self._site.require_ray()
         self._watch.look()
+        self._site.beat()
 
     def close(self) -> None:
         """Let the workers leave their world in order, then end them."""

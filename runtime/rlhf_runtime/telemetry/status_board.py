@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Callable
 from typing import Any
 
 from rlhf_api.exits import ExitCode
@@ -10,12 +12,18 @@ from rlhf_api.report import StatusReport
 
 FIRST_PHASE = "start"
 LONGEST_MESSAGE = 4096
+HEARTBEAT_SECONDS = 30.0
+"""From one report to the next while nothing else is to be told."""
 
 
 class StatusBoard:
     """Holds the latest StatusReport of one start of a driver. For any number of threads."""
 
-    def __init__(self, job: str, submission_id: str) -> None:
+    def __init__(
+        self, job: str, submission_id: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._clock = clock
+        self._told = clock()
         self._lock = threading.Lock()
         self._acknowledged = threading.Event()
         self._latest = StatusReport(
@@ -25,6 +33,7 @@ class StatusBoard:
             phase=FIRST_PHASE,
             step=0,
             total_steps=0,
+            heartbeat_seconds=HEARTBEAT_SECONDS,
         )
 
     @property
@@ -44,9 +53,18 @@ class StatusBoard:
         with self._lock:
             if self._latest.final:
                 return
+            self._told = self._clock()
             before = {name: getattr(self._latest, name) for name in StatusReport.model_fields}
             sequence = self._latest.sequence + 1
             self._latest = StatusReport(**before | changes | {"sequence": sequence})
+
+    def beat(self) -> None:
+        """The driver lives, and waits for its workers: a report follows when the last one is old.
+
+        Only the thread that drives the run calls this: what hangs must not seem to live.
+        """
+        if self._clock() - self._told >= HEARTBEAT_SECONDS:
+            self.update()
 
     def end(self, phase: str, code: ExitCode, reason: str = "", message: str = "") -> StatusReport:
         """Make the report final, and return it."""

@@ -34,7 +34,7 @@ def pool(devices: int) -> PoolPlan:
 
 
 def cluster(told: list[str], seconds: float = 0.2) -> RayCluster:
-    return RayCluster("auto", seconds, told.append, lambda: None)
+    return RayCluster("auto", seconds, told.append, lambda: None, lambda: None)
 
 
 class Rank:

@@ -6,7 +6,7 @@ import pytest
 
 from rlhf_api.exits import ExitCode
 from rlhf_api.report import StatusReport
-from rlhf_runtime.telemetry.status_board import LONGEST_MESSAGE, StatusBoard
+from rlhf_runtime.telemetry.status_board import HEARTBEAT_SECONDS, LONGEST_MESSAGE, StatusBoard
 
 
 @pytest.mark.parametrize(
@@ -23,3 +23,22 @@ def test_a_message_is_a_line_that_every_reader_takes(said: str, told: str) -> No
     assert (final.message, final.exit_code) == (told, ExitCode.USER)
     sent = final.model_dump_json(by_alias=True, exclude_none=True)
     assert StatusReport.model_validate_json(sent.encode()) == final
+
+
+def test_a_driver_that_waits_for_its_workers_makes_a_report_now_and_then() -> None:
+    now = [100.0]
+    board = StatusBoard("sort", "sort-1-0", clock=lambda: now[0])
+    first = board.latest
+    board.beat()
+    assert board.latest == first, "it is new"
+    now[0] += HEARTBEAT_SECONDS
+    board.beat()
+    second = board.latest
+    assert second.sequence == first.sequence + 1
+    assert second.heartbeat_seconds == HEARTBEAT_SECONDS
+    board.beat()
+    assert board.latest == second
+    board.end("done", ExitCode.DONE)
+    now[0] += HEARTBEAT_SECONDS
+    board.beat()
+    assert board.latest.final, "nothing follows the last one"

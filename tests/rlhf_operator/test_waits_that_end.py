@@ -1,0 +1,183 @@
+"""Nothing is waited for without end: each wait has a bound, and an end that is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rlhf_api.status import Phase
+from rlhf_operator.kube.protocol import Kind
+
+from .world import NAMESPACE, World, manifest
+
+
+def lose_node_of(world: World, role: str, cluster: str = "sort-1") -> str:
+    """The kubelet of a pod is gone, and the pod is told to end; its name."""
+    pod = next(name for name in world.pods(cluster) if f"-{role}-" in name)
+    held = {"finalizers": ["test/kubelet"]}
+    world.kube.edit(Kind.POD, NAMESPACE, pod, lambda each: each["metadata"].update(held))
+    if role == "head":
+        world.head(cluster).is_down = True
+    world.kube.remove(Kind.POD, NAMESPACE, pod)
+    return pod
+
+
+@pytest.mark.parametrize("role", ["head", "worker"])
+def test_a_lost_node_costs_the_cluster_and_not_the_job(world: World, role: str) -> None:
+    world.run_to_training()
+    pod = lose_node_of(world, role)
+    if role == "worker":
+        world.head().end(4)  # the driver has waited for another node in vain
+    world.wait(60)
+    assert world.clusters() == ["sort-1"], "it may end yet"
+    world.run_kuberay()
+    assert len(world.pods()) == 3, "KubeRay makes none beside it"
+    world.wait(world.settings.lost_pod_seconds)
+    assert world.clusters() == ["sort-2"] and world.pods() == [pod]
+    assert any(pod in each for each in world.told("NodeLost")), world.told("NodeLost")
+    world.run_kuberay()
+    world.wait(30)
+    assert world.head("sort-2").submitted == ["sort-2-0"]
+    assert world.status().restarts.clusters == 1
+
+
+def test_a_pod_on_a_lost_node_does_not_hold_up_a_job_that_is_resumed(world: World) -> None:
+    world.run_to_training()
+    world.edit_job(suspend=True)
+    lose_node_of(world, "worker")
+    world.wait(60)
+    world.edit_job(suspend=False)
+    world.wait(30)
+    assert world.phase() == (Phase.PROVISIONING, "WaitingForOldPods")
+    world.wait(world.settings.lost_pod_seconds)
+    assert world.clusters() == ["sort-2"]
+
+
+def stranger(cluster: str, **metadata: Any) -> dict[str, Any]:
+    """A pod that bears the labels of a job and its cluster, and is nobody's."""
+    labels = {
+        "ray.io/cluster": cluster,
+        "ray.io/node-type": "head",
+        "rlhf-operator.dev/job": "sort",
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "stranger", "namespace": NAMESPACE, "labels": labels, **metadata},
+        "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+    }
+
+
+@pytest.mark.parametrize("kind", [None, "Job"])
+def test_a_strangers_pod_with_the_jobs_labels_changes_nothing(
+    world: World, kind: str | None
+) -> None:
+    """Those of RayClusters that are not there are the garbage collector's affair."""
+    owner = {"kind": kind, "name": "sort-1", "uid": "u-1", "controller": True}
+    world.kube.create(stranger("sort-1", ownerReferences=[owner] if kind else []))
+    world.run_to_training()
+    assert world.head().submitted == ["sort-1-0"]
+    world.edit_job(suspend=True)
+    world.wait(30)
+    assert world.phase() == (Phase.SUSPENDED, "Requested")
+    world.edit_job(suspend=False)
+    world.wait(5)
+    assert world.clusters() == ["sort-2"]
+    assert (Kind.POD, NAMESPACE, "stranger") in world.kube.objects
+
+
+def ready(world: World, is_ready: bool) -> None:
+    pod = next(name for name in world.pods() if "-head-" in name)
+    world.set_pod(pod, conditions=[{"type": "Ready", "status": str(is_ready)}])
+
+
+def test_a_head_that_neither_operator_nor_kubelet_reach_is_given_up(world: World) -> None:
+    world.run_to_training()
+    world.head().go_down()
+    ready(world, False)
+    world.wait(world.settings.dead_head_seconds - 30)
+    assert world.clusters() == ["sort-1"]
+    world.wait(60)
+    assert world.clusters() == ["sort-2"]
+    assert any("has not answered for" in each for each in world.told("HeadUnreachable"))
+
+
+def test_a_head_that_only_the_operator_does_not_reach_trains_on(world: World) -> None:
+    world.run_to_training()
+    world.head().go_down()
+    world.wait(5 * world.settings.dead_head_seconds)
+    assert world.phase() == (Phase.RUNNING, "HeadUnreachable") and world.clusters() == ["sort-1"]
+
+
+def test_it_is_given_up_where_the_operator_reaches_other_heads(world: World) -> None:
+    world.submit(manifest("other"))
+    world.run_to_training()
+    world.head("other-1").advance(1)
+    world.wait(30)
+    world.head().go_down()
+    world.wait(world.settings.dead_head_seconds + 60)
+    assert sorted(world.clusters()) == ["other-1", "sort-2"]
+
+
+def test_an_operator_that_was_away_gives_a_head_all_its_time(world: World) -> None:
+    world.run_to_training()
+    world.head().go_down()
+    ready(world, False)
+    world.wait(world.settings.dead_head_seconds - 30)
+    world.seconds += 100_000
+    world.start_operator()
+    world.wait(world.settings.dead_head_seconds - 30)
+    assert world.clusters() == ["sort-1"]
+
+
+def heartbeat(world: World, promised: float | None) -> None:
+    driver = world.head().driver
+    assert driver.report is not None
+    driver.report = driver.report.model_copy(update={"heartbeat_seconds": promised})
+
+
+def test_a_driver_whose_heart_has_stopped_is_started_again(world: World) -> None:
+    world.run_to_training()
+    heartbeat(world, 30.0)
+    world.wait(world.settings.frozen_report_seconds - 30)
+    assert world.head().submitted == ["sort-1-0"]
+    world.wait(60)
+    assert world.head().submitted == ["sort-1-0", "sort-1-1"]
+    assert len(world.told("DriverFrozen")) == 1
+
+
+def test_a_driver_that_promises_no_heartbeat_may_take_its_time(world: World) -> None:
+    world.run_to_training()
+    heartbeat(world, None)
+    world.wait(3 * world.settings.frozen_report_seconds)
+    assert world.head().submitted == ["sort-1-0"] and world.phase()[0] is Phase.RUNNING
+
+
+def test_a_frozen_driver_that_does_not_end_costs_its_cluster(world: World) -> None:
+    world.run_to_training()
+    heartbeat(world, 30.0)
+    world.head().driver.stubborn = True
+    world.wait(world.settings.frozen_report_seconds + world.settings.stop_seconds + 60)
+    assert world.clusters() == ["sort-2"] and "DriverStuck" in world.events()
+
+
+def test_devices_are_given_back_when_the_others_find_no_room(world: World) -> None:
+    world.submit(manifest())
+    world.settle()
+    world.run_kuberay()
+    world.set_pod(next(pod for pod in world.pods() if "-worker-" in pod), conditions=[])
+    world.wait(world.settings.room_seconds - 60)
+    assert world.clusters() == ["sort-1"] and world.phase()[0] is Phase.PROVISIONING
+    world.wait(120)
+    assert world.clusters() == ["sort-2"], "at first at once"
+    assert world.phase() == (Phase.RESTARTING, "NoRoom") or "NoRoom" in world.events()
+    assert world.status().restarts.since_checkpoint == 0, "it is nobody's failure"
+
+
+def test_who_holds_no_device_may_wait_for_room_as_long_as_it_takes(world: World) -> None:
+    world.submit(manifest())
+    world.settle()
+    world.run_kuberay(ready=False)
+    world.wait(10 * world.settings.room_seconds)
+    assert world.clusters() == ["sort-1"]
