@@ -119,6 +119,6 @@ def _rule(permission: Permission) -> Iterator[str]:
     yield f"# {permission.why}"
     yield f"- apiGroups: [{json.dumps(permission.group)}]"
     yield f"  resources: [{', '.join(permission.resources)}]"
-    if permission.key_only:
-        yield '  resourceNames: [{{ include "rlhf-operator.keySecret" . | quote }}]'
+    if permission.named:
+        yield f'  resourceNames: [{{{{ include "rlhf-operator.{permission.named}" . | quote }}}}]'
     yield f"  verbs: [{', '.join(permission.verbs)}]"

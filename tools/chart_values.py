@@ -14,7 +14,7 @@ from rlhf_api.base import Contract, Count, LabelMap, ObjectName, Text
 from rlhf_api.checkpoint import CheckpointStorage
 from rlhf_api.cluster import ImageSpec
 from rlhf_api.resources import EnvironmentVariable, NodePool, PodResources, Toleration
-from rlhf_operator.config import OperatorConfig
+from rlhf_operator.config import Bounds, OperatorConfig
 
 OPERATOR = OperatorConfig()
 """The operator's own defaults: what the chart writes is what it would do by itself."""
@@ -188,6 +188,10 @@ class ChartValues(Contract):
     needs one right more and works from outside the pods' network."""
     key_secret: KeySecret = KeySecret()
     """Secret with the operator's own key."""
+    bounds: Bounds = Bounds()
+    """How long the operator waits, in seconds, for what may never come."""
+    replicas: Annotated[int, Field(ge=0, le=9)] = 1
+    """Operators that are there. One of them acts, by a Lease; another takes over within 15 s."""
     reconcile_workers: Annotated[int, Field(ge=1, le=256)] = OPERATOR.reconcile_workers
     """Jobs that are looked at at the same time."""
     planner_processes: Annotated[int, Field(ge=1, le=64)] = OPERATOR.planner_processes

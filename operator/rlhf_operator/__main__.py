@@ -9,7 +9,6 @@ import os
 import signal
 import socket
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 from rlhf_operator.app import App
@@ -92,7 +91,13 @@ def _run(config: OperatorConfig, kubeconfig: Path | None, key_file: Path | None)
         observer,
         Performer(kube, observer, namespace, config.head_access is not HeadAccess.SERVICE),
         metrics,
-        replace(Settings(), poll_seconds=config.poll_seconds),
+        Settings(
+            poll_seconds=config.poll_seconds,
+            lost_pod_seconds=config.bounds.lost_node_seconds,
+            dead_head_seconds=config.bounds.dead_head_seconds,
+            frozen_report_seconds=config.bounds.frozen_report_seconds,
+            room_seconds=config.bounds.room_seconds,
+        ),
     )
     app = App(config, reconciler, in_cluster=kubeconfig is None)
     metrics.watch(lambda: len(app.queue), lambda: answers.age_seconds)

@@ -9,10 +9,13 @@ from typing import Annotated
 import yaml
 from pydantic import Field, ValidationError
 
-from rlhf_api.base import Contract, Count, Name, ObjectName, Text
+from rlhf_api.base import Contract, Count, Name, ObjectName, PositiveFloat, Text
 from rlhf_api.checkpoint import CheckpointStorage
 from rlhf_api.cluster import ImageSpec
 from rlhf_api.resources import NodePool, PodResources
+from rlhf_operator.decide.settings import Settings
+
+SETTINGS = Settings()
 
 
 class HeadAccess(StrEnum):
@@ -57,6 +60,22 @@ class JobDefaults(Contract):
     """Requests of a worker's pod besides its devices. Default: none, and no limit."""
 
 
+class Bounds(Contract):
+    """How long the operator waits, in seconds, for what may never come."""
+
+    lost_node_seconds: PositiveFloat = SETTINGS.lost_pod_seconds
+    """A pod that is still there so long after it had to be gone is on a lost node: its job gets
+    another cluster. Kubernetes itself tells a lost node's pods to go after five minutes."""
+    dead_head_seconds: PositiveFloat = SETTINGS.dead_head_seconds
+    """A head that neither the operator nor its kubelet has reached for so long is dead: its job
+    gets another cluster."""
+    frozen_report_seconds: PositiveFloat = SETTINGS.frozen_report_seconds
+    """A driver that has told nothing for so long, not even that it waits, is started again."""
+    room_seconds: PositiveFloat = SETTINGS.room_seconds
+    """So long some pods of a job may hold devices while others find no room; then all are given
+    back, and asked for again later."""
+
+
 class OperatorConfig(Contract):
     """All of the operator's settings."""
 
@@ -71,6 +90,8 @@ class OperatorConfig(Contract):
     """The Secret in the operator's own namespace from whose key the clusters' tokens are made."""
     lease_name: ObjectName = "rlhf-operator"
     """The Lease in the operator's own namespace that tells which of its replicas acts."""
+    bounds: Bounds = Bounds()
+    """How long it waits for what may never come."""
     head_access: HeadAccess = HeadAccess.SERVICE
     """How heads are reached: service, proxy or template."""
     head_url: Text | None = None

@@ -7,10 +7,12 @@ server what the chart's service account may and may not do.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from rlhf_api.crd import PLURAL
 from rlhf_api.job import GROUP
+
+LEASES: Final = "coordination.k8s.io"
 
 
 @dataclass(frozen=True)
@@ -24,8 +26,9 @@ class Permission:
     verbs: tuple[str, ...]
     why: str
     """What the operator does with it, in a line."""
-    key_only: bool = False
-    """Whether it is about the one Secret with the operator's own key."""
+    named: Literal["", "keySecret", "lease"] = ""
+    """The only object that it is about: the Secret with the operator's own key, or its Lease.
+    Empty: all of them."""
 
 
 WATCHED: Final = (
@@ -57,21 +60,27 @@ WATCHED: Final = (
     Permission(
         "",
         ("configmaps",),
-        ("get", "create", "patch"),
-        "the manifest in force of each job; get tells whose one of that name is",
+        ("get", "create"),
+        "the manifest in force of each job; get tells whether that of a job's own code is there",
     ),
     Permission("", ("secrets",), ("create",), "each cluster's token; no Secret is ever read"),
     Permission(
         "networking.k8s.io",
         ("networkpolicies",),
-        ("get", "create", "patch"),
-        "keep others away from a job's pods; get tells whose one of that name is",
+        ("create",),
+        "keep others away from a job's pods",
     ),
     Permission(
         "",
         ("persistentvolumeclaims",),
         ("get",),
         "whether the checkpoint claim exists, and whether several nodes can mount it",
+    ),
+    Permission(
+        LEASES,
+        ("leases",),
+        ("get",),
+        "whether another release, which has made a job's cluster, is still there",
     ),
     Permission("events.k8s.io", ("events",), ("create",), "tell people what happened"),
 )
@@ -95,7 +104,17 @@ OWN: Final = (
         ("secrets",),
         ("get",),
         "read that key, the only Secret that it may read",
-        key_only=True,
+        named="keySecret",
+    ),
+    Permission(
+        LEASES, ("leases",), ("create",), "tell which replica acts, where the chart's own is gone"
+    ),
+    Permission(
+        LEASES,
+        ("leases",),
+        ("get", "patch"),
+        "hold the Lease that the release's replicas share",
+        named="lease",
     ),
 )
 """In the operator's own namespace."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rlhf_operator.permissions import Permission
@@ -22,10 +23,12 @@ class Access:
     """The only object that it is about; empty: all."""
 
 
-def granted(permissions: tuple[Permission, ...], key: str = "") -> set[Access]:
-    """What permissions are meant to give; `key` is the name of the operator's Secret."""
+def granted(
+    permissions: tuple[Permission, ...], names: Mapping[str, str] | None = None
+) -> set[Access]:
+    """What permissions are meant to give; `names` are those of the operator's Secret and Lease."""
     return {
-        Access(each.group, resource, verb, key if each.key_only else "")
+        Access(each.group, resource, verb, (names or {}).get(each.named, ""))
         for each in permissions
         for resource, verb in itertools.product(each.resources, each.verbs)
     }

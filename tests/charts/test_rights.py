@@ -49,7 +49,9 @@ def test_it_may_do_what_is_listed_and_nothing_else(installed: Place) -> None:
     for namespace in (installed.other, "kube-system"):
         assert rights(installed.kubectl, namespace, user) == granted(WATCHED)
     own = rights(installed.kubectl, installed.system, user)
-    assert own == granted(WATCHED + OWN, key="rlhf-rlhf-operator-key")
+    assert own == granted(
+        WATCHED + OWN, {"keySecret": "rlhf-rlhf-operator-key", "lease": "rlhf-rlhf-operator"}
+    )
 
 
 @everywhere
@@ -69,6 +71,9 @@ def test_it_may_do_what_is_listed_and_nothing_else(installed: Place) -> None:
         (Access("", "secrets", "create"), True),
         (Access("", "secrets", "get"), False),
         (Access("", "secrets", "list"), False),
+        (Access("", "configmaps", "patch"), False),
+        (Access("networking.k8s.io", "networkpolicies", "get"), False),
+        (Access("coordination.k8s.io", "leases", "patch"), False),
         (Access("", "pods", "create"), False),
         (Access("", "pods/exec", "create"), False),
         (Access("", "services/proxy", "get"), False),
@@ -116,7 +121,7 @@ def test_it_may_do_nothing_elsewhere(installed: Place) -> None:
     for namespace in (installed.other, "kube-system"):
         assert rights(installed.kubectl, namespace, user) == set()
     own = rights(installed.kubectl, installed.system, user)
-    assert own == granted(OWN, key="cluster-key")
+    assert own == granted(OWN, {"keySecret": "cluster-key", "lease": "rlhf"})
     for permission in WATCHED:
         access = Access(permission.group, permission.resources[0], permission.verbs[0])
         assert not may(installed.kubectl, user, access)

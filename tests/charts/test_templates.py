@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,9 @@ def container_of(objects: list[Object]) -> Object:
     return found
 
 
+BOUNDS = OperatorConfig().bounds.model_dump(mode="json", by_alias=True)
+
+
 def settings_of(objects: list[Object]) -> Any:
     """The operator's settings file."""
     maps = {each["metadata"]["name"]: each["data"] for each in of_kind(objects, "ConfigMap")}
@@ -51,13 +55,15 @@ def settings_of(objects: list[Object]) -> Any:
     return yaml.safe_load(maps[volumes["config"]["configMap"]["name"]]["config.yaml"])
 
 
-def rules_of(permissions: tuple[Permission, ...], key: str = "") -> list[Object]:
+def rules_of(
+    permissions: tuple[Permission, ...], names: Mapping[str, str] | None = None
+) -> list[Object]:
     """Rules as a role has them."""
     return [
         {
             "apiGroups": [each.group],
             "resources": [*each.resources],
-            **({"resourceNames": [key]} if each.key_only else {}),
+            **({"resourceNames": [(names or {})[each.named]]} if each.named else {}),
             "verbs": [*each.verbs],
         }
         for each in permissions
@@ -101,9 +107,11 @@ def test_objects_are_in_the_releases_namespace_and_labelled(helm: Helm, case: st
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_one_operator_runs_and_the_old_one_goes_first(helm: Helm, case: str) -> None:
+def test_one_operator_runs_and_a_new_one_stands_by_before_the_old_one_goes(
+    helm: Helm, case: str
+) -> None:
     spec = the(helm.render(case), "Deployment")["spec"]
-    assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
+    assert (spec["replicas"], spec["strategy"]) == (1, {"type": "RollingUpdate"})
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -138,6 +146,8 @@ def test_settings_are_those_of_the_values(helm: Helm) -> None:
     assert settings_of(helm.render("smallest")) == {
         "namespaces": [],
         "keySecret": {"name": "rlhf-rlhf-operator-key"},
+        "leaseName": "rlhf-rlhf-operator",
+        "bounds": BOUNDS,
         "headAccess": "service",
         "reconcileWorkers": 16,
         "plannerProcesses": 2,
@@ -168,6 +178,7 @@ def test_the_operator_reads_its_settings(helm: Helm, case: str) -> None:
 def test_defaults_of_values_are_the_operators(helm: Helm) -> None:
     settings = settings_of(helm.render("smallest"))
     assert settings.pop("keySecret") == {"name": "rlhf-rlhf-operator-key"}
+    assert settings.pop("leaseName") == "rlhf-rlhf-operator"
     assert OperatorConfig.model_validate(settings) == OperatorConfig()
 
 
@@ -214,7 +225,7 @@ def test_names_follow_the_release_and_can_be_set(helm: Helm) -> None:
 def test_without_namespaces_rights_are_those_of_one_cluster_role(helm: Helm) -> None:
     roles = {each["metadata"]["name"]: each for each in of_kind(helm.render("smallest"), "Role")}
     assert set(roles) == {"rlhf-rlhf-operator-own"}
-    own = rules_of(OWN, key="rlhf-rlhf-operator-key")
+    own = rules_of(OWN, {"keySecret": "rlhf-rlhf-operator-key", "lease": "rlhf-rlhf-operator"})
     assert roles["rlhf-rlhf-operator-own"]["rules"] == own
     cluster = {
         each["metadata"]["name"]: each for each in of_kind(helm.render("smallest"), "ClusterRole")
@@ -230,7 +241,7 @@ def test_with_namespaces_the_operator_has_rights_in_them_only(helm: Helm) -> Non
     assert roles == {
         "team-a": rules_of(WATCHED),
         "team-b": rules_of(WATCHED),
-        NAMESPACE: rules_of(OWN, key="cluster-key"),
+        NAMESPACE: rules_of(OWN, {"keySecret": "cluster-key", "lease": "rlhf-rlhf-operator"}),
     }
     for binding in of_kind(objects, "RoleBinding"):
         (subject,) = binding["subjects"]

@@ -26,6 +26,10 @@
 {{- default (printf "%s-key" (include "rlhf-operator.fullname" .)) .Values.keySecret.name }}
 {{- end }}
 
+{{- define "rlhf-operator.lease" -}}
+{{- include "rlhf-operator.fullname" . }}
+{{- end }}
+
 {{- define "rlhf-operator.image" -}}
 {{- with .Values.image }}
 {{- if .digest }}

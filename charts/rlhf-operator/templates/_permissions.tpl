@@ -20,21 +20,25 @@
 - apiGroups: [""]
   resources: [pods]
   verbs: [list, watch, delete]
-# the manifest in force of each job; get tells whose one of that name is
+# the manifest in force of each job; get tells whether that of a job's own code is there
 - apiGroups: [""]
   resources: [configmaps]
-  verbs: [get, create, patch]
+  verbs: [get, create]
 # each cluster's token; no Secret is ever read
 - apiGroups: [""]
   resources: [secrets]
   verbs: [create]
-# keep others away from a job's pods; get tells whose one of that name is
+# keep others away from a job's pods
 - apiGroups: ["networking.k8s.io"]
   resources: [networkpolicies]
-  verbs: [get, create, patch]
+  verbs: [create]
 # whether the checkpoint claim exists, and whether several nodes can mount it
 - apiGroups: [""]
   resources: [persistentvolumeclaims]
+  verbs: [get]
+# whether another release, which has made a job's cluster, is still there
+- apiGroups: ["coordination.k8s.io"]
+  resources: [leases]
   verbs: [get]
 # tell people what happened
 - apiGroups: ["events.k8s.io"]
@@ -59,4 +63,13 @@
   resources: [secrets]
   resourceNames: [{{ include "rlhf-operator.keySecret" . | quote }}]
   verbs: [get]
+# tell which replica acts, where the chart's own is gone
+- apiGroups: ["coordination.k8s.io"]
+  resources: [leases]
+  verbs: [create]
+# hold the Lease that the release's replicas share
+- apiGroups: ["coordination.k8s.io"]
+  resources: [leases]
+  resourceNames: [{{ include "rlhf-operator.lease" . | quote }}]
+  verbs: [get, patch]
 {{- end }}

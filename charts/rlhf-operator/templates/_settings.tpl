@@ -2,6 +2,8 @@
 {{- define "rlhf-operator.settings" -}}
 namespaces: {{ .Values.watchNamespaces | toJson }}
 keySecret: {name: {{ include "rlhf-operator.keySecret" . | quote }}}
+leaseName: {{ include "rlhf-operator.lease" . }}
+bounds: {{ .Values.bounds | toJson }}
 headAccess: {{ .Values.headAccess }}
 reconcileWorkers: {{ .Values.reconcileWorkers | int }}
 plannerProcesses: {{ .Values.plannerProcesses | int }}
