@@ -183,9 +183,9 @@ class ChartValues(Contract):
     ClusterRoles. They must exist. Empty: all namespaces."""
     job_defaults: JobDefaults = JobDefaults()
     """What jobs get that leave it out."""
-    head_access: Literal["service", "proxy"] = "service"
-    """How the operator reaches heads of jobs: by their Service, or through the API server, which
-    needs one right more and works from outside the pods' network."""
+    head_access: Literal["direct", "proxy"] = "direct"
+    """How the operator reaches heads of jobs: by the addresses of their pods, or through the API
+    server, which needs one right more and works from outside the pods' network."""
     key_secret: KeySecret = KeySecret()
     """Secret with the operator's own key."""
     bounds: Bounds = Bounds()

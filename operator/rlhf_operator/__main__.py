@@ -15,6 +15,7 @@ from rlhf_operator.app import App
 from rlhf_operator.config import BadConfig, HeadAccess, OperatorConfig, load_config
 from rlhf_operator.decide.settings import Settings
 from rlhf_operator.dialing import dialing
+from rlhf_operator.heads import Heads
 from rlhf_operator.health import Health, serve
 from rlhf_operator.key import Identity, key_in_cluster, key_in_file
 from rlhf_operator.kinds import require_kinds
@@ -23,10 +24,11 @@ from rlhf_operator.kube.protocol import KubeError
 from rlhf_operator.leadership import Leadership, LeaseLost, keep_leading, wait_to_lead
 from rlhf_operator.logs import set_up_logs
 from rlhf_operator.metrics import Metrics
-from rlhf_operator.observe import Dialer, Observer
+from rlhf_operator.observe import Observer
 from rlhf_operator.perform import Performer
 from rlhf_operator.planning import Planner
 from rlhf_operator.reconciler import Reconciler
+from rlhf_operator.threads import Threads
 
 log = logging.getLogger(__name__)
 OUTSIDE = "outside"
@@ -84,13 +86,16 @@ def _run(config: OperatorConfig, kubeconfig: Path | None, key_file: Path | None)
     if namespace is not None and key_file is None:
         leadership = Leadership(kube, namespace, config.lease_name, socket.gethostname())
     planner = Planner(config.planner_processes)
-    dialer = Dialer(Identity(key, release), dialing(config, lambda: kube.access))
-    observer = Observer(kube, dialer, planner, config.job_defaults)
+    identity = Identity(key, release)
+    observer = Observer(kube, identity, planner, config.job_defaults)
+    threads = Threads(config.reconcile_workers)
     reconciler = Reconciler(
         kube,
         observer,
-        Performer(kube, observer, namespace, config.head_access is not HeadAccess.SERVICE),
+        Heads(identity, dialing(config, lambda: kube.access)),
+        Performer(kube, identity, namespace, config.head_access is not HeadAccess.DIRECT),
         metrics,
+        threads,
         Settings(
             poll_seconds=config.poll_seconds,
             lost_pod_seconds=config.bounds.lost_node_seconds,
@@ -100,13 +105,14 @@ def _run(config: OperatorConfig, kubeconfig: Path | None, key_file: Path | None)
         ),
     )
     app = App(config, reconciler, in_cluster=kubeconfig is None)
-    metrics.watch(lambda: len(app.queue), lambda: answers.age_seconds)
+    metrics.watch(lambda: len(app.queue) + len(threads), lambda: answers.age_seconds)
     health = Health(lambda: answers.age_seconds, lambda: app.is_started or app.stands_by)
     stop_serving = serve(config.port, metrics.registry, health)
     try:
         asyncio.run(_until_told_to_stop(app, leadership))
     finally:
         stop_serving()
+        threads.close()
         planner.close()
         kube.close()
     return 0

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +20,7 @@ from rlhf_operator.observe import Key
 from rlhf_operator.parse import pod_problem
 from rlhf_operator.queue import JobQueue
 from rlhf_operator.reconciler import Reconciler
-from rlhf_operator.workers import Workers
+from rlhf_operator.workers import LOOKS_AT_ONCE, Workers
 
 log = logging.getLogger(__name__)
 PING_SECONDS = 60.0
@@ -56,11 +55,10 @@ class App:
         """
         registry = self._registry()
         ready = asyncio.Event()
-        threads = ThreadPoolExecutor(self.config.reconcile_workers, "look")
-        workers = Workers(self.queue, self.reconciler, self.reconciler.metrics, threads)
+        workers = Workers(self.queue, self.reconciler, self.reconciler.metrics)
         loops = [
-            asyncio.create_task(workers.run(self.config.reconcile_workers)),
-            asyncio.create_task(self._ping(threads)),
+            asyncio.create_task(workers.run(LOOKS_AT_ONCE)),
+            asyncio.create_task(self._ping()),
             asyncio.create_task(self._tell_ready(ready)),
         ]
         for task in loops:
@@ -79,7 +77,6 @@ class App:
             for task in loops:
                 task.cancel()
             outcomes = await asyncio.gather(*loops, return_exceptions=True)
-            threads.shutdown(wait=True, cancel_futures=True)
         for outcome in outcomes:
             if isinstance(outcome, Exception):
                 raise outcome
@@ -123,12 +120,11 @@ class App:
             self.reconciler.observer.remember(key, problem)
         self.queue.add(key, changed=True)
 
-    async def _ping(self, threads: ThreadPoolExecutor) -> None:
-        loop = asyncio.get_running_loop()
+    async def _ping(self) -> None:
         while True:
             await asyncio.sleep(PING_SECONDS)
             try:
-                await loop.run_in_executor(threads, self.reconciler.kube.ping)
+                await asyncio.to_thread(self.reconciler.kube.ping)
             except KubeError as error:
                 log.warning("Kubernetes does not answer: %s", error)
 

@@ -21,8 +21,8 @@ SETTINGS = Settings()
 class HeadAccess(StrEnum):
     """How the operator reaches the heads of clusters."""
 
-    SERVICE = "service"
-    """By their Services: the operator is a pod of the cluster."""
+    DIRECT = "direct"
+    """By the addresses of their pods: the operator is a pod of the cluster."""
     PROXY = "proxy"
     """Through the API server, from anywhere."""
     TEMPLATE = "template"
@@ -92,8 +92,8 @@ class OperatorConfig(Contract):
     """The Lease in the operator's own namespace that tells which of its replicas acts."""
     bounds: Bounds = Bounds()
     """How long it waits for what may never come."""
-    head_access: HeadAccess = HeadAccess.SERVICE
-    """How heads are reached: service, proxy or template."""
+    head_access: HeadAccess = HeadAccess.DIRECT
+    """How heads are reached: direct, proxy or template."""
     head_url: Text | None = None
     """With headAccess template: a URL with {namespace}, {cluster} and {port}."""
     reconcile_workers: Annotated[int, Field(ge=1, le=256)] = 16

@@ -9,6 +9,7 @@ from rlhf_operator.head.addresses import (
     SYSTEM_CERTIFICATES,
     ByTemplate,
     Certificates,
+    HeadPlace,
     InsideCluster,
     Route,
     ThroughApiServer,
@@ -21,8 +22,8 @@ from rlhf_operator.kube.official import Access
 
 def dialing(
     config: OperatorConfig, access: Callable[[], Access]
-) -> Callable[[str, str, str], Head]:
-    """From namespace, cluster and token to a head.
+) -> Callable[[HeadPlace, str], Head]:
+    """From the place of a head, and its token, to the head.
 
     Args:
         access: how the API server is reached just now; its tokens change.
@@ -36,14 +37,14 @@ def dialing(
         certificates = Certificates(now.authority, now.certificate, now.private_key)
     route, client = _routing(config, access), HttpClient(certificates)
 
-    def dial(namespace: str, cluster: str, token: str) -> Head:
-        return HttpHeads(route(), client).head(namespace, cluster, token)
+    def dial(place: HeadPlace, token: str) -> Head:
+        return HttpHeads(route(), client).head(place, token)
 
     return dial
 
 
 def _routing(config: OperatorConfig, access: Callable[[], Access]) -> Callable[[], Route]:
-    if config.head_access is HeadAccess.SERVICE:
+    if config.head_access is HeadAccess.DIRECT:
         return InsideCluster
     if config.head_access is HeadAccess.PROXY:
         return lambda: ThroughApiServer(access().server, access().headers)

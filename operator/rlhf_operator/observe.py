@@ -8,24 +8,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rlhf_api.on_cluster import JOB_LABEL
-from rlhf_api.report import StatusReport
-from rlhf_api.status import ClusterStatus, DriverStatus, Phase
-from rlhf_operator.build.companions import token
-from rlhf_operator.build.owned import Owner
+from rlhf_api.status import Phase
 from rlhf_operator.config import JobDefaults
 from rlhf_operator.decide.acceptance import claim_of, code_of
 from rlhf_operator.decide.endings import ENDS
 from rlhf_operator.decide.observed import (
     ClaimSeen,
-    HeadSeen,
-    HeadState,
     JobSeen,
     Observed,
     PodProblem,
     PodSeen,
 )
-from rlhf_operator.head.protocol import Head, HeadRefused, HeadUnreachable, Submission
-from rlhf_operator.head_patience import HeadPatience
 from rlhf_operator.key import Identity
 from rlhf_operator.kube.protocol import Kind, Kube
 from rlhf_operator.parse import (
@@ -43,21 +36,6 @@ Key = tuple[str, str]
 """Namespace and name of a job."""
 CLUSTER_LABEL = "ray.io/cluster"
 """On KubeRay's pods. Others may carry the job's label, too: its NetworkPolicy lets them in."""
-
-
-@dataclass(frozen=True)
-class Dialer:
-    """How heads are reached."""
-
-    identity: Identity
-    """Of this operator: tokens are made from its key."""
-    dial: Callable[[str, str, str], Head]
-    """From namespace, cluster and its token."""
-
-    def head(self, job: JobSeen, cluster: str) -> Head:
-        """The head of one of a job's clusters."""
-        own = token(self.identity.key, Owner(job.namespace, job.name, job.uid))
-        return self.dial(job.namespace, cluster, own)
 
 
 @dataclass
@@ -82,7 +60,7 @@ class Observer:
     """
 
     kube: Kube
-    dialer: Dialer
+    identity: Identity
     planner: Planner
     defaults: JobDefaults
     view_seconds: float = 60.0
@@ -90,18 +68,16 @@ class Observer:
     companions_seconds: float = 900.0
     """How often what stands beside a cluster that is well is made, should it be gone."""
     clock: Callable[[], float] = time.monotonic
-    _patience: HeadPatience = field(init=False)
     _views: dict[Key, View] = field(default_factory=dict)
     _problems: dict[Key, tuple[float, PodProblem]] = field(default_factory=dict)
     _companions: dict[Key, float] = field(default_factory=dict)
     """When they were looked for last."""
 
     def __post_init__(self) -> None:
-        self._patience = HeadPatience(self.clock)
-        self.releases = Releases(self.kube, self.dialer.identity, self.clock)
+        self.releases = Releases(self.kube, self.identity, self.clock)
 
     def observe(self, key: Key, changed: bool, planned: Callable[[], None]) -> Observed | None:
-        """Everything about a job.
+        """Everything about a job but what its head says.
 
         Args:
             changed: whether an event said that something is not as it was.
@@ -117,7 +93,7 @@ class Observer:
             self.forget(key)
             return None
         job = parse_job(view.raw, self.defaults)
-        key_id = self.dialer.identity.key_id
+        key_id = self.identity.key_id
         clusters = tuple(parse_cluster(raw, job.uid, key_id) for raw in view.clusters)
         other_release = self.releases.other(clusters)
         recent = _refused(view, job) or self._recent(key)
@@ -135,7 +111,7 @@ class Observer:
             return seen
         if job.job is not None and _is_to_be_planned(job):
             return seen.with_plan(self.planner.plan(job.job, planned))
-        return seen.with_head(self._patience.wait(key, seen, self._ask_head(seen)))
+        return seen
 
     def _serves(self, view: View) -> bool:
         """Only a running job is looked at often; everything else is read anew at every look."""
@@ -151,7 +127,6 @@ class Observer:
         self.forget(key)
         self._problems.pop(key, None)
         self._companions.pop(key, None)
-        self._patience.forget(key)
 
     def wrote(self, key: Key, raw: Mapping[str, Any]) -> None:
         """The job as it is after the operator's own write."""
@@ -225,27 +200,6 @@ class Observer:
         self._companions[key] = now
         return True
 
-    def _ask_head(self, seen: Observed) -> HeadSeen:
-        status = seen.job.status
-        if status.cluster is None or not _has_head(seen, status.cluster, status.driver):
-            return HeadSeen()
-        if status.phase in ENDS and (status.driver is None or status.driver.has_ended):
-            return HeadSeen()
-        try:
-            return self._ask(seen, status.cluster, status.driver)
-        except HeadUnreachable as error:
-            return HeadSeen(HeadState.UNREACHABLE, str(error))
-        except HeadRefused as error:
-            return HeadSeen(HeadState.REFUSED, str(error))
-
-    def _ask(self, seen: Observed, cluster: ClusterStatus, driver: DriverStatus | None) -> HeadSeen:
-        head = self.dialer.head(seen.job, cluster.name)
-        submissions = head.submissions()
-        if driver is None or driver.has_ended:
-            return HeadSeen(HeadState.ANSWERED, "", submissions)
-        own = next((each for each in submissions if each.id == driver.submission_id), None)
-        return HeadSeen(HeadState.ANSWERED, "", submissions, _report(head, own))
-
 
 def _refused(view: View, job: JobSeen) -> PodProblem | None:
     """What keeps the job's cluster from having pods."""
@@ -259,18 +213,3 @@ def _is_to_be_planned(job: JobSeen) -> bool:
     waits = job.job is not None and job.job.spec.suspend
     ended = job.status.phase in ENDS
     return job.status.cluster is None and not (job.is_deleting or ended or waits)
-
-
-def _has_head(seen: Observed, cluster: ClusterStatus, driver: DriverStatus | None) -> bool:
-    """Whether there is a head to ask: of a driver that lives, the very head that it lives on."""
-    made, pod = seen.cluster(cluster.name), seen.head_pod(cluster.name)
-    if made is None or made.is_suspended or not made.is_ours or pod is None or not pod.is_ready:
-        return False
-    lives = driver is not None and not driver.has_ended
-    return not lives or pod.uid == cluster.head_pod_uid
-
-
-def _report(head: Head, own: Submission | None) -> StatusReport | None:
-    if own is None:
-        return None
-    return head.final_report(own.id) if own.state.has_ended else head.report()

@@ -1,4 +1,5 @@
-"""Takes the actions of a decision. Each may be taken twice without harm."""
+"""Takes those actions of a decision that are Kubernetes' affair. Each may be taken twice without
+harm."""
 
 from __future__ import annotations
 
@@ -14,28 +15,23 @@ from rlhf_api.on_cluster import (
     JOB_LABEL,
     KEY_ANNOTATION,
     RELEASE_ANNOTATION,
-    driver_command,
 )
 from rlhf_operator.build.companions import config_map, network_policy, secret, token
 from rlhf_operator.build.owned import Owner
 from rlhf_operator.build.raycluster import ray_cluster
 from rlhf_operator.decide.actions import (
-    Acknowledge,
-    Action,
     DeleteCluster,
     DeletePod,
     HoldJob,
+    KubeAction,
     MakeCluster,
     Note,
     ReleaseJob,
     RestoreCompanions,
-    Stop,
-    Submit,
 )
-from rlhf_operator.decide.observed import JobSeen, Observed
-from rlhf_operator.head.protocol import Head
+from rlhf_operator.decide.observed import JobSeen
+from rlhf_operator.key import Identity
 from rlhf_operator.kube.protocol import Kind, Kube, Manifest
-from rlhf_operator.observe import Observer
 
 log = logging.getLogger(__name__)
 REPORTER = "rlhf-operator"
@@ -48,19 +44,19 @@ class Performer:
     """Does what was decided, and tells people of it."""
 
     kube: Kube
-    observer: Observer
+    identity: Identity
     operator_namespace: str | None
     """Whose pods the jobs' NetworkPolicies let in. None: the operator is not in the cluster."""
     from_anywhere: bool = False
     """Whether they let everybody reach a head's ports: those who come through the API server."""
 
-    def perform(self, seen: Observed, action: Action) -> None:
+    def perform(self, job: JobSeen, action: KubeAction) -> None:
         """One action.
 
         Raises:
-            KubeError, HeadUnreachable, HeadRefused: it could not be taken, or not wholly.
+            KubeError: it could not be taken, or not wholly.
         """
-        job, owner = seen.job, owner_of(seen.job)
+        owner = owner_of(job)
         match action:
             case HoldJob():
                 self.kube.apply(_with_finalizers(job, [FINALIZER]))
@@ -74,12 +70,6 @@ class Performer:
                 self.kube.delete(Kind.CLUSTER, job.namespace, name, uid)
             case DeletePod(name, uid):
                 self.kube.delete(Kind.POD, job.namespace, name, uid)
-            case Submit(submission):
-                self._head(seen).submit(submission, driver_command(submission), {})
-            case Stop(submission):
-                self._head(seen).stop(submission)
-            case Acknowledge(submission, sequence):
-                self._head(seen).acknowledge(submission, sequence)
             case _:
                 assert_never(action)
 
@@ -102,8 +92,7 @@ class Performer:
         self.kube.create(cluster)  # another's is seen at the next look
 
     def _stamps(self) -> Mapping[str, str]:
-        identity = self.observer.dialer.identity
-        return {KEY_ANNOTATION: identity.key_id, RELEASE_ANNOTATION: identity.release}
+        return {KEY_ANNOTATION: self.identity.key_id, RELEASE_ANNOTATION: self.identity.release}
 
     def _restore(self, companions: Iterable[Manifest]) -> None:
         """Make what is gone."""
@@ -124,14 +113,9 @@ class Performer:
         assert job.job is not None
         return (
             config_map(owner, job.job, manifest),
-            secret(owner, token(self.observer.dialer.identity.key, owner)),
+            secret(owner, token(self.identity.key, owner)),
             network_policy(owner, self.operator_namespace, self.from_anywhere),
         )
-
-    def _head(self, seen: Observed) -> Head:
-        cluster = seen.job.status.cluster
-        assert cluster is not None, "drivers live on clusters"
-        return self.observer.dialer.head(seen.job, cluster.name)
 
 
 def owner_of(job: JobSeen) -> Owner:

@@ -90,7 +90,7 @@ namespaces of the cluster itself are not watched."""
 PROXIED_HEADS: Final = (
     Permission(
         "",
-        ("services/proxy",),
+        ("pods/proxy",),
         ("get", "create"),
         "reach heads through the API server (headAccess: proxy)",
     ),

@@ -6,17 +6,18 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Protocol
 
 from rlhf_api.job import API_VERSION, KIND
 from rlhf_api.status import RLHFJobStatus
-from rlhf_operator.decide.actions import Action, Note
+from rlhf_operator.decide.actions import HeadAction, KubeAction, Note
 from rlhf_operator.decide.draft import Decision
 from rlhf_operator.decide.observed import JobSeen, Observed
 from rlhf_operator.decide.reconcile import reconcile
 from rlhf_operator.decide.settings import Settings
 from rlhf_operator.decide.trouble import with_trouble
 from rlhf_operator.head.protocol import HeadRefused, HeadUnreachable
+from rlhf_operator.heads import Heads
 from rlhf_operator.kube.protocol import Forbidden, Invalid, Kind, Kube, KubeError
 from rlhf_operator.metrics import Metrics
 from rlhf_operator.observe import Key, Observer
@@ -30,18 +31,34 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
+Function = Callable[..., Any]
+
+
+class InThread(Protocol):
+    """Where a function runs that waits for Kubernetes."""
+
+    async def __call__(self, namespace: str, function: Function, *arguments: Any) -> Any:
+        """What it returns, when it is the namespace's turn."""
+        ...
+
+
 @dataclass
 class Reconciler:
-    """Looks at one job at a time, whenever somebody says so. Knows nothing that is not written."""
+    """Looks at one job at a time, whenever somebody says so. Knows nothing that is not written.
+
+    While a head is waited for no thread is.
+    """
 
     kube: Kube
     observer: Observer
+    heads: Heads
     performer: Performer
     metrics: Metrics
+    in_thread: InThread
     settings: Settings = field(default_factory=Settings)
     now: Callable[[], datetime] = utc_now
 
-    def look(self, key: Key, changed: bool, planned: Callable[[], None]) -> float | None:
+    async def look(self, key: Key, changed: bool, planned: Callable[[], None]) -> float | None:
         """Bring a job one step on.
 
         Args:
@@ -54,11 +71,21 @@ class Reconciler:
         Raises:
             KubeError: something could not be read or written; look again later.
         """
-        seen = self.observer.observe(key, changed, planned)
+        namespace = key[0]
+        seen: Observed | None = await self.in_thread(
+            namespace, self.observer.observe, key, changed, planned
+        )
         if seen is None:
             self.metrics.forget_job(*key)
             self.observer.forget_for_good(key)
+            self.heads.forget(key)
             return None
+        seen = await self.heads.ask(key, seen)
+        decision: Decision = await self.in_thread(namespace, self._decide, key, seen)
+        return await self._act(key, seen, decision)
+
+    def _decide(self, key: Key, seen: Observed) -> Decision:
+        """The decision, which is in the status and told to people before anything is done."""
         decision = reconcile(seen, self.settings, self.now())
         if decision.status != seen.job.status:
             self._write(key, seen.job, decision.status, seen.job.version)
@@ -67,7 +94,7 @@ class Reconciler:
         self.metrics.show_job(*key, decision.status)
         for note in decision.notes:
             self._tell(key, seen.job, note)
-        return self._act(key, seen, decision)
+        return decision
 
     def _tell(self, key: Key, job: JobSeen, note: Note) -> None:
         """Nothing waits for an event that cannot be written."""
@@ -83,7 +110,7 @@ class Reconciler:
         manifest = status_manifest(job, status, version)
         self.observer.wrote(key, self.kube.apply_status(manifest))
 
-    def _act(self, key: Key, seen: Observed, decision: Decision) -> float | None:
+    async def _act(self, key: Key, seen: Observed, decision: Decision) -> float | None:
         """Take the actions in order; what fails is tried again at the next look."""
         if not decision.actions:
             return decision.again_after
@@ -91,15 +118,18 @@ class Reconciler:
         now = seen.with_status(decision.status)
         try:
             for action in decision.actions:
-                self._perform(key, now, action)
+                if isinstance(action, HeadAction):
+                    await self.heads.perform(now, action)
+                else:
+                    await self.in_thread(key[0], self._perform, key, now, action)
         except (HeadUnreachable, HeadRefused) as error:
             log.warning("%s", error, extra={"job": "/".join(key), "reason": "HeadUnreachable"})
             return self.settings.poll_seconds
         return decision.again_after
 
-    def _perform(self, key: Key, seen: Observed, action: Action) -> None:
+    def _perform(self, key: Key, seen: Observed, action: KubeAction) -> None:
         try:
-            self.performer.perform(seen, action)
+            self.performer.perform(seen.job, action)
         except (Forbidden, Invalid) as error:
             told = with_trouble(seen, action, error.reason, str(error), self.settings, self.now())
             if told != seen.job.status:

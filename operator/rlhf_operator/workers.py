@@ -1,11 +1,10 @@
-"""Takes jobs from the queue and looks at them, in threads."""
+"""Takes jobs from the queue and looks at them."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from concurrent.futures import Executor
 from dataclasses import dataclass, field
 
 from rlhf_operator.kube.protocol import Conflict, KubeError
@@ -15,6 +14,8 @@ from rlhf_operator.queue import JobQueue
 from rlhf_operator.reconciler import Reconciler
 
 log = logging.getLogger(__name__)
+LOOKS_AT_ONCE = 2048
+"""Most of them wait: for their namespace's turn, or for a head."""
 FIRST_RETRY_SECONDS = 1.0
 LONGEST_RETRY_SECONDS = 60.0
 BUG = "Bug"
@@ -28,7 +29,6 @@ class Workers:
     queue: JobQueue
     reconciler: Reconciler
     metrics: Metrics
-    executor: Executor
     _failures: dict[Key, int] = field(default_factory=dict)
 
     async def run(self, number: int) -> None:
@@ -49,9 +49,7 @@ class Workers:
             loop.call_soon_threadsafe(self.queue.add, key, False)
 
         try:
-            again = await loop.run_in_executor(
-                self.executor, self.reconciler.look, key, changed, planned
-            )
+            again = await self.reconciler.look(key, changed, planned)
             self._failures.pop(key, None)
             if again is not None:
                 self.queue.add_later(key, again)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from ..cluster.kubectl import Kubectl
+from .awaited import now
 from .cluster import Team, a_team
 from .fake_head import FakeHeads
 from .world import World
@@ -15,7 +16,9 @@ from .world import World
 @pytest.fixture
 def world() -> Iterator[World]:
     with FakeHeads() as heads:
-        yield World(heads)
+        world = World(heads)
+        yield world
+        now(world.client.close())
 
 
 @pytest.fixture(scope="session")

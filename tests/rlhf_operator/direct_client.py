@@ -23,10 +23,10 @@ class DirectClient(HttpClient):
         self.after: Callable[[str], None] = lambda what: None
         """Told of each request after that: its answer may be lost."""
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """There is nothing to close."""
 
-    def exchange(
+    async def exchange(
         self,
         method: str,
         address: Address,

@@ -18,7 +18,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,12 +29,13 @@ from unittest.mock import patch
 from rlhf_api.report import StatusReport
 from rlhf_operator import __main__ as program
 from rlhf_operator.dialing import dialing
+from rlhf_operator.head.addresses import HeadPlace
 from rlhf_operator.head.protocol import Head, Submission
 from rlhf_operator.kube.official import OfficialKube
 from rlhf_operator.kube.protocol import Kind, Manifest
 
 Done = TypeVar("Done")
-Dial = Callable[[str, str, str], Head]
+Dial = Callable[[HeadPlace, str], Head]
 BEFORE, AFTER = "before", "after"
 TELL = "--tell"
 SPARED = ((AFTER, "status"), (BEFORE, "create Event"))
@@ -81,6 +82,15 @@ class Mortality:
         done = do()
         self._strike(Death(AFTER, what))
         return done
+
+    async def around_head(self, what: str, do: Coroutine[Any, Any, None]) -> None:
+        """The same for what is awaited."""
+        try:
+            self._strike(Death(BEFORE, what))
+            await do
+        finally:
+            do.close()
+        self._strike(Death(AFTER, what))
 
     def _strike(self, death: Death) -> None:
         if any(death.when == when and death.what.startswith(verb) for when, verb in self._spared):
@@ -131,26 +141,25 @@ class MortalHead:
     head: Head
     mortality: Mortality
 
-    def submissions(self) -> tuple[Submission, ...]:
-        return self.head.submissions()
+    async def submissions(self) -> tuple[Submission, ...]:
+        return await self.head.submissions()
 
-    def submit(self, id: str, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        self.mortality.around(f"submit {id}", lambda: self.head.submit(id, command, environment))
+    async def submit(self, id: str, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        submitted = self.head.submit(id, command, environment)
+        await self.mortality.around_head(f"submit {id}", submitted)
 
-    def stop(self, id: str) -> None:
-        self.mortality.around(f"stop {id}", lambda: self.head.stop(id))
+    async def stop(self, id: str) -> None:
+        await self.mortality.around_head(f"stop {id}", self.head.stop(id))
 
-    def final_report(self, id: str) -> StatusReport | None:
-        return self.head.final_report(id)
+    async def final_report(self, id: str) -> StatusReport | None:
+        return await self.head.final_report(id)
 
-    def report(self) -> StatusReport | None:
-        return self.head.report()
+    async def report(self) -> StatusReport | None:
+        return await self.head.report()
 
-    def acknowledge(self, submission_id: str, sequence: int) -> None:
-        self.mortality.around(
-            f"acknowledge {submission_id}",
-            lambda: self.head.acknowledge(submission_id, sequence),
-        )
+    async def acknowledge(self, submission_id: str, sequence: int) -> None:
+        acknowledged = self.head.acknowledge(submission_id, sequence)
+        await self.mortality.around_head(f"acknowledge {submission_id}", acknowledged)
 
 
 def _name(manifest: Manifest) -> str:
@@ -215,7 +224,7 @@ def live(mortality: Mortality, words: list[str]) -> int:
 
     def mortal_dialing(*settings: Any) -> Dial:
         dial = dialing(*settings)
-        return lambda *place: MortalHead(dial(*place), mortality)
+        return lambda place, token: MortalHead(dial(place, token), mortality)
 
     with patch.multiple(program, OfficialKube=mortal_kube(mortality), dialing=mortal_dialing):
         return program.main(words)

@@ -17,10 +17,11 @@ from rlhf_api.report import StatusReport
 from rlhf_operator.head.addresses import Address
 from rlhf_operator.head.client import HttpClient
 from rlhf_operator.head.http import HttpHead
-from rlhf_operator.head.protocol import Head, HeadUnreachable
+from rlhf_operator.head.protocol import HeadUnreachable
 
 from ..runs.cli import MARK, SHARED_MEMORY, Command
 from ..waiting import wait_until
+from .awaited import PlainHead, now
 from .stage import TOKEN, Play, Stage
 
 READY_SECONDS = 240.0
@@ -34,7 +35,7 @@ class RealPlay:
     """A play in a process that Ray starts; it is directed by files."""
 
     def __init__(
-        self, id: str, words: tuple[str, ...], folder: Path, port: int, head: Head
+        self, id: str, words: tuple[str, ...], folder: Path, port: int, head: PlainHead
     ) -> None:
         folder.mkdir(exist_ok=True)
         (folder / "farewell").touch()
@@ -97,11 +98,11 @@ class RealStage:
         port = self._ports.setdefault(id, free_port())
         report = _address(f"http://127.0.0.1:{port}", token)
         head = HttpHead(self.client, _address(self._url, token), report)
-        return RealPlay(id, words, self._folder / id, port, head)
+        return RealPlay(id, words, self._folder / id, port, PlainHead(head))
 
-    def nowhere(self) -> Head:
+    def nowhere(self) -> PlainHead:
         nobody = _address(f"http://127.0.0.1:{free_port()}", TOKEN)
-        return HttpHead(self.client, nobody, nobody)
+        return PlainHead(HttpHead(self.client, nobody, nobody))
 
 
 def _address(url: str, token: str) -> Address:
@@ -127,7 +128,7 @@ def real_stage(folder: Path) -> Iterator[Stage]:
             wait_until(lambda: _answers(stage, command), READY_SECONDS, "an answer of the head")
             yield stage
         finally:
-            stage.client.close()
+            now(stage.client.close())
             command.process.terminate()
             try:
                 command.wait(READY_SECONDS)

@@ -14,8 +14,8 @@ from rlhf_api.report import StatusReport
 from rlhf_operator.head.addresses import Address
 from rlhf_operator.head.client import HttpClient
 from rlhf_operator.head.http import HttpHeads
-from rlhf_operator.head.protocol import Head
 
+from .awaited import PlainHead, now, place
 from .direct_client import DirectClient
 from .fake_head import FakeHead, FakeHeads
 
@@ -26,7 +26,7 @@ class Play(Protocol):
     """One driver, directed by a test."""
 
     id: str
-    head: Head
+    head: PlainHead
     command: list[str]
     """What to submit; the driver tells the words after the first ones."""
 
@@ -65,7 +65,7 @@ class Stage(Protocol):
         """A play whose driver was not submitted yet; `words` end its command."""
         ...
 
-    def nowhere(self) -> Head:
+    def nowhere(self) -> PlainHead:
         """A head that does not answer."""
         ...
 
@@ -73,7 +73,7 @@ class Stage(Protocol):
 class FakePlay:
     """A play on a pretended head."""
 
-    def __init__(self, id: str, words: tuple[str, ...], stage: FakeHead, head: Head) -> None:
+    def __init__(self, id: str, words: tuple[str, ...], stage: FakeHead, head: PlainHead) -> None:
         self.id = id
         self.head = head
         self.command = ["driver", *words]
@@ -122,15 +122,17 @@ class FakeStage:
         self._head = heads.head("team", "job-0")
         self._head.token = TOKEN
         self.client = client
-        self.jobs = heads.route.address("team", "job-0", 8265, TOKEN)
+        self.jobs = heads.route.address(place("team", "job-0"), 8265, TOKEN)
 
     def play(self, id: str, *words: str, token: str = TOKEN) -> Play:
-        head = HttpHeads(self._heads.route, self.client).head("team", "job-0", token)
-        return FakePlay(id, words, self._head, head)
+        head = HttpHeads(self._heads.route, self.client).head(place("team", "job-0"), token)
+        return FakePlay(id, words, self._head, PlainHead(head))
 
-    def nowhere(self) -> Head:
+    def nowhere(self) -> PlainHead:
         self._heads.head("team", "gone-0").go_down()
-        return HttpHeads(self._heads.route, self.client).head("team", "gone-0", TOKEN)
+        return PlainHead(
+            HttpHeads(self._heads.route, self.client).head(place("team", "gone-0"), TOKEN)
+        )
 
 
 @contextmanager
@@ -141,7 +143,7 @@ def fake_stage() -> Iterator[Stage]:
         try:
             yield stage
         finally:
-            stage.client.close()
+            now(stage.client.close())
 
 
 @contextmanager

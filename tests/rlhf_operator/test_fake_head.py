@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -11,6 +11,7 @@ from rlhf_api.exits import ExitCode
 from rlhf_operator.head.http import HttpHeads
 from rlhf_operator.head.protocol import HeadRefused, HeadUnreachable, Submission, SubmissionState
 
+from .awaited import PlainHead, now, place
 from .fake_head import LINGER_SECONDS, AutoRun, FakeHeads
 
 COMMAND = ["rlhf", "drive"]
@@ -38,23 +39,26 @@ def fakes() -> Iterator[FakeHeads]:
 def heads(fakes: FakeHeads) -> Iterator[HttpHeads]:
     heads = HttpHeads(fakes.route)
     yield heads
-    heads.close()
+    now(heads.close())
 
 
 def test_heads_know_nothing_of_each_other(fakes: FakeHeads, heads: HttpHeads) -> None:
-    first, second = heads.head("a", "job-0", TOKEN), heads.head("b", "job-0", OTHER_TOKEN)
+    first, second = (
+        PlainHead(heads.head(place("a", "job-0"), TOKEN)),
+        PlainHead(heads.head(place("b", "job-0"), OTHER_TOKEN)),
+    )
     first.submit("job-0-0", COMMAND, {})
     assert [each.id for each in first.submissions()] == ["job-0-0"]
     assert second.submissions() == ()
     assert fakes.head("b", "job-0").token == OTHER_TOKEN
     with pytest.raises(HeadRefused):
-        heads.head("a", "job-0", OTHER_TOKEN).submissions()
+        PlainHead(heads.head(place("a", "job-0"), OTHER_TOKEN)).submissions()
 
 
 def test_a_driver_reports_lingers_and_ends_when_it_was_heard(
     fakes: FakeHeads, heads: HttpHeads
 ) -> None:
-    fake, head = fakes.head("a", "job-0"), heads.head("a", "job-0", TOKEN)
+    fake, head = fakes.head("a", "job-0"), PlainHead(heads.head(place("a", "job-0"), TOKEN))
     head.submit("job-0-0", COMMAND, {})
     assert head.report() is None
     fake.advance(3, checkpoint=2, metrics={"reward_mean": 0.5})
@@ -78,7 +82,7 @@ def test_a_driver_reports_lingers_and_ends_when_it_was_heard(
 def test_a_driver_that_is_told_to_stop_saves_and_one_that_is_stubborn_is_killed(
     fakes: FakeHeads, heads: HttpHeads
 ) -> None:
-    fake, head = fakes.head("a", "job-0"), heads.head("a", "job-0", TOKEN)
+    fake, head = fakes.head("a", "job-0"), PlainHead(heads.head(place("a", "job-0"), TOKEN))
     head.submit("job-0-0", COMMAND, {})
     fake.advance(1)
     head.stop("job-0-0")
@@ -97,7 +101,7 @@ def test_a_driver_that_is_told_to_stop_saves_and_one_that_is_stubborn_is_killed(
 
 
 def test_a_new_head_has_forgotten_all(fakes: FakeHeads, heads: HttpHeads) -> None:
-    fake, head = fakes.head("a", "job-0"), heads.head("a", "job-0", TOKEN)
+    fake, head = fakes.head("a", "job-0"), PlainHead(heads.head(place("a", "job-0"), TOKEN))
     head.submit("job-0-0", COMMAND, {})
     fake.advance(1)
     fake.restart()
@@ -109,7 +113,7 @@ def test_a_new_head_has_forgotten_all(fakes: FakeHeads, heads: HttpHeads) -> Non
 def test_a_head_that_is_down_does_not_answer_until_it_is_back(
     fakes: FakeHeads, heads: HttpHeads
 ) -> None:
-    fake, head = fakes.head("a", "job-0"), heads.head("a", "job-0", TOKEN)
+    fake, head = fakes.head("a", "job-0"), PlainHead(heads.head(place("a", "job-0"), TOKEN))
     head.submit("job-0-0", COMMAND, {})
     fake.go_down()
     for attempt in (head.submissions, head.report):
@@ -125,7 +129,7 @@ def test_drivers_may_run_by_the_clock() -> None:
     clock = Clock()
     with FakeHeads(AutoRun(steps=4, seconds=8.0), clock=clock) as fakes:
         heads = HttpHeads(fakes.route)
-        head = heads.head("a", "job-0", TOKEN)
+        head = PlainHead(heads.head(place("a", "job-0"), TOKEN))
         head.submit("job-0-0", COMMAND, {})
         steps = []
         for clock.seconds in (0.0, 1.9, 2.0, 7.9, 8.0):
@@ -139,22 +143,24 @@ def test_drivers_may_run_by_the_clock() -> None:
         assert (done.state, done.exit_code) == (SubmissionState.SUCCEEDED, 0)
         assert head.report() is None
         assert head.final_report("job-0-0") is not None
-        heads.close()
+        now(heads.close())
 
 
 def test_many_heads_are_asked_at_once(fakes: FakeHeads, heads: HttpHeads) -> None:
-    """By threads that share their connections."""
+    """Over connections that they share."""
 
-    def life(number: int) -> int:
-        head = heads.head("a", f"job-{number}", f"token-{number}")
-        head.submit(f"job-{number}-0", COMMAND, {})
+    async def life(number: int) -> int:
+        head = heads.head(place("a", f"job-{number}"), f"token-{number}")
+        await head.submit(f"job-{number}-0", COMMAND, {})
         fakes.head("a", f"job-{number}").advance(number % 10)
-        report = head.report()
+        report = await head.report()
         assert report is not None and report.submission_id == f"job-{number}-0"
-        head.stop(f"job-{number}-0")
-        assert head.final_report(f"job-{number}-0") is not None
+        await head.stop(f"job-{number}-0")
+        assert await head.final_report(f"job-{number}-0") is not None
         return report.step
 
-    with ThreadPoolExecutor(24) as pool:
-        assert list(pool.map(life, range(120))) == [number % 10 for number in range(120)]
+    async def lives() -> list[int]:
+        return await asyncio.gather(*map(life, range(120)))
+
+    assert now(lives()) == [number % 10 for number in range(120)]
     assert fakes.requests == 120 * 5

@@ -11,22 +11,34 @@ from rlhf_operator.head.addresses import (
     Route,
     ThroughApiServer,
 )
+from rlhf_operator.head.protocol import HeadUnreachable
+
+from .awaited import place
 
 TOKEN = "secret-token"
 
 
-def test_inside_the_cluster_the_service_of_kuberay_is_asked() -> None:
-    address = InsideCluster().address("team", "job-0", 8265, TOKEN)
-    assert address.url == "http://job-0-head-svc.team.svc:8265"
+@pytest.mark.parametrize(
+    ("ip", "url"),
+    [("10.0.0.7", "http://10.0.0.7:8265"), ("fd00::7", "http://[fd00::7]:8265")],
+)
+def test_inside_the_cluster_the_pods_own_address_is_asked(ip: str, url: str) -> None:
+    address = InsideCluster().address(place("team", "job-0", ip), 8265, TOKEN)
+    assert address.url == url
     assert address.headers == {"Authorization": f"Bearer {TOKEN}"}
     assert not address.proxied
 
 
+def test_a_pod_without_an_address_is_unreachable() -> None:
+    with pytest.raises(HeadUnreachable, match="job-0-head has no address yet"):
+        InsideCluster().address(place("team", "job-0"), 8265, TOKEN)
+
+
 def test_outside_the_api_server_passes_on_what_is_not_its_own() -> None:
     route = ThroughApiServer("https://10.0.0.1:6443/k8s/", {"Authorization": "Bearer mine"})
-    address = route.address("team", "job-0", 8290, TOKEN)
-    place = "api/v1/namespaces/team/services/job-0-head-svc:8290/proxy"
-    assert address.url == f"https://10.0.0.1:6443/k8s/{place}"
+    address = route.address(place("team", "job-0"), 8290, TOKEN)
+    path = "api/v1/namespaces/team/pods/job-0-head:8290/proxy"
+    assert address.url == f"https://10.0.0.1:6443/k8s/{path}"
     assert address.headers == {
         "Authorization": "Bearer mine",
         "X-Ray-Authorization": f"Bearer {TOKEN}",
@@ -36,7 +48,7 @@ def test_outside_the_api_server_passes_on_what_is_not_its_own() -> None:
 
 def test_a_template_places_namespace_cluster_and_port() -> None:
     route = ByTemplate("http://127.0.0.1:9999/{namespace}/{cluster}/{port}/")
-    address = route.address("team", "job-0", 8265, TOKEN)
+    address = route.address(place("team", "job-0"), 8265, TOKEN)
     assert address.url == "http://127.0.0.1:9999/team/job-0/8265"
     assert address.headers == {"Authorization": f"Bearer {TOKEN}"}
 
@@ -74,6 +86,6 @@ def test_an_api_server_without_a_scheme_is_refused() -> None:
     ],
 )
 def test_credentials_are_not_shown(route: Route) -> None:
-    address = route.address("team", "job-0", 8265, TOKEN)
+    address = route.address(place("team", "job-0", "10.0.0.7"), 8265, TOKEN)
     assert TOKEN not in repr(address) and TOKEN not in repr(route)
     assert TOKEN not in address.url

@@ -13,7 +13,6 @@ from rlhf_api.on_cluster import FINAL_REPORT
 from rlhf_api.report import StatusReport
 from rlhf_operator.head.http import JOBS_BYTES, REPORT_BYTES
 from rlhf_operator.head.protocol import (
-    Head,
     HeadRefused,
     HeadUnreachable,
     Submission,
@@ -21,6 +20,7 @@ from rlhf_operator.head.protocol import (
 )
 
 from ..waiting import wait_until
+from .awaited import PlainHead, now
 from .real_stage import READY_SECONDS, real_stage
 from .stage import Play, Stage, direct_stage, fake_stage
 
@@ -58,7 +58,7 @@ def submit(play: Play) -> None:
     play.head.submit(play.id, play.command, {})
 
 
-def found(head: Head, id: str) -> Submission:
+def found(head: PlainHead, id: str) -> Submission:
     """What the head tells of a submission."""
     [it] = [each for each in head.submissions() if each.id == id]
     return it
@@ -267,7 +267,7 @@ def test_a_head_that_does_not_answer_is_unreachable(stage: Stage) -> None:
 def test_entries_have_the_keys_of_ray(stage: Stage, play: Play) -> None:
     submit(play)
     end(play, 3)
-    answer = stage.client.exchange("GET", stage.jobs, f"/api/jobs/{play.id}", JOBS_BYTES)
+    answer = now(stage.client.exchange("GET", stage.jobs, f"/api/jobs/{play.id}", JOBS_BYTES))
     entry = json.loads(answer.body)
     assert set(entry) == KEYS_OF_RAY
     assert entry["runtime_env"] == {"env_vars": {}}

@@ -5,10 +5,9 @@ from __future__ import annotations
 import base64
 import json
 import socket
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import psutil
@@ -16,13 +15,15 @@ import pytest
 import yaml
 
 from rlhf_api.on_cluster import DASHBOARD_PORT, REPORT_PORT
-from rlhf_operator.head.addresses import Certificates, ThroughApiServer, head_service
-from rlhf_operator.head.http import HttpHeads
-from rlhf_operator.head.protocol import Head, HeadRefused, HeadUnreachable, SubmissionState
+from rlhf_operator.head.addresses import Certificates, HeadPlace, ThroughApiServer
+from rlhf_operator.head.client import HttpClient
+from rlhf_operator.head.http import HttpHead
+from rlhf_operator.head.protocol import HeadRefused, HeadUnreachable, SubmissionState
 
 from ..cluster.kubectl import Kubectl
 from ..cluster.session import skip_or_fail
 from ..waiting import wait_until
+from .awaited import PlainHead, now
 from .fake_head import FakeHead
 from .fake_head_server import FakeHeadServer, Reply, Request, answer
 
@@ -30,7 +31,8 @@ pytestmark = pytest.mark.cluster
 
 CLUSTER = "job-0"
 TOKEN = "token-of-one-cluster"
-ENDPOINT_SECONDS = 30.0
+POD = "job-0-head"
+REACHED_SECONDS = 30.0
 PORTS = {"dashboard": DASHBOARD_PORT, "report": REPORT_PORT}
 
 
@@ -87,50 +89,48 @@ def servers(fake: FakeHead) -> Iterator[dict[str, FakeHeadServer]]:
         each.close()
 
 
+@dataclass(frozen=True)
+class Way:
+    """To the ports of a pod, through the API server."""
+
+    route: ThroughApiServer
+    client: HttpClient
+    namespace: str
+    ports: Mapping[str, int]
+
+    def head(self, pod: str = POD, token: str = TOKEN) -> PlainHead:
+        place = HeadPlace(self.namespace, CLUSTER, pod, None)
+        addresses = [
+            self.route.address(place, self.ports[name], token) for name in ("dashboard", "report")
+        ]
+        return PlainHead(HttpHead(self.client, *addresses))
+
+
 @pytest.fixture
-def heads(
+def way(
     route: ThroughApiServer, namespace: str, kubectl: Kubectl, servers: dict[str, FakeHeadServer]
-) -> Iterator[HttpHeads]:
-    """Heads behind the API server, which knows where the ports of one of them are."""
-    spec = {"clusterIP": "None", "ports": [{"name": n, "port": p} for n, p in PORTS.items()]}
-    kubectl.apply(namespace, part("v1", "Service", spec=spec))
-    pretend_pod(kubectl, namespace)
-    ports = [{"name": name, "port": server.port} for name, server in servers.items()]
-    places = {"addresses": [place(namespace)], "ports": ports}
-    kubectl.apply(namespace, part("v1", "Endpoints", subsets=[places]))
-    heads = HttpHeads(route)
-    wait_until(
-        lambda: is_reached(heads.head(namespace, CLUSTER, TOKEN)),
-        ENDPOINT_SECONDS,
-        "the API server's way to the head",
-    )
-    yield heads
-    heads.close()
+) -> Iterator[Way]:
+    """Heads behind the API server, which knows where the pod of one of them is."""
+    pretend_pod(kubectl, namespace, POD)
+    status = {"status": {"podIP": own_address(), "podIPs": [{"ip": own_address()}]}}
+    words = (f"pod/{POD}", "--subresource=status", "--type=merge")
+    kubectl("patch", f"--namespace={namespace}", *words, f"--patch={json.dumps(status)}")
+    ports = {name: server.port for name, server in servers.items()}
+    way = Way(route, HttpClient(route.certificates), namespace, ports)
+    wait_until(lambda: is_reached(way.head()), REACHED_SECONDS, "the API server's way to the head")
+    yield way
+    now(way.client.close())
 
 
-def part(version: str, kind: str, **fields: Any) -> dict[str, Any]:
-    """An object of the head's Service."""
-    metadata = {"name": head_service(CLUSTER)}
-    return {"apiVersion": version, "kind": kind, "metadata": metadata, **fields}
-
-
-def pretend_pod(kubectl: Kubectl, namespace: str) -> None:
-    """A pod that nobody runs, at this machine's address: the API server only leads to pods."""
+def pretend_pod(kubectl: Kubectl, namespace: str, name: str) -> None:
+    """A pod that nobody runs."""
     containers = [{"name": "head", "image": "localhost/none:1"}]
     spec = {"schedulerName": "nobody", "containers": containers}
-    kubectl.apply(namespace, part("v1", "Pod", spec=spec))
-    status = {"status": {"podIP": own_address(), "podIPs": [{"ip": own_address()}]}}
-    words = (f"pod/{head_service(CLUSTER)}", "--subresource=status", "--type=merge")
-    kubectl("patch", f"--namespace={namespace}", *words, f"--patch={json.dumps(status)}")
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+    kubectl.apply(namespace, pod)
 
 
-def place(namespace: str) -> dict[str, Any]:
-    """Where the pod is, for Endpoints."""
-    pod = {"kind": "Pod", "namespace": namespace, "name": head_service(CLUSTER)}
-    return {"ip": own_address(), "targetRef": pod}
-
-
-def is_reached(head: Head) -> bool:
+def is_reached(head: PlainHead) -> bool:
     try:
         return head.submissions() == ()
     except HeadUnreachable:
@@ -138,14 +138,14 @@ def is_reached(head: Head) -> bool:
 
 
 def test_a_driver_is_led_from_outside(
-    heads: HttpHeads, namespace: str, fake: FakeHead, servers: dict[str, FakeHeadServer]
+    way: Way, fake: FakeHead, servers: dict[str, FakeHeadServer]
 ) -> None:
-    head = heads.head(namespace, CLUSTER, TOKEN)
+    head = way.head()
     head.submit("job-0-0", ["rlhf", "drive", "a b"], {"A": "b"})
     assert fake.driver.entrypoint == "exec rlhf drive 'a b'"
     assert fake.token == TOKEN
     with pytest.raises(HeadRefused):
-        heads.head(namespace, CLUSTER, "another-operators-token").submissions()
+        way.head(token="another-operators-token").submissions()
     fake.advance(2)
     report = head.report()
     assert report is not None and report.step == 2
@@ -159,41 +159,28 @@ def test_a_driver_is_led_from_outside(
     servers["report"].close()
     assert head.report() is None
     head.acknowledge("job-0-0", final.sequence)
-    with pytest.raises(HeadUnreachable, match='services "job-1-head-svc" not found'):
-        heads.head(namespace, "job-1", TOKEN).submissions()
+    with pytest.raises(HeadUnreachable, match='pods "job-1-head" not found'):
+        way.head("job-1-head").submissions()
 
 
-def test_a_head_whose_pod_is_not_ready_is_unreachable_and_reports_nothing(
-    heads: HttpHeads, namespace: str, kubectl: Kubectl
-) -> None:
-    places = {
-        "notReadyAddresses": [place(namespace)],
-        "ports": [{"name": name, "port": 1} for name in PORTS],
-    }
-    kubectl.apply(namespace, part("v1", "Endpoints", subsets=[places]))
-    head = heads.head(namespace, CLUSTER, TOKEN)
-    wait_until(lambda: not is_reached(head), ENDPOINT_SECONDS, "an end of the way to the head")
-    with pytest.raises(HeadUnreachable, match="no endpoints available"):
-        head.submissions()
-    assert head.report() is None
+def test_a_pod_without_an_address_is_unreachable(way: Way, kubectl: Kubectl) -> None:
+    pretend_pod(kubectl, way.namespace, "job-2-head")
+    with pytest.raises(HeadUnreachable, match="the API server does not pass it on"):
+        way.head("job-2-head").submissions()
 
 
-def test_whom_the_api_server_does_not_know_the_head_did_not_refuse(
-    heads: HttpHeads, namespace: str, route: ThroughApiServer
-) -> None:
+def test_whom_the_api_server_does_not_know_the_head_did_not_refuse(way: Way) -> None:
     credentials = {"Authorization": "Bearer nobody-knows-this-one"}
-    authority = Certificates(route.certificates.authority)
-    stranger = HttpHeads(replace(route, headers=credentials, certificates=authority))
+    client = HttpClient(Certificates(way.route.certificates.authority))
+    stranger = replace(way, client=client, route=replace(way.route, headers=credentials))
     with pytest.raises(HeadUnreachable, match="Unauthorized") as caught:
-        stranger.head(namespace, CLUSTER, TOKEN).submissions()
+        stranger.head().submissions()
     assert "nobody-knows" not in str(caught.value)
-    stranger.close()
+    now(client.close())
 
 
-def test_a_server_that_nobody_vouches_for_is_not_trusted(
-    heads: HttpHeads, namespace: str, route: ThroughApiServer
-) -> None:
-    stranger = HttpHeads(replace(route, certificates=Certificates()))
+def test_a_server_that_nobody_vouches_for_is_not_trusted(way: Way) -> None:
+    client = HttpClient(Certificates())
     with pytest.raises(HeadUnreachable, match="CERTIFICATE_VERIFY_FAILED"):
-        stranger.head(namespace, CLUSTER, TOKEN).submissions()
-    stranger.close()
+        replace(way, client=client).head().submissions()
+    now(client.close())

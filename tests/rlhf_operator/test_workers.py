@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import pytest
 
@@ -15,6 +15,7 @@ from rlhf_operator.metrics import Metrics
 from rlhf_operator.observe import Key
 from rlhf_operator.queue import JobQueue
 from rlhf_operator.reconciler import Reconciler
+from rlhf_operator.threads import Threads
 from rlhf_operator.workers import Workers
 
 A: Key = ("team", "a")
@@ -27,11 +28,13 @@ Look = Callable[[Key, bool, Planned], float | None]
 class Looks(Reconciler):
     """Does what a test says at each look."""
 
-    def __init__(self, look: Look) -> None:
+    def __init__(self, look: Look, threads: Threads) -> None:
         self._look = look
+        self._threads = threads
 
-    def look(self, key: Key, changed: bool, planned: Planned) -> float | None:
-        return self._look(key, changed, planned)
+    async def look(self, key: Key, changed: bool, planned: Planned) -> float | None:
+        again: float | None = await self._threads(key[0], self._look, key, changed, planned)
+        return again
 
 
 class Recorded(JobQueue):
@@ -55,10 +58,10 @@ class Recorded(JobQueue):
 class Scene:
     """Some workers, and how they are watched."""
 
-    def __init__(self, look: Look, threads: ThreadPoolExecutor) -> None:
+    def __init__(self, look: Look, threads: Threads) -> None:
         self.queue = Recorded()
         self.metrics = Metrics()
-        self.workers = Workers(self.queue, Looks(look), self.metrics, threads)
+        self.workers = Workers(self.queue, Looks(look, threads), self.metrics)
 
     def count(self, name: str, **labels: str) -> float:
         return self.metrics.registry.get_sample_value(name, labels) or 0.0
@@ -74,7 +77,7 @@ def play(look: Look, act: Callable[[Scene], Awaitable[None]], number: int = 1) -
     """Let so many workers work until a test has seen enough of them."""
 
     async def run() -> Scene:
-        with ThreadPoolExecutor(number, "look") as threads:
+        with closing(Threads(number)) as threads:
             scene = Scene(look, threads)
             working = asyncio.create_task(scene.workers.run(number))
             try:
@@ -229,7 +232,7 @@ def test_workers_end_when_told_though_a_look_takes_its_time() -> None:
         assert go_on.wait(SECONDS)
 
     async def run() -> None:
-        with ThreadPoolExecutor(1) as threads:
+        with closing(Threads(1)) as threads:
             scene = Scene(look, threads)
             working = asyncio.create_task(scene.workers.run(1))
             scene.queue.add(A, False)

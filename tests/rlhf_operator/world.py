@@ -20,15 +20,17 @@ from rlhf_operator.decide.observed import PlanSeen
 from rlhf_operator.decide.settings import Settings
 from rlhf_operator.head.client import HttpClient
 from rlhf_operator.head.http import HttpHeads
+from rlhf_operator.heads import Heads
 from rlhf_operator.key import Identity
 from rlhf_operator.kube.protocol import Kind, KubeError, Manifest
 from rlhf_operator.metrics import Metrics
-from rlhf_operator.observe import Dialer, Key, Observer
+from rlhf_operator.observe import Key, Observer
 from rlhf_operator.parse import parse_status, pod_problem
 from rlhf_operator.perform import Performer
 from rlhf_operator.planning import Planner
 from rlhf_operator.reconciler import Reconciler
 
+from .awaited import now
 from .fake_head import FakeHead, FakeHeads
 from .fake_kube import FakeKube
 
@@ -70,6 +72,11 @@ def claim(name: str = "shared", mode: str = "ReadWriteMany") -> dict[str, Any]:
     }
 
 
+async def _at_once(namespace: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """No thread is needed where nothing waits."""
+    return function(*arguments)
+
+
 class NoPlanner(Planner):
     """Knows every plan at once: planning has tests of its own."""
 
@@ -93,8 +100,8 @@ class World:
     """Since the beginning."""
     queue_holds: bool = False
     """Whether new clusters are suspended at their creation, as Kueue's webhook does."""
-    client: HttpClient | None = None
-    """What carries requests to heads. None: one with a network."""
+    client: HttpClient = field(default_factory=HttpClient)
+    """What carries requests to heads."""
     _pods: Iterator[int] = field(default_factory=itertools.count)
     _due: dict[Key, float] = field(default_factory=dict)
     _changed: set[Key] = field(default_factory=set)
@@ -108,15 +115,17 @@ class World:
 
     def start_operator(self) -> None:
         """A new process of the operator: it knows nothing but what is written."""
-        dialer = Dialer(self.identity, HttpHeads(self.heads.route, self.client).head)
         observer = Observer(
-            self.kube, dialer, self.planner, self.defaults, clock=lambda: self.seconds
+            self.kube, self.identity, self.planner, self.defaults, clock=lambda: self.seconds
         )
+        dial = HttpHeads(self.heads.route, self.client).head
         self.reconciler = Reconciler(
             self.kube,
             observer,
-            Performer(self.kube, observer, "rlhf-system"),
+            Heads(self.identity, dial, clock=lambda: self.seconds),
+            Performer(self.kube, self.identity, "rlhf-system"),
             self.metrics,
+            _at_once,
             self.settings,
             now=self.now,
         )
@@ -146,7 +155,7 @@ class World:
         self._changed.discard(key)
         self._due.pop(key, None)
         try:
-            again = self.reconciler.look(key, changed, lambda: self._changed.add(key))
+            again = now(self.reconciler.look(key, changed, lambda: self._changed.add(key)))
         except KubeError:
             self._changed.add(key)
             return

@@ -49,7 +49,7 @@
 {{- define "rlhf-operator.permissions.proxiedHeads" -}}
 # reach heads through the API server (headAccess: proxy)
 - apiGroups: [""]
-  resources: [services/proxy]
+  resources: [pods/proxy]
   verbs: [get, create]
 {{- end }}
 

@@ -68,17 +68,11 @@ class Acknowledge:
     sequence: int
 
 
-Action = (
-    HoldJob
-    | ReleaseJob
-    | MakeCluster
-    | RestoreCompanions
-    | DeleteCluster
-    | DeletePod
-    | Submit
-    | Stop
-    | Acknowledge
-)
+KubeAction = HoldJob | ReleaseJob | MakeCluster | RestoreCompanions | DeleteCluster | DeletePod
+"""What is asked of Kubernetes."""
+HeadAction = Submit | Stop | Acknowledge
+"""What is asked of a head."""
+Action = KubeAction | HeadAction
 
 
 @dataclass(frozen=True)

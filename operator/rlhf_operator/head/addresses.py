@@ -8,6 +8,8 @@ from string import Formatter
 from typing import Final, Protocol
 from urllib.parse import urlsplit
 
+from rlhf_operator.head.protocol import HeadUnreachable
+
 PLACES: Final = frozenset({"namespace", "cluster", "port"})
 """What a template names in braces."""
 
@@ -39,37 +41,52 @@ class Certificates:
 SYSTEM_CERTIFICATES: Final = Certificates()
 
 
+@dataclass(frozen=True)
+class HeadPlace:
+    """The pod of a head, as the operator has verified that it is the job's own: anybody could own a
+    Service of the name that KubeRay gives one."""
+
+    namespace: str
+    cluster: str
+    """The RayCluster."""
+    pod: str
+    """The pod's name."""
+    ip: str | None
+    """Its address. None: it has none yet."""
+
+
 class Route(Protocol):
     """A way to all heads."""
 
     @property
     def certificates(self) -> Certificates: ...
 
-    def address(self, namespace: str, cluster: str, port: int, token: str) -> Address:
-        """Where a port of the head of a RayCluster answers, with its bearer token."""
+    def address(self, place: HeadPlace, port: int, token: str) -> Address:
+        """Where a port of a head answers, with its bearer token.
+
+        Raises:
+            HeadUnreachable: it has no address yet.
+        """
         ...
-
-
-def head_service(cluster: str) -> str:
-    """KubeRay's name of the Service of a RayCluster's head."""
-    return f"{cluster}-head-svc"
 
 
 @dataclass(frozen=True)
 class InsideCluster:
-    """From a pod: the head's Service by its name."""
+    """From a pod: the address of the head's pod."""
 
     certificates: Certificates = SYSTEM_CERTIFICATES
 
-    def address(self, namespace: str, cluster: str, port: int, token: str) -> Address:
-        """Where a port of the head of a RayCluster answers, with its bearer token."""
-        url = f"http://{head_service(cluster)}.{namespace}.svc:{port}"
-        return Address(url, {"Authorization": f"Bearer {token}"})
+    def address(self, place: HeadPlace, port: int, token: str) -> Address:
+        """Where a port of a head answers, with its bearer token."""
+        if place.ip is None:
+            raise HeadUnreachable(f"the pod {place.pod} has no address yet")
+        host = f"[{place.ip}]" if ":" in place.ip else place.ip
+        return Address(f"http://{host}:{port}", {"Authorization": f"Bearer {token}"})
 
 
 @dataclass(frozen=True)
 class ThroughApiServer:
-    """From outside: the API server's proxy of Services, with its own credentials."""
+    """From outside: the API server's proxy of pods, with its own credentials."""
 
     server: str
     """The API server's address, such as https://10.0.0.1:6443; a path may follow."""
@@ -80,15 +97,15 @@ class ThroughApiServer:
     def __post_init__(self) -> None:
         _check_url(self.server)
 
-    def address(self, namespace: str, cluster: str, port: int, token: str) -> Address:
-        """Where a port of the head of a RayCluster answers, with its bearer token.
+    def address(self, place: HeadPlace, port: int, token: str) -> Address:
+        """Where a port of a head answers, with its bearer token.
 
         The API server takes Authorization for itself and does not pass it on, so the head's token
         travels under Ray's other name for it.
         """
-        place = f"namespaces/{namespace}/services/{head_service(cluster)}:{port}/proxy"
+        path = f"namespaces/{place.namespace}/pods/{place.pod}:{port}/proxy"
         headers = {**self.headers, "X-Ray-Authorization": f"Bearer {token}"}
-        return Address(f"{self.server.rstrip('/')}/api/v1/{place}", headers, proxied=True)
+        return Address(f"{self.server.rstrip('/')}/api/v1/{path}", headers, proxied=True)
 
 
 @dataclass(frozen=True)
@@ -107,9 +124,9 @@ class ByTemplate:
                 f"got {self.template!r}"
             )
 
-    def address(self, namespace: str, cluster: str, port: int, token: str) -> Address:
-        """Where a port of the head of a RayCluster answers, with its bearer token."""
-        url = self.template.format(namespace=namespace, cluster=cluster, port=port)
+    def address(self, place: HeadPlace, port: int, token: str) -> Address:
+        """Where a port of a head answers, with its bearer token."""
+        url = self.template.format(namespace=place.namespace, cluster=place.cluster, port=port)
         return Address(url.rstrip("/"), {"Authorization": f"Bearer {token}"})
 
 

@@ -6,17 +6,14 @@ and in time, not decompressed, and a redirect is an answer, not an order.
 
 from __future__ import annotations
 
-import http.client
-import io
-import socket
-import time
+import asyncio
+import errno
+import ssl
 from dataclasses import dataclass
 from typing import Final
 
-import urllib3
-from urllib3.connection import HTTPConnection, HTTPSConnection
-from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
-from urllib3.exceptions import HTTPError, NameResolutionError, NewConnectionError
+import aiohttp
+from yarl import URL
 
 from rlhf_operator.head.addresses import SYSTEM_CERTIFICATES, Address, Certificates
 from rlhf_operator.head.excerpt import excerpt
@@ -26,11 +23,8 @@ CONNECT_SECONDS: Final = 3.0
 ANSWER_SECONDS: Final = 10.0
 """From the request to the last byte of its answer."""
 _BLOCK_BYTES: Final = 1 << 16
-_HEADER_BYTES: Final = 1 << 16
-_HOSTS: Final = 256
-"""Heads whose connections are kept open."""
 _CONNECTIONS: Final = 32
-"""Connections to one host that are kept open: through a proxy all heads are one host."""
+"""Connections to one host: through a proxy all heads are one host."""
 
 
 class NobodyListens(HeadUnreachable):
@@ -54,7 +48,7 @@ class Answer:
 
 
 class HttpClient:
-    """Connections to any number of heads. Threads may share it."""
+    """Connections to any number of heads, for one event loop."""
 
     def __init__(
         self,
@@ -62,24 +56,18 @@ class HttpClient:
         connect_seconds: float = CONNECT_SECONDS,
         answer_seconds: float = ANSWER_SECONDS,
     ) -> None:
-        """The files of `certificates` are read when a connection is made."""
-        self._pools = urllib3.PoolManager(
-            num_pools=_HOSTS,
-            maxsize=_CONNECTIONS,
-            retries=False,
-            timeout=urllib3.Timeout(connect=connect_seconds, read=answer_seconds),
-            cert_reqs="CERT_REQUIRED",
-            ca_certs=certificates.authority,
-            cert_file=certificates.client,
-            key_file=certificates.client_key,
-        )
-        self._pools.pool_classes_by_scheme = {"http": _Pool, "https": _TlsPool}
+        """The files of `certificates` are read with the first request."""
+        self._certificates = certificates
+        self._connect_seconds = connect_seconds
+        self._answer_seconds = answer_seconds
+        self._opened: aiohttp.ClientSession | None = None
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """End all connections."""
-        self._pools.clear()
+        if self._opened is not None:
+            await self._opened.close()
 
-    def exchange(
+    async def exchange(
         self,
         method: str,
         address: Address,
@@ -105,25 +93,46 @@ class HttpClient:
         if body is not None:
             headers["Content-Type"] = "application/json"
         what = f"{method} {address.url}{path.partition('?')[0]}"
+        url = URL(f"{address.url}{path}", encoded=True)
         try:
-            response = self._pools.request(
-                method,
-                f"{address.url}{path}",
-                body=body,
-                headers=headers,
-                redirect=False,
-                preload_content=False,
-                decode_content=False,
-            )
-            return Answer(response.status, _read(response, limit_bytes, what))
-        except (HTTPError, OSError, http.client.HTTPException, ValueError) as error:
-            words = excerpt(_words(error), address.headers.values())
+            async with (
+                asyncio.timeout(self._answer_seconds),
+                self._session().request(
+                    method, url, data=body, headers=headers, allow_redirects=False
+                ) as response,
+            ):
+                return Answer(response.status, await _read(response, limit_bytes, what))
+        except TimeoutError:
+            kind, words = HeadUnreachable, "it did not end in time"
+        except (aiohttp.ClientError, OSError, ValueError) as error:
             kind = NobodyListens if _is_refusal(error) else HeadUnreachable
+            words = excerpt(_words(error), address.headers.values())
         # Outside of the handler: the cause would be shown with the new error, and may hold secrets.
         raise kind(f"{what}: no answer: {words}")
 
+    def _session(self) -> aiohttp.ClientSession:
+        if self._opened is None:
+            connector = aiohttp.TCPConnector(
+                limit=0, limit_per_host=_CONNECTIONS, ssl=_tls(self._certificates)
+            )
+            self._opened = aiohttp.ClientSession(
+                connector=connector,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._connect_seconds),
+                auto_decompress=False,
+                read_bufsize=_BLOCK_BYTES,
+            )
+        return self._opened
 
-def _read(response: urllib3.BaseHTTPResponse, limit: int, what: str) -> bytes:
+
+def _tls(certificates: Certificates) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=certificates.authority)
+    if certificates.client is not None:
+        context.load_cert_chain(certificates.client, certificates.client_key)
+    return context
+
+
+async def _read(response: aiohttp.ClientResponse, limit: int, what: str) -> bytes:
     """The body. A connection that was not read to its end is closed: it is of no more use."""
     blocks = []
     length = 0
@@ -131,7 +140,7 @@ def _read(response: urllib3.BaseHTTPResponse, limit: int, what: str) -> bytes:
     try:
         if response.headers.get("Content-Encoding", "identity") != "identity":
             raise ValueError("the answer is compressed, which was not asked for")
-        while block := response.read1(_BLOCK_BYTES, decode_content=False):
+        async for block in response.content.iter_any():
             length += len(block)
             if length > limit:
                 raise AnswerTooLong(f"{what}: an answer of more than {limit} bytes")
@@ -140,98 +149,18 @@ def _read(response: urllib3.BaseHTTPResponse, limit: int, what: str) -> bytes:
     finally:
         if not done:
             response.close()
-        response.release_conn()
     return b"".join(blocks)
 
 
 def _words(error: Exception) -> str:
-    """What went wrong, without the objects and addresses in memory that urllib3 shows."""
-    if isinstance(error, NameResolutionError):
+    """What went wrong, without the objects and addresses in memory that libraries show."""
+    if isinstance(error, aiohttp.ClientConnectorDNSError):
         return "its name is unknown"
-    if isinstance(error, NewConnectionError):
-        cause = error.__cause__
-        return f"no connection: {cause.strerror if isinstance(cause, OSError) else 'it failed'}"
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return f"no connection: {error.os_error.strerror or 'it failed'}"
     return f"{type(error).__name__}: {error}"
 
 
 def _is_refusal(error: Exception) -> bool:
-    return isinstance(error, NewConnectionError) and isinstance(
-        error.__cause__, ConnectionRefusedError
-    )
-
-
-class _PunctualStream(io.RawIOBase):
-    """What a socket receives until a point in time.
-
-    A socket's own limit is for each of its reads: who sends a byte now and then never exceeds it.
-    """
-
-    def __init__(self, source: socket.socket, seconds: float) -> None:
-        super().__init__()
-        self._source = source
-        self._held = source.makefile("rb")  # the socket lives until this is closed
-        self._seconds = seconds
-        self._end = time.monotonic() + seconds
-        self.allowance: int | None = None
-        """Bytes that may still come. None: any number."""
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
-        left = self._end - time.monotonic()
-        if left <= 0:
-            raise TimeoutError("the answer did not end in time")
-        self._source.settimeout(left)
-        try:
-            received = self._source.recv_into(buffer)
-        finally:
-            self._source.settimeout(self._seconds)
-        if self.allowance is not None:
-            self.allowance -= received
-            if self.allowance < 0:
-                raise OSError("more bytes than may come")
-        return received
-
-    def close(self) -> None:
-        self._held.close()
-        super().close()
-
-
-class _PunctualResponse(http.client.HTTPResponse):
-    """An answer whose status, headers and body have one limit in time together."""
-
-    def __init__(
-        self,
-        sock: socket.socket,
-        debuglevel: int = 0,
-        method: str | None = None,
-        url: str | None = None,
-    ) -> None:
-        super().__init__(sock, debuglevel, method, url)
-        self.fp.close()
-        self._stream = _PunctualStream(sock, sock.gettimeout() or ANSWER_SECONDS)
-        self.fp = io.BufferedReader(self._stream)
-
-    def begin(self) -> None:
-        self._stream.allowance = _HEADER_BYTES
-        super().begin()
-        self._stream.allowance = None
-        if self.msg.defects:  # urllib3 would log them, whatever is in them
-            raise http.client.HTTPException("headers that are not headers")
-
-
-class _Connection(HTTPConnection):
-    response_class = _PunctualResponse
-
-
-class _TlsConnection(HTTPSConnection):
-    response_class = _PunctualResponse
-
-
-class _Pool(HTTPConnectionPool):
-    ConnectionCls = _Connection
-
-
-class _TlsPool(HTTPSConnectionPool):
-    ConnectionCls = _TlsConnection
+    """Whether nobody listens at any of the host's addresses."""
+    return isinstance(error, OSError) and error.errno == errno.ECONNREFUSED

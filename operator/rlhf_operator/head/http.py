@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from rlhf_api.on_cluster import DASHBOARD_PORT, REPORT_PORT
 from rlhf_api.report import StatusReport
-from rlhf_operator.head.addresses import Address, Route
+from rlhf_operator.head.addresses import Address, HeadPlace, Route
 from rlhf_operator.head.client import Answer, AnswerTooLong, HttpClient, NobodyListens
 from rlhf_operator.head.excerpt import excerpt
 from rlhf_operator.head.final_report import find_final_report
@@ -39,21 +39,25 @@ Parsed = TypeVar("Parsed")
 
 
 class HttpHeads:
-    """Makes heads that share connections; threads may share it."""
+    """Makes heads that share connections, for one event loop."""
 
     def __init__(self, route: Route, client: HttpClient | None = None) -> None:
         self._route = route
         self._client = client or HttpClient(route.certificates)
 
-    def head(self, namespace: str, cluster: str, token: str) -> Head:
-        """The head of a RayCluster; nothing is asked of it yet."""
-        jobs = self._route.address(namespace, cluster, DASHBOARD_PORT, token)
-        report = self._route.address(namespace, cluster, REPORT_PORT, token)
+    def head(self, place: HeadPlace, token: str) -> Head:
+        """The head of a RayCluster; nothing is asked of it yet.
+
+        Raises:
+            HeadUnreachable: it has no address yet.
+        """
+        jobs = self._route.address(place, DASHBOARD_PORT, token)
+        report = self._route.address(place, REPORT_PORT, token)
         return HttpHead(self._client, jobs, report)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """End all connections."""
-        self._client.close()
+        await self._client.close()
 
 
 class HttpHead:
@@ -64,69 +68,71 @@ class HttpHead:
         self._jobs = jobs
         self._report = report
 
-    def submissions(self) -> tuple[Submission, ...]:
+    async def submissions(self) -> tuple[Submission, ...]:
         """All that it knows of; those of a head that is gone are forgotten."""
-        answer = self._ask("GET", self._jobs, JOBS_PATH, JOBS_BYTES)
+        answer = await self._ask("GET", self._jobs, JOBS_PATH, JOBS_BYTES)
         found = self._parse(self._jobs, answer, RAY_JOBS.validate_json)
         return tuple(self._shown(job.submission) for job in found if job.type == SUBMITTED)
 
-    def submit(self, id: str, command: Sequence[str], environment: Mapping[str, str]) -> None:
+    async def submit(self, id: str, command: Sequence[str], environment: Mapping[str, str]) -> None:
         """Start a driver on the head. One that exists already is left as it is: adopted."""
         body = submission_body(id, command, environment)
-        answer = self._ask("POST", self._jobs, JOBS_PATH, JOBS_BYTES, body)
+        answer = await self._ask("POST", self._jobs, JOBS_PATH, JOBS_BYTES, body)
         if answer.status == 200:
             done = self._parse(self._jobs, answer, Submitted.model_validate_json)
             if done.submission_id != id:
                 self._complain(self._jobs, answer, f"not the answer to {id}")
-        elif self._job(id) is None:  # an id that is taken is one of several reasons for status 500
+        elif (
+            await self._job(id) is None
+        ):  # an id that is taken is one of several reasons for status 500
             self._complain(self._jobs, answer, f"{id} was not submitted")
 
-    def stop(self, id: str) -> None:
+    async def stop(self, id: str) -> None:
         """Ask a driver to save and end (SIGTERM); returns at once. One that has ended is fine."""
-        answer = self._ask("POST", self._jobs, f"{_path(id)}/stop", JOBS_BYTES, b"")
+        answer = await self._ask("POST", self._jobs, f"{_path(id)}/stop", JOBS_BYTES, b"")
         if not _is_unknown(answer, id):
             self._parse(self._jobs, answer, Stopped.model_validate_json)
 
-    def final_report(self, id: str) -> StatusReport | None:
+    async def final_report(self, id: str) -> StatusReport | None:
         """The final report in a submission's log: its last line. None: it has none.
 
         The log is read from its end, by Ray's State API: the Jobs API has only all of it.
         """
-        job = self._job(id)
+        job = await self._job(id)
         if job is None or job.driver_node_id is None:
             return None
         try:
-            output = self._log_end(id, job.driver_node_id, LOG_LINES)
+            output = await self._log_end(id, job.driver_node_id, LOG_LINES)
         except AnswerTooLong:
             try:
-                output = self._log_end(id, job.driver_node_id, 1)
+                output = await self._log_end(id, job.driver_node_id, 1)
             except AnswerTooLong:
                 return None
         return find_final_report(output, id)
 
-    def report(self) -> StatusReport | None:
+    async def report(self) -> StatusReport | None:
         """What the running driver reports. None: nobody serves a report (yet, or any more)."""
         try:
-            answer = self._ask("GET", self._report, "/report", REPORT_BYTES)
+            answer = await self._ask("GET", self._report, "/report", REPORT_BYTES)
         except NobodyListens:
             return None
         if answer.status in (204, 404):
             return None
         return self._parse(self._report, answer, StatusReport.model_validate_json)
 
-    def acknowledge(self, submission_id: str, sequence: int) -> None:
+    async def acknowledge(self, submission_id: str, sequence: int) -> None:
         """Tell the driver that its final report was stored: it need not linger."""
         body = json.dumps({"submissionId": submission_id, "sequence": sequence}).encode()
         try:
-            answer = self._ask("POST", self._report, "/acknowledge", REPORT_BYTES, body)
+            answer = await self._ask("POST", self._report, "/acknowledge", REPORT_BYTES, body)
         except NobodyListens:
             return  # it does not linger any more
         if answer.status not in (204, 404):
             self._complain(self._report, answer, "the acknowledgement was not taken")
 
-    def _job(self, id: str) -> RayJob | None:
+    async def _job(self, id: str) -> RayJob | None:
         """A submission as Ray tells of it. None: it does not know it."""
-        answer = self._ask("GET", self._jobs, _path(id), JOBS_BYTES)
+        answer = await self._ask("GET", self._jobs, _path(id), JOBS_BYTES)
         if _is_unknown(answer, id):
             return None
         job = self._parse(self._jobs, answer, RayJob.model_validate_json)
@@ -134,18 +140,18 @@ class HttpHead:
             self._complain(self._jobs, answer, f"not an answer about {id}")
         return job
 
-    def _log_end(self, id: str, node: str, lines: int) -> str:
+    async def _log_end(self, id: str, node: str, lines: int) -> str:
         query = urlencode({"node_id": node, "submission_id": id, "lines": lines})
-        answer = self._ask("GET", self._jobs, f"{_LOG_PATH}?{query}", REPORT_BYTES)
+        answer = await self._ask("GET", self._jobs, f"{_LOG_PATH}?{query}", REPORT_BYTES)
         if answer.status != 200:
             self._complain(self._jobs, answer, f"no log of {id}")
         return answer.text
 
-    def _ask(
+    async def _ask(
         self, method: str, to: Address, path: str, limit: int, body: bytes | None = None
     ) -> Answer:
         """The answer of somebody who takes the token."""
-        answer = self._client.exchange(method, to, path, limit, body)
+        answer = await self._client.exchange(method, to, path, limit, body)
         if to.proxied:
             self._check_proxy(to, answer)
         if answer.status in (401, 403):
@@ -160,7 +166,7 @@ class HttpHead:
             return
         message = excerpt(said.message, to.headers.values())
         words = f"{to.url}: the API server does not pass it on: {message}"
-        if any(sign in said.message for sign in _NOBODY_LISTENS):
+        if _NOBODY_LISTENS in said.message:
             raise NobodyListens(words)
         raise HeadUnreachable(words)
 
@@ -188,7 +194,7 @@ class HttpHead:
         return Submission(submission.id, submission.state, submission.exit_code, message)
 
 
-_NOBODY_LISTENS: Final = ("connection refused", "no endpoints available")
+_NOBODY_LISTENS: Final = "connection refused"
 """In the API server's words."""
 
 

@@ -48,26 +48,26 @@ class HeadRefused(Exception):
 class Head(Protocol):
     """The head of one cluster. Every method raises HeadUnreachable or HeadRefused."""
 
-    def submissions(self) -> tuple[Submission, ...]:
+    async def submissions(self) -> tuple[Submission, ...]:
         """All that it knows of; those of a head that is gone are forgotten."""
         ...
 
-    def submit(self, id: str, command: Sequence[str], environment: Mapping[str, str]) -> None:
+    async def submit(self, id: str, command: Sequence[str], environment: Mapping[str, str]) -> None:
         """Start a driver on the head. One that exists already is left as it is: adopted."""
         ...
 
-    def stop(self, id: str) -> None:
+    async def stop(self, id: str) -> None:
         """Ask a driver to save and end (SIGTERM); returns at once. One that has ended is fine."""
         ...
 
-    def final_report(self, id: str) -> StatusReport | None:
+    async def final_report(self, id: str) -> StatusReport | None:
         """The final report in a submission's log: its last line. None: it has none."""
         ...
 
-    def report(self) -> StatusReport | None:
+    async def report(self) -> StatusReport | None:
         """What the running driver reports. None: nobody serves a report (yet, or any more)."""
         ...
 
-    def acknowledge(self, submission_id: str, sequence: int) -> None:
+    async def acknowledge(self, submission_id: str, sequence: int) -> None:
         """Tell the driver that its final report was stored: it need not linger."""
         ...
