@@ -18,7 +18,8 @@ from rlhf_operator.dialing import dialing
 from rlhf_operator.heads import Heads
 from rlhf_operator.health import Health, serve
 from rlhf_operator.key import Identity, key_in_cluster, key_in_file
-from rlhf_operator.kinds import require_kinds
+from rlhf_operator.kinds import require_jobs
+from rlhf_operator.kube.cached import CachedKube
 from rlhf_operator.kube.official import LastAnswer, OfficialKube
 from rlhf_operator.kube.protocol import KubeError
 from rlhf_operator.leadership import Leadership, LeaseLost, keep_leading, wait_to_lead
@@ -79,7 +80,8 @@ def _run(config: OperatorConfig, kubeconfig: Path | None, key_file: Path | None)
     kube = OfficialKube.connect(kubeconfig, config.reconcile_workers)
     kube.answered = answers.answered
     kube.asked = metrics.asked
-    require_kinds(kube, config.namespaces[0] if config.namespaces else None)
+    if not config.namespaces:  # any of them may be lost, which is told then
+        require_jobs(kube, None)
     key = _key(kube, config, namespace, key_file)
     release = f"{namespace}/{config.lease_name}" if key_file is None else OUTSIDE
     leadership = None
@@ -87,13 +89,14 @@ def _run(config: OperatorConfig, kubeconfig: Path | None, key_file: Path | None)
         leadership = Leadership(kube, namespace, config.lease_name, socket.gethostname())
     planner = Planner(config.planner_processes)
     identity = Identity(key, release)
-    observer = Observer(kube, identity, planner, config.job_defaults)
+    cached = CachedKube(kube)
+    observer = Observer(cached, identity, planner, config.job_defaults)
     threads = Threads(config.reconcile_workers)
     reconciler = Reconciler(
-        kube,
+        cached,
         observer,
         Heads(identity, dialing(config, lambda: kube.access)),
-        Performer(kube, identity, namespace, config.head_access is not HeadAccess.DIRECT),
+        Performer(cached, identity, namespace, config.head_access is not HeadAccess.DIRECT),
         metrics,
         threads,
         Settings(
@@ -104,7 +107,7 @@ def _run(config: OperatorConfig, kubeconfig: Path | None, key_file: Path | None)
             room_seconds=config.bounds.room_seconds,
         ),
     )
-    app = App(config, reconciler, in_cluster=kubeconfig is None)
+    app = App(config, cached, reconciler, in_cluster=kubeconfig is None)
     metrics.watch(lambda: len(app.queue) + len(threads), lambda: answers.age_seconds)
     health = Health(lambda: answers.age_seconds, lambda: app.is_started or app.stands_by)
     stop_serving = serve(config.port, metrics.registry, health)

@@ -1,13 +1,15 @@
 """The operator's process: kopf's events lead to looks at jobs.
 
-kopf lists and watches; it writes nothing. An event only says which job to look at.
+kopf lists and watches; it writes nothing. What it tells is remembered, and says which job to look
+at. Each namespace is watched by itself: one that is lost takes no other along.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,9 +17,10 @@ import kopf
 
 from rlhf_api.on_cluster import JOB_LABEL
 from rlhf_operator.config import OperatorConfig
-from rlhf_operator.kube.protocol import Kind, KubeError
-from rlhf_operator.observe import Key
-from rlhf_operator.parse import pod_problem
+from rlhf_operator.kinds import ADVICE, knows
+from rlhf_operator.kube.cached import WATCHED, CachedKube, Key, job_of
+from rlhf_operator.kube.protocol import Invalid, Kind, KubeError
+from rlhf_operator.parse import is_settled, parse_status, pod_problem
 from rlhf_operator.queue import JobQueue
 from rlhf_operator.reconciler import Reconciler
 from rlhf_operator.workers import LOOKS_AT_ONCE, Workers
@@ -25,6 +28,13 @@ from rlhf_operator.workers import LOOKS_AT_ONCE, Workers
 log = logging.getLogger(__name__)
 PING_SECONDS = 60.0
 """From one sign of life of Kubernetes to the next, when nothing else is asked."""
+RESYNC_SECONDS = 600.0
+"""From one list of everything to the next."""
+FIRST_RETRY_SECONDS = 5.0
+LONGEST_RETRY_SECONDS = 60.0
+"""Between two tries to watch a namespace that is lost."""
+WELL_SECONDS = 300.0
+"""After so long a watch that fails has begun anew, and is tried again soon."""
 GONE = "DELETED"
 """Also what a watch of labelled objects tells when an object loses the label, with the object as it
 was before."""
@@ -37,6 +47,7 @@ class App:
     """Everything that lives in the event loop."""
 
     config: OperatorConfig
+    kube: CachedKube
     reconciler: Reconciler
     in_cluster: bool
     """Whether this process is a pod, with a service account's token."""
@@ -45,7 +56,8 @@ class App:
     """Whether its watches were set going; they may have listed nothing yet."""
     stands_by: bool = False
     """Whether another replica acts, and this one is there to take over."""
-    _seen: dict[Key, object] = field(default_factory=dict)
+    _seen: dict[Key, int] = field(default_factory=dict)
+    """Of each job a digest of all that others write."""
 
     async def run(self, stop: asyncio.Event) -> None:
         """Watch and work until told to stop, or until a part dies: the process is started again.
@@ -53,93 +65,198 @@ class App:
         Raises:
             Exception: what the part died of.
         """
-        registry = self._registry()
-        ready = asyncio.Event()
         workers = Workers(self.queue, self.reconciler, self.reconciler.metrics)
-        loops = [
-            asyncio.create_task(workers.run(LOOKS_AT_ONCE)),
-            asyncio.create_task(self._ping()),
-            asyncio.create_task(self._tell_ready(ready)),
+        watches = [self._watch(each, stop) for each in self._places()]
+        tasks = [
+            asyncio.create_task(part)
+            for part in (workers.run(LOOKS_AT_ONCE), self._ping(), self._resync(), *watches)
         ]
-        for task in loops:
+        for task in tasks:
             task.add_done_callback(lambda ended: stop.set() if _has_died(ended) else None)
-        try:
-            await kopf.operator(
-                registry=registry,
-                settings=_settings(),
-                standalone=True,
-                clusterwide=not self.config.namespaces,
-                namespaces=self.config.namespaces,
-                ready_flag=ready,
-                stop_flag=stop,
-            )
-        finally:
-            for task in loops:
-                task.cancel()
-            outcomes = await asyncio.gather(*loops, return_exceptions=True)
+        await stop.wait()
+        for task in tasks[:3]:
+            task.cancel()
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
         for outcome in outcomes:
             if isinstance(outcome, Exception):
                 raise outcome
 
-    def _registry(self) -> kopf.OperatorRegistry:
+    def _places(self) -> tuple[str | None, ...]:
+        """Namespaces that are watched by themselves; None: all together."""
+        return self.config.namespaces or (None,)
+
+    async def _watch(self, namespace: str | None, stop: asyncio.Event) -> None:
+        """Watch a namespace, again and again until told to stop."""
+        where, retries = namespace or "all namespaces", 0
+        while not stop.is_set():
+            begin = time.monotonic()
+            try:
+                await self._watch_once(namespace, stop)
+            except Exception as error:  # whatever kopf or the API server has: the others go on
+                retries = 0 if time.monotonic() - begin > WELL_SECONDS else retries + 1
+                pause = min(FIRST_RETRY_SECONDS * 2.0 ** min(retries, 9), LONGEST_RETRY_SECONDS)
+                said = f"{type(error).__name__}: {error}"
+                log.error(
+                    "%s cannot be watched, jobs there are not looked after (%s); trying again in "
+                    "%.0f s: is the namespace there, and the operator's role in it?",
+                    where,
+                    said,
+                    pause,
+                    extra={"reason": "NamespaceLost"},
+                )
+                self.reconciler.metrics.watches(where, is_well=False)
+                await _sleep(pause, stop)
+
+    async def _watch_once(self, namespace: str | None, stop: asyncio.Event) -> None:
+        """Until told to stop, or until KubeRay's kind is there, or not there any more.
+
+        Raises:
+            Exception: it cannot be watched.
+        """
+        if not await asyncio.to_thread(knows, self.kube, Kind.JOB, namespace):
+            raise Invalid(f"this cluster does not know RLHFJobs: {ADVICE}")
+        has_kuberay = await asyncio.to_thread(knows, self.kube, Kind.CLUSTER, namespace)
+        self._tell_kuberay(namespace, has_kuberay)
+        ended, ready = asyncio.Event(), asyncio.Event()
+        watching = asyncio.create_task(
+            kopf.operator(
+                registry=self._registry(has_kuberay),
+                settings=_settings(),
+                standalone=True,
+                clusterwide=namespace is None,
+                namespaces=() if namespace is None else (namespace,),
+                ready_flag=ready,
+                stop_flag=ended,
+            )
+        )
+        beside = [
+            asyncio.create_task(stop.wait()),
+            asyncio.create_task(self._await_kuberay(namespace, not has_kuberay)),
+            asyncio.create_task(self._tell_ready(namespace, ready)),
+        ]
+        await asyncio.wait({watching, *beside[:2]}, return_when=asyncio.FIRST_COMPLETED)
+        ended.set()
+        for task in beside:
+            task.cancel()
+        await asyncio.gather(*beside, return_exceptions=True)
+        await watching
+
+    def _tell_kuberay(self, namespace: str | None, is_known: bool) -> None:
+        self.reconciler.observer.has_kuberay = is_known
+        if not is_known:
+            log.error(
+                "this cluster does not know RayClusters: install KubeRay 1.6 or newer; jobs wait",
+                extra={"reason": "KubeRayMissing"},
+            )
+            for key in self.kube.forget_all(Kind.CLUSTER, namespace):
+                self.queue.add(key)
+
+    async def _await_kuberay(self, namespace: str | None, is_known: bool) -> None:
+        """Until its kind is known, or is not known any more."""
+        while True:
+            await asyncio.sleep(PING_SECONDS / 2)
+            try:
+                if await asyncio.to_thread(knows, self.kube, Kind.CLUSTER, namespace) is is_known:
+                    return
+            except KubeError as error:
+                log.warning("Kubernetes does not answer: %s", error)
+
+    def _registry(self, has_kuberay: bool) -> kopf.OperatorRegistry:
         registry = kopf.OperatorRegistry()
         login = kopf.login_with_service_account if self.in_cluster else kopf.login_with_kubeconfig
         kopf.on.login(registry=registry)(login)
-        job, cluster = Kind.JOB.value, Kind.CLUSTER.value
-        labels = {JOB_LABEL: kopf.PRESENT}  # the handlers read it
-        kopf.on.event(job.group, job.version, job.plural, registry=registry)(self.on_job)
-        kopf.on.event(
-            cluster.group, cluster.version, cluster.plural, labels=labels, registry=registry
-        )(self.on_child)
-        kopf.on.event("v1", "pods", labels=labels, registry=registry)(self.on_pod)
+        handlers: dict[Kind, Callable[..., Any]] = {
+            Kind.JOB: self.on_job,
+            Kind.CLUSTER: self.on_cluster,
+            Kind.POD: self.on_pod,
+        }
+        if not has_kuberay:
+            del handlers[Kind.CLUSTER]
+        for kind, handler in handlers.items():
+            place = kind.value
+            labels = {JOB_LABEL: kopf.PRESENT} if kind in CHILDREN else None
+            kopf.on.event(
+                place.group, place.version, place.plural, labels=labels, registry=registry
+            )(handler)
         return registry
 
-    async def on_job(self, type: str | None, body: kopf.Body, **_: Any) -> None:
+    async def on_job(self, event: kopf.RawEvent, **_: Any) -> None:
         """An RLHFJob is there, is other than before, or is gone."""
-        metadata = body["metadata"]
+        type, found = event["type"], event["object"]
+        metadata = found["metadata"]
         key = (metadata["namespace"], metadata["name"])
-        names = ("uid", "generation", "deletionTimestamp", "labels", "annotations")
-        looks = {name: metadata.get(name) for name in names}
-        if type != GONE and self._seen.get(key) == looks and type is not None:
-            return  # it was the operator's own write
         if type == GONE:
             self._seen.pop(key, None)
-        else:
-            self._seen[key] = looks
-        self.queue.add(key, changed=True)
+            self.kube.drop(Kind.JOB, found)
+            self.queue.add(key)
+            return
+        self.kube.put(Kind.JOB, found)
+        names = ("uid", "generation", "deletionTimestamp", "labels", "annotations")
+        digest = hash(str([metadata.get(name) for name in names]))
+        is_news = self._seen.get(key) != digest
+        self._seen[key] = digest
+        if type is None and is_settled(found):
+            self.reconciler.metrics.show_job(*key, parse_status(found.get("status")))
+        elif is_news or type is None:  # else it was the operator's own write
+            self.queue.add(key)
 
-    async def on_child(self, body: kopf.Body, **_: Any) -> None:
-        """Something that was made for a job has changed."""
-        self.queue.add(_job_of(body["metadata"]), changed=True)
+    async def on_cluster(self, event: kopf.RawEvent, **_: Any) -> None:
+        """A RayCluster that was made for a job has changed."""
+        self._on_child(Kind.CLUSTER, event)
 
-    async def on_pod(self, type: str | None, body: kopf.Body, **_: Any) -> None:
+    async def on_pod(self, event: kopf.RawEvent, **_: Any) -> None:
         """A pod of a job has changed; what killed it is not to be read later."""
-        key = _job_of(body["metadata"])
-        problem = pod_problem(body)
-        if problem is not None and problem.outlives_its_pod and type != GONE:
+        problem = pod_problem(event["object"])
+        key = job_of(Kind.POD, event["object"]["metadata"])
+        if key and problem and problem.outlives_its_pod and event["type"] != GONE:
             self.reconciler.observer.remember(key, problem)
-        self.queue.add(key, changed=True)
+        self._on_child(Kind.POD, event)
+
+    def _on_child(self, kind: Kind, event: kopf.RawEvent) -> None:
+        found = event["object"]
+        (self.kube.drop if event["type"] == GONE else self.kube.put)(kind, found)
+        key = job_of(kind, found["metadata"])
+        if key is not None:
+            self.queue.add(key)
 
     async def _ping(self) -> None:
         while True:
             await asyncio.sleep(PING_SECONDS)
             try:
-                await asyncio.to_thread(self.reconciler.kube.ping)
+                await asyncio.to_thread(self.kube.ping)
             except KubeError as error:
                 log.warning("Kubernetes does not answer: %s", error)
 
-    async def _tell_ready(self, ready: asyncio.Event) -> None:
+    async def _resync(self) -> None:
+        """What was deleted while a watch began anew, nobody tells."""
+        while True:
+            await asyncio.sleep(RESYNC_SECONDS)
+            for namespace in self._places():
+                for kind in WATCHED:
+                    try:
+                        for key in await asyncio.to_thread(self.kube.resync, kind, namespace):
+                            self.queue.add(key)
+                    except KubeError as error:
+                        log.warning("%s cannot be listed: %s", kind.value.plural, error)
+
+    async def _tell_ready(self, namespace: str | None, ready: asyncio.Event) -> None:
         await ready.wait()
         self.is_started = True
-        log.info("watching %s", ", ".join(self.config.namespaces) or "all namespaces")
+        where = namespace or "all namespaces"
+        self.reconciler.metrics.watches(where, is_well=True)
+        log.info("watching %s", where)
 
 
 def _has_died(task: asyncio.Task[None]) -> bool:
     return not task.cancelled() and task.exception() is not None
 
 
-def _job_of(metadata: Mapping[str, Any]) -> Key:
-    return metadata["namespace"], metadata["labels"][JOB_LABEL]
+async def _sleep(seconds: float, stop: asyncio.Event) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await stop.wait()
+    except TimeoutError:
+        return
 
 
 def _settings() -> kopf.OperatorSettings:

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from rlhf_operator.decide.observed import HeadSeen, HeadState, Observed
+from rlhf_operator.kube.cached import Key
 
 JUST_NOW_SECONDS = 60.0
 """A head that has answered within so long shows that the operator can reach heads."""
-Key = tuple[str, str]
 
 
 @dataclass

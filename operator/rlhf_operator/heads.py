@@ -19,7 +19,7 @@ from rlhf_operator.head.addresses import HeadPlace
 from rlhf_operator.head.protocol import Head, HeadRefused, HeadUnreachable, Submission
 from rlhf_operator.head_patience import HeadPatience
 from rlhf_operator.key import Identity
-from rlhf_operator.observe import Key
+from rlhf_operator.kube.cached import Key
 from rlhf_operator.turns import Turns
 
 ASKED_AT_ONCE = 256

@@ -13,42 +13,51 @@ log = logging.getLogger(__name__)
 PATIENCE_SECONDS = 30.0
 """For an API server that is being started, or that has learned of a kind just now."""
 RETRY_SECONDS = 1.0
-INSTALLERS = {
-    Kind.JOB: "apply crds/rlhf-operator.dev_rlhfjobs.yaml, or install the chart",
-    Kind.CLUSTER: "install KubeRay 1.6 or newer",
-}
+ADVICE = "apply crds/rlhf-operator.dev_rlhfjobs.yaml, or install the chart"
 
 
-def require_kinds(
+def knows(kube: Kube, kind: Kind, namespace: str | None) -> bool:
+    """Whether Kubernetes knows a kind.
+
+    Args:
+        namespace: one that the operator may read; None: all.
+
+    Raises:
+        KubeError: it does not answer, or may not show it.
+    """
+    try:
+        kube.list(kind, namespace, f"{JOB_LABEL}=none")
+    except Invalid:
+        return False
+    return True
+
+
+def require_jobs(
     kube: Kube,
     namespace: str | None,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Refuse to start where an operator could only be deaf.
+    """Refuse to start where an operator could only be deaf: where nobody knows RLHFJobs.
 
     Args:
         namespace: one that the operator may read; None: all.
 
     Raises:
         Unreachable: Kubernetes did not answer for PATIENCE_SECONDS.
-        KubeError: it does not know what the operator works on, or may not show it.
+        KubeError: it does not know the kind, or may not show it.
     """
     deadline = clock() + PATIENCE_SECONDS
-    for kind, advice in INSTALLERS.items():
-        while not _is_known(kube, kind, namespace, advice, is_last=clock() >= deadline):
-            sleep(RETRY_SECONDS)
-
-
-def _is_known(kube: Kube, kind: Kind, namespace: str | None, advice: str, is_last: bool) -> bool:
-    try:
-        kube.list(kind, namespace, f"{JOB_LABEL}=none")
-    except Unreachable as error:
-        if is_last:
-            raise
-        log.warning("Kubernetes is not ready yet: %s", error)
-        return False
-    except Invalid as error:
-        name = f"{kind.value.plural}.{kind.value.group}/{kind.value.version}"
-        raise Invalid(f"this cluster does not know {name}: {advice} ({error})") from error
-    return True
+    kind = Kind.JOB.value
+    while True:
+        try:
+            if knows(kube, Kind.JOB, namespace):
+                return
+        except Unreachable as error:
+            if clock() >= deadline:
+                raise
+            log.warning("Kubernetes is not ready yet: %s", error)
+        else:
+            name = f"{kind.plural}.{kind.group}/{kind.version}"
+            raise Invalid(f"this cluster does not know {name}: {ADVICE}")
+        sleep(RETRY_SECONDS)

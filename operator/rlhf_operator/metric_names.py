@@ -55,6 +55,13 @@ LAST_ANSWER_SECONDS: Final = Metric(
     "Seconds since the API server last answered a request.",
 )
 
+WATCHED: Final = Metric(
+    "rlhf_operator_namespace_watched",
+    "gauge",
+    ("namespace",),
+    "1 where jobs are looked after, 0 where the namespace or the operator's role in it is lost.",
+)
+
 _JOB: Final = ("namespace", "job")
 JOB_STEP: Final = Metric("rlhf_job_step", "gauge", _JOB, "Steps done.")
 JOB_TOTAL_STEPS: Final = Metric("rlhf_job_total_steps", "gauge", _JOB, "Steps to do.")
@@ -90,6 +97,7 @@ METRICS: Final = (
     RESTARTS,
     QUEUE_DEPTH,
     LAST_ANSWER_SECONDS,
+    WATCHED,
     JOB_STEP,
     JOB_TOTAL_STEPS,
     JOB_REWARD,

@@ -43,6 +43,7 @@ class Metrics:
         self._reasons: set[str] = set()
         self._queue_depth = self._gauge(names.QUEUE_DEPTH)
         self._last_answer = self._gauge(names.LAST_ANSWER_SECONDS)
+        self._watched = self._gauge(names.WATCHED)
         self._jobs = self._gauge(names.JOBS)
         self._phase = self._gauge(names.JOB_PHASE)
         self._of_jobs = {metric: self._gauge(metric) for metric in OF_JOBS}
@@ -59,6 +60,10 @@ class Metrics:
         """Where two of the values come from whenever Prometheus asks."""
         self._queue_depth.set_function(queue_depth)
         self._last_answer.set_function(answer_age)
+
+    def watches(self, namespace: str, is_well: bool) -> None:
+        """Whether jobs of a namespace (or of all) are looked after."""
+        self._watched.labels(namespace).set(is_well)
 
     def asked(self, method: str) -> None:
         """A request to Kubernetes is made."""

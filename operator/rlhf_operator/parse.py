@@ -15,7 +15,7 @@ from rlhf_api.on_cluster import (
     RELEASE_ANNOTATION,
 )
 from rlhf_api.problems import Problem
-from rlhf_api.status import RLHFJobStatus
+from rlhf_api.status import Phase, RLHFJobStatus
 from rlhf_api.validation import validate_document
 from rlhf_operator.build.defaults import taken_defaults, with_defaults
 from rlhf_operator.build.pods import MANIFEST_VOLUME
@@ -48,6 +48,18 @@ OF_CONFIGURATION = {"CreateContainerConfigError", "CreateContainerError", "RunCo
 def is_ours(raw: Raw) -> bool:
     """Whether this operator looks after the job."""
     return _map(raw.get("spec")).get("managedBy") in (None, MANAGED_BY)
+
+
+def is_settled(raw: Raw) -> bool:
+    """Whether a job has ended, holds nothing, and its status says so of its manifest as it is: then
+    nothing is done about it until somebody changes it."""
+    metadata, status = raw["metadata"], _map(raw.get("status"))
+    return (
+        status.get("phase") in (Phase.SUCCEEDED, Phase.FAILED)
+        and status.get("observedGeneration") == metadata.get("generation")
+        and "cluster" not in status
+        and FINALIZER not in metadata.get("finalizers", ())
+    )
 
 
 def parse_job(raw: Raw, defaults: JobDefaults) -> JobSeen:

@@ -14,6 +14,7 @@ from rlhf_api.on_cluster import (
     FINALIZER,
     JOB_LABEL,
     KEY_ANNOTATION,
+    KUBERAY,
     RELEASE_ANNOTATION,
 )
 from rlhf_operator.build.companions import config_map, network_policy, secret, token
@@ -31,12 +32,18 @@ from rlhf_operator.decide.actions import (
 )
 from rlhf_operator.decide.observed import JobSeen
 from rlhf_operator.key import Identity
-from rlhf_operator.kube.protocol import Kind, Kube, Manifest
+from rlhf_operator.kube.protocol import Invalid, Kind, Kube, Manifest
 
 log = logging.getLogger(__name__)
 REPORTER = "rlhf-operator"
 NOTE_BYTES = 1024
 """Of an event's text: API servers take no more."""
+
+
+class KubeRayTooOld(Invalid):
+    """The kind RayCluster lacks what the operator relies on."""
+
+    reason = "KubeRayTooOld"
 
 
 @dataclass
@@ -89,7 +96,15 @@ class Performer:
             self.kube.create(each)
         manifest, secret = (each["metadata"]["name"] for each in companions[:2])
         cluster = ray_cluster(owner, job.job, attempt, manifest, secret, self._stamps())
-        self.kube.create(cluster)  # another's is seen at the next look
+        try:
+            self.kube.create(cluster)  # another's is seen at the next look
+        except Invalid as error:
+            if "unknown field" not in str(error):
+                raise
+            raise KubeRayTooOld(
+                f"this cluster's KubeRay is too old: needed {KUBERAY} or newer, with its "
+                f"definitions: got {error}"
+            ) from error
 
     def _stamps(self) -> Mapping[str, str]:
         return {KEY_ANNOTATION: self.identity.key_id, RELEASE_ANNOTATION: self.identity.release}

@@ -18,9 +18,10 @@ from rlhf_operator.decide.settings import Settings
 from rlhf_operator.decide.trouble import with_trouble
 from rlhf_operator.head.protocol import HeadRefused, HeadUnreachable
 from rlhf_operator.heads import Heads
-from rlhf_operator.kube.protocol import Forbidden, Invalid, Kind, Kube, KubeError
+from rlhf_operator.kube.cached import CachedKube, Key
+from rlhf_operator.kube.protocol import Conflict, Forbidden, Invalid, Kind, KubeError
 from rlhf_operator.metrics import Metrics
-from rlhf_operator.observe import Key, Observer
+from rlhf_operator.observe import Observer
 from rlhf_operator.perform import Performer
 
 log = logging.getLogger(__name__)
@@ -49,7 +50,7 @@ class Reconciler:
     While a head is waited for no thread is.
     """
 
-    kube: Kube
+    kube: CachedKube
     observer: Observer
     heads: Heads
     performer: Performer
@@ -58,11 +59,10 @@ class Reconciler:
     settings: Settings = field(default_factory=Settings)
     now: Callable[[], datetime] = utc_now
 
-    async def look(self, key: Key, changed: bool, planned: Callable[[], None]) -> float | None:
+    async def look(self, key: Key, planned: Callable[[], None]) -> float | None:
         """Bring a job one step on.
 
         Args:
-            changed: whether an event said that something is not as it was.
             planned: called when a plan that is not there yet has been made.
 
         Returns:
@@ -72,12 +72,10 @@ class Reconciler:
             KubeError: something could not be read or written; look again later.
         """
         namespace = key[0]
-        seen: Observed | None = await self.in_thread(
-            namespace, self.observer.observe, key, changed, planned
-        )
+        seen: Observed | None = await self.in_thread(namespace, self.observer.observe, key, planned)
         if seen is None:
             self.metrics.forget_job(*key)
-            self.observer.forget_for_good(key)
+            self.observer.forget(key)
             self.heads.forget(key)
             return None
         seen = await self.heads.ask(key, seen)
@@ -107,14 +105,16 @@ class Reconciler:
 
     def _write(self, key: Key, job: JobSeen, status: RLHFJobStatus, version: str) -> None:
         """Nothing is done on the word of a status that another operator has replaced."""
-        manifest = status_manifest(job, status, version)
-        self.observer.wrote(key, self.kube.apply_status(manifest))
+        try:
+            self.kube.apply_status(status_manifest(job, status, version))
+        except Conflict:
+            self.kube.forget_job(*key)
+            raise
 
     async def _act(self, key: Key, seen: Observed, decision: Decision) -> float | None:
         """Take the actions in order; what fails is tried again at the next look."""
         if not decision.actions:
             return decision.again_after
-        self.observer.forget(key)
         now = seen.with_status(decision.status)
         try:
             for action in decision.actions:
@@ -138,6 +138,7 @@ class Reconciler:
 
     def _tell_trouble(self, key: Key, job: JobSeen, status: RLHFJobStatus) -> None:
         """Actions before the one that failed have changed the job: only its uid is as it was."""
+        self.kube.forget_job(job.namespace, job.name)
         raw = self.kube.get(Kind.JOB, job.namespace, job.name)
         if raw is not None and raw["metadata"]["uid"] == job.uid:
             self._write(key, job, status, raw["metadata"]["resourceVersion"])

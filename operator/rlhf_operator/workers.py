@@ -7,9 +7,9 @@ import logging
 import time
 from dataclasses import dataclass, field
 
+from rlhf_operator.kube.cached import Key
 from rlhf_operator.kube.protocol import Conflict, KubeError
 from rlhf_operator.metrics import Metrics
-from rlhf_operator.observe import Key
 from rlhf_operator.queue import JobQueue
 from rlhf_operator.reconciler import Reconciler
 
@@ -38,18 +38,18 @@ class Workers:
                 group.create_task(self._work())
 
     async def _work(self) -> None:
-        async for key, changed in self.queue.take():
-            await self._look(key, changed)
+        async for key in self.queue.take():
+            await self._look(key)
 
-    async def _look(self, key: Key, changed: bool) -> None:
+    async def _look(self, key: Key) -> None:
         loop = asyncio.get_running_loop()
         begin, outcome = time.monotonic(), "done"
 
         def planned() -> None:
-            loop.call_soon_threadsafe(self.queue.add, key, False)
+            loop.call_soon_threadsafe(self.queue.add, key)
 
         try:
-            again = await self.reconciler.look(key, changed, planned)
+            again = await self.reconciler.look(key, planned)
             self._failures.pop(key, None)
             if again is not None:
                 self.queue.add_later(key, again)
@@ -72,4 +72,4 @@ class Workers:
             log.warning("%s; looking again in %.0f s", error, seconds, extra=extra)
         else:
             log.error("looking again in %.0f s", seconds, extra=extra, exc_info=error)
-        self.queue.add_later(key, seconds, changed=True)
+        self.queue.add_later(key, seconds)

@@ -121,7 +121,7 @@ def test_it_may_do_nothing_elsewhere(installed: Place) -> None:
     for namespace in (installed.other, "kube-system"):
         assert rights(installed.kubectl, namespace, user) == set()
     own = rights(installed.kubectl, installed.system, user)
-    assert own == granted(OWN, {"keySecret": "cluster-key", "lease": "rlhf"})
+    assert own == granted(OWN, {"keySecret": "cluster-key", "lease": "rlhf-rlhf-operator"})
     for permission in WATCHED:
         access = Access(permission.group, permission.resources[0], permission.verbs[0])
         assert not may(installed.kubectl, user, access)

@@ -102,10 +102,19 @@ class AnyOrder(RuleBasedStateMachine):
     def one_look(self) -> None:
         self.world.look(KEY)
 
+    @rule(are_late=st.booleans())
+    def watches_are_late_or_not(self, are_late: bool) -> None:
+        self.world.watches_are_late = are_late
+        if not are_late:
+            self.world.tell()
+
     @rule()
-    def events_are_lost(self) -> None:
-        if self.world.exists():
-            self.world.lose_events()
+    def watches_tell(self) -> None:
+        self.world.tell()
+
+    @rule()
+    def a_watch_begins_anew(self) -> None:
+        self.world.lose_deletions()
 
     @rule(
         makers=st.lists(st.sampled_from(ERRORS), min_size=1, max_size=4),

@@ -12,8 +12,8 @@ import pytest
 from rlhf_operator.app import App
 from rlhf_operator.config import OperatorConfig
 from rlhf_operator.decide.observed import PodProblem
+from rlhf_operator.kube.cached import Key
 from rlhf_operator.kube.protocol import Kind
-from rlhf_operator.observe import Key
 
 from .fake_head import FakeHeads
 from .world import NAMESPACE, World, manifest
@@ -24,7 +24,7 @@ SORT: Key = (NAMESPACE, "sort")
 @pytest.fixture
 def app() -> App:
     world = World(FakeHeads(listens=False))
-    return App(OperatorConfig(), world.reconciler, in_cluster=False)
+    return App(OperatorConfig(), world.cached, world.reconciler, in_cluster=False)
 
 
 def job(**metadata: Any) -> dict[str, Any]:
@@ -34,19 +34,19 @@ def job(**metadata: Any) -> dict[str, Any]:
     return {**document, "metadata": {**document["metadata"], **own, **metadata}}
 
 
-def looks(app: App, *events: tuple[str | None, Any]) -> list[tuple[Key, bool]]:
+def looks(app: App, *events: tuple[str | None, Any]) -> list[Key]:
     """Which looks follow from the last of these events, as a watch tells of them."""
     handlers: dict[str, Callable[..., Awaitable[None]]] = {
         "RLHFJob": app.on_job,
-        "RayCluster": app.on_child,
+        "RayCluster": app.on_cluster,
         "Pod": app.on_pod,
     }
 
-    async def run() -> list[tuple[Key, bool]]:
-        taken: list[tuple[Key, bool]] = []
+    async def run() -> list[Key]:
+        taken: list[Key] = []
         for type, document in events:
             taken = []
-            await handlers[document["kind"]](type=type, body=kopf.Body(document))
+            await handlers[document["kind"]](event={"type": type, "object": document})
             while len(app.queue):
                 jobs = app.queue.take()
                 taken.append(await anext(jobs))
@@ -57,8 +57,8 @@ def looks(app: App, *events: tuple[str | None, Any]) -> list[tuple[Key, bool]]:
 
 
 def test_a_job_that_is_there_already_and_a_new_one_are_looked_at(app: App) -> None:
-    assert looks(app, (None, job())) == [(SORT, True)]
-    assert looks(app, ("ADDED", job(name="other"))) == [((NAMESPACE, "other"), True)]
+    assert looks(app, (None, job())) == [SORT]
+    assert looks(app, ("ADDED", job(name="other"))) == [(NAMESPACE, "other")]
 
 
 def test_the_operators_own_writes_lead_to_nothing(app: App) -> None:
@@ -79,23 +79,42 @@ def test_the_operators_own_writes_lead_to_nothing(app: App) -> None:
     ids=lambda change: next(iter(change)),
 )
 def test_what_others_change_is_looked_at(app: App, change: dict[str, Any]) -> None:
-    assert looks(app, ("ADDED", job()), ("MODIFIED", job(**change))) == [(SORT, True)]
+    assert looks(app, ("ADDED", job()), ("MODIFIED", job(**change))) == [SORT]
     assert looks(app, ("MODIFIED", job(**change, resourceVersion="9"))) == []
 
 
+def ended(**metadata: Any) -> dict[str, Any]:
+    """A job that has ended, and holds nothing."""
+    made = job(**metadata)
+    made["status"] = {"phase": "Succeeded", "observedGeneration": made["metadata"]["generation"]}
+    return made
+
+
+def test_jobs_that_have_ended_are_counted_and_cost_nothing_else(app: App) -> None:
+    assert looks(app, (None, ended())) == []
+    jobs = app.reconciler.metrics.registry.get_sample_value
+    assert jobs("rlhf_operator_jobs", {"phase": "Succeeded"}) == 1
+    assert app.kube.list(Kind.JOB, NAMESPACE) == () and app.kube._versions(Kind.JOB, None) == {}
+    assert looks(app, ("MODIFIED", ended(resourceVersion="8"))) == []
+    changed = ended(resourceVersion="9")
+    changed["metadata"]["generation"] = 2
+    assert looks(app, ("MODIFIED", changed)) == [SORT], "somebody has edited it"
+
+
 def test_a_watch_that_begins_anew_may_have_missed_something(app: App) -> None:
-    assert looks(app, ("ADDED", job()), (None, job())) == [(SORT, True)]
+    assert looks(app, ("ADDED", job()), (None, job())) == [SORT]
 
 
 def test_a_job_that_is_gone_is_looked_at_and_forgotten(app: App) -> None:
-    assert looks(app, ("ADDED", job()), ("DELETED", job())) == [(SORT, True)]
-    assert looks(app, ("DELETED", job()), ("MODIFIED", job())) == [(SORT, True)]
+    assert looks(app, ("ADDED", job()), ("DELETED", job())) == [SORT]
+    assert looks(app, ("DELETED", job()), ("MODIFIED", job())) == [SORT]
 
 
 def child(status: dict[str, Any] | None = None, kind: str = "Pod") -> dict[str, Any]:
     """Something that was made for a job."""
     labels = {"rlhf-operator.dev/job": "sort"}
-    metadata = {"name": "sort-1-worker", "namespace": NAMESPACE, "labels": labels}
+    metadata: dict[str, Any] = {"name": "sort-1-worker", "namespace": NAMESPACE, "labels": labels}
+    metadata |= {"uid": "u-1", "resourceVersion": "7"}
     return {"kind": kind, "metadata": metadata, "status": status or {}}
 
 
@@ -121,14 +140,14 @@ def remembered(app: App, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Key, Pod
 def test_whatever_happens_to_a_jobs_cluster_is_looked_at(app: App) -> None:
     cluster = child(kind="RayCluster")
     for type in (None, "ADDED", "MODIFIED", "MODIFIED", "DELETED"):
-        assert looks(app, (type, cluster)) == [(SORT, True)]
+        assert looks(app, (type, cluster)) == [SORT]
 
 
 @pytest.mark.parametrize("type", [None, "ADDED", "MODIFIED"])
 def test_what_killed_a_pod_is_kept_for_the_look(
     app: App, remembered: list[tuple[Key, PodProblem]], type: str | None
 ) -> None:
-    assert looks(app, (type, child(KILLED))) == [(SORT, True)]
+    assert looks(app, (type, child(KILLED))) == [SORT]
     ((key, problem),) = remembered
     assert key == SORT and problem.reason == "OutOfMemory"
 
@@ -139,7 +158,7 @@ def test_what_killed_a_pod_is_kept_for_the_look(
 def test_what_the_look_itself_will_see_is_not_kept(
     app: App, remembered: list[tuple[Key, PodProblem]], type: str, status: dict[str, Any]
 ) -> None:
-    assert looks(app, (type, child(status))) == [(SORT, True)]
+    assert looks(app, (type, child(status))) == [SORT]
     assert remembered == []
 
 
@@ -169,11 +188,56 @@ def test_of_pods_and_clusters_only_the_jobs_own_are_asked_for(
 ) -> None:
     given: list[kopf.OperatorSettings] = []
 
-    async def watch(settings: kopf.OperatorSettings, **_: Any) -> None:
-        given.append(settings)
+    async def run() -> None:
+        stop = asyncio.Event()
 
-    monkeypatch.setattr(kopf, "operator", watch)
-    asyncio.run(app.run(asyncio.Event()))
+        async def watch(settings: kopf.OperatorSettings, **_: Any) -> None:
+            given.append(settings)
+            stop.set()
+
+        monkeypatch.setattr(kopf, "operator", watch)
+        await app.run(stop)
+
+    asyncio.run(asyncio.wait_for(run(), 60))
     place = kind.value
     resource = kopf.Resource(place.group, place.version, place.plural)
     assert given[0].watching.label_selectors.collect(resource) == selectors
+
+
+def test_a_namespace_that_is_lost_takes_no_other_along(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = OperatorConfig(namespaces=("gone", "here"))
+    app = App(config, world.cached, world.reconciler, in_cluster=False)
+    tries: list[str] = []
+
+    async def run() -> None:
+        stop, again = asyncio.Event(), asyncio.Event()
+
+        async def watch(
+            namespaces: tuple[str, ...],
+            ready_flag: asyncio.Event,
+            stop_flag: asyncio.Event,
+            **_: Any,
+        ) -> None:
+            tries.append(*namespaces)
+            if namespaces == ("gone",):
+                again.set() if tries.count("gone") > 2 else None
+                raise PermissionError("403: it is not there any more")
+            ready_flag.set()
+            await stop_flag.wait()
+
+        monkeypatch.setattr(kopf, "operator", watch)
+        monkeypatch.setattr("rlhf_operator.app.FIRST_RETRY_SECONDS", 0.01)
+        running = asyncio.create_task(app.run(stop))
+        await again.wait()
+        assert not running.done() and app.is_started
+        stop.set()
+        await running
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+    assert tries.count("here") == 1 and tries.count("gone") >= 3
+    watched = app.reconciler.metrics.registry.get_sample_value
+    assert watched("rlhf_operator_namespace_watched", {"namespace": "gone"}) == 0
+    assert watched("rlhf_operator_namespace_watched", {"namespace": "here"}) == 1
+    assert "gone cannot be watched" in caplog.text and "here cannot" not in caplog.text

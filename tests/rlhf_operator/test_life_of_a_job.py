@@ -108,12 +108,21 @@ def test_a_running_jobs_progress_is_written_at_most_every_15_seconds(world: Worl
     assert len(world.kube.writes) - before <= 5
 
 
-def test_between_events_kubernetes_is_read_once_a_minute_at_most(world: World) -> None:
+def test_between_events_kubernetes_is_not_asked_at_all(world: World) -> None:
     world.run_to_training()
     world.wait(60)
     before = world.kube.reads
-    world.wait(600)
-    assert world.kube.reads - before <= 11 * 3 + 2 * 2  # and twice what stands beside the cluster
+    world.wait(3600)
+    assert world.kube.reads == before
+
+
+def test_a_job_that_waits_in_a_queue_asks_for_nothing(world: World) -> None:
+    world.queue_holds = True
+    world.submit(manifest())
+    world.settle()
+    before = world.kube.reads
+    world.wait(3600)
+    assert world.kube.reads == before and world.phase() == (Phase.PENDING, "Queued")
 
 
 def test_a_claim_that_is_made_later_is_noticed_without_an_event(world: World) -> None:

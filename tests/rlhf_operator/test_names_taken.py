@@ -51,7 +51,7 @@ def test_a_cluster_of_that_name_is_not_taken_over(world: World, labels: dict[str
 def test_a_cluster_that_takes_the_name_in_between_leads_to_another_name(world: World) -> None:
     world.submit(manifest())
     world.settle()
-    world.kube.objects.pop((Kind.CLUSTER, NAMESPACE, "sort-1"))
+    world.kube.remove(Kind.CLUSTER, NAMESPACE, "sort-1")
     world.kube.create(ray_cluster())
     world.wait(world.settings.wait_seconds)
     world.wait(60)

@@ -165,7 +165,7 @@ def test_an_operator_with_another_key_makes_clusters_that_it_can_reach(world: Wo
 
 def test_an_event_takes_as_much_of_a_text_as_api_servers_do(world: World) -> None:
     world.submit(manifest())
-    seen = world.reconciler.observer.observe((NAMESPACE, "sort"), True, lambda: None)
+    seen = world.reconciler.observer.observe((NAMESPACE, "sort"), lambda: None)
     assert seen is not None
     now = datetime.now(UTC)
     text = "ключ " * 300

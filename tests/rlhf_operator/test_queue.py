@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from rlhf_operator.observe import Key
+from rlhf_operator.kube.cached import Key
 from rlhf_operator.queue import JobQueue
 
 A: Key = ("team", "a")
@@ -22,12 +22,12 @@ def play(scene: Callable[[JobQueue], Awaitable[None]]) -> None:
 
 def test_jobs_come_in_order_and_each_once() -> None:
     async def scene(queue: JobQueue) -> None:
-        for key, changed in ((A, False), (B, False), (A, True), (A, False)):
-            queue.add(key, changed)
+        for key in (A, B, A, A):
+            queue.add(key)
         assert len(queue) == 2
         jobs = queue.take()
-        assert await anext(jobs) == (A, True)
-        assert await anext(jobs) == (B, False)
+        assert await anext(jobs) == A
+        assert await anext(jobs) == B
         assert len(queue) == 0
 
     play(scene)
@@ -36,18 +36,18 @@ def test_jobs_come_in_order_and_each_once() -> None:
 def test_a_job_is_with_one_worker_at_a_time() -> None:
     async def scene(queue: JobQueue) -> None:
         one, other = queue.take(), queue.take()
-        queue.add(A, False)
-        assert await anext(one) == (A, False)
-        queue.add(A, True)
+        queue.add(A)
+        assert await anext(one) == A
+        queue.add(A)
         waiting = asyncio.ensure_future(anext(other))
-        queue.add(B, False)
-        assert await waiting == (B, False)  # not A, which the first worker has
+        queue.add(B)
+        assert await waiting == B  # not A, which the first worker has
         waiting = asyncio.ensure_future(anext(other))
         await asyncio.sleep(0)
         assert not waiting.done()
         first = asyncio.ensure_future(anext(one))  # now it is free
         done, _ = await asyncio.wait({waiting, first}, return_when=asyncio.FIRST_COMPLETED)
-        assert [each.result() for each in done] == [(A, True)]
+        assert [each.result() for each in done] == [A]
         first.cancel()
         waiting.cancel()
 
@@ -60,7 +60,7 @@ def test_a_look_that_is_due_later_comes_later_and_once() -> None:
         queue.add_later(A, 0.01)  # the newest word counts
         queue.add_later(B, 3600.0)
         jobs = queue.take()
-        assert await anext(jobs) == (A, False)
+        assert await anext(jobs) == A
         assert len(queue) == 0
 
     play(scene)
@@ -69,34 +69,24 @@ def test_a_look_that_is_due_later_comes_later_and_once() -> None:
 def test_an_event_is_sooner_than_a_look_that_is_due_later() -> None:
     async def scene(queue: JobQueue) -> None:
         queue.add_later(A, 0.01)
-        queue.add(A, True)
+        queue.add(A)
         queue.add_later(A, 0.01)  # it waits already
         jobs = queue.take()
-        assert await anext(jobs) == (A, True)
+        assert await anext(jobs) == A
         waiting = asyncio.ensure_future(anext(jobs))
         queue.add_later(B, 0.05)
-        assert await waiting == (B, False)
-
-    play(scene)
-
-
-def test_what_changed_is_not_forgotten_by_a_look_that_comes_before() -> None:
-    async def scene(queue: JobQueue) -> None:
-        queue.add_later(A, 3600.0, changed=True)
-        queue.add_later(A, 3600.0)
-        queue.add(A, False)
-        assert await anext(queue.take()) == (A, True)
+        assert await waiting == B
 
     play(scene)
 
 
 def test_a_worker_that_ends_gives_its_job_back() -> None:
     async def scene(queue: JobQueue) -> None:
-        queue.add(A, False)
+        queue.add(A)
         jobs = queue.take()
         await anext(jobs)
-        queue.add(A, True)
+        queue.add(A)
         await jobs.aclose()  # type: ignore[attr-defined]
-        assert await anext(queue.take()) == (A, True)
+        assert await anext(queue.take()) == A
 
     play(scene)

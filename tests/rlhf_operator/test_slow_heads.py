@@ -84,17 +84,17 @@ def test_a_healthy_job_is_submitted_before_any_of_fifty_slow_heads_has_answered(
                     Workers(queue, reconciler, world.metrics).run(LOOKS_AT_ONCE)
                 )
                 for name in names:
-                    queue.add((NAMESPACE, name), True)
+                    queue.add((NAMESPACE, name))
                 while len(asked) < SLOW:
                     await asyncio.sleep(0.01)
                 world.submit(manifest("healthy"))
-                queue.add((NAMESPACE, "healthy"), True)
+                queue.add((NAMESPACE, "healthy"))
                 while "healthy-1" not in world.clusters():
                     await asyncio.sleep(0.01)
                 world.run_kuberay()
                 healthy = fakes.head(NAMESPACE, "healthy-1")
                 while not healthy.submitted:
-                    queue.add((NAMESPACE, "healthy"), True)
+                    queue.add((NAMESPACE, "healthy"))
                     await asyncio.sleep(0.01)
                 working.cancel()
                 await asyncio.gather(working, return_exceptions=True)

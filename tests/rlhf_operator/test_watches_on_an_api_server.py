@@ -43,8 +43,8 @@ class Listener(App):
     told: list[tuple[str, str | None]] = field(default_factory=list)
     """Of what the handlers of pods and clusters were told: names, types of event."""
 
-    def _registry(self) -> kopf.OperatorRegistry:
-        registry = super()._registry()
+    def _registry(self, has_kuberay: bool) -> kopf.OperatorRegistry:
+        registry = super()._registry(has_kuberay)
         for kind in CHILDREN:
             place = kind.value
             on = kopf.on.event(place.group, place.version, place.plural, registry=registry)
@@ -54,13 +54,9 @@ class Listener(App):
     async def on_any(self, name: str | None, **_: Any) -> None:
         self.sent.add(name or "")
 
-    async def on_child(self, body: kopf.Body, **more: Any) -> None:
-        await super().on_child(body=body, **more)
-        self.told.append((body["metadata"]["name"], more["type"]))
-
-    async def on_pod(self, type: str | None, body: kopf.Body, **more: Any) -> None:
-        await super().on_pod(type=type, body=body, **more)
-        self.told.append((body["metadata"]["name"], type))
+    def _on_child(self, kind: Kind, event: kopf.RawEvent) -> None:
+        super()._on_child(kind, event)
+        self.told.append((event["object"]["metadata"]["name"], event["type"]))
 
 
 @pytest.fixture
@@ -68,7 +64,7 @@ def listener(defined: Kubectl, namespace: str, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("KUBECONFIG", str(defined.kubeconfig))
     world = World(FakeHeads(listens=False))
     config = OperatorConfig(namespaces=(namespace,))
-    return Listener(config, world.reconciler, in_cluster=False)
+    return Listener(config, world.cached, world.reconciler, in_cluster=False)
 
 
 def make(kubectl: Kubectl, namespace: str, kind: Kind, name: str, labels: dict[str, str]) -> None:

@@ -10,9 +10,9 @@ from contextlib import closing
 
 import pytest
 
+from rlhf_operator.kube.cached import Key
 from rlhf_operator.kube.protocol import Conflict, Forbidden, Unreachable
 from rlhf_operator.metrics import Metrics
-from rlhf_operator.observe import Key
 from rlhf_operator.queue import JobQueue
 from rlhf_operator.reconciler import Reconciler
 from rlhf_operator.threads import Threads
@@ -22,7 +22,7 @@ A: Key = ("team", "a")
 B: Key = ("team", "b")
 SECONDS = 30.0
 Planned = Callable[[], None]
-Look = Callable[[Key, bool, Planned], float | None]
+Look = Callable[[Key, Planned], float | None]
 
 
 class Looks(Reconciler):
@@ -32,8 +32,8 @@ class Looks(Reconciler):
         self._look = look
         self._threads = threads
 
-    async def look(self, key: Key, changed: bool, planned: Planned) -> float | None:
-        again: float | None = await self._threads(key[0], self._look, key, changed, planned)
+    async def look(self, key: Key, planned: Planned) -> float | None:
+        again: float | None = await self._threads(key[0], self._look, key, planned)
         return again
 
 
@@ -42,17 +42,17 @@ class Recorded(JobQueue):
 
     def __init__(self) -> None:
         super().__init__()
-        self.later: list[tuple[Key, float, bool]] = []
+        self.later: list[tuple[Key, float]] = []
         self.adders: set[threading.Thread] = set()
         """Who added jobs: a queue is for one thread."""
 
-    def add(self, key: Key, changed: bool) -> None:
+    def add(self, key: Key) -> None:
         self.adders.add(threading.current_thread())
-        super().add(key, changed)
+        super().add(key)
 
-    def add_later(self, key: Key, seconds: float, changed: bool = False) -> None:
-        self.later.append((key, seconds, changed))
-        super().add_later(key, 0.0, changed)
+    def add_later(self, key: Key, seconds: float) -> None:
+        self.later.append((key, seconds))
+        super().add_later(key, 0.0)
 
 
 class Scene:
@@ -96,73 +96,68 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.005)
 
 
-def test_a_look_is_taken_in_a_thread_and_says_what_changed() -> None:
-    seen: list[tuple[Key, bool, str]] = []
+def test_a_look_is_taken_in_a_thread() -> None:
+    seen: list[tuple[Key, str]] = []
 
-    def look(key: Key, changed: bool, planned: Planned) -> None:
-        seen.append((key, changed, threading.current_thread().name))
+    def look(key: Key, planned: Planned) -> None:
+        seen.append((key, threading.current_thread().name))
 
     async def act(scene: Scene) -> None:
-        scene.queue.add(A, True)
-        scene.queue.add(B, False)
+        scene.queue.add(A)
+        scene.queue.add(B)
         await until(lambda: scene.looks("done") == 2)
 
     scene = play(look, act)
-    assert seen == [(A, True, "look_0"), (B, False, "look_0")]
+    assert seen == [(A, "look_0"), (B, "look_0")]
     assert scene.queue.later == [] and scene.looks("failed") == 0
 
 
 def test_the_next_look_is_when_the_last_one_says() -> None:
     answers = iter([5.0, 0.0, None])
-    seen: list[bool] = []
 
-    def look(key: Key, changed: bool, planned: Planned) -> float | None:
-        seen.append(changed)
+    def look(key: Key, planned: Planned) -> float | None:
         return next(answers)
 
     async def act(scene: Scene) -> None:
-        scene.queue.add(A, True)
+        scene.queue.add(A)
         await until(lambda: scene.looks("done") == 3)
 
     scene = play(look, act)
-    assert scene.queue.later == [(A, 5.0, False), (A, 0.0, False)]
-    assert seen == [True, False, False]
+    assert scene.queue.later == [(A, 5.0), (A, 0.0)]
 
 
-def test_a_failed_look_is_taken_again_later_and_later_with_everything_read_anew() -> None:
-    seen: list[bool] = []
+def test_a_failed_look_is_taken_again_later_and_later() -> None:
+    seen: list[Key] = []
 
-    def look(key: Key, changed: bool, planned: Planned) -> None:
-        seen.append(changed)
+    def look(key: Key, planned: Planned) -> None:
+        seen.append(key)
         if len(seen) not in (9, 11):
             raise Unreachable("no answer")
 
     async def act(scene: Scene) -> None:
-        scene.queue.add(A, False)
+        scene.queue.add(A)
         await until(lambda: scene.looks("done") == 1)
-        scene.queue.add(A, False)
+        scene.queue.add(A)
         await until(lambda: scene.looks("done") == 2)
 
     scene = play(look, act)
-    waits = [seconds for _, seconds, _ in scene.queue.later]
+    waits = [seconds for _, seconds in scene.queue.later]
     assert waits == [1, 2, 4, 8, 16, 32, 60, 60, 1]  # the last one after a look that went well
-    assert all(changed for _, _, changed in scene.queue.later)
-    assert seen == [False] + [True] * 8 + [False, True]
     assert scene.errors("KubernetesUnreachable") == 9 and scene.looks("failed") == 9
 
 
 def test_one_jobs_trouble_is_no_others() -> None:
-    def look(key: Key, changed: bool, planned: Planned) -> None:
+    def look(key: Key, planned: Planned) -> None:
         if key == A:
             raise Forbidden("403")
 
     async def act(scene: Scene) -> None:
-        scene.queue.add(A, False)
+        scene.queue.add(A)
         await until(lambda: scene.looks("failed") >= 3)
-        scene.queue.add(B, False)
+        scene.queue.add(B)
         await until(lambda: scene.looks("done") == 1)
 
-    assert {key for key, _, _ in play(look, act).queue.later} == {A}
+    assert {key for key, _ in play(look, act).queue.later} == {A}
 
 
 @pytest.mark.parametrize(
@@ -178,12 +173,12 @@ def test_failures_are_told_by_what_they_are(
 ) -> None:
     errors = iter([error])
 
-    def look(key: Key, changed: bool, planned: Planned) -> None:
+    def look(key: Key, planned: Planned) -> None:
         for each in errors:
             raise each
 
     async def act(scene: Scene) -> None:
-        scene.queue.add(A, False)
+        scene.queue.add(A)
         await until(lambda: scene.looks("done") == 1)
 
     with caplog.at_level(logging.INFO, "rlhf_operator.workers"):
@@ -198,12 +193,12 @@ def test_failures_are_told_by_what_they_are(
 def test_so_many_jobs_are_looked_at_at_once() -> None:
     both = threading.Barrier(2)
 
-    def look(key: Key, changed: bool, planned: Planned) -> None:
+    def look(key: Key, planned: Planned) -> None:
         both.wait(SECONDS)  # it breaks where the other look waits for this one
 
     async def act(scene: Scene) -> None:
-        scene.queue.add(A, False)
-        scene.queue.add(B, False)
+        scene.queue.add(A)
+        scene.queue.add(B)
         await until(lambda: scene.looks("done") + scene.looks("failed") == 2)
 
     assert play(look, act, number=2).looks("done") == 2
@@ -212,11 +207,11 @@ def test_so_many_jobs_are_looked_at_at_once() -> None:
 def test_a_plan_that_is_made_elsewhere_leads_to_a_look() -> None:
     tell: list[Planned] = []
 
-    def look(key: Key, changed: bool, planned: Planned) -> None:
+    def look(key: Key, planned: Planned) -> None:
         tell.append(planned)
 
     async def act(scene: Scene) -> None:
-        scene.queue.add(A, True)
+        scene.queue.add(A)
         await until(lambda: scene.looks("done") == 1)
         threading.Thread(target=tell[0]).start()
         await until(lambda: scene.looks("done") == 2)
@@ -227,7 +222,7 @@ def test_a_plan_that_is_made_elsewhere_leads_to_a_look() -> None:
 def test_workers_end_when_told_though_a_look_takes_its_time() -> None:
     begun, go_on = threading.Event(), threading.Event()
 
-    def look(key: Key, changed: bool, planned: Planned) -> None:
+    def look(key: Key, planned: Planned) -> None:
         begun.set()
         assert go_on.wait(SECONDS)
 
@@ -235,7 +230,7 @@ def test_workers_end_when_told_though_a_look_takes_its_time() -> None:
         with closing(Threads(1)) as threads:
             scene = Scene(look, threads)
             working = asyncio.create_task(scene.workers.run(1))
-            scene.queue.add(A, False)
+            scene.queue.add(A)
             await until(begun.is_set)
             working.cancel()
             await asyncio.wait({working}, timeout=SECONDS)

@@ -12,9 +12,10 @@ from datetime import datetime
 from typing import Any
 
 from rlhf_api.status import Phase
+from rlhf_operator.app import RESYNC_SECONDS
 from rlhf_operator.head.protocol import HeadUnreachable, SubmissionState
+from rlhf_operator.kube.cached import WATCHED, Key
 from rlhf_operator.kube.protocol import Conflict, Forbidden, Kind, KubeError, Manifest, Unreachable
-from rlhf_operator.observe import Key
 
 from .direct_client import DirectClient
 from .fake_driver import FakeDriver
@@ -94,6 +95,8 @@ class TroubledWorld(World):
     """One job, and everything that can befall it."""
 
     trouble: Trouble = field(default_factory=Trouble)
+    _listed_at: float = float("inf")
+    """When all is listed, should something have been deleted that nobody told."""
     made_of: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Of each cluster that was ever made, the manifest that its drivers read."""
 
@@ -164,19 +167,32 @@ class TroubledWorld(World):
 
     def settle(self, limit: int = 200) -> None:
         self.end_processes()
+        self._list_all()
         super().settle(limit)
 
     def wait(self, seconds: float) -> None:
+        if self._listed_at <= self.seconds + seconds:
+            rest = self.seconds + seconds - self._listed_at
+            super().wait(max(0.0, self._listed_at - self.seconds))
+            seconds = rest
         super().wait(seconds)
         if seconds >= PATIENCE_SECONDS:
             for driver in self.living():
                 if driver.stops:
                     driver.kill()
 
-    def lose_events(self) -> None:
-        """Nobody tells the operator what has changed; only the time for a look comes."""
-        self._changed.clear()
-        self._due.setdefault(KEY, self.seconds + 60.0)
+    def lose_deletions(self) -> None:
+        """A watch begins anew: what was deleted meanwhile is not told. In time all is listed."""
+        self.untold = [each for each in self.untold if each[0] != "DELETED"]
+        self.tell()
+        self._listed_at = self.seconds + RESYNC_SECONDS
+
+    def _list_all(self) -> None:
+        """What app.py does now and then."""
+        if self.seconds >= self._listed_at:
+            self._listed_at = float("inf")
+            for kind in WATCHED:
+                self._changed |= self.cached.resync(kind, None)
 
     def set_claim(self, exists: bool) -> None:
         is_there = (Kind.CLAIM, NAMESPACE, "shared") in self.kube.objects
@@ -195,6 +211,8 @@ class TroubledWorld(World):
         """Nothing is wrong any more, but what the job did itself."""
         self.trouble.errors.clear()
         self.queue_holds = False
+        self.watches_are_late = False
+        self.tell()
         for head in self.heads.all():
             head.come_back()
             head.stubborn = False

@@ -5,6 +5,7 @@ Kubernetes is `FakeKube`, heads are `FakeHeads`; both are held to the real ones 
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -22,9 +23,10 @@ from rlhf_operator.head.client import HttpClient
 from rlhf_operator.head.http import HttpHeads
 from rlhf_operator.heads import Heads
 from rlhf_operator.key import Identity
+from rlhf_operator.kube.cached import WATCHED, CachedKube, Key, job_of
 from rlhf_operator.kube.protocol import Kind, KubeError, Manifest
 from rlhf_operator.metrics import Metrics
-from rlhf_operator.observe import Key, Observer
+from rlhf_operator.observe import Observer
 from rlhf_operator.parse import parse_status, pod_problem
 from rlhf_operator.perform import Performer
 from rlhf_operator.planning import Planner
@@ -102,6 +104,9 @@ class World:
     """Whether new clusters are suspended at their creation, as Kueue's webhook does."""
     client: HttpClient = field(default_factory=HttpClient)
     """What carries requests to heads."""
+    watches_are_late: bool = False
+    """Whether what changes is told when the test says so only."""
+    untold: list[tuple[str, Kind, Manifest]] = field(default_factory=list)
     _pods: Iterator[int] = field(default_factory=itertools.count)
     _due: dict[Key, float] = field(default_factory=dict)
     _changed: set[Key] = field(default_factory=set)
@@ -109,21 +114,26 @@ class World:
     def __post_init__(self) -> None:
         self.planner = NoPlanner()
         self.metrics = Metrics()
-        self.kube.changed = self._on_change
         self.kube.now = self.now
         self.start_operator()
+        self.kube.changed = self._on_change
 
     def start_operator(self) -> None:
         """A new process of the operator: it knows nothing but what is written."""
+        self.untold.clear()
+        self.cached = CachedKube(self.kube)
+        for (kind, _, _), each in self.kube.objects.items():
+            if kind in WATCHED:
+                self.cached.put(kind, copy.deepcopy(each))
         observer = Observer(
-            self.kube, self.identity, self.planner, self.defaults, clock=lambda: self.seconds
+            self.cached, self.identity, self.planner, self.defaults, clock=lambda: self.seconds
         )
         dial = HttpHeads(self.heads.route, self.client).head
         self.reconciler = Reconciler(
-            self.kube,
+            self.cached,
             observer,
             Heads(self.identity, dial, clock=lambda: self.seconds),
-            Performer(self.kube, self.identity, "rlhf-system"),
+            Performer(self.cached, self.identity, "rlhf-system"),
             self.metrics,
             _at_once,
             self.settings,
@@ -136,26 +146,34 @@ class World:
     def now(self) -> datetime:
         return START + timedelta(seconds=self.seconds)
 
+    def tell(self) -> None:
+        """Watches tell what has changed."""
+        told, self.untold = self.untold, []
+        for type, kind, object in told:
+            metadata = object["metadata"]
+            key = job_of(kind, metadata)
+            (self.cached.drop if type == "DELETED" else self.cached.put)(kind, object)
+            if key is not None:
+                self._changed.add(key)
+
     def _on_change(self, type: str, kind: Kind, object: Manifest) -> None:
         metadata = object["metadata"]
         if kind is Kind.CLUSTER and type == "ADDED" and self.queue_holds:
             made = self.kube.objects[kind, metadata["namespace"], metadata["name"]]
             made["spec"] = {**made["spec"], "suspend": True}
-        labels = metadata.get("labels", {})
-        if kind is Kind.JOB:
-            self._changed.add((metadata["namespace"], metadata["name"]))
-        elif kind in (Kind.CLUSTER, Kind.POD) and "rlhf-operator.dev/job" in labels:
-            self._changed.add((metadata["namespace"], labels["rlhf-operator.dev/job"]))
+        if kind in WATCHED:
+            self.untold.append((type, kind, copy.deepcopy(object)))
+        if not self.watches_are_late:
+            self.tell()
 
     # What the operator does
 
     def look(self, key: Key) -> None:
         """One look at a job; errors of Kubernetes lead to another one."""
-        changed = key in self._changed
         self._changed.discard(key)
         self._due.pop(key, None)
         try:
-            again = now(self.reconciler.look(key, changed, lambda: self._changed.add(key)))
+            again = now(self.reconciler.look(key, lambda: self._changed.add(key)))
         except KubeError:
             self._changed.add(key)
             return

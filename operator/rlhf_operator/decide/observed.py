@@ -200,6 +200,8 @@ class Observed:
     """Whether it is time to see to it that its cluster's manifest, token and policy are there."""
     plan: PlanSeen | None = None
     """None: it is being made."""
+    has_kuberay: bool = True
+    """Whether Kubernetes knows RayClusters."""
     other_release: str | None = None
     """Another release of the operator that looks after the job. None: this one does."""
     head: HeadSeen = field(default_factory=HeadSeen)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
+from rlhf_api.on_cluster import KUBERAY
 from rlhf_api.status import (
     ArtifactStatus,
     ClusterStatus,
@@ -77,7 +78,7 @@ def _begin(draft: Draft) -> None:
         draft.again(draft.settings.wait_seconds)
     else:
         _accept(draft)
-        if not (_waits_for_its_turn(draft) or _waits_for_its_name(draft)):
+        if not (_lacks_kuberay(draft) or _waits_for_its_turn(draft) or _waits_for_its_name(draft)):
             _make_cluster(draft)
             return
     _release(draft)
@@ -118,6 +119,16 @@ def _reject(draft: Draft, refusal: Refusal) -> None:
     """Say why the job is not run."""
     _set_accepted(draft, refusal)
     draft.enter(Phase.PENDING, refusal.reason, refusal.message, is_warning=True, is_stuck=True)
+
+
+def _lacks_kuberay(draft: Draft) -> bool:
+    """Whether nobody could make pods."""
+    if draft.seen.has_kuberay:
+        return False
+    message = f"this cluster does not know RayClusters: install KubeRay {KUBERAY} or newer"
+    draft.enter(Phase.PENDING, "KubeRayMissing", message, is_warning=True, is_stuck=True)
+    draft.again(draft.settings.wait_seconds)
+    return True
 
 
 def _waits_for_its_turn(draft: Draft) -> bool:

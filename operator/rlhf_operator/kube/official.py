@@ -115,7 +115,7 @@ class OfficialKube:
 
     def create(self, manifest: Manifest) -> bool:
         path = _path(Kind.of(manifest), manifest["metadata"]["namespace"])
-        query = {"fieldManager": FIELD_MANAGER}
+        query = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"}
         status, answer = self._ask("POST", path, query, manifest)
         if status == 409 and answer.get("reason") == "AlreadyExists":
             return False

@@ -95,7 +95,8 @@ class Kube(Protocol):
         ...
 
     def create(self, manifest: Manifest) -> bool:
-        """Make an object. False: one of that name is there, and stays as it is."""
+        """Make an object. False: one of that name is there, and stays as it is. A field that its
+        kind does not have is an error."""
         ...
 
     def apply(self, manifest: Manifest) -> Manifest:

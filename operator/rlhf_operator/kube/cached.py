@@ -1,0 +1,190 @@
+"""Kubernetes with a memory: what watches tell of jobs, their clusters and pods is not asked for.
+
+Watches lose nothing while they live, but when one begins anew nobody tells what was deleted in
+between: so everything is listed now and then, and compared.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rlhf_api.on_cluster import JOB_LABEL
+from rlhf_operator.kube.protocol import Kind, Kube, Manifest
+from rlhf_operator.parse import is_settled
+
+Key = tuple[str, str]
+"""Namespace and name of a job."""
+WATCHED = (Kind.JOB, Kind.CLUSTER, Kind.POD)
+
+
+@dataclass
+class CachedKube:
+    """A cluster of which some kinds are remembered. Its methods may be called from several
+    threads.
+
+    A job that has ended and holds nothing is not kept: nothing is done about it any more, and when
+    something is asked, it is read.
+    """
+
+    kube: Kube
+    _objects: dict[Kind, dict[Key, dict[str, Manifest]]] = field(
+        default_factory=lambda: {kind: {} for kind in WATCHED}
+    )
+    """By kind, by job, by the object's own name."""
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    # What watches tell
+
+    def put(self, kind: Kind, found: Manifest) -> None:
+        """An object is there, as it is told; older news than are known already change nothing."""
+        metadata = {**found["metadata"]}
+        metadata.pop("managedFields", None)
+        key = job_of(kind, metadata)
+        if key is None:
+            return
+        if kind is Kind.JOB and is_settled(found):
+            self._drop(kind, key, metadata["name"])
+            return
+        with self._lock:
+            held = self._objects[kind].setdefault(key, {})
+            known = held.get(metadata["name"])
+            if known is None or not _is_older(metadata, known["metadata"]):
+                held[metadata["name"]] = {**found, "metadata": metadata}
+
+    def drop(self, kind: Kind, gone: Manifest) -> None:
+        """An object is gone, or is none of a job's any more."""
+        metadata = gone["metadata"]
+        key = job_of(kind, metadata)
+        if key is not None:
+            self._drop(kind, key, metadata["name"], metadata.get("uid"))
+
+    def resync(self, kind: Kind, namespace: str | None) -> set[Key]:
+        """List a kind, and take over what nobody told; the jobs that this concerns.
+
+        Raises:
+            KubeError: it cannot be listed.
+        """
+        before = self._versions(kind, namespace)  # what comes in while it is listed stays
+        listed = self.kube.list(kind, namespace, "" if kind is Kind.JOB else JOB_LABEL)
+        there = {_place(each): each for each in listed}
+        changed: set[Key] = set()
+        for place, (key, version) in before.items():
+            if place not in there:
+                self._drop(kind, key, place[1], version=version)
+                changed.add(key)
+        for place, each in there.items():
+            job = job_of(kind, each["metadata"])
+            known = before.get(place, (None, None))[1]
+            if job is not None and known != each["metadata"]["resourceVersion"]:
+                self.put(kind, each)
+                if not (kind is Kind.JOB and is_settled(each)):
+                    changed.add(job)
+        return changed
+
+    def forget_all(self, kind: Kind, namespace: str | None) -> set[Key]:
+        """Nothing of a kind is there any more; the jobs that this concerns."""
+        before = self._versions(kind, namespace)
+        for place, (key, _) in before.items():
+            self._drop(kind, key, place[1])
+        return {key for key, _ in before.values()}
+
+    # Kube
+
+    def ping(self) -> None:
+        self.kube.ping()
+
+    def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
+        """An object: a job from memory, if it is there; anything else is asked for."""
+        if kind is Kind.JOB:
+            with self._lock:
+                known = self._objects[kind].get((namespace, name), {}).get(name)
+            if known is not None:
+                return known
+        found = self.kube.get(kind, namespace, name)
+        if kind is Kind.JOB and found is not None:
+            self.put(kind, found)
+        return found
+
+    def list(
+        self, kind: Kind, namespace: str | None = None, selector: str = ""
+    ) -> tuple[Manifest, ...]:
+        """Objects: a job's clusters and pods from memory; anything else is asked for."""
+        name = selector.removeprefix(f"{JOB_LABEL}=")
+        if kind not in (Kind.CLUSTER, Kind.POD) or namespace is None or name == selector:
+            return self.kube.list(kind, namespace, selector)
+        with self._lock:
+            return tuple(self._objects[kind].get((namespace, name), {}).values())
+
+    def create(self, manifest: Manifest) -> bool:
+        return self.kube.create(manifest)
+
+    def apply(self, manifest: Manifest) -> Manifest:
+        return self._wrote(self.kube.apply(manifest))
+
+    def apply_status(self, manifest: Manifest) -> Manifest:
+        return self._wrote(self.kube.apply_status(manifest))
+
+    def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
+        self.kube.delete(kind, namespace, name, uid)
+
+    def forget_job(self, namespace: str, name: str) -> None:
+        """Ask for a job the next time: what is known of it is not what is there."""
+        self._drop(Kind.JOB, (namespace, name), name)
+
+    def _wrote(self, written: Manifest) -> Manifest:
+        kind = Kind.of(written)
+        if kind in WATCHED:
+            self.put(kind, written)
+        return written
+
+    def _drop(
+        self, kind: Kind, key: Key, name: str, uid: str | None = None, version: str | None = None
+    ) -> None:
+        with self._lock:
+            held = self._objects[kind].get(key, {})
+            known = held.get(name)
+            if known is None:
+                return
+            metadata = known["metadata"]
+            if uid not in (None, metadata.get("uid")):
+                return  # another one of that name is there
+            if version not in (None, metadata["resourceVersion"]):
+                return  # it was told of since
+            del held[name]
+            if not held:
+                self._objects[kind].pop(key, None)
+
+    def _versions(self, kind: Kind, namespace: str | None) -> dict[Key, tuple[Key, str]]:
+        """Of all objects of a kind: by namespace and name, their job and version."""
+        with self._lock:
+            return {
+                (key[0], name): (key, each["metadata"]["resourceVersion"])
+                for key, held in self._objects[kind].items()
+                for name, each in held.items()
+                if namespace in (None, key[0])
+            }
+
+
+def job_of(kind: Kind, metadata: Mapping[str, Any]) -> Key | None:
+    """The job that an object is, or belongs to. None: to none."""
+    name = metadata["name"] if kind is Kind.JOB else metadata.get("labels", {}).get(JOB_LABEL)
+    return None if name is None else (metadata["namespace"], name)
+
+
+def _place(found: Manifest) -> Key:
+    return found["metadata"]["namespace"], found["metadata"]["name"]
+
+
+def _is_older(new: Mapping[str, Any], known: Mapping[str, Any]) -> bool:
+    """Whether news are older than what is known of the very object.
+
+    Versions of objects in etcd are numbers that grow; where they are none, the last word counts.
+    """
+    if new.get("uid") != known.get("uid"):
+        return False
+    versions: Iterable[str] = (new["resourceVersion"], known["resourceVersion"])
+    numbers = [int(each) for each in versions if each.isdecimal()]
+    return len(numbers) == 2 and numbers[0] < numbers[1]
