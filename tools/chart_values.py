@@ -29,7 +29,7 @@ NameOrNone = Annotated[str, Field(max_length=53, pattern=r"^([a-z]([-a-z0-9]*[a-
 class OperatorImage(Contract):
     """Container image of the operator."""
 
-    repository: Text = "rlhf-operator/operator"
+    repository: Text = "localhost/rlhf-operator"
     """Where the image is, without a tag."""
     tag: Annotated[str, Field(max_length=128)] = ""
     """The image's tag. Empty: the chart's appVersion."""

@@ -19,12 +19,15 @@ PLURAL = "rlhfjobs"
 COLUMNS = (
     ("Phase", "string", ".status.phase"),
     ("Step", "integer", ".status.progress.step"),
+    ("Steps", "integer", ".status.progress.totalSteps"),
     ("Reward", "string", ".status.progress.reward"),
     ("GPUs", "integer", ".status.gpus"),
     ("Restarts", "integer", ".status.restarts.total"),
     ("Age", "date", ".metadata.creationTimestamp"),
 )
 """What `kubectl get rlhfjobs` shows: title, type, path."""
+WIDE_COLUMNS = (("Reason", "string", ".status.reason"),)
+"""What it shows besides with `--output wide`."""
 
 _METADATA: Schema = {
     "type": "object",
@@ -86,6 +89,10 @@ def _version() -> dict[str, Any]:
         "subresources": {"status": {}},
         "additionalPrinterColumns": [
             {"name": name, "type": kind, "jsonPath": path} for name, kind, path in COLUMNS
+        ]
+        + [
+            {"name": name, "type": kind, "jsonPath": path, "priority": 1}
+            for name, kind, path in WIDE_COLUMNS
         ],
         "schema": {"openAPIV3Schema": _schema()},
     }

@@ -30,6 +30,8 @@ PING_SECONDS = 60.0
 """From one sign of life of Kubernetes to the next, when nothing else is asked."""
 RESYNC_SECONDS = 600.0
 """From one list of everything to the next."""
+SETTLED_SECONDS = 5.0
+"""After so long a watch that has begun has listed what is there."""
 FIRST_RETRY_SECONDS = 5.0
 LONGEST_RETRY_SECONDS = 60.0
 """Between two tries to watch a namespace that is lost."""
@@ -117,6 +119,7 @@ class App:
             raise Invalid(f"this cluster does not know RLHFJobs: {ADVICE}")
         has_kuberay = await asyncio.to_thread(knows, self.kube, Kind.CLUSTER, namespace)
         self._tell_kuberay(namespace, has_kuberay)
+        await self._list(namespace)  # what a job has is known before anything is decided about it
         ended, ready = asyncio.Event(), asyncio.Event()
         watching = asyncio.create_task(
             kopf.operator(
@@ -132,7 +135,7 @@ class App:
         beside = [
             asyncio.create_task(stop.wait()),
             asyncio.create_task(self._await_kuberay(namespace, not has_kuberay)),
-            asyncio.create_task(self._tell_ready(namespace, ready)),
+            asyncio.create_task(self._follow_up(namespace, ready)),
         ]
         await asyncio.wait({watching, *beside[:2]}, return_when=asyncio.FIRST_COMPLETED)
         ended.set()
@@ -232,19 +235,36 @@ class App:
         while True:
             await asyncio.sleep(RESYNC_SECONDS)
             for namespace in self._places():
-                for kind in WATCHED:
-                    try:
-                        for key in await asyncio.to_thread(self.kube.resync, kind, namespace):
-                            self.queue.add(key)
-                    except KubeError as error:
-                        log.warning("%s cannot be listed: %s", kind.value.plural, error)
+                try:
+                    await self._list(namespace)
+                except KubeError as error:
+                    log.warning("%s cannot be listed: %s", namespace or "all namespaces", error)
 
-    async def _tell_ready(self, namespace: str | None, ready: asyncio.Event) -> None:
+    async def _list(self, namespace: str | None) -> None:
+        """Compare what is remembered with what is there, jobs last; what differs is looked at.
+
+        Raises:
+            KubeError: it cannot be listed.
+        """
+        changed: set[Key] = set()
+        for kind in reversed(WATCHED):
+            if kind is not Kind.CLUSTER or self.reconciler.observer.has_kuberay:
+                changed |= await asyncio.to_thread(self.kube.resync, kind, namespace)
+        for key in changed:
+            self.queue.add(key)
+
+    async def _follow_up(self, namespace: str | None, ready: asyncio.Event) -> None:
+        """When a watch has begun: tell it, and find what was deleted just before that."""
         await ready.wait()
         self.is_started = True
         where = namespace or "all namespaces"
         self.reconciler.metrics.watches(where, is_well=True)
         log.info("watching %s", where)
+        await asyncio.sleep(SETTLED_SECONDS)
+        try:
+            await self._list(namespace)
+        except KubeError as error:
+            log.warning("%s cannot be listed: %s", where, error)
 
 
 def _has_died(task: asyncio.Task[None]) -> bool:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Any
 
 from rlhf_api.on_cluster import JOB_LABEL
@@ -18,6 +19,7 @@ from rlhf_operator.decide.observed import (
     PodProblem,
     PodSeen,
 )
+from rlhf_operator.decide.pods_in_words import SHOWN
 from rlhf_operator.key import Identity
 from rlhf_operator.kube.cached import Key
 from rlhf_operator.kube.protocol import Kind, Kube
@@ -54,7 +56,12 @@ class Observer:
     """The same of a cluster that is well."""
     remembered_seconds: float = 300.0
     """How long it is told why a pod has gone."""
+    starting_seconds: float = 20.0
+    """A pod whose containers are not made after so long is asked about."""
     clock: Callable[[], float] = time.monotonic
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    _explained: dict[Key, tuple[float, dict[str, PodProblem]]] = field(default_factory=dict)
+    """Of each job when events were asked for, and what they say of which pod."""
     _problems: dict[Key, tuple[float, PodProblem]] = field(default_factory=dict)
     _companions: dict[Key, float] = field(default_factory=dict)
     """When they were made last."""
@@ -80,7 +87,7 @@ class Observer:
         found = self.kube.list(Kind.CLUSTER, namespace, label)
         found = (*found, *self._stranger(job, found))
         clusters = tuple(parse_cluster(each, job.uid, self.identity.key_id) for each in found)
-        pods = tuple(map(parse_pod, self.kube.list(Kind.POD, namespace, label)))
+        pods = self._explain(key, tuple(map(parse_pod, self.kube.list(Kind.POD, namespace, label))))
         seen = Observed(
             job,
             clusters,
@@ -98,12 +105,33 @@ class Observer:
 
     def forget(self, key: Key) -> None:
         """The job is gone."""
+        self._explained.pop(key, None)
         self._problems.pop(key, None)
         self._companions.pop(key, None)
 
     def remember(self, key: Key, problem: PodProblem) -> None:
         """A pod told of a problem and may be gone before anybody looks."""
         self._problems[key] = (self.clock(), problem)
+
+    def _explain(self, key: Key, pods: tuple[PodSeen, ...]) -> tuple[PodSeen, ...]:
+        """Pods that do not start, with what their kubelets say of it, which only events tell."""
+        slow = [pod for pod in pods if self._starts_slowly(pod)]
+        if not slow:
+            self._explained.pop(key, None)
+            return pods
+        asked, told = self._explained.get(key, (float("-inf"), {}))
+        if self.clock() - asked >= self.restore_seconds / 2:
+            told = {}
+            for pod in slow[:SHOWN]:
+                warnings = self.kube.warnings(key[0], pod.uid)
+                if warnings:
+                    told[pod.uid] = PodProblem("NotStarting", f"its node says: {warnings[-1]}")
+            self._explained[key] = self.clock(), told
+        return tuple(replace(pod, problem=pod.problem or told.get(pod.uid)) for pod in pods)
+
+    def _starts_slowly(self, pod: PodSeen) -> bool:
+        age = (self.now() - pod.created).total_seconds()
+        return pod.is_starting and pod.problem is None and age >= self.starting_seconds
 
     def _recent(self, key: Key) -> PodProblem | None:
         when, problem = self._problems.get(key, (float("-inf"), None))

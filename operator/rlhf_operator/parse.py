@@ -214,7 +214,18 @@ def parse_pod(raw: Raw) -> PodSeen:
         deletion_time=None if ends is None else _time(ends),
         address=_text(status.get("podIP")),
         problem=pod_problem(raw),
+        is_starting=_is_starting(status),
     )
+
+
+def _is_starting(status: Raw) -> bool:
+    kinds = ("initContainerStatuses", "containerStatuses")
+    waiting = [
+        _map(_map(each.get("state")).get("waiting")).get("reason")
+        for kind in kinds
+        for each in _maps(status.get(kind))
+    ]
+    return any(reason in ("ContainerCreating", "PodInitializing") for reason in waiting)
 
 
 def pod_problem(raw: Raw) -> PodProblem | None:

@@ -82,6 +82,7 @@ WATCHED: Final = (
         ("get",),
         "whether another release, which has made a job's cluster, is still there",
     ),
+    Permission("", ("events",), ("list",), "tell in kubelets' words why a pod does not start"),
     Permission("events.k8s.io", ("events",), ("create",), "tell people what happened"),
 )
 """In every namespace with jobs: all of them, or those of the chart's watchNamespaces. Kinds and

@@ -202,9 +202,9 @@ def test_a_user_id_that_the_platform_gives_out_is_left_out(helm: Helm) -> None:
 def test_an_image_is_named_by_digest_tag_or_the_charts_version(helm: Helm) -> None:
     version = yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]
     image = container_of(helm.render("smallest"))["image"]
-    assert image == f"rlhf-operator/operator:{version}"
+    assert image == f"localhost/rlhf-operator:{version}"
     tagged = container_of(helm.render("smallest", "--set-string", "image.tag=7"))["image"]
-    assert tagged == "rlhf-operator/operator:7"
+    assert tagged == "localhost/rlhf-operator:7"
     assert container_of(helm.render("everything"))["image"].endswith(f"@sha256:{'0' * 64}")
 
 

@@ -12,7 +12,7 @@ from rlhf_api.job import API_VERSION, KIND
 
 from .admission import root_schema
 
-ORDER = ["Phase", "Step", "Reward", "GPUs", "Restarts", "Age"]
+ORDER = ["Phase", "Step", "Steps", "Reward", "GPUs", "Restarts", "Age"]
 FILE = Path(__file__).parents[2] / "crds" / "rlhf-operator.dev_rlhfjobs.yaml"
 
 

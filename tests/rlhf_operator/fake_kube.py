@@ -58,6 +58,17 @@ class FakeKube:
         ]
         return tuple(copy.deepcopy(each) for each in found if _has_labels(each, wanted))
 
+    def warnings(self, namespace: str, uid: str) -> tuple[str, ...]:
+        self._try("warnings", Kind.EVENT)
+        self.reads += 1
+        found = [
+            each
+            for (kind, of, _), each in self.objects.items()
+            if kind is Kind.EVENT and of == namespace and each["type"] == "Warning"
+        ]
+        about = [each for each in found if each["regarding"]["uid"] == uid]
+        return tuple(f"{each['reason']}: {each['note']}" for each in about)
+
     def create(self, manifest: Manifest) -> bool:
         kind = Kind.of(manifest)
         self._try("create", kind)

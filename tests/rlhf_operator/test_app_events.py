@@ -12,7 +12,7 @@ import pytest
 from rlhf_operator.app import App
 from rlhf_operator.config import OperatorConfig
 from rlhf_operator.decide.observed import PodProblem
-from rlhf_operator.kube.cached import Key
+from rlhf_operator.kube.cached import CachedKube, Key
 from rlhf_operator.kube.protocol import Kind
 
 from .fake_head import FakeHeads
@@ -241,3 +241,33 @@ def test_a_namespace_that_is_lost_takes_no_other_along(
     assert watched("rlhf_operator_namespace_watched", {"namespace": "gone"}) == 0
     assert watched("rlhf_operator_namespace_watched", {"namespace": "here"}) == 1
     assert "gone cannot be watched" in caplog.text and "here cannot" not in caplog.text
+
+
+def test_everything_that_jobs_have_is_known_before_the_first_look(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An operator that knew a job, and not yet its head's pod, would take its driver for lost."""
+    world.run_to_training()
+    fresh = CachedKube(world.kube)
+    app = App(OperatorConfig(), fresh, world.reconciler, in_cluster=False)
+    known: list[int] = []
+    add = app.queue.add
+    label = "rlhf-operator.dev/job=sort"
+    kinds = (Kind.POD, Kind.CLUSTER)
+
+    def added(key: Key) -> None:
+        known.append(sum(len(fresh.list(kind, NAMESPACE, label)) for kind in kinds))
+        add(key)
+
+    async def run() -> None:
+        stop = asyncio.Event()
+
+        async def watch(**_: Any) -> None:
+            stop.set()
+
+        monkeypatch.setattr(kopf, "operator", watch)
+        monkeypatch.setattr(app.queue, "add", added)
+        await app.run(stop)
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+    assert known and min(known) == 4, "a cluster, its head and its workers"

@@ -172,3 +172,33 @@ def test_an_event_takes_as_much_of_a_text_as_api_servers_do(world: World) -> Non
     note = event(seen.job, Note("Reason", text), now)["note"]
     assert text.startswith(note) and NOTE_BYTES - 4 < len(note.encode()) <= NOTE_BYTES
     assert event(seen.job, Note("Reason", "short"), now)["note"] == "short"
+
+
+def test_why_a_pod_is_not_started_is_told_in_its_nodes_words(world: World) -> None:
+    world.submit(manifest())
+    world.settle()
+    world.run_kuberay(ready=False)
+    pod = next(name for name in world.pods() if "-worker-" in name)
+    waits = {"waiting": {"reason": "ContainerCreating"}}
+    world.set_pod(pod, containerStatuses=[{"name": "ray-worker", "state": waits}])
+    uid = world.kube.objects[Kind.POD, NAMESPACE, pod]["metadata"]["uid"]
+    words = 'MountVolume.SetUp failed for volume "run": mount failed: exit status 32'
+    world.kube.create(
+        {
+            "apiVersion": "events.k8s.io/v1",
+            "kind": "Event",
+            "metadata": {"generateName": f"{pod}-", "namespace": NAMESPACE},
+            "regarding": {"uid": uid},
+            "reason": "FailedMount",
+            "type": "Warning",
+            "note": words,
+        }
+    )
+    before = world.kube.reads
+    world.wait(60)
+    assert world.phase() == (Phase.PROVISIONING, "NotStarting")
+    assert f"{pod}: its node says: FailedMount: {words}" in world.status().message
+    assert world.kube.reads - before <= 3, "nothing is asked of pods that start in time"
+    world.run_kuberay()
+    world.wait(60)
+    assert world.head().submitted == ["sort-1-0"]

@@ -126,7 +126,12 @@ class World:
             if kind in WATCHED:
                 self.cached.put(kind, copy.deepcopy(each))
         observer = Observer(
-            self.cached, self.identity, self.planner, self.defaults, clock=lambda: self.seconds
+            self.cached,
+            self.identity,
+            self.planner,
+            self.defaults,
+            clock=lambda: self.seconds,
+            now=self.now,
         )
         dial = HttpHeads(self.heads.route, self.client).head
         self.reconciler = Reconciler(

@@ -40,6 +40,10 @@
 - apiGroups: ["coordination.k8s.io"]
   resources: [leases]
   verbs: [get]
+# tell in kubelets' words why a pod does not start
+- apiGroups: [""]
+  resources: [events]
+  verbs: [list]
 # tell people what happened
 - apiGroups: ["events.k8s.io"]
   resources: [events]

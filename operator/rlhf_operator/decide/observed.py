@@ -126,6 +126,8 @@ class PodSeen:
     address: str | None = None
     """Its IP address. None: it has none yet."""
     problem: PodProblem | None = None
+    is_starting: bool = False
+    """Whether its kubelet is about to make its containers: what keeps it from that, events say."""
 
     @property
     def is_deleting(self) -> bool:

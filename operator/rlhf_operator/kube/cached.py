@@ -118,6 +118,9 @@ class CachedKube:
         with self._lock:
             return tuple(self._objects[kind].get((namespace, name), {}).values())
 
+    def warnings(self, namespace: str, uid: str) -> tuple[str, ...]:
+        return self.kube.warnings(namespace, uid)
+
     def create(self, manifest: Manifest) -> bool:
         return self.kube.create(manifest)
 

@@ -29,6 +29,8 @@ CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 30.0
 PAGE_SIZE = 500
 """Objects in one answer; more come in further ones."""
+WARNINGS = 50
+"""Events of one object that are read."""
 APPLY = "application/apply-patch+yaml"
 JSON = "application/json"
 Query = Mapping[str, str]
@@ -112,6 +114,15 @@ class OfficialKube:
             query["continue"] = page["metadata"].get("continue", "")
             if not query["continue"]:
                 return tuple(items)
+
+    def warnings(self, namespace: str, uid: str) -> tuple[str, ...]:
+        """Of the core group: kubelets write such events, and they can be found by their object."""
+        selector = f"involvedObject.uid={uid},type=Warning"
+        query = {"fieldSelector": selector, "limit": str(WARNINGS)}
+        path = f"/api/v1/namespaces/{namespace}/events"
+        found = _checked(*self._ask("GET", path, query))["items"]
+        told = sorted(found, key=lambda each: each.get("lastTimestamp") or "")
+        return tuple(f"{each.get('reason', '')}: {each.get('message', '')}" for each in told)
 
     def create(self, manifest: Manifest) -> bool:
         path = _path(Kind.of(manifest), manifest["metadata"]["namespace"])

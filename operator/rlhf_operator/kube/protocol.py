@@ -94,6 +94,10 @@ class Kube(Protocol):
         """Objects of a namespace, or of all, with these labels (`a=b,c`)."""
         ...
 
+    def warnings(self, namespace: str, uid: str) -> tuple[str, ...]:
+        """What was told of an object that does not go well: reason and message, oldest first."""
+        ...
+
     def create(self, manifest: Manifest) -> bool:
         """Make an object. False: one of that name is there, and stays as it is. A field that its
         kind does not have is an error."""
