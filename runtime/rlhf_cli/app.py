@@ -178,11 +178,12 @@ def run(
 @app.command()
 @guarded
 def standby() -> None:
-    """Keep libraries in memory: runs on this machine start in half the time, until Ctrl-C.
+    """Keep libraries in memory between runs: their workers import nothing, until Ctrl-C.
 
     Runs find it by themselves, several at a time, and say so. They must have the code, packages,
-    environment, limits and priority that this command was started with. It takes about 700 MiB and
-    no device.
+    limits and priority that this command was started with, and the same variables of those that
+    libraries read (such as LANG, TZ, HOME, OMP_*, CUDA_*, HF_*, VLLM_*); else they say what
+    differs. It takes about 700 MiB and no device.
 
     \b
     Examples:

@@ -17,7 +17,7 @@ from rlhf_runtime.controller.run_lock import locked
 from rlhf_runtime.controller.stop import StopRequest
 from rlhf_runtime.data.rows import find_sources
 from rlhf_runtime.faults import parse_fault, require_targets
-from rlhf_runtime.forkserver.standing import StandingForkServer, server_for
+from rlhf_runtime.forkserver.standing import server_for
 from rlhf_runtime.telemetry.progress import make_progress
 from rlhf_runtime.telemetry.run_folder import RunFolder
 
@@ -33,7 +33,6 @@ IGNORED = (
     "ttl_seconds_after_finished",
 )
 """Sections for clusters; `rlhf run` names those that a manifest has and does without them."""
-FROM_STANDBY = "workers are forked from `rlhf standby`"
 
 
 def run_command(
@@ -64,8 +63,9 @@ def run_command(
         if not has_work(folder, job, fresh):
             return
         check_changes(job, folder, store)
+        fork_server, about_it = server_for(plan.pools[0].device, plan.standby)
         with (
-            closing(server_for(plan.pools[0].device, plan.standby)) as fork_server,
+            closing(fork_server),
             user_code(job, file.parent) as python_path,
         ):
             # Ray is imported beside what workers import.
@@ -88,7 +88,7 @@ def run_command(
                             f"spec.{section} is for clusters; rlhf run does without it"
                             for section in ignored_sections(job)
                         ),
-                        *([FROM_STANDBY] if isinstance(fork_server, StandingForkServer) else ()),
+                        *filter(None, [about_it]),
                     ],
                 )
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import time
 from contextlib import closing, suppress
 
@@ -12,7 +13,7 @@ from rlhf_api.resources import Device
 from rlhf_flow.planning.make_plan import local_devices
 from rlhf_runtime.errors import ForkServerFailed
 from rlhf_runtime.forkserver.client import OwnForkServer, retire, wait_until_ready
-from rlhf_runtime.forkserver.standing import name_for, stands
+from rlhf_runtime.forkserver.standing import name_for, others, stands
 from rlhf_runtime.hooks import nothing
 
 LOOK_SECONDS = 0.2
@@ -36,19 +37,25 @@ def standby_command() -> None:
     except OSError:
         server = None  # somebody was faster
     if server is None:
-        _say("another `rlhf standby` stands by already")
+        _say(f"another `rlhf standby` stands by already ({name}): runs share that one")
         return
+    for difference in others(name):
+        _say(
+            f"another `rlhf standby` is there, started with {difference}: it keeps its memory, and "
+            "serves other runs than this one",
+        )
     with suppress(KeyboardInterrupt), closing(server):
         try:
             if not wait_until_ready(name, nothing):
                 raise ForkServerFailed(
                     "the libraries of workers were not imported: got an end of the process that "
-                    "imports them; free memory, or see what python -c 'import torch, transformers, "
-                    "vllm' says"
+                    f"imports them; free memory, or see what {sys.executable} -c 'import torch, "
+                    "transformers, vllm' says"
                 )
             _say(
-                f"standing by after {time.monotonic() - begin:.1f} s: runs on this machine that "
-                "are started as this command was import nothing, and say so; Ctrl-C ends this",
+                f"standing by after {time.monotonic() - begin:.1f} s: `rlhf run` takes its "
+                "workers from here and says so, as long as it has the same code, packages, "
+                "library variables, limits and priority; Ctrl-C ends this",
             )
             _stand_by(server, device)
         except KeyboardInterrupt:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -17,6 +17,16 @@ from rlhf_api.resources import Device
 from rlhf_runtime.forkserver import launcher
 from rlhf_runtime.forkserver.client import ForkServer, OwnForkServer
 
+PREFIX = "rlhf-standby"
+PARTS = (
+    "another device",
+    "other code or packages",
+    "other variables that libraries read when they start",
+    "other rights, limits, cores or priority",
+)
+"""What the parts of a name stand for, after the prefix."""
+SOCKETS = Path("/proc/net/unix")
+"""All that listen on this machine."""
 PACKAGES = ("rlhf_api", "rlhf_flow", "rlhf_runtime")
 """Ours that a fork server imports."""
 OF_PACKAGES = ("site-packages", "dist-packages")
@@ -59,10 +69,32 @@ def name_for(device: Device) -> str:
     Raises:
         OSError: it cannot be found out.
     """
+    parts = (_files(), _variables(), _inherited())
+    return "-".join([PREFIX, device.value, *map(_digest, parts)])
+
+
+def others(name: str) -> list[str]:
+    """In words what the servers that stand on this machine, but for the one of that name, have
+    other than it, each."""
+    listening = {
+        line.rpartition("@")[2] for line in SOCKETS.read_text().splitlines() if "@" in line
+    }
+    found = sorted(each for each in listening if each.startswith(f"{PREFIX}-") and each != name)
+    return [_difference(name.split("-")[2:], each.split("-")[2:]) for each in found]
+
+
+def _difference(wanted: list[str], found: list[str]) -> str:
+    differing = [
+        words for words, ours, theirs in zip(PARTS, wanted, found, strict=False) if ours != theirs
+    ]
+    return " and ".join(differing) or "another release"
+
+
+def _digest(facts: Iterable[str]) -> str:
     found = hashlib.sha256()
-    for fact in (device.value, *_variables(), *_files(), *_inherited()):
+    for fact in facts:
         found.update(fact.encode(errors="surrogateescape") + b"\0")
-    return f"rlhf-standby-{found.hexdigest()[:32]}"
+    return found.hexdigest()[:16]
 
 
 def stands(name: str) -> bool:
@@ -74,18 +106,31 @@ def stands(name: str) -> bool:
     return True
 
 
-def server_for(device: Device, may_share: bool) -> ForkServer:
+def server_for(device: Device, may_share: bool) -> tuple[ForkServer, str]:
     """The standing server, if there is one and it may be shared; else one of this process's own.
 
     Args:
         device: of the workers.
         may_share: whether libraries may stay in memory all the time.
+
+    Returns:
+        The server, and what people should know about it, if anything.
     """
+    if not may_share:
+        return OwnForkServer(device), ""
     try:
-        name = name_for(device) if may_share else ""
+        name = name_for(device)
+        if stands(name):
+            return StandingForkServer(name), "workers are forked from `rlhf standby`"
+        strangers = others(name)
     except OSError:
-        name = ""
-    return StandingForkServer(name) if name and stands(name) else OwnForkServer(device)
+        strangers = []
+    if not strangers:
+        return OwnForkServer(device), ""
+    return OwnForkServer(device), (
+        f"a `rlhf standby` is there, started with {strangers[0]} than this run: start it again as "
+        "this run is started; until then workers import by themselves"
+    )
 
 
 def _variables() -> Iterator[str]:

@@ -54,6 +54,31 @@ def test_one_that_was_started_in_another_way_does_not(
     assert name_elsewhere(*inside, **environment) != standing.name_for(Device.CPU)
 
 
+@pytest.mark.parametrize(
+    ("inside", "environment", "words"),
+    [
+        ((), {"LANG": "xx"}, "other variables that libraries read when they start"),
+        (("nice",), {}, "other rights, limits, cores or priority"),
+        (
+            ("nice",),
+            {"LANG": "xx"},
+            "other variables that libraries read when they start and other rights, limits, cores "
+            "or priority",
+        ),
+    ],
+    ids=["variables", "priority", "both"],
+)
+def test_who_cannot_share_one_that_is_there_says_why(
+    inside: tuple[str, ...], environment: dict[str, str], words: str
+) -> None:
+    elsewhere = name_elsewhere(*inside, **environment)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(launcher.address_of(elsewhere))
+        listener.listen()
+        assert words in standing.others(standing.name_for(Device.CPU))
+    assert words not in standing.others(standing.name_for(Device.CPU))
+
+
 def test_changed_code_is_not_taken_from_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = tmp_path / "changing"
     package.mkdir()
