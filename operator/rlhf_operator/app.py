@@ -138,6 +138,8 @@ class App:
             asyncio.create_task(self._follow_up(namespace, ready)),
         ]
         await asyncio.wait({watching, *beside[:2]}, return_when=asyncio.FIRST_COMPLETED)
+        if watching.done() and watching.exception() is None:
+            stop.set()  # by a signal, whose handler is kopf's while it runs
         ended.set()
         for task in beside:
             task.cancel()
@@ -199,7 +201,8 @@ class App:
         is_news = self._seen.get(key) != digest
         self._seen[key] = digest
         if type is None and is_settled(found):
-            self.reconciler.metrics.show_job(*key, parse_status(found.get("status")))
+            metrics = self.reconciler.metrics
+            metrics.show_job(*key, parse_status(found.get("status")), self.reconciler.now())
         elif is_news or type is None:  # else it was the operator's own write
             self.queue.add(key)
 
@@ -234,6 +237,7 @@ class App:
         """What was deleted while a watch began anew, nobody tells."""
         while True:
             await asyncio.sleep(RESYNC_SECONDS)
+            self.reconciler.metrics.forget_ended(self.reconciler.now())
             for namespace in self._places():
                 try:
                     await self._list(namespace)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -13,6 +14,8 @@ from rlhf_operator.metric_names import Metric
 MOST_REASONS = 100
 """Reasons of restarts that have a series of their own; the rest is counted together."""
 OTHER = "Other"
+SHOWN_SECONDS = 3600.0
+"""How long a job that has ended is shown: as long as the alert about its failure."""
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 OF_JOBS = (
     names.JOB_STEP,
@@ -47,6 +50,8 @@ class Metrics:
         self._jobs = self._gauge(names.JOBS)
         self._phase = self._gauge(names.JOB_PHASE)
         self._of_jobs = {metric: self._gauge(metric) for metric in OF_JOBS}
+        self._ended: dict[tuple[str, str], datetime] = {}
+        """When jobs ended that are shown yet."""
         self._phases: dict[tuple[str, str], Phase] = {}
 
     def _counter(self, metric: Metric) -> Counter:
@@ -76,9 +81,16 @@ class Metrics:
         self._reasons.add(reason)
         self._restarts.labels(kind, reason).inc(number)
 
-    def show_job(self, namespace: str, job: str, status: RLHFJobStatus) -> None:
-        """A job's status, as gauges."""
-        self._enter(namespace, job, status.phase)
+    def show_job(self, namespace: str, job: str, status: RLHFJobStatus, now: datetime) -> None:
+        """A job's status, as gauges; one that ended long ago is only counted."""
+        key, ended = (namespace, job), status.completion_time
+        is_over = ended is not None and (now - ended).total_seconds() > SHOWN_SECONDS
+        self._enter(namespace, job, status.phase, is_over)
+        if is_over:
+            self._remove_series(namespace, job)
+            return
+        if ended is not None:
+            self._ended[key] = ended
         values: dict[Metric, float | None] = {
             names.JOB_GPUS: status.gpus,
             names.JOB_RESTARTS: status.restarts.total,
@@ -103,19 +115,31 @@ class Metrics:
             return
         self._jobs.labels(before.value).dec()
         self._remove(self._phase, namespace, job, before.value)
+        self._remove_series(namespace, job)
+
+    def forget_ended(self, now: datetime) -> None:
+        """Of jobs that ended long ago nothing is shown but their number."""
+        for (namespace, job), ended in list(self._ended.items()):
+            if (now - ended).total_seconds() > SHOWN_SECONDS:
+                self._remove(self._phase, namespace, job, self._phases[namespace, job].value)
+                self._remove_series(namespace, job)
+
+    def _remove_series(self, namespace: str, job: str) -> None:
+        self._ended.pop((namespace, job), None)
         for gauge in self._of_jobs.values():
             self._remove(gauge, namespace, job)
 
-    def _enter(self, namespace: str, job: str, phase: Phase) -> None:
+    def _enter(self, namespace: str, job: str, phase: Phase, is_over: bool) -> None:
         before = self._phases.get((namespace, job))
-        if before is phase:
+        if before is phase and not is_over:
             return
         if before is not None:
             self._jobs.labels(before.value).dec()
             self._remove(self._phase, namespace, job, before.value)
         self._phases[namespace, job] = phase
         self._jobs.labels(phase.value).inc()
-        self._phase.labels(namespace, job, phase.value).set(1)
+        if not is_over:
+            self._phase.labels(namespace, job, phase.value).set(1)
 
     @staticmethod
     def _remove(gauge: Gauge, *labels: str) -> None:

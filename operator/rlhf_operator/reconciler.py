@@ -89,7 +89,7 @@ class Reconciler:
             self._write(key, seen.job, decision.status, seen.job.version)
         for restart in decision.restarts:
             self.metrics.restarted(restart.kind, restart.reason, restart.number)
-        self.metrics.show_job(*key, decision.status)
+        self.metrics.show_job(*key, decision.status, self.now())
         for note in decision.notes:
             self._tell(key, seen.job, note)
         return decision

@@ -271,3 +271,15 @@ def test_everything_that_jobs_have_is_known_before_the_first_look(
 
     asyncio.run(asyncio.wait_for(run(), 60))
     assert known and min(known) == 4, "a cluster, its head and its workers"
+
+
+def test_a_signal_that_kopf_takes_ends_the_operator(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """kopf puts handlers of its own in the place of others, and returns when one is called."""
+
+    async def watch(**_: Any) -> None:
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr(kopf, "operator", watch)
+    asyncio.run(asyncio.wait_for(app.run(asyncio.Event()), 60))

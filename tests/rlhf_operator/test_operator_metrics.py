@@ -6,14 +6,14 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from prometheus_client import CollectorRegistry
 
 from rlhf_api.status import Phase, ProgressStatus, RestartStatus, RLHFJobStatus
 from rlhf_operator.health import LONGEST_SILENCE_SECONDS, Health, serve
-from rlhf_operator.metrics import Metrics
+from rlhf_operator.metrics import SHOWN_SECONDS, Metrics
 
 from ..free_port import free_port
 
@@ -41,7 +41,7 @@ def series(metrics: Metrics) -> set[str]:
 
 def test_a_job_is_shown_by_its_status() -> None:
     metrics = Metrics()
-    metrics.show_job("team", "sort", status(Phase.RUNNING))
+    metrics.show_job("team", "sort", status(Phase.RUNNING), TIME)
     value = metrics.registry.get_sample_value
     assert value("rlhf_job_step", SORT) == 3
     assert value("rlhf_job_reward", SORT) == 0.5
@@ -56,8 +56,8 @@ def test_a_job_is_shown_by_its_status() -> None:
 def test_a_job_is_in_one_phase() -> None:
     metrics = Metrics()
     for phase in (Phase.PENDING, Phase.RUNNING, Phase.RUNNING, Phase.FAILED):
-        metrics.show_job("team", "sort", status(phase))
-    metrics.show_job("team", "other", status(Phase.FAILED))
+        metrics.show_job("team", "sort", status(phase), TIME)
+    metrics.show_job("team", "other", status(Phase.FAILED), TIME)
     value = metrics.registry.get_sample_value
     assert value("rlhf_operator_jobs", {"phase": "Failed"}) == 2
     assert value("rlhf_operator_jobs", {"phase": "Running"}) == 0
@@ -65,10 +65,31 @@ def test_a_job_is_in_one_phase() -> None:
     assert value("rlhf_job_phase", {**SORT, "phase": "Failed"}) == 1
 
 
+def test_a_job_that_ended_long_ago_is_only_counted() -> None:
+    metrics = Metrics()
+    ended = status(Phase.FAILED).model_copy(update={"completion_time": TIME})
+    soon, late = (TIME + timedelta(seconds=SHOWN_SECONDS + each) for each in (-1, 1))
+    metrics.show_job("team", "sort", ended, TIME)
+    metrics.show_job("team", "other", status(Phase.RUNNING), TIME)
+    metrics.forget_ended(soon)
+    value = metrics.registry.get_sample_value
+    assert value("rlhf_job_phase", {**SORT, "phase": "Failed"}) == 1
+    metrics.forget_ended(late)
+    metrics.show_job("team", "sort", ended, late)  # another look, for whatever reason
+    assert value("rlhf_job_phase", {**SORT, "phase": "Failed"}) is None
+    assert value("rlhf_job_restarts", SORT) is None
+    assert value("rlhf_operator_jobs", {"phase": "Failed"}) == 1
+    metrics.show_job("team", "old", ended, late)  # an operator that was started just now
+    assert value("rlhf_operator_jobs", {"phase": "Failed"}) == 2
+    for name in ("sort", "other", "old"):
+        metrics.forget_job("team", name)
+    assert series(metrics) == set() and value("rlhf_operator_jobs", {"phase": "Failed"}) == 0
+
+
 def test_a_job_that_is_gone_leaves_no_series() -> None:
     metrics = Metrics()
-    metrics.show_job("team", "sort", status(Phase.RUNNING))
-    metrics.show_job("team", "bare", RLHFJobStatus())
+    metrics.show_job("team", "sort", status(Phase.RUNNING), TIME)
+    metrics.show_job("team", "bare", RLHFJobStatus(), TIME)
     for name in ("sort", "bare", "sort", "unheard-of"):
         metrics.forget_job("team", name)
     assert series(metrics) == set()
@@ -96,7 +117,7 @@ class Served:
 def served() -> Iterator[Served]:
     served = Served(free_port())
     metrics = Metrics()
-    metrics.show_job("team", "sort", status(Phase.RUNNING))
+    metrics.show_job("team", "sort", status(Phase.RUNNING), TIME)
     health = Health(lambda: served.age, lambda: served.is_started)
     stop: Callable[[], None] = serve(served.port, metrics.registry, health)
     yield served
