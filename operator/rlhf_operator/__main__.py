@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import sys
+import uuid
 from pathlib import Path
 
 from rlhf_operator.app import App
@@ -86,7 +87,7 @@ def _run(config: OperatorConfig, kubeconfig: Path | None, key_file: Path | None)
     release = f"{namespace}/{config.lease_name}" if key_file is None else OUTSIDE
     leadership = None
     if namespace is not None and key_file is None:
-        leadership = Leadership(kube, namespace, config.lease_name, socket.gethostname())
+        leadership = Leadership(kube, namespace, config.lease_name, _identity())
     planner = Planner(config.planner_processes)
     identity = Identity(key, release)
     cached = CachedKube(kube)
@@ -119,6 +120,11 @@ def _run(config: OperatorConfig, kubeconfig: Path | None, key_file: Path | None)
         planner.close()
         kube.close()
     return 0
+
+
+def _identity() -> str:
+    """This replica's name, unlike that of any other, also of one before it in the same pod."""
+    return f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
 
 
 def _key(

@@ -148,7 +148,7 @@ def test_settings_are_those_of_the_values(helm: Helm) -> None:
         "keySecret": {"name": "rlhf-rlhf-operator-key"},
         "leaseName": "rlhf-rlhf-operator",
         "bounds": BOUNDS,
-        "headAccess": "service",
+        "headAccess": "direct",
         "reconcileWorkers": 16,
         "plannerProcesses": 2,
         "logLevel": "info",

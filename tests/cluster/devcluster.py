@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -52,6 +54,16 @@ class DevCluster:
         """The process of each part that was started."""
         files = sorted((self.state / "pids").iterdir())
         return {file.name: int(file.read_text().split()[0]) for file in files}
+
+    @contextmanager
+    def frozen(self, part: str) -> Iterator[None]:
+        """One of its parts stands still meanwhile, as if its machine were lost."""
+        process = self.pids()[part]
+        os.kill(process, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(process, signal.SIGCONT)
 
     def processes(self) -> list[int]:
         """Every process of this machine whose command line names the state folder."""

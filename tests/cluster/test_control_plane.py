@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from ..waiting import wait_until
 from .devcluster import SCRIPTS
 from .kubectl import Kubectl
 from .session import skip_or_fail
@@ -80,6 +81,43 @@ def test_kuberay_makes_the_pods_and_the_service_of_a_ray_cluster(
     assert kinds == ["head", "worker", "worker"]
     service = kubectl.get(namespace, "service/job-head-svc")
     assert {"gcs-server", "dashboard"} <= {port["name"] for port in service["spec"]["ports"]}
+
+
+@pytest.mark.usefixtures("fake_nodes")
+def test_kuberay_makes_no_pod_beside_one_that_has_still_to_end(
+    kubectl: Kubectl, namespace: str
+) -> None:
+    """As on a lost node: the operator gives such a cluster up, and its tests' world does the same."""
+    kubectl.apply(namespace, ray_cluster("job", num_workers=2))
+    kubectl.wait(namespace, "jsonpath={.status.state}=ready", "raycluster/job")
+
+    def pods(role: str) -> list[dict[str, Any]]:
+        labels = f"--selector=ray.io/cluster=job,ray.io/node-type={role}"
+        return list(kubectl.get(namespace, "pods", labels)["items"])
+
+    def lose(pod: dict[str, Any], *finalizers: str) -> str:
+        name = str(pod["metadata"]["name"])
+        patch = json.dumps({"metadata": {"finalizers": finalizers}})
+        kubectl(
+            "patch", f"--namespace={namespace}", "pod", name, "--type=merge", f"--patch={patch}"
+        )
+        kubectl("delete", f"--namespace={namespace}", "pod", name, "--wait=false")
+        return name
+
+    held = {lose(pods("head")[0], "test/kubelet"), lose(pods("worker")[0], "test/kubelet")}
+    gone = lose(next(each for each in pods("worker") if each["metadata"]["name"] not in held))
+    wait_until(  # KubeRay has looked at all of them since
+        lambda: (
+            len(names := {each["metadata"]["name"] for each in pods("worker")}) == 2
+            and gone not in names
+        ),
+        60.0,
+        "another pod in the place of the one that is gone",
+    )
+    assert len(pods("head")) == 1
+    for name in held:  # else the namespace could not end
+        words = (f"--namespace={namespace}", "pod", name, "--type=merge")
+        kubectl("patch", *words, '--patch={"metadata": {"finalizers": []}}')
 
 
 @pytest.mark.usefixtures("fake_nodes")

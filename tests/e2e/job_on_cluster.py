@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -58,6 +59,17 @@ class JobOnCluster:
         (pod,) = self.pods(kind)
         name = f"pod/{pod['metadata']['name']}"
         self.kubectl("delete", name, f"--namespace={self.namespace}", "--wait=false")
+
+    def delete_pods_by_force(self) -> None:
+        """What somebody does who takes their node for dead."""
+        labels = f"--selector=rlhf-operator.dev/job={self.name}"
+        place = f"--namespace={self.namespace}"
+        self.kubectl("delete", "pods", place, labels, "--force", "--grace-period=0")
+
+    def edit(self, **spec: Any) -> None:
+        """Change its spec."""
+        words = ("patch", "rlhfjob", self.name, f"--namespace={self.namespace}", "--type=merge")
+        self.kubectl(*words, f"--patch={json.dumps({'spec': spec})}")
 
     def until(self, holds: Seen, seconds: float, what: str) -> None:
         """Wait until its status says something; a job that has ended fails the wait at once."""

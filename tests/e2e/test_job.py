@@ -18,7 +18,7 @@ from safetensors import safe_open
 from rlhf_api.status import Phase, RLHFJobStatus
 from rlhf_runtime.telemetry.run_folder import RunFolder
 
-from ..cluster.devcluster import output_of
+from ..cluster.devcluster import DevCluster, output_of
 from ..cluster.kubectl import Kubectl
 from .installed import InstalledOperator
 from .job_on_cluster import JobOnCluster, Seen
@@ -28,6 +28,8 @@ from .volume import CheckpointVolume
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(2400)]
 EXAMPLE = Path(__file__).parents[2] / "examples" / "01-sort-grpo.yaml"
 STEPS = 150
+MORE_STEPS = 170
+"""Of the manifest as it is edited."""
 START_SECONDS = 480
 """From an apply, or the loss of a pod, to the next step: on busy cores Ray alone takes minutes."""
 END_SECONDS = 600
@@ -91,8 +93,9 @@ def test_the_chart_tests_itself(operator: InstalledOperator) -> None:
     assert "Succeeded" in operator.test()
 
 
-def test_a_job_survives_its_pods_and_an_upgrade_and_leaves_a_model(
+def test_a_job_survives_its_pods_its_node_an_upgrade_and_an_edit_and_leaves_a_model(
     kubectl: Kubectl,
+    node_cluster: DevCluster,
     operator: InstalledOperator,
     namespace_of_jobs: str,
     checkpoints: CheckpointVolume,
@@ -117,10 +120,26 @@ def test_a_job_survives_its_pods_and_an_upgrade_and_leaves_a_model(
         job.until(has_restarted(restarts), START_SECONDS, f"it noticed that its {kind} is gone")
         job.until(trains_after(job.step), START_SECONDS, f"a step after the loss of its {kind}")
 
+    lose_node(job, node_cluster)
+    job.until(trains_after(job.step), START_SECONDS, "a step after the loss of its node")
+
+    clusters = job.status.attempts
+    job.edit(suspend=True)
+    job.edit(suspend=False, schedule={"steps": MORE_STEPS})  # while its driver saves, or before
+    job.until(lambda status: status.attempts > clusters, START_SECONDS, "a cluster of the edit")
     job.until(lambda status: status.phase == Phase.SUCCEEDED, END_SECONDS, "its end")
     check_end(job)
     check_steps(checkpoints.folder / job.name)
     check_files(kubectl, job, checkpoints, tmp_path)
+
+
+def lose_node(job: JobOnCluster, cluster: DevCluster) -> None:
+    """Its node's kubelet stands still, and somebody who takes the node for dead deletes the pods by
+    force: their containers run on until the kubelet is back."""
+    restarts = job.status.restarts.total
+    with cluster.frozen("kubelet"):
+        job.delete_pods_by_force()
+        job.until(has_restarted(restarts), START_SECONDS, "it noticed that its node is lost")
 
 
 def has_done(step: int) -> Seen:
@@ -150,10 +169,10 @@ def check_end(job: JobOnCluster) -> None:
     status = job.status
     conditions = {each.type.value: each.status.value for each in status.conditions}
     assert {conditions["Complete"], conditions["Ready"]} == {"True"}, job.story()
-    assert status.progress is not None and status.progress.step == STEPS
-    assert status.checkpoint is not None and status.checkpoint.step == STEPS
+    assert status.progress is not None and status.progress.step == MORE_STEPS
+    assert status.checkpoint is not None and status.checkpoint.step == MORE_STEPS
     columns = job.columns()
-    assert columns["PHASE"] == "Succeeded" and columns["STEP"] == str(STEPS)
+    assert columns["PHASE"] == "Succeeded" and columns["STEP"] == str(MORE_STEPS)
     assert float(columns["REWARD"]) > 0.1, "a warm start leaves more than that"
     assert int(columns["RESTARTS"]) == status.restarts.total
 
@@ -161,7 +180,7 @@ def check_end(job: JobOnCluster) -> None:
 def check_steps(folder: Path) -> None:
     """Every step was done, and few twice: each start went on from the newest checkpoint."""
     records = RunFolder(folder).read()
-    assert [each.step for each in records.steps] == list(range(1, STEPS + 1))
+    assert [each.step for each in records.steps] == list(range(1, MORE_STEPS + 1))
     assert len(records.runs) > 1 and records.warm_start
     assert records.steps_repeated <= REPEATED_STEPS, "at a checkpoint for each step"
 
@@ -179,5 +198,5 @@ def check_files(
     with safe_open(folder / "model" / "model.safetensors", "pt") as weights:
         assert "model.embed_tokens.weight" in weights.keys()  # noqa: SIM118
     log = rlhf(kubectl, "logs", job.name, place)
-    assert f"step={STEPS}" in log and "finished outcome=succeeded" in log
+    assert f"step={MORE_STEPS}" in log and "finished outcome=succeeded" in log
     assert not job.pods(), "the pods that read are gone, too"

@@ -28,6 +28,8 @@ class OperatorProcess:
     kubeconfig: Path
     folder: Path
     settings: Mapping[str, Any]
+    has_key_file: bool = True
+    """Whether it is given a key; else it is as in a pod, with a Secret and a Lease."""
     port: int = field(default_factory=free_port)
     program: tuple[str, ...] = ("-m", "rlhf_operator")
     """What Python runs; other programs take the same words at their end."""
@@ -40,7 +42,7 @@ class OperatorProcess:
         config = self.folder / "config.yaml"
         config.write_text(yaml.safe_dump({"port": self.port, "logFormat": "text", **self.settings}))
         words = ["--config", config, "--kubeconfig", self.kubeconfig]
-        words += ["--key-file", self.folder / "key"]
+        words += ["--key-file", self.folder / "key"] if self.has_key_file else []
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, *self.program, *map(str, words)],
