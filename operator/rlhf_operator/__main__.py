@@ -15,7 +15,8 @@ from pathlib import Path
 from rlhf_operator.app import App
 from rlhf_operator.config import BadConfig, HeadAccess, OperatorConfig, load_config
 from rlhf_operator.decide.settings import Settings
-from rlhf_operator.dialing import dialing
+from rlhf_operator.dialing import dialing, head_client
+from rlhf_operator.head.client import HttpClient
 from rlhf_operator.heads import Heads
 from rlhf_operator.health import Health, serve
 from rlhf_operator.key import Identity, key_in_cluster, key_in_file
@@ -92,11 +93,11 @@ def _run(config: OperatorConfig, kubeconfig: Path | None, key_file: Path | None)
     identity = Identity(key, release)
     cached = CachedKube(kube)
     observer = Observer(cached, identity, planner, config.job_defaults)
-    threads = Threads(config.reconcile_workers)
+    threads, client = Threads(config.reconcile_workers), head_client(config, lambda: kube.access)
     reconciler = Reconciler(
         cached,
         observer,
-        Heads(identity, dialing(config, lambda: kube.access)),
+        Heads(identity, dialing(config, lambda: kube.access, client)),
         Performer(cached, identity, namespace, config.head_access is not HeadAccess.DIRECT),
         metrics,
         threads,
@@ -113,7 +114,7 @@ def _run(config: OperatorConfig, kubeconfig: Path | None, key_file: Path | None)
     health = Health(lambda: answers.age_seconds, lambda: app.is_started or app.stands_by)
     stop_serving = serve(config.port, metrics.registry, health)
     try:
-        asyncio.run(_until_told_to_stop(app, leadership))
+        asyncio.run(_until_told_to_stop(app, leadership, client))
     finally:
         stop_serving()
         threads.close()
@@ -140,7 +141,14 @@ def _key(
     return key_in_cluster(kube, namespace, config.key_secret.name)
 
 
-async def _until_told_to_stop(app: App, leadership: Leadership | None) -> None:
+async def _until_told_to_stop(app: App, leadership: Leadership | None, client: HttpClient) -> None:
+    try:
+        await _run_or_stand_by(app, leadership)
+    finally:
+        await client.close()
+
+
+async def _run_or_stand_by(app: App, leadership: Leadership | None) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 from rlhf_operator.config import BadConfig, HeadAccess, OperatorConfig
 from rlhf_operator.head.addresses import (
-    SYSTEM_CERTIFICATES,
     ByTemplate,
     Certificates,
     HeadPlace,
@@ -20,22 +19,27 @@ from rlhf_operator.head.protocol import Head
 from rlhf_operator.kube.official import Access
 
 
+def head_client(config: OperatorConfig, access: Callable[[], Access]) -> HttpClient:
+    """What carries requests to heads; it has to be closed."""
+    if config.head_access is not HeadAccess.PROXY:
+        return HttpClient()
+    now = access()
+    return HttpClient(Certificates(now.authority, now.certificate, now.private_key))
+
+
 def dialing(
-    config: OperatorConfig, access: Callable[[], Access]
+    config: OperatorConfig, access: Callable[[], Access], client: HttpClient
 ) -> Callable[[HeadPlace, str], Head]:
     """From the place of a head, and its token, to the head.
 
     Args:
         access: how the API server is reached just now; its tokens change.
+        client: what carries the requests.
 
     Raises:
         BadConfig: headUrl is missing, or is none.
     """
-    certificates = SYSTEM_CERTIFICATES
-    if config.head_access is HeadAccess.PROXY:
-        now = access()
-        certificates = Certificates(now.authority, now.certificate, now.private_key)
-    route, client = _routing(config, access), HttpClient(certificates)
+    route = _routing(config, access)
 
     def dial(place: HeadPlace, token: str) -> Head:
         return HttpHeads(route(), client).head(place, token)

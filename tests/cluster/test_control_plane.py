@@ -87,7 +87,7 @@ def test_kuberay_makes_the_pods_and_the_service_of_a_ray_cluster(
 def test_kuberay_makes_no_pod_beside_one_that_has_still_to_end(
     kubectl: Kubectl, namespace: str
 ) -> None:
-    """As on a lost node: the operator gives such a cluster up, and its tests' world does the same."""
+    """As on a lost node. The operator gives such a cluster up; its tests' world does as KubeRay."""
     kubectl.apply(namespace, ray_cluster("job", num_workers=2))
     kubectl.wait(namespace, "jsonpath={.status.state}=ready", "raycluster/job")
 

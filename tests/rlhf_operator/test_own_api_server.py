@@ -6,6 +6,7 @@ has lost KubeRay.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -13,12 +14,15 @@ from pathlib import Path
 
 import pytest
 
+from rlhf_api.status import ConditionType
+from rlhf_operator.kube.protocol import Kind
+
 from ..cluster.definition import define
 from ..cluster.devcluster import DevCluster
 from ..cluster.kubectl import Kubectl
 from ..cluster.session import own_cluster
 from ..waiting import wait_until
-from .cluster import SECONDS, a_team
+from .cluster import SECONDS, a_team, small
 from .operator_process import run_to_end
 
 pytestmark = pytest.mark.cluster
@@ -68,10 +72,23 @@ def test_a_job_goes_on_when_the_api_server_comes_back(
         assert "Traceback" not in team.operator.log.read_text()
 
 
-def test_without_kuberay_it_says_what_to_install(
-    cluster: DevCluster, own_kubectl: Kubectl, tmp_path: Path
+def test_without_kuberay_jobs_wait_and_say_so_until_it_is_there(
+    own_kubectl: Kubectl, tmp_path: Path
 ) -> None:
+    kind = json.loads(own_kubectl("get", "crd", "rayclusters.ray.io", "--output=json"))
     own_kubectl("delete", "crd", "rayclusters.ray.io")
-    done = run_to_end(cluster.kubeconfig, tmp_path, "--key-file", str(tmp_path / "key"))
-    assert done.returncode == 4
-    assert "does not know rayclusters.ray.io/v1: install KubeRay 1.6 or newer" in done.stderr
+    with a_team(own_kubectl, tmp_path) as team:
+        team.submit(small("early"))
+        team.wait_for_condition("early", ConditionType.STALLED, "True", "KubeRayMissing")
+        assert "install KubeRay 1.6 or newer" in team.status("early").message
+        assert team.condition("early", ConditionType.ACCEPTED) == ("True", "Accepted")
+        own = {name: kind[name] for name in ("apiVersion", "kind", "spec")}
+        name = kind["metadata"]["name"]
+        made = json.dumps({**own, "metadata": {"name": name}})
+        own_kubectl("create", "--filename=-", stdin=made)
+
+        def is_made() -> bool:
+            return team.kube.get(Kind.CLUSTER, team.namespace, "early-1") is not None
+
+        wait_until(is_made, SECONDS, "its RayCluster")
+        assert "Traceback" not in team.operator.log.read_text()
