@@ -27,13 +27,17 @@ from tests.cluster.kubectl import Kubectl
 from tests.cluster.session import own_cluster
 from tests.rlhf_operator.cluster import Team, a_team, small
 from tests.rlhf_operator.fake_head import AutoRun, FakeHeads
+from tests.waiting import wait_until
 
 from rlhf_api.on_cluster import JOB_LABEL
 from rlhf_operator.kube.protocol import Kind, Manifest
+from rlhf_operator.parse import is_settled
 
 GPUS_OF_A_NODE = 8
 SUBMITTERS = 8
 LIMIT_SECONDS = 1800.0
+LISTED_SECONDS = 15.0
+"""After so long an operator has listed all and is at rest."""
 WRITES = ("POST", "PATCH", "DELETE")
 
 
@@ -54,6 +58,10 @@ class Scraped:
         """Requests to Kubernetes by method."""
         series = self.values("rlhf_operator_api_calls_total")
         return {labels["method"]: value for labels, value in series}
+
+    def reads(self) -> float:
+        """Requests that ask, besides those that watch."""
+        return self.calls().get("GET", 0.0)
 
     def writes(self) -> float:
         """Requests that change something."""
@@ -113,6 +121,13 @@ def peak_bytes(pid: int) -> int:
     return sum(1024 * int(peak[1]) for peak in peaks if peak)
 
 
+def held_bytes(pid: int) -> int:
+    """The memory that the operator holds now, without its planners."""
+    held = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    assert held is not None
+    return 1024 * int(held[1])
+
+
 def children(pid: int) -> list[int]:
     """Its processes, of all its threads."""
     found = []
@@ -159,12 +174,13 @@ def seconds_of(text: str) -> float:
 
 def measure(team: Team, number: int, idle_seconds: float) -> dict[str, float]:
     """Run all jobs; what it took."""
+    assert team.operator.process is not None
+    empty = held_bytes(team.operator.process.pid)
     begin = time.monotonic()
     submit_all(team, number)
     submitted = time.monotonic() - begin
     wait_for_all(team, number)
     total = time.monotonic() - begin
-    assert team.operator.process is not None
     busy = Scraped(team.operator.get("/metrics")[1])
     note(f"watching settled jobs for {idle_seconds:g} s")
     time.sleep(idle_seconds)
@@ -183,7 +199,61 @@ def measure(team: Team, number: int, idle_seconds: float) -> dict[str, float]:
         "own share of a start, longest s": max(shares),
         "peak memory MiB": peak_bytes(team.operator.process.pid) / 2**20,
         f"writes in {idle_seconds:g} idle seconds": after.writes() - before.writes(),
+        "reads per ended job and hour": hourly(
+            after.reads() - before.reads(), idle_seconds, number
+        ),
+        "MiB per 1,000 ended jobs": per_thousand(team, empty, number),
     }
+
+
+def hourly(reads: float, seconds: float, jobs: int) -> float:
+    """Of so many reads for so many jobs, those per job and hour."""
+    return reads * 3600.0 / seconds / jobs
+
+
+def per_thousand(team: Team, empty: int, number: int) -> float:
+    """What an operator that is started anew holds for jobs that have ended."""
+    team.kubectl("delete", "rayclusters", "--all", f"--namespace={team.namespace}", "--wait=false")
+    wait_until(
+        lambda: not team.kube.list(Kind.CLUSTER, team.namespace), LIMIT_SECONDS, "no cluster"
+    )
+    wait_until(lambda: not unfinished(team), LIMIT_SECONDS, "jobs that hold nothing")
+    team.operator.stop()
+    team.operator.start()
+    time.sleep(LISTED_SECONDS)
+    assert team.operator.process is not None
+    return (held_bytes(team.operator.process.pid) - empty) / 2**20 * 1000 / number
+
+
+def unfinished(team: Team) -> list[Manifest]:
+    """Jobs that the operator has still to do something about."""
+    jobs = team.kube.list(Kind.JOB, team.namespace)
+    return [job for job in jobs if not is_settled(job)]
+
+
+def measure_waits(team: Team, number: int, seconds: float) -> dict[str, float]:
+    """Reads per job and hour of jobs that wait for pods, and of jobs that train."""
+    found = {}
+    pool = {"name": "gpu", "nodes": 1, "devicesPerNode": 64, "gpu": "A100-80G"}
+    kinds = {
+        "waiting": ("Provisioning", {"resources": {"nodePools": [pool]}}),
+        "running": ("Running", {}),
+    }
+    for kind, (phase, spec) in kinds.items():
+        for index in range(number):
+            team.submit(small(f"{kind}-{index}", **spec))
+        for index in range(number):
+            team.wait_for(phase, f"{kind}-{index}", LIMIT_SECONDS)
+        time.sleep(LISTED_SECONDS)
+        note(f"watching {number} {kind} jobs for {seconds:g} s")
+        before = Scraped(team.operator.get("/metrics")[1])
+        time.sleep(seconds)
+        after = Scraped(team.operator.get("/metrics")[1])
+        reads = after.reads() - before.reads()
+        found[f"reads per {kind} job and hour"] = hourly(reads, seconds, number)
+        team.kubectl("delete", "rlhfjobs", "--all", f"--namespace={team.namespace}", "--wait=false")
+        wait_until(lambda: not team.kube.list(Kind.JOB, team.namespace), LIMIT_SECONDS, "no jobs")
+    return found
 
 
 def main() -> None:
@@ -194,6 +264,9 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=200, help="submitted at once (default 200)")
     parser.add_argument("--seconds", type=float, default=30.0, help="of a driver (default 30)")
     parser.add_argument("--idle", type=float, default=20.0, help="seconds settled (default 20)")
+    parser.add_argument(
+        "--waiting", type=int, default=20, help="jobs whose reads are counted (default 20; 0: none)"
+    )
     options = parser.parse_args()
     nodes = 1 + -(-options.jobs // GPUS_OF_A_NODE)
     note(f"starting a control plane with {nodes} fake nodes")
@@ -207,7 +280,11 @@ def main() -> None:
         heads = FakeHeads(AutoRun(10, options.seconds), clock=time.time)
         with a_team(kubectl, folder, heads, pollSeconds=5.0, logLevel="warning") as team:
             measured = measure(team, options.jobs, options.idle)
-            print_table(["operator", f"{options.jobs} jobs"], [[*row] for row in measured.items()])
+        heads = FakeHeads(AutoRun(10, LIMIT_SECONDS), clock=time.time)
+        if options.waiting:
+            with a_team(kubectl, folder, heads, pollSeconds=5.0, logLevel="warning") as team:
+                measured |= measure_waits(team, options.waiting, 3 * options.idle)
+        print_table(["operator", f"{options.jobs} jobs"], [[*row] for row in measured.items()])
     print_json("operator", jobs=options.jobs, driver_seconds=options.seconds, measured=measured)
 
 
