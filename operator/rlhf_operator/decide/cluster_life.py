@@ -66,7 +66,6 @@ def _queue(draft: Draft, cluster: ClusterStatus) -> None:
     else:
         message = "the cluster was suspended by a queue or a person; it goes on when let in again"
         draft.enter(Phase.SUSPENDED, "Evicted", message, is_warning=True)
-        draft.conclude(ConditionType.SUSPENDED, ConditionStatus.TRUE, "Evicted", message)
         draft.conclude(ConditionType.CLUSTER_READY, ConditionStatus.UNKNOWN, "Evicted", message)
     draft.again(draft.settings.wait_seconds)
 

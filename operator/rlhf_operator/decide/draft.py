@@ -14,6 +14,7 @@ from rlhf_api.status import (
     RLHFJobStatus,
 )
 from rlhf_operator.decide.actions import Action, Note
+from rlhf_operator.decide.conditions import conditions_of
 from rlhf_operator.decide.observed import Observed
 from rlhf_operator.decide.settings import Settings
 
@@ -134,19 +135,11 @@ class Draft:
         self.set(phase=phase, reason=reason, message=_short(message))
         if news:
             self.note(reason, message, is_warning)
-        ready = ConditionStatus.TRUE if phase is Phase.SUCCEEDED else ConditionStatus.FALSE
-        self.conclude(ConditionType.READY, ready, reason, message)
-        on_its_way = (Phase.PLANNING, Phase.PROVISIONING, Phase.RUNNING, Phase.RESTARTING)
-        if phase in on_its_way:
-            self.conclude(ConditionType.RECONCILING, ConditionStatus.TRUE, reason, message)
-        else:
-            self.drop(ConditionType.RECONCILING)
-        if phase is not Phase.SUSPENDED:
-            self.drop(ConditionType.SUSPENDED)
-        if is_stuck:
-            self.conclude(ConditionType.STALLED, ConditionStatus.TRUE, reason, message)
-        else:
-            self.drop(ConditionType.STALLED)
+        for type, status in conditions_of(phase, is_stuck).items():
+            if status is None:
+                self.drop(type)
+            else:
+                self.conclude(type, status, reason, message)
 
     def decision(self) -> Decision:
         """What was collected. GPUs are accounted for whenever something else is written, too."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rlhf_api.failure import FailurePolicy
-from rlhf_api.status import ConditionStatus, ConditionType, DriverStatus, Phase
+from rlhf_api.status import ConditionType, DriverStatus, Phase
 from rlhf_operator.decide.draft import Draft, Restart, later
 from rlhf_operator.decide.failures import Failure, backoff_seconds, verdict
 
@@ -21,7 +21,6 @@ def succeed(draft: Draft) -> None:
     message = "all steps are done" + (f"; the model is at {root}" if root else "")
     draft.set(completion_time=draft.now)
     draft.enter(Phase.SUCCEEDED, "Succeeded", message)
-    draft.conclude(ConditionType.COMPLETE, ConditionStatus.TRUE, "Succeeded", message)
     draft.again(0)
 
 
@@ -29,7 +28,6 @@ def fail(draft: Draft, reason: str, message: str) -> None:
     """The job ends before that."""
     draft.set(completion_time=draft.now)
     draft.enter(Phase.FAILED, reason, message, is_warning=True, is_stuck=True)
-    draft.conclude(ConditionType.FAILED, ConditionStatus.TRUE, reason, message)
     draft.again(0)
 
 

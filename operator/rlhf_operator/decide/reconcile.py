@@ -244,7 +244,6 @@ def _suspend(draft: Draft) -> None:
     draft.set(start_time=None)
     message = "spec.suspend is true: it holds no cluster, and goes on when that is false"
     draft.enter(Phase.SUSPENDED, "Requested", message)
-    draft.conclude(ConditionType.SUSPENDED, ConditionStatus.TRUE, "Requested", message)
     _release(draft)
 
 

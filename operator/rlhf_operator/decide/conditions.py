@@ -1,0 +1,33 @@
+"""The conditions that say the same as the phase, in the form that other programs wait for. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rlhf_api.status import ConditionStatus, ConditionType, Phase
+
+ON_ITS_WAY = (Phase.PLANNING, Phase.PROVISIONING, Phase.RUNNING, Phase.RESTARTING)
+"""Phases of a job that goes on without anybody's help."""
+
+
+def conditions_of(phase: Phase, is_stuck: bool) -> Mapping[ConditionType, ConditionStatus | None]:
+    """What each of them is in a phase; None: it is not there.
+
+    The others (Accepted, Planned, ClusterReady) are about something else than the phase.
+
+    Args:
+        is_stuck: whether the job cannot go on without a change.
+    """
+
+    def only(holds: bool) -> ConditionStatus | None:
+        return ConditionStatus.TRUE if holds else None
+
+    succeeded = phase is Phase.SUCCEEDED
+    return {
+        ConditionType.READY: ConditionStatus.TRUE if succeeded else ConditionStatus.FALSE,
+        ConditionType.RECONCILING: only(phase in ON_ITS_WAY),
+        ConditionType.STALLED: only(is_stuck),
+        ConditionType.SUSPENDED: only(phase is Phase.SUSPENDED),
+        ConditionType.COMPLETE: only(succeeded),
+        ConditionType.FAILED: only(phase is Phase.FAILED),
+    }

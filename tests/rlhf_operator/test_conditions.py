@@ -1,0 +1,43 @@
+"""What programs wait for says the same as the phase that people read."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlhf_api.status import ConditionType, Phase
+from rlhf_operator.decide.conditions import conditions_of
+
+
+def true_in(phase: Phase, is_stuck: bool = False) -> set[str]:
+    return {
+        type.value
+        for type, status in conditions_of(phase, is_stuck).items()
+        if status is not None and status.value == "True"
+    }
+
+
+@pytest.mark.parametrize(
+    ("phase", "holds"),
+    [
+        (Phase.PENDING, set()),
+        (Phase.PLANNING, {"Reconciling"}),
+        (Phase.PROVISIONING, {"Reconciling"}),
+        (Phase.RUNNING, {"Reconciling"}),
+        (Phase.RESTARTING, {"Reconciling"}),
+        (Phase.SUSPENDED, {"Suspended"}),
+        (Phase.SUCCEEDED, {"Ready", "Complete"}),
+        (Phase.FAILED, {"Failed"}),
+    ],
+)
+def test_each_phase_has_its_conditions(phase: Phase, holds: set[str]) -> None:
+    assert true_in(phase) == holds
+    assert true_in(phase, is_stuck=True) == holds | {"Stalled"}
+
+
+@pytest.mark.parametrize("phase", Phase)
+def test_ready_is_always_there_and_the_others_only_while_they_hold(phase: Phase) -> None:
+    """As kstatus has it: who finds neither takes the job for done when Ready is true."""
+    found = conditions_of(phase, is_stuck=False)
+    assert found[ConditionType.READY] is not None
+    there = {type for type, status in found.items() if status is not None}
+    assert {type.value for type in there} - {"Ready"} == true_in(phase) - {"Ready"}
