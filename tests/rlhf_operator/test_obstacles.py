@@ -10,7 +10,7 @@ import pytest
 
 from rlhf_api.status import ConditionType, Phase
 from rlhf_operator.decide.actions import Note
-from rlhf_operator.kube.protocol import Kind
+from rlhf_operator.kube.protocol import Invalid, Kind, KubeError
 from rlhf_operator.parse import pods_refused
 from rlhf_operator.perform import NOTE_BYTES, event
 
@@ -202,3 +202,21 @@ def test_why_a_pod_is_not_started_is_told_in_its_nodes_words(world: World) -> No
     world.run_kuberay()
     world.wait(60)
     assert world.head().submitted == ["sort-1-0"]
+
+
+def test_a_kuberay_that_is_too_old_is_told_with_the_version_that_is_needed(world: World) -> None:
+    said = 'strict decoding error: unknown field "spec.authOptions.secretName"'
+
+    def refuse(verb: str, kind: Kind) -> KubeError | None:
+        return Invalid(f"400: {said}") if (verb, kind) == ("create", Kind.CLUSTER) else None
+
+    world.kube.trouble = refuse
+    world.submit(manifest())
+    for _ in range(3):
+        world.look((NAMESPACE, "sort"))
+    assert world.condition(ConditionType.CLUSTER_READY) == ("False", "KubeRayTooOld")
+    told = [each.message for each in world.status().conditions if each.reason == "KubeRayTooOld"]
+    assert "needed 1.6 or newer" in told[0] and said in told[0]
+    world.kube.trouble = lambda verb, kind: None
+    world.wait(60)
+    assert world.clusters() == ["sort-1"]

@@ -62,3 +62,16 @@ def test_who_does_not_answer_is_unreachable(real: RealStage, defined: Kubectl) -
     with pytest.raises(Unreachable, match="GET /version"):
         away.ping()
     away.close()
+
+
+def test_a_field_that_a_kind_does_not_have_is_an_error(real: RealStage) -> None:
+    """The fake knows no kinds' fields."""
+    with pytest.raises(Invalid, match='unknown field "spec.newest"'):
+        real.kube.create(
+            {
+                "apiVersion": "ray.io/v1",
+                "kind": "RayCluster",
+                "metadata": {"name": "one", "namespace": real.namespace},
+                "spec": {"newest": {}},
+            }
+        )
