@@ -151,8 +151,13 @@ async def _until_told_to_stop(app: App, leadership: Leadership | None, client: H
 async def _run_or_stand_by(app: App, leadership: Leadership | None) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+
+    def take_signals() -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+
+    take_signals()
+    app.take_signals = take_signals
     if leadership is None:
         await app.run(stop)
         return

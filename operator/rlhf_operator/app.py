@@ -30,12 +30,16 @@ PING_SECONDS = 60.0
 """From one sign of life of Kubernetes to the next, when nothing else is asked."""
 RESYNC_SECONDS = 600.0
 """From one list of everything to the next."""
+CHECK_SECONDS = 5.0
+"""From one look at whether Kubernetes answers again to the next."""
+END_SECONDS = 10.0
+"""How long watches may take to end."""
 SETTLED_SECONDS = 5.0
 """After so long a watch that has begun has listed what is there."""
-FIRST_RETRY_SECONDS = 5.0
-LONGEST_RETRY_SECONDS = 60.0
+FIRST_RETRY_SECONDS = 1.0
+LONGEST_RETRY_SECONDS = 30.0
 """Between two tries to watch a namespace that is lost."""
-WELL_SECONDS = 300.0
+WELL_SECONDS = 60.0
 """After so long a watch that fails has begun anew, and is tried again soon."""
 GONE = "DELETED"
 """Also what a watch of labelled objects tells when an object loses the label, with the object as it
@@ -61,6 +65,9 @@ class App:
     _seen: dict[Key, int] = field(default_factory=dict)
     """Of each job a digest of all that others write."""
 
+    take_signals: Callable[[], None] = field(default=lambda: None)
+    """Puts this process's handlers in the place of kopf's, which begin with each of its watches."""
+
     async def run(self, stop: asyncio.Event) -> None:
         """Watch and work until told to stop, or until a part dies: the process is started again.
 
@@ -77,6 +84,9 @@ class App:
             task.add_done_callback(lambda ended: stop.set() if _has_died(ended) else None)
         await stop.wait()
         for task in tasks[:3]:
+            task.cancel()
+        _, late = await asyncio.wait(tasks, timeout=END_SECONDS)
+        for task in late:
             task.cancel()
         outcomes = await asyncio.gather(*tasks, return_exceptions=True)
         for outcome in outcomes:
@@ -95,8 +105,9 @@ class App:
             try:
                 await self._watch_once(namespace, stop)
             except Exception as error:  # whatever kopf or the API server has: the others go on
-                retries = 0 if time.monotonic() - begin > WELL_SECONDS else retries + 1
+                retries = 0 if time.monotonic() - begin > WELL_SECONDS else retries
                 pause = min(FIRST_RETRY_SECONDS * 2.0 ** min(retries, 9), LONGEST_RETRY_SECONDS)
+                retries += 1
                 said = f"{type(error).__name__}: {error}"
                 log.error(
                     "%s cannot be watched, jobs there are not looked after (%s); trying again in "
@@ -139,7 +150,7 @@ class App:
         ]
         await asyncio.wait({watching, *beside[:2]}, return_when=asyncio.FIRST_COMPLETED)
         if watching.done() and watching.exception() is None:
-            stop.set()  # by a signal, whose handler is kopf's while it runs
+            stop.set()  # by a signal, whose handler is kopf's until it has begun
         ended.set()
         for task in beside:
             task.cancel()
@@ -228,21 +239,36 @@ class App:
     async def _ping(self) -> None:
         while True:
             await asyncio.sleep(PING_SECONDS)
-            try:
-                await asyncio.to_thread(self.kube.ping)
-            except KubeError as error:
-                log.warning("Kubernetes does not answer: %s", error)
+            await self._ping_once()
+
+    async def _ping_once(self) -> None:
+        try:
+            await asyncio.to_thread(self.kube.ping)
+        except KubeError as error:
+            log.warning("Kubernetes does not answer: %s", error)
 
     async def _resync(self) -> None:
         """What was deleted while a watch began anew, nobody tells."""
         while True:
-            await asyncio.sleep(RESYNC_SECONDS)
+            await self._until_due()
             self.reconciler.metrics.forget_ended(self.reconciler.now())
             for namespace in self._places():
                 try:
                     await self._list(namespace)
                 except KubeError as error:
                     log.warning("%s cannot be listed: %s", namespace or "all namespaces", error)
+
+    async def _until_due(self) -> None:
+        """Until all is to be listed again: now and then, and at once when Kubernetes, which was
+        away, answers again."""
+        was_away = False
+        for _ in range(int(RESYNC_SECONDS / CHECK_SECONDS)):
+            await asyncio.sleep(CHECK_SECONDS)
+            if was_away and not self.kube.is_away:
+                return
+            was_away = self.kube.is_away
+            if was_away:
+                await self._ping_once()
 
     async def _list(self, namespace: str | None) -> None:
         """Compare what is remembered with what is there, jobs last; what differs is looked at.
@@ -260,6 +286,7 @@ class App:
     async def _follow_up(self, namespace: str | None, ready: asyncio.Event) -> None:
         """When a watch has begun: tell it, and find what was deleted just before that."""
         await ready.wait()
+        self.take_signals()
         self.is_started = True
         where = namespace or "all namespaces"
         self.reconciler.metrics.watches(where, is_well=True)
@@ -289,6 +316,7 @@ def _settings() -> kopf.OperatorSettings:
     settings.scanning.disabled = True  # needs no right to watch kinds and namespaces
     settings.watching.server_timeout = 60  # the API server takes whole seconds only
     settings.networking.request_timeout = 30.0
+    settings.networking.error_backoffs = (1, 1, 2, 3, 5, 5, 5, 5)  # an API server that comes back
     for kind in CHILDREN:  # a cluster's other pods are neither sent nor kept
         place = kind.value
         settings.watching.label_selectors[place.group, place.version, place.plural] = JOB_LABEL

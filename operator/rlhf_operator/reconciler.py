@@ -71,6 +71,13 @@ class Reconciler:
         Raises:
             KubeError: something could not be read or written; look again later.
         """
+        try:
+            return await self._look(key, planned)
+        except Conflict:  # what is remembered of it is old
+            self.kube.forget_job(*key)
+            raise
+
+    async def _look(self, key: Key, planned: Callable[[], None]) -> float | None:
         namespace = key[0]
         seen: Observed | None = await self.in_thread(namespace, self.observer.observe, key, planned)
         if seen is None:
@@ -105,11 +112,7 @@ class Reconciler:
 
     def _write(self, key: Key, job: JobSeen, status: RLHFJobStatus, version: str) -> None:
         """Nothing is done on the word of a status that another operator has replaced."""
-        try:
-            self.kube.apply_status(status_manifest(job, status, version))
-        except Conflict:
-            self.kube.forget_job(*key)
-            raise
+        self.kube.apply_status(status_manifest(job, status, version))
 
     async def _act(self, key: Key, seen: Observed, decision: Decision) -> float | None:
         """Take the actions in order; what fails is tried again at the next look."""

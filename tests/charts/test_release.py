@@ -76,11 +76,29 @@ def test_an_upgrade_changes_the_definition_and_uninstalling_keeps_it_and_its_job
     (before,) = kubectl.get(place.team_a, "rlhfjobs")["items"]
 
     place.helm("upgrade", *place.arguments("smallest"), "--wait", "--timeout=60s")
-    assert titles(kubectl) == ["Phase", "Step", "Reward", "GPUs", "Restarts", "Age"]
+    assert titles(kubectl) == [
+        "Phase",
+        "Step",
+        "Steps",
+        "Reward",
+        "GPUs",
+        "Restarts",
+        "Age",
+        "Reason",
+    ]
 
     place.helm("uninstall", RELEASE, "--namespace", place.system, "--wait")
     assert kubectl.get(place.system, "deployments")["items"] == []
-    assert titles(kubectl) == ["Phase", "Step", "Reward", "GPUs", "Restarts", "Age"]
+    assert titles(kubectl) == [
+        "Phase",
+        "Step",
+        "Steps",
+        "Reward",
+        "GPUs",
+        "Restarts",
+        "Age",
+        "Reason",
+    ]
     (after,) = kubectl.get(place.team_a, "rlhfjobs")["items"]
     assert after["metadata"]["uid"] == before["metadata"]["uid"]
 

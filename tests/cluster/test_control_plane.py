@@ -83,41 +83,43 @@ def test_kuberay_makes_the_pods_and_the_service_of_a_ray_cluster(
     assert {"gcs-server", "dashboard"} <= {port["name"] for port in service["spec"]["ports"]}
 
 
-@pytest.mark.usefixtures("fake_nodes")
 def test_kuberay_makes_no_pod_beside_one_that_has_still_to_end(
     kubectl: Kubectl, namespace: str
 ) -> None:
     """As on a lost node. The operator gives such a cluster up; its tests' world does as KubeRay."""
-    kubectl.apply(namespace, ray_cluster("job", num_workers=2))
-    kubectl.wait(namespace, "jsonpath={.status.state}=ready", "raycluster/job")
+    cluster = ray_cluster("job", num_workers=2)
+    groups = [cluster["spec"]["headGroupSpec"], *cluster["spec"]["workerGroupSpecs"]]
+    for group in groups:  # no kubelet has a hand in this
+        group["template"]["spec"]["nodeSelector"] = {"example.com/nowhere": "true"}
+    kubectl.apply(namespace, cluster)
 
-    def pods(role: str) -> list[dict[str, Any]]:
+    def pods(role: str) -> dict[str, bool]:
+        """By name, and whether it was told to end."""
         labels = f"--selector=ray.io/cluster=job,ray.io/node-type={role}"
-        return list(kubectl.get(namespace, "pods", labels)["items"])
+        found = [each["metadata"] for each in kubectl.get(namespace, "pods", labels)["items"]]
+        return {each["name"]: "deletionTimestamp" in each for each in found}
 
-    def lose(pod: dict[str, Any], *finalizers: str) -> str:
-        name = str(pod["metadata"]["name"])
+    def hold(pod: str, *finalizers: str) -> None:
         patch = json.dumps({"metadata": {"finalizers": finalizers}})
-        kubectl(
-            "patch", f"--namespace={namespace}", "pod", name, "--type=merge", f"--patch={patch}"
-        )
-        kubectl("delete", f"--namespace={namespace}", "pod", name, "--wait=false")
-        return name
+        words = (f"--namespace={namespace}", "pod", pod, "--type=merge")
+        kubectl("patch", *words, f"--patch={patch}")
 
-    held = {lose(pods("head")[0], "test/kubelet"), lose(pods("worker")[0], "test/kubelet")}
-    gone = lose(next(each for each in pods("worker") if each["metadata"]["name"] not in held))
+    def delete(pod: str) -> None:
+        kubectl("delete", f"--namespace={namespace}", "pod", pod, "--wait=false")
+
+    wait_until(lambda: len(pods("head")) == 1 and len(pods("worker")) == 2, 60.0, "its pods")
+    held = [*pods("head"), next(iter(pods("worker")))]
+    gone = next(name for name in pods("worker") if name not in held)
+    for name in held:
+        hold(name, "test/kubelet")
+        delete(name)
+    delete(gone)
     wait_until(  # KubeRay has looked at all of them since
-        lambda: (
-            len(names := {each["metadata"]["name"] for each in pods("worker")}) == 2
-            and gone not in names
-        ),
-        60.0,
-        "another pod in the place of the one that is gone",
+        lambda: gone not in (now := pods("worker")) and len(now) == 2, 60.0, "another worker"
     )
-    assert len(pods("head")) == 1
+    assert pods("head") == {held[0]: True} and pods("worker")[held[1]] is True
     for name in held:  # else the namespace could not end
-        words = (f"--namespace={namespace}", "pod", name, "--type=merge")
-        kubectl("patch", *words, '--patch={"metadata": {"finalizers": []}}')
+        hold(name)
 
 
 @pytest.mark.usefixtures("fake_nodes")

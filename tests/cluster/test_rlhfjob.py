@@ -40,7 +40,7 @@ def test_manifests_are_taken(defined: Kubectl, namespace: str, manifest: Path) -
         "NAME",
         "PHASE",
         "STEP",
-        "REWARD",
+        "STEPS",
     ]
 
 

@@ -7,12 +7,14 @@ between: so everything is listed now and then, and compared.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from rlhf_api.on_cluster import JOB_LABEL
-from rlhf_operator.kube.protocol import Kind, Kube, Manifest
+from rlhf_operator.kube.protocol import Kind, Kube, Manifest, Unreachable
 from rlhf_operator.parse import is_settled
 
 Key = tuple[str, str]
@@ -30,10 +32,15 @@ class CachedKube:
     """
 
     kube: Kube
+    is_away: bool = False
+    """Whether Kubernetes has not answered the last request that changes something, or asks whether
+    it is there."""
     _objects: dict[Kind, dict[Key, dict[str, Manifest]]] = field(
         default_factory=lambda: {kind: {} for kind in WATCHED}
     )
     """By kind, by job, by the object's own name."""
+    _gone: deque[str | None] = field(default_factory=lambda: deque(maxlen=256))
+    """Of jobs that were deleted just now, the uids."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     # What watches tell
@@ -58,6 +65,8 @@ class CachedKube:
         """An object is gone, or is none of a job's any more."""
         metadata = gone["metadata"]
         key = job_of(kind, metadata)
+        if kind is Kind.JOB:
+            self._gone.append(metadata.get("uid"))
         if key is not None:
             self._drop(kind, key, metadata["name"], metadata.get("uid"))
 
@@ -94,7 +103,17 @@ class CachedKube:
     # Kube
 
     def ping(self) -> None:
-        self.kube.ping()
+        with self._noticing():
+            self.kube.ping()
+
+    @contextmanager
+    def _noticing(self) -> Iterator[None]:
+        try:
+            yield
+        except Unreachable:
+            self.is_away = True
+            raise
+        self.is_away = False
 
     def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
         """An object: a job from memory, if it is there; anything else is asked for."""
@@ -125,21 +144,29 @@ class CachedKube:
         return self.kube.create(manifest)
 
     def apply(self, manifest: Manifest) -> Manifest:
-        return self._wrote(self.kube.apply(manifest))
+        with self._noticing():
+            return self._wrote(self.kube.apply(manifest))
 
     def apply_status(self, manifest: Manifest) -> Manifest:
-        return self._wrote(self.kube.apply_status(manifest))
+        with self._noticing():
+            return self._wrote(self.kube.apply_status(manifest))
 
     def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
-        self.kube.delete(kind, namespace, name, uid)
+        with self._noticing():
+            self.kube.delete(kind, namespace, name, uid)
 
     def forget_job(self, namespace: str, name: str) -> None:
         """Ask for a job the next time: what is known of it is not what is there."""
         self._drop(Kind.JOB, (namespace, name), name)
 
     def _wrote(self, written: Manifest) -> Manifest:
+        """An answer may come later than the news that its object is gone."""
         kind = Kind.of(written)
-        if kind in WATCHED:
+        metadata = written["metadata"]
+        ends = "deletionTimestamp" in metadata and not metadata.get("finalizers")
+        if ends:
+            self.drop(kind, written)
+        elif kind in WATCHED and metadata.get("uid") not in self._gone:
             self.put(kind, written)
         return written
 

@@ -1,0 +1,109 @@
+"""What is remembered of Kubernetes' objects, and what is forgotten."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from rlhf_operator.kube.cached import CachedKube
+from rlhf_operator.kube.protocol import Kind, Unreachable
+
+from .fake_kube import FakeKube
+from .world import NAMESPACE, manifest
+
+SORT = (Kind.JOB, NAMESPACE, "sort")
+LABEL = "rlhf-operator.dev/job=sort"
+
+
+@pytest.fixture
+def kube() -> FakeKube:
+    kube = FakeKube()
+    kube.create(manifest())
+    return kube
+
+
+def pod(kube: FakeKube, name: str = "one") -> dict[str, Any]:
+    labels = {"rlhf-operator.dev/job": "sort"}
+    metadata = {"name": name, "namespace": NAMESPACE, "labels": labels}
+    kube.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "status": {}})
+    return copy.deepcopy(kube.objects[Kind.POD, NAMESPACE, name])
+
+
+def of_job(kube: FakeKube, **status: Any) -> dict[str, Any]:
+    metadata = kube.objects[SORT]["metadata"]
+    own = {name: metadata[name] for name in ("name", "namespace", "uid", "resourceVersion")}
+    head = {"apiVersion": "rlhf-operator.dev/v1alpha1", "kind": "RLHFJob"}
+    return {**head, "metadata": own, "status": status}
+
+
+def test_news_that_are_older_than_what_is_known_change_nothing(kube: FakeKube) -> None:
+    cached = CachedKube(kube)
+    old = copy.deepcopy(kube.objects[SORT])
+    cached.apply_status(of_job(kube, phase="Running"))
+    cached.put(Kind.JOB, old)
+    known = cached.get(*SORT)
+    assert known is not None and known["status"] == {"phase": "Running"}
+
+
+def test_an_answer_that_comes_after_the_end_of_its_object_brings_no_ghost(kube: FakeKube) -> None:
+    cached = CachedKube(kube)
+    cached.put(Kind.JOB, copy.deepcopy(kube.objects[SORT]))
+    answer = kube.apply_status(of_job(kube, phase="Running"))
+    last = copy.deepcopy(kube.objects[SORT])
+    kube.remove(*SORT)
+    cached.drop(Kind.JOB, last)
+    cached._wrote(answer)
+    assert cached.get(*SORT) is None
+
+
+def test_taking_the_last_finalizer_off_is_the_end_of_what_is_being_deleted(kube: FakeKube) -> None:
+    cached = CachedKube(kube)
+    kube.objects[SORT]["metadata"] |= {"finalizers": ["a/b"], "deletionTimestamp": "2026-01-01"}
+    cached.put(Kind.JOB, copy.deepcopy(kube.objects[SORT]))
+    released = copy.deepcopy(kube.objects[SORT])
+    released["metadata"]["finalizers"] = []
+    del kube.objects[SORT]
+    cached._wrote(released)
+    assert cached.get(*SORT) is None
+
+
+def test_a_list_finds_what_nobody_told(kube: FakeKube) -> None:
+    cached = CachedKube(kube)
+    ghost, kept = pod(kube, "ghost"), pod(kube, "kept")
+    for each in (ghost, kept):
+        cached.put(Kind.POD, each)
+    kube.remove(Kind.POD, NAMESPACE, "ghost")
+    pod(kube, "new")
+    assert cached.resync(Kind.POD, None) == {(NAMESPACE, "sort")}
+    names = [each["metadata"]["name"] for each in cached.list(Kind.POD, NAMESPACE, LABEL)]
+    assert sorted(names) == ["kept", "new"]
+    assert cached.resync(Kind.POD, None) == set(), "nothing has changed since"
+
+
+def test_what_comes_in_while_all_is_listed_stays(kube: FakeKube) -> None:
+    cached = CachedKube(kube)
+    cached.put(Kind.POD, pod(kube, "old"))
+    read = kube.list
+
+    def slow(*words: Any) -> Any:
+        found = read(*words)
+        cached.put(Kind.POD, pod(kube, "young"))
+        return found
+
+    kube.list = slow  # type: ignore[assignment,method-assign]
+    cached.resync(Kind.POD, None)
+    names = [each["metadata"]["name"] for each in cached.list(Kind.POD, NAMESPACE, LABEL)]
+    assert sorted(names) == ["old", "young"]
+
+
+def test_it_knows_whether_kubernetes_answers(kube: FakeKube) -> None:
+    cached = CachedKube(kube)
+    kube.trouble = lambda verb, kind: Unreachable("no answer")
+    with pytest.raises(Unreachable):
+        cached.ping()
+    assert cached.is_away
+    kube.trouble = lambda verb, kind: None
+    cached.apply_status(of_job(kube, phase="Running"))
+    assert not cached.is_away
