@@ -93,7 +93,7 @@ class Reconciler:
         """The decision, which is in the status and told to people before anything is done."""
         decision = reconcile(seen, self.settings, self.now())
         if decision.status != seen.job.status:
-            self._write(key, seen.job, decision.status, seen.job.version)
+            self._write(seen.job, decision.status, seen.job.version)
         for restart in decision.restarts:
             self.metrics.restarted(restart.kind, restart.reason, restart.number)
         self.metrics.show_job(*key, decision.status, self.now())
@@ -110,7 +110,7 @@ class Reconciler:
         except KubeError as error:
             log.warning("no event could be written: %s", error, extra=extra)
 
-    def _write(self, key: Key, job: JobSeen, status: RLHFJobStatus, version: str) -> None:
+    def _write(self, job: JobSeen, status: RLHFJobStatus, version: str) -> None:
         """Nothing is done on the word of a status that another operator has replaced."""
         self.kube.apply_status(status_manifest(job, status, version))
 
@@ -144,7 +144,7 @@ class Reconciler:
         self.kube.forget_job(job.namespace, job.name)
         raw = self.kube.get(Kind.JOB, job.namespace, job.name)
         if raw is not None and raw["metadata"]["uid"] == job.uid:
-            self._write(key, job, status, raw["metadata"]["resourceVersion"])
+            self._write(job, status, raw["metadata"]["resourceVersion"])
 
 
 def status_manifest(job: JobSeen, status: RLHFJobStatus, version: str) -> Mapping[str, Any]:

@@ -82,7 +82,9 @@ def test_a_list_finds_what_nobody_told(kube: FakeKube) -> None:
     assert cached.resync(Kind.POD, None) == set(), "nothing has changed since"
 
 
-def test_what_comes_in_while_all_is_listed_stays(kube: FakeKube) -> None:
+def test_what_comes_in_while_all_is_listed_stays(
+    kube: FakeKube, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cached = CachedKube(kube)
     cached.put(Kind.POD, pod(kube, "old"))
     read = kube.list
@@ -92,7 +94,7 @@ def test_what_comes_in_while_all_is_listed_stays(kube: FakeKube) -> None:
         cached.put(Kind.POD, pod(kube, "young"))
         return found
 
-    kube.list = slow  # type: ignore[assignment,method-assign]
+    monkeypatch.setattr(kube, "list", slow)
     cached.resync(Kind.POD, None)
     names = [each["metadata"]["name"] for each in cached.list(Kind.POD, NAMESPACE, LABEL)]
     assert sorted(names) == ["old", "young"]
