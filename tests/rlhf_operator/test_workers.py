@@ -29,11 +29,11 @@ class Looks(Reconciler):
     """Does what a test says at each look."""
 
     def __init__(self, look: Look, threads: Threads) -> None:
-        self._look = look
+        self._taken = look
         self._threads = threads
 
     async def look(self, key: Key, planned: Planned) -> float | None:
-        again: float | None = await self._threads(key[0], self._look, key, planned)
+        again: float | None = await self._threads(key[0], self._taken, key, planned)
         return again
 
 
