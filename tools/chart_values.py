@@ -191,7 +191,7 @@ class ChartValues(Contract):
     bounds: Bounds = Bounds()
     """How long the operator waits, in seconds, for what may never come."""
     replicas: Annotated[int, Field(ge=0, le=9)] = 1
-    """Operators that are there. One of them acts, by a Lease; another takes over within 15 s."""
+    """Operators that are there. One of them acts, by a Lease; another takes over within 20 s."""
     reconcile_workers: Annotated[int, Field(ge=1, le=256)] = OPERATOR.reconcile_workers
     """Jobs that are looked at at the same time."""
     planner_processes: Annotated[int, Field(ge=1, le=64)] = OPERATOR.planner_processes

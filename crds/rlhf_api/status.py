@@ -193,8 +193,6 @@ class ClusterStatus(Contract):
     """Its name, in the job's namespace."""
     attempt: NonNegativeCount
     """Counts the job's clusters up."""
-    uid: Name | None = None
-    """The RayCluster's uid. Default: it was not seen yet."""
     manifest_digest: Annotated[str, Field(max_length=64, pattern=r"^[0-9a-f]+$")] | None = None
     """A digest of the manifest, with defaults, that the cluster and its drivers were made from,
     without what may change while they run. Default: an earlier release made them."""

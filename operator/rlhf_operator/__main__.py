@@ -114,7 +114,7 @@ def _run(config: OperatorConfig, kubeconfig: Path | None, key_file: Path | None)
     health = Health(lambda: answers.age_seconds, lambda: app.is_started or app.stands_by)
     stop_serving = serve(config.port, metrics.registry, health)
     try:
-        asyncio.run(_until_told_to_stop(app, leadership, client))
+        asyncio.run(_until_told_to_stop(app, leadership, client, threads))
     finally:
         stop_serving()
         threads.close()
@@ -141,14 +141,16 @@ def _key(
     return key_in_cluster(kube, namespace, config.key_secret.name)
 
 
-async def _until_told_to_stop(app: App, leadership: Leadership | None, client: HttpClient) -> None:
+async def _until_told_to_stop(
+    app: App, leadership: Leadership | None, client: HttpClient, threads: Threads
+) -> None:
     try:
-        await _run_or_stand_by(app, leadership)
+        await _run_or_stand_by(app, leadership, threads)
     finally:
         await client.close()
 
 
-async def _run_or_stand_by(app: App, leadership: Leadership | None) -> None:
+async def _run_or_stand_by(app: App, leadership: Leadership | None, threads: Threads) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -164,10 +166,10 @@ async def _run_or_stand_by(app: App, leadership: Leadership | None) -> None:
     app.stands_by = True
     if await wait_to_lead(leadership, stop):
         app.stands_by = False
-        await _lead(app, leadership, stop)
+        await _lead(app, leadership, threads, stop)
 
 
-async def _lead(app: App, leadership: Leadership, stop: asyncio.Event) -> None:
+async def _lead(app: App, leadership: Leadership, threads: Threads, stop: asyncio.Event) -> None:
     """Act as long as this replica holds the Lease, which is free when it has ended."""
     renewing = asyncio.create_task(keep_leading(leadership, stop))
     renewing.add_done_callback(lambda _: stop.set())
@@ -176,6 +178,7 @@ async def _lead(app: App, leadership: Leadership, stop: asyncio.Event) -> None:
     finally:
         stop.set()
         await renewing
+        await asyncio.to_thread(threads.close)  # what it has begun is done before others act
         try:
             await asyncio.to_thread(leadership.release)
         except KubeError as error:

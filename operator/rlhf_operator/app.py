@@ -15,7 +15,7 @@ from typing import Any
 
 import kopf
 
-from rlhf_api.on_cluster import JOB_LABEL
+from rlhf_api.on_cluster import JOB_LABEL, KUBERAY
 from rlhf_operator.config import OperatorConfig
 from rlhf_operator.kinds import ADVICE, knows
 from rlhf_operator.kube.cached import WATCHED, CachedKube, Key, job_of
@@ -81,7 +81,7 @@ class App:
             for part in (workers.run(LOOKS_AT_ONCE), self._ping(), self._resync(), *watches)
         ]
         for task in tasks:
-            task.add_done_callback(lambda ended: stop.set() if _has_died(ended) else None)
+            task.add_done_callback(lambda _: stop.set())  # none ends by itself
         await stop.wait()
         for task in tasks[:3]:
             task.cancel()
@@ -111,7 +111,8 @@ class App:
                 said = f"{type(error).__name__}: {error}"
                 log.error(
                     "%s cannot be watched, jobs there are not looked after (%s); trying again in "
-                    "%.0f s: is the namespace there, and the operator's role in it?",
+                    "%.0f s; where the API server answers: is the namespace there, and the "
+                    "operator's role in it?",
                     where,
                     said,
                     pause,
@@ -126,17 +127,16 @@ class App:
         Raises:
             Exception: it cannot be watched.
         """
-        if not await asyncio.to_thread(knows, self.kube, Kind.JOB, namespace):
+        if not await asyncio.to_thread(knows, self.kube.kube, Kind.JOB, namespace):
             raise Invalid(f"this cluster does not know RLHFJobs: {ADVICE}")
-        has_kuberay = await asyncio.to_thread(knows, self.kube, Kind.CLUSTER, namespace)
+        has_kuberay = await asyncio.to_thread(knows, self.kube.kube, Kind.CLUSTER, namespace)
         self._tell_kuberay(namespace, has_kuberay)
         await self._list(namespace)  # what a job has is known before anything is decided about it
         ended, ready = asyncio.Event(), asyncio.Event()
         watching = asyncio.create_task(
-            kopf.operator(
+            run_kopf(
                 registry=self._registry(has_kuberay),
                 settings=_settings(),
-                standalone=True,
                 clusterwide=namespace is None,
                 namespaces=() if namespace is None else (namespace,),
                 ready_flag=ready,
@@ -161,7 +161,8 @@ class App:
         self.reconciler.observer.has_kuberay = is_known
         if not is_known:
             log.error(
-                "this cluster does not know RayClusters: install KubeRay 1.6 or newer; jobs wait",
+                "this cluster does not know RayClusters: install KubeRay %s or newer; jobs wait",
+                KUBERAY,
                 extra={"reason": "KubeRayMissing"},
             )
             for key in self.kube.forget_all(Kind.CLUSTER, namespace):
@@ -172,7 +173,10 @@ class App:
         while True:
             await asyncio.sleep(PING_SECONDS / 2)
             try:
-                if await asyncio.to_thread(knows, self.kube, Kind.CLUSTER, namespace) is is_known:
+                if (
+                    await asyncio.to_thread(knows, self.kube.kube, Kind.CLUSTER, namespace)
+                    is is_known
+                ):
                     return
             except KubeError as error:
                 log.warning("Kubernetes does not answer: %s", error)
@@ -264,11 +268,11 @@ class App:
         was_away = False
         for _ in range(int(RESYNC_SECONDS / CHECK_SECONDS)):
             await asyncio.sleep(CHECK_SECONDS)
+            if self.kube.is_away:
+                was_away = True
+                await self._ping_once()
             if was_away and not self.kube.is_away:
                 return
-            was_away = self.kube.is_away
-            if was_away:
-                await self._ping_once()
 
     async def _list(self, namespace: str | None) -> None:
         """Compare what is remembered with what is there, jobs last; what differs is looked at.
@@ -298,8 +302,17 @@ class App:
             log.warning("%s cannot be listed: %s", where, error)
 
 
-def _has_died(task: asyncio.Task[None]) -> bool:
-    return not task.cancelled() and task.exception() is not None
+class _Everything(frozenset[Any]):
+    """All tasks of the loop."""
+
+    def __contains__(self, _: object) -> bool:
+        return True
+
+
+async def run_kopf(**options: Any) -> None:
+    """One of kopf's operators, among others in the loop: it must not end tasks that are not its
+    own, which it does by default with all that were made after it."""
+    await kopf.run_tasks(await kopf.spawn_tasks(standalone=True, **options), ignored=_Everything())
 
 
 async def _sleep(seconds: float, stop: asyncio.Event) -> None:
@@ -314,6 +327,7 @@ def _settings() -> kopf.OperatorSettings:
     settings = kopf.OperatorSettings()
     settings.posting.enabled = False  # the operator writes its own events, few and readable
     settings.scanning.disabled = True  # needs no right to watch kinds and namespaces
+    settings.process.ultimate_exiting_timeout = None  # it would kill this whole process
     settings.watching.server_timeout = 60  # the API server takes whole seconds only
     settings.networking.request_timeout = 30.0
     settings.networking.error_backoffs = (1, 1, 2, 3, 5, 5, 5, 5)  # an API server that comes back

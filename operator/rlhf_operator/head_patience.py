@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from rlhf_operator.decide.observed import HeadSeen, HeadState, Observed
 from rlhf_operator.kube.cached import Key
 
+REFUSED = HeadState.REFUSED
 JUST_NOW_SECONDS = 60.0
 """A head that has answered within so long shows that the operator can reach heads."""
 
@@ -18,10 +19,16 @@ class _Streak:
     """What one head has been like."""
 
     pod: str | None
-    answered: float
-    """When it last answered, or was asked first."""
-    not_refused: float
+    silent_since: float
+    """When it last answered, or could be asked first."""
+    answered: float | None = None
+    """When it last answered. None: it never did."""
+    not_refused: float = 0.0
     """When it last did not refuse, or was asked first."""
+    submission: str | None = None
+    """The driver that is followed."""
+    heartbeat: float | None = None
+    """How often that has promised to tell something."""
     told: tuple[str, int] | None = None
     """Submission and sequence of its report."""
     changed: float = 0.0
@@ -30,13 +37,13 @@ class _Streak:
 
 @dataclass
 class HeadPatience:
-    """Remembers when each job's head last answered, and last told something new. For any number of
-    threads, each job being looked at by one at a time."""
+    """Remembers when each job's head last answered, and last told something new. For one event
+    loop."""
 
     clock: Callable[[], float]
     _streaks: dict[Key, _Streak] = field(default_factory=dict)
 
-    def wait(self, key: Key, seen: Observed, head: HeadSeen) -> HeadSeen:
+    def with_durations(self, key: Key, seen: Observed, head: HeadSeen) -> HeadSeen:
         """What was seen of a job's head, with for how long it has been so."""
         now = self.clock()
         cluster = seen.job.status.cluster
@@ -48,23 +55,41 @@ class HeadPatience:
         uid = pod.uid if pod else None
         streak = self._streaks.get(key)
         if streak is None or streak.pod != uid:
-            streak = self._streaks[key] = _Streak(uid, now, now)
+            streak = self._streaks[key] = _Streak(uid, now, not_refused=now)
         if head.state is HeadState.ANSWERED:
-            streak.answered = now
+            streak.silent_since = streak.answered = now
+        elif pod is None or not (pod.is_ready or _has_driver(seen)):
+            streak.silent_since = now  # nobody could answer yet
         if head.state is not HeadState.REFUSED:
             streak.not_refused = now
-        told = (head.report.submission_id, head.report.sequence) if head.report else None
-        if told != streak.told:
-            streak.told, streak.changed = told, now
-        others = [each.answered for other, each in list(self._streaks.items()) if other != key]
+        driver = seen.job.status.driver
+        submission = driver.submission_id if driver else None
+        if submission != streak.submission:
+            streak.submission, streak.told, streak.heartbeat = submission, None, None
+        if head.report is not None and head.report.submission_id == submission:
+            streak.heartbeat = None if head.report.final else head.report.heartbeat_seconds
+            told = (head.report.submission_id, head.report.sequence)
+            if told != streak.told:
+                streak.told, streak.changed = told, now
+        others = [
+            each.answered
+            for other, each in self._streaks.items()
+            if other != key and each.answered is not None
+        ]
         return replace(
             head,
             refused_seconds=now - streak.not_refused,
-            silent_seconds=now - streak.answered if head.state is not HeadState.REFUSED else 0.0,
-            still_seconds=now - streak.changed if told else 0.0,
+            silent_seconds=now - streak.silent_since if head.state is not REFUSED else 0.0,
+            still_seconds=now - streak.changed if streak.told else 0.0,
+            heartbeat_seconds=streak.heartbeat,
             others_answer=now - max(others, default=float("-inf")) <= JUST_NOW_SECONDS,
         )
 
     def forget(self, key: Key) -> None:
         """The job has no head."""
         self._streaks.pop(key, None)
+
+
+def _has_driver(seen: Observed) -> bool:
+    driver = seen.job.status.driver
+    return driver is not None and not driver.has_ended

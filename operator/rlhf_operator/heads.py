@@ -23,6 +23,8 @@ from rlhf_operator.kube.cached import Key
 from rlhf_operator.turns import Turns
 
 ASKED_AT_ONCE = 256
+REPORT_SECONDS = 5.0
+"""Of these for the driver's report."""
 HEAD_SECONDS = 15.0
 """For everything that one look asks of a head, or tells it."""
 
@@ -55,7 +57,7 @@ class Heads:
                 head = HeadSeen(HeadState.UNREACHABLE, str(error) or self._too_slow)
             except HeadRefused as error:
                 head = HeadSeen(HeadState.REFUSED, str(error))
-        return seen.with_head(self._patience.wait(key, seen, head))
+        return seen.with_head(self._patience.with_durations(key, seen, head))
 
     async def perform(self, seen: Observed, action: HeadAction) -> None:
         """Tell a job's head what to do.
@@ -125,6 +127,11 @@ def _ready_head(
 
 
 async def _report(head: Head, own: Submission | None) -> StatusReport | None:
+    """A driver that does not answer may live: Ray has, and tells whether it does."""
     if own is None:
         return None
-    return await (head.final_report(own.id) if own.state.has_ended else head.report())
+    try:
+        async with asyncio.timeout(REPORT_SECONDS):
+            return await (head.final_report(own.id) if own.state.has_ended else head.report())
+    except (HeadUnreachable, TimeoutError):
+        return None

@@ -1,4 +1,4 @@
-"""Whether Kubernetes knows what the operator works on: asked once, before anything is watched."""
+"""Whether Kubernetes knows the kinds that the operator works on."""
 
 from __future__ import annotations
 

@@ -132,11 +132,16 @@ async def keep_leading(leadership: Leadership, stop: asyncio.Event) -> None:
     renewed = leadership.clock()
     while not stop.is_set():
         await _sleep(RENEW_SECONDS, stop)
+        if stop.is_set():
+            return
         asked = leadership.clock()
         try:
-            if not await asyncio.to_thread(leadership.acquire):
-                raise LeaseLost(f"another replica has taken the Lease {leadership.name}")
+            async with asyncio.timeout(max(0.1, renewed + GIVE_UP_SECONDS - asked)):
+                if not await asyncio.to_thread(leadership.acquire):
+                    raise LeaseLost(f"another replica has taken the Lease {leadership.name}")
             renewed = asked
+        except TimeoutError:
+            log.warning("the Lease %s could not be renewed in time", leadership.name)
         except KubeError as error:
             log.warning("the Lease %s cannot be renewed: %s", leadership.name, error)
         if leadership.clock() - renewed >= GIVE_UP_SECONDS:

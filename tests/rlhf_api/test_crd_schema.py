@@ -173,6 +173,7 @@ def test_lists_of_what_has_a_unique_name_have_keys() -> None:
         "spec.rewards": ["name"],
         "spec.resources.nodePools": ["name"],
         "status.conditions": ["type"],
+        "status.defaults.nodePools": ["name"],
     }
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import kopf
 import pytest
 
-from rlhf_operator.app import App
+from rlhf_operator.app import App, run_kopf
 from rlhf_operator.config import OperatorConfig
 from rlhf_operator.decide.observed import PodProblem
 from rlhf_operator.kube.cached import CachedKube, Key
@@ -169,7 +169,7 @@ def test_a_part_that_dies_ends_the_operator(app: App, monkeypatch: pytest.Monkey
     async def die(*_: Any) -> None:
         raise RuntimeError("nobody foresaw this")
 
-    monkeypatch.setattr(kopf, "operator", watch)
+    monkeypatch.setattr("rlhf_operator.app.run_kopf", watch)
     monkeypatch.setattr(app, "_ping", die)
     with pytest.raises(RuntimeError, match="nobody foresaw this"):
         asyncio.run(asyncio.wait_for(app.run(asyncio.Event()), 60))
@@ -195,7 +195,7 @@ def test_of_pods_and_clusters_only_the_jobs_own_are_asked_for(
             given.append(settings)
             stop.set()
 
-        monkeypatch.setattr(kopf, "operator", watch)
+        monkeypatch.setattr("rlhf_operator.app.run_kopf", watch)
         await app.run(stop)
 
     asyncio.run(asyncio.wait_for(run(), 60))
@@ -227,7 +227,7 @@ def test_a_namespace_that_is_lost_takes_no_other_along(
             ready_flag.set()
             await stop_flag.wait()
 
-        monkeypatch.setattr(kopf, "operator", watch)
+        monkeypatch.setattr("rlhf_operator.app.run_kopf", watch)
         monkeypatch.setattr("rlhf_operator.app.FIRST_RETRY_SECONDS", 0.01)
         running = asyncio.create_task(app.run(stop))
         await again.wait()
@@ -265,7 +265,7 @@ def test_everything_that_jobs_have_is_known_before_the_first_look(
         async def watch(**_: Any) -> None:
             stop.set()
 
-        monkeypatch.setattr(kopf, "operator", watch)
+        monkeypatch.setattr("rlhf_operator.app.run_kopf", watch)
         monkeypatch.setattr(app.queue, "add", added)
         await app.run(stop)
 
@@ -281,5 +281,26 @@ def test_a_signal_that_kopf_takes_ends_the_operator(
     async def watch(**_: Any) -> None:
         await asyncio.sleep(0)
 
-    monkeypatch.setattr(kopf, "operator", watch)
+    monkeypatch.setattr("rlhf_operator.app.run_kopf", watch)
     asyncio.run(asyncio.wait_for(app.run(asyncio.Event()), 60))
+
+
+def test_a_watch_that_ends_ends_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """kopf takes all tasks that were made after it began for its own."""
+
+    async def run() -> None:
+        async def root() -> None:
+            await asyncio.sleep(0.01)
+
+        async def spawn(**_: Any) -> list[asyncio.Task[None]]:
+            return [asyncio.create_task(root())]
+
+        monkeypatch.setattr(kopf, "spawn_tasks", spawn)
+        watching = asyncio.create_task(run_kopf())
+        await asyncio.sleep(0)
+        others = asyncio.create_task(asyncio.Event().wait())
+        await watching
+        assert not others.done()
+        others.cancel()
+
+    asyncio.run(asyncio.wait_for(run(), 60))

@@ -107,5 +107,29 @@ def test_it_knows_whether_kubernetes_answers(kube: FakeKube) -> None:
         cached.ping()
     assert cached.is_away
     kube.trouble = lambda verb, kind: None
-    cached.apply_status(of_job(kube, phase="Running"))
+    cached.ping()
     assert not cached.is_away
+
+
+def test_what_goes_while_all_is_listed_is_gone(
+    kube: FakeKube, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cached = CachedKube(kube)
+    made = pod(kube)
+    read = kube.list
+
+    def slow(*words: Any) -> Any:
+        found = read(*words)
+        kube.remove(Kind.POD, NAMESPACE, "one")
+        last = {
+            **made["metadata"],
+            "resourceVersion": str(int(made["metadata"]["resourceVersion"]) + 1),
+        }
+        cached.drop(Kind.POD, {**made, "metadata": last})
+        return found
+
+    monkeypatch.setattr(kube, "list", slow)
+    cached.resync(Kind.POD, None)
+    assert cached.list(Kind.POD, NAMESPACE, LABEL) == ()
+    cached.put(Kind.POD, {**pod(kube)})
+    assert len(cached.list(Kind.POD, NAMESPACE, LABEL)) == 1, "another one of that name"

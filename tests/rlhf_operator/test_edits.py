@@ -220,3 +220,12 @@ def test_only_what_a_manifest_leaves_out_is_pinned(world: World) -> None:
     assert pinned is not None
     assert (pinned.image, pinned.node_pools, pinned.storage) == (None, (), None)
     assert pinned.worker.memory == "1Gi", "its pool says nothing of memory"
+
+
+def test_a_default_that_the_chart_gets_later_disturbs_no_job(world: World) -> None:
+    world.run_to_training()
+    world.defaults = chart(2)
+    world.start_operator()
+    world.wait(60)
+    assert world.clusters() == ["sort-1"] and world.head().submitted == ["sort-1-0"]
+    assert world.phase()[0] is Phase.RUNNING

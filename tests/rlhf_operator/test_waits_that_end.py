@@ -181,3 +181,49 @@ def test_who_holds_no_device_may_wait_for_room_as_long_as_it_takes(world: World)
     world.run_kuberay(ready=False)
     world.wait(10 * world.settings.room_seconds)
     assert world.clusters() == ["sort-1"]
+
+
+def test_a_report_that_is_lost_now_and_then_does_not_make_a_frozen_driver_live(
+    world: World,
+) -> None:
+    world.run_to_training()
+    heartbeat(world, 30.0)
+    world.wait(30)
+    report = world.head().driver.report
+    for _ in range(4):
+        world.wait(world.settings.frozen_report_seconds / 5)
+        world.head().driver.report = None  # the process stands still, and its port with it
+        world.wait(30)
+        world.head().driver.report = report
+    world.head().driver.report = None
+    world.wait(world.settings.frozen_report_seconds / 5)
+    assert "DriverFrozen" in world.events() and world.head().submitted[-1] == "sort-1-1"
+
+
+def test_a_new_job_during_an_outage_does_not_make_the_operator_look_well(world: World) -> None:
+    """All heads are out of reach, and well: one that was never reached is no proof."""
+    world.run_to_training()
+    world.head().go_down()
+    world.wait(world.settings.dead_head_seconds)
+    world.submit(manifest("new"))
+    world.settle()
+    world.head("new-1").go_down()
+    world.run_kuberay()
+    world.wait(2 * world.settings.dead_head_seconds)
+    assert sorted(world.clusters()) == ["new-1", "sort-1"]
+    assert world.phase() == (Phase.RUNNING, "HeadUnreachable")
+
+
+def test_a_head_has_all_its_time_from_when_it_can_be_asked(world: World) -> None:
+    """Pulling an image may take longer than a dead head is waited for."""
+    world.submit(manifest())
+    world.settle()
+    world.run_kuberay(ready=False)
+    world.wait(2 * world.settings.dead_head_seconds)
+    world.head().go_down()
+    world.run_kuberay()
+    world.wait(30)
+    assert world.clusters() == ["sort-1"]
+    world.head().come_back()
+    world.wait(30)
+    assert world.head().submitted == ["sort-1-0"]

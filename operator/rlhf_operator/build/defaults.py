@@ -24,8 +24,8 @@ def taken_defaults(
         image=kept.image or (None if spec.image else chart.image),
         node_pools=pools,
         storage=kept.storage or (None if spec.checkpoint.storage else chart.storage),
-        head=_over(kept.head, _lacking([spec.resources.head], chart.head)),
-        worker=_over(kept.worker, _lacking(lacking, chart.worker)),
+        head=pinned.head if pinned else _lacking([spec.resources.head], chart.head),
+        worker=pinned.worker if pinned else _lacking(lacking, chart.worker),
     )
 
 

@@ -31,11 +31,6 @@ class Owner:
         """By which its objects are found."""
         return {JOB_LABEL: self.name, MANAGED_BY_LABEL: FIELD_MANAGER}
 
-    def owns(self, object: Mapping[str, Any]) -> bool:
-        """Whether it looks after an object, whatever that is called."""
-        references = object["metadata"].get("ownerReferences") or ()
-        return any(each.get("controller") and each["uid"] == self.uid for each in references)
-
     def metadata(self, name: str, **more: Any) -> Mapping[str, Any]:
         """Of an object that it owns."""
         return {

@@ -55,12 +55,13 @@ def head_is_dead(draft: Draft, attempt: int) -> bool:
     return pod is None or not pod.is_ready or head.others_answer
 
 
-def _is_frozen(draft: Draft, report: StatusReport | None) -> bool:
+def _is_frozen(draft: Draft) -> bool:
     """Whether a driver that tells something now and then whatever it does has stopped to."""
-    if report is None or report.final or report.heartbeat_seconds is None:
+    head = draft.seen.head
+    if head.heartbeat_seconds is None:
         return False
-    limit = max(draft.settings.frozen_report_seconds, 3 * report.heartbeat_seconds)
-    return draft.seen.head.still_seconds >= limit
+    limit = max(draft.settings.frozen_report_seconds, 3 * head.heartbeat_seconds)
+    return head.still_seconds >= limit
 
 
 def _is_silent(draft: Draft) -> bool:
@@ -83,7 +84,7 @@ def _follow(
     if report is not None and report.final and report.submission_id == driver.submission_id:
         draft.do(Acknowledge(driver.submission_id, report.sequence))
         draft.again(1.0)
-    elif _is_frozen(draft, report):
+    elif _is_frozen(draft):
         start_over_or_fail(draft, frozen(draft.seen.head.still_seconds))
         return
     if submission.state is SubmissionState.RUNNING:

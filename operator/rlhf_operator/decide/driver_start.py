@@ -6,6 +6,7 @@ from rlhf_api.on_cluster import submission_id
 from rlhf_api.status import ClusterStatus, DriverStatus, Phase
 from rlhf_operator.decide.actions import Stop, Submit
 from rlhf_operator.decide.draft import Draft
+from rlhf_operator.decide.driver_life import head_is_dead
 from rlhf_operator.decide.endings import start_over_or_fail
 from rlhf_operator.decide.failures import Failure, dead_head, head_refused
 from rlhf_operator.decide.observed import HeadSeen, HeadState
@@ -24,7 +25,7 @@ def start_driver(draft: Draft, cluster: ClusterStatus) -> None:
             start_over_or_fail(draft, head_refused(head.message))
         else:
             _wait(draft, "HeadRefused", f"the head does not take the token yet ({head.message})")
-    elif head.silent_seconds >= draft.settings.dead_head_seconds:
+    elif head_is_dead(draft, cluster.attempt):
         start_over_or_fail(draft, dead_head(head.silent_seconds))
     elif head.state is not HeadState.ANSWERED:
         message = f"the head does not answer yet ({head.message})"

@@ -7,9 +7,8 @@ between: so everything is listed now and then, and compared.
 from __future__ import annotations
 
 import threading
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +18,8 @@ from rlhf_operator.parse import is_settled
 
 Key = tuple[str, str]
 """Namespace and name of a job."""
+MOST_GONE = 4096
+"""Objects of which it is remembered that they are gone: answers and lists may be late."""
 WATCHED = (Kind.JOB, Kind.CLUSTER, Kind.POD)
 
 
@@ -33,14 +34,13 @@ class CachedKube:
 
     kube: Kube
     is_away: bool = False
-    """Whether Kubernetes has not answered the last request that changes something, or asks whether
-    it is there."""
+    """Whether Kubernetes has not answered the last ping."""
     _objects: dict[Kind, dict[Key, dict[str, Manifest]]] = field(
         default_factory=lambda: {kind: {} for kind in WATCHED}
     )
     """By kind, by job, by the object's own name."""
-    _gone: deque[str | None] = field(default_factory=lambda: deque(maxlen=256))
-    """Of jobs that were deleted just now, the uids."""
+    _gone: OrderedDict[str | None, str] = field(default_factory=OrderedDict)
+    """What was told to be gone lately: by uid, the version at which it went."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     # What watches tell
@@ -56,17 +56,23 @@ class CachedKube:
             self._drop(kind, key, metadata["name"])
             return
         with self._lock:
+            known = self._objects[kind].get(key, {}).get(metadata["name"])
+            if known is not None and _is_older(metadata["resourceVersion"], known["metadata"]):
+                return
+            gone = self._gone.get(metadata.get("uid"))
+            if gone is not None and not _is_older(gone, metadata):
+                return
             held = self._objects[kind].setdefault(key, {})
-            known = held.get(metadata["name"])
-            if known is None or not _is_older(metadata, known["metadata"]):
-                held[metadata["name"]] = {**found, "metadata": metadata}
+            held[metadata["name"]] = {**found, "metadata": metadata}
 
     def drop(self, kind: Kind, gone: Manifest) -> None:
         """An object is gone, or is none of a job's any more."""
         metadata = gone["metadata"]
         key = job_of(kind, metadata)
-        if kind is Kind.JOB:
-            self._gone.append(metadata.get("uid"))
+        with self._lock:
+            self._gone[metadata.get("uid")] = metadata["resourceVersion"]
+            if len(self._gone) > MOST_GONE:
+                self._gone.popitem(last=False)
         if key is not None:
             self._drop(kind, key, metadata["name"], metadata.get("uid"))
 
@@ -103,13 +109,8 @@ class CachedKube:
     # Kube
 
     def ping(self) -> None:
-        with self._noticing():
-            self.kube.ping()
-
-    @contextmanager
-    def _noticing(self) -> Iterator[None]:
         try:
-            yield
+            self.kube.ping()
         except Unreachable:
             self.is_away = True
             raise
@@ -144,16 +145,13 @@ class CachedKube:
         return self.kube.create(manifest)
 
     def apply(self, manifest: Manifest) -> Manifest:
-        with self._noticing():
-            return self._wrote(self.kube.apply(manifest))
+        return self._wrote(self.kube.apply(manifest))
 
     def apply_status(self, manifest: Manifest) -> Manifest:
-        with self._noticing():
-            return self._wrote(self.kube.apply_status(manifest))
+        return self._wrote(self.kube.apply_status(manifest))
 
     def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
-        with self._noticing():
-            self.kube.delete(kind, namespace, name, uid)
+        self.kube.delete(kind, namespace, name, uid)
 
     def forget_job(self, namespace: str, name: str) -> None:
         """Ask for a job the next time: what is known of it is not what is there."""
@@ -166,7 +164,7 @@ class CachedKube:
         ends = "deletionTimestamp" in metadata and not metadata.get("finalizers")
         if ends:
             self.drop(kind, written)
-        elif kind in WATCHED and metadata.get("uid") not in self._gone:
+        elif kind in WATCHED:
             self.put(kind, written)
         return written
 
@@ -208,13 +206,10 @@ def _place(found: Manifest) -> Key:
     return found["metadata"]["namespace"], found["metadata"]["name"]
 
 
-def _is_older(new: Mapping[str, Any], known: Mapping[str, Any]) -> bool:
-    """Whether news are older than what is known of the very object.
+def _is_older(version: str, known: Mapping[str, Any]) -> bool:
+    """Whether news are older than what is known under a name, or that it is gone.
 
-    Versions of objects in etcd are numbers that grow; where they are none, the last word counts.
+    Versions in etcd are numbers that grow; where they are none, the last word counts.
     """
-    if new.get("uid") != known.get("uid"):
-        return False
-    versions: Iterable[str] = (new["resourceVersion"], known["resourceVersion"])
-    numbers = [int(each) for each in versions if each.isdecimal()]
+    numbers = [int(each) for each in (version, known["resourceVersion"]) if each.isdecimal()]
     return len(numbers) == 2 and numbers[0] < numbers[1]
