@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -433,3 +434,19 @@ def test_memory_of_a_pod_that_is_gone_already_is_told(world: World) -> None:
     world.settle()
     assert world.condition(ConditionType.CLUSTER_READY) == ("False", "OutOfMemory")
     assert "OutOfMemory" in world.events()
+
+
+def test_what_is_left_of_an_earlier_attempt_is_deleted(world: World) -> None:
+    """Nobody had told of it when the next one was made."""
+    world.run_to_training()
+    first = copy.deepcopy(world.kube.objects[Kind.CLUSTER, NAMESPACE, "sort-1"])
+    world.kube.remove(Kind.CLUSTER, NAMESPACE, "sort-1")
+    world.wait(10)
+    world.run_kuberay()
+    world.wait(30)
+    assert world.head("sort-2").submitted == ["sort-2-0"]
+    metadata = {name: first["metadata"][name] for name in ("name", "namespace", "labels")}
+    owners = first["metadata"]["ownerReferences"]
+    world.kube.create({**first, "metadata": {**metadata, "ownerReferences": owners}})
+    world.settle()
+    assert world.clusters() == ["sort-2"] and world.phase()[0] is Phase.RUNNING

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from rlhf_api.on_cluster import QUEUE_LABEL
 from rlhf_api.status import ClusterStatus, Condition, ConditionStatus, ConditionType, Phase
-from rlhf_operator.decide.actions import DeletePod, HoldJob, MakeCluster, RestoreCompanions
+from rlhf_operator.decide.actions import (
+    DeleteCluster,
+    DeletePod,
+    HoldJob,
+    MakeCluster,
+    RestoreCompanions,
+)
 from rlhf_operator.decide.draft import Draft
 from rlhf_operator.decide.driver_life import follow_driver
 from rlhf_operator.decide.driver_start import phase_before_driver, start_driver
@@ -21,6 +27,7 @@ def follow_cluster(draft: Draft, cluster: ClusterStatus) -> None:
     Where the manifest cannot be read any more, nothing is started: a driver that lives is followed
     to its end.
     """
+    _delete_earlier(draft, cluster)
     seen = draft.seen.cluster(cluster.name)
     if seen is None or not seen.is_ours:
         _replace(draft, cluster)
@@ -33,6 +40,13 @@ def follow_cluster(draft: Draft, cluster: ClusterStatus) -> None:
         _queue(draft, cluster)
     else:
         _run_on(draft, _admitted(draft, cluster), seen)
+
+
+def _delete_earlier(draft: Draft, cluster: ClusterStatus) -> None:
+    """What is left of earlier attempts, because nobody had told of it when this one was made."""
+    for each in draft.seen.clusters:
+        if each.is_ours and each.name != cluster.name and not each.is_deleting:
+            draft.do(DeleteCluster(each.name, each.uid))
 
 
 def _replace(draft: Draft, cluster: ClusterStatus) -> None:

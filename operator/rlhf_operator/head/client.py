@@ -23,8 +23,6 @@ CONNECT_SECONDS: Final = 3.0
 ANSWER_SECONDS: Final = 10.0
 """From the request to the last byte of its answer."""
 _BLOCK_BYTES: Final = 1 << 16
-_CONNECTIONS: Final = 32
-"""Connections to one host: through a proxy all heads are one host."""
 
 
 class NobodyListens(HeadUnreachable):
@@ -112,9 +110,7 @@ class HttpClient:
 
     def _session(self) -> aiohttp.ClientSession:
         if self._opened is None:
-            connector = aiohttp.TCPConnector(
-                limit=0, limit_per_host=_CONNECTIONS, ssl=_tls(self._certificates)
-            )
+            connector = aiohttp.TCPConnector(limit=0, ssl=_tls(self._certificates))
             self._opened = aiohttp.ClientSession(
                 connector=connector,
                 cookie_jar=aiohttp.DummyCookieJar(),
