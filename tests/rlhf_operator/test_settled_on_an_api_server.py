@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
 from rlhf_operator.kube.protocol import Kind
@@ -13,22 +11,20 @@ from ..waiting import wait_until
 from .cluster import SECONDS, Team, small
 
 pytestmark = pytest.mark.cluster
-WRITES = ("POST", "PUT", "PATCH", "APPLY", "DELETE")
 SOME_LOOKS = 40
 """At a running driver: they take longer than from one writing of progress to the next."""
 
 
-def writes(team: Team) -> dict[str, float]:
-    """The operator's own requests that change something, and everybody's that change an RLHFJob."""
-    found: dict[str, float] = {}
+def writes(team: Team) -> dict[str, str]:
+    """The operator's own requests that change something, by method, and each job's version, which
+    everybody's changes count up."""
+    found = {}
     for line in team.operator.get("/metrics")[1].splitlines():
         if line.startswith("rlhf_operator_api_calls_total{") and "GET" not in line:
-            found[line.partition(" ")[0]] = float(line.rpartition(" ")[2])
-    for line in team.kubectl("get", "--raw", "/metrics").splitlines():
-        if line.startswith("apiserver_request_total{") and 'resource="rlhfjobs"' in line:
-            labels = dict(re.findall(r'(\w+)="([^"]*)"', line))
-            if labels["verb"] in WRITES:
-                found[line.partition(" ")[0]] = float(line.rpartition(" ")[2])
+            name, _, number = line.rpartition(" ")
+            found[name] = number
+    for job in team.kube.list(Kind.JOB, team.namespace):
+        found[job["metadata"]["name"]] = job["metadata"]["resourceVersion"]
     return found
 
 
@@ -36,7 +32,7 @@ def looks(team: Team) -> float:
     return team.operator.metric('rlhf_operator_reconcile_seconds_count{outcome="done"}')
 
 
-def written(team: Team, number: int) -> dict[str, float]:
+def written(team: Team, number: int) -> dict[str, str]:
     """What is written while the operator takes so many looks."""
     before, begin = writes(team), looks(team)
     wait_until(lambda: looks(team) >= begin + number, SECONDS, f"{number} looks")
