@@ -174,13 +174,12 @@ def seconds_of(text: str) -> float:
 
 def measure(team: Team, number: int, idle_seconds: float) -> dict[str, float]:
     """Run all jobs; what it took."""
-    assert team.operator.process is not None
-    empty = held_bytes(team.operator.process.pid)
     begin = time.monotonic()
     submit_all(team, number)
     submitted = time.monotonic() - begin
     wait_for_all(team, number)
     total = time.monotonic() - begin
+    assert team.operator.process is not None
     busy = Scraped(team.operator.get("/metrics")[1])
     note(f"watching settled jobs for {idle_seconds:g} s")
     time.sleep(idle_seconds)
@@ -202,7 +201,7 @@ def measure(team: Team, number: int, idle_seconds: float) -> dict[str, float]:
         "reads per ended job and hour": hourly(
             after.reads() - before.reads(), idle_seconds, number
         ),
-        "MiB per 1,000 ended jobs": per_thousand(team, empty, number),
+        "MiB per 1,000 ended jobs": per_thousand(team, number),
     }
 
 
@@ -211,18 +210,28 @@ def hourly(reads: float, seconds: float, jobs: int) -> float:
     return reads * 3600.0 / seconds / jobs
 
 
-def per_thousand(team: Team, empty: int, number: int) -> float:
+def per_thousand(team: Team, number: int) -> float:
     """What an operator that is started anew holds for jobs that have ended."""
-    team.kubectl("delete", "rayclusters", "--all", f"--namespace={team.namespace}", "--wait=false")
+    place = f"--namespace={team.namespace}"
+    team.kubectl("delete", "rayclusters", "--all", place, "--wait=false")
     wait_until(
-        lambda: not team.kube.list(Kind.CLUSTER, team.namespace), LIMIT_SECONDS, "no cluster"
+        lambda: not (team.kube.list(Kind.CLUSTER, team.namespace) or unfinished(team)),
+        LIMIT_SECONDS,
+        "jobs that hold nothing",
     )
-    wait_until(lambda: not unfinished(team), LIMIT_SECONDS, "jobs that hold nothing")
+    held = held_when_started(team)
+    team.kubectl("delete", "rlhfjobs", "--all", place, "--wait=false")
+    wait_until(lambda: not team.kube.list(Kind.JOB, team.namespace), LIMIT_SECONDS, "no jobs")
+    return (held - held_when_started(team)) / 2**20 * 1000 / number
+
+
+def held_when_started(team: Team) -> int:
+    """The memory of an operator that is started anew, in bytes."""
     team.operator.stop()
     team.operator.start()
     time.sleep(LISTED_SECONDS)
     assert team.operator.process is not None
-    return (held_bytes(team.operator.process.pid) - empty) / 2**20 * 1000 / number
+    return held_bytes(team.operator.process.pid)
 
 
 def unfinished(team: Team) -> list[Manifest]:
