@@ -171,7 +171,7 @@ class App:
     async def _await_kuberay(self, namespace: str | None, is_known: bool) -> None:
         """Until its kind is known, or is not known any more."""
         while True:
-            await asyncio.sleep(PING_SECONDS / 2 if is_known else RESYNC_SECONDS)
+            await asyncio.sleep(PING_SECONDS / 2)
             try:
                 if (
                     await asyncio.to_thread(knows, self.kube.kube, Kind.CLUSTER, namespace)
