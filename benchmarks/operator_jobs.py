@@ -201,7 +201,6 @@ def measure(team: Team, number: int, idle_seconds: float) -> dict[str, float]:
         "reads per ended job and hour": hourly(
             after.reads() - before.reads(), idle_seconds, number
         ),
-        "MiB per 1,000 ended jobs": per_thousand(team, number),
     }
 
 
@@ -274,7 +273,10 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=30.0, help="of a driver (default 30)")
     parser.add_argument("--idle", type=float, default=20.0, help="seconds settled (default 20)")
     parser.add_argument(
-        "--waiting", type=int, default=20, help="jobs whose reads are counted (default 20; 0: none)"
+        "--waiting",
+        type=int,
+        default=20,
+        help="jobs whose reads are counted, and whether memory is (default 20; 0: none)",
     )
     options = parser.parse_args()
     nodes = 1 + -(-options.jobs // GPUS_OF_A_NODE)
@@ -289,6 +291,8 @@ def main() -> None:
         heads = FakeHeads(AutoRun(10, options.seconds), clock=time.time)
         with a_team(kubectl, folder, heads, pollSeconds=5.0, logLevel="warning") as team:
             measured = measure(team, options.jobs, options.idle)
+            if options.waiting:
+                measured["MiB per 1,000 ended jobs"] = per_thousand(team, options.jobs)
         heads = FakeHeads(AutoRun(10, LIMIT_SECONDS), clock=time.time)
         if options.waiting:
             with a_team(kubectl, folder, heads, pollSeconds=5.0, logLevel="warning") as team:
