@@ -30,7 +30,8 @@ from tests.rlhf_operator.fake_head import AutoRun, FakeHeads
 from tests.waiting import wait_until
 
 from rlhf_api.on_cluster import JOB_LABEL
-from rlhf_operator.kube.protocol import Kind, Manifest
+from rlhf_kube.kinds import Kind
+from rlhf_operator.kube.protocol import Manifest
 from rlhf_operator.parse import is_settled
 
 GPUS_OF_A_NODE = 8
@@ -210,7 +211,8 @@ def hourly(reads: float, seconds: float, jobs: int) -> float:
 
 
 def per_thousand(team: Team, number: int) -> float:
-    """What an operator that is started anew holds for jobs that have ended."""
+    """What an operator that is started anew holds for so many jobs that have ended: copies of one
+    that has run."""
     place = f"--namespace={team.namespace}"
     team.kubectl("delete", "rayclusters", "--all", place, "--wait=false")
     wait_until(
@@ -218,19 +220,35 @@ def per_thousand(team: Team, number: int) -> float:
         LIMIT_SECONDS,
         "jobs that hold nothing",
     )
+    ended = team.kube.list(Kind.JOB, team.namespace)
+    team.operator.stop()
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda index: copy_ended(team, ended[0], index), range(number)))
     held = held_when_started(team)
     team.kubectl("delete", "rlhfjobs", "--all", place, "--wait=false")
     wait_until(lambda: not team.kube.list(Kind.JOB, team.namespace), LIMIT_SECONDS, "no jobs")
-    return (held - held_when_started(team)) / 2**20 * 1000 / number
+    empty = held_when_started(team)
+    team.operator.start()
+    return (held - empty) / 2**20 * 1000 / (number + len(ended))
+
+
+def copy_ended(team: Team, job: Manifest, index: int) -> None:
+    """Another job that has run just so."""
+    name = f"ended-{index}"
+    metadata = {"name": name, "namespace": team.namespace}
+    head = {**Kind.JOB.header, "metadata": metadata}
+    team.kube.create({**head, "spec": job["spec"]})
+    team.kube.apply_status({**head, "status": job["status"]})
 
 
 def held_when_started(team: Team) -> int:
-    """The memory of an operator that is started anew, in bytes."""
-    team.operator.stop()
+    """The memory of an operator that is started for this, in bytes."""
     team.operator.start()
     time.sleep(LISTED_SECONDS)
     assert team.operator.process is not None
-    return held_bytes(team.operator.process.pid)
+    held = held_bytes(team.operator.process.pid)
+    team.operator.stop()
+    return held
 
 
 def unfinished(team: Team) -> list[Manifest]:
@@ -276,7 +294,10 @@ def main() -> None:
         "--waiting",
         type=int,
         default=20,
-        help="jobs whose reads are counted, and whether memory is (default 20; 0: none)",
+        help="jobs whose reads are counted (default 20; 0: none, nor memory)",
+    )
+    parser.add_argument(
+        "--ended", type=int, default=1000, help="jobs whose memory is counted (default 1000)"
     )
     options = parser.parse_args()
     nodes = 1 + -(-options.jobs // GPUS_OF_A_NODE)
@@ -292,7 +313,7 @@ def main() -> None:
         with a_team(kubectl, folder, heads, pollSeconds=5.0, logLevel="warning") as team:
             measured = measure(team, options.jobs, options.idle)
             if options.waiting:
-                measured["MiB per 1,000 ended jobs"] = per_thousand(team, options.jobs)
+                measured["MiB per 1,000 ended jobs"] = per_thousand(team, options.ended)
         heads = FakeHeads(AutoRun(10, LIMIT_SECONDS), clock=time.time)
         if options.waiting:
             with a_team(kubectl, folder, heads, pollSeconds=5.0, logLevel="warning") as team:

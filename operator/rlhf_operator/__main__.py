@@ -6,7 +6,6 @@ import argparse
 import asyncio
 import logging
 import os
-import signal
 import socket
 import sys
 import uuid
@@ -22,8 +21,8 @@ from rlhf_operator.health import Health, serve
 from rlhf_operator.key import Identity, key_in_cluster, key_in_file
 from rlhf_operator.kinds import require_jobs
 from rlhf_operator.kube.cached import CachedKube
-from rlhf_operator.kube.official import LastAnswer, OfficialKube
 from rlhf_operator.kube.protocol import KubeError
+from rlhf_operator.kube.remote import LastAnswer, RemoteKube
 from rlhf_operator.leadership import Leadership, LeaseLost, keep_leading, wait_to_lead
 from rlhf_operator.logs import set_up_logs
 from rlhf_operator.metrics import Metrics
@@ -31,6 +30,7 @@ from rlhf_operator.observe import Observer
 from rlhf_operator.perform import Performer
 from rlhf_operator.planning import Planner
 from rlhf_operator.reconciler import Reconciler
+from rlhf_operator.stop import Stop
 from rlhf_operator.threads import Threads
 
 log = logging.getLogger(__name__)
@@ -79,7 +79,7 @@ def _run(config: OperatorConfig, kubeconfig: Path | None, key_file: Path | None)
         os.environ["KUBECONFIG"] = str(kubeconfig.absolute())  # kopf's way to be told
     namespace = config.operator_namespace or os.environ.get("POD_NAMESPACE")
     answers, metrics = LastAnswer(), Metrics()
-    kube = OfficialKube.connect(kubeconfig, config.reconcile_workers)
+    kube = RemoteKube.connect(kubeconfig, config.reconcile_workers)
     kube.answered = answers.answered
     kube.asked = metrics.asked
     if not config.namespaces:  # any of them may be lost, which is told then
@@ -93,11 +93,12 @@ def _run(config: OperatorConfig, kubeconfig: Path | None, key_file: Path | None)
     identity = Identity(key, release)
     cached = CachedKube(kube)
     observer = Observer(cached, identity, planner, config.job_defaults)
-    threads, client = Threads(config.reconcile_workers), head_client(config, lambda: kube.access)
+    threads = Threads(config.reconcile_workers)
+    client = head_client(config, lambda: kube.server.access)
     reconciler = Reconciler(
         cached,
         observer,
-        Heads(identity, dialing(config, lambda: kube.access, client)),
+        Heads(identity, dialing(config, lambda: kube.server.access, client)),
         Performer(cached, identity, namespace, config.head_access is not HeadAccess.DIRECT),
         metrics,
         threads,
@@ -129,7 +130,7 @@ def _identity() -> str:
 
 
 def _key(
-    kube: OfficialKube, config: OperatorConfig, namespace: str | None, file: Path | None
+    kube: RemoteKube, config: OperatorConfig, namespace: str | None, file: Path | None
 ) -> bytes:
     if file is not None:
         return key_in_file(file)
@@ -151,15 +152,8 @@ async def _until_told_to_stop(
 
 
 async def _run_or_stand_by(app: App, leadership: Leadership | None, threads: Threads) -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-
-    def take_signals() -> None:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop.set)
-
-    take_signals()
-    app.take_signals = take_signals
+    stop = Stop()
+    stop.take_signals()
     if leadership is None:
         await app.run(stop)
         return
@@ -169,7 +163,7 @@ async def _run_or_stand_by(app: App, leadership: Leadership | None, threads: Thr
         await _lead(app, leadership, threads, stop)
 
 
-async def _lead(app: App, leadership: Leadership, threads: Threads, stop: asyncio.Event) -> None:
+async def _lead(app: App, leadership: Leadership, threads: Threads, stop: Stop) -> None:
     """Act as long as this replica holds the Lease, which is free when it has ended."""
     renewing = asyncio.create_task(keep_leading(leadership, stop))
     renewing.add_done_callback(lambda _: stop.set())

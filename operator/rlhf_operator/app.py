@@ -1,7 +1,7 @@
-"""The operator's process: kopf's events lead to looks at jobs.
+"""The operator's process: events lead to looks at jobs.
 
-kopf lists and watches; it writes nothing. What it tells is remembered, and says which job to look
-at. Each namespace is watched by itself: one that is lost takes no other along.
+What watches tell is remembered, and says which job to look at. Each namespace is watched by itself:
+one that is lost takes no other along.
 """
 
 from __future__ import annotations
@@ -9,20 +9,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
-import kopf
-
-from rlhf_api.on_cluster import JOB_LABEL, KUBERAY
+from rlhf_api.on_cluster import KUBERAY
+from rlhf_kube.kinds import Kind
 from rlhf_operator.config import OperatorConfig
 from rlhf_operator.kinds import ADVICE, knows
 from rlhf_operator.kube.cached import WATCHED, CachedKube, Key, job_of
-from rlhf_operator.kube.protocol import Invalid, Kind, KubeError
+from rlhf_operator.kube.protocol import Invalid, KubeError
 from rlhf_operator.parse import is_settled, parse_status, pod_problem
 from rlhf_operator.queue import JobQueue
 from rlhf_operator.reconciler import Reconciler
+from rlhf_operator.stop import Stop
+from rlhf_operator.watching import Event, Handler, Watch
 from rlhf_operator.workers import LOOKS_AT_ONCE, Workers
 
 log = logging.getLogger(__name__)
@@ -44,8 +43,6 @@ WELL_SECONDS = 60.0
 GONE = "DELETED"
 """Also what a watch of labelled objects tells when an object loses the label, with the object as it
 was before."""
-CHILDREN = (Kind.CLUSTER, Kind.POD)
-"""Kinds of which only the jobs' own are asked for."""
 
 
 @dataclass
@@ -65,10 +62,7 @@ class App:
     _seen: dict[Key, int] = field(default_factory=dict)
     """Of each job a digest of all that others write."""
 
-    take_signals: Callable[[], None] = field(default=lambda: None)
-    """Puts this process's handlers in the place of kopf's, which begin with each of its watches."""
-
-    async def run(self, stop: asyncio.Event) -> None:
+    async def run(self, stop: Stop) -> None:
         """Watch and work until told to stop, or until a part dies: the process is started again.
 
         Raises:
@@ -97,7 +91,7 @@ class App:
         """Namespaces that are watched by themselves; None: all together."""
         return self.config.namespaces or (None,)
 
-    async def _watch(self, namespace: str | None, stop: asyncio.Event) -> None:
+    async def _watch(self, namespace: str | None, stop: Stop) -> None:
         """Watch a namespace, again and again until told to stop."""
         where, retries = namespace or "all namespaces", 0
         while not stop.is_set():
@@ -108,7 +102,7 @@ class App:
                 retries = 0 if time.monotonic() - begin > WELL_SECONDS else retries
                 pause = min(FIRST_RETRY_SECONDS * 2.0 ** min(retries, 9), LONGEST_RETRY_SECONDS)
                 retries += 1
-                said = f"{type(error).__name__}: {error}"
+                said = f"{type(error).__name__}: {next(iter(error.args), error)}"
                 log.error(
                     "%s cannot be watched, jobs there are not looked after (%s); trying again in "
                     "%.0f s; where the API server answers: is the namespace there, and the "
@@ -119,9 +113,9 @@ class App:
                     extra={"reason": "NamespaceLost"},
                 )
                 self.reconciler.metrics.watches(where, is_well=False)
-                await _sleep(pause, stop)
+                await stop.pause(pause)
 
-    async def _watch_once(self, namespace: str | None, stop: asyncio.Event) -> None:
+    async def _watch_once(self, namespace: str | None, stop: Stop) -> None:
         """Until told to stop, or until KubeRay's kind is there, or not there any more.
 
         Raises:
@@ -130,34 +124,33 @@ class App:
         if not await asyncio.to_thread(knows, self.kube.kube, Kind.JOB, namespace):
             raise Invalid(f"this cluster does not know RLHFJobs: {ADVICE}")
         has_kuberay = await asyncio.to_thread(knows, self.kube.kube, Kind.CLUSTER, namespace)
-        self._tell_kuberay(namespace, has_kuberay)
+        self._set_kuberay(namespace, has_kuberay)
         await self._list(namespace)  # what a job has is known before anything is decided about it
-        ended, ready = asyncio.Event(), asyncio.Event()
-        watching = asyncio.create_task(
-            run_kopf(
-                registry=self._registry(has_kuberay),
-                settings=_settings(),
-                clusterwide=namespace is None,
-                namespaces=() if namespace is None else (namespace,),
-                ready_flag=ready,
-                stop_flag=ended,
-            )
-        )
+        ready = asyncio.Event()
+        watch = Watch(namespace, self._handlers(has_kuberay), self.in_cluster)
+        watching = asyncio.create_task(watch.run(ready.set))
         beside = [
             asyncio.create_task(stop.wait()),
             asyncio.create_task(self._await_kuberay(namespace, not has_kuberay)),
             asyncio.create_task(self._follow_up(namespace, ready)),
         ]
-        await asyncio.wait({watching, *beside[:2]}, return_when=asyncio.FIRST_COMPLETED)
-        if watching.done() and watching.exception() is None:
-            stop.set()  # by a signal, whose handler is kopf's until it has begun
-        ended.set()
-        for task in beside:
-            task.cancel()
-        await asyncio.gather(*beside, return_exceptions=True)
+        try:
+            await asyncio.wait({watching, *beside[:2]}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in beside:
+                task.cancel()
+            watch.end()
+            outcomes = await asyncio.gather(*beside, return_exceptions=True)
         await watching
+        for outcome in outcomes:
+            if isinstance(outcome, Exception):
+                raise outcome
 
-    def _tell_kuberay(self, namespace: str | None, is_known: bool) -> None:
+    def _handlers(self, has_kuberay: bool) -> dict[Kind, Handler]:
+        jobs_and_pods: dict[Kind, Handler] = {Kind.JOB: self.on_job, Kind.POD: self.on_pod}
+        return jobs_and_pods | ({Kind.CLUSTER: self.on_cluster} if has_kuberay else {})
+
+    def _set_kuberay(self, namespace: str | None, is_known: bool) -> None:
         self.reconciler.observer.has_kuberay = is_known
         if not is_known:
             log.error(
@@ -181,26 +174,7 @@ class App:
             except KubeError as error:
                 log.warning("Kubernetes does not answer: %s", error)
 
-    def _registry(self, has_kuberay: bool) -> kopf.OperatorRegistry:
-        registry = kopf.OperatorRegistry()
-        login = kopf.login_with_service_account if self.in_cluster else kopf.login_with_kubeconfig
-        kopf.on.login(registry=registry)(login)
-        handlers: dict[Kind, Callable[..., Any]] = {
-            Kind.JOB: self.on_job,
-            Kind.CLUSTER: self.on_cluster,
-            Kind.POD: self.on_pod,
-        }
-        if not has_kuberay:
-            del handlers[Kind.CLUSTER]
-        for kind, handler in handlers.items():
-            place = kind.value
-            labels = {JOB_LABEL: kopf.PRESENT} if kind in CHILDREN else None
-            kopf.on.event(
-                place.group, place.version, place.plural, labels=labels, registry=registry
-            )(handler)
-        return registry
-
-    async def on_job(self, event: kopf.RawEvent, **_: Any) -> None:
+    async def on_job(self, event: Event) -> None:
         """An RLHFJob is there, is other than before, or is gone."""
         type, found = event["type"], event["object"]
         metadata = found["metadata"]
@@ -221,11 +195,11 @@ class App:
         elif is_news or type is None:  # else it was the operator's own write
             self.queue.add(key)
 
-    async def on_cluster(self, event: kopf.RawEvent, **_: Any) -> None:
+    async def on_cluster(self, event: Event) -> None:
         """A RayCluster that was made for a job has changed."""
         self._on_child(Kind.CLUSTER, event)
 
-    async def on_pod(self, event: kopf.RawEvent, **_: Any) -> None:
+    async def on_pod(self, event: Event) -> None:
         """A pod of a job has changed; what killed it is not to be read later."""
         problem = pod_problem(event["object"])
         key = job_of(Kind.POD, event["object"]["metadata"])
@@ -233,7 +207,7 @@ class App:
             self.reconciler.observer.remember(key, problem)
         self._on_child(Kind.POD, event)
 
-    def _on_child(self, kind: Kind, event: kopf.RawEvent) -> None:
+    def _on_child(self, kind: Kind, event: Event) -> None:
         found = event["object"]
         (self.kube.drop if event["type"] == GONE else self.kube.put)(kind, found)
         key = job_of(kind, found["metadata"])
@@ -282,15 +256,19 @@ class App:
         """
         changed: set[Key] = set()
         for kind in reversed(WATCHED):
-            if kind is not Kind.CLUSTER or self.reconciler.observer.has_kuberay:
-                changed |= await asyncio.to_thread(self.kube.resync, kind, namespace)
+            if kind is Kind.CLUSTER and not self.reconciler.observer.has_kuberay:
+                continue
+            seen = tuple(self._seen) if kind is Kind.JOB else ()
+            found = await asyncio.to_thread(self.kube.resync, kind, namespace, seen)
+            changed |= found.changed
+            for key in found.gone:
+                self._seen.pop(key, None)
         for key in changed:
             self.queue.add(key)
 
     async def _follow_up(self, namespace: str | None, ready: asyncio.Event) -> None:
         """When a watch has begun: tell it, and find what was deleted just before that."""
         await ready.wait()
-        self.take_signals()
         self.is_started = True
         where = namespace or "all namespaces"
         self.reconciler.metrics.watches(where, is_well=True)
@@ -300,38 +278,3 @@ class App:
             await self._list(namespace)
         except KubeError as error:
             log.warning("%s cannot be listed: %s", where, error)
-
-
-class _Everything(frozenset[Any]):
-    """All tasks of the loop."""
-
-    def __contains__(self, _: object) -> bool:
-        return True
-
-
-async def run_kopf(**options: Any) -> None:
-    """One of kopf's operators, among others in the loop: it must not end tasks that are not its
-    own, which it does by default with all that were made after it."""
-    await kopf.run_tasks(await kopf.spawn_tasks(standalone=True, **options), ignored=_Everything())
-
-
-async def _sleep(seconds: float, stop: asyncio.Event) -> None:
-    try:
-        async with asyncio.timeout(seconds):
-            await stop.wait()
-    except TimeoutError:
-        return
-
-
-def _settings() -> kopf.OperatorSettings:
-    settings = kopf.OperatorSettings()
-    settings.posting.enabled = False  # the operator writes its own events, few and readable
-    settings.scanning.disabled = True  # needs no right to watch kinds and namespaces
-    settings.process.ultimate_exiting_timeout = None  # it would kill this whole process
-    settings.watching.server_timeout = 60  # the API server takes whole seconds only
-    settings.networking.request_timeout = 30.0
-    settings.networking.error_backoffs = (1, 1, 2, 3, 5, 5, 5, 5)  # an API server that comes back
-    for kind in CHILDREN:  # a cluster's other pods are neither sent nor kept
-        place = kind.value
-        settings.watching.label_selectors[place.group, place.version, place.plural] = JOB_LABEL
-    return settings

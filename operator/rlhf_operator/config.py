@@ -72,8 +72,8 @@ class Bounds(Contract):
     frozen_report_seconds: PositiveFloat = SETTINGS.frozen_report_seconds
     """A driver that has told nothing for so long, not even that it waits, is started again."""
     room_seconds: PositiveFloat = SETTINGS.room_seconds
-    """So long some pods of a job may hold devices while others find no room; then all are given
-    back, and asked for again later."""
+    """So long, or up to half as long again, some pods of a job may hold devices while others find
+    no room; then all are given back, and asked for again later."""
 
 
 class OperatorConfig(Contract):

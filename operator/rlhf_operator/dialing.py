@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from rlhf_kube.api_server import Access, NoAnswer
 from rlhf_operator.config import BadConfig, HeadAccess, OperatorConfig
 from rlhf_operator.head.addresses import (
     ByTemplate,
@@ -15,8 +16,7 @@ from rlhf_operator.head.addresses import (
 )
 from rlhf_operator.head.client import HttpClient
 from rlhf_operator.head.http import HttpHeads
-from rlhf_operator.head.protocol import Head
-from rlhf_operator.kube.official import Access
+from rlhf_operator.head.protocol import Head, HeadUnreachable
 
 
 def head_client(config: OperatorConfig, access: Callable[[], Access]) -> HttpClient:
@@ -42,7 +42,10 @@ def dialing(
     route = _routing(config, access)
 
     def dial(place: HeadPlace, token: str) -> Head:
-        return HttpHeads(route(), client).head(place, token)
+        try:
+            return HttpHeads(route(), client).head(place, token)
+        except NoAnswer as error:
+            raise HeadUnreachable(str(error)) from error
 
     return dial
 

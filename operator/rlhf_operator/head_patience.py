@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from rlhf_operator.decide.observed import HeadSeen, HeadState, Observed
 from rlhf_operator.kube.cached import Key
 
-REFUSED = HeadState.REFUSED
 JUST_NOW_SECONDS = 60.0
 """A head that has answered within so long shows that the operator can reach heads."""
 
@@ -60,7 +59,8 @@ class HeadPatience:
             streak.silent_since = streak.answered = now
         elif pod is None or not (pod.is_ready or _has_driver(seen)):
             streak.silent_since = now  # nobody could answer yet
-        if head.state is not HeadState.REFUSED:
+        is_refused = head.state is HeadState.REFUSED
+        if not is_refused:
             streak.not_refused = now
         driver = seen.job.status.driver
         submission = driver.submission_id if driver else None
@@ -79,7 +79,7 @@ class HeadPatience:
         return replace(
             head,
             refused_seconds=now - streak.not_refused,
-            silent_seconds=now - streak.silent_since if head.state is not REFUSED else 0.0,
+            silent_seconds=0.0 if is_refused else now - streak.silent_since,
             still_seconds=now - streak.changed if streak.told else 0.0,
             heartbeat_seconds=streak.heartbeat,
             others_answer=now - max(others, default=float("-inf")) <= JUST_NOW_SECONDS,

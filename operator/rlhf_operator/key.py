@@ -10,8 +10,9 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rlhf_kube.kinds import Kind
 from rlhf_operator.config import BadConfig
-from rlhf_operator.kube.protocol import Kind, Kube
+from rlhf_operator.kube.protocol import Kube
 
 
 @dataclass(frozen=True)

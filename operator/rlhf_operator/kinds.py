@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable
 
 from rlhf_api.on_cluster import JOB_LABEL
-from rlhf_operator.kube.protocol import Invalid, Kind, Kube, Unreachable
+from rlhf_kube.kinds import Kind
+from rlhf_operator.kube.protocol import Invalid, Kube, Unreachable
 
 log = logging.getLogger(__name__)
 PATIENCE_SECONDS = 30.0
@@ -48,7 +49,7 @@ def require_jobs(
         KubeError: it does not know the kind, or may not show it.
     """
     deadline = clock() + PATIENCE_SECONDS
-    kind = Kind.JOB.value
+    kind = Kind.JOB
     while True:
         try:
             if knows(kube, Kind.JOB, namespace):

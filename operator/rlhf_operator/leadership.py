@@ -14,7 +14,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from rlhf_operator.kube.protocol import Conflict, Kind, Kube, KubeError
+from rlhf_kube.kinds import Kind
+from rlhf_operator.kube.protocol import Conflict, Kube, KubeError
+from rlhf_operator.stop import Stop
 
 log = logging.getLogger(__name__)
 LEASE_SECONDS = 15
@@ -94,8 +96,8 @@ class Leadership:
 
     def _lease(self, transitions: int) -> dict[str, Any]:
         return {
-            "apiVersion": Kind.LEASE.value.api_version,
-            "kind": Kind.LEASE.value.kind,
+            "apiVersion": Kind.LEASE.api_version,
+            "kind": Kind.LEASE.kind,
             "metadata": {"name": self.name, "namespace": self.namespace},
             "spec": {
                 "holderIdentity": self.identity,
@@ -106,7 +108,7 @@ class Leadership:
         }
 
 
-async def wait_to_lead(leadership: Leadership, stop: asyncio.Event) -> bool:
+async def wait_to_lead(leadership: Leadership, stop: Stop) -> bool:
     """Wait until this replica holds the Lease. False: it was told to stop before."""
     waits = False
     while not stop.is_set():
@@ -119,11 +121,11 @@ async def wait_to_lead(leadership: Leadership, stop: asyncio.Event) -> bool:
             waits = True
         except KubeError as error:
             log.warning("the Lease %s cannot be taken: %s", leadership.name, error)
-        await _sleep(RENEW_SECONDS, stop)
+        await stop.pause(RENEW_SECONDS)
     return False
 
 
-async def keep_leading(leadership: Leadership, stop: asyncio.Event) -> None:
+async def keep_leading(leadership: Leadership, stop: Stop) -> None:
     """Renew the Lease until told to stop.
 
     Raises:
@@ -131,7 +133,7 @@ async def keep_leading(leadership: Leadership, stop: asyncio.Event) -> None:
     """
     renewed = leadership.clock()
     while not stop.is_set():
-        await _sleep(RENEW_SECONDS, stop)
+        await stop.pause(RENEW_SECONDS)
         if stop.is_set():
             return
         asked = leadership.clock()
@@ -146,11 +148,3 @@ async def keep_leading(leadership: Leadership, stop: asyncio.Event) -> None:
             log.warning("the Lease %s cannot be renewed: %s", leadership.name, error)
         if leadership.clock() - renewed >= GIVE_UP_SECONDS:
             raise LeaseLost(f"the Lease {leadership.name} could not be renewed in time")
-
-
-async def _sleep(seconds: float, stop: asyncio.Event) -> None:
-    try:
-        async with asyncio.timeout(seconds):
-            await stop.wait()
-    except TimeoutError:
-        return

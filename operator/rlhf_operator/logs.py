@@ -44,9 +44,12 @@ class TextLines(logging.Formatter):
 
 
 def set_up_logs(level: str, form: LogFormat) -> None:
-    """Write everything to stderr; kopf's own lines only from warnings on."""
+    """Write everything to stderr; kopf's own lines only from warnings on, and of its start and end
+    only errors."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if form is LogFormat.JSON else TextLines())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     for name in ("kopf", "urllib3", "aiohttp", "asyncio"):
         logging.getLogger(name).setLevel(max(logging.WARNING, logging.getLogger().level))
+    # It warns of what is meant: that signals are not its own.
+    logging.getLogger("kopf._core.reactor.running").setLevel(logging.ERROR)

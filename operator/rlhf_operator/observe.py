@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from rlhf_api.on_cluster import JOB_LABEL
+from rlhf_kube.kinds import Kind
 from rlhf_operator.config import JobDefaults
 from rlhf_operator.decide.acceptance import claim_of, code_of
 from rlhf_operator.decide.endings import ENDS
@@ -22,7 +23,7 @@ from rlhf_operator.decide.observed import (
 from rlhf_operator.decide.pods_in_words import SHOWN
 from rlhf_operator.key import Identity
 from rlhf_operator.kube.cached import Key
-from rlhf_operator.kube.protocol import Kind, Kube
+from rlhf_operator.kube.protocol import Kube
 from rlhf_operator.parse import (
     is_ours,
     parse_claim,
@@ -50,10 +51,10 @@ class Observer:
     has_kuberay: bool = True
     """Whether Kubernetes knows RayClusters."""
     restore_seconds: float = 60.0
-    """How often what stands beside a cluster is made, should it be gone, while pods are not ready:
-    they may lack it."""
+    """How often what stands beside a cluster is made, should it be gone, while pods are not ready,
+    as they may lack it, or while it is refused."""
     companions_seconds: float = 900.0
-    """The same of a cluster that is well."""
+    """The same of a cluster that is well, and lacks nothing."""
     remembered_seconds: float = 300.0
     """How long it is told why a pod has gone."""
     starting_seconds: float = 20.0
@@ -64,7 +65,9 @@ class Observer:
     """Of each job when events were asked for, and what they say of which pod."""
     _problems: dict[Key, tuple[float, PodProblem]] = field(default_factory=dict)
     _companions: dict[Key, float] = field(default_factory=dict)
-    """When they were made last."""
+    """When they were to be made last."""
+    _lacking: set[Key] = field(default_factory=set)
+    """Jobs for which they could not be made then."""
 
     def __post_init__(self) -> None:
         self.releases = Releases(self.kube, self.identity, self.clock)
@@ -108,6 +111,11 @@ class Observer:
         self._explained.pop(key, None)
         self._problems.pop(key, None)
         self._companions.pop(key, None)
+        self._lacking.discard(key)
+
+    def note_refused(self, key: Key) -> None:
+        """What stands beside the job's cluster could not be made."""
+        self._lacking.add(key)
 
     def remember(self, key: Key, problem: PodProblem) -> None:
         """A pod told of a problem and may be gone before anybody looks."""
@@ -161,16 +169,18 @@ class Observer:
         return name is not None and self.kube.get(Kind.CONFIG_MAP, job.namespace, name) is None
 
     def _companions_due(self, job: JobSeen, pods: tuple[PodSeen, ...]) -> bool:
-        """Now and then; more often while pods are not ready, as they may lack one."""
+        """Now and then; more often while pods are not ready, as they may lack one, or one is
+        refused."""
         key, now = (job.namespace, job.name), self.clock()
         if job.status.cluster is None or job.status.phase in ENDS:
             self._companions.pop(key, None)
             return False
-        is_well = all(pod.is_ready for pod in pods)
+        is_well = key not in self._lacking and all(pod.is_ready for pod in pods)
         pause = self.companions_seconds if is_well else self.restore_seconds
         if now - self._companions.setdefault(key, now) < pause:
             return False
         self._companions[key] = now
+        self._lacking.discard(key)
         return True
 
 

@@ -203,7 +203,6 @@ def parse_pod(raw: Raw) -> PodSeen:
     return PodSeen(
         name=metadata["name"],
         uid=metadata["uid"],
-        cluster=str(labels.get("ray.io/cluster", "")),
         is_head=labels.get("ray.io/node-type") == "head",
         is_ready=any(
             each.get("type") == "Ready" and each.get("status") == "True" for each in conditions

@@ -17,6 +17,7 @@ from rlhf_api.on_cluster import (
     KUBERAY,
     RELEASE_ANNOTATION,
 )
+from rlhf_kube.kinds import Kind
 from rlhf_operator.build.companions import config_map, network_policy, secret, token
 from rlhf_operator.build.owned import Owner
 from rlhf_operator.build.raycluster import ray_cluster
@@ -32,7 +33,7 @@ from rlhf_operator.decide.actions import (
 )
 from rlhf_operator.decide.observed import JobSeen
 from rlhf_operator.key import Identity
-from rlhf_operator.kube.protocol import Invalid, Kind, Kube, Manifest
+from rlhf_operator.kube.protocol import Invalid, Kube, KubeError, Manifest
 
 log = logging.getLogger(__name__)
 REPORTER = "rlhf-operator"
@@ -102,17 +103,23 @@ class Performer:
             if "unknown field" not in str(error):
                 raise
             raise KubeRayTooOld(
-                f"this cluster's KubeRay is too old: needed {KUBERAY} or newer, with its "
-                f"definitions: got {error}"
+                f"this cluster's KubeRay is too old: got {error}; allowed {KUBERAY} or newer; "
+                "upgrade it, and apply its definitions, which Helm leaves as they are"
             ) from error
 
     def _stamps(self) -> Mapping[str, str]:
         return {KEY_ANNOTATION: self.identity.key_id, RELEASE_ANNOTATION: self.identity.release}
 
     def _restore(self, companions: Iterable[Manifest]) -> None:
-        """Make what is gone."""
+        """Make what is gone; one that is refused holds up no other."""
+        errors: list[KubeError] = []
         for each in companions:
-            if self.kube.create(each):
+            try:
+                was_gone = self.kube.create(each)
+            except KubeError as error:
+                errors.append(error)
+                continue
+            if was_gone:
                 metadata = each["metadata"]
                 log.warning(
                     "%s %s was deleted, and is made again",
@@ -120,6 +127,8 @@ class Performer:
                     metadata["name"],
                     extra={"job": f"{metadata['namespace']}/{metadata['labels'][JOB_LABEL]}"},
                 )
+        if errors:
+            raise errors[0]
 
     def _companions(
         self, job: JobSeen, owner: Owner, manifest: str | None = None

@@ -10,7 +10,8 @@ from typing import Any, Protocol
 
 from rlhf_api.job import API_VERSION, KIND
 from rlhf_api.status import RLHFJobStatus
-from rlhf_operator.decide.actions import HeadAction, KubeAction, Note
+from rlhf_kube.kinds import Kind
+from rlhf_operator.decide.actions import HeadAction, KubeAction, Note, RestoreCompanions
 from rlhf_operator.decide.draft import Decision
 from rlhf_operator.decide.observed import JobSeen, Observed
 from rlhf_operator.decide.reconcile import reconcile
@@ -19,7 +20,7 @@ from rlhf_operator.decide.trouble import with_trouble
 from rlhf_operator.head.protocol import HeadRefused, HeadUnreachable
 from rlhf_operator.heads import Heads
 from rlhf_operator.kube.cached import CachedKube, Key
-from rlhf_operator.kube.protocol import Conflict, Forbidden, Invalid, Kind, KubeError
+from rlhf_operator.kube.protocol import Conflict, Forbidden, Invalid, KubeError
 from rlhf_operator.metrics import Metrics
 from rlhf_operator.observe import Observer
 from rlhf_operator.perform import Performer
@@ -131,6 +132,9 @@ class Reconciler:
         return decision.again_after
 
     def _perform(self, key: Key, seen: Observed, action: KubeAction) -> None:
+        if isinstance(action, RestoreCompanions):
+            self._restore(key, seen, action)
+            return
         try:
             self.performer.perform(seen.job, action)
         except (Forbidden, Invalid) as error:
@@ -138,6 +142,18 @@ class Reconciler:
             if told != seen.job.status:
                 self._tell_trouble(key, seen.job, told)
             raise
+
+    def _restore(self, key: Key, seen: Observed, action: RestoreCompanions) -> None:
+        """A job that runs does not stand still because something beside it is refused."""
+        try:
+            self.performer.perform(seen.job, action)
+        except KubeError as error:
+            self.observer.note_refused(key)
+            if not isinstance(error, Forbidden | Invalid):
+                raise
+            self.metrics.reconcile_errors.labels(error.reason).inc()
+            extra = {"job": "/".join(key), "reason": error.reason}
+            log.warning("what stands beside the cluster cannot be made: %s", error, extra=extra)
 
     def _tell_trouble(self, key: Key, job: JobSeen, status: RLHFJobStatus) -> None:
         """Actions before the one that failed have changed the job: only its uid is as it was."""

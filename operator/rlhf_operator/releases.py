@@ -6,9 +6,10 @@ import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from rlhf_kube.kinds import Kind
 from rlhf_operator.decide.observed import ClusterSeen
 from rlhf_operator.key import Identity
-from rlhf_operator.kube.protocol import Forbidden, Kind, Kube
+from rlhf_operator.kube.protocol import Forbidden, Kube
 
 log = logging.getLogger(__name__)
 ASKED_AGAIN_SECONDS = 300.0

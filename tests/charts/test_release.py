@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
+from rlhf_api.crd import COLUMNS, WIDE_COLUMNS
+
 from ..cluster.definition import NAME, undefined
 from ..cluster.devcluster import CommandFailed
 from ..cluster.kubectl import Kubectl
@@ -18,6 +20,7 @@ from .installed import Place, own_place
 
 pytestmark = pytest.mark.cluster
 JOB = Path(__file__).parents[1] / "rlhf_api" / "manifests" / "smallest.yaml"
+TITLES = [title for title, *_ in (*COLUMNS, *WIDE_COLUMNS)]
 
 
 @pytest.fixture
@@ -76,29 +79,11 @@ def test_an_upgrade_changes_the_definition_and_uninstalling_keeps_it_and_its_job
     (before,) = kubectl.get(place.team_a, "rlhfjobs")["items"]
 
     place.helm("upgrade", *place.arguments("smallest"), "--wait", "--timeout=60s")
-    assert titles(kubectl) == [
-        "Phase",
-        "Step",
-        "Steps",
-        "Reward",
-        "GPUs",
-        "Restarts",
-        "Age",
-        "Reason",
-    ]
+    assert titles(kubectl) == TITLES
 
     place.helm("uninstall", RELEASE, "--namespace", place.system, "--wait")
     assert kubectl.get(place.system, "deployments")["items"] == []
-    assert titles(kubectl) == [
-        "Phase",
-        "Step",
-        "Steps",
-        "Reward",
-        "GPUs",
-        "Restarts",
-        "Age",
-        "Reason",
-    ]
+    assert titles(kubectl) == TITLES
     (after,) = kubectl.get(place.team_a, "rlhfjobs")["items"]
     assert after["metadata"]["uid"] == before["metadata"]["uid"]
 

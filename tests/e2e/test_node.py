@@ -63,6 +63,7 @@ def test_a_pod_reaches_another_by_the_name_of_its_service(kubectl: Kubectl, name
     kubectl("expose", f"--namespace={namespace}", "pod/server", "--port=80", "--target-port=8001")
     kubectl.wait(namespace, "condition=Ready", "pod/server")
     ask = pod("client", "--server=http://server", "get", "--raw", "/version")
+    ask["spec"]["restartPolicy"] = "OnFailure"  # nodes learn of a Service's pods a moment later
     assert '"gitVersion"' in printed_by(kubectl, namespace, ask)
 
 

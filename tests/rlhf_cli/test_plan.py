@@ -98,7 +98,7 @@ def test_what_does_not_fit_ends_with_2_and_shows_the_sum(tmp_path: Path) -> None
 
 
 ALGORITHM = """
-from rlhf_flow import Algorithm, RoleKind
+from rlhf_flow import Algorithm, CrossEntropy, RoleKind
 
 class Mine(Algorithm):
     def roles(self):
@@ -106,7 +106,7 @@ class Mine(Algorithm):
 
     def step(self, flow, prompts):
         batch = flow.actor.generate(prompts)
-        flow.actor.train(batch, loss="supervised")
+        flow.actor.train(batch, CrossEntropy())
         flow.actor.LAST(batch)
 """
 

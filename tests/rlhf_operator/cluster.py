@@ -12,8 +12,9 @@ from typing import Any
 
 from rlhf_api.on_cluster import JOB_LABEL
 from rlhf_api.status import ConditionType, RLHFJobStatus
-from rlhf_operator.kube.official import OfficialKube
-from rlhf_operator.kube.protocol import Kind, Manifest
+from rlhf_kube.kinds import Kind
+from rlhf_operator.kube.protocol import Manifest
+from rlhf_operator.kube.remote import RemoteKube
 from rlhf_operator.parse import parse_status
 
 from ..cluster.kubectl import Kubectl
@@ -43,7 +44,7 @@ class Team:
     """The namespace, seen by its users."""
 
     kubectl: Kubectl
-    kube: OfficialKube
+    kube: RemoteKube
     namespace: str
     heads: FakeHeads
     operator: OperatorProcess
@@ -112,9 +113,7 @@ class Team:
 
     def left(self, name: str | None = None) -> list[str]:
         """Everything that was made for a job and is there."""
-        found = [
-            f"{kind.value.plural}/{each}" for kind in CHILDREN for each in self.names(kind, name)
-        ]
+        found = [f"{kind.plural}/{each}" for kind in CHILDREN for each in self.names(kind, name)]
         return sorted(found)
 
     def pod(self, name: str, role: str) -> Manifest | None:
@@ -165,7 +164,7 @@ def a_team(
     for made in shared_claim(namespace):
         kubectl.apply(namespace, made)
     kubectl.get(namespace, "rlhfjobs")  # it is patient with a kind that was defined just now
-    kube = OfficialKube.connect(kubectl.kubeconfig, 4)
+    kube = RemoteKube.connect(kubectl.kubeconfig, 4)
     with heads or FakeHeads() as heads:
         own = {
             "namespaces": [namespace],

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from rlhf_operator.kube.protocol import Conflict, Invalid, Kind, KubeError, Manifest
+from rlhf_kube.kinds import Kind
+from rlhf_operator.kube.protocol import Conflict, Invalid, KubeError, Manifest
 
 Place = tuple[Kind, str, str]
 Write = tuple[str, Kind]
@@ -57,6 +58,11 @@ class FakeKube:
             if each_kind is kind and namespace in (None, each_namespace)
         ]
         return tuple(copy.deepcopy(each) for each in found if _has_labels(each, wanted))
+
+    def each(
+        self, kind: Kind, namespace: str | None = None, selector: str = ""
+    ) -> Iterator[Manifest]:
+        return iter(self.list(kind, namespace, selector))
 
     def warnings(self, namespace: str, uid: str) -> tuple[str, ...]:
         self._try("warnings", Kind.EVENT)

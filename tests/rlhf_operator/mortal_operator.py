@@ -27,12 +27,13 @@ from typing import Any, TypeVar
 from unittest.mock import patch
 
 from rlhf_api.report import StatusReport
+from rlhf_kube.kinds import Kind
 from rlhf_operator import __main__ as program
 from rlhf_operator.dialing import dialing
 from rlhf_operator.head.addresses import HeadPlace
 from rlhf_operator.head.protocol import Head, Submission
-from rlhf_operator.kube.official import OfficialKube
-from rlhf_operator.kube.protocol import Kind, Manifest
+from rlhf_operator.kube.protocol import Manifest
+from rlhf_operator.kube.remote import RemoteKube
 
 Done = TypeVar("Done")
 Dial = Callable[[HeadPlace, str], Head]
@@ -101,20 +102,20 @@ class Mortality:
                 os.kill(os.getpid(), signal.SIGKILL)
 
 
-def mortal_kube(mortality: Mortality) -> type[OfficialKube]:
+def mortal_kube(mortality: Mortality) -> type[RemoteKube]:
     """The operator's own client, with which every write is dangerous."""
 
-    class MortalKube(OfficialKube):
+    class MortalKube(RemoteKube):
         def create(self, manifest: Manifest) -> bool:
             return mortality.around(
-                f"create {_name(manifest)}", lambda: OfficialKube.create(self, manifest)
+                f"create {_name(manifest)}", lambda: RemoteKube.create(self, manifest)
             )
 
         def apply(self, manifest: Manifest) -> Manifest:
             finalizers = manifest["metadata"].get("finalizers")
             more = "" if finalizers is None else f" with {len(finalizers)} finalizers"
             return mortality.around(
-                f"apply {_name(manifest)}{more}", lambda: OfficialKube.apply(self, manifest)
+                f"apply {_name(manifest)}{more}", lambda: RemoteKube.apply(self, manifest)
             )
 
         def apply_status(self, manifest: Manifest) -> Manifest:
@@ -122,13 +123,13 @@ def mortal_kube(mortality: Mortality) -> type[OfficialKube]:
             words = f"{status['phase']} {status.get('reason', '')} {_digest(status)}"
             return mortality.around(
                 f"status {_name(manifest)}: {words}",
-                lambda: OfficialKube.apply_status(self, manifest),
+                lambda: RemoteKube.apply_status(self, manifest),
             )
 
         def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
             mortality.around(
-                f"delete {kind.value.kind} {name}",
-                lambda: OfficialKube.delete(self, kind, namespace, name, uid),
+                f"delete {kind.kind} {name}",
+                lambda: RemoteKube.delete(self, kind, namespace, name, uid),
             )
 
     return MortalKube
@@ -226,7 +227,7 @@ def live(mortality: Mortality, words: list[str]) -> int:
         dial = dialing(*settings)
         return lambda place, token: MortalHead(dial(place, token), mortality)
 
-    with patch.multiple(program, OfficialKube=mortal_kube(mortality), dialing=mortal_dialing):
+    with patch.multiple(program, RemoteKube=mortal_kube(mortality), dialing=mortal_dialing):
         return program.main(words)
 
 

@@ -24,8 +24,8 @@ from hypothesis.stateful import (
 from rlhf_api.exits import ExitCode
 from rlhf_api.on_cluster import FINALIZER
 from rlhf_api.status import Phase
+from rlhf_kube.kinds import Kind
 from rlhf_operator.head.protocol import SubmissionState
-from rlhf_operator.kube.protocol import Kind
 
 from .checked_decisions import checked_reconcile
 from .fake_driver import FakeDriver

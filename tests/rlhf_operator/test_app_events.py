@@ -6,14 +6,16 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import kopf
 import pytest
 
-from rlhf_operator.app import App, run_kopf
+from rlhf_kube.kinds import Kind
+from rlhf_operator.app import App
 from rlhf_operator.config import OperatorConfig
 from rlhf_operator.decide.observed import PodProblem
 from rlhf_operator.kube.cached import CachedKube, Key
-from rlhf_operator.kube.protocol import Kind
+from rlhf_operator.queue import JobQueue
+from rlhf_operator.stop import Stop
+from rlhf_operator.watching import Watch
 
 from .fake_head import FakeHeads
 from .world import NAMESPACE, World, manifest
@@ -32,6 +34,14 @@ def job(**metadata: Any) -> dict[str, Any]:
     own = {"uid": "u-1", "generation": 1, "resourceVersion": "7", "labels": {"team": "x"}}
     document = manifest()
     return {**document, "metadata": {**document["metadata"], **own, **metadata}}
+
+
+class QuietWatch(Watch):
+    """Nothing happens."""
+
+    async def run(self, on_ready: Callable[[], None]) -> None:
+        on_ready()
+        await self._stop.wait()
 
 
 def looks(app: App, *events: tuple[str | None, Any]) -> list[Key]:
@@ -163,45 +173,13 @@ def test_what_the_look_itself_will_see_is_not_kept(
 
 
 def test_a_part_that_dies_ends_the_operator(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def watch(stop_flag: asyncio.Event, **_: Any) -> None:
-        await stop_flag.wait()
-
     async def die(*_: Any) -> None:
         raise RuntimeError("nobody foresaw this")
 
-    monkeypatch.setattr("rlhf_operator.app.run_kopf", watch)
+    monkeypatch.setattr("rlhf_operator.app.Watch", QuietWatch)
     monkeypatch.setattr(app, "_ping", die)
     with pytest.raises(RuntimeError, match="nobody foresaw this"):
-        asyncio.run(asyncio.wait_for(app.run(asyncio.Event()), 60))
-
-
-@pytest.mark.parametrize(
-    ("kind", "selectors"),
-    [
-        (Kind.JOB, []),
-        (Kind.CLUSTER, ["rlhf-operator.dev/job"]),
-        (Kind.POD, ["rlhf-operator.dev/job"]),
-    ],
-)
-def test_of_pods_and_clusters_only_the_jobs_own_are_asked_for(
-    app: App, monkeypatch: pytest.MonkeyPatch, kind: Kind, selectors: list[str]
-) -> None:
-    given: list[kopf.OperatorSettings] = []
-
-    async def run() -> None:
-        stop = asyncio.Event()
-
-        async def watch(settings: kopf.OperatorSettings, **_: Any) -> None:
-            given.append(settings)
-            stop.set()
-
-        monkeypatch.setattr("rlhf_operator.app.run_kopf", watch)
-        await app.run(stop)
-
-    asyncio.run(asyncio.wait_for(run(), 60))
-    place = kind.value
-    resource = kopf.Resource(place.group, place.version, place.plural)
-    assert given[0].watching.label_selectors.collect(resource) == selectors
+        asyncio.run(asyncio.wait_for(app.run(Stop()), 60))
 
 
 def test_a_namespace_that_is_lost_takes_no_other_along(
@@ -209,25 +187,20 @@ def test_a_namespace_that_is_lost_takes_no_other_along(
 ) -> None:
     config = OperatorConfig(namespaces=("gone", "here"))
     app = App(config, world.cached, world.reconciler, in_cluster=False)
-    tries: list[str] = []
+    tries: list[str | None] = []
 
     async def run() -> None:
-        stop, again = asyncio.Event(), asyncio.Event()
+        stop, again = Stop(), asyncio.Event()
 
-        async def watch(
-            namespaces: tuple[str, ...],
-            ready_flag: asyncio.Event,
-            stop_flag: asyncio.Event,
-            **_: Any,
-        ) -> None:
-            tries.append(*namespaces)
-            if namespaces == ("gone",):
-                again.set() if tries.count("gone") > 2 else None
-                raise PermissionError("403: it is not there any more")
-            ready_flag.set()
-            await stop_flag.wait()
+        class LosingWatch(QuietWatch):
+            async def run(self, on_ready: Callable[[], None]) -> None:
+                tries.append(self.namespace)
+                if self.namespace == "gone":
+                    again.set() if tries.count("gone") > 2 else None
+                    raise PermissionError("403: it is not there any more")
+                await super().run(on_ready)
 
-        monkeypatch.setattr("rlhf_operator.app.run_kopf", watch)
+        monkeypatch.setattr("rlhf_operator.app.Watch", LosingWatch)
         monkeypatch.setattr("rlhf_operator.app.FIRST_RETRY_SECONDS", 0.01)
         running = asyncio.create_task(app.run(stop))
         await again.wait()
@@ -260,12 +233,13 @@ def test_everything_that_jobs_have_is_known_before_the_first_look(
         add(key)
 
     async def run() -> None:
-        stop = asyncio.Event()
+        stop = Stop()
 
-        async def watch(**_: Any) -> None:
-            stop.set()
+        class EndingWatch(QuietWatch):
+            async def run(self, on_ready: Callable[[], None]) -> None:
+                stop.set()
 
-        monkeypatch.setattr("rlhf_operator.app.run_kopf", watch)
+        monkeypatch.setattr("rlhf_operator.app.Watch", EndingWatch)
         monkeypatch.setattr(app.queue, "add", added)
         await app.run(stop)
 
@@ -273,34 +247,30 @@ def test_everything_that_jobs_have_is_known_before_the_first_look(
     assert known and min(known) == 4, "a cluster, its head and its workers"
 
 
-def test_a_signal_that_kopf_takes_ends_the_operator(
-    app: App, monkeypatch: pytest.MonkeyPatch
+def test_an_ended_job_whose_deletion_nobody_told_is_forgotten(
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """kopf puts handlers of its own in the place of others, and returns when one is called."""
-
-    async def watch(**_: Any) -> None:
-        await asyncio.sleep(0)
-
-    monkeypatch.setattr("rlhf_operator.app.run_kopf", watch)
-    asyncio.run(asyncio.wait_for(app.run(asyncio.Event()), 60))
-
-
-def test_a_watch_that_ends_ends_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    """kopf takes all tasks that were made after it began for its own."""
+    world.run_to_training()
+    found = world.kube.objects[Kind.POD, NAMESPACE, world.pods()[0]]
+    pod = {**found, "metadata": {**found["metadata"], "uid": "another"}}
+    world.head().finish()
+    world.wait(10)
+    app = App(OperatorConfig(), world.cached, world.reconciler, in_cluster=False)
+    ended = world.kube.objects[Kind.JOB, NAMESPACE, "sort"]
+    shown = world.metrics.registry.get_sample_value
 
     async def run() -> None:
-        async def root() -> None:
-            await asyncio.sleep(0.01)
+        await app.on_job({"type": None, "object": ended})  # type: ignore[typeddict-item]
+        assert shown("rlhf_operator_jobs", {"phase": "Succeeded"}) == 1 and not len(app.queue)
+        world.cached.put(Kind.POD, pod)  # what is gone without a word, of a job that has ended
+        await app._list(None)
+        app.queue = JobQueue()
+        del world.kube.objects[Kind.JOB, NAMESPACE, "sort"]
+        await app._list(None)
+        assert len(app.queue) == 1
+        await world.reconciler.look(SORT, lambda: None)
+        assert shown("rlhf_operator_jobs", {"phase": "Succeeded"}) == 0
+        await app._list(None)
+        assert len(app.queue) == 1, "and nobody asks for it again"
 
-        async def spawn(**_: Any) -> list[asyncio.Task[None]]:
-            return [asyncio.create_task(root())]
-
-        monkeypatch.setattr(kopf, "spawn_tasks", spawn)
-        watching = asyncio.create_task(run_kopf())
-        await asyncio.sleep(0)
-        others = asyncio.create_task(asyncio.Event().wait())
-        await watching
-        assert not others.done()
-        others.cancel()
-
-    asyncio.run(asyncio.wait_for(run(), 60))
+    asyncio.run(run())

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from rlhf_kube.kinds import Kind
 from rlhf_operator.kube.cached import CachedKube
-from rlhf_operator.kube.protocol import Kind, Unreachable
+from rlhf_operator.kube.protocol import Unreachable
 
 from .fake_kube import FakeKube
 from .world import NAMESPACE, manifest
@@ -76,10 +77,10 @@ def test_a_list_finds_what_nobody_told(kube: FakeKube) -> None:
         cached.put(Kind.POD, each)
     kube.remove(Kind.POD, NAMESPACE, "ghost")
     pod(kube, "new")
-    assert cached.resync(Kind.POD, None) == {(NAMESPACE, "sort")}
+    assert cached.resync(Kind.POD, None).changed == {(NAMESPACE, "sort")}
     names = [each["metadata"]["name"] for each in cached.list(Kind.POD, NAMESPACE, LABEL)]
     assert sorted(names) == ["kept", "new"]
-    assert cached.resync(Kind.POD, None) == set(), "nothing has changed since"
+    assert cached.resync(Kind.POD, None).changed == set(), "nothing has changed since"
 
 
 def test_what_comes_in_while_all_is_listed_stays(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from rlhf_operator.kube.protocol import Kind
+from rlhf_kube.kinds import Kind
 
 from ..cluster.devcluster import CommandFailed
 from ..cluster.kubectl import Kubectl

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from rlhf_api.exits import ExitCode
+from rlhf_operator.head.client import HttpClient
 from rlhf_operator.head.http import HttpHeads
 from rlhf_operator.head.protocol import HeadRefused, HeadUnreachable, Submission, SubmissionState
 
@@ -37,9 +38,9 @@ def fakes() -> Iterator[FakeHeads]:
 
 @pytest.fixture
 def heads(fakes: FakeHeads) -> Iterator[HttpHeads]:
-    heads = HttpHeads(fakes.route)
-    yield heads
-    now(heads.close())
+    client = HttpClient()
+    yield HttpHeads(fakes.route, client)
+    now(client.close())
 
 
 def test_heads_know_nothing_of_each_other(fakes: FakeHeads, heads: HttpHeads) -> None:
@@ -128,7 +129,8 @@ def test_a_head_that_is_down_does_not_answer_until_it_is_back(
 def test_drivers_may_run_by_the_clock() -> None:
     clock = Clock()
     with FakeHeads(AutoRun(steps=4, seconds=8.0), clock=clock) as fakes:
-        heads = HttpHeads(fakes.route)
+        client = HttpClient()
+        heads = HttpHeads(fakes.route, client)
         head = PlainHead(heads.head(place("a", "job-0"), TOKEN))
         head.submit("job-0-0", COMMAND, {})
         steps = []
@@ -143,7 +145,7 @@ def test_drivers_may_run_by_the_clock() -> None:
         assert (done.state, done.exit_code) == (SubmissionState.SUCCEEDED, 0)
         assert head.report() is None
         assert head.final_report("job-0-0") is not None
-        now(heads.close())
+        now(client.close())
 
 
 def test_many_heads_are_asked_at_once(fakes: FakeHeads, heads: HttpHeads) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rlhf_api.status import ConditionType
-from rlhf_operator.kube.protocol import Kind
+from rlhf_kube.kinds import Kind
 
 from ..cluster.devcluster import CommandFailed
 from ..waiting import wait_until

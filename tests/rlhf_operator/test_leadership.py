@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from rlhf_operator import leadership as module
-from rlhf_operator.kube.protocol import Conflict, Kind, KubeError, Unreachable
+from rlhf_kube.kinds import Kind
+from rlhf_operator.kube.protocol import Conflict, KubeError, Unreachable
 from rlhf_operator.leadership import (
     GIVE_UP_SECONDS,
     LEASE_SECONDS,
@@ -18,6 +18,7 @@ from rlhf_operator.leadership import (
     LeaseLost,
     keep_leading,
 )
+from rlhf_operator.stop import Stop
 
 from .fake_kube import FakeKube
 
@@ -106,7 +107,7 @@ def test_of_two_at_the_same_moment_one_gets_it(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("error", [Unreachable("no answer"), Conflict("409")])
 def test_who_cannot_renew_stops_before_another_may_begin(
-    monkeypatch: pytest.MonkeyPatch, error: KubeError
+    error: KubeError,
 ) -> None:
     replicas = Replicas()
     first = replicas.replica("first")
@@ -114,11 +115,11 @@ def test_who_cannot_renew_stops_before_another_may_begin(
     replicas.kube.trouble = lambda verb, kind: error if verb == "apply" else None
     waits: list[float] = []
 
-    async def sleep(seconds: float, stop: asyncio.Event) -> None:
-        waits.append(seconds)
-        replicas.seconds += seconds
+    class Never(Stop):
+        async def pause(self, seconds: float) -> None:
+            waits.append(seconds)
+            replicas.seconds += seconds
 
-    monkeypatch.setattr(module, "_sleep", sleep)
     with pytest.raises(LeaseLost):
-        asyncio.run(keep_leading(first, asyncio.Event()))
+        asyncio.run(keep_leading(first, Never()))
     assert sum(waits) <= GIVE_UP_SECONDS < LEASE_SECONDS

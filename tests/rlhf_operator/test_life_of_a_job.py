@@ -8,8 +8,8 @@ import pytest
 
 from rlhf_api.exits import ExitCode
 from rlhf_api.status import ConditionType, Phase
+from rlhf_kube.kinds import Kind
 from rlhf_operator.decide.observed import PlanSeen, Refusal
-from rlhf_operator.kube.protocol import Kind
 
 from .world import NAMESPACE, World, claim, manifest
 

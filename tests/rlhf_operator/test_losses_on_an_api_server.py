@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from rlhf_api.status import ConditionType
-from rlhf_operator.kube.protocol import Kind, Manifest
+from rlhf_kube.kinds import Kind
+from rlhf_operator.kube.protocol import Manifest
 
 from ..waiting import wait_until
 from .cluster import SECONDS, Team, small

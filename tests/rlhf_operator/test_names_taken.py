@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rlhf_api.status import Phase
-from rlhf_operator.kube.protocol import Kind
+from rlhf_kube.kinds import Kind
 
 from .world import NAMESPACE, World, manifest
 

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from rlhf_api.status import ConditionType, Phase
+from rlhf_kube.kinds import Kind
 from rlhf_operator.decide.actions import Note
-from rlhf_operator.kube.protocol import Invalid, Kind, KubeError
+from rlhf_operator.kube.protocol import Forbidden, Invalid, KubeError
 from rlhf_operator.parse import pods_refused
 from rlhf_operator.perform import NOTE_BYTES, event
 
@@ -89,6 +90,30 @@ def test_what_a_person_deletes_beside_a_cluster_is_made_again(world: World, kind
     world.wait(1000)
     assert companions(world) == before and (kind, NAMESPACE, name) in world.kube.objects
     assert world.phase()[0] is Phase.RUNNING and world.clusters() == ["sort-1"]
+
+
+def test_what_could_not_be_made_again_is_tried_again_soon(world: World) -> None:
+    world.run_to_training()
+    before = companions(world)
+    for kind in (Kind.CONFIG_MAP, Kind.SECRET, Kind.POLICY):
+        remove(world, kind)
+    world.kube.trouble = lambda verb, kind: (
+        Forbidden("quota") if (verb, kind) == ("create", Kind.SECRET) else None
+    )
+    world.wait(1000)
+    assert companions(world) == before - {Kind.SECRET}, "one that is refused holds up no other"
+    assert world.phase()[0] is Phase.RUNNING
+    assert world.condition(ConditionType.CLUSTER_READY) == ("True", "Ready")
+    counted = world.metrics.registry.get_sample_value
+    reason = {"reason": "KubernetesForbidden"}
+    assert counted("rlhf_operator_reconcile_errors_total", reason), "people are warned"
+    world.head().advance(2)
+    world.wait(60)
+    progress = world.status().progress
+    assert progress is not None and progress.step == 2, "the job goes on"
+    world.kube.trouble = lambda verb, kind: None
+    world.wait(120)
+    assert companions(world) == before, "not a quarter of an hour later"
 
 
 @pytest.mark.parametrize("kind", [Kind.CONFIG_MAP, Kind.SECRET, Kind.POLICY])
@@ -216,7 +241,7 @@ def test_a_kuberay_that_is_too_old_is_told_with_the_version_that_is_needed(world
         world.look((NAMESPACE, "sort"))
     assert world.condition(ConditionType.CLUSTER_READY) == ("False", "KubeRayTooOld")
     told = [each.message for each in world.status().conditions if each.reason == "KubeRayTooOld"]
-    assert "needed 1.6 or newer" in told[0] and said in told[0]
+    assert "allowed 1.6 or newer" in told[0] and said in told[0]
     world.kube.trouble = lambda verb, kind: None
     world.wait(60)
     assert world.clusters() == ["sort-1"]

@@ -8,7 +8,7 @@ import yaml
 from rlhf_api.on_cluster import MANIFEST
 from rlhf_api.status import ConditionType
 from rlhf_api.validation import validate_document
-from rlhf_operator.kube.protocol import Kind
+from rlhf_kube.kinds import Kind
 
 from ..cluster.devcluster import CommandFailed
 from ..waiting import wait_until

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_api.exits import ExitCode
-from rlhf_operator.kube.protocol import Kind
+from rlhf_kube.kinds import Kind
 
 from ..waiting import wait_until
 from . import mortal_operator

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_api.status import ConditionType
-from rlhf_operator.kube.protocol import Kind
+from rlhf_kube.kinds import Kind
 
 from ..cluster.definition import define
 from ..cluster.devcluster import DevCluster

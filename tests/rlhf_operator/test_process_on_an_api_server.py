@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_operator.kube.protocol import Kind
+from rlhf_kube.kinds import Kind
 
 from ..waiting import wait_until
 from .cluster import SECONDS, Team

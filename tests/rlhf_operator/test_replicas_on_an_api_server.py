@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_operator.kube.protocol import Kind, Manifest
+from rlhf_kube.kinds import Kind
+from rlhf_operator.kube.protocol import Manifest
 from rlhf_operator.leadership import LEASE_SECONDS, RENEW_SECONDS
 
 from ..cluster.kubectl import Kubectl

@@ -9,7 +9,8 @@ import pytest
 
 from rlhf_api.exits import ExitCode
 from rlhf_api.status import ConditionType, Phase
-from rlhf_operator.kube.protocol import Kind, Unreachable
+from rlhf_kube.kinds import Kind
+from rlhf_operator.kube.protocol import Unreachable
 
 from .world import NAMESPACE, World, manifest
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlhf_operator.kube.protocol import Kind
+from rlhf_kube.kinds import Kind
 
 from ..cluster.devcluster import CommandFailed
 from .cluster import Team

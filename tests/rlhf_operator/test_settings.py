@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from rlhf_kube.kinds import Kind
 from rlhf_operator.config import BadConfig, HeadAccess, OperatorConfig, load_config
 from rlhf_operator.key import key_in_cluster, key_in_file
-from rlhf_operator.kube.protocol import Forbidden, Kind, KubeError
+from rlhf_operator.kube.protocol import Forbidden, KubeError
 
 from .fake_kube import FakeKube
 

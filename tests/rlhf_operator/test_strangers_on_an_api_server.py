@@ -8,7 +8,8 @@ import pytest
 
 from rlhf_api.on_cluster import FIELD_MANAGER
 from rlhf_api.status import ConditionType
-from rlhf_operator.kube.protocol import Kind, Manifest
+from rlhf_kube.kinds import Kind
+from rlhf_operator.kube.protocol import Manifest
 
 from ..waiting import wait_until
 from .cluster import SECONDS, Team, small
@@ -33,15 +34,14 @@ CONTENT: dict[Kind, dict[str, Any]] = {
 
 def make(team: Team, kind: Kind, name: str) -> Manifest:
     """Somebody makes an object of that name."""
-    resource = kind.value
-    head = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": {"name": name}}
-    team.kubectl.send("create", team.namespace, {**head, **CONTENT[kind]})
+    document = {**kind.header, "metadata": {"name": name}, **CONTENT[kind]}
+    team.kubectl.send("create", team.namespace, document)
     return read(team, kind, name)
 
 
 def read(team: Team, kind: Kind, name: str) -> Manifest:
     found = team.kube.get(kind, team.namespace, name)
-    assert found is not None, f"no {kind.value.kind} {name}"
+    assert found is not None, f"no {kind.kind} {name}"
     return found
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from rlhf_api.status import Phase
+from rlhf_kube.kinds import Kind
 from rlhf_operator.key import Identity
-from rlhf_operator.kube.protocol import Forbidden, Kind, KubeError
+from rlhf_operator.kube.protocol import Forbidden, KubeError
 
 from .world import NAMESPACE, World, manifest
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from rlhf_api.status import ConditionType, Phase
-from rlhf_operator.kube.protocol import Forbidden, Kind
+from rlhf_kube.kinds import Kind
+from rlhf_operator.kube.protocol import Forbidden
 
 from .world import NAMESPACE, World, manifest
 

@@ -12,10 +12,11 @@ from datetime import datetime
 from typing import Any
 
 from rlhf_api.status import Phase
+from rlhf_kube.kinds import Kind
 from rlhf_operator.app import RESYNC_SECONDS
 from rlhf_operator.head.protocol import HeadUnreachable, SubmissionState
 from rlhf_operator.kube.cached import WATCHED, Key
-from rlhf_operator.kube.protocol import Conflict, Forbidden, Kind, KubeError, Manifest, Unreachable
+from rlhf_operator.kube.protocol import Conflict, Forbidden, KubeError, Manifest, Unreachable
 
 from .direct_client import DirectClient
 from .fake_driver import FakeDriver
@@ -192,7 +193,7 @@ class TroubledWorld(World):
         if self.seconds >= self._listed_at:
             self._listed_at = float("inf")
             for kind in WATCHED:
-                self._changed |= self.cached.resync(kind, None)
+                self._changed |= self.cached.resync(kind, None).changed
 
     def set_claim(self, exists: bool) -> None:
         is_there = (Kind.CLAIM, NAMESPACE, "shared") in self.kube.objects

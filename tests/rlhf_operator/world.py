@@ -16,6 +16,7 @@ from typing import Any
 import yaml
 
 from rlhf_api.status import ConditionType, Phase, RLHFJobStatus
+from rlhf_kube.kinds import Kind
 from rlhf_operator.config import JobDefaults
 from rlhf_operator.decide.observed import PlanSeen
 from rlhf_operator.decide.settings import Settings
@@ -24,7 +25,7 @@ from rlhf_operator.head.http import HttpHeads
 from rlhf_operator.heads import Heads
 from rlhf_operator.key import Identity
 from rlhf_operator.kube.cached import WATCHED, CachedKube, Key, job_of
-from rlhf_operator.kube.protocol import Kind, KubeError, Manifest
+from rlhf_operator.kube.protocol import KubeError, Manifest
 from rlhf_operator.metrics import Metrics
 from rlhf_operator.observe import Observer
 from rlhf_operator.parse import parse_status, pod_problem

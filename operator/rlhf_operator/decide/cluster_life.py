@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 from rlhf_api.on_cluster import QUEUE_LABEL
 from rlhf_api.status import ClusterStatus, Condition, ConditionStatus, ConditionType, Phase
 from rlhf_operator.decide.actions import (
@@ -33,7 +35,7 @@ def follow_cluster(draft: Draft, cluster: ClusterStatus) -> None:
         _replace(draft, cluster)
     elif seen.is_deleting:
         _lose(draft, cluster, "it is being deleted")
-        draft.again(draft.settings.poll_seconds)
+        draft.look_again(draft.settings.poll_seconds)
     elif seen.has_other_key:
         _lose(draft, cluster, "the key that its token was made from is no more")
     elif seen.is_suspended:
@@ -56,10 +58,10 @@ def _replace(draft: Draft, cluster: ClusterStatus) -> None:
     elif cluster.head_pod_uid is not None:
         _lose(draft, cluster, "it is gone")
     elif pods_that_may_end(draft, draft.seen.pods_of(cluster.name)):
-        draft.again(draft.settings.poll_seconds)
+        draft.look_again(draft.settings.poll_seconds)
     elif draft.seen.job.job is not None and not _is_late(draft):
         draft.do(HoldJob(), MakeCluster(cluster.attempt))
-        draft.again(draft.settings.wait_seconds)
+        draft.look_again(draft.settings.wait_seconds)
 
 
 def _lose(draft: Draft, cluster: ClusterStatus, how: str) -> None:
@@ -81,7 +83,7 @@ def _queue(draft: Draft, cluster: ClusterStatus) -> None:
         message = "the cluster was suspended by a queue or a person; it goes on when let in again"
         draft.enter(Phase.SUSPENDED, "Evicted", message, is_warning=True)
         draft.conclude(ConditionType.CLUSTER_READY, ConditionStatus.UNKNOWN, "Evicted", message)
-    draft.again(draft.settings.wait_seconds)
+    draft.look_again(draft.settings.wait_seconds)
 
 
 def _queue_of(draft: Draft) -> str:
@@ -122,7 +124,7 @@ def _run_on(draft: Draft, cluster: ClusterStatus, seen: ClusterSeen) -> None:
     elif _replace_dirty_workers(draft, cluster, seen) or not _is_due(draft):
         return
     elif draft.seen.job.job is None:
-        draft.again(draft.settings.wait_seconds)
+        draft.look_again(draft.settings.wait_seconds)
     elif lost := pods_that_cannot_end(draft, draft.seen.pods_of(cluster.name)):
         names = (pod.name for pod in lost)
         start_over_or_fail(draft, lost_pods(names, draft.settings.lost_pod_seconds))
@@ -159,7 +161,7 @@ def _replace_dirty_workers(draft: Draft, cluster: ClusterStatus, seen: ClusterSe
     ]
     if dirty:
         draft.do(*(DeletePod(pod.name, pod.uid) for pod in dirty))
-        draft.again(draft.settings.poll_seconds)
+        draft.look_again(draft.settings.poll_seconds)
     return bool(dirty)
 
 
@@ -174,7 +176,7 @@ def _is_due(draft: Draft) -> bool:
     due = draft.status.restarts.next_time
     if due is None or due <= draft.now:
         return True
-    draft.again((due - draft.now).total_seconds())
+    draft.look_again((due - draft.now).total_seconds())
     return False
 
 
@@ -202,7 +204,7 @@ def _is_late(draft: Draft) -> bool:
         return False
     left = limit - draft.seconds_since(ready.last_transition_time)
     if left > 0:
-        draft.again(left)
+        draft.look_again(left)
         return False
     fail(
         draft,
@@ -216,17 +218,23 @@ def _holds_for_nothing(draft: Draft, cluster: ClusterStatus, ready: Condition) -
     """Whether some pods have kept devices for too long while others find no room: then all are
     given back, and asked for again later."""
     pods = draft.seen.pods_of(cluster.name)
-    left = draft.settings.room_seconds - draft.seconds_since(ready.last_transition_time)
+    limit = _room_seconds(draft, cluster)
+    left = limit - draft.seconds_since(ready.last_transition_time)
     if not any(pod.is_ready and not pod.is_head for pod in pods):
         return False
     if left > 0:
-        draft.again(left)
+        draft.look_again(left)
         return False
-    message = (
-        f"some pods waited for others for {draft.settings.room_seconds:.0f} s: {ready.message}"
-    )
+    message = f"some pods waited for others for {limit:.0f} s: {ready.message}"
     start_over_or_fail(draft, Failure("NoRoom", message, needs_new_cluster=True, is_counted=False))
     return True
+
+
+def _room_seconds(draft: Draft, cluster: ClusterStatus) -> float:
+    """Up to half as much again as is set, for every job and attempt its own: two jobs that hold
+    what the other one needs do not give it back in the same moment for ever."""
+    digest = hashlib.sha256(f"{draft.seen.job.uid}/{cluster.attempt}".encode()).digest()
+    return draft.settings.room_seconds * (1 + digest[0] / 512)
 
 
 def _wait_for_pods(draft: Draft, cluster: ClusterStatus) -> None:
@@ -238,4 +246,4 @@ def _wait_for_pods(draft: Draft, cluster: ClusterStatus) -> None:
     problem = worst_problem(draft.seen.pods_of(cluster.name))
     reason = problem.reason if problem else "WaitingForPods"
     draft.enter(phase_before_driver(draft), reason, ready.message)
-    draft.again(draft.settings.wait_seconds)
+    draft.look_again(draft.settings.wait_seconds)

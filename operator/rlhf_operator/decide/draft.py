@@ -74,7 +74,7 @@ class Draft:
         """Tell the metrics."""
         self._restarts.append(restart)
 
-    def again(self, seconds: float) -> None:
+    def look_again(self, seconds: float) -> None:
         """Look again so soon, or sooner."""
         seconds = max(0.0, seconds)
         self._again = seconds if self._again is None else min(self._again, seconds)

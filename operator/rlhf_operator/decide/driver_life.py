@@ -20,7 +20,7 @@ DIRTY_CLUSTER = "DirtyCluster"
 def follow_driver(draft: Draft, driver: DriverStatus) -> None:
     """Look after a driver that may be alive."""
     head = draft.seen.head
-    draft.again(draft.settings.poll_seconds)
+    draft.look_again(draft.settings.poll_seconds)
     if head.state is HeadState.REFUSED:
         if head.refused_seconds >= draft.settings.refused_seconds:
             start_over_or_fail(draft, head_refused(head.message))
@@ -30,7 +30,7 @@ def follow_driver(draft: Draft, driver: DriverStatus) -> None:
             _follow(draft, driver, submission, head.report)
         elif driver.sequence is None and draft.status.phase is not Phase.RUNNING:
             draft.do(Submit(driver.submission_id))  # it never began: what was cut short is done
-            draft.again(1.0)
+            draft.look_again(1.0)
         else:
             start_over_or_fail(
                 draft, Failure("HeadLost", "Ray on the head pod was started again: the driver died")
@@ -83,7 +83,7 @@ def _follow(
         return
     if report is not None and report.final and report.submission_id == driver.submission_id:
         draft.do(Acknowledge(driver.submission_id, report.sequence))
-        draft.again(1.0)
+        draft.look_again(1.0)
     elif _is_frozen(draft):
         start_over_or_fail(draft, frozen(draft.seen.head.still_seconds))
         return
@@ -166,7 +166,7 @@ def stop_driver(draft: Draft) -> bool:
     if too_long or is_dead or _has_stopped(draft, driver):
         end_driver(draft)
         return True
-    draft.again(min(2.0, draft.settings.poll_seconds))
+    draft.look_again(min(2.0, draft.settings.poll_seconds))
     return False
 
 

@@ -67,7 +67,7 @@ def _living(head: HeadSeen, cluster: ClusterStatus) -> list[str]:
 
 def _wait(draft: Draft, reason: str, message: str) -> None:
     draft.enter(phase_before_driver(draft), reason, message)
-    draft.again(min(2.0, draft.settings.poll_seconds))
+    draft.look_again(min(2.0, draft.settings.poll_seconds))
 
 
 def _submit(draft: Draft, cluster: ClusterStatus) -> None:
@@ -93,4 +93,4 @@ def _submit(draft: Draft, cluster: ClusterStatus) -> None:
     )
     draft.enter(phase, "Submitted", f"the driver {made.submission_id} is being started")
     draft.do(Submit(made.submission_id))
-    draft.again(1.0)
+    draft.look_again(1.0)

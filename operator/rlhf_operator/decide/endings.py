@@ -21,14 +21,14 @@ def succeed(draft: Draft) -> None:
     message = "all steps are done" + (f"; the model is at {root}" if root else "")
     draft.set(completion_time=draft.now)
     draft.enter(Phase.SUCCEEDED, "Succeeded", message)
-    draft.again(0)
+    draft.look_again(0)
 
 
 def fail(draft: Draft, reason: str, message: str) -> None:
     """The job ends before that."""
     draft.set(completion_time=draft.now)
     draft.enter(Phase.FAILED, reason, message, is_warning=True, is_stuck=True)
-    draft.again(0)
+    draft.look_again(0)
 
 
 def end_driver(draft: Draft, exit_code: int | None = None) -> None:
@@ -73,7 +73,7 @@ def start_over_or_fail(draft: Draft, failure: Failure) -> None:
     elif failure.needs_new_workers and cluster is not None:
         draft.set(cluster=cluster.model_copy(update={"replace_workers_before": draft.now}))
         seconds = 0.0  # the workers go at once
-    draft.again(seconds)
+    draft.look_again(seconds)
 
 
 def _is_repeated(draft: Draft, driver: DriverStatus | None) -> bool:

@@ -82,8 +82,12 @@ def verdict(failure: Failure, policy: FailurePolicy, restarts: RestartStatus) ->
 
 
 def backoff_seconds(policy: FailurePolicy, in_a_row: int, settings: Settings) -> float:
-    """The wait before a restart that is the so-manieth since the last new checkpoint: none before
-    the first, for the job has come somewhere."""
+    """The wait before a restart.
+
+    Args:
+        in_a_row: its number since the last new checkpoint: the first waits for nothing, for the
+            job has come somewhere.
+    """
     if in_a_row <= 1:
         return 0.0
     doublings = min(in_a_row - 2, 16)

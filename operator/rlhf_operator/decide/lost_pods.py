@@ -23,5 +23,5 @@ def _seconds_left(draft: Draft, pod: PodSeen) -> float:
         return float("inf")
     left = draft.settings.lost_pod_seconds - (draft.now - pod.deletion_time).total_seconds()
     if left > 0:
-        draft.again(left)
+        draft.look_again(left)
     return left

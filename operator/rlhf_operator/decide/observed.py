@@ -113,7 +113,6 @@ class PodSeen:
 
     name: str
     uid: str
-    cluster: str
     is_head: bool
     is_ready: bool
     created: datetime

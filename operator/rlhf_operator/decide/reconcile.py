@@ -75,7 +75,7 @@ def _begin(draft: Draft) -> None:
         _reject(draft, refusal)
     elif draft.seen.plan is None:
         draft.enter(Phase.PLANNING, "Planning", "the plan is being made")
-        draft.again(draft.settings.wait_seconds)
+        draft.look_again(draft.settings.wait_seconds)
     else:
         _accept(draft)
         if not (_lacks_kuberay(draft) or _waits_for_its_turn(draft) or _waits_for_its_name(draft)):
@@ -91,7 +91,7 @@ def _set_accepted(draft: Draft, refusal: Refusal | None) -> None:
         draft.conclude(ConditionType.ACCEPTED, ConditionStatus.TRUE, "Accepted", told)
         return
     draft.conclude(ConditionType.ACCEPTED, ConditionStatus.FALSE, refusal.reason, refusal.message)
-    draft.again(draft.settings.wait_seconds)
+    draft.look_again(draft.settings.wait_seconds)
 
 
 def _accept(draft: Draft) -> None:
@@ -127,7 +127,7 @@ def _lacks_kuberay(draft: Draft) -> bool:
         return False
     message = f"this cluster does not know RayClusters: install KubeRay {KUBERAY} or newer"
     draft.enter(Phase.PENDING, "KubeRayMissing", message, is_warning=True, is_stuck=True)
-    draft.again(draft.settings.wait_seconds)
+    draft.look_again(draft.settings.wait_seconds)
     return True
 
 
@@ -136,7 +136,7 @@ def _waits_for_its_turn(draft: Draft) -> bool:
     due = draft.status.restarts.next_time
     if due is None or due <= draft.now:
         return False
-    draft.again((due - draft.now).total_seconds())
+    draft.look_again((due - draft.now).total_seconds())
     return True
 
 
@@ -148,7 +148,7 @@ def _waits_for_room(draft: Draft) -> bool:
     if draft.status.phase is not Phase.RESTARTING:  # else the failure's reason is worth more
         message = "waiting until the pods of the cluster before are gone"
         draft.enter(Phase.PROVISIONING, "WaitingForOldPods", message)
-    draft.again(draft.settings.poll_seconds)
+    draft.look_again(draft.settings.poll_seconds)
     return True
 
 
@@ -173,7 +173,7 @@ def _waits_for_its_name(draft: Draft) -> bool:
         "the job another name"
     )
     draft.enter(Phase.PENDING, "NameTaken", message, is_warning=True, is_stuck=True)
-    draft.again(draft.settings.wait_seconds)
+    draft.look_again(draft.settings.wait_seconds)
     return True
 
 
@@ -191,7 +191,7 @@ def _make_cluster(draft: Draft) -> None:
     draft.set(artifacts=_artifacts(draft))  # its GPUs are counted when no queue holds it back
     _leave_behind(draft, draft.seen.own_pods)
     draft.do(HoldJob(), MakeCluster(attempt))
-    draft.again(draft.settings.wait_seconds)
+    draft.look_again(draft.settings.wait_seconds)
 
 
 def _artifacts(draft: Draft) -> ArtifactStatus:
@@ -209,7 +209,7 @@ def _is_overdue(draft: Draft) -> bool:
         return False
     left = limit - draft.seconds_since(start)
     if left > 0:
-        draft.again(left)
+        draft.look_again(left)
     return left <= 0
 
 
@@ -238,7 +238,7 @@ def _suspend(draft: Draft) -> None:
     if has_ended(draft):  # it finished while it was told to wait
         return
     if _delete_clusters(draft):
-        draft.again(draft.settings.poll_seconds)
+        draft.look_again(draft.settings.poll_seconds)
         return
     _forget_cluster(draft)
     draft.set(start_time=None)
@@ -256,7 +256,7 @@ def _replace_outdated(draft: Draft) -> None:
     draft.enter(Phase.RESTARTING, "ManifestChanged", message)
     if stop_driver(draft):
         _forget_cluster(draft)
-        draft.again(0)
+        draft.look_again(0)
 
 
 def _is_stopped(draft: Draft) -> bool:
@@ -296,7 +296,7 @@ def _tidy_up(draft: Draft) -> None:
     job = draft.seen.job.job
     left = (job.spec.ttl_seconds_after_finished if job else 0) - draft.seconds_since(ended)
     if left > 0 and _has_pods(draft):
-        draft.again(left)
+        draft.look_again(left)
     else:
         _take_cluster_away(draft)
 
@@ -310,7 +310,7 @@ def _has_pods(draft: Draft) -> bool:
 
 def _take_cluster_away(draft: Draft) -> None:
     if _delete_clusters(draft):
-        draft.again(draft.settings.wait_seconds)
+        draft.look_again(draft.settings.wait_seconds)
         return
     if draft.status.cluster is not None:
         draft.set(cluster=None)

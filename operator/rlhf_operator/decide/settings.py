@@ -32,7 +32,7 @@ class Settings:
     frozen_report_seconds: float = 1800.0
     """A driver that promises a heartbeat and has told nothing new for so long is frozen."""
     room_seconds: float = 3600.0
-    """So long some pods of a cluster may hold devices while others are not there; then all are
-    given back for a while."""
+    """So long some pods of a cluster may hold devices while others are not there, or up to half as
+    long again; then all are given back for a while."""
     restarts_on_a_cluster: int = 3
     """Restarts in a row without a new checkpoint; then the cluster itself is made anew."""

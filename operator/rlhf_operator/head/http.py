@@ -41,9 +41,9 @@ Parsed = TypeVar("Parsed")
 class HttpHeads:
     """Makes heads that share connections, for one event loop."""
 
-    def __init__(self, route: Route, client: HttpClient | None = None) -> None:
+    def __init__(self, route: Route, client: HttpClient) -> None:
         self._route = route
-        self._client = client or HttpClient(route.certificates)
+        self._client = client
 
     def head(self, place: HeadPlace, token: str) -> Head:
         """The head of a RayCluster; nothing is asked of it yet.
@@ -54,10 +54,6 @@ class HttpHeads:
         jobs = self._route.address(place, DASHBOARD_PORT, token)
         report = self._route.address(place, REPORT_PORT, token)
         return HttpHead(self._client, jobs, report)
-
-    async def close(self) -> None:
-        """End all connections."""
-        await self._client.close()
 
 
 class HttpHead:

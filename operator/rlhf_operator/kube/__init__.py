@@ -1,1 +1,1 @@
-"""Kubernetes behind a small protocol: the official client, and a fake judged by the same tests."""
+"""Kubernetes behind a small protocol: its API server, and a fake judged by the same tests."""

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from rlhf_api.on_cluster import JOB_LABEL
-from rlhf_operator.kube.protocol import Kind, Kube, Manifest, Unreachable
+from rlhf_kube.kinds import Kind
+from rlhf_operator.kube.protocol import Kube, Manifest, Unreachable
 from rlhf_operator.parse import is_settled
 
 Key = tuple[str, str]
@@ -21,6 +22,16 @@ Key = tuple[str, str]
 MOST_GONE = 4096
 """Objects of which it is remembered that they are gone: answers and lists may be late."""
 WATCHED = (Kind.JOB, Kind.CLUSTER, Kind.POD)
+
+
+@dataclass(frozen=True)
+class Resynced:
+    """What a list has shown that nobody had told."""
+
+    changed: set[Key]
+    """Jobs that it concerns."""
+    gone: set[Key]
+    """Those of them, of the others that were asked for, that are not there any more."""
 
 
 @dataclass
@@ -76,28 +87,34 @@ class CachedKube:
         if key is not None:
             self._drop(kind, key, metadata["name"], metadata.get("uid"))
 
-    def resync(self, kind: Kind, namespace: str | None) -> set[Key]:
-        """List a kind, and take over what nobody told; the jobs that this concerns.
+    def resync(self, kind: Kind, namespace: str | None, others: Iterable[Key] = ()) -> Resynced:
+        """List a kind, and take over what nobody told.
+
+        Args:
+            others: jobs that were there when last told of, though they are not kept; those that
+                are not there any more count as changed. For the kind of jobs only.
 
         Raises:
             KubeError: it cannot be listed.
         """
         before = self._versions(kind, namespace)  # what comes in while it is listed stays
-        listed = self.kube.list(kind, namespace, "" if kind is Kind.JOB else JOB_LABEL)
-        there = {_place(each): each for each in listed}
-        changed: set[Key] = set()
-        for place, (key, version) in before.items():
-            if place not in there:
-                self._drop(kind, key, place[1], version=version)
-                changed.add(key)
-        for place, each in there.items():
-            job = job_of(kind, each["metadata"])
+        there: set[Key] = set()
+        differing: set[Key] = set()
+        for each in self.kube.each(kind, namespace, "" if kind is Kind.JOB else JOB_LABEL):
+            place, job = _place(each), job_of(kind, each["metadata"])
+            there.add(place)
             known = before.get(place, (None, None))[1]
             if job is not None and known != each["metadata"]["resourceVersion"]:
                 self.put(kind, each)
                 if not (kind is Kind.JOB and is_settled(each)):
-                    changed.add(job)
-        return changed
+                    differing.add(job)
+        gone = {key for key in others if namespace in (None, key[0]) and key not in there}
+        changed = gone | differing
+        for place, (key, version) in before.items():
+            if place not in there:
+                self._drop(kind, key, place[1], version=version)
+                changed.add(key)
+        return Resynced(changed, gone)
 
     def forget_all(self, kind: Kind, namespace: str | None) -> set[Key]:
         """Nothing of a kind is there any more; the jobs that this concerns."""
@@ -137,6 +154,11 @@ class CachedKube:
             return self.kube.list(kind, namespace, selector)
         with self._lock:
             return tuple(self._objects[kind].get((namespace, name), {}).values())
+
+    def each(
+        self, kind: Kind, namespace: str | None = None, selector: str = ""
+    ) -> Iterator[Manifest]:
+        return self.kube.each(kind, namespace, selector)
 
     def warnings(self, namespace: str, uid: str) -> tuple[str, ...]:
         return self.kube.warnings(namespace, uid)

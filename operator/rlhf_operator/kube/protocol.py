@@ -2,48 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from enum import Enum
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
+from rlhf_kube.kinds import Kind
+
 Manifest = Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Resource:
-    """A kind of object and where the API serves it."""
-
-    group: str
-    """Empty: the core group."""
-    version: str
-    plural: str
-    kind: str
-
-    @property
-    def api_version(self) -> str:
-        """As manifests write it."""
-        return f"{self.group}/{self.version}" if self.group else self.version
-
-
-class Kind(Enum):
-    """The kinds that the operator reads or writes."""
-
-    JOB = Resource("rlhf-operator.dev", "v1alpha1", "rlhfjobs", "RLHFJob")
-    CLUSTER = Resource("ray.io", "v1", "rayclusters", "RayCluster")
-    POD = Resource("", "v1", "pods", "Pod")
-    CONFIG_MAP = Resource("", "v1", "configmaps", "ConfigMap")
-    SECRET = Resource("", "v1", "secrets", "Secret")
-    CLAIM = Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
-    POLICY = Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy")
-    LEASE = Resource("coordination.k8s.io", "v1", "leases", "Lease")
-    EVENT = Resource("events.k8s.io", "v1", "events", "Event")
-
-    @classmethod
-    def of(cls, manifest: Manifest) -> Kind:
-        """The kind of an object that names it."""
-        named = (manifest["apiVersion"], manifest["kind"])
-        return next(each for each in cls if (each.value.api_version, each.value.kind) == named)
 
 
 class KubeError(Exception):
@@ -92,6 +56,12 @@ class Kube(Protocol):
         self, kind: Kind, namespace: str | None = None, selector: str = ""
     ) -> tuple[Manifest, ...]:
         """Objects of a namespace, or of all, with these labels (`a=b,c`)."""
+        ...
+
+    def each(
+        self, kind: Kind, namespace: str | None = None, selector: str = ""
+    ) -> Iterator[Manifest]:
+        """The same one by one: of many, only a part is in memory at a time."""
         ...
 
     def warnings(self, namespace: str, uid: str) -> tuple[str, ...]:

@@ -9,8 +9,8 @@ import typer
 from rlhf_cli.cluster.client import Cluster
 from rlhf_cli.cluster.errors import NotConfirmed
 from rlhf_cli.cluster.jobs import Job, find_job
-from rlhf_cli.cluster.kinds import RLHFJOB
 from rlhf_cli.cluster.place import in_force
+from rlhf_kube.kinds import Kind
 
 
 def cancel_command(cluster: Cluster, name: str, confirmed: bool) -> None:
@@ -26,7 +26,7 @@ def cancel_command(cluster: Cluster, name: str, confirmed: bool) -> None:
     typer.echo(cancelling(job))
     if not confirmed and not _says_yes():
         raise NotConfirmed(f"{job.name} was not deleted: give --yes, or answer y")
-    cluster.delete(RLHFJOB, job.namespace, job.name, uid=job.uid)
+    cluster.delete(Kind.JOB, job.namespace, job.name, uid=job.uid)
     typer.echo(f"{job.name} is deleted; its cluster follows.")
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from rlhf_cli.cluster.kinds import Kind
+from rlhf_kube.kinds import Kind
 
 Object = Mapping[str, Any]
 """A Kubernetes object, as its API gives it."""

@@ -17,7 +17,7 @@ def connect(target: Target) -> Cluster:
         KubeconfigUnusable: which cluster is meant cannot be found out.
     """
     try:
-        from rlhf_cli.cluster.official import OfficialCluster
+        from rlhf_cli.cluster.remote import RemoteCluster
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("kubernetes", "urllib3", "websocket"):
             raise
@@ -25,7 +25,7 @@ def connect(target: Target) -> Cluster:
             f"commands for clusters need the kubernetes package: got {error}; install the extra "
             'cluster, as by `uv pip install "rlhf-operator[cluster]"`'
         ) from error
-    return OfficialCluster(target)
+    return RemoteCluster(target)
 
 
 def require_version(cluster: Cluster) -> None:

@@ -16,8 +16,8 @@ from rlhf_cli.cluster.events import events_of, events_table
 from rlhf_cli.cluster.job_page import job_page
 from rlhf_cli.cluster.jobs import Job, find_job
 from rlhf_cli.cluster.jobs_table import aligned
-from rlhf_cli.cluster.kinds import POD, RAY_CLUSTER
 from rlhf_cli.cluster.pod_problems import pod_problems
+from rlhf_kube.kinds import Kind
 
 
 def describe_command(cluster: Cluster, name: str) -> None:
@@ -37,7 +37,7 @@ def pods_of(cluster: Cluster, job: Job) -> list[Object]:
     if job.status.cluster is None:
         return []
     labels = f"ray.io/cluster={job.status.cluster.name}"
-    found = cluster.list(POD, job.namespace, labels=labels).items
+    found = cluster.list(Kind.POD, job.namespace, labels=labels).items
     return sorted(found, key=lambda pod: str(pod["metadata"]["name"]))
 
 
@@ -72,7 +72,7 @@ def _cluster_text(cluster: Cluster, job: Job) -> str:
     name = job.status.cluster.name
     found: Object = {}
     with suppress(ObjectNotFound):
-        found = cluster.get(RAY_CLUSTER, job.namespace, name)
+        found = cluster.get(Kind.CLUSTER, job.namespace, name)
     if not found:
         return f"RayCluster {name} is gone; the operator makes it anew.\n"
     status = found.get("status") or {}

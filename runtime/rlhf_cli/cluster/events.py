@@ -11,7 +11,7 @@ from rlhf_cli.cluster.ages import age
 from rlhf_cli.cluster.client import Cluster, Object
 from rlhf_cli.cluster.jobs import Job
 from rlhf_cli.cluster.jobs_table import aligned
-from rlhf_cli.cluster.kinds import EVENT, POD, RAY_CLUSTER, RLHFJOB
+from rlhf_kube.kinds import Kind
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,11 @@ class Event:
 def events_of(cluster: Cluster, job: Job) -> list[Event]:
     """Events about a job, those that happened last at the end."""
     found: list[Object] = []
-    for kind in (RLHFJOB, RAY_CLUSTER, POD):
-        fields = f"involvedObject.kind={kind.name}"
-        if kind is RLHFJOB:
+    for kind in (Kind.JOB, Kind.CLUSTER, Kind.POD):
+        fields = f"involvedObject.kind={kind.kind}"
+        if kind is Kind.JOB:
             fields += f",involvedObject.name={job.name}"
-        found += cluster.list(EVENT, job.namespace, fields=fields).items
+        found += cluster.list(Kind.CORE_EVENT, job.namespace, fields=fields).items
     concerned = [each for each in found if concerns(job, each)]
     return sorted(map(read_event, concerned), key=lambda event: event.last)
 
@@ -42,11 +42,11 @@ def events_of(cluster: Cluster, job: Job) -> list[Event]:
 def concerns(job: Job, event: Object) -> bool:
     """Whether an event is about a job: a namesake of earlier days is another one."""
     about = event["involvedObject"]
-    if about["kind"] == RLHFJOB.name:
+    if about["kind"] == Kind.JOB.kind:
         return (about["name"], about.get("uid", job.uid)) == (job.name, job.uid)
     if read_event(event).last < job.created:
         return False
-    if about["kind"] == RAY_CLUSTER.name:
+    if about["kind"] == Kind.CLUSTER.kind:
         return about["name"] in job.clusters
     return any(_is_pod_of(cluster, about["name"]) for cluster in job.clusters)
 

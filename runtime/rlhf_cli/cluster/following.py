@@ -9,7 +9,7 @@ from typing import Final
 from rlhf_cli.cluster.client import Cluster, WatchExpired
 from rlhf_cli.cluster.errors import ClusterUnreachable
 from rlhf_cli.cluster.jobs import Job, read_job
-from rlhf_cli.cluster.kinds import RLHFJOB
+from rlhf_kube.kinds import Kind
 
 Jobs = Mapping[tuple[str, str], Job]
 """By namespace and name."""
@@ -66,7 +66,7 @@ class Follower:
                 wait = min(2 * wait, LONGEST_PAUSE_SECONDS)
 
     def _until_interrupted(self) -> Iterator[Jobs]:
-        listing = self._cluster.list(RLHFJOB, self._namespace, fields=self._fields)
+        listing = self._cluster.list(Kind.JOB, self._namespace, fields=self._fields)
         found = [read_job(each) for each in listing.items]
         self._jobs = {(job.namespace, job.name): job for job in found if self._is_meant(job)}
         yield dict(self._jobs)
@@ -74,7 +74,7 @@ class Follower:
         while True:
             begun = self._now()
             try:
-                for change in self._cluster.watch(RLHFJOB, self._namespace, version, self._fields):
+                for change in self._cluster.watch(Kind.JOB, self._namespace, version, self._fields):
                     version = change.object["metadata"]["resourceVersion"]
                     if self._take(read_job(change.object), change.is_deletion):
                         yield dict(self._jobs)

@@ -16,7 +16,7 @@ from rlhf_api.status import ConditionStatus, ConditionType, Phase, RLHFJobStatus
 from rlhf_api.suggestions import nearest
 from rlhf_cli.cluster.client import Cluster, Object
 from rlhf_cli.cluster.errors import ClusterError, JobNotFound, NotInstalled, ObjectNotFound
-from rlhf_cli.cluster.kinds import RLHFJOB
+from rlhf_kube.kinds import Kind
 
 OF_A_FAILURE = (ExitCode.BUG, ExitCode.MANIFEST, ExitCode.USER, ExitCode.RETRIABLE)
 """Exit codes of a driver that mean the same when a command ends with them."""
@@ -130,7 +130,7 @@ def find_job(cluster: Cluster, name: str) -> Job:
         JobNotFound: there is none; the message names what is near.
     """
     try:
-        return read_job(cluster.get(RLHFJOB, cluster.namespace, plain_name(name)))
+        return read_job(cluster.get(Kind.JOB, cluster.namespace, plain_name(name)))
     except ObjectNotFound as error:
         raise missing_job(cluster, plain_name(name)) from error
 
@@ -153,12 +153,12 @@ def missing_job(cluster: Cluster, name: str) -> JobNotFound:
 
 def _names(cluster: Cluster, namespace: str) -> list[str]:
     with suppress(ClusterError):  # this only helps
-        return [each["metadata"]["name"] for each in cluster.list(RLHFJOB, namespace).items]
+        return [each["metadata"]["name"] for each in cluster.list(Kind.JOB, namespace).items]
     return []
 
 
 def _places(cluster: Cluster, name: str) -> list[str]:
     with suppress(ClusterError):  # most users may not
-        found = cluster.list(RLHFJOB, None, fields=f"metadata.name={name}").items
+        found = cluster.list(Kind.JOB, None, fields=f"metadata.name={name}").items
         return sorted(each["metadata"]["namespace"] for each in found)
     return []

@@ -11,13 +11,13 @@ from rlhf_api.on_cluster import RUN_FOLDER
 from rlhf_cli.cluster.client import Cluster, Object
 from rlhf_cli.cluster.errors import NothingToRead
 from rlhf_cli.cluster.jobs import Job
-from rlhf_cli.cluster.kinds import POD
 from rlhf_cli.cluster.place import UriFolder, job_in_force, read_claim
 from rlhf_cli.cluster.pod_problems import is_running
 from rlhf_cli.cluster.reader import START_SECONDS, Tell, new_suffix, reader
 from rlhf_cli.cluster.reader_pod import reader_pod
 from rlhf_cli.cluster.run_files import RAY_LOGS, PodFiles, RunFiles
 from rlhf_cli.cluster.uri_files import UriFiles
+from rlhf_kube.kinds import Kind
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def find_head(cluster: Cluster, job: Job) -> Object | None:
     if job.status.cluster is None:
         return None
     labels = f"ray.io/cluster={job.status.cluster.name},ray.io/node-type=head"
-    pods = cluster.list(POD, job.namespace, labels=labels).items
+    pods = cluster.list(Kind.POD, job.namespace, labels=labels).items
     return next((pod for pod in pods if is_running(pod)), None)
 
 

@@ -22,7 +22,7 @@ from rlhf_api.status import ArtifactStatus
 from rlhf_cli.cluster.client import Cluster
 from rlhf_cli.cluster.errors import ClusterError, NothingToRead
 from rlhf_cli.cluster.jobs import Job
-from rlhf_cli.cluster.kinds import CONFIG_MAP
+from rlhf_kube.kinds import Kind
 
 CLAIM_SCHEME: Final = "pvc://"
 """Begins addresses in status.artifacts that lie in a volume: pvc://CLAIM/FOLDER/model."""
@@ -77,7 +77,7 @@ def job_in_force(cluster: Cluster, job: Job) -> InForce:
 
 def _spec_in_force(cluster: Cluster, job: Job) -> Mapping[str, Any]:
     """The spec that the operator gave to the job's pods, the newest."""
-    found = cluster.list(CONFIG_MAP, job.namespace, labels=f"{JOB_LABEL}={job.name}").items
+    found = cluster.list(Kind.CONFIG_MAP, job.namespace, labels=f"{JOB_LABEL}={job.name}").items
     maps = [each for each in found if _MANIFEST_KEY in (each.get("data") or {})]
     newest = max(maps, key=lambda each: str(each["metadata"]["creationTimestamp"]), default=None)
     if newest is None:

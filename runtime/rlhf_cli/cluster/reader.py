@@ -12,10 +12,10 @@ from types import FrameType
 from rlhf_api.on_cluster import RUN_FOLDER
 from rlhf_cli.cluster.client import Cluster, Object
 from rlhf_cli.cluster.errors import ClusterError, ObjectNotFound, ReaderFailed
-from rlhf_cli.cluster.kinds import POD
 from rlhf_cli.cluster.pod_problems import is_hopeless, is_running, pod_problems
 from rlhf_cli.cluster.reader_pod import CONTAINER, READER_LABEL
 from rlhf_cli.cluster.run_files import PodFiles
+from rlhf_kube.kinds import Kind
 
 START_SECONDS = 300.0
 """How long a reader pod may take to start: its image may have to be pulled."""
@@ -51,7 +51,7 @@ def reader(
     with _ended_by_signals():
         try:
             tell(f"reading the volume by pod {name} in {namespace}")
-            cluster.create(POD, pod)
+            cluster.create(Kind.POD, pod)
             _wait(cluster, namespace, name, start_seconds, tell)
             yield PodFiles(cluster, namespace, name, CONTAINER, RUN_FOLDER)
         finally:
@@ -62,7 +62,7 @@ def _wait(cluster: Cluster, namespace: str, name: str, start_seconds: float, tel
     """Wait until it runs; what keeps it from that is told once."""
     begin, hopeless_since, told = time.monotonic(), None, set[str]()
     while True:
-        pod, now = cluster.get(POD, namespace, name), time.monotonic()
+        pod, now = cluster.get(Kind.POD, namespace, name), time.monotonic()
         if is_running(pod):
             return
         for problem in pod_problems(pod):
@@ -84,7 +84,7 @@ def _wait(cluster: Cluster, namespace: str, name: str, start_seconds: float, tel
 def _delete(cluster: Cluster, namespace: str, name: str, tell: Tell) -> None:
     """Delete the pod; a failure is told and hides no other."""
     try:
-        cluster.delete(POD, namespace, name, grace_seconds=0)
+        cluster.delete(Kind.POD, namespace, name, grace_seconds=0)
     except ObjectNotFound:
         return
     except ClusterError as error:

@@ -17,7 +17,7 @@ from rlhf_cli.cluster.errors import (
     ObjectNotFound,
     ObjectRefused,
 )
-from rlhf_cli.cluster.kinds import RLHFJOB, Kind
+from rlhf_kube.kinds import Kind
 
 INSTALL = (
     "install the operator's chart (charts/rlhf-operator), or ask who runs the cluster; "
@@ -141,7 +141,7 @@ def _not_found(refusal: Refusal, kind: Kind | None, doing: str) -> ClusterError:
         )
     if refusal.name or kind is None:
         return ObjectNotFound(f"cannot {doing}: {refusal.message}")
-    if kind == RLHFJOB:
+    if kind == Kind.JOB:
         return NotInstalled(
             f"this cluster does not know RLHFJobs: got {refusal.message}; {INSTALL}"
         )

@@ -14,8 +14,8 @@ from rlhf_cli.cluster.console import console
 from rlhf_cli.cluster.job_page import job_page
 from rlhf_cli.cluster.jobs import find_job, plain_name, read_job
 from rlhf_cli.cluster.jobs_table import jobs_table
-from rlhf_cli.cluster.kinds import RLHFJOB
 from rlhf_cli.cluster.watching import display, wait_for_end, watch_jobs, worst
+from rlhf_kube.kinds import Kind
 
 
 def status_command(
@@ -54,7 +54,7 @@ def watch_job(cluster: Cluster, name: str) -> None:
 
 def _print_all(cluster: Cluster, output: str | None, everywhere: bool) -> None:
     namespace = None if everywhere else cluster.namespace
-    items = sorted(cluster.list(RLHFJOB, namespace).items, key=_key)
+    items = sorted(cluster.list(Kind.JOB, namespace).items, key=_key)
     if output is not None:
         typer.echo(written_list(items, output), nl=False)
     elif items:
@@ -72,7 +72,7 @@ def _key(document: Object) -> tuple[str, str]:
 def written(document: Object, output: str) -> str:
     """An object as json, as yaml, or by its name as `kubectl get -o name` writes it."""
     if output == "name":
-        return f"{RLHFJOB.name.lower()}.{RLHFJOB.api_version.partition('/')[0]}/" + (
+        return f"{Kind.JOB.kind.lower()}.{Kind.JOB.api_version.partition('/')[0]}/" + (
             f"{document['metadata']['name']}\n"
         )
     plain = json.loads(json.dumps(document))

@@ -15,8 +15,8 @@ from rlhf_cli.cluster.client import FIELD_MANAGER, Cluster, Object
 from rlhf_cli.cluster.connect import require_version
 from rlhf_cli.cluster.errors import FieldsConflict, ObjectNotFound
 from rlhf_cli.cluster.jobs import Job
-from rlhf_cli.cluster.kinds import RLHFJOB
 from rlhf_cli.cluster.watching import Lines, display, wait_for_end, worst
+from rlhf_kube.kinds import Kind
 
 OURS = "rlhf_runtime."
 """Entry points that every image has begin so."""
@@ -83,23 +83,23 @@ def _ended(cluster: Cluster, documents: Sequence[Object], watch: bool) -> list[J
 def _submit(cluster: Cluster, document: Object, dry_run: bool, force: bool) -> None:
     before = _generation(cluster, document)
     try:
-        stored = cluster.apply(RLHFJOB, document, dry_run=dry_run, force=force)
+        stored = cluster.apply(Kind.JOB, document, dry_run=dry_run, force=force)
     except FieldsConflict as error:
         if error.managers != {FIELD_MANAGER}:
             raise
-        stored = cluster.apply(RLHFJOB, document, dry_run=dry_run, force=True)
+        stored = cluster.apply(Kind.JOB, document, dry_run=dry_run, force=True)
     name, namespace = document["metadata"]["name"], document["metadata"]["namespace"]
     done = "created" if before is None else "changed"
     done = "unchanged" if stored["metadata"]["generation"] == before else done
     note = " (--dry-run: nothing was done)" if dry_run else ""
-    typer.echo(f"{RLHFJOB.name.lower()}/{name} {done} in {namespace}{note}")
+    typer.echo(f"{Kind.JOB.kind.lower()}/{name} {done} in {namespace}{note}")
 
 
 def _generation(cluster: Cluster, document: Object) -> int | None:
     """Which version of its spec a job has; None where there is no such job yet."""
     meta = document["metadata"]
     try:
-        found = cluster.get(RLHFJOB, meta["namespace"], meta["name"])
+        found = cluster.get(Kind.JOB, meta["namespace"], meta["name"])
     except ObjectNotFound:
         return None
     generation: int = found["metadata"]["generation"]

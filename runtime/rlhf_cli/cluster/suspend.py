@@ -10,8 +10,8 @@ from rlhf_api.status import Phase
 from rlhf_cli.cluster.client import Cluster
 from rlhf_cli.cluster.errors import JobHasEnded
 from rlhf_cli.cluster.jobs import Job, find_job
-from rlhf_cli.cluster.kinds import RLHFJOB
 from rlhf_cli.cluster.watching import display, wait_for_phase
+from rlhf_kube.kinds import Kind
 
 
 def suspend_command(cluster: Cluster, name: str, wait: bool) -> None:
@@ -90,7 +90,7 @@ def _living(cluster: Cluster, name: str, verb: str) -> Job:
 
 
 def _tell(cluster: Cluster, job: Job, suspend: bool) -> None:
-    cluster.merge(RLHFJOB, job.namespace, job.name, {"spec": {"suspend": suspend}})
+    cluster.merge(Kind.JOB, job.namespace, job.name, {"spec": {"suspend": suspend}})
 
 
 def _wait(cluster: Cluster, job: Job, phases: Iterable[Phase]) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from rlhf_cli.cluster.client import Target
-from rlhf_cli.cluster.official import OfficialCluster
+from rlhf_cli.cluster.remote import RemoteCluster
 
 from ...cluster.kubectl import Kubectl
 from .fake_cluster import FakeCluster
 
-__all__ = ["fake", "official"]
+__all__ = ["fake", "remote"]
 
 
 @pytest.fixture
@@ -22,6 +22,6 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
 
 
 @pytest.fixture
-def official(defined: Kubectl, namespace: str) -> OfficialCluster:
+def remote(defined: Kubectl, namespace: str) -> RemoteCluster:
     """The session's cluster as its administrator, in a namespace of the test's own."""
-    return OfficialCluster(Target(defined.kubeconfig, namespace=namespace))
+    return RemoteCluster(Target(defined.kubeconfig, namespace=namespace))

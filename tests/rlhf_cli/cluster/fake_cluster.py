@@ -16,7 +16,7 @@ from uuid import uuid4
 
 from rlhf_cli.cluster.client import Change, CommandFailed, Listing, Object, StreamBroken
 from rlhf_cli.cluster.errors import FieldsConflict, ObjectNotFound, ObjectRefused
-from rlhf_cli.cluster.kinds import RLHFJOB, Kind
+from rlhf_kube.kinds import Kind
 
 Document = dict[str, Any]
 Key = tuple[str, str, str]
@@ -84,7 +84,7 @@ class FakeCluster:
         made = self._made(kind, object)
         if not dry_run:
             self._owned[key] = dict(_leaves(made.get("spec") or {}))
-            if kind.name == "Pod":
+            if kind.kind == "Pod":
                 self.kubelet(made)
             self._store(key, made)
         return copy.deepcopy(made)
@@ -161,7 +161,7 @@ class FakeCluster:
             "generation": 1,
             "creationTimestamp": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         }
-        if kind == RLHFJOB:
+        if kind == Kind.JOB:
             made.setdefault("status", {"phase": "Pending", "observedGeneration": -1})
         return made
 

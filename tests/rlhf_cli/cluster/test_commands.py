@@ -16,9 +16,9 @@ from typer.testing import CliRunner, Result
 from rlhf_cli.app import app
 from rlhf_cli.cluster.client import Object
 from rlhf_cli.cluster.errors import NothingToRead, TransferFailed
-from rlhf_cli.cluster.kinds import EVENT, POD, RAY_CLUSTER, RLHFJOB
 from rlhf_cli.cluster.logs import logs_command
 from rlhf_cli.cluster.opening import Reading
+from rlhf_kube.kinds import Kind
 
 from .fake_cluster import Document, FakeCluster
 from .objects import RUNNING, SPEC, condition, event, pod, submission
@@ -42,14 +42,14 @@ def manifest(*names: str, **spec: Any) -> str:
 
 def running(fake: FakeCluster, status: Object = RUNNING, **spec: Any) -> None:
     """The job sort, in a state."""
-    fake.create(RLHFJOB, submission("sort", "team", **spec))
-    fake.set_status(RLHFJOB, "team", "sort", status)
+    fake.create(Kind.JOB, submission("sort", "team", **spec))
+    fake.set_status(Kind.JOB, "team", "sort", status)
 
 
 def becomes(fake: FakeCluster, *statuses: Object, name: str = "sort") -> None:
     """What a watch will see one after the other."""
     for status in statuses:
-        fake.script.append(partial(fake.set_status, RLHFJOB, "team", name, status))
+        fake.script.append(partial(fake.set_status, Kind.JOB, "team", name, status))
 
 
 def step(number: int) -> Document:
@@ -63,7 +63,7 @@ def test_jobs_of_a_file_are_submitted_and_told(fake: FakeCluster) -> None:
     assert result.stderr == (
         "Follow it: rlhf status one -n team --watch\nFollow it: rlhf status two -n team --watch\n"
     )
-    assert fake.get(RLHFJOB, "team", "one")["spec"] == SPEC  # no defaults were added
+    assert fake.get(Kind.JOB, "team", "one")["spec"] == SPEC  # no defaults were added
 
 
 def test_submitting_again_says_whether_anything_changed(fake: FakeCluster) -> None:
@@ -71,21 +71,21 @@ def test_submitting_again_says_whether_anything_changed(fake: FakeCluster) -> No
     assert rlhf("submit", "-", stdin=manifest("one")).stdout == "rlhfjob/one unchanged in team\n"
     changed = rlhf("submit", "-", "--set", "spec.suspend=true", stdin=manifest("one"))
     assert changed.stdout == "rlhfjob/one changed in team\n"
-    assert fake.get(RLHFJOB, "team", "one")["spec"]["suspend"] is True
+    assert fake.get(Kind.JOB, "team", "one")["spec"]["suspend"] is True
 
 
 def test_a_dry_run_changes_nothing(fake: FakeCluster) -> None:
     result = rlhf("submit", "-", "--dry-run", stdin=manifest("one"))
     assert result.stdout == "rlhfjob/one created in team (--dry-run: nothing was done)\n"
     assert result.stderr == ""
-    assert not fake.list(RLHFJOB, None).items
+    assert not fake.list(Kind.JOB, None).items
 
 
 def test_what_validate_refuses_never_reaches_the_cluster(fake: FakeCluster) -> None:
     text = manifest("one") + "---\n" + manifest("two").replace("steps: 150", "steps: 0")
     result = rlhf("submit", "-", stdin=text)
     assert result.exit_code == 2 and "spec.schedule.steps: too small" in result.stderr
-    assert not fake.list(RLHFJOB, None).items
+    assert not fake.list(Kind.JOB, None).items
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_what_no_cluster_can_do_is_refused(
 ) -> None:
     result = rlhf("submit", "-", stdin=manifest("one", **part))
     assert result.exit_code == 2 and says in result.stderr
-    assert not fake.list(RLHFJOB, None).items
+    assert not fake.list(Kind.JOB, None).items
 
 
 def test_what_may_not_work_on_a_cluster_is_warned_about(fake: FakeCluster) -> None:
@@ -167,7 +167,7 @@ def test_of_several_jobs_the_first_of_the_file_that_failed_counts(fake: FakeClus
 
 def test_a_watched_job_that_is_deleted_is_told(fake: FakeCluster) -> None:
     running(fake)
-    fake.script.append(partial(fake.delete, RLHFJOB, "team", "sort"))
+    fake.script.append(partial(fake.delete, Kind.JOB, "team", "sort"))
     result = rlhf("status", "sort", "--watch")
     assert result.exit_code == 4
     assert result.stdout.splitlines()[-1] == "sort phase=Deleted"
@@ -183,7 +183,7 @@ def test_a_watched_job_that_cannot_go_on_ends_the_watch(fake: FakeCluster) -> No
 def test_the_status_of_all_jobs_is_a_table(fake: FakeCluster) -> None:
     assert "No jobs in namespace team." in rlhf("status").stderr
     running(fake)
-    fake.create(RLHFJOB, submission("other", "theirs"))
+    fake.create(Kind.JOB, submission("other", "theirs"))
     assert [line.split()[:3] for line in rlhf("status").stdout.splitlines()] == [
         ["NAME", "PHASE", "STEP"],
         ["sort", "Running", "120/500"],
@@ -214,7 +214,7 @@ def test_a_name_that_does_not_exist_is_met_with_what_does(
     fake: FakeCluster, words: tuple[str, ...], says: str
 ) -> None:
     running(fake)
-    fake.create(RLHFJOB, submission("there", "theirs"))
+    fake.create(Kind.JOB, submission("there", "theirs"))
     for command in ("status", "describe", "logs", "fetch", "suspend", "resume", "cancel"):
         result = rlhf(command, *words)
         assert result.exit_code == 2 and says in result.stderr, command
@@ -243,10 +243,10 @@ def test_a_job_is_suspended_and_resumed(fake: FakeCluster) -> None:
     result = rlhf("suspend", "sort", "--wait")
     assert result.exit_code == 0 and not fake.script
     assert "saves, gives 8 GPUs back and waits" in result.stdout
-    assert fake.get(RLHFJOB, "team", "sort")["spec"]["suspend"] is True
+    assert fake.get(Kind.JOB, "team", "sort")["spec"]["suspend"] is True
     assert "told to wait already" in rlhf("suspend", "sort").stdout
     assert "begins at its start" in rlhf("resume", "sort").stdout
-    assert fake.get(RLHFJOB, "team", "sort")["spec"]["suspend"] is False
+    assert fake.get(Kind.JOB, "team", "sort")["spec"]["suspend"] is False
     assert "is not told to wait. It waits because of its queue" in rlhf("resume", "sort").stdout
 
 
@@ -268,16 +268,18 @@ def test_a_job_is_deleted_only_if_somebody_says_so(fake: FakeCluster) -> None:
 def test_all_about_a_job_is_described(fake: FakeCluster) -> None:
     running(fake)
     meta = {"name": "sort-1", "namespace": "team"}
-    fake.create(RAY_CLUSTER, {"metadata": meta, "spec": {}})
+    fake.create(Kind.CLUSTER, {"metadata": meta, "spec": {}})
     status = {"desiredWorkerReplicas": 4, "readyWorkerReplicas": 3}
-    fake.set_status(RAY_CLUSTER, "team", "sort-1", status)
+    fake.set_status(Kind.CLUSTER, "team", "sort-1", status)
     worker = pod("sort-1-a-worker-x", "team", {"ray.io/cluster": "sort-1"}, running=False)
     waiting = {"waiting": {"reason": "ErrImagePull", "message": "no such image"}}
     worker["status"]["containerStatuses"][0]["state"] = waiting
-    fake.create(POD, worker)
-    fake.create(POD, pod("sort-2-head-x", "team", {"ray.io/cluster": "sort-2"}))
+    fake.create(Kind.POD, worker)
+    fake.create(Kind.POD, pod("sort-2-head-x", "team", {"ray.io/cluster": "sort-2"}))
     far = "2126-01-02T03:10:00Z"
-    fake.create(EVENT, event("Pod", "sort-1-a-worker-x", "FailedMount", "no disk", last=far))
+    fake.create(
+        Kind.CORE_EVENT, event("Pod", "sort-1-a-worker-x", "FailedMount", "no disk", last=far)
+    )
     text = rlhf("describe", "sort").stdout
     assert "RayCluster sort-1: 3 of 4 workers ready" in text
     assert "  container ray: ErrImagePull: no such image" in text
@@ -288,7 +290,7 @@ def test_all_about_a_job_is_described(fake: FakeCluster) -> None:
 def with_head(fake: FakeCluster, tmp_path: Path, **logs: str) -> Path:
     """A living head that sees a job's folder; the folder."""
     labels = {"ray.io/cluster": "sort-1", "ray.io/node-type": "head"}
-    fake.create(POD, pod("sort-1-head-x", "team", labels))
+    fake.create(Kind.POD, pod("sort-1-head-x", "team", labels))
     return with_folder(fake, tmp_path, "sort-1-head-x", **logs)
 
 
@@ -325,7 +327,7 @@ def test_logs_come_from_a_reader_when_the_cluster_is_gone(
     result = rlhf("logs", "sort")
     assert (result.exit_code, result.stdout) == (0, "all\n")
     assert "reading the volume by pod sort-reader-" in result.stderr
-    assert len(fake.deleted) == 1 and not fake.list(POD, "team").items
+    assert len(fake.deleted) == 1 and not fake.list(Kind.POD, "team").items
 
 
 def started(fake: FakeCluster, tmp_path: Path, made: Document) -> None:
@@ -345,7 +347,7 @@ def test_a_followed_log_is_told_once_and_to_its_end(
         lambda: log.write_text("one\ntwo\n"),
         lambda: fake.breaks.append(3),  # the list of files does not arrive
         lambda: log.write_text("one\ntwo\nthree\n"),
-        lambda: fake.set_status(RLHFJOB, "team", "sort", RUNNING | {"phase": "Succeeded"}),
+        lambda: fake.set_status(Kind.JOB, "team", "sort", RUNNING | {"phase": "Succeeded"}),
     ]
     out = io.BytesIO()
 
@@ -375,7 +377,7 @@ def test_a_followed_log_that_never_was_is_told_at_the_end(
     with_head(fake, tmp_path, rank_0="one\n")
 
     def ends(seconds: float) -> None:
-        fake.set_status(RLHFJOB, "team", "sort", RUNNING | {"phase": "Succeeded"})
+        fake.set_status(Kind.JOB, "team", "sort", RUNNING | {"phase": "Succeeded"})
 
     with pytest.raises(NothingToRead, match=r"got logs/rank-7.log .* allowed rank-0"):
         logs_command(fake, "sort", "rank-7", False, None, True, Reading(), io.BytesIO(), ends)
@@ -400,7 +402,7 @@ def test_a_model_is_fetched_when_the_cluster_is_gone(fake: FakeCluster, tmp_path
         "report.html",
         "logs",
     ]
-    assert len(fake.deleted) == 3 and not fake.list(POD, "team").items
+    assert len(fake.deleted) == 3 and not fake.list(Kind.POD, "team").items
 
 
 def test_a_model_that_is_not_there_yet_says_when_it_will_be(

@@ -11,11 +11,11 @@ import pytest
 from rlhf_cli.cluster.client import CommandFailed, StreamBroken, Target
 from rlhf_cli.cluster.downloading import Part, download
 from rlhf_cli.cluster.errors import ObjectNotFound
-from rlhf_cli.cluster.official import OfficialCluster
+from rlhf_cli.cluster.remote import RemoteCluster
 from rlhf_cli.cluster.run_files import PodFiles
 
+from ...kubeconfigs import config, written
 from .exec_server import exec_server
-from .kubeconfigs import config, written
 
 
 class Silent:
@@ -29,24 +29,24 @@ class Silent:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[OfficialCluster]:
+def cluster(tmp_path: Path) -> Iterator[RemoteCluster]:
     with exec_server() as address:
-        yield OfficialCluster(Target(written(tmp_path / "config", config(address))))
+        yield RemoteCluster(Target(written(tmp_path / "config", config(address))))
 
 
-def test_output_arrives_byte_by_byte_as_it_was_written(cluster: OfficialCluster) -> None:
+def test_output_arrives_byte_by_byte_as_it_was_written(cluster: RemoteCluster) -> None:
     script = "import sys; sys.stdout.buffer.write(bytes(range(256)) * 5000)"
     pieces = list(cluster.execute("team", "head", "ray", ["python3", "-c", script]))
     assert b"".join(pieces) == bytes(range(256)) * 5000 and len(pieces) > 50
 
 
-def test_words_of_a_command_stay_as_they_are(cluster: OfficialCluster) -> None:
+def test_words_of_a_command_stay_as_they_are(cluster: RemoteCluster) -> None:
     words = ["a b", "$(x)", "ü&c=d", "-n", ""]
     command = ["python3", "-c", "import sys; print(sys.argv[1:])", *words]
     assert b"".join(cluster.execute("team", "head", "ray", command)).decode() == f"{words}\n"
 
 
-def test_a_command_that_fails_says_how(cluster: OfficialCluster) -> None:
+def test_a_command_that_fails_says_how(cluster: RemoteCluster) -> None:
     script = "echo out; echo no such thing >&2; exit 7"
     pieces = cluster.execute("team", "head", "ray", ["sh", "-c", script])
     assert next(pieces) == b"out\n"
@@ -54,12 +54,12 @@ def test_a_command_that_fails_says_how(cluster: OfficialCluster) -> None:
         next(pieces)
 
 
-def test_a_pod_that_is_not_there_is_told(cluster: OfficialCluster) -> None:
+def test_a_pod_that_is_not_there_is_told(cluster: RemoteCluster) -> None:
     with pytest.raises(ObjectNotFound, match='pods "none" not found'):
         list(cluster.execute("team", "none", "ray", ["true"]))
 
 
-def test_a_connection_that_dies_has_broken(cluster: OfficialCluster) -> None:
+def test_a_connection_that_dies_has_broken(cluster: RemoteCluster) -> None:
     with pytest.raises(StreamBroken):
         list(cluster.execute("team", "dying", "ray", ["seq", "100000"]))
 
@@ -67,13 +67,13 @@ def test_a_connection_that_dies_has_broken(cluster: OfficialCluster) -> None:
 def test_a_server_that_is_not_there_has_broken(tmp_path: Path) -> None:
     with exec_server() as address:
         pass
-    gone = OfficialCluster(Target(written(tmp_path / "config", config(address))))
+    gone = RemoteCluster(Target(written(tmp_path / "config", config(address))))
     with pytest.raises(StreamBroken):
         list(gone.execute("team", "head", "ray", ["true"]))
 
 
 def test_a_file_arrives_whole_over_connections_that_die(
-    cluster: OfficialCluster, tmp_path: Path
+    cluster: RemoteCluster, tmp_path: Path
 ) -> None:
     content = bytes(range(256)) * 600
     (tmp_path / "run" / "model").mkdir(parents=True)

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from rlhf_cli.cluster.downloading import ASIDE, Part, download
 from rlhf_cli.cluster.errors import NothingToRead, OutputExists, TransferFailed
-from rlhf_cli.cluster.kinds import POD
 from rlhf_cli.cluster.run_files import PodFiles, RunFile, RunFiles, safe_path
 from rlhf_cli.cluster.tailing import BLOCK_BYTES, LogFile, Tail, start_of_tail
 from rlhf_cli.cluster.uri_files import UriFiles
+from rlhf_kube.kinds import Kind
 
 from .fake_cluster import FakeCluster
 from .objects import pod
@@ -57,7 +57,7 @@ def folder(tmp_path: Path) -> Path:
 def fake_pod(folder: Path) -> FakeCluster:
     """A cluster with one pod, that sees the folder."""
     cluster = FakeCluster("team")
-    cluster.create(POD, pod("reader", "team", {}))
+    cluster.create(Kind.POD, pod("reader", "team", {}))
     cluster.folders["reader"] = {"/rlhf/run": folder, "/none": folder / "none"}
     return cluster
 

@@ -13,8 +13,8 @@ from rich.console import Console
 from rlhf_cli.cluster.client import Change, Listing, WatchExpired
 from rlhf_cli.cluster.errors import ClusterUnreachable
 from rlhf_cli.cluster.following import Follower, Jobs
-from rlhf_cli.cluster.kinds import RLHFJOB, Kind
 from rlhf_cli.cluster.watching import Drawing
+from rlhf_kube.kinds import Kind
 
 from .fake_cluster import FakeCluster
 from .objects import RUNNING, job, submission
@@ -71,7 +71,7 @@ class Restarting(FakeCluster):
 def cluster() -> Restarting:
     found = Restarting()
     for name in ("one", "two"):
-        found.create(RLHFJOB, submission(name, "team"))
+        found.create(Kind.JOB, submission(name, "team"))
     return found
 
 
@@ -81,12 +81,12 @@ def phases(jobs: Jobs) -> dict[str, str]:
 
 def changes(cluster: FakeCluster, name: str, phase: str) -> None:
     status = {"phase": phase}
-    cluster.script.append(partial(cluster.set_status, RLHFJOB, "team", name, status))
+    cluster.script.append(partial(cluster.set_status, Kind.JOB, "team", name, status))
 
 
 def test_jobs_are_told_at_first_and_after_each_change(cluster: Restarting) -> None:
     changes(cluster, "one", "Running")
-    cluster.script.append(partial(cluster.delete, RLHFJOB, "team", "two"))
+    cluster.script.append(partial(cluster.delete, Kind.JOB, "team", "two"))
     told = [phases(jobs) for jobs in islice(Time().follow(cluster), 3)]
     assert told == [
         {"one": "Pending", "two": "Pending"},
@@ -110,7 +110,7 @@ def test_a_cluster_that_comes_back_is_asked_again(cluster: Restarting) -> None:
 
     def restart() -> None:
         cluster.away = 3
-        cluster.set_status(RLHFJOB, "team", "one", {"phase": "Running"})
+        cluster.set_status(Kind.JOB, "team", "one", {"phase": "Running"})
         raise ClusterUnreachable("away")
 
     cluster.script.append(restart)

@@ -11,12 +11,12 @@ import yaml
 from rlhf_api.cluster import ImageSpec
 from rlhf_api.on_cluster import JOB_LABEL
 from rlhf_cli.cluster.errors import ClusterUnreachable, NothingToRead, ReaderFailed
-from rlhf_cli.cluster.kinds import CONFIG_MAP, POD, RLHFJOB
 from rlhf_cli.cluster.opening import Reading, opened_run
 from rlhf_cli.cluster.place import ClaimFolder, UriFolder, in_force, job_in_force, read_claim
 from rlhf_cli.cluster.reader import reader
 from rlhf_cli.cluster.reader_pod import READER_LABEL, reader_pod
 from rlhf_cli.cluster.uri_files import UriFiles
+from rlhf_kube.kinds import Kind
 
 from .fake_cluster import Document, FakeCluster
 from .objects import RUNNING, job, submission
@@ -110,8 +110,8 @@ def test_what_the_manifest_leaves_out_is_taken_from_the_one_in_force() -> None:
         spec |= {"image": IMAGE, "resources": {"nodePools": [POOL]}}
         meta = {"name": name, "namespace": "team", "labels": {JOB_LABEL: "sort"}}
         data = {"job.yaml": yaml.safe_dump({"spec": spec})}
-        cluster.create(CONFIG_MAP, {"metadata": meta, "data": data})
-    cluster.merge(CONFIG_MAP, "team", "old", {"metadata": {"creationTimestamp": "2020"}})
+        cluster.create(Kind.CONFIG_MAP, {"metadata": meta, "data": data})
+    cluster.merge(Kind.CONFIG_MAP, "team", "old", {"metadata": {"creationTimestamp": "2020"}})
     found = job_in_force(cluster, job())
     assert found.place == ClaimFolder("disk-2", "sort")
     assert found.image is not None and found.image.runtime == "registry/rlhf:1"
@@ -175,13 +175,13 @@ def test_the_reader_is_deleted_whatever_happens(error: type[BaseException] | Non
     cluster.kubelet = starts
     try:
         with reader(cluster, manifest(), print):
-            assert cluster.list(POD, "team").items
+            assert cluster.list(Kind.POD, "team").items
             if error is not None:
                 raise error
     except (KeyboardInterrupt, ValueError) as raised:
         assert type(raised) is error
     assert cluster.deleted == ["pods/sort-reader-abc123"]
-    assert not cluster.list(POD, "team").items
+    assert not cluster.list(Kind.POD, "team").items
 
 
 def test_a_reader_that_does_not_start_says_why_and_is_deleted() -> None:
@@ -230,16 +230,16 @@ def test_a_reader_that_cannot_be_deleted_is_told_with_what_to_do(
 def test_the_head_is_preferred_while_it_lives_and_a_named_claim_to_it() -> None:
     cluster = FakeCluster("team")
     cluster.kubelet = starts
-    cluster.create(RLHFJOB, submission("sort", "team"))
+    cluster.create(Kind.JOB, submission("sort", "team"))
     labels = {"ray.io/cluster": "sort-1", "ray.io/node-type": "head"}
     meta = {"name": "sort-1-head-x", "namespace": "team", "labels": labels}
-    cluster.create(POD, {"metadata": meta, "spec": {"containers": [{"name": "ray"}]}})
+    cluster.create(Kind.POD, {"metadata": meta, "spec": {"containers": [{"name": "ray"}]}})
     found = job(RUNNING, checkpoint=CLAIM, image=IMAGE)
     with opened_run(cluster, found, Reading(), print) as opened:
         assert opened.ray is not None
     assert cluster.deleted == []
     with opened_run(cluster, found, Reading(claim="disk/x", image="busybox"), print) as opened:
-        (_, pod) = cluster.list(POD, "team").items
+        (_, pod) = cluster.list(Kind.POD, "team").items
         assert opened.ray is None
     assert json.dumps(pod).count('"busybox"') == 1 and '"regcred"' in json.dumps(pod)
     assert cluster.deleted == [f"pods/{pod['metadata']['name']}"]

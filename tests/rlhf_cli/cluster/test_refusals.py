@@ -16,8 +16,8 @@ from rlhf_cli.cluster.errors import (
     ObjectNotFound,
     ObjectRefused,
 )
-from rlhf_cli.cluster.kinds import CONFIG_MAP, POD, RLHFJOB, Kind
 from rlhf_cli.cluster.refusals import error_of, read_refusal, reasons_of
+from rlhf_kube.kinds import Kind
 
 
 def answer(code: int, message: str, **details: Any) -> bytes:
@@ -25,41 +25,41 @@ def answer(code: int, message: str, **details: Any) -> bytes:
     return json.dumps(document).encode()
 
 
-def error(code: int, body: bytes, kind: Kind | None = RLHFJOB) -> ClusterError:
+def error(code: int, body: bytes, kind: Kind | None = Kind.JOB) -> ClusterError:
     return error_of(read_refusal(code, body), kind, "submit sort in team", "https://server")
 
 
 @pytest.mark.parametrize(
     ("code", "body", "kind", "expected", "says"),
     [
-        (401, answer(401, "Unauthorized"), RLHFJOB, AccessDenied, "log in again"),
+        (401, answer(401, "Unauthorized"), Kind.JOB, AccessDenied, "log in again"),
         (
             403,
             answer(403, 'pods is forbidden: User "a" cannot create resource "pods"'),
-            POD,
+            Kind.POD,
             AccessDenied,
             "you may not submit sort in team",
         ),
         (
             403,
             answer(403, 'pods "a" is forbidden: exceeded quota: gpus'),
-            POD,
+            Kind.POD,
             ObjectRefused,
             "exceeded quota",
         ),
-        (404, b"404 page not found\n", RLHFJOB, NotInstalled, "install the operator's chart"),
-        (404, b"404 page not found\n", CONFIG_MAP, ObjectNotFound, "has no configmaps"),
-        (404, answer(404, 'x "sort" not found', name="sort"), RLHFJOB, ObjectNotFound, '"sort"'),
+        (404, b"404 page not found\n", Kind.JOB, NotInstalled, "install the operator's chart"),
+        (404, b"404 page not found\n", Kind.CONFIG_MAP, ObjectNotFound, "has no configmaps"),
+        (404, answer(404, 'x "sort" not found', name="sort"), Kind.JOB, ObjectNotFound, '"sort"'),
         (
             404,
             answer(404, 'namespaces "nope" not found', name="nope", kind="namespaces"),
-            RLHFJOB,
+            Kind.JOB,
             ObjectNotFound,
             "kubectl create namespace nope",
         ),
-        (500, answer(500, "etcd is away"), RLHFJOB, ClusterUnreachable, "etcd is away"),
+        (500, answer(500, "etcd is away"), Kind.JOB, ClusterUnreachable, "etcd is away"),
         (503, b"<html>busy</html>\nmore", None, ClusterUnreachable, "got 503: <html>busy</html>"),
-        (429, b"", RLHFJOB, ClusterUnreachable, "got 429: no explanation"),
+        (429, b"", Kind.JOB, ClusterUnreachable, "got 429: no explanation"),
     ],
 )
 def test_each_answer_has_its_error(

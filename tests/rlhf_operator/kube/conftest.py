@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from rlhf_operator.kube.official import OfficialKube
-from rlhf_operator.kube.protocol import Kind
+from rlhf_kube.kinds import Kind
+from rlhf_operator.kube.remote import RemoteKube
 
 from ...cluster.kubectl import Kubectl
 from ..fake_kube import FakeKube
@@ -16,7 +16,7 @@ from .stage import FakeStage, RealStage, Stage
 
 @pytest.fixture
 def real(defined: Kubectl, namespace: str) -> Iterator[RealStage]:
-    kube = OfficialKube.connect(defined.kubeconfig, 2)
+    kube = RemoteKube.connect(defined.kubeconfig, 2)
     yield RealStage(kube, namespace, defined)
     for job in kube.list(Kind.JOB, namespace):  # else their definition could not be deleted
         words = (f"--namespace={namespace}", "rlhfjob", job["metadata"]["name"])

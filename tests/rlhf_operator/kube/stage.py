@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rlhf_operator.kube.protocol import Kind, Kube, Manifest
+from rlhf_kube.kinds import Kind
+from rlhf_operator.kube.protocol import Kube, Manifest
 
 from ...cluster.kubectl import Kubectl
 from ..cluster import small
@@ -74,4 +75,4 @@ class RealStage(Stage):
     def label(self, kind: Kind, name: str, labels: Mapping[str, str]) -> None:
         pairs = [f"{name}={value}" for name, value in labels.items()]
         place = f"--namespace={self.namespace}"
-        self.kubectl("label", place, kind.value.plural, name, *pairs)
+        self.kubectl("label", place, kind.plural, name, *pairs)

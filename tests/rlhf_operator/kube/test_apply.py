@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rlhf_operator.kube.protocol import Conflict, Invalid, Kind
+from rlhf_kube.kinds import Kind
+from rlhf_operator.kube.protocol import Conflict, Invalid
 
 from .stage import FINALIZER, OTHER_FINALIZER, Stage
 

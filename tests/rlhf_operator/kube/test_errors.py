@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from rlhf_operator.kube.official import OfficialKube
-from rlhf_operator.kube.protocol import Forbidden, Invalid, Kind, Unreachable
+from rlhf_kube.kinds import Kind
+from rlhf_operator.kube.protocol import Forbidden, Invalid, Unreachable
+from rlhf_operator.kube.remote import RemoteKube
 
 from ...cluster.kubectl import Kubectl
 from ...free_port import free_port
+from ...kubeconfigs import config, written
 from ...waiting import wait_until
 from ..cluster import SECONDS
 from .stage import RealStage
@@ -17,8 +21,8 @@ pytestmark = pytest.mark.cluster
 
 
 def test_what_is_not_allowed_is_forbidden(real: RealStage, defined: Kubectl) -> None:
-    nobody = OfficialKube.connect(defined.kubeconfig, 1)
-    nobody.api.set_default_header("Impersonate-User", "nobody")
+    nobody = RemoteKube.connect(defined.kubeconfig, 1)
+    nobody.server.headers["Impersonate-User"] = "nobody"
     with pytest.raises(Forbidden, match="nobody"):
         nobody.get(Kind.JOB, real.namespace, "sort")
     with pytest.raises(Forbidden):
@@ -56,9 +60,9 @@ def test_what_the_definition_is_against_is_invalid(real: RealStage) -> None:
         real.kube.apply_status(real.of_job(status={"phase": "Dreaming"}))
 
 
-def test_who_does_not_answer_is_unreachable(real: RealStage, defined: Kubectl) -> None:
-    away = OfficialKube.connect(defined.kubeconfig, 1)
-    away.api.configuration.host = f"https://127.0.0.1:{free_port()}"
+def test_who_does_not_answer_is_unreachable(tmp_path: Path) -> None:
+    nowhere = written(tmp_path / "config", config(f"https://127.0.0.1:{free_port()}"))
+    away = RemoteKube.connect(nowhere, 1)
     with pytest.raises(Unreachable, match="GET /version"):
         away.ping()
     away.close()

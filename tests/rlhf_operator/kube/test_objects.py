@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from rlhf_operator.kube import official
-from rlhf_operator.kube.official import OfficialKube
-from rlhf_operator.kube.protocol import Kind
+from rlhf_kube import api_server
+from rlhf_kube.kinds import Kind
+from rlhf_operator.kube.remote import RemoteKube
 
 from ...waiting import wait_until
 from ..cluster import SECONDS
@@ -54,12 +54,12 @@ def test_lists_are_by_labels_in_order_and_name_their_kind(stage: Stage) -> None:
 
 @pytest.mark.cluster
 def test_long_lists_come_in_pages(real: RealStage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(official, "PAGE_SIZE", 2)
+    monkeypatch.setattr(api_server, "PAGE_SIZE", 2)
     names = [f"map-{number}" for number in range(5)]
     for name in names:
         real.kube.create(real.config_map(name, labels={"paged": "yes"}))
     asked: list[str] = []
-    assert isinstance(real.kube, OfficialKube)
+    assert isinstance(real.kube, RemoteKube)
     real.kube.asked = asked.append
     assert real.names(Kind.CONFIG_MAP, "paged=yes") == names
     assert asked == ["GET"] * 3

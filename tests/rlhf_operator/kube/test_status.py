@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rlhf_operator.kube.protocol import Conflict, Kind
+from rlhf_kube.kinds import Kind
+from rlhf_operator.kube.protocol import Conflict
 
 from .stage import Stage
 

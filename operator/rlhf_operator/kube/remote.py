@@ -1,58 +1,37 @@
-"""Kubernetes through its official client. Nothing else imports that."""
+"""Kubernetes through its API server."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-import yaml
-from kubernetes import client, config
-from urllib3.exceptions import HTTPError
-
 from rlhf_api.on_cluster import FIELD_MANAGER
+from rlhf_kube.api_server import APPLY, JSON, ApiServer, NoAnswer, NotConfigured, Query, pages
+from rlhf_kube.kinds import Kind
 from rlhf_operator.config import BadConfig
 from rlhf_operator.kube.protocol import (
     Conflict,
     Forbidden,
     Invalid,
-    Kind,
     KubeError,
     Manifest,
     Unreachable,
 )
 
-CONNECT_SECONDS = 5.0
-ANSWER_SECONDS = 30.0
-PAGE_SIZE = 500
-"""Objects in one answer; more come in further ones."""
 WARNINGS = 50
 """Events of one object that are read."""
-APPLY = "application/apply-patch+yaml"
-JSON = "application/json"
-Query = Mapping[str, str]
-
-
-@dataclass(frozen=True)
-class Access:
-    """How an API server is reached."""
-
-    server: str
-    headers: Mapping[str, str] = field(repr=False)
-    authority: str | None
-    certificate: str | None
-    private_key: str | None
+USER_AGENT = "rlhf-operator"
 
 
 @dataclass
-class OfficialKube:
-    """A cluster, by the official client. Its methods may be called from several threads."""
+class RemoteKube:
+    """A cluster behind its API server. Its methods may be called from several threads."""
 
-    api: Any
-    """kubernetes.client.ApiClient"""
+    server: ApiServer
     answered: Callable[[], None] = field(default=lambda: None)
     """Told of every answer: the connection lives."""
     asked: Callable[[str], None] = field(default=lambda method: None)
@@ -65,67 +44,51 @@ class OfficialKube:
         Raises:
             BadConfig: the file cannot be used, or this is no pod.
         """
-        settings = client.Configuration()
         try:
             if kubeconfig is None:
-                config.load_incluster_config(client_configuration=settings)
-            else:
-                config.load_kube_config(str(kubeconfig), client_configuration=settings)
-        except (config.ConfigException, yaml.YAMLError) as error:
+                return cls(ApiServer.in_cluster(USER_AGENT, num_connections))
+            return cls(ApiServer.from_kubeconfig((kubeconfig,), None, USER_AGENT, num_connections))
+        except NotConfigured as error:
             where = f"kubeconfig {kubeconfig}" if kubeconfig else "not in a pod of a cluster"
             raise BadConfig(f"{where}: {error}; name a file by --kubeconfig") from error
-        settings.connection_pool_maxsize = num_connections
-        settings.retries = False  # the caller knows better what may be asked twice
-        return cls(client.ApiClient(settings))
 
     def close(self) -> None:
         """End its connections."""
-        self.api.rest_client.close()
-
-    @property
-    def access(self) -> Access:
-        """What another client needs to reach the same API server, as of now."""
-        settings = self.api.configuration
-        bearer = settings.get_api_key_with_prefix("authorization")
-        return Access(
-            settings.host,
-            {"Authorization": bearer} if bearer else {},
-            settings.ssl_ca_cert,
-            settings.cert_file,
-            settings.key_file,
-        )
+        self.server.close()
 
     def ping(self) -> None:
         _checked(*self._ask("GET", "/version"))
 
     def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
-        status, answer = self._ask("GET", _path(kind, namespace, name))
+        status, answer = self._ask("GET", kind.path(namespace, name))
         return None if status == 404 else _checked(status, answer)
 
     def list(
         self, kind: Kind, namespace: str | None = None, selector: str = ""
     ) -> tuple[Manifest, ...]:
-        items: list[Manifest] = []
-        query = {"limit": str(PAGE_SIZE), "labelSelector": selector}
-        while True:
-            page = _checked(*self._ask("GET", _path(kind, namespace), query))
-            types = {"apiVersion": kind.value.api_version, "kind": kind.value.kind}
-            items += [{**types, **item} for item in page["items"]]
-            query["continue"] = page["metadata"].get("continue", "")
-            if not query["continue"]:
-                return tuple(items)
+        return tuple(self.each(kind, namespace, selector))
+
+    def each(
+        self, kind: Kind, namespace: str | None = None, selector: str = ""
+    ) -> Iterator[Manifest]:
+        def ask(query: Query) -> Manifest:
+            page: Manifest = _checked(*self._ask("GET", kind.path(namespace), query))
+            return page
+
+        for page in pages(ask, {"labelSelector": selector}):
+            for item in page["items"]:
+                yield {**kind.header, **item}
 
     def warnings(self, namespace: str, uid: str) -> tuple[str, ...]:
         """Of the core group: kubelets write such events, and they can be found by their object."""
         selector = f"involvedObject.uid={uid},type=Warning"
         query = {"fieldSelector": selector, "limit": str(WARNINGS)}
-        path = f"/api/v1/namespaces/{namespace}/events"
-        found = _checked(*self._ask("GET", path, query))["items"]
+        found = _checked(*self._ask("GET", Kind.CORE_EVENT.path(namespace), query))["items"]
         told = sorted(found, key=lambda each: each.get("lastTimestamp") or "")
         return tuple(f"{each.get('reason', '')}: {each.get('message', '')}" for each in told)
 
     def create(self, manifest: Manifest) -> bool:
-        path = _path(Kind.of(manifest), manifest["metadata"]["namespace"])
+        path = Kind.of(manifest).path(manifest["metadata"]["namespace"])
         query = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"}
         status, answer = self._ask("POST", path, query, manifest)
         if status == 409 and answer.get("reason") == "AlreadyExists":
@@ -137,17 +100,17 @@ class OfficialKube:
         return self._apply(manifest, "")
 
     def apply_status(self, manifest: Manifest) -> Manifest:
-        return self._apply(manifest, "/status")
+        return self._apply(manifest, "status")
 
     def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
         options = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
-        status, answer = self._ask("DELETE", _path(kind, namespace, name), {}, options)
+        status, answer = self._ask("DELETE", kind.path(namespace, name), {}, options)
         if status not in (404, 409):  # 409: it is another object now, which is not ours
             _checked(status, answer)
 
-    def _apply(self, manifest: Manifest, subresource: str) -> Manifest:
+    def _apply(self, manifest: Manifest, part: str) -> Manifest:
         metadata = manifest["metadata"]
-        path = _path(Kind.of(manifest), metadata["namespace"], metadata["name"]) + subresource
+        path = Kind.of(manifest).path(metadata["namespace"], metadata["name"], part)
         query = {"fieldManager": FIELD_MANAGER, "force": "true"}
         status, answer = self._ask("PATCH", path, query, manifest, APPLY)
         if status == 404 or (status == 422 and _is_about_uid(answer)):
@@ -164,26 +127,12 @@ class OfficialKube:
         content_type: str = JSON,
     ) -> tuple[int, Any]:
         """One request; the status of the answer, and its JSON."""
-        request = self.api.param_serialize(
-            method=method,
-            resource_path=path,
-            query_params=[(name, value) for name, value in (query or {}).items() if value],
-            header_params={"Accept": JSON, "Content-Type": content_type},
-            auth_settings=["BearerToken"],
-        )
-        method, url, headers, *_ = request
         self.asked(method)
         try:
-            answer = self.api.rest_client.request(
-                method,
-                url,
-                headers=headers,
-                body=json.dumps(body) if content_type == APPLY else body,
-                _request_timeout=(CONNECT_SECONDS, ANSWER_SECONDS),
-            )
-            content = _content(answer.status, answer.read())
-        except (HTTPError, client.ApiException, OSError, ValueError) as error:
-            raise Unreachable(f"{method} {path}: {type(error).__name__}: {error}") from error
+            answer = self.server.ask(method, path, query, body, content_type)
+            content = _content(answer.status, answer.data)
+        except (NoAnswer, ValueError) as error:
+            raise Unreachable(f"{method} {path}: {error}") from error
         self.answered()
         return answer.status, content
 
@@ -206,13 +155,6 @@ class LastAnswer:
     def age_seconds(self) -> float:
         """How long ago."""
         return self.clock() - self.time
-
-
-def _path(kind: Kind, namespace: str | None, name: str = "") -> str:
-    resource = kind.value
-    root = f"/apis/{resource.group}/{resource.version}" if resource.group else "/api/v1"
-    place = "" if namespace is None else f"/namespaces/{namespace}"
-    return f"{root}{place}/{resource.plural}" + (f"/{name}" if name else "")
 
 
 def _content(status: int, text: bytes) -> Any:
@@ -248,6 +190,6 @@ def _checked(status: int, answer: Any) -> Any:
 
 
 def _error_of(status: int) -> type[KubeError]:
-    if status >= 500 or status in (408, 429):
+    if status >= 500 or status in (408, 410, 429):  # 410: a list that took too long
         return Unreachable
     return {401: Forbidden, 403: Forbidden, 409: Conflict}.get(status, Invalid)

@@ -26,15 +26,15 @@ from rlhf_cli.cluster.errors import (
     ObjectRefused,
 )
 from rlhf_cli.cluster.jobs import find_job
-from rlhf_cli.cluster.kinds import POD, RLHFJOB, Kind
 from rlhf_cli.cluster.kubeconfig import kubeconfig_files
-from rlhf_cli.cluster.official import OfficialCluster
 from rlhf_cli.cluster.place import ClaimFolder
 from rlhf_cli.cluster.reader_pod import reader_pod
+from rlhf_cli.cluster.remote import RemoteCluster
+from rlhf_kube.kinds import Kind
 
 from ...cluster.kubectl import Kubectl
+from ...kubeconfigs import config, written
 from ...waiting import wait_until
-from .kubeconfigs import config, written
 from .objects import RUNNING, submission
 
 HOME = Path("/home/a")
@@ -62,10 +62,10 @@ def test_the_context_says_the_namespace_and_the_option_another(
 ) -> None:
     file = written(tmp_path / "config", config("https://127.0.0.1:1", "team"))
     monkeypatch.setenv("KUBECONFIG", f"{tmp_path / 'none'}:{file}")
-    assert OfficialCluster(Target()).namespace == "team"
-    assert OfficialCluster(Target(namespace="mine")).namespace == "mine"
+    assert RemoteCluster(Target()).namespace == "team"
+    assert RemoteCluster(Target(namespace="mine")).namespace == "mine"
     bare = written(tmp_path / "bare", config("https://127.0.0.1:1"))
-    assert OfficialCluster(Target(bare)).namespace == "default"
+    assert RemoteCluster(Target(bare)).namespace == "default"
 
 
 def test_a_kubeconfig_that_says_nothing_is_told(
@@ -74,13 +74,13 @@ def test_a_kubeconfig_that_says_nothing_is_told(
     monkeypatch.delenv("KUBECONFIG", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(KubeconfigUnusable, match=r"got no file at .*/\.kube/config"):
-        OfficialCluster(Target())
+        RemoteCluster(Target())
     file = written(tmp_path / "config", config("https://127.0.0.1:1"))
     with pytest.raises(KubeconfigUnusable, match="its contexts are here"):
-        OfficialCluster(Target(file, "there"))
+        RemoteCluster(Target(file, "there"))
     file.write_text("a: [")
     with pytest.raises(KubeconfigUnusable, match="correct it"):
-        OfficialCluster(Target(file))
+        RemoteCluster(Target(file))
 
 
 def test_a_server_that_is_not_there_is_told(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_a_server_that_is_not_there_is_told(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         file = written(tmp_path / "config", config(f"https://127.0.0.1:{port}"))
         with pytest.raises(ClusterUnreachable, match=f"from https://127.0.0.1:{port}; check"):
-            OfficialCluster(Target(file)).version()
+            RemoteCluster(Target(file)).version()
 
 
 def test_without_the_package_its_extra_is_named() -> None:
@@ -102,10 +102,12 @@ def test_without_the_package_its_extra_is_named() -> None:
 
 
 @pytest.mark.cluster
-def test_a_kind_that_is_not_installed_is_told(official: OfficialCluster) -> None:
-    unknown = Kind("rlhf-operator.dev/v9", "Dream", "dreams")
-    with pytest.raises(ObjectNotFound, match="no dreams.rlhf-operator.dev"):
-        official.list(unknown, official.namespace)
+def test_a_kind_that_is_not_installed_is_told(
+    remote: RemoteCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Kind.CLUSTER, "plural", "dreams")
+    with pytest.raises(ObjectNotFound, match=r"no dreams\.ray\.io"):
+        remote.list(Kind.CLUSTER, remote.namespace)
 
 
 @pytest.fixture
@@ -122,14 +124,14 @@ def stranger(defined: Kubectl, namespace: str, tmp_path: Path) -> Path:
 
 @pytest.mark.cluster
 def test_who_may_not_is_told_what(stranger: Path) -> None:
-    cluster = OfficialCluster(Target(stranger))
+    cluster = RemoteCluster(Target(stranger))
     job = submission("sort", cluster.namespace)
     for doing in (
-        lambda: cluster.list(RLHFJOB, cluster.namespace),
-        lambda: cluster.apply(RLHFJOB, job),
-        lambda: cluster.delete(RLHFJOB, cluster.namespace, "sort"),
+        lambda: cluster.list(Kind.JOB, cluster.namespace),
+        lambda: cluster.apply(Kind.JOB, job),
+        lambda: cluster.delete(Kind.JOB, cluster.namespace, "sort"),
         lambda: list(cluster.execute(cluster.namespace, "x", "c", ["true"])),
-        lambda: list(cluster.watch(RLHFJOB, cluster.namespace, "0")),
+        lambda: list(cluster.watch(Kind.JOB, cluster.namespace, "0")),
     ):
         with pytest.raises(AccessDenied, match="you may not .*ask for a role"):
             doing()
@@ -140,44 +142,42 @@ def test_who_is_nobody_is_told(stranger: Path) -> None:
     document = yaml.safe_load(stranger.read_text())
     document["users"][0]["user"]["token"] = "expired"
     with pytest.raises(AccessDenied, match="log in again"):
-        OfficialCluster(Target(written(stranger, document))).version()
+        RemoteCluster(Target(written(stranger, document))).version()
 
 
 @pytest.mark.cluster
-def test_an_unknown_field_is_refused_by_its_name(official: OfficialCluster) -> None:
+def test_an_unknown_field_is_refused_by_its_name(remote: RemoteCluster) -> None:
     with pytest.raises(ObjectRefused, match=r"spec\.colour"):
-        official.apply(RLHFJOB, submission("sort", official.namespace, colour="red"))
+        remote.apply(Kind.JOB, submission("sort", remote.namespace, colour="red"))
 
 
 @pytest.mark.cluster
-def test_rules_of_the_cluster_are_told_one_by_one(official: OfficialCluster) -> None:
-    official.apply(RLHFJOB, submission("sort", official.namespace))
+def test_rules_of_the_cluster_are_told_one_by_one(remote: RemoteCluster) -> None:
+    remote.apply(Kind.JOB, submission("sort", remote.namespace))
     other = {"schedule": {"steps": 300, "promptsPerStep": 64}, "rollout": {"samplesPerPrompt": 4}}
     with pytest.raises(ObjectRefused) as caught:
-        official.apply(RLHFJOB, submission("sort", official.namespace, **other))
+        remote.apply(Kind.JOB, submission("sort", remote.namespace, **other))
     lines = str(caught.value).splitlines()
     assert lines[1].startswith("  spec.rollout cannot change; ")
     assert lines[2].startswith("  spec.schedule.steps can change only while the job is suspended")
 
 
 @pytest.mark.cluster
-def test_the_restricted_profile_takes_the_reader(
-    official: OfficialCluster, defined: Kubectl
-) -> None:
-    space = official.namespace
+def test_the_restricted_profile_takes_the_reader(remote: RemoteCluster, defined: Kubectl) -> None:
+    space = remote.namespace
     label = "pod-security.kubernetes.io/enforce=restricted"
     defined("label", "namespace", space, label)
-    official.apply(RLHFJOB, submission("sort", space))
-    job = find_job(official, "sort")
+    remote.apply(Kind.JOB, submission("sort", space))
+    job = find_job(remote, "sort")
     image = ImageSpec(runtime="registry/rlhf:1", pull_secrets=("regcred",))
     tolerations = (Toleration(key="gpu", operator="Exists", effect="NoExecute"),)
     pod = reader_pod(job, ClaimFolder("disk", "sort"), image, "abc123", tolerations)
-    told = official.create(POD, pod, dry_run=True)
+    told = remote.create(Kind.POD, pod, dry_run=True)
     assert told["spec"]["securityContext"]["runAsUser"] == 1000
     assert told["metadata"]["ownerReferences"][0]["uid"] == job.uid
     pod["spec"]["containers"][0]["securityContext"]["allowPrivilegeEscalation"] = True
     with pytest.raises(ObjectRefused, match="violates PodSecurity"):
-        official.create(POD, pod, dry_run=True)
+        remote.create(Kind.POD, pod, dry_run=True)
 
 
 class Commands:
@@ -249,49 +249,49 @@ def test_what_kubectl_has_set_is_taken_over_only_by_force(
     assert defined.get(namespace, "rlhfjob/sort-grpo")["spec"]["schedule"]["steps"] == 300
 
 
-def with_a_claim(official: OfficialCluster) -> None:
+def with_a_claim(remote: RemoteCluster) -> None:
     """A job whose files lie in a claim that does not exist: its reader stays Pending."""
     storage = {"storage": {"persistentVolumeClaim": {"claimName": "disk"}}}
     image = {"runtime": "registry/rlhf:1"}
-    job = submission("sort", official.namespace, checkpoint=storage, image=image)
-    official.apply(RLHFJOB, job)
+    job = submission("sort", remote.namespace, checkpoint=storage, image=image)
+    remote.apply(Kind.JOB, job)
 
 
 @pytest.mark.cluster
 def test_a_reader_that_cannot_start_says_what_the_scheduler_says(
-    official: OfficialCluster, rlhf: Commands
+    remote: RemoteCluster, rlhf: Commands
 ) -> None:
-    with_a_claim(official)
+    with_a_claim(remote)
     result = rlhf("logs", "sort", "--start-timeout", "3")
     assert result.exit_code == 4
     waiting, failed = result.stderr.splitlines()[1:]
     assert waiting.startswith("it does not start yet: Unschedulable: ")
     assert failed.startswith("ReaderFailed: ") and 'persistentvolumeclaim "disk"' in failed
-    assert pods(official) == ()
+    assert pods(remote) == ()
 
 
 @pytest.mark.cluster
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_command_that_is_stopped_leaves_no_reader(
-    official: OfficialCluster, defined: Kubectl, number: signal.Signals
+    remote: RemoteCluster, defined: Kubectl, number: signal.Signals
 ) -> None:
-    with_a_claim(official)
+    with_a_claim(remote)
     program = (  # Ctrl-C is ignored by what a script has put in the background
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "from rlhf_cli.app import main; main()"
     )
-    place = [f"--kubeconfig={defined.kubeconfig}", f"--namespace={official.namespace}"]
+    place = [f"--kubeconfig={defined.kubeconfig}", f"--namespace={remote.namespace}"]
     command = [sys.executable, "-c", program, "fetch", "sort", *place]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
         try:
-            wait_until(lambda: bool(pods(official)), 60, "there is a reader")
+            wait_until(lambda: bool(pods(remote)), 60, "there is a reader")
             running.send_signal(number)
             _, said = running.communicate(timeout=60)
         finally:
             running.kill()
     assert (running.returncode, said.splitlines()[-1]) == (130, "interrupted")
-    assert pods(official) == ()
+    assert pods(remote) == ()
 
 
-def pods(cluster: OfficialCluster) -> tuple[Object, ...]:
-    return cluster.list(POD, cluster.namespace).items
+def pods(cluster: RemoteCluster) -> tuple[Object, ...]:
+    return cluster.list(Kind.POD, cluster.namespace).items
