@@ -32,7 +32,8 @@ from outcome import (
 
 from rlhf_api.job import RLHFJob
 from rlhf_api.manifest import load_file
-from rlhf_api.plan import Plan
+from rlhf_api.plan import GraphName, Plan
+from rlhf_flow.job_graphs import trace_job
 from rlhf_flow.planning.make_plan import devices_of, make_plan
 from rlhf_flow.registry import build_algorithm
 from rlhf_runtime.controller.job_run import PASSES_AHEAD, step_record
@@ -110,10 +111,9 @@ class OurRun:
     ) -> None:
         self._journal = journal
         self._algorithm = build_algorithm(job)
-        losses = self._algorithm.losses()
-        self._workers = Workers(job, plan, losses, settings, site)
+        self._workers = Workers(job, plan, settings, site)
         self._workers.build(journal.started)
-        rates = training_settings(job.spec, "actor", losses["actor"])
+        rates = training_settings(job.spec, "actor", trace_job(job)[GraphName.STEP])
         self._workers.on_ranks("use_optimizer", "actor", rates)
         self._stepper = Stepper(self._workers)
         self._step = 0

@@ -68,12 +68,15 @@ class PolicyLossSettings(Contract):
     """Weight of the entropy bonus in the loss."""
     kl_coefficient: NonNegativeFloat = 0.0
     """Weight of the KL penalty against the reference. 0 needs no reference model."""
-    kl_estimator: KlEstimator = KlEstimator.K3
-    """Which estimator of the KL divergence is used."""
     loss_aggregation: LossAggregation = LossAggregation.TOKEN_MEAN
     """How token losses become one number."""
     epochs_per_batch: Annotated[int, Field(ge=1, le=64)] = 1
     """How often a step trains on its rollouts."""
+
+    @property
+    def estimator(self) -> KlEstimator:
+        """The estimator of the KL divergence in force."""
+        raise NotImplementedError
 
     @property
     def clip_high(self) -> float:
@@ -90,14 +93,30 @@ class PpoSettings(PolicyLossSettings):
     """Bias-variance trade-off of generalized advantage estimation."""
     kl_placement: KlPlacement = KlPlacement.REWARD
     """Where the KL penalty acts: on every token's reward, or as a term of the loss."""
-    kl_estimator: KlEstimator = KlEstimator.K1
-    """Which estimator of the KL divergence is used; k1 is customary in rewards."""
+    kl_estimator: KlEstimator | None = None
+    """Which estimator of the KL divergence is used; not k1 in the loss, where its gradient is zero
+    on average. Default: k1 in rewards, k2 in the loss."""
     value_clip_range: PositiveFloat | None = None
     """The value loss clips new values to this distance from the old ones. Default: no clip."""
     whiten_advantages: bool = True
     """Whether advantages are shifted to mean 0 and scaled to variance 1 over the batch."""
     critic_warmup_steps: Annotated[int, Field(ge=0, le=1_000_000)] = 0
     """For so many first steps only the critic is trained."""
+
+    @property
+    def estimator(self) -> KlEstimator:
+        """The estimator of the KL divergence in force."""
+        default = KlEstimator.K2 if self.kl_placement is KlPlacement.LOSS else KlEstimator.K1
+        return default if self.kl_estimator is None else self.kl_estimator
+
+    @model_validator(mode="after")
+    def _gradient_of_kl(self) -> PpoSettings:
+        if self.kl_placement is KlPlacement.LOSS and self.kl_estimator is KlEstimator.K1:
+            raise ValueError(
+                "a KL term without effect: got klEstimator k1, whose gradient in a loss is zero on "
+                "average, allowed k2 or k3; choose one, or klPlacement reward"
+            )
+        return self
 
 
 class GrpoSettings(PolicyLossSettings):
@@ -107,6 +126,13 @@ class GrpoSettings(PolicyLossSettings):
     """Whether advantages are divided by the standard deviation of their group; Dr.GRPO: false."""
     kl_placement: Literal[KlPlacement.LOSS] = KlPlacement.LOSS
     """Where the KL penalty acts: GRPO has it in the loss."""
+    kl_estimator: Literal[KlEstimator.K2, KlEstimator.K3] = KlEstimator.K3
+    """Which estimator of the KL divergence is used; k1's gradient in a loss is zero on average."""
+
+    @property
+    def estimator(self) -> KlEstimator:
+        """The estimator of the KL divergence in force."""
+        return self.kl_estimator
 
 
 ParameterValue = bool | int | float | Annotated[str, Field(max_length=1024)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pydantic.alias_generators import to_camel
 
-from rlhf_api.algorithm import AlgorithmSpec, AlgorithmType
+from rlhf_api.algorithm import AlgorithmSpec, AlgorithmType, PpoSettings
 from rlhf_api.base import Contract
 from rlhf_api.cel import Rule, exactly_one, text, texts
 from rlhf_api.cel_crossfield import SPEC_RULES
@@ -62,6 +62,17 @@ RULES: dict[type[Contract], tuple[Rule, ...]] = {
             what="type custom without its entry point",
             do="add custom: {entrypoint: package.module:Class}",
             field=".custom",
+        ),
+    ),
+    PpoSettings: (
+        Rule(
+            holds="self.klPlacement != 'loss' || !has(self.klEstimator) || "
+            "self.klEstimator != 'k1'",
+            what="a KL term without effect: the gradient of k1 in a loss is zero on average",
+            got="self.klEstimator",
+            allowed="k2 or k3",
+            do="choose one, or klPlacement reward",
+            field=".klEstimator",
         ),
     ),
     DataSource: (_part_of_a_dataset("configuration"), _part_of_a_dataset("split")),

@@ -180,6 +180,8 @@ class GenerationPlan(Contract):
     """Longest prompt plus longest response."""
     release_during_training: bool
     """Whether generation weights and cache are freed whenever no call generates."""
+    max_samples_per_prompt: Count
+    """Responses to one prompt, in the call that makes most."""
 
 
 class MemoryWhat(StrEnum):
@@ -254,10 +256,6 @@ class MemoryPlan(Contract):
     def peak_bytes(self) -> int:
         """The highest sum."""
         return max(self.peaks.values())
-
-    def in_phase(self, phase: str) -> tuple[MemoryItem, ...]:
-        """The items that are there in a phase."""
-        return tuple(item for item in self.items if phase in item.phases)
 
 
 def sum_by_phase(items: tuple[MemoryItem, ...]) -> dict[str, int]:

@@ -45,6 +45,9 @@ class RewardSpec(Contract):
 
     name: Identifier = "reward"
     """Its name in metrics; unique in the job."""
+    role: Identifier = "reward"
+    """The algorithm's role that it is a term of; a custom algorithm may have several, such as a
+    reward and a cost."""
     weight: float = 1.0
     """Factor in the sum."""
     function: FunctionReward

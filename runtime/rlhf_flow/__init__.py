@@ -6,7 +6,7 @@ A user's own algorithm needs the names below and `rlhf_flow.operations`.
 from rlhf_api.plan import CallKind, RoleKind
 from rlhf_flow.algorithm import Algorithm
 from rlhf_flow.flow import Backend, BatchValue, Flow
-from rlhf_flow.losses import PolicyLoss, ValueLoss
+from rlhf_flow.losses import ClippedLoss, CrossEntropy, ValueLoss
 from rlhf_flow.operations import Operation
 
 __all__ = [
@@ -14,9 +14,10 @@ __all__ = [
     "Backend",
     "BatchValue",
     "CallKind",
+    "ClippedLoss",
+    "CrossEntropy",
     "Flow",
     "Operation",
-    "PolicyLoss",
     "RoleKind",
     "ValueLoss",
 ]

@@ -6,9 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
 from rlhf_api.plan import RoleKind
-from rlhf_flow.fields import PROMPT_FIELDS
 from rlhf_flow.flow import BatchValue, Flow
-from rlhf_flow.losses import PolicyLoss, ValueLoss
 
 
 class Algorithm(ABC):
@@ -27,15 +25,3 @@ class Algorithm(ABC):
     @abstractmethod
     def step(self, flow: Flow, prompts: BatchValue) -> None:
         """One training step on a batch of prompts."""
-
-    def inputs(self) -> frozenset[str]:
-        """Fields of the batch that a step is given."""
-        return PROMPT_FIELDS
-
-    def losses(self) -> Mapping[str, PolicyLoss | ValueLoss]:
-        """Loss of every trained role; by default those of PPO without any penalty."""
-        defaults: dict[RoleKind, PolicyLoss | ValueLoss] = {
-            RoleKind.POLICY: PolicyLoss(),
-            RoleKind.CRITIC: ValueLoss(),
-        }
-        return {role: defaults[kind] for role, kind in self.roles().items() if kind in defaults}

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from rlhf_api.plan import CallKind
+from rlhf_flow.losses import Loss
 from rlhf_flow.operations import Operation
 
-Option = bool | int | float | str | None | tuple[Operation, ...]
-"""A call's options: scalars, and the operations of a compute call."""
+Option = bool | int | float | str | None | Loss | tuple[Operation, ...]
+"""A call's options: scalars, the loss of a train call, the operations of a compute call."""
 
 
 @dataclass(frozen=True)

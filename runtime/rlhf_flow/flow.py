@@ -9,16 +9,17 @@ difference, so what was checked in the trace is what runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
 from rlhf_api.plan import CallKind, RoleKind
 from rlhf_flow.calls import ModelCall
 from rlhf_flow.errors import FlowError, UnknownPrimitive, UnknownRole
+from rlhf_flow.fields import ALLOWED_NAMES, is_name
 from rlhf_flow.missing import missing_field_message
 from rlhf_flow.operations import Operation
-from rlhf_flow.primitives import PRIMITIVES, Primitive, fill_options
+from rlhf_flow.primitives import PRIMITIVES, Primitive, fill_options, loss_option
 from rlhf_flow.sites import CallSites
 
 T = TypeVar("T")
@@ -89,8 +90,8 @@ class RoleHandle:
             )
         primitive = table[method]
 
-        def call(batch: BatchValue, **options: object) -> BatchValue:
-            return self._flow._call(self._name, primitive, batch, options)
+        def call(batch: BatchValue, *losses: object, **options: object) -> BatchValue:
+            return self._flow._call(self._name, primitive, batch, losses, options)
 
         call.__name__ = method
         return call
@@ -111,11 +112,11 @@ class Flow:
     """
 
     def __init__(self, roles: Mapping[str, RoleKind], backend: Backend) -> None:
-        clashes = sorted(RESERVED & set(roles)) or sorted(r for r in roles if not r.isidentifier())
+        clashes = sorted(RESERVED & set(roles)) or sorted(r for r in roles if not is_name(r))
         if clashes or not roles:
             raise FlowError(
                 f"roles() gives no usable names: got {clashes[0] if clashes else 'no role'}, "
-                f"allowed Python identifiers except {', '.join(sorted(RESERVED))}; rename or add a "
+                f"allowed {ALLOWED_NAMES}, except {', '.join(sorted(RESERVED))}; rename or add a "
                 "role"
             )
         self.roles: Mapping[str, RoleKind] = dict(roles)
@@ -158,7 +159,7 @@ class Flow:
         return self._compute("compute", batch, operations)
 
     def every(self, n: int, body: Callable[[], None]) -> None:
-        """Run the body on steps 0, n, 2n, ...; nothing made in it may be used outside it."""
+        """Run the body on steps n, 2n, ...; nothing made in it may be used outside it."""
         if not _is_count(n):
             raise FlowError(
                 f"flow.every needs a number of steps: got {n!r}, allowed whole numbers of at least "
@@ -249,10 +250,15 @@ class Flow:
         )
 
     def _call(
-        self, role: str, primitive: Primitive, batch: BatchValue, given: Mapping[str, object]
+        self,
+        role: str,
+        primitive: Primitive,
+        batch: BatchValue,
+        losses: Sequence[object],
+        given: Mapping[str, object],
     ) -> BatchValue:
         site = f"{role}.{primitive.method}"
-        options = fill_options(site, primitive, given)
+        options = fill_options(site, primitive, given) | loss_option(site, primitive, losses)
         reads = tuple(sorted(primitive.reads(role, options)))
         return self._send(
             ModelCall(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from rlhf_api.plan import CallKind, RoleKind
@@ -46,6 +46,20 @@ class Region:
 
 
 @dataclass(frozen=True)
+class RowCount:
+    """Rows of a call for each of the step's prompts: those that it works on, or makes."""
+
+    expected: float
+    """In one run of the call, on average: for time."""
+    most: int
+    """Where regions repeat as often as they may: for memory."""
+
+    def times(self, expected: float, most: int) -> RowCount:
+        """So many times as many."""
+        return RowCount(self.expected * expected, self.most * most)
+
+
+@dataclass(frozen=True)
 class Graph:
     """The calls of a step in program order, with their dependencies."""
 
@@ -61,6 +75,8 @@ class Graph:
     """Derived from the calls that train."""
     regions: tuple[Region, ...] = ()
     """Outer before inner."""
+    rows: Mapping[str, RowCount] = field(default_factory=dict)
+    """Of every call, by its id."""
 
     def call(self, call_id: str) -> ModelCall:
         """The call of an id.
@@ -80,6 +96,17 @@ class Graph:
         """The calls of these kinds, in program order."""
         return tuple(call for call in self.calls if call.kind in kinds)
 
+    def trainings(self, role: str) -> tuple[ModelCall, ...]:
+        """The calls that train a role, in program order."""
+        return tuple(call for call in self.of_kind(CallKind.TRAIN) if call.role == role)
+
+    def most_rows(self, role: str) -> int:
+        """Rows that a role's model works on in one call, for each of the step's prompts; at least
+        1."""
+        kinds = (CallKind.INFER, CallKind.TRAIN)
+        counts = [self.rows[call.id].most for call in self.of_kind(*kinds) if call.role == role]
+        return max(counts, default=1)
+
     def expected_count(self, call_id: str) -> float:
         """How often a call runs in one pass of the step, on average."""
         count = 1.0
@@ -95,16 +122,6 @@ class Graph:
             e.source for e in self.version_edges if e.target == call_id and e.iterations == 0
         }
         return frozenset(data | versions)
-
-    def unread_fields(self) -> tuple[tuple[str, str], ...]:
-        """(call, field) for every field that is written and then read by no call."""
-        read = {(edge.source, field) for edge in self.data_edges for field in edge.fields}
-        return tuple(
-            (call.id, field)
-            for call in self.calls
-            for field in call.writes
-            if (call.id, field) not in read
-        )
 
     def topological_order(self) -> tuple[ModelCall, ...]:
         """The calls so that each comes after all it depends on; ties in program order.

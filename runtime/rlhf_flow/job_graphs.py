@@ -8,6 +8,7 @@ from rlhf_api import RLHFJob
 from rlhf_api.plan import CallKind, GraphName, RoleKind
 from rlhf_flow.algorithm import Algorithm
 from rlhf_flow.errors import InvalidAlgorithm
+from rlhf_flow.fields import ANSWER_FIELDS, PROMPT_FIELDS
 from rlhf_flow.graph import Graph
 from rlhf_flow.registry import build_algorithm, build_evaluation, build_warm_start
 from rlhf_flow.tracing import trace
@@ -39,11 +40,41 @@ def trace_job(job: RLHFJob) -> Mapping[GraphName, Graph]:
         work.
     """
     graphs = {
-        name: trace(algorithm, samples_per_prompt=job.spec.rollout.samples_per_prompt)
+        name: trace(
+            algorithm,
+            samples_per_prompt=job.spec.rollout.samples_per_prompt,
+            inputs=ANSWER_FIELDS if name is GraphName.WARM_START else PROMPT_FIELDS,
+        )
         for name, algorithm in job_algorithms(job).items()
     }
     check_step(graphs[GraphName.STEP])
+    check_rewards(job, graphs)
     return graphs
+
+
+def check_rewards(job: RLHFJob, graphs: Mapping[GraphName, Graph]) -> None:
+    """Refuse rewards of roles that are not there, and roles without rewards.
+
+    Raises:
+        InvalidAlgorithm: there is one.
+    """
+    roles = {
+        role
+        for graph in graphs.values()
+        for role, kind in graph.roles.items()
+        if kind is RoleKind.REWARD
+    }
+    given = {reward.role for reward in job.spec.rewards}
+    if missing := sorted(roles - given):
+        raise InvalidAlgorithm(
+            f"a role that nothing scores: got rewards of {', '.join(sorted(given))}, allowed with "
+            f"some of {missing[0]}; give one the role {missing[0]} in rewards[].role"
+        )
+    if roles and (unknown := sorted(given - roles)):
+        raise InvalidAlgorithm(
+            f"a reward of a role that the algorithm does not have: got rewards[].role "
+            f"{unknown[0]}, allowed {', '.join(sorted(roles))}; correct it"
+        )
 
 
 def check_step(graph: Graph) -> None:

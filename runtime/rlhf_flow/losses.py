@@ -1,47 +1,135 @@
-"""Settings of the losses by which roles are trained. Data only; the runtime has the numerics."""
+"""Losses by which roles are trained: values of the train call. Data; the runtime has the numerics.
+
+Each knows the fields that it reads, so what a loss needs follows from its settings alone.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from rlhf_api.algorithm import KlEstimator, LossAggregation, PolicyLossSettings
+from rlhf_flow import fields
+from rlhf_flow.errors import FlowError
+from rlhf_flow.operations import need_reference
+
+_SEQUENCES = (fields.PROMPT_TOKENS, fields.RESPONSE_TOKENS)
 
 
 @dataclass(frozen=True)
-class PolicyLoss:
-    """The clipped policy-gradient loss. Fields mean what those of PolicyLossSettings mean."""
+class ClippedLoss:
+    """The clipped policy-gradient loss of PPO and GRPO.
 
+    Settings mean what those of PolicyLossSettings mean.
+
+    Raises:
+        FlowError: a KL term by an estimator without a gradient, or against nobody.
+    """
+
+    valid: str
+    """The field that says which rows count, such as reward_valid."""
     clip_range: float = 0.2
     clip_range_high: float = 0.2
     dual_clip: float | None = None
     entropy_coefficient: float = 0.0
     kl_coefficient: float = 0.0
-    """Weight of the KL term in the loss; a penalty in the rewards is none of the loss's
-    business."""
+    """Weight of a KL term in the loss; a penalty in the rewards is none of the loss's business."""
     kl_estimator: KlEstimator = KlEstimator.K3
     aggregation: LossAggregation = LossAggregation.TOKEN_MEAN
     epochs_per_batch: int = 1
+    old_log_probs: str = fields.ROLLOUT_LOG_PROBS
+    """The field with the log-probabilities under the policy that sampled: those of the generation
+    engine, or the training engine's own."""
+    reference_log_probs: str | None = None
+    """The field with those of the reference; needed for a KL term."""
+    advantages: str = fields.ADVANTAGES
+    """The field with every token's advantage."""
+
+    def __post_init__(self) -> None:
+        if self.kl_coefficient == 0:
+            return
+        need_reference("ClippedLoss", self.reference_log_probs)
+        if self.kl_estimator is KlEstimator.K1:
+            raise FlowError(
+                "a KL term without effect: got the estimator k1, whose gradient is zero on average "
+                "in a loss, allowed k2 (the gradient of KL(policy, reference)) and k3; choose one, "
+                "or put the penalty into the rewards by token_rewards(kl_coefficient=...)"
+            )
 
     @classmethod
-    def from_settings(cls, settings: PolicyLossSettings, *, kl_in_loss: bool) -> PolicyLoss:
-        """The loss that a manifest's settings describe."""
+    def from_settings(
+        cls,
+        settings: PolicyLossSettings,
+        *,
+        valid: str,
+        old_log_probs: str,
+        reference_log_probs: str | None,
+    ) -> ClippedLoss:
+        """The loss that a manifest's settings describe.
+
+        Args:
+            settings: of the algorithm.
+            valid: the field that says which rows count.
+            old_log_probs: the field with the log-probabilities of the policy that sampled.
+            reference_log_probs: the field with the reference's. None: no KL term in the loss.
+        """
         return cls(
+            valid=valid,
             clip_range=settings.clip_range,
             clip_range_high=settings.clip_high,
             dual_clip=settings.dual_clip,
             entropy_coefficient=settings.entropy_coefficient,
-            kl_coefficient=settings.kl_coefficient if kl_in_loss else 0.0,
-            kl_estimator=settings.kl_estimator,
+            kl_coefficient=0.0 if reference_log_probs is None else settings.kl_coefficient,
+            kl_estimator=settings.estimator,
             aggregation=settings.loss_aggregation,
             epochs_per_batch=settings.epochs_per_batch,
+            old_log_probs=old_log_probs,
+            reference_log_probs=reference_log_probs,
         )
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Fields that it needs."""
+        log_probs = {fields.ROLLOUT_LOG_PROBS: None, self.old_log_probs: None}
+        if self.kl_coefficient > 0 and self.reference_log_probs is not None:
+            log_probs[self.reference_log_probs] = None
+        return (*_SEQUENCES, self.advantages, self.valid, *log_probs)
 
 
 @dataclass(frozen=True)
 class ValueLoss:
     """Half the squared error of the values, clipped or not."""
 
+    valid: str
+    """The field that says which rows count, such as reward_valid."""
+    values: str
+    """The field with the critic's values before the update, such as critic_values."""
     clip_range: float | None = None
     """New values stay this close to the old ones. None: no clip."""
     aggregation: LossAggregation = LossAggregation.TOKEN_MEAN
     epochs_per_batch: int = 1
+    returns: str = fields.RETURNS
+    """The field with the targets."""
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Fields that it needs."""
+        return (*_SEQUENCES, self.values, self.returns, self.valid)
+
+
+@dataclass(frozen=True)
+class CrossEntropy:
+    """Minus the log-probability of the response's tokens, their mean over the batch, in one
+    update: supervised training on reference answers."""
+
+    @property
+    def epochs_per_batch(self) -> int:
+        """How often a batch is trained on."""
+        return 1
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Fields that it needs."""
+        return _SEQUENCES
+
+
+Loss = ClippedLoss | ValueLoss | CrossEntropy

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 
 from rlhf_api.plan import RoleKind
 from rlhf_flow.calls import ModelCall
-from rlhf_flow.fields import ANSWER_FIELDS, MEANINGS, PROMPT_FIELDS
+from rlhf_flow.fields import ANSWER_FIELDS, MEANINGS, PROMPT_FIELDS, meaning_of
 from rlhf_flow.operations import BUILT_IN_OPERATIONS
 from rlhf_flow.primitives import PRIMITIVES
 
@@ -25,8 +25,8 @@ def missing_field_message(
         message += (
             f"; {field} comes from {' or '.join(sources)}: join its result with `batch |= ...`"
         )
-    elif field in MEANINGS:
-        message += f"; no role of this algorithm writes {field} ({MEANINGS[field]})"
+    elif meaning := meaning_of(field):
+        message += f"; no role of this algorithm writes {field} ({meaning})"
     nearest = get_close_matches(field, available, n=1, cutoff=0.6)
     if not sources and not nearest:
         nearest = get_close_matches(field, sorted(MEANINGS), n=1, cutoff=0.6)

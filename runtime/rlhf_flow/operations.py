@@ -36,63 +36,124 @@ class Operation:
 
 
 def token_rewards(
+    scores: str,
     kl_coefficient: float = 0.0,
     kl_estimator: KlEstimator = KlEstimator.K1,
     policy_log_probs: str = fields.ROLLOUT_LOG_PROBS,
+    reference_log_probs: str | None = None,
+    rewards: str = fields.TOKEN_REWARDS,
 ) -> Operation:
     """The score on the last response token minus klCoefficient x KL on every token.
 
     Args:
+        scores: the field with the scores, such as reward_scores.
         kl_coefficient: weight of the penalty; 0 reads no log-probabilities.
         kl_estimator: which estimator of KL(policy, reference).
         policy_log_probs: the field with the policy's log-probabilities.
+        reference_log_probs: the field with the reference's; needed for a penalty.
+        rewards: the field that it writes.
+
+    Raises:
+        FlowError: a penalty without a reference.
     """
-    compared = (policy_log_probs, fields.REFERENCE_LOG_PROBS) if kl_coefficient > 0 else ()
-    return Operation(
-        "token_rewards",
-        reads=(fields.SCORES, fields.RESPONSE_TOKENS, *compared),
-        writes=(fields.TOKEN_REWARDS,),
-        parameters={
-            "kl_coefficient": kl_coefficient,
+    parameters: dict[str, Parameter] = {
+        "scores": scores,
+        "kl_coefficient": kl_coefficient,
+        "rewards": rewards,
+    }
+    reads: tuple[str, ...] = (scores, fields.RESPONSE_TOKENS)
+    if kl_coefficient > 0:
+        reference = need_reference("token_rewards", reference_log_probs)
+        reads += (policy_log_probs, reference)
+        parameters |= {
             "kl_estimator": kl_estimator.value,
             "policy_log_probs": policy_log_probs,
-        },
-    )
+            "reference_log_probs": reference,
+        }
+    return Operation("token_rewards", reads, (rewards,), parameters)
 
 
-def gae(gamma: float, lam: float) -> Operation:
+def gae(
+    gamma: float,
+    lam: float,
+    *,
+    values: str,
+    rewards: str = fields.TOKEN_REWARDS,
+    advantages: str = fields.ADVANTAGES,
+    returns: str = fields.RETURNS,
+) -> Operation:
     """Generalized advantage estimation; returns = advantages + values. It does not whiten.
+
+    Args:
+        gamma: discount per token.
+        lam: bias-variance trade-off.
+        values: the field with a critic's values, such as critic_values.
+        rewards: the field with every token's reward.
+        advantages: the field for them.
+        returns: the field for the critic's targets.
 
     Source: Schulman et al., High-dimensional continuous control using GAE, section 3.
     """
     return Operation(
         "gae",
-        reads=(fields.TOKEN_REWARDS, fields.VALUES),
-        writes=(fields.ADVANTAGES, fields.RETURNS),
-        parameters={"gamma": gamma, "lam": lam},
+        reads=(rewards, values),
+        writes=(advantages, returns),
+        parameters={
+            "gamma": gamma,
+            "lam": lam,
+            "values": values,
+            "rewards": rewards,
+            "advantages": advantages,
+            "returns": returns,
+        },
     )
 
 
-def whiten() -> Operation:
-    """Advantages shifted to mean 0 and scaled to variance 1 over the tokens of valid rows."""
+def whiten(valid: str, advantages: str = fields.ADVANTAGES) -> Operation:
+    """Advantages shifted to mean 0 and scaled to variance 1 over the tokens of valid rows.
+
+    Args:
+        valid: the field that says which rows are, such as reward_valid.
+        advantages: the field that it replaces.
+    """
     return Operation(
         "whiten",
-        reads=(fields.ADVANTAGES, fields.SCORE_VALID),
-        writes=(fields.ADVANTAGES,),
+        reads=(advantages, valid),
+        writes=(advantages,),
+        parameters={"valid": valid, "advantages": advantages},
     )
 
 
-def group_advantages(normalize_by_std: bool = True) -> Operation:
+def group_advantages(scores: str, valid: str, normalize_by_std: bool = True) -> Operation:
     """Scores relative to the valid samples of the same prompt, spread over the response's tokens.
+
+    Args:
+        scores: the field with the scores, such as reward_scores.
+        valid: the field that says which rows have one, such as reward_valid.
+        normalize_by_std: whether they are divided by the group's standard deviation.
 
     Source: DeepSeekMath, section 4.1; without the standard deviation Dr.GRPO.
     """
     return Operation(
         "group_advantages",
-        reads=(fields.SCORES, fields.PROMPT_ID, fields.SCORE_VALID, fields.RESPONSE_TOKENS),
+        reads=(scores, fields.PROMPT_ID, valid, fields.RESPONSE_TOKENS),
         writes=(fields.ADVANTAGES,),
-        parameters={"normalize_by_std": normalize_by_std},
+        parameters={"scores": scores, "valid": valid, "normalize_by_std": normalize_by_std},
     )
+
+
+def need_reference(what: str, reference_log_probs: str | None) -> str:
+    """The field with the reference's log-probabilities.
+
+    Raises:
+        FlowError: none is named.
+    """
+    if reference_log_probs is None:
+        raise FlowError(
+            f"{what} has a KL penalty against nobody: got no reference_log_probs, allowed the "
+            "field of a frozen role, such as reference_log_probs; name it"
+        )
+    return reference_log_probs
 
 
 def custom(
@@ -118,13 +179,18 @@ def custom(
                 f"{label} of the operation {entrypoint} is a text: got {names!r}, "
                 f"allowed a list of field names; write [{names!r}]"
             )
+        if odd := [each for each in names if not fields.is_name(each)]:
+            raise FlowError(
+                f"{label} of the operation {entrypoint} has a name that no field may have: got "
+                f"{odd[0]!r}, allowed {fields.ALLOWED_NAMES}; rename it"
+            )
     return Operation("custom", tuple(reads), tuple(writes), dict(parameters or {}), entrypoint)
 
 
 BUILT_IN_OPERATIONS: Mapping[str, Operation] = {
-    "token_rewards": token_rewards(),
-    "gae": gae(1.0, 1.0),
-    "whiten": whiten(),
-    "group_advantages": group_advantages(),
+    "token_rewards": token_rewards("reward_scores"),
+    "gae": gae(1.0, 1.0, values="critic_values"),
+    "whiten": whiten("reward_valid"),
+    "group_advantages": group_advantages("reward_scores", "reward_valid"),
 }
 """By name, for messages that say where a field comes from."""

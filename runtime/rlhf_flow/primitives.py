@@ -5,13 +5,14 @@ To add a primitive add a row here, its execution in the runtime, and a test.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rlhf_api.plan import CallKind, RoleKind
 from rlhf_flow import fields
 from rlhf_flow.calls import Option
 from rlhf_flow.errors import FlowError
+from rlhf_flow.losses import ClippedLoss, CrossEntropy, Loss, ValueLoss
 
 Options = Mapping[str, Option]
 FieldsOf = Callable[[str, Options], tuple[str, ...]]
@@ -44,6 +45,8 @@ class Primitive:
     """Fields it makes."""
     options: Mapping[str, OptionRule]
     """Options by name."""
+    losses: tuple[type[Loss], ...] = ()
+    """Kinds of losses of which it is given one. Empty: it does not train."""
 
 
 def _is_whole(value: object, least: int) -> bool:
@@ -58,6 +61,10 @@ def _constant(*names: str) -> FieldsOf:
     return lambda role, options: names
 
 
+def _of_role(*names: Callable[[str], str]) -> FieldsOf:
+    return lambda role, options: tuple(name(role) for name in names)
+
+
 _SWITCH = OptionRule(False, "true or false", lambda value: isinstance(value, bool))
 _SAMPLES = OptionRule(
     None,
@@ -69,30 +76,13 @@ _TEMPERATURE = OptionRule(
     "a number above 0, or None for rollout.temperature (greedy=True for greedy answers)",
     lambda value: value is None or _is_positive(value),
 )
-_LOSS = OptionRule(
-    "policy", "policy or supervised", lambda value: value in ("policy", "supervised")
-)
 _FROM_STEP = OptionRule(0, "a step number of at least 0", lambda value: _is_whole(value, 0))
 
 
-def _policy_train_reads(role: str, options: Options) -> tuple[str, ...]:
-    extra = (fields.OLD_LOG_PROBS, fields.REFERENCE_LOG_PROBS)
-    if options["loss"] == "supervised":
-        given = [name for name in extra if options[name]]
-        if given:
-            raise FlowError(
-                f"{role}.train with the supervised loss reads no log-probabilities: got "
-                f"{given[0]}=True, allowed only with loss='policy'; remove it"
-            )
-        return (fields.PROMPT_TOKENS, fields.RESPONSE_TOKENS)
-    return (
-        fields.PROMPT_TOKENS,
-        fields.RESPONSE_TOKENS,
-        fields.ADVANTAGES,
-        fields.ROLLOUT_LOG_PROBS,
-        fields.SCORE_VALID,
-        *(name for name in extra if options[name]),
-    )
+def _loss_reads(role: str, options: Options) -> tuple[str, ...]:
+    """What the loss reads; nothing while none is given."""
+    loss = options.get("loss")
+    return loss.reads if isinstance(loss, Loss) else ()
 
 
 _SEQUENCES = _constant(fields.PROMPT_TOKENS, fields.RESPONSE_TOKENS)
@@ -116,20 +106,16 @@ _POLICY = (
         "log_probs",
         CallKind.INFER,
         reads=_SEQUENCES,
-        writes=_constant(fields.OLD_LOG_PROBS),
+        writes=_of_role(fields.log_probs_of),
         options={},
     ),
     Primitive(
         "train",
         CallKind.TRAIN,
-        reads=_policy_train_reads,
+        reads=_loss_reads,
         writes=_NOTHING,
-        options={
-            "loss": _LOSS,
-            fields.OLD_LOG_PROBS: _SWITCH,
-            fields.REFERENCE_LOG_PROBS: _SWITCH,
-            "from_step": _FROM_STEP,
-        },
+        options={"from_step": _FROM_STEP},
+        losses=(ClippedLoss, CrossEntropy),
     ),
 )
 
@@ -138,7 +124,7 @@ _FROZEN_POLICY = (
         "log_probs",
         CallKind.INFER,
         reads=_SEQUENCES,
-        writes=lambda role, options: (f"{role}_log_probs",),
+        writes=_of_role(fields.log_probs_of),
         options={},
     ),
 )
@@ -148,21 +134,16 @@ _CRITIC = (
         "values",
         CallKind.INFER,
         reads=_SEQUENCES,
-        writes=_constant(fields.VALUES),
+        writes=_of_role(fields.values_of),
         options={},
     ),
     Primitive(
         "train",
         CallKind.TRAIN,
-        reads=_constant(
-            fields.PROMPT_TOKENS,
-            fields.RESPONSE_TOKENS,
-            fields.VALUES,
-            fields.RETURNS,
-            fields.SCORE_VALID,
-        ),
+        reads=_loss_reads,
         writes=_NOTHING,
         options={"from_step": _FROM_STEP},
+        losses=(ValueLoss,),
     ),
 )
 
@@ -171,7 +152,7 @@ _REWARD = (
         "score",
         CallKind.SCORE,
         reads=_constant(fields.RESPONSE_TEXT, fields.RECORD, fields.PROMPT_ID, fields.FINISHED),
-        writes=_constant(fields.SCORES, fields.SCORE_VALID),
+        writes=_of_role(fields.scores_of, fields.valid_of),
         options={},
     ),
 )
@@ -183,6 +164,25 @@ PRIMITIVES: Mapping[RoleKind, Mapping[str, Primitive]] = {
     RoleKind.REWARD: {row.method: row for row in _REWARD},
 }
 """Kind of role, then method."""
+
+
+def loss_option(site: str, primitive: Primitive, given: Sequence[object]) -> dict[str, Option]:
+    """The loss among a call's options, where the primitive trains.
+
+    Raises:
+        FlowError: there is none, more than one, or one that cannot train the role.
+    """
+    if not primitive.losses and not given:
+        return {}
+    if len(given) == 1 and isinstance(given[0], primitive.losses):
+        return {"loss": given[0]}
+    got = ", ".join(map(repr, given)) or "none"
+    allowed = " or ".join(f"{each.__name__}(...)" for each in primitive.losses) or "none"
+    raise FlowError(
+        f"{site} needs one loss after the batch: got {got}, allowed {allowed}; correct it"
+        if primitive.losses
+        else f"{site} takes nothing but a batch and options: got {got}; remove it"
+    )
 
 
 def fill_options(site: str, primitive: Primitive, given: Mapping[str, object]) -> dict[str, Option]:

@@ -3,14 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import NoReturn
 
 from rlhf_flow.errors import FlowError
+from rlhf_flow.graph import RowCount
 
 _INSTEAD = (
     "decide with flow.repeat(..., until=...) or flow.every(n, ...), with a condition on the "
     "algorithm's settings, or compute on the ranks with flow.compute(batch, custom(...))"
 )
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Which rows a batch has, and how many of each of the step's prompts."""
+
+    identity: str
+    """Batches of equal identity can be joined."""
+    count: RowCount = RowCount(1.0, 1)
+
+    def times(self, samples: int) -> Rows:
+        """So many of each."""
+        if samples == 1:
+            return self
+        return Rows(f"{self.identity} x {samples}", self.count.times(samples, samples))
 
 
 class SymbolicBatch:
@@ -20,14 +37,16 @@ class SymbolicBatch:
 
     Args:
         origins: the call that wrote each field; PROMPTS for those of the prompts.
-        rows: identity of the rows; batches of equal identity can be joined.
-        region: the region in which it was made, "" outside all.
+        rows: which rows.
+        regions: those in which its fields were made; it may be used inside all of them only.
     """
 
-    def __init__(self, origins: Mapping[str, str], rows: str, region: str = "") -> None:
+    def __init__(
+        self, origins: Mapping[str, str], rows: Rows, regions: frozenset[str] = frozenset()
+    ) -> None:
         self.origins: Mapping[str, str] = dict(origins)
         self.rows = rows
-        self.region = region
+        self.regions = regions
 
     @property
     def fields(self) -> frozenset[str]:
@@ -42,12 +61,12 @@ class SymbolicBatch:
             )
         if self.rows != other.rows:
             raise FlowError(
-                f"batches of different rows are joined: got {self.rows} and {other.rows}, allowed "
-                "only the same rows; make the second from the first, or with the same samples per "
-                "prompt"
+                f"batches of different rows are joined: got {self.rows.identity} and "
+                f"{other.rows.identity}, allowed only the same rows; make the second from the "
+                "first, or with the same samples per prompt"
             )
-        inner = max(self.region, other.region, key=len)
-        return SymbolicBatch({**self.origins, **other.origins}, self.rows, inner)
+        regions = self.regions | other.regions
+        return SymbolicBatch({**self.origins, **other.origins}, self.rows, regions)
 
     def __repr__(self) -> str:
         return f"<batch of {', '.join(sorted(self.origins)) or 'no fields'}>"

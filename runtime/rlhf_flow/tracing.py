@@ -6,13 +6,14 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from rlhf_api.plan import RoleKind
+from rlhf_api.plan import CallKind, RoleKind
 from rlhf_flow.algorithm import Algorithm
 from rlhf_flow.calls import ModelCall
 from rlhf_flow.errors import FlowError, InvalidAlgorithm
+from rlhf_flow.fields import PROMPT_FIELDS, ROLLOUT_LOG_PROBS
 from rlhf_flow.flow import ENOUGH, BatchValue, Flow
-from rlhf_flow.graph import PROMPTS, DataEdge, Graph, Region, version_edges
-from rlhf_flow.symbolic import SymbolicBatch
+from rlhf_flow.graph import PROMPTS, DataEdge, Graph, Region, RowCount, version_edges
+from rlhf_flow.symbolic import Rows, SymbolicBatch
 
 
 class TracingBackend:
@@ -26,12 +27,14 @@ class TracingBackend:
         self.calls: list[ModelCall] = []
         self.data_edges: list[DataEdge] = []
         self.regions: list[Region] = []
+        self.rows: dict[str, RowCount] = {}
         self._samples_per_prompt = samples_per_prompt
         self._region = ""
 
     def run(self, call: ModelCall, batch: BatchValue) -> SymbolicBatch:
         """Record a call and where its fields come from."""
         source = self._symbolic(call.id, batch)
+        self._check_sampling(call, source)
         self.calls.append(call)
         by_source: dict[str, list[str]] = {}
         for field in call.reads:
@@ -41,9 +44,9 @@ class TracingBackend:
         rows = source.rows
         if call.starts_batch:
             given = call.options["samples"]
-            samples = given if isinstance(given, int) else self._samples_per_prompt
-            rows = f"{rows} x {samples}" if samples > 1 else rows
-        return SymbolicBatch(origins, rows, self._region)
+            rows = rows.times(given if isinstance(given, int) else self._samples_per_prompt)
+        self.rows[call.id] = rows.count
+        return SymbolicBatch(origins, rows, self._regions())
 
     def every(self, region: str, n: int, body: Callable[[], None]) -> None:
         """Trace the body once, as a region that runs on one of n steps."""
@@ -65,7 +68,26 @@ class TracingBackend:
             batch = self._symbolic(region, body())
             if ENOUGH not in until(batch).fields:
                 raise FlowError(f"{region} has a condition that does not answer; write {ENOUGH}")
-        return SymbolicBatch(batch.origins, f"the rows of {region}", self._region)
+        count = batch.rows.count.times(expected_rounds, max_rounds)
+        rows = Rows(f"the rows of {region}", count)
+        return SymbolicBatch(batch.origins, rows, self._regions())
+
+    def _check_sampling(self, call: ModelCall, source: SymbolicBatch) -> None:
+        """Refuse a loss on log-probabilities of another distribution than the one that trains."""
+        if call.kind is not CallKind.TRAIN or ROLLOUT_LOG_PROBS not in call.reads:
+            return
+        maker = source.origins[ROLLOUT_LOG_PROBS]
+        made = [each.options for each in self.calls if each.id == maker and each.starts_batch]
+        for options in made:
+            if not options["greedy"] and options["temperature"] is None:
+                continue
+            how = "greedily" if options["greedy"] else f"at temperature {options['temperature']}"
+            raise FlowError(
+                f"{call.id} trains on what {maker} has sampled {how}: its loss compares "
+                "log-probabilities at rollout.temperature; allowed what a generate call without "
+                "greedy and temperature has sampled, or a loss that reads no "
+                f"{ROLLOUT_LOG_PROBS}; change one of them"
+            )
 
     @contextmanager
     def _inside(self, region: str) -> Iterator[None]:
@@ -82,28 +104,37 @@ class TracingBackend:
                 "prompts or what a call of this step returned; a step keeps no batch for the next "
                 "one"
             )
-        inner = batch.region
-        if inner and self._region != inner and not self._region.startswith(f"{inner}/"):
-            raise FlowError(
-                f"{site} reads a batch that was made inside {inner}, which does not run every "
-                f"time: got {batch!r}, allowed only inside {inner}; move the call there"
-            )
+        for inner in sorted(batch.regions):
+            if self._region != inner and not self._region.startswith(f"{inner}/"):
+                raise FlowError(
+                    f"{site} reads a batch that was made inside {inner}, which does not run every "
+                    f"time: got {batch!r}, allowed only inside {inner}; move the call there"
+                )
         return batch
 
+    def _regions(self) -> frozenset[str]:
+        return frozenset({self._region} if self._region else ())
 
-def trace(algorithm: Algorithm, *, samples_per_prompt: int = 1) -> Graph:
+
+def trace(
+    algorithm: Algorithm,
+    *,
+    samples_per_prompt: int = 1,
+    inputs: frozenset[str] = PROMPT_FIELDS,
+) -> Graph:
     """The graph of one pass of an algorithm's step.
 
     Args:
         algorithm: its step runs twice here, with symbolic batches; both runs must agree.
         samples_per_prompt: rows that generate makes of a prompt where the call does not say it.
+        inputs: fields of the batch that the step is given.
 
     Raises:
         FlowError: the step breaks a rule of the flow.
         InvalidAlgorithm: it raises something else, calls nothing, or differs from run to run.
     """
-    first = _trace_once(algorithm, samples_per_prompt)
-    second = _trace_once(algorithm, samples_per_prompt)
+    first = _trace_once(algorithm, samples_per_prompt, inputs)
+    second = _trace_once(algorithm, samples_per_prompt, inputs)
     name = type(algorithm).__qualname__
     if not first.calls:
         raise InvalidAlgorithm(f"{name}.step calls nothing: call roles of the flow in it")
@@ -116,11 +147,10 @@ def trace(algorithm: Algorithm, *, samples_per_prompt: int = 1) -> Graph:
     return first
 
 
-def _trace_once(algorithm: Algorithm, samples_per_prompt: int) -> Graph:
+def _trace_once(algorithm: Algorithm, samples_per_prompt: int, inputs: frozenset[str]) -> Graph:
     name = type(algorithm).__qualname__
     backend = TracingBackend(samples_per_prompt)
-    inputs = algorithm.inputs()
-    prompts = SymbolicBatch(dict.fromkeys(inputs, PROMPTS), "the prompts")
+    prompts = SymbolicBatch(dict.fromkeys(inputs, PROMPTS), Rows("the prompts"))
     try:
         roles = _checked_roles(name, algorithm.roles())
         flow = Flow(roles, backend)
@@ -142,6 +172,7 @@ def _trace_once(algorithm: Algorithm, samples_per_prompt: int) -> Graph:
         data_edges=tuple(backend.data_edges),
         version_edges=version_edges(calls, roles),
         regions=tuple(backend.regions),
+        rows=backend.rows,
     )
 
 

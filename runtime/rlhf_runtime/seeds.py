@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -32,13 +34,17 @@ def sample_seeds(
     step: int,
     prompt_ids: NDArray[np.int64],
     sample_indexes: NDArray[np.integer],
-    purpose: int = 0,
+    call: str = "",
 ) -> list[int]:
     """One seed per response, non-negative and below 2**63.
 
-    Depends on the job's seed, the step, the prompt and the sample's number only: not on the rank
-    that generates, nor on the order of requests. `purpose` separates training from evaluation.
+    Depends on the job's seed, the call, the step, the prompt and the sample's number only: not on
+    the rank that generates, nor on the order of requests.
+
+    Args:
+        call: which call of which graph samples; two calls of a step draw different responses.
     """
-    mixed = mix(job_seed, purpose, step, prompt_ids, sample_indexes) >> _WORD(1)
+    digest = int.from_bytes(hashlib.sha256(call.encode()).digest()[:7])
+    mixed = mix(job_seed, digest, step, prompt_ids, sample_indexes) >> _WORD(1)
     seeds: list[int] = mixed.tolist()
     return seeds

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from rlhf_api.manifest import load_jobs
-from rlhf_flow.registry import build_algorithm
+from rlhf_api.plan import GraphName
+from rlhf_flow.job_graphs import trace_job
 
 
 @pytest.mark.parametrize("name", ["sort", "long"])
@@ -40,4 +41,5 @@ def test_the_plain_loop_has_the_batch_of_example_01() -> None:
     assert (spec.schedule.prompts_per_step, spec.rollout.samples_per_prompt) == (PROMPTS, SAMPLES)
     assert spec.rollout.max_response_tokens == MAX_NEW
     assert (training.learning_rate, training.warmup_steps) == (LEARNING_RATE, WARMUP)
-    assert build_algorithm(job).losses()["actor"].clip_range == CLIP_RANGE
+    (training,) = trace_job(job)[GraphName.STEP].trainings("actor")
+    assert training.options["loss"].clip_range == CLIP_RANGE

@@ -47,7 +47,7 @@ def test_the_contract_needs_pydantic_and_yaml_only() -> None:
     ("module", "kept_out"),
     [
         ("rlhf_cli.app", ("torch", "ray", "numpy", "transformers", "vllm", "kubernetes")),
-        ("rlhf_cli.cluster.official", ("torch", "ray", "numpy", "transformers", "vllm")),
+        ("rlhf_cli.cluster.remote", ("torch", "ray", "numpy", "transformers", "vllm")),
         ("rlhf_cli.cluster.fetch", ("torch", "ray", "numpy", "fsspec", "kubernetes")),
         ("rlhf_cli.validate", ("torch", "ray", "numpy", "transformers", "vllm")),
         ("rlhf_cli.plan", ("torch", "ray", "numpy", "transformers", "vllm")),

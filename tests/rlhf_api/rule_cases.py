@@ -43,6 +43,11 @@ class Case:
 
 
 CREATED: dict[str, Case] = {
+    "a penalty in the loss without a gradient": Case(
+        ("spec.algorithm.ppo={klPlacement: loss, klEstimator: k1}",),
+        "spec.algorithm.ppo.klEstimator",
+        "got k1, allowed k2 or k3; choose one, or klPlacement reward",
+    ),
     "a long name": Case(
         (f"metadata.name={'a' * 41}",),
         "metadata.name",

@@ -22,6 +22,8 @@ REINFORCE = """
     from rlhf_flow import Algorithm, RoleKind
     from rlhf_flow.operations import custom
 
+    from rlhf_flow import ClippedLoss
+
     class Reinforce(Algorithm):
         def __init__(self, baseline: float, refresh: int = 5) -> None:
             if baseline < 0:
@@ -36,9 +38,10 @@ REINFORCE = """
             batch = flow.actor.generate(prompts)
             batch |= flow.reward.score(batch)
             batch |= flow.compute(batch, custom(
-                "mine:advantages", reads=["scores", "response_tokens"], writes=["advantages"],
+                "mine:advantages", reads=["reward_scores", "response_tokens"],
+                writes=["advantages"],
                 parameters={"baseline": self.baseline}))
-            flow.actor.train(batch)
+            flow.actor.train(batch, ClippedLoss("reward_valid"))
 
     class Unfinished(Algorithm):
         def roles(self):
@@ -117,6 +120,8 @@ REFILL = """
     from rlhf_flow import Algorithm, RoleKind
     from rlhf_flow.operations import custom
 
+    from rlhf_flow import CrossEntropy
+
     class Refill(Algorithm):
         def roles(self):
             return {"actor": RoleKind.POLICY}
@@ -125,7 +130,7 @@ REFILL = """
             enough = custom("mine:enough", reads=["finished"], writes=["enough"])
             batch = flow.repeat(
                 lambda: flow.actor.generate(prompts), until=enough, max_rounds=3, expected_rounds=2)
-            flow.actor.train(batch, loss="supervised")
+            flow.actor.train(batch, CrossEntropy())
 """
 
 

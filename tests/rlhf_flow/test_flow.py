@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from rlhf_flow import Algorithm, BatchValue, Flow, RoleKind
+from rlhf_flow import Algorithm, BatchValue, ClippedLoss, CrossEntropy, Flow, RoleKind, ValueLoss
 from rlhf_flow.calls import ModelCall
 from rlhf_flow.errors import FlowError, UnknownPrimitive, UnknownRole
 from rlhf_flow.operations import custom, gae, group_advantages, whiten
@@ -107,7 +107,7 @@ class Regions(Algorithm):
         def look() -> None:
             flow.reward.score(flow.actor.generate(prompts, greedy=True))
 
-        enough = custom("mine:enough", reads=["scores"], writes=["enough"])
+        enough = custom("mine:enough", reads=["reward_scores"], writes=["enough"])
         batch = flow.repeat(sample, until=enough, max_rounds=4, expected_rounds=2.5)
         flow.every(2, look)
         flow.reward.score(batch)
@@ -138,11 +138,11 @@ def test_ids_in_regions_are_the_same_in_every_round_and_in_the_trace() -> None:
 def test_several_operations_are_one_call_that_reads_what_none_of_them_writes() -> None:
     flow, backend = flow_of()
     with flow.step():
-        batch = Batch({"token_rewards", "values", "score_valid"})
-        flow.compute(batch, gae(1.0, 0.95), whiten())
+        batch = Batch({"token_rewards", "critic_values", "reward_valid"})
+        flow.compute(batch, gae(1.0, 0.95, values="critic_values"), whiten("reward_valid"))
     (call,) = backend.calls
     assert call.id == "actor.compute"
-    assert call.reads == ("score_valid", "token_rewards", "values")
+    assert call.reads == ("critic_values", "reward_valid", "token_rewards")
     assert call.writes == ("advantages", "returns")
 
 
@@ -162,34 +162,45 @@ def test_an_unknown_primitive_names_those_of_the_kind() -> None:
 def test_a_missing_field_names_call_field_source_and_nearest_field() -> None:
     flow, _ = flow_of()
     with flow.step(), pytest.raises(FlowError) as caught:
-        flow.compute(Batch({"score", "prompt_id", "response_tokens"}), group_advantages())
+        flow.compute(
+            Batch({"reward_score", "prompt_id", "response_tokens"}),
+            group_advantages("reward_scores", "reward_valid"),
+        )
     text = str(caught.value)
-    assert "actor.compute reads the field score_valid" in text
+    assert "actor.compute reads the field reward_scores" in text
     assert "flow.reward.score(batch)" in text
-    assert "nearest field is score" in text
+    assert "nearest field is reward_score" in text
 
 
 def test_a_field_that_no_role_writes_is_explained() -> None:
     flow, _ = flow_of({"actor": RoleKind.POLICY})
     batch = Batch({"prompt_tokens", "response_tokens", "rollout_log_probs", "advantages"})
-    with flow.step(), pytest.raises(FlowError, match="no role of this algorithm writes score_val"):
-        flow.actor.train(batch)
+    with flow.step(), pytest.raises(FlowError, match="no role of this algorithm writes reward_val"):
+        flow.actor.train(batch, ClippedLoss("reward_valid"))
 
 
-def test_options_decide_what_training_reads() -> None:
+def test_the_loss_decides_what_training_reads() -> None:
     flow, backend = flow_of()
     everything = Batch(
         {
             *("prompt_tokens", "response_tokens", "advantages", "rollout_log_probs"),
-            *("score_valid", "old_log_probs", "reference_log_probs"),
+            *("reward_valid", "actor_log_probs", "reference_log_probs"),
         }
     )
     with flow.step():
-        flow.actor.train(everything)
-        flow.actor.train(everything, old_log_probs=True, reference_log_probs=True)
-        flow.actor.train(everything, loss="supervised")
+        flow.actor.train(everything, ClippedLoss("reward_valid"))
+        flow.actor.train(
+            everything,
+            ClippedLoss(
+                "reward_valid",
+                kl_coefficient=0.1,
+                reference_log_probs="reference_log_probs",
+                old_log_probs="actor_log_probs",
+            ),
+        )
+        flow.actor.train(everything, CrossEntropy())
     plain, full, supervised = (set(call.reads) for call in backend.calls)
-    assert full - plain == {"old_log_probs", "reference_log_probs"}
+    assert full - plain == {"actor_log_probs", "reference_log_probs"}
     assert supervised == {"prompt_tokens", "response_tokens"}
 
 
@@ -209,10 +220,32 @@ def test_wrong_options_are_refused(options: dict[str, object], message: str) -> 
         flow.actor.generate(prompts(), **options)
 
 
-def test_the_supervised_loss_refuses_log_probabilities() -> None:
+@pytest.mark.parametrize(
+    ("role", "losses", "message"),
+    [
+        ("actor", (), r"actor\.train needs one loss.*got none, allowed ClippedLoss.*CrossEntropy"),
+        (
+            "actor",
+            (ValueLoss("reward_valid", "critic_values"),),
+            "got ValueLoss.*allowed ClippedLoss",
+        ),
+        ("actor", ("supervised",), "got 'supervised'"),
+        ("actor", (ClippedLoss("reward_valid"), CrossEntropy()), "got ClippedLoss.*CrossEntropy"),
+        ("critic", (ClippedLoss("reward_valid"),), "got ClippedLoss.*allowed ValueLoss"),
+    ],
+)
+def test_a_role_is_trained_by_one_loss_that_fits_it(
+    role: str, losses: tuple[object, ...], message: str
+) -> None:
+    flow, _ = flow_of({"actor": RoleKind.POLICY, "critic": RoleKind.CRITIC})
+    with flow.step(), pytest.raises(FlowError, match=message):
+        getattr(flow, role).train(prompts(), *losses)
+
+
+def test_only_training_takes_a_loss() -> None:
     flow, _ = flow_of()
-    with flow.step(), pytest.raises(FlowError, match="supervised loss reads no log-probabilities"):
-        flow.actor.train(prompts(), loss="supervised", old_log_probs=True)
+    with flow.step(), pytest.raises(FlowError, match="takes nothing but a batch and options"):
+        flow.actor.generate(prompts(), ClippedLoss("reward_valid"))
 
 
 def test_calls_outside_a_step_and_steps_in_steps_are_refused() -> None:
@@ -223,10 +256,27 @@ def test_calls_outside_a_step_and_steps_in_steps_are_refused() -> None:
         pass
 
 
-@pytest.mark.parametrize("roles", [{}, {"compute": RoleKind.POLICY}, {"a b": RoleKind.POLICY}])
+@pytest.mark.parametrize(
+    "roles",
+    [
+        {},
+        {"compute": RoleKind.POLICY},
+        {"a b": RoleKind.POLICY},
+        {"évaluation": RoleKind.POLICY},
+        {"a" * 64: RoleKind.POLICY},
+    ],
+)
 def test_unusable_role_names_are_refused(roles: dict[str, RoleKind]) -> None:
     with pytest.raises(FlowError, match="no usable names"):
         Flow(roles, RunningBackend())
+
+
+@pytest.mark.parametrize("name", ["pass-rate", "évaluation", "", "a" * 64, "1st"])
+def test_names_of_fields_that_no_plan_could_hold_are_refused(name: str) -> None:
+    with pytest.raises(FlowError, match="no field may have: got"):
+        custom("mine:rate", reads=["reward_scores"], writes=[name])
+    with pytest.raises(FlowError, match="no field may have: got"):
+        custom("mine:rate", reads=[name], writes=["rate"])
 
 
 @pytest.mark.parametrize("n", [0, -1, 1.5, True])
@@ -241,7 +291,9 @@ def test_repeat_needs_a_condition_and_bounds() -> None:
     enough = custom("mine:enough", reads=[], writes=["enough"])
     with flow.step():
         with pytest.raises(FlowError, match="cannot decide when to end"):
-            flow.repeat(prompts, until=gae(1, 1), max_rounds=2, expected_rounds=1)
+            flow.repeat(
+                prompts, until=gae(1, 1, values="critic_values"), max_rounds=2, expected_rounds=1
+            )
         with pytest.raises(FlowError, match="sensible bound"):
             flow.repeat(prompts, until=enough, max_rounds=2, expected_rounds=3)
 
@@ -252,7 +304,7 @@ def test_compute_needs_operations_and_a_policy() -> None:
         flow.compute(prompts())
     flow, _ = flow_of({"reward": RoleKind.REWARD})
     with flow.step(), pytest.raises(FlowError, match="ranks of a policy"):
-        flow.compute(prompts(), whiten())
+        flow.compute(prompts(), whiten("reward_valid"))
 
 
 def test_what_is_no_batch_is_refused() -> None:
@@ -268,5 +320,5 @@ def test_a_custom_operation_needs_an_entry_point(entrypoint: str) -> None:
 
 
 def test_a_custom_operation_needs_lists_of_fields() -> None:
-    with pytest.raises(FlowError, match=r"write \['scores'\]"):
-        custom("mine:f", reads="scores", writes=[])
+    with pytest.raises(FlowError, match=r"write \['reward_scores'\]"):
+        custom("mine:f", reads="reward_scores", writes=[])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -46,12 +44,6 @@ def test_an_edge_from_nowhere_is_refused() -> None:
 def test_an_unknown_call_is_refused() -> None:
     with pytest.raises(FlowError, match="no such call in the graph: got z, allowed a, b"):
         graph("ab", []).call("z")
-
-
-def test_fields_that_nobody_reads_are_listed() -> None:
-    writer = dataclasses.replace(call("a"), writes=("x", "y"))
-    made = dataclasses.replace(graph("ab", [("a", "b")]), calls=(writer, call("b")))
-    assert made.unread_fields() == (("a", "y"),)
 
 
 def test_roles_that_are_never_trained_have_no_version_edges() -> None:

@@ -1,4 +1,4 @@
-"""Which loss settings an algorithm gives to its trained roles."""
+"""Which losses the built-in algorithms train by, and what losses refuse."""
 
 from __future__ import annotations
 
@@ -7,23 +7,32 @@ from typing import Any
 import pytest
 
 from rlhf_api.algorithm import KlEstimator, LossAggregation
-from rlhf_flow import Algorithm, BatchValue, Flow, PolicyLoss, RoleKind, ValueLoss
-from rlhf_flow.registry import build_algorithm
+from rlhf_api.plan import GraphName
+from rlhf_flow import ClippedLoss, CrossEntropy, ValueLoss
+from rlhf_flow.errors import FlowError
+from rlhf_flow.job_graphs import trace_job
 
 
-def losses_of(job: Any, kind: str, **settings: Any) -> Any:
-    return build_algorithm(job(algorithm={"type": kind, kind: settings})).losses()
+def losses_of(job: Any, kind: str, **settings: Any) -> dict[str, Any]:
+    """Of the calls that train."""
+    graph = trace_job(job(algorithm={"type": kind, kind: settings}))[GraphName.STEP]
+    roles = {call.role for call in graph.calls}
+    found = [(role, graph.trainings(role)) for role in sorted(roles)]
+    return {role: calls[0].options["loss"] for role, calls in found if calls}
 
 
 def test_grpo_has_its_penalty_in_the_loss(job: Any) -> None:
     losses = losses_of(job, "grpo", klCoefficient=0.1, clipRangeHigh=0.28, epochsPerBatch=2)
     assert losses == {
-        "actor": PolicyLoss(
+        "actor": ClippedLoss(
+            valid="reward_valid",
             clip_range=0.2,
             clip_range_high=0.28,
             kl_coefficient=0.1,
             kl_estimator=KlEstimator.K3,
             epochs_per_batch=2,
+            old_log_probs="actor_log_probs",
+            reference_log_probs="reference_log_probs",
         )
     }
 
@@ -32,6 +41,11 @@ def test_grpo_has_its_penalty_in_the_loss(job: Any) -> None:
 def test_a_penalty_counts_once(job: Any, placement: str, expected: float) -> None:
     losses = losses_of(job, "ppo", klCoefficient=0.1, klPlacement=placement)
     assert losses["actor"].kl_coefficient == expected
+
+
+def test_ppos_estimator_in_the_loss_has_the_gradient_of_the_divergence(job: Any) -> None:
+    losses = losses_of(job, "ppo", klCoefficient=0.1, klPlacement="loss")
+    assert losses["actor"].kl_estimator is KlEstimator.K2
 
 
 def test_the_critic_shares_epochs_and_aggregation(job: Any) -> None:
@@ -43,19 +57,32 @@ def test_the_critic_shares_epochs_and_aggregation(job: Any) -> None:
         lossAggregation="sequenceMeanTokenMean",
     )
     mean = LossAggregation.SEQUENCE_MEAN_TOKEN_MEAN
-    assert losses["critic"] == ValueLoss(clip_range=0.3, aggregation=mean, epochs_per_batch=2)
+    assert losses["critic"] == ValueLoss(
+        "reward_valid", "critic_values", clip_range=0.3, aggregation=mean, epochs_per_batch=2
+    )
 
 
-def test_an_algorithm_of_ones_own_has_default_losses() -> None:
-    class Own(Algorithm):
-        def roles(self) -> dict[str, RoleKind]:
-            return {
-                "actor": RoleKind.POLICY,
-                "critic": RoleKind.CRITIC,
-                "reference": RoleKind.FROZEN_POLICY,
-            }
+def test_a_coefficient_alone_makes_a_loss_read_the_reference() -> None:
+    """There is no option beside it that could be forgotten."""
+    assert "reference_log_probs" not in ClippedLoss("reward_valid").reads
+    assert (
+        "reference_log_probs"
+        in ClippedLoss(
+            "reward_valid", kl_coefficient=0.1, reference_log_probs="reference_log_probs"
+        ).reads
+    )
+    assert (
+        ClippedLoss("reward_valid", old_log_probs="actor_log_probs").reads[-1] == "actor_log_probs"
+    )
+    assert CrossEntropy().reads == ("prompt_tokens", "response_tokens")
 
-        def step(self, flow: Flow, prompts: BatchValue) -> None:
-            flow.actor.generate(prompts)
 
-    assert Own().losses() == {"actor": PolicyLoss(), "critic": ValueLoss()}
+def test_an_estimator_without_a_gradient_is_refused_in_a_loss() -> None:
+    with pytest.raises(FlowError, match="k1, whose gradient is zero on average"):
+        ClippedLoss(
+            "reward_valid",
+            kl_coefficient=0.1,
+            reference_log_probs="reference_log_probs",
+            kl_estimator=KlEstimator.K1,
+        )
+    ClippedLoss("reward_valid", kl_coefficient=0.0, kl_estimator=KlEstimator.K1)  # there is no term

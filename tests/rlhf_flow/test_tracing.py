@@ -9,13 +9,16 @@ from typing import Any
 import pytest
 
 from rlhf_api.plan import GraphName
-from rlhf_flow import Algorithm, BatchValue, Flow, RoleKind
+from rlhf_flow import Algorithm, BatchValue, ClippedLoss, CrossEntropy, Flow, RoleKind
 from rlhf_flow.errors import FlowError, InvalidAlgorithm
 from rlhf_flow.graph import DataEdge, Graph, VersionEdge
 from rlhf_flow.job_graphs import check_step, trace_job
+from rlhf_flow.operations import custom, group_advantages
 from rlhf_flow.picture import draw_mermaid, draw_text
 from rlhf_flow.symbolic import SymbolicBatch
 from rlhf_flow.tracing import trace
+
+from ..runs.user_code.algorithms import RewardAndCost
 
 Step = Callable[[Flow, Any], object]
 
@@ -48,14 +51,14 @@ def test_grpo_is_four_calls(job: Any) -> None:
             ("finished", "prompt_id", "record", "response_text"),
         ),
         DataEdge("actor.generate", "actor.compute", ("prompt_id", "response_tokens")),
-        DataEdge("reward.score", "actor.compute", ("score_valid", "scores")),
+        DataEdge("reward.score", "actor.compute", ("reward_scores", "reward_valid")),
         DataEdge("actor.compute", "actor.train", ("advantages",)),
         DataEdge(
             "actor.generate",
             "actor.train",
             ("prompt_tokens", "response_tokens", "rollout_log_probs"),
         ),
-        DataEdge("reward.score", "actor.train", ("score_valid",)),
+        DataEdge("reward.score", "actor.train", ("reward_valid",)),
     }
     assert set(graph.version_edges) == {
         VersionEdge("actor.generate", "actor.train", "actor", 0),
@@ -86,7 +89,7 @@ def test_grpo_infers_only_what_its_settings_need(
     before = ["actor.generate", "reward.score"]
     assert calls_of(graph) == [*before, *expected, "actor.compute", "actor.train"]
     train = graph.call("actor.train")
-    assert ("old_log_probs" in train.reads) == ("actor.log_probs" in expected)
+    assert ("actor_log_probs" in train.reads) == ("actor.log_probs" in expected)
     assert ("reference_log_probs" in train.reads) == ("reference.log_probs" in expected)
 
 
@@ -120,9 +123,9 @@ def test_ppo_without_a_penalty_has_no_reference(job: Any) -> None:
     ("placement", "mini_batch", "in_rewards", "in_loss"),
     [
         ("reward", None, {"reference_log_probs", "rollout_log_probs"}, set()),
-        ("reward", 8, {"reference_log_probs", "old_log_probs"}, {"old_log_probs"}),
+        ("reward", 8, {"reference_log_probs", "actor_log_probs"}, {"actor_log_probs"}),
         ("loss", None, set(), {"reference_log_probs"}),
-        ("loss", 8, set(), {"reference_log_probs", "old_log_probs"}),
+        ("loss", 8, set(), {"reference_log_probs", "actor_log_probs"}),
     ],
 )
 def test_the_penalty_is_read_where_it_is_placed(
@@ -130,9 +133,9 @@ def test_the_penalty_is_read_where_it_is_placed(
 ) -> None:
     settings = {"klCoefficient": 0.1, "klPlacement": placement}
     graph = ppo_graph(job, settings, miniBatchPrompts=mini_batch)
-    fixed = {"scores", "response_tokens", "values", "score_valid"}
+    fixed = {"reward_scores", "response_tokens", "critic_values", "reward_valid"}
     assert set(graph.call("actor.compute").reads) == fixed | in_rewards
-    base = {"prompt_tokens", "response_tokens", "advantages", "rollout_log_probs", "score_valid"}
+    base = {"prompt_tokens", "response_tokens", "advantages", "rollout_log_probs", "reward_valid"}
     assert set(graph.call("actor.train").reads) == base | in_loss
 
 
@@ -177,9 +180,9 @@ def test_evaluation_follows_its_data(job: Any) -> None:
         (float, "float"),
         (int, "int"),
         (lambda batch: [1, 2][batch], "index"),
-        (lambda batch: batch["scores"], r"batch\['scores'\]"),
+        (lambda batch: batch["reward_scores"], r"batch\['reward_scores'\]"),
         (lambda batch: batch.scores, "batch.scores"),
-        (lambda batch: "scores" in batch, "in batch"),
+        (lambda batch: "reward_scores" in batch, "in batch"),
         (lambda batch: batch == 1, "comparison"),
         (lambda batch: batch != batch, "comparison"),
         (lambda batch: batch < 1, "comparison"),
@@ -232,6 +235,81 @@ def test_what_is_made_in_a_region_stays_in_it() -> None:
 
     with pytest.raises(FlowError, match="made inside every-3, which does not run every time"):
         trace(Stepped(step))
+
+
+def test_what_is_joined_with_another_regions_batch_stays_outside_of_both() -> None:
+    def step(flow: Flow, prompts: Any) -> None:
+        batch = flow.actor.generate(prompts)
+        kept: list[Any] = []
+
+        def look() -> None:
+            flow.actor.log_probs(batch | kept[0] | flow.actor.log_probs(batch))
+
+        flow.every(3, lambda: kept.append(flow.reward.score(batch)))
+        flow.every(10, look)
+
+    with pytest.raises(FlowError, match="made inside every-3, which does not run every time"):
+        trace(Stepped(step))
+
+
+@pytest.mark.parametrize(
+    ("options", "how"),
+    [({"greedy": True}, "greedily"), ({"temperature": 0.5}, "at temperature 0.5")],
+)
+def test_a_loss_on_log_probs_of_another_distribution_is_refused(
+    options: dict[str, Any], how: str
+) -> None:
+    def step(loss: Any) -> Step:
+        def of_loss(flow: Flow, prompts: Any) -> None:
+            batch = flow.actor.generate(prompts, **options)
+            batch |= flow.reward.score(batch)
+            batch |= flow.compute(batch, group_advantages("reward_scores", "reward_valid"))
+            flow.actor.train(batch, loss)
+
+        return of_loss
+
+    with pytest.raises(FlowError, match=f"actor.train trains on what actor.generate has .*{how}"):
+        trace(Stepped(step(ClippedLoss("reward_valid"))))
+    trace(Stepped(step(CrossEntropy())))  # it compares nothing
+
+
+def test_two_critics_and_a_reward_and_a_cost_live_side_by_side() -> None:
+    graph = trace(RewardAndCost(0.5))
+    writers = {field: call.id for call in graph.calls for field in call.writes}
+    assert writers["reward_scores"] == "reward.score" and writers["cost_scores"] == "cost.score"
+    sources = {edge.source for edge in graph.data_edges if edge.target == "cost_critic.train"}
+    assert sources == {"actor.generate", "actor.compute", "cost_critic.values", "cost.score"}
+
+
+def test_roles_and_rewards_must_fit_each_other(job: Any) -> None:
+    function = {"entrypoint": "mine:score"}
+    cost = {"name": "cost", "role": "cost", "function": function}
+    with pytest.raises(InvalidAlgorithm, match=r"rewards\[\].role cost, allowed reward"):
+        trace_job(job(rewards=[{"function": function}, cost]))
+    with pytest.raises(InvalidAlgorithm, match="got rewards of cost, allowed with some of reward"):
+        trace_job(job(rewards=[cost]))
+
+
+def test_every_call_knows_its_rows() -> None:
+    def step(flow: Flow, prompts: Any) -> None:
+        flow.actor.log_probs(flow.actor.generate(prompts, samples=64))
+        enough = custom("mine:enough", reads=["reward_scores"], writes=["enough"])
+
+        def round() -> Any:
+            batch = flow.actor.generate(prompts)
+            return batch | flow.reward.score(batch)
+
+        batch = flow.repeat(round, until=enough, max_rounds=3, expected_rounds=1.5)
+        flow.actor.log_probs(batch)
+
+    graph = trace(Stepped(step), samples_per_prompt=4)
+    counts = {
+        call.id: (graph.rows[call.id].expected, graph.rows[call.id].most) for call in graph.calls
+    }
+    assert counts["actor.generate"] == counts["actor.log_probs"] == (64, 64)
+    assert counts["repeat/reward.score"] == (4, 4), "of one round"
+    assert counts["actor.log_probs#2"] == (6, 12), "of all rounds"
+    assert graph.most_rows("actor") == 64
 
 
 def test_a_batch_of_another_step_is_refused() -> None:

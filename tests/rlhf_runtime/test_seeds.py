@@ -1,3 +1,5 @@
+import hashlib
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -39,8 +41,10 @@ def test_arrays_are_combined_element_by_element(first: int, pairs: list[tuple[in
 
 
 def test_a_seed_is_the_upper_63_bits_of_its_parts_mixed() -> None:
-    seeds = sample_seeds(7, 3, np.array([11, 12]), np.array([0, 5], dtype=np.int32), purpose=2)
-    assert seeds == [split_mix([7, 2, 3, 11, 0]) >> 1, split_mix([7, 2, 3, 12, 5]) >> 1]
+    prompts, samples = np.array([11, 12]), np.array([0, 5], dtype=np.int32)
+    seeds = sample_seeds(7, 3, prompts, samples, "step/actor.generate")
+    call = int.from_bytes(hashlib.sha256(b"step/actor.generate").digest()[:7])
+    assert seeds == [split_mix([7, call, 3, 11, 0]) >> 1, split_mix([7, call, 3, 12, 5]) >> 1]
     assert all(type(seed) is int for seed in seeds)
 
 
@@ -54,11 +58,11 @@ def test_seeds_depend_on_neither_order_nor_rank(order: list[int], cut: int) -> N
     assert apart[0] + apart[1] == [whole[row] for row in order]
 
 
-def test_a_million_draws_over_steps_purposes_prompts_and_samples_never_collide() -> None:
+def test_a_million_draws_over_steps_calls_prompts_and_samples_never_collide() -> None:
     prompts, samples = np.repeat(np.arange(2_500), 8), np.tile(np.arange(8), 2_500)
     drawn = [
-        sample_seeds(0, step, prompts, samples, purpose)
-        for purpose in range(2)
+        sample_seeds(0, step, prompts, samples, call)
+        for call in ("step/actor.generate", "step/actor.generate#2")
         for step in range(1, 26)
     ]
     seeds = np.array(drawn, dtype=np.int64).ravel()
@@ -83,5 +87,5 @@ def test_no_prompts_need_no_seeds() -> None:
 
 
 def seed_of(parts: list[int]) -> int:
-    seed, step, prompt, sample, purpose = parts
-    return sample_seeds(seed, step, np.array([prompt]), np.array([sample]), purpose)[0]
+    seed, step, prompt, sample, call = parts
+    return sample_seeds(seed, step, np.array([prompt]), np.array([sample]), f"call {call}")[0]

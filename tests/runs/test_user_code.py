@@ -41,6 +41,37 @@ def test_a_custom_algorithm_runs_with_a_verifier_that_often_raises(place: Path) 
     assert "no opinion on" in made.output, "the first error is shown"
 
 
+def test_a_reward_and_a_cost_have_critics_of_their_own(place: Path) -> None:
+    """Safe-RLHF's four signals: each is its own, none equals another."""
+    manifest = example(
+        "01",
+        place / "safe.yaml",
+        {
+            "algorithm": {
+                "type": "custom",
+                "custom": {"entrypoint": "algorithms:RewardAndCost", "parameters": {"weight": 0.5}},
+            },
+            "rewards": [
+                {"function": {"entrypoint": "verifiers:digits"}},
+                {
+                    "name": "length",
+                    "role": "cost",
+                    "weight": 0.1,
+                    "function": {"entrypoint": "verifiers:length"},
+                },
+            ],
+        },
+    )
+    made = run(manifest, place / "safe", "--devices", 1, "--steps", 2)
+    assert made.code == 0, made.output
+    for metrics in step_metrics(made.folder):
+        assert metrics["cost/mean"] == pytest.approx(0.1 * metrics["cost/length"])
+        assert metrics["cost/mean"] != metrics["reward/mean"]
+        assert metrics["critic/loss"] != metrics["cost_critic/loss"] > 0
+        assert metrics["critic/gradient_norm"] > 0 and metrics["policy/gradient_norm"] > 0
+        assert metrics["score/invalid"] == 0
+
+
 def test_a_verifier_that_must_not_fail_ends_the_run_also_under_uv(place: Path) -> None:
     manifest = example(
         "01",

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from rlhf_api.algorithm import GrpoSettings
 from rlhf_api.plan import RoleKind
 from rlhf_flow.algorithm import Algorithm
+from rlhf_flow.fields import ROLLOUT_LOG_PROBS, log_probs_of, scores_of, valid_of
 from rlhf_flow.flow import BatchValue, Flow
-from rlhf_flow.losses import PolicyLoss, ValueLoss
-from rlhf_flow.operations import group_advantages
+from rlhf_flow.losses import ClippedLoss
+from rlhf_flow.operations import Operation, group_advantages
 
 
 class Grpo(Algorithm):
@@ -30,15 +31,18 @@ class Grpo(Algorithm):
         self.settings = settings
         self.uses_reference = settings.kl_coefficient > 0
         self.uses_old_log_probs = updates_per_step > 1
+        old = log_probs_of("actor") if self.uses_old_log_probs else ROLLOUT_LOG_PROBS
+        self.loss = ClippedLoss.from_settings(
+            settings,
+            valid=valid_of("reward"),
+            old_log_probs=old,
+            reference_log_probs=log_probs_of("reference") if self.uses_reference else None,
+        )
 
     def roles(self) -> Mapping[str, RoleKind]:
         """Actor and reward, and a reference where there is a KL penalty."""
         reference = {"reference": RoleKind.FROZEN_POLICY} if self.uses_reference else {}
         return {"actor": RoleKind.POLICY, **reference, "reward": RoleKind.REWARD}
-
-    def losses(self) -> Mapping[str, PolicyLoss | ValueLoss]:
-        """The clipped loss with the KL term in it."""
-        return {"actor": PolicyLoss.from_settings(self.settings, kl_in_loss=True)}
 
     def step(self, flow: Flow, prompts: BatchValue) -> None:
         """Answer, score, compare within groups, train."""
@@ -48,9 +52,9 @@ class Grpo(Algorithm):
             batch |= flow.reference.log_probs(batch)
         if self.uses_old_log_probs:
             batch |= flow.actor.log_probs(batch)
-        batch |= flow.compute(batch, group_advantages(self.settings.normalize_by_std))
-        flow.actor.train(
-            batch,
-            old_log_probs=self.uses_old_log_probs,
-            reference_log_probs=self.uses_reference,
-        )
+        batch |= flow.compute(batch, self._advantages())
+        flow.actor.train(batch, self.loss)
+
+    def _advantages(self) -> Operation:
+        by_std = self.settings.normalize_by_std
+        return group_advantages(scores_of("reward"), valid_of("reward"), by_std)

@@ -6,10 +6,16 @@ from collections.abc import Mapping
 
 from rlhf_api.algorithm import KlPlacement, PpoSettings
 from rlhf_api.plan import RoleKind
-from rlhf_flow import fields
 from rlhf_flow.algorithm import Algorithm
+from rlhf_flow.fields import (
+    ROLLOUT_LOG_PROBS,
+    log_probs_of,
+    scores_of,
+    valid_of,
+    values_of,
+)
 from rlhf_flow.flow import BatchValue, Flow
-from rlhf_flow.losses import PolicyLoss, ValueLoss
+from rlhf_flow.losses import ClippedLoss, ValueLoss
 from rlhf_flow.operations import Operation, gae, token_rewards, whiten
 
 
@@ -36,6 +42,7 @@ class Ppo(Algorithm):
         self.uses_reference = settings.kl_coefficient > 0
         self.kl_in_loss = self.uses_reference and settings.kl_placement is KlPlacement.LOSS
         self.uses_old_log_probs = updates_per_step > 1
+        self.old_log_probs = log_probs_of("actor") if self.uses_old_log_probs else ROLLOUT_LOG_PROBS
 
     def roles(self) -> Mapping[str, RoleKind]:
         """Actor, critic and reward, and a reference where there is a KL penalty."""
@@ -45,17 +52,6 @@ class Ppo(Algorithm):
             **reference,
             "critic": RoleKind.CRITIC,
             "reward": RoleKind.REWARD,
-        }
-
-    def losses(self) -> Mapping[str, PolicyLoss | ValueLoss]:
-        """The clipped loss, with the KL term where it is placed there, and the critic's."""
-        return {
-            "actor": PolicyLoss.from_settings(self.settings, kl_in_loss=self.kl_in_loss),
-            "critic": ValueLoss(
-                clip_range=self.settings.value_clip_range,
-                aggregation=self.settings.loss_aggregation,
-                epochs_per_batch=self.settings.epochs_per_batch,
-            ),
         }
 
     def step(self, flow: Flow, prompts: BatchValue) -> None:
@@ -68,19 +64,36 @@ class Ppo(Algorithm):
             batch |= flow.reference.log_probs(batch)
         batch |= flow.critic.values(batch)
         batch |= flow.compute(batch, *self._advantages())
-        flow.critic.train(batch)
-        flow.actor.train(
-            batch,
-            old_log_probs=self.uses_old_log_probs,
-            reference_log_probs=self.kl_in_loss,
-            from_step=self.settings.critic_warmup_steps,
+        flow.critic.train(batch, self._value_loss())
+        flow.actor.train(batch, self._policy_loss(), from_step=self.settings.critic_warmup_steps)
+
+    def _policy_loss(self) -> ClippedLoss:
+        return ClippedLoss.from_settings(
+            self.settings,
+            valid=valid_of("reward"),
+            old_log_probs=self.old_log_probs,
+            reference_log_probs=log_probs_of("reference") if self.kl_in_loss else None,
+        )
+
+    def _value_loss(self) -> ValueLoss:
+        return ValueLoss(
+            valid=valid_of("reward"),
+            values=values_of("critic"),
+            clip_range=self.settings.value_clip_range,
+            aggregation=self.settings.loss_aggregation,
+            epochs_per_batch=self.settings.epochs_per_batch,
         )
 
     def _advantages(self) -> tuple[Operation, ...]:
         settings = self.settings
-        own = fields.OLD_LOG_PROBS if self.uses_old_log_probs else fields.ROLLOUT_LOG_PROBS
         rewards = token_rewards(
-            0.0 if self.kl_in_loss else settings.kl_coefficient, settings.kl_estimator, own
+            scores_of("reward"),
+            0.0 if self.kl_in_loss else settings.kl_coefficient,
+            settings.estimator,
+            self.old_log_probs,
+            log_probs_of("reference"),
         )
-        estimate = gae(settings.gamma, settings.gae_lambda)
-        return (rewards, estimate, whiten()) if settings.whiten_advantages else (rewards, estimate)
+        estimate = gae(settings.gamma, settings.gae_lambda, values=values_of("critic"))
+        if not settings.whiten_advantages:
+            return rewards, estimate
+        return rewards, estimate, whiten(valid_of("reward"))

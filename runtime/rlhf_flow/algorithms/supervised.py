@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from rlhf_api.plan import RoleKind
 from rlhf_flow.algorithm import Algorithm
-from rlhf_flow.fields import ANSWER_FIELDS
 from rlhf_flow.flow import BatchValue, Flow
+from rlhf_flow.losses import CrossEntropy
 
 
 class Supervised(Algorithm):
@@ -17,10 +17,6 @@ class Supervised(Algorithm):
         """The actor alone."""
         return {"actor": RoleKind.POLICY}
 
-    def inputs(self) -> frozenset[str]:
-        """Prompts with their answers."""
-        return ANSWER_FIELDS
-
     def step(self, flow: Flow, prompts: BatchValue) -> None:
         """Train on the answers."""
-        flow.actor.train(prompts, loss="supervised")
+        flow.actor.train(prompts, CrossEntropy())

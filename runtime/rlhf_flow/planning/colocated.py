@@ -90,6 +90,7 @@ def plan_job(
             max_concurrent_sequences=job.spec.rollout.max_concurrent_sequences,
             max_sequence_tokens=generation_load(job, pool, models).max_sequence_tokens,
             release_during_training=choice.release,
+            max_samples_per_prompt=_max_samples(graphs),
         ),
         memory=MemoryPlan(
             capacity_bytes=pool.memory_bytes_per_device,
@@ -175,6 +176,15 @@ def _call_plans(
         for name, graph in graphs.items()
         for call in graph.calls
     )
+
+
+def _max_samples(graphs: Mapping[GraphName, Graph]) -> int:
+    made = [
+        graph.rows[call.id].most
+        for graph in graphs.values()
+        for call in graph.of_kind(CallKind.GENERATE)
+    ]
+    return max(made, default=1)
 
 
 def _mesh(call: ModelCall, pool: DeviceInventory, tensor: int) -> Mesh | None:

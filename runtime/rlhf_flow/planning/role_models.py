@@ -43,14 +43,12 @@ def longest_sequence_tokens(job: RLHFJob) -> int:
     return job.spec.rollout.max_prompt_tokens + job.spec.rollout.max_response_tokens
 
 
-def longest_shared_tokens(job: RLHFJob) -> int:
+def longest_shared_tokens(job: RLHFJob, rows_per_prompt: int) -> int:
     """Longest sequence of a prompt and several of its responses; 0 where none is shared."""
-    rollout = job.spec.rollout
-    if rollout.samples_per_prompt == 1:
+    if rows_per_prompt == 1:
         return 0
-    everything = (
-        rollout.max_prompt_tokens + rollout.samples_per_prompt * rollout.max_response_tokens
-    )
+    rollout = job.spec.rollout
+    everything = rollout.max_prompt_tokens + rows_per_prompt * rollout.max_response_tokens
     return min(everything, MAX_SHARED_TOKENS)
 
 
@@ -65,10 +63,9 @@ def is_saved(job: RLHFJob, role: str, kind: RoleKind) -> bool:
     return kind.is_trained or takes_actors
 
 
-def rank_tokens(job: RLHFJob, num_prompts: int, num_ranks: int) -> int:
-    """Tokens of a rank's share of a batch of prompts when every sequence is as long as it can
-    be."""
-    rows = num_prompts * job.spec.rollout.samples_per_prompt
+def rank_tokens(job: RLHFJob, rows_per_prompt: int, num_ranks: int) -> int:
+    """Tokens of a rank's share of a step's batch when every sequence is as long as it can be."""
+    rows = job.spec.schedule.prompts_per_step * rows_per_prompt
     warm_start = job.spec.schedule.warm_start
     if warm_start is not None:
         rows = max(rows, warm_start.prompts_per_step)
@@ -82,7 +79,7 @@ def role_models(
     shapes: Mapping[str, DecoderShape],
 ) -> tuple[RoleModel, ...]:
     """Every role that holds weights."""
-    schedule = job.spec.schedule
+    rows = {role: graphs[GraphName.STEP].most_rows(role) for role in job_roles(graphs)}
     return tuple(
         RoleModel(
             role=role,
@@ -94,11 +91,11 @@ def role_models(
                 max(
                     micro_batch_tokens(job, role, pool.device),
                     longest_sequence_tokens(job),  # a longer one runs alone
-                    longest_shared_tokens(job),
+                    longest_shared_tokens(job, rows[role]),
                 ),
-                rank_tokens(job, schedule.prompts_per_step, pool.num_devices),
+                rank_tokens(job, rows[role], pool.num_devices),
             ),
-            longest_shared_tokens=longest_shared_tokens(job),
+            longest_shared_tokens=longest_shared_tokens(job, rows[role]),
             is_saved=is_saved(job, role, kind),
             recompute=job.spec.model_for(role).training.activation_recompute,
         )

@@ -19,8 +19,9 @@ from rlhf_api.crossfield import (
 )
 from rlhf_api.job import RLHFJob, RLHFJobSpec
 from rlhf_api.models import Precision
-from rlhf_api.plan import Plan
+from rlhf_api.plan import GraphName, Plan
 from rlhf_flow.algorithm import Algorithm
+from rlhf_flow.job_graphs import trace_job
 from rlhf_flow.registry import build_algorithm, build_evaluation, build_warm_start
 from rlhf_runtime.checkpoint.store import Checkpoint
 from rlhf_runtime.controller.divergence import Divergence
@@ -76,9 +77,10 @@ class JobRun:
         self._saves = saves
         self._stop = stop
         self._algorithm = build_algorithm(job)
+        self._graph = trace_job(job)[GraphName.STEP]
         self._evaluation = build_evaluation(job)
         self._warm_start = build_warm_start(job)
-        self._workers = Workers(job, plan, self._algorithm.losses(), settings, site)
+        self._workers = Workers(job, plan, settings, site)
         self._stepper = Stepper(self._workers)
         self._has_generated = False
         self._step = 0
@@ -145,8 +147,7 @@ class JobRun:
             if fresh and takes_actors and planned.role != "actor":
                 self._workers.on_ranks("copy_weights", "actor", planned.role)
             if planned.kind.is_trained:
-                loss = self._algorithm.losses()[planned.role]
-                settings = training_settings(self._spec, planned.role, loss)
+                settings = training_settings(self._spec, planned.role, self._graph)
                 self._workers.on_ranks("use_optimizer", planned.role, settings)
 
     def _train(self, checkpoint: Checkpoint | None) -> None:
@@ -246,7 +247,7 @@ def evaluation_metrics(spec: RLHFJobSpec, done: Pass) -> dict[str, float]:
         HELD_OUT_LENGTH: done.metrics["response/length_mean"],
     }
     for reward in spec.rewards:
-        name = f"reward/{reward.name}"  # missing where the verifier scored nothing
+        name = f"{reward.role}/{reward.name}"  # missing where the verifier scored nothing
         if reward.function.entrypoint == EXACT_MATCH_VERIFIER and name in done.metrics:
             metrics[EXACT_MATCH] = done.metrics[name]
     return metrics

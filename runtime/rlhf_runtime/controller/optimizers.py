@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from rlhf_api.job import RLHFJobSpec
 from rlhf_api.models import LearningRateSchedule
-from rlhf_flow.losses import PolicyLoss, ValueLoss
+from rlhf_api.schedule import ScheduleSpec
+from rlhf_flow.calls import ModelCall
+from rlhf_flow.graph import Graph
+from rlhf_flow.losses import Loss
 from rlhf_runtime.engines.fsdp.settings import OptimizerSettings
 
 
-def training_settings(
-    spec: RLHFJobSpec, role: str, loss: PolicyLoss | ValueLoss
-) -> OptimizerSettings:
-    """How a role is trained by reinforcement learning."""
+def training_settings(spec: RLHFJobSpec, role: str, graph: Graph) -> OptimizerSettings:
+    """How a role is trained by reinforcement learning.
+
+    Args:
+        graph: of a step.
+    """
     training = spec.model_for(role).training
-    updates = spec.schedule.updates_per_epoch * loss.epochs_per_batch
     return OptimizerSettings(
         learning_rate=training.learning_rate,
         beta1=training.adam_beta1,
@@ -23,15 +27,15 @@ def training_settings(
         gradient_clip=training.gradient_clip,
         schedule=training.schedule,
         warmup_updates=training.warmup_steps,
-        total_updates=training_steps(spec, role) * updates,
+        total_updates=sum(_updates(spec.schedule, call) for call in graph.trainings(role)),
     )
 
 
-def training_steps(spec: RLHFJobSpec, role: str) -> int:
-    """Steps that train a role: all, but for the actor those of the critic's warm-up."""
-    ppo = spec.algorithm.ppo
-    idle = ppo.critic_warmup_steps if ppo is not None and role == "actor" else 0
-    return spec.schedule.steps - idle
+def _updates(schedule: ScheduleSpec, call: ModelCall) -> int:
+    """Of all steps; a call may begin later than with the first."""
+    loss, from_step = call.options["loss"], call.options["from_step"]
+    assert isinstance(loss, Loss) and isinstance(from_step, int)
+    return (schedule.steps - from_step) * schedule.updates_per_epoch * loss.epochs_per_batch
 
 
 def warm_start_settings(spec: RLHFJobSpec) -> OptimizerSettings:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,6 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from rlhf_api.job import RLHFJob
 from rlhf_api.plan import Plan, RoleKind
 from rlhf_api.resources import Device
-from rlhf_flow.losses import PolicyLoss, ValueLoss
 from rlhf_runtime.controller.cluster import SHARED_MEMORY
 from rlhf_runtime.controller.dispatch import Group
 from rlhf_runtime.controller.results import as_they_come, wait_for
@@ -63,7 +62,6 @@ class Workers:
         self,
         job: RLHFJob,
         plan: Plan,
-        losses: Mapping[str, PolicyLoss | ValueLoss],
         settings: WorkerSettings,
         site: Site,
     ) -> None:
@@ -82,7 +80,7 @@ class Workers:
         except BaseException:
             remove_placement_group(self._group)
             raise
-        self.ranks = tuple(self._start_rank(rank, losses) for rank in range(self.world_size))
+        self.ranks = tuple(self._start_rank(rank) for rank in range(self.world_size))
         self.data = self._start_host(DataHost, "data")
         self.reward = self._start_host(RewardHost, "reward", settings.faults)
 
@@ -194,12 +192,11 @@ class Workers:
         stacks = self._settings.logs / "stacks.txt"
         return Watch(names, self._watch_key, deadline, stacks, self.job.name)
 
-    def _start_rank(self, rank: int, losses: Mapping[str, PolicyLoss | ValueLoss]) -> Any:
+    def _start_rank(self, rank: int) -> Any:
         is_gpu = self.plan.pools[0].device is Device.GPU
         setup = RankSetup(
             job=self.job,
             plan=self.plan,
-            losses=losses,
             rank=rank,
             world_size=self.world_size,
             one_machine=self._site.one_machine,

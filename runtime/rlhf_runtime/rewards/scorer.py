@@ -26,21 +26,23 @@ class ScoredSamples:
     values: float32, shape [samples]; the weighted sum, 0 where not valid.
     valid: bool, shape [samples]; False for samples to leave out: a verifier whose onError is
         exclude could not score them.
-    metrics: reward/<name>, the mean of a verifier over the samples that it scored; reward/mean and
-        reward/std over the valid samples (without Bessel's correction); score/invalid, samples
-        that some verifier could not score, left out or not; score/excluded, samples left out;
-        score/<fault>, how often a verifier failed that way. A mean of no samples is left out.
+    metrics: <role>/<name>, the mean of a verifier over the samples that it scored; <role>/mean and
+        <role>/std over the valid samples (without Bessel's correction). A mean of no samples is
+        left out.
+    counts: score/invalid, samples that some verifier could not score, left out or not;
+        score/excluded, samples left out; score/<fault>, how often a verifier failed that way.
     errors: first error of each verifier that had one, by the reward's name.
     """
 
     values: NDArray[np.float32]
     valid: NDArray[np.bool_]
     metrics: Mapping[str, float]
+    counts: Mapping[str, float]
     errors: Mapping[str, str]
 
 
 class Scorer:
-    """All verifiers of a job. Use it as a context manager, or close it."""
+    """All verifiers of a role. Use it as a context manager, or close it."""
 
     def __init__(self, rewards: Sequence[RewardSpec]) -> None:
         """Start the processes of all verifiers and wait until all have loaded their functions.
@@ -83,10 +85,27 @@ class Scorer:
         self.close()
 
 
+def scorers(rewards: Sequence[RewardSpec]) -> dict[str, Scorer]:
+    """Of each role its verifiers, started.
+
+    Raises:
+        InvalidReward: some cannot be loaded.
+    """
+    made: dict[str, Scorer] = {}
+    try:
+        for role in dict.fromkeys(reward.role for reward in rewards):
+            made[role] = Scorer([reward for reward in rewards if reward.role == role])
+    except BaseException:
+        for scorer in made.values():
+            scorer.close()
+        raise
+    return made
+
+
 def combine(
     rewards: Sequence[RewardSpec], scores: Sequence[Scores], num_samples: int
 ) -> ScoredSamples:
-    """The weighted sum of what the verifiers said, and its metrics. Pure."""
+    """The weighted sum of what the verifiers of one role said, and its metrics. Pure."""
     total = np.zeros(num_samples, dtype=np.float64)
     valid = np.ones(num_samples, dtype=np.bool_)
     scored = np.ones(num_samples, dtype=np.bool_)
@@ -99,20 +118,25 @@ def combine(
             valid &= score.valid
         faults.update(score.errors)
         if score.valid.any():
-            metrics[f"reward/{reward.name}"] = float(score.values[score.valid].mean(dtype=float))
+            metrics[f"{reward.role}/{reward.name}"] = float(
+                score.values[score.valid].mean(dtype=float)
+            )
     values = np.where(valid, total, 0.0).astype(np.float32)
     if valid.any():
-        metrics["reward/mean"] = float(values[valid].mean(dtype=float))
-        metrics["reward/std"] = float(values[valid].std(dtype=float))
-    metrics["score/invalid"] = float(num_samples - scored.sum())
-    metrics["score/excluded"] = float(num_samples - valid.sum())
-    metrics.update({f"score/{fault}": float(count) for fault, count in sorted(faults.items())})
+        role = rewards[0].role
+        metrics[f"{role}/mean"] = float(values[valid].mean(dtype=float))
+        metrics[f"{role}/std"] = float(values[valid].std(dtype=float))
+    counts = {
+        "score/invalid": float(num_samples - scored.sum()),
+        "score/excluded": float(num_samples - valid.sum()),
+        **{f"score/{fault}": float(count) for fault, count in sorted(faults.items())},
+    }
     errors = {
         reward.name: score.first_error
         for reward, score in zip(rewards, scores, strict=True)
         if score.first_error is not None
     }
-    return ScoredSamples(values, valid, metrics, errors)
+    return ScoredSamples(values, valid, metrics, counts, errors)
 
 
 def _wait_until_ready(pools: Sequence[VerifierPool]) -> None:

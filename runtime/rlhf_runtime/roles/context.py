@@ -13,7 +13,6 @@ import torch
 from rlhf_api.job import RLHFJob
 from rlhf_api.models import Precision
 from rlhf_api.plan import Plan, RolePlan
-from rlhf_flow.losses import PolicyLoss, ValueLoss
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.dataplane.shards import ShardIndex
 from rlhf_runtime.engines.world import World
@@ -36,7 +35,6 @@ class RoleContext:
     """The model's folder in Hugging Face format."""
     world: World
     incarnation: str
-    losses: Mapping[str, PolicyLoss | ValueLoss]
     spans: SpanLog
     faults: Faults
     """Faults on purpose."""

@@ -35,13 +35,9 @@ class Critic:
 
     def values(self, inputs: Inputs) -> Result:
         """The value before each response token."""
-        return infer(
-            self.model,
-            inputs,
-            self._context.micro_batch_tokens,
-            "values",
-            lambda outputs, _: outputs[:, 0],
-        )
+        (field,) = inputs.call.writes
+        tokens = self._context.micro_batch_tokens
+        return infer(self.model, inputs, tokens, field, lambda outputs, _: outputs[:, 0])
 
     def use_optimizer(self, settings: OptimizerSettings) -> None:
         """Train with a new optimizer from now on."""
@@ -54,33 +50,35 @@ class Critic:
         if inputs.step <= from_step:
             return Result()
         spec = self._context.job.spec
-        loss = self._context.losses[self._context.role]
+        loss = inputs.call.options["loss"]
         assert isinstance(loss, ValueLoss) and self.model.optimizer is not None
         batches = mini_batches(
             inputs,
             self._context.world,
             spec.schedule.mini_batch_prompts or spec.schedule.prompts_per_step,
             spec.rollout.max_response_tokens,
+            loss.valid,
         )
-        means = Means()
+        role, means = self._context.role, Means()
         for batch in epochs(batches, loss.epochs_per_batch):
             micro = micro_batches(batch, self.model, self._context.micro_batch_tokens)
-            norm = self.model.update(micro, ValueTerms(batch, loss, means))
-            means.add("critic/gradient_norm", norm * batch.share, batch.share)
-            means.count("critic/skipped_updates", 0.0 if isfinite(norm) else batch.share)
+            norm = self.model.update(micro, ValueTerms(batch, loss, role, means))
+            means.add(f"{role}/gradient_norm", norm * batch.share, batch.share)
+            means.count(f"{role}/skipped_updates", 0.0 if isfinite(norm) else batch.share)
         return Result(statistics=means.statistics())
 
 
 class ValueTerms:
     """The value loss of one mini-batch: called with outputs[n, 1] of each micro-batch."""
 
-    def __init__(self, batch: MiniBatch, loss: ValueLoss, means: Means) -> None:
+    def __init__(self, batch: MiniBatch, loss: ValueLoss, role: str, means: Means) -> None:
         self._batch = batch
         self._loss = loss
         self._means = means
-        self._values = as_tensor(batch.columns["values"])
-        self._returns = as_tensor(batch.columns["returns"])
-        means.add("critic/loss", 0.0, batch.share)
+        self._metric = f"{role}/loss"
+        self._values = as_tensor(batch.columns[loss.values])
+        self._returns = as_tensor(batch.columns[loss.returns])
+        means.add(self._metric, 0.0, batch.share)
 
     def __call__(self, outputs: torch.Tensor, part: MicroBatch) -> torch.Tensor:
         """This micro-batch's share of the mini-batch's loss."""
@@ -96,5 +94,5 @@ class ValueTerms:
         kept = self._batch.kept[part.rows].to(device)
         mask = length_mask(lengths) & kept[:, None]
         share = aggregate(padded, mask, self._loss.aggregation, self._batch.denominators)
-        self._means.add("critic/loss", float(share), 0.0)
+        self._means.add(self._metric, float(share), 0.0)
         return share

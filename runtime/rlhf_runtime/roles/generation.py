@@ -43,7 +43,7 @@ class Generation:
                 max_concurrent_sequences=plan.max_concurrent_sequences,
                 block_tokens=block_tokens,
                 stop_token_ids=self._tokenizer.end_token_ids,
-                share_prompts=rollout.samples_per_prompt > 1
+                share_prompts=plan.max_samples_per_prompt > 1
                 and rollout.max_prompt_tokens >= block_tokens,  # vLLM shares whole blocks only
                 incarnation=context.incarnation,
             ),
@@ -90,8 +90,8 @@ class Generation:
     ) -> Sampling:
         prompt_ids = carried["prompt_id"].values.astype(np.int64)
         seed = self._context.job.spec.schedule.seed
-        purpose = list(GraphName).index(inputs.graph)
-        return Sampling(temperature, sample_seeds(seed, inputs.step, prompt_ids, number, purpose))
+        call = f"{inputs.graph.value}/{inputs.call.id}"
+        return Sampling(temperature, sample_seeds(seed, inputs.step, prompt_ids, number, call))
 
     def _result(
         self,

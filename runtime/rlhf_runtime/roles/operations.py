@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from rlhf_api.algorithm import KlEstimator
+from rlhf_flow.fields import role_of
 from rlhf_flow.operations import Operation
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.engines.world import World
@@ -77,39 +78,42 @@ def _token_rewards(work: Workspace, parameters: Mapping[str, object]) -> None:
     kl = None
     if coefficient > 0:
         own, _ = work.padded(str(parameters["policy_log_probs"]))
-        reference, _ = work.padded("reference_log_probs")
+        reference, _ = work.padded(str(parameters["reference_log_probs"]))
         kl = kl_estimate(own, reference, KlEstimator(str(parameters["kl_estimator"])))
         work.means.add("policy/kl", float(kl[mask].double().sum()), float(mask.sum()))
-    rewards = token_rewards(work.rows("scores"), mask, kl, float(coefficient))
-    work.put("token_rewards", rewards, mask)
+    rewards = token_rewards(work.rows(str(parameters["scores"])), mask, kl, float(coefficient))
+    work.put(str(parameters["rewards"]), rewards, mask)
 
 
 def _gae(work: Workspace, parameters: Mapping[str, object]) -> None:
-    rewards, mask = work.padded("token_rewards")
-    values, _ = work.padded("values")
+    rewards, mask = work.padded(str(parameters["rewards"]))
+    field = str(parameters["values"])
+    values, _ = work.padded(field)
     gamma, lam = parameters["gamma"], parameters["lam"]
     assert isinstance(gamma, int | float) and isinstance(lam, int | float)
     advantages, returns = generalized_advantages(rewards, values, mask, float(gamma), float(lam))
-    work.put("advantages", advantages, mask)
-    work.put("returns", returns, mask)
-    work.means.add("critic/value_mean", float(values[mask].double().sum()), float(mask.sum()))
+    work.put(str(parameters["advantages"]), advantages, mask)
+    work.put(str(parameters["returns"]), returns, mask)
+    critic = role_of(field)
+    work.means.add(f"{critic}/value_mean", float(values[mask].double().sum()), float(mask.sum()))
     explained = float(explained_variance(values, returns, mask, work.world.sum))
     share = 1 / work.world.size  # every rank reports the same
-    work.means.add("critic/explained_variance", explained * share, share)
+    work.means.add(f"{critic}/explained_variance", explained * share, share)
 
 
 def _whiten(work: Workspace, parameters: Mapping[str, object]) -> None:
-    advantages, mask = work.padded("advantages")
-    valid = mask & work.rows("score_valid").bool()[:, None]
-    work.put("advantages", whiten(advantages, valid, work.world.sum), mask)
+    field = str(parameters["advantages"])
+    advantages, mask = work.padded(field)
+    valid = mask & work.rows(str(parameters["valid"])).bool()[:, None]
+    work.put(field, whiten(advantages, valid, work.world.sum), mask)
 
 
 def _group_advantages(work: Workspace, parameters: Mapping[str, object]) -> None:
     mask = length_mask(lengths_of(work.columns[RESPONSES]))
     found = group_advantages(
-        work.rows("scores"),
+        work.rows(str(parameters["scores"])),
         work.groups,
-        work.rows("score_valid").bool(),
+        work.rows(str(parameters["valid"])).bool(),
         bool(parameters["normalize_by_std"]),
     )
     work.means.add("groups/equal", float(found.num_equal_groups), float(found.num_groups))

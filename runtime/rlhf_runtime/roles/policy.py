@@ -8,7 +8,8 @@ from math import isfinite
 import numpy as np
 import torch
 
-from rlhf_flow.losses import PolicyLoss
+from rlhf_flow import fields
+from rlhf_flow.losses import ClippedLoss, CrossEntropy
 from rlhf_runtime.dataplane.columns import Rows
 from rlhf_runtime.engines.fsdp.model import FsdpModel, Loss
 from rlhf_runtime.engines.fsdp.packing import MicroBatch
@@ -60,29 +61,27 @@ class Policy:
 
     def train(self, inputs: Inputs) -> Result:
         """One or more optimizer steps on the batch."""
-        options = inputs.call.options
-        if options["loss"] == "supervised":
-            return self._train_supervised(inputs)
-        from_step = options["from_step"]
+        loss, from_step = inputs.call.options["loss"], inputs.call.options["from_step"]
         assert isinstance(from_step, int)
         if inputs.step <= from_step:
             return Result()
-        loss = self._context.losses[self._context.role]
-        assert isinstance(loss, PolicyLoss)
+        if isinstance(loss, CrossEntropy):
+            return self._train_supervised(inputs)
+        assert isinstance(loss, ClippedLoss)
         return self._train_policy(inputs, loss)
 
-    def _train_policy(self, inputs: Inputs, loss: PolicyLoss) -> Result:
+    def _train_policy(self, inputs: Inputs, loss: ClippedLoss) -> Result:
         spec = self._context.job.spec
         batches = mini_batches(
             inputs,
             self._context.world,
             spec.schedule.mini_batch_prompts or spec.schedule.prompts_per_step,
             spec.rollout.max_response_tokens,
+            loss.valid,
         )
         means = Means()
-        old = "old_log_probs" if inputs.call.options["old_log_probs"] else "rollout_log_probs"
         for batch in epochs(batches, loss.epochs_per_batch):
-            terms = PolicyTerms(batch, loss, self._temperature, old, means)
+            terms = PolicyTerms(batch, loss, self._temperature, means)
             trained, silent = (
                 micro_batches(batch, self.model, self._context.micro_batch_tokens, rows)
                 for rows in terms.rows_by_signal()
@@ -139,18 +138,18 @@ class PolicyTerms:
     """The policy loss of one mini-batch: called with outputs[n, vocabulary] of each micro-batch."""
 
     def __init__(
-        self, batch: MiniBatch, loss: PolicyLoss, temperature: float, old: str, means: Means
+        self, batch: MiniBatch, loss: ClippedLoss, temperature: float, means: Means
     ) -> None:
         self._batch = batch
         self._loss = loss
         self._temperature = temperature
         self._means = means
-        self._advantages = as_tensor(batch.columns["advantages"])
-        self._old = as_tensor(batch.columns[old])
-        self._old_is_trainers = old == "old_log_probs"
-        self._rollout = as_tensor(batch.columns["rollout_log_probs"])
-        reference = batch.columns.get("reference_log_probs")
-        self._reference = None if reference is None else as_tensor(reference)
+        self._advantages = as_tensor(batch.columns[loss.advantages])
+        self._old = as_tensor(batch.columns[loss.old_log_probs])
+        self._old_is_trainers = loss.old_log_probs != fields.ROLLOUT_LOG_PROBS
+        self._rollout = as_tensor(batch.columns[fields.ROLLOUT_LOG_PROBS])
+        reference = loss.reference_log_probs if loss.kl_coefficient > 0 else None
+        self._reference = None if reference is None else as_tensor(batch.columns[reference])
         means.add("policy/loss", 0.0, batch.share)
 
     def __call__(self, outputs: torch.Tensor, part: MicroBatch) -> torch.Tensor:
@@ -190,7 +189,7 @@ class PolicyTerms:
         """
         kept = self._batch.kept.numpy()
         if not self._loss.entropy_coefficient and self._reference is None:
-            lengths = self._batch.columns["advantages"].lengths
+            lengths = self._batch.columns[self._loss.advantages].lengths
             assert lengths is not None
             row_of = np.repeat(np.arange(len(kept)), lengths)
             moved = np.bincount(row_of, self._advantages.abs().numpy(), minlength=len(kept))

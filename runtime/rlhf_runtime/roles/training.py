@@ -36,11 +36,20 @@ class MiniBatch:
 
 
 def mini_batches(
-    inputs: Inputs, world: World, groups_per_batch: int, fixed_length: int
+    inputs: Inputs,
+    world: World,
+    groups_per_batch: int,
+    fixed_length: int,
+    valid: str | None = None,
 ) -> list[MiniBatch]:
     """The batch's mini-batches in order, rows balanced over ranks by tokens.
 
-    Rows without a valid score are carried along but count nowhere.
+    Args:
+        inputs: of the call.
+        world: the ranks that share the batch.
+        groups_per_batch: prompts of a mini-batch.
+        fixed_length: by which a sum over tokens is divided where that is asked for.
+        valid: the field that says which rows count; the others are carried along. None: all do.
     """
     cut = partition.mini_batches(inputs.index, groups_per_batch)
     distribute = protocol_of(inputs.call.kind).distribute
@@ -55,7 +64,7 @@ def mini_batches(
         for begin, end in zip(bounds[:-1], bounds[1:], strict=True)
     ]
     groups = [inputs.index.groups[part] for part in parts]
-    kept = [_kept(batch) for batch in selected]
+    kept = [_kept(batch, valid) for batch in selected]
     counts = world.sum(torch.tensor([_counts(b, k) for b, k in zip(selected, kept, strict=True)]))
     return [
         MiniBatch(
@@ -90,9 +99,9 @@ def epochs(batches: list[MiniBatch], count: int) -> Iterator[MiniBatch]:
         yield from batches
 
 
-def _kept(columns: dict[str, Column]) -> torch.Tensor:
-    if "score_valid" in columns:
-        return torch.tensor(columns["score_valid"].values).bool()
+def _kept(columns: dict[str, Column], valid: str | None) -> torch.Tensor:
+    if valid is not None:
+        return torch.tensor(columns[valid].values).bool()
     return torch.ones(columns[RESPONSES].num_rows, dtype=torch.bool)
 
 

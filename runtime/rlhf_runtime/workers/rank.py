@@ -117,7 +117,6 @@ class Rank(Watched):
                 folder=folders[planned.role],
                 world=self._world,
                 incarnation=self._setup.incarnation,
-                losses=self._setup.losses,
                 spans=self._spans,
                 faults=self._faults,
                 tick=self.activity.tick,

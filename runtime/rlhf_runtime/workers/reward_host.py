@@ -12,13 +12,14 @@ import numpy as np
 
 from rlhf_api.job import RLHFJob
 from rlhf_api.plan import GraphName
+from rlhf_flow.fields import scores_of, valid_of
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.dataplane.protocol import Coordinates
 from rlhf_runtime.dataplane.shards import ShardIndex
 from rlhf_runtime.faults import Fault, Faults, Phase
 from rlhf_runtime.rewards.errors import NothingScored
 from rlhf_runtime.rewards.sample import Sample
-from rlhf_runtime.rewards.scorer import Scorer
+from rlhf_runtime.rewards.scorer import scorers
 from rlhf_runtime.telemetry.records import Span
 from rlhf_runtime.workers.activity import Progress, Watched
 from rlhf_runtime.workers.inputs import Inputs
@@ -45,7 +46,7 @@ class RewardHost(Watched):
     def start(self) -> None:
         """Import the verifiers and start their processes."""
         with self.activity.during("start", progress=Progress.LIMITED):
-            self._scorer = Scorer(self._rewards)
+            self._scorers = scorers(self._rewards)
 
     def run(self, *message: Any) -> tuple[object, ...]:
         """Scores and their validity for every row."""
@@ -60,7 +61,7 @@ class RewardHost(Watched):
         inputs = Inputs(order, indexes, Coordinates(data=0, data_size=1), fetch)
         columns = inputs.load(inputs.index.rows)
         with self.activity.during(order.call.id, order.step, Progress.LIMITED):
-            scored = self._scorer.score(_samples(columns))
+            scored = self._scorers[order.call.role].score(_samples(columns))
         if len(scored.valid) and not scored.valid.any():
             raise NothingScored(
                 f"no sample could be scored: got errors for all {len(scored.valid)} responses of "
@@ -70,17 +71,20 @@ class RewardHost(Watched):
         means = {name: (value, 1.0) for name, value in scored.metrics.items()}
         span = Span("reward", order.call.role, order.call.method, start, time.time())
         notices = tuple(f"reward {name}: {text}" for name, text in scored.errors.items())
-        report = CallReport(order.call.id, Statistics(means), (span,), resident_bytes(), notices)
+        report = CallReport(
+            order.call.id, Statistics(means, sums=scored.counts), (span,), resident_bytes(), notices
+        )
         results = {
-            "scores": Column(scored.values.astype(np.float32)),
-            "score_valid": Column(scored.valid.astype(np.int8)),
+            scores_of(order.call.role): Column(scored.values.astype(np.float32)),
+            valid_of(order.call.role): Column(scored.valid.astype(np.int8)),
         }
         names = returned_columns(order.call)
         return (report.message(), inputs.index.message(), *(results[name] for name in names))
 
     def close(self) -> None:
         """End the verifiers' processes."""
-        self._scorer.close()
+        for scorer in self._scorers.values():
+            scorer.close()
 
 
 def _samples(columns: dict[str, Column]) -> list[Sample]:

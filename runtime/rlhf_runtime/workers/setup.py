@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from rlhf_api.job import RLHFJob
 from rlhf_api.plan import Plan
-from rlhf_flow.losses import PolicyLoss, ValueLoss
 from rlhf_runtime.faults import Fault
 
 
@@ -18,7 +16,6 @@ class RankSetup:
 
     job: RLHFJob
     plan: Plan
-    losses: Mapping[str, PolicyLoss | ValueLoss]
     rank: int
     world_size: int
     one_machine: bool

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +24,26 @@ from rlhf_flow.planning.memory import MIB
 LLAMA = {"source": {"huggingFace": "meta-llama/Llama-3.1-8B"}}
 FRUGAL = {"activationRecompute": True, "microBatchTokens": 2048}
 SMALL_STEP = {"steps": 10, "promptsPerStep": 8}
+
+
+MANY = """
+from rlhf_flow import Algorithm, ClippedLoss, RoleKind
+from rlhf_flow.operations import group_advantages
+
+
+class Many(Algorithm):
+    def __init__(self, samples):
+        self.samples = samples
+
+    def roles(self):
+        return {"actor": RoleKind.POLICY, "reward": RoleKind.REWARD}
+
+    def step(self, flow, prompts):
+        batch = flow.actor.generate(prompts, samples=self.samples)
+        batch |= flow.reward.score(batch)
+        batch |= flow.compute(batch, group_advantages("reward_scores", "reward_valid"))
+        flow.actor.train(batch, ClippedLoss("reward_valid"))
+"""
 
 
 def cpus(count: int = 2, gibibytes: float = 4) -> DeviceInventory:
@@ -69,6 +90,34 @@ def test_roles_say_kind_origin_size_and_precision(job: Any) -> None:
     }
     on_gpus = plan(job(**sections), gpus()).role("actor")
     assert on_gpus is not None and on_gpus.precision is Precision.BFLOAT16
+
+
+def test_memory_is_that_of_the_rows_that_calls_ask_for(
+    job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not of rollout.samplesPerPrompt, which a call may overrule."""
+    (tmp_path / "many.py").write_text(MANY)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def made(samples: int, default: int) -> Plan:
+        parameters = {"samples": samples}
+        algorithm = {
+            "type": "custom",
+            "custom": {"entrypoint": "many:Many", "parameters": parameters},
+        }
+        rollout = {"samplesPerPrompt": default, "maxPromptTokens": 64, "maxResponseTokens": 64}
+        return plan(job(algorithm=algorithm, rollout=rollout), cpus())
+
+    few, many = made(1, 64), made(64, 1)
+    assert (few.generation.max_samples_per_prompt, many.generation.max_samples_per_prompt) == (
+        1,
+        64,
+    )
+
+    def masks(plan: Plan) -> int:
+        return sum(each.bytes for each in plan.memory.items if each.what is MemoryWhat.MASKS)
+
+    assert masks(few) == 0 < masks(many)
 
 
 def test_a_plan_round_trips_through_json_and_is_deterministic(job: Any) -> None:

@@ -1,7 +1,9 @@
 import pytest
 
+from rlhf_api.job import RLHFJob
 from rlhf_api.models import LearningRateSchedule
-from rlhf_flow.losses import PolicyLoss, ValueLoss
+from rlhf_api.plan import GraphName
+from rlhf_flow.job_graphs import trace_job
 from rlhf_runtime.controller.optimizers import training_settings, warm_start_settings
 from rlhf_runtime.engines.fsdp.settings import OptimizerSettings
 
@@ -21,9 +23,13 @@ ACTOR = {"source": {"builtin": "tiny-llama"}, "training": TRAINING}
 CRITIC = {"source": {"sameAs": "actor"}, "training": {"learningRate": 1e-3}}
 
 
+def settings_of(job: RLHFJob, role: str) -> OptimizerSettings:
+    return training_settings(job.spec, role, trace_job(job)[GraphName.STEP])
+
+
 def test_every_setting_of_a_roles_optimizer_comes_from_its_model() -> None:
-    spec = make_job(models={"actor": ACTOR}).spec
-    assert training_settings(spec, "actor", PolicyLoss()) == OptimizerSettings(
+    job = make_job(models={"actor": ACTOR})
+    assert settings_of(job, "actor") == OptimizerSettings(
         learning_rate=3e-4,
         beta1=0.8,
         beta2=0.97,
@@ -38,22 +44,21 @@ def test_every_setting_of_a_roles_optimizer_comes_from_its_model() -> None:
 
 def test_updates_are_counted_over_steps_mini_batches_and_epochs() -> None:
     schedule = {"steps": 10, "promptsPerStep": 16, "miniBatchPrompts": 6}
-    spec = make_job(schedule=schedule).spec
+    job = make_job(schedule=schedule, algorithm={"type": "grpo", "grpo": {"epochsPerBatch": 2}})
     # 16 prompts in mini-batches of 6, 6 and 4.
-    settings = training_settings(spec, "actor", PolicyLoss(epochs_per_batch=2))
-    assert settings.total_updates == 10 * 3 * 2
+    assert settings_of(job, "actor").total_updates == 10 * 3 * 2
 
 
 @pytest.mark.parametrize(("warmup", "actor", "critic"), [(0, 10, 10), (4, 6, 10)])
 def test_steps_of_the_critics_warm_up_are_not_updates_of_the_actor(
     warmup: int, actor: int, critic: int
 ) -> None:
-    spec = make_job(
+    job = make_job(
         algorithm={"type": "ppo", "ppo": {"criticWarmupSteps": warmup}},
         models={"actor": ACTOR, "critic": CRITIC},
-    ).spec
-    assert training_settings(spec, "actor", PolicyLoss()).total_updates == actor
-    settings = training_settings(spec, "critic", ValueLoss())
+    )
+    assert settings_of(job, "actor").total_updates == actor
+    settings = settings_of(job, "critic")
     assert settings.total_updates == critic
     assert settings.learning_rate == 1e-3
 

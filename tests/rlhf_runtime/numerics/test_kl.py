@@ -31,6 +31,27 @@ def test_k1_and_k3_are_unbiased(estimator: KlEstimator) -> None:
     torch.testing.assert_close(expectation, divergence)
 
 
+@pytest.mark.parametrize(
+    ("estimator", "of"), [("k1", "nothing"), ("k2", "the divergence"), ("k3", "the reverse")]
+)
+def test_gradients_in_a_loss_are_on_average_those_of(estimator: str, of: str) -> None:
+    """Samples are the policy's: the expectation weighs them, and has no gradient of its own."""
+    scores = torch.randn(50, dtype=torch.float64, generator=torch.manual_seed(0))
+    scores.requires_grad_()
+    policy = scores.log_softmax(0)
+    reference = torch.randn(50, dtype=torch.float64, generator=torch.manual_seed(1)).log_softmax(0)
+    weights = policy.detach().exp()
+    loss = (weights * kl_estimate(policy, reference, KlEstimator(estimator))).sum()
+    divergences = {
+        "nothing": 0.0 * policy.sum(),
+        "the divergence": (policy.exp() * (policy - reference)).sum(),
+        "the reverse": (reference.exp() * (reference - policy)).sum(),
+    }
+    (got,) = torch.autograd.grad(loss, scores, retain_graph=True)
+    (expected,) = torch.autograd.grad(divergences[of], scores)
+    torch.testing.assert_close(got, expected)
+
+
 @pytest.mark.parametrize("estimator", list(KlEstimator))
 def test_equal_policies_have_divergence_zero(estimator: KlEstimator) -> None:
     log_probs = torch.tensor([-0.1, -30.0])

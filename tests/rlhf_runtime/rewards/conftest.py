@@ -81,11 +81,15 @@ def reward(verifiers: Path) -> Callable[..., RewardSpec]:
     """Makes the specification of a reward from a function of `my_verifiers`."""
 
     def make(
-        function: str, name: str = "reward", weight: float = 1.0, **settings: Any
+        function: str,
+        name: str = "reward",
+        weight: float = 1.0,
+        role: str = "reward",
+        **settings: Any,
     ) -> RewardSpec:
         entrypoint = function if ":" in function else f"my_verifiers:{function}"
         content = {"function": {"entrypoint": entrypoint, **settings}}
-        return RewardSpec.model_validate({"name": name, "weight": weight, **content})
+        return RewardSpec.model_validate({"name": name, "role": role, "weight": weight, **content})
 
     return make
 

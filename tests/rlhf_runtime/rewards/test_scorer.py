@@ -10,7 +10,7 @@ import pytest
 from rlhf_api.rewards import RewardSpec
 from rlhf_runtime.rewards import Sample
 from rlhf_runtime.rewards.errors import InvalidReward, RewardError
-from rlhf_runtime.rewards.scorer import Scorer, combine
+from rlhf_runtime.rewards.scorer import Scorer, combine, scorers
 from rlhf_runtime.rewards.scores import Scores
 
 MakeReward = Callable[..., RewardSpec]
@@ -36,7 +36,7 @@ def test_the_reward_is_the_weighted_sum(reward: MakeReward, samples: MakeSamples
     assert result.metrics["reward/length"] == pytest.approx(2.0)
     assert result.metrics["reward/mean"] == pytest.approx(-1 / 3)
     assert result.metrics["reward/std"] == pytest.approx(np.std([1.5, -1.0, -1.5]))
-    assert result.metrics["score/invalid"] == 0
+    assert result.counts["score/invalid"] == 0
     assert result.errors == {}
 
 
@@ -50,8 +50,8 @@ def test_excluded_samples_are_marked_and_counted(reward: MakeReward) -> None:
     assert result.values.tolist() == [11, 0, 13]
     assert result.metrics["reward/b"] == 1.0
     assert result.metrics["reward/mean"] == 12.0
-    assert result.metrics["score/invalid"] == result.metrics["score/excluded"] == 1
-    assert result.metrics["score/raised"] == 1
+    assert result.counts["score/invalid"] == result.counts["score/excluded"] == 1
+    assert result.counts["score/raised"] == 1
     assert result.errors == {"b": "raised"}
 
 
@@ -63,15 +63,31 @@ def test_zero_keeps_the_sample_and_still_counts_it(reward: MakeReward) -> None:
     )
     assert result.valid.all()
     assert result.values.tolist() == [2, 2]
-    assert result.metrics["score/invalid"] == 1
-    assert result.metrics["score/excluded"] == 0
+    assert result.counts["score/invalid"] == 1
+    assert result.counts["score/excluded"] == 0
     assert result.metrics["reward/b"] == 1.0
 
 
 def test_a_mean_of_no_samples_is_left_out(reward: MakeReward) -> None:
     result = combine([reward("a", name="a")], [scores([0, 0], [False] * 2, died=2)], 2)
     assert not result.valid.any()
-    assert result.metrics == {"score/invalid": 2, "score/excluded": 2, "score/died": 2}
+    assert result.metrics == {}
+    assert result.counts == {"score/invalid": 2, "score/excluded": 2, "score/died": 2}
+
+
+def test_every_role_has_a_sum_and_metrics_of_its_own(
+    reward: MakeReward, samples: MakeSamples
+) -> None:
+    rewards = [reward("length", name="good"), reward("length", name="bad", role="cost", weight=2.0)]
+    made = scorers(rewards)
+    found = {role: scorer.score(samples("22")) for role, scorer in made.items()}
+    for scorer in made.values():
+        scorer.close()
+    assert {role: scored.values.tolist() for role, scored in found.items()} == {
+        "reward": [2.0],
+        "cost": [4.0],
+    }
+    assert set(found["cost"].metrics) == {"cost/bad", "cost/mean", "cost/std"}
 
 
 def test_a_failing_verifier_stops_only_where_it_must(

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from rlhf_api.algorithm import KlEstimator, LossAggregation
-from rlhf_flow.losses import PolicyLoss, ValueLoss
+from rlhf_flow.losses import ClippedLoss, ValueLoss
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.engines.fsdp.settings import OptimizerSettings
 
@@ -59,7 +59,7 @@ class Plain:
         log_probs = (self.outputs(row) / self.temperature).log_softmax(-1)
         return -(log_probs.exp() * log_probs).sum(-1)
 
-    def policy_losses(self, loss: PolicyLoss, old: str, with_reference: bool) -> RowLosses:
+    def policy_losses(self, loss: ClippedLoss, old: str, with_reference: bool) -> RowLosses:
         def of_row(row: int) -> torch.Tensor:
             log_probs, advantages = self.log_probs(row), self.row("advantages", row)
             ratios = (log_probs - self.row(old, row)).exp()
@@ -88,7 +88,7 @@ class Plain:
             values, returns = self.outputs(row)[:, 0], self.row("returns", row)
             errors = (values - returns) ** 2
             if loss.clip_range is not None:
-                old = self.row("values", row)
+                old = self.row("critic_values", row)
                 near = torch.minimum(
                     torch.maximum(values, old - loss.clip_range), old + loss.clip_range
                 )

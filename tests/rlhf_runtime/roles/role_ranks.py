@@ -21,7 +21,7 @@ from transformers import AutoModelForCausalLM
 from rlhf_api.job import RLHFJob
 from rlhf_api.models import LearningRateSchedule
 from rlhf_flow.calls import ModelCall
-from rlhf_flow.losses import PolicyLoss, ValueLoss
+from rlhf_flow.losses import ClippedLoss, CrossEntropy, ValueLoss
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.engines.fsdp.model import FsdpModel
 from rlhf_runtime.engines.fsdp.settings import OptimizerSettings
@@ -95,7 +95,7 @@ def plain(folder: Path, columns: Mapping[str, Column], value_head: bool = False)
 
 def mini_batches(groups_each: int) -> list[list[int]]:
     """Rows that count, mini-batch by mini-batch."""
-    valid = make_batch()["score_valid"].values
+    valid = make_batch()["reward_valid"].values
     return [
         [r for r in range(NUM_ROWS) if valid[r] and first <= GROUPS[r] < first + groups_each]
         for first in range(0, 4, groups_each)
@@ -132,11 +132,12 @@ def policy_trains_by_the_formula(world: World, folder: Path, settings: dict[str,
     policy = make_policy(job, place, world)
     metrics = metrics_of(policy.train(inputs_of(call, columns, world)), world)
     reference = plain(place, columns)
-    loss = PolicyLoss.from_settings(job.spec.algorithm.settings, kl_in_loss=True)  # type: ignore[arg-type]
-    assert call.options["old_log_probs"], "there are several updates"
+    loss = call.options["loss"]
+    assert isinstance(loss, ClippedLoss)
+    assert "actor_log_probs" in call.reads, "there are several updates"
     with_reference = "reference_log_probs" in call.reads
     assert with_reference == (loss.kl_coefficient > 0)
-    losses = reference.policy_losses(loss, "old_log_probs", with_reference)
+    losses = reference.policy_losses(loss, "actor_log_probs", with_reference)
     notes = Notes(reference, loss, with_reference)
     for _ in range(loss.epochs_per_batch):
         for rows in mini_batches(3):
@@ -153,7 +154,7 @@ def policy_trains_by_the_formula(world: World, folder: Path, settings: dict[str,
 class Notes:
     """Means over the tokens that count, of every update."""
 
-    def __init__(self, reference: Plain, loss: PolicyLoss, with_reference: bool) -> None:
+    def __init__(self, reference: Plain, loss: ClippedLoss, with_reference: bool) -> None:
         self._reference, self._loss, self._with_reference = reference, loss, with_reference
         self._values: dict[str, list[torch.Tensor]] = {}
 
@@ -162,7 +163,7 @@ class Notes:
         at, loss = self._reference, self._loss
         for row in rows:
             log_probs, advantages = at.log_probs(row), at.row("advantages", row)
-            ratios = (log_probs - at.row("old_log_probs", row)).exp()
+            ratios = (log_probs - at.row("actor_log_probs", row)).exp()
             over = (advantages > 0) & (ratios > 1 + loss.clip_range_high)
             under = (advantages < 0) & (ratios < 1 - loss.clip_range)
             dual = (
@@ -172,7 +173,7 @@ class Notes:
             )
             self._add("policy/clip_fraction", (over | under | dual).float())
             self._add("policy/entropy", at.entropy(row))
-            difference = (at.row("old_log_probs", row) - at.row("rollout_log_probs", row)).abs()
+            difference = (at.row("actor_log_probs", row) - at.row("rollout_log_probs", row)).abs()
             self._add("policy/log_prob_difference_mean", difference)
             if self._with_reference:
                 self._add("policy/kl", at.kl(row, loss.kl_estimator))
@@ -190,11 +191,11 @@ def a_single_update_needs_no_old_log_probs(world: World, folder: Path) -> None:
     place, columns = model_folder(world, folder), make_batch()
     job = make_job(place)
     call = call_of(job, world, "actor.train")
-    assert "old_log_probs" not in call.reads
+    assert "actor_log_probs" not in call.reads
     policy = make_policy(job, place, world)
     metrics = metrics_of(policy.train(inputs_of(call, columns, world)), world)
     reference = plain(place, columns)
-    loss = PolicyLoss()
+    loss = ClippedLoss("reward_valid")
     (rows,) = mini_batches(4)
     update = reference.policy_losses(loss, "rollout_log_probs", False)
     reference.update(rows, update, loss.aggregation)
@@ -216,8 +217,8 @@ def rows_without_signal_change_nothing(world: World, folder: Path) -> None:
     assert metrics["policy/entropy"] > 1 and policy.model.version == 1
     reference = plain(place, columns)
     (rows,) = mini_batches(4)
-    losses = reference.policy_losses(PolicyLoss(), "rollout_log_probs", False)
-    reference.update(rows, losses, PolicyLoss().aggregation)
+    losses = reference.policy_losses(ClippedLoss("reward_valid"), "rollout_log_probs", False)
+    reference.update(rows, losses, ClippedLoss("reward_valid").aggregation)
     assert_trained_like(policy.model, reference)
 
 
@@ -232,13 +233,15 @@ def warm_start_is_plain_cross_entropy(world: World, folder: Path) -> None:
         kind=step.kind,
         reads=("prompt_tokens", "response_tokens"),
         writes=(),
-        options={**step.options, "loss": "supervised"},
+        options={**step.options, "loss": CrossEntropy()},
     )
     policy = make_policy(job, place, world)
     reference = plain(place, columns)
     for _ in range(2):
         metrics = metrics_of(policy.train(inputs_of(call, columns, world)), world)
-        reference.update(range(NUM_ROWS), reference.supervised_losses, PolicyLoss().aggregation)
+        reference.update(
+            range(NUM_ROWS), reference.supervised_losses, ClippedLoss("reward_valid").aggregation
+        )
         close(metrics["policy/loss"], reference.losses[-1], "loss")
         close(metrics["policy/gradient_norm"], reference.norms[-1], "gradient norm")
     assert_trained_like(policy.model, reference)
@@ -267,10 +270,10 @@ def critic_trains_by_the_formula(world: World, folder: Path, settings: dict[str,
     critic.use_optimizer(OPTIMIZER)
     call = call_of(job, world, "critic.train")
     values = critic.values(inputs_of(call_of(job, world, "critic.values"), columns, world))
-    assert (values.columns["values"].values == 0).all()
+    assert (values.columns["critic_values"].values == 0).all()
     metrics = metrics_of(critic.train(inputs_of(call, columns, world)), world)
     reference = plain(place, columns, value_head=True)
-    loss = context.losses["critic"]
+    loss = call.options["loss"]
     assert isinstance(loss, ValueLoss)
     for _ in range(loss.epochs_per_batch):
         for rows in mini_batches(3):
@@ -315,7 +318,7 @@ def inference_is_that_of_the_model(world: World, folder: Path) -> None:
         call = call_of(job, world, call_id)
         found = whole(method(inputs_of(call, columns, world)), world)
         (field,) = call.writes
-        assert field == {"actor": "old", "reference": "reference"}[call.role] + "_log_probs"
+        assert field == f"{call.role}_log_probs"
         for got, want in zip(found[field], expected, strict=True):
             assert float(np.abs(got - want).max()) < 1e-5
 
@@ -325,7 +328,7 @@ def advantages_compare_within_groups(world: World, folder: Path, by_std: bool) -
     job = make_job(place, algorithm={"type": "grpo", "grpo": {"normalizeByStd": by_std}})
     result = compute(inputs_of(call_of(job, world, "actor.compute"), columns, world), world)
     found = whole(result, world)["advantages"]
-    scores, valid = columns["scores"].values, columns["score_valid"].values
+    scores, valid = columns["reward_scores"].values, columns["reward_valid"].values
     for row in range(NUM_ROWS):
         peers = [scores[r] for r in range(NUM_ROWS) if valid[r] and GROUPS[r] == GROUPS[row]]
         expected = float(scores[row]) - float(np.mean(peers)) if valid[row] else 0.0
@@ -353,8 +356,8 @@ def estimates_equal_the_sums(world: World, folder: Path) -> None:
         kl = sampled - columns["reference_log_probs"].runs()[row].astype(np.float64)
         kl_sum += float(kl.sum())
         rewards = -coefficient * kl
-        rewards[-1] += columns["scores"].values[row]
-        values = np.append(columns["values"].runs()[row].astype(np.float64), 0.0)
+        rewards[-1] += columns["reward_scores"].values[row]
+        values = np.append(columns["critic_values"].runs()[row].astype(np.float64), 0.0)
         deltas = rewards + gamma * values[1:] - values[:-1]
         count = len(deltas)
         own = [
@@ -363,7 +366,7 @@ def estimates_equal_the_sums(world: World, folder: Path) -> None:
         ]
         advantages.append(np.array(own))
         returns.append(np.array(own) + values[:-1])
-    valid = columns["score_valid"].values.astype(bool)
+    valid = columns["reward_valid"].values.astype(bool)
     kept = np.concatenate([a for a, v in zip(advantages, valid, strict=True) if v])
     for row in range(NUM_ROWS):
         assert np.allclose(found["returns"][row], returns[row], atol=1e-5)
@@ -379,7 +382,7 @@ GRPO_SETTINGS: dict[str, dict[str, Any]] = {
     "token sum": {"lossAggregation": "sequenceMeanTokenSum", "epochsPerBatch": 2},
     "sequence mean": {"lossAggregation": "sequenceMeanTokenMean", "klCoefficient": 0.2},
     "fixed length": {"lossAggregation": "sequenceMeanFixedLength", "clipRangeHigh": 0.4},
-    "entropy bonus": {"entropyCoefficient": 0.1, "klCoefficient": 0.1, "klEstimator": "k1"},
+    "entropy bonus": {"entropyCoefficient": 0.1, "klCoefficient": 0.1, "klEstimator": "k3"},
     "dual clip, k2": {"dualClip": 1.5, "klCoefficient": 0.5, "klEstimator": "k2"},
 }
 CRITIC_SETTINGS: dict[str, dict[str, Any]] = {

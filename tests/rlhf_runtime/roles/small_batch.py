@@ -13,7 +13,6 @@ from rlhf_api.plan import GraphName, Plan
 from rlhf_flow.calls import ModelCall
 from rlhf_flow.planning.inventory import GIB, local_inventory
 from rlhf_flow.planning.make_plan import make_plan
-from rlhf_flow.registry import build_algorithm
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.dataplane.protocol import Coordinates
 from rlhf_runtime.dataplane.shards import ShardIndex
@@ -52,14 +51,14 @@ def make_batch() -> dict[str, Column]:
         "prompt_tokens": ragged(PROMPT_LENGTHS, 1).take(GROUPS),
         "prompt_id": Column(GROUPS * 7),
         "response_tokens": ragged(RESPONSE_LENGTHS, 2),
-        "scores": Column(scores),
-        "score_valid": Column(valid),
+        "reward_scores": Column(scores),
+        "reward_valid": Column(valid),
         "advantages": tokens_like(3, 1.0),
         "returns": tokens_like(4, 1.0),
-        "values": tokens_like(5, 0.3),
+        "critic_values": tokens_like(5, 0.3),
         "token_rewards": tokens_like(6, 1.0),
         "rollout_log_probs": tokens_like(7, 0.3, -5.5),
-        "old_log_probs": tokens_like(8, 0.3, -5.5),
+        "actor_log_probs": tokens_like(8, 0.3, -5.5),
         "reference_log_probs": tokens_like(9, 0.3, -5.5),
     }
 
@@ -102,7 +101,6 @@ def context_of(job: RLHFJob, role: str, folder: Path, world: World) -> RoleConte
         folder=folder,
         world=world,
         incarnation="test",
-        losses=build_algorithm(job).losses(),
         spans=SpanLog(f"rank {world.rank}"),
         faults=Faults((), folder, str(world.rank)),
     )

@@ -1,8 +1,37 @@
-"""What is counted of responses."""
+"""What is sampled, and what is counted of responses."""
 
 from __future__ import annotations
 
-from rlhf_runtime.roles.generation import num_empty
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from rlhf_api.plan import GraphName
+from rlhf_runtime.dataplane.columns import Column
+from rlhf_runtime.roles.generation import Generation, num_empty
+
+
+def seeds_of(graph: GraphName, call: str, step: int = 1) -> Any:
+    """Of two samples of one prompt."""
+    generation = Generation.__new__(Generation)
+    schedule = SimpleNamespace(seed=7)
+    job = SimpleNamespace(spec=SimpleNamespace(schedule=schedule))
+    generation._context = SimpleNamespace(job=job)  # type: ignore[assignment]
+    inputs: Any = SimpleNamespace(graph=graph, call=SimpleNamespace(id=call), step=step)
+    prompts = {"prompt_id": Column(np.array([5, 5]))}
+    return tuple(generation._sampling(prompts, np.array([0, 1]), inputs, 1.0).seeds)
+
+
+def test_every_call_of_every_graph_and_step_samples_anew() -> None:
+    first = seeds_of(GraphName.STEP, "actor.generate")
+    assert first == seeds_of(GraphName.STEP, "actor.generate") and first[0] != first[1]
+    others = (
+        seeds_of(GraphName.STEP, "actor.generate#2"),
+        seeds_of(GraphName.EVALUATION, "actor.generate"),
+        seeds_of(GraphName.STEP, "actor.generate", step=2),
+    )
+    assert len({*first, *(seed for seeds in others for seed in seeds)}) == 8
 
 
 def test_blank_responses_are_empty() -> None:

@@ -50,6 +50,7 @@ PLAN = Plan.model_validate(
             "maxConcurrentSequences": 8,
             "maxSequenceTokens": 16,
             "releaseDuringTraining": False,
+            "maxSamplesPerPrompt": 4,
         },
         "memory": {
             "capacityBytes": 8 << 30,

@@ -31,7 +31,6 @@ def rank(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Rank:
         RankSetup(
             job=job,
             plan=plan,
-            losses={},
             rank=0,
             world_size=1,
             one_machine=True,

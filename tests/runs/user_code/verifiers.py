@@ -14,6 +14,11 @@ def digits(samples: Sequence[Sample]) -> list[float]:
     return [sum(c.isdigit() for c in sample.response[:8]) / 8 for sample in samples]
 
 
+def length(samples: Sequence[Sample]) -> list[float]:
+    """Characters of the response."""
+    return [float(len(sample.response)) for sample in samples]
+
+
 def enormous(samples: Sequence[Sample]) -> list[float]:
     """Finite, but not what can be computed with."""
     return [3e38 * score for score in digits(samples)]
