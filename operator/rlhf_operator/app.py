@@ -35,6 +35,9 @@ END_SECONDS = 10.0
 """How long watches may take to end."""
 SETTLED_SECONDS = 5.0
 """After so long a watch that has begun has listed what is there."""
+AFRESH_SECONDS = 10.0
+"""After so long a watch that began anew has listed what is there, and so have the others, which
+may have lost their connection at the same moment."""
 FIRST_RETRY_SECONDS = 1.0
 LONGEST_RETRY_SECONDS = 30.0
 """Between two tries to watch a namespace that is lost."""
@@ -61,6 +64,9 @@ class App:
     """Whether another replica acts, and this one is there to take over."""
     _seen: dict[Key, int] = field(default_factory=dict)
     """Of each job a digest of all that others write."""
+    _listed: float | None = None
+    """When a watch last told what it has listed, for it began anew. None: not since everything was
+    listed."""
 
     async def run(self, stop: Stop) -> None:
         """Watch and work until told to stop, or until a part dies: the process is started again.
@@ -176,6 +182,7 @@ class App:
 
     async def on_job(self, event: Event) -> None:
         """An RLHFJob is there, is other than before, or is gone."""
+        self._note_listed(event)
         type, found = event["type"], event["object"]
         metadata = found["metadata"]
         key = (metadata["namespace"], metadata["name"])
@@ -208,6 +215,7 @@ class App:
         self._on_child(Kind.POD, event)
 
     def _on_child(self, kind: Kind, event: Event) -> None:
+        self._note_listed(event)
         found = event["object"]
         (self.kube.drop if event["type"] == GONE else self.kube.put)(kind, found)
         key = job_of(kind, found["metadata"])
@@ -237,8 +245,8 @@ class App:
                     log.warning("%s cannot be listed: %s", namespace or "all namespaces", error)
 
     async def _until_due(self) -> None:
-        """Until all is to be listed again: now and then, and at once when Kubernetes, which was
-        away, answers again."""
+        """Until all is to be listed again: now and then, soon after a watch has begun anew, and at
+        once when Kubernetes, which was away, answers again."""
         was_away = False
         for _ in range(int(RESYNC_SECONDS / CHECK_SECONDS)):
             await asyncio.sleep(CHECK_SECONDS)
@@ -247,6 +255,13 @@ class App:
                 await self._ping_once()
             if was_away and not self.kube.is_away:
                 return
+            if self._listed is not None and time.monotonic() - self._listed > AFRESH_SECONDS:
+                self._listed = None
+                return
+
+    def _note_listed(self, event: Event) -> None:
+        if event["type"] is None:
+            self._listed = time.monotonic()
 
     async def _list(self, namespace: str | None) -> None:
         """Compare what is remembered with what is there, jobs last; what differs is looked at.

@@ -19,6 +19,7 @@ from typing import Any
 import kopf
 
 from rlhf_api.on_cluster import JOB_LABEL
+from rlhf_kube.api_server import PAGE_SIZE
 from rlhf_kube.kinds import Kind
 
 log = logging.getLogger(__name__)
@@ -26,6 +27,8 @@ WATCH_SECONDS = 60
 """How long a watch is kept open; API servers take whole seconds only."""
 BACKOFF_SECONDS = (1, 1, 2, 3, 5, 5, 5, 5)
 """From one try to the next while an API server is away, or refuses."""
+IDLE_SECONDS = 0.1
+"""After so long without news of an object kopf's worker of it ends, which holds the last one."""
 END_SECONDS = 3.0
 """How long each of three kinds of kopf's tasks may take to end."""
 LINGER_SECONDS = 0.1
@@ -190,6 +193,8 @@ def _settings() -> kopf.OperatorSettings:
     settings.scanning.disabled = True  # needs no right to watch kinds and namespaces
     settings.process.ultimate_exiting_timeout = None  # it would kill this whole process
     settings.watching.server_timeout = WATCH_SECONDS
+    settings.watching.chunk_size = PAGE_SIZE
+    settings.queueing.idle_timeout = IDLE_SECONDS
     settings.networking.request_timeout = 30.0
     settings.networking.error_backoffs = BACKOFF_SECONDS
     for kind in CHILDREN:

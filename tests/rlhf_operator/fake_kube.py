@@ -148,12 +148,14 @@ class FakeKube:
         found["status"] = copy.deepcopy(manifest["status"])
         return self._changed(kind, before, found)
 
-    def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
+    def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> bool:
         self._try("delete", kind)
         self.writes.append(("delete", kind))
         found = self.objects.get((kind, namespace, name))
-        if found is not None and found["metadata"]["uid"] == uid:
-            self.remove(kind, namespace, name)
+        if found is None or found["metadata"]["uid"] != uid:
+            return False
+        self.remove(kind, namespace, name)
+        return True
 
     def remove(self, kind: Kind, namespace: str, name: str) -> None:
         """Delete an object as anybody could; what it owns goes with it."""

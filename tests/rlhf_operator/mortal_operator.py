@@ -126,8 +126,8 @@ def mortal_kube(mortality: Mortality) -> type[RemoteKube]:
                 lambda: RemoteKube.apply_status(self, manifest),
             )
 
-        def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
-            mortality.around(
+        def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> bool:
+            return mortality.around(
                 f"delete {kind.kind} {name}",
                 lambda: RemoteKube.delete(self, kind, namespace, name, uid),
             )

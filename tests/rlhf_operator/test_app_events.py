@@ -274,3 +274,22 @@ def test_an_ended_job_whose_deletion_nobody_told_is_forgotten(
         assert len(app.queue) == 1, "and nobody asks for it again"
 
     asyncio.run(run())
+
+
+def test_all_is_listed_again_soon_after_a_watch_has_begun_anew(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("CHECK_SECONDS", "AFRESH_SECONDS"):
+        monkeypatch.setattr("rlhf_operator.app." + name, 0.01)
+
+    async def is_due(type: Any) -> bool:
+        told: Any = {"type": type, "object": job()}
+        await app.on_job(told)
+        due = asyncio.create_task(app._until_due())
+        await asyncio.wait({due}, timeout=0.5)
+        was_due = due.done()
+        due.cancel()
+        return was_due
+
+    assert asyncio.run(is_due(None))
+    assert not asyncio.run(is_due("MODIFIED")), "once is enough"

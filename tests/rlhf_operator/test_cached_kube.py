@@ -134,3 +134,14 @@ def test_what_goes_while_all_is_listed_is_gone(
     assert cached.list(Kind.POD, NAMESPACE, LABEL) == ()
     cached.put(Kind.POD, {**pod(kube)})
     assert len(cached.list(Kind.POD, NAMESPACE, LABEL)) == 1, "another one of that name"
+
+
+def test_what_is_to_be_deleted_and_is_gone_already_is_forgotten(kube: FakeKube) -> None:
+    cached = CachedKube(kube)
+    one, two = pod(kube), pod(kube, "two")
+    for each in (one, two):
+        cached.put(Kind.POD, each)
+    kube.remove(Kind.POD, NAMESPACE, "one")  # and nobody tells
+    assert not cached.delete(Kind.POD, NAMESPACE, "one", one["metadata"]["uid"])
+    assert not cached.delete(Kind.POD, NAMESPACE, "two", "another-uid")
+    assert [each["metadata"]["name"] for each in cached.list(Kind.POD, NAMESPACE, LABEL)] == ["two"]

@@ -86,9 +86,10 @@ class TroubledKube(FakeKube):
         self.trouble_now.strike(is_after=True, is_kube=True)
         return applied
 
-    def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
-        super().delete(kind, namespace, name, uid)
+    def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> bool:
+        was_there = super().delete(kind, namespace, name, uid)
         self.trouble_now.strike(is_after=True, is_kube=True)
+        return was_there
 
 
 @dataclass

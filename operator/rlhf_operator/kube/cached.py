@@ -172,8 +172,12 @@ class CachedKube:
     def apply_status(self, manifest: Manifest) -> Manifest:
         return self._wrote(self.kube.apply_status(manifest))
 
-    def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
-        self.kube.delete(kind, namespace, name, uid)
+    def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> bool:
+        """Delete an object; one that nobody told to be gone is forgotten."""
+        was_there = self.kube.delete(kind, namespace, name, uid)
+        if not was_there and kind in WATCHED:
+            self._forget(kind, namespace, name, uid)
+        return was_there
 
     def forget_job(self, namespace: str, name: str) -> None:
         """Ask for a job the next time: what is known of it is not what is there."""
@@ -206,6 +210,16 @@ class CachedKube:
             del held[name]
             if not held:
                 self._objects[kind].pop(key, None)
+
+    def _forget(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
+        with self._lock:
+            keys = [
+                key
+                for key, held in self._objects[kind].items()
+                if key[0] == namespace and name in held
+            ]
+        for key in keys:
+            self._drop(kind, key, name, uid)
 
     def _versions(self, kind: Kind, namespace: str | None) -> dict[Key, tuple[Key, str]]:
         """Of all objects of a kind: by namespace and name, their job and version."""

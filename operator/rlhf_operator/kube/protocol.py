@@ -83,6 +83,6 @@ class Kube(Protocol):
         look at the uid here."""
         ...
 
-    def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
-        """Delete this very object, and what it owns afterwards; one that is gone is fine."""
+    def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> bool:
+        """Delete this very object, and what it owns afterwards; whether it was there."""
         ...

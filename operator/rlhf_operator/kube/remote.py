@@ -102,11 +102,13 @@ class RemoteKube:
     def apply_status(self, manifest: Manifest) -> Manifest:
         return self._apply(manifest, "status")
 
-    def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
+    def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> bool:
         options = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
         status, answer = self._ask("DELETE", kind.path(namespace, name), {}, options)
-        if status not in (404, 409):  # 409: it is another object now, which is not ours
-            _checked(status, answer)
+        if status in (404, 409):  # 409: it is another object now, which is not ours
+            return False
+        _checked(status, answer)
+        return True
 
     def _apply(self, manifest: Manifest, part: str) -> Manifest:
         metadata = manifest["metadata"]

@@ -67,11 +67,11 @@ def test_long_lists_come_in_pages(real: RealStage, monkeypatch: pytest.MonkeyPat
 
 def test_only_the_very_object_is_deleted(stage: Stage) -> None:
     stage.kube.create(stage.config_map())
-    stage.kube.delete(Kind.CONFIG_MAP, stage.namespace, "map", "some-uid")
+    assert not stage.kube.delete(Kind.CONFIG_MAP, stage.namespace, "map", "some-uid")
     uid = stage.uid(Kind.CONFIG_MAP, "map")
-    stage.kube.delete(Kind.CONFIG_MAP, stage.namespace, "map", uid)
+    assert stage.kube.delete(Kind.CONFIG_MAP, stage.namespace, "map", uid)
     assert stage.kube.get(Kind.CONFIG_MAP, stage.namespace, "map") is None
-    stage.kube.delete(Kind.CONFIG_MAP, stage.namespace, "map", uid)
+    assert not stage.kube.delete(Kind.CONFIG_MAP, stage.namespace, "map", uid)
 
 
 def test_an_object_with_a_finalizer_stays_until_that_is_off(stage: Stage) -> None:
