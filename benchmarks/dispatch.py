@@ -59,7 +59,9 @@ class Worker:
         inputs = Inputs(order, indexes, Coordinates.of(self._rank, MESH), fetch)
         if order.call.method == "take":
             touch(inputs.load(inputs.rows())["block"].values)
-        span = Span(f"rank {self._rank}", order.call.role, order.call.method, start, time.time())
+        span = Span(
+            f"rank {self._rank}", order.call.role or "", order.call.method, start, time.time()
+        )
         report = CallReport(order.call.id, Statistics(), (span,), resident_bytes()).message()
         if order.call.method != "make":
             return report
@@ -104,7 +106,7 @@ def controller_rounds(plan: Plan) -> tuple[Callable[[], None], Callable[[], None
     makers, takers = (Group(tuple(_actors(Worker))) for _ in range(2))
     (host,) = _actors(Bare, 1)
     base, few = (Batch((host.index.remote(rows),), {}) for rows in (ROWS, RANKS))
-    groups = {"maker": makers, "taker": takers}
+    groups: dict[str | None, Group] = {"maker": makers, "taker": takers}
 
     def call(backend: StepBackend, wanted: ModelCall, batch: Batch) -> Batch:
         order = Order(wanted, 1, GraphName.STEP, "benchmark")

@@ -33,9 +33,8 @@ from outcome import (
 from rlhf_api.job import RLHFJob
 from rlhf_api.manifest import load_file
 from rlhf_api.plan import GraphName, Plan
-from rlhf_flow.job_graphs import trace_job
+from rlhf_flow.job_graphs import rewards_of, trace_algorithms
 from rlhf_flow.planning.make_plan import devices_of, make_plan
-from rlhf_flow.registry import build_algorithm
 from rlhf_runtime.controller.job_run import PASSES_AHEAD, step_record
 from rlhf_runtime.controller.optimizers import training_settings
 from rlhf_runtime.controller.passes import keep_ahead
@@ -59,8 +58,7 @@ class PlainLoop:
     """The child process with the baseline."""
 
     def __init__(self, model: Path, plan: Plan, threads: int, log: Path) -> None:
-        generation = plan.generation
-        assert generation is not None
+        (generation,) = plan.generations
         command = [
             sys.executable,
             str(HERE / "plain_loop.py"),
@@ -110,11 +108,13 @@ class OurRun:
         self, job: RLHFJob, plan: Plan, settings: WorkerSettings, journal: Journal, site: Site
     ) -> None:
         self._journal = journal
-        self._algorithm = build_algorithm(job)
+        traced = trace_algorithms(job)[GraphName.STEP]
+        self._algorithm = traced.algorithm
+        self._rewards = rewards_of(traced.graph)
         self._workers = Workers(job, plan, settings, site)
         self._workers.build(journal.started)
-        rates = training_settings(job.spec, "actor", trace_job(job)[GraphName.STEP])
-        self._workers.on_ranks("use_optimizer", "actor", rates)
+        rates = training_settings(job.spec, plan.policy, traced.graph)
+        self._workers.on_ranks("use_optimizer", plan.policy, rates)
         self._stepper = Stepper(self._workers)
         self._step = 0
         self.records: list[dict[str, float]] = []
@@ -135,7 +135,7 @@ class OurRun:
 
     def _finish(self, sent: tuple[int, Submitted]) -> None:
         step, submitted = sent
-        record = step_record(step, self._stepper.wait(submitted))
+        record = step_record(step, self._stepper.wait(submitted), self._rewards)
         self._journal.step(record)
         self.records.append(dict(record.phases))
 

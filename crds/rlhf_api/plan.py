@@ -31,27 +31,13 @@ Column = Identifier
 """A field of a batch."""
 
 
-class RoleKind(StrEnum):
-    """What a role is, hence which primitives it has."""
+class Head(StrEnum):
+    """What a role's language model ends in."""
 
-    POLICY = "policy"
-    """A causal language model that is trained and generates."""
-    FROZEN_POLICY = "frozenPolicy"
-    """A causal language model that is only read."""
-    CRITIC = "critic"
-    """A language model with a value head, trained."""
-    REWARD = "reward"
-    """Verifiers: no model, no device."""
-
-    @property
-    def is_trained(self) -> bool:
-        """Whether its weights change."""
-        return self in (RoleKind.POLICY, RoleKind.CRITIC)
-
-    @property
-    def has_model(self) -> bool:
-        """Whether it holds weights on devices."""
-        return self is not RoleKind.REWARD
+    LM = "LM"
+    """Scores over the vocabulary: it has log-probabilities and can generate."""
+    SCALAR = "Scalar"
+    """One number for each token, such as a value."""
 
 
 class CallKind(StrEnum):
@@ -123,8 +109,12 @@ class RolePlan(Contract):
 
     role: Identifier
     """Its name."""
-    kind: RoleKind
-    """What it is."""
+    head: Head | None = None
+    """What its model ends in. None: it has no model."""
+    is_trained: bool = False
+    """Whether its weights change: a call of some graph trains it."""
+    generates: bool = False
+    """Whether a call of some graph generates with it."""
     origin: Identifier | None = None
     """The role whose source its weights come from: itself or another. None without a model."""
     num_parameters: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0
@@ -145,8 +135,8 @@ class CallPlan(Contract):
     """The graph it belongs to."""
     call: CallId
     """The call site, unique in its graph."""
-    role: Identifier
-    """Whose call it is; a compute call runs on the ranks of this role."""
+    role: Identifier | None
+    """Whose call it is; None: nobody's, it computes without a model."""
     method: Identifier
     """The primitive."""
     kind: CallKind
@@ -166,8 +156,10 @@ class CallPlan(Contract):
 
 
 class GenerationPlan(Contract):
-    """The generation engines of the actor."""
+    """The generation engines of a role."""
 
+    role: Identifier
+    """Whose weights they generate with."""
     tensor: Count
     """Ranks that one engine spans."""
     data: Count
@@ -181,7 +173,7 @@ class GenerationPlan(Contract):
     release_during_training: bool
     """Whether generation weights and cache are freed whenever no call generates."""
     max_samples_per_prompt: Count
-    """Responses to one prompt, in the call that makes most."""
+    """Responses to one prompt, in the role's call that makes most."""
 
 
 class MemoryWhat(StrEnum):
@@ -280,8 +272,11 @@ class Plan(Contract):
     """Roles of all graphs."""
     calls: Annotated[tuple[CallPlan, ...], Field(min_length=1, max_length=512)]
     """Every call of every graph, in program order."""
-    generation: GenerationPlan
-    """The generation engines."""
+    policy: Identifier
+    """The role whose model the job leaves, that a warm start trains and that answers held-out
+    prompts."""
+    generations: Annotated[tuple[GenerationPlan, ...], Field(max_length=16)]
+    """The generation engines, of each role that generates."""
     memory: MemoryPlan
     """Memory of a device."""
     standby: bool
@@ -305,6 +300,10 @@ class Plan(Contract):
     def call(self, graph: GraphName, call: str) -> CallPlan | None:
         """The plan of a call site, or None where the plan does not have it."""
         return next((c for c in self.calls if c.graph is graph and c.call == call), None)
+
+    def generation(self, role: str) -> GenerationPlan | None:
+        """The generation engines of a role, or None where it does not generate."""
+        return next((each for each in self.generations if each.role == role), None)
 
     def role(self, name: str) -> RolePlan | None:
         """The plan of a role, or None where the plan does not have it."""

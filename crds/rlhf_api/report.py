@@ -15,6 +15,10 @@ from rlhf_api.exits import ExitCode
 
 MetricName = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_./-]+$")]
 
+REWARD_MEAN = "reward/mean"
+"""The metric that stands for a job: the mean reward of a step's responses, of the algorithm's first
+reward."""
+
 
 class CheckpointReport(Contract):
     """The last complete checkpoint."""

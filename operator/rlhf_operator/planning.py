@@ -140,11 +140,15 @@ def plan_of(job: RLHFJob) -> PlanSeen:
 
 def status_of(plan: Plan) -> PlanStatus:
     """A plan in short."""
-    pool, memory, generation = plan.pools[0], plan.memory, plan.generation
+    pool, memory = plan.pools[0], plan.memory
+    engines = [
+        f"{each.data} generation engines of {each.tensor} for {each.role}"
+        for each in plan.generations
+    ]
     peak, capacity = memory.peak_bytes / 2**30, memory.capacity_bytes / 2**30
     summary = (
         f"{pool.nodes} x {pool.devices_per_node} {pool.device.value} of pool {pool.name}: "
-        f"{', '.join(pool.roles)}; {generation.data} generation engines of {generation.tensor}; "
+        f"{'; '.join([', '.join(pool.roles), *engines])}; "
         f"{peak:.1f} of {capacity:.1f} GiB at most, in {memory.peak_phase}"
     )
     return PlanStatus(

@@ -72,10 +72,14 @@ def counted(number: int, noun: str) -> str:
 def print_tables(plan: Plan, console: Console) -> None:
     """Calls, memory and reasons, for people."""
     pool = plan.pools[0]
+    engines = [
+        f", {counted(each.data, 'generation engine')} of {counted(each.tensor, 'rank')} for "
+        f"{each.role}"
+        for each in plan.generations
+    ]
     console.print(
         f"[bold]{plan.job}[/bold]: {pool.nodes} x {pool.devices_per_node} {pool.device.value} "
-        f"(pool {pool.name}), {counted(plan.generation.data, 'generation engine')} of "
-        f"{counted(plan.generation.tensor, 'rank')}",
+        f"(pool {pool.name}){''.join(engines)}",
         highlight=False,
     )
     console.print(calls_table(plan))

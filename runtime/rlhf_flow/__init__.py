@@ -3,21 +3,21 @@
 A user's own algorithm needs the names below and `rlhf_flow.operations`.
 """
 
-from rlhf_api.plan import CallKind, RoleKind
 from rlhf_flow.algorithm import Algorithm
-from rlhf_flow.flow import Backend, BatchValue, Flow
+from rlhf_flow.batches import BatchValue
+from rlhf_flow.flow import Flow
 from rlhf_flow.losses import ClippedLoss, CrossEntropy, ValueLoss
-from rlhf_flow.operations import Operation
+from rlhf_flow.roles import LanguageModel, RewardSource, Roles, ScalarModel
 
 __all__ = [
     "Algorithm",
-    "Backend",
     "BatchValue",
-    "CallKind",
     "ClippedLoss",
     "CrossEntropy",
     "Flow",
-    "Operation",
-    "RoleKind",
+    "LanguageModel",
+    "RewardSource",
+    "Roles",
+    "ScalarModel",
     "ValueLoss",
 ]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 
-from rlhf_api.plan import RoleKind
-from rlhf_flow.flow import BatchValue, Flow
+from rlhf_flow.batches import BatchValue
+from rlhf_flow.flow import Flow
+from rlhf_flow.roles import Roles
 
 
 class Algorithm(ABC):
@@ -19,8 +19,8 @@ class Algorithm(ABC):
     """
 
     @abstractmethod
-    def roles(self) -> Mapping[str, RoleKind]:
-        """Kind of every role by name; `actor` is the policy that generates."""
+    def roles(self) -> Roles:
+        """What every role is, by name, such as {"actor": LanguageModel}."""
 
     @abstractmethod
     def step(self, flow: Flow, prompts: BatchValue) -> None:

@@ -2,15 +2,73 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from rlhf_api.plan import CallKind
+from rlhf_flow.errors import FlowError
 from rlhf_flow.losses import Loss
 from rlhf_flow.operations import Operation
 
-Option = bool | int | float | str | None | Loss | tuple[Operation, ...]
-"""A call's options: scalars, the loss of a train call, the operations of a compute call."""
+
+@dataclass(frozen=True)
+class GenerateOptions:
+    """How responses are sampled.
+
+    Raises:
+        FlowError: values that mean nothing.
+    """
+
+    samples: int
+    """Responses to each prompt."""
+    temperature: float | None = None
+    """None: rollout.temperature."""
+    greedy: bool = False
+    """Whether the likeliest token is taken every time."""
+
+    def __post_init__(self) -> None:
+        self._check("samples", self.samples, is_count(self.samples), "a number of at least 1")
+        is_warm = self.temperature is None or _is_positive(self.temperature)
+        allowed = "a number above 0 (greedy=True for greedy answers)"
+        self._check("temperature", self.temperature, is_warm, allowed)
+        self._check("greedy", self.greedy, isinstance(self.greedy, bool), "true or false")
+
+    def _check(self, name: str, value: object, is_allowed: bool, allowed: str) -> None:
+        if not is_allowed:
+            raise FlowError(
+                f"generate cannot take this option: got {name}={value!r}, allowed {allowed}; "
+                "change it"
+            )
+
+
+@dataclass(frozen=True)
+class TrainOptions:
+    """What a role is trained by, and when.
+
+    Raises:
+        FlowError: a number of steps that is none.
+    """
+
+    loss: Loss
+    from_step: int = 0
+    """Steps at the beginning in which it is not trained."""
+
+    def __post_init__(self) -> None:
+        if self.from_step != 0 and not is_count(self.from_step):
+            raise FlowError(
+                f"train cannot take this option: got from_step={self.from_step!r}, allowed a step "
+                "number of at least 0; change it"
+            )
+
+
+@dataclass(frozen=True)
+class ComputeOptions:
+    """What is computed."""
+
+    operations: tuple[Operation, ...]
+    """One after the other."""
+
+
+Options = GenerateOptions | TrainOptions | ComputeOptions | None
 
 
 @dataclass(frozen=True)
@@ -23,8 +81,8 @@ class ModelCall:
     id: str
     """Where it stands in the step: `actor.generate`, `actor.generate#2`,
     `every-10/actor.log_probs`."""
-    role: str
-    """Whose call it is; a compute call belongs to the role whose ranks compute."""
+    role: str | None
+    """Whose call it is; None: it computes without a model."""
     method: str
     """The primitive's name."""
     kind: CallKind
@@ -35,10 +93,19 @@ class ModelCall:
     """Fields it makes, sorted."""
     carries: tuple[str, ...] = ()
     """Fields it reads and passes on to the new batch that it starts, sorted; only generate."""
-    options: Mapping[str, Option] = field(default_factory=dict)
-    """Every option of the primitive, defaults filled in."""
+    options: Options = None
+    """None: it has none."""
 
     @property
     def starts_batch(self) -> bool:
         """Whether the result has rows of its own instead of the rows it read."""
         return self.kind is CallKind.GENERATE
+
+
+def is_count(value: object) -> bool:
+    """Whether a value is a whole number of at least 1."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _is_positive(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0

@@ -9,34 +9,24 @@ difference, so what was checked in the trace is what runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
-from rlhf_api.plan import CallKind, RoleKind
-from rlhf_flow.calls import ModelCall
-from rlhf_flow.errors import FlowError, UnknownPrimitive, UnknownRole
+from rlhf_api.plan import CallKind
+from rlhf_flow.batches import BatchValue
+from rlhf_flow.calls import ComputeOptions, ModelCall, Options, TrainOptions, is_count
+from rlhf_flow.errors import FlowError, UnknownRole
 from rlhf_flow.fields import ALLOWED_NAMES, is_name
 from rlhf_flow.missing import missing_field_message
 from rlhf_flow.operations import Operation
-from rlhf_flow.primitives import PRIMITIVES, Primitive, fill_options, loss_option
+from rlhf_flow.roles import Primitive, Roles
 from rlhf_flow.sites import CallSites
 
 T = TypeVar("T")
 
-RESERVED = frozenset({"compute", "every", "repeat", "roles", "step"})
+RESERVED = frozenset({"call", "compute", "every", "repeat", "roles", "samples_per_prompt", "step"})
 """Names of the flow itself, which no role may have."""
-
-
-class BatchValue(Protocol):
-    """Columns over the same rows: symbolic while tracing, references while running."""
-
-    @property
-    def fields(self) -> frozenset[str]:
-        """Names of the columns."""
-
-    def __or__(self, other: Any, /) -> BatchValue:
-        """Both's columns; where both have one, the other's. The rows must be the same."""
 
 
 class Backend(Protocol):
@@ -71,47 +61,19 @@ ENOUGH = "enough"
 """The field by which the condition of `flow.repeat` answers."""
 
 
-class RoleHandle:
-    """A role as a step sees it: its primitives are methods that take and return batches."""
-
-    def __init__(self, flow: Flow, name: str, kind: RoleKind) -> None:
-        self._flow = flow
-        self._name = name
-        self._kind = kind
-
-    def __getattr__(self, method: str) -> Callable[..., BatchValue]:
-        if method.startswith("_"):
-            raise AttributeError(method)
-        table = PRIMITIVES[self._kind]
-        if method not in table:
-            raise UnknownPrimitive(
-                f"{self._name} has no primitive {method}: a role of kind {self._kind.value} has "
-                f"{', '.join(sorted(table))}; call one of these or give the role another kind"
-            )
-        primitive = table[method]
-
-        def call(batch: BatchValue, *losses: object, **options: object) -> BatchValue:
-            return self._flow._call(self._name, primitive, batch, losses, options)
-
-        call.__name__ = method
-        return call
-
-    def __repr__(self) -> str:
-        return f"<{self._kind.value} {self._name}>"
-
-
 class Flow:
     """The roles of an algorithm and the ways to call them.
 
     Args:
-        roles: kind of every role by name.
+        roles: what every role is, by name.
         backend: what a call does.
+        samples_per_prompt: responses to a prompt where a call does not say it.
 
     Raises:
         FlowError: no roles, or a role with the name of a method of the flow.
     """
 
-    def __init__(self, roles: Mapping[str, RoleKind], backend: Backend) -> None:
+    def __init__(self, roles: Roles, backend: Backend, samples_per_prompt: int = 1) -> None:
         clashes = sorted(RESERVED & set(roles)) or sorted(r for r in roles if not is_name(r))
         if clashes or not roles:
             raise FlowError(
@@ -119,20 +81,22 @@ class Flow:
                 f"allowed {ALLOWED_NAMES}, except {', '.join(sorted(RESERVED))}; rename or add a "
                 "role"
             )
-        self.roles: Mapping[str, RoleKind] = dict(roles)
+        self.roles: Roles = dict(roles)
+        self.samples_per_prompt = samples_per_prompt
         self._backend = backend
         self._sites: CallSites | None = None
 
-    def __getattr__(self, name: str) -> RoleHandle:
+    def __getattr__(self, name: str) -> Any:
+        """A role, by its name: the class of its entry in roles()."""
         if name.startswith("_"):
             raise AttributeError(name)
-        roles: Mapping[str, RoleKind] = self.__dict__["roles"]
+        roles: Roles = self.__dict__["roles"]
         if name not in roles:
             raise UnknownRole(
                 f"the algorithm has no role {name}: got flow.{name}, allowed "
                 f"{', '.join(sorted(roles))}; add it to roles() or correct the name"
             )
-        return RoleHandle(self, name, roles[name])
+        return roles[name](name, self)
 
     @contextmanager
     def step(self) -> Iterator[None]:
@@ -146,7 +110,7 @@ class Flow:
             self._sites = None
 
     def compute(self, batch: BatchValue, *operations: Operation) -> BatchValue:
-        """Run operations one after the other, in one call, on the ranks of the first policy.
+        """Run operations one after the other, in one call.
 
         Returns:
             A batch of the fields that they write.
@@ -154,13 +118,13 @@ class Flow:
         if not operations or not all(isinstance(item, Operation) for item in operations):
             raise FlowError(
                 f"flow.compute needs operations: got {operations!r}, allowed "
-                "rlhf_flow.operations.gae(...), custom(...) and so on; pass at least one"
+                "rlhf_flow.operations.Gae(...), Custom(...) and so on; pass at least one"
             )
-        return self._compute("compute", batch, operations)
+        return self._compute(batch, operations)
 
     def every(self, n: int, body: Callable[[], None]) -> None:
         """Run the body on steps n, 2n, ...; nothing made in it may be used outside it."""
-        if not _is_count(n):
+        if not is_count(n):
             raise FlowError(
                 f"flow.every needs a number of steps: got {n!r}, allowed whole numbers of at least "
                 "1; take it from the algorithm's settings"
@@ -192,21 +156,19 @@ class Flow:
 
         def condition(batch: BatchValue) -> BatchValue:
             # A scope of its own keeps the condition's id equal in all rounds.
-            return self._inside(
-                f"{region}/until", lambda: self._compute("compute", batch, (until,))
-            )
+            return self._inside(f"{region}/until", lambda: self._compute(batch, (until,)))
 
         return self._backend.repeat(
             region, lambda: self._inside(region, body), condition, max_rounds, expected_rounds
         )
 
     def _check_repeat(self, until: object, max_rounds: int, expected_rounds: float) -> None:
-        if not isinstance(until, Operation) or until.writes != (ENOUGH,):
+        if not isinstance(until, Operation) or tuple(until.writes) != (ENOUGH,):
             raise FlowError(
                 f"flow.repeat cannot decide when to end: got until={until!r}, allowed an operation "
-                f"that writes only the field {ENOUGH}; use rlhf_flow.operations.custom(...)"
+                f"that writes only the field {ENOUGH}; use rlhf_flow.operations.Custom(...)"
             )
-        if not _is_count(max_rounds) or not 1 <= expected_rounds <= max_rounds:
+        if not is_count(max_rounds) or not 1 <= expected_rounds <= max_rounds:
             raise FlowError(
                 f"flow.repeat without a sensible bound: got max_rounds={max_rounds!r} and "
                 f"expected_rounds={expected_rounds!r}, allowed 1 <= expected_rounds <= max_rounds; "
@@ -222,15 +184,7 @@ class Flow:
         with self._open_sites().inside(region):
             return body()
 
-    def _compute(
-        self, method: str, batch: BatchValue, operations: tuple[Operation, ...]
-    ) -> BatchValue:
-        role = next((r for r, kind in self.roles.items() if kind is RoleKind.POLICY), None)
-        if role is None:
-            raise FlowError(
-                "flow.compute runs on the ranks of a policy: got "
-                f"{', '.join(sorted(self.roles))}, allowed with a role of kind policy; add one"
-            )
+    def _compute(self, batch: BatchValue, operations: tuple[Operation, ...]) -> BatchValue:
         reads: set[str] = set()
         writes: set[str] = set()
         for operation in operations:
@@ -238,36 +192,35 @@ class Flow:
             writes |= set(operation.writes)
         return self._send(
             ModelCall(
-                id=self._open_sites().number(f"{role}.{method}"),
-                role=role,
-                method=method,
+                id=self._open_sites().number("compute"),
+                role=None,
+                method="compute",
                 kind=CallKind.COMPUTE,
                 reads=tuple(sorted(reads)),
                 writes=tuple(sorted(writes)),
-                options={"operations": operations},
+                options=ComputeOptions(operations),
             ),
             batch,
         )
 
-    def _call(
-        self,
-        role: str,
-        primitive: Primitive,
-        batch: BatchValue,
-        losses: Sequence[object],
-        given: Mapping[str, object],
+    def call(
+        self, role: str, primitive: Primitive, batch: BatchValue, options: Options = None
     ) -> BatchValue:
-        site = f"{role}.{primitive.method}"
-        options = fill_options(site, primitive, given) | loss_option(site, primitive, losses)
-        reads = tuple(sorted(primitive.reads(role, options)))
+        """A call of a role, checked and made; roles' methods are what a step uses.
+
+        Raises:
+            FlowError: a field that nothing has written, or a call outside of a step.
+        """
+        loss = options.loss.reads if isinstance(options, TrainOptions) else ()
+        reads = tuple(sorted({*primitive.reads, *loss}))
         return self._send(
             ModelCall(
-                id=self._open_sites().number(site),
+                id=self._open_sites().number(f"{role}.{primitive.method}"),
                 role=role,
                 method=primitive.method,
                 kind=primitive.kind,
                 reads=reads,
-                writes=tuple(sorted(primitive.writes(role, options))),
+                writes=tuple(sorted(primitive.fields_of(role))),
                 carries=reads if primitive.kind is CallKind.GENERATE else (),
                 options=options,
             ),
@@ -285,7 +238,3 @@ class Flow:
             if field not in available:
                 raise FlowError(missing_field_message(call, field, available, self.roles))
         return self._backend.run(call, batch)
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1

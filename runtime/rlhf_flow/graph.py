@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from rlhf_api.plan import CallKind, RoleKind
+from rlhf_api.plan import CallKind
 from rlhf_flow.calls import ModelCall
 from rlhf_flow.errors import FlowError
+from rlhf_flow.roles import Roles
 
 PROMPTS = "prompts"
 """The source of the fields that a step is given."""
@@ -63,8 +64,8 @@ class RowCount:
 class Graph:
     """The calls of a step in program order, with their dependencies."""
 
-    roles: Mapping[str, RoleKind]
-    """Kind of every role."""
+    roles: Roles
+    """What every role is."""
     inputs: tuple[str, ...]
     """Fields that the step is given, sorted."""
     calls: tuple[ModelCall, ...]
@@ -95,6 +96,11 @@ class Graph:
     def of_kind(self, *kinds: CallKind) -> tuple[ModelCall, ...]:
         """The calls of these kinds, in program order."""
         return tuple(call for call in self.calls if call.kind in kinds)
+
+    def roles_of(self, kind: CallKind) -> tuple[str, ...]:
+        """The roles with a call of a kind, in the order in which the algorithm names them."""
+        used = {call.role for call in self.of_kind(kind)}
+        return tuple(role for role in self.roles if role in used)
 
     def trainings(self, role: str) -> tuple[ModelCall, ...]:
         """The calls that train a role, in program order."""
@@ -151,9 +157,7 @@ class Graph:
         return tuple(ordered)
 
 
-def version_edges(
-    calls: Sequence[ModelCall], roles: Mapping[str, RoleKind]
-) -> tuple[VersionEdge, ...]:
+def version_edges(calls: Sequence[ModelCall], roles: Iterable[str]) -> tuple[VersionEdge, ...]:
     """Order that a role's weights impose: readers between the trainings that change them.
 
     Source: ReaL, section 4: a call of a model in an iteration follows its last call in the one
@@ -161,7 +165,7 @@ def version_edges(
     """
     edges: list[VersionEdge] = []
     for role in roles:
-        uses = [call for call in calls if call.role == role and call.kind is not CallKind.COMPUTE]
+        uses = [call for call in calls if call.role == role]
         if any(call.kind is CallKind.TRAIN for call in uses):
             edges += _edges_of_role(role, uses)
     return tuple(edges)

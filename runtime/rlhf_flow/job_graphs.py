@@ -1,34 +1,67 @@
-"""The graphs of a job: its algorithm's step, and those of warm start and evaluation."""
+"""The algorithms of a job and their graphs: its step, and those of warm start and evaluation.
+
+A role is what the graphs say: it is trained or generates because a call does so with it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from rlhf_api import RLHFJob
-from rlhf_api.plan import CallKind, GraphName, RoleKind
+from rlhf_api.plan import CallKind, GraphName, Head
 from rlhf_flow.algorithm import Algorithm
 from rlhf_flow.errors import InvalidAlgorithm
 from rlhf_flow.fields import ANSWER_FIELDS, PROMPT_FIELDS
 from rlhf_flow.graph import Graph
 from rlhf_flow.registry import build_algorithm, build_evaluation, build_warm_start
+from rlhf_flow.roles import RewardSource
 from rlhf_flow.tracing import trace
 
-ACTOR = "actor"
-"""The role that every algorithm has: the policy that generates."""
+
+@dataclass(frozen=True)
+class JobRole:
+    """What a role is, and what the graphs of a job do with it."""
+
+    head: Head | None
+    """What its model ends in. None: it has no model."""
+    is_trained: bool
+    generates: bool
 
 
-def job_algorithms(job: RLHFJob) -> Mapping[GraphName, Algorithm]:
-    """The algorithms that a job runs, in the order in which they first run.
+@dataclass(frozen=True)
+class TracedAlgorithm:
+    """An algorithm of a job, and its graph."""
+
+    algorithm: Algorithm
+    graph: Graph
+
+
+def trace_algorithms(job: RLHFJob) -> Mapping[GraphName, TracedAlgorithm]:
+    """What a job runs, in the order in which it first runs, checked.
 
     Raises:
-        InvalidAlgorithm: a custom algorithm that cannot be imported or built.
+        FlowError: a step that breaks a rule of the flow.
+        InvalidAlgorithm: an algorithm that cannot be imported, built or traced, or that cannot
+        work.
     """
+    samples = job.spec.rollout.samples_per_prompt
+    step = build_algorithm(job)
+    graph = trace(step, samples_per_prompt=samples)
+    check_step(graph)
+    check_rewards(job, graph)
+    policy = policy_of(graph)
+    rewards = rewards_of(graph)
     candidates = {
-        GraphName.WARM_START: build_warm_start(job),
-        GraphName.EVALUATION: build_evaluation(job),
-        GraphName.STEP: build_algorithm(job),
+        GraphName.WARM_START: (build_warm_start(job, policy), ANSWER_FIELDS),
+        GraphName.EVALUATION: (build_evaluation(job, policy, rewards), PROMPT_FIELDS),
     }
-    return {name: algorithm for name, algorithm in candidates.items() if algorithm is not None}
+    traced = {
+        name: TracedAlgorithm(each, trace(each, samples_per_prompt=samples, inputs=inputs))
+        for name, (each, inputs) in candidates.items()
+        if each is not None
+    }
+    return traced | {GraphName.STEP: TracedAlgorithm(step, graph)}
 
 
 def trace_job(job: RLHFJob) -> Mapping[GraphName, Graph]:
@@ -39,31 +72,47 @@ def trace_job(job: RLHFJob) -> Mapping[GraphName, Graph]:
         InvalidAlgorithm: an algorithm that cannot be imported, built or traced, or that cannot
         work.
     """
-    graphs = {
-        name: trace(
-            algorithm,
-            samples_per_prompt=job.spec.rollout.samples_per_prompt,
-            inputs=ANSWER_FIELDS if name is GraphName.WARM_START else PROMPT_FIELDS,
-        )
-        for name, algorithm in job_algorithms(job).items()
+    return {name: each.graph for name, each in trace_algorithms(job).items()}
+
+
+def job_roles(graphs: Mapping[GraphName, Graph]) -> dict[str, JobRole]:
+    """Every role of all graphs, the step's first."""
+    named = {GraphName.STEP: graphs[GraphName.STEP], **graphs}
+    kinds = {role: kind for graph in reversed(named.values()) for role, kind in graph.roles.items()}
+    ordered = dict.fromkeys(role for graph in named.values() for role in graph.roles)
+    trained = _roles_of(graphs, CallKind.TRAIN)
+    generating = _roles_of(graphs, CallKind.GENERATE)
+    return {
+        role: JobRole(kinds[role].head, role in trained, role in generating) for role in ordered
     }
-    check_step(graphs[GraphName.STEP])
-    check_rewards(job, graphs)
-    return graphs
 
 
-def check_rewards(job: RLHFJob, graphs: Mapping[GraphName, Graph]) -> None:
+def policy_of(graph: Graph) -> str:
+    """The role whose model a job leaves, that a warm start trains and that answers held-out
+    prompts: of the trained roles the first that generates, else the first language model, else the
+    first.
+
+    Args:
+        graph: of a step, which trains something.
+    """
+    trained = graph.roles_of(CallKind.TRAIN)
+    generating = [role for role in trained if role in graph.roles_of(CallKind.GENERATE)]
+    with_text = [role for role in trained if graph.roles[role].head is Head.LM]
+    return (generating or with_text or trained)[0]
+
+
+def rewards_of(graph: Graph) -> tuple[str, ...]:
+    """The roles that score, in the order in which the algorithm names them."""
+    return tuple(role for role, kind in graph.roles.items() if issubclass(kind, RewardSource))
+
+
+def check_rewards(job: RLHFJob, graph: Graph) -> None:
     """Refuse rewards of roles that are not there, and roles without rewards.
 
     Raises:
         InvalidAlgorithm: there is one.
     """
-    roles = {
-        role
-        for graph in graphs.values()
-        for role, kind in graph.roles.items()
-        if kind is RoleKind.REWARD
-    }
+    roles = set(rewards_of(graph))
     given = {reward.role for reward in job.spec.rewards}
     if missing := sorted(roles - given):
         raise InvalidAlgorithm(
@@ -81,21 +130,14 @@ def check_step(graph: Graph) -> None:
     """Refuse a training step that cannot work.
 
     Raises:
-        InvalidAlgorithm: no actor, nothing trained, or another role than the actor generates.
+        InvalidAlgorithm: nothing is trained.
     """
-    if graph.roles.get(ACTOR) is not RoleKind.POLICY:
-        raise InvalidAlgorithm(
-            f"an algorithm without an actor: got the roles {', '.join(sorted(graph.roles))}, "
-            f"allowed with {ACTOR} of kind {RoleKind.POLICY.value}; add it to roles()"
-        )
-    for call in graph.of_kind(CallKind.GENERATE):
-        if call.role != ACTOR:
-            raise InvalidAlgorithm(
-                f"only the actor generates: got {call.id}, allowed {ACTOR}.generate; generate with "
-                "it"
-            )
     if not graph.of_kind(CallKind.TRAIN):
         raise InvalidAlgorithm(
             f"a step that trains nothing: got the calls {', '.join(c.id for c in graph.calls)}, "
-            f"allowed with at least one train call; add flow.{ACTOR}.train(batch)"
+            "allowed with at least one train call; add flow.<role>.train(batch, loss)"
         )
+
+
+def _roles_of(graphs: Mapping[GraphName, Graph], kind: CallKind) -> set[str]:
+    return {role for graph in graphs.values() for role in graph.roles_of(kind)}

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from difflib import get_close_matches
 
-from rlhf_api.plan import RoleKind
 from rlhf_flow.calls import ModelCall
 from rlhf_flow.fields import ANSWER_FIELDS, MEANINGS, PROMPT_FIELDS, meaning_of
 from rlhf_flow.operations import BUILT_IN_OPERATIONS
-from rlhf_flow.primitives import PRIMITIVES
+from rlhf_flow.roles import Roles
 
 
 def missing_field_message(
-    call: ModelCall, field: str, available: frozenset[str], roles: Mapping[str, RoleKind]
+    call: ModelCall, field: str, available: frozenset[str], roles: Roles
 ) -> str:
     """What a call misses, what it got, where the field could come from and the nearest name."""
     message = (
@@ -35,17 +33,17 @@ def missing_field_message(
     return message
 
 
-def sources_of(field: str, roles: Mapping[str, RoleKind]) -> list[str]:
+def sources_of(field: str, roles: Roles) -> list[str]:
     """Calls of these roles, or operations, that write a field."""
-    found = []
-    for role, kind in roles.items():
-        for primitive in PRIMITIVES[kind].values():
-            defaults = {name: rule.default for name, rule in primitive.options.items()}
-            if field in primitive.writes(role, defaults):
-                found.append(f"flow.{role}.{primitive.method}(batch)")
+    found = [
+        f"flow.{role}.{primitive.method}(batch)"
+        for role, kind in roles.items()
+        for primitive in kind.primitives
+        if field in primitive.fields_of(role)
+    ]
     found += [
-        f"flow.compute(batch, {name}(...))"
-        for name, operation in BUILT_IN_OPERATIONS.items()
+        f"flow.compute(batch, {type(operation).__name__}(...))"
+        for operation in BUILT_IN_OPERATIONS
         if field in operation.writes
     ]
     if field in PROMPT_FIELDS:

@@ -1,12 +1,13 @@
-"""Pure numerics that `flow.compute` runs on the actor's ranks: names, fields and parameters.
+"""Pure numerics that `flow.compute` runs beside the models: their fields and settings.
 
-Data only. The runtime maps each name to its function; a user's own operation names its function.
+Data only: the runtime maps each class to its function; a user's own operation names its function.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import IntEnum
 
 from rlhf_api.algorithm import KlEstimator
 from rlhf_flow import fields
@@ -15,182 +16,217 @@ from rlhf_flow.errors import FlowError
 Parameter = bool | int | float | str
 
 
+class Scope(IntEnum):
+    """What an operation has to see for the result of one row; wider ones are greater."""
+
+    ROW = 0
+    """That row."""
+    GROUP = 1
+    """All rows of its prompt."""
+    BATCH = 2
+    """All rows."""
+
+
 @dataclass(frozen=True)
-class Operation:
-    """One named computation on the columns of a batch.
-
-    Groups of samples of the same prompt never straddle ranks; moments over the batch are reduced
-    over all ranks.
-    """
-
-    name: str
-    """`custom` or one of the built-in operations."""
-    reads: tuple[str, ...]
-    """Fields it needs."""
-    writes: tuple[str, ...]
-    """Fields it gives; they may replace fields that it reads."""
-    parameters: Mapping[str, Parameter] = field(default_factory=dict)
-    """Keyword arguments of its function."""
-    entrypoint: str | None = None
-    """The user's function as `package.module:name`; None for built-in operations."""
-
-
-def token_rewards(
-    scores: str,
-    kl_coefficient: float = 0.0,
-    kl_estimator: KlEstimator = KlEstimator.K1,
-    policy_log_probs: str = fields.ROLLOUT_LOG_PROBS,
-    reference_log_probs: str | None = None,
-    rewards: str = fields.TOKEN_REWARDS,
-) -> Operation:
+class TokenRewards:
     """The score on the last response token minus klCoefficient x KL on every token.
-
-    Args:
-        scores: the field with the scores, such as reward_scores.
-        kl_coefficient: weight of the penalty; 0 reads no log-probabilities.
-        kl_estimator: which estimator of KL(policy, reference).
-        policy_log_probs: the field with the policy's log-probabilities.
-        reference_log_probs: the field with the reference's; needed for a penalty.
-        rewards: the field that it writes.
 
     Raises:
         FlowError: a penalty without a reference.
     """
-    parameters: dict[str, Parameter] = {
-        "scores": scores,
-        "kl_coefficient": kl_coefficient,
-        "rewards": rewards,
-    }
-    reads: tuple[str, ...] = (scores, fields.RESPONSE_TOKENS)
-    if kl_coefficient > 0:
-        reference = need_reference("token_rewards", reference_log_probs)
-        reads += (policy_log_probs, reference)
-        parameters |= {
-            "kl_estimator": kl_estimator.value,
-            "policy_log_probs": policy_log_probs,
-            "reference_log_probs": reference,
-        }
-    return Operation("token_rewards", reads, (rewards,), parameters)
+
+    scores: str
+    """The field with the scores, such as reward_scores."""
+    kl_coefficient: float = 0.0
+    """Weight of the penalty; 0 reads no log-probabilities."""
+    kl_estimator: KlEstimator = KlEstimator.K1
+    """Which estimator of KL(policy, reference)."""
+    policy_log_probs: str = fields.ROLLOUT_LOG_PROBS
+    """The field with the policy's log-probabilities."""
+    reference_log_probs: str | None = None
+    """The field with the reference's; needed for a penalty."""
+    rewards: str = fields.TOKEN_REWARDS
+    """The field that it writes."""
+
+    def __post_init__(self) -> None:
+        if self.kl_coefficient > 0:
+            need_reference("TokenRewards", self.reference_log_probs)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Fields that it needs."""
+        always = (self.scores, fields.RESPONSE_TOKENS)
+        if self.kl_coefficient == 0 or self.reference_log_probs is None:
+            return always
+        return (*always, self.policy_log_probs, self.reference_log_probs)
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        """Fields that it makes."""
+        return (self.rewards,)
+
+    @property
+    def scope(self) -> Scope:
+        """What it has to see."""
+        return Scope.ROW
 
 
-def gae(
-    gamma: float,
-    lam: float,
-    *,
-    values: str,
-    rewards: str = fields.TOKEN_REWARDS,
-    advantages: str = fields.ADVANTAGES,
-    returns: str = fields.RETURNS,
-) -> Operation:
+@dataclass(frozen=True)
+class Gae:
     """Generalized advantage estimation; returns = advantages + values. It does not whiten.
-
-    Args:
-        gamma: discount per token.
-        lam: bias-variance trade-off.
-        values: the field with a critic's values, such as critic_values.
-        rewards: the field with every token's reward.
-        advantages: the field for them.
-        returns: the field for the critic's targets.
 
     Source: Schulman et al., High-dimensional continuous control using GAE, section 3.
     """
-    return Operation(
-        "gae",
-        reads=(rewards, values),
-        writes=(advantages, returns),
-        parameters={
-            "gamma": gamma,
-            "lam": lam,
-            "values": values,
-            "rewards": rewards,
-            "advantages": advantages,
-            "returns": returns,
-        },
-    )
+
+    gamma: float
+    """Discount per token."""
+    lam: float
+    """Bias-variance trade-off."""
+    values: str
+    """The field with a critic's values, such as critic_values."""
+    rewards: str = fields.TOKEN_REWARDS
+    """The field with every token's reward."""
+    advantages: str = fields.ADVANTAGES
+    """The field for them."""
+    returns: str = fields.RETURNS
+    """The field for the critic's targets."""
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Fields that it needs."""
+        return (self.rewards, self.values)
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        """Fields that it makes."""
+        return (self.advantages, self.returns)
+
+    @property
+    def scope(self) -> Scope:
+        """What it has to see."""
+        return Scope.ROW
 
 
-def whiten(valid: str, advantages: str = fields.ADVANTAGES) -> Operation:
-    """Advantages shifted to mean 0 and scaled to variance 1 over the tokens of valid rows.
+@dataclass(frozen=True)
+class Whiten:
+    """Advantages shifted to mean 0 and scaled to variance 1 over the tokens of valid rows."""
 
-    Args:
-        valid: the field that says which rows are, such as reward_valid.
-        advantages: the field that it replaces.
-    """
-    return Operation(
-        "whiten",
-        reads=(advantages, valid),
-        writes=(advantages,),
-        parameters={"valid": valid, "advantages": advantages},
-    )
+    valid: str
+    """The field that says which rows are, such as reward_valid."""
+    advantages: str = fields.ADVANTAGES
+    """The field that it replaces."""
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Fields that it needs."""
+        return (self.advantages, self.valid)
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        """Fields that it makes."""
+        return (self.advantages,)
+
+    @property
+    def scope(self) -> Scope:
+        """What it has to see."""
+        return Scope.BATCH
 
 
-def group_advantages(scores: str, valid: str, normalize_by_std: bool = True) -> Operation:
+@dataclass(frozen=True)
+class GroupAdvantages:
     """Scores relative to the valid samples of the same prompt, spread over the response's tokens.
-
-    Args:
-        scores: the field with the scores, such as reward_scores.
-        valid: the field that says which rows have one, such as reward_valid.
-        normalize_by_std: whether they are divided by the group's standard deviation.
 
     Source: DeepSeekMath, section 4.1; without the standard deviation Dr.GRPO.
     """
-    return Operation(
-        "group_advantages",
-        reads=(scores, fields.PROMPT_ID, valid, fields.RESPONSE_TOKENS),
-        writes=(fields.ADVANTAGES,),
-        parameters={"scores": scores, "valid": valid, "normalize_by_std": normalize_by_std},
-    )
+
+    scores: str
+    """The field with the scores, such as reward_scores."""
+    valid: str
+    """The field that says which rows have one, such as reward_valid."""
+    normalize_by_std: bool = True
+    """Whether they are divided by the group's standard deviation."""
+    advantages: str = fields.ADVANTAGES
+    """The field that it writes."""
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Fields that it needs."""
+        return (self.scores, fields.PROMPT_ID, self.valid, fields.RESPONSE_TOKENS)
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        """Fields that it makes."""
+        return (self.advantages,)
+
+    @property
+    def scope(self) -> Scope:
+        """What it has to see."""
+        return Scope.GROUP
 
 
-def need_reference(what: str, reference_log_probs: str | None) -> str:
-    """The field with the reference's log-probabilities.
+@dataclass(frozen=True)
+class Custom:
+    """A function of the user's own: it gets the columns that it reads by name, of all rows that
+    its scope names, and returns those that it writes.
 
     Raises:
-        FlowError: none is named.
+        FlowError: the entry point has another form, a list of names is a single string, or a name
+        is none that a field may have.
+    """
+
+    entrypoint: str
+    """`package.module:function`."""
+    reads: Sequence[str]
+    """Fields that it needs."""
+    writes: Sequence[str]
+    """Fields that it makes; they may replace fields that it reads."""
+    parameters: Mapping[str, Parameter] = field(default_factory=dict)
+    """Keyword arguments of the function."""
+    scope: Scope = Scope.GROUP
+    """What it has to see."""
+
+    def __post_init__(self) -> None:
+        module, colon, name = self.entrypoint.partition(":")
+        if not (module and colon and name.isidentifier()):
+            raise FlowError(
+                f"an operation's entry point names no function: got {self.entrypoint!r}, "
+                "allowed package.module:function; write it so"
+            )
+        for label, names in (("reads", self.reads), ("writes", self.writes)):
+            if isinstance(names, str):
+                raise FlowError(
+                    f"{label} of the operation {self.entrypoint} is a text: got {names!r}, "
+                    f"allowed a list of field names; write [{names!r}]"
+                )
+            if odd := [each for each in names if not fields.is_name(each)]:
+                raise FlowError(
+                    f"{label} of the operation {self.entrypoint} has a name that no field may "
+                    f"have: got {odd[0]!r}, allowed {fields.ALLOWED_NAMES}; rename it"
+                )
+            object.__setattr__(self, label, tuple(names))
+        object.__setattr__(self, "parameters", dict(self.parameters))
+
+
+Operation = TokenRewards | Gae | Whiten | GroupAdvantages | Custom
+
+
+def need_reference(what: str, reference_log_probs: str | None) -> None:
+    """Refuse a KL penalty without the reference's log-probabilities.
+
+    Raises:
+        FlowError: none are named.
     """
     if reference_log_probs is None:
         raise FlowError(
             f"{what} has a KL penalty against nobody: got no reference_log_probs, allowed the "
             "field of a frozen role, such as reference_log_probs; name it"
         )
-    return reference_log_probs
 
 
-def custom(
-    entrypoint: str,
-    reads: Sequence[str],
-    writes: Sequence[str],
-    parameters: Mapping[str, Parameter] | None = None,
-) -> Operation:
-    """A function of the user's own, as `package.module:name`.
-
-    Raises:
-        FlowError: the entry point has another form, or a list of names is a single string.
-    """
-    module, colon, name = entrypoint.partition(":")
-    if not (module and colon and name.isidentifier()):
-        raise FlowError(
-            f"an operation's entry point names no function: got {entrypoint!r}, "
-            "allowed package.module:function; write it so"
-        )
-    for label, names in (("reads", reads), ("writes", writes)):
-        if isinstance(names, str):
-            raise FlowError(
-                f"{label} of the operation {entrypoint} is a text: got {names!r}, "
-                f"allowed a list of field names; write [{names!r}]"
-            )
-        if odd := [each for each in names if not fields.is_name(each)]:
-            raise FlowError(
-                f"{label} of the operation {entrypoint} has a name that no field may have: got "
-                f"{odd[0]!r}, allowed {fields.ALLOWED_NAMES}; rename it"
-            )
-    return Operation("custom", tuple(reads), tuple(writes), dict(parameters or {}), entrypoint)
-
-
-BUILT_IN_OPERATIONS: Mapping[str, Operation] = {
-    "token_rewards": token_rewards("reward_scores"),
-    "gae": gae(1.0, 1.0, values="critic_values"),
-    "whiten": whiten("reward_valid"),
-    "group_advantages": group_advantages("reward_scores", "reward_valid"),
-}
-"""By name, for messages that say where a field comes from."""
+BUILT_IN_OPERATIONS: tuple[Operation, ...] = (
+    TokenRewards("reward_scores"),
+    Gae(1.0, 1.0, values="critic_values"),
+    Whiten("reward_valid"),
+    GroupAdvantages("reward_scores", "reward_valid"),
+)
+"""For messages that say where a field comes from."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from rlhf_api import RLHFJob
 from rlhf_api.algorithm import AlgorithmType, CustomSettings, GrpoSettings, PpoSettings
@@ -48,17 +48,26 @@ def build_algorithm(job: RLHFJob) -> Algorithm:
     return ALGORITHMS[job.spec.algorithm.type](job)
 
 
-def build_evaluation(job: RLHFJob) -> Evaluation | None:
+def build_evaluation(job: RLHFJob, policy: str, rewards: Sequence[str]) -> Evaluation | None:
     """How held-out prompts are answered; None where the job has none.
 
     A builtin task brings its own held-out prompts, answered greedily.
+
+    Args:
+        policy: the role that answers.
+        rewards: the roles that score.
     """
     data = job.spec.data
     if data.evaluation is not None:
-        return Evaluation(data.evaluation.samples_per_prompt, data.evaluation.temperature)
-    return Evaluation() if data.train.builtin is not None else None
+        samples, temperature = data.evaluation.samples_per_prompt, data.evaluation.temperature
+        return Evaluation(policy, rewards, samples, temperature)
+    return Evaluation(policy, rewards) if data.train.builtin is not None else None
 
 
-def build_warm_start(job: RLHFJob) -> Supervised | None:
-    """Supervised training before reinforcement learning; None where the job has none."""
-    return Supervised() if job.spec.schedule.warm_start is not None else None
+def build_warm_start(job: RLHFJob, policy: str) -> Supervised | None:
+    """Supervised training before reinforcement learning; None where the job has none.
+
+    Args:
+        policy: the role that is trained.
+    """
+    return Supervised(policy) if job.spec.schedule.warm_start is not None else None

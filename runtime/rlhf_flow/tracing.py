@@ -6,29 +6,25 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from rlhf_api.plan import CallKind, RoleKind
 from rlhf_flow.algorithm import Algorithm
-from rlhf_flow.calls import ModelCall
+from rlhf_flow.batches import BatchValue
+from rlhf_flow.calls import GenerateOptions, ModelCall, TrainOptions
 from rlhf_flow.errors import FlowError, InvalidAlgorithm
 from rlhf_flow.fields import PROMPT_FIELDS, ROLLOUT_LOG_PROBS
-from rlhf_flow.flow import ENOUGH, BatchValue, Flow
+from rlhf_flow.flow import ENOUGH, Flow
 from rlhf_flow.graph import PROMPTS, DataEdge, Graph, Region, RowCount, version_edges
+from rlhf_flow.roles import Role, Roles
 from rlhf_flow.symbolic import Rows, SymbolicBatch
 
 
 class TracingBackend:
-    """Records calls instead of running them.
+    """Records calls instead of running them."""
 
-    Args:
-        samples_per_prompt: rows that generate makes of a prompt where the call does not say it.
-    """
-
-    def __init__(self, samples_per_prompt: int) -> None:
+    def __init__(self) -> None:
         self.calls: list[ModelCall] = []
         self.data_edges: list[DataEdge] = []
         self.regions: list[Region] = []
         self.rows: dict[str, RowCount] = {}
-        self._samples_per_prompt = samples_per_prompt
         self._region = ""
 
     def run(self, call: ModelCall, batch: BatchValue) -> SymbolicBatch:
@@ -42,9 +38,8 @@ class TracingBackend:
         self.data_edges += [DataEdge(s, call.id, tuple(names)) for s, names in by_source.items()]
         origins = dict.fromkeys((*call.carries, *call.writes), call.id)
         rows = source.rows
-        if call.starts_batch:
-            given = call.options["samples"]
-            rows = rows.times(given if isinstance(given, int) else self._samples_per_prompt)
+        if isinstance(call.options, GenerateOptions):
+            rows = rows.times(call.options.samples)
         self.rows[call.id] = rows.count
         return SymbolicBatch(origins, rows, self._regions())
 
@@ -74,14 +69,16 @@ class TracingBackend:
 
     def _check_sampling(self, call: ModelCall, source: SymbolicBatch) -> None:
         """Refuse a loss on log-probabilities of another distribution than the one that trains."""
-        if call.kind is not CallKind.TRAIN or ROLLOUT_LOG_PROBS not in call.reads:
+        is_training = isinstance(call.options, TrainOptions)
+        if not is_training or ROLLOUT_LOG_PROBS not in call.reads:
             return
         maker = source.origins[ROLLOUT_LOG_PROBS]
-        made = [each.options for each in self.calls if each.id == maker and each.starts_batch]
-        for options in made:
-            if not options["greedy"] and options["temperature"] is None:
+        for options in (each.options for each in self.calls if each.id == maker):
+            if not isinstance(options, GenerateOptions):
                 continue
-            how = "greedily" if options["greedy"] else f"at temperature {options['temperature']}"
+            if not options.greedy and options.temperature is None:
+                continue
+            how = "greedily" if options.greedy else f"at temperature {options.temperature}"
             raise FlowError(
                 f"{call.id} trains on what {maker} has sampled {how}: its loss compares "
                 "log-probabilities at rollout.temperature; allowed what a generate call without "
@@ -149,11 +146,11 @@ def trace(
 
 def _trace_once(algorithm: Algorithm, samples_per_prompt: int, inputs: frozenset[str]) -> Graph:
     name = type(algorithm).__qualname__
-    backend = TracingBackend(samples_per_prompt)
+    backend = TracingBackend()
     prompts = SymbolicBatch(dict.fromkeys(inputs, PROMPTS), Rows("the prompts"))
     try:
         roles = _checked_roles(name, algorithm.roles())
-        flow = Flow(roles, backend)
+        flow = Flow(roles, backend, samples_per_prompt)
         with flow.step():
             algorithm.step(flow, prompts)
     except FlowError:
@@ -176,23 +173,24 @@ def _trace_once(algorithm: Algorithm, samples_per_prompt: int, inputs: frozenset
     )
 
 
-def _checked_roles(name: str, roles: object) -> dict[str, RoleKind]:
-    if not isinstance(roles, Mapping) or not all(
-        isinstance(role, str) and isinstance(kind, RoleKind) for role, kind in roles.items()
-    ):
+def _checked_roles(name: str, roles: object) -> Roles:
+    if not isinstance(roles, Mapping) or not all(map(_is_role, roles.items())):
         raise FlowError(
             f"{name}.roles() returns no roles: got {roles!r}, allowed a mapping from role names to "
-            "RoleKind; return {'actor': RoleKind.POLICY, ...}"
+            "LanguageModel, ScalarModel or RewardSource; return {'actor': LanguageModel, ...}"
         )
     return dict(roles)
+
+
+def _is_role(entry: tuple[object, object]) -> bool:
+    name, kind = entry
+    return isinstance(name, str) and isinstance(kind, type) and issubclass(kind, Role)
 
 
 def _difference(first: Graph, second: Graph) -> str:
     for one, other in zip(first.calls, second.calls, strict=False):
         if one != other:
-            return (
-                f"got {one.id} with {dict(one.options)}, then {other.id} with {dict(other.options)}"
-            )
+            return f"got {one.id} with {one.options}, then {other.id} with {other.options}"
     if len(first.calls) != len(second.calls):
         return f"got {len(first.calls)} calls, then {len(second.calls)}"
     return "the same calls got their fields from different places"

@@ -42,4 +42,4 @@ def test_the_plain_loop_has_the_batch_of_example_01() -> None:
     assert spec.rollout.max_response_tokens == MAX_NEW
     assert (training.learning_rate, training.warmup_steps) == (LEARNING_RATE, WARMUP)
     (training,) = trace_job(job)[GraphName.STEP].trainings("actor")
-    assert training.options["loss"].clip_range == CLIP_RANGE
+    assert training.options.loss.clip_range == CLIP_RANGE

@@ -98,11 +98,11 @@ def test_what_does_not_fit_ends_with_2_and_shows_the_sum(tmp_path: Path) -> None
 
 
 ALGORITHM = """
-from rlhf_flow import Algorithm, CrossEntropy, RoleKind
+from rlhf_flow import Algorithm, CrossEntropy, LanguageModel
 
 class Mine(Algorithm):
     def roles(self):
-        return {"actor": RoleKind.POLICY}
+        return {"actor": LanguageModel}
 
     def step(self, flow, prompts):
         batch = flow.actor.generate(prompts)

@@ -12,15 +12,17 @@ import pytest
 from rlhf_api.exits import ExitCode
 from rlhf_api.plan import GraphName
 from rlhf_api.resources import Device
+from rlhf_flow.calls import ComputeOptions
 from rlhf_flow.errors import InvalidAlgorithm, NotOffered
 from rlhf_flow.job_graphs import trace_job
+from rlhf_flow.operations import Custom
 from rlhf_flow.planning.inventory import GIB, DeviceInventory
 from rlhf_flow.planning.make_plan import make_plan
 from rlhf_flow.registry import build_algorithm
 
 REINFORCE = """
-    from rlhf_flow import Algorithm, RoleKind
-    from rlhf_flow.operations import custom
+    from rlhf_flow import Algorithm, LanguageModel, RewardSource
+    from rlhf_flow.operations import Custom
 
     from rlhf_flow import ClippedLoss
 
@@ -32,12 +34,12 @@ REINFORCE = """
             self.refresh = refresh
 
         def roles(self):
-            return {"actor": RoleKind.POLICY, "reward": RoleKind.REWARD}
+            return {"actor": LanguageModel, "reward": RewardSource}
 
         def step(self, flow, prompts):
             batch = flow.actor.generate(prompts)
             batch |= flow.reward.score(batch)
-            batch |= flow.compute(batch, custom(
+            batch |= flow.compute(batch, Custom(
                 "mine:advantages", reads=["reward_scores", "response_tokens"],
                 writes=["advantages"],
                 parameters={"baseline": self.baseline}))
@@ -74,10 +76,11 @@ def test_a_class_is_built_with_its_parameters_and_traced(job: Any, write: Write)
     write("reinforce_a", REINFORCE)
     graph = trace_job(custom_job(job, "reinforce_a:Reinforce", baseline=0.5))[GraphName.STEP]
     ids = [call.id for call in graph.calls]
-    assert ids == ["actor.generate", "reward.score", "actor.compute", "actor.train"]
-    operations = graph.call("actor.compute").options["operations"]
-    assert isinstance(operations, tuple)
-    (operation,) = operations
+    assert ids == ["actor.generate", "reward.score", "compute", "actor.train"]
+    options = graph.call("compute").options
+    assert isinstance(options, ComputeOptions)
+    (operation,) = options.operations
+    assert isinstance(operation, Custom)
     assert operation.parameters == {"baseline": 0.5}
     assert operation.entrypoint == "mine:advantages"
 
@@ -117,17 +120,17 @@ def test_a_module_that_imports_something_missing_says_what(job: Any, write: Writ
 
 
 REFILL = """
-    from rlhf_flow import Algorithm, RoleKind
-    from rlhf_flow.operations import custom
+    from rlhf_flow import Algorithm, LanguageModel, RewardSource
+    from rlhf_flow.operations import Custom
 
     from rlhf_flow import CrossEntropy
 
     class Refill(Algorithm):
         def roles(self):
-            return {"actor": RoleKind.POLICY}
+            return {"actor": LanguageModel}
 
         def step(self, flow, prompts):
-            enough = custom("mine:enough", reads=["finished"], writes=["enough"])
+            enough = Custom("mine:enough", reads=["finished"], writes=["enough"])
             batch = flow.repeat(
                 lambda: flow.actor.generate(prompts), until=enough, max_rounds=3, expected_rounds=2)
             flow.actor.train(batch, CrossEntropy())

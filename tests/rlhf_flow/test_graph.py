@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlhf_api.plan import CallKind, RoleKind
+from rlhf_api.plan import CallKind
+from rlhf_flow import LanguageModel
 from rlhf_flow.calls import ModelCall
 from rlhf_flow.errors import FlowError
 from rlhf_flow.graph import DataEdge, Graph, version_edges
@@ -18,7 +19,7 @@ def call(name: str, kind: CallKind = CallKind.INFER, role: str = "actor") -> Mod
 
 def graph(names: str, edges: list[tuple[str, str]]) -> Graph:
     return Graph(
-        roles={"actor": RoleKind.POLICY},
+        roles={"actor": LanguageModel},
         inputs=(),
         calls=tuple(call(name) for name in names),
         data_edges=tuple(DataEdge(source, target, ("x",)) for source, target in edges),
@@ -47,7 +48,7 @@ def test_an_unknown_call_is_refused() -> None:
 
 
 def test_roles_that_are_never_trained_have_no_version_edges() -> None:
-    assert version_edges([call("a"), call("b")], {"actor": RoleKind.POLICY}) == ()
+    assert version_edges([call("a"), call("b")], {"actor": LanguageModel}) == ()
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=7))
@@ -55,7 +56,7 @@ def test_version_edges_order_every_pair_of_which_one_trains(trains: list[bool]) 
     """Oracle: over two steps, reachability by the edges is the order around every training."""
     kinds = [CallKind.TRAIN if train else CallKind.INFER for train in trains]
     calls = [call(f"c{index}", kind) for index, kind in enumerate(kinds)]
-    edges = version_edges(calls, {"actor": RoleKind.POLICY})
+    edges = version_edges(calls, {"actor": LanguageModel})
     count = len(calls)
     follows = {(step, i): set[tuple[int, int]]() for step in (0, 1) for i in range(count)}
     for edge in edges:

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from rlhf_api.algorithm import KlEstimator, LossAggregation
-from rlhf_api.plan import GraphName
+from rlhf_api.plan import CallKind, GraphName
 from rlhf_flow import ClippedLoss, CrossEntropy, ValueLoss
+from rlhf_flow.calls import TrainOptions
 from rlhf_flow.errors import FlowError
 from rlhf_flow.job_graphs import trace_job
 
@@ -16,9 +17,11 @@ from rlhf_flow.job_graphs import trace_job
 def losses_of(job: Any, kind: str, **settings: Any) -> dict[str, Any]:
     """Of the calls that train."""
     graph = trace_job(job(algorithm={"type": kind, kind: settings}))[GraphName.STEP]
-    roles = {call.role for call in graph.calls}
-    found = [(role, graph.trainings(role)) for role in sorted(roles)]
-    return {role: calls[0].options["loss"] for role, calls in found if calls}
+    found: dict[str, Any] = {}
+    for call in graph.of_kind(CallKind.TRAIN):
+        assert call.role is not None and isinstance(call.options, TrainOptions)
+        found[call.role] = call.options.loss
+    return found
 
 
 def test_grpo_has_its_penalty_in_the_loss(job: Any) -> None:

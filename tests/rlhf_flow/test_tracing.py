@@ -8,12 +8,23 @@ from typing import Any
 
 import pytest
 
-from rlhf_api.plan import GraphName
-from rlhf_flow import Algorithm, BatchValue, ClippedLoss, CrossEntropy, Flow, RoleKind
+from rlhf_api.plan import GraphName, Head
+from rlhf_flow import (
+    Algorithm,
+    BatchValue,
+    ClippedLoss,
+    CrossEntropy,
+    Flow,
+    LanguageModel,
+    RewardSource,
+    Roles,
+    ScalarModel,
+)
+from rlhf_flow.calls import ComputeOptions, GenerateOptions, TrainOptions
 from rlhf_flow.errors import FlowError, InvalidAlgorithm
 from rlhf_flow.graph import DataEdge, Graph, VersionEdge
-from rlhf_flow.job_graphs import check_step, trace_job
-from rlhf_flow.operations import custom, group_advantages
+from rlhf_flow.job_graphs import JobRole, check_step, job_roles, policy_of, trace_job
+from rlhf_flow.operations import Custom, Gae, GroupAdvantages, TokenRewards
 from rlhf_flow.picture import draw_mermaid, draw_text
 from rlhf_flow.symbolic import SymbolicBatch
 from rlhf_flow.tracing import trace
@@ -29,8 +40,8 @@ class Stepped(Algorithm):
     def __init__(self, step: Step) -> None:
         self._step = step
 
-    def roles(self) -> dict[str, RoleKind]:
-        return {"actor": RoleKind.POLICY, "reward": RoleKind.REWARD}
+    def roles(self) -> Roles:
+        return {"actor": LanguageModel, "reward": RewardSource}
 
     def step(self, flow: Flow, prompts: BatchValue) -> None:
         self._step(flow, prompts)
@@ -42,7 +53,7 @@ def calls_of(graph: Graph) -> list[str]:
 
 def test_grpo_is_four_calls(job: Any) -> None:
     graph = trace_job(job())[GraphName.STEP]
-    assert calls_of(graph) == ["actor.generate", "reward.score", "actor.compute", "actor.train"]
+    assert calls_of(graph) == ["actor.generate", "reward.score", "compute", "actor.train"]
     assert set(graph.data_edges) == {
         DataEdge("prompts", "actor.generate", ("prompt_id", "prompt_tokens", "record")),
         DataEdge(
@@ -50,9 +61,9 @@ def test_grpo_is_four_calls(job: Any) -> None:
             "reward.score",
             ("finished", "prompt_id", "record", "response_text"),
         ),
-        DataEdge("actor.generate", "actor.compute", ("prompt_id", "response_tokens")),
-        DataEdge("reward.score", "actor.compute", ("reward_scores", "reward_valid")),
-        DataEdge("actor.compute", "actor.train", ("advantages",)),
+        DataEdge("actor.generate", "compute", ("prompt_id", "response_tokens")),
+        DataEdge("reward.score", "compute", ("reward_scores", "reward_valid")),
+        DataEdge("compute", "actor.train", ("advantages",)),
         DataEdge(
             "actor.generate",
             "actor.train",
@@ -87,7 +98,7 @@ def test_grpo_infers_only_what_its_settings_need(
     algorithm = {"type": "grpo", "grpo": settings}
     graph = trace_job(job(algorithm=algorithm, schedule=schedule))[GraphName.STEP]
     before = ["actor.generate", "reward.score"]
-    assert calls_of(graph) == [*before, *expected, "actor.compute", "actor.train"]
+    assert calls_of(graph) == [*before, *expected, "compute", "actor.train"]
     train = graph.call("actor.train")
     assert ("actor_log_probs" in train.reads) == ("actor.log_probs" in expected)
     assert ("reference_log_probs" in train.reads) == ("reference.log_probs" in expected)
@@ -106,7 +117,7 @@ def test_ppo_without_a_penalty_has_no_reference(job: Any) -> None:
         "actor.generate",
         "reward.score",
         "critic.values",
-        "actor.compute",
+        "compute",
         "critic.train",
         "actor.train",
     ]
@@ -134,17 +145,17 @@ def test_the_penalty_is_read_where_it_is_placed(
     settings = {"klCoefficient": 0.1, "klPlacement": placement}
     graph = ppo_graph(job, settings, miniBatchPrompts=mini_batch)
     fixed = {"reward_scores", "response_tokens", "critic_values", "reward_valid"}
-    assert set(graph.call("actor.compute").reads) == fixed | in_rewards
+    assert set(graph.call("compute").reads) == fixed | in_rewards
     base = {"prompt_tokens", "response_tokens", "advantages", "rollout_log_probs", "reward_valid"}
     assert set(graph.call("actor.train").reads) == base | in_loss
 
 
 def test_critic_warm_up_and_whitening_are_options_of_the_same_graph(job: Any) -> None:
     graph = ppo_graph(job, {"criticWarmupSteps": 3, "whitenAdvantages": False})
-    assert graph.call("actor.train").options["from_step"] == 3
-    operations = graph.call("actor.compute").options["operations"]
-    assert isinstance(operations, tuple)
-    assert [operation.name for operation in operations] == ["token_rewards", "gae"]
+    training, computation = graph.call("actor.train").options, graph.call("compute").options
+    assert isinstance(training, TrainOptions) and training.from_step == 3
+    assert isinstance(computation, ComputeOptions)
+    assert [type(operation) for operation in computation.operations] == [TokenRewards, Gae]
 
 
 def test_a_job_has_graphs_for_warm_start_and_evaluation(job: Any) -> None:
@@ -155,18 +166,16 @@ def test_a_job_has_graphs_for_warm_start_and_evaluation(job: Any) -> None:
     graphs = trace_job(made)
     assert list(graphs) == [GraphName.WARM_START, GraphName.EVALUATION, GraphName.STEP]
     assert calls_of(graphs[GraphName.WARM_START]) == ["actor.train"]
-    assert graphs[GraphName.EVALUATION].call("actor.generate").options == {
-        "samples": 1,
-        "temperature": None,
-        "greedy": True,
-    }
+    assert graphs[GraphName.EVALUATION].call("actor.generate").options == GenerateOptions(
+        samples=1, greedy=True
+    )
 
 
 def test_evaluation_follows_its_data(job: Any) -> None:
     evaluation = {"path": "test.jsonl", "samplesPerPrompt": 4, "temperature": 0.5}
     graphs = trace_job(job(data={"train": {"path": "a.jsonl"}, "evaluation": evaluation}))
     options = graphs[GraphName.EVALUATION].call("actor.generate").options
-    assert options == {"samples": 4, "temperature": 0.5, "greedy": False}
+    assert options == GenerateOptions(samples=4, temperature=0.5)
     assert GraphName.EVALUATION not in trace_job(job())
 
 
@@ -263,7 +272,7 @@ def test_a_loss_on_log_probs_of_another_distribution_is_refused(
         def of_loss(flow: Flow, prompts: Any) -> None:
             batch = flow.actor.generate(prompts, **options)
             batch |= flow.reward.score(batch)
-            batch |= flow.compute(batch, group_advantages("reward_scores", "reward_valid"))
+            batch |= flow.compute(batch, GroupAdvantages("reward_scores", "reward_valid"))
             flow.actor.train(batch, loss)
 
         return of_loss
@@ -278,7 +287,7 @@ def test_two_critics_and_a_reward_and_a_cost_live_side_by_side() -> None:
     writers = {field: call.id for call in graph.calls for field in call.writes}
     assert writers["reward_scores"] == "reward.score" and writers["cost_scores"] == "cost.score"
     sources = {edge.source for edge in graph.data_edges if edge.target == "cost_critic.train"}
-    assert sources == {"actor.generate", "actor.compute", "cost_critic.values", "cost.score"}
+    assert sources == {"actor.generate", "compute", "cost_critic.values", "cost.score"}
 
 
 def test_roles_and_rewards_must_fit_each_other(job: Any) -> None:
@@ -293,7 +302,7 @@ def test_roles_and_rewards_must_fit_each_other(job: Any) -> None:
 def test_every_call_knows_its_rows() -> None:
     def step(flow: Flow, prompts: Any) -> None:
         flow.actor.log_probs(flow.actor.generate(prompts, samples=64))
-        enough = custom("mine:enough", reads=["reward_scores"], writes=["enough"])
+        enough = Custom("mine:enough", reads=["reward_scores"], writes=["enough"])
 
         def round() -> Any:
             batch = flow.actor.generate(prompts)
@@ -362,17 +371,30 @@ def test_roles_must_be_kinds_by_name() -> None:
         trace(Nameless(lambda flow, prompts: None))
 
 
-def test_a_training_step_must_train_and_have_an_actor() -> None:
+def test_a_training_step_must_train() -> None:
     graph = trace(Stepped(lambda flow, prompts: flow.actor.generate(prompts)))
     with pytest.raises(InvalidAlgorithm, match="trains nothing"):
         check_step(graph)
 
-    class Other(Stepped):
-        def roles(self) -> dict[str, RoleKind]:
-            return {"policy": RoleKind.POLICY}
 
-    with pytest.raises(InvalidAlgorithm, match="without an actor"):
-        check_step(trace(Other(lambda flow, prompts: flow.policy.generate(prompts))))
+def test_what_a_role_is_used_for_follows_from_the_calls() -> None:
+    class Debate(Stepped):
+        def roles(self) -> Roles:
+            return {"judge": ScalarModel, "teacher": LanguageModel, "student": LanguageModel}
+
+    def step(flow: Flow, prompts: BatchValue) -> None:
+        flow.student.train(flow.teacher.generate(prompts), CrossEntropy())
+        flow.student.generate(prompts)
+        flow.judge.values(flow.teacher.generate(prompts))
+
+    graph = trace(Debate(step))
+    roles = job_roles({GraphName.STEP: graph})
+    assert roles == {
+        "judge": JobRole(Head.SCALAR, is_trained=False, generates=False),
+        "teacher": JobRole(Head.LM, is_trained=False, generates=True),
+        "student": JobRole(Head.LM, is_trained=True, generates=True),
+    }
+    assert policy_of(graph) == "student"
 
 
 def test_a_symbolic_batch_can_be_printed_and_hashed() -> None:

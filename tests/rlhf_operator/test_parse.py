@@ -139,11 +139,11 @@ def test_a_bad_metric_is_left_out() -> None:
         "step": 1,
         "totalSteps": 2,
         "percent": 50,
-        "metrics": {"policy/loss": "0.5", "not a name": "1", "policy/kl": "much"},
+        "metrics": {"actor/loss": "0.5", "not a name": "1", "actor/kl": "much"},
         "lastReportTime": "2026-01-01T00:00:00Z",
     }
     progress = parse_status(document).progress
-    assert progress is not None and progress.metrics == {"policy/loss": "0.5"}
+    assert progress is not None and progress.metrics == {"actor/loss": "0.5"}
 
 
 @given(json, json)

@@ -52,14 +52,14 @@ def report(**fields: Any) -> StatusReport:
 
 def test_a_report_becomes_progress() -> None:
     made = draft()
-    metrics = {"reward/mean": 0.123456, "policy/kl": 1e-7, "own/metric": 1.0}
+    metrics = {"reward/mean": 0.123456, "actor/kl": 1e-7, "own/metric": 1.0}
     driver = take_report(made, DRIVER, report(metrics=metrics, tokens_per_second=1234.6))
     assert driver.sequence == 5
     progress = made.status.progress
     assert progress is not None
     assert (progress.step, progress.total_steps, progress.percent) == (2, 8, 25)
     assert (progress.reward, progress.tokens_per_second) == ("0.1235", 1235)
-    assert progress.metrics == {"reward/mean": "0.1235", "policy/kl": "1e-07"}
+    assert progress.metrics == {"reward/mean": "0.1235", "actor/kl": "1e-07"}
     assert progress.last_report_time == NOW and progress.seconds_remaining is None
 
 
@@ -128,7 +128,7 @@ def test_no_report_breaks_the_status(
             total_steps=total,
             restarts=restarts,
             steps_repeated=repeated,
-            metrics={"reward/mean": -number, "policy/kl": number},
+            metrics={"reward/mean": -number, "actor/kl": number},
             seconds_remaining=number,
             tokens_per_second=number,
         )

@@ -29,7 +29,7 @@ def test_updates_that_are_not_finite_are_left_out_until_it_is_enough(place: Path
     ended = run(manifest, place / "enormous", "--devices", 2)
     assert ended.code == 3, ended.output
     steps = step_metrics(ended.folder)
-    assert [metrics["policy/skipped_updates"] for metrics in steps] == [1.0] * 3
+    assert [metrics["actor/skipped_updates"] for metrics in steps] == [1.0] * 3
     last = end(ended.folder)
     assert last["reason"] == "TrainingDiverged"
     assert "policy left out in the 3 steps up to 3, allowed fewer than 3" in last["message"]

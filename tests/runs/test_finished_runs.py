@@ -44,14 +44,14 @@ def test_a_run_ends_well_and_writes_everything(finished: Finished) -> None:
 
 def test_training_and_generation_agree_on_log_probs(finished: Finished) -> None:
     for metrics in step_metrics(finished.folder):
-        assert metrics["policy/log_prob_difference_max"] < 1e-3
-        assert metrics["policy/log_prob_difference_mean"] < 1e-4
+        assert metrics["actor/log_prob_difference_max"] < 1e-3
+        assert metrics["actor/log_prob_difference_mean"] < 1e-4
 
 
 def test_metrics_are_finite_and_the_weights_move(finished: Finished) -> None:
     for metrics in step_metrics(finished.folder):
         assert all(math.isfinite(value) for value in metrics.values()), metrics
-        assert metrics["policy/gradient_norm"] > 0
+        assert metrics["actor/gradient_norm"] > 0
         assert metrics["score/invalid"] == 0
         assert 0 < metrics["reward/mean"] < 1
     assert end(finished.folder)["message"] == ""
@@ -60,13 +60,13 @@ def test_metrics_are_finite_and_the_weights_move(finished: Finished) -> None:
 def test_kl_is_measured_where_there_is_a_penalty(
     grpo: Finished, grpo_on_two: Finished, ppo: Finished
 ) -> None:
-    assert all("policy/kl" not in metrics for metrics in step_metrics(grpo.folder))
+    assert all("actor/kl" not in metrics for metrics in step_metrics(grpo.folder))
     (loss_first, *_), (reward_first, reward_second) = map(
         step_metrics, (grpo_on_two.folder, ppo.folder)
     )
-    assert loss_first["policy/kl"] > 0, "later mini-batches have left the reference"
-    assert abs(reward_first["policy/kl"]) < 1e-3, "at first the policy is the reference"
-    assert abs(reward_second["policy/kl"]) > 0
+    assert loss_first["actor/kl"] > 0, "later mini-batches have left the reference"
+    assert abs(reward_first["actor/kl"]) < 1e-3, "at first the policy is the reference"
+    assert abs(reward_second["actor/kl"]) > 0
 
 
 def test_critics_are_trained(ppo: Finished, ppo_on_two: Finished) -> None:

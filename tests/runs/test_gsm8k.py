@@ -104,8 +104,8 @@ def test_it_trains_on_rows_and_a_model_of_that_form(finished: Finished) -> None:
     assert len(steps) == STEPS
     for metrics in steps:
         assert metrics["score/invalid"] == 0, "the verifier finds every reference's answer"
-        assert metrics["policy/log_prob_difference_max"] < 1e-3
-        assert abs(metrics["policy/kl"]) < 1
+        assert metrics["actor/log_prob_difference_max"] < 1e-3
+        assert abs(metrics["actor/kl"]) < 1
     held_out = records(finished.folder, "evaluation")
     assert [record["step"] for record in held_out] == [0, STEPS]
 

@@ -36,7 +36,7 @@ def test_a_custom_algorithm_runs_with_a_verifier_that_often_raises(place: Path) 
         assert 0 < metrics["score/invalid"] < 64
         assert metrics["score/invalid"] % 8 == 0, "all eight samples of a prompt or none"
         assert metrics["score/excluded"] == metrics["score/invalid"]
-        assert metrics["policy/gradient_norm"] > 0
+        assert metrics["actor/gradient_norm"] > 0
         assert "groups/equal" not in metrics, "the custom algorithm compares no groups"
     assert "no opinion on" in made.output, "the first error is shown"
 
@@ -68,7 +68,7 @@ def test_a_reward_and_a_cost_have_critics_of_their_own(place: Path) -> None:
         assert metrics["cost/mean"] == pytest.approx(0.1 * metrics["cost/length"])
         assert metrics["cost/mean"] != metrics["reward/mean"]
         assert metrics["critic/loss"] != metrics["cost_critic/loss"] > 0
-        assert metrics["critic/gradient_norm"] > 0 and metrics["policy/gradient_norm"] > 0
+        assert metrics["critic/gradient_norm"] > 0 and metrics["actor/gradient_norm"] > 0
         assert metrics["score/invalid"] == 0
 
 

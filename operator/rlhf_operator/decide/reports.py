@@ -4,27 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rlhf_api.report import StatusReport
+from rlhf_api.report import REWARD_MEAN, StatusReport
 from rlhf_api.status import DriverStatus, ProgressStatus
 from rlhf_operator.decide.draft import Draft, Restart
 
-REWARD = "reward/mean"
-"""The metric that stands for a job in `kubectl get`."""
-TELLING = (
-    REWARD,
-    "reward/std",
+TELLING = {
+    REWARD_MEAN,
     "evaluation/reward_mean",
     "evaluation/exact_match",
-    "policy/kl",
-    "policy/loss",
-    "policy/entropy",
-    "policy/gradient_norm",
-    "critic/loss",
     "response/length_mean",
     "response/truncated",
     "time/step",
-)
+}
 """Metrics that the status has, where the job has them; the rest is in metrics.jsonl."""
+TELLING_OF_ROLES = {"mean", "std", "kl", "loss", "entropy", "gradient_norm"}
+"""The same of every role: `<role>/loss` and so on."""
+MOST_METRICS = 64
+"""As many are shown."""
 
 WORKERS_REPLACED = "WorkersReplaced"
 """The reason of a restart by the driver whose own reason nobody heard."""
@@ -105,10 +101,17 @@ def progress_of(report: StatusReport, draft: Draft) -> ProgressStatus:
         percent=min(100, report.percent),
         seconds_remaining=_whole(report.seconds_remaining),
         tokens_per_second=_whole(report.tokens_per_second),
-        reward=_decimal(report.metrics, REWARD),
-        metrics={name: f"{report.metrics[name]:.4g}" for name in TELLING if name in report.metrics},
+        reward=_decimal(report.metrics, REWARD_MEAN),
+        metrics=_telling(report.metrics),
         last_report_time=draft.now,
     )
+
+
+def _telling(metrics: Mapping[str, float]) -> dict[str, str]:
+    shown = [
+        name for name in metrics if name in TELLING or name.rpartition("/")[2] in TELLING_OF_ROLES
+    ]
+    return {name: f"{metrics[name]:.4g}" for name in sorted(shown)[:MOST_METRICS]}
 
 
 def _whole(number: float | None) -> int | None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from rlhf_api.algorithm import GrpoSettings
-from rlhf_api.plan import RoleKind
 from rlhf_flow.algorithm import Algorithm
+from rlhf_flow.batches import BatchValue
 from rlhf_flow.fields import ROLLOUT_LOG_PROBS, log_probs_of, scores_of, valid_of
-from rlhf_flow.flow import BatchValue, Flow
+from rlhf_flow.flow import Flow
 from rlhf_flow.losses import ClippedLoss
-from rlhf_flow.operations import Operation, group_advantages
+from rlhf_flow.operations import GroupAdvantages
+from rlhf_flow.roles import LanguageModel, RewardSource, Roles
 
 
 class Grpo(Algorithm):
@@ -38,11 +37,14 @@ class Grpo(Algorithm):
             old_log_probs=old,
             reference_log_probs=log_probs_of("reference") if self.uses_reference else None,
         )
+        self.advantages = GroupAdvantages(
+            scores_of("reward"), valid_of("reward"), settings.normalize_by_std
+        )
 
-    def roles(self) -> Mapping[str, RoleKind]:
+    def roles(self) -> Roles:
         """Actor and reward, and a reference where there is a KL penalty."""
-        reference = {"reference": RoleKind.FROZEN_POLICY} if self.uses_reference else {}
-        return {"actor": RoleKind.POLICY, **reference, "reward": RoleKind.REWARD}
+        reference = {"reference": LanguageModel} if self.uses_reference else {}
+        return {"actor": LanguageModel, **reference, "reward": RewardSource}
 
     def step(self, flow: Flow, prompts: BatchValue) -> None:
         """Answer, score, compare within groups, train."""
@@ -52,9 +54,5 @@ class Grpo(Algorithm):
             batch |= flow.reference.log_probs(batch)
         if self.uses_old_log_probs:
             batch |= flow.actor.log_probs(batch)
-        batch |= flow.compute(batch, self._advantages())
+        batch |= flow.compute(batch, self.advantages)
         flow.actor.train(batch, self.loss)
-
-    def _advantages(self) -> Operation:
-        by_std = self.settings.normalize_by_std
-        return group_advantages(scores_of("reward"), valid_of("reward"), by_std)

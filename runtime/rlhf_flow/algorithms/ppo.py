@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from rlhf_api.algorithm import KlPlacement, PpoSettings
-from rlhf_api.plan import RoleKind
 from rlhf_flow.algorithm import Algorithm
+from rlhf_flow.batches import BatchValue
 from rlhf_flow.fields import (
     ROLLOUT_LOG_PROBS,
     log_probs_of,
@@ -14,9 +12,10 @@ from rlhf_flow.fields import (
     valid_of,
     values_of,
 )
-from rlhf_flow.flow import BatchValue, Flow
+from rlhf_flow.flow import Flow
 from rlhf_flow.losses import ClippedLoss, ValueLoss
-from rlhf_flow.operations import Operation, gae, token_rewards, whiten
+from rlhf_flow.operations import Gae, Operation, TokenRewards, Whiten
+from rlhf_flow.roles import LanguageModel, RewardSource, Roles, ScalarModel
 
 
 class Ppo(Algorithm):
@@ -44,14 +43,14 @@ class Ppo(Algorithm):
         self.uses_old_log_probs = updates_per_step > 1
         self.old_log_probs = log_probs_of("actor") if self.uses_old_log_probs else ROLLOUT_LOG_PROBS
 
-    def roles(self) -> Mapping[str, RoleKind]:
+    def roles(self) -> Roles:
         """Actor, critic and reward, and a reference where there is a KL penalty."""
-        reference = {"reference": RoleKind.FROZEN_POLICY} if self.uses_reference else {}
+        reference = {"reference": LanguageModel} if self.uses_reference else {}
         return {
-            "actor": RoleKind.POLICY,
+            "actor": LanguageModel,
             **reference,
-            "critic": RoleKind.CRITIC,
-            "reward": RoleKind.REWARD,
+            "critic": ScalarModel,
+            "reward": RewardSource,
         }
 
     def step(self, flow: Flow, prompts: BatchValue) -> None:
@@ -86,14 +85,14 @@ class Ppo(Algorithm):
 
     def _advantages(self) -> tuple[Operation, ...]:
         settings = self.settings
-        rewards = token_rewards(
+        rewards = TokenRewards(
             scores_of("reward"),
             0.0 if self.kl_in_loss else settings.kl_coefficient,
             settings.estimator,
             self.old_log_probs,
             log_probs_of("reference"),
         )
-        estimate = gae(settings.gamma, settings.gae_lambda, values=values_of("critic"))
+        estimate = Gae(settings.gamma, settings.gae_lambda, values=values_of("critic"))
         if not settings.whiten_advantages:
             return rewards, estimate
-        return rewards, estimate, whiten(valid_of("reward"))
+        return rewards, estimate, Whiten(valid_of("reward"))

@@ -1,22 +1,28 @@
-"""Supervised training of the actor on reference answers: the warm start."""
+"""Supervised training of a policy on reference answers: the warm start."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from rlhf_api.plan import RoleKind
 from rlhf_flow.algorithm import Algorithm
-from rlhf_flow.flow import BatchValue, Flow
+from rlhf_flow.batches import BatchValue
+from rlhf_flow.flow import Flow
 from rlhf_flow.losses import CrossEntropy
+from rlhf_flow.roles import LanguageModel, Roles
 
 
 class Supervised(Algorithm):
-    """Cross entropy on answers: the response tokens of its rows are the reference answers."""
+    """Cross entropy on answers: the response tokens of its rows are the reference answers.
 
-    def roles(self) -> Mapping[str, RoleKind]:
-        """The actor alone."""
-        return {"actor": RoleKind.POLICY}
+    Args:
+        policy: the role that is trained.
+    """
+
+    def __init__(self, policy: str) -> None:
+        self.policy = policy
+
+    def roles(self) -> Roles:
+        """The policy alone."""
+        return {self.policy: LanguageModel}
 
     def step(self, flow: Flow, prompts: BatchValue) -> None:
         """Train on the answers."""
-        flow.actor.train(prompts, CrossEntropy())
+        getattr(flow, self.policy).train(prompts, CrossEntropy())

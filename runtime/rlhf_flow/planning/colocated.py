@@ -26,18 +26,19 @@ from rlhf_api.plan import (
 from rlhf_api.resources import Device
 from rlhf_flow.calls import ModelCall
 from rlhf_flow.graph import Graph
-from rlhf_flow.job_graphs import ACTOR
+from rlhf_flow.job_graphs import job_roles, policy_of
 from rlhf_flow.planning.generation import (
+    EngineChoice,
     GenerationChoice,
     cache_reason,
     choose_generation,
-    generation_load,
+    generation_loads,
 )
 from rlhf_flow.planning.inventory import DeviceInventory, limit_devices
 from rlhf_flow.planning.memory import RoleModel, checkpoint_items, process_item, role_items
 from rlhf_flow.planning.offered import check_offered
 from rlhf_flow.planning.refusal import format_bytes
-from rlhf_flow.planning.role_models import job_roles, role_models
+from rlhf_flow.planning.role_models import longest_sequence_tokens, role_models
 from rlhf_flow.planning.shapes import DecoderShape
 from rlhf_flow.planning.standby import required_standby, with_standby
 
@@ -67,7 +68,7 @@ def plan_job(
     models = role_models(job, graphs, pool, shapes)
     phases = job_phases(graphs)
     static = _static_items(job, pool, models, phases)
-    choice = choose_generation(job, pool, models, phases, static)
+    choice = choose_generation(job, pool, generation_loads(job, pool, models), phases, static)
     choice, standby, standby_reason = with_standby(job, pool, phases, choice)
     return Plan(
         job=job.name,
@@ -82,15 +83,20 @@ def plan_job(
             ),
         ),
         roles=_role_plans(job, graphs, models),
-        calls=_call_plans(graphs, pool, choice.tensor),
-        generation=GenerationPlan(
-            tensor=choice.tensor,
-            data=pool.num_devices // choice.tensor,
-            kv_cache_bytes=choice.kv_cache_bytes,
-            max_concurrent_sequences=job.spec.rollout.max_concurrent_sequences,
-            max_sequence_tokens=generation_load(job, pool, models).max_sequence_tokens,
-            release_during_training=choice.release,
-            max_samples_per_prompt=_max_samples(graphs),
+        calls=_call_plans(graphs, pool, choice),
+        policy=policy_of(graphs[GraphName.STEP]),
+        generations=tuple(
+            GenerationPlan(
+                role=engine.role,
+                tensor=engine.tensor,
+                data=pool.num_devices // engine.tensor,
+                kv_cache_bytes=engine.kv_cache_bytes,
+                max_concurrent_sequences=job.spec.rollout.max_concurrent_sequences,
+                max_sequence_tokens=longest_sequence_tokens(job),
+                release_during_training=choice.release,
+                max_samples_per_prompt=_max_samples(graphs, engine.role),
+            )
+            for engine in choice.engines
         ),
         memory=MemoryPlan(
             capacity_bytes=pool.memory_bytes_per_device,
@@ -110,7 +116,9 @@ def job_phases(graphs: Mapping[GraphName, Graph]) -> tuple[str, ...]:
         for graph in graphs.values()
         for call in graph.of_kind(*kinds)
     ]
-    return tuple(dict.fromkeys([f"{ACTOR}.transition", f"{ACTOR}.generate", *names]))
+    generating = [name for name, role in job_roles(graphs).items() if role.generates]
+    held = [f"{role}.{phase}" for role in generating for phase in ("transition", "generate")]
+    return tuple(dict.fromkeys([*held, *names]))
 
 
 def _static_items(
@@ -138,15 +146,17 @@ def _role_plans(
 ) -> tuple[RolePlan, ...]:
     by_name = {model.role: model for model in models}
     plans = []
-    for role, kind in job_roles(graphs).items():
+    for role in job_roles(graphs):
         if role not in by_name:
-            plans.append(RolePlan(role=role, kind=kind))
+            plans.append(RolePlan(role=role))
             continue
         model = by_name[role]
         plans.append(
             RolePlan(
                 role=role,
-                kind=kind,
+                head=model.head,
+                is_trained=model.is_trained,
+                generates=model.generates,
                 origin=job.spec.origin_of(role),
                 num_parameters=model.num_parameters,
                 precision=model.precision,
@@ -158,7 +168,7 @@ def _role_plans(
 
 
 def _call_plans(
-    graphs: Mapping[GraphName, Graph], pool: DeviceInventory, tensor: int
+    graphs: Mapping[GraphName, Graph], pool: DeviceInventory, choice: GenerationChoice
 ) -> tuple[CallPlan, ...]:
     return tuple(
         CallPlan(
@@ -168,7 +178,7 @@ def _call_plans(
             method=call.method,
             kind=call.kind,
             pool=None if call.kind is CallKind.SCORE else pool.pool,
-            mesh=_mesh(call, pool, tensor),
+            mesh=_mesh(call, pool, choice),
             reads=call.reads,
             writes=call.writes,
             expected_count=graph.expected_count(call.id),
@@ -178,19 +188,22 @@ def _call_plans(
     )
 
 
-def _max_samples(graphs: Mapping[GraphName, Graph]) -> int:
+def _max_samples(graphs: Mapping[GraphName, Graph], role: str) -> int:
     made = [
         graph.rows[call.id].most
         for graph in graphs.values()
         for call in graph.of_kind(CallKind.GENERATE)
+        if call.role == role
     ]
-    return max(made, default=1)
+    return max(made)
 
 
-def _mesh(call: ModelCall, pool: DeviceInventory, tensor: int) -> Mesh | None:
+def _mesh(call: ModelCall, pool: DeviceInventory, choice: GenerationChoice) -> Mesh | None:
     if call.kind is CallKind.SCORE:
         return None
     if call.kind is CallKind.GENERATE:
+        assert call.role is not None
+        tensor = choice.engine(call.role).tensor
         return Mesh(data=pool.num_devices // tensor, tensor=tensor)
     return Mesh(data=pool.num_devices)
 
@@ -201,22 +214,16 @@ def _reasons(
     pool: DeviceInventory,
     choice: GenerationChoice,
 ) -> tuple[str, ...]:
-    rollout = job.spec.rollout
-    reasons = [
-        f"every role is on every device of pool {pool.pool}: calls take turns",
-        f"ranks that a generation engine spans: {choice.tensor}, "
-        + (
-            "as rollout.parallelism.tensor says"
-            if rollout.parallelism.tensor is not None
-            else "the smallest power of two with which everything fits"
-        ),
-        f"the cache has {format_bytes(choice.kv_cache_bytes)} on each device: "
-        + cache_reason(job, choice, pool),
-        "generation's weights and cache are freed while no call generates: they do not fit beside "
-        "the other phases"
-        if choice.release
-        else "generation's weights and cache stay: they fit beside all other phases",
-    ]
+    reasons = [f"every role is on every device of pool {pool.pool}: calls take turns"]
+    for engine in choice.engines:
+        reasons += _engine_reasons(job, pool, choice, engine)
+    if choice.engines:
+        reasons.append(
+            "generation's weights and cache are freed while no call generates: they do not fit "
+            "beside the other phases"
+            if choice.release
+            else "generation's weights and cache stay: they fit beside all other phases"
+        )
     unused = sorted(set(job.spec.models) - set(job_roles(graphs)))
     if unused:
         reasons.append(
@@ -224,3 +231,19 @@ def _reasons(
             f"{', '.join(job_roles(graphs))}"
         )
     return tuple(reasons)
+
+
+def _engine_reasons(
+    job: RLHFJob, pool: DeviceInventory, choice: GenerationChoice, engine: EngineChoice
+) -> tuple[str, str]:
+    is_given = job.spec.rollout.parallelism.tensor is not None
+    return (
+        f"ranks that a generation engine of {engine.role} spans: {engine.tensor}, "
+        + (
+            "as rollout.parallelism.tensor says"
+            if is_given
+            else "the smallest power of two with which everything fits"
+        ),
+        f"its cache has {format_bytes(engine.kv_cache_bytes)} on each device: "
+        + cache_reason(job, choice, engine.role, pool),
+    )

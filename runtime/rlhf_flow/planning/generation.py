@@ -1,14 +1,14 @@
-"""How the actor generates on a pool: ranks per engine, size of the cache, release of memory."""
+"""How roles generate on a pool: ranks per engine, size of the cache, release of memory."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import product
 
 from rlhf_api import RLHFJob
 from rlhf_api.plan import MemoryItem, sum_by_phase
 from rlhf_flow.errors import DoesNotDivide, DoesNotFit, KvCacheTooSmall
-from rlhf_flow.job_graphs import ACTOR
 from rlhf_flow.planning.generation_memory import GenerationLoad, generation_items, kv_bytes
 from rlhf_flow.planning.inventory import DeviceInventory
 from rlhf_flow.planning.memory import GIB, RoleModel
@@ -17,39 +17,65 @@ from rlhf_flow.planning.shapes import DecoderShape
 
 
 @dataclass(frozen=True)
+class EngineChoice:
+    """The engines of one role."""
+
+    role: str
+    tensor: int
+    """Ranks that one spans."""
+    kv_cache_bytes: int
+    """On each device."""
+
+
+@dataclass(frozen=True)
 class GenerationChoice:
     """One way to generate, and whether it fits."""
 
-    tensor: int
-    kv_cache_bytes: int
+    engines: tuple[EngineChoice, ...]
+    """Of each role that generates."""
     release: bool
+    """Whether weights and caches are freed while no call generates."""
     items: tuple[MemoryItem, ...]
     """All of a device's, generation's among them."""
+
+    def engine(self, role: str) -> EngineChoice:
+        """The engines of a role that generates."""
+        return next(each for each in self.engines if each.role == role)
 
     def fits(self, capacity: int) -> bool:
         """Whether no phase exceeds the capacity."""
         return max(sum_by_phase(self.items).values()) <= capacity
 
+    def held_peak(self, role: str) -> int:
+        """Bytes in the fuller of the two phases that hold a role's cache."""
+        sums = sum_by_phase(self.items)
+        return max(sums[f"{role}.transition"], sums[f"{role}.generate"])
 
-def generation_load(
-    job: RLHFJob, pool: DeviceInventory, models: tuple[RoleModel, ...]
-) -> GenerationLoad:
-    """What the job asks of its engines."""
-    actor = next(model for model in models if model.role == ACTOR)
-    return GenerationLoad(
-        shape=actor.shape,
-        device=pool.device,
-        number_bytes=actor.compute_bytes,
-        max_prompt_tokens=job.spec.rollout.max_prompt_tokens,
-        max_response_tokens=job.spec.rollout.max_response_tokens,
-        max_concurrent_sequences=job.spec.rollout.max_concurrent_sequences,
-    )
+
+Loads = Mapping[str, GenerationLoad]
+"""What each role that generates asks of its engines."""
+
+
+def generation_loads(job: RLHFJob, pool: DeviceInventory, models: tuple[RoleModel, ...]) -> Loads:
+    """What the job asks of the engines of each role that generates."""
+    return {
+        model.role: GenerationLoad(
+            shape=model.shape,
+            device=pool.device,
+            number_bytes=model.compute_bytes,
+            max_prompt_tokens=job.spec.rollout.max_prompt_tokens,
+            max_response_tokens=job.spec.rollout.max_response_tokens,
+            max_concurrent_sequences=job.spec.rollout.max_concurrent_sequences,
+        )
+        for model in models
+        if model.generates
+    }
 
 
 def choose_generation(
     job: RLHFJob,
     pool: DeviceInventory,
-    models: tuple[RoleModel, ...],
+    loads: Loads,
     phases: tuple[str, ...],
     static: tuple[MemoryItem, ...],
 ) -> GenerationChoice:
@@ -60,26 +86,31 @@ def choose_generation(
         KvCacheTooSmall: a given cache below one longest sequence.
         DoesNotFit: no way fits.
     """
-    load = generation_load(job, pool, models)
-    sizes = _tensor_sizes(job, pool, load.shape)
+    sizes = {role: _tensor_sizes(job, pool, load.shape) for role, load in loads.items()}
     last: GenerationChoice | None = None
-    for tensor in sizes:
-        for choice in _choices(job, load, pool, tensor, phases, static):
+    for tensors in sorted(product(*sizes.values()), key=sum):
+        sized = dict(zip(sizes, tensors, strict=True))
+        for choice in _choices(job, loads, pool, sized, phases, static):
             if choice.fits(pool.memory_bytes_per_device):
                 return choice
             last = choice
     if last is None:
-        least = format_bytes(kv_bytes(load, sizes[-1], 1))
+        needs = {role: kv_bytes(load, sizes[role][-1], 1) for role, load in loads.items()}
+        role = max(needs, key=lambda name: needs[name])
         raise KvCacheTooSmall(
             f"rollout.kvCacheGibibytes is below one longest sequence: got "
-            f"{job.spec.rollout.kv_cache_gibibytes:g}, allowed at least {least} on each device "
-            f"with engines of {sizes[-1]}; raise it, or lower rollout.maxPromptTokens or "
-            "maxResponseTokens"
+            f"{job.spec.rollout.kv_cache_gibibytes:g}, allowed at least "
+            f"{format_bytes(needs[role])} on each device with engines of {sizes[role][-1]}; raise "
+            "it, or lower rollout.maxPromptTokens or maxResponseTokens"
         )
-    setting = (
-        f"{pool.num_devices} {pool.device.value} devices, engines of {last.tensor}, generation "
-        f"memory released during training, a cache of {format_bytes(last.kv_cache_bytes)}"
-    )
+    devices = f"{pool.num_devices} {pool.device.value} devices"
+    engines = [
+        f"{each.role}'s engines of {each.tensor} with a cache of "
+        f"{format_bytes(each.kv_cache_bytes)}"
+        for each in last.engines
+    ]
+    released = ["generation memory released during training"] if engines else []
+    setting = ", ".join([devices, *engines, *released])
     raise DoesNotFit(overflow_message(last.items, pool.memory_bytes_per_device, setting))
 
 
@@ -112,56 +143,56 @@ def _does_not_divide(tensor: int, pool: DeviceInventory, shape: DecoderShape) ->
 
 def _choices(
     job: RLHFJob,
-    load: GenerationLoad,
+    loads: Loads,
     pool: DeviceInventory,
-    tensor: int,
+    tensors: Mapping[str, int],
     phases: tuple[str, ...],
     static: tuple[MemoryItem, ...],
 ) -> Iterator[GenerationChoice]:
-    """Ways to generate with engines of a size, best first; none where a given cache is too
+    """Ways to generate with engines of these sizes, best first; none where a given cache is too
     small."""
 
-    def choice(kv_cache: int, release: bool) -> GenerationChoice:
-        needed = generation_items(
-            load,
-            role=ACTOR,
-            num_ranks=pool.num_devices,
-            tensor=tensor,
-            kv_cache_bytes=kv_cache,
-            phases=phases,
-            release=release,
-        )
-        return GenerationChoice(tensor, kv_cache, release, static + needed)
+    def choice(caches: Mapping[str, int], release: bool) -> GenerationChoice:
+        items = static
+        for role, load in loads.items():
+            items += generation_items(
+                load,
+                role=role,
+                num_ranks=pool.num_devices,
+                tensor=tensors[role],
+                kv_cache_bytes=caches[role],
+                phases=phases,
+                release=release,
+            )
+        engines = tuple(EngineChoice(role, tensors[role], caches[role]) for role in loads)
+        return GenerationChoice(engines, release, items)
 
-    least = kv_bytes(load, tensor, 1)
-    most = kv_bytes(load, tensor, load.max_concurrent_sequences)
+    least = {role: kv_bytes(load, tensors[role], 1) for role, load in loads.items()}
+    most = {
+        role: kv_bytes(load, tensors[role], load.max_concurrent_sequences)
+        for role, load in loads.items()
+    }
     given = job.spec.rollout.kv_cache_gibibytes
     if given is not None:
         fixed = int(given * GIB)
-        if fixed < least:
-            return
-        yield choice(fixed, False)
-        yield choice(fixed, True)
+        if all(fixed >= needed for needed in least.values()):
+            yield choice(dict.fromkeys(loads, fixed), False)
+            yield choice(dict.fromkeys(loads, fixed), True)
         return
     yield choice(most, False)
-    spare = pool.memory_bytes_per_device - _held_peak(choice(0, True))
-    yield choice(max(least, min(most, spare)), True)
+    empty = choice(dict.fromkeys(loads, 0), True)
+    spare = {role: pool.memory_bytes_per_device - empty.held_peak(role) for role in loads}
+    yield choice({role: max(least[role], min(most[role], spare[role])) for role in loads}, True)
 
 
-def _held_peak(choice: GenerationChoice) -> int:
-    """Bytes in the fuller of the two phases that hold the cache."""
-    sums = sum_by_phase(choice.items)
-    return max(sums[f"{ACTOR}.transition"], sums[f"{ACTOR}.generate"])
-
-
-def cache_reason(job: RLHFJob, choice: GenerationChoice, pool: DeviceInventory) -> str:
-    """Why the cache has its size."""
+def cache_reason(job: RLHFJob, choice: GenerationChoice, role: str, pool: DeviceInventory) -> str:
+    """Why a role's cache has its size."""
     rollout = job.spec.rollout
     if rollout.kv_cache_gibibytes is not None:
         return "rollout.kvCacheGibibytes says so"
     if not choice.release:
         return f"all that {rollout.max_concurrent_sequences} longest sequences need"
-    if _held_peak(choice) == pool.memory_bytes_per_device:
+    if choice.held_peak(role) == pool.memory_bytes_per_device:
         return "what is left over while generation holds its memory"
     return (
         f"what {rollout.max_concurrent_sequences} longest sequences need, or at least one of them"

@@ -1,4 +1,4 @@
-"""Memory of one device: what the actor's generation engine needs."""
+"""Memory of one device: what the generation engine of a role needs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class GenerationLoad:
     """What the engine is asked for."""
 
     shape: DecoderShape
-    """The actor's dimensions."""
+    """The model's dimensions."""
     device: Device
     """What ranks compute on."""
     number_bytes: int
@@ -117,14 +117,13 @@ def generation_items(
 
     Args:
         load: what the engine is asked for.
-        role: the actor.
+        role: whose engine it is.
         num_ranks: of the pool.
         tensor: ranks that one engine spans.
         kv_cache_bytes: its cache on each device.
         phases: all phases of the job.
         release: whether weights and cache are freed when no call generates. Both are there again
-        when
-            new weights are handed over (the transition).
+            when new weights are handed over (the transition).
     """
     generate, transition = f"{role}.generate", f"{role}.transition"
     held = (transition, generate) if release else phases

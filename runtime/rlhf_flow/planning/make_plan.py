@@ -9,7 +9,7 @@ from pathlib import Path
 from rlhf_api import RLHFJob
 from rlhf_api.plan import GraphName, Plan
 from rlhf_flow.graph import Graph
-from rlhf_flow.job_graphs import trace_job
+from rlhf_flow.job_graphs import job_roles, trace_job
 from rlhf_flow.planning.colocated import plan_job
 from rlhf_flow.planning.inventory import (
     DeviceInventory,
@@ -20,7 +20,6 @@ from rlhf_flow.planning.inventory import (
 from rlhf_flow.planning.local_gpus import gpu_inventory, gpu_memory_bytes
 from rlhf_flow.planning.model_config import hub_cache
 from rlhf_flow.planning.resolve_shape import resolve_shape
-from rlhf_flow.planning.role_models import job_roles
 from rlhf_flow.planning.shapes import DecoderShape
 
 DEFAULT_CPU_RANKS = 1
@@ -45,8 +44,8 @@ def resolve_shapes(job: RLHFJob, graphs: Mapping[GraphName, Graph]) -> dict[str,
         ShapeUnknown: a model that nothing here knows.
     """
     cache = hub_cache(os.environ, Path.home())
-    roles = job_roles(graphs)
-    return {role: resolve_shape(job, role, cache) for role, kind in roles.items() if kind.has_model}
+    with_model = (name for name, role in job_roles(graphs).items() if role.head is not None)
+    return {name: resolve_shape(job, name, cache) for name in with_model}
 
 
 def devices_of(job: RLHFJob, num_devices: int | None = None) -> DeviceInventory:

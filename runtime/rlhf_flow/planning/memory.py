@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rlhf_api.models import Precision
-from rlhf_api.plan import MemoryItem, MemoryWhat, RoleKind
+from rlhf_api.plan import Head, MemoryItem, MemoryWhat
 from rlhf_api.resources import Device
 from rlhf_flow.planning.shapes import DecoderShape
 
@@ -33,8 +33,12 @@ class RoleModel:
 
     role: str
     """Its name."""
-    kind: RoleKind
-    """What it is: it has a model."""
+    head: Head
+    """What its model ends in."""
+    is_trained: bool
+    """Whether its weights change."""
+    generates: bool
+    """Whether it has a generation engine."""
     shape: DecoderShape
     """Its dimensions."""
     precision: Precision
@@ -53,14 +57,14 @@ class RoleModel:
     @property
     def num_parameters(self) -> int:
         """Parameters, exactly."""
-        if self.kind is RoleKind.CRITIC:
+        if self.head is Head.SCALAR:
             return self.shape.num_critic_parameters
         return self.shape.num_parameters
 
     @property
     def root_parameters(self) -> int:
         """Parameters outside the blocks; FSDP gathers them for a whole pass."""
-        if self.kind is RoleKind.CRITIC:
+        if self.head is Head.SCALAR:
             return self.shape.critic_root_parameters
         return self.shape.root_parameters
 
@@ -110,7 +114,7 @@ def logits_bytes(model: RoleModel) -> int:
     Twice in float32 (log-probabilities, and either the scores or the gradient), and once more in
     the compute format where that is another.
     """
-    if model.kind is RoleKind.CRITIC:
+    if model.head is Head.SCALAR:
         return 0
     copy = model.compute_bytes if model.compute_bytes != FLOAT32_BYTES else 0
     return model.peak_tokens * model.shape.vocab_size * (2 * FLOAT32_BYTES + copy)
@@ -163,7 +167,7 @@ def role_items(
     train = tuple(phase for phase in phases if phase == f"{model.role}.train")
     forward_only = model.peak_tokens * layer_activation_bytes(model.shape, model.compute_bytes)
     sizes: list[tuple[MemoryWhat, int, tuple[str, ...]]] = []
-    if model.kind.is_trained:
+    if model.is_trained:
         parameters = model.num_parameters
         sizes += [
             (MemoryWhat.MASTER_WEIGHTS, shard_bytes(parameters, num_shards, FLOAT32_BYTES), phases),
@@ -193,7 +197,7 @@ def checkpoint_items(
     """The copy of a saved role's state, where devices and host share their memory."""
     if not model.is_saved:
         return ()
-    number_bytes = FLOAT32_BYTES + (ADAM_BYTES if model.kind.is_trained else 0)
+    number_bytes = FLOAT32_BYTES + (ADAM_BYTES if model.is_trained else 0)
     size = shard_bytes(model.num_parameters, num_shards, number_bytes)
     item = MemoryItem(role=model.role, what=MemoryWhat.CHECKPOINT, bytes=size, phases=phases)
     return (item,)

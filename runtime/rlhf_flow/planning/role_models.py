@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 from rlhf_api import RLHFJob
 from rlhf_api.models import Precision
-from rlhf_api.plan import GraphName, RoleKind
+from rlhf_api.plan import GraphName
 from rlhf_api.resources import Device
 from rlhf_flow.graph import Graph
-from rlhf_flow.job_graphs import ACTOR
+from rlhf_flow.job_graphs import JobRole, job_roles, policy_of
 from rlhf_flow.planning.inventory import DeviceInventory
 from rlhf_flow.planning.memory import RoleModel
 from rlhf_flow.planning.shapes import DecoderShape
@@ -20,15 +20,6 @@ the device idle."""
 
 MAX_SHARED_TOKENS = 8192
 """Longest sequence with several responses: its mask has the square of it, in bytes."""
-
-
-def job_roles(graphs: Mapping[GraphName, Graph]) -> dict[str, RoleKind]:
-    """Kind of every role of all graphs, the step's first."""
-    roles = dict(graphs[GraphName.STEP].roles)
-    for graph in graphs.values():
-        for role, kind in graph.roles.items():
-            roles.setdefault(role, kind)
-    return roles
 
 
 def resolve_precision(precision: Precision, device: Device) -> Precision:
@@ -57,10 +48,11 @@ def micro_batch_tokens(job: RLHFJob, role: str, device: Device) -> int:
     return job.spec.model_for(role).training.micro_batch_tokens or MICRO_BATCH_TOKENS[device]
 
 
-def is_saved(job: RLHFJob, role: str, kind: RoleKind) -> bool:
-    """Whether the weights of a role with a model cannot be had from their source any more."""
-    takes_actors = job.spec.schedule.warm_start is not None and job.spec.origin_of(role) == ACTOR
-    return kind.is_trained or takes_actors
+def is_saved(job: RLHFJob, name: str, role: JobRole, policy: str) -> bool:
+    """Whether the weights of a role with a model cannot be had from their source any more: it is
+    trained, or took the policy's after a warm start."""
+    has_warm_start = job.spec.schedule.warm_start is not None
+    return role.is_trained or (has_warm_start and job.spec.origin_of(name) == policy)
 
 
 def rank_tokens(job: RLHFJob, rows_per_prompt: int, num_ranks: int) -> int:
@@ -79,11 +71,15 @@ def role_models(
     shapes: Mapping[str, DecoderShape],
 ) -> tuple[RoleModel, ...]:
     """Every role that holds weights."""
-    rows = {role: graphs[GraphName.STEP].most_rows(role) for role in job_roles(graphs)}
+    roles = job_roles(graphs)
+    rows = {role: graphs[GraphName.STEP].most_rows(role) for role in roles}
+    policy = policy_of(graphs[GraphName.STEP])
     return tuple(
         RoleModel(
             role=role,
-            kind=kind,
+            head=found.head,
+            is_trained=found.is_trained,
+            generates=found.generates,
             shape=shapes[role],
             precision=resolve_precision(job.spec.model_for(role).training.precision, pool.device),
             micro_batch_tokens=micro_batch_tokens(job, role, pool.device),
@@ -96,9 +92,9 @@ def role_models(
                 rank_tokens(job, rows[role], pool.num_devices),
             ),
             longest_shared_tokens=longest_shared_tokens(job, rows[role]),
-            is_saved=is_saved(job, role, kind),
+            is_saved=is_saved(job, role, found, policy),
             recompute=job.spec.model_for(role).training.activation_recompute,
         )
-        for role, kind in job_roles(graphs).items()
-        if kind.has_model
+        for role, found in roles.items()
+        if found.head is not None
     )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rlhf_flow.flow import BatchValue
+from rlhf_flow.batches import BatchValue
 from rlhf_runtime.workers.orders import ColumnRef, Source
 
 IndexRef = Any

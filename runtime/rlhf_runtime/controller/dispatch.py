@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rlhf_api.plan import CallKind, GraphName, Mesh, Plan
+from rlhf_flow.batches import BatchValue
 from rlhf_flow.calls import ModelCall
-from rlhf_flow.flow import BatchValue
 from rlhf_runtime.controller.batch import Batch, Shards
 from rlhf_runtime.controller.results import wait_for
 from rlhf_runtime.dataplane.protocol import Coordinates, protocol_of
@@ -70,8 +70,8 @@ class StepBackend:
     """Runs the calls of one step: the flow's backend. Every call returns at once."""
 
     plan: Plan
-    groups: Mapping[str, Group]
-    """By role; the host of verifiers under the role of kind reward."""
+    groups: Mapping[str | None, Group]
+    """By pool; None: the host of verifiers."""
     graph: GraphName
     step: int
     incarnation: str
@@ -90,7 +90,7 @@ class StepBackend:
                 "same calls every time; base conditions on the algorithm's settings only"
             )
         order = Order(call, self.step, self.graph, self.incarnation)
-        reports, result = self.groups[call.role].submit(order, batch, planned.mesh)
+        reports, result = self.groups[planned.pool].submit(order, batch, planned.mesh)
         self.reports.extend(reports)
         return result if result is not None else Batch(batch.base, {})
 

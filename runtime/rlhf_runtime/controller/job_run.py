@@ -6,7 +6,7 @@ build -> warm start or checkpoint -> [ step -> (evaluate) -> (save) ] x steps ->
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,9 @@ from rlhf_api.crossfield import (
 from rlhf_api.job import RLHFJob, RLHFJobSpec
 from rlhf_api.models import Precision
 from rlhf_api.plan import GraphName, Plan
+from rlhf_api.report import REWARD_MEAN
 from rlhf_flow.algorithm import Algorithm
-from rlhf_flow.job_graphs import trace_job
-from rlhf_flow.registry import build_algorithm, build_evaluation, build_warm_start
+from rlhf_flow.job_graphs import rewards_of, trace_algorithms
 from rlhf_runtime.checkpoint.store import Checkpoint
 from rlhf_runtime.controller.divergence import Divergence
 from rlhf_runtime.controller.optimizers import training_settings, warm_start_settings
@@ -76,10 +76,10 @@ class JobRun:
         self._journal = journal
         self._saves = saves
         self._stop = stop
-        self._algorithm = build_algorithm(job)
-        self._graph = trace_job(job)[GraphName.STEP]
-        self._evaluation = build_evaluation(job)
-        self._warm_start = build_warm_start(job)
+        traced = trace_algorithms(job)
+        self._graph = traced[GraphName.STEP].graph
+        self._algorithms = {name: each.algorithm for name, each in traced.items()}
+        self._rewards = rewards_of(self._graph)
         self._workers = Workers(job, plan, settings, site)
         self._stepper = Stepper(self._workers)
         self._has_generated = False
@@ -95,8 +95,8 @@ class JobRun:
         self._journal.notice_data(counts)
         self._stop.obey()
         self._saves.claim()
-        if checkpoint is None and self._warm_start is not None:
-            self._run_warm_start(self._warm_start)
+        if checkpoint is None and GraphName.WARM_START in self._algorithms:
+            self._run_warm_start(self._algorithms[GraphName.WARM_START])
         self._begin_training(fresh=checkpoint is None)
         if checkpoint is not None:
             self._workers.on_ranks("restore", checkpoint.address)
@@ -119,10 +119,12 @@ class JobRun:
         self._workers.kill()
 
     def _run_warm_start(self, algorithm: Algorithm) -> None:
-        """Train the actor on answers until it is good enough or its steps are over."""
+        """Train the policy on answers until it is good enough or its steps are over."""
         settings = self._spec.schedule.warm_start
         assert settings is not None
-        self._workers.on_ranks("use_optimizer", "actor", warm_start_settings(self._spec))
+        policy = self._plan.policy
+        rates = warm_start_settings(self._spec, policy)
+        self._workers.on_ranks("use_optimizer", policy, rates)
         for step in range(1, settings.max_steps + 1):
             self._stop.obey()
             done = self._stepper.wait(self._stepper.warm_start(algorithm, step))
@@ -138,15 +140,14 @@ class JobRun:
                 return
 
     def _begin_training(self, fresh: bool) -> None:
-        """Every trained role gets an optimizer; in a fresh start, roles that share the actor's
+        """Every trained role gets an optimizer; in a fresh start, roles that share the policy's
         source get its weights."""
+        policy = self._plan.policy
+        was_trained = fresh and GraphName.WARM_START in self._algorithms
         for planned in self._plan.roles:
-            if planned.origin is None:
-                continue
-            takes_actors = self._warm_start is not None and planned.origin == "actor"
-            if fresh and takes_actors and planned.role != "actor":
-                self._workers.on_ranks("copy_weights", "actor", planned.role)
-            if planned.kind.is_trained:
+            if was_trained and planned.origin == policy != planned.role:
+                self._workers.on_ranks("copy_weights", policy, planned.role)
+            if planned.is_trained:
                 settings = training_settings(self._spec, planned.role, self._graph)
                 self._workers.on_ranks("use_optimizer", planned.role, settings)
 
@@ -154,8 +155,9 @@ class JobRun:
         """All that is left of training, one pass sent ahead of the one that runs."""
         record = None if checkpoint is None else checkpoint.record
         behind = None if record is None else Behind(record.step, bool(record.metrics))
-        saving = Saving(self._spec.checkpoint.every_steps, self._warm_start is not None)
-        passes = training_passes(self._spec.schedule, saving, self._evaluation is not None, behind)
+        saving = Saving(self._spec.checkpoint.every_steps, GraphName.WARM_START in self._algorithms)
+        evaluates = GraphName.EVALUATION in self._algorithms
+        passes = training_passes(self._spec.schedule, saving, evaluates, behind)
         wanted = until_stopped(passes, lambda: self._stop.wanted)
         keep_ahead(map(self._send, wanted), self._finish, PASSES_AHEAD)
 
@@ -163,10 +165,11 @@ class JobRun:
         step = wanted.step
         match wanted.kind:
             case PassKind.TRAIN:
-                return Sent(wanted, self._stepper.train(self._algorithm, step))
+                algorithm = self._algorithms[GraphName.STEP]
+                return Sent(wanted, self._stepper.train(algorithm, step))
             case PassKind.EVALUATE:
-                assert self._evaluation is not None
-                return Sent(wanted, self._stepper.evaluate(self._evaluation, step))
+                algorithm = self._algorithms[GraphName.EVALUATION]
+                return Sent(wanted, self._stepper.evaluate(algorithm, step))
             case PassKind.SAVE:
                 return Sent(wanted, self._saves.begin(self._workers.ranks, step))
             case PassKind.COMMIT:
@@ -177,12 +180,12 @@ class JobRun:
         match sent.pass_at.kind:
             case PassKind.TRAIN:
                 done = self._wait(sent)
-                self._journal.step(step_record(step, done))
+                self._journal.step(step_record(step, done, self._rewards))
                 self._divergence.note(step, done.metrics)
                 self._step = step
                 self._stop.worth_waiting = True
             case PassKind.EVALUATE:
-                metrics = evaluation_metrics(self._spec, self._wait(sent))
+                metrics = self._evaluation_metrics(self._wait(sent))
                 self._saves.measured(step, metrics)
                 self._journal.evaluation(EvaluationRecord(step, metrics))
             case PassKind.SAVE:
@@ -199,10 +202,13 @@ class JobRun:
 
     def _held_out(self) -> Mapping[str, float]:
         """Held-out metrics now, before reinforcement learning."""
-        assert self._evaluation is not None
-        done = self._stepper.wait(self._stepper.evaluate(self._evaluation, 0))
+        algorithm = self._algorithms[GraphName.EVALUATION]
+        done = self._stepper.wait(self._stepper.evaluate(algorithm, 0))
         self._note_first_tokens(done)
-        return evaluation_metrics(self._spec, done)
+        return self._evaluation_metrics(done)
+
+    def _evaluation_metrics(self, done: Pass) -> dict[str, float]:
+        return evaluation_metrics(self._spec, self._rewards, done)
 
     def _note_first_tokens(self, done: Pass) -> None:
         """The first generation pays for what engines put off until then: a part of the start-up."""
@@ -211,27 +217,33 @@ class JobRun:
             self._journal.started("first generation", done.phases["generate"])
 
     def _save_model(self, folder: Path) -> None:
-        actor = self._plan.role("actor")
-        assert actor is not None and actor.precision is not None
-        dtype = "bfloat16" if actor.precision is Precision.BFLOAT16 else "float32"
+        policy = self._plan.role(self._plan.policy)
+        assert policy is not None and policy.precision is not None
+        dtype = "bfloat16" if policy.precision is Precision.BFLOAT16 else "float32"
         aside = folder.with_name(folder.name + ".new")
         shutil.rmtree(aside, ignore_errors=True)
-        self._workers.on_ranks("save", "actor", aside, dtype)
+        self._workers.on_ranks("save", policy.role, aside, dtype)
         try:
-            copy_tokenizer(self._workers.folders["actor"], aside)
+            copy_tokenizer(self._workers.folders[policy.role], aside)
             shutil.rmtree(folder, ignore_errors=True)
             aside.rename(folder)
         except OSError as error:
             raise model_not_saved(folder, error) from error
 
 
-def step_record(step: int, done: Pass) -> StepRecord:
-    """What a training step came to, for the journal."""
+def step_record(step: int, done: Pass, rewards: Sequence[str]) -> StepRecord:
+    """What a training step came to, for the journal.
+
+    Args:
+        rewards: the roles that score; the first one's mean stands for the job.
+    """
+    first = f"{rewards[0]}/mean" if rewards else ""
+    shown = {REWARD_MEAN: done.metrics[first]} if first in done.metrics else {}
     rates = {"throughput/tokens_per_second": done.tokens / done.seconds, "time/step": done.seconds}
     times = {f"time/{phase}": seconds for phase, seconds in done.phases.items()}
     return StepRecord(
         step=step,
-        metrics={**done.metrics, **rates, **times},
+        metrics={**done.metrics, **shown, **rates, **times},
         phases=done.phases,
         seconds=done.seconds,
         tokens=done.tokens,
@@ -240,12 +252,16 @@ def step_record(step: int, done: Pass) -> StepRecord:
     )
 
 
-def evaluation_metrics(spec: RLHFJobSpec, done: Pass) -> dict[str, float]:
-    """Metrics of held-out prompts; exact match if a verifier of the job measures it."""
-    metrics = {
-        HELD_OUT_REWARD: done.metrics["reward/mean"],
-        HELD_OUT_LENGTH: done.metrics["response/length_mean"],
-    }
+def evaluation_metrics(spec: RLHFJobSpec, rewards: Sequence[str], done: Pass) -> dict[str, float]:
+    """Metrics of held-out prompts; exact match if a verifier of the job measures it.
+
+    Args:
+        rewards: the roles that score; the first one's mean stands for the job.
+    """
+    shown = {HELD_OUT_LENGTH: "response/length_mean"}
+    if rewards:
+        shown[HELD_OUT_REWARD] = f"{rewards[0]}/mean"
+    metrics = {name: done.metrics[held] for name, held in shown.items()}
     for reward in spec.rewards:
         name = f"{reward.role}/{reward.name}"  # missing where the verifier scored nothing
         if reward.function.entrypoint == EXACT_MATCH_VERIFIER and name in done.metrics:

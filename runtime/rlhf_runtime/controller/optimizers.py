@@ -5,9 +5,8 @@ from __future__ import annotations
 from rlhf_api.job import RLHFJobSpec
 from rlhf_api.models import LearningRateSchedule
 from rlhf_api.schedule import ScheduleSpec
-from rlhf_flow.calls import ModelCall
+from rlhf_flow.calls import ModelCall, TrainOptions
 from rlhf_flow.graph import Graph
-from rlhf_flow.losses import Loss
 from rlhf_runtime.engines.fsdp.settings import OptimizerSettings
 
 
@@ -33,14 +32,15 @@ def training_settings(spec: RLHFJobSpec, role: str, graph: Graph) -> OptimizerSe
 
 def _updates(schedule: ScheduleSpec, call: ModelCall) -> int:
     """Of all steps; a call may begin later than with the first."""
-    loss, from_step = call.options["loss"], call.options["from_step"]
-    assert isinstance(loss, Loss) and isinstance(from_step, int)
-    return (schedule.steps - from_step) * schedule.updates_per_epoch * loss.epochs_per_batch
+    options = call.options
+    assert isinstance(options, TrainOptions)
+    steps = schedule.steps - options.from_step
+    return steps * schedule.updates_per_epoch * options.loss.epochs_per_batch
 
 
-def warm_start_settings(spec: RLHFJobSpec) -> OptimizerSettings:
-    """How the actor is trained on answers before reinforcement learning."""
-    warm_start, training = spec.schedule.warm_start, spec.model_for("actor").training
+def warm_start_settings(spec: RLHFJobSpec, policy: str) -> OptimizerSettings:
+    """How the policy is trained on answers before reinforcement learning."""
+    warm_start, training = spec.schedule.warm_start, spec.model_for(policy).training
     assert warm_start is not None
     return OptimizerSettings(
         learning_rate=warm_start.learning_rate,

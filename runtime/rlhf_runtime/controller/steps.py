@@ -95,7 +95,8 @@ class Stepper:
         )
         report, *prompts = host.options(num_returns=2 + len(columns)).remote(*arguments)
         backend.reports.append(report)
-        flow = Flow(algorithm.roles(), backend)
+        samples = workers.job.spec.rollout.samples_per_prompt
+        flow = Flow(algorithm.roles(), backend, samples)
         with flow.step():
             algorithm.step(flow, as_batch(columns, [prompts]))
         return Submitted(backend, start)
@@ -135,7 +136,7 @@ PHASES: Mapping[str, str] = {
     "score": "score",
     "log_probs": "infer",
     "values": "infer",
-    "advantages": "advantages",
+    "compute": "compute",
     "train": "train",
 }
 """The phase that a call counts to."""

@@ -15,7 +15,7 @@ from ray.util.placement_group import remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from rlhf_api.job import RLHFJob
-from rlhf_api.plan import Plan, RoleKind
+from rlhf_api.plan import Plan
 from rlhf_api.resources import Device
 from rlhf_runtime.controller.cluster import SHARED_MEMORY
 from rlhf_runtime.controller.dispatch import Group
@@ -81,7 +81,7 @@ class Workers:
             remove_placement_group(self._group)
             raise
         self.ranks = tuple(self._start_rank(rank) for rank in range(self.world_size))
-        self.data = self._start_host(DataHost, "data")
+        self.data = self._start_host(DataHost, "data", plan.policy)
         self.reward = self._start_host(RewardHost, "reward", settings.faults)
 
     @property
@@ -90,13 +90,9 @@ class Workers:
         return self.plan.pools[0].num_devices
 
     @property
-    def groups(self) -> dict[str, Group]:
-        """The workers that play each role."""
-        ranks, host = Group(self.ranks), Group((self.reward,))
-        return {
-            planned.role: host if planned.kind is RoleKind.REWARD else ranks
-            for planned in self.plan.roles
-        }
+    def groups(self) -> dict[str | None, Group]:
+        """The workers of each pool, and those of the host beside them (None)."""
+        return {self.plan.pools[0].name: Group(self.ranks), None: Group((self.reward,))}
 
     def build(self, started: Started) -> dict[str, int]:
         """Load models, data and verifiers, all at the same time; returns the data's counts.

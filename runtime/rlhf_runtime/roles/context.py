@@ -44,14 +44,14 @@ class RoleContext:
     @property
     def precision(self) -> torch.dtype:
         """Number format of the role's computation."""
-        precision = self._planned.precision
+        precision = self.planned.precision
         assert precision is not None
         return DTYPES[precision]
 
     @property
     def micro_batch_tokens(self) -> int:
         """Padded tokens to run through the role's model at once."""
-        tokens = self._planned.micro_batch_tokens
+        tokens = self.planned.micro_batch_tokens
         assert tokens is not None
         return tokens
 
@@ -61,7 +61,8 @@ class RoleContext:
         return self.job.spec.model_for(self.role).training.activation_recompute
 
     @property
-    def _planned(self) -> RolePlan:
+    def planned(self) -> RolePlan:
+        """What the plan says of the role."""
         planned = self.plan.role(self.role)
         assert planned is not None
         return planned

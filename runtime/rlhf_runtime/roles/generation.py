@@ -1,4 +1,4 @@
-"""The actor's generation: current weights into vLLM, then responses."""
+"""Generation with a role's current weights: into vLLM, then responses."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from rlhf_api.plan import GraphName
+from rlhf_flow.calls import GenerateOptions
 from rlhf_flow.planning.generation_memory import KV_BLOCK_TOKENS
 from rlhf_runtime.data.tokenizer import TextTokenizer
 from rlhf_runtime.dataplane.columns import Column, pack_texts, repeat_rows
@@ -28,9 +29,11 @@ class Generation:
     """A vLLM engine that always generates with the trainer's current weights."""
 
     def __init__(self, context: RoleContext, model: FsdpModel) -> None:
-        rollout, plan = context.job.spec.rollout, context.plan.generation
+        rollout, plan = context.job.spec.rollout, context.plan.generation(context.role)
+        assert plan is not None
         block_tokens = KV_BLOCK_TOKENS[context.plan.pools[0].device]
         self._context = context
+        self._plan = plan
         self._tokenizer = TextTokenizer(context.folder)
         self._engine = VllmEngine(
             EngineSettings(
@@ -56,9 +59,9 @@ class Generation:
     def generate(self, inputs: Inputs) -> Result:
         """Responses to this rank's prompts, every prompt `samples` times."""
         options, rollout = inputs.call.options, self._context.job.spec.rollout
-        samples = options["samples"] or rollout.samples_per_prompt
-        temperature = 0.0 if options["greedy"] else options["temperature"] or rollout.temperature
-        assert isinstance(samples, int) and isinstance(temperature, int | float)
+        assert isinstance(options, GenerateOptions)
+        samples = options.samples
+        temperature = 0.0 if options.greedy else options.temperature or rollout.temperature
         with self._context.spans.span(self._context.role, "transition"):
             if inputs.graph is GraphName.STEP:
                 self._context.faults.enter(Phase.TRANSITION, inputs.step)
@@ -70,10 +73,10 @@ class Generation:
         number = np.tile(np.arange(samples, dtype=np.int32), len(prompts_held))
         generated = self._engine.generate(
             carried["prompt_tokens"],
-            self._sampling(carried, number, inputs, float(temperature)),
+            self._sampling(carried, number, inputs, temperature),
             self._context.tick,
         )
-        if self._context.plan.generation.release_during_training:
+        if self._plan.release_during_training:
             self._release()
         return self._result(inputs, prompts_held, carried, number, generated, statistics)
 

@@ -1,4 +1,4 @@
-"""The actor: a causal language model that generates and is trained."""
+"""A causal language model: a policy, which is trained and generates, or one that is only read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import numpy as np
 import torch
 
 from rlhf_flow import fields
-from rlhf_flow.losses import ClippedLoss, CrossEntropy
+from rlhf_flow.calls import TrainOptions
+from rlhf_flow.losses import ClippedLoss, CrossEntropy, ValueLoss
 from rlhf_runtime.dataplane.columns import Rows
 from rlhf_runtime.engines.fsdp.model import FsdpModel, Loss
 from rlhf_runtime.engines.fsdp.packing import MicroBatch
@@ -26,8 +27,8 @@ from rlhf_runtime.roles.training import Means, MiniBatch, epochs, micro_batches,
 from rlhf_runtime.workers.inputs import Inputs
 
 
-class Policy:
-    """Trains by FSDP2 and generates by vLLM in the same process."""
+class LanguageModel:
+    """Trains by FSDP2 and generates by vLLM in the same process, as far as the plan needs it."""
 
     def __init__(self, context: RoleContext) -> None:
         self._context = context
@@ -36,24 +37,33 @@ class Policy:
             context.folder,
             context.world,
             context.precision,
+            trained=context.planned.is_trained,
             recompute=context.activation_recompute,
             tick=context.tick,
         )
-        self.generation = Generation(context, self.model)
+        generates = context.planned.generates
+        self.generation = Generation(context, self.model) if generates else None
 
     def close(self) -> None:
         """End the generation engine."""
-        self.generation.close()
+        if self.generation is not None:
+            self.generation.close()
 
     def generate(self, inputs: Inputs) -> Result:
         """Responses to prompts, with the log-probabilities of the distribution sampled from."""
+        assert self.generation is not None
         return self.generation.generate(inputs)
 
     def log_probs(self, inputs: Inputs) -> Result:
-        """Log-probabilities of the responses as the training engine computes them."""
-        return policy_log_probs(
-            self.model, inputs, self._context.micro_batch_tokens, self._temperature
-        )
+        """Log-probabilities of the responses at the sampling temperature, as the training engine
+        computes them."""
+
+        def read(outputs: torch.Tensor, micro_batch: MicroBatch) -> torch.Tensor:
+            targets = micro_batch.targets.to(outputs.device)
+            return token_log_probs(outputs, targets, self._temperature)[0]
+
+        (field,) = inputs.call.writes
+        return infer(self.model, inputs, self._context.micro_batch_tokens, field, read)
 
     def use_optimizer(self, settings: OptimizerSettings) -> None:
         """Train with a new optimizer from now on."""
@@ -61,14 +71,17 @@ class Policy:
 
     def train(self, inputs: Inputs) -> Result:
         """One or more optimizer steps on the batch."""
-        loss, from_step = inputs.call.options["loss"], inputs.call.options["from_step"]
-        assert isinstance(from_step, int)
-        if inputs.step <= from_step:
+        options = inputs.call.options
+        assert isinstance(options, TrainOptions)
+        if inputs.step <= options.from_step:
             return Result()
-        if isinstance(loss, CrossEntropy):
-            return self._train_supervised(inputs)
-        assert isinstance(loss, ClippedLoss)
-        return self._train_policy(inputs, loss)
+        match options.loss:
+            case ClippedLoss():
+                return self._train_policy(inputs, options.loss)
+            case CrossEntropy():
+                return self._train_supervised(inputs)
+            case ValueLoss():
+                raise AssertionError("a language model is not trained on values")
 
     def _train_policy(self, inputs: Inputs, loss: ClippedLoss) -> Result:
         spec = self._context.job.spec
@@ -81,7 +94,7 @@ class Policy:
         )
         means = Means()
         for batch in epochs(batches, loss.epochs_per_batch):
-            terms = PolicyTerms(batch, loss, self._temperature, means)
+            terms = PolicyTerms(batch, loss, self._context.role, self._temperature, means)
             trained, silent = (
                 micro_batches(batch, self.model, self._context.micro_batch_tokens, rows)
                 for rows in terms.rows_by_signal()
@@ -98,11 +111,11 @@ class Policy:
         def loss(outputs: torch.Tensor, part: MicroBatch) -> torch.Tensor:
             log_probs, _ = token_log_probs(outputs, part.targets)
             share = -log_probs.sum() / max(1, batch.denominators.num_tokens)
-            means.add("policy/loss", float(share), 0.0)
+            means.add(f"{self._context.role}/loss", float(share), 0.0)
             return share
 
         self._step(micro, loss, means, batch.share)
-        means.add("policy/loss", 0.0, batch.share)
+        means.add(f"{self._context.role}/loss", 0.0, batch.share)
         return Result(statistics=means.statistics())
 
     def _step(
@@ -114,34 +127,22 @@ class Policy:
         silent: Sequence[MicroBatch] = (),
     ) -> None:
         assert self.model.optimizer is not None
-        rate = self.model.optimizer.learning_rate
+        rate, role = self.model.optimizer.learning_rate, self._context.role
         norm = self.model.update(micro, loss, silent)
-        means.add("policy/gradient_norm", norm * share, share)
-        means.count("policy/skipped_updates", 0.0 if isfinite(norm) else share)
-        means.add("policy/learning_rate", rate * share, share)
-
-
-def policy_log_probs(
-    model: FsdpModel, inputs: Inputs, micro_batch_tokens: int, temperature: float
-) -> Result:
-    """Log-probabilities of responses at the sampling temperature, as the call's one field."""
-
-    def read(outputs: torch.Tensor, micro_batch: MicroBatch) -> torch.Tensor:
-        targets = micro_batch.targets.to(outputs.device)
-        return token_log_probs(outputs, targets, temperature)[0]
-
-    (field,) = inputs.call.writes
-    return infer(model, inputs, micro_batch_tokens, field, read)
+        means.add(f"{role}/gradient_norm", norm * share, share)
+        means.count(f"{role}/skipped_updates", 0.0 if isfinite(norm) else share)
+        means.add(f"{role}/learning_rate", rate * share, share)
 
 
 class PolicyTerms:
     """The policy loss of one mini-batch: called with outputs[n, vocabulary] of each micro-batch."""
 
     def __init__(
-        self, batch: MiniBatch, loss: ClippedLoss, temperature: float, means: Means
+        self, batch: MiniBatch, loss: ClippedLoss, role: str, temperature: float, means: Means
     ) -> None:
         self._batch = batch
         self._loss = loss
+        self._role = role
         self._temperature = temperature
         self._means = means
         self._advantages = as_tensor(batch.columns[loss.advantages])
@@ -150,7 +151,7 @@ class PolicyTerms:
         self._rollout = as_tensor(batch.columns[fields.ROLLOUT_LOG_PROBS])
         reference = loss.reference_log_probs if loss.kl_coefficient > 0 else None
         self._reference = None if reference is None else as_tensor(batch.columns[reference])
-        means.add("policy/loss", 0.0, batch.share)
+        means.add(f"{role}/loss", 0.0, batch.share)
 
     def __call__(self, outputs: torch.Tensor, part: MicroBatch) -> torch.Tensor:
         """This micro-batch's share of the mini-batch's loss."""
@@ -174,12 +175,12 @@ class PolicyTerms:
             reference = self._reference[part.tokens].to(device)
             kl = kl_estimate(log_probs, reference, self._loss.kl_estimator)
             losses = losses + self._loss.kl_coefficient * kl
-            self._note("policy/kl", kl, part)
-        self._note("policy/entropy", entropy, part)
-        self._note("policy/clip_fraction", (terms.clipped | terms.dual_clipped).float(), part)
+            self._note("kl", kl, part)
+        self._note("entropy", entropy, part)
+        self._note("clip_fraction", (terms.clipped | terms.dual_clipped).float(), part)
         self._note_difference(self._old[part.tokens] if self._old_is_trainers else log_probs, part)
         share = self._aggregate(losses, part)
-        self._means.add("policy/loss", float(share), 0.0)
+        self._means.add(f"{self._role}/loss", float(share), 0.0)
         return share
 
     def rows_by_signal(self) -> tuple[Rows, Rows]:
@@ -203,7 +204,7 @@ class PolicyTerms:
     def _note(self, name: str, values: torch.Tensor, part: MicroBatch) -> None:
         kept = self._kept(part)
         total = float(values.detach().double().cpu()[kept].sum())
-        self._means.add(name, total, float(kept.sum()))
+        self._means.add(f"{self._role}/{name}", total, float(kept.sum()))
 
     def _note_difference(self, log_probs: torch.Tensor, part: MicroBatch) -> None:
         """How far the trainer's log-probabilities are from the generation engine's.
@@ -211,9 +212,9 @@ class PolicyTerms:
         Both belong to the weights that sampled: updates since then are no disagreement.
         """
         difference = (log_probs.detach().cpu() - self._rollout[part.tokens]).abs()
-        self._note("policy/log_prob_difference_mean", difference, part)
+        self._note("log_prob_difference_mean", difference, part)
         if len(difference):
-            self._means.top("policy/log_prob_difference_max", float(difference.max()))
+            self._means.top(f"{self._role}/log_prob_difference_max", float(difference.max()))
 
     def _aggregate(self, losses: torch.Tensor, part: MicroBatch) -> torch.Tensor:
         lengths = part.response_lengths.to(losses.device)

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import importlib
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import numpy as np
 import torch
 
-from rlhf_api.algorithm import KlEstimator
+from rlhf_flow.calls import ComputeOptions
 from rlhf_flow.fields import role_of
-from rlhf_flow.operations import Operation
+from rlhf_flow.operations import (
+    Custom,
+    Gae,
+    GroupAdvantages,
+    Operation,
+    Scope,
+    TokenRewards,
+    Whiten,
+)
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.errors import UserCodeFailed
@@ -25,18 +33,22 @@ from rlhf_runtime.roles.context import Result
 from rlhf_runtime.roles.sequences import RESPONSES, as_tensor, lengths_of
 from rlhf_runtime.roles.training import Means
 from rlhf_runtime.workers.inputs import Inputs
-from rlhf_runtime.workers.orders import Statistics
 
 
 class Workspace:
     """The columns that a compute call works on, with the means it collects."""
 
     def __init__(
-        self, columns: dict[str, Column], groups: np.ndarray, world: World, means: Means
+        self,
+        columns: dict[str, Column],
+        groups: np.ndarray,
+        sum: Callable[[torch.Tensor], torch.Tensor],
+        means: Means,
     ) -> None:
         self.columns = columns
         self.groups = torch.tensor(groups)
-        self.world = world
+        self.sum = sum
+        """Over all ranks."""
         self.means = means
 
     def rows(self, name: str) -> torch.Tensor:
@@ -55,74 +67,98 @@ class Workspace:
 
 
 def compute(inputs: Inputs, world: World) -> Result:
-    """Run a compute call's operations one after the other on this rank's rows."""
-    rows = inputs.rows()
-    index = inputs.index.take(rows)
+    """Run a compute call's operations one after the other, each rank on its own rows.
+
+    A custom operation that has to see the whole batch does so on every rank; of what the call makes
+    each rank keeps its own rows.
+    """
+    options = inputs.call.options
+    assert isinstance(options, ComputeOptions)
+    own = inputs.rows()
+    sees_all = any(_sees_all(operation) for operation in options.operations)
+    rows = inputs.index.rows if sees_all else own
     means = Means()
-    workspace = Workspace(dict(inputs.load(rows)), index.groups, world, means)
-    operations = inputs.call.options["operations"]
-    assert isinstance(operations, tuple)
-    for operation in operations:
-        if operation.name == "custom":
-            _custom(workspace, operation)
-        else:
-            OPERATIONS[operation.name](workspace, operation.parameters)
-    columns = {name: workspace.columns[name] for name in inputs.call.writes}
-    return Result(columns, Statistics(means.means, means.maxima), index)
+    columns, groups = dict(inputs.load(rows)), inputs.index.take(rows).groups
+    workspace = Workspace(columns, groups, _same if sees_all else world.sum, means)
+    for operation in options.operations:
+        _run(workspace, operation)
+    written = {name: workspace.columns[name] for name in inputs.call.writes}
+    if sees_all:
+        written = {name: column.take(own) for name, column in written.items()}
+    return Result(written, means.statistics(), inputs.index.take(own))
 
 
-def _token_rewards(work: Workspace, parameters: Mapping[str, object]) -> None:
+def _sees_all(operation: Operation) -> bool:
+    return isinstance(operation, Custom) and operation.scope is Scope.BATCH
+
+
+def _same(numbers: torch.Tensor) -> torch.Tensor:
+    """The sum over ranks of what each of them has whole."""
+    return numbers
+
+
+def _run(work: Workspace, operation: Operation) -> None:
+    match operation:
+        case TokenRewards():
+            _token_rewards(work, operation)
+        case Gae():
+            _gae(work, operation)
+        case Whiten():
+            _whiten(work, operation)
+        case GroupAdvantages():
+            _group_advantages(work, operation)
+        case Custom():
+            _custom(work, operation)
+
+
+def _token_rewards(work: Workspace, operation: TokenRewards) -> None:
     mask = length_mask(lengths_of(work.columns[RESPONSES]))
-    coefficient = parameters["kl_coefficient"]
-    assert isinstance(coefficient, int | float)
     kl = None
-    if coefficient > 0:
-        own, _ = work.padded(str(parameters["policy_log_probs"]))
-        reference, _ = work.padded(str(parameters["reference_log_probs"]))
-        kl = kl_estimate(own, reference, KlEstimator(str(parameters["kl_estimator"])))
-        work.means.add("policy/kl", float(kl[mask].double().sum()), float(mask.sum()))
-    rewards = token_rewards(work.rows(str(parameters["scores"])), mask, kl, float(coefficient))
-    work.put(str(parameters["rewards"]), rewards, mask)
+    if operation.kl_coefficient > 0:
+        assert operation.reference_log_probs is not None
+        own, _ = work.padded(operation.policy_log_probs)
+        reference, _ = work.padded(operation.reference_log_probs)
+        kl = kl_estimate(own, reference, operation.kl_estimator)
+        name = f"{role_of(operation.scores)}/kl"
+        work.means.add(name, float(kl[mask].double().sum()), float(mask.sum()))
+    scores = work.rows(operation.scores)
+    work.put(operation.rewards, token_rewards(scores, mask, kl, operation.kl_coefficient), mask)
 
 
-def _gae(work: Workspace, parameters: Mapping[str, object]) -> None:
-    rewards, mask = work.padded(str(parameters["rewards"]))
-    field = str(parameters["values"])
-    values, _ = work.padded(field)
-    gamma, lam = parameters["gamma"], parameters["lam"]
-    assert isinstance(gamma, int | float) and isinstance(lam, int | float)
-    advantages, returns = generalized_advantages(rewards, values, mask, float(gamma), float(lam))
-    work.put(str(parameters["advantages"]), advantages, mask)
-    work.put(str(parameters["returns"]), returns, mask)
-    critic = role_of(field)
+def _gae(work: Workspace, operation: Gae) -> None:
+    rewards, mask = work.padded(operation.rewards)
+    values, _ = work.padded(operation.values)
+    advantages, returns = generalized_advantages(
+        rewards, values, mask, operation.gamma, operation.lam
+    )
+    work.put(operation.advantages, advantages, mask)
+    work.put(operation.returns, returns, mask)
+    critic = role_of(operation.values)
     work.means.add(f"{critic}/value_mean", float(values[mask].double().sum()), float(mask.sum()))
-    explained = float(explained_variance(values, returns, mask, work.world.sum))
-    share = 1 / work.world.size  # every rank reports the same
-    work.means.add(f"{critic}/explained_variance", explained * share, share)
+    explained = float(explained_variance(values, returns, mask, work.sum))
+    work.means.add(f"{critic}/explained_variance", explained, 1.0)  # of all ranks: the same
 
 
-def _whiten(work: Workspace, parameters: Mapping[str, object]) -> None:
-    field = str(parameters["advantages"])
-    advantages, mask = work.padded(field)
-    valid = mask & work.rows(str(parameters["valid"])).bool()[:, None]
-    work.put(field, whiten(advantages, valid, work.world.sum), mask)
+def _whiten(work: Workspace, operation: Whiten) -> None:
+    advantages, mask = work.padded(operation.advantages)
+    valid = mask & work.rows(operation.valid).bool()[:, None]
+    work.put(operation.advantages, whiten(advantages, valid, work.sum), mask)
 
 
-def _group_advantages(work: Workspace, parameters: Mapping[str, object]) -> None:
+def _group_advantages(work: Workspace, operation: GroupAdvantages) -> None:
     mask = length_mask(lengths_of(work.columns[RESPONSES]))
     found = group_advantages(
-        work.rows(str(parameters["scores"])),
+        work.rows(operation.scores),
         work.groups,
-        work.rows(str(parameters["valid"])).bool(),
-        bool(parameters["normalize_by_std"]),
+        work.rows(operation.valid).bool(),
+        operation.normalize_by_std,
     )
     work.means.add("groups/equal", float(found.num_equal_groups), float(found.num_groups))
-    work.put("advantages", found.advantages[:, None] * mask, mask)
+    work.put(operation.advantages, found.advantages[:, None] * mask, mask)
 
 
-def _custom(work: Workspace, operation: Operation) -> None:
+def _custom(work: Workspace, operation: Custom) -> None:
     """A user's function: takes the columns it reads by name and returns those it writes."""
-    assert operation.entrypoint is not None
     module, _, name = operation.entrypoint.partition(":")
     given = {field: work.columns[field] for field in operation.reads}
     try:
@@ -135,12 +171,3 @@ def _custom(work: Workspace, operation: Operation) -> None:
             f"{type(error).__name__}: {error}, allowed a mapping with "
             f"{', '.join(operation.writes)}; correct it\n{traceback.format_exc()}"
         ) from None
-
-
-OPERATIONS: Mapping[str, Callable[[Workspace, Mapping[str, object]], None]] = {
-    "token_rewards": _token_rewards,
-    "gae": _gae,
-    "whiten": _whiten,
-    "group_advantages": _group_advantages,
-}
-"""By the names of rlhf_flow.operations."""

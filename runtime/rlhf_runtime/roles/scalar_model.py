@@ -1,4 +1,4 @@
-"""The critic: a language model with a value head, trained on returns."""
+"""A language model with a value head: a critic, trained on returns."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from math import isfinite
 
 import torch
 
+from rlhf_flow.calls import TrainOptions
 from rlhf_flow.losses import ValueLoss
 from rlhf_runtime.engines.fsdp.model import FsdpModel
 from rlhf_runtime.engines.fsdp.packing import MicroBatch
@@ -19,7 +20,7 @@ from rlhf_runtime.roles.training import Means, MiniBatch, epochs, micro_batches,
 from rlhf_runtime.workers.inputs import Inputs
 
 
-class Critic:
+class ScalarModel:
     """Values of the states before each response token."""
 
     def __init__(self, context: RoleContext) -> None:
@@ -28,10 +29,14 @@ class Critic:
             context.folder,
             context.world,
             context.precision,
+            trained=context.planned.is_trained,
             value_head=True,
             recompute=context.activation_recompute,
             tick=context.tick,
         )
+
+    def close(self) -> None:
+        """There is nothing to end."""
 
     def values(self, inputs: Inputs) -> Result:
         """The value before each response token."""
@@ -45,13 +50,12 @@ class Critic:
 
     def train(self, inputs: Inputs) -> Result:
         """One or more optimizer steps towards the returns."""
-        from_step = inputs.call.options["from_step"]
-        assert isinstance(from_step, int)
-        if inputs.step <= from_step:
+        options = inputs.call.options
+        assert isinstance(options, TrainOptions) and isinstance(options.loss, ValueLoss)
+        if inputs.step <= options.from_step:
             return Result()
-        spec = self._context.job.spec
-        loss = inputs.call.options["loss"]
-        assert isinstance(loss, ValueLoss) and self.model.optimizer is not None
+        spec, loss = self._context.job.spec, options.loss
+        assert self.model.optimizer is not None
         batches = mini_batches(
             inputs,
             self._context.world,

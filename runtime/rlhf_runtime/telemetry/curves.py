@@ -4,38 +4,39 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
+from rlhf_api.report import REWARD_MEAN
 from rlhf_runtime.telemetry.charts import Columns, LineChart, Series
-from rlhf_runtime.telemetry.metric_names import METRICS, Format, describe
+from rlhf_runtime.telemetry.metric_names import METRICS, OF_ROLES, Format, describe
 from rlhf_runtime.telemetry.palette import OTHER, colours
 from rlhf_runtime.telemetry.records import RunRecords, StepRecord
 from rlhf_runtime.telemetry.series import Point
-from rlhf_runtime.telemetry.summary import EXACT_MATCH, HELD_OUT_REWARD, REWARD
+from rlhf_runtime.telemetry.summary import EXACT_MATCH, HELD_OUT_REWARD
 from rlhf_runtime.telemetry.timeline_chart import process_order
 
 FIRST = (
-    "policy/kl",
-    "policy/entropy",
+    "*/kl",
+    "*/entropy",
     "response/length_mean",
-    "policy/loss",
-    "policy/gradient_norm",
-    "policy/log_prob_difference_mean",
-    "policy/log_prob_difference_max",
+    "*/loss",
+    "*/gradient_norm",
+    "*/log_prob_difference_mean",
+    "*/log_prob_difference_max",
     "throughput/tokens_per_second",
     "time/step",
 )
-"""Always drawn where recorded, in this order."""
-FLOOR_AT_ZERO = {
-    "policy/kl",
-    "policy/log_prob_difference_mean",
-    "policy/log_prob_difference_max",
-    "policy/gradient_norm",
-    "critic/gradient_norm",
+"""Always drawn where recorded, in this order; `*` is each role."""
+FLOOR_AT_ZERO = (
+    "*/kl",
+    "*/log_prob_difference_mean",
+    "*/log_prob_difference_max",
+    "*/gradient_norm",
     "throughput/tokens_per_second",
     "time/step",
-}
+)
 MOST_COLUMNS = 60
 MOST_PROCESSES = 8
 OWN_CHARTS = ("time/", "memory/")
@@ -59,12 +60,12 @@ def curves(records: RunRecords) -> Curves:
     steps = _step_range(records)
     held_out = _evaluation_charts(records, steps)
     large = [dataclasses.replace(chart, large=True) for chart in held_out[:1]]
-    if REWARD in series:
-        large.append(_chart(REWARD, series.pop(REWARD), steps, large=True))
-    names = [name for name in FIRST if name in series]
+    if REWARD_MEAN in series:
+        large.append(_chart(REWARD_MEAN, series.pop(REWARD_MEAN), steps, large=True))
+    names = [name for pattern in FIRST for name in series if fnmatchcase(name, pattern)]
     others = [name for name in series if name not in names and not name.startswith(OWN_CHARTS)]
-    known = list(METRICS)
-    others.sort(key=lambda name: (known.index(name) if name in known else len(known), name))
+    known = [*METRICS, *OF_ROLES]
+    others.sort(key=lambda name: (_position(name, known), name))
     constant = {name: series[name][0][1] for name in others if _is_constant(series[name])}
     drawn = names + [name for name in others if name not in constant]
     small = [_chart(name, series[name], steps) for name in drawn]
@@ -141,6 +142,16 @@ def memory_chart(records: RunRecords) -> LineChart | None:
     )
 
 
+def _is_positive(name: str) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in FLOOR_AT_ZERO)
+
+
+def _position(name: str, known: Sequence[str]) -> int:
+    """Of a metric's meaning in the table; those without any come last."""
+    meant = name if name in METRICS else name.partition("/")[2]
+    return known.index(meant) if meant in known else len(known)
+
+
 def _step_series(steps: Iterable[StepRecord]) -> dict[str, list[Point]]:
     """The points of every metric, and of those that follow from the records themselves."""
     found: dict[str, list[Point]] = {}
@@ -183,7 +194,7 @@ def _chart(
         format=metric.format,
         series=[Series(name, points, colour=0 if not dots else 2, dots=dots)],
         steps=steps,
-        floor=0.0 if name in FLOOR_AT_ZERO or metric.format is Format.COUNT else None,
+        floor=0.0 if _is_positive(name) or metric.format is Format.COUNT else None,
         large=large,
     )
 

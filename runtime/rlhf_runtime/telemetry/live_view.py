@@ -11,7 +11,13 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from rlhf_runtime.telemetry.metric_names import describe, format_seconds, format_value
+from rlhf_api.report import REWARD_MEAN
+from rlhf_runtime.telemetry.metric_names import (
+    describe,
+    format_seconds,
+    format_value,
+    role_metric,
+)
 from rlhf_runtime.telemetry.pace import Pace, sparkline
 from rlhf_runtime.telemetry.records import (
     EvaluationRecord,
@@ -19,13 +25,12 @@ from rlhf_runtime.telemetry.records import (
     StepRecord,
     WarmStartRecord,
 )
-from rlhf_runtime.telemetry.summary import EXACT_MATCH, HELD_OUT_REWARD, REWARD
+from rlhf_runtime.telemetry.summary import EXACT_MATCH, HELD_OUT_REWARD
 
 LABEL_WIDTH = 11
 BAR_WIDTH = 28
 SPARKLINE_WIDTH = 24
 SHOWN = {
-    "KL": "policy/kl",
     "length": "response/length_mean",
     "tokens/s": "throughput/tokens_per_second",
 }
@@ -64,8 +69,8 @@ class LiveView:
         """Remember the newest step."""
         self._pace.add(record.seconds)
         self._elapsed += record.seconds
-        if REWARD in record.metrics:
-            self._rewards.append(record.metrics[REWARD])
+        if REWARD_MEAN in record.metrics:
+            self._rewards.append(record.metrics[REWARD_MEAN])
         self._step = record
 
     def evaluation(self, record: EvaluationRecord) -> None:
@@ -131,12 +136,13 @@ class LiveView:
 
     def _metrics_text(self, record: StepRecord) -> Text:
         text = Text()
-        if REWARD in record.metrics:
+        if REWARD_MEAN in record.metrics:
             text.append("reward ", style="dim")
-            text.append(f"{record.metrics[REWARD]:.3f} ", style="bold green")
+            text.append(f"{record.metrics[REWARD_MEAN]:.3f} ", style="bold green")
             text.append(sparkline(self._rewards, SPARKLINE_WIDTH) + "   ", style="green")
-        for label, name in SHOWN.items():
-            if name in record.metrics:
+        shown = {"KL": role_metric(record.metrics, "kl"), **SHOWN}
+        for label, name in shown.items():
+            if name is not None and name in record.metrics:
                 value = format_value(record.metrics[name], describe(name).format)
                 text.append(f"{label} ", style="dim")
                 text.append(f"{value}   ")

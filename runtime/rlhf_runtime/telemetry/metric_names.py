@@ -1,14 +1,18 @@
 """Every metric's name, unit, meaning and direction: the one table.
 
-Names that end in <...> stand for a family, such as reward/<name>. Metrics outside the table are
-kept and drawn too; they just have no unit and no description.
+Names that end in <...> stand for a family, such as time/<phase>. Metrics outside the table are kept
+and drawn too; they just have no unit and no description.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+
+from rlhf_api.report import REWARD_MEAN
 
 
 class Format(StrEnum):
@@ -38,13 +42,7 @@ class Metric:
 
 
 METRICS: dict[str, Metric] = {
-    "reward/mean": Metric("Reward", "", "Mean reward of a step's responses", True, Format.FRACTION),
-    "reward/std": Metric(
-        "Reward spread", "", "Standard deviation of the rewards", None, Format.FRACTION
-    ),
-    "reward/<name>": Metric(
-        "Reward", "", "Mean of one term of the reward, unweighted", True, Format.FRACTION
-    ),
+    REWARD_MEAN: Metric("Reward", "", "Mean reward of a step's responses", True, Format.FRACTION),
     "score/excluded": Metric(
         "Excluded",
         "",
@@ -66,53 +64,6 @@ METRICS: dict[str, Metric] = {
     ),
     "response/truncated": Metric(
         "Cut off", "fraction", "Responses cut at the length limit", False, Format.FRACTION
-    ),
-    "policy/kl": Metric("KL to the reference", "nats", "Mean KL per token to the reference", None),
-    "policy/entropy": Metric("Entropy", "nats", "Mean entropy of the policy per token", None),
-    "policy/loss": Metric("Policy loss", "", "The actor's loss, mean over mini-batches", None),
-    "policy/clip_fraction": Metric(
-        "Clipped", "fraction", "Tokens whose ratio was clipped", None, Format.FRACTION
-    ),
-    "policy/gradient_norm": Metric(
-        "Gradient norm", "", "The actor's gradient norm before clipping", None
-    ),
-    "policy/skipped_updates": Metric(
-        "Skipped updates",
-        "",
-        "The actor's updates that were left out: loss or gradient were not finite",
-        False,
-        Format.COUNT,
-    ),
-    "policy/learning_rate": Metric("Learning rate", "", "The actor's learning rate", None),
-    "policy/log_prob_difference_max": Metric(
-        "Log-prob difference, largest",
-        "nats",
-        "Largest distance between the trainer's and the generator's log-probability of a token",
-        False,
-    ),
-    "policy/log_prob_difference_mean": Metric(
-        "Log-prob difference",
-        "nats",
-        "Mean distance between the trainer's and the generator's log-probability of a token",
-        False,
-    ),
-    "critic/loss": Metric("Critic loss", "", "The critic's squared error", False),
-    "critic/explained_variance": Metric(
-        "Explained variance",
-        "fraction",
-        "Share of the returns' variance that the critic explains",
-        True,
-        Format.FRACTION,
-    ),
-    "critic/gradient_norm": Metric(
-        "Critic gradient norm", "", "The critic's gradient norm before clipping", None
-    ),
-    "critic/skipped_updates": Metric(
-        "Skipped critic updates",
-        "",
-        "The critic's updates that were left out: loss or gradient were not finite",
-        False,
-        Format.COUNT,
     ),
     "groups/equal": Metric(
         "Equal groups",
@@ -145,13 +96,57 @@ METRICS: dict[str, Metric] = {
 }
 
 
+OF_ROLES: dict[str, Metric] = {
+    "mean": Metric("Mean", "", "Mean score of a step's responses", True, Format.FRACTION),
+    "std": Metric("Spread", "", "Standard deviation of the scores", None, Format.FRACTION),
+    "kl": Metric("KL to the reference", "nats", "Mean KL per token to the reference", None),
+    "entropy": Metric("Entropy", "nats", "Mean entropy of the policy per token", None),
+    "loss": Metric("Loss", "", "What is minimized, mean over mini-batches", None),
+    "clip_fraction": Metric(
+        "Clipped", "fraction", "Tokens whose ratio was clipped", None, Format.FRACTION
+    ),
+    "gradient_norm": Metric("Gradient norm", "", "The gradient's norm before clipping", None),
+    "skipped_updates": Metric(
+        "Skipped updates",
+        "",
+        "Updates that were left out: loss or gradient were not finite",
+        False,
+        Format.COUNT,
+    ),
+    "learning_rate": Metric("Learning rate", "", "The optimizer's learning rate", None),
+    "log_prob_difference_mean": Metric(
+        "Log-prob difference",
+        "nats",
+        "Mean distance between the trainer's and the generator's log-probability of a token",
+        False,
+    ),
+    "log_prob_difference_max": Metric(
+        "Log-prob difference, largest",
+        "nats",
+        "Largest distance between the trainer's and the generator's log-probability of a token",
+        False,
+    ),
+    "value_mean": Metric("Value", "", "Mean value before a token", None),
+    "explained_variance": Metric(
+        "Explained variance",
+        "fraction",
+        "Share of the returns' variance that the values explain",
+        True,
+        Format.FRACTION,
+    ),
+}
+"""What a metric `<role>/<name>` means, in the order in which charts show them."""
+
+
 def describe(name: str) -> Metric:
-    """What a metric means: its own entry, else its family's, else just its name."""
+    """What a metric means: its own entry, that of a role's, else its family's, else its name."""
     if name in METRICS:
         return METRICS[name]
     group, _, rest = name.partition("/")
+    if group and rest in OF_ROLES:
+        return dataclasses.replace(OF_ROLES[rest], title=f"{OF_ROLES[rest].title} ({group})")
     plain = (rest or name).replace("_", " ")
-    title = plain[:1].upper() + plain[1:]
+    title = plain[:1].upper() + plain[1:] + (f" ({group})" if rest else "")
     for pattern, metric in METRICS.items():
         if pattern.startswith(f"{group}/<"):
             return Metric(
@@ -162,6 +157,11 @@ def describe(name: str) -> Metric:
                 metric.format,
             )
     return Metric(title, "", "", None)
+
+
+def role_metric(metrics: Iterable[str], name: str) -> str | None:
+    """The first of these metrics that is such a one of some role."""
+    return next((each for each in metrics if each.partition("/")[2] == name), None)
 
 
 def format_value(value: float, style: Format) -> str:

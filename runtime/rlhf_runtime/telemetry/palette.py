@@ -22,7 +22,7 @@ KNOWN = {
     "infer": 3,
     "log_probs": 3,
     "values": 7,
-    "advantages": 4,
+    "compute": 4,
     "transition": 5,
     "update_weights": 5,
     "evaluate": 6,

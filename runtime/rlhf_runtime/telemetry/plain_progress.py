@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TextIO
 
+from rlhf_api.report import REWARD_MEAN
+from rlhf_runtime.telemetry.metric_names import role_metric
 from rlhf_runtime.telemetry.notices import going_on_text, restart_text
 from rlhf_runtime.telemetry.pace import Pace
 from rlhf_runtime.telemetry.records import (
@@ -22,12 +24,13 @@ from rlhf_runtime.telemetry.records import (
 from rlhf_runtime.telemetry.summary import Summary
 
 STEP_METRICS = {
-    "reward": "reward/mean",
-    "kl": "policy/kl",
+    "reward": REWARD_MEAN,
+    "kl": None,
     "length": "response/length_mean",
     "tokens_per_second": "throughput/tokens_per_second",
 }
-"""Fields of a step line, and the metrics they show; a metric that the step lacks is left out."""
+"""Fields of a step line, and the metrics they show (None: the first role's of that name); a metric
+that the step lacks is left out."""
 
 
 class PlainProgress:
@@ -140,8 +143,9 @@ class PlainProgress:
     def _write_step(self, record: StepRecord) -> None:
         self._withheld = None
         fields: dict[str, object] = {"step": f"{record.step}/{self._total_steps}"}
-        for field, metric in STEP_METRICS.items():
-            if metric in record.metrics:
+        for field, named in STEP_METRICS.items():
+            metric = named or role_metric(record.metrics, field)
+            if metric is not None and metric in record.metrics:
                 fields[field] = _number(record.metrics[metric])
         fields["seconds"] = f"{record.seconds:.3f}"
         remaining = self._pace.remaining(self._total_steps - record.step)

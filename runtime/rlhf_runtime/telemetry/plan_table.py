@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from rlhf_api.plan import CallPlan, Plan
+from rlhf_api.plan import CallPlan, Head, Plan, RolePlan
 from rlhf_runtime.telemetry.metric_names import format_bytes, format_seconds
 
 
@@ -30,7 +30,8 @@ def plan_tables(plan: Plan) -> str:
     roles = [
         [
             role.role,
-            role.kind.value,
+            _head(role),
+            _use(role),
             f"{role.num_parameters:,}" if role.num_parameters else "–",
             role.precision.value if role.precision else "–",
             role.origin or "–",
@@ -41,11 +42,26 @@ def plan_tables(plan: Plan) -> str:
         "<h3>Calls</h3>"
         + table(["Call", "Graph", "Kind", "Devices", "Expected"], calls)
         + "<h3>Roles</h3>"
-        + table(["Role", "Kind", "Parameters", "Precision", "Weights of"], roles)
+        + table(["Role", "Model", "Use", "Parameters", "Precision", "Weights of"], roles)
         + "<h3>Memory of one device</h3>"
         + _memory(plan)
         + _reasons(plan)
     )
+
+
+def _head(role: RolePlan) -> str:
+    match role.head:
+        case Head.LM:
+            return "language model"
+        case Head.SCALAR:
+            return "scalar model"
+        case None:
+            return "–"
+
+
+def _use(role: RolePlan) -> str:
+    uses = [("trained", role.is_trained), ("generates", role.generates)]
+    return ", ".join(name for name, is_so in uses if is_so) or "read"
 
 
 def _where(call: CallPlan) -> str:

@@ -79,7 +79,7 @@ class StepRecord:
     metrics: Mapping[str, float]
     """By metric name."""
     phases: Mapping[str, float]
-    """Seconds per phase: generate, score, infer, advantages, train, transition, evaluate."""
+    """Seconds per phase: generate, score, infer, compute, train, transition, evaluate."""
     seconds: float
     """The whole step."""
     tokens: int

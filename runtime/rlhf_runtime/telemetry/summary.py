@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from rlhf_api.report import REWARD_MEAN
 from rlhf_runtime.telemetry.records import Outcome, RunRecords, StepRecord
 
-REWARD = "reward/mean"
 EXACT_MATCH = "evaluation/exact_match"
 HELD_OUT_REWARD = "evaluation/reward_mean"
 
@@ -86,7 +86,7 @@ def summarize(records: RunRecords) -> Summary:
         message=end.message if end else "",
         steps=steps[-1].step if steps else 0,
         total_steps=run.total_steps if run else 0,
-        reward=_change(REWARD, steps),
+        reward=_change(REWARD_MEAN, steps),
         exact_match=_change(EXACT_MATCH, records.evaluations),
         held_out_reward=_change(HELD_OUT_REWARD, records.evaluations),
         warm_start_steps=records.warm_start[-1].step if records.warm_start else 0,

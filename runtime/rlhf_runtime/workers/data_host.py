@@ -34,19 +34,23 @@ WARM_START_SEED = 1
 class DataHost(Watched):
     """Prompt tables, cut into batches by step number."""
 
-    def __init__(self, job: RLHFJob, log_file: Path, python_path: tuple[str, ...]) -> None:
+    def __init__(
+        self, job: RLHFJob, log_file: Path, python_path: tuple[str, ...], policy: str
+    ) -> None:
         settle(log_file, 1, python_path)
         super().__init__()
         self._job = job
+        self._policy = policy
 
     @watched_by_effort
     def load(self, folders: Mapping[str, Path]) -> dict[str, int]:
-        """Read and tokenize with the actor's tokenizer. `folders` holds every role's model.
+        """Read and tokenize with the policy's tokenizer. `folders` holds every role's model.
 
         Returns counts of rows: by split those that are used (`train`), and what became of the
         others (`train_invalid`, `train_too_long`).
         """
-        self._prompts: JobPrompts = load_prompts(self._job.spec, TextTokenizer(folders["actor"]))
+        tokenizer = TextTokenizer(folders[self._policy])
+        self._prompts: JobPrompts = load_prompts(self._job.spec, tokenizer)
         counts = {}
         for table in (self._prompts.train, self._prompts.evaluation):
             if table is not None:

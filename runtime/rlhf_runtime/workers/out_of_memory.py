@@ -39,7 +39,7 @@ def out_of_memory_text(
         held: bytes of it that can be told apart, by role and use.
         error: what was raised.
     """
-    phase = f"{call.role}.{call.kind.value}"
+    phase = f"{call.role}.{call.kind.value}" if call.role else call.kind.value
     items = sorted(
         (item for item in plan.memory.items if phase in item.phases), key=lambda item: -item.bytes
     )

@@ -88,7 +88,7 @@ class Rank(Watched):
         from rlhf_runtime.models.vocabulary import check_vocabularies
 
         spec = self._setup.job.spec
-        roles = [planned.role for planned in self._setup.plan.roles if planned.kind.has_model]
+        roles = [planned.role for planned in self._setup.plan.roles if planned.head]
         origins = {role: spec.origin_of(role) for role in roles}
         found = {
             origin: resolve_model(spec.model_for(origin).source, spec.schedule.seed, folder)
@@ -103,12 +103,12 @@ class Rank(Watched):
         """Load every role's model from its folder; trained roles first. Collective."""
         from rlhf_runtime.checkpoint.saver import Saver
         from rlhf_runtime.roles.context import RoleContext
-        from rlhf_runtime.roles.registry import ROLES
+        from rlhf_runtime.roles.players import PLAYERS
 
         self._faults.enter(Phase.START)
         self._saver = Saver(self._world)
         for planned in self._setup.plan.roles:
-            if not planned.kind.has_model:
+            if planned.head is None:
                 continue
             context = RoleContext(
                 job=self._setup.job,
@@ -121,8 +121,8 @@ class Rank(Watched):
                 faults=self._faults,
                 tick=self.activity.tick,
             )
-            self._roles[planned.role] = ROLES[planned.kind](context)
-            logger.info("built role %s (%s)", planned.role, planned.kind.value)
+            self._roles[planned.role] = PLAYERS[planned.head](context)
+            logger.info("built role %s (%s)", planned.role, planned.head.value)
 
     @watched_by_effort
     def use_optimizer(self, role: str, settings: OptimizerSettings) -> None:
@@ -200,8 +200,7 @@ class Rank(Watched):
     def close(self) -> None:
         """Leave the world and free the engines."""
         for role in self._roles.values():
-            if hasattr(role, "close"):
-                role.close()
+            role.close()
         self._roles.clear()
         self._world.close()
         self.activity.close()
@@ -235,7 +234,7 @@ class Rank(Watched):
         return planned.mesh
 
     def _method(self, order: Order) -> Any:
-        if order.call.method == "compute":
+        if order.call.role is None:
             from rlhf_runtime.roles.operations import compute
 
             return lambda inputs: compute(inputs, self._world)
@@ -246,6 +245,6 @@ class Rank(Watched):
 
         nested = self._spans.take()
         begun = max((span.end for span in nested), default=start)
-        name = "advantages" if order.call.method == "compute" else order.call.method
-        span = Span(f"rank {self._setup.rank}", order.call.role, name, begun, time.time())
+        call, process = order.call, f"rank {self._setup.rank}"
+        span = Span(process, call.role or "", call.method, begun, time.time())
         return CallReport(order.call.id, statistics, (*nested, span), resident_bytes())

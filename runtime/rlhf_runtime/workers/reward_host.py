@@ -55,13 +55,14 @@ class RewardHost(Watched):
             return self._run(order, indexes)
 
     def _run(self, order: Order, indexes: Sequence[ShardIndex]) -> tuple[object, ...]:
-        start = time.time()
+        start, role = time.time(), order.call.role
+        assert role is not None
         if order.graph is GraphName.STEP:
             self._faults.enter(Phase.SCORE, order.step)
         inputs = Inputs(order, indexes, Coordinates(data=0, data_size=1), fetch)
         columns = inputs.load(inputs.index.rows)
         with self.activity.during(order.call.id, order.step, Progress.LIMITED):
-            scored = self._scorers[order.call.role].score(_samples(columns))
+            scored = self._scorers[role].score(_samples(columns))
         if len(scored.valid) and not scored.valid.any():
             raise NothingScored(
                 f"no sample could be scored: got errors for all {len(scored.valid)} responses of "
@@ -69,14 +70,14 @@ class RewardHost(Watched):
                 + " ".join(f"{name}: {text}" for name, text in scored.errors.items())
             )
         means = {name: (value, 1.0) for name, value in scored.metrics.items()}
-        span = Span("reward", order.call.role, order.call.method, start, time.time())
+        span = Span("reward", role, order.call.method, start, time.time())
         notices = tuple(f"reward {name}: {text}" for name, text in scored.errors.items())
         report = CallReport(
             order.call.id, Statistics(means, sums=scored.counts), (span,), resident_bytes(), notices
         )
         results = {
-            scores_of(order.call.role): Column(scored.values.astype(np.float32)),
-            valid_of(order.call.role): Column(scored.valid.astype(np.int8)),
+            scores_of(role): Column(scored.values.astype(np.float32)),
+            valid_of(role): Column(scored.valid.astype(np.int8)),
         }
         names = returned_columns(order.call)
         return (report.message(), inputs.index.message(), *(results[name] for name in names))

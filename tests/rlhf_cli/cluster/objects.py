@@ -32,7 +32,7 @@ RUNNING: dict[str, Any] = {
         "secondsRemaining": 15732,
         "tokensPerSecond": 51200,
         "reward": "0.71",
-        "metrics": {"policy/kl": "0.021", "reward/mean": "0.71"},
+        "metrics": {"actor/kl": "0.021", "reward/mean": "0.71"},
         "lastReportTime": LATER,
     },
     "checkpoint": {"step": 100, "path": "/rlhf/run/checkpoints/step-00000100"},

@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 
 from rlhf_api.exits import ExitCode
 from rlhf_api.models import Precision
-from rlhf_api.plan import CallKind, GraphName, MemoryWhat, Mesh, Plan, RoleKind, sum_by_phase
+from rlhf_api.plan import (
+    CallKind,
+    GenerationPlan,
+    GraphName,
+    Head,
+    MemoryWhat,
+    Mesh,
+    Plan,
+    sum_by_phase,
+)
 from rlhf_api.resources import Device
 from rlhf_flow.errors import DoesNotDivide, DoesNotFit, KvCacheTooSmall, NotOffered, PlanError
 from rlhf_flow.job_graphs import trace_job
@@ -27,8 +36,8 @@ SMALL_STEP = {"steps": 10, "promptsPerStep": 8}
 
 
 MANY = """
-from rlhf_flow import Algorithm, ClippedLoss, RoleKind
-from rlhf_flow.operations import group_advantages
+from rlhf_flow import Algorithm, ClippedLoss, LanguageModel, RewardSource
+from rlhf_flow.operations import GroupAdvantages
 
 
 class Many(Algorithm):
@@ -36,12 +45,12 @@ class Many(Algorithm):
         self.samples = samples
 
     def roles(self):
-        return {"actor": RoleKind.POLICY, "reward": RoleKind.REWARD}
+        return {"actor": LanguageModel, "reward": RewardSource}
 
     def step(self, flow, prompts):
         batch = flow.actor.generate(prompts, samples=self.samples)
         batch |= flow.reward.score(batch)
-        batch |= flow.compute(batch, group_advantages("reward_scores", "reward_valid"))
+        batch |= flow.compute(batch, GroupAdvantages("reward_scores", "reward_valid"))
         flow.actor.train(batch, ClippedLoss("reward_valid"))
 """
 
@@ -56,6 +65,12 @@ def gpus(count: int = 8, nodes: int = 1, gibibytes: float = 80) -> DeviceInvento
 
 def plan(made: Any, devices: DeviceInventory) -> Plan:
     return make_plan(made, devices)[1]
+
+
+def engines_of(made: Plan) -> GenerationPlan:
+    """Of the one role that generates."""
+    (engines,) = made.generations
+    return engines
 
 
 def llama(job: Any, **sections: Any) -> Any:
@@ -80,13 +95,16 @@ def test_every_call_lies_on_all_devices_and_verifiers_on_the_host(job: Any) -> N
 def test_roles_say_kind_origin_size_and_precision(job: Any) -> None:
     sections = {"algorithm": {"type": "ppo", "ppo": {"klCoefficient": 0.1}}}
     made = plan(job(**sections), cpus())
-    found = {r.role: (r.kind, r.origin, r.num_parameters, r.precision) for r in made.roles}
+    found = {
+        r.role: (r.head, r.is_trained, r.generates, r.origin, r.num_parameters, r.precision)
+        for r in made.roles
+    }
     float32 = Precision.FLOAT32
     assert found == {
-        "actor": (RoleKind.POLICY, "actor", 541_312, float32),
-        "reference": (RoleKind.FROZEN_POLICY, "actor", 541_312, float32),
-        "critic": (RoleKind.CRITIC, "actor", 533_248, float32),
-        "reward": (RoleKind.REWARD, None, 0, None),
+        "actor": (Head.LM, True, True, "actor", 541_312, float32),
+        "reference": (Head.LM, False, False, "actor", 541_312, float32),
+        "critic": (Head.SCALAR, True, False, "actor", 533_248, float32),
+        "reward": (None, False, False, None, 0, None),
     }
     on_gpus = plan(job(**sections), gpus()).role("actor")
     assert on_gpus is not None and on_gpus.precision is Precision.BFLOAT16
@@ -109,10 +127,8 @@ def test_memory_is_that_of_the_rows_that_calls_ask_for(
         return plan(job(algorithm=algorithm, rollout=rollout), cpus())
 
     few, many = made(1, 64), made(64, 1)
-    assert (few.generation.max_samples_per_prompt, many.generation.max_samples_per_prompt) == (
-        1,
-        64,
-    )
+    counts = [engines_of(each).max_samples_per_prompt for each in (few, many)]
+    assert counts == [1, 64]
 
     def masks(plan: Plan) -> int:
         return sum(each.bytes for each in plan.memory.items if each.what is MemoryWhat.MASKS)
@@ -135,7 +151,7 @@ def test_a_plan_of_another_version_is_refused(job: Any) -> None:
 
 
 def test_generation_memory_stays_where_it_fits(job: Any) -> None:
-    generation = plan(job(), cpus()).generation
+    generation = engines_of(plan(job(), cpus()))
     assert not generation.release_during_training
     assert (generation.tensor, generation.data) == (1, 2)
     # 64 tokens are two blocks of 32; tiny-llama takes 2048 bytes a token.
@@ -146,12 +162,12 @@ def test_generation_memory_stays_where_it_fits(job: Any) -> None:
 def test_a_small_cache_has_a_floor_on_cpus(job: Any) -> None:
     rollout = {"samplesPerPrompt": 2, "maxConcurrentSequences": 1}
     rollout |= {"maxPromptTokens": 8, "maxResponseTokens": 8}
-    assert plan(job(rollout=rollout), cpus()).generation.kv_cache_bytes == 16 * MIB
+    assert engines_of(plan(job(rollout=rollout), cpus())).kv_cache_bytes == 16 * MIB
 
 
 def test_generation_memory_is_released_where_it_does_not_fit_beside_training(job: Any) -> None:
-    roomy = plan(llama(job), gpus(8, gibibytes=200)).generation
-    tight = plan(llama(job), gpus(8, gibibytes=60)).generation
+    roomy = engines_of(plan(llama(job), gpus(8, gibibytes=200)))
+    tight = engines_of(plan(llama(job), gpus(8, gibibytes=60)))
     assert not roomy.release_during_training
     assert tight.release_during_training
 
@@ -161,21 +177,54 @@ def test_a_cache_that_cannot_be_whole_takes_what_is_left(job: Any) -> None:
     assert made.memory.peak_bytes <= made.memory.capacity_bytes
     held = max(made.memory.peaks["actor.generate"], made.memory.peaks["actor.transition"])
     assert held == made.memory.capacity_bytes
-    assert made.generation.kv_cache_bytes > 1024 * 128 * 1024
+    assert engines_of(made).kv_cache_bytes > 1024 * 128 * 1024
 
 
 def test_engines_span_more_ranks_where_the_weights_do_not_fit_on_one(job: Any) -> None:
     big = {"source": {"huggingFace": "Qwen/Qwen2.5-32B"}, "training": FRUGAL}
-    generation = plan(llama(job, models={"actor": big}), gpus(8, nodes=8, gibibytes=60)).generation
+    generation = engines_of(plan(llama(job, models={"actor": big}), gpus(8, nodes=8, gibibytes=60)))
     assert generation.tensor == 2
     assert generation.data == 32
+
+
+TWO = """
+from rlhf_flow import Algorithm, CrossEntropy, LanguageModel
+
+class Distill(Algorithm):
+    def roles(self):
+        return {"actor": LanguageModel, "teacher": LanguageModel}
+
+    def step(self, flow, prompts):
+        flow.actor.generate(prompts, greedy=True)
+        flow.actor.train(flow.teacher.generate(prompts, samples=3), CrossEntropy())
+"""
+
+
+def test_each_role_that_generates_has_engines_and_memory_of_its_own(
+    job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "two.py").write_text(TWO)
+    monkeypatch.syspath_prepend(tmp_path)
+    algorithm = {"type": "custom", "custom": {"entrypoint": "two:Distill"}}
+    teacher = {"source": {"huggingFace": "Qwen/Qwen2.5-32B"}, "training": FRUGAL}
+    models = {"actor": {"source": {"builtin": "tiny-llama"}}, "teacher": teacher}
+    made = plan(job(algorithm=algorithm, models=models), gpus(8, nodes=2, gibibytes=42))
+    engines = {each.role: (each.tensor, each.max_samples_per_prompt) for each in made.generations}
+    assert engines == {"actor": (1, 4), "teacher": (2, 3)}
+    assert made.policy == "actor" and made.memory.peak_bytes <= made.memory.capacity_bytes
+    generate = made.call(GraphName.STEP, "teacher.generate")
+    assert generate is not None and generate.mesh == Mesh(data=8, tensor=2)
+    weights = MemoryWhat.GENERATION_WEIGHTS
+    held = {item.role: item.phases for item in made.memory.items if item.what is weights}
+    phases = {role: {phase for phase in held[role] if not phase.startswith(role)} for role in held}
+    assert phases == {"actor": set(), "teacher": set()}, "each is released for the other"
 
 
 def test_a_given_cache_and_engine_size_are_obeyed(job: Any) -> None:
     rollout = {"samplesPerPrompt": 2, "kvCacheGibibytes": 0.25, "parallelism": {"tensor": 2}}
     made = plan(job(rollout=rollout), cpus(2))
-    assert made.generation.kv_cache_bytes == GIB // 4
-    assert (made.generation.tensor, made.generation.data) == (2, 1)
+    assert engines_of(made).kv_cache_bytes == GIB // 4
+    assert (engines_of(made).tensor, engines_of(made).data) == (2, 1)
     generate = made.call(GraphName.STEP, "actor.generate")
     train = made.call(GraphName.STEP, "actor.train")
     assert generate is not None and generate.mesh == Mesh(data=1, tensor=2)
@@ -336,7 +385,7 @@ def test_a_plan_fits_or_is_refused(
     except PlanError as error:
         assert isinstance(error, DoesNotFit), error
         return
-    memory, generation = found.memory, found.generation
+    memory, generation = found.memory, engines_of(found)
     assert memory.peak_bytes <= memory.capacity_bytes == devices.memory_bytes_per_device
     assert memory.peaks == sum_by_phase(memory.items)
     assert generation.tensor * generation.data == devices.num_devices

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlhf_api.models import BuiltinModel, Precision
-from rlhf_api.plan import MemoryItem, MemoryPlan, MemoryWhat, RoleKind, sum_by_phase
+from rlhf_api.plan import Head, MemoryItem, MemoryPlan, MemoryWhat, sum_by_phase
 from rlhf_api.resources import Device
 from rlhf_flow.planning.generation_memory import (
     GenerationLoad,
@@ -34,7 +34,9 @@ PHASES = ("actor.transition", "actor.generate", "actor.infer", "actor.train")
 def model(**changes: object) -> RoleModel:
     base = RoleModel(
         role="actor",
-        kind=RoleKind.POLICY,
+        head=Head.LM,
+        is_trained=True,
+        generates=True,
         shape=TINY,
         precision=Precision.FLOAT32,
         micro_batch_tokens=1000,
@@ -80,12 +82,12 @@ def test_two_ranks_share_states_and_gather_layers() -> None:
 
 
 def test_a_frozen_role_has_weights_and_no_states() -> None:
-    items = role_items(model(kind=RoleKind.FROZEN_POLICY), 2, PHASES)
+    items = role_items(model(is_trained=False), 2, PHASES)
     assert sizes(items, "actor.generate") == {MemoryWhat.WEIGHTS: 541_312 * 2}
 
 
 def test_a_critic_has_no_logits() -> None:
-    items = role_items(model(kind=RoleKind.CRITIC), 2, PHASES)
+    items = role_items(model(head=Head.SCALAR), 2, PHASES)
     assert MemoryWhat.LOGITS not in {item.what for item in items}
 
 
@@ -141,7 +143,9 @@ SHAPES = st.builds(
 MODELS = st.builds(
     RoleModel,
     role=st.just("actor"),
-    kind=st.sampled_from([RoleKind.POLICY, RoleKind.CRITIC, RoleKind.FROZEN_POLICY]),
+    head=st.sampled_from(Head),
+    is_trained=st.booleans(),
+    generates=st.booleans(),
     shape=SHAPES,
     precision=st.sampled_from([Precision.FLOAT32, Precision.BFLOAT16]),
     micro_batch_tokens=st.just(4096),
@@ -197,14 +201,14 @@ def test_a_memory_plan_with_wrong_sums_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "saved", "num_bytes"),
+    ("is_trained", "saved", "num_bytes"),
     [
-        (RoleKind.POLICY, True, 541_312 // 2 * (4 + 8)),
-        (RoleKind.FROZEN_POLICY, True, 541_312 // 2 * 4),
-        (RoleKind.FROZEN_POLICY, False, 0),
+        (True, True, 541_312 // 2 * (4 + 8)),
+        (False, True, 541_312 // 2 * 4),
+        (False, False, 0),
     ],
 )
-def test_what_is_saved_is_copied_first(kind: RoleKind, saved: bool, num_bytes: int) -> None:
-    items = checkpoint_items(model(kind=kind, is_saved=saved), 2, PHASES)
+def test_what_is_saved_is_copied_first(is_trained: bool, saved: bool, num_bytes: int) -> None:
+    items = checkpoint_items(model(is_trained=is_trained, is_saved=saved), 2, PHASES)
     assert sum(item.bytes for item in items) == num_bytes
     assert all(item.phases == PHASES for item in items)

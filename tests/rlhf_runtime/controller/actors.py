@@ -10,6 +10,8 @@ import numpy as np
 import ray
 
 from rlhf_api.plan import Mesh
+from rlhf_flow.calls import ComputeOptions
+from rlhf_flow.operations import Custom
 from rlhf_runtime.dataplane.columns import Column, pack
 from rlhf_runtime.dataplane.protocol import Coordinates, protocol_of
 from rlhf_runtime.dataplane.shards import ShardIndex
@@ -88,7 +90,11 @@ class ToyRank:
 
     def widen(self, inputs: Inputs) -> Result:
         """As many bytes per row as asked for, filled with the row's number."""
-        rows, row_bytes = inputs.rows(), inputs.call.options["row_bytes"]
+        rows, options = inputs.rows(), inputs.call.options
+        assert isinstance(options, ComputeOptions)
+        (operation,) = options.operations
+        assert isinstance(operation, Custom)
+        row_bytes = operation.parameters["row_bytes"]
         assert isinstance(row_bytes, int)
         wide = np.empty((len(rows), row_bytes // 4), dtype=np.float32)
         wide[:] = rows[:, None]

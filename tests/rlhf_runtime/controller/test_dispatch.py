@@ -6,7 +6,8 @@ import pytest
 import ray
 
 from rlhf_api.plan import CallKind, CallPlan, GraphName, Mesh, Plan
-from rlhf_flow.calls import ModelCall
+from rlhf_flow.calls import ComputeOptions, ModelCall
+from rlhf_flow.operations import Custom
 from rlhf_flow.planning.make_plan import devices_of, make_plan
 from rlhf_runtime.controller import results
 from rlhf_runtime.controller.batch import Batch
@@ -25,8 +26,9 @@ ray_test = pytest.mark.ray
 """Needs real Ray actors."""
 
 
-def call_of(role: str, method: str, **options: int) -> ModelCall:
+def call_of(role: str, method: str, **parameters: int) -> ModelCall:
     reads, writes = METHODS[method]
+    options = ComputeOptions((Custom(f"toy:{method}", reads, writes, parameters),))
     return ModelCall(
         f"{role}.{method}", role, method, CallKind.INFER, reads, writes, options=options
     )
@@ -42,7 +44,7 @@ def plan_of(meshes: dict[str, Mesh]) -> Plan:
             role=role,
             method=method,
             kind=CallKind.INFER,
-            pool=None,
+            pool=role,
             mesh=mesh,
             reads=reads,
             writes=writes,
@@ -50,7 +52,8 @@ def plan_of(meshes: dict[str, Mesh]) -> Plan:
         for role, mesh in meshes.items()
         for method, (reads, writes) in METHODS.items()
     )
-    return plan.model_copy(update={"calls": calls})
+    pools = tuple(plan.pools[0].model_copy(update={"name": role}) for role in meshes)
+    return plan.model_copy(update={"calls": calls, "pools": pools})
 
 
 def backend_of(**roles: tuple[Sequence[Any], Mesh]) -> StepBackend:
@@ -59,7 +62,9 @@ def backend_of(**roles: tuple[Sequence[Any], Mesh]) -> StepBackend:
         assert len(workers) == mesh.num_devices
         ray.get([worker.play.remote(role, rank, mesh) for rank, worker in enumerate(workers)])
     plan = plan_of({role: mesh for role, (_, mesh) in roles.items()})
-    groups = {role: Group(tuple(workers)) for role, (workers, _) in roles.items()}
+    groups: dict[str | None, Group] = {
+        role: Group(tuple(workers)) for role, (workers, _) in roles.items()
+    }
     return StepBackend(plan, groups, GraphName.STEP, 1, "one")
 
 
@@ -88,7 +93,7 @@ def columns_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_column_of_two_ranks_is_aligned_at_one_two_and_three(
     workers: tuple[Any, ...], num_rows: int
 ) -> None:
-    consumers = {f"critic_{count}": (workers[4 - count :], Mesh(data=count)) for count in (1, 2, 3)}
+    consumers = {f"critic{count}": (workers[4 - count :], Mesh(data=count)) for count in (1, 2, 3)}
     backend = backend_of(actor=(workers[:2], Mesh(data=2)), **consumers)
     batch = prompts(workers[0], num_rows)
     batch |= backend.run(call_of("actor", "double"), batch)

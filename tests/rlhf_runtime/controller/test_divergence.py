@@ -3,8 +3,8 @@ import pytest
 from rlhf_runtime.controller.divergence import Divergence
 from rlhf_runtime.errors import TrainingDiverged
 
-GOOD = {"policy/skipped_updates": 0.0, "critic/skipped_updates": 0.0, "reward/mean": 1.0}
-BAD = {**GOOD, "policy/skipped_updates": 1.0}
+GOOD = {"actor/skipped_updates": 0.0, "critic/skipped_updates": 0.0, "reward/mean": 1.0}
+BAD = {**GOOD, "actor/skipped_updates": 1.0}
 
 
 def test_a_step_now_and_then_is_only_counted() -> None:
@@ -17,5 +17,5 @@ def test_too_many_in_a_row_end_the_job() -> None:
     divergence = Divergence(3)
     for step, metrics in enumerate([GOOD, BAD, BAD], start=1):
         divergence.note(step, metrics)
-    with pytest.raises(TrainingDiverged, match="updates of the policy left out in the 3 steps"):
+    with pytest.raises(TrainingDiverged, match="updates of the actor left out in the 3 steps"):
         divergence.note(4, BAD)

@@ -17,6 +17,6 @@ def test_held_out_metrics_are_those_that_manifests_may_name() -> None:
     measured = {"reward/mean": 0.5, "reward/reward": 0.25, "response/length_mean": 6.0}
     named = {f"reward/{reward.name}": 0.25 for reward in job.spec.rewards}
     done = Pass({**measured, **named}, {}, (), 1.0, 1, {}, ())
-    assert evaluation_metrics(job.spec, done) == dict(
+    assert evaluation_metrics(job.spec, ("reward",), done) == dict(
         zip(EVALUATION_METRICS, (0.5, 6.0, 0.25), strict=True)
     )

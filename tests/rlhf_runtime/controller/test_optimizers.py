@@ -67,7 +67,7 @@ def test_the_warm_start_has_a_rate_and_decays_of_its_own() -> None:
     warm_start = {"maxSteps": 33, "learningRate": 2e-3, "adamBeta2": 0.9, "weightDecay": 0.3}
     schedule = {"steps": 10, "promptsPerStep": 16, "warmStart": warm_start}
     spec = make_job(models={"actor": ACTOR}, schedule=schedule).spec
-    assert warm_start_settings(spec) == OptimizerSettings(
+    assert warm_start_settings(spec, "actor") == OptimizerSettings(
         learning_rate=2e-3,
         beta1=0.8,
         beta2=0.9,

@@ -20,18 +20,17 @@ from transformers import AutoModelForCausalLM
 
 from rlhf_api.job import RLHFJob
 from rlhf_api.models import LearningRateSchedule
-from rlhf_flow.calls import ModelCall
-from rlhf_flow.losses import ClippedLoss, CrossEntropy, ValueLoss
+from rlhf_flow.calls import ModelCall, TrainOptions
+from rlhf_flow.losses import ClippedLoss, CrossEntropy, Loss, ValueLoss
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.engines.fsdp.model import FsdpModel
 from rlhf_runtime.engines.fsdp.settings import OptimizerSettings
 from rlhf_runtime.engines.world import World
-from rlhf_runtime.roles import policy as policy_module
+from rlhf_runtime.roles import language_model
 from rlhf_runtime.roles.context import Result
-from rlhf_runtime.roles.critic import Critic
-from rlhf_runtime.roles.frozen_policy import FrozenPolicy
+from rlhf_runtime.roles.language_model import LanguageModel
 from rlhf_runtime.roles.operations import compute
-from rlhf_runtime.roles.policy import Policy
+from rlhf_runtime.roles.scalar_model import ScalarModel
 from rlhf_runtime.workers.orders import merge
 
 from ..engines.tiny_models import write_model
@@ -78,9 +77,9 @@ def model_folder(world: World, folder: Path) -> Path:
     return place
 
 
-def make_policy(job: RLHFJob, folder: Path, world: World) -> Policy:
-    setattr(policy_module, "Generation", NoGeneration)  # noqa: B010
-    policy = Policy(context_of(job, "actor", folder, world))
+def make_policy(job: RLHFJob, folder: Path, world: World) -> LanguageModel:
+    setattr(language_model, "Generation", NoGeneration)  # noqa: B010
+    policy = LanguageModel(context_of(job, "actor", folder, world))
     policy.use_optimizer(OPTIMIZER)
     return policy
 
@@ -120,6 +119,11 @@ def assert_trained_like(model: FsdpModel, reference: Plain) -> None:
         assert difference < 1e-5, (name, difference)
 
 
+def loss_of(call: ModelCall) -> Loss:
+    assert isinstance(call.options, TrainOptions)
+    return call.options.loss
+
+
 def policy_trains_by_the_formula(world: World, folder: Path, settings: dict[str, Any]) -> None:
     """Two mini-batches, every epoch; rows without a valid score count nowhere."""
     place, columns = model_folder(world, folder), make_batch()
@@ -132,7 +136,7 @@ def policy_trains_by_the_formula(world: World, folder: Path, settings: dict[str,
     policy = make_policy(job, place, world)
     metrics = metrics_of(policy.train(inputs_of(call, columns, world)), world)
     reference = plain(place, columns)
-    loss = call.options["loss"]
+    loss = loss_of(call)
     assert isinstance(loss, ClippedLoss)
     assert "actor_log_probs" in call.reads, "there are several updates"
     with_reference = "reference_log_probs" in call.reads
@@ -144,9 +148,9 @@ def policy_trains_by_the_formula(world: World, folder: Path, settings: dict[str,
             notes.take(rows)
             reference.update(rows, losses, loss.aggregation)
     notes.compare(metrics)
-    close(metrics["policy/loss"], float(np.mean(reference.losses)), "loss")
-    close(metrics["policy/gradient_norm"], float(np.mean(reference.norms)), "gradient norm")
-    close(metrics["policy/learning_rate"], OPTIMIZER.learning_rate, "learning rate")
+    close(metrics["actor/loss"], float(np.mean(reference.losses)), "loss")
+    close(metrics["actor/gradient_norm"], float(np.mean(reference.norms)), "gradient norm")
+    close(metrics["actor/learning_rate"], OPTIMIZER.learning_rate, "learning rate")
     assert_trained_like(policy.model, reference)
     assert policy.model.version == len(reference.losses)
 
@@ -171,18 +175,18 @@ class Notes:
                 if loss.dual_clip is None
                 else (advantages < 0) & (ratios > loss.dual_clip)
             )
-            self._add("policy/clip_fraction", (over | under | dual).float())
-            self._add("policy/entropy", at.entropy(row))
+            self._add("actor/clip_fraction", (over | under | dual).float())
+            self._add("actor/entropy", at.entropy(row))
             difference = (at.row("actor_log_probs", row) - at.row("rollout_log_probs", row)).abs()
-            self._add("policy/log_prob_difference_mean", difference)
+            self._add("actor/log_prob_difference_mean", difference)
             if self._with_reference:
-                self._add("policy/kl", at.kl(row, loss.kl_estimator))
+                self._add("actor/kl", at.kl(row, loss.kl_estimator))
 
     def _add(self, name: str, values: torch.Tensor) -> None:
         self._values.setdefault(name, []).append(values)
 
     def compare(self, metrics: Mapping[str, float]) -> None:
-        assert ("policy/kl" in metrics) == self._with_reference
+        assert ("actor/kl" in metrics) == self._with_reference
         for name, values in self._values.items():
             close(metrics[name], float(torch.cat(values).double().mean()), name)
 
@@ -199,7 +203,7 @@ def a_single_update_needs_no_old_log_probs(world: World, folder: Path) -> None:
     (rows,) = mini_batches(4)
     update = reference.policy_losses(loss, "rollout_log_probs", False)
     reference.update(rows, update, loss.aggregation)
-    close(metrics["policy/loss"], reference.losses[0], "loss")
+    close(metrics["actor/loss"], reference.losses[0], "loss")
     assert_trained_like(policy.model, reference)
 
 
@@ -213,8 +217,8 @@ def rows_without_signal_change_nothing(world: World, folder: Path) -> None:
     policy = make_policy(job, place, world)
     call = call_of(job, world, "actor.train")
     metrics = metrics_of(policy.train(inputs_of(call, columns, world)), world)
-    assert metrics["policy/gradient_norm"] == 0 and metrics["policy/loss"] == 0
-    assert metrics["policy/entropy"] > 1 and policy.model.version == 1
+    assert metrics["actor/gradient_norm"] == 0 and metrics["actor/loss"] == 0
+    assert metrics["actor/entropy"] > 1 and policy.model.version == 1
     reference = plain(place, columns)
     (rows,) = mini_batches(4)
     losses = reference.policy_losses(ClippedLoss("reward_valid"), "rollout_log_probs", False)
@@ -233,7 +237,7 @@ def warm_start_is_plain_cross_entropy(world: World, folder: Path) -> None:
         kind=step.kind,
         reads=("prompt_tokens", "response_tokens"),
         writes=(),
-        options={**step.options, "loss": CrossEntropy()},
+        options=TrainOptions(CrossEntropy()),
     )
     policy = make_policy(job, place, world)
     reference = plain(place, columns)
@@ -242,8 +246,8 @@ def warm_start_is_plain_cross_entropy(world: World, folder: Path) -> None:
         reference.update(
             range(NUM_ROWS), reference.supervised_losses, ClippedLoss("reward_valid").aggregation
         )
-        close(metrics["policy/loss"], reference.losses[-1], "loss")
-        close(metrics["policy/gradient_norm"], reference.norms[-1], "gradient norm")
+        close(metrics["actor/loss"], reference.losses[-1], "loss")
+        close(metrics["actor/gradient_norm"], reference.norms[-1], "gradient norm")
     assert_trained_like(policy.model, reference)
 
 
@@ -266,14 +270,14 @@ def critic_trains_by_the_formula(world: World, folder: Path, settings: dict[str,
         schedule={"steps": 10, "promptsPerStep": 4, "miniBatchPrompts": 3},
     )
     context = context_of(job, "critic", place, world)
-    critic = Critic(context)
+    critic = ScalarModel(context)
     critic.use_optimizer(OPTIMIZER)
     call = call_of(job, world, "critic.train")
     values = critic.values(inputs_of(call_of(job, world, "critic.values"), columns, world))
     assert (values.columns["critic_values"].values == 0).all()
     metrics = metrics_of(critic.train(inputs_of(call, columns, world)), world)
     reference = plain(place, columns, value_head=True)
-    loss = call.options["loss"]
+    loss = loss_of(call)
     assert isinstance(loss, ValueLoss)
     for _ in range(loss.epochs_per_batch):
         for rows in mini_batches(3):
@@ -307,7 +311,7 @@ def inference_is_that_of_the_model(world: World, folder: Path) -> None:
     )
     reference = plain(place, columns)
     actor = make_policy(job, place, world)
-    frozen = FrozenPolicy(context_of(job, "reference", place, world))
+    frozen = LanguageModel(context_of(job, "reference", place, world))
     with torch.no_grad():
         expected = [reference.log_probs(row).numpy() for row in range(NUM_ROWS)]
     asked: dict[str, Callable[..., Result]] = {
@@ -326,7 +330,7 @@ def inference_is_that_of_the_model(world: World, folder: Path) -> None:
 def advantages_compare_within_groups(world: World, folder: Path, by_std: bool) -> None:
     place, columns = model_folder(world, folder), make_batch()
     job = make_job(place, algorithm={"type": "grpo", "grpo": {"normalizeByStd": by_std}})
-    result = compute(inputs_of(call_of(job, world, "actor.compute"), columns, world), world)
+    result = compute(inputs_of(call_of(job, world, "compute"), columns, world), world)
     found = whole(result, world)["advantages"]
     scores, valid = columns["reward_scores"].values, columns["reward_valid"].values
     for row in range(NUM_ROWS):
@@ -347,7 +351,7 @@ def estimates_equal_the_sums(world: World, folder: Path) -> None:
     gamma, lam, coefficient = 0.9, 0.8, 0.3
     settings = {"klCoefficient": coefficient, "gamma": gamma, "gaeLambda": lam}
     job = make_job(place, algorithm={"type": "ppo", "ppo": settings})
-    call = call_of(job, world, "actor.compute")
+    call = call_of(job, world, "compute")
     result = compute(inputs_of(call, columns, world), world)
     found = whole(result, world)
     returns, advantages, kl_sum = [], [], 0.0
@@ -374,7 +378,7 @@ def estimates_equal_the_sums(world: World, folder: Path) -> None:
         expected = whitened if valid[row] else np.zeros_like(whitened)
         assert np.allclose(found["advantages"][row], expected, atol=1e-5)
     total = sum(map(len, advantages))
-    close(metrics_of(result, world)["policy/kl"], kl_sum / total, "mean KL")
+    close(metrics_of(result, world)["reward/kl"], kl_sum / total, "mean KL")
 
 
 GRPO_SETTINGS: dict[str, dict[str, Any]] = {

@@ -28,7 +28,7 @@ MakeRun = Callable[..., RunFolder]
 def a_step(step: int, **changes: object) -> StepRecord:
     begin = START + step
     values: dict[str, object] = {
-        "metrics": {"reward/mean": step / 100, "policy/kl": 0.01 * step, "score/invalid": 0.0},
+        "metrics": {"reward/mean": step / 100, "actor/kl": 0.01 * step, "score/invalid": 0.0},
         "phases": {"generate": 0.25, "score": 0.05, "train": 0.15},
         "seconds": 0.5,
         "tokens": 1000,

@@ -26,12 +26,12 @@ def test_every_metric_has_a_title_and_a_description() -> None:
 def test_a_member_of_a_family_takes_its_meaning() -> None:
     assert describe("time/generate").format is Format.SECONDS
     assert describe("memory/rank 0").unit == "bytes"
-    assert describe("reward/exact").title == "Reward: exact"
+    assert describe("reward/exact").title == "Exact (reward)"
 
 
 def test_an_unknown_metric_is_just_its_name() -> None:
     metric = describe("mine/odd_thing")
-    assert (metric.title, metric.unit, metric.higher_is_better) == ("Odd thing", "", None)
+    assert (metric.title, metric.unit, metric.higher_is_better) == ("Odd thing (mine)", "", None)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,9 @@ PLAN = Plan.model_validate(
         "roles": [
             {
                 "role": "actor",
-                "kind": "policy",
+                "head": "LM",
+                "isTrained": True,
+                "generates": True,
                 "origin": "actor",
                 "numParameters": 541312,
                 "precision": "float32",
@@ -43,15 +45,19 @@ PLAN = Plan.model_validate(
                 "writes": [],
             }
         ],
-        "generation": {
-            "tensor": 2,
-            "data": 1,
-            "kvCacheBytes": 1024,
-            "maxConcurrentSequences": 8,
-            "maxSequenceTokens": 16,
-            "releaseDuringTraining": False,
-            "maxSamplesPerPrompt": 4,
-        },
+        "policy": "actor",
+        "generations": [
+            {
+                "role": "actor",
+                "tensor": 2,
+                "data": 1,
+                "kvCacheBytes": 1024,
+                "maxConcurrentSequences": 8,
+                "maxSequenceTokens": 16,
+                "releaseDuringTraining": False,
+                "maxSamplesPerPrompt": 4,
+            }
+        ],
         "memory": {
             "capacityBytes": 8 << 30,
             "items": [
@@ -68,7 +74,7 @@ PLAN = Plan.model_validate(
 def test_calls_roles_memory_and_reasons_are_shown() -> None:
     html = plan_tables(PLAN)
     assert "local: data 1 × tensor 2" in html
-    assert "541,312" in html
+    assert "541,312" in html and "language model" in html and "trained, generates" in html
     assert "width:25.0%" in html and "2.0 GiB" in html
     assert "One pool &amp; one engine." in html
 

@@ -156,12 +156,12 @@ def test_values_that_are_not_finite_are_named(tmp_path: Path, make_step: MakeSte
         folder.append(a_run(tmp_path))
         for step in range(1, 50):
             value = math.nan if step % 9 == 0 else 1.0 / step
-            metrics = {"reward/mean": value, "policy/loss": math.inf, "mine/x": math.nan}
+            metrics = {"reward/mean": value, "actor/loss": math.inf, "mine/x": math.nan}
             folder.append(make_step(step, metrics=metrics))
         folder.append(EvaluationRecord(49, {"evaluation/exact_match": math.nan}))
     words = read(folder).words
     assert "reward/mean (5×)" in words
-    assert "policy/loss (49×)" in words
+    assert "actor/loss (49×)" in words
 
 
 def test_missing_metrics_spans_and_memory_are_left_out(tmp_path: Path, make_step: MakeStep) -> None:

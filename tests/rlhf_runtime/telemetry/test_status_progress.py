@@ -33,7 +33,7 @@ def step(number: int, **metrics: float) -> StepRecord:
 def test_a_step_is_told_with_metrics_pace_and_the_time_that_is_left(
     board: StatusBoard, progress: StatusProgress
 ) -> None:
-    progress.step(step(4, **{"throughput/tokens_per_second": 50.0, "policy/kl": math.nan}))
+    progress.step(step(4, **{"throughput/tokens_per_second": 50.0, "actor/kl": math.nan}))
     report = board.latest
     assert (report.phase, report.step, report.total_steps) == ("train", 4, 10)
     assert report.metrics == {"reward/mean": 0.5, "throughput/tokens_per_second": 50.0}
@@ -51,9 +51,9 @@ def test_an_evaluation_is_told_beside_the_steps_that_follow(
 def test_a_warm_start_is_a_phase_without_steps(
     board: StatusBoard, progress: StatusProgress
 ) -> None:
-    progress.warm_start(WarmStartRecord(3, {"policy/loss": 1.5}))
+    progress.warm_start(WarmStartRecord(3, {"actor/loss": 1.5}))
     report = board.latest
-    assert (report.phase, report.step, report.metrics) == ("warm_start", 0, {"policy/loss": 1.5})
+    assert (report.phase, report.step, report.metrics) == ("warm_start", 0, {"actor/loss": 1.5})
     assert report.message == "step 3 of the warm start"
 
 

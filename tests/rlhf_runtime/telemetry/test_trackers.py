@@ -19,12 +19,12 @@ from rlhf_runtime.telemetry.trackers import TrackerGroup, make_trackers
 def test_tensorboard_files_are_read_back(tmp_path: Path) -> None:
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     trackers = make_trackers(TelemetrySpec(), "job", tmp_path)
-    trackers.log(1, {"reward/mean": 0.25, "policy/kl": 0.5})
+    trackers.log(1, {"reward/mean": 0.25, "actor/kl": 0.5})
     trackers.log(2, {"reward/mean": math.nan})
     trackers.close()
     events = accumulator.EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
-    assert events.Tags()["scalars"] == ["reward/mean", "policy/kl"]
+    assert events.Tags()["scalars"] == ["reward/mean", "actor/kl"]
     first, second = events.Scalars("reward/mean")
     assert (first.step, first.value) == (1, 0.25)
     assert second.step == 2 and math.isnan(second.value)
@@ -170,7 +170,7 @@ def test_mlflow_keeps_a_run_in_a_folder(tmp_path: Path, monkeypatch: pytest.Monk
     )
     for _ in range(2):
         group = make_trackers(spec, "job", tmp_path)
-        group.log(1, {"reward/mean": 0.25, "memory/rank 0": 5.0, "policy/kl": math.nan})
+        group.log(1, {"reward/mean": 0.25, "memory/rank 0": 5.0, "actor/kl": math.nan})
         group.log(2, {"reward/mean": 0.5})
         group.close()
         assert group.failures == {"mlflow": 0}

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlhf_api.plan import CallKind, GraphName
-from rlhf_flow.calls import ModelCall
+from rlhf_flow.calls import GenerateOptions, ModelCall
 from rlhf_runtime.dataplane.shards import ShardIndex
 from rlhf_runtime.workers.orders import (
     CallReport,
@@ -25,7 +25,7 @@ GENERATE = ModelCall(
     reads=("prompt_tokens", "prompt_id"),
     writes=("response_tokens", "finished"),
     carries=("prompt_tokens", "prompt_id"),
-    options={"temperature": 1.0, "greedy": False},
+    options=GenerateOptions(samples=4, temperature=1.0),
 )
 
 

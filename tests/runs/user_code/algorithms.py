@@ -6,9 +6,18 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from rlhf_flow import Algorithm, ClippedLoss, RoleKind, ValueLoss
-from rlhf_flow.flow import BatchValue, Flow
-from rlhf_flow.operations import custom, gae, token_rewards
+from rlhf_flow import (
+    Algorithm,
+    BatchValue,
+    ClippedLoss,
+    Flow,
+    LanguageModel,
+    RewardSource,
+    Roles,
+    ScalarModel,
+    ValueLoss,
+)
+from rlhf_flow.operations import Custom, Gae, TokenRewards
 from rlhf_runtime.dataplane.columns import Column
 
 
@@ -18,13 +27,13 @@ class Reinforce(Algorithm):
     def __init__(self, baseline: float) -> None:
         self.baseline = baseline
 
-    def roles(self) -> Mapping[str, RoleKind]:
-        return {"actor": RoleKind.POLICY, "reward": RoleKind.REWARD}
+    def roles(self) -> Roles:
+        return {"actor": LanguageModel, "reward": RewardSource}
 
     def step(self, flow: Flow, prompts: BatchValue) -> None:
         batch = flow.actor.generate(prompts)
         batch |= flow.reward.score(batch)
-        centre = custom(
+        centre = Custom(
             "algorithms:centred",
             reads=["reward_scores", "response_tokens"],
             writes=["advantages"],
@@ -41,13 +50,13 @@ class RewardAndCost(Algorithm):
     def __init__(self, weight: float) -> None:
         self.weight = weight
 
-    def roles(self) -> Mapping[str, RoleKind]:
-        critics = dict.fromkeys(("critic", "cost_critic"), RoleKind.CRITIC)
+    def roles(self) -> Roles:
+        critics = dict.fromkeys(("critic", "cost_critic"), ScalarModel)
         return {
-            "actor": RoleKind.POLICY,
+            "actor": LanguageModel,
             **critics,
-            "reward": RoleKind.REWARD,
-            "cost": RoleKind.REWARD,
+            "reward": RewardSource,
+            "cost": RewardSource,
         }
 
     def step(self, flow: Flow, prompts: BatchValue) -> None:
@@ -56,10 +65,10 @@ class RewardAndCost(Algorithm):
         batch |= flow.critic.values(batch) | flow.cost_critic.values(batch)
         batch |= flow.compute(
             batch,
-            token_rewards("reward_scores"),
-            gae(1.0, 0.95, values="critic_values"),
-            token_rewards("cost_scores", rewards="costs"),
-            gae(
+            TokenRewards("reward_scores"),
+            Gae(1.0, 0.95, values="critic_values"),
+            TokenRewards("cost_scores", rewards="costs"),
+            Gae(
                 1.0,
                 0.95,
                 values="cost_critic_values",
@@ -67,7 +76,7 @@ class RewardAndCost(Algorithm):
                 advantages="cost_advantages",
                 returns="cost_returns",
             ),
-            custom(
+            Custom(
                 "algorithms:penalized",
                 reads=["advantages", "cost_advantages"],
                 writes=["advantages"],

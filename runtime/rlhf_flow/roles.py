@@ -1,0 +1,205 @@
+"""What a role can do: one class for each thing that a role can hold, with its primitives.
+
+A role is a language model with a head, or a source of rewards. Whether it is trained, generates or
+is saved follows from the calls of the graphs.
+
+To add a primitive add a row and a method here, its execution in the runtime, and a test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, NoReturn, Protocol
+
+from rlhf_api.plan import CallKind, Head
+from rlhf_flow import fields
+from rlhf_flow.batches import BatchValue
+from rlhf_flow.calls import GenerateOptions, Options, TrainOptions
+from rlhf_flow.errors import FlowError, UnknownPrimitive
+from rlhf_flow.losses import ClippedLoss, CrossEntropy, Loss, ValueLoss
+
+
+@dataclass(frozen=True)
+class Primitive:
+    """Something that a role can do."""
+
+    method: str
+    """Its name."""
+    kind: CallKind
+    """What it does."""
+    reads: tuple[str, ...] = ()
+    """Fields it needs; those of a loss are added."""
+    writes: tuple[str, ...] = ()
+    """Fields it makes, whoever's it is."""
+    own: tuple[Callable[[str], str], ...] = ()
+    """Fields it makes that are named after the role, by its name."""
+
+    def fields_of(self, role: str) -> tuple[str, ...]:
+        """The fields that a role makes by it."""
+        return (*self.writes, *(name(role) for name in self.own))
+
+
+_SEQUENCES = (fields.PROMPT_TOKENS, fields.RESPONSE_TOKENS)
+_GENERATE = Primitive(
+    "generate",
+    CallKind.GENERATE,
+    reads=tuple(sorted(fields.PROMPT_FIELDS)),
+    writes=(
+        fields.RESPONSE_TOKENS,
+        fields.RESPONSE_TEXT,
+        fields.ROLLOUT_LOG_PROBS,
+        fields.FINISHED,
+        fields.SAMPLE_INDEX,
+    ),
+)
+_LOG_PROBS = Primitive("log_probs", CallKind.INFER, _SEQUENCES, own=(fields.log_probs_of,))
+_VALUES = Primitive("values", CallKind.INFER, _SEQUENCES, own=(fields.values_of,))
+_TRAIN = Primitive("train", CallKind.TRAIN)
+_SCORE = Primitive(
+    "score",
+    CallKind.SCORE,
+    reads=(fields.RESPONSE_TEXT, fields.RECORD, fields.PROMPT_ID, fields.FINISHED),
+    own=(fields.scores_of, fields.valid_of),
+)
+
+
+class Caller(Protocol):
+    """The flow, as a role sees it."""
+
+    samples_per_prompt: int
+    """Responses to a prompt where a call does not say it."""
+
+    def call(
+        self, role: str, primitive: Primitive, batch: BatchValue, options: Options = None
+    ) -> BatchValue:
+        """Check a call and make it.
+
+        Raises:
+            FlowError: it is not allowed.
+        """
+
+
+class Role:
+    """A role as a step sees it: its primitives are methods that take and return batches."""
+
+    primitives: ClassVar[tuple[Primitive, ...]] = ()
+    head: ClassVar[Head | None] = None
+    """What its model ends in. None: it has no model."""
+    losses: ClassVar[tuple[type[Loss], ...]] = ()
+    """By which it can be trained."""
+
+    def __init__(self, name: str, flow: Caller) -> None:
+        self._name = name
+        self._flow = flow
+
+    def __getattr__(self, method: str) -> NoReturn:
+        if method.startswith("_"):
+            raise AttributeError(method)
+        raise UnknownPrimitive(
+            f"{self._name} has no primitive {method}: a {type(self).__name__} has "
+            f"{', '.join(sorted(each.method for each in self.primitives))}; call one of these or "
+            "let the role be something else in roles()"
+        )
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._name}>"
+
+    def _train(self, batch: BatchValue, loss: Loss, from_step: int) -> None:
+        if not isinstance(loss, self.losses):
+            raise FlowError(
+                f"{self._name}.train needs a loss that fits it after the batch: got {loss!r}, "
+                f"allowed {' or '.join(f'{each.__name__}(...)' for each in self.losses)}; correct "
+                "it"
+            )
+        self._flow.call(self._name, _TRAIN, batch, TrainOptions(loss, from_step))
+
+
+class LanguageModel(Role):
+    """A causal language model: a policy, or a reference."""
+
+    primitives = (_GENERATE, _LOG_PROBS, _TRAIN)
+    head = Head.LM
+    losses = (ClippedLoss, CrossEntropy)
+
+    def generate(
+        self,
+        batch: BatchValue,
+        *,
+        samples: int | None = None,
+        temperature: float | None = None,
+        greedy: bool = False,
+    ) -> BatchValue:
+        """Responses to prompts, as a new batch: every prompt `samples` times.
+
+        Args:
+            batch: with the prompts' fields.
+            samples: responses to each. None: rollout.samplesPerPrompt.
+            temperature: of sampling. None: rollout.temperature.
+            greedy: whether the likeliest token is taken every time.
+
+        Raises:
+            FlowError: values that mean nothing.
+        """
+        number = self._flow.samples_per_prompt if samples is None else samples
+        options = GenerateOptions(number, temperature, greedy)
+        return self._flow.call(self._name, _GENERATE, batch, options)
+
+    def log_probs(self, batch: BatchValue) -> BatchValue:
+        """The log-probability of every response token, as `<role>_log_probs`."""
+        return self._flow.call(self._name, _LOG_PROBS, batch)
+
+    def train(
+        self, batch: BatchValue, loss: ClippedLoss | CrossEntropy, *, from_step: int = 0
+    ) -> None:
+        """Optimizer steps on a batch.
+
+        Args:
+            batch: with the fields that the loss reads.
+            loss: what is minimized.
+            from_step: steps at the beginning in which it is left out.
+
+        Raises:
+            FlowError: another loss, or a number of steps that is none.
+        """
+        self._train(batch, loss, from_step)
+
+
+class ScalarModel(Role):
+    """A language model that gives one number for each token: a critic."""
+
+    primitives = (_VALUES, _TRAIN)
+    head = Head.SCALAR
+    losses = (ValueLoss,)
+
+    def values(self, batch: BatchValue) -> BatchValue:
+        """The value before every response token, as `<role>_values`."""
+        return self._flow.call(self._name, _VALUES, batch)
+
+    def train(self, batch: BatchValue, loss: ValueLoss, *, from_step: int = 0) -> None:
+        """Optimizer steps on a batch.
+
+        Args:
+            batch: with the fields that the loss reads.
+            loss: what is minimized.
+            from_step: steps at the beginning in which it is left out.
+
+        Raises:
+            FlowError: another loss, or a number of steps that is none.
+        """
+        self._train(batch, loss, from_step)
+
+
+class RewardSource(Role):
+    """What scores responses: the manifest's rewards of this role. A cost is one, too."""
+
+    primitives = (_SCORE,)
+
+    def score(self, batch: BatchValue) -> BatchValue:
+        """A score for every response, as `<role>_scores`, and whether it counts, as
+        `<role>_valid`."""
+        return self._flow.call(self._name, _SCORE, batch)
+
+
+Roles = Mapping[str, type[Role]]
+"""What every role of an algorithm is, by name."""
