@@ -108,7 +108,7 @@ class OurRun:
         self, job: RLHFJob, plan: Plan, settings: WorkerSettings, journal: Journal, site: Site
     ) -> None:
         self._journal = journal
-        traced = trace_algorithms(job)[GraphName.STEP]
+        traced = trace_algorithms(job, plan.pools[0].device)[GraphName.STEP]
         self._algorithm = traced.algorithm
         self._rewards = rewards_of(traced.graph)
         self._workers = Workers(job, plan, settings, site)

@@ -64,6 +64,10 @@ class PolicyLossSettings(Contract):
     """The ratio's upper clip is 1 + clipRangeHigh (DAPO uses 0.28). Default: clipRange."""
     dual_clip: Annotated[float, Field(gt=1.0)] | None = None
     """For negative advantages the loss is at most -dualClip x advantage. Default: no such bound."""
+    importance_cap: Annotated[float, Field(ge=1.0, le=1e6)] = 2.0
+    """Where the training engine computes log-probabilities of what was sampled (in bfloat16, or for
+    several updates of a step), a token weighs as much more as it is likelier there than in the
+    generation engine, at most so much: truncated importance sampling."""
     entropy_coefficient: NonNegativeFloat = 0.0
     """Weight of the entropy bonus in the loss."""
     kl_coefficient: NonNegativeFloat = 0.0

@@ -20,7 +20,7 @@ from kubernetes.stream import stream
 
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 30.0
-PAGE_SIZE = 200
+PAGE_SIZE = 50
 """Objects in one answer; more come in further ones."""
 JSON = "application/json"
 APPLY = "application/apply-patch+yaml"

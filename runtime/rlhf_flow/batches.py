@@ -14,3 +14,26 @@ class BatchValue(Protocol):
 
     def __or__(self, other: Any, /) -> BatchValue:
         """Both's columns; where both have one, the other's. The rows must be the same."""
+
+    def select(self, *names: str) -> BatchValue:
+        """These columns only.
+
+        Raises:
+            FlowError: one that is not there.
+        """
+
+    def rename(self, **names: str) -> BatchValue:
+        """The same columns, some under other names: `rename(old="new")`.
+
+        Raises:
+            FlowError: one that is not there, or a name that is taken or that no field may have.
+        """
+
+    def broadcast(self, like: Any, /) -> BatchValue:
+        """The columns with the rows of another batch that was generated from the same ones: every
+        row as often as it was answered there, such as the score of one greedy response beside each
+        of the prompt's samples.
+
+        Raises:
+            FlowError: the other's rows do not come from these.
+        """

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from rlhf_api import RLHFJob
 from rlhf_api.plan import CallKind, GraphName, Head
+from rlhf_api.resources import Device
 from rlhf_flow.algorithm import Algorithm
 from rlhf_flow.errors import InvalidAlgorithm
 from rlhf_flow.fields import ANSWER_FIELDS, PROMPT_FIELDS
@@ -37,8 +38,14 @@ class TracedAlgorithm:
     graph: Graph
 
 
-def trace_algorithms(job: RLHFJob) -> Mapping[GraphName, TracedAlgorithm]:
+def trace_algorithms(
+    job: RLHFJob, device: Device = Device.CPU
+) -> Mapping[GraphName, TracedAlgorithm]:
     """What a job runs, in the order in which it first runs, checked.
+
+    Args:
+        job: the manifest.
+        device: what it computes on.
 
     Raises:
         FlowError: a step that breaks a rule of the flow.
@@ -46,7 +53,7 @@ def trace_algorithms(job: RLHFJob) -> Mapping[GraphName, TracedAlgorithm]:
         work.
     """
     samples = job.spec.rollout.samples_per_prompt
-    step = build_algorithm(job)
+    step = build_algorithm(job, device)
     graph = trace(step, samples_per_prompt=samples)
     check_step(graph)
     check_rewards(job, graph)
@@ -64,15 +71,19 @@ def trace_algorithms(job: RLHFJob) -> Mapping[GraphName, TracedAlgorithm]:
     return traced | {GraphName.STEP: TracedAlgorithm(step, graph)}
 
 
-def trace_job(job: RLHFJob) -> Mapping[GraphName, Graph]:
+def trace_job(job: RLHFJob, device: Device = Device.CPU) -> Mapping[GraphName, Graph]:
     """The graphs of a job, checked.
+
+    Args:
+        job: the manifest.
+        device: what it computes on.
 
     Raises:
         FlowError: a step that breaks a rule of the flow.
         InvalidAlgorithm: an algorithm that cannot be imported, built or traced, or that cannot
         work.
     """
-    return {name: each.graph for name, each in trace_algorithms(job).items()}
+    return {name: each.graph for name, each in trace_algorithms(job, device).items()}
 
 
 def job_roles(graphs: Mapping[GraphName, Graph]) -> dict[str, JobRole]:

@@ -30,6 +30,9 @@ class ClippedLoss:
     clip_range: float = 0.2
     clip_range_high: float = 0.2
     dual_clip: float | None = None
+    importance_cap: float = 2.0
+    """Upper bound of the weights that correct for the generation engine, where the old
+    log-probabilities are not its own."""
     entropy_coefficient: float = 0.0
     kl_coefficient: float = 0.0
     """Weight of a KL term in the loss; a penalty in the rewards is none of the loss's business."""
@@ -77,6 +80,7 @@ class ClippedLoss:
             clip_range=settings.clip_range,
             clip_range_high=settings.clip_high,
             dual_clip=settings.dual_clip,
+            importance_cap=settings.importance_cap,
             entropy_coefficient=settings.entropy_coefficient,
             kl_coefficient=0.0 if reference_log_probs is None else settings.kl_coefficient,
             kl_estimator=settings.estimator,

@@ -165,6 +165,83 @@ class GroupAdvantages:
 
 
 @dataclass(frozen=True)
+class LagrangeMultiplier:
+    """What a constraint weighs: a number that grows while costs are above their limit and shrinks
+    below it. It is learned once a step, on a logarithmic scale: log m += learning_rate x m x (mean
+    cost - limit). It is the algorithm's own state, kept over steps and in checkpoints.
+
+    Source: Dai et al., Safe RLHF (arXiv 2310.12773), appendix B.
+
+    Raises:
+        FlowError: an initial value that has no logarithm.
+    """
+
+    costs: str
+    """The field with the costs, such as cost_scores."""
+    valid: str
+    """The field that says which rows have one, such as cost_valid."""
+    limit: float = 0.0
+    """The mean cost that is allowed."""
+    learning_rate: float = 0.1
+    initial: float = 1.0
+    """Before the first step."""
+    multiplier: str = "multiplier"
+    """The field for it, the same number in each row; its name in checkpoints as well."""
+
+    def __post_init__(self) -> None:
+        if self.initial <= 0:
+            raise FlowError(
+                f"LagrangeMultiplier cannot begin with {self.initial!r}: got initial="
+                f"{self.initial!r}, allowed numbers above 0; change it"
+            )
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Fields that it needs."""
+        return (self.costs, self.valid)
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        """Fields that it makes."""
+        return (self.multiplier,)
+
+    @property
+    def scope(self) -> Scope:
+        """What it has to see."""
+        return Scope.BATCH
+
+
+@dataclass(frozen=True)
+class PenalizedAdvantages:
+    """(advantages of the reward - m x those of the cost) / (1 + m), with the multiplier m.
+
+    Source: Dai et al., Safe RLHF (arXiv 2310.12773), appendix B.
+    """
+
+    costs: str
+    """The field with the cost's advantages."""
+    multiplier: str = "multiplier"
+    """The field with the multiplier."""
+    advantages: str = fields.ADVANTAGES
+    """The field with the reward's, which it replaces."""
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Fields that it needs."""
+        return (self.advantages, self.costs, self.multiplier)
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        """Fields that it makes."""
+        return (self.advantages,)
+
+    @property
+    def scope(self) -> Scope:
+        """What it has to see."""
+        return Scope.ROW
+
+
+@dataclass(frozen=True)
 class Custom:
     """A function of the user's own: it gets the columns that it reads by name, of all rows that
     its scope names, and returns those that it writes.
@@ -207,7 +284,15 @@ class Custom:
         object.__setattr__(self, "parameters", dict(self.parameters))
 
 
-Operation = TokenRewards | Gae | Whiten | GroupAdvantages | Custom
+Operation = (
+    TokenRewards
+    | Gae
+    | Whiten
+    | GroupAdvantages
+    | LagrangeMultiplier
+    | PenalizedAdvantages
+    | Custom
+)
 
 
 def need_reference(what: str, reference_log_probs: str | None) -> None:
@@ -228,5 +313,6 @@ BUILT_IN_OPERATIONS: tuple[Operation, ...] = (
     Gae(1.0, 1.0, values="critic_values"),
     Whiten("reward_valid"),
     GroupAdvantages("reward_scores", "reward_valid"),
+    LagrangeMultiplier("cost_scores", "cost_valid"),
 )
 """For messages that say where a field comes from."""

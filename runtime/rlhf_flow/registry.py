@@ -5,47 +5,70 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from rlhf_api import RLHFJob
-from rlhf_api.algorithm import AlgorithmType, CustomSettings, GrpoSettings, PpoSettings
+from rlhf_api.algorithm import (
+    AlgorithmType,
+    CustomSettings,
+    GrpoSettings,
+    PolicyLossSettings,
+    PpoSettings,
+)
+from rlhf_api.models import Precision
+from rlhf_api.resources import Device
 from rlhf_flow.algorithm import Algorithm
 from rlhf_flow.algorithms.evaluation import Evaluation
 from rlhf_flow.algorithms.grpo import Grpo
 from rlhf_flow.algorithms.ppo import Ppo
 from rlhf_flow.algorithms.supervised import Supervised
 from rlhf_flow.entrypoints import build_custom
+from rlhf_flow.precision import resolve_precision
 
 
-def _grpo(job: RLHFJob) -> Algorithm:
+def _grpo(job: RLHFJob, device: Device) -> Algorithm:
     settings = job.spec.algorithm.settings
     assert isinstance(settings, GrpoSettings)
-    return Grpo(settings, job.spec.schedule.updates_per_epoch * settings.epochs_per_batch)
+    return Grpo(settings, _needs_old_log_probs(job, settings, device, Grpo.policy))
 
 
-def _ppo(job: RLHFJob) -> Algorithm:
+def _ppo(job: RLHFJob, device: Device) -> Algorithm:
     settings = job.spec.algorithm.settings
     assert isinstance(settings, PpoSettings)
-    return Ppo(settings, job.spec.schedule.updates_per_epoch * settings.epochs_per_batch)
+    return Ppo(settings, _needs_old_log_probs(job, settings, device, Ppo.policy))
 
 
-def _custom(job: RLHFJob) -> Algorithm:
+def _custom(job: RLHFJob, device: Device) -> Algorithm:
     settings = job.spec.algorithm.settings
     assert isinstance(settings, CustomSettings)
     return build_custom(settings.entrypoint, settings.parameters)
 
 
-ALGORITHMS: Mapping[AlgorithmType, Callable[[RLHFJob], Algorithm]] = {
+ALGORITHMS: Mapping[AlgorithmType, Callable[[RLHFJob, Device], Algorithm]] = {
     AlgorithmType.GRPO: _grpo,
     AlgorithmType.PPO: _ppo,
     AlgorithmType.CUSTOM: _custom,
 }
 
 
-def build_algorithm(job: RLHFJob) -> Algorithm:
+def build_algorithm(job: RLHFJob, device: Device) -> Algorithm:
     """The algorithm that a job runs.
+
+    Args:
+        job: the manifest.
+        device: what it computes on; it decides what precision `auto` is.
 
     Raises:
         InvalidAlgorithm: a custom algorithm that cannot be imported or built.
     """
-    return ALGORITHMS[job.spec.algorithm.type](job)
+    return ALGORITHMS[job.spec.algorithm.type](job, device)
+
+
+def _needs_old_log_probs(
+    job: RLHFJob, settings: PolicyLossSettings, device: Device, policy: str
+) -> bool:
+    """Whether the generation engine's log-probabilities are not those under which the policy's
+    first update begins: several updates, or engines that differ by rounding."""
+    updates = job.spec.schedule.updates_per_epoch * settings.epochs_per_batch
+    precision = resolve_precision(job.spec.model_for(policy).training.precision, device)
+    return updates > 1 or precision is Precision.BFLOAT16
 
 
 def build_evaluation(job: RLHFJob, policy: str, rewards: Sequence[str]) -> Evaluation | None:

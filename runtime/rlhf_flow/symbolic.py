@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NoReturn
 
 from rlhf_flow.errors import FlowError
+from rlhf_flow.fields import ALLOWED_NAMES, is_name
 from rlhf_flow.graph import RowCount
 
 _INSTEAD = (
@@ -17,34 +18,54 @@ _INSTEAD = (
 
 @dataclass(frozen=True)
 class Rows:
-    """Which rows a batch has, and how many of each of the step's prompts."""
+    """Which rows a batch has, and how many of each of the step's prompts. Batches of equal rows can
+    be joined."""
 
-    identity: str
-    """Batches of equal identity can be joined."""
+    root: str
+    """Where they come from."""
     count: RowCount = RowCount(1.0, 1)
+    samples: tuple[int, ...] = ()
+    """How often each was answered, one generate call after the other."""
 
     def times(self, samples: int) -> Rows:
         """So many of each."""
         if samples == 1:
             return self
-        return Rows(f"{self.identity} x {samples}", self.count.times(samples, samples))
+        return Rows(self.root, self.count.times(samples, samples), (*self.samples, samples))
+
+    def lead_to(self, others: Rows) -> bool:
+        """Whether the others were generated from these, or are these."""
+        return self.root == others.root and others.samples[: len(self.samples)] == self.samples
+
+    def __str__(self) -> str:
+        return " x ".join([self.root, *map(str, self.samples)])
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a field comes from."""
+
+    call: str
+    """The call that wrote it; PROMPTS for those of the prompts."""
+    field: str
+    """What it is called there."""
 
 
 class SymbolicBatch:
-    """Fields with the call that wrote each, and the identity of the rows.
+    """Fields with the origin of each, and which rows.
 
     It has no values while a step is traced, so whatever would look at values is refused.
 
     Args:
-        origins: the call that wrote each field; PROMPTS for those of the prompts.
+        origins: of each field, by its name.
         rows: which rows.
         regions: those in which its fields were made; it may be used inside all of them only.
     """
 
     def __init__(
-        self, origins: Mapping[str, str], rows: Rows, regions: frozenset[str] = frozenset()
+        self, origins: Mapping[str, Origin], rows: Rows, regions: frozenset[str] = frozenset()
     ) -> None:
-        self.origins: Mapping[str, str] = dict(origins)
+        self.origins: Mapping[str, Origin] = dict(origins)
         self.rows = rows
         self.regions = regions
 
@@ -61,12 +82,54 @@ class SymbolicBatch:
             )
         if self.rows != other.rows:
             raise FlowError(
-                f"batches of different rows are joined: got {self.rows.identity} and "
-                f"{other.rows.identity}, allowed only the same rows; make the second from the "
-                "first, or with the same samples per prompt"
+                f"batches of different rows are joined: got {self.rows} and {other.rows}, allowed "
+                "only the same rows; make the second from the first, with the same samples per "
+                "prompt, or give it the first one's rows by broadcast"
             )
         regions = self.regions | other.regions
         return SymbolicBatch({**self.origins, **other.origins}, self.rows, regions)
+
+    def select(self, *names: str) -> SymbolicBatch:
+        """These columns only."""
+        self._check_has("select", names)
+        return SymbolicBatch({name: self.origins[name] for name in names}, self.rows, self.regions)
+
+    def rename(self, **names: str) -> SymbolicBatch:
+        """The same columns, some under other names."""
+        self._check_has("rename", names)
+        kept = {name: each for name, each in self.origins.items() if name not in names}
+        for new in names.values():
+            if not is_name(new) or new in kept or list(names.values()).count(new) > 1:
+                raise FlowError(
+                    f"batch.rename gives a name that it cannot: got {new!r}, allowed "
+                    f"{ALLOWED_NAMES}, and none that the batch has ({', '.join(sorted(kept))}); "
+                    "choose another one"
+                )
+        renamed = {new: self.origins[old] for old, new in names.items()}
+        return SymbolicBatch({**kept, **renamed}, self.rows, self.regions)
+
+    def broadcast(self, like: object) -> SymbolicBatch:
+        """The columns with the rows of another batch that was generated from the same ones."""
+        if not isinstance(like, SymbolicBatch):
+            raise FlowError(
+                f"batch.broadcast takes the rows of a batch: got {like!r}, allowed what a call "
+                "returned; pass one"
+            )
+        if not self.rows.lead_to(like.rows):
+            raise FlowError(
+                f"a batch cannot be broadcast to rows that do not come from its own: got "
+                f"{self.rows} for {like.rows}, allowed what was generated from {self.rows}; sample "
+                "one response for each prompt (samples=1)"
+            )
+        return SymbolicBatch(self.origins, like.rows, self.regions | like.regions)
+
+    def _check_has(self, method: str, names: Iterable[str]) -> None:
+        for name in names:
+            if name not in self.origins:
+                raise FlowError(
+                    f"batch.{method} of a field that the batch does not have: got {name}, allowed "
+                    f"{', '.join(sorted(self.origins))}; correct it"
+                )
 
     def __repr__(self) -> str:
         return f"<batch of {', '.join(sorted(self.origins)) or 'no fields'}>"

@@ -14,7 +14,7 @@ from rlhf_flow.fields import PROMPT_FIELDS, ROLLOUT_LOG_PROBS
 from rlhf_flow.flow import ENOUGH, Flow
 from rlhf_flow.graph import PROMPTS, DataEdge, Graph, Region, RowCount, version_edges
 from rlhf_flow.roles import Role, Roles
-from rlhf_flow.symbolic import Rows, SymbolicBatch
+from rlhf_flow.symbolic import Origin, Rows, SymbolicBatch
 
 
 class TracingBackend:
@@ -32,11 +32,13 @@ class TracingBackend:
         source = self._symbolic(call.id, batch)
         self._check_sampling(call, source)
         self.calls.append(call)
-        by_source: dict[str, list[str]] = {}
-        for field in call.reads:
-            by_source.setdefault(source.origins[field], []).append(field)
-        self.data_edges += [DataEdge(s, call.id, tuple(names)) for s, names in by_source.items()]
-        origins = dict.fromkeys((*call.carries, *call.writes), call.id)
+        by_source: dict[str, set[str]] = {}
+        for origin in (source.origins[field] for field in call.reads):
+            by_source.setdefault(origin.call, set()).add(origin.field)
+        self.data_edges += [
+            DataEdge(maker, call.id, tuple(sorted(names))) for maker, names in by_source.items()
+        ]
+        origins = {field: Origin(call.id, field) for field in (*call.carries, *call.writes)}
         rows = source.rows
         if isinstance(call.options, GenerateOptions):
             rows = rows.times(call.options.samples)
@@ -63,17 +65,16 @@ class TracingBackend:
             batch = self._symbolic(region, body())
             if ENOUGH not in until(batch).fields:
                 raise FlowError(f"{region} has a condition that does not answer; write {ENOUGH}")
-        count = batch.rows.count.times(expected_rounds, max_rounds)
-        rows = Rows(f"the rows of {region}", count)
+        rows = Rows(f"the rows of {region}", batch.rows.count.times(expected_rounds, max_rounds))
         return SymbolicBatch(batch.origins, rows, self._regions())
 
     def _check_sampling(self, call: ModelCall, source: SymbolicBatch) -> None:
         """Refuse a loss on log-probabilities of another distribution than the one that trains."""
-        is_training = isinstance(call.options, TrainOptions)
-        if not is_training or ROLLOUT_LOG_PROBS not in call.reads:
+        if not isinstance(call.options, TrainOptions):
             return
-        maker = source.origins[ROLLOUT_LOG_PROBS]
-        for options in (each.options for each in self.calls if each.id == maker):
+        origins = {source.origins[field] for field in call.reads}
+        makers = {each.call for each in origins if each.field == ROLLOUT_LOG_PROBS}
+        for maker, options in ((each.id, each.options) for each in self.calls if each.id in makers):
             if not isinstance(options, GenerateOptions):
                 continue
             if not options.greedy and options.temperature is None:
@@ -147,7 +148,9 @@ def trace(
 def _trace_once(algorithm: Algorithm, samples_per_prompt: int, inputs: frozenset[str]) -> Graph:
     name = type(algorithm).__qualname__
     backend = TracingBackend()
-    prompts = SymbolicBatch(dict.fromkeys(inputs, PROMPTS), Rows("the prompts"))
+    prompts = SymbolicBatch(
+        {field: Origin(PROMPTS, field) for field in inputs}, Rows("the prompts")
+    )
     try:
         roles = _checked_roles(name, algorithm.roles())
         flow = Flow(roles, backend, samples_per_prompt)

@@ -102,7 +102,7 @@ def test_what_cannot_be_built_says_why(
 ) -> None:
     write("reinforce_b", REINFORCE)
     with pytest.raises(InvalidAlgorithm, match=message) as caught:
-        build_algorithm(custom_job(job, entrypoint, **parameters))
+        build_algorithm(custom_job(job, entrypoint, **parameters), Device.CPU)
     assert caught.value.exit_code is ExitCode.USER
     assert caught.value.reason == "InvalidAlgorithm"
 
@@ -110,13 +110,13 @@ def test_what_cannot_be_built_says_why(
 def test_a_module_that_raises_says_so(job: Any, write: Write) -> None:
     write("broken_module", "1 / 0")
     with pytest.raises(InvalidAlgorithm, match="raised ZeroDivisionError when imported"):
-        build_algorithm(custom_job(job, "broken_module:X"))
+        build_algorithm(custom_job(job, "broken_module:X"), Device.CPU)
 
 
 def test_a_module_that_imports_something_missing_says_what(job: Any, write: Write) -> None:
     write("needy_module", "import something_not_installed")
     with pytest.raises(InvalidAlgorithm, match="imports something_not_installed, which is not"):
-        build_algorithm(custom_job(job, "needy_module:X"))
+        build_algorithm(custom_job(job, "needy_module:X"), Device.CPU)
 
 
 REFILL = """

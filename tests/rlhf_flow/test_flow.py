@@ -36,6 +36,15 @@ class Batch:
     def __or__(self, other: BatchValue) -> Batch:
         return Batch({*self.fields, *other.fields})
 
+    def select(self, *names: str) -> Batch:
+        return Batch(set(names))
+
+    def rename(self, **names: str) -> Batch:
+        return Batch({names.get(name, name) for name in self.fields})
+
+    def broadcast(self, like: BatchValue) -> Batch:
+        return self
+
 
 class RunningBackend:
     """Runs steps as a driver does: every n-th step the body, a repeat until the third round."""

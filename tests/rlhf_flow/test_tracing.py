@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import random
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from rlhf_api.plan import GraphName, Head
+from rlhf_api.plan import CallKind, GraphName, Head
+from rlhf_api.resources import Device
 from rlhf_flow import (
     Algorithm,
     BatchValue,
@@ -26,10 +28,10 @@ from rlhf_flow.graph import DataEdge, Graph, VersionEdge
 from rlhf_flow.job_graphs import JobRole, check_step, job_roles, policy_of, trace_job
 from rlhf_flow.operations import Custom, Gae, GroupAdvantages, TokenRewards
 from rlhf_flow.picture import draw_mermaid, draw_text
-from rlhf_flow.symbolic import SymbolicBatch
+from rlhf_flow.symbolic import Origin, Rows, SymbolicBatch
 from rlhf_flow.tracing import trace
 
-from ..runs.user_code.algorithms import RewardAndCost
+from ..runs.user_code.algorithms import ReMax, Rloo, SafeRlhf
 
 Step = Callable[[Flow, Any], object]
 
@@ -283,11 +285,20 @@ def test_a_loss_on_log_probs_of_another_distribution_is_refused(
 
 
 def test_two_critics_and_a_reward_and_a_cost_live_side_by_side() -> None:
-    graph = trace(RewardAndCost(0.5))
+    graph = trace(SafeRlhf(0.2))
     writers = {field: call.id for call in graph.calls for field in call.writes}
     assert writers["reward_scores"] == "reward.score" and writers["cost_scores"] == "cost.score"
     sources = {edge.source for edge in graph.data_edges if edge.target == "cost_critic.train"}
     assert sources == {"actor.generate", "compute", "cost_critic.values", "cost.score"}
+
+
+@pytest.mark.parametrize(
+    "algorithm", [Rloo(), ReMax(), SafeRlhf(0.2)], ids=lambda a: type(a).__name__
+)
+def test_algorithms_of_the_field_are_a_page_at_most(algorithm: Algorithm) -> None:
+    lines = inspect.getsource(type(algorithm).step).splitlines()
+    assert len(lines) <= 14
+    assert trace(algorithm).roles_of(CallKind.TRAIN)
 
 
 def test_roles_and_rewards_must_fit_each_other(job: Any) -> None:
@@ -397,8 +408,85 @@ def test_what_a_role_is_used_for_follows_from_the_calls() -> None:
     assert policy_of(graph) == "student"
 
 
+def test_old_log_probs_come_from_the_trainer_where_the_engines_differ(job: Any) -> None:
+    """By rounding, that is in bfloat16; in float32 a single update needs none."""
+    devices = (Device.CPU, Device.GPU)
+    on_cpus, on_gpus = (trace_job(job(), device)[GraphName.STEP] for device in devices)
+    assert on_cpus.roles_of(CallKind.INFER) == ()
+    assert on_gpus.roles_of(CallKind.INFER) == ("actor",)
+    assert "actor_log_probs" in on_gpus.call("actor.train").reads
+    actor = {"source": {"builtin": "tiny-llama"}, "training": {"precision": "float32"}}
+    exact = trace_job(job(models={"actor": actor}), Device.GPU)[GraphName.STEP]
+    assert exact.roles_of(CallKind.INFER) == ()
+
+
+def remax(flow: Flow, prompts: BatchValue) -> None:
+    batch = flow.actor.generate(prompts, samples=4)
+    batch |= flow.reward.score(batch)
+    greedy = flow.actor.generate(prompts, samples=1, greedy=True)
+    greedy |= flow.reward.score(greedy)
+    baseline = greedy.select("reward_scores").rename(reward_scores="baseline")
+    batch |= baseline.broadcast(batch)
+    above = Custom("mine:above", reads=["reward_scores", "baseline"], writes=["advantages"])
+    batch |= flow.compute(batch, above)
+    flow.actor.train(batch, ClippedLoss("reward_valid"))
+
+
+def test_one_row_of_a_prompt_is_laid_beside_all_its_samples() -> None:
+    graph = trace(Stepped(remax))
+    sources = {e.source: e.fields for e in graph.data_edges if e.target == "compute"}
+    assert sources == {"reward.score": ("reward_scores",), "reward.score#2": ("reward_scores",)}
+    assert {call.id: graph.rows[call.id].most for call in graph.calls} == {
+        "actor.generate": 4,
+        "reward.score": 4,
+        "actor.generate#2": 1,
+        "reward.score#2": 1,
+        "compute": 4,
+        "actor.train": 4,
+    }
+
+
+@pytest.mark.parametrize(
+    ("use", "message"),
+    [
+        (lambda b, flow, prompts: b.select("scores"), "select of a field.*got scores, allowed"),
+        (lambda b, flow, prompts: b.rename(scores="x"), "rename of a field.*got scores, allowed"),
+        (lambda b, flow, prompts: b.rename(finished="a-b"), "a name that it cannot: got 'a-b'"),
+        (lambda b, flow, prompts: b.rename(finished="record"), "and none that the batch has"),
+        (lambda b, flow, prompts: b.rename(finished="x", record="x"), "got 'x'"),
+        (lambda b, flow, prompts: b.broadcast(prompts), "got the prompts x 2 for the prompts,"),
+        (
+            lambda b, flow, prompts: b.broadcast(flow.actor.generate(prompts, samples=4)),
+            "got the prompts x 2 for the prompts x 4,.*samples=1",
+        ),
+        (lambda b, flow, prompts: b.broadcast(None), "takes the rows of a batch: got None"),
+    ],
+)
+def test_what_rows_cannot_do_is_refused(use: Any, message: str) -> None:
+    def step(flow: Flow, prompts: BatchValue) -> None:
+        use(flow.actor.generate(prompts, samples=2), flow, prompts)
+
+    with pytest.raises(FlowError, match=message):
+        trace(Stepped(step))
+
+
+def test_names_may_change_places_and_what_was_sampled_greedily_is_known_by_any() -> None:
+    def step(flow: Flow, prompts: BatchValue) -> None:
+        batch = flow.actor.generate(prompts, samples=1, greedy=True)
+        batch |= flow.reward.score(batch)
+        swapped = batch.rename(reward_scores="reward_valid", reward_valid="reward_scores")
+        batch |= flow.compute(swapped, GroupAdvantages("reward_scores", "reward_valid"))
+        renamed = batch.rename(rollout_log_probs="old") | flow.actor.generate(
+            prompts, samples=1
+        ).select("rollout_log_probs")
+        flow.actor.train(renamed, ClippedLoss("reward_valid", old_log_probs="old"))
+
+    with pytest.raises(FlowError, match="has sampled greedily"):
+        trace(Stepped(step))
+
+
 def test_a_symbolic_batch_can_be_printed_and_hashed() -> None:
-    batch = SymbolicBatch({"scores": "x"}, "rows")
+    batch = SymbolicBatch({"scores": Origin("x", "scores")}, Rows("rows"))
     assert repr(batch) == "<batch of scores>"
     assert len({batch}) == 1
 

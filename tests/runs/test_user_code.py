@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -41,35 +42,56 @@ def test_a_custom_algorithm_runs_with_a_verifier_that_often_raises(place: Path) 
     assert "no opinion on" in made.output, "the first error is shown"
 
 
-def test_a_reward_and_a_cost_have_critics_of_their_own(place: Path) -> None:
-    """Safe-RLHF's four signals: each is its own, none equals another."""
-    manifest = example(
-        "01",
-        place / "safe.yaml",
-        {
-            "algorithm": {
-                "type": "custom",
-                "custom": {"entrypoint": "algorithms:RewardAndCost", "parameters": {"weight": 0.5}},
+def custom(name: str, **parameters: object) -> dict[str, object]:
+    entrypoint = f"algorithms:{name}"
+    return {"type": "custom", "custom": {"entrypoint": entrypoint, "parameters": parameters}}
+
+
+def test_a_reward_and_a_cost_have_critics_of_their_own_and_a_multiplier(place: Path) -> None:
+    """Safe-RLHF's signals: each is its own, none equals another; the multiplier goes on after an
+    interruption."""
+    sections = {
+        "algorithm": custom("SafeRlhf", limit=0.2),
+        "checkpoint": {"everySteps": 1},
+        "rewards": [
+            {"function": {"entrypoint": "verifiers:digits"}},
+            {
+                "name": "length",
+                "role": "cost",
+                "weight": 0.1,
+                "function": {"entrypoint": "verifiers:length"},
             },
-            "rewards": [
-                {"function": {"entrypoint": "verifiers:digits"}},
-                {
-                    "name": "length",
-                    "role": "cost",
-                    "weight": 0.1,
-                    "function": {"entrypoint": "verifiers:length"},
-                },
-            ],
-        },
-    )
-    made = run(manifest, place / "safe", "--devices", 1, "--steps", 2)
+        ],
+    }
+    manifest = example("01", place / "safe.yaml", sections)
+    words = ("--devices", 1, "--steps", 3, "--inject", "kill:rank=0,phase=train,step=3")
+    made = run(manifest, place / "safe", *words)
     assert made.code == 0, made.output
-    for metrics in step_metrics(made.folder):
+    multiplier, steps = 1.0, step_metrics(made.folder)
+    assert len(steps) == 3
+    for metrics in steps:
         assert metrics["cost/mean"] == pytest.approx(0.1 * metrics["cost/length"])
         assert metrics["cost/mean"] != metrics["reward/mean"]
+        multiplier *= math.exp(0.1 * multiplier * (metrics["cost/mean"] - 0.2))
+        assert metrics["cost/multiplier"] == pytest.approx(multiplier, rel=1e-4)
         assert metrics["critic/loss"] != metrics["cost_critic/loss"] > 0
         assert metrics["critic/gradient_norm"] > 0 and metrics["actor/gradient_norm"] > 0
         assert metrics["score/invalid"] == 0
+
+
+def test_a_greedy_response_is_the_baseline_of_all_samples(place: Path) -> None:
+    manifest = example("01", place / "remax.yaml", {"algorithm": custom("ReMax")})
+    made = run(manifest, place / "remax", "--devices", 2, "--steps", 2)
+    assert made.code == 0, made.output
+    assert all(metrics["actor/gradient_norm"] > 0 for metrics in step_metrics(made.folder))
+
+
+def test_a_frozen_teacher_generates_beside_the_policy(place: Path) -> None:
+    manifest = example("01", place / "distill.yaml", {"algorithm": custom("Distill")})
+    made = run(manifest, place / "distill", "--devices", 2, "--steps", 2)
+    assert made.code == 0, made.output
+    for metrics in step_metrics(made.folder):
+        assert metrics["actor/loss"] > 0 and "teacher/loss" not in metrics
 
 
 def test_a_verifier_that_must_not_fail_ends_the_run_also_under_uv(place: Path) -> None:

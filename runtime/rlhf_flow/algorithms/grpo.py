@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from rlhf_api.algorithm import GrpoSettings
 from rlhf_flow.algorithm import Algorithm
 from rlhf_flow.batches import BatchValue
@@ -16,20 +18,25 @@ class Grpo(Algorithm):
     """Group relative policy optimization; without `normalizeByStd` Dr.GRPO.
 
     With a single update per step the policy that trains is the one that sampled, so the generation
-    engine's log-probabilities serve as the old ones. With several updates the ratio must compare
-    numbers of one engine, and the actor computes its own before the first.
+    engine's log-probabilities serve as the old ones, where both engines agree: in float32. Else the
+    ratio must compare numbers of one engine, and the actor computes its own before the first
+    update.
 
     Source: DeepSeekMath, section 4.1.
 
     Args:
         settings: of the manifest.
-        updates_per_step: optimizer steps on one batch of rollouts.
+        needs_old_log_probs: whether the generation engine's log-probabilities cannot serve as the
+            old ones.
     """
 
-    def __init__(self, settings: GrpoSettings, updates_per_step: int) -> None:
+    policy: ClassVar = "actor"
+    """The role that samples and is trained."""
+
+    def __init__(self, settings: GrpoSettings, needs_old_log_probs: bool) -> None:
         self.settings = settings
         self.uses_reference = settings.kl_coefficient > 0
-        self.uses_old_log_probs = updates_per_step > 1
+        self.uses_old_log_probs = needs_old_log_probs
         old = log_probs_of("actor") if self.uses_old_log_probs else ROLLOUT_LOG_PROBS
         self.loss = ClippedLoss.from_settings(
             settings,

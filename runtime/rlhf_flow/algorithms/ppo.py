@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from rlhf_api.algorithm import KlPlacement, PpoSettings
 from rlhf_flow.algorithm import Algorithm
 from rlhf_flow.batches import BatchValue
@@ -21,10 +23,10 @@ from rlhf_flow.roles import LanguageModel, RewardSource, Roles, ScalarModel
 class Ppo(Algorithm):
     """Proximal policy optimization.
 
-    With a single update per step the generation engine's log-probabilities serve as the policy's
-    own, for the ratio and for a KL penalty in the rewards alike: they agree with the training
-    engine's within the tolerance that every step reports. With several updates the actor computes
-    its own before the first, and both uses take those.
+    With a single update per step in float32 the generation engine's log-probabilities serve as the
+    policy's own, for the ratio and for a KL penalty in the rewards alike: they agree with the
+    training engine's within the tolerance that every step reports. Else the actor computes its own
+    before the first update, and both uses take those.
 
     During critic warm-up the step is the same, but the actor's training is left out (`from_step`):
     one graph serves all steps.
@@ -33,14 +35,18 @@ class Ppo(Algorithm):
 
     Args:
         settings: of the manifest.
-        updates_per_step: optimizer steps on one batch of rollouts.
+        needs_old_log_probs: whether the generation engine's log-probabilities cannot serve as the
+            old ones.
     """
 
-    def __init__(self, settings: PpoSettings, updates_per_step: int) -> None:
+    policy: ClassVar = "actor"
+    """The role that samples and is trained."""
+
+    def __init__(self, settings: PpoSettings, needs_old_log_probs: bool) -> None:
         self.settings = settings
         self.uses_reference = settings.kl_coefficient > 0
         self.kl_in_loss = self.uses_reference and settings.kl_placement is KlPlacement.LOSS
-        self.uses_old_log_probs = updates_per_step > 1
+        self.uses_old_log_probs = needs_old_log_probs
         self.old_log_probs = log_probs_of("actor") if self.uses_old_log_probs else ROLLOUT_LOG_PROBS
 
     def roles(self) -> Roles:

@@ -33,7 +33,7 @@ def make_plan(job: RLHFJob, devices: DeviceInventory) -> tuple[Mapping[GraphName
         FlowError: an algorithm that cannot be traced.
         PlanError: a job that cannot be planned on these devices.
     """
-    graphs = trace_job(job)
+    graphs = trace_job(job, devices.device)
     return graphs, plan_job(job, graphs, devices, resolve_shapes(job, graphs))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rlhf_api import RLHFJob
-from rlhf_api.models import Precision
 from rlhf_api.plan import GraphName
 from rlhf_api.resources import Device
 from rlhf_flow.graph import Graph
@@ -13,6 +12,7 @@ from rlhf_flow.job_graphs import JobRole, job_roles, policy_of
 from rlhf_flow.planning.inventory import DeviceInventory
 from rlhf_flow.planning.memory import RoleModel
 from rlhf_flow.planning.shapes import DecoderShape
+from rlhf_flow.precision import resolve_precision
 
 MICRO_BATCH_TOKENS: Mapping[Device, int] = {Device.CPU: 4096, Device.GPU: 16384}
 """Default of training.microBatchTokens: on CPUs more fall out of the cache, on GPUs fewer leave
@@ -20,13 +20,6 @@ the device idle."""
 
 MAX_SHARED_TOKENS = 8192
 """Longest sequence with several responses: its mask has the square of it, in bytes."""
-
-
-def resolve_precision(precision: Precision, device: Device) -> Precision:
-    """float32 or bfloat16: what `auto` means on a device."""
-    if precision is not Precision.AUTO:
-        return precision
-    return Precision.BFLOAT16 if device is Device.GPU else Precision.FLOAT32
 
 
 def longest_sequence_tokens(job: RLHFJob) -> int:

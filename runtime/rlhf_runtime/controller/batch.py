@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rlhf_flow.batches import BatchValue
@@ -19,6 +19,8 @@ class Shards:
 
     indexes: tuple[IndexRef, ...]
     columns: tuple[ColumnRef, ...]
+    repeat: int = 1
+    """How many rows of the batch have each of its rows' value, one after the other."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,8 @@ class Batch:
 
     base: tuple[IndexRef, ...]
     columns: Mapping[str, Shards]
+    samples: int = 1
+    """Rows for each row that the step was given."""
 
     @property
     def fields(self) -> frozenset[str]:
@@ -36,7 +40,26 @@ class Batch:
     def __or__(self, other: BatchValue, /) -> Batch:
         """Both's columns; where both have one, the other's. The rows must be the same."""
         assert isinstance(other, Batch)
-        return Batch(self.base, {**self.columns, **other.columns})
+        return replace(self, columns={**self.columns, **other.columns})
+
+    def select(self, *names: str) -> Batch:
+        """These columns only."""
+        return replace(self, columns={name: self.columns[name] for name in names})
+
+    def rename(self, **names: str) -> Batch:
+        """The same columns, some under other names."""
+        columns = {names.get(name, name): shards for name, shards in self.columns.items()}
+        return replace(self, columns=columns)
+
+    def broadcast(self, like: BatchValue, /) -> Batch:
+        """The columns with the rows of another batch that was generated from the same ones."""
+        assert isinstance(like, Batch)
+        times = like.samples // self.samples
+        columns = {
+            name: replace(shards, repeat=shards.repeat * times)
+            for name, shards in self.columns.items()
+        }
+        return replace(like, columns=columns)
 
     def sources(self, fields: tuple[str, ...]) -> tuple[tuple[Source, ...], list[IndexRef]]:
         """Where the given fields lie, and the indexes to send along; without fields the base's."""
@@ -44,12 +67,14 @@ class Batch:
             return (), list(self.base)
         indexes: list[IndexRef] = []
         first_of: dict[tuple[IndexRef, ...], int] = {}
-        grouped: dict[tuple[IndexRef, ...], dict[str, tuple[ColumnRef, ...]]] = {}
-        for field in fields:
+        grouped: dict[tuple[tuple[IndexRef, ...], int], dict[str, tuple[ColumnRef, ...]]] = {}
+        for field in sorted(fields, key=lambda name: self.columns[name].repeat > 1):
             shards = self.columns[field]
             if shards.indexes not in first_of:
                 first_of[shards.indexes] = len(indexes)
                 indexes.extend(shards.indexes)
-            grouped.setdefault(shards.indexes, {})[field] = shards.columns
-        sources = tuple(Source(first_of[held], columns) for held, columns in grouped.items())
+            grouped.setdefault((shards.indexes, shards.repeat), {})[field] = shards.columns
+        sources = tuple(
+            Source(first_of[held], columns, repeat) for (held, repeat), columns in grouped.items()
+        )
         return sources, indexes

@@ -8,7 +8,7 @@ from typing import Any
 
 from rlhf_api.plan import CallKind, GraphName, Mesh, Plan
 from rlhf_flow.batches import BatchValue
-from rlhf_flow.calls import ModelCall
+from rlhf_flow.calls import GenerateOptions, ModelCall
 from rlhf_runtime.controller.batch import Batch, Shards
 from rlhf_runtime.controller.results import wait_for
 from rlhf_runtime.dataplane.protocol import Coordinates, protocol_of
@@ -48,17 +48,28 @@ class Group:
             report, *part = worker.run.options(num_returns=count).remote(*message)
             reports.append(report)
             parts.append(part)
-        return reports, as_batch(names, parts) if names else None
+        return reports, as_batch(names, parts, batch.samples * _samples(call)) if names else None
 
 
-def as_batch(names: Sequence[str], parts: Sequence[Sequence[Any]]) -> Batch:
-    """A batch from, for every shard, references to its index and to its columns in order."""
+def as_batch(names: Sequence[str], parts: Sequence[Sequence[Any]], samples: int = 1) -> Batch:
+    """A batch from, for every shard, references to its index and to its columns in order.
+
+    Args:
+        names: of the columns.
+        parts: of the shards.
+        samples: rows for each row that the step was given.
+    """
     indexes = tuple(part[0] for part in parts)
     columns = {
         name: Shards(indexes, tuple(part[1 + number] for part in parts))
         for number, name in enumerate(names)
     }
-    return Batch(indexes, columns)
+    return Batch(indexes, columns, samples)
+
+
+def _samples(call: ModelCall) -> int:
+    """Rows of a call's result for each row that it reads."""
+    return call.options.samples if isinstance(call.options, GenerateOptions) else 1
 
 
 def _collects(kind: CallKind, rank: int, mesh: Mesh | None) -> bool:
@@ -92,7 +103,7 @@ class StepBackend:
         order = Order(call, self.step, self.graph, self.incarnation)
         reports, result = self.groups[planned.pool].submit(order, batch, planned.mesh)
         self.reports.extend(reports)
-        return result if result is not None else Batch(batch.base, {})
+        return result if result is not None else batch.select()
 
     def every(self, region: str, n: int, body: Callable[[], None]) -> None:
         """Run the body on steps that are a multiple of n."""

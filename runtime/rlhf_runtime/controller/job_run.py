@@ -76,7 +76,7 @@ class JobRun:
         self._journal = journal
         self._saves = saves
         self._stop = stop
-        traced = trace_algorithms(job)
+        traced = trace_algorithms(job, plan.pools[0].device)
         self._graph = traced[GraphName.STEP].graph
         self._algorithms = {name: each.algorithm for name, each in traced.items()}
         self._rewards = rewards_of(self._graph)

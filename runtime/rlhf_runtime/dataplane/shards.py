@@ -54,6 +54,13 @@ class ShardIndex:
             return self
         return ShardIndex(self.rows[positions], self.groups[positions], self.lengths[positions])
 
+    def repeat(self, times: int) -> ShardIndex:
+        """Every row so many times, one after the other; the index itself if once."""
+        if times == 1:
+            return self
+        rows = (self.rows[:, None] * times + np.arange(times)).reshape(-1)
+        return ShardIndex(rows, np.repeat(self.groups, times), np.repeat(self.lengths, times))
+
 
 def merge(shards: Sequence[ShardIndex]) -> ShardIndex:
     """All rows of a batch in the order of their global numbers.

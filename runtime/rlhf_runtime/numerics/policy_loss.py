@@ -64,3 +64,20 @@ def clipped_policy_loss(
         dual_clipped = (advantages < 0) & (losses > ceiling)
         losses = torch.where(dual_clipped, ceiling, losses)
     return PolicyLoss(losses, ratios.detach(), clipped, dual_clipped)
+
+
+def importance_weights(
+    trainer_log_probs: Float[Tensor, "*tokens"],
+    rollout_log_probs: Float[Tensor, "*tokens"],
+    cap: float,
+) -> Float[Tensor, "*tokens"]:
+    """How much likelier sampled tokens are under the training engine than under the generation
+    engine that sampled them, at most `cap`: weights of the tokens' losses, without gradient.
+
+    The two engines have the same weights, yet not the same kernels; in bfloat16 they differ enough
+    to matter.
+
+    Source: truncated importance sampling (Ionides, 2008).
+    """
+    log_ratios = (trainer_log_probs - rollout_log_probs).detach()
+    return log_ratios.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp().clamp(max=cap)

@@ -19,7 +19,7 @@ from rlhf_runtime.numerics.aggregation import aggregate
 from rlhf_runtime.numerics.entropy import token_log_probs
 from rlhf_runtime.numerics.kl import kl_estimate
 from rlhf_runtime.numerics.padding import length_mask, pad
-from rlhf_runtime.numerics.policy_loss import clipped_policy_loss
+from rlhf_runtime.numerics.policy_loss import clipped_policy_loss, importance_weights
 from rlhf_runtime.roles.context import Result, RoleContext
 from rlhf_runtime.roles.generation import Generation
 from rlhf_runtime.roles.sequences import as_tensor, infer
@@ -169,6 +169,12 @@ class PolicyTerms:
             self._loss.dual_clip,
         )
         losses = terms.token_losses
+        if self._old_is_trainers:
+            weights = importance_weights(
+                self._old[part.tokens], self._rollout[part.tokens], self._loss.importance_cap
+            )
+            self._note("importance_weight", weights, part)
+            losses = losses * weights.to(device)
         if self._loss.entropy_coefficient:
             losses = losses - self._loss.entropy_coefficient * entropy
         if self._reference is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import traceback
-from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -15,7 +14,9 @@ from rlhf_flow.operations import (
     Custom,
     Gae,
     GroupAdvantages,
+    LagrangeMultiplier,
     Operation,
+    PenalizedAdvantages,
     Scope,
     TokenRewards,
     Whiten,
@@ -23,16 +24,20 @@ from rlhf_flow.operations import (
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.errors import UserCodeFailed
+from rlhf_runtime.numerics.constraints import learned_multiplier, penalized_advantages
 from rlhf_runtime.numerics.gae import generalized_advantages
 from rlhf_runtime.numerics.groups import group_advantages
 from rlhf_runtime.numerics.kl import kl_estimate
-from rlhf_runtime.numerics.moments import explained_variance, whiten
+from rlhf_runtime.numerics.moments import Reduce, explained_variance, on_this_rank, whiten
 from rlhf_runtime.numerics.padding import length_mask, pad, unpad
 from rlhf_runtime.numerics.rewards import token_rewards
 from rlhf_runtime.roles.context import Result
 from rlhf_runtime.roles.sequences import RESPONSES, as_tensor, lengths_of
 from rlhf_runtime.roles.training import Means
 from rlhf_runtime.workers.inputs import Inputs
+
+OperationState = dict[str, torch.Tensor]
+"""What operations keep from step to step, by name: float64 scalars, the same on every rank."""
 
 
 class Workspace:
@@ -42,14 +47,16 @@ class Workspace:
         self,
         columns: dict[str, Column],
         groups: np.ndarray,
-        sum: Callable[[torch.Tensor], torch.Tensor],
+        sum: Reduce,
         means: Means,
+        state: OperationState,
     ) -> None:
         self.columns = columns
         self.groups = torch.tensor(groups)
         self.sum = sum
         """Over all ranks."""
         self.means = means
+        self.state = state
 
     def rows(self, name: str) -> torch.Tensor:
         """A column with one value per row."""
@@ -66,11 +73,16 @@ class Workspace:
         self.columns[name] = Column(unpad(padded.float(), mask).numpy(), lengths)
 
 
-def compute(inputs: Inputs, world: World) -> Result:
+def compute(inputs: Inputs, world: World, state: OperationState) -> Result:
     """Run a compute call's operations one after the other, each rank on its own rows.
 
     A custom operation that has to see the whole batch does so on every rank; of what the call makes
     each rank keeps its own rows.
+
+    Args:
+        inputs: of the call.
+        world: the ranks that share the batch.
+        state: what operations keep from step to step; they change it.
     """
     options = inputs.call.options
     assert isinstance(options, ComputeOptions)
@@ -79,7 +91,7 @@ def compute(inputs: Inputs, world: World) -> Result:
     rows = inputs.index.rows if sees_all else own
     means = Means()
     columns, groups = dict(inputs.load(rows)), inputs.index.take(rows).groups
-    workspace = Workspace(columns, groups, _same if sees_all else world.sum, means)
+    workspace = Workspace(columns, groups, on_this_rank if sees_all else world.sum, means, state)
     for operation in options.operations:
         _run(workspace, operation)
     written = {name: workspace.columns[name] for name in inputs.call.writes}
@@ -92,11 +104,6 @@ def _sees_all(operation: Operation) -> bool:
     return isinstance(operation, Custom) and operation.scope is Scope.BATCH
 
 
-def _same(numbers: torch.Tensor) -> torch.Tensor:
-    """The sum over ranks of what each of them has whole."""
-    return numbers
-
-
 def _run(work: Workspace, operation: Operation) -> None:
     match operation:
         case TokenRewards():
@@ -107,6 +114,10 @@ def _run(work: Workspace, operation: Operation) -> None:
             _whiten(work, operation)
         case GroupAdvantages():
             _group_advantages(work, operation)
+        case LagrangeMultiplier():
+            _lagrange_multiplier(work, operation)
+        case PenalizedAdvantages():
+            _penalized_advantages(work, operation)
         case Custom():
             _custom(work, operation)
 
@@ -155,6 +166,29 @@ def _group_advantages(work: Workspace, operation: GroupAdvantages) -> None:
     )
     work.means.add("groups/equal", float(found.num_equal_groups), float(found.num_groups))
     work.put(operation.advantages, found.advantages[:, None] * mask, mask)
+
+
+def _lagrange_multiplier(work: Workspace, operation: LagrangeMultiplier) -> None:
+    costs = work.rows(operation.costs)
+    begin = torch.tensor(operation.initial, dtype=torch.float64)
+    multiplier = work.state[operation.multiplier] = learned_multiplier(
+        work.state.get(operation.multiplier, begin),
+        costs,
+        work.rows(operation.valid).bool(),
+        operation.limit,
+        operation.learning_rate,
+        work.sum,
+    )
+    work.means.add(f"{role_of(operation.costs)}/multiplier", float(multiplier), 1.0)
+    values = np.full(len(costs), float(multiplier), dtype=np.float32)
+    work.columns[operation.multiplier] = Column(values)
+
+
+def _penalized_advantages(work: Workspace, operation: PenalizedAdvantages) -> None:
+    advantages, mask = work.padded(operation.advantages)
+    costs, _ = work.padded(operation.costs)
+    multiplier = work.rows(operation.multiplier)[:, None]
+    work.put(operation.advantages, penalized_advantages(advantages, costs, multiplier), mask)
 
 
 def _custom(work: Workspace, operation: Custom) -> None:

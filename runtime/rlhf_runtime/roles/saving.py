@@ -14,14 +14,31 @@ from rlhf_runtime.checkpoint.saver import State, load, saved_keys
 from rlhf_runtime.engines.fsdp.model import FsdpModel
 from rlhf_runtime.engines.world import World
 
+OPERATIONS = "operations."
+"""Before the names of what operations keep."""
 
-def state_of(models: Mapping[str, FsdpModel], world: World) -> State:
-    """Everything that later steps on this rank depend on."""
+
+def state_of(
+    models: Mapping[str, FsdpModel], operations: Mapping[str, torch.Tensor], world: World
+) -> State:
+    """Everything that later steps on this rank depend on.
+
+    Args:
+        models: of the roles that are saved.
+        operations: what operations keep from step to step.
+        world: the ranks.
+    """
     states: State = {f"roles.{role}": model.state() for role, model in models.items()}
+    states |= {f"{OPERATIONS}{name}": value for name, value in operations.items()}
     return states | {f"random.{world.rank}": _random_state()}
 
 
-def restore(models: Mapping[str, FsdpModel], world: World, address: str) -> None:
+def restore(
+    models: Mapping[str, FsdpModel],
+    operations: dict[str, torch.Tensor],
+    world: World,
+    address: str,
+) -> None:
     """Go on from a checkpoint; collective. Trained models must have their new optimizers.
 
     With another number of ranks than wrote it the random numbers of custom code begin anew.
@@ -30,6 +47,8 @@ def restore(models: Mapping[str, FsdpModel], world: World, address: str) -> None
     for role, model in models.items():
         model.expect_state(_names_below(keys, f"roles.{role}.optimizer.adam."))
     state: State = {f"roles.{role}": model.state() for role, model in models.items()}
+    kept = sorted(key for key in keys if key.startswith(OPERATIONS))
+    state |= {key: torch.zeros((), dtype=torch.float64) for key in kept}
     own = f"random.{world.rank}"
     same_size = f"random.{world.size - 1}" in keys and f"random.{world.size}" not in keys
     if same_size:
@@ -37,6 +56,7 @@ def restore(models: Mapping[str, FsdpModel], world: World, address: str) -> None
     load(state, address)
     for role, model in models.items():
         model.adopt(state[f"roles.{role}"])
+    operations.update({key.removeprefix(OPERATIONS): state[key] for key in kept})
     if same_size:
         _set_random_state(state[own])
 

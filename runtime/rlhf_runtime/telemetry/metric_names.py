@@ -126,6 +126,13 @@ OF_ROLES: dict[str, Metric] = {
         "Largest distance between the trainer's and the generator's log-probability of a token",
         False,
     ),
+    "importance_weight": Metric(
+        "Importance weight",
+        "",
+        "Mean weight of a token, by which the trainer corrects for the generation engine",
+        None,
+    ),
+    "multiplier": Metric("Multiplier", "", "What the constraint on these costs weighs", None),
     "value_mean": Metric("Value", "", "Mean value before a token", None),
     "explained_variance": Metric(
         "Explained variance",

@@ -35,8 +35,10 @@ class Inputs:
     @cached_property
     def index(self) -> ShardIndex:
         """All rows of the batch in order."""
-        first = self._sources[0].num_shards if self._sources else len(self._indexes)
-        return merge(self._indexes[:first])
+        if not self._sources:
+            return merge(self._indexes)
+        first = self._sources[0]
+        return merge(self._indexes[: first.num_shards]).repeat(first.repeat)
 
     def rows(self) -> Rows:
         """This rank's rows by the call's protocol: consecutive, groups whole, tokens balanced."""
@@ -48,7 +50,10 @@ class Inputs:
         Raises:
             ValueError: a row that a column does not have.
         """
-        found = [(source, locate(rows, self._rows_of(source))) for source in self._sources]
+        found = [
+            (source, locate(rows // source.repeat, self._rows_of(source)))
+            for source in self._sources
+        ]
         refs = [
             column[shard]
             for source, location in found

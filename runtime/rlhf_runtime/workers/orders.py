@@ -31,6 +31,8 @@ class Source:
     """Position of the first shard's ShardIndex among an order's indexes; the others follow."""
     columns: Mapping[str, tuple[ColumnRef, ...]]
     """For each column one reference per shard."""
+    repeat: int = 1
+    """How many rows of the batch have each of its rows' value, one after the other."""
 
     @property
     def num_shards(self) -> int:
@@ -58,7 +60,11 @@ class Order:
         Ray fetches the indexes before the call begins; columns, in a list, only when asked to.
         """
         shape = [
-            (source.first_index, [(name, len(refs)) for name, refs in source.columns.items()])
+            (
+                source.first_index,
+                [(name, len(refs)) for name, refs in source.columns.items()],
+                source.repeat,
+            )
             for source in self.sources
         ]
         references = [
@@ -79,8 +85,8 @@ class Order:
         indexes = [ShardIndex.read(message) for message in messages]
         remaining = iter(references)
         sources = tuple(
-            Source(first, {name: tuple(islice(remaining, count)) for name, count in columns})
-            for first, columns in shape
+            Source(first, {name: tuple(islice(remaining, count)) for name, count in cut}, repeat)
+            for first, cut, repeat in shape
         )
         return Order(call, step, graph, incarnation, sources), indexes
 

@@ -45,6 +45,8 @@ class Rank(Watched):
         super().__init__()
         self._setup = setup
         self._roles: dict[str, Any] = {}
+        self._operations: dict[str, Any] = {}
+        """What operations keep from step to step."""
         self._faults = Faults(setup.faults, setup.log_file.parent, str(setup.rank))
 
     @watched_by_effort
@@ -150,7 +152,9 @@ class Rank(Watched):
         from rlhf_runtime.roles.saving import state_of
 
         with self.activity.during("save", step, Progress.EFFORT):
-            self._saver.begin(state_of(self._saved_models(), self._world), address)
+            self._saver.begin(
+                state_of(self._saved_models(), self._operations, self._world), address
+            )
             self._faults.enter(Phase.SAVE, step)
 
     def finish_save(self, step: int) -> dict[str, SavedFile]:
@@ -163,7 +167,7 @@ class Rank(Watched):
         """Go on from a checkpoint. Collective."""
         from rlhf_runtime.roles.saving import restore
 
-        restore(self._saved_models(), self._world, address)
+        restore(self._saved_models(), self._operations, self._world, address)
 
     def run(self, *message: Any) -> tuple[object, ...] | bytes:
         """One call: a report, and on ranks whose output counts an index and a column per field."""
@@ -237,7 +241,7 @@ class Rank(Watched):
         if order.call.role is None:
             from rlhf_runtime.roles.operations import compute
 
-            return lambda inputs: compute(inputs, self._world)
+            return lambda inputs: compute(inputs, self._world, self._operations)
         return getattr(self._roles[order.call.role], order.call.method)
 
     def _report(self, order: Order, statistics: Statistics, start: float) -> CallReport:

@@ -51,7 +51,7 @@ def saved(world: World, folder: Path, model: FsdpModel) -> tuple[str, Saver]:
     """A checkpoint that is being written."""
     address = str(folder / "saved")
     saver = Saver(world)
-    saver.begin(state_of({"actor": model}, world), address)
+    saver.begin(state_of({"actor": model}, {}, world), address)
     return address, saver
 
 
@@ -67,7 +67,7 @@ def going_on_is_never_having_stopped(world: World, folder: Path, before: int) ->
     assert all(isinstance(file, SavedFile) and file.num_bytes > 0 for file in files.values())
     dist.barrier()
     other = trained(world, folder, 1)
-    restore({"actor": other}, world, address)
+    restore({"actor": other}, {}, world, address)
     assert update(other, 3) == norms
     assert_equal(other, model)
 
@@ -78,13 +78,26 @@ def a_frozen_model_comes_back(world: World, folder: Path) -> None:
     frozen.copy_weights_from(model)
     address = str(folder / "saved")
     saver = Saver(world)
-    saver.begin(state_of({"actor": model, "reference": frozen}, world), address)
+    saver.begin(state_of({"actor": model, "reference": frozen}, {}, world), address)
     saver.finish()
     dist.barrier()
     fresh = engine(folder / "llama", world, trained=False)
-    restore({"reference": fresh}, world, address)
+    restore({"reference": fresh}, {}, world, address)
     others = model.local_parameters()
     assert all(torch.equal(t, others[name]) for name, t in fresh.local_parameters().items())
+
+
+def what_operations_keep_comes_back(world: World, folder: Path) -> None:
+    model = trained(world, folder, 1)
+    kept = {"multiplier": torch.tensor(1.0 / 3.0, dtype=torch.float64)}
+    address, saver = str(folder / "saved"), Saver(world)
+    saver.begin(state_of({"actor": model}, kept, world), address)
+    kept["multiplier"] += 1  # while it is written
+    saver.finish()
+    dist.barrier()
+    operations: dict[str, torch.Tensor] = {}
+    restore({"actor": model}, operations, world, address)
+    assert operations == {"multiplier": torch.tensor(1.0 / 3.0, dtype=torch.float64)}
 
 
 def random_numbers_go_on(world: World, folder: Path) -> None:
@@ -100,7 +113,7 @@ def random_numbers_go_on(world: World, folder: Path) -> None:
     expected = draw()
     saver.finish()
     dist.barrier()
-    restore({"actor": model}, world, address)
+    restore({"actor": model}, {}, world, address)
     assert draw() == expected
 
 
@@ -109,14 +122,14 @@ def what_cannot_be_written_is_told_and_the_next_one_is(world: World, folder: Pat
     saver = Saver(world)
     assert saver.finish() == {}
     (folder / "file").touch()
-    saver.begin(state_of({"actor": model}, world), str(folder / "file" / "below"))
+    saver.begin(state_of({"actor": model}, {}, world), str(folder / "file" / "below"))
     try:
         saver.finish()
     except CheckpointFailed as error:
         assert "file" in str(error), error
     else:
         raise AssertionError("a folder below a file was written")
-    saver.begin(state_of({"actor": model}, world), str(folder / "saved"))
+    saver.begin(state_of({"actor": model}, {}, world), str(folder / "saved"))
     assert saver.finish()
 
 
@@ -126,7 +139,7 @@ def what_does_not_fit_is_told(world: World, folder: Path) -> None:
     saver.finish()
     dist.barrier()
     try:
-        restore({"critic": model}, world, address)
+        restore({"critic": model}, {}, world, address)
     except CheckpointFailed as error:
         assert "roles.critic" in str(error), error
     else:

@@ -58,3 +58,22 @@ def test_a_call_that_reads_nothing_gets_the_base_only() -> None:
 def test_a_column_that_is_not_there_is_not_read() -> None:
     with pytest.raises(KeyError, match="values"):
         GENERATED.sources(("values",))
+
+
+def test_columns_are_chosen_and_renamed_without_a_look_at_them() -> None:
+    batch = (GENERATED | REWARDS).select("scores", "tokens").rename(scores="baseline")
+    assert batch.fields == {"baseline", "tokens"} and batch.base == ROWS
+    assert batch.columns["baseline"] == REWARDS.columns["scores"]
+
+
+def test_a_broadcast_column_is_read_at_the_rows_of_the_other_batch() -> None:
+    """Scores of one row for a prompt, beside four samples of it; and, of those, two each."""
+    four = Batch(ROWS, GENERATED.columns, samples=4)
+    laid = four | REWARDS.rename(scores="baseline").broadcast(four)
+    assert laid.base == ROWS and laid.samples == 4
+    sources, indexes = laid.sources(("baseline", "tokens"))
+    assert indexes == ["r0", "r1", "s0"], "rows and their lengths are the samples' own"
+    assert [(source.first_index, source.repeat) for source in sources] == [(0, 1), (2, 4)]
+    eight = Batch(("e0",), {}, samples=8)
+    assert laid.broadcast(eight).columns["baseline"].repeat == 8
+    assert laid.broadcast(eight).columns["tokens"].repeat == 2

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from rlhf_runtime.numerics.policy_loss import clipped_policy_loss
+from rlhf_runtime.numerics.policy_loss import clipped_policy_loss, importance_weights
 
 CASES = [  # ratio, advantage, loss, clipped: clip 0.2 down, 0.3 up
     (1.0, 2.0, -2.0, False),
@@ -69,3 +69,11 @@ def test_extreme_ratios_stay_finite() -> None:
         torch.tensor([0.0]), torch.tensor([-1e4]), torch.tensor([-1.0]), 0.2, 0.2
     )
     assert got.token_losses.isfinite().all()
+
+
+def test_importance_weights_are_ratios_up_to_a_cap_without_gradient() -> None:
+    trainer = torch.tensor([0.5, 0.1, 0.9]).log().requires_grad_()
+    weights = importance_weights(trainer, torch.tensor([0.25, 0.2, 0.1]).log(), 2.0)
+    assert torch.allclose(weights, torch.tensor([2.0, 0.5, 2.0]))
+    assert not weights.requires_grad
+    assert importance_weights(torch.tensor([0.0]), torch.tensor([-1e9]), 1e6) == 1e6

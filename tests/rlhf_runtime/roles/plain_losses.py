@@ -68,6 +68,9 @@ class Plain:
             if loss.dual_clip is not None:
                 ceiling = -loss.dual_clip * advantages
                 losses = torch.where(advantages < 0, torch.minimum(losses, ceiling), losses)
+            if old != "rollout_log_probs":
+                corrections = (self.row(old, row) - self.row("rollout_log_probs", row)).exp()
+                losses = losses * corrections.clamp(max=loss.importance_cap)
             losses = losses - loss.entropy_coefficient * self.entropy(row)
             if with_reference:
                 losses = losses + loss.kl_coefficient * self.kl(row, loss.kl_estimator)

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -20,8 +22,9 @@ from transformers import AutoModelForCausalLM
 
 from rlhf_api.job import RLHFJob
 from rlhf_api.models import LearningRateSchedule
-from rlhf_flow.calls import ModelCall, TrainOptions
+from rlhf_flow.calls import ComputeOptions, ModelCall, TrainOptions
 from rlhf_flow.losses import ClippedLoss, CrossEntropy, Loss, ValueLoss
+from rlhf_flow.operations import Custom, LagrangeMultiplier, Scope
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.engines.fsdp.model import FsdpModel
 from rlhf_runtime.engines.fsdp.settings import OptimizerSettings
@@ -298,9 +301,14 @@ def whole(result: Result, world: World) -> dict[str, list[np.ndarray]]:
     assert sorted(rows.tolist()) == list(range(NUM_ROWS))
     found: dict[str, list[np.ndarray]] = {}
     for name in result.columns:
-        runs = [run for _, columns in everyone for run in columns[name].runs()]
+        runs = [run for _, columns in everyone for run in runs_of(columns[name])]
         found[name] = [runs[position] for position in np.argsort(rows)]
     return found
+
+
+def runs_of(column: Column) -> list[np.ndarray]:
+    """Of each row; one value where the column has one for each."""
+    return list(column.values[:, None]) if column.lengths is None else list(column.runs())
 
 
 def inference_is_that_of_the_model(world: World, folder: Path) -> None:
@@ -330,7 +338,7 @@ def inference_is_that_of_the_model(world: World, folder: Path) -> None:
 def advantages_compare_within_groups(world: World, folder: Path, by_std: bool) -> None:
     place, columns = model_folder(world, folder), make_batch()
     job = make_job(place, algorithm={"type": "grpo", "grpo": {"normalizeByStd": by_std}})
-    result = compute(inputs_of(call_of(job, world, "compute"), columns, world), world)
+    result = compute(inputs_of(call_of(job, world, "compute"), columns, world), world, {})
     found = whole(result, world)["advantages"]
     scores, valid = columns["reward_scores"].values, columns["reward_valid"].values
     for row in range(NUM_ROWS):
@@ -352,7 +360,7 @@ def estimates_equal_the_sums(world: World, folder: Path) -> None:
     settings = {"klCoefficient": coefficient, "gamma": gamma, "gaeLambda": lam}
     job = make_job(place, algorithm={"type": "ppo", "ppo": settings})
     call = call_of(job, world, "compute")
-    result = compute(inputs_of(call, columns, world), world)
+    result = compute(inputs_of(call, columns, world), world, {})
     found = whole(result, world)
     returns, advantages, kl_sum = [], [], 0.0
     for row in range(NUM_ROWS):
@@ -379,6 +387,59 @@ def estimates_equal_the_sums(world: World, folder: Path) -> None:
         assert np.allclose(found["advantages"][row], expected, atol=1e-5)
     total = sum(map(len, advantages))
     close(metrics_of(result, world)["reward/kl"], kl_sum / total, "mean KL")
+
+
+def an_operation_may_see_all_rows(world: World, folder: Path) -> None:
+    """Whatever the number of ranks: by its scope, beside operations that sum over ranks."""
+    place, columns = model_folder(world, folder), make_batch()
+    job = make_job(place, algorithm={"type": "ppo"})
+    call = call_of(job, world, "compute")
+    assert isinstance(call.options, ComputeOptions)
+    entrypoint = "tests.rlhf_runtime.roles.role_ranks:ranked"
+    rank = Custom(entrypoint, ["reward_scores"], ["ranks"], scope=Scope.BATCH)
+    plain = compute(inputs_of(call, columns, world), world, {})
+    call = replace(
+        call,
+        options=ComputeOptions((*call.options.operations, rank)),
+        writes=tuple(sorted((*call.writes, "ranks"))),
+    )
+    result = compute(inputs_of(call, columns, world), world, {})
+    found, without = whole(result, world), whole(plain, world)
+    order = np.argsort(np.argsort(columns["reward_scores"].values, kind="stable"))
+    assert [float(each[0]) for each in found["ranks"]] == order.tolist()
+    for name in without:
+        for one, other in zip(found[name], without[name], strict=True):
+            assert np.allclose(one, other, atol=1e-6), name
+    metrics = metrics_of(plain, world)
+    assert metrics_of(result, world) == pytest.approx(metrics)
+
+
+def ranked(columns: Mapping[str, Column]) -> dict[str, Column]:
+    scores = columns["reward_scores"].values
+    return {"ranks": Column(np.argsort(np.argsort(scores, kind="stable")).astype(np.float32))}
+
+
+def a_multiplier_is_learned_from_all_costs(world: World, folder: Path) -> None:
+    place, columns = model_folder(world, folder), make_batch()
+    job = make_job(place)
+    operation = LagrangeMultiplier("reward_scores", "reward_valid", limit=0.25)
+    call = replace(
+        call_of(job, world, "compute"),
+        reads=operation.reads,
+        writes=operation.writes,
+        options=ComputeOptions((operation,)),
+    )
+    valid = columns["reward_valid"].values.astype(bool)
+    cost = float(columns["reward_scores"].values[valid].mean())
+    state: dict[str, torch.Tensor] = {}
+    expected = 1.0
+    for _ in range(3):
+        result = compute(inputs_of(call, columns, world), world, state)
+        expected *= float(np.exp(0.1 * expected * (cost - 0.25)))
+        found = whole(result, world)["multiplier"]
+        assert np.allclose(np.concatenate(found), expected, rtol=1e-6)
+        close(metrics_of(result, world)["reward/multiplier"], expected, "multiplier")
+        close(float(state["multiplier"]), expected, "what is kept")
 
 
 GRPO_SETTINGS: dict[str, dict[str, Any]] = {
@@ -415,6 +476,8 @@ SCENARIOS: dict[str, Scenario] = {
     "advantages compare within groups": partial(advantages_compare_within_groups, by_std=True),
     "advantages without deviation": partial(advantages_compare_within_groups, by_std=False),
     "estimates equal the sums": estimates_equal_the_sums,
+    "an operation may see all rows": an_operation_may_see_all_rows,
+    "a multiplier is learned from all costs": a_multiplier_is_learned_from_all_costs,
 }
 
 

@@ -88,6 +88,25 @@ def test_columns_cut_differently_come_out_aligned(wanted: list[int]) -> None:
     check(columns, rows)
 
 
+def test_a_broadcast_column_has_its_rows_value_in_each_of_their_samples() -> None:
+    """Three prompts of two rows each: the prompts' column is cut otherwise, and elsewhere."""
+    cut = Cut(PERMUTED)
+    baseline = np.array([7.0, 8.0, 9.0], dtype=np.float32)
+    for shard, rows in enumerate([[2], [0, 1]]):
+        cut._shelf["baseline", shard] = Column(baseline[rows])
+        cut.indexes.append(ShardIndex(np.array(rows), np.array(rows), np.ones(len(rows), np.int32)))
+    cut.sources.append(Source(3, {"baseline": (("baseline", 0), ("baseline", 1))}, repeat=2))
+    inputs = cut.inputs()
+    assert inputs.index.lengths.tolist() == LENGTHS.tolist()
+    columns = inputs.load(np.array([5, 0, 3]))
+    assert columns["baseline"].values.tolist() == [9.0, 7.0, 8.0]
+    alone = Cut()
+    alone.indexes, alone.sources = cut.indexes[3:], [Source(0, cut.sources[-1].columns, repeat=2)]
+    alone._shelf = cut._shelf
+    assert alone.inputs().index.rows.tolist() == list(range(6))
+    assert alone.inputs().index.groups.tolist() == [0, 0, 1, 1, 2, 2]
+
+
 def test_all_columns_come_in_one_round_trip_and_only_from_shards_that_are_needed() -> None:
     cut = Cut(TWO, THREE, PERMUTED)
     cut.inputs().load(np.array([2, 4]))

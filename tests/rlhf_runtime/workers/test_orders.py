@@ -80,7 +80,7 @@ def test_results_are_returned_in_the_order_of_their_names_with_those_carried() -
 
 def test_what_is_read_is_what_was_sent() -> None:
     source = Source(1, {"scores": ("a", "b", "c"), "values": ("d", "e", "f")})
-    order = Order(GENERATE, 3, GraphName.STEP, "one", (source, Source(4, {"kl": ("g",)})))
+    order = Order(GENERATE, 3, GraphName.STEP, "one", (source, Source(4, {"kl": ("g",)}, repeat=3)))
     assert Order.read(*order.message([])) == (order, [])
     assert source.num_shards == 3
     nothing = Order(GENERATE, 3, GraphName.STEP, "one")

@@ -1,4 +1,4 @@
-"""An algorithm of a user's own, with an operation of its own."""
+"""Algorithms of a user's own, with operations of their own."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from rlhf_flow import (
     Algorithm,
     BatchValue,
     ClippedLoss,
+    CrossEntropy,
     Flow,
     LanguageModel,
     RewardSource,
@@ -17,7 +18,13 @@ from rlhf_flow import (
     ScalarModel,
     ValueLoss,
 )
-from rlhf_flow.operations import Custom, Gae, TokenRewards
+from rlhf_flow.operations import (
+    Custom,
+    Gae,
+    LagrangeMultiplier,
+    PenalizedAdvantages,
+    TokenRewards,
+)
 from rlhf_runtime.dataplane.columns import Column
 
 
@@ -43,46 +50,60 @@ class Reinforce(Algorithm):
         flow.actor.train(batch, ClippedLoss("reward_valid"))
 
 
-class RewardAndCost(Algorithm):
-    """A reward and a cost, each with a critic of its own: the reward's advantages minus a share of
-    the cost's."""
+class Rloo(Algorithm):
+    """REINFORCE with a leave-one-out baseline."""
 
-    def __init__(self, weight: float) -> None:
-        self.weight = weight
+    def roles(self) -> Roles:
+        return {"actor": LanguageModel, "reward": RewardSource}
+
+    def step(self, flow: Flow, prompts: BatchValue) -> None:
+        batch = flow.actor.generate(prompts)
+        batch |= flow.reward.score(batch)
+        batch |= flow.compute(batch, LEAVE_ONE_OUT)
+        flow.actor.train(batch, ClippedLoss("reward_valid"))
+
+
+class ReMax(Algorithm):
+    """REINFORCE with the score of the greedy response as the baseline of all samples."""
+
+    def roles(self) -> Roles:
+        return {"actor": LanguageModel, "reward": RewardSource}
+
+    def step(self, flow: Flow, prompts: BatchValue) -> None:
+        batch = flow.actor.generate(prompts)
+        batch |= flow.reward.score(batch)
+        greedy = flow.actor.generate(prompts, samples=1, greedy=True)
+        greedy |= flow.reward.score(greedy)
+        baseline = greedy.select("reward_scores").rename(reward_scores="baseline")
+        batch |= baseline.broadcast(batch)
+        batch |= flow.compute(batch, ABOVE_BASELINE)
+        flow.actor.train(batch, ClippedLoss("reward_valid"))
+
+
+class SafeRlhf(Algorithm):
+    """A reward, and a cost that has to stay below a limit: critics for both, and a multiplier."""
+
+    def __init__(self, limit: float) -> None:
+        cost = {"advantages": "cost_advantages", "returns": "cost_returns"}
+        self.estimates = (
+            TokenRewards("reward_scores"),
+            Gae(1.0, 0.95, values="critic_values"),
+            TokenRewards("cost_scores", rewards="costs"),
+            Gae(1.0, 0.95, values="cost_critic_values", rewards="costs", **cost),
+            LagrangeMultiplier("cost_scores", "cost_valid", limit),
+            PenalizedAdvantages("cost_advantages"),
+        )
 
     def roles(self) -> Roles:
         critics = dict.fromkeys(("critic", "cost_critic"), ScalarModel)
-        return {
-            "actor": LanguageModel,
-            **critics,
-            "reward": RewardSource,
-            "cost": RewardSource,
-        }
+        rewards = dict.fromkeys(("reward", "cost"), RewardSource)
+        return {"actor": LanguageModel, **critics, **rewards}
 
     def step(self, flow: Flow, prompts: BatchValue) -> None:
         batch = flow.actor.generate(prompts)
         batch |= flow.reward.score(batch) | flow.cost.score(batch)
         batch |= flow.critic.values(batch) | flow.cost_critic.values(batch)
-        batch |= flow.compute(
-            batch,
-            TokenRewards("reward_scores"),
-            Gae(1.0, 0.95, values="critic_values"),
-            TokenRewards("cost_scores", rewards="costs"),
-            Gae(
-                1.0,
-                0.95,
-                values="cost_critic_values",
-                rewards="costs",
-                advantages="cost_advantages",
-                returns="cost_returns",
-            ),
-            Custom(
-                "algorithms:penalized",
-                reads=["advantages", "cost_advantages"],
-                writes=["advantages"],
-                parameters={"weight": self.weight},
-            ),
-        )
+        batch |= flow.compute(batch, *self.estimates)
         flow.critic.train(batch, ValueLoss("reward_valid", "critic_values"))
         flow.cost_critic.train(
             batch, ValueLoss("cost_valid", "cost_critic_values", returns="cost_returns")
@@ -90,16 +111,52 @@ class RewardAndCost(Algorithm):
         flow.actor.train(batch, ClippedLoss("reward_valid"))
 
 
-def penalized(columns: Mapping[str, Column], *, weight: float) -> dict[str, Column]:
-    """Reward's advantages less the cost's."""
-    advantages, costs = columns["advantages"], columns["cost_advantages"]
-    values = (advantages.values - np.float32(weight) * costs.values) / np.float32(1 + weight)
-    return {"advantages": Column(values, advantages.lengths)}
+class Distill(Algorithm):
+    """The actor learns what a frozen teacher samples, and shows what it can."""
+
+    def roles(self) -> Roles:
+        return {"actor": LanguageModel, "teacher": LanguageModel, "reward": RewardSource}
+
+    def step(self, flow: Flow, prompts: BatchValue) -> None:
+        taught = flow.teacher.generate(prompts, samples=2)
+        flow.actor.train(taught, CrossEntropy())
+        flow.reward.score(flow.actor.generate(prompts, samples=1, greedy=True))
+
+
+LEAVE_ONE_OUT = Custom(
+    "algorithms:leave_one_out",
+    reads=["reward_scores", "prompt_id", "response_tokens"],
+    writes=["advantages"],
+)
+ABOVE_BASELINE = Custom(
+    "algorithms:above_baseline",
+    reads=["reward_scores", "baseline", "prompt_id", "response_tokens"],
+    writes=["advantages"],
+)
+
+
+def leave_one_out(columns: Mapping[str, Column]) -> dict[str, Column]:
+    """Score minus the mean of the prompt's other scores."""
+    scores = columns["reward_scores"].values
+    _, group = np.unique(columns["prompt_id"].values, return_inverse=True)
+    others = np.bincount(group, scores)[group] - scores
+    return _spread(columns, scores - others / (np.bincount(group)[group] - 1))
+
+
+def above_baseline(columns: Mapping[str, Column]) -> dict[str, Column]:
+    """Score minus the baseline, which is the same for all samples of a prompt."""
+    baseline, prompts = columns["baseline"].values, columns["prompt_id"].values
+    assert all(len(np.unique(baseline[prompts == prompt])) == 1 for prompt in np.unique(prompts))
+    return _spread(columns, columns["reward_scores"].values - baseline)
+
+
+def _spread(columns: Mapping[str, Column], advantages: np.ndarray) -> dict[str, Column]:
+    """One number for each response, on all of its tokens."""
+    lengths = columns["response_tokens"].lengths
+    assert lengths is not None
+    return {"advantages": Column(np.repeat(advantages.astype(np.float32), lengths), lengths)}
 
 
 def centred(columns: Mapping[str, Column], *, baseline: float) -> dict[str, Column]:
     """The operation."""
-    lengths = columns["response_tokens"].lengths
-    assert lengths is not None
-    advantages = columns["reward_scores"].values.astype(np.float32) - np.float32(baseline)
-    return {"advantages": Column(np.repeat(advantages, lengths), lengths)}
+    return _spread(columns, columns["reward_scores"].values - np.float32(baseline))
