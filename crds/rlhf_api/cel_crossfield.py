@@ -75,8 +75,8 @@ SPEC_RULES: tuple[Rule, ...] = (
         field=".rewards",
     ),
     Rule(
-        holds="self.algorithm.type != 'grpo' || self.rollout.samplesPerPrompt >= 2",
-        what="grpo compares the samples of a prompt, so one sample always has advantage 0",
+        holds="self.algorithm.type != 'GRPO' || self.rollout.samplesPerPrompt >= 2",
+        what="GRPO compares the samples of a prompt, so one sample always has advantage 0",
         allowed="2 or more",
         do="write samplesPerPrompt: 8",
         field=".rollout.samplesPerPrompt",

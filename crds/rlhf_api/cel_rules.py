@@ -36,12 +36,13 @@ def rules_of(model: type[Contract]) -> list[Rule]:
 
 
 def _settings_of(kind: AlgorithmType) -> Rule:
+    field = kind.settings_field
     return Rule(
-        holds=f"!has(self.{kind.value}) || self.type == {text(kind.value)}",
+        holds=f"!has(self.{field}) || self.type == {text(kind.value)}",
         what="settings of another algorithm",
-        got=f"{text(f'{kind.value} beside type ')} + self.type",
-        do=f"remove {kind.value} or change type",
-        field=f".{kind.value}",
+        got=f"{text(f'{field} beside type ')} + self.type",
+        do=f"remove {field} or change type",
+        field=f".{field}",
     )
 
 
@@ -58,20 +59,20 @@ RULES: dict[type[Contract], tuple[Rule, ...]] = {
     AlgorithmSpec: (
         *(_settings_of(kind) for kind in AlgorithmType),
         Rule(
-            holds="self.type != 'custom' || has(self.custom)",
-            what="type custom without its entry point",
+            holds="self.type != 'Custom' || has(self.custom)",
+            what="type Custom without its entry point",
             do="add custom: {entrypoint: package.module:Class}",
             field=".custom",
         ),
     ),
     PpoSettings: (
         Rule(
-            holds="self.klPlacement != 'loss' || !has(self.klEstimator) || "
-            "self.klEstimator != 'k1'",
-            what="a KL term without effect: the gradient of k1 in a loss is zero on average",
+            holds="self.klPlacement != 'Loss' || !has(self.klEstimator) || "
+            "self.klEstimator != 'K1'",
+            what="a KL term without effect: the gradient of K1 in a loss is zero on average",
             got="self.klEstimator",
-            allowed="k2 or k3",
-            do="choose one, or klPlacement reward",
+            allowed="K2 or K3",
+            do="choose one, or klPlacement Reward",
             field=".klEstimator",
         ),
     ),
@@ -137,10 +138,10 @@ RULES: dict[type[Contract], tuple[Rule, ...]] = {
             field=".name",
         ),
         Rule(
-            holds="self.device == 'gpu' || !has(self.gpu)",
-            what="a GPU model in a pool of device cpu",
+            holds="self.device == 'GPU' || !has(self.gpu)",
+            what="a GPU model in a pool of device CPU",
             got="self.gpu",
-            do="remove it, or write device: gpu",
+            do="remove it, or write device: GPU",
             field=".gpu",
         ),
     ),

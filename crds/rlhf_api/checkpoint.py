@@ -43,9 +43,9 @@ class CheckpointStorage(Alternatives):
 class OnCheckpointError(StrEnum):
     """What happens when a checkpoint cannot be written."""
 
-    CONTINUE = "continue"
+    CONTINUE = "Continue"
     """It is told, and training goes on; older checkpoints stay."""
-    FAIL = "fail"
+    FAIL = "Fail"
     """The job fails; older checkpoints stay."""
 
 
@@ -61,6 +61,6 @@ class CheckpointSpec(Contract):
     metric stays, too: evaluation/reward_mean, evaluation/length_mean or, where its verifier is
     among the rewards, evaluation/exact_match. Null: none does."""
     on_error: OnCheckpointError = OnCheckpointError.CONTINUE
-    """What happens when one cannot be written: continue or fail."""
+    """What happens when one cannot be written: Continue or Fail."""
     storage: CheckpointStorage | None = None
     """Where. Default: `rlhf run` uses --output, a cluster the chart's jobDefaults."""

@@ -153,7 +153,7 @@ def _groups_can_be_compared(spec: RLHFJobSpec) -> Iterator[Problem]:
     if spec.algorithm.type is AlgorithmType.GRPO and spec.rollout.samples_per_prompt < 2:
         yield _problem(
             *("rollout", "samplesPerPrompt"),
-            what="grpo compares the samples of a prompt, so one sample always has advantage 0",
+            what="GRPO compares the samples of a prompt, so one sample always has advantage 0",
             got="1",
             allowed="2 or more",
             do="write samplesPerPrompt: 8",
@@ -248,9 +248,9 @@ def _pools_are_sound(spec: RLHFJobSpec) -> Iterator[Problem]:
         if pool.device is Device.CPU and pool.gpu is not None:
             yield _problem(
                 *("resources", "nodePools", index, "gpu"),
-                what="a GPU model in a pool of device cpu",
+                what="a GPU model in a pool of device CPU",
                 got=pool.gpu,
-                do="remove it, or write device: gpu",
+                do="remove it, or write device: GPU",
             )
 
 

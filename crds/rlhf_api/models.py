@@ -22,7 +22,7 @@ from rlhf_api.exclusive import Alternatives
 class BuiltinModel(StrEnum):
     """Models made on the spot, with random weights."""
 
-    TINY_LLAMA = "tiny-llama"
+    TINY_LLAMA = "TinyLlama"
     """A Llama of 0.5 M parameters with a character vocabulary of 64, for examples and tests."""
 
 
@@ -84,25 +84,28 @@ class ModelShape(Contract):
 class TrainingEngine(StrEnum):
     """What trains a model."""
 
-    FSDP = "fsdp"
+    FSDP = "FSDP"
     """PyTorch FSDP2: any Hugging Face causal language model."""
 
 
 class LearningRateSchedule(StrEnum):
     """How the learning rate moves after warm-up."""
 
-    CONSTANT = "constant"
+    CONSTANT = "Constant"
     """It stays at its peak."""
-    LINEAR = "linear"
+    LINEAR = "Linear"
     """It falls in a straight line to 0 at the last step."""
-    COSINE = "cosine"
+    COSINE = "Cosine"
     """It falls along half a cosine to 0 at the last step."""
 
 
 class Precision(StrEnum):
-    """Number format of weights and activations."""
+    """Number format of weights and activations.
 
-    AUTO = "auto"
+    Formats are written as PyTorch, NumPy and every config.json write them.
+    """
+
+    AUTO = "Auto"
     """bfloat16 on GPUs, float32 on CPUs."""
     FLOAT32 = "float32"
     """32 bits: exact, slow on GPUs."""
@@ -118,7 +121,7 @@ class TrainingSpec(Contract):
     learning_rate: PositiveFloat = 1e-6
     """Peak learning rate of AdamW."""
     schedule: LearningRateSchedule = LearningRateSchedule.CONSTANT
-    """How the learning rate moves after warm-up: constant, linear or cosine."""
+    """How the learning rate moves after warm-up: Constant, Linear or Cosine."""
     warmup_steps: NonNegativeCount = 0
     """Optimizer steps over which the learning rate rises from 0."""
     adam_beta1: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.9

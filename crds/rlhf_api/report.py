@@ -6,6 +6,7 @@ another submission and those whose sequence is not larger than the last one's.
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -14,6 +15,25 @@ from rlhf_api.base import Contract, Identifier, Name, NonNegativeCount, NonNegat
 from rlhf_api.exits import ExitCode
 
 MetricName = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_./-]+$")]
+
+
+class RunPhase(StrEnum):
+    """What a driver does, as its reports say it."""
+
+    START = "Start"
+    """It plans, loads and starts its workers."""
+    WARM_START = "WarmStart"
+    """It trains the actor on reference answers."""
+    TRAIN = "Train"
+    """It does the algorithm's steps."""
+    RESTART = "Restart"
+    """It starts its workers again."""
+    SUCCEEDED = "Succeeded"
+    """All steps are done."""
+    FAILED = "Failed"
+    """It ended before that."""
+    INTERRUPTED = "Interrupted"
+    """It was told to stop."""
 
 
 class CheckpointReport(Contract):
@@ -37,7 +57,7 @@ class StatusReport(Contract):
     sequence: NonNegativeCount
     """Counts the reports of a submission up."""
     phase: Identifier
-    """What the run is doing, such as generate, train or evaluate."""
+    """What the run is doing, a RunPhase; readers take others, too, as later releases may have."""
     step: NonNegativeCount
     """Steps done."""
     total_steps: NonNegativeCount

@@ -24,9 +24,9 @@ from rlhf_api.base import (
 class Device(StrEnum):
     """What a rank computes on."""
 
-    GPU = "gpu"
+    GPU = "GPU"
     """A CUDA device."""
-    CPU = "cpu"
+    CPU = "CPU"
     """A process on the host's cores."""
 
 
@@ -71,13 +71,13 @@ class NodePool(Contract):
     nodes: Annotated[int, Field(ge=1, le=4096)] = 1
     """Nodes taken."""
     device: Device = Device.GPU
-    """What ranks compute on: gpu or cpu."""
+    """What ranks compute on: GPU or CPU."""
     devices_per_node: Annotated[int, Field(ge=1, le=64)] = 8
-    """Devices on a node: GPUs, or processes for cpu."""
+    """Devices on a node: GPUs, or processes on CPUs."""
     gpu: Text | None = None
     """The GPU's model, such as A100-80G or H100, for planning. Default: unknown."""
     memory_gibibytes_per_device: PositiveFloat | None = None
-    """Memory of one device. Default: known from the GPU's model; for cpu the node's share."""
+    """Memory of one device. Default: known from the GPU's model; on CPUs the node's share."""
     node_selector: LabelMap = {}
     """Labels that a node must have."""
     tolerations: Annotated[tuple[Toleration, ...], Field(max_length=32)] = ()
@@ -108,9 +108,9 @@ class ResourcesSpec(Contract):
 class PlacementType(StrEnum):
     """How roles share devices."""
 
-    AUTO = "auto"
+    AUTO = "Auto"
     """The planner decides."""
-    COLOCATED = "colocated"
+    COLOCATED = "Colocated"
     """Every role is on every device; calls take turns."""
 
 
@@ -118,6 +118,6 @@ class PlacementSpec(Contract):
     """How roles share devices."""
 
     type: PlacementType = PlacementType.AUTO
-    """auto or colocated."""
+    """Auto or Colocated."""
     max_devices: Count | None = None
     """Use at most so many devices of the pools. Default: all."""

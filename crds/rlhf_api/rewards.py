@@ -14,11 +14,11 @@ from rlhf_api.base import Contract, Entrypoint, Identifier, PositiveFloat
 class OnRewardError(StrEnum):
     """What happens to a sample whose verifier raised, timed out or answered nonsense."""
 
-    EXCLUDE = "exclude"
+    EXCLUDE = "Exclude"
     """It is marked, counted and left out of training."""
-    ZERO = "zero"
+    ZERO = "Zero"
     """It is marked, counted and scored 0."""
-    FAIL = "fail"
+    FAIL = "Fail"
     """The job stops."""
 
 
@@ -37,7 +37,7 @@ class FunctionReward(Contract):
     processes: Annotated[int, Field(ge=1, le=256)] = 1
     """Processes that score side by side."""
     on_error: OnRewardError = OnRewardError.EXCLUDE
-    """What happens to samples that could not be scored: exclude, zero or fail."""
+    """What happens to samples that could not be scored: Exclude, Zero or Fail."""
 
 
 class RewardSpec(Contract):

@@ -14,7 +14,7 @@ from rlhf_api.models import Parallelism
 class GenerationEngine(StrEnum):
     """What generates."""
 
-    VLLM = "vllm"
+    VLLM = "VLLM"
     """vLLM, in the training processes."""
 
 

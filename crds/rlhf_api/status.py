@@ -146,7 +146,7 @@ class ProgressStatus(Contract):
     """How far the job is, by its driver's last accepted report."""
 
     phase: Identifier
-    """What the run is doing, such as generate, train or evaluate."""
+    """What the run is doing, such as WarmStart, Train or Restart."""
     step: NonNegativeCount
     """Steps done."""
     total_steps: NonNegativeCount

@@ -41,7 +41,7 @@ LITTLE = {"cpu": "200m", "memory": "3Gi"}
 """Of what the node gives out, which is used all the same: the README's job runs meanwhile."""
 POOL = {
     "name": "cpu",
-    "device": "cpu",
+    "device": "CPU",
     "devicesPerNode": 1,
     "memoryGibibytesPerDevice": 6,
     "resources": {"cpu": "200m", "memory": "6Gi"},
@@ -159,7 +159,7 @@ def trains_after(step: int) -> Seen:
         done = status.progress
         if done is None or status.phase != Phase.RUNNING:
             return False
-        return done.phase == "train" and done.step > step
+        return done.phase == "Train" and done.step > step
 
     return holds
 

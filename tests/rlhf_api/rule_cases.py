@@ -13,7 +13,7 @@ GOOD: dict[str, Any] = {
     "kind": "RLHFJob",
     "metadata": {"name": "job"},
     "spec": {
-        "algorithm": {"type": "ppo"},
+        "algorithm": {"type": "PPO"},
         "models": {"actor": {"source": {"path": "/m"}}},
         "data": {"train": {"path": "/d.parquet"}},
         "rewards": [{"function": {"entrypoint": "a:b"}}],
@@ -44,9 +44,9 @@ class Case:
 
 CREATED: dict[str, Case] = {
     "a penalty in the loss without a gradient": Case(
-        ("spec.algorithm.ppo={klPlacement: loss, klEstimator: k1}",),
+        ("spec.algorithm.ppo={klPlacement: Loss, klEstimator: K1}",),
         "spec.algorithm.ppo.klEstimator",
-        "got k1, allowed k2 or k3; choose one, or klPlacement reward",
+        "got K1, allowed K2 or K3; choose one, or klPlacement Reward",
     ),
     "a long name": Case(
         (f"metadata.name={'a' * 41}",),
@@ -58,25 +58,25 @@ CREATED: dict[str, Case] = {
     ),
     # inside one section
     "settings of another algorithm": Case(
-        ("spec.algorithm.grpo={}",), "spec.algorithm.grpo", "got grpo beside type ppo; remove grpo"
+        ("spec.algorithm.grpo={}",), "spec.algorithm.grpo", "got grpo beside type PPO; remove grpo"
     ),
     "settings of ppo": Case(
-        ("spec.algorithm={type: grpo, ppo: {}}", "spec.rollout.samplesPerPrompt=2"),
-        *("spec.algorithm.ppo", "got ppo beside type grpo"),
+        ("spec.algorithm={type: GRPO, ppo: {}}", "spec.rollout.samplesPerPrompt=2"),
+        *("spec.algorithm.ppo", "got ppo beside type GRPO"),
     ),
     "settings of a custom algorithm": Case(
         ("spec.algorithm.custom={entrypoint: 'a:B'}",),
-        *("spec.algorithm.custom", "got custom beside type ppo"),
+        *("spec.algorithm.custom", "got custom beside type PPO"),
     ),
     "custom without entry point": Case(
-        ("spec.algorithm.type=custom",), "spec.algorithm.custom", "add custom: {entrypoint:"
+        ("spec.algorithm.type=Custom",), "spec.algorithm.custom", "add custom: {entrypoint:"
     ),
     "no source": Case(
         ("spec.models.actor.source={}",),
         *("spec.models[actor].source", "huggingFace, path, builtin, sameAs is needed: got none"),
     ),
     "two sources": Case(
-        ("spec.models.actor.source.builtin=tiny-llama",),
+        ("spec.models.actor.source.builtin=TinyLlama",),
         *("spec.models[actor].source", "got path and builtin; set one of them"),
     ),
     "a revision of a folder": Case(
@@ -92,7 +92,7 @@ CREATED: dict[str, Case] = {
         *("spec.models[actor].parallelism.tensor", "a divisor of shape.numAttentionHeads"),
     ),
     "a role that is no name": Case(
-        ("spec.algorithm={type: custom, custom: {entrypoint: 'a:B'}}",)
+        ("spec.algorithm={type: Custom, custom: {entrypoint: 'a:B'}}",)
         + ("spec.models.9b.source.sameAs=actor",),
         *("spec.models", "letters, digits and underscores, not a digit first"),
     ),
@@ -148,8 +148,8 @@ CREATED: dict[str, Case] = {
         *("spec.resources.nodePools[0].name", "the cluster's own head group"),
     ),
     "a GPU of CPUs": Case(
-        ("spec.resources.nodePools[0].device=cpu", "spec.resources.nodePools[0].gpu=H100"),
-        *("spec.resources.nodePools[0].gpu", "got H100; remove it, or write device: gpu"),
+        ("spec.resources.nodePools[0].device=CPU", "spec.resources.nodePools[0].gpu=H100"),
+        *("spec.resources.nodePools[0].gpu", "got H100; remove it, or write device: GPU"),
     ),
     "a label without name": Case(
         ('spec.resources.nodePools[0].nodeSelector={"": x}',),
@@ -180,16 +180,16 @@ CREATED: dict[str, Case] = {
     ),
     "a role that ppo does not have": Case(
         ("spec.models.judge.source.sameAs=actor",),
-        *("spec.models", "ppo does not have: allowed actor, critic, reference"),
+        *("spec.models", "PPO does not have: allowed actor, critic, reference"),
     ),
     "a role that grpo does not have": Case(
-        ("spec.models.critic.source.sameAs=actor", "spec.algorithm.type=grpo")
+        ("spec.models.critic.source.sameAs=actor", "spec.algorithm.type=GRPO")
         + ("spec.rollout.samplesPerPrompt=2",),
-        *("spec.models", "grpo does not have: allowed actor, reference"),
+        *("spec.models", "GRPO does not have: allowed actor, reference"),
     ),
     "no reward counts": Case(("spec.rewards[0].weight=0",), "spec.rewards", "all have weight 0"),
     "one sample": Case(
-        ("spec.algorithm.type=grpo",),
+        ("spec.algorithm.type=GRPO",),
         *("spec.rollout.samplesPerPrompt", "write samplesPerPrompt: 8"),
     ),
     "a critic's warm-up to the end": Case(
@@ -244,13 +244,13 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "a role's own source": ("spec.models.critic.source.path=/c",),
     "a critic from the actor": ("spec.models.critic.source.sameAs=actor",),
     "a role of a custom algorithm": (
-        "spec.algorithm={type: custom, custom: {entrypoint: 'mine:Mine', parameters: {a: 1}}}",
+        "spec.algorithm={type: Custom, custom: {entrypoint: 'mine:Mine', parameters: {a: 1}}}",
         "spec.models.judge.source.sameAs=actor",
     ),
     "a critic's warm-up": ("spec.algorithm.ppo.criticWarmupSteps=9",),
     "a measured warm start": (
         "spec.schedule.warmStart.stopAtExactMatch=0.5",
-        "spec.data.train={builtin: sort-digits}",
+        "spec.data.train={builtin: SortDigits}",
         MEASURED,
     ),
     "a warm start without an aim": ("spec.schedule.warmStart={}",),
@@ -332,7 +332,7 @@ UPDATED: dict[str, Update] = {
     "the priority": Update(("spec.priorityClassName=a",), "spec.priorityClassName can change only"),
     "trackers": Update(("spec.telemetry.tensorboard=false",), "spec.telemetry can change only"),
     "the algorithm": Update(
-        ("spec.algorithm={type: custom, custom: {entrypoint: 'a:B'}}",),
+        ("spec.algorithm={type: Custom, custom: {entrypoint: 'a:B'}}",),
         "spec.algorithm cannot change; change it back, or make a new job",
     ),
     "the algorithm of a suspended job": Update(

@@ -146,7 +146,7 @@ def test_the_values_of_an_enumeration_are_described_with_their_field() -> None:
     spec = structural_schema(RLHFJobSpec)
     described = spec["properties"]["placement"]["properties"]["type"]["description"]
     assert described.endswith(
-        "auto: The planner decides. colocated: Every role is on every device; calls take turns."
+        "Auto: The planner decides. Colocated: Every role is on every device; calls take turns."
     )
 
 

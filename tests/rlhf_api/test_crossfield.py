@@ -31,7 +31,7 @@ def test_a_good_spec_has_no_problem() -> None:
     ("overrides", "path", "words"),
     [
         (["spec.models.critc.source.sameAs=actor"], "spec.models.critc", "did you mean critic?"),
-        (["spec.models.judge.source.sameAs=actor"], "spec.models.judge", "ppo has no such role"),
+        (["spec.models.judge.source.sameAs=actor"], "spec.models.judge", "PPO has no such role"),
         (
             ["spec.models.critic.source.sameAs=critic"],
             "spec.models.critic.source.sameAs",
@@ -78,9 +78,9 @@ def test_a_good_spec_has_no_problem() -> None:
             "the cluster's own head",
         ),
         (
-            ["spec.resources.nodePools[0].device=cpu", "spec.resources.nodePools[0].gpu=H100"],
+            ["spec.resources.nodePools[0].device=CPU", "spec.resources.nodePools[0].gpu=H100"],
             "spec.resources.nodePools[0].gpu",
-            "device cpu",
+            "device CPU",
         ),
         (["spec.placement.maxDevices=9"], "spec.placement.maxDevices", "at most 8 = 2 x 4 (a)"),
         (
@@ -120,11 +120,11 @@ def test_values_at_the_limit_are_allowed(override: str) -> None:
 
 def test_a_builtin_task_measures_a_warm_start() -> None:
     warm_start = "spec.schedule.warmStart.stopAtExactMatch=0.5"
-    assert problems(warm_start, MEASURED, "spec.data.train={builtin: sort-digits}") == []
+    assert problems(warm_start, MEASURED, "spec.data.train={builtin: SortDigits}") == []
 
 
 def test_a_custom_algorithm_has_any_roles() -> None:
-    custom = "spec.algorithm={type: custom, custom: {entrypoint: 'mine:Mine'}}"
+    custom = "spec.algorithm={type: Custom, custom: {entrypoint: 'mine:Mine'}}"
     assert problems(custom, "spec.models.judge.source.sameAs=actor") == []
 
 

@@ -52,9 +52,9 @@ def running() -> RLHFJobStatus:
         completion_time=NOON,
         gpus=32,
         gpu_seconds=48211,
-        plan=PlanStatus(placement="colocated", peak_memory_bytes=61 * 2**30, summary="all on all"),
+        plan=PlanStatus(placement="Colocated", peak_memory_bytes=61 * 2**30, summary="all on all"),
         progress=ProgressStatus(
-            phase="train",
+            phase="Train",
             step=120,
             total_steps=500,
             percent=24,

@@ -34,7 +34,7 @@ POOLS = [
         ],
         "annotations": {"topology": "rack"},
     },
-    {"name": "spare", "nodes": 1, "device": "cpu", "devicesPerNode": 3},
+    {"name": "spare", "nodes": 1, "device": "CPU", "devicesPerNode": 3},
 ]
 GREEDY = {
     **POOLS[1],
@@ -181,7 +181,7 @@ def test_the_pools_own_variables_win_and_are_there_once() -> None:
 def test_pods_of_workers_begin_to_import_when_they_start_and_never_fail_by_it() -> None:
     head, gpu, cpu = pods(cluster(**EVERYTHING))
     assert "lifecycle" not in head["spec"]["containers"][0]
-    for pod, device in ((cpu, "cpu"), (gpu, "gpu")):
+    for pod, device in ((cpu, "CPU"), (gpu, "GPU")):
         assert environment(pod)["RLHF_FORK_SERVER"]
         hook = pod["spec"]["containers"][0]["lifecycle"]["postStart"]["exec"]["command"]
         assert hook[:2] == ["/bin/sh", "-c"]

@@ -135,7 +135,7 @@ def test_what_lacks_a_field_is_left_out_whole() -> None:
 def test_a_bad_metric_is_left_out() -> None:
     document = written(full_status())
     document["progress"] = {
-        "phase": "train",
+        "phase": "Train",
         "step": 1,
         "totalSteps": 2,
         "percent": 50,

@@ -43,7 +43,7 @@ def report(**fields: Any) -> StatusReport:
         "job": "sort",
         "submission_id": "sort-1-0",
         "sequence": 5,
-        "phase": "train",
+        "phase": "Train",
         "step": 2,
         "total_steps": 8,
     }
@@ -73,7 +73,7 @@ def test_reports_of_others_and_old_ones_say_nothing() -> None:
 
 def written(seconds_ago: float) -> RLHFJobStatus:
     progress = ProgressStatus(
-        phase="train",
+        phase="Train",
         step=1,
         total_steps=8,
         percent=12,

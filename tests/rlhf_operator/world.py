@@ -49,9 +49,9 @@ def manifest(name: str = "sort", **spec: Any) -> dict[str, Any]:
         "kind": "RLHFJob",
         "metadata": {"name": name, "namespace": NAMESPACE},
         "spec": {
-            "algorithm": {"type": "grpo"},
-            "models": {"actor": {"source": {"builtin": "tiny-llama"}}},
-            "data": {"train": {"builtin": "sort-digits"}},
+            "algorithm": {"type": "GRPO"},
+            "models": {"actor": {"source": {"builtin": "TinyLlama"}}},
+            "data": {"train": {"builtin": "SortDigits"}},
             "rewards": [{"function": {"entrypoint": "rlhf_runtime.rewards.exact_match:score"}}],
             "schedule": {"steps": 10, "promptsPerStep": 4},
             "rollout": {"samplesPerPrompt": 2},

@@ -22,7 +22,7 @@ def test_a_custom_algorithm_runs_with_a_verifier_that_often_raises(place: Path) 
         place / "custom.yaml",
         {
             "algorithm": {
-                "type": "custom",
+                "type": "Custom",
                 "custom": {"entrypoint": "algorithms:Reinforce", "parameters": {"baseline": 0.2}},
             },
             "rewards": [
@@ -48,7 +48,7 @@ def test_a_reward_and_a_cost_have_critics_of_their_own(place: Path) -> None:
         place / "safe.yaml",
         {
             "algorithm": {
-                "type": "custom",
+                "type": "Custom",
                 "custom": {"entrypoint": "algorithms:RewardAndCost", "parameters": {"weight": 0.5}},
             },
             "rewards": [
@@ -76,7 +76,7 @@ def test_a_verifier_that_must_not_fail_ends_the_run_also_under_uv(place: Path) -
     manifest = example(
         "01",
         place / "strict.yaml",
-        {"rewards": [{"function": {"entrypoint": "verifiers:often_raises", "onError": "fail"}}]},
+        {"rewards": [{"function": {"entrypoint": "verifiers:often_raises", "onError": "Fail"}}]},
     )
     made = run(manifest, place / "strict", "--devices", 1, inside=UV_RUN)
     assert made.code == 3, made.output

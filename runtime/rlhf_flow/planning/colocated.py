@@ -21,6 +21,7 @@ from rlhf_api.plan import (
     Plan,
     PoolPlan,
     RolePlan,
+    phase_name,
     sum_by_phase,
 )
 from rlhf_api.resources import Device
@@ -103,14 +104,16 @@ def plan_job(
 
 
 def job_phases(graphs: Mapping[GraphName, Graph]) -> tuple[str, ...]:
-    """The phases in which memory differs, `role.kind`, and the transition of new weights."""
+    """The phases in which memory differs: those of calls, and the transition of new weights."""
     kinds = (CallKind.GENERATE, CallKind.INFER, CallKind.TRAIN)
     names = [
-        f"{call.role}.{call.kind.value}"
+        phase_name(call.role, call.kind)
         for graph in graphs.values()
         for call in graph.of_kind(*kinds)
     ]
-    return tuple(dict.fromkeys([f"{ACTOR}.transition", f"{ACTOR}.generate", *names]))
+    return tuple(
+        dict.fromkeys([f"{ACTOR}.transition", phase_name(ACTOR, CallKind.GENERATE), *names])
+    )
 
 
 def _static_items(

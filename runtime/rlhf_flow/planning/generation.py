@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rlhf_api import RLHFJob
-from rlhf_api.plan import MemoryItem, sum_by_phase
+from rlhf_api.plan import CallKind, MemoryItem, phase_name, sum_by_phase
 from rlhf_flow.errors import DoesNotDivide, DoesNotFit, KvCacheTooSmall
 from rlhf_flow.job_graphs import ACTOR
 from rlhf_flow.planning.generation_memory import GenerationLoad, generation_items, kv_bytes
@@ -151,7 +151,7 @@ def _choices(
 def _held_peak(choice: GenerationChoice) -> int:
     """Bytes in the fuller of the two phases that hold the cache."""
     sums = sum_by_phase(choice.items)
-    return max(sums[f"{ACTOR}.transition"], sums[f"{ACTOR}.generate"])
+    return max(sums[f"{ACTOR}.transition"], sums[phase_name(ACTOR, CallKind.GENERATE)])
 
 
 def cache_reason(job: RLHFJob, choice: GenerationChoice, pool: DeviceInventory) -> str:

@@ -160,7 +160,7 @@ def _memory_of(pool: NodePool) -> int:
     if pool.device is Device.CPU:
         if pool.resources.memory is None:
             raise DevicesUnknown(
-                f"the memory of a cpu device is unknown: got {where} without it; set "
+                f"the memory of a CPU device is unknown: got {where} without it; set "
                 "memoryGibibytesPerDevice, or resources.memory of its pods"
             )
         return parse_quantity(pool.resources.memory) // pool.devices_per_node

@@ -30,7 +30,7 @@ def check_offered(job: RLHFJob, graphs: Mapping[GraphName, Graph]) -> None:
         ):
             if degree is not None and degree > 1:
                 raise NotOffered(
-                    f"the engine fsdp cuts a model over all devices by itself: got "
+                    f"the engine FSDP cuts a model over all devices by itself: got "
                     f"models.{role}.parallelism.{axis} {degree}, allowed 1; remove it"
                 )
     pipeline = job.spec.rollout.parallelism.pipeline

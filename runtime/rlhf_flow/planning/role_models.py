@@ -32,7 +32,7 @@ def job_roles(graphs: Mapping[GraphName, Graph]) -> dict[str, RoleKind]:
 
 
 def resolve_precision(precision: Precision, device: Device) -> Precision:
-    """float32 or bfloat16: what `auto` means on a device."""
+    """float32 or bfloat16: what `Auto` means on a device."""
     if precision is not Precision.AUTO:
         return precision
     return Precision.BFLOAT16 if device is Device.GPU else Precision.FLOAT32

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from rlhf_api.report import CheckpointReport
+from rlhf_api.report import CheckpointReport, RunPhase
 from rlhf_runtime.telemetry.pace import Pace
 from rlhf_runtime.telemetry.records import (
     EvaluationRecord,
@@ -15,7 +15,7 @@ from rlhf_runtime.telemetry.records import (
     StepRecord,
     WarmStartRecord,
 )
-from rlhf_runtime.telemetry.status_board import FIRST_PHASE, StatusBoard
+from rlhf_runtime.telemetry.status_board import StatusBoard
 from rlhf_runtime.telemetry.summary import Summary
 
 TOKENS_PER_SECOND = "throughput/tokens_per_second"
@@ -38,7 +38,7 @@ class StatusProgress:
     def begin(self, run: RunRecord) -> None:
         """Workers are about to start."""
         self._total_steps = run.total_steps
-        self._board.update(phase=FIRST_PHASE, total_steps=run.total_steps)
+        self._board.update(phase=RunPhase.START, total_steps=run.total_steps)
 
     def startup(self, phase: str, seconds: float) -> None:
         """A part of the start is over: what was said before it is old."""
@@ -47,7 +47,7 @@ class StatusProgress:
     def warm_start(self, record: WarmStartRecord) -> None:
         """Tell the supervised start's metrics."""
         self._board.update(
-            phase="warm_start",
+            phase=RunPhase.WARM_START,
             metrics=reportable(record.metrics),
             message=f"step {record.step} of the warm start",
         )
@@ -59,7 +59,7 @@ class StatusProgress:
         self._reached = max(self._reached, record.step)
         speed = record.metrics.get(TOKENS_PER_SECOND)
         self._board.update(
-            phase="train",
+            phase=RunPhase.TRAIN,
             step=record.step,
             metrics=reportable({**self._trained, **self._held_out}),
             seconds_remaining=self._pace.remaining(self._total_steps - record.step),
@@ -89,7 +89,7 @@ class StatusProgress:
 
     def restarting(self, number: int, seconds: float, reason: str, message: str) -> None:
         """Tell why workers are started again."""
-        self._board.update(phase="restart", restarts=number, reason=reason, message=message)
+        self._board.update(phase=RunPhase.RESTART, restarts=number, reason=reason, message=message)
 
     def notice(self, text: str) -> None:
         """Tell it, until there is something newer."""

@@ -73,12 +73,12 @@ def test_the_table_has_a_line_for_each_job() -> None:
 
 def test_the_page_of_a_running_job_says_how_far_it_is() -> None:
     restarts = {"drivers": 1, "incarnations": 2, "total": 3, "stepsRepeated": 20}
-    plan = {"placement": "colocated", "peakMemoryBytes": 61 * 2**30, "summary": "actor on 8"}
+    plan = {"placement": "Colocated", "peakMemoryBytes": 61 * 2**30, "summary": "actor on 8"}
     conditions = [condition("Ready", "False", "Training", "step 120 of 500")]
     more = {"restarts": restarts, "plan": plan, "conditions": conditions}
     lines = page(job(RUNNING | more)).splitlines()
     assert lines[0] == "sort   Running   namespace team, 30m old"
-    assert "120/500  24 %  train  4 h 22 min left" in lines[1]
+    assert "120/500  24 %  Train  4 h 22 min left" in lines[1]
     assert lines[2:] == [
         "metrics      reward 0.71   tokens/s 51,200   kl to the reference 0.02100",
         "plan         colocated, 61.0 GiB per device: actor on 8",
@@ -128,7 +128,7 @@ def test_texts_of_others_are_shown_as_they_are() -> None:
 
 def test_the_line_names_its_fields_and_quotes_what_has_spaces() -> None:
     assert job_line(job(RUNNING)) == (
-        "sort phase=Running step=120/500 doing=train reward=0.71 tokens_per_second=51200 "
+        "sort phase=Running step=120/500 doing=Train reward=0.71 tokens_per_second=51200 "
         "left='4 h 22 min' checkpoint=100"
     )
     assert job_line(job(FAILED)) == "sort phase=Failed reason=InvalidReward message='no x'"

@@ -65,7 +65,7 @@ def llama(job: Any, **sections: Any) -> Any:
 
 
 def test_every_call_lies_on_all_devices_and_verifiers_on_the_host(job: Any) -> None:
-    made = plan(job(algorithm={"type": "ppo", "ppo": {"klCoefficient": 0.1}}), cpus(2))
+    made = plan(job(algorithm={"type": "PPO", "ppo": {"klCoefficient": 0.1}}), cpus(2))
     assert made.pools[0].roles == ("actor", "reference", "critic")
     assert made.pools[0].num_devices == 2
     for call in made.calls:
@@ -78,7 +78,7 @@ def test_every_call_lies_on_all_devices_and_verifiers_on_the_host(job: Any) -> N
 
 
 def test_roles_say_kind_origin_size_and_precision(job: Any) -> None:
-    sections = {"algorithm": {"type": "ppo", "ppo": {"klCoefficient": 0.1}}}
+    sections = {"algorithm": {"type": "PPO", "ppo": {"klCoefficient": 0.1}}}
     made = plan(job(**sections), cpus())
     found = {r.role: (r.kind, r.origin, r.num_parameters, r.precision) for r in made.roles}
     float32 = Precision.FLOAT32
@@ -102,7 +102,7 @@ def test_memory_is_that_of_the_rows_that_calls_ask_for(
     def made(samples: int, default: int) -> Plan:
         parameters = {"samples": samples}
         algorithm = {
-            "type": "custom",
+            "type": "Custom",
             "custom": {"entrypoint": "many:Many", "parameters": parameters},
         }
         rollout = {"samplesPerPrompt": default, "maxPromptTokens": 64, "maxResponseTokens": 64}
@@ -195,8 +195,8 @@ def test_what_does_not_fit_is_refused_with_the_sum(job: Any) -> None:
     assert "got " in text and "allowed 24.00 GiB" in text and "actor.train" in text
     rows = [line.split() for line in text.splitlines() if line.startswith("  ")]
     sizes = {" ".join(row[:-2]): row[-2:] for row in rows}
-    assert sizes["actor masterWeights"] == ["14.96", "GiB"]
-    assert sizes["actor optimizer"] == ["29.92", "GiB"]
+    assert sizes["actor MasterWeights"] == ["14.96", "GiB"]
+    assert sizes["actor Optimizer"] == ["29.92", "GiB"]
     items = [float(value) for name, (value, unit) in sizes.items() if unit == "GiB"]
     total, device = float(sizes["sum"][0]), float(sizes["device"][0])
     small = [float(v) / 1024 for _, (v, unit) in sizes.items() if unit == "MiB"]
@@ -246,7 +246,7 @@ def test_a_cache_below_one_sequence_is_refused(job: Any) -> None:
         (
             {
                 "models": {
-                    "actor": {"source": {"builtin": "tiny-llama"}, "parallelism": {"tensor": 2}}
+                    "actor": {"source": {"builtin": "TinyLlama"}, "parallelism": {"tensor": 2}}
                 }
             },
             r"models\.actor\.parallelism\.tensor 2",
@@ -254,7 +254,7 @@ def test_a_cache_below_one_sequence_is_refused(job: Any) -> None:
         (
             {
                 "models": {
-                    "actor": {"source": {"builtin": "tiny-llama"}, "parallelism": {"pipeline": 2}}
+                    "actor": {"source": {"builtin": "TinyLlama"}, "parallelism": {"pipeline": 2}}
                 }
             },
             r"models\.actor\.parallelism\.pipeline 2",
@@ -328,7 +328,7 @@ def test_a_plan_fits_or_is_refused(
 ) -> None:
     made = job(
         models={"actor": {"source": {"path": "m"}, "shape": shape, "training": training}},
-        algorithm={"type": "ppo" if ppo else "grpo"},
+        algorithm={"type": "PPO" if ppo else "GRPO"},
         rollout=rollout,
     )
     try:
@@ -352,7 +352,7 @@ def test_a_plan_fits_or_is_refused(
 @given(st.integers(1, 60_000), st.integers(1, 60_000))
 def test_training_memory_grows_with_the_micro_batch(job: Any, one: int, other: int) -> None:
     def peak(tokens: int) -> int:
-        source = {"builtin": "tiny-llama"}
+        source = {"builtin": "TinyLlama"}
         models = {"actor": {"source": source, "training": {"microBatchTokens": tokens}}}
         made = job(models=models, schedule={"steps": 1, "promptsPerStep": 64})
         return sum(
@@ -381,7 +381,7 @@ def test_the_planner_takes_shapes_from_its_caller_only(job: Any) -> None:
         (
             {
                 "checkpoint": {"everySteps": 0},
-                "algorithm": {"type": "grpo", "grpo": {"klCoefficient": 0.1}},
+                "algorithm": {"type": "GRPO", "grpo": {"klCoefficient": 0.1}},
                 "schedule": SMALL_STEP | {"warmStart": {"maxSteps": 2}},
             },
             cpus(),

@@ -28,8 +28,8 @@ def pool(**fields: Any) -> NodePool:
     [
         ({"gpu": "H100"}, 80 * 10**9),
         ({"gpu": "unheard-of", "memoryGibibytesPerDevice": 10}, 10 * GIB),
-        ({"device": "cpu", "devicesPerNode": 4, "resources": {"memory": "64Gi"}}, 16 * GIB),
-        ({"device": "cpu", "memoryGibibytesPerDevice": 1.5}, 3 * GIB // 2),
+        ({"device": "CPU", "devicesPerNode": 4, "resources": {"memory": "64Gi"}}, 16 * GIB),
+        ({"device": "CPU", "memoryGibibytesPerDevice": 1.5}, 3 * GIB // 2),
     ],
 )
 def test_memory_of_a_pool(fields: dict[str, Any], expected: int) -> None:
@@ -42,7 +42,7 @@ def test_memory_of_a_pool(fields: dict[str, Any], expected: int) -> None:
         ((), DevicesUnknown, "no resources.nodePools.*--devices"),
         ((pool(),), DevicesUnknown, "got gpu none in resources.nodePools pool.*H100"),
         ((pool(gpu="Z9"),), DevicesUnknown, "got gpu Z9"),
-        ((pool(device="cpu"),), DevicesUnknown, "memory of a cpu device"),
+        ((pool(device="CPU"),), DevicesUnknown, "memory of a CPU device"),
         ((pool(gpu="H100"), pool(name="b", gpu="H100")), NotOffered, "got pool, b"),
     ],
 )

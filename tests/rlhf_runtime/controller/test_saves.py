@@ -99,7 +99,7 @@ def test_what_attempts_have_left_goes_and_what_is_being_written_stays(tmp_path: 
 def test_old_ones_that_cannot_be_deleted_harm_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    saves, told = saves_of(tmp_path, keepLast=1, keepBest=None, onError="fail")
+    saves, told = saves_of(tmp_path, keepLast=1, keepBest=None, onError="Fail")
     saves.commit(write(saves, 1))
 
     def slow_down(step: int) -> None:
@@ -123,7 +123,7 @@ def test_one_that_cannot_be_written_is_told_and_leaves_the_others(tmp_path: Path
 
 
 def test_or_it_ends_the_job(tmp_path: Path) -> None:
-    saves, _ = saves_of(tmp_path, onError="fail")
+    saves, _ = saves_of(tmp_path, onError="Fail")
     with pytest.raises(CheckpointFailed, match="No space left"):
         saves.commit(Finishing(2, 1, [fail.remote()]))
 

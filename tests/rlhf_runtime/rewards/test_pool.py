@@ -128,7 +128,7 @@ def test_a_bad_value_costs_its_own_sample_only(
 def test_on_error_fail_stops_with_the_users_traceback(
     reward: MakeReward, samples: MakeSamples
 ) -> None:
-    with VerifierPool(reward("by_response", onError="fail", name="correct")) as pool:
+    with VerifierPool(reward("by_response", onError="Fail", name="correct")) as pool:
         with pytest.raises(RewardError, match="(?s)correct.*in deeper.*own mistake") as caught:
             pool.score(samples("raise"))
         assert (caught.value.reason, int(caught.value.exit_code)) == ("RewardFailed", 3)

@@ -14,7 +14,7 @@ PLAN = Plan.model_validate(
         "pools": [
             {
                 "name": "local",
-                "device": "cpu",
+                "device": "CPU",
                 "nodes": 1,
                 "devicesPerNode": 2,
                 "memoryBytesPerDevice": 8 << 30,
@@ -24,7 +24,7 @@ PLAN = Plan.model_validate(
         "roles": [
             {
                 "role": "actor",
-                "kind": "policy",
+                "kind": "Policy",
                 "origin": "actor",
                 "numParameters": 541312,
                 "precision": "float32",
@@ -32,11 +32,11 @@ PLAN = Plan.model_validate(
         ],
         "calls": [
             {
-                "graph": "step",
+                "graph": "Step",
                 "call": "actor.generate",
                 "role": "actor",
                 "method": "generate",
-                "kind": "generate",
+                "kind": "Generate",
                 "pool": "local",
                 "mesh": {"data": 1, "tensor": 2},
                 "reads": [],
@@ -55,7 +55,7 @@ PLAN = Plan.model_validate(
         "memory": {
             "capacityBytes": 8 << 30,
             "items": [
-                {"role": "actor", "what": "kvCache", "bytes": 2 << 30, "phases": ["actor.generate"]}
+                {"role": "actor", "what": "KVCache", "bytes": 2 << 30, "phases": ["actor.generate"]}
             ],
             "peaks": {"actor.generate": 2 << 30},
         },

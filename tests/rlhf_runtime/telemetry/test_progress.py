@@ -114,7 +114,7 @@ def test_a_terminal_shows_every_line(
     progress.close()
     shown = stream.getvalue()
     for text in (
-        "sort-grpo   grpo · 2 cpu ranks",
+        "sort-grpo   GRPO · 2 CPU ranks",
         "✓ ray 2.12 s",
         "warm start",
         " 3/3",
