@@ -12,6 +12,7 @@ from rlhf_api.cel import Rule, text
 from rlhf_api.cel_rules import rules_of
 from rlhf_api.limits import Schema, allowed_keys, without_null
 from rlhf_api.members import enumeration_named, members_of
+from rlhf_api.quantity import INT_OR_STRING
 from rlhf_api.resources import NodePool
 from rlhf_api.rewards import RewardSpec
 from rlhf_api.status import Condition
@@ -58,6 +59,9 @@ class _Writer:
         return written
 
     def _value(self, schema: Schema) -> Schema:
+        if INT_OR_STRING in schema:
+            number, word = schema["anyOf"]
+            return {INT_OR_STRING: True, **_limits(number), **_bounds(word)}
         if "anyOf" in schema:
             assert all(each["type"] not in ("array", "object") for each in schema["anyOf"])
             texts = [_bounds(each) for each in schema["anyOf"] if each["type"] == "string"]

@@ -11,7 +11,15 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from rlhf_api.base import Contract, Identifier, Name, NonNegativeCount, NonNegativeFloat, Text
+from rlhf_api.base import (
+    Contract,
+    Count,
+    Identifier,
+    Name,
+    NonNegativeCount,
+    NonNegativeFloat,
+    Text,
+)
 from rlhf_api.exits import ExitCode
 
 MetricName = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_./-]+$")]
@@ -64,7 +72,7 @@ class StatusReport(Contract):
     """Steps to do."""
     metrics: Annotated[dict[MetricName, float], Field(max_length=256)] = {}
     """The last step's metrics; a value that is not finite is left out."""
-    seconds_remaining: NonNegativeFloat | None = None
+    seconds_remaining: NonNegativeCount | None = None
     """Estimated time to the end. Default: not known yet."""
     tokens_per_second: NonNegativeFloat | None = None
     """Prompt and response tokens per second of the last step. Default: not known yet."""
@@ -74,7 +82,7 @@ class StatusReport(Contract):
     """How often this driver replaced its workers."""
     steps_repeated: NonNegativeCount = 0
     """Steps that were done again because no checkpoint held them."""
-    heartbeat_seconds: NonNegativeFloat | None = None
+    heartbeat_seconds: Count | None = None
     """While its workers compute the driver makes a new report at least so often. Default: it
     promises nothing."""
     final: bool = False

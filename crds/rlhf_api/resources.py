@@ -8,17 +8,15 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from rlhf_api.base import (
-    CPU_PATTERN,
     IDENTIFIER_PATTERN,
-    MEMORY_PATTERN,
     Contract,
     Count,
     LabelMap,
     Name,
     NonNegativeCount,
-    PositiveFloat,
     Text,
 )
+from rlhf_api.quantity import Quantity
 
 
 class Device(StrEnum):
@@ -48,10 +46,10 @@ class Toleration(Contract):
 class PodResources(Contract):
     """Requests of one pod besides its devices."""
 
-    cpu: Annotated[str, Field(pattern=CPU_PATTERN, max_length=16)] | None = None
-    """CPU cores as Kubernetes writes them, such as "8" or 500m. Default: the chart's."""
-    memory: Annotated[str, Field(pattern=MEMORY_PATTERN, max_length=16)] | None = None
-    """Memory as Kubernetes writes it, such as 64Gi. Default: the chart's."""
+    cpu: Quantity | None = None
+    """CPU cores, such as 8 or 500m. Default: the chart's."""
+    memory: Quantity | None = None
+    """Memory, such as 64Gi. Default: the chart's."""
 
 
 class EnvironmentVariable(Contract):
@@ -76,8 +74,9 @@ class NodePool(Contract):
     """Devices on a node: GPUs, or processes on CPUs."""
     gpu: Text | None = None
     """The GPU's model, such as A100-80G or H100, for planning. Default: unknown."""
-    memory_gibibytes_per_device: PositiveFloat | None = None
-    """Memory of one device. Default: known from the GPU's model; on CPUs the node's share."""
+    memory_per_device: Quantity | None = None
+    """Memory of one device, such as 80G. Default: known from the GPU's model; on CPUs the node's
+    share."""
     node_selector: LabelMap = {}
     """Labels that a node must have."""
     tolerations: Annotated[tuple[Toleration, ...], Field(max_length=32)] = ()

@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import Field
 
 from rlhf_api.algorithm import ParameterValue
-from rlhf_api.base import Contract, Entrypoint, Identifier, PositiveFloat
+from rlhf_api.base import Contract, Count, Entrypoint, Identifier
 
 
 class OnRewardError(StrEnum):
@@ -30,7 +30,7 @@ class FunctionReward(Contract):
     (prompt, response, record) and the parameters, and returns one number for each."""
     parameters: Annotated[dict[Identifier, ParameterValue], Field(max_length=64)] = {}
     """Passed to the function as keyword arguments."""
-    timeout_seconds: PositiveFloat = 10.0
+    timeout_seconds: Count = 10
     """Longest time for one batch; then it is stopped and its samples count as errors."""
     batch_size: Annotated[int, Field(ge=1, le=65536)] = 256
     """Samples per call."""

@@ -7,8 +7,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from rlhf_api.base import Contract, Count, PositiveFloat
+from rlhf_api.base import Contract, Count
 from rlhf_api.models import Parallelism
+from rlhf_api.quantity import Quantity
 
 
 class GenerationEngine(StrEnum):
@@ -39,6 +40,6 @@ class RolloutSpec(Contract):
     """How the actor is cut for generation. Default: the planner chooses."""
     max_concurrent_sequences: Annotated[int, Field(ge=1, le=65536)] = 256
     """Sequences that one engine decodes at once."""
-    kv_cache_gibibytes: PositiveFloat | None = None
-    """Memory for keys and values on each device. Default: what the plan finds left over, at most
-    what the concurrent sequences can use."""
+    kv_cache_memory: Quantity | None = None
+    """Memory for keys and values on each device, such as 4Gi. Default: what the plan finds left
+    over, at most what the concurrent sequences can use."""

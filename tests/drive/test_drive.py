@@ -31,13 +31,13 @@ ON_A_CLUSTER = {
                 "nodes": NODES,
                 "device": "CPU",
                 "devicesPerNode": 1,
-                "memoryGibibytesPerDevice": 4,
+                "memoryPerDevice": "4Gi",
             }
         ]
     },
     "schedule": {"warmStart": None},
     "checkpoint": {"everySteps": 4},
-    "failurePolicy": {"backoffSeconds": 0.1},
+    "failurePolicy": {"backoffSeconds": 0},
 }
 
 

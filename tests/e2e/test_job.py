@@ -43,7 +43,7 @@ POOL = {
     "name": "cpu",
     "device": "CPU",
     "devicesPerNode": 1,
-    "memoryGibibytesPerDevice": 6,
+    "memoryPerDevice": "6Gi",
     "resources": {"cpu": "200m", "memory": "6Gi"},
 }
 """As examples/one-machine has it, but for the CPUs."""

@@ -198,7 +198,21 @@ CASES = {
         "  resources: {head: {memory: 4 gigabytes}}",
         "spec.resources.head.memory",
         20,
-        ("64Gi",),
+        ("not a quantity", "64Gi"),
+    ),
+    "memory with a unit of its own": Case(
+        20,
+        "  rollout: {kvCacheMemory: 4 GiB}",
+        "spec.rollout.kvCacheMemory",
+        20,
+        ("not a quantity: got 4 GiB", "write 4Gi"),
+    ),
+    "half a core": Case(
+        20,
+        "  resources: {head: {cpu: 0.5}}",
+        "spec.resources.head.cpu",
+        20,
+        ("not a quantity", 'write "0.5", in quotes'),
     ),
     # lists and maps
     "a map for a list": Case(

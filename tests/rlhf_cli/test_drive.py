@@ -24,7 +24,7 @@ from rlhf_runtime.controller.run_lock import locked
 from ..rlhf_runtime.controller.jobs import make_job
 from ..waiting import wait_until
 
-POOL = {"name": "cpu", "device": "CPU", "devicesPerNode": 1, "memoryGibibytesPerDevice": 4}
+POOL = {"name": "cpu", "device": "CPU", "devicesPerNode": 1, "memoryPerDevice": "4Gi"}
 SECONDS = 60.0
 
 

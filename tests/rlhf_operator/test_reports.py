@@ -129,7 +129,7 @@ def test_no_report_breaks_the_status(
             restarts=restarts,
             steps_repeated=repeated,
             metrics={"reward/mean": -number, "policy/kl": number},
-            seconds_remaining=number,
+            seconds_remaining=step,
             tokens_per_second=number,
         )
         fresh = DRIVER.model_copy(update={"submission_id": said.submission_id})

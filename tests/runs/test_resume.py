@@ -25,7 +25,7 @@ STEPS = 7
 OFTEN = {
     "schedule": {"steps": STEPS, "evaluateEverySteps": 3},
     "checkpoint": {"everySteps": 1, "keepLast": 2},
-    "failurePolicy": {"backoffSeconds": 0.01},
+    "failurePolicy": {"backoffSeconds": 0},
 }
 GRPO = {"algorithm": {"grpo": {"klCoefficient": 0.05, "epochsPerBatch": 2}}}
 PPO = {"schedule": {"promptsPerStep": 16, "miniBatchPrompts": 8}}

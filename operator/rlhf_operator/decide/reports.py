@@ -103,7 +103,7 @@ def progress_of(report: StatusReport, draft: Draft) -> ProgressStatus:
         step=report.step,
         total_steps=report.total_steps,
         percent=min(100, report.percent),
-        seconds_remaining=_whole(report.seconds_remaining),
+        seconds_remaining=report.seconds_remaining,
         tokens_per_second=_whole(report.tokens_per_second),
         reward=_decimal(report.metrics, REWARD),
         metrics={name: f"{report.metrics[name]:.4g}" for name in TELLING if name in report.metrics},

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 from rlhf_api import RLHFJob
 from rlhf_api.plan import CallKind, MemoryItem, phase_name, sum_by_phase
+from rlhf_api.quantity import whole
 from rlhf_flow.errors import DoesNotDivide, DoesNotFit, KvCacheTooSmall
 from rlhf_flow.job_graphs import ACTOR
 from rlhf_flow.planning.generation_memory import GenerationLoad, generation_items, kv_bytes
 from rlhf_flow.planning.inventory import DeviceInventory
-from rlhf_flow.planning.memory import GIB, RoleModel
+from rlhf_flow.planning.memory import RoleModel
 from rlhf_flow.planning.refusal import format_bytes, overflow_message
 from rlhf_flow.planning.shapes import DecoderShape
 
@@ -71,8 +72,8 @@ def choose_generation(
     if last is None:
         least = format_bytes(kv_bytes(load, sizes[-1], 1))
         raise KvCacheTooSmall(
-            f"rollout.kvCacheGibibytes is below one longest sequence: got "
-            f"{job.spec.rollout.kv_cache_gibibytes:g}, allowed at least {least} on each device "
+            f"rollout.kvCacheMemory is below one longest sequence: got "
+            f"{job.spec.rollout.kv_cache_memory}, allowed at least {least} on each device "
             f"with engines of {sizes[-1]}; raise it, or lower rollout.maxPromptTokens or "
             "maxResponseTokens"
         )
@@ -135,9 +136,9 @@ def _choices(
 
     least = kv_bytes(load, tensor, 1)
     most = kv_bytes(load, tensor, load.max_concurrent_sequences)
-    given = job.spec.rollout.kv_cache_gibibytes
+    given = job.spec.rollout.kv_cache_memory
     if given is not None:
-        fixed = int(given * GIB)
+        fixed = whole(given)
         if fixed < least:
             return
         yield choice(fixed, False)
@@ -157,8 +158,8 @@ def _held_peak(choice: GenerationChoice) -> int:
 def cache_reason(job: RLHFJob, choice: GenerationChoice, pool: DeviceInventory) -> str:
     """Why the cache has its size."""
     rollout = job.spec.rollout
-    if rollout.kv_cache_gibibytes is not None:
-        return "rollout.kvCacheGibibytes says so"
+    if rollout.kv_cache_memory is not None:
+        return "rollout.kvCacheMemory says so"
     if not choice.release:
         return f"all that {rollout.max_concurrent_sequences} longest sequences need"
     if _held_peak(choice) == pool.memory_bytes_per_device:

@@ -19,7 +19,7 @@ _ADVICE: Mapping[MemoryWhat, str] = {
     MemoryWhat.TRANSFER: "take devices with more memory",
     MemoryWhat.GENERATION_WEIGHTS: "raise rollout.parallelism.tensor",
     MemoryWhat.KV_CACHE: "lower rollout.maxPromptTokens, rollout.maxResponseTokens or "
-    "rollout.kvCacheGibibytes, or raise rollout.parallelism.tensor",
+    "rollout.kvCacheMemory, or raise rollout.parallelism.tensor",
     MemoryWhat.CHECKPOINT: "take more devices, which share the training state",
     MemoryWhat.OVERHEAD: "take devices with more memory, or fewer processes on a machine",
     MemoryWhat.STANDBY: "set failurePolicy.standby to false",

@@ -11,7 +11,7 @@ from rlhf_api.exits import ExitCode
 from rlhf_api.report import RunPhase, StatusReport
 
 LONGEST_MESSAGE = 4096
-HEARTBEAT_SECONDS = 30.0
+HEARTBEAT_SECONDS = 30
 """From one report to the next while nothing else is to be told."""
 
 

@@ -20,6 +20,7 @@ from rlhf_runtime.telemetry.summary import Summary
 
 TOKENS_PER_SECOND = "throughput/tokens_per_second"
 MOST_METRICS = 256
+LONGEST_SECONDS = 2**31 - 1
 METRIC_NAME = re.compile(r"[A-Za-z0-9_./-]{1,128}")
 
 
@@ -62,7 +63,7 @@ class StatusProgress:
             phase=RunPhase.TRAIN,
             step=record.step,
             metrics=reportable({**self._trained, **self._held_out}),
-            seconds_remaining=self._pace.remaining(self._total_steps - record.step),
+            seconds_remaining=_whole(self._pace.remaining(self._total_steps - record.step)),
             tokens_per_second=speed if speed is not None and math.isfinite(speed) else None,
             reason=None,
             message="",
@@ -110,3 +111,7 @@ def reportable(metrics: Mapping[str, float]) -> dict[str, float]:
         if math.isfinite(value) and METRIC_NAME.fullmatch(name)
     }
     return dict(sorted(fitting.items())[:MOST_METRICS])
+
+
+def _whole(seconds: float | None) -> int | None:
+    return None if seconds is None else min(round(seconds), LONGEST_SECONDS)

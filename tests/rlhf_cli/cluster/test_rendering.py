@@ -81,7 +81,7 @@ def test_the_page_of_a_running_job_says_how_far_it_is() -> None:
     assert "120/500  24 %  Train  4 h 22 min left" in lines[1]
     assert lines[2:] == [
         "metrics      reward 0.71   tokens/s 51,200   kl to the reference 0.02100",
-        "plan         colocated, 61.0 GiB per device: actor on 8",
+        "plan         Colocated, 61.0 GiB per device: actor on 8",
         "GPUs         8 held, 2.0 GPU hours so far, on RayCluster sort-1",
         "restarts     3: 2 of workers, 1 of the driver; 20 steps done again",
         "checkpoint   step 100, /rlhf/run/checkpoints/step-00000100",

@@ -172,7 +172,7 @@ def test_engines_span_more_ranks_where_the_weights_do_not_fit_on_one(job: Any) -
 
 
 def test_a_given_cache_and_engine_size_are_obeyed(job: Any) -> None:
-    rollout = {"samplesPerPrompt": 2, "kvCacheGibibytes": 0.25, "parallelism": {"tensor": 2}}
+    rollout = {"samplesPerPrompt": 2, "kvCacheMemory": "256Mi", "parallelism": {"tensor": 2}}
     made = plan(job(rollout=rollout), cpus(2))
     assert made.generation.kv_cache_bytes == GIB // 4
     assert (made.generation.tensor, made.generation.data) == (2, 1)
@@ -180,7 +180,7 @@ def test_a_given_cache_and_engine_size_are_obeyed(job: Any) -> None:
     train = made.call(GraphName.STEP, "actor.train")
     assert generate is not None and generate.mesh == Mesh(data=1, tensor=2)
     assert train is not None and train.mesh == Mesh(data=2)
-    assert any("rollout.kvCacheGibibytes says so" in reason for reason in made.reasons)
+    assert any("rollout.kvCacheMemory says so" in reason for reason in made.reasons)
 
 
 def test_no_more_devices_are_taken_than_allowed(job: Any) -> None:
@@ -235,8 +235,8 @@ def test_engine_sizes_that_do_not_divide_are_refused(
 
 
 def test_a_cache_below_one_sequence_is_refused(job: Any) -> None:
-    rollout = {"samplesPerPrompt": 2, "kvCacheGibibytes": 0.001}
-    with pytest.raises(KvCacheTooSmall, match=r"got 0\.001, allowed at least .* MiB"):
+    rollout = {"samplesPerPrompt": 2, "kvCacheMemory": "1Mi"}
+    with pytest.raises(KvCacheTooSmall, match=r"got 1Mi, allowed at least .* MiB"):
         plan(job(rollout=rollout), cpus())
 
 

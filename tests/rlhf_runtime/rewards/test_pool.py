@@ -92,7 +92,7 @@ def test_a_verifiers_process_imports_nothing_heavy(
 def test_a_failed_batch_costs_its_own_samples_only(
     reward: MakeReward, samples: MakeSamples, act: str, fault: str, told: str
 ) -> None:
-    seconds = 1.0 if act == "sleep" else 60.0
+    seconds = 1 if act == "sleep" else 60
     with VerifierPool(reward("by_response", batchSize=2, timeoutSeconds=seconds)) as pool:
         scores = pool.score(samples("ok", "ok", act, "ok", "ok"))
         again = pool.score(samples("ok"))
@@ -187,7 +187,7 @@ def test_what_a_verifier_prints_goes_to_the_log(
 
 def test_what_a_verifier_has_started_ends_with_it(reward: MakeReward, tmp_path: Path) -> None:
     pids = tmp_path / "pids"
-    with VerifierPool(reward("with_child", timeoutSeconds=2.0)) as pool:
+    with VerifierPool(reward("with_child", timeoutSeconds=2)) as pool:
         scores = pool.score([Sample("p", "r", {"pids": str(pids)}, True)])
     assert dict(scores.errors) == {"timedOut": 1}
     for pid in map(int, pids.read_text().split()):
