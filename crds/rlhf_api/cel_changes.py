@@ -80,7 +80,7 @@ def _same(owner: Schema, new: str, old: str, name: str, but: Sequence[_Pattern])
 
 def _is_always_there(owner: Schema, name: str) -> bool:
     field = owner["properties"][name]
-    return name in owner.get("required", []) or ("default" in field and "nullable" not in field)
+    return name in owner.get("required", []) or "default" in field
 
 
 def _equal(schema: Schema, new: str, old: str, but: Sequence[_Pattern]) -> Iterator[str]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from rlhf_api.algorithm import AlgorithmType
 from rlhf_api.cel import Rule, member, text, texts
-from rlhf_api.crossfield import EVALUATION_METRICS, EXACT_MATCH, EXACT_MATCH_VERIFIER, ROLES
+from rlhf_api.checkpoint import KeepBest
+from rlhf_api.crossfield import EXACT_MATCH_VERIFIER, ROLES
 
 _ENTRYPOINT = member(member("reward", "function"), "entrypoint")
 _MEASURES_EXACT_MATCH = (
@@ -104,14 +105,11 @@ SPEC_RULES: tuple[Rule, ...] = (
         field=".schedule.warmStart.stopAtExactMatch",
     ),
     Rule(
-        holds="!has(self.checkpoint.keepBest) || "
-        f"(self.checkpoint.keepBest in {texts(EVALUATION_METRICS)} && "
-        f"(self.checkpoint.keepBest != {text(EXACT_MATCH)} || {_MEASURES_EXACT_MATCH}))",
-        what="the best checkpoint is told by a held-out metric, and this job has none of that name",
-        got="self.checkpoint.keepBest",
-        allowed=f"{', '.join(EVALUATION_METRICS)}, the last only where {EXACT_MATCH_VERIFIER} "
-        "is among the rewards",
-        do="choose one of them, or null",
+        holds=f"self.checkpoint.keepBest != {text(KeepBest.EXACT_MATCH)} || "
+        f"{_MEASURES_EXACT_MATCH}",
+        what="exact match is measured by its verifier, which is not among the rewards",
+        allowed=EXACT_MATCH_VERIFIER,
+        do="add it, if need be with weight: 0, or choose another metric",
         field=".checkpoint.keepBest",
     ),
     Rule(

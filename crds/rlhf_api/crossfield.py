@@ -13,6 +13,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from rlhf_api.algorithm import AlgorithmType, PpoSettings
+from rlhf_api.checkpoint import KeepBest
 from rlhf_api.data import DataSource
 from rlhf_api.models import Parallelism
 from rlhf_api.problems import FieldPath, Problem
@@ -30,11 +31,6 @@ ROLES: dict[AlgorithmType, tuple[str, ...]] = {
 
 EXACT_MATCH_VERIFIER = "rlhf_runtime.rewards.exact_match:score"
 """The verifier whose mean on held-out prompts is the metric exact match."""
-EXACT_MATCH = "evaluation/exact_match"
-HELD_OUT_REWARD = "evaluation/reward_mean"
-HELD_OUT_LENGTH = "evaluation/length_mean"
-EVALUATION_METRICS = (HELD_OUT_REWARD, HELD_OUT_LENGTH, EXACT_MATCH)
-"""Held-out metrics; exact match only where its verifier is among the rewards."""
 RESERVED_REWARDS = ("mean", "std")
 """Names that the metrics of the weighted sum have."""
 
@@ -198,18 +194,14 @@ def _measures_exact_match(spec: RLHFJobSpec) -> bool:
 
 
 def _best_checkpoint_can_be_told(spec: RLHFJobSpec) -> Iterator[Problem]:
-    metric = spec.checkpoint.keep_best
-    allowed = [m for m in EVALUATION_METRICS if m != EXACT_MATCH or _measures_exact_match(spec)]
-    if metric is None or metric in allowed:
-        return
-    close = get_close_matches(metric, allowed, n=1)
-    yield _problem(
-        *("checkpoint", "keepBest"),
-        what="the best checkpoint is told by a held-out metric, and this job has none of that name",
-        got=metric,
-        allowed=", ".join(allowed),
-        do=f"write {close[0]}" if close else "choose one of them, or null",
-    )
+    if spec.checkpoint.keep_best is KeepBest.EXACT_MATCH and not _measures_exact_match(spec):
+        yield _problem(
+            *("checkpoint", "keepBest"),
+            what="exact match is measured by its verifier, which is not among the rewards",
+            got=", ".join(reward.function.entrypoint for reward in spec.rewards),
+            allowed=EXACT_MATCH_VERIFIER,
+            do="add it, if need be with weight: 0, or choose another metric",
+        )
 
 
 def _rows_fill_a_step(spec: RLHFJobSpec) -> Iterator[Problem]:

@@ -98,12 +98,20 @@ class ConditionStatus(StrEnum):
     """This cannot be told."""
 
 
+Word = Annotated[str, Field(min_length=1, max_length=63)]
+"""A value that a later release may have added to an enumeration."""
+
+OPEN = Field(union_mode="left_to_right")
+"""Marks a field that takes what its enumeration lists, and any other word: who reads a status may
+be older than who wrote it. The Kubernetes schema lists no values in a status at all."""
+
+
 class Condition(Contract):
     """One observation, in the form of Kubernetes' conditions."""
 
-    type: ConditionType
+    type: Annotated[ConditionType | Word, OPEN]
     """What it is about; there is one of each type at most."""
-    status: ConditionStatus
+    status: Annotated[ConditionStatus | Word, OPEN]
     """True, False or Unknown."""
     observed_generation: Generation | None = None
     """The metadata.generation that it is about."""
@@ -134,7 +142,7 @@ class DefaultsStatus(Contract):
 class PlanStatus(Contract):
     """The plan in short; the whole one is in the run's folder."""
 
-    placement: PlacementType
+    placement: Annotated[PlacementType | Word, OPEN]
     """How roles share devices."""
     peak_memory_bytes: Annotated[int, Field(ge=0, le=2**63 - 1)]
     """Expected memory of the fullest device at its fullest."""
@@ -244,7 +252,7 @@ class RLHFJobStatus(Contract):
 
     observed_generation: Generation = -1
     """The metadata.generation that everything here is about; -1: nobody has looked yet."""
-    phase: Phase = Phase.PENDING
+    phase: Annotated[Phase | Word, OPEN] = Phase.PENDING
     """Where the job is, in one word."""
     reason: Reason | None = None
     """Why, as a stable word for programs. Default: it goes as it should."""

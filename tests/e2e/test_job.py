@@ -167,7 +167,7 @@ def trains_after(step: int) -> Seen:
 def check_end(job: JobOnCluster) -> None:
     """It says that all went well, and how well."""
     status = job.status
-    conditions = {each.type.value: each.status.value for each in status.conditions}
+    conditions = {each.type: each.status for each in status.conditions}
     assert {conditions["Complete"], conditions["Ready"]} == {"True"}, job.story()
     assert status.progress is not None and status.progress.step == MORE_STEPS
     assert status.checkpoint is not None and status.checkpoint.step == MORE_STEPS

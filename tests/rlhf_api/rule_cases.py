@@ -204,13 +204,9 @@ CREATED: dict[str, Case] = {
         ("spec.schedule.warmStart.stopAtExactMatch=0.5", "spec.data.evaluation.path=/e.jsonl"),
         *("spec.schedule.warmStart.stopAtExactMatch", "rlhf_runtime.rewards.exact_match:score"),
     ),
-    "a metric that there is not": Case(
-        ("spec.checkpoint.keepBest=evaluation/reward_mena",),
-        *("spec.checkpoint.keepBest", "got evaluation/reward_mena, allowed evaluation/reward_mean"),
-    ),
     "a metric that nobody measures": Case(
-        ("spec.checkpoint.keepBest=evaluation/exact_match",),
-        *("spec.checkpoint.keepBest", "the last only where rlhf_runtime.rewards.exact_match:score"),
+        ("spec.checkpoint.keepBest=ExactMatch",),
+        *("spec.checkpoint.keepBest", "allowed rlhf_runtime.rewards.exact_match:score; add it"),
     ),
     "few rows": Case(
         ("spec.data.train.maxRows=3",),
@@ -255,10 +251,10 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     ),
     "a warm start without an aim": ("spec.schedule.warmStart={}",),
     "a best checkpoint by exact match": (
-        "spec.checkpoint.keepBest=evaluation/exact_match",
+        "spec.checkpoint.keepBest=ExactMatch",
         MEASURED,
     ),
-    "no best checkpoint": ("spec.checkpoint.keepBest=null",),
+    "no best checkpoint": ("spec.checkpoint.keepBest=None",),
     "as many rows as a step": ("spec.data.train.maxRows=4",),
     "as many devices as there are": ("spec.placement.maxDevices=8",),
     "a model on all devices": ("spec.rollout.parallelism={tensor: 4, pipeline: 2}",),
@@ -323,7 +319,7 @@ UPDATED: dict[str, Update] = {
         ("spec.models.actor.training.learningRate=0.1",), before=(SUSPENDED,)
     ),
     "checkpoints": Update(("spec.checkpoint.everySteps=1",), "spec.checkpoint can change only"),
-    "the best checkpoint": Update(("spec.checkpoint.keepBest=null",), "spec.checkpoint can change"),
+    "the best checkpoint": Update(("spec.checkpoint.keepBest=None",), "spec.checkpoint can change"),
     "an image": Update(("spec.image.runtime=a:b",), "spec.image can change only"),
     "an image of a suspended job": Update(("spec.image.runtime=a:b",), before=(SUSPENDED,)),
     "node pools": Update(

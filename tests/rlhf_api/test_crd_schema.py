@@ -154,9 +154,19 @@ def test_the_values_of_an_enumeration_are_described_with_their_field() -> None:
     )
 
 
-def test_only_null_that_means_something_else_than_the_default_is_kept() -> None:
-    nullable = [path for path, node in nodes(root_schema()) if "nullable" in node]
-    assert nullable == ["spec.checkpoint.keepBest"]
+def test_a_status_may_say_what_no_list_has() -> None:
+    schema = dict(nodes(root_schema()))
+    assert [path for path, node in schema.items() if "enum" in node and "status" in path] == []
+    phase = schema["status.phase"]
+    assert (phase["type"], phase["maxLength"], phase["default"]) == ("string", 63, "Pending")
+    assert "Running: Its driver runs." in phase["description"]
+    assert schema["status.conditions[].type"]["type"] == "string"
+    assert schema["status.defaults.nodePools[].device"]["type"] == "string"
+    assert schema["spec.resources.nodePools[].device"]["enum"] == ["GPU", "CPU"]
+
+
+def test_null_never_means_anything_else_than_a_field_left_out() -> None:
+    assert [path for path, node in nodes(root_schema()) if "nullable" in node] == []
 
 
 def test_only_parameters_of_user_code_are_without_type() -> None:

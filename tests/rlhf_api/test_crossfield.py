@@ -51,14 +51,9 @@ def test_a_good_spec_has_no_problem() -> None:
             "got 10 of 10 steps",
         ),
         (
-            ["spec.checkpoint.keepBest=evaluation/reward_mena"],
+            ["spec.checkpoint.keepBest=ExactMatch"],
             "spec.checkpoint.keepBest",
-            "write evaluation/reward_mean",
-        ),
-        (
-            ["spec.checkpoint.keepBest=evaluation/exact_match"],
-            "spec.checkpoint.keepBest",
-            "allowed evaluation/reward_mean, evaluation/length_mean",
+            "got a:b, allowed rlhf_runtime.rewards.exact_match:score",
         ),
         (
             ["spec.schedule.warmStart.stopAtExactMatch=0.5", MEASURED],
@@ -149,6 +144,6 @@ def test_a_job_that_breaks_a_rule_cannot_be_made_in_python() -> None:
         RLHFJob.model_validate(document)
 
 
-@pytest.mark.parametrize("metric", ["evaluation/exact_match", "null"])
+@pytest.mark.parametrize("metric", ["ExactMatch", "None"])
 def test_the_best_checkpoint_can_be_told_by_what_is_measured(metric: str) -> None:
     assert problems(f"spec.checkpoint.keepBest={metric}", MEASURED) == []

@@ -12,11 +12,10 @@ from rich.console import Console
 from rlhf_api.exits import ExitCode
 from rlhf_cli.cluster.ages import age
 from rlhf_cli.cluster.cancel import cancelling
-from rlhf_cli.cluster.errors import NotInstalled
 from rlhf_cli.cluster.job_line import job_line
 from rlhf_cli.cluster.job_page import job_page
 from rlhf_cli.cluster.jobs import Job, plain_name
-from rlhf_cli.cluster.jobs_table import jobs_table
+from rlhf_cli.cluster.jobs_table import jobs_table, phase_of
 from rlhf_cli.cluster.suspend import resuming, suspending
 from rlhf_cli.cluster.watching import worst
 
@@ -171,10 +170,12 @@ def test_a_name_is_also_taken_as_kubectl_prints_it() -> None:
     assert plain_name("rlhfjob.rlhf-operator.dev/sort") == plain_name("sort") == "sort"
 
 
-def test_a_newer_operator_may_say_more_but_not_otherwise() -> None:
+def test_what_a_newer_operator_says_is_shown_or_passed_over() -> None:
     assert job(RUNNING | {"weather": {"sunny": True}}).status.gpus == 8
-    with pytest.raises(NotInstalled, match=r"another version.*status\.phase 'Dreaming' of sort"):
-        job({"phase": "Dreaming"})
+    said = {"phase": "Dreaming", "conditions": [condition("Deep", "Almost", "New")]}
+    newer = job(RUNNING | said)
+    assert phase_of(newer) == "Dreaming" and newer.exit_code is None
+    assert "conditions   Deep  Almost  20m  New" in page(newer)
 
 
 def test_what_suspending_and_resuming_will_do_is_said() -> None:
