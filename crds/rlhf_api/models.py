@@ -88,10 +88,10 @@ class TrainingEngine(StrEnum):
     """PyTorch FSDP2: any Hugging Face causal language model."""
 
 
-class LearningRateSchedule(StrEnum):
-    """How the learning rate moves after warm-up."""
+class LearningRateDecay(StrEnum):
+    """How the learning rate falls after warm-up."""
 
-    CONSTANT = "Constant"
+    NONE = "None"
     """It stays at its peak."""
     LINEAR = "Linear"
     """It falls in a straight line to 0 at the last step."""
@@ -120,8 +120,8 @@ class TrainingSpec(Contract):
     """What trains it."""
     learning_rate: PositiveFloat = 1e-6
     """Peak learning rate of AdamW."""
-    schedule: LearningRateSchedule = LearningRateSchedule.CONSTANT
-    """How the learning rate moves after warm-up: Constant, Linear or Cosine."""
+    learning_rate_decay: LearningRateDecay = LearningRateDecay.NONE
+    """How the learning rate falls after warm-up: None, Linear or Cosine."""
     warmup_steps: NonNegativeCount = 0
     """Optimizer steps over which the learning rate rises from 0."""
     adam_beta1: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.9

@@ -1,7 +1,7 @@
 import pytest
 
 from rlhf_api.job import RLHFJob
-from rlhf_api.models import LearningRateSchedule
+from rlhf_api.models import LearningRateDecay
 from rlhf_api.plan import GraphName
 from rlhf_flow.job_graphs import trace_job
 from rlhf_runtime.controller.optimizers import training_settings, warm_start_settings
@@ -11,7 +11,7 @@ from .jobs import make_job
 
 TRAINING = {
     "learningRate": 3e-4,
-    "schedule": "Cosine",
+    "learningRateDecay": "Cosine",
     "warmupSteps": 7,
     "adamBeta1": 0.8,
     "adamBeta2": 0.97,
@@ -36,7 +36,7 @@ def test_every_setting_of_a_roles_optimizer_comes_from_its_model() -> None:
         epsilon=1e-6,
         weight_decay=0.02,
         gradient_clip=0.5,
-        schedule=LearningRateSchedule.COSINE,
+        decay=LearningRateDecay.COSINE,
         warmup_updates=7,
         total_updates=10,
     )
@@ -74,7 +74,7 @@ def test_the_warm_start_has_a_rate_and_decays_of_its_own() -> None:
         epsilon=1e-6,
         weight_decay=0.3,
         gradient_clip=0.5,
-        schedule=LearningRateSchedule.CONSTANT,
+        decay=LearningRateDecay.NONE,
         warmup_updates=0,
         total_updates=33,
     )

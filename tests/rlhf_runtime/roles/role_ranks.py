@@ -19,7 +19,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM
 
 from rlhf_api.job import RLHFJob
-from rlhf_api.models import LearningRateSchedule
+from rlhf_api.models import LearningRateDecay
 from rlhf_flow.calls import ModelCall
 from rlhf_flow.losses import ClippedLoss, CrossEntropy, ValueLoss
 from rlhf_runtime.dataplane.columns import Column
@@ -57,7 +57,7 @@ OPTIMIZER = OptimizerSettings(
     epsilon=1e-5,  # keeps gradients that are zero but for rounding from mattering
     weight_decay=0.01,
     gradient_clip=0.5,
-    schedule=LearningRateSchedule.CONSTANT,
+    decay=LearningRateDecay.NONE,
     warmup_updates=0,
     total_updates=100,
 )
