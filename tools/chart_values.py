@@ -13,7 +13,7 @@ from pydantic import Field
 from rlhf_api.base import Contract, Count, LabelMap, ObjectName, Text
 from rlhf_api.checkpoint import CheckpointStorage
 from rlhf_api.cluster import ImageSpec
-from rlhf_api.resources import EnvironmentVariable, NodePool, PodResources, Toleration
+from rlhf_api.resources import EnvironmentVariable, NodePools, PodResources, Toleration
 from rlhf_operator.config import Bounds, OperatorConfig
 
 OPERATOR = OperatorConfig()
@@ -46,7 +46,7 @@ class JobDefaults(Contract):
 
     image: ImageSpec | None = None
     """spec.image: the runtime's image, such as {runtime: "my-registry/rlhf-runtime:0.1.0-gpu"}."""
-    node_pools: Annotated[tuple[NodePool, ...], Field(max_length=17)] = ()
+    node_pools: NodePools = ()
     """spec.resources.nodePools, such as [{name: h100, nodes: 1, devicesPerNode: 8, gpu: H100}]."""
     storage: CheckpointStorage | None = None
     """spec.checkpoint.storage, such as {persistentVolumeClaim: {claimName: checkpoints}}. The claim

@@ -18,7 +18,7 @@ from rlhf_api.crossfield import RESERVED_REWARDS
 from rlhf_api.data import DataSource
 from rlhf_api.exclusive import Alternatives
 from rlhf_api.job import RLHFJobSpec
-from rlhf_api.models import ModelShape, ModelSource, ModelSpec
+from rlhf_api.models import ModelShape, ModelSource
 from rlhf_api.resources import NodePool
 from rlhf_api.rewards import RewardSpec
 from rlhf_api.schedule import ScheduleSpec
@@ -98,16 +98,6 @@ RULES: dict[type[Contract], tuple[Rule, ...]] = {
             holds="self.numAttentionHeads % self.numKeyValueHeads == 0",
             what="query heads must be a multiple of key and value heads",
             do="correct numAttentionHeads or numKeyValueHeads",
-        ),
-    ),
-    ModelSpec: (
-        Rule(
-            holds="!has(self.shape) || !has(self.parallelism.tensor) || "
-            "self.shape.numAttentionHeads % self.parallelism.tensor == 0",
-            what="the model's query heads cannot be cut into so many equal parts",
-            allowed="a divisor of shape.numAttentionHeads",
-            do="choose such a number or leave it to the planner",
-            field=".parallelism.tensor",
         ),
     ),
     RewardSpec: (

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 from rlhf_api.algorithm import AlgorithmType, PpoSettings
 from rlhf_api.checkpoint import KeepBest
 from rlhf_api.data import DataSource
-from rlhf_api.models import Parallelism
-from rlhf_api.problems import FieldPath, Problem
+from rlhf_api.problems import Problem
 from rlhf_api.resources import Device
 
 if TYPE_CHECKING:
@@ -106,21 +105,15 @@ def _roles_are_known(spec: RLHFJobSpec) -> Iterator[Problem]:
 
 
 def _names_are_unique(spec: RLHFJobSpec) -> Iterator[Problem]:
-    rewards = [reward.name for reward in spec.rewards]
-    pools = [pool.name for pool in spec.resources.node_pools]
-    places: tuple[tuple[FieldPath, list[str]], ...] = (
-        (("rewards",), rewards),
-        (("resources", "nodePools"), pools),
-    )
-    for path, names in places:
-        for index, name in enumerate(names):
-            if name in names[:index]:
-                yield _problem(
-                    *(*path, index, "name"),
-                    what="a name given twice",
-                    got=name,
-                    do="give each a name of its own",
-                )
+    names = [reward.name for reward in spec.rewards]
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            yield _problem(
+                *("rewards", index, "name"),
+                what="a name given twice",
+                got=name,
+                do="give each a name of its own",
+            )
 
 
 def _rewards_do_not_pose_as_the_sum(spec: RLHFJobSpec) -> Iterator[Problem]:
@@ -256,36 +249,32 @@ def _devices_suffice(spec: RLHFJobSpec) -> Iterator[Problem]:
     if spec.placement.max_devices is not None and spec.placement.max_devices > total:
         yield _problem(
             *("placement", "maxDevices"),
-            what="more devices than the node pools have",
+            what="more devices than the node pool has",
             got=str(spec.placement.max_devices),
             allowed=allowed,
             do="lower it or add nodes",
         )
-    cuts: list[tuple[FieldPath, Parallelism]] = [
-        (("models", role, "parallelism"), model.parallelism) for role, model in spec.models.items()
-    ]
-    for path, cut in [*cuts, (("rollout", "parallelism"), spec.rollout.parallelism)]:
-        tensor, pipeline = cut.tensor or 1, cut.pipeline or 1
-        if tensor * pipeline > total:
-            yield _problem(
-                *path,
-                what="one copy of the model needs more devices than the node pools have",
-                got=f"tensor {tensor} x pipeline {pipeline} = {tensor * pipeline}",
-                allowed=allowed,
-                do="lower them or add nodes",
-            )
+    tensor = spec.rollout.parallelism.tensor
+    if tensor is not None and tensor > total:
+        yield _problem(
+            *("rollout", "parallelism", "tensor"),
+            what="one copy of the model needs more devices than the node pool has",
+            got=str(tensor),
+            allowed=allowed,
+            do="lower it or add nodes",
+        )
 
 
 def _heads_are_cut_evenly(spec: RLHFJobSpec) -> Iterator[Problem]:
-    for role, model in spec.models.items():
-        tensor = model.parallelism.tensor
-        if model.shape is None or tensor is None or model.shape.num_attention_heads % tensor == 0:
-            continue
+    actor, tensor = spec.models.get("actor"), spec.rollout.parallelism.tensor
+    shape = None if actor is None else actor.shape
+    if shape is not None and tensor is not None and shape.num_attention_heads % tensor:
         yield _problem(
-            *("models", role, "parallelism", "tensor"),
-            what="the model's query heads cannot be cut into so many equal parts",
+            *("rollout", "parallelism", "tensor"),
+            what="the actor's query heads cannot be cut into so many equal parts",
             got=str(tensor),
-            allowed=f"a divisor of shape.numAttentionHeads, {model.shape.num_attention_heads}",
+            allowed=f"a divisor of models.actor.shape.numAttentionHeads, "
+            f"{shape.num_attention_heads}",
             do="choose such a number or leave it to the planner",
         )
 

@@ -106,7 +106,6 @@ class RLHFJobSpec(Contract):
             source=ModelSource(same_as="actor"),
             shape=self.models["actor"].shape,
             training=self.models["actor"].training,
-            parallelism=self.models["actor"].parallelism,
         )
 
     def origin_of(self, role: str) -> str:

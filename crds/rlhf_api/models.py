@@ -143,15 +143,6 @@ class TrainingSpec(Contract):
     """Number format of the computation; master weights and optimizer state are float32."""
 
 
-class Parallelism(Contract):
-    """How a model is cut. What is left out the planner chooses."""
-
-    tensor: Annotated[int, Field(ge=1, le=1024)] | None = None
-    """Ranks over which each layer is cut. Default: the planner chooses."""
-    pipeline: Annotated[int, Field(ge=1, le=1024)] | None = None
-    """Ranks over which the layers are distributed; this version: 1."""
-
-
 class ModelSpec(Contract):
     """One role's model."""
 
@@ -161,5 +152,3 @@ class ModelSpec(Contract):
     """The model's dimensions, for planning before its config.json can be read. Default: unknown."""
     training: TrainingSpec = TrainingSpec()
     """How it is trained; without meaning for roles that are only read."""
-    parallelism: Parallelism = Parallelism()
-    """How it is cut for training and inference. This version: by FSDP over all devices, 1 here."""

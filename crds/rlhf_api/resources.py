@@ -94,11 +94,15 @@ class NodePool(Contract):
         return self.nodes * self.devices_per_node
 
 
+NodePools = Annotated[tuple[NodePool, ...], Field(max_length=1)]
+"""One pool, which holds every role. A list, for the day on which roles have pools of their own."""
+
+
 class ResourcesSpec(Contract):
     """Where a job runs. `rlhf run` replaces it by the devices of the machine."""
 
-    node_pools: Annotated[tuple[NodePool, ...], Field(max_length=17)] = ()
-    """Node pools; this version: one. Default on a cluster: the chart's jobDefaults; on one machine:
+    node_pools: NodePools = ()
+    """The node pool, one at most. Default on a cluster: the chart's jobDefaults; on one machine:
     its devices."""
     head: PodResources = PodResources()
     """CPU and memory requests of the head pod, which holds no device."""

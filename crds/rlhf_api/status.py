@@ -15,7 +15,7 @@ from rlhf_api.base import Contract, Identifier, Name, NonNegativeCount, Text
 from rlhf_api.checkpoint import CheckpointStorage
 from rlhf_api.cluster import ImageSpec
 from rlhf_api.report import CheckpointReport, MetricName
-from rlhf_api.resources import NodePool, PlacementType, PodResources
+from rlhf_api.resources import NodePools, PlacementType, PodResources
 
 
 def _as_kubernetes(time: datetime) -> datetime:
@@ -129,7 +129,7 @@ class DefaultsStatus(Contract):
 
     image: ImageSpec | None = None
     """As spec.image. Default: the manifest has its own."""
-    node_pools: Annotated[tuple[NodePool, ...], Field(max_length=17)] = ()
+    node_pools: NodePools = ()
     """As spec.resources.nodePools. Default: the manifest has its own."""
     storage: CheckpointStorage | None = None
     """As spec.checkpoint.storage. Default: the manifest has its own."""

@@ -79,13 +79,13 @@ def test_a_good_spec_has_no_problem() -> None:
         ),
         (["spec.placement.maxDevices=9"], "spec.placement.maxDevices", "at most 8 = 2 x 4 (a)"),
         (
-            ["spec.rollout.parallelism={tensor: 4, pipeline: 4}"],
-            "spec.rollout.parallelism",
-            "tensor 4 x pipeline 4 = 16",
+            ["spec.rollout.parallelism.tensor=16"],
+            "spec.rollout.parallelism.tensor",
+            "got 16, allowed at most 8 = 2 x 4 (a)",
         ),
         (
-            [f"spec.models.actor.shape={SHAPE % 6}", "spec.models.actor.parallelism.tensor=4"],
-            "spec.models.actor.parallelism.tensor",
+            [f"spec.models.actor.shape={SHAPE % 6}", "spec.rollout.parallelism.tensor=4"],
+            "spec.rollout.parallelism.tensor",
             "numAttentionHeads, 6",
         ),
     ],
@@ -140,7 +140,7 @@ def test_all_rules_speak_at_once() -> None:
 def test_a_job_that_breaks_a_rule_cannot_be_made_in_python() -> None:
     document = copy.deepcopy(GOOD)
     document["spec"]["placement"] = {"maxDevices": 9}
-    with pytest.raises(ValidationError, match="more devices than the node pools have"):
+    with pytest.raises(ValidationError, match="more devices than the node pool has"):
         RLHFJob.model_validate(document)
 
 

@@ -58,12 +58,12 @@ def plan_job(
         shapes: of every role with a model.
 
     Raises:
-        NotOffered: a kind of parallelism, or flow.repeat, that this version does not have.
+        NotOffered: flow.repeat, which this version does not have.
         DoesNotDivide: a tensor parallelism that does not divide devices, heads or layers' width.
         KvCacheTooSmall: a given cache below one longest sequence.
         DoesNotFit: more memory than a device has; the message shows the sum.
     """
-    check_offered(job, graphs)
+    check_offered(graphs)
     pool = limit_devices(devices, job.spec.placement)
     models = role_models(job, graphs, pool, shapes)
     phases = job_phases(graphs)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rlhf_api.quantity import whole
 from rlhf_api.resources import Device, NodePool, PlacementSpec
-from rlhf_flow.errors import DevicesUnknown, NotOffered
+from rlhf_flow.errors import DevicesUnknown
 
 GIB = 2**30
 
@@ -68,19 +68,13 @@ def inventory_from_pools(pools: tuple[NodePool, ...]) -> DeviceInventory:
 
     Raises:
         DevicesUnknown: no pool, or one whose memory per device cannot be found out.
-        NotOffered: several pools.
     """
     if not pools:
         raise DevicesUnknown(
             "no devices to plan for: got no resources.nodePools; add a pool, or plan for this "
             "machine with --devices"
         )
-    if len(pools) > 1:
-        raise NotOffered(
-            f"several node pools are not offered yet: got {', '.join(p.name for p in pools)}, "
-            "allowed one pool; keep one"
-        )
-    pool = pools[0]
+    (pool,) = pools
     return DeviceInventory(
         pool.name, pool.device, pool.nodes, pool.devices_per_node, _memory_of(pool)
     )

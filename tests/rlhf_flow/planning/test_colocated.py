@@ -13,7 +13,7 @@ from rlhf_api.exits import ExitCode
 from rlhf_api.models import Precision
 from rlhf_api.plan import CallKind, GraphName, MemoryWhat, Mesh, Plan, RoleKind, sum_by_phase
 from rlhf_api.resources import Device
-from rlhf_flow.errors import DoesNotDivide, DoesNotFit, KvCacheTooSmall, NotOffered, PlanError
+from rlhf_flow.errors import DoesNotDivide, DoesNotFit, KvCacheTooSmall, PlanError
 from rlhf_flow.job_graphs import trace_job
 from rlhf_flow.planning.colocated import plan_job
 from rlhf_flow.planning.inventory import GIB, DeviceInventory
@@ -238,38 +238,6 @@ def test_a_cache_below_one_sequence_is_refused(job: Any) -> None:
     rollout = {"samplesPerPrompt": 2, "kvCacheMemory": "1Mi"}
     with pytest.raises(KvCacheTooSmall, match=r"got 1Mi, allowed at least .* MiB"):
         plan(job(rollout=rollout), cpus())
-
-
-@pytest.mark.parametrize(
-    ("sections", "message"),
-    [
-        (
-            {
-                "models": {
-                    "actor": {"source": {"builtin": "TinyLlama"}, "parallelism": {"tensor": 2}}
-                }
-            },
-            r"models\.actor\.parallelism\.tensor 2",
-        ),
-        (
-            {
-                "models": {
-                    "actor": {"source": {"builtin": "TinyLlama"}, "parallelism": {"pipeline": 2}}
-                }
-            },
-            r"models\.actor\.parallelism\.pipeline 2",
-        ),
-        (
-            {"rollout": {"samplesPerPrompt": 2, "parallelism": {"pipeline": 2}}},
-            r"rollout\.parallelism\.pipeline 2",
-        ),
-    ],
-)
-def test_what_is_not_offered_yet_is_refused(
-    job: Any, sections: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(NotOffered, match=message):
-        plan(job(**sections), cpus())
 
 
 def test_devices_come_from_the_manifest_or_the_machine(job: Any) -> None:

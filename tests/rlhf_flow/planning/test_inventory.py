@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rlhf_api.resources import Device, NodePool, PlacementSpec
-from rlhf_flow.errors import DevicesUnknown, NotOffered
+from rlhf_flow.errors import DevicesUnknown
 from rlhf_flow.planning.inventory import (
     GIB,
     inventory_from_pools,
@@ -42,7 +42,6 @@ def test_memory_of_a_pool(fields: dict[str, Any], expected: int) -> None:
         ((pool(),), DevicesUnknown, "got gpu none in resources.nodePools pool.*H100"),
         ((pool(gpu="Z9"),), DevicesUnknown, "got gpu Z9"),
         ((pool(device="CPU"),), DevicesUnknown, "memory of a CPU device"),
-        ((pool(gpu="H100"), pool(name="b", gpu="H100")), NotOffered, "got pool, b"),
     ],
 )
 def test_pools_that_cannot_be_planned(
