@@ -12,8 +12,9 @@ from pydantic import Field
 
 from rlhf_api.base import Contract, Count, LabelMap, ObjectName, Text
 from rlhf_api.checkpoint import CheckpointStorage
-from rlhf_api.cluster import ImageSpec
-from rlhf_api.resources import EnvironmentVariable, NodePools, PodResources, Toleration
+from rlhf_api.cluster import ImageSpec, PullSecrets
+from rlhf_api.environment import Environment
+from rlhf_api.resources import NodePools, PodResources, Toleration
 from rlhf_operator.config import Bounds, OperatorConfig
 
 OPERATOR = OperatorConfig()
@@ -37,8 +38,8 @@ class OperatorImage(Contract):
     """The image's digest (sha256:...); the tag is then not used."""
     pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
     """When nodes pull the image."""
-    pull_secrets: tuple[ObjectName, ...] = ()
-    """Names of image pull secrets in the operator's namespace."""
+    pull_secrets: PullSecrets = ()
+    """Image pull secrets in the operator's namespace, such as {name: registry}."""
 
 
 class JobDefaults(Contract):
@@ -215,7 +216,7 @@ class ChartValues(Contract):
         "limits": {"memory": "1Gi"},
     }
     """Requests and limits of the operator's container."""
-    environment: tuple[EnvironmentVariable, ...] = ()
+    env: Environment = ()
     """Environment variables of the operator, such as those of a proxy."""
     pod_annotations: LabelMap = {}
     """Annotations of the operator's pod."""

@@ -30,6 +30,7 @@ NAME_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 JOB_NAME_PATTERN = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
 OBJECT_NAME_PATTERN = r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$"
 IDENTIFIER_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*$"
+KEY_PATTERN = r"^[-._a-zA-Z0-9]+$"
 ENTRYPOINT_PATTERN = r"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*$"
 URI_PATTERN = r"^[a-z][a-z0-9+.-]*://.+"
 _PART = r"([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+|\.)"
@@ -43,6 +44,7 @@ PATTERN_WORDS = {
     OBJECT_NAME_PATTERN: "lower-case letters, digits, dashes and dots, with a letter or digit "
     "at both ends",
     IDENTIFIER_PATTERN: "letters, digits and underscores, not a digit first",
+    KEY_PATTERN: "letters, digits, dashes, dots and underscores",
     ENTRYPOINT_PATTERN: "package.module:name",
     URI_PATTERN: "an address such as s3://bucket/prefix",
     FOLDER_PATTERN: "a path such as team-a/sort, without a slash first and without ..",

@@ -52,7 +52,7 @@ def _below(section: str, patterns: Sequence[str]) -> list[_Pattern]:
 
 def _fixed(section: str) -> str:
     parts = [pattern for pattern in ON_RESUME if pattern.startswith(f"{section}.")]
-    but = f", but for {' and '.join(parts)}" if parts else ""
+    but = f", but for {', '.join(parts)}" if parts else ""
     return f"spec.{section} cannot change{but}"
 
 

@@ -16,6 +16,7 @@ from rlhf_api.cel_crossfield import SPEC_RULES
 from rlhf_api.cluster import URL_WITH_CREDENTIALS, GitCode
 from rlhf_api.crossfield import RESERVED_REWARDS
 from rlhf_api.data import DataSource
+from rlhf_api.environment import EnvironmentVariable
 from rlhf_api.exclusive import Alternatives
 from rlhf_api.job import RLHFJobSpec
 from rlhf_api.models import ModelShape, ModelSource
@@ -77,6 +78,14 @@ RULES: dict[type[Contract], tuple[Rule, ...]] = {
         ),
     ),
     DataSource: (_part_of_a_dataset("configuration"), _part_of_a_dataset("split")),
+    EnvironmentVariable: (
+        Rule(
+            holds="self.value == '' || !has(self.valueFrom)",
+            what="a value beside valueFrom",
+            do="remove value or valueFrom",
+            field=".valueFrom",
+        ),
+    ),
     GitCode: (
         Rule(
             holds=f"!self.url.matches({text(URL_WITH_CREDENTIALS)})",

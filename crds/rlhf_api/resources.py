@@ -8,7 +8,6 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from rlhf_api.base import (
-    IDENTIFIER_PATTERN,
     Contract,
     Count,
     LabelMap,
@@ -16,6 +15,7 @@ from rlhf_api.base import (
     NonNegativeCount,
     Text,
 )
+from rlhf_api.environment import Environment
 from rlhf_api.quantity import Quantity
 
 
@@ -52,15 +52,6 @@ class PodResources(Contract):
     """Memory, such as 64Gi. Default: the chart's."""
 
 
-class EnvironmentVariable(Contract):
-    """An environment variable with a plain value."""
-
-    name: Annotated[str, Field(pattern=IDENTIFIER_PATTERN, max_length=256)]
-    """Its name."""
-    value: Annotated[str, Field(max_length=4096)] = ""
-    """Its value; secrets do not belong here."""
-
-
 class NodePool(Contract):
     """A kind of node and how many of them a job takes."""
 
@@ -83,8 +74,8 @@ class NodePool(Contract):
     """Taints that its pods tolerate."""
     resources: PodResources = PodResources()
     """CPU and memory requests of one pod."""
-    environment: Annotated[tuple[EnvironmentVariable, ...], Field(max_length=64)] = ()
-    """Environment variables of its pods."""
+    env: Environment = ()
+    """Environment variables of its pods, besides spec.env; where both have a name, these count."""
     annotations: LabelMap = {}
     """Annotations of its pods."""
 

@@ -109,6 +109,14 @@ CREATED: dict[str, Case] = {
         ("spec.data.train.configuration=main",),
         *("spec.data.train.configuration", "configuration is for huggingFace data only; remove it"),
     ),
+    "a variable with two values": Case(
+        ("spec.env=[{name: A, value: b, valueFrom: {secretKeyRef: {name: s, key: k}}}]",),
+        *("spec.env[0].valueFrom", "a value beside valueFrom; remove value or valueFrom"),
+    ),
+    "a variable from nowhere": Case(
+        ("spec.env=[{name: A, valueFrom: {}}]",),
+        *("spec.env[0].valueFrom", "exactly one of secretKeyRef, configMapKeyRef is needed"),
+    ),
     "a password in an address": Case(
         ("spec.code.git={url: 'https://me:secret@git.example.com/r.git', revision: main}",),
         *("spec.code.git.url", "credentials in an address"),
@@ -267,6 +275,10 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "parameters of all kinds": (
         "spec.rewards[0].function.parameters={a: 1, b: 0.5, c: true, d: text}",
     ),
+    "variables of all kinds": (
+        "spec.env=[{name: A}, {name: B, value: b}, "
+        "{name: C, valueFrom: {configMapKeyRef: {name: c.d, key: e.f_G, optional: true}}}]",
+    ),
     "null for what may be left out": ("spec.code=null", "spec.schedule.warmStart=null"),
 }
 """Each is as near to a refused one as may be."""
@@ -332,7 +344,7 @@ UPDATED: dict[str, Update] = {
     ),
     "a role that comes": Update(
         ("spec.models.critic.source.sameAs=actor",),
-        "spec.models cannot change, but for models.*.training.learningRate; change it back",
+        "spec.models cannot change, but for models.*.training.activationRecompute, models",
         (SUSPENDED,),
     ),
     "a role that goes": Update(
@@ -343,6 +355,34 @@ UPDATED: dict[str, Update] = {
     ),
     "a model's shape": Update(
         (f"spec.models.actor.shape={SHAPE % 3}",), "spec.models cannot change", (SUSPENDED,)
+    ),
+    "micro-batches": Update(
+        ("spec.models.actor.training.microBatchTokens=512",),
+        "spec.models.*.training.microBatchTokens can change only while the job is suspended",
+    ),
+    "micro-batches of a suspended job": Update(
+        ("spec.models.actor.training.microBatchTokens=512",), before=(SUSPENDED,)
+    ),
+    "recomputation of a suspended job": Update(
+        ("spec.models.actor.training.activationRecompute=true",), before=(SUSPENDED,)
+    ),
+    "recomputation": Update(
+        ("spec.models.actor.training.activationRecompute=true",),
+        "spec.models.*.training.activationRecompute can change only while",
+    ),
+    "sequences at once": Update(
+        ("spec.rollout.maxConcurrentSequences=8",),
+        "spec.rollout.maxConcurrentSequences can change only while",
+    ),
+    "engines of several ranks": Update(
+        ("spec.rollout.parallelism.tensor=2",), "spec.rollout.parallelism can change only while"
+    ),
+    "the cache": Update(
+        ("spec.rollout.kvCacheMemory=1Gi",),
+        "spec.rollout.kvCacheMemory can change only while the job is suspended",
+    ),
+    "the cache of a suspended job": Update(
+        ("spec.rollout={kvCacheMemory: 1Gi, maxConcurrentSequences: 8}",), before=(SUSPENDED,)
     ),
     "weight decay": Update(
         ("spec.models.actor.training.weightDecay=1",), "spec.models cannot change", (SUSPENDED,)
@@ -368,17 +408,25 @@ UPDATED: dict[str, Update] = {
     "data": Update(("spec.data.train.maxRows=4",), "spec.data cannot change", (SUSPENDED,)),
     "the seed": Update(
         ("spec.schedule.seed=1",),
-        "spec.schedule cannot change, but for schedule.evaluateEverySteps and schedule.steps",
+        "spec.schedule cannot change, but for schedule.evaluateEverySteps, schedule.steps",
         (SUSPENDED,),
     ),
     "a mini-batch that comes": Update(
         ("spec.schedule.miniBatchPrompts=2",), "spec.schedule cannot change", (SUSPENDED,)
     ),
     "the placement": Update(
-        ("spec.placement.maxDevices=8",), "spec.placement cannot change", (SUSPENDED,)
+        ("spec.placement.maxDevices=8",), "spec.placement can change only while"
     ),
-    "code that comes": Update(("spec.code.local=a",), "spec.code cannot change", (SUSPENDED,)),
-    "the hub": Update(("spec.hub.tokenSecretName=a",), "spec.hub cannot change", (SUSPENDED,)),
+    "the placement of a suspended job": Update(
+        ("spec.placement.maxDevices=8",), before=(SUSPENDED,)
+    ),
+    "variables": Update(("spec.env=[{name: A, value: b}]",), "spec.env can change only while"),
+    "variables of a suspended job": Update(
+        ("spec.env=[{name: A, value: b}]",), before=(SUSPENDED,)
+    ),
+    "code that comes": Update(("spec.code.local=a",), "spec.code can change only while"),
+    "code that comes to a suspended job": Update(("spec.code.local=a",), before=(SUSPENDED,)),
+    "the hub": Update(("spec.hub.tokenSecretName=a",), "spec.hub can change only while"),
     "who reconciles": Update(
         ("spec.managedBy=kueue.x-k8s.io/multikueue",), "spec.managedBy cannot change", (SUSPENDED,)
     ),

@@ -27,24 +27,34 @@ GPUS = {
         {"key": "slow", "value": "yes", "tolerationSeconds": 0},
     ],
     "resources": {"cpu": "16", "memory": "128Gi"},
-    "environment": [
+    "env": [
         {"name": "NCCL_DEBUG", "value": "INFO"},
         {"name": "HF_HOME", "value": "/x"},
     ],
     "annotations": {"topology": "rack"},
 }
 CPUS = {"name": "spare", "nodes": 1, "device": "CPU", "devicesPerNode": 3}
-GREEDY = CPUS | {"environment": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]}
+GREEDY = CPUS | {"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]}
 """A pool of CPUs that would like to see the GPUs of its nodes."""
 EVERYTHING: dict[str, Any] = {
     "resources": {"nodePools": [GPUS], "head": {"cpu": "2", "memory": "8Gi"}},
-    "image": {"runtime": "runtime:1", "pullPolicy": "Always", "pullSecrets": ["registry"]},
+    "image": {
+        "runtime": "runtime:1",
+        "pullPolicy": "Always",
+        "pullSecrets": [{"name": "registry"}],
+    },
     "priorityClassName": "batch",
     "hub": {"tokenSecretName": "hub-token", "cacheClaimName": "hub-cache"},
     "telemetry": {"wandb": {"project": "p", "secretName": "wandb-key"}},
     "code": {"git": {"url": "https://example.com/r.git", "revision": "main", "secretName": "git"}},
 }
 ON_CPUS = EVERYTHING | {"resources": {"nodePools": [CPUS]}}
+PROXY = {"name": "net", "key": "p", "optional": True}
+OF_ALL = [
+    {"name": "NCCL_DEBUG", "value": "WARN"},
+    {"name": "API_KEY", "valueFrom": {"secretKeyRef": {"name": "judge", "key": "api-key"}}},
+    {"name": "PROXY", "valueFrom": {"configMapKeyRef": PROXY}},
+]
 STAMPS = {"rlhf-operator.dev/operator-key": "0123"}
 ALLOWED_VOLUMES = {
     *("configMap", "csi", "downwardAPI", "emptyDir", "ephemeral"),
@@ -174,6 +184,16 @@ def test_the_pools_own_variables_win_and_are_there_once() -> None:
     assert (worker["NCCL_DEBUG"], worker["HF_HOME"]) == ("INFO", "/x")
     assert "NCCL_DEBUG" not in head and head["HF_HOME"] == spare["HF_HOME"] == "/rlhf/hub"
     assert int(head["RAY_JOB_STOP_WAIT_TIME_S"]) > 0
+
+
+def test_all_pods_have_the_jobs_variables_and_the_pools_own_win() -> None:
+    head, worker = (environment(pod) for pod in pods(cluster(**EVERYTHING, env=OF_ALL)))
+    assert (head["NCCL_DEBUG"], worker["NCCL_DEBUG"]) == ("WARN", "INFO")
+    for pod in (head, worker):
+        secret = {"name": "judge", "key": "api-key", "optional": False}
+        assert pod["API_KEY"] == {"secretKeyRef": secret}
+        assert pod["PROXY"] == {"configMapKeyRef": PROXY}
+        assert pod["RAY_USAGE_STATS_ENABLED"] == "0"
 
 
 def test_pods_of_workers_begin_to_import_when_they_start_and_never_fail_by_it() -> None:
