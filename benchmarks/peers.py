@@ -162,14 +162,14 @@ def run_ours(scenario: Scenario, model: Path, steps: int, devices: int, folder: 
 def manifest_text(scenario: Scenario, model: Path, steps: int) -> str:
     """The job as a manifest; JSON is YAML."""
     spec = {
-        "algorithm": {"type": "grpo"},
+        "algorithm": {"type": "GRPO"},
         "models": {
             "actor": {
                 "source": {"path": str(model)},
                 "training": {"learningRate": scenario.learning_rate, "warmupSteps": 10},
             }
         },
-        "data": {"train": {"builtin": "sort-digits"}},
+        "data": {"train": {"builtin": "SortDigits"}},
         "code": {"local": str(HERE)},
         "rewards": [{"function": {"entrypoint": scenario.entrypoint}}],
         "rollout": {

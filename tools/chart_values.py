@@ -12,8 +12,9 @@ from pydantic import Field
 
 from rlhf_api.base import Contract, Count, LabelMap, ObjectName, Text
 from rlhf_api.checkpoint import CheckpointStorage
-from rlhf_api.cluster import ImageSpec
-from rlhf_api.resources import EnvironmentVariable, NodePool, PodResources, Toleration
+from rlhf_api.cluster import ImageSpec, PullSecrets
+from rlhf_api.environment import Environment
+from rlhf_api.resources import NodePools, PodResources, Toleration
 from rlhf_operator.config import Bounds, OperatorConfig
 
 OPERATOR = OperatorConfig()
@@ -37,8 +38,8 @@ class OperatorImage(Contract):
     """The image's digest (sha256:...); the tag is then not used."""
     pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
     """When nodes pull the image."""
-    pull_secrets: tuple[ObjectName, ...] = ()
-    """Names of image pull secrets in the operator's namespace."""
+    pull_secrets: PullSecrets = ()
+    """Image pull secrets in the operator's namespace, such as {name: registry}."""
 
 
 class JobDefaults(Contract):
@@ -46,7 +47,7 @@ class JobDefaults(Contract):
 
     image: ImageSpec | None = None
     """spec.image: the runtime's image, such as {runtime: "my-registry/rlhf-runtime:0.1.0-gpu"}."""
-    node_pools: Annotated[tuple[NodePool, ...], Field(max_length=17)] = ()
+    node_pools: NodePools = ()
     """spec.resources.nodePools, such as [{name: h100, nodes: 1, devicesPerNode: 8, gpu: H100}]."""
     storage: CheckpointStorage | None = None
     """spec.checkpoint.storage, such as {persistentVolumeClaim: {claimName: checkpoints}}. The claim
@@ -215,7 +216,7 @@ class ChartValues(Contract):
         "limits": {"memory": "1Gi"},
     }
     """Requests and limits of the operator's container."""
-    environment: tuple[EnvironmentVariable, ...] = ()
+    env: Environment = ()
     """Environment variables of the operator, such as those of a proxy."""
     pod_annotations: LabelMap = {}
     """Annotations of the operator's pod."""

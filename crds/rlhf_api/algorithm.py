@@ -24,33 +24,33 @@ class KlEstimator(StrEnum):
     Source: Schulman, Approximating KL divergence, 2020.
     """
 
-    K1 = "k1"
+    K1 = "K1"
     """lp - ref: unbiased, may be negative."""
-    K2 = "k2"
+    K2 = "K2"
     """(lp - ref)^2 / 2: biased, low variance."""
-    K3 = "k3"
+    K3 = "K3"
     """exp(ref - lp) - (ref - lp) - 1: unbiased, never negative."""
 
 
 class KlPlacement(StrEnum):
     """Where the KL penalty acts: on the token rewards, or as a term of the loss."""
 
-    REWARD = "reward"
+    REWARD = "Reward"
     """Subtracted from every token's reward."""
-    LOSS = "loss"
+    LOSS = "Loss"
     """A term of the loss."""
 
 
 class LossAggregation(StrEnum):
     """How token losses become one number. All divide by counts of the whole mini-batch."""
 
-    TOKEN_MEAN = "tokenMean"
+    TOKEN_MEAN = "TokenMean"
     """Sum over tokens / number of tokens."""
-    SEQUENCE_MEAN_TOKEN_SUM = "sequenceMeanTokenSum"
+    SEQUENCE_MEAN_TOKEN_SUM = "SequenceMeanTokenSum"
     """Mean over sequences of the sum over their tokens."""
-    SEQUENCE_MEAN_TOKEN_MEAN = "sequenceMeanTokenMean"
+    SEQUENCE_MEAN_TOKEN_MEAN = "SequenceMeanTokenMean"
     """Mean over sequences of the mean over their tokens (original GRPO)."""
-    SEQUENCE_MEAN_FIXED_LENGTH = "sequenceMeanFixedLength"
+    SEQUENCE_MEAN_FIXED_LENGTH = "SequenceMeanFixedLength"
     """Mean over sequences of the sum over their tokens / maxResponseTokens (Dr.GRPO)."""
 
 
@@ -98,8 +98,8 @@ class PpoSettings(PolicyLossSettings):
     kl_placement: KlPlacement = KlPlacement.REWARD
     """Where the KL penalty acts: on every token's reward, or as a term of the loss."""
     kl_estimator: KlEstimator | None = None
-    """Which estimator of the KL divergence is used; not k1 in the loss, where its gradient is zero
-    on average. Default: k1 in rewards, k2 in the loss."""
+    """Which estimator of the KL divergence is used; not K1 in the loss, where its gradient is zero
+    on average. Default: K1 in rewards, K2 in the loss."""
     value_clip_range: PositiveFloat | None = None
     """The value loss clips new values to this distance from the old ones. Default: no clip."""
     whiten_advantages: bool = True
@@ -117,8 +117,8 @@ class PpoSettings(PolicyLossSettings):
     def _gradient_of_kl(self) -> PpoSettings:
         if self.kl_placement is KlPlacement.LOSS and self.kl_estimator is KlEstimator.K1:
             raise ValueError(
-                "a KL term without effect: got klEstimator k1, whose gradient in a loss is zero on "
-                "average, allowed k2 or k3; choose one, or klPlacement reward"
+                "a KL term without effect: got klEstimator K1, whose gradient in a loss is zero on "
+                "average, allowed K2 or K3; choose one, or klPlacement Reward"
             )
         return self
 
@@ -131,7 +131,7 @@ class GrpoSettings(PolicyLossSettings):
     kl_placement: Literal[KlPlacement.LOSS] = KlPlacement.LOSS
     """Where the KL penalty acts: GRPO has it in the loss."""
     kl_estimator: Literal[KlEstimator.K2, KlEstimator.K3] = KlEstimator.K3
-    """Which estimator of the KL divergence is used; k1's gradient in a loss is zero on average."""
+    """Which estimator of the KL divergence is used; K1's gradient in a loss is zero on average."""
 
     @property
     def estimator(self) -> KlEstimator:
@@ -155,38 +155,43 @@ class CustomSettings(Contract):
 class AlgorithmType(StrEnum):
     """The algorithms that a manifest can name."""
 
-    PPO = "ppo"
+    PPO = "PPO"
     """Proximal policy optimization with a critic."""
-    GRPO = "grpo"
+    GRPO = "GRPO"
     """Group relative policy optimization: no critic, several samples of every prompt."""
-    CUSTOM = "custom"
+    CUSTOM = "Custom"
     """A class of your own."""
+
+    @property
+    def settings_field(self) -> str:
+        """The field of the algorithm that holds its settings."""
+        return self.value.lower()
 
 
 class AlgorithmSpec(Contract):
-    """The algorithm and its settings: the member named like `type`."""
+    """The algorithm and its settings, in the field named like `type`."""
 
     type: AlgorithmType
-    """Which algorithm: ppo, grpo, or custom for a class of your own."""
+    """Which algorithm: PPO, GRPO, or Custom for a class of your own."""
     ppo: PpoSettings | None = None
-    """Settings of PPO; only with type ppo."""
+    """Settings of PPO; only with type PPO."""
     grpo: GrpoSettings | None = None
-    """Settings of GRPO; only with type grpo."""
+    """Settings of GRPO; only with type GRPO."""
     custom: CustomSettings | None = None
-    """Entry point and parameters; only, and always, with type custom."""
+    """Entry point and parameters; only, and always, with type Custom."""
 
     @model_validator(mode="after")
     def _members_match_type(self) -> AlgorithmSpec:
-        for member in AlgorithmType:
-            if getattr(self, member.value) is not None and member != self.type:
+        for other in AlgorithmType:
+            field = other.settings_field
+            if getattr(self, field) is not None and other is not self.type:
                 raise ValueError(
-                    f"settings of another algorithm: got {member.value} beside type "
-                    f"{self.type.value}, allowed only {self.type.value}; "
-                    f"remove {member.value} or change type"
+                    f"settings of another algorithm: got {field} beside type {self.type.value}, "
+                    f"allowed only {self.type.settings_field}; remove {field} or change type"
                 )
         if self.type is AlgorithmType.CUSTOM and self.custom is None:
             raise ValueError(
-                "type custom without its entry point: got none; "
+                "type Custom without its entry point: got none; "
                 "add custom: {entrypoint: package.module:Class}"
             )
         return self

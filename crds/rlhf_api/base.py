@@ -30,12 +30,12 @@ NAME_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 JOB_NAME_PATTERN = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
 OBJECT_NAME_PATTERN = r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$"
 IDENTIFIER_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*$"
+KEY_PATTERN = r"^[-._a-zA-Z0-9]+$"
 ENTRYPOINT_PATTERN = r"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*$"
 URI_PATTERN = r"^[a-z][a-z0-9+.-]*://.+"
 _PART = r"([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+|\.)"
 FOLDER_PATTERN = rf"^{_PART}(/+{_PART})*/*$"
-CPU_PATTERN = r"^[0-9]+(\.[0-9]+|m)?$"
-MEMORY_PATTERN = r"^[0-9]+(Ki|Mi|Gi|Ti|k|M|G|T)?$"
+QUANTITY_PATTERN = r"^([0-9]+(\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][-+]?[0-9]{1,2})?$"
 
 PATTERN_WORDS = {
     NAME_PATTERN: "lower-case letters, digits and dashes, with a letter or digit at both ends",
@@ -44,11 +44,11 @@ PATTERN_WORDS = {
     OBJECT_NAME_PATTERN: "lower-case letters, digits, dashes and dots, with a letter or digit "
     "at both ends",
     IDENTIFIER_PATTERN: "letters, digits and underscores, not a digit first",
+    KEY_PATTERN: "letters, digits, dashes, dots and underscores",
     ENTRYPOINT_PATTERN: "package.module:name",
     URI_PATTERN: "an address such as s3://bucket/prefix",
     FOLDER_PATTERN: "a path such as team-a/sort, without a slash first and without ..",
-    CPU_PATTERN: 'cores such as "8", "0.5" or 500m',
-    MEMORY_PATTERN: "bytes with a unit such as 64Gi or 512Mi",
+    QUANTITY_PATTERN: "a quantity such as 64Gi, 500m or 8",
 }
 """What a pattern of the contract means, for people. Every pattern in a manifest is named here."""
 

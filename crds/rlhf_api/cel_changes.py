@@ -52,7 +52,7 @@ def _below(section: str, patterns: Sequence[str]) -> list[_Pattern]:
 
 def _fixed(section: str) -> str:
     parts = [pattern for pattern in ON_RESUME if pattern.startswith(f"{section}.")]
-    but = f", but for {' and '.join(parts)}" if parts else ""
+    but = f", but for {', '.join(parts)}" if parts else ""
     return f"spec.{section} cannot change{but}"
 
 
@@ -80,7 +80,7 @@ def _same(owner: Schema, new: str, old: str, name: str, but: Sequence[_Pattern])
 
 def _is_always_there(owner: Schema, name: str) -> bool:
     field = owner["properties"][name]
-    return name in owner.get("required", []) or ("default" in field and "nullable" not in field)
+    return name in owner.get("required", []) or "default" in field
 
 
 def _equal(schema: Schema, new: str, old: str, but: Sequence[_Pattern]) -> Iterator[str]:

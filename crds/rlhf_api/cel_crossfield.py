@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from rlhf_api.algorithm import AlgorithmType
 from rlhf_api.cel import Rule, member, text, texts
-from rlhf_api.crossfield import EVALUATION_METRICS, EXACT_MATCH, EXACT_MATCH_VERIFIER, ROLES
+from rlhf_api.checkpoint import KeepBest
+from rlhf_api.crossfield import EXACT_MATCH_VERIFIER, ROLES
 
 _ENTRYPOINT = member(member("reward", "function"), "entrypoint")
 _MEASURES_EXACT_MATCH = (
@@ -14,6 +15,8 @@ _STOPS_AT_EXACT_MATCH = (
     "has(self.schedule.warmStart) && has(self.schedule.warmStart.stopAtExactMatch)"
 )
 _POOLS = "self.resources.nodePools"
+_TENSOR = "self.rollout.parallelism.tensor"
+_SHAPE = "self.models['actor'].shape"
 _DEVICES = f"{_POOLS}.map(pool, pool.nodes * pool.devicesPerNode).sum()"
 
 
@@ -25,23 +28,6 @@ def _roles_of(kind: AlgorithmType) -> Rule:
         allowed=", ".join(ROLES[kind]),
         do="rename or remove it, or change the algorithm",
         field=".models",
-    )
-
-
-def _fits(owner: str) -> str:
-    """One copy of a model, cut as its owner's parallelism says, fits on the node pools' devices."""
-    cuts = [f"{owner}.parallelism.{axis}" for axis in ("tensor", "pipeline")]
-    copy = " * ".join(f"(has({cut}) ? {cut} : 1)" for cut in cuts)
-    return f"{copy} <= {_DEVICES}"
-
-
-def _enough_devices(holds: str, field: str) -> Rule:
-    return Rule(
-        holds=f"{_POOLS}.size() == 0 || {holds}",
-        what="one copy of the model needs more devices than the node pools have",
-        allowed="tensor x pipeline at most the sum of nodes x devicesPerNode",
-        do="lower them or add nodes",
-        field=field,
     )
 
 
@@ -75,8 +61,8 @@ SPEC_RULES: tuple[Rule, ...] = (
         field=".rewards",
     ),
     Rule(
-        holds="self.algorithm.type != 'grpo' || self.rollout.samplesPerPrompt >= 2",
-        what="grpo compares the samples of a prompt, so one sample always has advantage 0",
+        holds="self.algorithm.type != 'GRPO' || self.rollout.samplesPerPrompt >= 2",
+        what="GRPO compares the samples of a prompt, so one sample always has advantage 0",
         allowed="2 or more",
         do="write samplesPerPrompt: 8",
         field=".rollout.samplesPerPrompt",
@@ -104,14 +90,11 @@ SPEC_RULES: tuple[Rule, ...] = (
         field=".schedule.warmStart.stopAtExactMatch",
     ),
     Rule(
-        holds="!has(self.checkpoint.keepBest) || "
-        f"(self.checkpoint.keepBest in {texts(EVALUATION_METRICS)} && "
-        f"(self.checkpoint.keepBest != {text(EXACT_MATCH)} || {_MEASURES_EXACT_MATCH}))",
-        what="the best checkpoint is told by a held-out metric, and this job has none of that name",
-        got="self.checkpoint.keepBest",
-        allowed=f"{', '.join(EVALUATION_METRICS)}, the last only where {EXACT_MATCH_VERIFIER} "
-        "is among the rewards",
-        do="choose one of them, or null",
+        holds=f"self.checkpoint.keepBest != {text(KeepBest.EXACT_MATCH)} || "
+        f"{_MEASURES_EXACT_MATCH}",
+        what="exact match is measured by its verifier, which is not among the rewards",
+        allowed=EXACT_MATCH_VERIFIER,
+        do="add it, if need be with weight: 0, or choose another metric",
         field=".checkpoint.keepBest",
     ),
     Rule(
@@ -133,12 +116,25 @@ SPEC_RULES: tuple[Rule, ...] = (
     Rule(
         holds=f"{_POOLS}.size() == 0 || !has(self.placement.maxDevices) || "
         f"self.placement.maxDevices <= {_DEVICES}",
-        what="more devices than the node pools have",
-        allowed="at most the sum of nodes x devicesPerNode",
+        what="more devices than the node pool has",
+        allowed="at most nodes x devicesPerNode",
         do="lower it or add nodes",
         field=".placement.maxDevices",
     ),
-    _enough_devices(f"self.models.all(role, {_fits('self.models[role]')})", ".models"),
-    _enough_devices(_fits("self.rollout"), ".rollout.parallelism"),
+    Rule(
+        holds=f"{_POOLS}.size() == 0 || !has({_TENSOR}) || {_TENSOR} <= {_DEVICES}",
+        what="one copy of the model needs more devices than the node pool has",
+        allowed="at most nodes x devicesPerNode",
+        do="lower it or add nodes",
+        field=".rollout.parallelism.tensor",
+    ),
+    Rule(
+        holds=f"!has({_TENSOR}) || !('actor' in self.models) || !has({_SHAPE}) || "
+        f"{_SHAPE}.numAttentionHeads % {_TENSOR} == 0",
+        what="the actor's query heads cannot be cut into so many equal parts",
+        allowed="a divisor of models.actor.shape.numAttentionHeads",
+        do="choose such a number or leave it to the planner",
+        field=".rollout.parallelism.tensor",
+    ),
 )
 """In the order of `crossfield`. Unique names are a matter of the lists' keys."""

@@ -16,9 +16,10 @@ from rlhf_api.cel_crossfield import SPEC_RULES
 from rlhf_api.cluster import URL_WITH_CREDENTIALS, GitCode
 from rlhf_api.crossfield import RESERVED_REWARDS
 from rlhf_api.data import DataSource
+from rlhf_api.environment import EnvironmentVariable
 from rlhf_api.exclusive import Alternatives
 from rlhf_api.job import RLHFJobSpec
-from rlhf_api.models import ModelShape, ModelSource, ModelSpec
+from rlhf_api.models import ModelShape, ModelSource
 from rlhf_api.resources import NodePool
 from rlhf_api.rewards import RewardSpec
 from rlhf_api.schedule import ScheduleSpec
@@ -36,12 +37,13 @@ def rules_of(model: type[Contract]) -> list[Rule]:
 
 
 def _settings_of(kind: AlgorithmType) -> Rule:
+    field = kind.settings_field
     return Rule(
-        holds=f"!has(self.{kind.value}) || self.type == {text(kind.value)}",
+        holds=f"!has(self.{field}) || self.type == {text(kind.value)}",
         what="settings of another algorithm",
-        got=f"{text(f'{kind.value} beside type ')} + self.type",
-        do=f"remove {kind.value} or change type",
-        field=f".{kind.value}",
+        got=f"{text(f'{field} beside type ')} + self.type",
+        do=f"remove {field} or change type",
+        field=f".{field}",
     )
 
 
@@ -58,24 +60,32 @@ RULES: dict[type[Contract], tuple[Rule, ...]] = {
     AlgorithmSpec: (
         *(_settings_of(kind) for kind in AlgorithmType),
         Rule(
-            holds="self.type != 'custom' || has(self.custom)",
-            what="type custom without its entry point",
+            holds="self.type != 'Custom' || has(self.custom)",
+            what="type Custom without its entry point",
             do="add custom: {entrypoint: package.module:Class}",
             field=".custom",
         ),
     ),
     PpoSettings: (
         Rule(
-            holds="self.klPlacement != 'loss' || !has(self.klEstimator) || "
-            "self.klEstimator != 'k1'",
-            what="a KL term without effect: the gradient of k1 in a loss is zero on average",
+            holds="self.klPlacement != 'Loss' || !has(self.klEstimator) || "
+            "self.klEstimator != 'K1'",
+            what="a KL term without effect: the gradient of K1 in a loss is zero on average",
             got="self.klEstimator",
-            allowed="k2 or k3",
-            do="choose one, or klPlacement reward",
+            allowed="K2 or K3",
+            do="choose one, or klPlacement Reward",
             field=".klEstimator",
         ),
     ),
     DataSource: (_part_of_a_dataset("configuration"), _part_of_a_dataset("split")),
+    EnvironmentVariable: (
+        Rule(
+            holds="self.value == '' || !has(self.valueFrom)",
+            what="a value beside valueFrom",
+            do="remove value or valueFrom",
+            field=".valueFrom",
+        ),
+    ),
     GitCode: (
         Rule(
             holds=f"!self.url.matches({text(URL_WITH_CREDENTIALS)})",
@@ -97,16 +107,6 @@ RULES: dict[type[Contract], tuple[Rule, ...]] = {
             holds="self.numAttentionHeads % self.numKeyValueHeads == 0",
             what="query heads must be a multiple of key and value heads",
             do="correct numAttentionHeads or numKeyValueHeads",
-        ),
-    ),
-    ModelSpec: (
-        Rule(
-            holds="!has(self.shape) || !has(self.parallelism.tensor) || "
-            "self.shape.numAttentionHeads % self.parallelism.tensor == 0",
-            what="the model's query heads cannot be cut into so many equal parts",
-            allowed="a divisor of shape.numAttentionHeads",
-            do="choose such a number or leave it to the planner",
-            field=".parallelism.tensor",
         ),
     ),
     RewardSpec: (
@@ -137,10 +137,10 @@ RULES: dict[type[Contract], tuple[Rule, ...]] = {
             field=".name",
         ),
         Rule(
-            holds="self.device == 'gpu' || !has(self.gpu)",
-            what="a GPU model in a pool of device cpu",
+            holds="self.device == 'GPU' || !has(self.gpu)",
+            what="a GPU model in a pool of device CPU",
             got="self.gpu",
-            do="remove it, or write device: gpu",
+            do="remove it, or write device: GPU",
             field=".gpu",
         ),
     ),

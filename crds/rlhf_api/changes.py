@@ -24,15 +24,29 @@ WHILE_RUNNING = (
 ON_RESUME = (
     *WHILE_RUNNING,
     "checkpoint",
+    "code",
+    "env",
+    "hub",
     "image",
+    "models.*.training.activationRecompute",
     "models.*.training.learningRate",
+    "models.*.training.microBatchTokens",
+    "placement",
     "priorityClassName",
     "resources",
+    "rollout.kvCacheMemory",
+    "rollout.maxConcurrentSequences",
+    "rollout.parallelism",
     "schedule.evaluateEverySteps",
     "schedule.steps",
     "telemetry",
 )
-"""Fields of spec that may also change while a job is suspended, or before it is resumed."""
+"""Fields of spec that may also change while a job is suspended, or before it is resumed.
+
+What is saved does not depend on them: workers are built anew from the manifest, and only then take
+the weights, moments and counters of a checkpoint. How much is computed at once, and on how many
+devices, changes the order of sums and nothing else.
+"""
 
 
 NOT_IN_DIGEST = {"managedBy", *WHILE_RUNNING}

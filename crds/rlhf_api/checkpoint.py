@@ -13,7 +13,6 @@ from rlhf_api.base import (
     Contract,
     NonNegativeCount,
     ObjectName,
-    Text,
 )
 from rlhf_api.exclusive import Alternatives
 
@@ -43,10 +42,39 @@ class CheckpointStorage(Alternatives):
 class OnCheckpointError(StrEnum):
     """What happens when a checkpoint cannot be written."""
 
-    CONTINUE = "continue"
+    CONTINUE = "Continue"
     """It is told, and training goes on; older checkpoints stay."""
-    FAIL = "fail"
+    FAIL = "Fail"
     """The job fails; older checkpoints stay."""
+
+
+HELD_OUT_REWARD = "evaluation/reward_mean"
+HELD_OUT_LENGTH = "evaluation/length_mean"
+EXACT_MATCH = "evaluation/exact_match"
+
+
+class KeepBest(StrEnum):
+    """What makes one checkpoint the best of those whose step was evaluated: a held-out metric's
+    largest value."""
+
+    REWARD_MEAN = "RewardMean"
+    """The mean reward, evaluation/reward_mean."""
+    LENGTH_MEAN = "LengthMean"
+    """The mean length of a response, evaluation/length_mean."""
+    EXACT_MATCH = "ExactMatch"
+    """Exact match, evaluation/exact_match: where its verifier is among the rewards."""
+    NONE = "None"
+    """Nothing: no checkpoint stays for being the best."""
+
+    @property
+    def metric(self) -> str | None:
+        """The metric's name; None for none."""
+        names = {
+            KeepBest.REWARD_MEAN: HELD_OUT_REWARD,
+            KeepBest.LENGTH_MEAN: HELD_OUT_LENGTH,
+            KeepBest.EXACT_MATCH: EXACT_MATCH,
+        }
+        return names.get(self)
 
 
 class CheckpointSpec(Contract):
@@ -56,11 +84,10 @@ class CheckpointSpec(Contract):
     """Steps from one checkpoint to the next; 0: only after warm start, last step and a stop."""
     keep_last: Annotated[int, Field(ge=1, le=1000)] = 3
     """How many checkpoints stay; older ones are deleted."""
-    keep_best: Text | None = "evaluation/reward_mean"
+    keep_best: KeepBest = KeepBest.REWARD_MEAN
     """Of the checkpoints whose step was evaluated, the one with the largest value of this held-out
-    metric stays, too: evaluation/reward_mean, evaluation/length_mean or, where its verifier is
-    among the rewards, evaluation/exact_match. Null: none does."""
+    metric stays, too: RewardMean, LengthMean, ExactMatch or None."""
     on_error: OnCheckpointError = OnCheckpointError.CONTINUE
-    """What happens when one cannot be written: continue or fail."""
+    """What happens when one cannot be written: Continue or Fail."""
     storage: CheckpointStorage | None = None
     """Where. Default: `rlhf run` uses --output, a cluster the chart's jobDefaults."""

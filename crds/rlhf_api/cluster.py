@@ -14,6 +14,17 @@ URL_WITH_CREDENTIALS = "^https?://[^/]*@"
 """Of Git over HTTP; with SSH the part before the @ is a user's name, and no secret."""
 
 
+class ObjectReference(Contract):
+    """Another object in the same namespace."""
+
+    name: ObjectName
+    """Its name."""
+
+
+PullSecrets = Annotated[tuple[ObjectReference, ...], Field(max_length=16)]
+"""As imagePullSecrets of a pod."""
+
+
 class ImageSpec(Contract):
     """Container image of the head and the workers."""
 
@@ -21,8 +32,8 @@ class ImageSpec(Contract):
     """Image reference."""
     pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
     """When nodes pull it: Always, IfNotPresent or Never."""
-    pull_secrets: Annotated[tuple[ObjectName, ...], Field(max_length=16)] = ()
-    """Names of image pull secrets."""
+    pull_secrets: PullSecrets = ()
+    """Secrets with which nodes pull it, such as {name: registry}."""
 
 
 class ConfigMapCode(Contract):

@@ -112,7 +112,7 @@ def _schema() -> Schema:
             "kind": {"description": docs["kind"], "type": "string", "maxLength": 63},
             "metadata": _METADATA,
             "spec": spec,
-            "status": structural_schema(RLHFJobStatus) | {"default": {}},
+            "status": structural_schema(RLHFJobStatus, open_values=True) | {"default": {}},
         },
         "x-kubernetes-validations": [_name_rule().document()],
     }

@@ -12,6 +12,7 @@ from rlhf_api.cel import Rule, text
 from rlhf_api.cel_rules import rules_of
 from rlhf_api.limits import Schema, allowed_keys, without_null
 from rlhf_api.members import enumeration_named, members_of
+from rlhf_api.quantity import INT_OR_STRING
 from rlhf_api.resources import NodePool
 from rlhf_api.rewards import RewardSpec
 from rlhf_api.status import Condition
@@ -30,40 +31,55 @@ _PLAIN_VALUE: Schema = {
 for objects and lists of at least one entry and at most none."""
 
 
-def structural_schema(model: type[Contract]) -> Schema:
-    """The schema of a model as custom resources have it, with the rules of all models in it."""
+OPEN_VALUE: Schema = {"type": "string", "maxLength": 63}
+"""A value of an open enumeration: what it lists is said in the description only."""
+
+
+def structural_schema(model: type[Contract], *, open_values: bool = False) -> Schema:
+    """The schema of a model as custom resources have it, with the rules of all models in it.
+
+    Args:
+        open_values: whether enumerations take words that they do not list, as those of a status do:
+            later releases add values, and clients of this one have to read them.
+    """
     schema = model.model_json_schema(by_alias=True)
-    return _Writer(schema.get("$defs", {})).write(schema)
+    return _Writer(schema.get("$defs", {}), open_values).write(schema)
 
 
 class _Writer:
     """Translates the JSON schemas of fields, and of what lists and maps hold."""
 
-    def __init__(self, definitions: dict[str, Schema]) -> None:
+    def __init__(self, definitions: dict[str, Schema], open_values: bool) -> None:
         self._definitions = definitions
+        self._open_values = open_values
         self._models = _models_below(Contract)
 
     def write(self, schema: Schema) -> Schema:
         """Translate one field, with its description and default."""
         value = without_null(schema)
-        reference = value.get("$ref")
+        reference = value.get("$ref") or _listed(value)
         target = self._definitions[reference.rpartition("/")[2]] if reference else value
         description = _description(schema, target)
         written: Schema = {"description": description} if description else {}
         written |= self._value(target)
         default = schema.get("default")
         if default is not None:
+            assert value is schema, "null is another value than the default: apply cannot say it"
             written["default"] = {} if "properties" in target else default
-            written |= {"nullable": True} if value is not schema else {}
         return written
 
     def _value(self, schema: Schema) -> Schema:
+        if INT_OR_STRING in schema:
+            number, word = schema["anyOf"]
+            return {INT_OR_STRING: True, **_limits(number), **_bounds(word)}
         if "anyOf" in schema:
             assert all(each["type"] not in ("array", "object") for each in schema["anyOf"])
             texts = [_bounds(each) for each in schema["anyOf"] if each["type"] == "string"]
             return _PLAIN_VALUE | texts[0]
         kind = schema["type"]
         if "enum" in schema or "const" in schema:
+            if self._open_values:
+                return dict(OPEN_VALUE)
             return {"type": kind, "enum": schema.get("enum") or [schema["const"]]}
         match kind:
             case "integer" | "number":
@@ -99,6 +115,12 @@ class _Writer:
         written = {"type": "object", **_bounds(schema), "additionalProperties": entry}
         # CEL does not see maps of untyped values; only the models check their keys.
         return _with_rules(written, _key_rules(schema) if "type" in entry else [])
+
+
+def _listed(schema: Schema) -> str | None:
+    """The reference to the enumeration of a field that takes other words, too."""
+    references = [each["$ref"] for each in schema.get("anyOf", []) if "$ref" in each]
+    return references[0] if references else None
 
 
 def _models_below(base: type[Contract]) -> dict[str, type[Contract]]:

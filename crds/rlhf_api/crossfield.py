@@ -13,9 +13,9 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from rlhf_api.algorithm import AlgorithmType, PpoSettings
+from rlhf_api.checkpoint import KeepBest
 from rlhf_api.data import DataSource
-from rlhf_api.models import Parallelism
-from rlhf_api.problems import FieldPath, Problem
+from rlhf_api.problems import Problem
 from rlhf_api.resources import Device
 
 if TYPE_CHECKING:
@@ -30,11 +30,6 @@ ROLES: dict[AlgorithmType, tuple[str, ...]] = {
 
 EXACT_MATCH_VERIFIER = "rlhf_runtime.rewards.exact_match:score"
 """The verifier whose mean on held-out prompts is the metric exact match."""
-EXACT_MATCH = "evaluation/exact_match"
-HELD_OUT_REWARD = "evaluation/reward_mean"
-HELD_OUT_LENGTH = "evaluation/length_mean"
-EVALUATION_METRICS = (HELD_OUT_REWARD, HELD_OUT_LENGTH, EXACT_MATCH)
-"""Held-out metrics; exact match only where its verifier is among the rewards."""
 RESERVED_REWARDS = ("mean", "std")
 """Names that the metrics of the weighted sum have."""
 
@@ -110,21 +105,15 @@ def _roles_are_known(spec: RLHFJobSpec) -> Iterator[Problem]:
 
 
 def _names_are_unique(spec: RLHFJobSpec) -> Iterator[Problem]:
-    rewards = [reward.name for reward in spec.rewards]
-    pools = [pool.name for pool in spec.resources.node_pools]
-    places: tuple[tuple[FieldPath, list[str]], ...] = (
-        (("rewards",), rewards),
-        (("resources", "nodePools"), pools),
-    )
-    for path, names in places:
-        for index, name in enumerate(names):
-            if name in names[:index]:
-                yield _problem(
-                    *(*path, index, "name"),
-                    what="a name given twice",
-                    got=name,
-                    do="give each a name of its own",
-                )
+    names = [reward.name for reward in spec.rewards]
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            yield _problem(
+                *("rewards", index, "name"),
+                what="a name given twice",
+                got=name,
+                do="give each a name of its own",
+            )
 
 
 def _rewards_do_not_pose_as_the_sum(spec: RLHFJobSpec) -> Iterator[Problem]:
@@ -153,7 +142,7 @@ def _groups_can_be_compared(spec: RLHFJobSpec) -> Iterator[Problem]:
     if spec.algorithm.type is AlgorithmType.GRPO and spec.rollout.samples_per_prompt < 2:
         yield _problem(
             *("rollout", "samplesPerPrompt"),
-            what="grpo compares the samples of a prompt, so one sample always has advantage 0",
+            what="GRPO compares the samples of a prompt, so one sample always has advantage 0",
             got="1",
             allowed="2 or more",
             do="write samplesPerPrompt: 8",
@@ -198,18 +187,14 @@ def _measures_exact_match(spec: RLHFJobSpec) -> bool:
 
 
 def _best_checkpoint_can_be_told(spec: RLHFJobSpec) -> Iterator[Problem]:
-    metric = spec.checkpoint.keep_best
-    allowed = [m for m in EVALUATION_METRICS if m != EXACT_MATCH or _measures_exact_match(spec)]
-    if metric is None or metric in allowed:
-        return
-    close = get_close_matches(metric, allowed, n=1)
-    yield _problem(
-        *("checkpoint", "keepBest"),
-        what="the best checkpoint is told by a held-out metric, and this job has none of that name",
-        got=metric,
-        allowed=", ".join(allowed),
-        do=f"write {close[0]}" if close else "choose one of them, or null",
-    )
+    if spec.checkpoint.keep_best is KeepBest.EXACT_MATCH and not _measures_exact_match(spec):
+        yield _problem(
+            *("checkpoint", "keepBest"),
+            what="exact match is measured by its verifier, which is not among the rewards",
+            got=", ".join(reward.function.entrypoint for reward in spec.rewards),
+            allowed=EXACT_MATCH_VERIFIER,
+            do="add it, if need be with weight: 0, or choose another metric",
+        )
 
 
 def _rows_fill_a_step(spec: RLHFJobSpec) -> Iterator[Problem]:
@@ -248,9 +233,9 @@ def _pools_are_sound(spec: RLHFJobSpec) -> Iterator[Problem]:
         if pool.device is Device.CPU and pool.gpu is not None:
             yield _problem(
                 *("resources", "nodePools", index, "gpu"),
-                what="a GPU model in a pool of device cpu",
+                what="a GPU model in a pool of device CPU",
                 got=pool.gpu,
-                do="remove it, or write device: gpu",
+                do="remove it, or write device: GPU",
             )
 
 
@@ -264,36 +249,32 @@ def _devices_suffice(spec: RLHFJobSpec) -> Iterator[Problem]:
     if spec.placement.max_devices is not None and spec.placement.max_devices > total:
         yield _problem(
             *("placement", "maxDevices"),
-            what="more devices than the node pools have",
+            what="more devices than the node pool has",
             got=str(spec.placement.max_devices),
             allowed=allowed,
             do="lower it or add nodes",
         )
-    cuts: list[tuple[FieldPath, Parallelism]] = [
-        (("models", role, "parallelism"), model.parallelism) for role, model in spec.models.items()
-    ]
-    for path, cut in [*cuts, (("rollout", "parallelism"), spec.rollout.parallelism)]:
-        tensor, pipeline = cut.tensor or 1, cut.pipeline or 1
-        if tensor * pipeline > total:
-            yield _problem(
-                *path,
-                what="one copy of the model needs more devices than the node pools have",
-                got=f"tensor {tensor} x pipeline {pipeline} = {tensor * pipeline}",
-                allowed=allowed,
-                do="lower them or add nodes",
-            )
+    tensor = spec.rollout.parallelism.tensor
+    if tensor is not None and tensor > total:
+        yield _problem(
+            *("rollout", "parallelism", "tensor"),
+            what="one copy of the model needs more devices than the node pool has",
+            got=str(tensor),
+            allowed=allowed,
+            do="lower it or add nodes",
+        )
 
 
 def _heads_are_cut_evenly(spec: RLHFJobSpec) -> Iterator[Problem]:
-    for role, model in spec.models.items():
-        tensor = model.parallelism.tensor
-        if model.shape is None or tensor is None or model.shape.num_attention_heads % tensor == 0:
-            continue
+    actor, tensor = spec.models.get("actor"), spec.rollout.parallelism.tensor
+    shape = None if actor is None else actor.shape
+    if shape is not None and tensor is not None and shape.num_attention_heads % tensor:
         yield _problem(
-            *("models", role, "parallelism", "tensor"),
-            what="the model's query heads cannot be cut into so many equal parts",
+            *("rollout", "parallelism", "tensor"),
+            what="the actor's query heads cannot be cut into so many equal parts",
             got=str(tensor),
-            allowed=f"a divisor of shape.numAttentionHeads, {model.shape.num_attention_heads}",
+            allowed=f"a divisor of models.actor.shape.numAttentionHeads, "
+            f"{shape.num_attention_heads}",
             do="choose such a number or leave it to the planner",
         )
 

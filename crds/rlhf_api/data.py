@@ -15,36 +15,36 @@ from rlhf_api.exclusive import Alternatives
 class BuiltinData(StrEnum):
     """Tasks made on the spot."""
 
-    SORT_DIGITS = "sort-digits"
+    SORT_DIGITS = "SortDigits"
     """Sort six random digits: `402991=` wants `012499.`; train and evaluation never overlap."""
 
 
 class ChatTemplate(StrEnum):
     """Whether prompts pass through the tokenizer's chat template."""
 
-    AUTO = "auto"
+    AUTO = "Auto"
     """Yes if the prompt field holds messages, or the tokenizer has a chat template."""
-    ALWAYS = "always"
+    ALWAYS = "Always"
     """Yes; a text becomes one user message."""
-    NEVER = "never"
+    NEVER = "Never"
     """No; the prompt field holds the text that the model continues."""
 
 
 class OnInvalidRow(StrEnum):
     """What happens to a row without a usable prompt or answer, or with a number not finite."""
 
-    FAIL = "fail"
+    FAIL = "Fail"
     """The job stops and names the row."""
-    SKIP = "skip"
+    SKIP = "Skip"
     """The row is counted and left out."""
 
 
 class OnLongPrompt(StrEnum):
     """What happens to a prompt of more than rollout.maxPromptTokens tokens."""
 
-    FAIL = "fail"
+    FAIL = "Fail"
     """The job stops and names the row."""
-    SKIP = "skip"
+    SKIP = "Skip"
     """The prompt is counted and left out."""
 
 
@@ -104,6 +104,6 @@ class DataSpec(Contract):
     shuffle: bool = True
     """Whether every epoch has an order of its own, derived from schedule.seed."""
     on_invalid_row: OnInvalidRow = OnInvalidRow.FAIL
-    """What happens to a row whose prompt is missing, empty or not a text: fail or skip."""
+    """What happens to a row whose prompt is missing, empty or not a text: Fail or Skip."""
     on_long_prompt: OnLongPrompt = OnLongPrompt.FAIL
-    """What happens to a prompt longer than rollout.maxPromptTokens: fail or skip."""
+    """What happens to a prompt longer than rollout.maxPromptTokens: Fail or Skip."""

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from rlhf_api.base import Contract, Count, Identifier, NonNegativeCount, PositiveFloat
+from rlhf_api.base import Contract, Count, Identifier, NonNegativeCount
 from rlhf_api.exclusive import Alternatives
 
 
@@ -45,10 +45,10 @@ class FailurePolicy(Contract):
 
     max_restarts: NonNegativeCount = 5
     """Restarts of workers, driver and cluster together since the last new checkpoint."""
-    backoff_seconds: PositiveFloat = 30.0
+    backoff_seconds: NonNegativeCount = 30
     """Wait before the second restart since the last new checkpoint; it doubles with each further
     one, to ten minutes at most. The first waits for nothing."""
-    progress_deadline_seconds: PositiveFloat = 300.0
+    progress_deadline_seconds: Count = 300
     """A rank that makes no progress for so long is taken for hung."""
     standby: bool | None = None
     """Whether a process of each node stands by with the workers' libraries in memory, so that

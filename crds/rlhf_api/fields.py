@@ -15,8 +15,9 @@ from rlhf_api.job import RLHFJob
 from rlhf_api.limits import Schema, allowed_keys, allowed_words, without_null
 from rlhf_api.members import Member, enumeration_named, members_of
 from rlhf_api.problems import FieldPath
+from rlhf_api.quantity import INT_OR_STRING
 
-Kind = Literal["object", "list", "map", "string", "integer", "number", "boolean", "any"]
+Kind = Literal["object", "list", "map", "string", "integer", "number", "boolean", "quantity", "any"]
 
 
 class _NoDefault:
@@ -157,6 +158,8 @@ class _Reader:
 
 
 def _kind(schema: Schema) -> Kind:
+    if INT_OR_STRING in schema:
+        return "quantity"
     name: str | None = schema.get("type")
     match name:
         case "object":

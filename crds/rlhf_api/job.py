@@ -22,6 +22,7 @@ from rlhf_api.checkpoint import CheckpointSpec
 from rlhf_api.cluster import CodeSpec, HubSpec, ImageSpec
 from rlhf_api.crossfield import CrossFieldError, cross_field_problems
 from rlhf_api.data import DataSpec
+from rlhf_api.environment import Environment
 from rlhf_api.failure import FailurePolicy
 from rlhf_api.models import ModelSource, ModelSpec
 from rlhf_api.resources import PlacementSpec, ResourcesSpec
@@ -78,6 +79,8 @@ class RLHFJobSpec(Contract):
     """Container image. Default: the chart's jobDefaults."""
     hub: HubSpec | None = None
     """Access to the Hugging Face hub."""
+    env: Environment = ()
+    """Environment variables of all pods. `rlhf run` does without them, and keeps its own."""
     failure_policy: FailurePolicy = FailurePolicy()
     """Restarts and their limits."""
     active_deadline_seconds: Count | None = None
@@ -106,7 +109,6 @@ class RLHFJobSpec(Contract):
             source=ModelSource(same_as="actor"),
             shape=self.models["actor"].shape,
             training=self.models["actor"].training,
-            parallelism=self.models["actor"].parallelism,
         )
 
     def origin_of(self, role: str) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from rlhf_api.base import PATTERN_WORDS
+from rlhf_api.base import PATTERN_WORDS, QUANTITY_PATTERN
+from rlhf_api.quantity import INT_OR_STRING
 
 Schema = dict[str, Any]
 
@@ -20,6 +21,8 @@ def allowed_words(schema: Schema) -> str:
     if "enum" in schema or "const" in schema:
         values = schema.get("enum", [schema.get("const")])
         return str(values[0]) if len(values) == 1 else "one of " + ", ".join(map(str, values))
+    if INT_OR_STRING in schema:
+        return PATTERN_WORDS[QUANTITY_PATTERN]
     if "anyOf" in schema:
         return " or ".join(dict.fromkeys(allowed_words(each) for each in schema["anyOf"]))
     match schema.get("type"):

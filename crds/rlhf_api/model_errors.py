@@ -7,10 +7,11 @@ from typing import Any
 
 from pydantic_core import ErrorDetails
 
+from rlhf_api.durations import whole_seconds
 from rlhf_api.fields import FieldDoc, contract, field_at
 from rlhf_api.problems import FieldPath, Problem
+from rlhf_api.quantity import meant
 from rlhf_api.suggestions import instead_of, nearest
-from rlhf_api.units import without_unit
 
 _WHAT = {
     "string_type": "not a text",
@@ -127,6 +128,8 @@ def _bad_value(location: FieldPath, error: ErrorDetails) -> Problem:
     what = _WHAT.get(error["type"], error["msg"])
     if value is None:
         what = "no value"
+    elif field.kind == "quantity":
+        what = "not a quantity"
     elif field.kind == "any":
         what = "not a plain value"
     return Problem(
@@ -166,9 +169,12 @@ def _todo(value: Any, fault: str, field: FieldDoc, name: str) -> str:
         return "write false, without quotes"
     if fault in ("int_type", "float_type") and _is_quoted_number(value):
         return "remove the quotes"
-    number = without_unit(name, value) if isinstance(value, str) else None
-    if number is not None:
-        return f"write {number}, without a unit: the field's name states it"
+    quantity = meant(value) if field.kind == "quantity" and isinstance(value, str) else None
+    if quantity is not None:
+        return f"write {quantity}"
+    seconds = whole_seconds(value) if "Seconds" in name and isinstance(value, str) else None
+    if seconds is not None:
+        return f"write {seconds}, without a unit: the field's name states it"
     if fault in ("enum", "literal_error") and isinstance(value, str):
         near = nearest(value, [each.value for each in field.members])
         return f"did you mean {near}?" if near else ""

@@ -22,7 +22,7 @@ from rlhf_api.exclusive import Alternatives
 class BuiltinModel(StrEnum):
     """Models made on the spot, with random weights."""
 
-    TINY_LLAMA = "tiny-llama"
+    TINY_LLAMA = "TinyLlama"
     """A Llama of 0.5 M parameters with a character vocabulary of 64, for examples and tests."""
 
 
@@ -84,25 +84,28 @@ class ModelShape(Contract):
 class TrainingEngine(StrEnum):
     """What trains a model."""
 
-    FSDP = "fsdp"
+    FSDP = "FSDP"
     """PyTorch FSDP2: any Hugging Face causal language model."""
 
 
-class LearningRateSchedule(StrEnum):
-    """How the learning rate moves after warm-up."""
+class LearningRateDecay(StrEnum):
+    """How the learning rate falls after warm-up."""
 
-    CONSTANT = "constant"
+    NONE = "None"
     """It stays at its peak."""
-    LINEAR = "linear"
+    LINEAR = "Linear"
     """It falls in a straight line to 0 at the last step."""
-    COSINE = "cosine"
+    COSINE = "Cosine"
     """It falls along half a cosine to 0 at the last step."""
 
 
 class Precision(StrEnum):
-    """Number format of weights and activations."""
+    """Number format of weights and activations.
 
-    AUTO = "auto"
+    Formats are written as PyTorch, NumPy and every config.json write them.
+    """
+
+    AUTO = "Auto"
     """bfloat16 on GPUs, float32 on CPUs."""
     FLOAT32 = "float32"
     """32 bits: exact, slow on GPUs."""
@@ -117,8 +120,8 @@ class TrainingSpec(Contract):
     """What trains it."""
     learning_rate: PositiveFloat = 1e-6
     """Peak learning rate of AdamW."""
-    schedule: LearningRateSchedule = LearningRateSchedule.CONSTANT
-    """How the learning rate moves after warm-up: constant, linear or cosine."""
+    learning_rate_decay: LearningRateDecay = LearningRateDecay.NONE
+    """How the learning rate falls after warm-up: None, Linear or Cosine."""
     warmup_steps: NonNegativeCount = 0
     """Optimizer steps over which the learning rate rises from 0."""
     adam_beta1: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.9
@@ -140,15 +143,6 @@ class TrainingSpec(Contract):
     """Number format of the computation; master weights and optimizer state are float32."""
 
 
-class Parallelism(Contract):
-    """How a model is cut. What is left out the planner chooses."""
-
-    tensor: Annotated[int, Field(ge=1, le=1024)] | None = None
-    """Ranks over which each layer is cut. Default: the planner chooses."""
-    pipeline: Annotated[int, Field(ge=1, le=1024)] | None = None
-    """Ranks over which the layers are distributed; this version: 1."""
-
-
 class ModelSpec(Contract):
     """One role's model."""
 
@@ -158,5 +152,3 @@ class ModelSpec(Contract):
     """The model's dimensions, for planning before its config.json can be read. Default: unknown."""
     training: TrainingSpec = TrainingSpec()
     """How it is trained; without meaning for roles that are only read."""
-    parallelism: Parallelism = Parallelism()
-    """How it is cut for training and inference. This version: by FSDP over all devices, 1 here."""

@@ -43,26 +43,31 @@ class Head(StrEnum):
 class CallKind(StrEnum):
     """What a model call does."""
 
-    GENERATE = "generate"
+    GENERATE = "Generate"
     """Autoregressive sampling."""
-    INFER = "infer"
+    INFER = "Infer"
     """One forward pass."""
-    TRAIN = "train"
+    TRAIN = "Train"
     """Forward, backward and optimizer steps."""
-    SCORE = "score"
+    SCORE = "Score"
     """Verifiers on the host."""
-    COMPUTE = "compute"
+    COMPUTE = "Compute"
     """Numerics without a model."""
+
+
+def phase_name(role: str, kind: CallKind) -> str:
+    """The phase in which a role's calls of a kind run, such as actor.train."""
+    return f"{role}.{kind.name.lower()}"
 
 
 class GraphName(StrEnum):
     """The graphs of a job."""
 
-    WARM_START = "warmStart"
+    WARM_START = "WarmStart"
     """A supervised step before reinforcement learning."""
-    STEP = "step"
+    STEP = "Step"
     """A step of the algorithm."""
-    EVALUATION = "evaluation"
+    EVALUATION = "Evaluation"
     """Held-out prompts, answered and scored."""
 
 
@@ -120,7 +125,7 @@ class RolePlan(Contract):
     num_parameters: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0
     """Parameters, exactly; 0 without a model."""
     precision: Precision | None = None
-    """Number format of its computation: float32 or bfloat16, never auto. None without a model."""
+    """Number format of its computation: float32 or bfloat16, never Auto. None without a model."""
     micro_batch_tokens: Count | None = None
     """Padded tokens that a rank runs through it at once. None without a model."""
     is_saved: bool = False
@@ -179,33 +184,33 @@ class GenerationPlan(Contract):
 class MemoryWhat(StrEnum):
     """What memory is used for."""
 
-    MASTER_WEIGHTS = "masterWeights"
+    MASTER_WEIGHTS = "MasterWeights"
     """Sharded float32 weights of a trained role."""
-    OPTIMIZER = "optimizer"
+    OPTIMIZER = "Optimizer"
     """Adam's two moments, float32, sharded."""
-    GRADIENTS = "gradients"
+    GRADIENTS = "Gradients"
     """Sharded float32 gradients and the gathered ones before they are reduced."""
-    WEIGHTS = "weights"
+    WEIGHTS = "Weights"
     """A frozen role's sharded weights."""
-    GATHERED = "gathered"
+    GATHERED = "Gathered"
     """The layers that are whole at once, for a computation."""
-    ACTIVATIONS = "activations"
+    ACTIVATIONS = "Activations"
     """What a micro-batch keeps for its backward pass, or a forward pass works on."""
-    LOGITS = "logits"
+    LOGITS = "Logits"
     """Scores over the vocabulary and their gradient."""
-    MASKS = "masks"
+    MASKS = "Masks"
     """Which tokens see each other where responses share their prompt."""
-    GENERATION_WEIGHTS = "generationWeights"
+    GENERATION_WEIGHTS = "GenerationWeights"
     """The generation engine's weights."""
-    KV_CACHE = "kvCache"
+    KV_CACHE = "KVCache"
     """Keys and values of the sequences in flight."""
-    TRANSFER = "transfer"
+    TRANSFER = "Transfer"
     """Staging buffers of weights on their way from training to generation, and their checksums."""
-    CHECKPOINT = "checkpoint"
+    CHECKPOINT = "Checkpoint"
     """The copy of a role's state that is written while training goes on."""
-    OVERHEAD = "overhead"
+    OVERHEAD = "Overhead"
     """Libraries and contexts of a process, whatever the job."""
-    STANDBY = "standby"
+    STANDBY = "Standby"
     """Libraries that stay in memory for the next start of workers."""
 
 
@@ -219,7 +224,7 @@ class MemoryItem(Contract):
     bytes: Bytes
     """How much, on the fullest device."""
     phases: Annotated[tuple[Text, ...], Field(min_length=1, max_length=64)]
-    """Phases (`role.kind`, such as actor.train) in which it is there."""
+    """Phases (`phase_name`, such as actor.train) in which it is there."""
 
 
 class MemoryPlan(Contract):

@@ -6,11 +6,20 @@ another submission and those whose sequence is not larger than the last one's.
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from rlhf_api.base import Contract, Identifier, Name, NonNegativeCount, NonNegativeFloat, Text
+from rlhf_api.base import (
+    Contract,
+    Count,
+    Identifier,
+    Name,
+    NonNegativeCount,
+    NonNegativeFloat,
+    Text,
+)
 from rlhf_api.exits import ExitCode
 
 MetricName = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_./-]+$")]
@@ -18,6 +27,25 @@ MetricName = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za
 REWARD_MEAN = "reward/mean"
 """The metric that stands for a job: the mean reward of a step's responses, of the algorithm's first
 reward."""
+
+
+class RunPhase(StrEnum):
+    """What a driver does, as its reports say it."""
+
+    START = "Start"
+    """It plans, loads and starts its workers."""
+    WARM_START = "WarmStart"
+    """It trains the actor on reference answers."""
+    TRAIN = "Train"
+    """It does the algorithm's steps."""
+    RESTART = "Restart"
+    """It starts its workers again."""
+    SUCCEEDED = "Succeeded"
+    """All steps are done."""
+    FAILED = "Failed"
+    """It ended before that."""
+    INTERRUPTED = "Interrupted"
+    """It was told to stop."""
 
 
 class CheckpointReport(Contract):
@@ -41,14 +69,14 @@ class StatusReport(Contract):
     sequence: NonNegativeCount
     """Counts the reports of a submission up."""
     phase: Identifier
-    """What the run is doing, such as generate, train or evaluate."""
+    """What the run is doing, a RunPhase; readers take others, too, as later releases may have."""
     step: NonNegativeCount
     """Steps done."""
     total_steps: NonNegativeCount
     """Steps to do."""
     metrics: Annotated[dict[MetricName, float], Field(max_length=256)] = {}
     """The last step's metrics; a value that is not finite is left out."""
-    seconds_remaining: NonNegativeFloat | None = None
+    seconds_remaining: NonNegativeCount | None = None
     """Estimated time to the end. Default: not known yet."""
     tokens_per_second: NonNegativeFloat | None = None
     """Prompt and response tokens per second of the last step. Default: not known yet."""
@@ -58,7 +86,7 @@ class StatusReport(Contract):
     """How often this driver replaced its workers."""
     steps_repeated: NonNegativeCount = 0
     """Steps that were done again because no checkpoint held them."""
-    heartbeat_seconds: NonNegativeFloat | None = None
+    heartbeat_seconds: Count | None = None
     """While its workers compute the driver makes a new report at least so often. Default: it
     promises nothing."""
     final: bool = False

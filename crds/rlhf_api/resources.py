@@ -8,25 +8,23 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from rlhf_api.base import (
-    CPU_PATTERN,
-    IDENTIFIER_PATTERN,
-    MEMORY_PATTERN,
     Contract,
     Count,
     LabelMap,
     Name,
     NonNegativeCount,
-    PositiveFloat,
     Text,
 )
+from rlhf_api.environment import Environment
+from rlhf_api.quantity import Quantity
 
 
 class Device(StrEnum):
     """What a rank computes on."""
 
-    GPU = "gpu"
+    GPU = "GPU"
     """A CUDA device."""
-    CPU = "cpu"
+    CPU = "CPU"
     """A process on the host's cores."""
 
 
@@ -48,19 +46,10 @@ class Toleration(Contract):
 class PodResources(Contract):
     """Requests of one pod besides its devices."""
 
-    cpu: Annotated[str, Field(pattern=CPU_PATTERN, max_length=16)] | None = None
-    """CPU cores as Kubernetes writes them, such as "8" or 500m. Default: the chart's."""
-    memory: Annotated[str, Field(pattern=MEMORY_PATTERN, max_length=16)] | None = None
-    """Memory as Kubernetes writes it, such as 64Gi. Default: the chart's."""
-
-
-class EnvironmentVariable(Contract):
-    """An environment variable with a plain value."""
-
-    name: Annotated[str, Field(pattern=IDENTIFIER_PATTERN, max_length=256)]
-    """Its name."""
-    value: Annotated[str, Field(max_length=4096)] = ""
-    """Its value; secrets do not belong here."""
+    cpu: Quantity | None = None
+    """CPU cores, such as 8 or 500m. Default: the chart's."""
+    memory: Quantity | None = None
+    """Memory, such as 64Gi. Default: the chart's."""
 
 
 class NodePool(Contract):
@@ -71,21 +60,22 @@ class NodePool(Contract):
     nodes: Annotated[int, Field(ge=1, le=4096)] = 1
     """Nodes taken."""
     device: Device = Device.GPU
-    """What ranks compute on: gpu or cpu."""
+    """What ranks compute on: GPU or CPU."""
     devices_per_node: Annotated[int, Field(ge=1, le=64)] = 8
-    """Devices on a node: GPUs, or processes for cpu."""
+    """Devices on a node: GPUs, or processes on CPUs."""
     gpu: Text | None = None
     """The GPU's model, such as A100-80G or H100, for planning. Default: unknown."""
-    memory_gibibytes_per_device: PositiveFloat | None = None
-    """Memory of one device. Default: known from the GPU's model; for cpu the node's share."""
+    memory_per_device: Quantity | None = None
+    """Memory of one device, such as 80G. Default: known from the GPU's model; on CPUs the node's
+    share."""
     node_selector: LabelMap = {}
     """Labels that a node must have."""
     tolerations: Annotated[tuple[Toleration, ...], Field(max_length=32)] = ()
     """Taints that its pods tolerate."""
     resources: PodResources = PodResources()
     """CPU and memory requests of one pod."""
-    environment: Annotated[tuple[EnvironmentVariable, ...], Field(max_length=64)] = ()
-    """Environment variables of its pods."""
+    env: Environment = ()
+    """Environment variables of its pods, besides spec.env; where both have a name, these count."""
     annotations: LabelMap = {}
     """Annotations of its pods."""
 
@@ -95,11 +85,15 @@ class NodePool(Contract):
         return self.nodes * self.devices_per_node
 
 
+NodePools = Annotated[tuple[NodePool, ...], Field(max_length=1)]
+"""One pool, which holds every role. A list, for the day on which roles have pools of their own."""
+
+
 class ResourcesSpec(Contract):
     """Where a job runs. `rlhf run` replaces it by the devices of the machine."""
 
-    node_pools: Annotated[tuple[NodePool, ...], Field(max_length=17)] = ()
-    """Node pools; this version: one. Default on a cluster: the chart's jobDefaults; on one machine:
+    node_pools: NodePools = ()
+    """The node pool, one at most. Default on a cluster: the chart's jobDefaults; on one machine:
     its devices."""
     head: PodResources = PodResources()
     """CPU and memory requests of the head pod, which holds no device."""
@@ -108,9 +102,9 @@ class ResourcesSpec(Contract):
 class PlacementType(StrEnum):
     """How roles share devices."""
 
-    AUTO = "auto"
+    AUTO = "Auto"
     """The planner decides."""
-    COLOCATED = "colocated"
+    COLOCATED = "Colocated"
     """Every role is on every device; calls take turns."""
 
 
@@ -118,6 +112,6 @@ class PlacementSpec(Contract):
     """How roles share devices."""
 
     type: PlacementType = PlacementType.AUTO
-    """auto or colocated."""
+    """Auto or Colocated."""
     max_devices: Count | None = None
     """Use at most so many devices of the pools. Default: all."""

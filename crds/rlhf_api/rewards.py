@@ -8,17 +8,17 @@ from typing import Annotated
 from pydantic import Field
 
 from rlhf_api.algorithm import ParameterValue
-from rlhf_api.base import Contract, Entrypoint, Identifier, PositiveFloat
+from rlhf_api.base import Contract, Count, Entrypoint, Identifier
 
 
 class OnRewardError(StrEnum):
     """What happens to a sample whose verifier raised, timed out or answered nonsense."""
 
-    EXCLUDE = "exclude"
+    EXCLUDE = "Exclude"
     """It is marked, counted and left out of training."""
-    ZERO = "zero"
+    ZERO = "Zero"
     """It is marked, counted and scored 0."""
-    FAIL = "fail"
+    FAIL = "Fail"
     """The job stops."""
 
 
@@ -30,14 +30,14 @@ class FunctionReward(Contract):
     (prompt, response, record) and the parameters, and returns one number for each."""
     parameters: Annotated[dict[Identifier, ParameterValue], Field(max_length=64)] = {}
     """Passed to the function as keyword arguments."""
-    timeout_seconds: PositiveFloat = 10.0
+    timeout_seconds: Count = 10
     """Longest time for one batch; then it is stopped and its samples count as errors."""
     batch_size: Annotated[int, Field(ge=1, le=65536)] = 256
     """Samples per call."""
     processes: Annotated[int, Field(ge=1, le=256)] = 1
     """Processes that score side by side."""
     on_error: OnRewardError = OnRewardError.EXCLUDE
-    """What happens to samples that could not be scored: exclude, zero or fail."""
+    """What happens to samples that could not be scored: Exclude, Zero or Fail."""
 
 
 class RewardSpec(Contract):

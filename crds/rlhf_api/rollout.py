@@ -7,15 +7,22 @@ from typing import Annotated
 
 from pydantic import Field
 
-from rlhf_api.base import Contract, Count, PositiveFloat
-from rlhf_api.models import Parallelism
+from rlhf_api.base import Contract, Count
+from rlhf_api.quantity import Quantity
 
 
 class GenerationEngine(StrEnum):
     """What generates."""
 
-    VLLM = "vllm"
+    VLLM = "VLLM"
     """vLLM, in the training processes."""
+
+
+class GenerationParallelism(Contract):
+    """How the actor is cut for generation. What is left out the planner chooses."""
+
+    tensor: Annotated[int, Field(ge=1, le=1024)] | None = None
+    """Ranks over which each layer is cut. Default: the planner chooses."""
 
 
 class RolloutSpec(Contract):
@@ -35,10 +42,10 @@ class RolloutSpec(Contract):
     """A response is cut here if it has not ended by itself."""
     temperature: Annotated[float, Field(gt=0.0, le=2.0)] = 1.0
     """Sampling temperature; training uses the same. vLLM takes at most 2."""
-    parallelism: Parallelism = Parallelism()
+    parallelism: GenerationParallelism = GenerationParallelism()
     """How the actor is cut for generation. Default: the planner chooses."""
     max_concurrent_sequences: Annotated[int, Field(ge=1, le=65536)] = 256
     """Sequences that one engine decodes at once."""
-    kv_cache_gibibytes: PositiveFloat | None = None
-    """Memory for keys and values on each device. Default: what the plan finds left over, at most
-    what the concurrent sequences can use."""
+    kv_cache_memory: Quantity | None = None
+    """Memory for keys and values on each device, such as 4Gi. Default: what the plan finds left
+    over, at most what the concurrent sequences can use."""

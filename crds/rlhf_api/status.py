@@ -15,7 +15,7 @@ from rlhf_api.base import Contract, Identifier, Name, NonNegativeCount, Text
 from rlhf_api.checkpoint import CheckpointStorage
 from rlhf_api.cluster import ImageSpec
 from rlhf_api.report import CheckpointReport, MetricName
-from rlhf_api.resources import NodePool, PlacementType, PodResources
+from rlhf_api.resources import NodePools, PlacementType, PodResources
 
 
 def _as_kubernetes(time: datetime) -> datetime:
@@ -98,12 +98,20 @@ class ConditionStatus(StrEnum):
     """This cannot be told."""
 
 
+Word = Annotated[str, Field(min_length=1, max_length=63)]
+"""A value that a later release may have added to an enumeration."""
+
+OPEN = Field(union_mode="left_to_right")
+"""Marks a field that takes what its enumeration lists, and any other word: who reads a status may
+be older than who wrote it. The Kubernetes schema lists no values in a status at all."""
+
+
 class Condition(Contract):
     """One observation, in the form of Kubernetes' conditions."""
 
-    type: ConditionType
+    type: Annotated[ConditionType | Word, OPEN]
     """What it is about; there is one of each type at most."""
-    status: ConditionStatus
+    status: Annotated[ConditionStatus | Word, OPEN]
     """True, False or Unknown."""
     observed_generation: Generation | None = None
     """The metadata.generation that it is about."""
@@ -121,7 +129,7 @@ class DefaultsStatus(Contract):
 
     image: ImageSpec | None = None
     """As spec.image. Default: the manifest has its own."""
-    node_pools: Annotated[tuple[NodePool, ...], Field(max_length=17)] = ()
+    node_pools: NodePools = ()
     """As spec.resources.nodePools. Default: the manifest has its own."""
     storage: CheckpointStorage | None = None
     """As spec.checkpoint.storage. Default: the manifest has its own."""
@@ -134,7 +142,7 @@ class DefaultsStatus(Contract):
 class PlanStatus(Contract):
     """The plan in short; the whole one is in the run's folder."""
 
-    placement: PlacementType
+    placement: Annotated[PlacementType | Word, OPEN]
     """How roles share devices."""
     peak_memory_bytes: Annotated[int, Field(ge=0, le=2**63 - 1)]
     """Expected memory of the fullest device at its fullest."""
@@ -146,7 +154,7 @@ class ProgressStatus(Contract):
     """How far the job is, by its driver's last accepted report."""
 
     phase: Identifier
-    """What the run is doing, such as generate, train or evaluate."""
+    """What the run is doing, such as WarmStart, Train or Restart."""
     step: NonNegativeCount
     """Steps done."""
     total_steps: NonNegativeCount
@@ -244,7 +252,7 @@ class RLHFJobStatus(Contract):
 
     observed_generation: Generation = -1
     """The metadata.generation that everything here is about; -1: nobody has looked yet."""
-    phase: Phase = Phase.PENDING
+    phase: Annotated[Phase | Word, OPEN] = Phase.PENDING
     """Where the job is, in one word."""
     reason: Reason | None = None
     """Why, as a stable word for programs. Default: it goes as it should."""

@@ -19,7 +19,7 @@ _WISHES = {
     "spec.rollout.topK": _TRUNCATION,
     "spec.rollout.minP": _TRUNCATION,
     "spec.rollout.doSample": "write temperature; data.evaluation has its own, 0 for greedy answers",
-    "spec.rollout.gpuMemoryUtilization": "the plan divides the memory; kvCacheGibibytes sets it",
+    "spec.rollout.gpuMemoryUtilization": "the plan divides the memory; kvCacheMemory sets it",
     "spec.models.<name>.training.optimizer": "the optimizer is AdamW; its settings stand here",
     "spec.models.<name>.training.batchSize": "write schedule.miniBatchPrompts and promptsPerStep",
     "spec.schedule.epochs": "write steps; epochsPerBatch in the algorithm repeats a step's batch",

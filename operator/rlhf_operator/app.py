@@ -12,12 +12,13 @@ import time
 from dataclasses import dataclass, field
 
 from rlhf_api.on_cluster import KUBERAY
+from rlhf_api.read_status import read_status
 from rlhf_kube.kinds import Kind
 from rlhf_operator.config import OperatorConfig
 from rlhf_operator.kinds import ADVICE, knows
 from rlhf_operator.kube.cached import WATCHED, CachedKube, Key, job_of
 from rlhf_operator.kube.protocol import Invalid, KubeError
-from rlhf_operator.parse import is_settled, parse_status, pod_problem
+from rlhf_operator.parse import is_settled, pod_problem
 from rlhf_operator.queue import JobQueue
 from rlhf_operator.reconciler import Reconciler
 from rlhf_operator.stop import Stop
@@ -198,7 +199,7 @@ class App:
         self._seen[key] = digest
         if type is None and is_settled(found):
             metrics = self.reconciler.metrics
-            metrics.show_job(*key, parse_status(found.get("status")), self.reconciler.now())
+            metrics.show_job(*key, read_status(found.get("status")), self.reconciler.now())
         elif is_news or type is None:  # else it was the operator's own write
             self.queue.add(key)
 

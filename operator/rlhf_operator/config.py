@@ -12,7 +12,7 @@ from pydantic import Field, ValidationError
 from rlhf_api.base import Contract, Count, Name, ObjectName, PositiveFloat, Text
 from rlhf_api.checkpoint import CheckpointStorage
 from rlhf_api.cluster import ImageSpec
-from rlhf_api.resources import NodePool, PodResources
+from rlhf_api.resources import NodePools, PodResources
 from rlhf_operator.decide.settings import Settings
 
 SETTINGS = Settings()
@@ -50,7 +50,7 @@ class JobDefaults(Contract):
 
     image: ImageSpec | None = None
     """spec.image."""
-    node_pools: Annotated[tuple[NodePool, ...], Field(max_length=17)] = ()
+    node_pools: NodePools = ()
     """spec.resources.nodePools."""
     storage: CheckpointStorage | None = None
     """spec.checkpoint.storage."""

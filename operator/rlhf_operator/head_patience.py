@@ -26,7 +26,7 @@ class _Streak:
     """When it last did not refuse, or was asked first."""
     submission: str | None = None
     """The driver that is followed."""
-    heartbeat: float | None = None
+    heartbeat: int | None = None
     """How often that has promised to tell something."""
     told: tuple[str, int] | None = None
     """Submission and sequence of its report."""

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from rlhf_api.status import Phase, RLHFJobStatus
+from rlhf_api.status import RLHFJobStatus
 from rlhf_operator import metric_names as names
 from rlhf_operator.metric_names import Metric
 
@@ -52,7 +52,7 @@ class Metrics:
         self._of_jobs = {metric: self._gauge(metric) for metric in OF_JOBS}
         self._ended: dict[tuple[str, str], datetime] = {}
         """When jobs ended that are shown yet."""
-        self._phases: dict[tuple[str, str], Phase] = {}
+        self._phases: dict[tuple[str, str], str] = {}
 
     def _counter(self, metric: Metric) -> Counter:
         name = metric.name.removesuffix("_total")  # the library adds it
@@ -113,15 +113,15 @@ class Metrics:
         before = self._phases.pop((namespace, job), None)
         if before is None:
             return
-        self._jobs.labels(before.value).dec()
-        self._remove(self._phase, namespace, job, before.value)
+        self._jobs.labels(before).dec()
+        self._remove(self._phase, namespace, job, before)
         self._remove_series(namespace, job)
 
     def forget_ended(self, now: datetime) -> None:
         """Of jobs that ended long ago nothing is shown but their number."""
         for (namespace, job), ended in list(self._ended.items()):
             if (now - ended).total_seconds() > SHOWN_SECONDS:
-                self._remove(self._phase, namespace, job, self._phases[namespace, job].value)
+                self._remove(self._phase, namespace, job, self._phases[namespace, job])
                 self._remove_series(namespace, job)
 
     def _remove_series(self, namespace: str, job: str) -> None:
@@ -129,17 +129,17 @@ class Metrics:
         for gauge in self._of_jobs.values():
             self._remove(gauge, namespace, job)
 
-    def _enter(self, namespace: str, job: str, phase: Phase, is_over: bool) -> None:
+    def _enter(self, namespace: str, job: str, phase: str, is_over: bool) -> None:
         before = self._phases.get((namespace, job))
-        if before is phase and not is_over:
+        if before == phase and not is_over:
             return
         if before is not None:
-            self._jobs.labels(before.value).dec()
-            self._remove(self._phase, namespace, job, before.value)
+            self._jobs.labels(before).dec()
+            self._remove(self._phase, namespace, job, before)
         self._phases[namespace, job] = phase
-        self._jobs.labels(phase.value).inc()
+        self._jobs.labels(phase).inc()
         if not is_over:
-            self._phase.labels(namespace, job, phase.value).set(1)
+            self._phase.labels(namespace, job, phase).set(1)
 
     @staticmethod
     def _remove(gauge: Gauge, *labels: str) -> None:

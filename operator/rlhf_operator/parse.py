@@ -6,8 +6,6 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from pydantic import ValidationError
-
 from rlhf_api.on_cluster import (
     FINALIZER,
     KEY_ANNOTATION,
@@ -15,7 +13,8 @@ from rlhf_api.on_cluster import (
     RELEASE_ANNOTATION,
 )
 from rlhf_api.problems import Problem
-from rlhf_api.status import Phase, RLHFJobStatus
+from rlhf_api.read_status import read_status
+from rlhf_api.status import Phase
 from rlhf_api.validation import validate_document
 from rlhf_operator.build.defaults import taken_defaults, with_defaults
 from rlhf_operator.build.pods import MANIFEST_VOLUME
@@ -30,8 +29,6 @@ from rlhf_operator.decide.observed import (
 )
 
 Raw = Mapping[str, Any]
-Place = tuple[int | str, ...]
-"""Names and numbers that lead to a value inside of a document."""
 SHOWN_PROBLEMS = 5
 """Problems of a manifest that a condition names."""
 OF_IMAGES = {
@@ -77,7 +74,7 @@ def parse_job(raw: Raw, defaults: JobDefaults) -> JobSeen:
         "spec": raw.get("spec", {}),
     }
     written, problems = validate_document(document)
-    status = parse_status(raw.get("status"))
+    status = read_status(raw.get("status"))
     taken = None if written is None else taken_defaults(written, status.defaults, defaults)
     job = None if written is None or taken is None else with_defaults(written, taken)
     return JobSeen(
@@ -103,49 +100,6 @@ def _refusal(problems: list[Problem]) -> Refusal | None:
     if len(problems) > SHOWN_PROBLEMS:
         words.append(f"and {len(problems) - SHOWN_PROBLEMS} more problems")
     return Refusal("InvalidManifest", "\n".join(words))
-
-
-def parse_status(raw: Any) -> RLHFJobStatus:
-    """What an operator wrote, perhaps of another version: what this one does not know is left
-    out."""
-    document = _copied(_map(raw))
-    is_smaller = True
-    while is_smaller:  # what is wrong deep inside shows when the outer things are right
-        try:
-            return RLHFJobStatus.model_validate(document)
-        except ValidationError as error:
-            faults = error.errors(include_url=False, include_context=False, include_input=False)
-        places = {each["loc"][:-1] if each["type"] == "missing" else each["loc"] for each in faults}
-        last_first = sorted(places, key=_order, reverse=True)  # else items of lists would move
-        is_smaller = any([_drop(document, place) for place in last_first])
-    return RLHFJobStatus()
-
-
-def _order(place: Place) -> list[str]:
-    return [str(part).zfill(20) for part in place]
-
-
-def _copied(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {name: _copied(each) for name, each in value.items()}
-    return [_copied(each) for each in value] if isinstance(value, list) else value
-
-
-def _drop(document: Any, place: Place) -> bool:
-    """Take out what lies there, or the innermost thing around it that can be taken out."""
-    around = [document]
-    try:
-        for part in place[:-1]:
-            around.append(around[-1][part])
-    except (KeyError, IndexError, TypeError):
-        pass  # a place that only the validator knows, such as a key of a map
-    for holder, part in reversed(list(zip(around, place, strict=False))):
-        try:
-            del holder[part]
-            return True
-        except (KeyError, IndexError, TypeError):
-            continue
-    return False
 
 
 def parse_cluster(raw: Raw, job_uid: str, key_id: str) -> ClusterSeen:

@@ -17,6 +17,7 @@ import typer
 from rlhf_api.exits import ExitCode
 from rlhf_api.job import RLHFJob
 from rlhf_api.on_cluster import DRIVER_LOG, FINAL_REPORT, TOKEN_VARIABLE, job_of
+from rlhf_api.report import RunPhase
 from rlhf_cli.driver_log import DriverLog
 from rlhf_cli.guard import tell
 from rlhf_cli.resume import check_changes, has_work, open_store
@@ -35,7 +36,6 @@ from rlhf_runtime.errors import DirtyCluster, FolderInUse
 from rlhf_runtime.faults import parse_fault, require_at_home, require_targets
 from rlhf_runtime.patience import Patience
 from rlhf_runtime.telemetry.progress import Both, make_progress
-from rlhf_runtime.telemetry.records import Outcome
 from rlhf_runtime.telemetry.run_folder import RunFolder
 from rlhf_runtime.telemetry.status_board import StatusBoard
 from rlhf_runtime.telemetry.status_progress import StatusProgress, reportable
@@ -84,11 +84,11 @@ def _drive_and_report(start: DriverStart, log: DriverLog) -> None:
         server.open(EVERYWHERE, start.report_port, Patience(PORT_SECONDS, _say, stop.obey))
         _drive(start, board, stop, log)
         held = hold_signals()  # it has ended: nothing may come between this and the last report
-        board.end(Outcome.SUCCEEDED.value, ExitCode.DONE)
+        board.end(RunPhase.SUCCEEDED, ExitCode.DONE)
     except (Exception, KeyboardInterrupt) as error:
         held = hold_signals()
         outcome, reason, message = ending_of(error)
-        board.end(outcome.value, tell(error), reason, message)
+        board.end(RunPhase[outcome.name], tell(error), reason, message)
     sys.stderr.flush()
     report = board.latest.model_dump_json(by_alias=True, exclude_none=True)
     print(FINAL_REPORT + report, flush=True)

@@ -25,6 +25,7 @@ IGNORED = (
     "resources",
     "image",
     "hub",
+    "env",
     "managed_by",
     "priority_class_name",
     "suspend",

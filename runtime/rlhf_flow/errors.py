@@ -9,7 +9,7 @@ PlanError                the manifest asks for what cannot be
 ├── DevicesUnknown       a pool's memory cannot be found out
 ├── NotOffered           a setting that this version does not have
 ├── DoesNotDivide        a degree of parallelism that does not divide devices or heads
-├── KvCacheTooSmall      rollout.kvCacheGibibytes below one longest sequence
+├── KvCacheTooSmall      rollout.kvCacheMemory below    one longest sequence
 └── DoesNotFit           the sum of memory exceeds a device
 """
 

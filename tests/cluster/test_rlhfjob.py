@@ -80,4 +80,4 @@ def test_a_change_is_taken_or_refused(defined: Kubectl, namespace: str, name: st
 
 def test_fields_are_explained(defined: Kubectl) -> None:
     text = defined("explain", "rlhfjob.spec.checkpoint.keepBest")
-    assert "evaluation/reward_mean" in text
+    assert "RewardMean" in text

@@ -29,15 +29,15 @@ ON_A_CLUSTER = {
             {
                 "name": "cpu",
                 "nodes": NODES,
-                "device": "cpu",
+                "device": "CPU",
                 "devicesPerNode": 1,
-                "memoryGibibytesPerDevice": 4,
+                "memoryPerDevice": "4Gi",
             }
         ]
     },
     "schedule": {"warmStart": None},
     "checkpoint": {"everySteps": 4},
-    "failurePolicy": {"backoffSeconds": 0.1},
+    "failurePolicy": {"backoffSeconds": 0},
 }
 
 
@@ -110,7 +110,7 @@ def test_a_job_is_stopped_and_goes_on_and_survives_the_loss_of_a_worker(
 
     lost, _ = [cluster.start_worker(CPUS) for _ in range(NODES)]
     training = wait_for_report(cluster, first, "a checkpoint", has_saved(4))
-    assert (training.phase, training.total_steps) == ("train", 5000)
+    assert (training.phase, training.total_steps) == ("Train", 5000)
     assert training.metrics["reward/mean"] > 0 and training.tokens_per_second
     assert training.seconds_remaining and training.exit_code is None
 

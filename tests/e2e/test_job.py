@@ -41,9 +41,9 @@ LITTLE = {"cpu": "200m", "memory": "3Gi"}
 """Of what the node gives out, which is used all the same: the README's job runs meanwhile."""
 POOL = {
     "name": "cpu",
-    "device": "cpu",
+    "device": "CPU",
     "devicesPerNode": 1,
-    "memoryGibibytesPerDevice": 6,
+    "memoryPerDevice": "6Gi",
     "resources": {"cpu": "200m", "memory": "6Gi"},
 }
 """As examples/one-machine has it, but for the CPUs."""
@@ -159,7 +159,7 @@ def trains_after(step: int) -> Seen:
         done = status.progress
         if done is None or status.phase != Phase.RUNNING:
             return False
-        return done.phase == "train" and done.step > step
+        return done.phase == "Train" and done.step > step
 
     return holds
 
@@ -167,7 +167,7 @@ def trains_after(step: int) -> Seen:
 def check_end(job: JobOnCluster) -> None:
     """It says that all went well, and how well."""
     status = job.status
-    conditions = {each.type.value: each.status.value for each in status.conditions}
+    conditions = {each.type: each.status for each in status.conditions}
     assert {conditions["Complete"], conditions["Ready"]} == {"True"}, job.story()
     assert status.progress is not None and status.progress.step == MORE_STEPS
     assert status.checkpoint is not None and status.checkpoint.step == MORE_STEPS

@@ -127,6 +127,8 @@ def _as_json_schema(node: Any) -> Any:
     if not isinstance(node, dict):
         return node
     plain = {name: _as_json_schema(each) for name, each in node.items()}
+    if plain.pop("x-kubernetes-int-or-string", None) is True:
+        plain["type"] = ["integer", "string"]
     if plain.pop("nullable", None) is True:
         plain["type"] = [plain["type"], "null"]
     return plain

@@ -16,12 +16,12 @@ metadata:
   name: sort-grpo
 spec:
   algorithm:
-    type: grpo
+    type: GRPO
   models:
     actor:
-      source: {builtin: tiny-llama}
+      source: {builtin: TinyLlama}
   data:
-    train: {builtin: sort-digits}
+    train: {builtin: SortDigits}
   rewards:
     - function: {entrypoint: "rlhf_runtime.rewards.exact_match:score"}
   schedule:
@@ -151,7 +151,7 @@ CASES = {
     ),
     "a fraction over one": Case(
         7,
-        "    type: grpo\n    grpo: {clipRange: 2}",
+        "    type: GRPO\n    grpo: {clipRange: 2}",
         "spec.algorithm.grpo.clipRange",
         8,
         ("too large", "a number from 0 to 1"),
@@ -161,16 +161,16 @@ CASES = {
     "off for false": Case(20, "  suspend: off", "spec.suspend", 20, ("got off", "write false")),
     "one for true": Case(20, "  suspend: 1", "spec.suspend", 20, ("true or false",)),
     # values from a list
-    "an algorithm in capitals": Case(
-        7, "    type: GRPO", "spec.algorithm.type", 7, ("ppo, grpo, custom", "did you mean grpo?")
+    "an algorithm without capitals": Case(
+        7, "    type: grpo", "spec.algorithm.type", 7, ("PPO, GRPO, Custom", "did you mean GRPO?")
     ),
     "an unknown algorithm": Case(7, "    type: dpo", "spec.algorithm.type", 7, ("got dpo",)),
-    "the penalty of ppo in grpo": Case(
+    "the penalty of PPO in GRPO": Case(
         7,
-        "    type: grpo\n    grpo: {klPlacement: reward}",
+        "    type: GRPO\n    grpo: {klPlacement: Reward}",
         "spec.algorithm.grpo.klPlacement",
         8,
-        ("got reward", "allowed loss"),
+        ("got Reward", "allowed Loss"),
     ),
     # texts
     "no entry point": Case(
@@ -198,7 +198,21 @@ CASES = {
         "  resources: {head: {memory: 4 gigabytes}}",
         "spec.resources.head.memory",
         20,
-        ("64Gi",),
+        ("not a quantity", "64Gi"),
+    ),
+    "memory with a unit of its own": Case(
+        20,
+        "  rollout: {kvCacheMemory: 4 GiB}",
+        "spec.rollout.kvCacheMemory",
+        20,
+        ("not a quantity: got 4 GiB", "write 4Gi"),
+    ),
+    "half a core": Case(
+        20,
+        "  resources: {head: {cpu: 0.5}}",
+        "spec.resources.head.cpu",
+        20,
+        ("not a quantity", 'write "0.5", in quotes'),
     ),
     # lists and maps
     "a map for a list": Case(
@@ -214,7 +228,7 @@ CASES = {
     ),
     "a role that is no name": Case(
         10,
-        "      source: {builtin: tiny-llama}\n    9b: {source: {sameAs: actor}}",
+        "      source: {builtin: TinyLlama}\n    9b: {source: {sameAs: actor}}",
         "spec.models[9b]",
         11,
         ("not allowed here", "letters, digits and underscores"),
@@ -232,7 +246,7 @@ CASES = {
     # inside one section
     "two sources": Case(
         10,
-        "      source: {builtin: tiny-llama, path: /m}",
+        "      source: {builtin: TinyLlama, path: /m}",
         "spec.models.actor.source",
         10,
         ("exactly one of", "path and builtin"),
@@ -246,10 +260,10 @@ CASES = {
         ("revision without huggingFace",),
     ),
     "the settings of another algorithm": Case(
-        7, "    type: grpo\n    ppo: {}", "spec.algorithm", 6, ("got ppo beside type grpo",)
+        7, "    type: GRPO\n    ppo: {}", "spec.algorithm", 6, ("got ppo beside type GRPO",)
     ),
     "custom without entry point": Case(
-        7, "    type: custom", "spec.algorithm", 6, ("entrypoint", "package.module:Class")
+        7, "    type: Custom", "spec.algorithm", 6, ("entrypoint", "package.module:Class")
     ),
     "a mini-batch larger than the step": Case(
         17,
@@ -279,17 +293,17 @@ CASES = {
     ),
     "weights of a role that is not there": Case(
         10,
-        "      source: {builtin: tiny-llama}\n    reference: {source: {sameAs: teacher}}",
+        "      source: {builtin: TinyLlama}\n    reference: {source: {sameAs: teacher}}",
         "spec.models.reference.source.sameAs",
         11,
         ("got teacher", "allowed actor"),
     ),
     "a mistyped role": Case(
         10,
-        "      source: {builtin: tiny-llama}\n    refrence: {source: {sameAs: actor}}",
+        "      source: {builtin: TinyLlama}\n    refrence: {source: {sameAs: actor}}",
         "spec.models.refrence",
         11,
-        ("grpo has no such role", "did you mean reference?"),
+        ("GRPO has no such role", "did you mean reference?"),
     ),
     "two rewards of one name": Case(
         14,
@@ -303,7 +317,7 @@ CASES = {
     ),
     "fewer rows than a step": Case(
         12,
-        "    train: {builtin: sort-digits, maxRows: 63}",
+        "    train: {builtin: SortDigits, maxRows: 63}",
         "spec.data.train.maxRows",
         12,
         ("got 63", "promptsPerStep, 64"),
@@ -327,7 +341,7 @@ CASES = {
         16, "    steps: 1\n    steps: 2", "spec.schedule.steps", 17, ("twice", "line 16")
     ),
     "a tab": Case(16, "\tsteps: 150", "", 16, ("a tab", "indent with spaces")),
-    "an open bracket": Case(10, "      source: {builtin: tiny-llama", "", 11, ("not YAML",)),
+    "an open bracket": Case(10, "      source: {builtin: TinyLlama", "", 11, ("not YAML",)),
     "a colon too many": Case(16, "    steps: 150: 3", "", 16, ("mapping values",)),
     "a merge key": Case(20, "  <<: {suspend: true}", "", 20, ("a merge key", "write")),
     "a Python object": Case(

@@ -6,7 +6,11 @@ from rlhf_api.changes import refused_changes
 
 OLD: dict[str, Any] = {
     "schedule": {"steps": 10, "seed": 0},
-    "models": {"actor": {"training": {"learningRate": 1e-6, "weightDecay": 0.0}}},
+    "models": {
+        "actor": {"training": {"learningRate": 1e-6, "weightDecay": 0.0, "microBatchTokens": None}}
+    },
+    "rollout": {"temperature": 1.0, "kvCacheMemory": None},
+    "code": {"git": {"url": "https://example.com/r.git", "revision": "main"}},
     "rewards": [{"weight": 1.0}],
     "telemetry": None,
 }
@@ -34,6 +38,9 @@ def _copy(value: Any) -> Any:
         {},
         {"schedule__steps": 20},
         {"models__actor__training__learningRate": 1e-5},
+        {"models__actor__training__microBatchTokens": 512},
+        {"rollout__kvCacheMemory": "1Gi"},
+        {"code__git__revision": "corrected"},
         {"telemetry": {"trackers": []}},
         {"suspend": True},
     ],
@@ -48,6 +55,7 @@ def test_what_may_change_is_not_refused(fields: dict[str, Any]) -> None:
         ({"schedule__seed": 1}, "spec.schedule.seed: this field cannot change"),
         ({"models__actor__training__weightDecay": 0.1}, "weightDecay"),
         ({"rewards": [{"weight": 2.0}]}, "spec.rewards"),
+        ({"rollout__temperature": 0.5}, "spec.rollout.temperature"),
         ({"models__critic": {"training": {}}}, "spec.models.critic"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -67,6 +68,12 @@ def test_every_model_is_frozen_closed_and_described(model: type[Contract]) -> No
 def test_every_value_of_an_enumeration_is_described(enumeration: type[StrEnum]) -> None:
     assert [member.value for member in members_of(enumeration)] == [*enumeration]
     assert all(member.description for member in members_of(enumeration))
+
+
+@pytest.mark.parametrize("enumeration", ENUMERATIONS, ids=lambda each: each.__name__)
+def test_values_are_written_as_kubernetes_writes_them(enumeration: type[StrEnum]) -> None:
+    values = {each.value for each in enumeration} - {"float32", "bfloat16"}
+    assert [value for value in values if not re.fullmatch("[A-Z][A-Za-z0-9]*", value)] == []
 
 
 def unbounded(node: Any, path: str) -> Iterator[str]:

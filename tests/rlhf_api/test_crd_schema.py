@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import re2
 
+from rlhf_api.base import QUANTITY_PATTERN
 from rlhf_api.crd_schema import structural_schema
 from rlhf_api.job import RLHFJobSpec
 
@@ -22,6 +23,7 @@ WORDS = {
     *("exclusiveMinimum", "exclusiveMaximum", "minLength", "maxLength", "minItems", "maxItems"),
     *("minProperties", "maxProperties", "x-kubernetes-validations", "x-kubernetes-list-type"),
     *("x-kubernetes-list-map-keys", "x-kubernetes-preserve-unknown-fields"),
+    "x-kubernetes-int-or-string",
 }
 """All that the schema is made of; no $ref, no definitions, no anyOf, no patternProperties."""
 TYPES = ("object", "array", "string", "integer", "number", "boolean")
@@ -42,7 +44,8 @@ def nodes(schema: Schema, path: str = "") -> Iterator[tuple[str, Schema]]:
 def unstructural(path: str, node: Schema) -> Iterator[str]:
     """What keeps a schema from being structural."""
     yield from (f"{path}: {word} is not allowed" for word in node.keys() - WORDS)
-    is_open = node.get("x-kubernetes-preserve-unknown-fields") is True
+    marks = ("x-kubernetes-preserve-unknown-fields", "x-kubernetes-int-or-string")
+    is_open = any(node.get(mark) is True for mark in marks)
     if "type" not in node and not is_open:
         yield f"{path}: no type"
     if "type" in node and node["type"] not in TYPES:
@@ -70,7 +73,8 @@ def unbounded(path: str, node: Schema) -> Iterator[str]:
     if "additionalProperties" in node:
         words = ["maxProperties"]
     if "type" not in node:
-        words = ["maxLength", "maxItems", "maxProperties"]
+        is_quantity = "x-kubernetes-int-or-string" in node
+        words = ["maxLength"] if is_quantity else ["maxLength", "maxItems", "maxProperties"]
     yield from (f"{path}: no {word}" for word in words if word not in node and "enum" not in node)
 
 
@@ -95,7 +99,7 @@ def of_wrong_format(path: str, node: Schema) -> Iterator[str]:
     largest = {"int32": 2**31 - 1, "int64": 2**53, "double": 2**53}
     for limit in (node[side] for side in ("minimum", "maximum") if side in node):
         # The API server keeps limits as float64, and cuts them to int64 for values that are whole.
-        if limit != int(limit) or abs(limit) > largest[node["format"]]:
+        if limit != int(limit) or abs(limit) > largest[node.get("format", "int64")]:
             yield f"{path}: a limit that the API server does not keep: {limit}"
     if node.get("type") == "integer" and node.get("format") not in ("int32", "int64"):
         yield f"{path}: an integer of no format"
@@ -146,21 +150,42 @@ def test_the_values_of_an_enumeration_are_described_with_their_field() -> None:
     spec = structural_schema(RLHFJobSpec)
     described = spec["properties"]["placement"]["properties"]["type"]["description"]
     assert described.endswith(
-        "auto: The planner decides. colocated: Every role is on every device; calls take turns."
+        "Auto: The planner decides. Colocated: Every role is on every device; calls take turns."
     )
 
 
-def test_only_null_that_means_something_else_than_the_default_is_kept() -> None:
-    nullable = [path for path, node in nodes(root_schema()) if "nullable" in node]
-    assert nullable == ["spec.checkpoint.keepBest"]
+def test_a_status_may_say_what_no_list_has() -> None:
+    schema = dict(nodes(root_schema()))
+    assert [path for path, node in schema.items() if "enum" in node and "status" in path] == []
+    phase = schema["status.phase"]
+    assert (phase["type"], phase["maxLength"], phase["default"]) == ("string", 63, "Pending")
+    assert "Running: Its driver runs." in phase["description"]
+    assert schema["status.conditions[].type"]["type"] == "string"
+    assert schema["status.defaults.nodePools[].device"]["type"] == "string"
+    assert schema["spec.resources.nodePools[].device"]["enum"] == ["GPU", "CPU"]
+
+
+def test_null_never_means_anything_else_than_a_field_left_out() -> None:
+    assert [path for path, node in nodes(root_schema()) if "nullable" in node] == []
 
 
 def test_only_parameters_of_user_code_are_without_type() -> None:
-    untyped = [path for path, node in nodes(root_schema()) if "type" not in node]
+    untyped = [
+        path
+        for path, node in nodes(root_schema())
+        if "type" not in node and "x-kubernetes-int-or-string" not in node
+    ]
     assert untyped == [
         "spec.algorithm.custom.parameters[*]",
         "spec.rewards[].function.parameters[*]",
     ]
+
+
+def test_quantities_are_integers_or_texts() -> None:
+    for path in ("rollout.kvCacheMemory", "resources.head.cpu", "resources.head.memory"):
+        node = dict(nodes(root_schema()))[f"spec.{path}"]
+        assert node["x-kubernetes-int-or-string"] and "type" not in node
+        assert node["pattern"] == QUANTITY_PATTERN and node["minimum"] == 0
 
 
 def test_lists_of_what_has_a_unique_name_have_keys() -> None:

@@ -51,8 +51,8 @@ def test_a_value_shows_type_meaning_limits_and_default() -> None:
 
 def test_an_enumeration_shows_what_its_values_mean() -> None:
     text = explain("spec.rewards.function.onError")
-    assert "exclude  It is marked, counted and left out of training." in text
-    assert "DEFAULT:\n    exclude" in text
+    assert "Exclude  It is marked, counted and left out of training." in text
+    assert "DEFAULT:\n    Exclude" in text
 
 
 def test_an_object_lists_its_fields_with_type_default_and_first_sentence() -> None:

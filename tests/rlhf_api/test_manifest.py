@@ -88,7 +88,7 @@ def test_two_jobs_of_one_name_are_refused() -> None:
 
 
 def test_problems_of_all_documents_are_reported_in_order_of_lines() -> None:
-    bad = SMALLEST.replace("steps: 150", "steps: 0").replace("type: grpo", "type: nope")
+    bad = SMALLEST.replace("steps: 150", "steps: 0").replace("type: GRPO", "type: nope")
     found = problems_of(f"{bad}\n---\nkind: ConfigMap\n---\n{bad}")
     lines = [int(problem.split(":")[1]) for problem in found]
     assert len(found) == 5
@@ -99,7 +99,7 @@ def test_every_problem_of_a_document_is_reported_at_once() -> None:
     bad = (
         SMALLEST.replace("name: sort-grpo", "name: Sort")
         .replace("steps: 150", "steps: 0, seeds: 1")
-        .replace("builtin: tiny-llama", "builtin: gpt")
+        .replace("builtin: TinyLlama", "builtin: gpt")
     )
     assert {problem.split(": ")[1] for problem in problems_of(bad)} == {
         "metadata.name",
@@ -188,7 +188,7 @@ SCALARS = st.one_of(
     st.integers(),
     st.floats(),
     st.text(max_size=8),
-    st.sampled_from(["grpo", "ppo", "RLHFJob", "tiny-llama", "a:b", "x" * 2000]),
+    st.sampled_from(["GRPO", "PPO", "RLHFJob", "TinyLlama", "a:b", "x" * 2000]),
 )
 DOCUMENTS = st.recursive(
     SCALARS,

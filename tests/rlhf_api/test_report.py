@@ -16,7 +16,7 @@ def report(**changes: Any) -> StatusReport:
         "job": "sort",
         "submission_id": "sort-1-1",
         "sequence": 4,
-        "phase": "train",
+        "phase": "Train",
         "step": 3,
         "total_steps": 10,
     }

@@ -24,7 +24,7 @@ from rlhf_runtime.controller.run_lock import locked
 from ..rlhf_runtime.controller.jobs import make_job
 from ..waiting import wait_until
 
-POOL = {"name": "cpu", "device": "cpu", "devicesPerNode": 1, "memoryGibibytesPerDevice": 4}
+POOL = {"name": "cpu", "device": "CPU", "devicesPerNode": 1, "memoryPerDevice": "4Gi"}
 SECONDS = 60.0
 
 
@@ -46,7 +46,7 @@ def no_token(monkeypatch: pytest.MonkeyPatch) -> None:
 def manifest(folder: Path, **sections: Any) -> Path:
     job = make_job(
         **{
-            "data": {"train": {"builtin": "sort-digits"}},
+            "data": {"train": {"builtin": "SortDigits"}},
             "rewards": [{"function": {"entrypoint": "rlhf_runtime.rewards.exact_match:score"}}],
             "resources": {"nodePools": [POOL]},
         }
@@ -85,7 +85,7 @@ def test_a_job_that_a_cluster_cannot_run_is_refused(
 ) -> None:
     report, before = run(words(manifest(tmp_path, **sections), tmp_path))
     assert (report.exit_code, report.reason) == (ExitCode.MANIFEST, reason)
-    assert (report.job, report.submission_id, report.phase) == ("test", "test-1-0", "failed")
+    assert (report.job, report.submission_id, report.phase) == ("test", "test-1-0", "Failed")
     assert f"{reason}: " in before and not (tmp_path / "run").exists()
 
 

@@ -21,7 +21,7 @@ metadata: {{name: {name}}}
 spec:
   algorithm: {algorithm}
   models: {{actor: {{source: {{{source}}}}}}}
-  data: {{train: {{builtin: sort-digits}}}}
+  data: {{train: {{builtin: SortDigits}}}}
   rewards: [{{function: {{entrypoint: "verifiers:exact"}}}}]
   schedule: {{steps: 3, promptsPerStep: 8}}
   rollout: {{samplesPerPrompt: 2, maxPromptTokens: 8, maxResponseTokens: 8}}
@@ -29,7 +29,7 @@ spec:
 
 
 def job(
-    name: str = "sort", algorithm: str = "{type: grpo}", source: str = "builtin: tiny-llama"
+    name: str = "sort", algorithm: str = "{type: GRPO}", source: str = "builtin: TinyLlama"
 ) -> str:
     return JOB.format(name=name, algorithm=algorithm, source=source)
 
@@ -50,8 +50,8 @@ def run(*arguments: str) -> tuple[int, str, str]:
 def test_the_table_shows_calls_memory_and_reasons(manifest: Path) -> None:
     code, out, _ = run(str(manifest), "--devices", "2")
     assert code == 0
-    assert "sort: 1 x 2 cpu (pool local), 2 generation engines of 1 rank" in out
-    for text in ("actor.generate", "reward.score", "actor.train", "host", "actor kvCache"):
+    assert "sort: 1 x 2 CPU (pool local), 2 generation engines of 1 rank" in out
+    for text in ("actor.generate", "reward.score", "actor.train", "host", "actor KVCache"):
         assert text in out
     assert "Sum in each phase" in out and "calls take turns" in out
 
@@ -68,7 +68,7 @@ def test_data_forms_are_the_plan_and_always_the_same(manifest: Path, form: str) 
 def test_the_graph_is_drawn(manifest: Path) -> None:
     code, out, _ = run(str(manifest), "-o", "graph")
     assert code == 0
-    assert "sort: step" in out and "sort: evaluation" in out
+    assert "sort: Step" in out and "sort: Evaluation" in out
     assert "<- actor.generate: prompt_id, response_tokens" in out
 
 
@@ -94,7 +94,7 @@ def test_what_does_not_fit_ends_with_2_and_shows_the_sum(tmp_path: Path) -> None
     path.write_text(job(source="huggingFace: meta-llama/Llama-3.1-70B") + pool)
     code, _, err = run(str(path))
     assert code == 2
-    assert err.startswith("DoesNotFit: ") and "sum" in err and "actor optimizer" in err
+    assert err.startswith("DoesNotFit: ") and "sum" in err and "actor Optimizer" in err
 
 
 ALGORITHM = """
@@ -117,7 +117,7 @@ def test_a_custom_algorithm_comes_from_local_code(tmp_path: Path, last: str, cod
     folder.mkdir()
     (folder / f"algorithm_{last}.py").write_text(ALGORITHM.replace("LAST", last))
     path = tmp_path / "job.yaml"
-    entry = f"{{type: custom, custom: {{entrypoint: 'algorithm_{last}:Mine'}}}}"
+    entry = f"{{type: Custom, custom: {{entrypoint: 'algorithm_{last}:Mine'}}}}"
     path.write_text(job(algorithm=entry) + "  code: {local: code}\n")
     before = list(sys.path)
     found, out, err = run(str(path), "-o", "json")

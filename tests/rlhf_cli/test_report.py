@@ -17,7 +17,7 @@ def test_an_unfinished_run_is_summed_up_and_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with RunFolder(tmp_path) as folder:
-        folder.append(RunRecord("tiny", "grpo", "1 cpu rank", str(tmp_path), 5, 0.0))
+        folder.append(RunRecord("tiny", "GRPO", "1 CPU rank", str(tmp_path), 5, 0.0))
         folder.append(EvaluationRecord(0, {"evaluation/exact_match": 0.25}))
     report_command(tmp_path)
     shown = capsys.readouterr().out

@@ -16,7 +16,7 @@ from rlhf_runtime.telemetry.records import EndRecord, Outcome, Record, RunRecord
 from rlhf_runtime.telemetry.run_folder import RunFolder
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "01-sort-grpo.yaml"
-BEGUN = RunRecord("sort", "grpo", "1 cpu rank", "out", 9, 0.0)
+BEGUN = RunRecord("sort", "GRPO", "1 CPU rank", "out", 9, 0.0)
 TRAINED = StepRecord(1, {}, {}, 1.0, 1)
 
 

@@ -16,9 +16,9 @@ apiVersion: rlhf-operator.dev/v1alpha1
 kind: RLHFJob
 metadata: {name: sort}
 spec:
-  algorithm: {type: grpo}
-  models: {actor: {source: {builtin: tiny-llama}}}
-  data: {train: {builtin: sort-digits}}
+  algorithm: {type: GRPO}
+  models: {actor: {source: {builtin: TinyLlama}}}
+  data: {train: {builtin: SortDigits}}
   rewards: [{function: {entrypoint: "rlhf_runtime.rewards.exact_match:score"}}]
   schedule: {steps: 150, promptsPerStep: 64}
   rollout: {samplesPerPrompt: 8}

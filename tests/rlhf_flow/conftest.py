@@ -15,8 +15,8 @@ MakeJob = Callable[..., RLHFJob]
 def make_job(**sections: Any) -> RLHFJob:
     """A small GRPO job; keyword arguments replace sections of its spec."""
     spec: dict[str, Any] = {
-        "algorithm": {"type": "grpo"},
-        "models": {"actor": {"source": {"builtin": "tiny-llama"}}},
+        "algorithm": {"type": "GRPO"},
+        "models": {"actor": {"source": {"builtin": "TinyLlama"}}},
         "data": {"train": {"path": "train.jsonl"}},
         "rewards": [{"function": {"entrypoint": "verifiers:exact"}}],
         "schedule": {"steps": 10, "promptsPerStep": 16},

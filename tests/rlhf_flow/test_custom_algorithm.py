@@ -69,7 +69,7 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
 
 def custom_job(job: Any, entrypoint: str, **parameters: object) -> Any:
     custom = {"entrypoint": entrypoint, "parameters": parameters}
-    return job(algorithm={"type": "custom", "custom": custom})
+    return job(algorithm={"type": "Custom", "custom": custom})
 
 
 def test_a_class_is_built_with_its_parameters_and_traced(job: Any, write: Write) -> None:

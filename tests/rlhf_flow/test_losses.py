@@ -16,7 +16,7 @@ from rlhf_flow.job_graphs import trace_job
 
 def losses_of(job: Any, kind: str, **settings: Any) -> dict[str, Any]:
     """Of the calls that train."""
-    graph = trace_job(job(algorithm={"type": kind, kind: settings}))[GraphName.STEP]
+    graph = trace_job(job(algorithm={"type": kind.upper(), kind: settings}))[GraphName.STEP]
     found: dict[str, Any] = {}
     for call in graph.of_kind(CallKind.TRAIN):
         assert call.role is not None and isinstance(call.options, TrainOptions)
@@ -40,14 +40,14 @@ def test_grpo_has_its_penalty_in_the_loss(job: Any) -> None:
     }
 
 
-@pytest.mark.parametrize(("placement", "expected"), [("reward", 0.0), ("loss", 0.1)])
+@pytest.mark.parametrize(("placement", "expected"), [("Reward", 0.0), ("Loss", 0.1)])
 def test_a_penalty_counts_once(job: Any, placement: str, expected: float) -> None:
     losses = losses_of(job, "ppo", klCoefficient=0.1, klPlacement=placement)
     assert losses["actor"].kl_coefficient == expected
 
 
 def test_ppos_estimator_in_the_loss_has_the_gradient_of_the_divergence(job: Any) -> None:
-    losses = losses_of(job, "ppo", klCoefficient=0.1, klPlacement="loss")
+    losses = losses_of(job, "ppo", klCoefficient=0.1, klPlacement="Loss")
     assert losses["actor"].kl_estimator is KlEstimator.K2
 
 
@@ -57,7 +57,7 @@ def test_the_critic_shares_epochs_and_aggregation(job: Any) -> None:
         "ppo",
         valueClipRange=0.3,
         epochsPerBatch=2,
-        lossAggregation="sequenceMeanTokenMean",
+        lossAggregation="SequenceMeanTokenMean",
     )
     mean = LossAggregation.SEQUENCE_MEAN_TOKEN_MEAN
     assert losses["critic"] == ValueLoss(

@@ -97,7 +97,7 @@ def test_grpo_infers_only_what_its_settings_need(
     job: Any, settings: dict[str, Any], mini_batch: int | None, expected: list[str]
 ) -> None:
     schedule = {"steps": 10, "promptsPerStep": 16, "miniBatchPrompts": mini_batch}
-    algorithm = {"type": "grpo", "grpo": settings}
+    algorithm = {"type": "GRPO", "grpo": settings}
     graph = trace_job(job(algorithm=algorithm, schedule=schedule))[GraphName.STEP]
     before = ["actor.generate", "reward.score"]
     assert calls_of(graph) == [*before, *expected, "compute", "actor.train"]
@@ -108,7 +108,7 @@ def test_grpo_infers_only_what_its_settings_need(
 
 def ppo_graph(job: Any, settings: dict[str, Any], **schedule: Any) -> Graph:
     sections = {"steps": 10, "promptsPerStep": 16} | schedule
-    made = job(algorithm={"type": "ppo", "ppo": settings}, schedule=sections)
+    made = job(algorithm={"type": "PPO", "ppo": settings}, schedule=sections)
     graph: Graph = trace_job(made)[GraphName.STEP]
     return graph
 
@@ -135,10 +135,10 @@ def test_ppo_without_a_penalty_has_no_reference(job: Any) -> None:
 @pytest.mark.parametrize(
     ("placement", "mini_batch", "in_rewards", "in_loss"),
     [
-        ("reward", None, {"reference_log_probs", "rollout_log_probs"}, set()),
-        ("reward", 8, {"reference_log_probs", "actor_log_probs"}, {"actor_log_probs"}),
-        ("loss", None, set(), {"reference_log_probs"}),
-        ("loss", 8, set(), {"reference_log_probs", "actor_log_probs"}),
+        ("Reward", None, {"reference_log_probs", "rollout_log_probs"}, set()),
+        ("Reward", 8, {"reference_log_probs", "actor_log_probs"}, {"actor_log_probs"}),
+        ("Loss", None, set(), {"reference_log_probs"}),
+        ("Loss", 8, set(), {"reference_log_probs", "actor_log_probs"}),
     ],
 )
 def test_the_penalty_is_read_where_it_is_placed(
@@ -162,7 +162,7 @@ def test_critic_warm_up_and_whitening_are_options_of_the_same_graph(job: Any) ->
 
 def test_a_job_has_graphs_for_warm_start_and_evaluation(job: Any) -> None:
     made = job(
-        data={"train": {"builtin": "sort-digits"}},
+        data={"train": {"builtin": "SortDigits"}},
         schedule={"steps": 10, "promptsPerStep": 16, "warmStart": {}},
     )
     graphs = trace_job(made)
@@ -415,7 +415,7 @@ def test_old_log_probs_come_from_the_trainer_where_the_engines_differ(job: Any) 
     assert on_cpus.roles_of(CallKind.INFER) == ()
     assert on_gpus.roles_of(CallKind.INFER) == ("actor",)
     assert "actor_log_probs" in on_gpus.call("actor.train").reads
-    actor = {"source": {"builtin": "tiny-llama"}, "training": {"precision": "float32"}}
+    actor = {"source": {"builtin": "TinyLlama"}, "training": {"precision": "float32"}}
     exact = trace_job(job(models={"actor": actor}), Device.GPU)[GraphName.STEP]
     assert exact.roles_of(CallKind.INFER) == ()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from rlhf_api.read_status import read_status
 from rlhf_api.status import RestartStatus, RLHFJobStatus
 from rlhf_operator.decide.actions import HoldJob, MakeCluster, ReleaseJob, Submit
 from rlhf_operator.decide.draft import Decision, Draft
@@ -12,7 +13,6 @@ from rlhf_operator.decide.lost_pods import pods_that_may_end
 from rlhf_operator.decide.observed import Observed
 from rlhf_operator.decide.reconcile import reconcile
 from rlhf_operator.decide.settings import Settings
-from rlhf_operator.parse import parse_status
 
 STEPS_TO_REST = 6
 """Decisions on the same observation after which nothing new follows from it."""
@@ -32,7 +32,7 @@ def checked_reconcile(seen: Observed, settings: Settings, now: datetime) -> Deci
 
 def _check_form(status: RLHFJobStatus) -> None:
     document = status.model_dump(mode="json", by_alias=True, exclude_none=True)
-    assert RLHFJobStatus.model_validate(document) == status == parse_status(document)
+    assert RLHFJobStatus.model_validate(document) == status == read_status(document)
     types = [each.type for each in status.conditions]
     assert len(set(types)) == len(types), types
 

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_api.on_cluster import JOB_LABEL
+from rlhf_api.read_status import read_status
 from rlhf_api.status import ConditionType, RLHFJobStatus
 from rlhf_kube.kinds import Kind
 from rlhf_operator.kube.protocol import Manifest
 from rlhf_operator.kube.remote import RemoteKube
-from rlhf_operator.parse import parse_status
 
 from ..cluster.kubectl import Kubectl
 from ..waiting import wait_until
@@ -80,15 +80,15 @@ class Team:
         return found
 
     def status(self, name: str = "sort") -> RLHFJobStatus:
-        return parse_status(self.job(name).get("status", {}))
+        return read_status(self.job(name).get("status", {}))
 
     def phase(self, name: str = "sort") -> str:
-        return self.status(name).phase.value
+        return self.status(name).phase
 
     def condition(self, name: str, type: ConditionType) -> tuple[str, str | None] | None:
         """Status and reason."""
         found = [each for each in self.status(name).conditions if each.type is type]
-        return (found[0].status.value, found[0].reason) if found else None
+        return (found[0].status, found[0].reason) if found else None
 
     def wait_for(self, phase: str, name: str = "sort", seconds: float = SECONDS) -> None:
         self._wait(lambda: self.phase(name), phase, name, seconds)

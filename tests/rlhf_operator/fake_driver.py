@@ -61,7 +61,7 @@ class FakeDriver:
     def advance(
         self,
         step: int,
-        phase: str = "train",
+        phase: str = "Train",
         checkpoint: int | None = None,
         metrics: Mapping[str, float] | None = None,
     ) -> None:
@@ -78,7 +78,7 @@ class FakeDriver:
     ) -> None:
         """It writes its final report, and ends once that was acknowledged, or at once."""
         assert self.state is SubmissionState.RUNNING, self.state
-        last = self.report or self._next_report(0, "start", None, {})
+        last = self.report or self._next_report(0, "Start", None, {})
         step = self.total_steps if exit_code is ExitCode.DONE else last.step
         self.report = last.model_copy(
             update={

@@ -75,7 +75,7 @@ class FakeHead:
     def advance(
         self,
         step: int,
-        phase: str = "train",
+        phase: str = "Train",
         checkpoint: int | None = None,
         metrics: Mapping[str, float] | None = None,
     ) -> None:

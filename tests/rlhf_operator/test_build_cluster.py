@@ -16,39 +16,45 @@ from rlhf_operator.config import JobDefaults
 from .world import manifest
 
 OWNER = Owner("team", "sort", "12345678-aaaa-bbbb-cccc-000000000000")
-POOLS = [
-    {
-        "name": "a100",
-        "nodes": 2,
-        "devicesPerNode": 4,
-        "gpu": "A100-80G",
-        "nodeSelector": {"gpu": "a100"},
-        "tolerations": [
-            {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"},
-            {"key": "slow", "value": "yes", "tolerationSeconds": 0},
-        ],
-        "resources": {"cpu": "16", "memory": "128Gi"},
-        "environment": [
-            {"name": "NCCL_DEBUG", "value": "INFO"},
-            {"name": "HF_HOME", "value": "/x"},
-        ],
-        "annotations": {"topology": "rack"},
-    },
-    {"name": "spare", "nodes": 1, "device": "cpu", "devicesPerNode": 3},
-]
-GREEDY = {
-    **POOLS[1],
-    "environment": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}],
+GPUS = {
+    "name": "a100",
+    "nodes": 2,
+    "devicesPerNode": 4,
+    "gpu": "A100-80G",
+    "nodeSelector": {"gpu": "a100"},
+    "tolerations": [
+        {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"},
+        {"key": "slow", "value": "yes", "tolerationSeconds": 0},
+    ],
+    "resources": {"cpu": "16", "memory": "128Gi"},
+    "env": [
+        {"name": "NCCL_DEBUG", "value": "INFO"},
+        {"name": "HF_HOME", "value": "/x"},
+    ],
+    "annotations": {"topology": "rack"},
 }
+CPUS = {"name": "spare", "nodes": 1, "device": "CPU", "devicesPerNode": 3}
+GREEDY = CPUS | {"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]}
 """A pool of CPUs that would like to see the GPUs of its nodes."""
 EVERYTHING: dict[str, Any] = {
-    "resources": {"nodePools": POOLS, "head": {"cpu": "2", "memory": "8Gi"}},
-    "image": {"runtime": "runtime:1", "pullPolicy": "Always", "pullSecrets": ["registry"]},
+    "resources": {"nodePools": [GPUS], "head": {"cpu": "2", "memory": "8Gi"}},
+    "image": {
+        "runtime": "runtime:1",
+        "pullPolicy": "Always",
+        "pullSecrets": [{"name": "registry"}],
+    },
     "priorityClassName": "batch",
     "hub": {"tokenSecretName": "hub-token", "cacheClaimName": "hub-cache"},
     "telemetry": {"wandb": {"project": "p", "secretName": "wandb-key"}},
     "code": {"git": {"url": "https://example.com/r.git", "revision": "main", "secretName": "git"}},
 }
+ON_CPUS = EVERYTHING | {"resources": {"nodePools": [CPUS]}}
+PROXY = {"name": "net", "key": "p", "optional": True}
+OF_ALL = [
+    {"name": "NCCL_DEBUG", "value": "WARN"},
+    {"name": "API_KEY", "valueFrom": {"secretKeyRef": {"name": "judge", "key": "api-key"}}},
+    {"name": "PROXY", "valueFrom": {"configMapKeyRef": PROXY}},
+]
 STAMPS = {"rlhf-operator.dev/operator-key": "0123"}
 ALLOWED_VOLUMES = {
     *("configMap", "csi", "downwardAPI", "emptyDir", "ephemeral"),
@@ -124,8 +130,9 @@ def test_the_head_computes_nothing() -> None:
 
 
 def test_only_containers_with_gpus_see_gpus() -> None:
-    made = cluster(**{**EVERYTHING, "resources": {"nodePools": [POOLS[0], GREEDY]}})
-    found = [each for pod in pods(made) for each in containers(pod)]
+    greedy = EVERYTHING | {"resources": {"nodePools": [GREEDY]}}
+    (head, gpus), (_, cpus) = pods(cluster(**EVERYTHING)), pods(cluster(**greedy))
+    found = [each for pod in (head, gpus, cpus) for each in containers(pod)]
     for container in found:
         env = container["env"]
         seen = [each["value"] for each in env if each["name"] == "NVIDIA_VISIBLE_DEVICES"]
@@ -140,8 +147,8 @@ def test_only_containers_with_gpus_see_gpus() -> None:
     assert [each["name"] for each in found] == names
 
 
-def test_each_pool_is_a_group_of_its_own() -> None:
-    groups = cluster(**EVERYTHING)["spec"]["workerGroupSpecs"]
+def test_a_pool_is_a_group_of_workers() -> None:
+    groups = [cluster(**spec)["spec"]["workerGroupSpecs"][0] for spec in (EVERYTHING, ON_CPUS)]
     assert [(each["groupName"], each["replicas"]) for each in groups] == [("a100", 2), ("spare", 1)]
     for group in groups:
         assert group["minReplicas"] == group["maxReplicas"] == group["replicas"]
@@ -160,7 +167,7 @@ def test_a_limit_of_devices_makes_the_cluster_smaller() -> None:
 
 
 def test_a_pool_says_where_its_pods_go() -> None:
-    head, worker, spare = pods(cluster(**EVERYTHING))
+    (head, worker), (_, spare) = pods(cluster(**EVERYTHING)), pods(cluster(**ON_CPUS))
     assert worker["spec"]["nodeSelector"] == {"gpu": "a100"}
     assert worker["spec"]["tolerations"] == [
         {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"},
@@ -172,16 +179,27 @@ def test_a_pool_says_where_its_pods_go() -> None:
 
 
 def test_the_pools_own_variables_win_and_are_there_once() -> None:
-    head, worker, spare = (environment(pod) for pod in pods(cluster(**EVERYTHING)))
+    head, worker = (environment(pod) for pod in pods(cluster(**EVERYTHING)))
+    spare = environment(pods(cluster(**ON_CPUS))[1])
     assert (worker["NCCL_DEBUG"], worker["HF_HOME"]) == ("INFO", "/x")
     assert "NCCL_DEBUG" not in head and head["HF_HOME"] == spare["HF_HOME"] == "/rlhf/hub"
     assert int(head["RAY_JOB_STOP_WAIT_TIME_S"]) > 0
 
 
+def test_all_pods_have_the_jobs_variables_and_the_pools_own_win() -> None:
+    head, worker = (environment(pod) for pod in pods(cluster(**EVERYTHING, env=OF_ALL)))
+    assert (head["NCCL_DEBUG"], worker["NCCL_DEBUG"]) == ("WARN", "INFO")
+    for pod in (head, worker):
+        secret = {"name": "judge", "key": "api-key", "optional": False}
+        assert pod["API_KEY"] == {"secretKeyRef": secret}
+        assert pod["PROXY"] == {"configMapKeyRef": PROXY}
+        assert pod["RAY_USAGE_STATS_ENABLED"] == "0"
+
+
 def test_pods_of_workers_begin_to_import_when_they_start_and_never_fail_by_it() -> None:
-    head, gpu, cpu = pods(cluster(**EVERYTHING))
+    (head, gpu), (_, cpu) = pods(cluster(**EVERYTHING)), pods(cluster(**ON_CPUS))
     assert "lifecycle" not in head["spec"]["containers"][0]
-    for pod, device in ((cpu, "cpu"), (gpu, "gpu")):
+    for pod, device in ((cpu, "CPU"), (gpu, "GPU")):
         assert environment(pod)["RLHF_FORK_SERVER"]
         hook = pod["spec"]["containers"][0]["lifecycle"]["postStart"]["exec"]["command"]
         assert hook[:2] == ["/bin/sh", "-c"]
@@ -305,7 +323,8 @@ def test_defaults_fill_what_a_job_leaves_out_and_nothing_else() -> None:
     assert (spec.resources.head.cpu, spec.resources.head.memory) == ("3", "9Gi")
     kept = filled(manifest(**EVERYTHING), defaults).spec
     assert kept.image is not None and kept.image.runtime == "runtime:1"
-    assert [each.name for each in kept.resources.node_pools] == ["a100", "spare"]
+    assert [each.name for each in kept.resources.node_pools] == ["a100"]
     assert kept.resources.node_pools[0].resources.memory == "128Gi"
-    assert kept.resources.node_pools[1].resources.memory == "7Gi"
+    [without_memory] = filled(manifest(**ON_CPUS), defaults).spec.resources.node_pools
+    assert (without_memory.name, without_memory.resources.memory) == ("spare", "7Gi")
     assert kept.checkpoint.storage is not None and kept.checkpoint.storage.uri is None

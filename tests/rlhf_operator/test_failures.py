@@ -65,6 +65,6 @@ def test_restarts_that_do_not_count_leave_those_that_do() -> None:
 def test_the_first_restart_waits_for_nothing_and_later_waits_double_up_to_a_limit() -> None:
     waits = [backoff_seconds(policy(backoffSeconds=30), n, Settings()) for n in range(1, 10)]
     assert waits == [0, 30, 60, 120, 240, 480, 600, 600, 600]
-    assert backoff_seconds(policy(backoffSeconds=1e300), 1, Settings()) == 0
-    assert backoff_seconds(policy(backoffSeconds=1e300), 2, Settings()) == 600
-    assert backoff_seconds(policy(backoffSeconds=1e300), 2**31 - 1, Settings()) == 600
+    assert backoff_seconds(policy(backoffSeconds=2**31 - 1), 1, Settings()) == 0
+    assert backoff_seconds(policy(backoffSeconds=2**31 - 1), 2, Settings()) == 600
+    assert backoff_seconds(policy(backoffSeconds=2**31 - 1), 2**31 - 1, Settings()) == 600

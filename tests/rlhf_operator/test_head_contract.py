@@ -84,7 +84,7 @@ def report_of(play: Play, code: ExitCode | None = None, sequence: int = 0) -> St
         job="job",
         submission_id=play.id,
         sequence=sequence,
-        phase="train",
+        phase="Train",
         step=3,
         total_steps=10,
         metrics={"reward_mean": 0.25},

@@ -109,7 +109,7 @@ def test_what_a_running_job_is_about_cannot_change(team: Team) -> None:
     with pytest.raises(CommandFailed, match="schedule"):
         team.edit("fixed", schedule={"steps": 20})
     with pytest.raises(CommandFailed, match="algorithm"):
-        team.edit("fixed", algorithm={"type": "ppo"})
+        team.edit("fixed", algorithm={"type": "PPO"})
     team.edit("fixed", failurePolicy={"maxRestarts": 7})
     wait_until(
         lambda: team.status("fixed").observed_generation == 2, SECONDS, "the change being seen"

@@ -23,7 +23,7 @@ SORT = {"namespace": "team", "job": "sort"}
 
 def status(phase: Phase, step: int = 3, reward: str | None = "0.5") -> RLHFJobStatus:
     progress = ProgressStatus(
-        phase="train", step=step, total_steps=10, percent=30, reward=reward, last_report_time=TIME
+        phase="Train", step=step, total_steps=10, percent=30, reward=reward, last_report_time=TIME
     )
     restarts = RestartStatus(drivers=1, clusters=1, total=2)
     return RLHFJobStatus(phase=phase, gpus=8, progress=progress, restarts=restarts)

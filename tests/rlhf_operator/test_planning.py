@@ -79,7 +79,7 @@ def planner(counted: Counted) -> Iterator[Planner]:
 def test_a_built_in_algorithm_is_planned_for_the_jobs_pool(planner: Planner) -> None:
     seen = ask(planner, job())
     assert seen.refusal is None and seen.unknown == "" and seen.plan is not None
-    assert "2 x 4 gpu of pool a100: actor" in seen.plan.summary
+    assert "2 x 4 GPU of pool a100: actor" in seen.plan.summary
     assert 0 < seen.plan.peak_memory_bytes < 80 * 10**9
 
 
@@ -106,7 +106,7 @@ def test_what_cannot_fit_is_refused_with_the_arithmetic() -> None:
     ("spec", "said"),
     [
         (
-            {"algorithm": {"type": "custom", "custom": {"entrypoint": "mine:Algorithm"}}},
+            {"algorithm": {"type": "Custom", "custom": {"entrypoint": "mine:Algorithm"}}},
             "the user's own code",
         ),
         ({"models": {"actor": {"source": {"path": "org/model"}}}}, "spec.models.actor.shape"),

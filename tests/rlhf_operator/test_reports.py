@@ -43,7 +43,7 @@ def report(**fields: Any) -> StatusReport:
         "job": "sort",
         "submission_id": "sort-1-0",
         "sequence": 5,
-        "phase": "train",
+        "phase": "Train",
         "step": 2,
         "total_steps": 8,
     }
@@ -73,7 +73,7 @@ def test_reports_of_others_and_old_ones_say_nothing() -> None:
 
 def written(seconds_ago: float) -> RLHFJobStatus:
     progress = ProgressStatus(
-        phase="train",
+        phase="Train",
         step=1,
         total_steps=8,
         percent=12,
@@ -129,7 +129,7 @@ def test_no_report_breaks_the_status(
             restarts=restarts,
             steps_repeated=repeated,
             metrics={"reward/mean": -number, "actor/kl": number},
-            seconds_remaining=number,
+            seconds_remaining=step,
             tokens_per_second=number,
         )
         fresh = DRIVER.model_copy(update={"submission_id": said.submission_id})

@@ -131,7 +131,7 @@ def test_an_operator_that_was_away_gives_a_head_all_its_time(world: World) -> No
     assert world.clusters() == ["sort-1"]
 
 
-def heartbeat(world: World, promised: float | None) -> None:
+def heartbeat(world: World, promised: int | None) -> None:
     driver = world.head().driver
     assert driver.report is not None
     driver.report = driver.report.model_copy(update={"heartbeat_seconds": promised})
@@ -139,7 +139,7 @@ def heartbeat(world: World, promised: float | None) -> None:
 
 def test_a_driver_whose_heart_has_stopped_is_started_again(world: World) -> None:
     world.run_to_training()
-    heartbeat(world, 30.0)
+    heartbeat(world, 30)
     world.wait(world.settings.frozen_report_seconds - 30)
     assert world.head().submitted == ["sort-1-0"]
     world.wait(60)
@@ -156,7 +156,7 @@ def test_a_driver_that_promises_no_heartbeat_may_take_its_time(world: World) -> 
 
 def test_a_frozen_driver_that_does_not_end_costs_its_cluster(world: World) -> None:
     world.run_to_training()
-    heartbeat(world, 30.0)
+    heartbeat(world, 30)
     world.head().driver.stubborn = True
     world.wait(world.settings.frozen_report_seconds + world.settings.stop_seconds + 60)
     assert world.clusters() == ["sort-2"] and "DriverStuck" in world.events()
@@ -204,7 +204,7 @@ def test_a_report_that_is_lost_now_and_then_does_not_make_a_frozen_driver_live(
     world: World,
 ) -> None:
     world.run_to_training()
-    heartbeat(world, 30.0)
+    heartbeat(world, 30)
     world.wait(30)
     report = world.head().driver.report
     for _ in range(4):

@@ -62,7 +62,7 @@ class Queue:
 
     def _place(self, name: str) -> tuple[str, str | None, int]:
         status = self.team.status(name)
-        return status.phase.value, status.reason, status.gpus
+        return status.phase, status.reason, status.gpus
 
     def wait_used(self, gpus: int) -> None:
         """Until Kueue says that so much of the quota is given out."""

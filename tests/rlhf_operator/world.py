@@ -15,7 +15,8 @@ from typing import Any
 
 import yaml
 
-from rlhf_api.status import ConditionType, Phase, RLHFJobStatus
+from rlhf_api.read_status import read_status
+from rlhf_api.status import ConditionType, RLHFJobStatus
 from rlhf_kube.kinds import Kind
 from rlhf_operator.config import JobDefaults
 from rlhf_operator.decide.observed import PlanSeen
@@ -28,7 +29,7 @@ from rlhf_operator.kube.cached import WATCHED, CachedKube, Key, job_of
 from rlhf_operator.kube.protocol import KubeError, Manifest
 from rlhf_operator.metrics import Metrics
 from rlhf_operator.observe import Observer
-from rlhf_operator.parse import parse_status, pod_problem
+from rlhf_operator.parse import pod_problem
 from rlhf_operator.perform import Performer
 from rlhf_operator.planning import Planner
 from rlhf_operator.reconciler import Reconciler
@@ -49,9 +50,9 @@ def manifest(name: str = "sort", **spec: Any) -> dict[str, Any]:
         "kind": "RLHFJob",
         "metadata": {"name": name, "namespace": NAMESPACE},
         "spec": {
-            "algorithm": {"type": "grpo"},
-            "models": {"actor": {"source": {"builtin": "tiny-llama"}}},
-            "data": {"train": {"builtin": "sort-digits"}},
+            "algorithm": {"type": "GRPO"},
+            "models": {"actor": {"source": {"builtin": "TinyLlama"}}},
+            "data": {"train": {"builtin": "SortDigits"}},
             "rewards": [{"function": {"entrypoint": "rlhf_runtime.rewards.exact_match:score"}}],
             "schedule": {"steps": 10, "promptsPerStep": 4},
             "rollout": {"samplesPerPrompt": 2},
@@ -322,16 +323,16 @@ class World:
         return self.heads.head(NAMESPACE, cluster)
 
     def status(self, name: str = "sort") -> RLHFJobStatus:
-        return parse_status(self.kube.objects[Kind.JOB, NAMESPACE, name].get("status", {}))
+        return read_status(self.kube.objects[Kind.JOB, NAMESPACE, name].get("status", {}))
 
-    def phase(self, name: str = "sort") -> tuple[Phase, str | None]:
+    def phase(self, name: str = "sort") -> tuple[str, str | None]:
         status = self.status(name)
         return status.phase, status.reason
 
     def condition(self, type: ConditionType, name: str = "sort") -> tuple[str, str] | None:
         for each in self.status(name).conditions:
             if each.type is type:
-                return each.status.value, each.reason
+                return each.status, each.reason
         return None
 
     def events(self) -> list[str]:

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.ray
 
 ENORMOUS = {
     "algorithm": {
-        "type": "custom",
+        "type": "Custom",
         "custom": {"entrypoint": "algorithms:Reinforce", "parameters": {"baseline": 0.0}},
     },
     "rewards": [{"function": {"entrypoint": "verifiers:enormous"}}],

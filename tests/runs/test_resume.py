@@ -25,7 +25,7 @@ STEPS = 7
 OFTEN = {
     "schedule": {"steps": STEPS, "evaluateEverySteps": 3},
     "checkpoint": {"everySteps": 1, "keepLast": 2},
-    "failurePolicy": {"backoffSeconds": 0.01},
+    "failurePolicy": {"backoffSeconds": 0},
 }
 GRPO = {"algorithm": {"grpo": {"klCoefficient": 0.05, "epochsPerBatch": 2}}}
 PPO = {"schedule": {"promptsPerStep": 16, "miniBatchPrompts": 8}}
@@ -262,3 +262,23 @@ def test_a_finished_job_has_nothing_to_do_but_more_steps(
     assert further.code == 0, further.output
     assert f"going on from the checkpoint of step {STEPS}" in further.output
     assert last_step(folder) == STEPS + 1 == summary(folder)["steps"]
+
+
+def test_what_a_step_needs_may_change_on_the_way(
+    place: Path, undisturbed: dict[int, Finished]
+) -> None:
+    file, folder = place / "frugal.yaml", place / "frugal"
+    first = run(manifest_of(1, file, {"schedule": {"steps": 3}}), folder, "--devices", 1)
+    assert first.code == 0, first.output
+    training = {"microBatchTokens": 64, "activationRecompute": True}
+    frugal = {
+        "models": {"actor": {"training": training}},
+        "rollout": {"kvCacheMemory": "16Mi", "maxConcurrentSequences": 8},
+    }
+    second = run(manifest_of(1, file, frugal), folder, "--devices", 1)
+    assert second.code == 0, second.output
+    ours, theirs = numbers(folder), numbers(undisturbed[1].folder)
+    assert ours.keys() == theirs.keys()
+    for key in theirs:
+        for name in theirs[key].keys() & {"actor/loss", "critic/loss", "reward/mean"}:
+            assert ours[key][name] == pytest.approx(theirs[key][name], abs=1e-4), (key, name)

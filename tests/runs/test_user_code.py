@@ -9,7 +9,7 @@ import pytest
 
 from .cli import RLHF, run
 from .manifests import example
-from .records import end, step_metrics
+from .records import end, records, step_metrics
 
 pytestmark = pytest.mark.ray
 
@@ -23,7 +23,7 @@ def test_a_custom_algorithm_runs_with_a_verifier_that_often_raises(place: Path) 
         place / "custom.yaml",
         {
             "algorithm": {
-                "type": "custom",
+                "type": "Custom",
                 "custom": {"entrypoint": "algorithms:Reinforce", "parameters": {"baseline": 0.2}},
             },
             "rewards": [
@@ -44,7 +44,7 @@ def test_a_custom_algorithm_runs_with_a_verifier_that_often_raises(place: Path) 
 
 def custom(name: str, **parameters: object) -> dict[str, object]:
     entrypoint = f"algorithms:{name}"
-    return {"type": "custom", "custom": {"entrypoint": entrypoint, "parameters": parameters}}
+    return {"type": "Custom", "custom": {"entrypoint": entrypoint, "parameters": parameters}}
 
 
 def test_a_reward_and_a_cost_have_critics_of_their_own_and_a_multiplier(place: Path) -> None:
@@ -67,9 +67,10 @@ def test_a_reward_and_a_cost_have_critics_of_their_own_and_a_multiplier(place: P
     words = ("--devices", 1, "--steps", 3, "--inject", "kill:rank=0,phase=train,step=3")
     made = run(manifest, place / "safe", *words)
     assert made.code == 0, made.output
-    multiplier, steps = 1.0, step_metrics(made.folder)
-    assert len(steps) == 3
-    for metrics in steps:
+    multiplier = 1.0
+    last_of = {record["step"]: record["metrics"] for record in records(made.folder, "step")}
+    assert list(last_of) == [1, 2, 3]
+    for metrics in last_of.values():
         assert metrics["cost/mean"] == pytest.approx(0.1 * metrics["cost/length"])
         assert metrics["cost/mean"] != metrics["reward/mean"]
         multiplier *= math.exp(0.1 * multiplier * (metrics["cost/mean"] - 0.2))
@@ -98,7 +99,7 @@ def test_a_verifier_that_must_not_fail_ends_the_run_also_under_uv(place: Path) -
     manifest = example(
         "01",
         place / "strict.yaml",
-        {"rewards": [{"function": {"entrypoint": "verifiers:often_raises", "onError": "fail"}}]},
+        {"rewards": [{"function": {"entrypoint": "verifiers:often_raises", "onError": "Fail"}}]},
     )
     made = run(manifest, place / "strict", "--devices", 1, inside=UV_RUN)
     assert made.code == 3, made.output

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rlhf_api.cluster import ImageSpec
+from rlhf_api.environment import EnvironmentVariable
 from rlhf_api.job import RLHFJob
 from rlhf_api.on_cluster import (
     CLIENT_PORT,
@@ -78,11 +79,9 @@ def worker_pod(owner: Owner, job: RLHFJob, pool: NodePool, manifest: str) -> Map
         "readinessProbe": _probe("/api/healthz", AGENT_PORT, failures=10),
         "lifecycle": {"postStart": {"exec": {"command": _start_fork_server(pool.device)}}},
     }
-    own = [{"name": each.name, "value": each.value} for each in pool.environment]
-    names = {each["name"] for each in own}
-    env = [*container["env"], {"name": FORK_SERVER_VARIABLE, "value": FORK_SERVER}]
-    kept = [each for each in env if each["name"] not in names]
-    pod = _pod(job, {**container, "env": [*kept, *own]}, manifest)
+    fork_server = {"name": FORK_SERVER_VARIABLE, "value": FORK_SERVER}
+    env = _last_of_each([*container["env"], fork_server, *_variables(pool.env)])
+    pod = _pod(job, {**container, "env": env}, manifest)
     tolerations = [
         each.model_dump(mode="json", by_alias=True, exclude_none=True) for each in pool.tolerations
     ]
@@ -119,7 +118,7 @@ def _pod(job: RLHFJob, container: Mapping[str, Any], manifest: str) -> dict[str,
             "fsGroupChangePolicy": "OnRootMismatch",
             "seccompProfile": {"type": "RuntimeDefault"},
         },
-        "imagePullSecrets": [{"name": name} for name in image.pull_secrets],
+        "imagePullSecrets": [{"name": each.name} for each in image.pull_secrets],
         "initContainers": [_shielded(each) for each in before],
         "containers": [_shielded(container)],
         "volumes": _volumes(job, manifest),
@@ -208,7 +207,22 @@ def _environment(job: RLHFJob) -> list[Mapping[str, Any]]:
         env.append(_from_secret("HF_TOKEN", hub.token_secret_name))
     if wandb is not None and wandb.secret_name is not None:
         env.append(_from_secret("WANDB_API_KEY", wandb.secret_name))
-    return env
+    return _last_of_each([*env, *_variables(job.spec.env)])
+
+
+def _variables(variables: Sequence[EnvironmentVariable]) -> Iterator[Mapping[str, Any]]:
+    for each in variables:
+        source = each.value_from
+        if source is None:
+            yield {"name": each.name, "value": each.value}
+        else:
+            reference = source.model_dump(mode="json", by_alias=True, exclude_none=True)
+            yield {"name": each.name, "valueFrom": reference}
+
+
+def _last_of_each(variables: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Each name once, with what was said last."""
+    return list({each["name"]: each for each in variables}.values())
 
 
 def _from_secret(name: str, secret: str) -> Mapping[str, Any]:

@@ -159,7 +159,7 @@ class HeadSeen:
     """For how long it has not answered, alike."""
     still_seconds: float = 0.0
     """For how long the driver has told nothing new, alike."""
-    heartbeat_seconds: float | None = None
+    heartbeat_seconds: int | None = None
     """How often it has promised to, in its last report. None: it has not, or has ended."""
     others_answer: bool = False
     """Whether another head has answered just now: then it is not the operator that is cut off."""

@@ -99,7 +99,7 @@ def progress_of(report: StatusReport, draft: Draft) -> ProgressStatus:
         step=report.step,
         total_steps=report.total_steps,
         percent=min(100, report.percent),
-        seconds_remaining=_whole(report.seconds_remaining),
+        seconds_remaining=report.seconds_remaining,
         tokens_per_second=_whole(report.tokens_per_second),
         reward=_decimal(report.metrics, REWARD_MEAN),
         metrics=_telling(report.metrics),

@@ -34,7 +34,7 @@ def cancelling(job: Job) -> str:
     """What will go, and what stays. Pure."""
     status, progress = job.status, job.status.progress
     steps = f", step {progress.step} of {progress.total_steps}" if progress else ""
-    lines = [f"This deletes {job.name} in {job.namespace} ({status.phase.value}{steps})."]
+    lines = [f"This deletes {job.name} in {job.namespace} ({status.phase}{steps})."]
     if status.cluster is not None:
         held = f" with {status.gpus} GPUs" if status.gpus else ""
         lines.append(f"Its cluster {status.cluster.name}{held} goes with it.")

@@ -81,7 +81,7 @@ def fetch_command(
 def fetch(job: Job, opened: Opened, what: str, output: Path, replace: bool = False) -> list[Path]:
     """Fetch parts of a job's folder that is open; where they are. Raises as `fetch_command`."""
     if what == "model" and job.status.phase is not Phase.SUCCEEDED:
-        _tell(f"{job.name} has not succeeded ({job.status.phase.value}): a model may be of before")
+        _tell(f"{job.name} has not succeeded ({job.status.phase}): a model may be of before")
     try:
         with _bar() as bar:
             places = download(opened.run, PARTS[what], output, bar, replace=replace)
@@ -94,7 +94,7 @@ def fetch(job: Job, opened: Opened, what: str, output: Path, replace: bool = Fal
         steps = f", step {progress.step} of {progress.total_steps}" if progress else ""
         raise NothingToRead(
             f"there is nothing of that yet: got {what} of {job.name} "
-            f"({job.status.phase.value}{steps}); model and report are written at the end"
+            f"({job.status.phase}{steps}); model and report are written at the end"
         )
     return places
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 
 from rich.console import Group, RenderableType
@@ -22,14 +23,14 @@ from rlhf_runtime.telemetry.metric_names import (
 
 LABEL_WIDTH = 12
 BAR_WIDTH = 28
-STYLES = {
+STYLES: Mapping[str, str] = {
     Phase.RUNNING: "bold cyan",
     Phase.RESTARTING: "bold yellow",
     Phase.SUSPENDED: "bold yellow",
     Phase.SUCCEEDED: "bold green",
     Phase.FAILED: "bold red",
 }
-BAD = {
+BAD: Mapping[str, str] = {
     ConditionType.STALLED: ConditionStatus.TRUE,
     ConditionType.FAILED: ConditionStatus.TRUE,
     ConditionType.ACCEPTED: ConditionStatus.FALSE,
@@ -64,7 +65,7 @@ def _plain(text: str, style: str = "") -> Text:
 
 def _title(job: Job, now: datetime) -> RenderableType:
     text = Text(job.name, style="bold", overflow="fold")
-    text.append(f"   {phase_of(job)}", style=STYLES.get(job.status.phase, "bold"))
+    text.append(f"   {phase_of(job)}", style=STYLES.get(phase_of(job), "bold"))
     text.append(f"   namespace {job.namespace}, {age(job.created, now)} old", style="not bold dim")
     return text
 
@@ -116,7 +117,7 @@ def _plan(job: Job) -> list[RenderableType]:
     if plan is None:
         return []
     peak = format_bytes(plan.peak_memory_bytes)
-    return [_row("plan", _plain(f"{plan.placement.value}, {peak} per device: {plan.summary}"))]
+    return [_row("plan", _plain(f"{plan.placement}, {peak} per device: {plan.summary}"))]
 
 
 def _devices(job: Job) -> list[RenderableType]:
@@ -165,8 +166,8 @@ def _conditions(job: Job, now: datetime) -> list[RenderableType]:
         table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for each in job.status.conditions:
-        style = "red" if BAD.get(each.type) is each.status else ""
+        style = "red" if BAD.get(each.type) == each.status else ""
         since = age(each.last_transition_time, now)
         words = each.reason if each.message in ("", told) else f"{each.reason}: {each.message}"
-        table.add_row(each.type.value, each.status.value, since, words, style=style)
+        table.add_row(each.type, each.status, since, words, style=style)
     return [_row("conditions", table)]

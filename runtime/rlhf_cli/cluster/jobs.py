@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from pydantic import ValidationError
-
 from rlhf_api.exits import ExitCode
 from rlhf_api.on_cluster import cluster_name
+from rlhf_api.read_status import read_status
 from rlhf_api.status import ConditionStatus, ConditionType, Phase, RLHFJobStatus
 from rlhf_api.suggestions import nearest
 from rlhf_cli.cluster.client import Cluster, Object
-from rlhf_cli.cluster.errors import ClusterError, JobNotFound, NotInstalled, ObjectNotFound
+from rlhf_cli.cluster.errors import ClusterError, JobNotFound, ObjectNotFound
 from rlhf_kube.kinds import Kind
 
 OF_A_FAILURE = (ExitCode.BUG, ExitCode.MANIFEST, ExitCode.USER, ExitCode.RETRIABLE)
@@ -90,22 +89,8 @@ class Job:
 
 
 def read_job(document: Object) -> Job:
-    """Read an object of kind RLHFJob. Fields that this version does not know are passed over.
-
-    Raises:
-        NotInstalled: its status says something that only another version understands.
-    """
+    """Read an RLHFJob. What this version does not know of its status is passed over."""
     meta = document["metadata"]
-    try:
-        status = RLHFJobStatus.model_validate(document.get("status") or {}, extra="ignore")
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise NotInstalled(
-            f"the operator is of another version than this command: got status.{place} "
-            f"{first['input']!r} of {meta['name']} ({first['msg']}); install the version of the "
-            "command that the cluster has"
-        ) from error
     return Job(
         document=document,
         name=meta["name"],
@@ -114,7 +99,7 @@ def read_job(document: Object) -> Job:
         created=datetime.fromisoformat(meta["creationTimestamp"]).astimezone(UTC),
         is_deleted="deletionTimestamp" in meta,
         is_suspended=bool(document["spec"].get("suspend", False)),
-        status=status,
+        status=read_status(document.get("status")),
     )
 
 

@@ -32,7 +32,7 @@ def aligned(rows: Sequence[Sequence[str]]) -> str:
 
 def phase_of(job: Job) -> str:
     """Its phase, or that it is being deleted."""
-    return "Deleting" if job.is_deleted else job.status.phase.value
+    return "Deleting" if job.is_deleted else job.status.phase
 
 
 def _cells(job: Job, now: datetime) -> tuple[str, ...]:

@@ -100,7 +100,7 @@ def _follow(cluster: Cluster, name: str, printer: _Printer, pause: Callable[[flo
         pause(LOOK_SECONDS)
     if not printer.has_printed:
         printer.print_once(job)
-    _tell(f"{job.name} has ended: {job.status.phase.value}")
+    _tell(f"{job.name} has ended: {job.status.phase}")
 
 
 class _Printer:
@@ -164,7 +164,7 @@ class _Printer:
         names = [path.removeprefix("logs/").removesuffix(".log") for path in there]
         allowed = ", ".join(names) or "none: nothing has been written yet"
         return (
-            f"no such log: got {self._wanted.path} of {job.name} ({job.status.phase.value}), "
+            f"no such log: got {self._wanted.path} of {job.name} ({job.status.phase}), "
             f"allowed {allowed}; `rlhf describe {job.arguments}` says what the job does"
         )
 

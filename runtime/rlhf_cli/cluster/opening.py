@@ -72,7 +72,7 @@ def opened_run(cluster: Cluster, job: Job, reading: Reading, tell: Tell) -> Iter
 
 def _unplaced(job: Job) -> str:
     """Why nobody knows where a job's files lie."""
-    phase = job.status.phase.value
+    phase = job.status.phase
     if job.status.attempts == 0:
         return (
             f"{job.name} has not begun, so there is nothing to read: got {phase}, "

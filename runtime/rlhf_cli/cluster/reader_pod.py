@@ -58,7 +58,7 @@ def reader_pod(
             "terminationGracePeriodSeconds": 0,
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
-            "imagePullSecrets": [{"name": name} for name in image.pull_secrets],
+            "imagePullSecrets": [{"name": each.name} for each in image.pull_secrets],
             "tolerations": [
                 each.model_dump(mode="json", by_alias=True, exclude_none=True)
                 for each in tolerations

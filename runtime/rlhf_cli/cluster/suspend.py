@@ -84,7 +84,7 @@ def _living(cluster: Cluster, name: str, verb: str) -> Job:
     if job.has_ended:
         raise JobHasEnded(
             f"there is nothing to {verb}: got {job.name}, which has ended "
-            f"({job.status.phase.value}); submit it under another name to run it again"
+            f"({job.status.phase}); submit it under another name to run it again"
         )
     return job
 

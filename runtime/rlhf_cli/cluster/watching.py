@@ -137,7 +137,7 @@ def _is_over(job: Job, phases: frozenset[Phase]) -> bool:
 def _gone(job: Job) -> JobDeleted:
     return JobDeleted(
         f"the job was deleted before it ended: got {job.name} in {job.namespace}, last seen "
-        f"{job.status.phase.value}; submit it again to go on from its newest checkpoint"
+        f"{job.status.phase}; submit it again to go on from its newest checkpoint"
     )
 
 

@@ -21,6 +21,7 @@ from rlhf_api.plan import (
     Plan,
     PoolPlan,
     RolePlan,
+    phase_name,
     sum_by_phase,
 )
 from rlhf_api.resources import Device
@@ -58,12 +59,12 @@ def plan_job(
         shapes: of every role with a model.
 
     Raises:
-        NotOffered: a kind of parallelism, or flow.repeat, that this version does not have.
+        NotOffered: flow.repeat, which this version does not have.
         DoesNotDivide: a tensor parallelism that does not divide devices, heads or layers' width.
         KvCacheTooSmall: a given cache below one longest sequence.
         DoesNotFit: more memory than a device has; the message shows the sum.
     """
-    check_offered(job, graphs)
+    check_offered(graphs)
     pool = limit_devices(devices, job.spec.placement)
     models = role_models(job, graphs, pool, shapes)
     phases = job_phases(graphs)
@@ -109,15 +110,20 @@ def plan_job(
 
 
 def job_phases(graphs: Mapping[GraphName, Graph]) -> tuple[str, ...]:
-    """The phases in which memory differs, `role.kind`, and the transition of new weights."""
+    """The phases in which memory differs: those of calls, and the transition of new weights."""
     kinds = (CallKind.GENERATE, CallKind.INFER, CallKind.TRAIN)
     names = [
-        f"{call.role}.{call.kind.value}"
+        phase_name(call.role, call.kind)
         for graph in graphs.values()
         for call in graph.of_kind(*kinds)
+        if call.role is not None
     ]
     generating = [name for name, role in job_roles(graphs).items() if role.generates]
-    held = [f"{role}.{phase}" for role in generating for phase in ("transition", "generate")]
+    held = [
+        name
+        for role in generating
+        for name in (f"{role}.transition", phase_name(role, CallKind.GENERATE))
+    ]
     return tuple(dict.fromkeys([*held, *names]))
 
 

@@ -8,10 +8,11 @@ from itertools import product
 
 from rlhf_api import RLHFJob
 from rlhf_api.plan import MemoryItem, sum_by_phase
+from rlhf_api.quantity import whole
 from rlhf_flow.errors import DoesNotDivide, DoesNotFit, KvCacheTooSmall
 from rlhf_flow.planning.generation_memory import GenerationLoad, generation_items, kv_bytes
 from rlhf_flow.planning.inventory import DeviceInventory
-from rlhf_flow.planning.memory import GIB, RoleModel
+from rlhf_flow.planning.memory import RoleModel
 from rlhf_flow.planning.refusal import format_bytes, overflow_message
 from rlhf_flow.planning.shapes import DecoderShape
 
@@ -98,10 +99,10 @@ def choose_generation(
         needs = {role: kv_bytes(load, sizes[role][-1], 1) for role, load in loads.items()}
         role = max(needs, key=lambda name: needs[name])
         raise KvCacheTooSmall(
-            f"rollout.kvCacheGibibytes is below one longest sequence: got "
-            f"{job.spec.rollout.kv_cache_gibibytes:g}, allowed at least "
-            f"{format_bytes(needs[role])} on each device with engines of {sizes[role][-1]}; raise "
-            "it, or lower rollout.maxPromptTokens or maxResponseTokens"
+            f"rollout.kvCacheMemory is below one longest sequence: got "
+            f"{job.spec.rollout.kv_cache_memory}, allowed at least {format_bytes(needs[role])} on "
+            f"each device with engines of {sizes[role][-1]}; raise it, or lower "
+            "rollout.maxPromptTokens or maxResponseTokens"
         )
     devices = f"{pool.num_devices} {pool.device.value} devices"
     engines = [
@@ -172,9 +173,9 @@ def _choices(
         role: kv_bytes(load, tensors[role], load.max_concurrent_sequences)
         for role, load in loads.items()
     }
-    given = job.spec.rollout.kv_cache_gibibytes
+    given = job.spec.rollout.kv_cache_memory
     if given is not None:
-        fixed = int(given * GIB)
+        fixed = whole(given)
         if all(fixed >= needed for needed in least.values()):
             yield choice(dict.fromkeys(loads, fixed), False)
             yield choice(dict.fromkeys(loads, fixed), True)
@@ -188,8 +189,8 @@ def _choices(
 def cache_reason(job: RLHFJob, choice: GenerationChoice, role: str, pool: DeviceInventory) -> str:
     """Why a role's cache has its size."""
     rollout = job.spec.rollout
-    if rollout.kv_cache_gibibytes is not None:
-        return "rollout.kvCacheGibibytes says so"
+    if rollout.kv_cache_memory is not None:
+        return "rollout.kvCacheMemory says so"
     if not choice.release:
         return f"all that {rollout.max_concurrent_sequences} longest sequences need"
     if choice.held_peak(role) == pool.memory_bytes_per_device:

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from rlhf_api.quantity import whole
 from rlhf_api.resources import Device, NodePool, PlacementSpec
-from rlhf_flow.errors import DevicesUnknown, NotOffered
+from rlhf_flow.errors import DevicesUnknown
 
 GIB = 2**30
 
@@ -40,18 +41,6 @@ HOST_RESERVE_BYTES = GIB
 """Memory of the machine that ranks do not get: Ray's own processes and the driver, 0.85 GiB
 measured."""
 
-_UNITS = {
-    "": 1,
-    "k": 10**3,
-    "M": 10**6,
-    "G": 10**9,
-    "T": 10**12,
-    "Ki": 2**10,
-    "Mi": 2**20,
-    "Gi": 2**30,
-    "Ti": 2**40,
-}
-
 
 @dataclass(frozen=True)
 class DeviceInventory:
@@ -79,19 +68,13 @@ def inventory_from_pools(pools: tuple[NodePool, ...]) -> DeviceInventory:
 
     Raises:
         DevicesUnknown: no pool, or one whose memory per device cannot be found out.
-        NotOffered: several pools.
     """
     if not pools:
         raise DevicesUnknown(
             "no devices to plan for: got no resources.nodePools; add a pool, or plan for this "
             "machine with --devices"
         )
-    if len(pools) > 1:
-        raise NotOffered(
-            f"several node pools are not offered yet: got {', '.join(p.name for p in pools)}, "
-            "allowed one pool; keep one"
-        )
-    pool = pools[0]
+    (pool,) = pools
     return DeviceInventory(
         pool.name, pool.device, pool.nodes, pool.devices_per_node, _memory_of(pool)
     )
@@ -140,7 +123,7 @@ def machine_memory_bytes(root: Path = Path("/")) -> int:
     if match is None:
         raise DevicesUnknown(
             f"the machine's memory is unknown: got no MemTotal in {meminfo}; give a pool with "
-            "memoryGibibytesPerDevice"
+            "memoryPerDevice"
         )
     total = int(match.group(1)) * 1024
     limits = [
@@ -154,26 +137,19 @@ def machine_memory_bytes(root: Path = Path("/")) -> int:
 
 
 def _memory_of(pool: NodePool) -> int:
-    if pool.memory_gibibytes_per_device is not None:
-        return int(pool.memory_gibibytes_per_device * GIB)
+    if pool.memory_per_device is not None:
+        return whole(pool.memory_per_device)
     where = f"resources.nodePools {pool.name}"
     if pool.device is Device.CPU:
         if pool.resources.memory is None:
             raise DevicesUnknown(
-                f"the memory of a cpu device is unknown: got {where} without it; set "
-                "memoryGibibytesPerDevice, or resources.memory of its pods"
+                f"the memory of a CPU device is unknown: got {where} without it; set "
+                "memoryPerDevice, or resources.memory of its pods"
             )
-        return parse_quantity(pool.resources.memory) // pool.devices_per_node
+        return whole(pool.resources.memory) // pool.devices_per_node
     if pool.gpu is None or pool.gpu not in GPU_MEMORY_BYTES:
         raise DevicesUnknown(
             f"the memory of a device is unknown: got gpu {pool.gpu or 'none'} in {where}, allowed "
-            f"{', '.join(GPU_MEMORY_BYTES)}; name one of these or set memoryGibibytesPerDevice"
+            f"{', '.join(GPU_MEMORY_BYTES)}; name one of these or set memoryPerDevice"
         )
     return GPU_MEMORY_BYTES[pool.gpu]
-
-
-def parse_quantity(text: str) -> int:
-    """Bytes of a Kubernetes quantity, such as 64Gi."""
-    match = re.fullmatch(r"(\d+)([A-Za-z]*)", text)
-    assert match is not None and match.group(2) in _UNITS, f"not a quantity: {text}"
-    return int(match.group(1)) * _UNITS[match.group(2)]

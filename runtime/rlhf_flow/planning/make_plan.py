@@ -58,7 +58,6 @@ def devices_of(job: RLHFJob, num_devices: int | None = None) -> DeviceInventory:
 
     Raises:
         DevicesUnknown: memory that cannot be found out.
-        NotOffered: several pools.
     """
     pools = job.spec.resources.node_pools
     if num_devices is None and pools:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rlhf_api.models import Precision
-from rlhf_api.plan import Head, MemoryItem, MemoryWhat
+from rlhf_api.plan import CallKind, Head, MemoryItem, MemoryWhat, phase_name
 from rlhf_api.resources import Device
 from rlhf_flow.planning.shapes import DecoderShape
 
@@ -86,7 +86,7 @@ def layer_activation_bytes(shape: DecoderShape, compute_bytes: int) -> int:
     queries, keys, values and its output; the feed-forward layer keeps gate, up, the activated gate
     and the product; norms and attention keep one float32 for each head or row. Equal, to the byte,
     to what PyTorch's saved-tensor hooks count for a Hugging Face Llama with fused attention (13,336
-    bytes in float32 and 7,192 in bfloat16 for tiny-llama).
+    bytes in float32 and 7,192 in bfloat16 for TinyLlama).
     """
     heads_norm = shape.query_size + shape.key_value_size if shape.query_key_norm else 0
     normalized = shape.norms_per_layer * shape.hidden_size + heads_norm
@@ -163,8 +163,10 @@ def role_items(
         num_shards: ranks that share its weights.
         phases: all phases of the job.
     """
-    infer = tuple(phase for phase in phases if phase == f"{model.role}.infer")
-    train = tuple(phase for phase in phases if phase == f"{model.role}.train")
+    infer, train = (
+        tuple(phase for phase in phases if phase == phase_name(model.role, kind))
+        for kind in (CallKind.INFER, CallKind.TRAIN)
+    )
     forward_only = model.peak_tokens * layer_activation_bytes(model.shape, model.compute_bytes)
     sizes: list[tuple[MemoryWhat, int, tuple[str, ...]]] = []
     if model.is_trained:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rlhf_api.plan import CallKind, MemoryItem, MemoryWhat, sum_by_phase
+from rlhf_api.plan import CallKind, MemoryItem, MemoryWhat, phase_name, sum_by_phase
 from rlhf_flow.planning.memory import GIB, MIB
 
 _ADVICE: Mapping[MemoryWhat, str] = {
@@ -19,7 +19,7 @@ _ADVICE: Mapping[MemoryWhat, str] = {
     MemoryWhat.TRANSFER: "take devices with more memory",
     MemoryWhat.GENERATION_WEIGHTS: "raise rollout.parallelism.tensor",
     MemoryWhat.KV_CACHE: "lower rollout.maxPromptTokens, rollout.maxResponseTokens or "
-    "rollout.kvCacheGibibytes, or raise rollout.parallelism.tensor",
+    "rollout.kvCacheMemory, or raise rollout.parallelism.tensor",
     MemoryWhat.CHECKPOINT: "take more devices, which share the training state",
     MemoryWhat.OVERHEAD: "take devices with more memory, or fewer processes on a machine",
     MemoryWhat.STANDBY: "set failurePolicy.standby to false",
@@ -36,7 +36,7 @@ _ADVICE_IN_PHASE: Mapping[tuple[MemoryWhat, CallKind], str] = {
 def advice(item: MemoryItem, phase: str) -> str:
     """What to change about an item that takes much in a phase."""
     for (what, kind), text in _ADVICE_IN_PHASE.items():
-        if item.what is what and phase.endswith(f".{kind.value}"):
+        if item.what is what and phase.endswith(phase_name("", kind)):
             return text
     return _ADVICE[item.what]
 
@@ -47,7 +47,7 @@ def format_bytes(size: int) -> str:
 
 
 def describe_item(item: MemoryItem) -> str:
-    """What an item is, such as `actor optimizer`."""
+    """What an item is, such as `actor Optimizer`."""
     return f"{item.role or 'process'} {item.what.value}"
 
 

@@ -11,12 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlhf_api.crossfield import (
-    EXACT_MATCH,
-    EXACT_MATCH_VERIFIER,
-    HELD_OUT_LENGTH,
-    HELD_OUT_REWARD,
-)
+from rlhf_api.checkpoint import EXACT_MATCH, HELD_OUT_LENGTH, HELD_OUT_REWARD
+from rlhf_api.crossfield import EXACT_MATCH_VERIFIER
 from rlhf_api.job import RLHFJob, RLHFJobSpec
 from rlhf_api.models import Precision
 from rlhf_api.plan import GraphName, Plan

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rlhf_api.job import RLHFJobSpec
-from rlhf_api.models import LearningRateSchedule
+from rlhf_api.models import LearningRateDecay
 from rlhf_api.schedule import ScheduleSpec
 from rlhf_flow.calls import ModelCall, TrainOptions
 from rlhf_flow.graph import Graph
@@ -24,7 +24,7 @@ def training_settings(spec: RLHFJobSpec, role: str, graph: Graph) -> OptimizerSe
         epsilon=training.adam_epsilon,
         weight_decay=training.weight_decay,
         gradient_clip=training.gradient_clip,
-        schedule=training.schedule,
+        decay=training.learning_rate_decay,
         warmup_updates=training.warmup_steps,
         total_updates=sum(_updates(spec.schedule, call) for call in graph.trainings(role)),
     )
@@ -49,7 +49,7 @@ def warm_start_settings(spec: RLHFJobSpec, policy: str) -> OptimizerSettings:
         epsilon=training.adam_epsilon,
         weight_decay=warm_start.weight_decay,
         gradient_clip=training.gradient_clip,
-        schedule=LearningRateSchedule.CONSTANT,
+        decay=LearningRateDecay.NONE,
         warmup_updates=0,
         total_updates=warm_start.max_steps,
     )

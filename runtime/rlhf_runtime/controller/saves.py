@@ -137,7 +137,7 @@ class Saves:
                 for saved, record in records.items()
                 if record and saved <= step and saved not in self._damaged
             ]
-            kept = kept_steps(whole, self.settings.keep_last, self.settings.keep_best)
+            kept = kept_steps(whole, self.settings.keep_last, self.settings.keep_best.metric)
             for saved, record in records.items():
                 is_being_written = record is None and saved > step
                 if saved not in kept and not is_being_written:

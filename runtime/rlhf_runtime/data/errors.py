@@ -6,8 +6,8 @@ RlhfError
     ├── DataUnreadable         the file is not what its name says
     ├── EmptyDataset           no rows at all
     ├── MissingField           a column that the manifest names does not exist
-    ├── InvalidRow             rows that cannot be prompts, with onInvalidRow: fail
-    ├── PromptTooLong          prompts over the limit, with onLongPrompt: fail
+    ├── InvalidRow             rows that cannot be prompts, with onInvalidRow: Fail
+    ├── PromptTooLong          prompts over the limit, with onLongPrompt: Fail
     ├── DatasetTooSmall        fewer usable rows than a step needs
     ├── MissingAnswer          a warm start over rows without reference answers
     ├── TokenizerUnusable      a model folder without a usable tokenizer

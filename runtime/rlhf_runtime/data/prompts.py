@@ -168,7 +168,7 @@ def _refuse(collected: _Collected, source: DataSource, split: Split, policy: Pro
             f"data.{split.value} has {len(collected.invalid)} rows that cannot be used (rows count "
             f"from 0): got {named}; allowed in {source.prompt_field} a text or a list of messages, "
             "not empty, and finite numbers everywhere; correct the rows or set data.onInvalidRow: "
-            "skip"
+            "Skip"
         )
     if collected.too_long and policy.on_long_prompt is OnLongPrompt.FAIL:
         named = _named(f"row {row} with {size} tokens" for row, size in collected.too_long)
@@ -176,7 +176,7 @@ def _refuse(collected: _Collected, source: DataSource, split: Split, policy: Pro
             f"data.{split.value} has {len(collected.too_long)} prompts over the limit (rows count "
             f"from 0): got {named}; allowed rollout.maxPromptTokens = "
             f"{policy.max_prompt_tokens}; raise it, shorten the prompts or set data.onLongPrompt: "
-            "skip"
+            "Skip"
         )
     if not collected.rows:
         raise EmptyDataset(

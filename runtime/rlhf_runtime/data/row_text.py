@@ -82,9 +82,9 @@ class PromptWriter:
         setting = f"data.{self._split.value}"
         return ChatTemplateUnusable(
             f"{setting} needs a chat template and has none to use: {why}, got chatTemplate "
-            "never or a tokenizer without template; use a chat model's tokenizer, put "
+            "Never or a tokenizer without template; use a chat model's tokenizer, put "
             f"chat_template.jinja into the model's folder, or give {setting} plain text prompts "
-            "with chatTemplate: never and no systemPrompt"
+            "with chatTemplate: Never and no systemPrompt"
         )
 
 

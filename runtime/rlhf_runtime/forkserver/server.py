@@ -4,7 +4,7 @@ It has one thread and never touches a device, so what it forks is as good as new
 workers of a raylet that has ended. It ends with its owner or with the one raylet that it was
 started for, and the kernel ends its workers with it.
 
-    python -P -m rlhf_runtime.forkserver.server --listener DESCRIPTOR --device cpu
+    python -P -m rlhf_runtime.forkserver.server --listener DESCRIPTOR --device CPU
         [--owner PID | --raylet PID] [--lazy] [--forked RAYLET,DESCRIPTORS ...]
 """
 

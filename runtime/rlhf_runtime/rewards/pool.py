@@ -188,7 +188,7 @@ class VerifierPool:
     def _lateness(self, process: VerifierProcess) -> str:
         if process.batch is None:
             return f"loading it took longer than {self._start_seconds:g} s"
-        return f"a batch took longer than timeoutSeconds = {self._function.timeout_seconds:g}"
+        return f"a batch took longer than timeoutSeconds = {self._function.timeout_seconds}"
 
     @property
     def _stops_at_errors(self) -> bool:

@@ -38,9 +38,9 @@ class RunRecord:
     job: str
     """The job's name."""
     algorithm: str
-    """The algorithm's type, such as `grpo`."""
+    """The algorithm's type, such as `GRPO`."""
     devices: str
-    """What it runs on, for people: `2 cpu ranks`."""
+    """What it runs on, for people: `2 CPU ranks`."""
     output: str
     """The run's folder."""
     total_steps: int

@@ -114,7 +114,7 @@ def _headline(summary: Summary, records: RunRecords) -> Headline:
     parts = [started, run.devices if run else "", run.output if run else ""]
     return Headline(
         title=summary.job or "unnamed run",
-        tags=[summary.algorithm.upper()] if summary.algorithm else [],
+        tags=[summary.algorithm] if summary.algorithm else [],
         outcome=summary.outcome.value,
         subtitle=" · ".join(part for part in parts if part),
         alerts=_alerts(summary, records),

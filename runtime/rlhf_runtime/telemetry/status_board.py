@@ -8,11 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 from rlhf_api.exits import ExitCode
-from rlhf_api.report import StatusReport
+from rlhf_api.report import RunPhase, StatusReport
 
-FIRST_PHASE = "start"
 LONGEST_MESSAGE = 4096
-HEARTBEAT_SECONDS = 30.0
+HEARTBEAT_SECONDS = 30
 """From one report to the next while nothing else is to be told."""
 
 
@@ -30,7 +29,7 @@ class StatusBoard:
             job=job,
             submission_id=submission_id,
             sequence=1,
-            phase=FIRST_PHASE,
+            phase=RunPhase.START,
             step=0,
             total_steps=0,
             heartbeat_seconds=HEARTBEAT_SECONDS,
@@ -66,7 +65,9 @@ class StatusBoard:
         if self._clock() - self._told >= HEARTBEAT_SECONDS:
             self.update()
 
-    def end(self, phase: str, code: ExitCode, reason: str = "", message: str = "") -> StatusReport:
+    def end(
+        self, phase: RunPhase, code: ExitCode, reason: str = "", message: str = ""
+    ) -> StatusReport:
         """Make the report final, and return it."""
         self.update(phase=phase, final=True, exit_code=code, reason=reason or None, message=message)
         return self.latest

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from rlhf_api.report import CheckpointReport
+from rlhf_api.report import CheckpointReport, RunPhase
 from rlhf_runtime.telemetry.pace import Pace
 from rlhf_runtime.telemetry.records import (
     EvaluationRecord,
@@ -15,11 +15,12 @@ from rlhf_runtime.telemetry.records import (
     StepRecord,
     WarmStartRecord,
 )
-from rlhf_runtime.telemetry.status_board import FIRST_PHASE, StatusBoard
+from rlhf_runtime.telemetry.status_board import StatusBoard
 from rlhf_runtime.telemetry.summary import Summary
 
 TOKENS_PER_SECOND = "throughput/tokens_per_second"
 MOST_METRICS = 256
+LONGEST_SECONDS = 2**31 - 1
 METRIC_NAME = re.compile(r"[A-Za-z0-9_./-]{1,128}")
 
 
@@ -38,7 +39,7 @@ class StatusProgress:
     def begin(self, run: RunRecord) -> None:
         """Workers are about to start."""
         self._total_steps = run.total_steps
-        self._board.update(phase=FIRST_PHASE, total_steps=run.total_steps)
+        self._board.update(phase=RunPhase.START, total_steps=run.total_steps)
 
     def startup(self, phase: str, seconds: float) -> None:
         """A part of the start is over: what was said before it is old."""
@@ -47,7 +48,7 @@ class StatusProgress:
     def warm_start(self, record: WarmStartRecord) -> None:
         """Tell the supervised start's metrics."""
         self._board.update(
-            phase="warm_start",
+            phase=RunPhase.WARM_START,
             metrics=reportable(record.metrics),
             message=f"step {record.step} of the warm start",
         )
@@ -59,10 +60,10 @@ class StatusProgress:
         self._reached = max(self._reached, record.step)
         speed = record.metrics.get(TOKENS_PER_SECOND)
         self._board.update(
-            phase="train",
+            phase=RunPhase.TRAIN,
             step=record.step,
             metrics=reportable({**self._trained, **self._held_out}),
-            seconds_remaining=self._pace.remaining(self._total_steps - record.step),
+            seconds_remaining=_whole(self._pace.remaining(self._total_steps - record.step)),
             tokens_per_second=speed if speed is not None and math.isfinite(speed) else None,
             reason=None,
             message="",
@@ -89,7 +90,7 @@ class StatusProgress:
 
     def restarting(self, number: int, seconds: float, reason: str, message: str) -> None:
         """Tell why workers are started again."""
-        self._board.update(phase="restart", restarts=number, reason=reason, message=message)
+        self._board.update(phase=RunPhase.RESTART, restarts=number, reason=reason, message=message)
 
     def notice(self, text: str) -> None:
         """Tell it, until there is something newer."""
@@ -110,3 +111,7 @@ def reportable(metrics: Mapping[str, float]) -> dict[str, float]:
         if math.isfinite(value) and METRIC_NAME.fullmatch(name)
     }
     return dict(sorted(fitting.items())[:MOST_METRICS])
+
+
+def _whole(seconds: float | None) -> int | None:
+    return None if seconds is None else min(round(seconds), LONGEST_SECONDS)

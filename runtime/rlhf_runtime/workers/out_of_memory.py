@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rlhf_api.plan import MemoryItem, MemoryWhat, Plan
+from rlhf_api.plan import MemoryItem, MemoryWhat, Plan, phase_name
 from rlhf_flow.calls import ModelCall
 from rlhf_flow.planning.refusal import advice, describe_item, format_bytes
 
@@ -39,7 +39,7 @@ def out_of_memory_text(
         held: bytes of it that can be told apart, by role and use.
         error: what was raised.
     """
-    phase = f"{call.role}.{call.kind.value}" if call.role else call.kind.value
+    phase = phase_name(call.role, call.kind) if call.role else call.kind.value
     items = sorted(
         (item for item in plan.memory.items if phase in item.phases), key=lambda item: -item.bytes
     )

@@ -11,9 +11,9 @@ MADE = "2026-01-02T03:00:00Z"
 LATER = "2026-01-02T03:10:00Z"
 
 SPEC: dict[str, Any] = {
-    "algorithm": {"type": "grpo"},
-    "models": {"actor": {"source": {"builtin": "tiny-llama"}}},
-    "data": {"train": {"builtin": "sort-digits"}},
+    "algorithm": {"type": "GRPO"},
+    "models": {"actor": {"source": {"builtin": "TinyLlama"}}},
+    "data": {"train": {"builtin": "SortDigits"}},
     "rewards": [{"function": {"entrypoint": "rlhf_runtime.rewards.exact_match:score"}}],
     "schedule": {"steps": 150, "promptsPerStep": 64},
     "rollout": {"samplesPerPrompt": 8},
@@ -25,7 +25,7 @@ RUNNING: dict[str, Any] = {
     "gpus": 8,
     "gpuSeconds": 7200,
     "progress": {
-        "phase": "train",
+        "phase": "Train",
         "step": 120,
         "totalSteps": 500,
         "percent": 24,

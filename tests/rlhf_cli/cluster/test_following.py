@@ -76,7 +76,7 @@ def cluster() -> Restarting:
 
 
 def phases(jobs: Jobs) -> dict[str, str]:
-    return {name: found.status.phase.value for (_, name), found in jobs.items()}
+    return {name: str(found.status.phase) for (_, name), found in jobs.items()}
 
 
 def changes(cluster: FakeCluster, name: str, phase: str) -> None:

@@ -22,7 +22,7 @@ from .fake_cluster import Document, FakeCluster
 from .objects import RUNNING, job, submission
 
 CLAIM = {"storage": {"persistentVolumeClaim": {"claimName": "disk"}}}
-IMAGE = {"runtime": "registry/rlhf:1", "pullPolicy": "Never", "pullSecrets": ["regcred"]}
+IMAGE = {"runtime": "registry/rlhf:1", "pullPolicy": "Never", "pullSecrets": [{"name": "regcred"}]}
 POOL = {"name": "a", "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}]}
 
 
@@ -73,7 +73,7 @@ def test_the_reader_is_not_taken_for_one_of_the_jobs_pods() -> None:
 
 
 def test_the_reader_is_pulled_as_the_jobs_pods_are() -> None:
-    spec = manifest(pull_policy="Never", pull_secrets=("regcred",))["spec"]
+    spec = manifest(pull_policy="Never", pull_secrets=({"name": "regcred"},))["spec"]
     assert spec["containers"][0]["imagePullPolicy"] == "Never"
     assert spec["imagePullSecrets"] == [{"name": "regcred"}]
 

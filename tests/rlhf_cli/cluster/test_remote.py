@@ -14,7 +14,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from rlhf_api.cluster import ImageSpec
+from rlhf_api.cluster import ImageSpec, ObjectReference
 from rlhf_api.resources import Toleration
 from rlhf_cli.app import app
 from rlhf_cli.cluster.client import Object, Target
@@ -169,7 +169,7 @@ def test_the_restricted_profile_takes_the_reader(remote: RemoteCluster, defined:
     defined("label", "namespace", space, label)
     remote.apply(Kind.JOB, submission("sort", space))
     job = find_job(remote, "sort")
-    image = ImageSpec(runtime="registry/rlhf:1", pull_secrets=("regcred",))
+    image = ImageSpec(runtime="registry/rlhf:1", pull_secrets=(ObjectReference(name="regcred"),))
     tolerations = (Toleration(key="gpu", operator="Exists", effect="NoExecute"),)
     pod = reader_pod(job, ClaimFolder("disk", "sort"), image, "abc123", tolerations)
     told = remote.create(Kind.POD, pod, dry_run=True)

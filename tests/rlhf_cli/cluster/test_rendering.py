@@ -12,11 +12,10 @@ from rich.console import Console
 from rlhf_api.exits import ExitCode
 from rlhf_cli.cluster.ages import age
 from rlhf_cli.cluster.cancel import cancelling
-from rlhf_cli.cluster.errors import NotInstalled
 from rlhf_cli.cluster.job_line import job_line
 from rlhf_cli.cluster.job_page import job_page
 from rlhf_cli.cluster.jobs import Job, plain_name
-from rlhf_cli.cluster.jobs_table import jobs_table
+from rlhf_cli.cluster.jobs_table import jobs_table, phase_of
 from rlhf_cli.cluster.suspend import resuming, suspending
 from rlhf_cli.cluster.watching import worst
 
@@ -73,15 +72,15 @@ def test_the_table_has_a_line_for_each_job() -> None:
 
 def test_the_page_of_a_running_job_says_how_far_it_is() -> None:
     restarts = {"drivers": 1, "incarnations": 2, "total": 3, "stepsRepeated": 20}
-    plan = {"placement": "colocated", "peakMemoryBytes": 61 * 2**30, "summary": "actor on 8"}
+    plan = {"placement": "Colocated", "peakMemoryBytes": 61 * 2**30, "summary": "actor on 8"}
     conditions = [condition("Ready", "False", "Training", "step 120 of 500")]
     more = {"restarts": restarts, "plan": plan, "conditions": conditions}
     lines = page(job(RUNNING | more)).splitlines()
     assert lines[0] == "sort   Running   namespace team, 30m old"
-    assert "120/500  24 %  train  4 h 22 min left" in lines[1]
+    assert "120/500  24 %  Train  4 h 22 min left" in lines[1]
     assert lines[2:] == [
         "metrics      reward 0.71   tokens/s 51,200   kl to the reference (actor) 0.02100",
-        "plan         colocated, 61.0 GiB per device: actor on 8",
+        "plan         Colocated, 61.0 GiB per device: actor on 8",
         "GPUs         8 held, 2.0 GPU hours so far, on RayCluster sort-1",
         "restarts     3: 2 of workers, 1 of the driver; 20 steps done again",
         "checkpoint   step 100, /rlhf/run/checkpoints/step-00000100",
@@ -128,7 +127,7 @@ def test_texts_of_others_are_shown_as_they_are() -> None:
 
 def test_the_line_names_its_fields_and_quotes_what_has_spaces() -> None:
     assert job_line(job(RUNNING)) == (
-        "sort phase=Running step=120/500 doing=train reward=0.71 tokens_per_second=51200 "
+        "sort phase=Running step=120/500 doing=Train reward=0.71 tokens_per_second=51200 "
         "left='4 h 22 min' checkpoint=100"
     )
     assert job_line(job(FAILED)) == "sort phase=Failed reason=InvalidReward message='no x'"
@@ -171,10 +170,12 @@ def test_a_name_is_also_taken_as_kubectl_prints_it() -> None:
     assert plain_name("rlhfjob.rlhf-operator.dev/sort") == plain_name("sort") == "sort"
 
 
-def test_a_newer_operator_may_say_more_but_not_otherwise() -> None:
+def test_what_a_newer_operator_says_is_shown_or_passed_over() -> None:
     assert job(RUNNING | {"weather": {"sunny": True}}).status.gpus == 8
-    with pytest.raises(NotInstalled, match=r"another version.*status\.phase 'Dreaming' of sort"):
-        job({"phase": "Dreaming"})
+    said = {"phase": "Dreaming", "conditions": [condition("Deep", "Almost", "New")]}
+    newer = job(RUNNING | said)
+    assert phase_of(newer) == "Dreaming" and newer.exit_code is None
+    assert "conditions   Deep  Almost  20m  New" in page(newer)
 
 
 def test_what_suspending_and_resuming_will_do_is_said() -> None:

@@ -114,7 +114,7 @@ def test_a_given_shape_wins_over_everything(job: Any, tmp_path: Path) -> None:
 def test_another_role_takes_the_shape_of_its_origin(job: Any, tmp_path: Path) -> None:
     source = {"huggingFace": "Qwen/Qwen2.5-7B"}
     models = {"actor": {"source": source}, "critic": {"source": {"sameAs": "actor"}}}
-    made = job(models=models, algorithm={"type": "ppo"})
+    made = job(models=models, algorithm={"type": "PPO"})
     for role in ("critic", "reference"):
         assert resolve_shape(made, role, tmp_path) == KNOWN_MODELS["Qwen/Qwen2.5-7B"]
 

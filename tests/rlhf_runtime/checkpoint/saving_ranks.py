@@ -10,7 +10,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from rlhf_api.models import LearningRateSchedule
+from rlhf_api.models import LearningRateDecay
 from rlhf_runtime.checkpoint.record import SavedFile
 from rlhf_runtime.checkpoint.saver import Saver
 from rlhf_runtime.engines.fsdp.model import FsdpModel
@@ -21,7 +21,7 @@ from rlhf_runtime.roles.saving import restore, state_of
 from ..engines.fsdp_ranks import cross_entropy, engine, mine, model_folder, settings
 from ..world_of_processes import Scenario, run_scenarios
 
-LINEAR = settings(schedule=LearningRateSchedule.LINEAR, warmup_updates=2, total_updates=9)
+LINEAR = settings(decay=LearningRateDecay.LINEAR, warmup_updates=2, total_updates=9)
 
 
 def trained(world: World, folder: Path, updates: int) -> FsdpModel:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rlhf_api.crossfield import EVALUATION_METRICS
+from rlhf_api.checkpoint import EXACT_MATCH, HELD_OUT_LENGTH, HELD_OUT_REWARD
 from rlhf_api.manifest import load_file
 from rlhf_runtime.controller.job_run import evaluation_metrics
 from rlhf_runtime.controller.steps import Pass
@@ -18,5 +18,5 @@ def test_held_out_metrics_are_those_that_manifests_may_name() -> None:
     named = {f"reward/{reward.name}": 0.25 for reward in job.spec.rewards}
     done = Pass({**measured, **named}, {}, (), 1.0, 1, {}, ())
     assert evaluation_metrics(job.spec, ("reward",), done) == dict(
-        zip(EVALUATION_METRICS, (0.5, 6.0, 0.25), strict=True)
+        zip((HELD_OUT_REWARD, HELD_OUT_LENGTH, EXACT_MATCH), (0.5, 6.0, 0.25), strict=True)
     )

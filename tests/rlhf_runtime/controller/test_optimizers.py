@@ -1,7 +1,7 @@
 import pytest
 
 from rlhf_api.job import RLHFJob
-from rlhf_api.models import LearningRateSchedule
+from rlhf_api.models import LearningRateDecay
 from rlhf_api.plan import GraphName
 from rlhf_flow.job_graphs import trace_job
 from rlhf_runtime.controller.optimizers import training_settings, warm_start_settings
@@ -11,7 +11,7 @@ from .jobs import make_job
 
 TRAINING = {
     "learningRate": 3e-4,
-    "schedule": "cosine",
+    "learningRateDecay": "Cosine",
     "warmupSteps": 7,
     "adamBeta1": 0.8,
     "adamBeta2": 0.97,
@@ -19,7 +19,7 @@ TRAINING = {
     "weightDecay": 0.02,
     "gradientClip": 0.5,
 }
-ACTOR = {"source": {"builtin": "tiny-llama"}, "training": TRAINING}
+ACTOR = {"source": {"builtin": "TinyLlama"}, "training": TRAINING}
 CRITIC = {"source": {"sameAs": "actor"}, "training": {"learningRate": 1e-3}}
 
 
@@ -36,7 +36,7 @@ def test_every_setting_of_a_roles_optimizer_comes_from_its_model() -> None:
         epsilon=1e-6,
         weight_decay=0.02,
         gradient_clip=0.5,
-        schedule=LearningRateSchedule.COSINE,
+        decay=LearningRateDecay.COSINE,
         warmup_updates=7,
         total_updates=10,
     )
@@ -44,7 +44,7 @@ def test_every_setting_of_a_roles_optimizer_comes_from_its_model() -> None:
 
 def test_updates_are_counted_over_steps_mini_batches_and_epochs() -> None:
     schedule = {"steps": 10, "promptsPerStep": 16, "miniBatchPrompts": 6}
-    job = make_job(schedule=schedule, algorithm={"type": "grpo", "grpo": {"epochsPerBatch": 2}})
+    job = make_job(schedule=schedule, algorithm={"type": "GRPO", "grpo": {"epochsPerBatch": 2}})
     # 16 prompts in mini-batches of 6, 6 and 4.
     assert settings_of(job, "actor").total_updates == 10 * 3 * 2
 
@@ -54,7 +54,7 @@ def test_steps_of_the_critics_warm_up_are_not_updates_of_the_actor(
     warmup: int, actor: int, critic: int
 ) -> None:
     job = make_job(
-        algorithm={"type": "ppo", "ppo": {"criticWarmupSteps": warmup}},
+        algorithm={"type": "PPO", "ppo": {"criticWarmupSteps": warmup}},
         models={"actor": ACTOR, "critic": CRITIC},
     )
     assert settings_of(job, "actor").total_updates == actor
@@ -74,7 +74,7 @@ def test_the_warm_start_has_a_rate_and_decays_of_its_own() -> None:
         epsilon=1e-6,
         weight_decay=0.3,
         gradient_clip=0.5,
-        schedule=LearningRateSchedule.CONSTANT,
+        decay=LearningRateDecay.NONE,
         warmup_updates=0,
         total_updates=33,
     )

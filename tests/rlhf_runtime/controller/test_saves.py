@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import ray
 
-from rlhf_api.checkpoint import CheckpointSpec
+from rlhf_api.checkpoint import HELD_OUT_REWARD, CheckpointSpec
 from rlhf_runtime.checkpoint.record import SavedFile, new_digest
 from rlhf_runtime.checkpoint.store import CheckpointStore
 from rlhf_runtime.controller.saves import Finishing, Saves
@@ -56,14 +56,14 @@ def write(saves: Saves, step: int) -> Finishing:
 
 
 def test_the_last_ones_and_the_best_stay(tmp_path: Path) -> None:
-    saves, told = saves_of(tmp_path, keepLast=2, keepBest="reward")
+    saves, told = saves_of(tmp_path, keepLast=2)
     for step, reward in [(1, 0.5), (2, 0.9), (3, 0.1), (4, 0.2), (5, 0.3)]:
-        saves.measured(step, {"reward": reward})
+        saves.measured(step, {HELD_OUT_REWARD: reward})
         saves.commit(write(saves, step))
     assert told.steps == [1, 2, 3, 4, 5] and told.notices == []
     assert saves.store.steps() == [5, 4, 2]
     newest = saves.newest()
-    assert newest is not None and newest.record.metrics == {"reward": 0.3}
+    assert newest is not None and newest.record.metrics == {HELD_OUT_REWARD: 0.3}
 
 
 def test_a_damaged_one_is_named_and_the_one_before_is_used(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_a_damaged_one_is_named_and_the_one_before_is_used(tmp_path: Path) -> No
 
 
 def test_a_damaged_one_ahead_does_not_push_out_the_good_ones(tmp_path: Path) -> None:
-    saves, _ = saves_of(tmp_path, keepLast=1, keepBest=None)
+    saves, _ = saves_of(tmp_path, keepLast=1, keepBest="None")
     for step in (4, 6):
         saves.commit(write(saves, step))
     saves.commit(write(saves, 5))
@@ -99,7 +99,7 @@ def test_what_attempts_have_left_goes_and_what_is_being_written_stays(tmp_path: 
 def test_old_ones_that_cannot_be_deleted_harm_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    saves, told = saves_of(tmp_path, keepLast=1, keepBest=None, onError="fail")
+    saves, told = saves_of(tmp_path, keepLast=1, keepBest="None", onError="Fail")
     saves.commit(write(saves, 1))
 
     def slow_down(step: int) -> None:
@@ -123,7 +123,7 @@ def test_one_that_cannot_be_written_is_told_and_leaves_the_others(tmp_path: Path
 
 
 def test_or_it_ends_the_job(tmp_path: Path) -> None:
-    saves, _ = saves_of(tmp_path, onError="fail")
+    saves, _ = saves_of(tmp_path, onError="Fail")
     with pytest.raises(CheckpointFailed, match="No space left"):
         saves.commit(Finishing(2, 1, [fail.remote()]))
 

@@ -18,8 +18,8 @@ def job(train: dict[str, Any], **changes: Any) -> RLHFJobSpec:
     """A job that reads the given data."""
     data = {"train": train, **changes.pop("data", {})}
     spec = {
-        "algorithm": {"type": "grpo"},
-        "models": {"actor": {"source": {"builtin": "tiny-llama"}}},
+        "algorithm": {"type": "GRPO"},
+        "models": {"actor": {"source": {"builtin": "TinyLlama"}}},
         "rewards": [{"function": {"entrypoint": "rlhf_runtime.rewards.math:verify"}}],
         "rollout": {"samplesPerPrompt": 2},
         "schedule": {"steps": 1, "promptsPerStep": 4, **changes.pop("schedule", {})},
@@ -34,7 +34,7 @@ def write_jsonl(path: Path, rows: list[dict[str, Any]]) -> str:
 
 
 def test_a_builtin_task_brings_its_held_out_prompts(tokenizer: TextTokenizer) -> None:
-    prompts = load_prompts(job({"builtin": "sort-digits", "maxRows": 50}), tokenizer)
+    prompts = load_prompts(job({"builtin": "SortDigits", "maxRows": 50}), tokenizer)
     assert prompts.evaluation is not None
     assert len(prompts.train) == 50
     assert len(prompts.evaluation) == 256
@@ -78,5 +78,5 @@ def test_a_nan_in_the_data_is_an_error_that_names_the_row(
     file.write_text('{"prompt": "1"}\n{"prompt": NaN}\n')
     with pytest.raises(InvalidRow, match="row 1: prompt is NaN"):
         load_prompts(job({"path": str(file)}), tokenizer)
-    spec = job({"path": str(file)}, data={"onInvalidRow": "skip"}, schedule={"promptsPerStep": 1})
+    spec = job({"path": str(file)}, data={"onInvalidRow": "Skip"}, schedule={"promptsPerStep": 1})
     assert load_prompts(spec, tokenizer).train.rows_invalid == 1

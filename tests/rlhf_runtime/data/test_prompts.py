@@ -29,8 +29,8 @@ MESSAGES = [{"role": "user", "content": "1=", "name": None}]
 def build(
     rows: list[Any],
     tokenizer: TextTokenizer,
-    on_invalid: str = "fail",
-    on_long: str = "fail",
+    on_invalid: str = "Fail",
+    on_long: str = "Fail",
     max_tokens: int = 1000,
     **source: Any,
 ) -> PromptTable:
@@ -58,7 +58,7 @@ def test_rows_become_token_ids_texts_records_and_answers(tokenizer: TextTokenize
 def test_more_rows_than_a_chunk_keep_their_order(tokenizer: TextTokenizer) -> None:
     rows = [{"prompt": str(index)} for index in range(2 * CHUNK_ROWS + 3)]
     rows[CHUNK_ROWS + 1] = {"prompt": ""}
-    table = build(rows, tokenizer, on_invalid="skip")
+    table = build(rows, tokenizer, on_invalid="Skip")
     kept = [index for index in range(len(rows)) if index != CHUNK_ROWS + 1]
     assert table.source_rows.tolist() == kept
     assert table.texts == tuple(map(str, kept))
@@ -87,10 +87,10 @@ def test_unusable_rows_are_named_or_skipped(
     tokenizer: TextTokenizer, row: dict[str, Any], why: str
 ) -> None:
     rows = [{"prompt": "1"}, row, {"prompt": "2"}]
-    with pytest.raises(InvalidRow, match=f"row 1: .*{why}.*onInvalidRow: skip") as caught:
+    with pytest.raises(InvalidRow, match=f"row 1: .*{why}.*onInvalidRow: Skip") as caught:
         build(rows, tokenizer)
     assert (caught.value.reason, int(caught.value.exit_code)) == ("InvalidRow", 3)
-    table = build(rows, tokenizer, on_invalid="skip")
+    table = build(rows, tokenizer, on_invalid="Skip")
     assert table.source_rows.tolist() == [0, 2]
     assert (table.rows_read, table.rows_invalid, table.rows_too_long) == (3, 1, 0)
 
@@ -107,8 +107,8 @@ def test_long_prompts_are_named_or_skipped(tokenizer: TextTokenizer) -> None:
     text = str(caught.value)
     assert "row 2 with 5 tokens, row 3 with 9 tokens" in text
     assert "rollout.maxPromptTokens = 4" in text
-    assert "onLongPrompt: skip" in text
-    table = build(rows, tokenizer, on_long="skip", max_tokens=4)
+    assert "onLongPrompt: Skip" in text
+    table = build(rows, tokenizer, on_long="Skip", max_tokens=4)
     assert table.source_rows.tolist() == [0, 1]
     assert (table.rows_invalid, table.rows_too_long) == (0, 2)
 
@@ -126,11 +126,11 @@ def test_no_rows_are_an_error(tokenizer: TextTokenizer) -> None:
     with pytest.raises(EmptyDataset, match="got 0 rows"):
         build([], tokenizer)
     with pytest.raises(EmptyDataset, match="got 2 rows, 2 of them invalid"):
-        build([{"prompt": ""}] * 2, tokenizer, on_invalid="skip")
+        build([{"prompt": ""}] * 2, tokenizer, on_invalid="Skip")
 
 
 def test_fewer_rows_than_a_step_needs_are_an_error(tokenizer: TextTokenizer) -> None:
-    table = build([{"prompt": "1"}, {"prompt": ""}], tokenizer, on_invalid="skip")
+    table = build([{"prompt": "1"}, {"prompt": ""}], tokenizer, on_invalid="Skip")
     table.require_rows(1, "schedule.promptsPerStep")
     with pytest.raises(DatasetTooSmall) as caught:
         table.require_rows(2, "schedule.promptsPerStep")
@@ -174,8 +174,8 @@ def test_records_keep_dates_and_decimals_as_text(tokenizer: TextTokenizer) -> No
 def test_chat_templates_are_used_where_there_is_one(chat_tokenizer: TextTokenizer) -> None:
     rows = [{"prompt": "1="}, {"prompt": MESSAGES}]
     assert build(rows, chat_tokenizer).texts == ("<user>1=<eos><assistant>",) * 2
-    assert build(rows, chat_tokenizer, chat_template="always").texts[0].startswith("<user>")
-    assert build(rows[:1], chat_tokenizer, chat_template="never").texts == ("1=",)
+    assert build(rows, chat_tokenizer, chat_template="Always").texts[0].startswith("<user>")
+    assert build(rows[:1], chat_tokenizer, chat_template="Never").texts == ("1=",)
 
 
 def test_special_tokens_in_a_template_are_single_tokens(chat_tokenizer: TextTokenizer) -> None:
@@ -207,7 +207,7 @@ def test_messages_that_the_template_refuses_are_unusable_rows(
     ("row", "source"),
     [
         ({"prompt": MESSAGES}, {}),
-        ({"prompt": "1"}, {"chat_template": "always"}),
+        ({"prompt": "1"}, {"chat_template": "Always"}),
         ({"prompt": "1"}, {"system_prompt": "sort"}),
     ],
     ids=["messages", "always", "system prompt"],
@@ -221,9 +221,9 @@ def test_a_missing_chat_template_is_an_error_of_its_own(
 
 def test_a_system_prompt_without_template_is_an_error(chat_tokenizer: TextTokenizer) -> None:
     with pytest.raises(ChatTemplateUnusable, match="systemPrompt is set"):
-        build([{"prompt": "1"}], chat_tokenizer, system_prompt="sort", chat_template="never")
+        build([{"prompt": "1"}], chat_tokenizer, system_prompt="sort", chat_template="Never")
 
 
 def test_messages_are_no_text_without_a_template(chat_tokenizer: TextTokenizer) -> None:
     with pytest.raises(InvalidRow, match="row 0: prompt is of type list"):
-        build([{"prompt": MESSAGES}], chat_tokenizer, chat_template="never")
+        build([{"prompt": MESSAGES}], chat_tokenizer, chat_template="Never")

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from rlhf_api.models import LearningRateSchedule
+from rlhf_api.models import LearningRateDecay
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.engines.fsdp.model import FsdpModel, Loss
 from rlhf_runtime.engines.fsdp.packing import MicroBatch, cut
@@ -43,7 +43,7 @@ def settings(**changes: object) -> OptimizerSettings:
         "epsilon": 1e-5,
         "weight_decay": 0.01,
         "gradient_clip": 1.0,
-        "schedule": LearningRateSchedule.CONSTANT,
+        "decay": LearningRateDecay.NONE,
         "warmup_updates": 0,
         "total_updates": 10,
     }
@@ -233,7 +233,7 @@ def updates_are_those_of_plain_torch(world: World, folder: Path) -> None:
         gradient_clip=0.05,
         warmup_updates=2,
         total_updates=6,
-        schedule=LearningRateSchedule.LINEAR,
+        decay=LearningRateDecay.LINEAR,
         epsilon=1e-4,
     )
     model = engine(place, world)

@@ -45,7 +45,7 @@ def model(tmp_path: Path, tiny_llama: Path) -> Path:
 
 
 def test_a_builtin_model_is_written_into_the_work_folder(tmp_path: Path) -> None:
-    folder = resolve(tmp_path, builtin="tiny-llama")
+    folder = resolve(tmp_path, builtin="TinyLlama")
     assert folder.is_relative_to(tmp_path / "work")
     assert (folder / "model.safetensors").is_file()
 

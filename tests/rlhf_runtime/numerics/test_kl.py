@@ -32,7 +32,7 @@ def test_k1_and_k3_are_unbiased(estimator: KlEstimator) -> None:
 
 
 @pytest.mark.parametrize(
-    ("estimator", "of"), [("k1", "nothing"), ("k2", "the divergence"), ("k3", "the reverse")]
+    ("estimator", "of"), [("K1", "nothing"), ("K2", "the divergence"), ("K3", "the reverse")]
 )
 def test_gradients_in_a_loss_are_on_average_those_of(estimator: str, of: str) -> None:
     """Samples are the policy's: the expectation weighs them, and has no gradient of its own."""

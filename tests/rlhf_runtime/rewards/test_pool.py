@@ -92,7 +92,7 @@ def test_a_verifiers_process_imports_nothing_heavy(
 def test_a_failed_batch_costs_its_own_samples_only(
     reward: MakeReward, samples: MakeSamples, act: str, fault: str, told: str
 ) -> None:
-    seconds = 1.0 if act == "sleep" else 60.0
+    seconds = 1 if act == "sleep" else 60
     with VerifierPool(reward("by_response", batchSize=2, timeoutSeconds=seconds)) as pool:
         scores = pool.score(samples("ok", "ok", act, "ok", "ok"))
         again = pool.score(samples("ok"))
@@ -128,7 +128,7 @@ def test_a_bad_value_costs_its_own_sample_only(
 def test_on_error_fail_stops_with_the_users_traceback(
     reward: MakeReward, samples: MakeSamples
 ) -> None:
-    with VerifierPool(reward("by_response", onError="fail", name="correct")) as pool:
+    with VerifierPool(reward("by_response", onError="Fail", name="correct")) as pool:
         with pytest.raises(RewardError, match="(?s)correct.*in deeper.*own mistake") as caught:
             pool.score(samples("raise"))
         assert (caught.value.reason, int(caught.value.exit_code)) == ("RewardFailed", 3)
@@ -187,7 +187,7 @@ def test_what_a_verifier_prints_goes_to_the_log(
 
 def test_what_a_verifier_has_started_ends_with_it(reward: MakeReward, tmp_path: Path) -> None:
     pids = tmp_path / "pids"
-    with VerifierPool(reward("with_child", timeoutSeconds=2.0)) as pool:
+    with VerifierPool(reward("with_child", timeoutSeconds=2)) as pool:
         scores = pool.score([Sample("p", "r", {"pids": str(pids)}, True)])
     assert dict(scores.errors) == {"timedOut": 1}
     for pid in map(int, pids.read_text().split()):

@@ -57,7 +57,7 @@ def test_excluded_samples_are_marked_and_counted(reward: MakeReward) -> None:
 
 def test_zero_keeps_the_sample_and_still_counts_it(reward: MakeReward) -> None:
     result = combine(
-        [reward("a", name="a"), reward("b", name="b", onError="zero")],
+        [reward("a", name="a"), reward("b", name="b", onError="Zero")],
         [scores([1, 2], [True] * 2), scores([1, 0], [True, False], timedOut=1)],
         2,
     )
@@ -93,7 +93,7 @@ def test_every_role_has_a_sum_and_metrics_of_its_own(
 def test_a_failing_verifier_stops_only_where_it_must(
     reward: MakeReward, samples: MakeSamples
 ) -> None:
-    rewards = [reward("length"), reward("by_response", name="strict", onError="fail")]
+    rewards = [reward("length"), reward("by_response", name="strict", onError="Fail")]
     with Scorer(rewards) as scorer:
         with pytest.raises(RewardError, match="strict"):
             scorer.score(samples("raise"))

@@ -21,7 +21,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM
 
 from rlhf_api.job import RLHFJob
-from rlhf_api.models import LearningRateSchedule
+from rlhf_api.models import LearningRateDecay
 from rlhf_flow.calls import ComputeOptions, ModelCall, TrainOptions
 from rlhf_flow.losses import ClippedLoss, CrossEntropy, Loss, ValueLoss
 from rlhf_flow.operations import Custom, LagrangeMultiplier, Scope
@@ -59,7 +59,7 @@ OPTIMIZER = OptimizerSettings(
     epsilon=1e-5,  # keeps gradients that are zero but for rounding from mattering
     weight_decay=0.01,
     gradient_clip=0.5,
-    schedule=LearningRateSchedule.CONSTANT,
+    decay=LearningRateDecay.NONE,
     warmup_updates=0,
     total_updates=100,
 )
@@ -132,7 +132,7 @@ def policy_trains_by_the_formula(world: World, folder: Path, settings: dict[str,
     place, columns = model_folder(world, folder), make_batch()
     job = make_job(
         place,
-        algorithm={"type": "grpo", "grpo": settings},
+        algorithm={"type": "GRPO", "grpo": settings},
         schedule={"steps": 10, "promptsPerStep": 4, "miniBatchPrompts": 3},
     )
     call = call_of(job, world, "actor.train")
@@ -256,7 +256,7 @@ def warm_start_is_plain_cross_entropy(world: World, folder: Path) -> None:
 
 def the_actor_waits_for_the_critic(world: World, folder: Path) -> None:
     place, columns = model_folder(world, folder), make_batch()
-    job = make_job(place, algorithm={"type": "ppo", "ppo": {"criticWarmupSteps": 2}})
+    job = make_job(place, algorithm={"type": "PPO", "ppo": {"criticWarmupSteps": 2}})
     call = call_of(job, world, "actor.train")
     policy = make_policy(job, place, world)
     for step, version in ((1, 0), (2, 0), (3, 1)):
@@ -268,7 +268,7 @@ def critic_trains_by_the_formula(world: World, folder: Path, settings: dict[str,
     place, columns = model_folder(world, folder), make_batch()
     job = make_job(
         place,
-        algorithm={"type": "ppo", "ppo": settings},
+        algorithm={"type": "PPO", "ppo": settings},
         models={"actor": model_of(place), "critic": model_of(place)},
         schedule={"steps": 10, "promptsPerStep": 4, "miniBatchPrompts": 3},
     )
@@ -315,7 +315,7 @@ def inference_is_that_of_the_model(world: World, folder: Path) -> None:
     place, columns = model_folder(world, folder), make_batch()
     job = make_job(
         place,
-        algorithm={"type": "ppo", "ppo": {"klCoefficient": 0.1, "epochsPerBatch": 2}},
+        algorithm={"type": "PPO", "ppo": {"klCoefficient": 0.1, "epochsPerBatch": 2}},
     )
     reference = plain(place, columns)
     actor = make_policy(job, place, world)
@@ -337,7 +337,7 @@ def inference_is_that_of_the_model(world: World, folder: Path) -> None:
 
 def advantages_compare_within_groups(world: World, folder: Path, by_std: bool) -> None:
     place, columns = model_folder(world, folder), make_batch()
-    job = make_job(place, algorithm={"type": "grpo", "grpo": {"normalizeByStd": by_std}})
+    job = make_job(place, algorithm={"type": "GRPO", "grpo": {"normalizeByStd": by_std}})
     result = compute(inputs_of(call_of(job, world, "compute"), columns, world), world, {})
     found = whole(result, world)["advantages"]
     scores, valid = columns["reward_scores"].values, columns["reward_valid"].values
@@ -358,7 +358,7 @@ def estimates_equal_the_sums(world: World, folder: Path) -> None:
     place, columns = model_folder(world, folder), make_batch()
     gamma, lam, coefficient = 0.9, 0.8, 0.3
     settings = {"klCoefficient": coefficient, "gamma": gamma, "gaeLambda": lam}
-    job = make_job(place, algorithm={"type": "ppo", "ppo": settings})
+    job = make_job(place, algorithm={"type": "PPO", "ppo": settings})
     call = call_of(job, world, "compute")
     result = compute(inputs_of(call, columns, world), world, {})
     found = whole(result, world)
@@ -392,7 +392,7 @@ def estimates_equal_the_sums(world: World, folder: Path) -> None:
 def an_operation_may_see_all_rows(world: World, folder: Path) -> None:
     """Whatever the number of ranks: by its scope, beside operations that sum over ranks."""
     place, columns = model_folder(world, folder), make_batch()
-    job = make_job(place, algorithm={"type": "ppo"})
+    job = make_job(place, algorithm={"type": "PPO"})
     call = call_of(job, world, "compute")
     assert isinstance(call.options, ComputeOptions)
     entrypoint = "tests.rlhf_runtime.roles.role_ranks:ranked"
@@ -443,17 +443,17 @@ def a_multiplier_is_learned_from_all_costs(world: World, folder: Path) -> None:
 
 
 GRPO_SETTINGS: dict[str, dict[str, Any]] = {
-    "token mean": {"lossAggregation": "tokenMean"},
-    "token sum": {"lossAggregation": "sequenceMeanTokenSum", "epochsPerBatch": 2},
-    "sequence mean": {"lossAggregation": "sequenceMeanTokenMean", "klCoefficient": 0.2},
-    "fixed length": {"lossAggregation": "sequenceMeanFixedLength", "clipRangeHigh": 0.4},
-    "entropy bonus": {"entropyCoefficient": 0.1, "klCoefficient": 0.1, "klEstimator": "k3"},
-    "dual clip, k2": {"dualClip": 1.5, "klCoefficient": 0.5, "klEstimator": "k2"},
+    "token mean": {"lossAggregation": "TokenMean"},
+    "token sum": {"lossAggregation": "SequenceMeanTokenSum", "epochsPerBatch": 2},
+    "sequence mean": {"lossAggregation": "SequenceMeanTokenMean", "klCoefficient": 0.2},
+    "fixed length": {"lossAggregation": "SequenceMeanFixedLength", "clipRangeHigh": 0.4},
+    "entropy bonus": {"entropyCoefficient": 0.1, "klCoefficient": 0.1, "klEstimator": "K3"},
+    "dual clip, k2": {"dualClip": 1.5, "klCoefficient": 0.5, "klEstimator": "K2"},
 }
 CRITIC_SETTINGS: dict[str, dict[str, Any]] = {
     "no clip": {},
     "clip": {"valueClipRange": 0.2, "epochsPerBatch": 2},
-    "fixed length": {"lossAggregation": "sequenceMeanFixedLength"},
+    "fixed length": {"lossAggregation": "SequenceMeanFixedLength"},
 }
 SCENARIOS: dict[str, Scenario] = {
     **{

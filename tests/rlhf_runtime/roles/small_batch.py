@@ -66,7 +66,7 @@ def make_batch() -> dict[str, Column]:
 def make_job(folder: Path, **sections: Any) -> RLHFJob:
     """A job whose actor is the model of a folder; keyword arguments replace sections."""
     spec: dict[str, Any] = {
-        "algorithm": {"type": "grpo"},
+        "algorithm": {"type": "GRPO"},
         "models": {"actor": model_of(folder)},
         "data": {"train": {"path": "train.jsonl"}},
         "rewards": [{"function": {"entrypoint": "verifiers:exact"}}],

@@ -45,8 +45,8 @@ def a_step(step: int, **changes: object) -> StepRecord:
 def a_run(output: Path, total_steps: int = 10) -> RunRecord:
     return RunRecord(
         job="sort-grpo",
-        algorithm="grpo",
-        devices="2 cpu ranks",
+        algorithm="GRPO",
+        devices="2 CPU ranks",
         output=str(output),
         total_steps=total_steps,
         started=START,

@@ -14,7 +14,7 @@ PLAN = Plan.model_validate(
         "pools": [
             {
                 "name": "local",
-                "device": "cpu",
+                "device": "CPU",
                 "nodes": 1,
                 "devicesPerNode": 2,
                 "memoryBytesPerDevice": 8 << 30,
@@ -34,11 +34,11 @@ PLAN = Plan.model_validate(
         ],
         "calls": [
             {
-                "graph": "step",
+                "graph": "Step",
                 "call": "actor.generate",
                 "role": "actor",
                 "method": "generate",
-                "kind": "generate",
+                "kind": "Generate",
                 "pool": "local",
                 "mesh": {"data": 1, "tensor": 2},
                 "reads": [],
@@ -61,7 +61,7 @@ PLAN = Plan.model_validate(
         "memory": {
             "capacityBytes": 8 << 30,
             "items": [
-                {"role": "actor", "what": "kvCache", "bytes": 2 << 30, "phases": ["actor.generate"]}
+                {"role": "actor", "what": "KVCache", "bytes": 2 << 30, "phases": ["actor.generate"]}
             ],
             "peaks": {"actor.generate": 2 << 30},
         },

@@ -56,7 +56,7 @@ def test_plain_lines_have_stable_fields(
         "evaluation", "finished", "phase", "phase", "phase", "wrote",
     ]  # fmt: skip
     assert fields(lines[0])["job"] == "sort-grpo"
-    assert fields(lines[0])["devices"] == "2_cpu_ranks"
+    assert fields(lines[0])["devices"] == "2_CPU_ranks"
     assert fields(lines[1]) == {"": "startup", "phase": "ray", "seconds": "2.12"}
     assert fields(lines[5]) == {
         "": "train",
@@ -114,7 +114,7 @@ def test_a_terminal_shows_every_line(
     progress.close()
     shown = stream.getvalue()
     for text in (
-        "sort-grpo   grpo · 2 cpu ranks",
+        "sort-grpo   GRPO · 2 CPU ranks",
         "✓ ray 2.12 s",
         "warm start",
         " 3/3",

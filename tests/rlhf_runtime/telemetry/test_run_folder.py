@@ -96,7 +96,7 @@ def test_a_new_start_takes_back_the_earlier_end(make_run: MakeRun) -> None:
 def test_a_file_cut_at_any_byte_gives_all_whole_records(tmp_path: Path, cut: int) -> None:
     with RunFolder(tmp_path / "cut") as folder:
         folder.metrics.unlink(missing_ok=True)
-        folder.append(RunRecord("job", "grpo", "1 cpu", ".", 5, 0.0))
+        folder.append(RunRecord("job", "GRPO", "1 CPU", ".", 5, 0.0))
         for step in range(1, 6):
             folder.append(EvaluationRecord(step, {"evaluation/exact_match": step / 10}))
     whole = folder.metrics.read_bytes()

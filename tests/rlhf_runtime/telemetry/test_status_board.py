@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rlhf_api.exits import ExitCode
-from rlhf_api.report import StatusReport
+from rlhf_api.report import RunPhase, StatusReport
 from rlhf_runtime.telemetry.status_board import HEARTBEAT_SECONDS, LONGEST_MESSAGE, StatusBoard
 
 
@@ -19,7 +19,9 @@ from rlhf_runtime.telemetry.status_board import HEARTBEAT_SECONDS, LONGEST_MESSA
     ],
 )
 def test_a_message_is_a_line_that_every_reader_takes(said: str, told: str) -> None:
-    final = StatusBoard("sort", "sort-1-0").end("failed", ExitCode.USER, "DataNotFound", said)
+    final = StatusBoard("sort", "sort-1-0").end(
+        RunPhase.FAILED, ExitCode.USER, "DataNotFound", said
+    )
     assert (final.message, final.exit_code) == (told, ExitCode.USER)
     sent = final.model_dump_json(by_alias=True, exclude_none=True)
     assert StatusReport.model_validate_json(sent.encode()) == final

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from rlhf_api.exits import ExitCode
-from rlhf_api.report import CheckpointReport
+from rlhf_api.report import CheckpointReport, RunPhase
 from rlhf_runtime.telemetry.records import EvaluationRecord, RunRecord, StepRecord, WarmStartRecord
 from rlhf_runtime.telemetry.status_board import StatusBoard
 from rlhf_runtime.telemetry.status_progress import StatusProgress, reportable
@@ -22,7 +22,7 @@ def board() -> StatusBoard:
 def progress(board: StatusBoard) -> StatusProgress:
     """Of a run that has begun."""
     progress = StatusProgress(board)
-    progress.begin(RunRecord("sort", "grpo", "1 cpu rank", "/rlhf/run", 10, 0.0))
+    progress.begin(RunRecord("sort", "GRPO", "1 CPU rank", "/rlhf/run", 10, 0.0))
     return progress
 
 
@@ -35,7 +35,7 @@ def test_a_step_is_told_with_metrics_pace_and_the_time_that_is_left(
 ) -> None:
     progress.step(step(4, **{"throughput/tokens_per_second": 50.0, "actor/kl": math.nan}))
     report = board.latest
-    assert (report.phase, report.step, report.total_steps) == ("train", 4, 10)
+    assert (report.phase, report.step, report.total_steps) == ("Train", 4, 10)
     assert report.metrics == {"reward/mean": 0.5, "throughput/tokens_per_second": 50.0}
     assert (report.seconds_remaining, report.tokens_per_second) == (12.0, 50.0)
 
@@ -53,7 +53,7 @@ def test_a_warm_start_is_a_phase_without_steps(
 ) -> None:
     progress.warm_start(WarmStartRecord(3, {"actor/loss": 1.5}))
     report = board.latest
-    assert (report.phase, report.step, report.metrics) == ("warm_start", 0, {"actor/loss": 1.5})
+    assert (report.phase, report.step, report.metrics) == ("WarmStart", 0, {"actor/loss": 1.5})
     assert report.message == "step 3 of the warm start"
 
 
@@ -63,7 +63,7 @@ def test_a_restart_has_a_reason_until_workers_come_to_life(
     progress.step(step(5))
     progress.saved(4, "/rlhf/run/checkpoints/step-00000004")
     progress.restarting(1, 30.0, "WorkerLost", "rank 0 died:\nkilled")
-    assert (board.latest.phase, board.latest.reason) == ("restart", "WorkerLost")
+    assert (board.latest.phase, board.latest.reason) == ("Restart", "WorkerLost")
     assert board.latest.message == "rank 0 died: killed"
     progress.going_on(4, "/rlhf/run/checkpoints/step-00000004")
     progress.notice("waiting for nodes: 0 of 1")
@@ -82,7 +82,7 @@ def test_every_change_has_a_higher_number_until_the_last(
     before = board.latest
     progress.step(step(1))
     assert board.latest.follows(before)
-    final = board.end("failed", ExitCode.RETRIABLE, "WorkerLost", "x" * 9000)
+    final = board.end(RunPhase.FAILED, ExitCode.RETRIABLE, "WorkerLost", "x" * 9000)
     assert final.final and final.exit_code is ExitCode.RETRIABLE and len(final.message) == 4096
     progress.notice("too late")
     assert board.latest == final
@@ -91,7 +91,7 @@ def test_every_change_has_a_higher_number_until_the_last(
 def test_only_the_final_report_can_be_acknowledged(board: StatusBoard) -> None:
     assert board.acknowledge("sort-1-0", board.latest.sequence)
     assert not board.wait_until_acknowledged(0.0)
-    final = board.end("succeeded", ExitCode.DONE)
+    final = board.end(RunPhase.SUCCEEDED, ExitCode.DONE)
     assert board.acknowledge("sort-1-0", final.sequence - 1)
     assert not board.acknowledge("sort-1-1", final.sequence)
     assert not board.wait_until_acknowledged(0.0)

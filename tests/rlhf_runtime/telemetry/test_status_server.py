@@ -12,7 +12,7 @@ from http.client import HTTPResponse
 import pytest
 
 from rlhf_api.exits import ExitCode
-from rlhf_api.report import StatusReport
+from rlhf_api.report import RunPhase, StatusReport
 from rlhf_runtime.patience import Patience
 from rlhf_runtime.telemetry.errors import ReportPortTaken
 from rlhf_runtime.telemetry.status_board import StatusBoard
@@ -63,7 +63,7 @@ def acknowledgement(submission: object, sequence: object) -> bytes:
 
 
 def test_the_latest_report_is_served(board: StatusBoard, address: str) -> None:
-    board.update(step=3, total_steps=10, phase="train", metrics={"reward/mean": 0.5})
+    board.update(step=3, total_steps=10, phase="Train", metrics={"reward/mean": 0.5})
     status, body = ask(f"{address}/report")
     assert status == 200 and StatusReport.model_validate_json(body) == board.latest
     assert json.loads(body)["totalSteps"] == 10, "by the names of the wire"
@@ -107,7 +107,7 @@ def test_health_needs_no_token_and_tells_nothing(address: str) -> None:
 def test_the_acknowledgement_of_the_final_report_ends_the_wait(
     board: StatusBoard, address: str
 ) -> None:
-    final = board.end("succeeded", ExitCode.DONE)
+    final = board.end(RunPhase.SUCCEEDED, ExitCode.DONE)
     body = acknowledgement("sort-1-0", final.sequence)
     assert ask(f"{address}/acknowledge", body) == (204, b"")
     assert board.wait_until_acknowledged(0.0)
@@ -129,7 +129,7 @@ def test_the_acknowledgement_of_the_final_report_ends_the_wait(
 def test_what_is_no_acknowledgement_of_this_submission_is_refused(
     board: StatusBoard, address: str, body: bytes, status: int
 ) -> None:
-    board.end("succeeded", ExitCode.DONE)
+    board.end(RunPhase.SUCCEEDED, ExitCode.DONE)
     assert ask(f"{address}/acknowledge", body)[0] == status
     assert not board.wait_until_acknowledged(0.0)
 

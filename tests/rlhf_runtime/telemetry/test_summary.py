@@ -17,7 +17,7 @@ from rlhf_runtime.telemetry.records import (
 )
 from rlhf_runtime.telemetry.summary import summarize
 
-RUN = RunRecord("sort", "ppo", "1 cpu rank", "out", total_steps=4, started=100.0)
+RUN = RunRecord("sort", "PPO", "1 CPU rank", "out", total_steps=4, started=100.0)
 STEPS = tuple(
     StepRecord(
         step=number,

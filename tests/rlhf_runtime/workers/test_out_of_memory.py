@@ -32,7 +32,7 @@ def test_the_message_compares_the_plan_with_what_was_used(plan: Plan) -> None:
     held = {("actor", MemoryWhat.OPTIMIZER): 7 << 20}
     text = out_of_memory_text(plan, TRAIN, 3, 1, 5 << 30, held, MemoryError("no more\nstack"))
     assert text.startswith("rank 1 ran out of memory in actor.train, step 3: got 5.00 GiB in use")
-    assert "actor activations" in text and "process overhead" in text
-    assert "actor optimizer 4.1 MiB, got 7.0 MiB;" in text, text
+    assert "actor Activations" in text and "process Overhead" in text
+    assert "actor Optimizer 4.1 MiB, got 7.0 MiB;" in text, text
     assert re.search(r"expected \d+\.?\d* [MG]iB of \d+\.?\d* [MG]iB \(", text), text
     assert text.endswith("MemoryError: no more")

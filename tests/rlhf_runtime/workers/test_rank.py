@@ -73,5 +73,5 @@ def test_a_model_that_cannot_be_written_is_told(rank: Rank, tmp_path: Path) -> N
 
 
 def test_a_call_that_the_plan_does_not_have_is_refused(rank: Rank) -> None:
-    with pytest.raises(UnknownCall, match=r"the plan has no call actor\.log_probs#7 in step"):
+    with pytest.raises(UnknownCall, match=r"the plan has no call actor\.log_probs#7 in Step"):
         rank.run(*order_of("actor.log_probs#7", "new").message([INDEX]))

@@ -11,13 +11,13 @@ from torch.distributed.tensor import DTensor
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import get_scheduler
 
-from rlhf_api.models import LearningRateSchedule
+from rlhf_api.models import LearningRateDecay
 from rlhf_runtime.engines.fsdp.settings import OptimizerSettings
 
-SCHEDULES = {
-    LearningRateSchedule.CONSTANT: "constant_with_warmup",
-    LearningRateSchedule.LINEAR: "linear",
-    LearningRateSchedule.COSINE: "cosine",
+SCHEDULERS = {
+    LearningRateDecay.NONE: "constant_with_warmup",
+    LearningRateDecay.LINEAR: "linear",
+    LearningRateDecay.COSINE: "cosine",
 }
 """By the names of transformers; all of them warm up."""
 
@@ -38,7 +38,7 @@ class Optimizer:
             fused=True,
         )
         self.scheduler: LambdaLR = get_scheduler(
-            SCHEDULES[settings.schedule],
+            SCHEDULERS[settings.decay],
             self.adam,
             num_warmup_steps=settings.warmup_updates,
             num_training_steps=settings.total_updates,
@@ -73,7 +73,7 @@ class Optimizer:
             }
 
     def resume(self, updates: int) -> None:
-        """Go on after so many steps, at the rate that the schedule has for the next one."""
+        """Go on after so many steps, at the rate of the next one."""
         self.scheduler.last_epoch = updates
         rates = [
             base * factor(updates)
@@ -86,7 +86,7 @@ class Optimizer:
     def step(self) -> float:
         """Clip, update and clear the gradients; returns their global norm before clipping.
 
-        With a norm that is not finite nothing is updated; the schedule advances all the same.
+        With a norm that is not finite nothing is updated; the learning rate moves on all the same.
         """
         norm = torch.nn.utils.clip_grad_norm_(self._parameters, self._settings.gradient_clip)
         value = float(norm.full_tensor() if isinstance(norm, DTensor) else norm)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rlhf_api.models import LearningRateSchedule
+from rlhf_api.models import LearningRateDecay
 
 
 @dataclass(frozen=True)
 class OptimizerSettings:
-    """Settings of AdamW; `total_updates` is where linear and cosine schedules reach zero."""
+    """Settings of AdamW; `total_updates` is where linear and cosine decay reach zero."""
 
     learning_rate: float
     beta1: float
@@ -17,6 +17,6 @@ class OptimizerSettings:
     epsilon: float
     weight_decay: float
     gradient_clip: float
-    schedule: LearningRateSchedule
+    decay: LearningRateDecay
     warmup_updates: int
     total_updates: int

@@ -1,0 +1,27 @@
+"""Durations as people write them, for fields that hold whole seconds. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from fractions import Fraction
+from math import ceil
+
+_SECONDS: Mapping[str, Fraction] = {
+    "ms": Fraction(1, 1000),
+    "s": Fraction(1),
+    "m": Fraction(60),
+    "min": Fraction(60),
+    "h": Fraction(3600),
+    "d": Fraction(86400),
+}
+_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*")
+
+
+def whole_seconds(text: str) -> int | None:
+    """The seconds that a text such as `2h` or `1.5 min` stands for, rounded up; None if it is no
+    duration."""
+    parts = _DURATION.fullmatch(text)
+    if parts is None or parts[2] not in _SECONDS:
+        return None
+    return ceil(Fraction(parts[1]) * _SECONDS[parts[2]])

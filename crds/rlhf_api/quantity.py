@@ -1,0 +1,72 @@
+"""Kubernetes quantities: amounts with or without a unit, such as 64Gi, 500m or 8.
+
+A manifest may write an integer where no unit is needed; the models keep every quantity as text.
+Source: k8s.io/apimachinery/pkg/api/resource, Quantity.
+"""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from math import ceil
+from typing import Annotated, Any, Final
+
+from pydantic import BeforeValidator, Field, WithJsonSchema
+
+from rlhf_api.base import QUANTITY_PATTERN
+
+INT_OR_STRING: Final = "x-kubernetes-int-or-string"
+"""Kubernetes' mark of a value that is an integer or a text."""
+LONGEST: Final = 32
+"""Characters of a quantity; no sensible one needs as many."""
+LARGEST: Final = 2**63 - 1
+"""What larger amounts count as, in Kubernetes, too."""
+
+_POWERS = {"k": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6}
+_UNITS = (
+    {"": Fraction(1), "n": Fraction(1, 10**9), "u": Fraction(1, 10**6), "m": Fraction(1, 1000)}
+    | {unit: Fraction(1000**power) for unit, power in _POWERS.items()}
+    | {f"{unit.upper()}i": Fraction(1024**power) for unit, power in _POWERS.items()}
+)
+_ALMOST = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgtpe])(i?)b?\s*", re.IGNORECASE)
+
+
+def _as_text(value: Any) -> Any:
+    is_amount = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LARGEST
+    return str(value) if is_amount else value
+
+
+Quantity = Annotated[
+    str,
+    BeforeValidator(_as_text),
+    Field(pattern=QUANTITY_PATTERN, max_length=LONGEST),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "integer", "minimum": 0, "maximum": LARGEST},
+                {"type": "string", "pattern": QUANTITY_PATTERN, "maxLength": LONGEST},
+            ],
+            INT_OR_STRING: True,
+        }
+    ),
+]
+"""An amount of memory in bytes, or of CPU in cores."""
+
+
+def whole(quantity: str) -> int:
+    """The amount in whole bytes or cores, rounded up and at most 2^63 - 1, as Kubernetes does."""
+    parts = re.fullmatch(r"([0-9.]+)(?:[eE]([+-]?[0-9]+)|([A-Za-z]*))", quantity)
+    assert parts is not None, f"not a quantity: {quantity}"
+    amount, exponent, unit = parts.groups()
+    scale = Fraction(10) ** int(exponent) if exponent else _UNITS[unit]
+    return min(ceil(Fraction(amount) * scale), LARGEST)
+
+
+def meant(text: str) -> str | None:
+    """The quantity that a text such as `512 MiB` or `2GB` stands for; None if it is none."""
+    parts = _ALMOST.fullmatch(text)
+    if parts is None:
+        return None
+    amount, unit, binary = parts.groups()
+    letter = "k" if unit in "kK" and not binary else unit.upper()
+    return f"{amount}{letter}{binary.lower()}"
