@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_api.checkpoint import EXACT_MATCH, HELD_OUT_LENGTH, HELD_OUT_REWARD
-from rlhf_api.crossfield import EXACT_MATCH_VERIFIER
 from rlhf_api.job import RLHFJob, RLHFJobSpec
 from rlhf_api.models import Precision
 from rlhf_api.plan import GraphName, Plan
+from rlhf_api.spec_rules import EXACT_MATCH_VERIFIER
 from rlhf_flow.algorithm import Algorithm
 from rlhf_flow.job_graphs import trace_job
 from rlhf_flow.registry import build_algorithm, build_evaluation, build_warm_start
