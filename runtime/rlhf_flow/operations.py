@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from rlhf_api.algorithm import KlEstimator
+from rlhf_api.spec.algorithm import KlEstimator
 from rlhf_flow import fields
 from rlhf_flow.errors import FlowError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from rlhf_api import RLHFJob
-from rlhf_api.algorithm import AlgorithmType, CustomSettings, GrpoSettings, PpoSettings
+from rlhf_api.spec.algorithm import AlgorithmType, CustomSettings, GrpoSettings, PpoSettings
 from rlhf_flow.algorithm import Algorithm
 from rlhf_flow.algorithms.evaluation import Evaluation
 from rlhf_flow.algorithms.grpo import Grpo

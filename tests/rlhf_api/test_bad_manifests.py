@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from rlhf_api.errors import ManifestError
-from rlhf_api.manifest import load_jobs
+from rlhf_api.reading.manifest import load_jobs
 
 LINES = """\
 apiVersion: rlhf-operator.dev/v1alpha1

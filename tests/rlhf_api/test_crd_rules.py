@@ -10,9 +10,9 @@ import pytest
 
 from rlhf_api.base import Contract
 from rlhf_api.exclusive import Alternatives
-from rlhf_api.overrides import apply_overrides
+from rlhf_api.reading.overrides import apply_overrides
+from rlhf_api.reading.validation import validate_document
 from rlhf_api.rules import Rule
-from rlhf_api.validation import validate_document
 
 from .admission import Admission, admit, root_schema
 from .rule_cases import ALLOWED, CREATED, GOOD, UPDATED, Case, Update

@@ -7,10 +7,10 @@ import copy
 import pytest
 from pydantic import ValidationError
 
-from rlhf_api.job import RLHFJob
-from rlhf_api.overrides import apply_overrides
-from rlhf_api.spec_rules import SPEC_RULES
-from rlhf_api.validation import validate_document
+from rlhf_api.reading.overrides import apply_overrides
+from rlhf_api.reading.validation import validate_document
+from rlhf_api.spec.cross_field import SPEC_RULES
+from rlhf_api.spec.job import RLHFJob
 
 from .rule_cases import GOOD, MEASURED, SHAPE
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rlhf_api.algorithm import GrpoSettings
 from rlhf_api.plan import RoleKind
+from rlhf_api.spec.algorithm import GrpoSettings
 from rlhf_flow.algorithm import Algorithm
 from rlhf_flow.fields import ROLLOUT_LOG_PROBS, log_probs_of, scores_of, valid_of
 from rlhf_flow.flow import BatchValue, Flow

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rlhf_api.algorithm import KlPlacement, PpoSettings
 from rlhf_api.plan import RoleKind
+from rlhf_api.spec.algorithm import KlPlacement, PpoSettings
 from rlhf_flow.algorithm import Algorithm
 from rlhf_flow.fields import (
     ROLLOUT_LOG_PROBS,

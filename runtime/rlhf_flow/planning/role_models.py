@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rlhf_api import RLHFJob
-from rlhf_api.models import Precision
 from rlhf_api.plan import GraphName, RoleKind
-from rlhf_api.resources import Device
+from rlhf_api.spec.models import Precision
+from rlhf_api.spec.resources import Device
 from rlhf_flow.graph import Graph
 from rlhf_flow.job_graphs import ACTOR
 from rlhf_flow.planning.inventory import DeviceInventory

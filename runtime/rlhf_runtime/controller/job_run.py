@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlhf_api.checkpoint import EXACT_MATCH, HELD_OUT_LENGTH, HELD_OUT_REWARD
-from rlhf_api.job import RLHFJob, RLHFJobSpec
-from rlhf_api.models import Precision
 from rlhf_api.plan import GraphName, Plan
-from rlhf_api.spec_rules import EXACT_MATCH_VERIFIER
+from rlhf_api.spec.checkpoint import EXACT_MATCH, HELD_OUT_LENGTH, HELD_OUT_REWARD
+from rlhf_api.spec.cross_field import EXACT_MATCH_VERIFIER
+from rlhf_api.spec.job import RLHFJob, RLHFJobSpec
+from rlhf_api.spec.models import Precision
 from rlhf_flow.algorithm import Algorithm
 from rlhf_flow.job_graphs import trace_job
 from rlhf_flow.registry import build_algorithm, build_evaluation, build_warm_start

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import torch
 
-from rlhf_api.algorithm import KlEstimator
+from rlhf_api.spec.algorithm import KlEstimator
 from rlhf_flow.fields import role_of
 from rlhf_flow.operations import Operation
 from rlhf_runtime.dataplane.columns import Column

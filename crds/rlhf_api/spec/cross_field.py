@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from rlhf_api.algorithm import AlgorithmType
 from rlhf_api.cel import member, text, texts
-from rlhf_api.checkpoint import KeepBest
 from rlhf_api.rules import Found, Rule, found
+from rlhf_api.spec.algorithm import AlgorithmType
+from rlhf_api.spec.checkpoint import KeepBest
 
 if TYPE_CHECKING:
-    from rlhf_api.job import RLHFJobSpec
+    from rlhf_api.spec.job import RLHFJobSpec
 
 ROLES: dict[AlgorithmType, tuple[str, ...]] = {
     AlgorithmType.PPO: ("actor", "critic", "reference"),

@@ -13,10 +13,10 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from rlhf_api.job import API_VERSION, GROUP, KIND, RLHFJob
-from rlhf_api.model_errors import problem_of, shown
 from rlhf_api.problems import FieldPath, Problem
+from rlhf_api.reading.model_errors import problem_of, shown
 from rlhf_api.rules import BrokenRules
+from rlhf_api.spec.job import API_VERSION, GROUP, KIND, RLHFJob
 
 
 def validate_document(document: Any) -> tuple[RLHFJob | None, list[Problem]]:

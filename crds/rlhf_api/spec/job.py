@@ -6,7 +6,6 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from rlhf_api.algorithm import AlgorithmSpec
 from rlhf_api.base import (
     Contract,
     Count,
@@ -18,18 +17,19 @@ from rlhf_api.base import (
     ObjectLabels,
     ObjectName,
 )
-from rlhf_api.checkpoint import CheckpointSpec
-from rlhf_api.cluster import CodeSpec, HubSpec, ImageSpec
-from rlhf_api.data import DataSpec
-from rlhf_api.environment import Environment
-from rlhf_api.failure import FailurePolicy
-from rlhf_api.models import ModelSource, ModelSpec
-from rlhf_api.resources import PlacementSpec, ResourcesSpec
-from rlhf_api.rewards import RewardSpec
-from rlhf_api.rollout import RolloutSpec
-from rlhf_api.schedule import ScheduleSpec
-from rlhf_api.spec_rules import SPEC_RULES
-from rlhf_api.telemetry import TelemetrySpec
+from rlhf_api.spec.algorithm import AlgorithmSpec
+from rlhf_api.spec.checkpoint import CheckpointSpec
+from rlhf_api.spec.cluster import CodeSpec, HubSpec, ImageSpec
+from rlhf_api.spec.cross_field import SPEC_RULES
+from rlhf_api.spec.data import DataSpec
+from rlhf_api.spec.environment import Environment
+from rlhf_api.spec.failure import FailurePolicy
+from rlhf_api.spec.models import ModelSource, ModelSpec
+from rlhf_api.spec.resources import PlacementSpec, ResourcesSpec
+from rlhf_api.spec.rewards import RewardSpec
+from rlhf_api.spec.rollout import RolloutSpec
+from rlhf_api.spec.schedule import ScheduleSpec
+from rlhf_api.spec.telemetry import TelemetrySpec
 
 GROUP = "rlhf-operator.dev"
 VERSION = "v1alpha1"

@@ -15,9 +15,9 @@ from rlhf_api.base import (
     NonNegativeCount,
     Text,
 )
-from rlhf_api.environment import Environment
 from rlhf_api.quantity import Quantity
 from rlhf_api.rules import Rule, found
+from rlhf_api.spec.environment import Environment
 
 
 class Device(StrEnum):

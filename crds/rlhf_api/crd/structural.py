@@ -14,9 +14,9 @@ from rlhf_api.cel import text
 from rlhf_api.limits import Schema, allowed_keys, without_null
 from rlhf_api.members import enumeration_named, members_of
 from rlhf_api.quantity import INT_OR_STRING
-from rlhf_api.resources import NodePool
-from rlhf_api.rewards import RewardSpec
 from rlhf_api.rules import Rule
+from rlhf_api.spec.resources import NodePool
+from rlhf_api.spec.rewards import RewardSpec
 from rlhf_api.status import Condition
 
 LIST_KEYS: dict[type[Contract], str] = {NodePool: "name", RewardSpec: "name", Condition: "type"}

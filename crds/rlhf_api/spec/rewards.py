@@ -7,10 +7,10 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from rlhf_api.algorithm import ParameterValue
 from rlhf_api.base import Contract, Count, Entrypoint, Identifier
 from rlhf_api.cel import texts
 from rlhf_api.rules import Rule, found
+from rlhf_api.spec.algorithm import ParameterValue
 
 RESERVED_REWARDS = ("mean", "std")
 """Names that the metrics of the weighted sum have."""
