@@ -19,8 +19,8 @@ import numpy as np
 import ray
 from outcome import milliseconds, note, paired_ratio, print_json, print_table, verdict
 
-from rlhf_api.manifest import load_file
 from rlhf_api.plan import CallKind, GraphName, Mesh, Plan
+from rlhf_api.reading.manifest import load_file
 from rlhf_flow.calls import ModelCall
 from rlhf_flow.planning.make_plan import devices_of, make_plan
 from rlhf_runtime.controller.batch import Batch

@@ -30,9 +30,9 @@ from outcome import (
     verdict,
 )
 
-from rlhf_api.job import RLHFJob
-from rlhf_api.manifest import load_file
 from rlhf_api.plan import GraphName, Plan
+from rlhf_api.reading.manifest import load_file
+from rlhf_api.spec.job import RLHFJob
 from rlhf_flow.job_graphs import rewards_of, trace_algorithms
 from rlhf_flow.planning.make_plan import devices_of, make_plan
 from rlhf_runtime.controller.job_run import PASSES_AHEAD, step_record

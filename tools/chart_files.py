@@ -12,9 +12,9 @@ import yaml
 
 from chart_values import ChartValues
 from rlhf_api.base import Contract
-from rlhf_api.crd import crd_yaml
-from rlhf_api.fields import FieldDoc, tree_of
-from rlhf_api.schema import cleaned_schema
+from rlhf_api.crd.definition import crd_yaml
+from rlhf_api.crd.editor_schema import cleaned_schema
+from rlhf_api.reading.fields import FieldDoc, tree_of
 from rlhf_operator.permissions import OWN, PROXIED_HEADS, WATCHED, Permission
 
 CHART = Path(__file__).resolve().parent.parent / "charts" / "rlhf-operator"

@@ -11,10 +11,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from rlhf_api.base import Contract, Count, LabelMap, ObjectName, Text
-from rlhf_api.checkpoint import CheckpointStorage
-from rlhf_api.cluster import ImageSpec, PullSecrets
-from rlhf_api.environment import Environment
-from rlhf_api.resources import NodePools, PodResources, Toleration
+from rlhf_api.spec.checkpoint import CheckpointStorage
+from rlhf_api.spec.cluster import ImageSpec, PullSecrets
+from rlhf_api.spec.environment import Environment
+from rlhf_api.spec.resources import NodePools, PodResources, Toleration
 from rlhf_operator.config import Bounds, OperatorConfig
 
 OPERATOR = OperatorConfig()

@@ -13,13 +13,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import chart_files
-from rlhf_api.crd import crd_yaml
+from rlhf_api.crd.definition import crd_yaml
+from rlhf_api.crd.editor_schema import editor_schema
 from rlhf_api.exits import ExitCode
-from rlhf_api.explain import default_text
-from rlhf_api.fields import FieldDoc, contract, every_field
-from rlhf_api.job import API_VERSION, KIND
 from rlhf_api.members import docstrings_of
-from rlhf_api.schema import editor_schema
+from rlhf_api.reading.explain import default_text
+from rlhf_api.reading.fields import FieldDoc, contract, every_field
+from rlhf_api.spec.job import API_VERSION, KIND
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -6,10 +6,12 @@ same models become the Kubernetes schema, whose validation cost is limited.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
+
+from rlhf_api.rules import BrokenRules, Rule
 
 
 class Contract(BaseModel):
@@ -24,6 +26,21 @@ class Contract(BaseModel):
         use_attribute_docstrings=True,
         allow_inf_nan=False,
     )
+    validations: ClassVar[tuple[Rule, ...]] = ()
+    """What has to hold between its fields. None at an object that may be left out and then is {}:
+    the API server checks that default before its fields get theirs."""
+
+    @classmethod
+    def all_validations(cls) -> tuple[Rule, ...]:
+        """These, and what follows from its kind."""
+        return cls.validations
+
+    @model_validator(mode="after")
+    def _keeps_its_rules(self) -> Self:
+        problems = [problem for rule in self.all_validations() for problem in rule.problems(self)]
+        if problems:
+            raise BrokenRules(problems)
+        return self
 
 
 NAME_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"

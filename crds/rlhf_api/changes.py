@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
-from rlhf_api.job import RLHFJobSpec
-from rlhf_api.model_errors import shown
 from rlhf_api.problems import Problem
+from rlhf_api.reading.model_errors import shown
+from rlhf_api.spec.job import RLHFJobSpec
 
 WHILE_RUNNING = (
     "suspend",

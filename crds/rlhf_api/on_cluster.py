@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from rlhf_api.job import GROUP
-from rlhf_api.resources import Device, NodePool
+from rlhf_api.spec.job import GROUP
+from rlhf_api.spec.resources import Device, NodePool
 
 JOB_LABEL: Final = f"{GROUP}/job"
 """On everything that the operator makes for a job, with the job's name."""

@@ -20,8 +20,8 @@ from rlhf_api.base import (
     PositiveFloat,
     Text,
 )
-from rlhf_api.models import Precision
-from rlhf_api.resources import Device
+from rlhf_api.spec.models import Precision
+from rlhf_api.spec.resources import Device
 
 Bytes = Annotated[int, Field(ge=0, le=2**63 - 1)]
 CallId = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[A-Za-z0-9_.#/-]+$")]

@@ -12,10 +12,10 @@ from typing import Annotated
 from pydantic import AfterValidator, AwareDatetime, Field
 
 from rlhf_api.base import Contract, Identifier, Name, NonNegativeCount, Text
-from rlhf_api.checkpoint import CheckpointStorage
-from rlhf_api.cluster import ImageSpec
 from rlhf_api.report import CheckpointReport, MetricName
-from rlhf_api.resources import NodePools, PlacementType, PodResources
+from rlhf_api.spec.checkpoint import CheckpointStorage
+from rlhf_api.spec.cluster import ImageSpec
+from rlhf_api.spec.resources import NodePools, PlacementType, PodResources
 
 
 def _as_kubernetes(time: datetime) -> datetime:

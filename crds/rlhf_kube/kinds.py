@@ -7,8 +7,8 @@ from enum import Enum
 from typing import Any
 from urllib.parse import quote
 
-from rlhf_api.crd import PLURAL
-from rlhf_api.job import API_VERSION, KIND
+from rlhf_api.crd.definition import PLURAL
+from rlhf_api.spec.job import API_VERSION, KIND
 
 
 class Kind(Enum):

@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass, field
 
 from rlhf_api.on_cluster import KUBERAY
-from rlhf_api.read_status import read_status
+from rlhf_api.reading.status import read_status
 from rlhf_kube.kinds import Kind
 from rlhf_operator.config import OperatorConfig
 from rlhf_operator.kinds import ADVICE, knows

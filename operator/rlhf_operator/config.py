@@ -10,9 +10,9 @@ import yaml
 from pydantic import Field, ValidationError
 
 from rlhf_api.base import Contract, Count, Name, ObjectName, PositiveFloat, Text
-from rlhf_api.checkpoint import CheckpointStorage
-from rlhf_api.cluster import ImageSpec
-from rlhf_api.resources import NodePools, PodResources
+from rlhf_api.spec.checkpoint import CheckpointStorage
+from rlhf_api.spec.cluster import ImageSpec
+from rlhf_api.spec.resources import NodePools, PodResources
 from rlhf_operator.decide.settings import Settings
 
 SETTINGS = Settings()

@@ -13,9 +13,9 @@ from rlhf_api.on_cluster import (
     RELEASE_ANNOTATION,
 )
 from rlhf_api.problems import Problem
-from rlhf_api.read_status import read_status
+from rlhf_api.reading.status import read_status
+from rlhf_api.reading.validation import validate_document
 from rlhf_api.status import Phase
-from rlhf_api.validation import validate_document
 from rlhf_operator.build.defaults import taken_defaults, with_defaults
 from rlhf_operator.build.pods import MANIFEST_VOLUME
 from rlhf_operator.config import JobDefaults

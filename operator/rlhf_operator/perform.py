@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, assert_never
 
-from rlhf_api.job import API_VERSION, KIND
 from rlhf_api.on_cluster import (
     FINALIZER,
     JOB_LABEL,
@@ -17,6 +16,7 @@ from rlhf_api.on_cluster import (
     KUBERAY,
     RELEASE_ANNOTATION,
 )
+from rlhf_api.spec.job import API_VERSION, KIND
 from rlhf_kube.kinds import Kind
 from rlhf_operator.build.companions import config_map, network_policy, secret, token
 from rlhf_operator.build.owned import Owner

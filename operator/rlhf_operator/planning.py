@@ -12,11 +12,11 @@ from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExec
 from functools import partial
 from multiprocessing.connection import wait
 
-from rlhf_api.algorithm import AlgorithmType
 from rlhf_api.errors import RlhfError
-from rlhf_api.job import RLHFJob
 from rlhf_api.plan import Plan
-from rlhf_api.resources import PlacementType
+from rlhf_api.spec.algorithm import AlgorithmType
+from rlhf_api.spec.job import RLHFJob
+from rlhf_api.spec.resources import PlacementType
 from rlhf_api.status import PlanStatus
 from rlhf_flow.errors import DevicesUnknown, ShapeUnknown
 from rlhf_flow.planning.make_plan import devices_of, make_plan

@@ -103,7 +103,7 @@ def explain(
       rlhf explain spec.models.actor.source
       rlhf explain spec --recursive
     """
-    from rlhf_api.explain import explain as explanation
+    from rlhf_api.reading.explain import explain as explanation
 
     typer.echo(explanation(path, recursive=recursive), nl=False)
 

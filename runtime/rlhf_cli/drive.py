@@ -15,9 +15,9 @@ from pathlib import Path
 import typer
 
 from rlhf_api.exits import ExitCode
-from rlhf_api.job import RLHFJob
 from rlhf_api.on_cluster import DRIVER_LOG, FINAL_REPORT, TOKEN_VARIABLE, job_of
 from rlhf_api.report import RunPhase
+from rlhf_api.spec.job import RLHFJob
 from rlhf_cli.driver_log import DriverLog
 from rlhf_cli.guard import tell
 from rlhf_cli.resume import check_changes, has_work, open_store

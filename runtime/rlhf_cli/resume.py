@@ -9,9 +9,9 @@ from typing import Any
 
 from rlhf_api.changes import document_of, refused_changes
 from rlhf_api.errors import ManifestError
-from rlhf_api.job import RLHFJob
-from rlhf_api.manifest import load_jobs
 from rlhf_api.problems import Problem
+from rlhf_api.reading.manifest import load_jobs
+from rlhf_api.spec.job import RLHFJob
 from rlhf_runtime.checkpoint.store import CheckpointStore
 from rlhf_runtime.errors import CannotResume, FolderUnusable, StorageFailed, StorageUnusable
 from rlhf_runtime.telemetry.journal import Journal

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-from rlhf_api.job import RLHFJob
+from rlhf_api.spec.job import RLHFJob
 from rlhf_cli.resume import check_changes, has_work, open_store
 from rlhf_cli.stopping import take_over_signals
 from rlhf_cli.user_code import user_code

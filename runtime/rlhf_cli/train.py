@@ -18,8 +18,8 @@ import yaml
 from rlhf_api.changes import document_of
 from rlhf_api.errors import RlhfError
 from rlhf_api.exits import ExitCode
-from rlhf_api.job import RLHFJob
 from rlhf_api.plan import Plan
+from rlhf_api.spec.job import RLHFJob
 from rlhf_cli.guard import tell
 from rlhf_cli.resume import tell_where_it_begins
 from rlhf_cli.stopping import take_over_signals

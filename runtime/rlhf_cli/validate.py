@@ -10,9 +10,9 @@ import typer
 
 from rlhf_api.errors import ManifestError
 from rlhf_api.exits import ExitCode
-from rlhf_api.job import RLHFJob
-from rlhf_api.manifest import decode, load_file, load_jobs, read_limited
 from rlhf_api.problems import Problem
+from rlhf_api.reading.manifest import decode, load_file, load_jobs, read_limited
+from rlhf_api.spec.job import RLHFJob
 
 STDIN = Path("-")
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from rlhf_api import RLHFJob
 from rlhf_api.plan import CallKind, GraphName, Head
-from rlhf_api.resources import Device
+from rlhf_api.spec.resources import Device
 from rlhf_flow.algorithm import Algorithm
 from rlhf_flow.errors import InvalidAlgorithm
 from rlhf_flow.fields import ANSWER_FIELDS, PROMPT_FIELDS

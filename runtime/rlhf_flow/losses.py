@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rlhf_api.algorithm import KlEstimator, LossAggregation, PolicyLossSettings
+from rlhf_api.spec.algorithm import KlEstimator, LossAggregation, PolicyLossSettings
 from rlhf_flow import fields
 from rlhf_flow.errors import FlowError
 from rlhf_flow.operations import need_reference

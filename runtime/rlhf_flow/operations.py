@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from rlhf_api.algorithm import KlEstimator
+from rlhf_api.spec.algorithm import KlEstimator
 from rlhf_flow import fields
 from rlhf_flow.errors import FlowError
 

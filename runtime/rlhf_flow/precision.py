@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rlhf_api.models import Precision
-from rlhf_api.resources import Device
+from rlhf_api.spec.models import Precision
+from rlhf_api.spec.resources import Device
 
 
 def resolve_precision(precision: Precision, device: Device) -> Precision:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from rlhf_api import RLHFJob
-from rlhf_api.algorithm import (
+from rlhf_api.spec.algorithm import (
     AlgorithmType,
     CustomSettings,
     GrpoSettings,
     PolicyLossSettings,
     PpoSettings,
 )
-from rlhf_api.models import Precision
-from rlhf_api.resources import Device
+from rlhf_api.spec.models import Precision
+from rlhf_api.spec.resources import Device
 from rlhf_flow.algorithm import Algorithm
 from rlhf_flow.algorithms.evaluation import Evaluation
 from rlhf_flow.algorithms.grpo import Grpo

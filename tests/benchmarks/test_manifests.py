@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_api.manifest import load_jobs
 from rlhf_api.plan import GraphName
+from rlhf_api.reading.manifest import load_jobs
 from rlhf_flow.job_graphs import trace_job
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from rlhf_api.crd import COLUMNS, WIDE_COLUMNS
+from rlhf_api.crd.definition import COLUMNS, WIDE_COLUMNS
 
 from ..cluster.definition import NAME, undefined
 from ..cluster.devcluster import CommandFailed

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from rlhf_api.crd import crd
+from rlhf_api.crd.definition import crd
 from rlhf_operator.build.companions import OPERATOR_LABELS
 from rlhf_operator.config import OperatorConfig
 from rlhf_operator.permissions import OWN, PROXIED_HEADS, WATCHED, Permission

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_api.overrides import apply_overrides
+from rlhf_api.reading.overrides import apply_overrides
 from rlhf_operator.config import JobDefaults
 from rlhf_operator.parse import parse_job
 

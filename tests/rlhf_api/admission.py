@@ -14,7 +14,7 @@ from typing import Any
 
 import jsonschema
 
-from rlhf_api.crd import crd
+from rlhf_api.crd.definition import crd
 
 from .rules import Broken, Schema, broken_rules
 

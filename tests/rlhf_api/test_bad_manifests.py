@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from rlhf_api.errors import ManifestError
-from rlhf_api.manifest import load_jobs
+from rlhf_api.reading.manifest import load_jobs
 
 LINES = """\
 apiVersion: rlhf-operator.dev/v1alpha1
@@ -255,25 +255,29 @@ CASES = {
     "a revision without a hub id": Case(
         10,
         "      source: {path: /m, revision: main}",
-        "spec.models.actor.source",
+        "spec.models.actor.source.revision",
         10,
         ("revision without huggingFace",),
     ),
     "the settings of another algorithm": Case(
-        7, "    type: GRPO\n    ppo: {}", "spec.algorithm", 6, ("got ppo beside type GRPO",)
+        7, "    type: GRPO\n    ppo: {}", "spec.algorithm.ppo", 8, ("got ppo beside type GRPO",)
     ),
     "custom without entry point": Case(
-        7, "    type: Custom", "spec.algorithm", 6, ("entrypoint", "package.module:Class")
+        7, "    type: Custom", "spec.algorithm.custom", 6, ("entrypoint", "package.module:Class")
     ),
     "a mini-batch larger than the step": Case(
         17,
         "    promptsPerStep: 64\n    miniBatchPrompts: 65",
-        "spec.schedule",
-        15,
-        ("miniBatchPrompts 65", "promptsPerStep 64"),
+        "spec.schedule.miniBatchPrompts",
+        18,
+        ("got 65, allowed at most promptsPerStep, 64",),
     ),
     "a split of a file": Case(
-        12, "    train: {path: x.jsonl, split: test}", "spec.data.train", 12, ("split is for",)
+        12,
+        "    train: {path: x.jsonl, split: test}",
+        "spec.data.train.split",
+        12,
+        ("split is for",),
     ),
     # across sections
     "one sample in grpo": Case(
@@ -303,7 +307,7 @@ CASES = {
         "      source: {builtin: TinyLlama}\n    refrence: {source: {sameAs: actor}}",
         "spec.models.refrence",
         11,
-        ("GRPO has no such role", "did you mean reference?"),
+        ("a role that GRPO does not have", "did you mean reference?"),
     ),
     "two rewards of one name": Case(
         14,

@@ -5,7 +5,9 @@ from __future__ import annotations
 import celpy
 import pytest
 
-from rlhf_api.cel import Rule, exactly_one, member, text, texts
+from rlhf_api.cel import member, text, texts
+from rlhf_api.exclusive import exactly_one
+from rlhf_api.rules import Rule
 
 
 @pytest.mark.parametrize("value", ["", "plain", "it's", 'a "b"', "back\\slash", r"^\d+\.\w$"])

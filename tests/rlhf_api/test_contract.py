@@ -17,22 +17,22 @@ from pydantic import ValidationError
 
 import rlhf_api
 from rlhf_api.base import PATTERN_WORDS, Contract
-from rlhf_api.checkpoint import PersistentVolumeClaim
-from rlhf_api.fields import contract, every_field
-from rlhf_api.job import RLHFJob
-from rlhf_api.manifest import load_file
 from rlhf_api.members import members_of
-from rlhf_api.overrides import apply_overrides
+from rlhf_api.reading.fields import contract, every_field
+from rlhf_api.reading.manifest import load_file
+from rlhf_api.reading.overrides import apply_overrides
+from rlhf_api.reading.validation import validate_document
 from rlhf_api.report import StatusReport
+from rlhf_api.spec.checkpoint import PersistentVolumeClaim
+from rlhf_api.spec.job import RLHFJob
 from rlhf_api.status import RLHFJobStatus
-from rlhf_api.validation import validate_document
 
 from .rule_cases import CREATED, GOOD
 
 MANIFESTS = Path(__file__).parent / "manifests"
 MODULES = [
-    importlib.import_module(f"rlhf_api.{module.name}")
-    for module in pkgutil.iter_modules(rlhf_api.__path__)
+    importlib.import_module(module.name)
+    for module in pkgutil.walk_packages(rlhf_api.__path__, "rlhf_api.")
 ]
 MODELS = sorted(
     {

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from rlhf_api.manifest import load_file
-from rlhf_api.overrides import apply_overrides
-from rlhf_api.yaml_documents import read_documents
+from rlhf_api.reading.manifest import load_file
+from rlhf_api.reading.overrides import apply_overrides
+from rlhf_api.reading.yaml_documents import read_documents
 
 from .admission import admit
 from .rule_cases import GOOD

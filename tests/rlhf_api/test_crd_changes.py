@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from rlhf_api.cel_changes import change_rules
 from rlhf_api.changes import ON_RESUME, WHILE_RUNNING, refused_changes
-from rlhf_api.overrides import apply_overrides
-from rlhf_api.yaml_documents import read_documents
+from rlhf_api.crd.change_rules import change_rules
+from rlhf_api.reading.overrides import apply_overrides
+from rlhf_api.reading.yaml_documents import read_documents
 
 from .admission import admit, root_schema
 from .rules import broken_rules

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from rlhf_api.manifest import load_file, load_jobs
+from rlhf_api.reading.manifest import load_file, load_jobs
+from rlhf_api.reading.validation import validate_document
 from rlhf_api.status import RLHFJobStatus
-from rlhf_api.validation import validate_document
 
 from .admission import admit, drop_unknown, fill_in, root_schema, wrong_types
 from .rules import broken_rules

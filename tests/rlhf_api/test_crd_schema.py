@@ -10,8 +10,8 @@ import pytest
 import re2
 
 from rlhf_api.base import QUANTITY_PATTERN
-from rlhf_api.crd_schema import structural_schema
-from rlhf_api.job import RLHFJobSpec
+from rlhf_api.crd.structural import structural_schema
+from rlhf_api.spec.job import RLHFJobSpec
 
 from .admission import root_schema
 

@@ -1,6 +1,6 @@
 import pytest
 
-from rlhf_api.durations import whole_seconds
+from rlhf_api.reading.durations import whole_seconds
 
 
 @pytest.mark.parametrize(

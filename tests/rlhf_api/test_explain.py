@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rlhf_api.errors import UnknownFieldError
-from rlhf_api.explain import explain, find_field
-from rlhf_api.fields import contract, every_field
+from rlhf_api.reading.explain import explain, find_field
+from rlhf_api.reading.fields import contract, every_field
 
 EVERY_PATH = [field.path for field in every_field(contract())]
 

@@ -11,13 +11,13 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlhf_api.algorithm import KlPlacement, PpoSettings
 from rlhf_api.errors import ManifestError, OverrideError
 from rlhf_api.exits import ExitCode
-from rlhf_api.fields import contract, every_field
-from rlhf_api.job import RLHFJob
-from rlhf_api.manifest import decode, load_file, load_jobs
-from rlhf_api.yaml_documents import MAX_CHARACTERS
+from rlhf_api.reading.fields import contract, every_field
+from rlhf_api.reading.manifest import decode, load_file, load_jobs
+from rlhf_api.reading.yaml_documents import MAX_CHARACTERS
+from rlhf_api.spec.algorithm import KlPlacement, PpoSettings
+from rlhf_api.spec.job import RLHFJob
 
 MANIFESTS = Path(__file__).parent / "manifests"
 SMALLEST = (MANIFESTS / "smallest.yaml").read_text()

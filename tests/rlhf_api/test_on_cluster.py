@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rlhf_api.on_cluster import job_of, ray_cpus, ray_gpus, submission_id
-from rlhf_api.resources import Device, NodePool
+from rlhf_api.spec.resources import Device, NodePool
 
 
 @pytest.mark.parametrize("job", ["sort", "sort-grpo", "a-1-2"])

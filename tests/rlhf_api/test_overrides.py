@@ -6,7 +6,7 @@ import pytest
 
 from rlhf_api.errors import OverrideError
 from rlhf_api.exits import ExitCode
-from rlhf_api.overrides import apply_overrides, overridden, parse_override
+from rlhf_api.reading.overrides import apply_overrides, overridden, parse_override
 
 
 @pytest.mark.parametrize(

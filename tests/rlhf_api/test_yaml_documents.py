@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from rlhf_api.yaml_documents import MAX_DEPTH, Place, read_documents
-from rlhf_api.yaml_scalars import plain_scalar
+from rlhf_api.reading.yaml_documents import MAX_DEPTH, Place, read_documents
+from rlhf_api.reading.yaml_scalars import plain_scalar
 
 
 def value_of(text: str) -> object:

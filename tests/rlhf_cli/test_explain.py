@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typer.testing import CliRunner
 
-from rlhf_api.explain import explain
+from rlhf_api.reading.explain import explain
 from rlhf_cli.app import app
 
 runner = CliRunner()

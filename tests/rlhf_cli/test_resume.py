@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_api.job import RLHFJob
-from rlhf_api.manifest import load_file
+from rlhf_api.reading.manifest import load_file
+from rlhf_api.spec.job import RLHFJob
 from rlhf_cli.resume import has_work, open_store, tell_where_it_begins
 from rlhf_runtime.checkpoint.record import CheckpointRecord
 from rlhf_runtime.checkpoint.store import CheckpointStore

@@ -11,7 +11,7 @@ import pytest
 
 from rlhf_api.exits import ExitCode
 from rlhf_api.plan import GraphName
-from rlhf_api.resources import Device
+from rlhf_api.spec.resources import Device
 from rlhf_flow.calls import ComputeOptions
 from rlhf_flow.errors import InvalidAlgorithm, NotOffered
 from rlhf_flow.job_graphs import trace_job

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from rlhf_api.algorithm import KlEstimator, LossAggregation
 from rlhf_api.plan import CallKind, GraphName
+from rlhf_api.spec.algorithm import KlEstimator, LossAggregation
 from rlhf_flow import ClippedLoss, CrossEntropy, ValueLoss
 from rlhf_flow.calls import TrainOptions
 from rlhf_flow.errors import FlowError

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rlhf_api.plan import CallKind, GraphName, Head
-from rlhf_api.resources import Device
+from rlhf_api.spec.resources import Device
 from rlhf_flow import (
     Algorithm,
     BatchValue,

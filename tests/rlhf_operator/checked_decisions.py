@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from rlhf_api.read_status import read_status
+from rlhf_api.reading.status import read_status
 from rlhf_api.status import RestartStatus, RLHFJobStatus
 from rlhf_operator.decide.actions import HoldJob, MakeCluster, ReleaseJob, Submit
 from rlhf_operator.decide.draft import Decision, Draft

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_api.on_cluster import JOB_LABEL
-from rlhf_api.read_status import read_status
+from rlhf_api.reading.status import read_status
 from rlhf_api.status import ConditionType, RLHFJobStatus
 from rlhf_kube.kinds import Kind
 from rlhf_operator.kube.protocol import Manifest

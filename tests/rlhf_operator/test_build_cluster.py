@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_api.job import RLHFJob
+from rlhf_api.spec.job import RLHFJob
 from rlhf_operator.build.defaults import taken_defaults, with_defaults
 from rlhf_operator.build.owned import Owner
 from rlhf_operator.build.raycluster import ray_cluster

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_api.job import RLHFJob
+from rlhf_api.spec.job import RLHFJob
 from rlhf_operator.build.code import code_init_containers
 
 from .world import manifest

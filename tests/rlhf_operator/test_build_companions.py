@@ -7,8 +7,8 @@ from typing import Any
 
 import yaml
 
-from rlhf_api.job import RLHFJob
-from rlhf_api.validation import validate_document
+from rlhf_api.reading.validation import validate_document
+from rlhf_api.spec.job import RLHFJob
 from rlhf_operator.build.companions import config_map, network_policy, secret, token
 from rlhf_operator.build.owned import Owner
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_api.failure import FailurePolicy
+from rlhf_api.spec.failure import FailurePolicy
 from rlhf_api.status import RestartStatus
 from rlhf_operator.decide.failures import Failure, Verdict, backoff_seconds, verdict
 from rlhf_operator.decide.settings import Settings

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_api.overrides import apply_overrides
+from rlhf_api.reading.overrides import apply_overrides
 from rlhf_operator.build.owned import Owner
 from rlhf_operator.build.raycluster import ray_cluster
 from rlhf_operator.config import JobDefaults

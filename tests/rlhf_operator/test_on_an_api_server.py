@@ -6,8 +6,8 @@ import pytest
 import yaml
 
 from rlhf_api.on_cluster import MANIFEST
+from rlhf_api.reading.validation import validate_document
 from rlhf_api.status import ConditionType
-from rlhf_api.validation import validate_document
 from rlhf_kube.kinds import Kind
 
 from ..cluster.devcluster import CommandFailed

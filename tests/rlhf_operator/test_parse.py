@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlhf_api.read_status import read_status
+from rlhf_api.reading.status import read_status
 from rlhf_api.status import (
     ClusterStatus,
     Condition,

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_api.job import RLHFJob
+from rlhf_api.spec.job import RLHFJob
 from rlhf_operator.decide.observed import PlanSeen
 from rlhf_operator.planning import Planner, plan_of, spawn
 

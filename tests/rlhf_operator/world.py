@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from rlhf_api.read_status import read_status
+from rlhf_api.reading.status import read_status
 from rlhf_api.status import ConditionType, RLHFJobStatus
 from rlhf_kube.kinds import Kind
 from rlhf_operator.config import JobDefaults

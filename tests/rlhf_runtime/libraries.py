@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 
-from rlhf_api.resources import Device
+from rlhf_api.spec.resources import Device
 from rlhf_runtime.workers.libraries import import_libraries
 
 os.environ |= {

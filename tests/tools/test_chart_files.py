@@ -11,7 +11,7 @@ import yaml
 
 import chart_files
 from chart_values import ChartValues
-from rlhf_api.fields import every_field, tree_of
+from rlhf_api.reading.fields import every_field, tree_of
 from rlhf_operator import permissions
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rlhf_api.cluster import GitCode
-from rlhf_api.job import RLHFJob
 from rlhf_api.on_cluster import CODE_FOLDER
+from rlhf_api.spec.cluster import GitCode
+from rlhf_api.spec.job import RLHFJob
 
 CLONE = """set -eu
 checkout=/tmp/checkout

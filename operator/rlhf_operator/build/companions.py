@@ -15,8 +15,8 @@ from typing import Any
 
 import yaml
 
-from rlhf_api.job import RLHFJob
 from rlhf_api.on_cluster import DASHBOARD_PORT, JOB_LABEL, MANIFEST, REPORT_PORT, TOKEN_KEY
+from rlhf_api.spec.job import RLHFJob
 from rlhf_operator.build.owned import Owner
 
 OPERATOR_LABELS = {"app.kubernetes.io/name": "rlhf-operator"}

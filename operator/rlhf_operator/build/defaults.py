@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rlhf_api.job import RLHFJob
-from rlhf_api.resources import PodResources, ResourcesSpec
+from rlhf_api.spec.job import RLHFJob
+from rlhf_api.spec.resources import PodResources, ResourcesSpec
 from rlhf_api.status import DefaultsStatus
 from rlhf_operator.config import JobDefaults
 

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from rlhf_api.cluster import ImageSpec
-from rlhf_api.environment import EnvironmentVariable
-from rlhf_api.job import RLHFJob
 from rlhf_api.on_cluster import (
     CLIENT_PORT,
     CODE_FOLDER,
@@ -22,7 +19,10 @@ from rlhf_api.on_cluster import (
     REPORT_PORT,
     RUN_FOLDER,
 )
-from rlhf_api.resources import Device, NodePool, PodResources
+from rlhf_api.spec.cluster import ImageSpec
+from rlhf_api.spec.environment import EnvironmentVariable
+from rlhf_api.spec.job import RLHFJob
+from rlhf_api.spec.resources import Device, NodePool, PodResources
 from rlhf_operator.build.code import code_init_containers, code_volume
 from rlhf_operator.build.owned import Owner
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rlhf_api.job import RLHFJob
-from rlhf_api.resources import NodePool
+from rlhf_api.spec.job import RLHFJob
+from rlhf_api.spec.resources import NodePool
 from rlhf_flow.planning.inventory import DeviceInventory, limit_devices
 
 

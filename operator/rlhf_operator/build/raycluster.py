@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rlhf_api.job import RLHFJob
 from rlhf_api.on_cluster import HEAD_CPUS, cluster_name, ray_cpus, ray_gpus
-from rlhf_api.resources import NodePool
+from rlhf_api.spec.job import RLHFJob
+from rlhf_api.spec.resources import NodePool
 from rlhf_operator.build.owned import Owner
 from rlhf_operator.build.pods import head_pod, worker_pod
 from rlhf_operator.build.pools import taken_pools

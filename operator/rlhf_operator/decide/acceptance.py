@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlhf_api.job import RLHFJob
+from rlhf_api.spec.job import RLHFJob
 from rlhf_operator.build.pools import taken_pools
 from rlhf_operator.decide.observed import ClaimSeen, Observed, Refusal
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlhf_api.failure import FailurePolicy
+from rlhf_api.spec.failure import FailurePolicy
 from rlhf_api.status import ConditionType, DriverStatus, Phase
 from rlhf_operator.decide.draft import Draft, Restart, later
 from rlhf_operator.decide.failures import Failure, backoff_seconds, verdict

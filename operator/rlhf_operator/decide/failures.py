@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rlhf_api.exits import ExitCode
-from rlhf_api.failure import FailureAction, FailurePolicy
+from rlhf_api.spec.failure import FailureAction, FailurePolicy
 from rlhf_api.status import RestartStatus
 from rlhf_operator.decide.settings import Settings
 

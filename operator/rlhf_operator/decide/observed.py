@@ -8,10 +8,10 @@ from enum import Enum, auto
 from functools import cached_property
 
 from rlhf_api.changes import manifest_digest
-from rlhf_api.job import RLHFJob
 from rlhf_api.on_cluster import cluster_name
 from rlhf_api.report import StatusReport
-from rlhf_api.resources import Device
+from rlhf_api.spec.job import RLHFJob
+from rlhf_api.spec.resources import Device
 from rlhf_api.status import DefaultsStatus, PlanStatus, RLHFJobStatus
 from rlhf_operator.build.pools import taken_pools
 from rlhf_operator.head.protocol import Submission

@@ -10,9 +10,9 @@ from typing import Any
 
 from rlhf_api.exits import ExitCode
 from rlhf_api.on_cluster import cluster_name
-from rlhf_api.read_status import read_status
+from rlhf_api.reading.status import read_status
+from rlhf_api.reading.suggestions import nearest
 from rlhf_api.status import ConditionStatus, ConditionType, Phase, RLHFJobStatus
-from rlhf_api.suggestions import nearest
 from rlhf_cli.cluster.client import Cluster, Object
 from rlhf_cli.cluster.errors import ClusterError, JobNotFound, ObjectNotFound
 from rlhf_kube.kinds import Kind

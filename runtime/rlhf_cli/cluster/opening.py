@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from rlhf_api.cluster import ImageSpec
 from rlhf_api.on_cluster import RUN_FOLDER
+from rlhf_api.spec.cluster import ImageSpec
 from rlhf_cli.cluster.client import Cluster, Object
 from rlhf_cli.cluster.errors import NothingToRead
 from rlhf_cli.cluster.jobs import Job

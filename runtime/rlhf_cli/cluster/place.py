@@ -14,10 +14,10 @@ from typing import Any, Final
 import yaml
 from pydantic import ValidationError
 
-from rlhf_api.checkpoint import CheckpointStorage
-from rlhf_api.cluster import ImageSpec
 from rlhf_api.on_cluster import JOB_LABEL, MANIFEST
-from rlhf_api.resources import ResourcesSpec, Toleration
+from rlhf_api.spec.checkpoint import CheckpointStorage
+from rlhf_api.spec.cluster import ImageSpec
+from rlhf_api.spec.resources import ResourcesSpec, Toleration
 from rlhf_api.status import ArtifactStatus
 from rlhf_cli.cluster.client import Cluster
 from rlhf_cli.cluster.errors import ClusterError, NothingToRead

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from rlhf_api.cluster import ImageSpec
-from rlhf_api.job import API_VERSION, GROUP, KIND
 from rlhf_api.on_cluster import GPUS_VARIABLE, NO_GPUS, RUN_FOLDER
-from rlhf_api.resources import Toleration
+from rlhf_api.spec.cluster import ImageSpec
+from rlhf_api.spec.job import API_VERSION, GROUP, KIND
+from rlhf_api.spec.resources import Toleration
 from rlhf_cli.cluster.jobs import Job
 from rlhf_cli.cluster.place import ClaimFolder
 

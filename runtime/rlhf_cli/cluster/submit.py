@@ -9,8 +9,8 @@ from pathlib import Path
 import typer
 
 from rlhf_api.errors import ManifestError
-from rlhf_api.job import RLHFJob
 from rlhf_api.problems import Problem
+from rlhf_api.spec.job import RLHFJob
 from rlhf_cli.cluster.client import FIELD_MANAGER, Cluster, Object
 from rlhf_cli.cluster.connect import require_version
 from rlhf_cli.cluster.errors import FieldsConflict, ObjectNotFound

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from rlhf_api.algorithm import KlPlacement, PpoSettings
+from rlhf_api.spec.algorithm import KlPlacement, PpoSettings
 from rlhf_flow.algorithm import Algorithm
 from rlhf_flow.batches import BatchValue
 from rlhf_flow.fields import (

@@ -24,7 +24,7 @@ from rlhf_api.plan import (
     phase_name,
     sum_by_phase,
 )
-from rlhf_api.resources import Device
+from rlhf_api.spec.resources import Device
 from rlhf_flow.calls import ModelCall
 from rlhf_flow.graph import Graph
 from rlhf_flow.job_graphs import job_roles, policy_of

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rlhf_api.plan import CallKind, MemoryItem, MemoryWhat, phase_name
-from rlhf_api.resources import Device
+from rlhf_api.spec.resources import Device
 from rlhf_flow.planning.memory import FLOAT32_BYTES, MIB
 from rlhf_flow.planning.shapes import DecoderShape
 

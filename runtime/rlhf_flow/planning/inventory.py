@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlhf_api.quantity import whole
-from rlhf_api.resources import Device, NodePool, PlacementSpec
+from rlhf_api.spec.resources import Device, NodePool, PlacementSpec
 from rlhf_flow.errors import DevicesUnknown
 
 GIB = 2**30

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from rlhf_api.models import BuiltinModel
+from rlhf_api.spec.models import BuiltinModel
 from rlhf_flow.planning.shapes import DecoderShape
 
 

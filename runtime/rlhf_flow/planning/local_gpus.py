@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 
-from rlhf_api.resources import Device
+from rlhf_api.spec.resources import Device
 from rlhf_flow.errors import DevicesUnknown
 from rlhf_flow.planning.inventory import DeviceInventory
 

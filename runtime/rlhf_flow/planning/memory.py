@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rlhf_api.models import Precision
 from rlhf_api.plan import CallKind, Head, MemoryItem, MemoryWhat, phase_name
-from rlhf_api.resources import Device
+from rlhf_api.spec.models import Precision
+from rlhf_api.spec.resources import Device
 from rlhf_flow.planning.shapes import DecoderShape
 
 MIB = 2**20

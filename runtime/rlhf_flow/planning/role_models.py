@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from rlhf_api import RLHFJob
 from rlhf_api.plan import GraphName
-from rlhf_api.resources import Device
+from rlhf_api.spec.resources import Device
 from rlhf_flow.graph import Graph
 from rlhf_flow.job_graphs import JobRole, job_roles, policy_of
 from rlhf_flow.planning.inventory import DeviceInventory

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rlhf_api.models import ModelShape
+from rlhf_api.spec.models import ModelShape
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from rlhf_api import RLHFJob
 from rlhf_api.plan import MemoryItem
-from rlhf_api.resources import Device
+from rlhf_api.spec.resources import Device
 from rlhf_flow.planning.generation import GenerationChoice
 from rlhf_flow.planning.inventory import DeviceInventory
 from rlhf_flow.planning.memory import standby_item

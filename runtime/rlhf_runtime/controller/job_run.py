@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlhf_api.checkpoint import EXACT_MATCH, HELD_OUT_LENGTH, HELD_OUT_REWARD
-from rlhf_api.crossfield import EXACT_MATCH_VERIFIER
-from rlhf_api.job import RLHFJob, RLHFJobSpec
-from rlhf_api.models import Precision
 from rlhf_api.plan import GraphName, Plan
 from rlhf_api.report import REWARD_MEAN
+from rlhf_api.spec.checkpoint import EXACT_MATCH, HELD_OUT_LENGTH, HELD_OUT_REWARD
+from rlhf_api.spec.cross_field import EXACT_MATCH_VERIFIER
+from rlhf_api.spec.job import RLHFJob, RLHFJobSpec
+from rlhf_api.spec.models import Precision
 from rlhf_flow.algorithm import Algorithm
 from rlhf_flow.job_graphs import rewards_of, trace_algorithms
 from rlhf_runtime.checkpoint.store import Checkpoint

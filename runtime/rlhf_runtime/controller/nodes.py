@@ -7,7 +7,7 @@ from typing import Any
 
 from rlhf_api.on_cluster import NUM_HOSTS
 from rlhf_api.plan import PoolPlan
-from rlhf_api.resources import Device
+from rlhf_api.spec.resources import Device
 
 
 def node_bundles(pool: PoolPlan) -> list[dict[str, float]]:

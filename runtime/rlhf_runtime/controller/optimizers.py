@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from rlhf_api.job import RLHFJobSpec
-from rlhf_api.models import LearningRateDecay
-from rlhf_api.schedule import ScheduleSpec
+from rlhf_api.spec.job import RLHFJobSpec
+from rlhf_api.spec.models import LearningRateDecay
+from rlhf_api.spec.schedule import ScheduleSpec
 from rlhf_flow.calls import ModelCall, TrainOptions
 from rlhf_flow.graph import Graph
 from rlhf_runtime.engines.fsdp.settings import OptimizerSettings

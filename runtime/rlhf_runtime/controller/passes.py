@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar
 
-from rlhf_api.schedule import ScheduleSpec
+from rlhf_api.spec.schedule import ScheduleSpec
 
 Sent = TypeVar("Sent")
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from rlhf_api.errors import RlhfError
 from rlhf_api.exits import ExitCode
-from rlhf_api.failure import FailureAction, FailurePolicy
+from rlhf_api.spec.failure import FailureAction, FailurePolicy
 from rlhf_runtime.errors import (
     CheckpointFailed,
     DirtyCluster,

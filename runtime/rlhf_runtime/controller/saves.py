@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from rlhf_api.checkpoint import CheckpointSpec, OnCheckpointError
+from rlhf_api.spec.checkpoint import CheckpointSpec, OnCheckpointError
 from rlhf_runtime.checkpoint.record import CheckpointRecord, SavedFile
 from rlhf_runtime.checkpoint.retention import kept_steps
 from rlhf_runtime.checkpoint.store import Checkpoint, CheckpointStore, Damaged

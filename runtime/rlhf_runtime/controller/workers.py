@@ -14,9 +14,9 @@ import ray
 from ray.util.placement_group import remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from rlhf_api.job import RLHFJob
 from rlhf_api.plan import Plan
-from rlhf_api.resources import Device
+from rlhf_api.spec.job import RLHFJob
+from rlhf_api.spec.resources import Device
 from rlhf_runtime.controller.cluster import SHARED_MEMORY
 from rlhf_runtime.controller.dispatch import Group
 from rlhf_runtime.controller.results import as_they_come, wait_for

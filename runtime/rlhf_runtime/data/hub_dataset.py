@@ -11,7 +11,7 @@ from typing import Any
 import datasets
 from datasets.exceptions import DatasetNotFoundError, DatasetsError
 
-from rlhf_api.data import DataSource
+from rlhf_api.spec.data import DataSource
 from rlhf_runtime.data.errors import DataError, DataNotFound, DataUnreadable
 
 DEFAULT_SPLITS = {"data.train": "train", "data.evaluation": "test"}

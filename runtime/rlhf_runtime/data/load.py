@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rlhf_api.data import DataSource, DataSpec, EvaluationData
-from rlhf_api.job import RLHFJobSpec
+from rlhf_api.spec.data import DataSource, DataSpec, EvaluationData
+from rlhf_api.spec.job import RLHFJobSpec
 from rlhf_runtime.data.prompt_table import PromptTable
 from rlhf_runtime.data.prompts import PromptPolicy, build_prompt_table
 from rlhf_runtime.data.rows import Split, read_rows

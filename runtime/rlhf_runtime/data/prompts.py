@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rlhf_api.data import DataSource, OnInvalidRow, OnLongPrompt
+from rlhf_api.spec.data import DataSource, OnInvalidRow, OnLongPrompt
 from rlhf_runtime.data.errors import EmptyDataset, InvalidRow, MissingField, PromptTooLong
 from rlhf_runtime.data.prompt_table import PromptTable
 from rlhf_runtime.data.row_text import PromptWriter, RowProblem, answer_text, record_json

@@ -9,8 +9,8 @@ from datetime import date, datetime, time
 from decimal import Decimal
 from typing import Any
 
-from rlhf_api.data import ChatTemplate as TemplateUse
-from rlhf_api.data import DataSource
+from rlhf_api.spec.data import ChatTemplate as TemplateUse
+from rlhf_api.spec.data import DataSource
 from rlhf_runtime.data.chat import ChatTemplate, Message, TemplateRefusal
 from rlhf_runtime.data.errors import ChatTemplateUnusable
 from rlhf_runtime.data.rows import Row, Split

@@ -10,7 +10,7 @@ from enum import StrEnum
 from itertools import islice
 from typing import Any
 
-from rlhf_api.data import BuiltinData, DataSource, DataSpec
+from rlhf_api.spec.data import BuiltinData, DataSource, DataSpec
 from rlhf_runtime.data import files, sort_digits
 
 Row = Mapping[str, Any]

@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Sequence
 from typing import Protocol
 
-from rlhf_api.resources import Device
+from rlhf_api.spec.resources import Device
 from rlhf_runtime.forkserver import launcher, server
 from rlhf_runtime.hooks import Hook, nothing
 

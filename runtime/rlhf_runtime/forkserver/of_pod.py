@@ -9,7 +9,7 @@ import os
 import sys
 
 from rlhf_api.on_cluster import FORK_SERVER_VARIABLE
-from rlhf_api.resources import Device
+from rlhf_api.spec.resources import Device
 from rlhf_runtime.forkserver.client import start_server
 
 

@@ -25,7 +25,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from rlhf_api.resources import Device
+from rlhf_api.spec.resources import Device
 from rlhf_runtime import fate
 from rlhf_runtime.forkserver import launcher
 from rlhf_runtime.workers.libraries import import_libraries

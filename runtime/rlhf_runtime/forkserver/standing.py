@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
-from rlhf_api.resources import Device
+from rlhf_api.spec.resources import Device
 from rlhf_runtime.forkserver import launcher
 from rlhf_runtime.forkserver.client import ForkServer, OwnForkServer
 

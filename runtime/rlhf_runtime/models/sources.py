@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rlhf_api.models import BuiltinModel, ModelSource
+from rlhf_api.spec.models import BuiltinModel, ModelSource
 from rlhf_runtime.models import folder
 from rlhf_runtime.models.errors import ModelNotFound
 from rlhf_runtime.models.tiny_llama import tiny_llama_folder

@@ -13,7 +13,7 @@ from multiprocessing import Pipe, connection
 from types import TracebackType
 from typing import Self
 
-from rlhf_api.rewards import OnRewardError, RewardSpec
+from rlhf_api.spec.rewards import OnRewardError, RewardSpec
 from rlhf_runtime.rewards.errors import InvalidReward, RewardError
 from rlhf_runtime.rewards.messages import BatchScores, Fault, Ready, Unusable
 from rlhf_runtime.rewards.request import Request

@@ -12,7 +12,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf_api.rewards import OnRewardError, RewardSpec
+from rlhf_api.spec.rewards import OnRewardError, RewardSpec
 from rlhf_runtime.rewards.errors import InvalidReward
 from rlhf_runtime.rewards.pool import VerifierPool
 from rlhf_runtime.rewards.sample import Sample

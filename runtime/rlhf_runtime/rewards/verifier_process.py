@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from multiprocessing import Pipe
 from typing import IO
 
-from rlhf_api.rewards import FunctionReward
+from rlhf_api.spec.rewards import FunctionReward
 from rlhf_runtime.rewards.messages import BatchScores, Load, Ready, Unusable
 from rlhf_runtime.rewards.sample import Sample
 

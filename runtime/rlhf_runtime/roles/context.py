@@ -10,9 +10,9 @@ from pathlib import Path
 
 import torch
 
-from rlhf_api.job import RLHFJob
-from rlhf_api.models import Precision
 from rlhf_api.plan import Plan, RolePlan
+from rlhf_api.spec.job import RLHFJob
+from rlhf_api.spec.models import Precision
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.dataplane.shards import ShardIndex
 from rlhf_runtime.engines.world import World

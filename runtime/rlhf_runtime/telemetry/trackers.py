@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
 
-from rlhf_api.telemetry import MlflowSpec, TelemetrySpec, WandbSpec
+from rlhf_api.spec.telemetry import MlflowSpec, TelemetrySpec, WandbSpec
 from rlhf_runtime.telemetry.errors import TrackerMissing, TrackerUnavailable
 
 LOGGER = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf_api.job import RLHFJob
+from rlhf_api.spec.job import RLHFJob
 from rlhf_runtime.data.load import JobPrompts, load_prompts
 from rlhf_runtime.data.prompt_table import PromptTable
 from rlhf_runtime.data.sampler import rows_for_step

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 
-from rlhf_api.resources import Device
+from rlhf_api.spec.resources import Device
 
 ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",  # numpy multiplies nothing large; its threads are not forked

@@ -6,7 +6,7 @@ import os
 
 import ray
 
-from rlhf_api.resources import Device
+from rlhf_api.spec.resources import Device
 from rlhf_runtime import fate
 from rlhf_runtime.forkserver import client, launcher
 from rlhf_runtime.hooks import nothing

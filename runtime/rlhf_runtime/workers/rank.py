@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_api.plan import GraphName, Mesh
-from rlhf_api.resources import Device
+from rlhf_api.spec.resources import Device
 from rlhf_runtime.checkpoint.record import SavedFile
 from rlhf_runtime.dataplane.protocol import Coordinates, protocol_of
 from rlhf_runtime.dataplane.shards import ShardIndex

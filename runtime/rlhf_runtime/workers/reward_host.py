@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_api.job import RLHFJob
 from rlhf_api.plan import GraphName
+from rlhf_api.spec.job import RLHFJob
 from rlhf_flow.fields import scores_of, valid_of
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.dataplane.protocol import Coordinates

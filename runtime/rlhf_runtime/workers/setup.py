@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlhf_api.job import RLHFJob
 from rlhf_api.plan import Plan
+from rlhf_api.spec.job import RLHFJob
 from rlhf_runtime.faults import Fault
 
 

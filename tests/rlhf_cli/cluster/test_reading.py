@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from rlhf_api.cluster import ImageSpec
 from rlhf_api.on_cluster import JOB_LABEL
+from rlhf_api.spec.cluster import ImageSpec
 from rlhf_cli.cluster.errors import ClusterUnreachable, NothingToRead, ReaderFailed
 from rlhf_cli.cluster.opening import Reading, opened_run
 from rlhf_cli.cluster.place import ClaimFolder, UriFolder, in_force, job_in_force, read_claim

@@ -14,8 +14,8 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from rlhf_api.cluster import ImageSpec, ObjectReference
-from rlhf_api.resources import Toleration
+from rlhf_api.spec.cluster import ImageSpec, ObjectReference
+from rlhf_api.spec.resources import Toleration
 from rlhf_cli.app import app
 from rlhf_cli.cluster.client import Object, Target
 from rlhf_cli.cluster.errors import (

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlhf_api.exits import ExitCode
-from rlhf_api.models import Precision
 from rlhf_api.plan import (
     CallKind,
     GenerationPlan,
@@ -21,7 +20,8 @@ from rlhf_api.plan import (
     Plan,
     sum_by_phase,
 )
-from rlhf_api.resources import Device
+from rlhf_api.spec.models import Precision
+from rlhf_api.spec.resources import Device
 from rlhf_flow.errors import DoesNotDivide, DoesNotFit, KvCacheTooSmall, PlanError
 from rlhf_flow.job_graphs import trace_job
 from rlhf_flow.planning.colocated import plan_job

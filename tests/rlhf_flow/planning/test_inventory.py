@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_api.resources import Device, NodePool, PlacementSpec
+from rlhf_api.spec.resources import Device, NodePool, PlacementSpec
 from rlhf_flow.errors import DevicesUnknown
 from rlhf_flow.planning.inventory import (
     GIB,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_api.resources import Device
+from rlhf_api.spec.resources import Device
 from rlhf_flow.errors import DevicesUnknown
 from rlhf_flow.planning.local_gpus import gpu_inventory, gpu_memory_bytes, parse_memory
 

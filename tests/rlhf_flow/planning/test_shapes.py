@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rlhf_api.exits import ExitCode
-from rlhf_api.models import BuiltinModel
+from rlhf_api.spec.models import BuiltinModel
 from rlhf_flow.errors import ShapeUnknown
 from rlhf_flow.planning.known_models import BUILTIN_MODELS, KNOWN_MODELS
 from rlhf_flow.planning.model_config import hub_cache

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from rlhf_api.models import LearningRateDecay
+from rlhf_api.spec.models import LearningRateDecay
 from rlhf_runtime.checkpoint.record import SavedFile
 from rlhf_runtime.checkpoint.saver import Saver
 from rlhf_runtime.engines.fsdp.model import FsdpModel

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rlhf_api.checkpoint import EXACT_MATCH, HELD_OUT_LENGTH, HELD_OUT_REWARD
-from rlhf_api.manifest import load_file
+from rlhf_api.reading.manifest import load_file
+from rlhf_api.spec.checkpoint import EXACT_MATCH, HELD_OUT_LENGTH, HELD_OUT_REWARD
 from rlhf_runtime.controller.job_run import evaluation_metrics
 from rlhf_runtime.controller.steps import Pass
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rlhf_api.plan import PoolPlan
-from rlhf_api.resources import Device
+from rlhf_api.spec.resources import Device
 from rlhf_runtime.controller.nodes import missing_nodes, node_bundles
 
 HEAD: dict[str, Any] = {"Alive": True, "Resources": {"node:__internal_head__": 1.0}}

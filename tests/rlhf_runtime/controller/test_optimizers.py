@@ -1,8 +1,8 @@
 import pytest
 
-from rlhf_api.job import RLHFJob
-from rlhf_api.models import LearningRateDecay
 from rlhf_api.plan import GraphName
+from rlhf_api.spec.job import RLHFJob
+from rlhf_api.spec.models import LearningRateDecay
 from rlhf_flow.job_graphs import trace_job
 from rlhf_runtime.controller.optimizers import training_settings, warm_start_settings
 from rlhf_runtime.engines.fsdp.settings import OptimizerSettings

@@ -2,7 +2,7 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
-from rlhf_api.schedule import ScheduleSpec
+from rlhf_api.spec.schedule import ScheduleSpec
 from rlhf_runtime.controller.passes import (
     Behind,
     PassAt,

@@ -9,7 +9,7 @@ import ray
 from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
 
 from rlhf_api.plan import PoolPlan
-from rlhf_api.resources import Device
+from rlhf_api.spec.resources import Device
 from rlhf_runtime.controller import ray_cluster
 from rlhf_runtime.controller.nodes import missing_nodes
 from rlhf_runtime.controller.ray_cluster import RayCluster, leftovers

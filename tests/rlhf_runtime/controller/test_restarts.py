@@ -1,7 +1,7 @@
 import pytest
 
 from rlhf_api.errors import RlhfError
-from rlhf_api.failure import FailurePolicy
+from rlhf_api.spec.failure import FailurePolicy
 from rlhf_runtime.controller.restarts import Restarts
 from rlhf_runtime.errors import (
     CheckpointFailed,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import ray
 
-from rlhf_api.checkpoint import HELD_OUT_REWARD, CheckpointSpec
+from rlhf_api.spec.checkpoint import HELD_OUT_REWARD, CheckpointSpec
 from rlhf_runtime.checkpoint.record import SavedFile, new_digest
 from rlhf_runtime.checkpoint.store import CheckpointStore
 from rlhf_runtime.controller.saves import Finishing, Saves

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from rlhf_api.failure import FailurePolicy
+from rlhf_api.spec.failure import FailurePolicy
 from rlhf_runtime.checkpoint.record import CheckpointRecord
 from rlhf_runtime.checkpoint.store import Checkpoint
 from rlhf_runtime.controller.restarts import Restarts

@@ -8,7 +8,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from rlhf_api.data import DataSource
+from rlhf_api.spec.data import DataSource
 from rlhf_runtime.data.errors import DataNotFound, DataUnreadable, EmptyDataset
 from rlhf_runtime.data.files import read_file
 from rlhf_runtime.data.rows import Split, read_rows

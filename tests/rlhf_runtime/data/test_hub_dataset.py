@@ -14,7 +14,7 @@ import datasets
 import pytest
 from datasets.exceptions import DatasetGenerationError, DatasetNotFoundError
 
-from rlhf_api.data import DataSource
+from rlhf_api.spec.data import DataSource
 from rlhf_runtime.data.errors import DataError
 from rlhf_runtime.data.hub_dataset import read_dataset
 
@@ -27,7 +27,7 @@ PREPARE = """
 """
 READ = """
     import json, sys
-    from rlhf_api.data import DataSource
+    from rlhf_api.spec.data import DataSource
     from rlhf_runtime.data.errors import DataError
     from rlhf_runtime.data.rows import Split, read_rows
     answers = []

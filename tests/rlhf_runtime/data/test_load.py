@@ -8,7 +8,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from rlhf_api.job import RLHFJobSpec
+from rlhf_api.spec.job import RLHFJobSpec
 from rlhf_runtime.data.errors import DatasetTooSmall, InvalidRow, MissingAnswer
 from rlhf_runtime.data.load import evaluation_source, load_prompts
 from rlhf_runtime.data.tokenizer import TextTokenizer

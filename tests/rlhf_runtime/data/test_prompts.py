@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlhf_api.data import DataSource, OnInvalidRow, OnLongPrompt
+from rlhf_api.spec.data import DataSource, OnInvalidRow, OnLongPrompt
 from rlhf_runtime.data.errors import (
     ChatTemplateUnusable,
     DatasetTooSmall,

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from rlhf_api.models import LearningRateDecay
+from rlhf_api.spec.models import LearningRateDecay
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.engines.fsdp.model import FsdpModel, Loss
 from rlhf_runtime.engines.fsdp.packing import MicroBatch, cut

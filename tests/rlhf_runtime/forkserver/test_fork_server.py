@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from rlhf_api.on_cluster import FORK_SERVER_VARIABLE
-from rlhf_api.resources import Device
+from rlhf_api.spec.resources import Device
 from rlhf_runtime import fate
 from rlhf_runtime.forkserver import client, launcher
 from rlhf_runtime.forkserver.client import OwnForkServer

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_api.resources import Device
+from rlhf_api.spec.resources import Device
 from rlhf_runtime.forkserver import launcher, standing
 
 TELL = (
-    "from rlhf_api.resources import Device; from rlhf_runtime.forkserver.standing import name_for;"
+    "from rlhf_api.spec.resources import Device;"
+    "from rlhf_runtime.forkserver.standing import name_for;"
     "print(name_for(Device.CPU))"
 )
 

@@ -14,7 +14,7 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 
-from rlhf_api.models import ModelSource
+from rlhf_api.spec.models import ModelSource
 from rlhf_runtime.models import hub_model
 from rlhf_runtime.models.errors import ModelIncomplete, ModelNotFound
 from rlhf_runtime.models.sources import resolve_model

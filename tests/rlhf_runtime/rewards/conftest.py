@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_api.rewards import RewardSpec
+from rlhf_api.spec.rewards import RewardSpec
 from rlhf_runtime.rewards import Sample
 
 VERIFIERS = '''

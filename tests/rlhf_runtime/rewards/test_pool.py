@@ -16,7 +16,7 @@ import numpy as np
 import psutil
 import pytest
 
-from rlhf_api.rewards import RewardSpec
+from rlhf_api.spec.rewards import RewardSpec
 from rlhf_runtime.rewards import Sample
 from rlhf_runtime.rewards.errors import InvalidReward, RewardError
 from rlhf_runtime.rewards.pool import VerifierPool
@@ -216,7 +216,7 @@ def test_closing_does_not_wait_for_a_slow_start(reward: MakeReward, verifiers: P
 def test_processes_do_not_outlive_a_killed_owner(verifiers: Path) -> None:
     program = """
         import sys
-        from rlhf_api.rewards import RewardSpec
+        from rlhf_api.spec.rewards import RewardSpec
         from rlhf_runtime.rewards import Sample
         from rlhf_runtime.rewards.pool import VerifierPool
         spec = {"function": {"entrypoint": "my_verifiers:FUNCTION", "timeoutSeconds": 3600}}

@@ -7,7 +7,7 @@ import numpy as np
 import psutil
 import pytest
 
-from rlhf_api.rewards import RewardSpec
+from rlhf_api.spec.rewards import RewardSpec
 from rlhf_runtime.rewards import Sample
 from rlhf_runtime.rewards.errors import InvalidReward, RewardError
 from rlhf_runtime.rewards.scorer import Scorer, combine, scorers

@@ -20,8 +20,8 @@ import torch.distributed as dist
 from torch import nn
 from transformers import AutoModelForCausalLM
 
-from rlhf_api.job import RLHFJob
-from rlhf_api.models import LearningRateDecay
+from rlhf_api.spec.job import RLHFJob
+from rlhf_api.spec.models import LearningRateDecay
 from rlhf_flow.calls import ComputeOptions, ModelCall, TrainOptions
 from rlhf_flow.losses import ClippedLoss, CrossEntropy, Loss, ValueLoss
 from rlhf_flow.operations import Custom, LagrangeMultiplier, Scope

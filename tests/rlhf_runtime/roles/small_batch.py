@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_api.job import RLHFJob
 from rlhf_api.plan import GraphName, Plan
+from rlhf_api.spec.job import RLHFJob
 from rlhf_flow.calls import ModelCall
 from rlhf_flow.planning.inventory import GIB, local_inventory
 from rlhf_flow.planning.make_plan import make_plan

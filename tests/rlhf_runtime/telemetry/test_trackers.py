@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_api.telemetry import MlflowSpec, TelemetrySpec, WandbSpec
+from rlhf_api.spec.telemetry import MlflowSpec, TelemetrySpec, WandbSpec
 from rlhf_runtime.telemetry.errors import TrackerMissing, TrackerUnavailable
 from rlhf_runtime.telemetry.trackers import TrackerGroup, make_trackers
 
@@ -35,7 +35,7 @@ def test_nothing_heavy_is_imported(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     program = (
         "import sys, pathlib\n"
-        "from rlhf_api.telemetry import TelemetrySpec\n"
+        "from rlhf_api.spec.telemetry import TelemetrySpec\n"
         "from rlhf_runtime.telemetry import progress, report, trackers\n"
         "group = trackers.make_trackers(TelemetrySpec(), 'job', pathlib.Path(sys.argv[1]))\n"
         "group.log(1, {'a': 1.0}); group.close()\n"

@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from rlhf_api.manifest import load_file
 from rlhf_api.plan import CallKind, MemoryWhat, Plan
+from rlhf_api.reading.manifest import load_file
 from rlhf_flow.calls import ModelCall
 from rlhf_flow.planning.make_plan import devices_of, make_plan
 from rlhf_runtime.workers.out_of_memory import is_out_of_memory, out_of_memory_text

@@ -11,7 +11,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import get_scheduler
 
-from rlhf_api.models import LearningRateDecay
+from rlhf_api.spec.models import LearningRateDecay
 from rlhf_runtime.engines.fsdp.settings import OptimizerSettings
 
 SCHEDULERS = {

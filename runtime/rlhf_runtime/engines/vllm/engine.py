@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rlhf_api.resources import Device
+from rlhf_api.spec.resources import Device
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.engines.vllm import patches
 from rlhf_runtime.engines.vllm.layout import vllm_views

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, ClassVar
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from rlhf_api.base import (
     Contract,
@@ -17,6 +17,7 @@ from rlhf_api.base import (
     Text,
 )
 from rlhf_api.exclusive import Alternatives
+from rlhf_api.rules import Rule, found
 
 
 class BuiltinModel(StrEnum):
@@ -42,13 +43,17 @@ class ModelSource(Alternatives):
     same_as: Identifier | None = None
     """Another role whose weights this one starts from (after a warm start, if there is one)."""
 
-    @model_validator(mode="after")
-    def _revision_has_its_model(self) -> ModelSource:
-        if self.revision is not None and self.hugging_face is None:
-            raise ValueError(
-                "revision without huggingFace: remove it, or name the model by its Hugging Face id"
-            )
-        return self
+    validations: ClassVar = (
+        Rule(
+            holds="!has(self.revision) || has(self.huggingFace)",
+            what="revision without huggingFace",
+            do="remove it, or name the model by its Hugging Face id",
+            field=".revision",
+            check=lambda self: found(
+                self.revision is not None and self.hugging_face is None, self.revision
+            ),
+        ),
+    )
 
 
 class ModelShape(Contract):
@@ -71,14 +76,17 @@ class ModelShape(Contract):
     tied_embeddings: bool = False
     """Whether the output projection shares the embedding's weights."""
 
-    @model_validator(mode="after")
-    def _heads_divide(self) -> ModelShape:
-        if self.num_attention_heads % self.num_key_value_heads:
-            raise ValueError(
-                f"query heads must be a multiple of key and value heads: got numAttentionHeads "
-                f"{self.num_attention_heads} and numKeyValueHeads {self.num_key_value_heads}"
-            )
-        return self
+    validations: ClassVar = (
+        Rule(
+            holds="self.numAttentionHeads % self.numKeyValueHeads == 0",
+            what="query heads must be a multiple of key and value heads",
+            do="correct numAttentionHeads or numKeyValueHeads",
+            check=lambda self: found(
+                self.num_attention_heads % self.num_key_value_heads != 0,
+                f"{self.num_attention_heads} and {self.num_key_value_heads}",
+            ),
+        ),
+    )
 
 
 class TrainingEngine(StrEnum):

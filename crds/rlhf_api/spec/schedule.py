@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from rlhf_api.base import Contract, Count, Fraction, NonNegativeCount, PositiveFloat
+from rlhf_api.rules import Rule, found
 
 
 class WarmStartSpec(Contract):
@@ -44,15 +45,20 @@ class ScheduleSpec(Contract):
     warm_start: WarmStartSpec | None = None
     """Supervised training before reinforcement learning. Default: none."""
 
-    @model_validator(mode="after")
-    def _mini_batch_fits(self) -> ScheduleSpec:
-        if self.mini_batch_prompts is not None and self.mini_batch_prompts > self.prompts_per_step:
-            raise ValueError(
-                f"a mini-batch larger than the step: got miniBatchPrompts "
-                f"{self.mini_batch_prompts}, allowed at most promptsPerStep "
-                f"{self.prompts_per_step}; make it smaller"
-            )
-        return self
+    validations: ClassVar = (
+        Rule(
+            holds="!has(self.miniBatchPrompts) || self.miniBatchPrompts <= self.promptsPerStep",
+            what="a mini-batch larger than the step",
+            allowed="at most promptsPerStep",
+            do="make it smaller",
+            field=".miniBatchPrompts",
+            check=lambda self: found(
+                (self.mini_batch_prompts or 0) > self.prompts_per_step,
+                self.mini_batch_prompts,
+                f"at most promptsPerStep, {self.prompts_per_step}",
+            ),
+        ),
+    )
 
     @property
     def updates_per_epoch(self) -> int:

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 from rlhf_api.errors import ManifestError
-from rlhf_api.job import KIND, RLHFJob
-from rlhf_api.overrides import apply_overrides, overridden
 from rlhf_api.problems import Problem
-from rlhf_api.validation import validate_document
-from rlhf_api.yaml_documents import MAX_CHARACTERS, Document, read_documents
+from rlhf_api.reading.overrides import apply_overrides, overridden
+from rlhf_api.reading.validation import validate_document
+from rlhf_api.reading.yaml_documents import MAX_CHARACTERS, Document, read_documents
+from rlhf_api.spec.job import KIND, RLHFJob
 
 _MAX_BYTES = 4 * MAX_CHARACTERS
 

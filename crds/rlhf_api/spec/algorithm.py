@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from rlhf_api.base import (
     Contract,
@@ -15,6 +15,8 @@ from rlhf_api.base import (
     NonNegativeFloat,
     PositiveFloat,
 )
+from rlhf_api.cel import text
+from rlhf_api.rules import Rule, found
 
 
 class KlEstimator(StrEnum):
@@ -113,14 +115,20 @@ class PpoSettings(PolicyLossSettings):
         default = KlEstimator.K2 if self.kl_placement is KlPlacement.LOSS else KlEstimator.K1
         return default if self.kl_estimator is None else self.kl_estimator
 
-    @model_validator(mode="after")
-    def _gradient_of_kl(self) -> PpoSettings:
-        if self.kl_placement is KlPlacement.LOSS and self.kl_estimator is KlEstimator.K1:
-            raise ValueError(
-                "a KL term without effect: got klEstimator K1, whose gradient in a loss is zero on "
-                "average, allowed K2 or K3; choose one, or klPlacement Reward"
-            )
-        return self
+    validations: ClassVar = (
+        Rule(
+            holds="self.klPlacement != 'Loss' || !has(self.klEstimator) || "
+            "self.klEstimator != 'K1'",
+            what="a KL term without effect: the gradient of K1 in a loss is zero on average",
+            got="self.klEstimator",
+            allowed="K2 or K3",
+            do="choose one, or klPlacement Reward",
+            field=".klEstimator",
+            check=lambda self: found(
+                self.kl_placement is KlPlacement.LOSS and self.kl_estimator is KlEstimator.K1, "K1"
+            ),
+        ),
+    )
 
 
 class GrpoSettings(PolicyLossSettings):
@@ -168,6 +176,21 @@ class AlgorithmType(StrEnum):
         return self.value.lower()
 
 
+def _only_with(kind: AlgorithmType) -> Rule:
+    field = kind.settings_field
+    return Rule(
+        holds=f"!has(self.{field}) || self.type == {text(kind.value)}",
+        what="settings of another algorithm",
+        got=f"{text(f'{field} beside type ')} + self.type",
+        do=f"remove {field} or change type",
+        field=f".{field}",
+        check=lambda self: found(
+            getattr(self, field) is not None and self.type is not kind,
+            f"{field} beside type {self.type.value}",
+        ),
+    )
+
+
 class AlgorithmSpec(Contract):
     """The algorithm and its settings, in the field named like `type`."""
 
@@ -180,21 +203,16 @@ class AlgorithmSpec(Contract):
     custom: CustomSettings | None = None
     """Entry point and parameters; only, and always, with type Custom."""
 
-    @model_validator(mode="after")
-    def _members_match_type(self) -> AlgorithmSpec:
-        for other in AlgorithmType:
-            field = other.settings_field
-            if getattr(self, field) is not None and other is not self.type:
-                raise ValueError(
-                    f"settings of another algorithm: got {field} beside type {self.type.value}, "
-                    f"allowed only {self.type.settings_field}; remove {field} or change type"
-                )
-        if self.type is AlgorithmType.CUSTOM and self.custom is None:
-            raise ValueError(
-                "type Custom without its entry point: got none; "
-                "add custom: {entrypoint: package.module:Class}"
-            )
-        return self
+    validations: ClassVar = (
+        *(_only_with(kind) for kind in AlgorithmType),
+        Rule(
+            holds="self.type != 'Custom' || has(self.custom)",
+            what="type Custom without its entry point",
+            do="add custom: {entrypoint: package.module:Class}",
+            field=".custom",
+            check=lambda self: found(self.type is AlgorithmType.CUSTOM and self.custom is None),
+        ),
+    )
 
     @property
     def settings(self) -> PpoSettings | GrpoSettings | CustomSettings:

@@ -7,10 +7,10 @@ import copy
 import pytest
 from pydantic import ValidationError
 
-from rlhf_api.crossfield import cross_field_problems
-from rlhf_api.job import RLHFJob
-from rlhf_api.overrides import apply_overrides
-from rlhf_api.validation import validate_document
+from rlhf_api.reading.overrides import apply_overrides
+from rlhf_api.reading.validation import validate_document
+from rlhf_api.spec.cross_field import SPEC_RULES
+from rlhf_api.spec.job import RLHFJob
 
 from .rule_cases import GOOD, MEASURED, SHAPE
 
@@ -24,14 +24,18 @@ def test_a_good_spec_has_no_problem() -> None:
     job, found = validate_document(GOOD)
     assert found == []
     assert job is not None
-    assert cross_field_problems(job.spec) == []
+    assert [each for rule in SPEC_RULES for each in rule.problems(job.spec)] == []
 
 
 @pytest.mark.parametrize(
     ("overrides", "path", "words"),
     [
         (["spec.models.critc.source.sameAs=actor"], "spec.models.critc", "did you mean critic?"),
-        (["spec.models.judge.source.sameAs=actor"], "spec.models.judge", "PPO has no such role"),
+        (
+            ["spec.models.judge.source.sameAs=actor"],
+            "spec.models.judge",
+            "a role that PPO does not have",
+        ),
         (
             ["spec.models.critic.source.sameAs=critic"],
             "spec.models.critic.source.sameAs",

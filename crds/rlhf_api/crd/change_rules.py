@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rlhf_api.cel import Rule, member
+from rlhf_api.cel import member
 from rlhf_api.changes import ON_RESUME, WHILE_RUNNING
 from rlhf_api.limits import Schema
+from rlhf_api.rules import Rule
 
 _Pattern = Sequence[str]
 

@@ -7,15 +7,16 @@ wire names only. Lines are not known here; see `manifest`.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from rlhf_api.crossfield import CrossFieldError
-from rlhf_api.job import API_VERSION, GROUP, KIND, RLHFJob
-from rlhf_api.model_errors import problem_of, shown
 from rlhf_api.problems import FieldPath, Problem
+from rlhf_api.reading.model_errors import problem_of, shown
+from rlhf_api.rules import BrokenRules
+from rlhf_api.spec.job import API_VERSION, GROUP, KIND, RLHFJob
 
 
 def validate_document(document: Any) -> tuple[RLHFJob | None, list[Problem]]:
@@ -62,12 +63,13 @@ def _problems(document: Any, details: list[ErrorDetails]) -> list[Problem]:
     found: dict[tuple[FieldPath, str], Problem] = {}
     for error in details:
         raised = error.get("ctx", {}).get("error")
-        if isinstance(raised, CrossFieldError):
-            problems = raised.problems
+        if isinstance(raised, BrokenRules):
+            at = error["loc"]
+            problems = [replace(each, location=(*at, *each.location)) for each in raised.problems]
         elif error["type"] == "too_short" and _is_long_enough(error):
             continue
         else:
-            problems = (problem_of(document, error),)
+            problems = [problem_of(document, error)]
         for problem in problems:
             found.setdefault((problem.location, problem.what), problem)
     return list(found.values())

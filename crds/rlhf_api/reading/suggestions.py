@@ -6,7 +6,7 @@ from difflib import get_close_matches
 
 from pydantic.alias_generators import to_camel
 
-from rlhf_api.fields import FieldDoc, contract, every_field
+from rlhf_api.reading.fields import FieldDoc, contract, every_field
 
 _TRUNCATION = (
     "sampling is never truncated: training needs the probabilities of the full distribution; "

@@ -5,11 +5,11 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, ClassVar
 
-from pydantic import Field, model_validator
-from pydantic.alias_generators import to_camel
+from pydantic import Field
 
 from rlhf_api.base import Contract, Count, Text
 from rlhf_api.exclusive import Alternatives
+from rlhf_api.rules import Rule, found
 
 
 class BuiltinData(StrEnum):
@@ -48,6 +48,18 @@ class OnLongPrompt(StrEnum):
     """The prompt is counted and left out."""
 
 
+def _part_of_a_dataset(name: str) -> Rule:
+    return Rule(
+        holds=f"!has(self.{name}) || has(self.huggingFace)",
+        what=f"{name} is for huggingFace data only",
+        do="remove it",
+        field=f".{name}",
+        check=lambda self: found(
+            getattr(self, name) is not None and self.hugging_face is None, getattr(self, name)
+        ),
+    )
+
+
 class DataSource(Alternatives):
     """Rows with prompts: exactly one of path, huggingFace, builtin."""
 
@@ -74,15 +86,7 @@ class DataSource(Alternatives):
     max_rows: Count | None = None
     """Use only so many first rows. Default: all."""
 
-    @model_validator(mode="after")
-    def _only_datasets_of_the_hub_have_parts(self) -> DataSource:
-        for field in ("configuration", "split"):
-            if getattr(self, field) is not None and self.chosen != "hugging_face":
-                raise ValueError(
-                    f"{field} is for huggingFace data only: got it beside {to_camel(self.chosen)}; "
-                    f"remove it"
-                )
-        return self
+    validations: ClassVar = (_part_of_a_dataset("configuration"), _part_of_a_dataset("split"))
 
 
 class EvaluationData(DataSource):

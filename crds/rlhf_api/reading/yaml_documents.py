@@ -24,8 +24,8 @@ from yaml.events import (
 )
 
 from rlhf_api.problems import FieldPath, Problem
-from rlhf_api.yaml_errors import Place, YamlError, syntax_error
-from rlhf_api.yaml_scalars import Scalar, plain_scalar
+from rlhf_api.reading.yaml_errors import Place, YamlError, syntax_error
+from rlhf_api.reading.yaml_scalars import Scalar, plain_scalar
 
 MAX_CHARACTERS = 256 * 1024
 """A Kubernetes object may have about 1 MiB with its status; manifests have a few KiB."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from rlhf_api.algorithm import AlgorithmSpec
 from rlhf_api.base import (
     Contract,
     Count,
@@ -18,18 +17,19 @@ from rlhf_api.base import (
     ObjectLabels,
     ObjectName,
 )
-from rlhf_api.checkpoint import CheckpointSpec
-from rlhf_api.cluster import CodeSpec, HubSpec, ImageSpec
-from rlhf_api.crossfield import CrossFieldError, cross_field_problems
-from rlhf_api.data import DataSpec
-from rlhf_api.environment import Environment
-from rlhf_api.failure import FailurePolicy
-from rlhf_api.models import ModelSource, ModelSpec
-from rlhf_api.resources import PlacementSpec, ResourcesSpec
-from rlhf_api.rewards import RewardSpec
-from rlhf_api.rollout import RolloutSpec
-from rlhf_api.schedule import ScheduleSpec
-from rlhf_api.telemetry import TelemetrySpec
+from rlhf_api.spec.algorithm import AlgorithmSpec
+from rlhf_api.spec.checkpoint import CheckpointSpec
+from rlhf_api.spec.cluster import CodeSpec, HubSpec, ImageSpec
+from rlhf_api.spec.cross_field import SPEC_RULES
+from rlhf_api.spec.data import DataSpec
+from rlhf_api.spec.environment import Environment
+from rlhf_api.spec.failure import FailurePolicy
+from rlhf_api.spec.models import ModelSource, ModelSpec
+from rlhf_api.spec.resources import PlacementSpec, ResourcesSpec
+from rlhf_api.spec.rewards import RewardSpec
+from rlhf_api.spec.rollout import RolloutSpec
+from rlhf_api.spec.schedule import ScheduleSpec
+from rlhf_api.spec.telemetry import TelemetrySpec
 
 GROUP = "rlhf-operator.dev"
 VERSION = "v1alpha1"
@@ -96,12 +96,7 @@ class RLHFJobSpec(Contract):
     priority_class_name: ObjectName | None = None
     """Priority class of all pods."""
 
-    @model_validator(mode="after")
-    def _fields_fit_together(self) -> RLHFJobSpec:
-        problems = cross_field_problems(self)
-        if problems:
-            raise CrossFieldError(problems)
-        return self
+    validations: ClassVar = SPEC_RULES
 
     def model_for(self, role: str) -> ModelSpec:
         """The model of a role; one that the manifest leaves out starts from the actor's weights."""

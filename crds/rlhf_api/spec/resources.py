@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -15,8 +15,9 @@ from rlhf_api.base import (
     NonNegativeCount,
     Text,
 )
-from rlhf_api.environment import Environment
 from rlhf_api.quantity import Quantity
+from rlhf_api.rules import Rule, found
+from rlhf_api.spec.environment import Environment
 
 
 class Device(StrEnum):
@@ -78,6 +79,25 @@ class NodePool(Contract):
     """Environment variables of its pods, besides spec.env; where both have a name, these count."""
     annotations: LabelMap = {}
     """Annotations of its pods."""
+
+    validations: ClassVar = (
+        Rule(
+            holds="self.name != 'head'",
+            what="the name of the cluster's own head group",
+            got="self.name",
+            do="choose another name",
+            field=".name",
+            check=lambda self: found(self.name == "head", "head"),
+        ),
+        Rule(
+            holds="self.device == 'GPU' || !has(self.gpu)",
+            what="a GPU model in a pool of device CPU",
+            got="self.gpu",
+            do="remove it, or write device: GPU",
+            field=".gpu",
+            check=lambda self: found(self.device is Device.CPU and self.gpu is not None, self.gpu),
+        ),
+    )
 
     @property
     def num_devices(self) -> int:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from rlhf_api.base import Contract
-from rlhf_api.job import RLHFJob
 from rlhf_api.limits import Schema
+from rlhf_api.spec.job import RLHFJob
 
 SCHEMA_ID = "https://rlhf-operator.dev/schemas/rlhfjob.v1alpha1.json"
 

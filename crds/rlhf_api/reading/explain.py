@@ -8,9 +8,9 @@ import textwrap
 from collections.abc import Iterator
 
 from rlhf_api.errors import UnknownFieldError
-from rlhf_api.fields import NO_DEFAULT, FieldDoc, contract
-from rlhf_api.job import API_VERSION, KIND
-from rlhf_api.suggestions import instead_of, places_of
+from rlhf_api.reading.fields import NO_DEFAULT, FieldDoc, contract
+from rlhf_api.reading.suggestions import instead_of, places_of
+from rlhf_api.spec.job import API_VERSION, KIND
 
 _WIDTH = 96
 _INDEX = re.compile(r"\[\d*\]")

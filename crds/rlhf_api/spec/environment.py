@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from rlhf_api.base import IDENTIFIER_PATTERN, KEY_PATTERN, Contract, ObjectName
 from rlhf_api.exclusive import Alternatives
+from rlhf_api.rules import Rule, found
 
 
 class KeyReference(Contract):
@@ -42,13 +43,15 @@ class EnvironmentVariable(Contract):
     value_from: VariableSource | None = None
     """Where its value comes from instead. Default: from value."""
 
-    @model_validator(mode="after")
-    def _one_value(self) -> EnvironmentVariable:
-        if self.value and self.value_from is not None:
-            raise ValueError(
-                "a value beside valueFrom: got both, allowed one of them; remove value or valueFrom"
-            )
-        return self
+    validations: ClassVar = (
+        Rule(
+            holds="self.value == '' || !has(self.valueFrom)",
+            what="a value beside valueFrom",
+            do="remove value or valueFrom",
+            field=".valueFrom",
+            check=lambda self: found(self.value != "" and self.value_from is not None),
+        ),
+    )
 
 
 Environment = Annotated[tuple[EnvironmentVariable, ...], Field(max_length=64)]

@@ -7,14 +7,16 @@ the keys of maps are checked by rules.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rlhf_api.base import Contract
-from rlhf_api.cel import Rule, text
-from rlhf_api.cel_rules import rules_of
+from rlhf_api.cel import text
 from rlhf_api.limits import Schema, allowed_keys, without_null
 from rlhf_api.members import enumeration_named, members_of
 from rlhf_api.quantity import INT_OR_STRING
-from rlhf_api.resources import NodePool
-from rlhf_api.rewards import RewardSpec
+from rlhf_api.rules import Rule
+from rlhf_api.spec.resources import NodePool
+from rlhf_api.spec.rewards import RewardSpec
 from rlhf_api.status import Condition
 
 LIST_KEYS: dict[type[Contract], str] = {NodePool: "name", RewardSpec: "name", Condition: "type"}
@@ -98,7 +100,7 @@ class _Writer:
         written["properties"] = {
             name: self.write(field) for name, field in schema["properties"].items()
         }
-        return _with_rules(written, rules_of(self._models[schema["title"]]))
+        return _with_rules(written, self._models[schema["title"]].all_validations())
 
     def _list(self, schema: Schema) -> Schema:
         entry = schema["items"]
@@ -182,6 +184,6 @@ def _key_rules(schema: Schema) -> list[Rule]:
     ]
 
 
-def _with_rules(schema: Schema, rules: list[Rule]) -> Schema:
-    documents = [rule.document() for rule in rules]
+def _with_rules(schema: Schema, rules: Sequence[Rule]) -> Schema:
+    documents = [rule.document() for rule in rules if rule.holds]
     return schema | ({"x-kubernetes-validations": documents} if documents else {})

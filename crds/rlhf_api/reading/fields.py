@@ -11,11 +11,11 @@ from functools import cache
 from typing import Any, Literal
 
 from rlhf_api.base import Contract
-from rlhf_api.job import RLHFJob
 from rlhf_api.limits import Schema, allowed_keys, allowed_words, without_null
 from rlhf_api.members import Member, enumeration_named, members_of
 from rlhf_api.problems import FieldPath
 from rlhf_api.quantity import INT_OR_STRING
+from rlhf_api.spec.job import RLHFJob
 
 Kind = Literal["object", "list", "map", "string", "integer", "number", "boolean", "quantity", "any"]
 

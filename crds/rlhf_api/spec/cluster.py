@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from rlhf_api.base import Contract, ObjectName, Text
+from rlhf_api.cel import text
 from rlhf_api.exclusive import Alternatives
+from rlhf_api.rules import Rule, found
 
 URL_WITH_CREDENTIALS = "^https?://[^/]*@"
 """Of Git over HTTP; with SSH the part before the @ is a user's name, and no secret."""
@@ -55,14 +57,15 @@ class GitCode(Contract):
     secret_name: ObjectName | None = None
     """Secret with credentials: its keys username and password."""
 
-    @model_validator(mode="after")
-    def _no_credentials(self) -> GitCode:
-        if re.match(URL_WITH_CREDENTIALS, self.url):
-            raise ValueError(
-                "url holds credentials, which everybody reads who may read the job: remove them, "
-                "and name a Secret in secretName"
-            )
-        return self
+    validations: ClassVar = (
+        Rule(
+            holds=f"!self.url.matches({text(URL_WITH_CREDENTIALS)})",
+            what="credentials in an address, which everybody reads who may read the job",
+            do="remove them, and name a Secret in secretName",
+            field=".url",
+            check=lambda self: found(re.match(URL_WITH_CREDENTIALS, self.url) is not None),
+        ),
+    )
 
 
 class CodeSpec(Alternatives):

@@ -9,7 +9,7 @@ from typing import Any
 
 from rlhf_api.errors import OverrideError
 from rlhf_api.problems import FieldPath, path_text
-from rlhf_api.yaml_documents import read_documents
+from rlhf_api.reading.yaml_documents import read_documents
 
 _SEGMENT = re.compile(r"\.?([^.\[\]=]+)|\[([^\[\]]+)\]")
 

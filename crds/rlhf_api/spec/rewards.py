@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from rlhf_api.algorithm import ParameterValue
 from rlhf_api.base import Contract, Count, Entrypoint, Identifier
+from rlhf_api.cel import texts
+from rlhf_api.rules import Rule, found
+from rlhf_api.spec.algorithm import ParameterValue
+
+RESERVED_REWARDS = ("mean", "std")
+"""Names that the metrics of the weighted sum have."""
 
 
 class OnRewardError(StrEnum):
@@ -52,3 +57,15 @@ class RewardSpec(Contract):
     """Factor in the sum."""
     function: FunctionReward
     """The Python verifier that computes it."""
+
+    validations: ClassVar = (
+        Rule(
+            holds=f"!(self.name in {texts(RESERVED_REWARDS)})",
+            what="the metrics reward/mean and reward/std are those of the weighted sum",
+            got="self.name",
+            allowed="any other name",
+            do="rename it",
+            field=".name",
+            check=lambda self: found(self.name in RESERVED_REWARDS, self.name),
+        ),
+    )

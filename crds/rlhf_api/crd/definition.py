@@ -7,11 +7,12 @@ from typing import Any
 
 import yaml
 
-from rlhf_api.cel import Rule, text
-from rlhf_api.cel_changes import change_rules
-from rlhf_api.crd_schema import structural_schema
-from rlhf_api.job import GROUP, KIND, VERSION, Metadata, RLHFJob, RLHFJobSpec
+from rlhf_api.cel import text
+from rlhf_api.crd.change_rules import change_rules
+from rlhf_api.crd.structural import structural_schema
 from rlhf_api.limits import Schema, allowed_words
+from rlhf_api.rules import Rule
+from rlhf_api.spec.job import GROUP, KIND, VERSION, Metadata, RLHFJob, RLHFJobSpec
 from rlhf_api.status import RLHFJobStatus
 
 PLURAL = "rlhfjobs"

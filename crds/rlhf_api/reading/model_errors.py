@@ -7,11 +7,11 @@ from typing import Any
 
 from pydantic_core import ErrorDetails
 
-from rlhf_api.durations import whole_seconds
-from rlhf_api.fields import FieldDoc, contract, field_at
 from rlhf_api.problems import FieldPath, Problem
 from rlhf_api.quantity import meant
-from rlhf_api.suggestions import instead_of, nearest
+from rlhf_api.reading.durations import whole_seconds
+from rlhf_api.reading.fields import FieldDoc, contract, field_at
+from rlhf_api.reading.suggestions import instead_of, nearest
 
 _WHAT = {
     "string_type": "not a text",

@@ -1,0 +1,1 @@
+"""The manifest: one model for each section, and the rules between them."""

@@ -1,0 +1,291 @@
+"""The rules that hold between sections of a manifest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+from rlhf_api.cel import member, text, texts
+from rlhf_api.rules import Found, Rule, found
+from rlhf_api.spec.algorithm import AlgorithmType
+from rlhf_api.spec.checkpoint import KeepBest
+
+if TYPE_CHECKING:
+    from rlhf_api.spec.job import RLHFJobSpec
+
+ROLES: dict[AlgorithmType, tuple[str, ...]] = {
+    AlgorithmType.PPO: ("actor", "critic", "reference"),
+    AlgorithmType.GRPO: ("actor", "reference"),
+}
+"""The roles of the built-in algorithms; a custom algorithm may have any."""
+
+EXACT_MATCH_VERIFIER = "rlhf_runtime.rewards.exact_match:score"
+"""The verifier whose mean on held-out prompts is the metric exact match."""
+
+_ENTRYPOINT = member(member("reward", "function"), "entrypoint")
+_MEASURES_EXACT_MATCH = (
+    f"self.rewards.exists(reward, {_ENTRYPOINT} == {text(EXACT_MATCH_VERIFIER)})"
+)
+_STOPS_AT_EXACT_MATCH = (
+    "has(self.schedule.warmStart) && has(self.schedule.warmStart.stopAtExactMatch)"
+)
+_POOLS = "self.resources.nodePools"
+_TENSOR = "self.rollout.parallelism.tensor"
+_SHAPE = "self.models['actor'].shape"
+_DEVICES = f"{_POOLS}.map(pool, pool.nodes * pool.devicesPerNode).sum()"
+
+
+def _actor_is_there(spec: RLHFJobSpec) -> list[Found]:
+    return found("actor" not in spec.models, ", ".join(sorted(spec.models)))
+
+
+def _actor_has_a_source(spec: RLHFJobSpec) -> Iterator[Found]:
+    actor = spec.models.get("actor")
+    if actor is not None and actor.source.same_as is not None:
+        yield Found(actor.source.same_as, ("models", "actor", "source", "sameAs"))
+
+
+def _same_as_names_a_source(spec: RLHFJobSpec) -> Iterator[Found]:
+    for role, model in spec.models.items():
+        origin = model.source.same_as
+        others = sorted(
+            other
+            for other, candidate in spec.models.items()
+            if other != role and candidate.source.same_as is None
+        )
+        if origin is not None and role != "actor" and origin not in others:
+            yield Found(origin, ("models", role, "source", "sameAs"), ", ".join(others))
+
+
+def _roles_of(kind: AlgorithmType) -> Rule:
+    def check(spec: RLHFJobSpec) -> Iterator[Found]:
+        if spec.algorithm.type is kind:
+            for role in sorted(set(spec.models) - set(ROLES[kind])):
+                near = get_close_matches(role, ROLES[kind], n=1)
+                do = f"did you mean {near[0]}?" if near else ""
+                yield Found(role, ("models", role), do=do)
+
+    return Rule(
+        holds=f"self.algorithm.type != {text(kind.value)} || "
+        f"self.models.all(role, role in {texts(ROLES[kind])})",
+        what=f"a role that {kind.value} does not have",
+        allowed=", ".join(ROLES[kind]),
+        do="rename or remove it, or change the algorithm",
+        field=".models",
+        check=check,
+    )
+
+
+def _names_are_unique(spec: RLHFJobSpec) -> Iterator[Found]:
+    names = [reward.name for reward in spec.rewards]
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            yield Found(name, ("rewards", index, "name"))
+
+
+def _rewards_have_weight(spec: RLHFJobSpec) -> list[Found]:
+    return found(all(reward.weight == 0 for reward in spec.rewards), "weight 0 for all")
+
+
+def _groups_can_be_compared(spec: RLHFJobSpec) -> list[Found]:
+    samples = spec.rollout.samples_per_prompt
+    return found(spec.algorithm.type is AlgorithmType.GRPO and samples < 2, samples)
+
+
+def _actor_is_trained(spec: RLHFJobSpec) -> list[Found]:
+    steps = spec.schedule.steps
+    warmup = 0 if spec.algorithm.ppo is None else spec.algorithm.ppo.critic_warmup_steps
+    return found(
+        warmup >= steps, f"{warmup} of {steps} steps", f"less than schedule.steps, {steps}"
+    )
+
+
+def _goal_of_warm_start(spec: RLHFJobSpec) -> float | None:
+    warm_start = spec.schedule.warm_start
+    return None if warm_start is None else warm_start.stop_at_exact_match
+
+
+def _warm_start_has_held_out_data(spec: RLHFJobSpec) -> list[Found]:
+    goal = _goal_of_warm_start(spec)
+    has_data = spec.data.evaluation is not None or spec.data.train.builtin is not None
+    return found(goal is not None and not has_data, f"{goal} without data.evaluation")
+
+
+def _warm_start_is_measured(spec: RLHFJobSpec) -> list[Found]:
+    return _unmeasured(spec) if _goal_of_warm_start(spec) is not None else []
+
+
+def _best_checkpoint_is_measured(spec: RLHFJobSpec) -> list[Found]:
+    return _unmeasured(spec) if spec.checkpoint.keep_best is KeepBest.EXACT_MATCH else []
+
+
+def _unmeasured(spec: RLHFJobSpec) -> list[Found]:
+    entrypoints = [reward.function.entrypoint for reward in spec.rewards]
+    return found(EXACT_MATCH_VERIFIER not in entrypoints, ", ".join(entrypoints))
+
+
+def _rows_fill_a_step(spec: RLHFJobSpec) -> list[Found]:
+    rows, needed = spec.data.train.max_rows, spec.schedule.prompts_per_step
+    is_short = rows is not None and rows < needed
+    return found(is_short, rows, f"at least schedule.promptsPerStep, {needed}")
+
+
+def _deadlines_are_ordered(spec: RLHFJobSpec) -> list[Found]:
+    start, whole = spec.start_deadline_seconds, spec.active_deadline_seconds
+    is_late = start is not None and whole is not None and start > whole
+    return found(is_late, start, f"at most activeDeadlineSeconds, {whole}")
+
+
+def _limit_is_there(spec: RLHFJobSpec) -> list[Found]:
+    return _more_than_there_are(spec, spec.placement.max_devices)
+
+
+def _engine_fits(spec: RLHFJobSpec) -> list[Found]:
+    return _more_than_there_are(spec, spec.rollout.parallelism.tensor)
+
+
+def _more_than_there_are(spec: RLHFJobSpec, devices: int | None) -> list[Found]:
+    pools = spec.resources.node_pools
+    total = sum(pool.num_devices for pool in pools)
+    terms = " + ".join(f"{pool.nodes} x {pool.devices_per_node} ({pool.name})" for pool in pools)
+    too_many = bool(pools) and devices is not None and devices > total
+    return found(too_many, devices, f"at most {total} = {terms}")
+
+
+def _heads_are_cut_evenly(spec: RLHFJobSpec) -> list[Found]:
+    actor, tensor = spec.models.get("actor"), spec.rollout.parallelism.tensor
+    if actor is None or actor.shape is None or tensor is None:
+        return []
+    heads = actor.shape.num_attention_heads
+    allowed = f"a divisor of models.actor.shape.numAttentionHeads, {heads}"
+    return found(heads % tensor != 0, tensor, allowed)
+
+
+SPEC_RULES: tuple[Rule, ...] = (
+    Rule(
+        holds="'actor' in self.models",
+        what="no actor among the models",
+        do="add models.actor with its source",
+        field=".models",
+        check=_actor_is_there,
+    ),
+    Rule(
+        holds="!('actor' in self.models) || !has(self.models['actor'].source.sameAs)",
+        what="the actor cannot take its weights from another role",
+        got="self.models['actor'].source.sameAs",
+        do="give the actor's own source and let the other roles refer to it",
+        field=".models",
+        check=_actor_has_a_source,
+    ),
+    Rule(
+        holds="self.models.all(role, role == 'actor' || "
+        "!has(self.models[role].source.sameAs) || self.models.exists(other, other != role && "
+        "other == self.models[role].source.sameAs && !has(self.models[other].source.sameAs)))",
+        what="sameAs names no other role with a source of its own",
+        do="name such a role",
+        field=".models",
+        check=_same_as_names_a_source,
+    ),
+    *(_roles_of(kind) for kind in ROLES),
+    Rule(
+        holds="",
+        what="a name given twice",
+        do="give each a name of its own",
+        check=_names_are_unique,
+    ),
+    Rule(
+        holds="self.rewards.exists(reward, reward.weight != 0.0)",
+        what="no reward counts, all have weight 0",
+        do="give one a weight other than 0",
+        field=".rewards",
+        check=_rewards_have_weight,
+    ),
+    Rule(
+        holds="self.algorithm.type != 'GRPO' || self.rollout.samplesPerPrompt >= 2",
+        what="GRPO compares the samples of a prompt, so one sample always has advantage 0",
+        allowed="2 or more",
+        do="write samplesPerPrompt: 8",
+        field=".rollout.samplesPerPrompt",
+        check=_groups_can_be_compared,
+    ),
+    Rule(
+        holds="!has(self.algorithm.ppo) || "
+        "self.algorithm.ppo.criticWarmupSteps < self.schedule.steps",
+        what="the critic's warm-up leaves no step to train the actor",
+        allowed="less than schedule.steps",
+        do="lower it or raise schedule.steps",
+        field=".algorithm.ppo.criticWarmupSteps",
+        check=_actor_is_trained,
+    ),
+    Rule(
+        holds=f"!({_STOPS_AT_EXACT_MATCH}) || has(self.data.evaluation) || "
+        "has(self.data.train.builtin)",
+        what="exact match is measured on held-out data, and there is none",
+        do="add data.evaluation, or remove stopAtExactMatch",
+        field=".schedule.warmStart.stopAtExactMatch",
+        check=_warm_start_has_held_out_data,
+    ),
+    Rule(
+        holds=f"!({_STOPS_AT_EXACT_MATCH}) || {_MEASURES_EXACT_MATCH}",
+        what="exact match is measured by its verifier, which is not among the rewards",
+        allowed=EXACT_MATCH_VERIFIER,
+        do="add it, if need be with weight: 0, or remove stopAtExactMatch",
+        field=".schedule.warmStart.stopAtExactMatch",
+        check=_warm_start_is_measured,
+    ),
+    Rule(
+        holds=f"self.checkpoint.keepBest != {text(KeepBest.EXACT_MATCH)} || "
+        f"{_MEASURES_EXACT_MATCH}",
+        what="exact match is measured by its verifier, which is not among the rewards",
+        allowed=EXACT_MATCH_VERIFIER,
+        do="add it, if need be with weight: 0, or choose another metric",
+        field=".checkpoint.keepBest",
+        check=_best_checkpoint_is_measured,
+    ),
+    Rule(
+        holds="!has(self.data.train.maxRows) || "
+        "self.data.train.maxRows >= self.schedule.promptsPerStep",
+        what="fewer rows than one step takes",
+        allowed="at least schedule.promptsPerStep",
+        do="raise it or lower promptsPerStep",
+        field=".data.train.maxRows",
+        check=_rows_fill_a_step,
+    ),
+    Rule(
+        holds="!has(self.startDeadlineSeconds) || !has(self.activeDeadlineSeconds) || "
+        "self.startDeadlineSeconds <= self.activeDeadlineSeconds",
+        what="the deadline of the start lies behind that of the whole job",
+        allowed="at most activeDeadlineSeconds",
+        do="lower it or raise activeDeadlineSeconds",
+        field=".startDeadlineSeconds",
+        check=_deadlines_are_ordered,
+    ),
+    Rule(
+        holds=f"{_POOLS}.size() == 0 || !has(self.placement.maxDevices) || "
+        f"self.placement.maxDevices <= {_DEVICES}",
+        what="more devices than the node pool has",
+        allowed="at most nodes x devicesPerNode",
+        do="lower it or add nodes",
+        field=".placement.maxDevices",
+        check=_limit_is_there,
+    ),
+    Rule(
+        holds=f"{_POOLS}.size() == 0 || !has({_TENSOR}) || {_TENSOR} <= {_DEVICES}",
+        what="one copy of the model needs more devices than the node pool has",
+        allowed="at most nodes x devicesPerNode",
+        do="lower it or add nodes",
+        field=".rollout.parallelism.tensor",
+        check=_engine_fits,
+    ),
+    Rule(
+        holds=f"!has({_TENSOR}) || !('actor' in self.models) || !has({_SHAPE}) || "
+        f"{_SHAPE}.numAttentionHeads % {_TENSOR} == 0",
+        what="the actor's query heads cannot be cut into so many equal parts",
+        allowed="a divisor of models.actor.shape.numAttentionHeads",
+        do="choose such a number or leave it to the planner",
+        field=".rollout.parallelism.tensor",
+        check=_heads_are_cut_evenly,
+    ),
+)
+"""As they are said to users."""
