@@ -56,8 +56,8 @@ def test_what_the_definition_is_against_is_invalid(real: RealStage) -> None:
     with pytest.raises(Invalid, match="steps"):
         real.kube.create(wrong)
     real.kube.create(real.job())
-    with pytest.raises(Invalid, match="phase"):
-        real.kube.apply_status(real.of_job(status={"phase": "Dreaming"}))
+    with pytest.raises(Invalid, match="gpus"):
+        real.kube.apply_status(real.of_job(status={"gpus": -1}))
 
 
 def test_who_does_not_answer_is_unreachable(tmp_path: Path) -> None:
