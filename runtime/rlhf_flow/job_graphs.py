@@ -57,8 +57,11 @@ def trace_algorithms(
     graph = trace(step, samples_per_prompt=samples)
     check_step(graph)
     check_rewards(job, graph)
-    policy = policy_of(graph)
-    rewards = rewards_of(graph)
+    policy, rewards = policy_of(graph), rewards_of(graph)
+    steps = {GraphName.STEP: TracedAlgorithm(step, graph)}
+    if graph.roles[policy].head is not Head.LM:
+        _check_without_text(job, policy)
+        return steps
     candidates = {
         GraphName.WARM_START: (build_warm_start(job, policy), ANSWER_FIELDS),
         GraphName.EVALUATION: (build_evaluation(job, policy, rewards), PROMPT_FIELDS),
@@ -68,7 +71,7 @@ def trace_algorithms(
         for name, (each, inputs) in candidates.items()
         if each is not None
     }
-    return traced | {GraphName.STEP: TracedAlgorithm(step, graph)}
+    return traced | steps
 
 
 def trace_job(job: RLHFJob, device: Device = Device.CPU) -> Mapping[GraphName, Graph]:
@@ -148,6 +151,24 @@ def check_step(graph: Graph) -> None:
             f"a step that trains nothing: got the calls {', '.join(c.id for c in graph.calls)}, "
             "allowed with at least one train call; add flow.<role>.train(batch, loss)"
         )
+
+
+def _check_without_text(job: RLHFJob, policy: str) -> None:
+    """Refuse what only a language model can be asked for, where none is trained.
+
+    Raises:
+        InvalidAlgorithm: the manifest asks for it.
+    """
+    asked = {
+        "schedule.warmStart": job.spec.schedule.warm_start is not None,
+        "data.evaluation": job.spec.data.evaluation is not None,
+    }
+    for field, is_given in asked.items():
+        if is_given:
+            raise InvalidAlgorithm(
+                f"{field} needs a language model that is trained: got {policy}, which gives "
+                f"numbers; remove {field}"
+            )
 
 
 def _roles_of(graphs: Mapping[GraphName, Graph], kind: CallKind) -> set[str]:

@@ -143,3 +143,35 @@ def test_a_step_that_repeats_is_traced_and_not_planned_yet(job: Any, write: Writ
     assert trace_job(made)[GraphName.STEP].regions[0].expected_count == 2
     with pytest.raises(NotOffered, match=r"got flow\.repeat \(repeat\)"):
         make_plan(made, DeviceInventory("local", Device.CPU, 1, 1, 4 * GIB))
+
+
+CRITIC = """
+from rlhf_flow import Algorithm, LanguageModel, RewardSource, ScalarModel, ValueLoss
+from rlhf_flow.operations import Gae, TokenRewards
+
+class Critic(Algorithm):
+    def roles(self):
+        return {"teacher": LanguageModel, "judge": ScalarModel, "score": RewardSource}
+
+    def step(self, flow, prompts):
+        batch = flow.teacher.generate(prompts)
+        batch |= flow.score.score(batch)
+        batch |= flow.judge.values(batch)
+        gae = Gae(1.0, 1.0, values="judge_values")
+        batch |= flow.compute(batch, TokenRewards("score_scores"), gae)
+        flow.judge.train(batch, ValueLoss("score_valid", "judge_values"))
+"""
+
+
+def test_where_no_language_model_is_trained_none_is_warmed_up_or_asked(
+    job: Any, write: Write
+) -> None:
+    write("critic_a", CRITIC)
+    rewards = [{"role": "score", "function": {"entrypoint": "mine:score"}}]
+    custom = {"type": "Custom", "custom": {"entrypoint": "critic_a:Critic"}}
+    data = {"train": {"builtin": "SortDigits"}}
+    sections = {"algorithm": custom, "rewards": rewards, "data": data}
+    assert list(trace_job(job(**sections))) == [GraphName.STEP], "a builtin task would be asked"
+    schedule = {"steps": 2, "promptsPerStep": 4, "warmStart": {"maxSteps": 2}}
+    with pytest.raises(InvalidAlgorithm, match="schedule.warmStart needs.*got judge"):
+        trace_job(job(**sections, schedule=schedule))
