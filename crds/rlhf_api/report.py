@@ -25,8 +25,8 @@ from rlhf_api.exits import ExitCode
 MetricName = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_./-]+$")]
 
 REWARD_MEAN = "reward/mean"
-"""The metric that stands for a job: the mean reward of a step's responses, of the algorithm's first
-reward."""
+"""The metric that stands for a job: the mean reward of a step's responses. Of the role `reward`
+where there is one, else of the algorithm's first reward."""
 
 
 class RunPhase(StrEnum):

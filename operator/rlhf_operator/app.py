@@ -28,8 +28,9 @@ from rlhf_operator.workers import LOOKS_AT_ONCE, Workers
 log = logging.getLogger(__name__)
 PING_SECONDS = 60.0
 """From one sign of life of Kubernetes to the next, when nothing else is asked."""
-RESYNC_SECONDS = 600.0
-"""From one list of everything to the next."""
+RESYNC_SECONDS = 180.0
+"""From one list of everything to the next: so long an object may be remembered that was the only
+one of its kind and went while its watch began anew, which nobody tells."""
 CHECK_SECONDS = 5.0
 """From one look at whether Kubernetes answers again to the next."""
 END_SECONDS = 10.0
@@ -66,8 +67,8 @@ class App:
     _seen: dict[Key, int] = field(default_factory=dict)
     """Of each job a digest of all that others write."""
     _listed: float | None = None
-    """When a watch last told what it has listed, for it began anew. None: not since everything was
-    listed."""
+    """When a watch last told what it has listed, for it began anew, or a list failed. None: not
+    since everything was listed."""
 
     async def run(self, stop: Stop) -> None:
         """Watch and work until told to stop, or until a part dies: the process is started again.
@@ -238,12 +239,14 @@ class App:
         """What was deleted while a watch began anew, nobody tells."""
         while True:
             await self._until_due()
+            self._listed = None
             self.reconciler.metrics.forget_ended(self.reconciler.now())
             for namespace in self._places():
                 try:
                     await self._list(namespace)
                 except KubeError as error:
                     log.warning("%s cannot be listed: %s", namespace or "all namespaces", error)
+                    self._listed = time.monotonic()  # it is tried again soon
 
     async def _until_due(self) -> None:
         """Until all is to be listed again: now and then, soon after a watch has begun anew, and at
@@ -257,7 +260,6 @@ class App:
             if was_away and not self.kube.is_away:
                 return
             if self._listed is not None and time.monotonic() - self._listed > AFRESH_SECONDS:
-                self._listed = None
                 return
 
     def _note_listed(self, event: Event) -> None:

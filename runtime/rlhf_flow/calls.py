@@ -31,6 +31,8 @@ class GenerateOptions:
         allowed = "a number above 0 (greedy=True for greedy answers)"
         self._check("temperature", self.temperature, is_warm, allowed)
         self._check("greedy", self.greedy, isinstance(self.greedy, bool), "true or false")
+        is_clear = not (self.greedy and self.temperature is not None)
+        self._check("temperature", self.temperature, is_clear, "none beside greedy=True")
 
     def _check(self, name: str, value: object, is_allowed: bool, allowed: str) -> None:
         if not is_allowed:
@@ -95,11 +97,6 @@ class ModelCall:
     """Fields it reads and passes on to the new batch that it starts, sorted; only generate."""
     options: Options = None
     """None: it has none."""
-
-    @property
-    def starts_batch(self) -> bool:
-        """Whether the result has rows of its own instead of the rows it read."""
-        return self.kind is CallKind.GENERATE
 
 
 def is_count(value: object) -> bool:

@@ -25,8 +25,15 @@ from rlhf_flow.sites import CallSites
 
 T = TypeVar("T")
 
-RESERVED = frozenset({"call", "compute", "every", "repeat", "roles", "samples_per_prompt", "step"})
-"""Names of the flow itself, which no role may have."""
+RESERVED = frozenset(
+    {
+        *("call", "compute", "every", "repeat", "roles", "samples_per_prompt", "step"),
+        *("batch", "evaluation", "groups", "memory", "response", "score", "throughput", "time"),
+        "rollout",
+    }
+)
+"""Names that no role may have: those of the flow itself, of families of metrics, and that after
+which a field of the generation engine is named."""
 
 
 class Backend(Protocol):

@@ -53,9 +53,9 @@ class ClippedLoss:
         need_reference("ClippedLoss", self.reference_log_probs)
         if self.kl_estimator is KlEstimator.K1:
             raise FlowError(
-                "a KL term without effect: got the estimator k1, whose gradient is zero on average "
-                "in a loss, allowed k2 (the gradient of KL(policy, reference)) and k3; choose one, "
-                "or put the penalty into the rewards by token_rewards(kl_coefficient=...)"
+                "a KL term without effect: got the estimator K1, whose gradient is zero on average "
+                "in a loss, allowed K2 (the gradient of KL(policy, reference)) and K3; choose one, "
+                "or put the penalty into the rewards by TokenRewards(kl_coefficient=...)"
             )
 
     @classmethod
@@ -90,6 +90,14 @@ class ClippedLoss:
             reference_log_probs=reference_log_probs,
         )
 
+    def updates(self, per_epoch: int) -> int:
+        """Optimizer steps on one batch.
+
+        Args:
+            per_epoch: mini-batches of a batch.
+        """
+        return per_epoch * self.epochs_per_batch
+
     @property
     def reads(self) -> tuple[str, ...]:
         """Fields that it needs."""
@@ -114,6 +122,14 @@ class ValueLoss:
     returns: str = fields.RETURNS
     """The field with the targets."""
 
+    def updates(self, per_epoch: int) -> int:
+        """Optimizer steps on one batch.
+
+        Args:
+            per_epoch: mini-batches of a batch.
+        """
+        return per_epoch * self.epochs_per_batch
+
     @property
     def reads(self) -> tuple[str, ...]:
         """Fields that it needs."""
@@ -125,9 +141,12 @@ class CrossEntropy:
     """Minus the log-probability of the response's tokens, their mean over the batch, in one
     update: supervised training on reference answers."""
 
-    @property
-    def epochs_per_batch(self) -> int:
-        """How often a batch is trained on."""
+    def updates(self, per_epoch: int) -> int:
+        """Optimizer steps on one batch, which is never cut.
+
+        Args:
+            per_epoch: mini-batches of a batch, for other losses.
+        """
         return 1
 
     @property

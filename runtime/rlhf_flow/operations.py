@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum
+from enum import Enum
 
 from rlhf_api.spec.algorithm import KlEstimator
 from rlhf_flow import fields
@@ -16,14 +16,12 @@ from rlhf_flow.errors import FlowError
 Parameter = bool | int | float | str
 
 
-class Scope(IntEnum):
-    """What an operation has to see for the result of one row; wider ones are greater."""
+class Scope(Enum):
+    """What an operation of the user's own has to see for the result of one row."""
 
-    ROW = 0
-    """That row."""
-    GROUP = 1
+    GROUP = "group"
     """All rows of its prompt."""
-    BATCH = 2
+    BATCH = "batch"
     """All rows."""
 
 
@@ -65,11 +63,6 @@ class TokenRewards:
         """Fields that it makes."""
         return (self.rewards,)
 
-    @property
-    def scope(self) -> Scope:
-        """What it has to see."""
-        return Scope.ROW
-
 
 @dataclass(frozen=True)
 class Gae:
@@ -101,11 +94,6 @@ class Gae:
         """Fields that it makes."""
         return (self.advantages, self.returns)
 
-    @property
-    def scope(self) -> Scope:
-        """What it has to see."""
-        return Scope.ROW
-
 
 @dataclass(frozen=True)
 class Whiten:
@@ -125,11 +113,6 @@ class Whiten:
     def writes(self) -> tuple[str, ...]:
         """Fields that it makes."""
         return (self.advantages,)
-
-    @property
-    def scope(self) -> Scope:
-        """What it has to see."""
-        return Scope.BATCH
 
 
 @dataclass(frozen=True)
@@ -158,11 +141,6 @@ class GroupAdvantages:
         """Fields that it makes."""
         return (self.advantages,)
 
-    @property
-    def scope(self) -> Scope:
-        """What it has to see."""
-        return Scope.GROUP
-
 
 @dataclass(frozen=True)
 class LagrangeMultiplier:
@@ -185,14 +163,16 @@ class LagrangeMultiplier:
     learning_rate: float = 0.1
     initial: float = 1.0
     """Before the first step."""
+    maximum: float = 10.0
+    """It grows no further: its growth is in proportion to itself."""
     multiplier: str = "multiplier"
     """The field for it, the same number in each row; its name in checkpoints as well."""
 
     def __post_init__(self) -> None:
-        if self.initial <= 0:
+        if not 0 < self.initial <= self.maximum:
             raise FlowError(
-                f"LagrangeMultiplier cannot begin with {self.initial!r}: got initial="
-                f"{self.initial!r}, allowed numbers above 0; change it"
+                f"LagrangeMultiplier cannot begin so: got initial={self.initial!r}, allowed "
+                f"numbers above 0 and at most maximum={self.maximum!r}; change it"
             )
 
     @property
@@ -204,11 +184,6 @@ class LagrangeMultiplier:
     def writes(self) -> tuple[str, ...]:
         """Fields that it makes."""
         return (self.multiplier,)
-
-    @property
-    def scope(self) -> Scope:
-        """What it has to see."""
-        return Scope.BATCH
 
 
 @dataclass(frozen=True)
@@ -234,11 +209,6 @@ class PenalizedAdvantages:
     def writes(self) -> tuple[str, ...]:
         """Fields that it makes."""
         return (self.advantages,)
-
-    @property
-    def scope(self) -> Scope:
-        """What it has to see."""
-        return Scope.ROW
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from rlhf_flow.graph import RowCount
 
 _INSTEAD = (
     "decide with flow.repeat(..., until=...) or flow.every(n, ...), with a condition on the "
-    "algorithm's settings, or compute on the ranks with flow.compute(batch, custom(...))"
+    "algorithm's settings, or compute on the ranks with flow.compute(batch, Custom(...))"
 )
 
 

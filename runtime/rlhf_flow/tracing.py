@@ -8,11 +8,12 @@ from contextlib import contextmanager
 
 from rlhf_flow.algorithm import Algorithm
 from rlhf_flow.batches import BatchValue
-from rlhf_flow.calls import GenerateOptions, ModelCall, TrainOptions
+from rlhf_flow.calls import ComputeOptions, GenerateOptions, ModelCall, TrainOptions
 from rlhf_flow.errors import FlowError, InvalidAlgorithm
 from rlhf_flow.fields import PROMPT_FIELDS, ROLLOUT_LOG_PROBS
 from rlhf_flow.flow import ENOUGH, Flow
 from rlhf_flow.graph import PROMPTS, DataEdge, Graph, Region, RowCount, version_edges
+from rlhf_flow.operations import LagrangeMultiplier
 from rlhf_flow.roles import Role, Roles
 from rlhf_flow.symbolic import Origin, Rows, SymbolicBatch
 
@@ -25,12 +26,14 @@ class TracingBackend:
         self.data_edges: list[DataEdge] = []
         self.regions: list[Region] = []
         self.rows: dict[str, RowCount] = {}
+        self._multipliers: set[str] = set()
         self._region = ""
 
     def run(self, call: ModelCall, batch: BatchValue) -> SymbolicBatch:
         """Record a call and where its fields come from."""
         source = self._symbolic(call.id, batch)
         self._check_sampling(call, source)
+        self._check_state(call)
         self.calls.append(call)
         by_source: dict[str, set[str]] = {}
         for origin in (source.origins[field] for field in call.reads):
@@ -86,6 +89,21 @@ class TracingBackend:
                 "greedy and temperature has sampled, or a loss that reads no "
                 f"{ROLLOUT_LOG_PROBS}; change one of them"
             )
+
+    def _check_state(self, call: ModelCall) -> None:
+        """Refuse two operations that would keep their state under one name."""
+        if not isinstance(call.options, ComputeOptions):
+            return
+        for operation in call.options.operations:
+            if not isinstance(operation, LagrangeMultiplier):
+                continue
+            if operation.multiplier in self._multipliers:
+                raise FlowError(
+                    f"{call.id} has a second LagrangeMultiplier of one name: got "
+                    f"multiplier={operation.multiplier!r} twice, allowed one of each name in a "
+                    "step; give it another name"
+                )
+            self._multipliers.add(operation.multiplier)
 
     @contextmanager
     def _inside(self, region: str) -> Iterator[None]:

@@ -69,7 +69,7 @@ def test_a_good_spec_has_no_problem() -> None:
             "spec.schedule.warmStart.stopAtExactMatch",
             "got a:b, allowed rlhf_runtime.rewards.exact_match:score",
         ),
-        (["spec.rewards[0].name=mean"], "spec.rewards[0].name", "weighted sum"),
+        (["spec.rewards[0].name=mean"], "spec.rewards[0].name", "own metrics"),
         (["spec.data.train.maxRows=3"], "spec.data.train.maxRows", "promptsPerStep, 4"),
         (
             ["spec.resources.nodePools[0].name=head"],

@@ -151,15 +151,15 @@ from rlhf_flow.operations import Gae, TokenRewards
 
 class Critic(Algorithm):
     def roles(self):
-        return {"teacher": LanguageModel, "judge": ScalarModel, "score": RewardSource}
+        return {"teacher": LanguageModel, "judge": ScalarModel, "grade": RewardSource}
 
     def step(self, flow, prompts):
         batch = flow.teacher.generate(prompts)
-        batch |= flow.score.score(batch)
+        batch |= flow.grade.score(batch)
         batch |= flow.judge.values(batch)
         gae = Gae(1.0, 1.0, values="judge_values")
-        batch |= flow.compute(batch, TokenRewards("score_scores"), gae)
-        flow.judge.train(batch, ValueLoss("score_valid", "judge_values"))
+        batch |= flow.compute(batch, TokenRewards("grade_scores"), gae)
+        flow.judge.train(batch, ValueLoss("grade_valid", "judge_values"))
 """
 
 
@@ -167,7 +167,7 @@ def test_where_no_language_model_is_trained_none_is_warmed_up_or_asked(
     job: Any, write: Write
 ) -> None:
     write("critic_a", CRITIC)
-    rewards = [{"role": "score", "function": {"entrypoint": "mine:score"}}]
+    rewards = [{"role": "grade", "function": {"entrypoint": "mine:score"}}]
     custom = {"type": "Custom", "custom": {"entrypoint": "critic_a:Critic"}}
     data = {"train": {"builtin": "SortDigits"}}
     sections = {"algorithm": custom, "rewards": rewards, "data": data}

@@ -231,6 +231,7 @@ def test_the_loss_decides_what_training_reads() -> None:
         ({"samples": True}, "samples=True"),
         ({"temperature": 0.0}, "temperature=0.0.*greedy"),
         ({"greedy": 1}, "greedy=1.*true or false"),
+        ({"greedy": True, "temperature": 0.7}, "temperature=0.7.*none beside greedy"),
     ],
 )
 def test_wrong_options_are_refused(options: dict[str, object], message: str) -> None:
@@ -277,6 +278,8 @@ def test_calls_outside_a_step_and_steps_in_steps_are_refused() -> None:
     [
         {},
         {"compute": LanguageModel},
+        {"rollout": LanguageModel},
+        {"time": LanguageModel},
         {"a b": LanguageModel},
         {"évaluation": LanguageModel},
         {"a" * 64: LanguageModel},

@@ -81,7 +81,7 @@ def test_a_coefficient_alone_makes_a_loss_read_the_reference() -> None:
 
 
 def test_an_estimator_without_a_gradient_is_refused_in_a_loss() -> None:
-    with pytest.raises(FlowError, match="k1, whose gradient is zero on average"):
+    with pytest.raises(FlowError, match="K1, whose gradient is zero on average"):
         ClippedLoss(
             "reward_valid",
             kl_coefficient=0.1,

@@ -26,7 +26,13 @@ from rlhf_flow.calls import ComputeOptions, GenerateOptions, TrainOptions
 from rlhf_flow.errors import FlowError, InvalidAlgorithm
 from rlhf_flow.graph import DataEdge, Graph, VersionEdge
 from rlhf_flow.job_graphs import JobRole, check_step, job_roles, policy_of, trace_job
-from rlhf_flow.operations import Custom, Gae, GroupAdvantages, TokenRewards
+from rlhf_flow.operations import (
+    Custom,
+    Gae,
+    GroupAdvantages,
+    LagrangeMultiplier,
+    TokenRewards,
+)
 from rlhf_flow.picture import draw_mermaid, draw_text
 from rlhf_flow.symbolic import Origin, Rows, SymbolicBatch
 from rlhf_flow.tracing import trace
@@ -482,6 +488,17 @@ def test_names_may_change_places_and_what_was_sampled_greedily_is_known_by_any()
         flow.actor.train(renamed, ClippedLoss("reward_valid", old_log_probs="old"))
 
     with pytest.raises(FlowError, match="has sampled greedily"):
+        trace(Stepped(step))
+
+
+def test_two_multipliers_need_two_names() -> None:
+    def step(flow: Flow, prompts: BatchValue) -> None:
+        batch = flow.actor.generate(prompts)
+        batch |= flow.reward.score(batch)
+        one = LagrangeMultiplier("reward_scores", "reward_valid")
+        flow.compute(batch, one, LagrangeMultiplier("reward_scores", "reward_valid", 1.0))
+
+    with pytest.raises(FlowError, match="second LagrangeMultiplier of one name"):
         trace(Stepped(step))
 
 

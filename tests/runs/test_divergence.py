@@ -32,6 +32,6 @@ def test_updates_that_are_not_finite_are_left_out_until_it_is_enough(place: Path
     assert [metrics["actor/skipped_updates"] for metrics in steps] == [1.0] * 3
     last = end(ended.folder)
     assert last["reason"] == "TrainingDiverged"
-    assert "policy left out in the 3 steps up to 3, allowed fewer than 3" in last["message"]
+    assert "actor left out in the 3 steps up to 3, allowed fewer than 3" in last["message"]
     assert (ended.folder / "checkpoints" / "step-00000001" / "checkpoint.json").is_file()
     assert " restart " not in ended.output, "the same would happen again"

@@ -12,8 +12,8 @@ from rlhf_api.cel import texts
 from rlhf_api.rules import Rule, found
 from rlhf_api.spec.algorithm import ParameterValue
 
-RESERVED_REWARDS = ("mean", "std")
-"""Names that the metrics of the weighted sum have."""
+RESERVED_REWARDS = ("mean", "std", "kl", "multiplier")
+"""Names that other metrics of a reward's role have."""
 
 
 class OnRewardError(StrEnum):
@@ -61,7 +61,7 @@ class RewardSpec(Contract):
     validations: ClassVar = (
         Rule(
             holds=f"!(self.name in {texts(RESERVED_REWARDS)})",
-            what="the metrics reward/mean and reward/std are those of the weighted sum",
+            what="the role's own metrics have such names",
             got="self.name",
             allowed="any other name",
             do="rename it",

@@ -64,7 +64,7 @@ def plan_job(
         KvCacheTooSmall: a given cache below one longest sequence.
         DoesNotFit: more memory than a device has; the message shows the sum.
     """
-    check_offered(graphs)
+    check_offered(graphs, devices.device)
     pool = limit_devices(devices, job.spec.placement)
     models = role_models(job, graphs, pool, shapes)
     phases = job_phases(graphs)
@@ -230,7 +230,9 @@ def _reasons(
             if choice.release
             else "generation's weights and cache stay: they fit beside all other phases"
         )
-    unused = sorted(set(job.spec.models) - set(job_roles(graphs)))
+    roles = job_roles(graphs)
+    used = {*roles, *(job.spec.origin_of(name) for name, role in roles.items() if role.head)}
+    unused = sorted(set(job.spec.models) - used)
     if unused:
         reasons.append(
             f"models.{', models.'.join(unused)} not used: the algorithm has the roles "

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
 
 from rlhf_api import RLHFJob
 from rlhf_api.plan import MemoryItem, sum_by_phase
@@ -87,22 +86,20 @@ def choose_generation(
         KvCacheTooSmall: a given cache below one longest sequence.
         DoesNotFit: no way fits.
     """
-    sizes = {role: _tensor_sizes(job, pool, load.shape) for role, load in loads.items()}
+    sizes = _tensor_sizes(job, pool, [load.shape for load in loads.values()])
     last: GenerationChoice | None = None
-    for tensors in sorted(product(*sizes.values()), key=sum):
-        sized = dict(zip(sizes, tensors, strict=True))
-        for choice in _choices(job, loads, pool, sized, phases, static):
+    for tensor in sizes:
+        for choice in _choices(job, loads, pool, tensor, phases, static):
             if choice.fits(pool.memory_bytes_per_device):
                 return choice
             last = choice
     if last is None:
-        needs = {role: kv_bytes(load, sizes[role][-1], 1) for role, load in loads.items()}
-        role = max(needs, key=lambda name: needs[name])
+        least = max(kv_bytes(load, sizes[-1], 1) for load in loads.values())
         raise KvCacheTooSmall(
             f"rollout.kvCacheMemory is below one longest sequence: got "
-            f"{job.spec.rollout.kv_cache_memory}, allowed at least {format_bytes(needs[role])} on "
-            f"each device with engines of {sizes[role][-1]}; raise it, or lower "
-            "rollout.maxPromptTokens or maxResponseTokens"
+            f"{job.spec.rollout.kv_cache_memory}, allowed at least {format_bytes(least)} on each "
+            f"device with engines of {sizes[-1]}; raise it, or lower rollout.maxPromptTokens or "
+            "maxResponseTokens"
         )
     devices = f"{pool.num_devices} {pool.device.value} devices"
     engines = [
@@ -115,18 +112,24 @@ def choose_generation(
     raise DoesNotFit(overflow_message(last.items, pool.memory_bytes_per_device, setting))
 
 
-def _tensor_sizes(job: RLHFJob, pool: DeviceInventory, shape: DecoderShape) -> tuple[int, ...]:
+def _tensor_sizes(
+    job: RLHFJob, pool: DeviceInventory, shapes: Sequence[DecoderShape]
+) -> tuple[int, ...]:
+    """Sizes that the engines of all roles may have: those of a process share its groups."""
     given = job.spec.rollout.parallelism.tensor
     if given is not None:
-        problem = _does_not_divide(given, pool, shape)
-        if problem is not None:
+        for problem in filter(None, (_does_not_divide(given, pool, each) for each in shapes)):
             raise DoesNotDivide(
                 f"rollout.parallelism.tensor cannot be {given}: got {problem}; choose another one, "
                 "or leave it out and the planner chooses"
             )
         return (given,)
     powers = [2**k for k in range(pool.devices_per_node.bit_length())]
-    return tuple(t for t in powers if _does_not_divide(t, pool, shape) is None)
+    return tuple(
+        power
+        for power in powers
+        if all(_does_not_divide(power, pool, each) is None for each in shapes)
+    )
 
 
 def _does_not_divide(tensor: int, pool: DeviceInventory, shape: DecoderShape) -> str | None:
@@ -146,11 +149,11 @@ def _choices(
     job: RLHFJob,
     loads: Loads,
     pool: DeviceInventory,
-    tensors: Mapping[str, int],
+    tensor: int,
     phases: tuple[str, ...],
     static: tuple[MemoryItem, ...],
 ) -> Iterator[GenerationChoice]:
-    """Ways to generate with engines of these sizes, best first; none where a given cache is too
+    """Ways to generate with engines of a size, best first; none where a given cache is too
     small."""
 
     def choice(caches: Mapping[str, int], release: bool) -> GenerationChoice:
@@ -160,18 +163,17 @@ def _choices(
                 load,
                 role=role,
                 num_ranks=pool.num_devices,
-                tensor=tensors[role],
+                tensor=tensor,
                 kv_cache_bytes=caches[role],
                 phases=phases,
                 release=release,
             )
-        engines = tuple(EngineChoice(role, tensors[role], caches[role]) for role in loads)
+        engines = tuple(EngineChoice(role, tensor, caches[role]) for role in loads)
         return GenerationChoice(engines, release, items)
 
-    least = {role: kv_bytes(load, tensors[role], 1) for role, load in loads.items()}
+    least = {role: kv_bytes(load, tensor, 1) for role, load in loads.items()}
     most = {
-        role: kv_bytes(load, tensors[role], load.max_concurrent_sequences)
-        for role, load in loads.items()
+        role: kv_bytes(load, tensor, load.max_concurrent_sequences) for role, load in loads.items()
     }
     given = job.spec.rollout.kv_cache_memory
     if given is not None:

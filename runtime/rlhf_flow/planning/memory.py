@@ -109,7 +109,7 @@ def training_activation_bytes(model: RoleModel) -> int:
 
 
 def logits_bytes(model: RoleModel) -> int:
-    """Bytes of a micro-batch's scores over the vocabulary; 0 for a critic.
+    """Bytes of a micro-batch's scores over the vocabulary; 0 for a scalar head.
 
     Twice in float32 (log-probabilities, and either the scores or the gradient), and once more in
     the compute format where that is another.

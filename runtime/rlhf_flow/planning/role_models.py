@@ -45,7 +45,8 @@ def is_saved(job: RLHFJob, name: str, role: JobRole, policy: str) -> bool:
     """Whether the weights of a role with a model cannot be had from their source any more: it is
     trained, or took the policy's after a warm start."""
     has_warm_start = job.spec.schedule.warm_start is not None
-    return role.is_trained or (has_warm_start and job.spec.origin_of(name) == policy)
+    takes_policys = job.spec.origin_of(name) == job.spec.origin_of(policy)
+    return role.is_trained or (has_warm_start and takes_policys)
 
 
 def rank_tokens(job: RLHFJob, rows_per_prompt: int, num_ranks: int) -> int:

@@ -139,9 +139,10 @@ class JobRun:
         """Every trained role gets an optimizer; in a fresh start, roles that share the policy's
         source get its weights."""
         policy = self._plan.policy
+        origin = self._spec.origin_of(policy)
         was_trained = fresh and GraphName.WARM_START in self._algorithms
         for planned in self._plan.roles:
-            if was_trained and planned.origin == policy != planned.role:
+            if was_trained and planned.origin == origin and planned.role != policy:
                 self._workers.on_ranks("copy_weights", policy, planned.role)
             if planned.is_trained:
                 settings = training_settings(self._spec, planned.role, self._graph)
@@ -231,10 +232,11 @@ def step_record(step: int, done: Pass, rewards: Sequence[str]) -> StepRecord:
     """What a training step came to, for the journal.
 
     Args:
-        rewards: the roles that score; the first one's mean stands for the job.
+        rewards: the roles that score; one of them stands for the job.
     """
-    first = f"{rewards[0]}/mean" if rewards else ""
-    shown = {REWARD_MEAN: done.metrics[first]} if first in done.metrics else {}
+    headline = _headline(rewards)
+    mean = None if headline is None else done.metrics.get(headline)
+    shown = {} if mean is None else {REWARD_MEAN: mean}
     rates = {"throughput/tokens_per_second": done.tokens / done.seconds, "time/step": done.seconds}
     times = {f"time/{phase}": seconds for phase, seconds in done.phases.items()}
     return StepRecord(
@@ -252,14 +254,20 @@ def evaluation_metrics(spec: RLHFJobSpec, rewards: Sequence[str], done: Pass) ->
     """Metrics of held-out prompts; exact match if a verifier of the job measures it.
 
     Args:
-        rewards: the roles that score; the first one's mean stands for the job.
+        rewards: the roles that score; one of them stands for the job.
     """
     shown = {HELD_OUT_LENGTH: "response/length_mean"}
-    if rewards:
-        shown[HELD_OUT_REWARD] = f"{rewards[0]}/mean"
+    if headline := _headline(rewards):
+        shown[HELD_OUT_REWARD] = headline
     metrics = {name: done.metrics[held] for name, held in shown.items()}
     for reward in spec.rewards:
         name = f"{reward.role}/{reward.name}"  # missing where the verifier scored nothing
         if reward.function.entrypoint == EXACT_MATCH_VERIFIER and name in done.metrics:
             metrics[EXACT_MATCH] = done.metrics[name]
     return metrics
+
+
+def _headline(rewards: Sequence[str]) -> str | None:
+    """The metric of a step that stands for the job."""
+    means = [f"{role}/mean" for role in rewards]
+    return REWARD_MEAN if REWARD_MEAN in means else next(iter(means), None)

@@ -26,16 +26,19 @@ def training_settings(spec: RLHFJobSpec, role: str, graph: Graph) -> OptimizerSe
         gradient_clip=training.gradient_clip,
         decay=training.learning_rate_decay,
         warmup_updates=training.warmup_steps,
-        total_updates=sum(_updates(spec.schedule, call) for call in graph.trainings(role)),
+        total_updates=sum(
+            _updates(spec.schedule, call, graph.expected_count(call.id))
+            for call in graph.trainings(role)
+        ),
     )
 
 
-def _updates(schedule: ScheduleSpec, call: ModelCall) -> int:
-    """Of all steps; a call may begin later than with the first."""
+def _updates(schedule: ScheduleSpec, call: ModelCall, expected_count: float) -> int:
+    """Of all steps; a call may begin later than with the first, and not run in each."""
     options = call.options
     assert isinstance(options, TrainOptions)
-    steps = schedule.steps - options.from_step
-    return steps * schedule.updates_per_epoch * options.loss.epochs_per_batch
+    steps = int((schedule.steps - options.from_step) * expected_count)
+    return steps * options.loss.updates(schedule.updates_per_epoch)
 
 
 def warm_start_settings(spec: RLHFJobSpec, policy: str) -> OptimizerSettings:

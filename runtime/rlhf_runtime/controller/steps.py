@@ -11,11 +11,11 @@ from rlhf_api.plan import GraphName
 from rlhf_flow.algorithm import Algorithm
 from rlhf_flow.flow import Flow
 from rlhf_runtime.controller.cluster import object_store_bytes
-from rlhf_runtime.controller.dispatch import StepBackend, as_batch, statistics_of
+from rlhf_runtime.controller.dispatch import StepBackend, as_batch
 from rlhf_runtime.controller.workers import Workers
 from rlhf_runtime.telemetry.records import Span
 from rlhf_runtime.workers.data_host import ANSWER_COLUMNS, PROMPT_COLUMNS
-from rlhf_runtime.workers.orders import CallReport, merge
+from rlhf_runtime.workers.orders import CallReport, Statistics, merge
 from rlhf_runtime.workers.process import resident_bytes
 
 
@@ -109,12 +109,26 @@ def last_end(reports: Sequence[CallReport]) -> float:
 
 def summarize(reports: Sequence[CallReport], start: float, end: float) -> Pass:
     """Put the reports of a pass together."""
-    metrics = merge(statistics_of(reports))
+    metrics = merge([_named_by_call(report) for report in reports])
     spans = tuple(span for report in reports for span in report.spans)
     tokens = int(metrics.pop("batch/tokens", 0))
     memory = {report.spans[-1].process: report.memory_bytes for report in reports if report.spans}
     notices = tuple(notice for report in reports for notice in report.notices)
     return Pass(metrics, _phases(spans), spans, end - start, tokens, memory, notices)
+
+
+def _named_by_call(report: CallReport) -> Statistics:
+    """A call's statistics. Means of a call that is not the first of its kind are its own: the
+    second has `reward/mean.2`, one in a region `every-10/reward/mean`. Totals are the step's."""
+    region, _, site = report.call.rpartition("/")
+    _, _, number = site.partition("#")
+    prefix, suffix = f"{region}/" if region else "", f".{number}" if number else ""
+    own = report.statistics
+    return Statistics(
+        {f"{prefix}{name}{suffix}": value for name, value in own.means.items()},
+        {f"{prefix}{name}{suffix}": value for name, value in own.maxima.items()},
+        own.sums,
+    )
 
 
 def _phases(spans: Sequence[Span]) -> dict[str, float]:

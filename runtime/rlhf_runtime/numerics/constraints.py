@@ -14,6 +14,7 @@ def learned_multiplier(
     valid: Bool[Tensor, " rows"],
     limit: float,
     learning_rate: float,
+    maximum: float,
     reduce: Reduce = on_this_rank,
 ) -> Float64[Tensor, ""]:
     """The next value of a Lagrange multiplier m: log m + learning_rate m (mean cost - limit).
@@ -24,6 +25,7 @@ def learned_multiplier(
         valid: True where there is a cost; without any on all ranks nothing is learned.
         limit: the mean cost that is allowed.
         learning_rate: how much of the gradient is taken.
+        maximum: it grows no further.
         reduce: sums over ranks.
 
     Source: Dai et al., Safe RLHF (arXiv 2310.12773), appendix B.
@@ -31,7 +33,8 @@ def learned_multiplier(
     found = moments(costs, valid, reduce)
     if found.num_elements == 0:
         return multiplier
-    return multiplier * (learning_rate * multiplier * (found.mean - limit)).exp()
+    step = learning_rate * multiplier * (found.mean - limit)
+    return (multiplier * step.exp()).clamp(max=maximum)
 
 
 def penalized_advantages(

@@ -1,1 +1,1 @@
-"""What a rank does for each role: engines and numerics put together, one class per kind of role."""
+"""What a rank does for each role: engines and numerics put together, one class for each head."""

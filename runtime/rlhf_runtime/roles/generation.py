@@ -70,7 +70,7 @@ class Generation:
         carried = {
             name: repeat_rows(column, samples) for name, column in inputs.load(prompts_held).items()
         }
-        number = np.tile(np.arange(samples, dtype=np.int32), len(prompts_held))
+        number = sample_numbers(inputs.index.groups, prompts_held, samples)
         generated = self._engine.generate(
             carried["prompt_tokens"],
             self._sampling(carried, number, inputs, temperature),
@@ -108,7 +108,9 @@ class Generation:
         prompts, lengths = carried["prompt_tokens"], generated.tokens.lengths
         assert prompts.lengths is not None and lengths is not None
         samples = len(number) // max(1, len(prompts_held))
-        rows = np.repeat(prompts_held, samples) * samples + number
+        rows = np.repeat(prompts_held, samples) * samples + np.tile(
+            np.arange(samples), len(prompts_held)
+        )
         index = ShardIndex(
             rows, np.repeat(inputs.index.groups[prompts_held], samples), prompts.lengths + lengths
         )
@@ -135,6 +137,21 @@ class Generation:
             statistics=Statistics(means, maxima, {"batch/tokens": tokens}),
             index=index,
         )
+
+
+def sample_numbers(groups: np.ndarray, rows: np.ndarray, samples: int) -> np.ndarray:
+    """int32[rows x samples]: the number of each sample among all of its prompt, which may have been
+    answered before: no two of them are sampled alike.
+
+    Args:
+        groups: of all rows of the batch; rows of a group are neighbours.
+        rows: those that are answered here.
+        samples: responses to each.
+    """
+    _, first, group_of = np.unique(groups, return_index=True, return_inverse=True)
+    place = rows - first[group_of[rows]]
+    numbers: np.ndarray = place[:, None] * samples + np.arange(samples)
+    return numbers.reshape(-1).astype(np.int32)
 
 
 def num_empty(texts: Sequence[str]) -> int:

@@ -1,4 +1,4 @@
-"""The numerics behind `flow.compute`: from an operation's name to its function on columns."""
+"""The numerics behind `flow.compute`: from an operation to its function on columns."""
 
 from __future__ import annotations
 
@@ -177,6 +177,7 @@ def _lagrange_multiplier(work: Workspace, operation: LagrangeMultiplier) -> None
         work.rows(operation.valid).bool(),
         operation.limit,
         operation.learning_rate,
+        operation.maximum,
         work.sum,
     )
     work.means.add(f"{role_of(operation.costs)}/multiplier", float(multiplier), 1.0)

@@ -26,7 +26,7 @@ OURS = (
     "rlhf_runtime.models.vocabulary",
     "rlhf_runtime.rewards.scorer",
     "rlhf_runtime.roles.operations",
-    "rlhf_runtime.roles.players",
+    "rlhf_runtime.roles.role_classes",
     "rlhf_runtime.roles.saving",
     "transformers.models.llama.modeling_llama",
 )

@@ -105,7 +105,7 @@ class Rank(Watched):
         """Load every role's model from its folder; trained roles first. Collective."""
         from rlhf_runtime.checkpoint.saver import Saver
         from rlhf_runtime.roles.context import RoleContext
-        from rlhf_runtime.roles.players import PLAYERS
+        from rlhf_runtime.roles.role_classes import ROLE_CLASSES
 
         self._faults.enter(Phase.START)
         self._saver = Saver(self._world)
@@ -123,7 +123,7 @@ class Rank(Watched):
                 faults=self._faults,
                 tick=self.activity.tick,
             )
-            self._roles[planned.role] = PLAYERS[planned.head](context)
+            self._roles[planned.role] = ROLE_CLASSES[planned.head](context)
             logger.info("built role %s (%s)", planned.role, planned.head.value)
 
     @watched_by_effort

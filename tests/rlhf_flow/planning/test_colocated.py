@@ -22,7 +22,7 @@ from rlhf_api.plan import (
 )
 from rlhf_api.spec.models import Precision
 from rlhf_api.spec.resources import Device
-from rlhf_flow.errors import DoesNotDivide, DoesNotFit, KvCacheTooSmall, PlanError
+from rlhf_flow.errors import DoesNotDivide, DoesNotFit, KvCacheTooSmall, NotOffered, PlanError
 from rlhf_flow.job_graphs import trace_job
 from rlhf_flow.planning.colocated import plan_job
 from rlhf_flow.planning.inventory import GIB, DeviceInventory
@@ -206,18 +206,53 @@ def test_each_role_that_generates_has_engines_and_memory_of_its_own(
     (tmp_path / "two.py").write_text(TWO)
     monkeypatch.syspath_prepend(tmp_path)
     algorithm = {"type": "Custom", "custom": {"entrypoint": "two:Distill"}}
-    teacher = {"source": {"huggingFace": "Qwen/Qwen2.5-32B"}, "training": FRUGAL}
+    teacher = {"source": {"huggingFace": "Qwen/Qwen2.5-0.5B"}, "training": FRUGAL}
     models = {"actor": {"source": {"builtin": "TinyLlama"}}, "teacher": teacher}
-    made = plan(job(algorithm=algorithm, models=models), gpus(8, nodes=2, gibibytes=42))
+    asked = job(algorithm=algorithm, models=models)
+    made = plan(asked, cpus(2, gibibytes=4.4))
     engines = {each.role: (each.tensor, each.max_samples_per_prompt) for each in made.generations}
-    assert engines == {"actor": (1, 4), "teacher": (2, 3)}
+    assert engines == {"actor": (2, 4), "teacher": (2, 3)}, "engines of a process share its groups"
     assert made.policy == "actor" and made.memory.peak_bytes <= made.memory.capacity_bytes
-    generate = made.call(GraphName.STEP, "teacher.generate")
-    assert generate is not None and generate.mesh == Mesh(data=8, tensor=2)
     weights = MemoryWhat.GENERATION_WEIGHTS
-    held = {item.role: item.phases for item in made.memory.items if item.what is weights}
+    tight = plan(asked, cpus(2, gibibytes=3.4))
+    held = {item.role: item.phases for item in tight.memory.items if item.what is weights}
     phases = {role: {phase for phase in held[role] if not phase.startswith(role)} for role in held}
     assert phases == {"actor": set(), "teacher": set()}, "each is released for the other"
+    with pytest.raises(NotOffered, match="several roles that generate.*got actor, teacher"):
+        plan(asked, gpus(2))
+
+
+NAMED = """
+from rlhf_flow import Algorithm, ClippedLoss, LanguageModel, RewardSource
+from rlhf_flow.operations import GroupAdvantages
+
+class Named(Algorithm):
+    def roles(self):
+        return {"student": LanguageModel, "start": LanguageModel, "grade": RewardSource}
+
+    def step(self, flow, prompts):
+        batch = flow.student.generate(prompts)
+        batch |= flow.grade.score(batch) | flow.start.log_probs(batch)
+        batch |= flow.compute(batch, GroupAdvantages("grade_scores", "grade_valid"))
+        loss = ClippedLoss("grade_valid", kl_coefficient=0.1, reference_log_probs="start_log_probs")
+        flow.student.train(batch, loss)
+"""
+
+
+def test_roles_of_any_name_start_from_the_model_that_is_warmed_up(
+    job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "named.py").write_text(NAMED)
+    monkeypatch.syspath_prepend(tmp_path)
+    sections = {
+        "algorithm": {"type": "Custom", "custom": {"entrypoint": "named:Named"}},
+        "rewards": [{"role": "grade", "function": {"entrypoint": "mine:score"}}],
+        "schedule": SMALL_STEP | {"warmStart": {"maxSteps": 2}},
+    }
+    made = plan(job(**sections), cpus())
+    assert made.policy == "student"
+    assert {role.role for role in made.roles if role.is_saved} == {"student", "start"}
+    assert not any("not used" in reason for reason in made.reasons)
 
 
 def test_a_given_cache_and_engine_size_are_obeyed(job: Any) -> None:

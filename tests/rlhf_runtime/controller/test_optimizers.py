@@ -3,7 +3,9 @@ import pytest
 from rlhf_api.plan import GraphName
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.models import LearningRateDecay
+from rlhf_flow import Algorithm, BatchValue, CrossEntropy, Flow, LanguageModel, Roles
 from rlhf_flow.job_graphs import trace_job
+from rlhf_flow.tracing import trace
 from rlhf_runtime.controller.optimizers import training_settings, warm_start_settings
 from rlhf_runtime.engines.fsdp.settings import OptimizerSettings
 
@@ -61,6 +63,23 @@ def test_steps_of_the_critics_warm_up_are_not_updates_of_the_actor(
     settings = settings_of(job, "critic")
     assert settings.total_updates == critic
     assert settings.learning_rate == 1e-3
+
+
+class Now(Algorithm):
+    """Trains on answers in each step, and in every fifth one more time."""
+
+    def roles(self) -> Roles:
+        return {"actor": LanguageModel}
+
+    def step(self, flow: Flow, prompts: BatchValue) -> None:
+        flow.actor.train(flow.actor.generate(prompts), CrossEntropy())
+        flow.every(5, lambda: flow.actor.train(flow.actor.generate(prompts), CrossEntropy()))
+
+
+def test_a_call_that_seldom_runs_and_a_batch_that_is_never_cut_count_as_they_run() -> None:
+    schedule = {"steps": 10, "promptsPerStep": 16, "miniBatchPrompts": 6}
+    spec = make_job(schedule=schedule).spec
+    assert training_settings(spec, "actor", trace(Now())).total_updates == 10 + 2
 
 
 def test_the_warm_start_has_a_rate_and_decays_of_its_own() -> None:

@@ -79,3 +79,17 @@ def test_notices_of_all_processes_are_kept() -> None:
 def test_a_pass_ends_with_its_last_call_whenever_the_driver_hears_of_it() -> None:
     reports = [report("rank 0", ("train", 5.0)), report("reward", ("score", 9.0))]
     assert last_end(reports) == max(span.end for each in reports for span in each.spans)
+
+
+def test_means_of_later_calls_of_a_kind_have_names_of_their_own() -> None:
+    """The greedy responses' score is not mixed with the samples'; totals are the step's."""
+    statistics = Statistics({"reward/mean": (1.0, 2.0)}, {"response/length_max": 8.0}, {"n": 1.0})
+    calls = ("reward.score", "reward.score#2", "every-10/reward.score", "every-10/reward.score#2")
+    reports = [CallReport(call, statistics, (), 0) for call in calls]
+    assert summarize(reports, 0.0, 1.0).metrics == {
+        "n": 4.0,
+        **{name: 0.5 for name in ("reward/mean", "reward/mean.2")},
+        **{f"every-10/{name}": 0.5 for name in ("reward/mean", "reward/mean.2")},
+        **{name: 8.0 for name in ("response/length_max", "response/length_max.2")},
+        **{f"every-10/{name}": 8.0 for name in ("response/length_max", "response/length_max.2")},
+    }

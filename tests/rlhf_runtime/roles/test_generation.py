@@ -9,7 +9,7 @@ import numpy as np
 
 from rlhf_api.plan import GraphName
 from rlhf_runtime.dataplane.columns import Column
-from rlhf_runtime.roles.generation import Generation, num_empty
+from rlhf_runtime.roles.generation import Generation, num_empty, sample_numbers
 
 
 def seeds_of(graph: GraphName, call: str, step: int = 1) -> Any:
@@ -36,3 +36,11 @@ def test_every_call_of_every_graph_and_step_samples_anew() -> None:
 
 def test_blank_responses_are_empty() -> None:
     assert num_empty(["", " \n\t", "7", " 7 "]) == 2
+
+
+def test_samples_are_numbered_over_all_rows_of_a_prompt() -> None:
+    """Three prompts, of which the second and the third were answered before."""
+    groups = np.array([4, 9, 9, 2, 2])
+    everything = sample_numbers(groups, np.arange(5), 2)
+    assert everything.tolist() == [0, 1, 0, 1, 2, 3, 0, 1, 2, 3]
+    assert sample_numbers(groups, np.array([2, 4]), 2).tolist() == [2, 3, 2, 3]

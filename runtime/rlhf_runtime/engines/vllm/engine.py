@@ -1,7 +1,7 @@
 """A vLLM engine whose parameters are ordinary storage, driven request by request.
 
-Owned by the actor role of a rank. All ranks of a tensor-parallel group make the same calls in the
-same order; groups are independent of each other.
+Owned by a role that generates. All ranks of a tensor-parallel group make the same calls in the same
+order; groups are independent of each other.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which class plays a role on a rank: by what the role's model ends in."""
+"""Which class a role has on a rank: by what its model ends in."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from rlhf_runtime.roles.context import RoleContext
 from rlhf_runtime.roles.language_model import LanguageModel
 from rlhf_runtime.roles.scalar_model import ScalarModel
 
-Player = LanguageModel | ScalarModel
+RoleModel = LanguageModel | ScalarModel
+"""A role's model on a rank, with a method for each primitive."""
 
-PLAYERS: Mapping[Head, Callable[[RoleContext], Player]] = {
+ROLE_CLASSES: Mapping[Head, Callable[[RoleContext], RoleModel]] = {
     Head.LM: LanguageModel,
     Head.SCALAR: ScalarModel,
 }
