@@ -12,6 +12,7 @@ from rlhf_api.errors import ManifestError
 from rlhf_api.exits import ExitCode
 from rlhf_api.problems import Problem
 from rlhf_api.reading.manifest import decode, load_file, load_jobs, read_limited
+from rlhf_api.spec.algorithm import AlgorithmType
 from rlhf_api.spec.job import RLHFJob
 
 STDIN = Path("-")
@@ -31,7 +32,7 @@ def validate_command(files: Sequence[Path]) -> None:
         else:
             shown = "<stdin>" if file == STDIN else str(file)
             for job in jobs:
-                typer.echo(f"{shown}: {job.name} is valid")
+                typer.echo(f"{shown}: {job.name} is valid{_unchecked(job, shown)}")
     if num_problems:
         typer.echo(f"{_counted(num_problems, 'problem')} in {_counted(num_bad_files, 'file')}")
         raise typer.Exit(ExitCode.MANIFEST)
@@ -70,3 +71,10 @@ def only_job(jobs: Sequence[RLHFJob], file: Path) -> RLHFJob:
 
 def _counted(number: int, noun: str) -> str:
     return f"{number} {noun}" + ("s" if number != 1 else "")
+
+
+def _unchecked(job: RLHFJob, shown: str) -> str:
+    """What a look at the manifest alone cannot tell."""
+    if job.spec.algorithm.type is not AlgorithmType.CUSTOM:
+        return ""
+    return f"; its algorithm is code of your own, which only `rlhf plan {shown}` checks"

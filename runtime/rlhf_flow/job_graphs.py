@@ -128,15 +128,16 @@ def check_rewards(job: RLHFJob, graph: Graph) -> None:
     """
     roles = set(rewards_of(graph))
     given = {reward.role for reward in job.spec.rewards}
-    if missing := sorted(roles - given):
-        raise InvalidAlgorithm(
-            f"a role that nothing scores: got rewards of {', '.join(sorted(given))}, allowed with "
-            f"some of {missing[0]}; give one the role {missing[0]} in rewards[].role"
-        )
     if roles and (unknown := sorted(given - roles)):
         raise InvalidAlgorithm(
             f"a reward of a role that the algorithm does not have: got rewards[].role "
             f"{unknown[0]}, allowed {', '.join(sorted(roles))}; correct it"
+        )
+    if missing := sorted(roles - given):
+        raise InvalidAlgorithm(
+            f"a role that nothing scores: got no reward of {missing[0]}, allowed at least one for "
+            f"each of {', '.join(sorted(roles))}; add one with rewards[].role {missing[0]} and a "
+            "name of its own"
         )
 
 

@@ -6,6 +6,7 @@ Each knows the fields that it reads, so what a loss needs follows from its setti
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 
 from rlhf_api.spec.algorithm import KlEstimator, LossAggregation, PolicyLossSettings
 from rlhf_flow import fields
@@ -13,6 +14,34 @@ from rlhf_flow.errors import FlowError
 from rlhf_flow.operations import need_reference
 
 _SEQUENCES = (fields.PROMPT_TOKENS, fields.RESPONSE_TOKENS)
+
+
+def _check_member(name: str, value: object, allowed: type[Enum]) -> None:
+    """Refuse what is no member of an enumeration.
+
+    Raises:
+        FlowError: it is none.
+    """
+    if not isinstance(value, allowed):
+        members = ", ".join(f"{allowed.__name__}.{each.name}" for each in allowed)
+        raise FlowError(
+            f"a loss cannot have this {name}: got {value!r}, allowed {members} of "
+            "rlhf_api.spec.algorithm; take one of them"
+        )
+
+
+def _check_number(name: str, value: object) -> None:
+    """Refuse what is no number of at least 0.
+
+    Raises:
+        FlowError: it is none.
+    """
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not value >= 0:  # type: ignore[operator]
+        raise FlowError(
+            f"a loss cannot have this {name}: got {value!r}, allowed numbers of at least 0; "
+            "correct it"
+        )
 
 
 @dataclass(frozen=True)
@@ -48,6 +77,10 @@ class ClippedLoss:
     """The field with every token's advantage."""
 
     def __post_init__(self) -> None:
+        _check_member("aggregation", self.aggregation, LossAggregation)
+        _check_member("kl_estimator", self.kl_estimator, KlEstimator)
+        for name in ("clip_range", "clip_range_high", "entropy_coefficient", "kl_coefficient"):
+            _check_number(name, getattr(self, name))
         if self.kl_coefficient == 0:
             return
         need_reference("ClippedLoss", self.reference_log_probs)
@@ -121,6 +154,11 @@ class ValueLoss:
     epochs_per_batch: int = 1
     returns: str = fields.RETURNS
     """The field with the targets."""
+
+    def __post_init__(self) -> None:
+        _check_member("aggregation", self.aggregation, LossAggregation)
+        if self.clip_range is not None:
+            _check_number("clip_range", self.clip_range)
 
     def updates(self, per_epoch: int) -> int:
         """Optimizer steps on one batch.

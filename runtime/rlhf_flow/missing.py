@@ -24,7 +24,9 @@ def missing_field_message(
             f"; {field} comes from {' or '.join(sources)}: join its result with `batch |= ...`"
         )
     elif meaning := meaning_of(field):
-        message += f"; no role of this algorithm writes {field} ({meaning})"
+        message += f"; no role of this algorithm writes {field} ({meaning}): add one"
+    else:
+        message += "; write it by an operation before, or read another field"
     nearest = get_close_matches(field, available, n=1, cutoff=0.6)
     if not sources and not nearest:
         nearest = get_close_matches(field, sorted(MEANINGS), n=1, cutoff=0.6)

@@ -108,11 +108,15 @@ class Role:
     def _train(self, batch: BatchValue, loss: Loss, from_step: int) -> None:
         if not isinstance(loss, self.losses):
             raise FlowError(
-                f"{self._name}.train needs a loss that fits it after the batch: got {loss!r}, "
-                f"allowed {' or '.join(f'{each.__name__}(...)' for each in self.losses)}; correct "
-                "it"
+                f"{self._name}.train needs a loss that fits it after the batch: got "
+                f"{_named(loss)}, allowed "
+                f"{' or '.join(f'{each.__name__}(...)' for each in self.losses)}; correct it"
             )
         self._flow.call(self._name, _TRAIN, batch, TrainOptions(loss, from_step))
+
+
+def _named(loss: object) -> str:
+    return f"{type(loss).__name__}(...)" if isinstance(loss, Loss) else repr(loss)
 
 
 class LanguageModel(Role):

@@ -195,12 +195,19 @@ def _trace_once(algorithm: Algorithm, samples_per_prompt: int, inputs: frozenset
 
 
 def _checked_roles(name: str, roles: object) -> Roles:
-    if not isinstance(roles, Mapping) or not all(map(_is_role, roles.items())):
-        raise FlowError(
-            f"{name}.roles() returns no roles: got {roles!r}, allowed a mapping from role names to "
-            "LanguageModel, ScalarModel or RewardSource; return {'actor': LanguageModel, ...}"
-        )
+    if not isinstance(roles, Mapping):
+        raise _no_roles(name, repr(roles))
+    for role, kind in roles.items():
+        if not _is_role((role, kind)):
+            raise _no_roles(name, f"{{{role!r}: {kind!r}}}")
     return dict(roles)
+
+
+def _no_roles(name: str, got: str) -> FlowError:
+    return FlowError(
+        f"{name}.roles() returns what is no role: got {got}, allowed a mapping from names to "
+        "LanguageModel, ScalarModel or RewardSource; return {'actor': LanguageModel, ...}"
+    )
 
 
 def _is_role(entry: tuple[object, object]) -> bool:

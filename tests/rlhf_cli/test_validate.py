@@ -56,6 +56,15 @@ def test_all_problems_of_all_files_are_printed_and_counted(good: Path, bad: Path
     assert lines[-1] == "4 problems in 2 files"
 
 
+def test_what_only_a_plan_can_check_is_said(tmp_path: Path) -> None:
+    file = tmp_path / "custom.yaml"
+    custom = "type: Custom, custom: {entrypoint: 'mine:Algorithm'}"
+    file.write_text(GOOD.replace("type: GRPO", custom))
+    result = runner.invoke(app, ["validate", str(file)])
+    assert result.exit_code == 0
+    assert result.output.endswith(f"which only `rlhf plan {file}` checks\n")
+
+
 def test_standard_input_is_read_for_a_dash() -> None:
     assert runner.invoke(app, ["validate", "-"], input=GOOD).output == "<stdin>: sort is valid\n"
     result = runner.invoke(app, ["validate", "-"], input=BAD)

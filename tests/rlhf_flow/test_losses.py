@@ -89,3 +89,20 @@ def test_an_estimator_without_a_gradient_is_refused_in_a_loss() -> None:
             kl_estimator=KlEstimator.K1,
         )
     ClippedLoss("reward_valid", kl_coefficient=0.0, kl_estimator=KlEstimator.K1)  # there is no term
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"aggregation": "TokenMean"}, "aggregation: got 'TokenMean', allowed LossAggregation.TOK"),
+        ({"kl_estimator": "K2"}, "kl_estimator: got 'K2', allowed KlEstimator.K1"),
+        ({"clip_range": -1}, "clip_range: got -1, allowed numbers of at least 0"),
+        ({"entropy_coefficient": "much"}, "entropy_coefficient: got 'much'"),
+        ({"clip_range_high": float("nan")}, "clip_range_high: got nan"),
+    ],
+)
+def test_settings_that_mean_nothing_are_refused_where_they_are_written(
+    settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(FlowError, match=message):
+        ClippedLoss("reward_valid", **settings)

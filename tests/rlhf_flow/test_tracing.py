@@ -312,8 +312,12 @@ def test_roles_and_rewards_must_fit_each_other(job: Any) -> None:
     cost = {"name": "cost", "role": "cost", "function": function}
     with pytest.raises(InvalidAlgorithm, match=r"rewards\[\].role cost, allowed reward"):
         trace_job(job(rewards=[{"function": function}, cost]))
-    with pytest.raises(InvalidAlgorithm, match="got rewards of cost, allowed with some of reward"):
+    with pytest.raises(InvalidAlgorithm, match=r"rewards\[\].role cost, allowed reward"):
         trace_job(job(rewards=[cost]))
+    safe = {"type": "Custom", "custom": {"entrypoint": "tests.runs.user_code.algorithms:SafeRlhf"}}
+    safe["custom"]["parameters"] = {"limit": 0.2}
+    with pytest.raises(InvalidAlgorithm, match="got no reward of cost, allowed.*cost, reward"):
+        trace_job(job(rewards=[{"function": function}], algorithm=safe))
 
 
 def test_every_call_knows_its_rows() -> None:
@@ -384,7 +388,7 @@ def test_roles_must_be_kinds_by_name() -> None:
         def roles(self) -> Any:
             return ["actor"]
 
-    with pytest.raises(FlowError, match="returns no roles"):
+    with pytest.raises(FlowError, match="what is no role: got \\['actor'\\], allowed"):
         trace(Nameless(lambda flow, prompts: None))
 
 

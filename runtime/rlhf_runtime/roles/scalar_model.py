@@ -66,6 +66,8 @@ class ScalarModel:
         role, means = self._context.role, Means()
         for batch in epochs(batches, loss.epochs_per_batch):
             micro = micro_batches(batch, self.model, self._context.micro_batch_tokens)
+            rate = self.model.optimizer.learning_rate
+            means.add(f"{role}/learning_rate", rate * batch.share, batch.share)
             norm = self.model.update(micro, ValueTerms(batch, loss, role, means))
             means.add(f"{role}/gradient_norm", norm * batch.share, batch.share)
             means.count(f"{role}/skipped_updates", 0.0 if isfinite(norm) else batch.share)
