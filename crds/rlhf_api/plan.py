@@ -60,6 +60,11 @@ def phase_name(role: str, kind: CallKind) -> str:
     return f"{role}.{kind.name.lower()}"
 
 
+def transition_phase(role: str) -> str:
+    """The phase in which a role's new weights go to its generation engines."""
+    return f"{role}.transition"
+
+
 class GraphName(StrEnum):
     """The graphs of a job."""
 

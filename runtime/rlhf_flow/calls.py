@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rlhf_api.plan import CallKind
-from rlhf_flow.errors import FlowError
+from rlhf_flow.checks import check, is_count, is_number
 from rlhf_flow.losses import Loss
 from rlhf_flow.operations import Operation
 
@@ -26,20 +26,14 @@ class GenerateOptions:
     """Whether the likeliest token is taken every time."""
 
     def __post_init__(self) -> None:
-        self._check("samples", self.samples, is_count(self.samples), "a number of at least 1")
-        is_warm = self.temperature is None or _is_positive(self.temperature)
+        check("generate", "samples", self.samples, is_count(self.samples), "a number of at least 1")
+        is_given = self.temperature is not None
+        is_warm = is_number(self.temperature) and self.temperature != 0
         allowed = "a number above 0 (greedy=True for greedy answers)"
-        self._check("temperature", self.temperature, is_warm, allowed)
-        self._check("greedy", self.greedy, isinstance(self.greedy, bool), "true or false")
-        is_clear = not (self.greedy and self.temperature is not None)
-        self._check("temperature", self.temperature, is_clear, "none beside greedy=True")
-
-    def _check(self, name: str, value: object, is_allowed: bool, allowed: str) -> None:
-        if not is_allowed:
-            raise FlowError(
-                f"generate cannot take this option: got {name}={value!r}, allowed {allowed}; "
-                "change it"
-            )
+        check("generate", "temperature", self.temperature, is_warm or not is_given, allowed)
+        check("generate", "greedy", self.greedy, isinstance(self.greedy, bool), "true or false")
+        is_clear = not (self.greedy and is_given)
+        check("generate", "temperature", self.temperature, is_clear, "none beside greedy=True")
 
 
 @dataclass(frozen=True)
@@ -55,11 +49,8 @@ class TrainOptions:
     """Steps at the beginning in which it is not trained."""
 
     def __post_init__(self) -> None:
-        if self.from_step != 0 and not is_count(self.from_step):
-            raise FlowError(
-                f"train cannot take this option: got from_step={self.from_step!r}, allowed a step "
-                "number of at least 0; change it"
-            )
+        is_step = is_count(self.from_step, least=0)
+        check("train", "from_step", self.from_step, is_step, "a step number of at least 0")
 
 
 @dataclass(frozen=True)
@@ -97,12 +88,3 @@ class ModelCall:
     """Fields it reads and passes on to the new batch that it starts, sorted; only generate."""
     options: Options = None
     """None: it has none."""
-
-
-def is_count(value: object) -> bool:
-    """Whether a value is a whole number of at least 1."""
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
-
-
-def _is_positive(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0

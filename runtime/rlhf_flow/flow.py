@@ -15,7 +15,8 @@ from typing import Any, Protocol, TypeVar
 
 from rlhf_api.plan import CallKind
 from rlhf_flow.batches import BatchValue
-from rlhf_flow.calls import ComputeOptions, ModelCall, Options, TrainOptions, is_count
+from rlhf_flow.calls import ComputeOptions, ModelCall, Options, TrainOptions
+from rlhf_flow.checks import is_count
 from rlhf_flow.errors import FlowError, UnknownRole
 from rlhf_flow.fields import ALLOWED_NAMES, is_name
 from rlhf_flow.missing import missing_field_message

@@ -6,42 +6,14 @@ Each knows the fields that it reads, so what a loss needs follows from its setti
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 
 from rlhf_api.spec.algorithm import KlEstimator, LossAggregation, PolicyLossSettings
 from rlhf_flow import fields
+from rlhf_flow.checks import check, check_member, is_count, is_number
 from rlhf_flow.errors import FlowError
 from rlhf_flow.operations import need_reference
 
 _SEQUENCES = (fields.PROMPT_TOKENS, fields.RESPONSE_TOKENS)
-
-
-def _check_member(name: str, value: object, allowed: type[Enum]) -> None:
-    """Refuse what is no member of an enumeration.
-
-    Raises:
-        FlowError: it is none.
-    """
-    if not isinstance(value, allowed):
-        members = ", ".join(f"{allowed.__name__}.{each.name}" for each in allowed)
-        raise FlowError(
-            f"a loss cannot have this {name}: got {value!r}, allowed {members} of "
-            "rlhf_api.spec.algorithm; take one of them"
-        )
-
-
-def _check_number(name: str, value: object) -> None:
-    """Refuse what is no number of at least 0.
-
-    Raises:
-        FlowError: it is none.
-    """
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not value >= 0:  # type: ignore[operator]
-        raise FlowError(
-            f"a loss cannot have this {name}: got {value!r}, allowed numbers of at least 0; "
-            "correct it"
-        )
 
 
 @dataclass(frozen=True)
@@ -77,10 +49,7 @@ class ClippedLoss:
     """The field with every token's advantage."""
 
     def __post_init__(self) -> None:
-        _check_member("aggregation", self.aggregation, LossAggregation)
-        _check_member("kl_estimator", self.kl_estimator, KlEstimator)
-        for name in ("clip_range", "clip_range_high", "entropy_coefficient", "kl_coefficient"):
-            _check_number(name, getattr(self, name))
+        self._check()
         if self.kl_coefficient == 0:
             return
         need_reference("ClippedLoss", self.reference_log_probs)
@@ -90,6 +59,19 @@ class ClippedLoss:
                 "in a loss, allowed K2 (the gradient of KL(policy, reference)) and K3; choose one, "
                 "or put the penalty into the rewards by TokenRewards(kl_coefficient=...)"
             )
+
+    def _check(self) -> None:
+        owner = type(self).__name__
+        check_member(owner, "aggregation", self.aggregation, LossAggregation)
+        check_member(owner, "kl_estimator", self.kl_estimator, KlEstimator)
+        for name in ("clip_range", "clip_range_high", "entropy_coefficient", "kl_coefficient"):
+            value = getattr(self, name)
+            check(owner, name, value, is_number(value), "a number of at least 0")
+        is_clip = self.dual_clip is None or (is_number(self.dual_clip) and self.dual_clip > 1)
+        check(owner, "dual_clip", self.dual_clip, is_clip, "a number above 1, or None")
+        cap = self.importance_cap
+        check(owner, "importance_cap", cap, is_number(cap, least=1), "a number of at least 1")
+        _check_epochs(owner, self.epochs_per_batch)
 
     @classmethod
     def from_settings(
@@ -156,9 +138,11 @@ class ValueLoss:
     """The field with the targets."""
 
     def __post_init__(self) -> None:
-        _check_member("aggregation", self.aggregation, LossAggregation)
-        if self.clip_range is not None:
-            _check_number("clip_range", self.clip_range)
+        owner, clip = type(self).__name__, self.clip_range
+        check_member(owner, "aggregation", self.aggregation, LossAggregation)
+        is_clip = clip is None or is_number(clip)
+        check(owner, "clip_range", clip, is_clip, "a number of at least 0, or None")
+        _check_epochs(owner, self.epochs_per_batch)
 
     def updates(self, per_epoch: int) -> int:
         """Optimizer steps on one batch.
@@ -194,3 +178,7 @@ class CrossEntropy:
 
 
 Loss = ClippedLoss | ValueLoss | CrossEntropy
+
+
+def _check_epochs(owner: str, epochs: object) -> None:
+    check(owner, "epochs_per_batch", epochs, is_count(epochs), "a number of at least 1")

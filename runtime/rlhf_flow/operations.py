@@ -11,6 +11,7 @@ from enum import Enum
 
 from rlhf_api.spec.algorithm import KlEstimator
 from rlhf_flow import fields
+from rlhf_flow.checks import check, is_number
 from rlhf_flow.errors import FlowError
 
 Parameter = bool | int | float | str
@@ -169,11 +170,13 @@ class LagrangeMultiplier:
     """The field for it, the same number in each row; its name in checkpoints as well."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.initial <= self.maximum:
-            raise FlowError(
-                f"LagrangeMultiplier cannot begin so: got initial={self.initial!r}, allowed "
-                f"numbers above 0 and at most maximum={self.maximum!r}; change it"
-            )
+        owner = type(self).__name__
+        for name in ("learning_rate", "maximum"):
+            value = getattr(self, name)
+            check(owner, name, value, is_number(value), "a number of at least 0")
+        is_between = is_number(self.initial) and 0 < self.initial <= self.maximum
+        allowed = f"a number above 0 and at most maximum={self.maximum!r}"
+        check(owner, "initial", self.initial, is_between, allowed)
 
     @property
     def reads(self) -> tuple[str, ...]:

@@ -53,7 +53,7 @@ def build_algorithm(job: RLHFJob, device: Device) -> Algorithm:
 
     Args:
         job: the manifest.
-        device: what it computes on; it decides what precision `auto` is.
+        device: what it computes on; it decides what precision `Auto` is.
 
     Raises:
         InvalidAlgorithm: a custom algorithm that cannot be imported or built.

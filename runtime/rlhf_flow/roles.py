@@ -86,8 +86,6 @@ class Role:
     primitives: ClassVar[tuple[Primitive, ...]] = ()
     head: ClassVar[Head | None] = None
     """What its model ends in. None: it has no model."""
-    losses: ClassVar[tuple[type[Loss], ...]] = ()
-    """By which it can be trained."""
 
     def __init__(self, name: str, flow: Caller) -> None:
         self._name = name
@@ -105,7 +103,24 @@ class Role:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._name}>"
 
-    def _train(self, batch: BatchValue, loss: Loss, from_step: int) -> None:
+
+class Model(Role):
+    """A language model with some head."""
+
+    losses: ClassVar[tuple[type[Loss], ...]]
+    """By which it can be trained."""
+
+    def train(self, batch: BatchValue, loss: Loss, *, from_step: int = 0) -> None:
+        """Optimizer steps on a batch.
+
+        Args:
+            batch: with the fields that the loss reads.
+            loss: what is minimized.
+            from_step: steps at the beginning in which it is left out.
+
+        Raises:
+            FlowError: a loss that does not fit, or a number of steps that is none.
+        """
         if not isinstance(loss, self.losses):
             raise FlowError(
                 f"{self._name}.train needs a loss that fits it after the batch: got "
@@ -119,7 +134,7 @@ def _named(loss: object) -> str:
     return f"{type(loss).__name__}(...)" if isinstance(loss, Loss) else repr(loss)
 
 
-class LanguageModel(Role):
+class LanguageModel(Model):
     """A causal language model: a policy, or a reference."""
 
     primitives = (_GENERATE, _LOG_PROBS, _TRAIN)
@@ -153,23 +168,8 @@ class LanguageModel(Role):
         """The log-probability of every response token, as `<role>_log_probs`."""
         return self._flow.call(self._name, _LOG_PROBS, batch)
 
-    def train(
-        self, batch: BatchValue, loss: ClippedLoss | CrossEntropy, *, from_step: int = 0
-    ) -> None:
-        """Optimizer steps on a batch.
 
-        Args:
-            batch: with the fields that the loss reads.
-            loss: what is minimized.
-            from_step: steps at the beginning in which it is left out.
-
-        Raises:
-            FlowError: another loss, or a number of steps that is none.
-        """
-        self._train(batch, loss, from_step)
-
-
-class ScalarModel(Role):
+class ScalarModel(Model):
     """A language model that gives one number for each token: a critic."""
 
     primitives = (_VALUES, _TRAIN)
@@ -179,19 +179,6 @@ class ScalarModel(Role):
     def values(self, batch: BatchValue) -> BatchValue:
         """The value before every response token, as `<role>_values`."""
         return self._flow.call(self._name, _VALUES, batch)
-
-    def train(self, batch: BatchValue, loss: ValueLoss, *, from_step: int = 0) -> None:
-        """Optimizer steps on a batch.
-
-        Args:
-            batch: with the fields that the loss reads.
-            loss: what is minimized.
-            from_step: steps at the beginning in which it is left out.
-
-        Raises:
-            FlowError: another loss, or a number of steps that is none.
-        """
-        self._train(batch, loss, from_step)
 
 
 class RewardSource(Role):

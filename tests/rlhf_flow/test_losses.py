@@ -12,6 +12,7 @@ from rlhf_flow import ClippedLoss, CrossEntropy, ValueLoss
 from rlhf_flow.calls import TrainOptions
 from rlhf_flow.errors import FlowError
 from rlhf_flow.job_graphs import trace_job
+from rlhf_flow.operations import LagrangeMultiplier
 
 
 def losses_of(job: Any, kind: str, **settings: Any) -> dict[str, Any]:
@@ -94,11 +95,14 @@ def test_an_estimator_without_a_gradient_is_refused_in_a_loss() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"aggregation": "TokenMean"}, "aggregation: got 'TokenMean', allowed LossAggregation.TOK"),
-        ({"kl_estimator": "K2"}, "kl_estimator: got 'K2', allowed KlEstimator.K1"),
-        ({"clip_range": -1}, "clip_range: got -1, allowed numbers of at least 0"),
-        ({"entropy_coefficient": "much"}, "entropy_coefficient: got 'much'"),
-        ({"clip_range_high": float("nan")}, "clip_range_high: got nan"),
+        ({"aggregation": "TokenMean"}, "aggregation='TokenMean', allowed LossAggregation.TOKEN_M"),
+        ({"kl_estimator": "K2"}, "kl_estimator='K2', allowed KlEstimator.K1"),
+        ({"clip_range": -1}, "clip_range=-1, allowed a number of at least 0"),
+        ({"entropy_coefficient": "much"}, "entropy_coefficient='much'"),
+        ({"clip_range_high": float("nan")}, "clip_range_high=nan"),
+        ({"dual_clip": 1.0}, "dual_clip=1.0, allowed a number above 1, or None"),
+        ({"importance_cap": 0.5}, "importance_cap=0.5, allowed a number of at least 1"),
+        ({"epochs_per_batch": True}, "epochs_per_batch=True, allowed a number of at least 1"),
     ],
 )
 def test_settings_that_mean_nothing_are_refused_where_they_are_written(
@@ -106,3 +110,15 @@ def test_settings_that_mean_nothing_are_refused_where_they_are_written(
 ) -> None:
     with pytest.raises(FlowError, match=message):
         ClippedLoss("reward_valid", **settings)
+
+
+@pytest.mark.parametrize("settings", [{"clip_range": -0.1}, {"epochs_per_batch": 0}])
+def test_a_value_loss_has_numbers_that_mean_something(settings: dict[str, Any]) -> None:
+    with pytest.raises(FlowError, match="ValueLoss cannot have this"):
+        ValueLoss("reward_valid", "critic_values", **settings)
+
+
+@pytest.mark.parametrize("settings", [{"initial": 0.0}, {"initial": 11}, {"maximum": "most"}])
+def test_a_multiplier_begins_between_nothing_and_its_maximum(settings: dict[str, Any]) -> None:
+    with pytest.raises(FlowError, match="LagrangeMultiplier cannot have this"):
+        LagrangeMultiplier("cost_scores", "cost_valid", **settings)

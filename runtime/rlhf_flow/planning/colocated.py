@@ -23,6 +23,7 @@ from rlhf_api.plan import (
     RolePlan,
     phase_name,
     sum_by_phase,
+    transition_phase,
 )
 from rlhf_api.spec.resources import Device
 from rlhf_flow.calls import ModelCall
@@ -59,7 +60,7 @@ def plan_job(
         shapes: of every role with a model.
 
     Raises:
-        NotOffered: flow.repeat, which this version does not have.
+        NotOffered: flow.repeat, or several roles that generate on GPUs.
         DoesNotDivide: a tensor parallelism that does not divide devices, heads or layers' width.
         KvCacheTooSmall: a given cache below one longest sequence.
         DoesNotFit: more memory than a device has; the message shows the sum.
@@ -87,17 +88,7 @@ def plan_job(
         calls=_call_plans(graphs, pool, choice),
         policy=policy_of(graphs[GraphName.STEP]),
         generations=tuple(
-            GenerationPlan(
-                role=engine.role,
-                tensor=engine.tensor,
-                data=pool.num_devices // engine.tensor,
-                kv_cache_bytes=engine.kv_cache_bytes,
-                max_concurrent_sequences=job.spec.rollout.max_concurrent_sequences,
-                max_sequence_tokens=longest_sequence_tokens(job),
-                release_during_training=choice.release,
-                max_samples_per_prompt=_max_samples(graphs, engine.role),
-            )
-            for engine in choice.engines
+            _generation_plan(job, graphs, pool, choice, engine) for engine in choice.engines
         ),
         memory=MemoryPlan(
             capacity_bytes=pool.memory_bytes_per_device,
@@ -122,7 +113,7 @@ def job_phases(graphs: Mapping[GraphName, Graph]) -> tuple[str, ...]:
     held = [
         name
         for role in generating
-        for name in (f"{role}.transition", phase_name(role, CallKind.GENERATE))
+        for name in (transition_phase(role), phase_name(role, CallKind.GENERATE))
     ]
     return tuple(dict.fromkeys([*held, *names]))
 
@@ -171,6 +162,25 @@ def _role_plans(
             )
         )
     return tuple(plans)
+
+
+def _generation_plan(
+    job: RLHFJob,
+    graphs: Mapping[GraphName, Graph],
+    pool: DeviceInventory,
+    choice: GenerationChoice,
+    engine: EngineChoice,
+) -> GenerationPlan:
+    return GenerationPlan(
+        role=engine.role,
+        tensor=engine.tensor,
+        data=pool.num_devices // engine.tensor,
+        kv_cache_bytes=engine.kv_cache_bytes,
+        max_concurrent_sequences=job.spec.rollout.max_concurrent_sequences,
+        max_sequence_tokens=longest_sequence_tokens(job),
+        release_during_training=choice.release,
+        max_samples_per_prompt=_max_samples(graphs, engine.role),
+    )
 
 
 def _call_plans(

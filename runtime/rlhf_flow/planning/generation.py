@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rlhf_api import RLHFJob
-from rlhf_api.plan import MemoryItem, sum_by_phase
+from rlhf_api.plan import CallKind, MemoryItem, phase_name, sum_by_phase, transition_phase
 from rlhf_api.quantity import whole
 from rlhf_flow.errors import DoesNotDivide, DoesNotFit, KvCacheTooSmall
 from rlhf_flow.planning.generation_memory import GenerationLoad, generation_items, kv_bytes
@@ -49,7 +49,7 @@ class GenerationChoice:
     def held_peak(self, role: str) -> int:
         """Bytes in the fuller of the two phases that hold a role's cache."""
         sums = sum_by_phase(self.items)
-        return max(sums[f"{role}.transition"], sums[f"{role}.generate"])
+        return max(sums[transition_phase(role)], sums[phase_name(role, CallKind.GENERATE)])
 
 
 Loads = Mapping[str, GenerationLoad]

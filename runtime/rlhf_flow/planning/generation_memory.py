@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rlhf_api.plan import CallKind, MemoryItem, MemoryWhat, phase_name
+from rlhf_api.plan import CallKind, MemoryItem, MemoryWhat, phase_name, transition_phase
 from rlhf_api.spec.resources import Device
 from rlhf_flow.planning.memory import FLOAT32_BYTES, MIB
 from rlhf_flow.planning.shapes import DecoderShape
@@ -125,7 +125,7 @@ def generation_items(
         release: whether weights and cache are freed when no call generates. Both are there again
             when new weights are handed over (the transition).
     """
-    generate, transition = phase_name(role, CallKind.GENERATE), f"{role}.transition"
+    generate, transition = phase_name(role, CallKind.GENERATE), transition_phase(role)
     held = (transition, generate) if release else phases
     logits = load.max_concurrent_sequences * load.shape.vocab_size * 2 * FLOAT32_BYTES
     sizes = (

@@ -118,11 +118,13 @@ def summarize(reports: Sequence[CallReport], start: float, end: float) -> Pass:
 
 
 def _named_by_call(report: CallReport) -> Statistics:
-    """A call's statistics. Means of a call that is not the first of its kind are its own: the
-    second has `reward/mean.2`, one in a region `every-10/reward/mean`. Totals are the step's."""
+    """A call's statistics. Means of a role's call that is not the first of its kind are its own:
+    the second has `reward/mean.2`, one in a region `every-10/reward/mean`. What operations report
+    is named after the fields that it is about. Totals are the step's."""
     region, _, site = report.call.rpartition("/")
-    _, _, number = site.partition("#")
-    prefix, suffix = f"{region}/" if region else "", f".{number}" if number else ""
+    method, _, number = site.partition("#")
+    prefix = f"{region}/" if region else ""
+    suffix = f".{number}" if number and method != "compute" else ""
     own = report.statistics
     return Statistics(
         {f"{prefix}{name}{suffix}": value for name, value in own.means.items()},

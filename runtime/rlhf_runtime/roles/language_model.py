@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import isfinite
 
 import numpy as np
 import torch
@@ -127,11 +126,9 @@ class LanguageModel:
         silent: Sequence[MicroBatch] = (),
     ) -> None:
         assert self.model.optimizer is not None
-        rate, role = self.model.optimizer.learning_rate, self._context.role
+        rate = self.model.optimizer.learning_rate
         norm = self.model.update(micro, loss, silent)
-        means.add(f"{role}/gradient_norm", norm * share, share)
-        means.count(f"{role}/skipped_updates", 0.0 if isfinite(norm) else share)
-        means.add(f"{role}/learning_rate", rate * share, share)
+        means.note_update(self._context.role, rate, norm, share)
 
 
 class PolicyTerms:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from math import isfinite
-
 import torch
 
 from rlhf_flow.calls import TrainOptions
@@ -67,10 +65,8 @@ class ScalarModel:
         for batch in epochs(batches, loss.epochs_per_batch):
             micro = micro_batches(batch, self.model, self._context.micro_batch_tokens)
             rate = self.model.optimizer.learning_rate
-            means.add(f"{role}/learning_rate", rate * batch.share, batch.share)
             norm = self.model.update(micro, ValueTerms(batch, loss, role, means))
-            means.add(f"{role}/gradient_norm", norm * batch.share, batch.share)
-            means.count(f"{role}/skipped_updates", 0.0 if isfinite(norm) else batch.share)
+            means.note_update(role, rate, norm, batch.share)
         return Result(statistics=means.statistics())
 
 

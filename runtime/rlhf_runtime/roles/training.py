@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import isfinite
 
 import numpy as np
 import torch
@@ -130,6 +131,12 @@ class Means:
     def statistics(self) -> Statistics:
         """Everything, for the report."""
         return Statistics(self.means, self.maxima, self.sums)
+
+    def note_update(self, role: str, rate: float, norm: float, share: float) -> None:
+        """How an optimizer step of a role went; norms that are not finite left it out."""
+        self.add(f"{role}/gradient_norm", norm * share, share)
+        self.count(f"{role}/skipped_updates", 0.0 if isfinite(norm) else share)
+        self.add(f"{role}/learning_rate", rate * share, share)
 
     def top(self, name: str, value: float) -> None:
         """Raise a maximum."""

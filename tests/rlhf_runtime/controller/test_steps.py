@@ -81,6 +81,17 @@ def test_a_pass_ends_with_its_last_call_whenever_the_driver_hears_of_it() -> Non
     assert last_end(reports) == max(span.end for each in reports for span in each.spans)
 
 
+def test_means_of_operations_are_named_after_fields_whichever_call_has_them() -> None:
+    reports = [
+        CallReport("compute", Statistics({"critic/value_mean": (1.0, 1.0)}), (), 0),
+        CallReport("compute#2", Statistics({"cost/multiplier": (3.0, 1.0)}), (), 0),
+    ]
+    assert summarize(reports, 0.0, 1.0).metrics == {
+        "critic/value_mean": 1.0,
+        "cost/multiplier": 3.0,
+    }
+
+
 def test_means_of_later_calls_of_a_kind_have_names_of_their_own() -> None:
     """The greedy responses' score is not mixed with the samples'; totals are the step's."""
     statistics = Statistics({"reward/mean": (1.0, 2.0)}, {"response/length_max": 8.0}, {"n": 1.0})
