@@ -154,6 +154,7 @@ SCENARIOS: dict[str, Scenario] = {
         world, folder, 0
     ),
     "a frozen model comes back": a_frozen_model_comes_back,
+    "what operations keep comes back": what_operations_keep_comes_back,
     "random numbers go on": random_numbers_go_on,
     "what does not fit is told": what_does_not_fit_is_told,
     "what cannot be written is told, and the next one is": (
