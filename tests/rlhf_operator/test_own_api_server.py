@@ -6,6 +6,7 @@ has lost KubeRay.
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import signal
@@ -92,3 +93,32 @@ def test_without_kuberay_jobs_wait_and_say_so_until_it_is_there(
 
         wait_until(is_made, SECONDS, "its RayCluster")
         assert "Traceback" not in team.operator.log.read_text()
+
+
+def test_a_kuberay_that_lacks_what_is_needed_is_told_until_it_is_upgraded(
+    own_kubectl: Kubectl, tmp_path: Path
+) -> None:
+    """Its definition without the field that 1.6 brought: what the real API server says of that is
+    understood."""
+    current = json.loads(own_kubectl("get", "crd", "rayclusters.ray.io", "--output=json"))
+    old = copy.deepcopy(current)
+    for version in old["spec"]["versions"]:
+        spec = version["schema"]["openAPIV3Schema"]["properties"]["spec"]
+        spec["properties"].pop("authOptions", None)
+    own_kubectl("replace", "--filename=-", stdin=json.dumps(old))
+    with a_team(own_kubectl, tmp_path) as team:
+        team.submit(small("upgraded"))
+        team.wait_for_condition("upgraded", ConditionType.CLUSTER_READY, "False", "KubeRayTooOld")
+        conditions = team.status("upgraded").conditions
+        (told,) = (each.message for each in conditions if each.reason == "KubeRayTooOld")
+        assert "allowed 1.6 or newer" in told and "spec.authOptions" in told
+        seen = own_kubectl("get", "crd", "rayclusters.ray.io", "--output=json")
+        version = json.loads(seen)["metadata"]["resourceVersion"]
+        current["metadata"]["resourceVersion"] = version
+        own_kubectl("replace", "--filename=-", stdin=json.dumps(current))
+        wait_until(
+            lambda: team.kube.get(Kind.CLUSTER, team.namespace, "upgraded-1") is not None,
+            SECONDS,
+            "its RayCluster",
+        )
+        assert team.status("upgraded").restarts.total == 0
