@@ -26,8 +26,8 @@ from .world import manifest
 SECONDS = 90.0
 """How long anything may take on a busy machine."""
 END_SECONDS = 240.0
-"""How long the operator may take to let all jobs go: less than a test may take, which would else end
-without a word of what went wrong in it."""
+"""How long the operator may take to let all jobs go: less than a test may take, which would else
+end without a word of what went wrong in it."""
 POLL_SECONDS = 0.5
 CHILDREN = (Kind.CLUSTER, Kind.POD, Kind.CONFIG_MAP, Kind.SECRET, Kind.POLICY)
 """What is made for a job, by the operator or by KubeRay."""
