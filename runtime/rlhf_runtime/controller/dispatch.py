@@ -22,14 +22,14 @@ Handle = Any
 
 @dataclass(frozen=True)
 class Group:
-    """The ranks of a pool, in order, or one host."""
+    """All ranks of a pool, in order, or one host."""
 
     workers: tuple[Handle, ...]
 
     def submit(
         self, order: Order, batch: Batch, mesh: Mesh | None
     ) -> tuple[list[Any], Batch | None]:
-        """Send a call to every worker; returns references to reports, and the result.
+        """Send a call to the ranks of its mesh; returns references to reports, and the result.
 
         A call that writes nothing has no result; one that reads nothing either gets no rows.
         """
@@ -40,7 +40,8 @@ class Group:
             indexes = []
         message = replace(order, sources=sources).message(indexes)
         reports, parts = [], []
-        for rank, worker in enumerate(self.workers):
+        for rank in range(len(self.workers)) if mesh is None else mesh.ranks:
+            worker = self.workers[rank]
             if not names or not _collects(call.kind, rank, mesh):
                 reports.append(worker.run.remote(*message))
                 continue
@@ -101,7 +102,8 @@ class StepBackend:
                 "same calls every time; base conditions on the algorithm's settings only"
             )
         order = Order(call, self.step, self.graph, self.incarnation)
-        reports, result = self.groups[planned.pool].submit(order, batch, planned.mesh)
+        pool = None if planned.mesh is None else planned.mesh.pool
+        reports, result = self.groups[pool].submit(order, batch, planned.mesh)
         self.reports.extend(reports)
         return result if result is not None else batch.select()
 

@@ -28,20 +28,26 @@ class Coordinates:
 
     @staticmethod
     def of(rank: int, mesh: Mesh) -> Coordinates:
-        """A rank's place: tensor ranks are consecutive, then pipeline stages, then replicas."""
+        """A rank's place: tensor ranks are consecutive, then pipeline stages, then replicas.
+
+        Args:
+            rank: as the pool numbers it; one of the mesh's.
+            mesh: of the call.
+        """
+        place = mesh.ranks.index(rank)
         inner = mesh.tensor * mesh.pipeline
         return Coordinates(
-            data=rank // inner,
+            data=place // inner,
             data_size=mesh.data,
-            tensor=rank % mesh.tensor,
+            tensor=place % mesh.tensor,
             tensor_size=mesh.tensor,
-            pipeline=rank // mesh.tensor % mesh.pipeline,
+            pipeline=place // mesh.tensor % mesh.pipeline,
             pipeline_size=mesh.pipeline,
         )
 
     @property
     def rank(self) -> int:
-        """The rank itself, along all axes."""
+        """Its number within the mesh, from 0."""
         return (self.data * self.pipeline_size + self.pipeline) * self.tensor_size + self.tensor
 
     @property

@@ -31,7 +31,7 @@ class Generation:
     def __init__(self, context: RoleContext, model: FsdpModel) -> None:
         rollout, plan = context.job.spec.rollout, context.plan.generation(context.role)
         assert plan is not None
-        block_tokens = KV_BLOCK_TOKENS[context.plan.pools[0].device]
+        block_tokens = KV_BLOCK_TOKENS[context.plan.device]
         self._context = context
         self._plan = plan
         self._tokenizer = TextTokenizer(context.folder)
@@ -39,7 +39,7 @@ class Generation:
             EngineSettings(
                 folder=context.folder,
                 dtype=DTYPE_NAMES[context.precision],
-                tensor_size=plan.tensor,
+                tensor_size=plan.mesh.tensor,
                 kv_cache_bytes=plan.kv_cache_bytes,
                 max_prompt_tokens=rollout.max_prompt_tokens,
                 max_response_tokens=rollout.max_response_tokens,
@@ -50,9 +50,9 @@ class Generation:
                 and rollout.max_prompt_tokens >= block_tokens,  # vLLM shares whole blocks only
                 incarnation=context.incarnation,
             ),
-            context.world,
+            context.parallel,
         )
-        self._transition = Transition(model, self._engine, context.world)
+        self._transition = Transition(model, self._engine, context.parallel)
         if plan.release_during_training:
             self._release()
 

@@ -34,7 +34,7 @@ class LanguageModel:
         self._temperature = context.job.spec.rollout.temperature
         self.model = FsdpModel(
             context.folder,
-            context.world,
+            context.parallel,
             context.precision,
             trained=context.planned.is_trained,
             recompute=context.activation_recompute,
@@ -86,7 +86,7 @@ class LanguageModel:
         spec = self._context.job.spec
         batches = mini_batches(
             inputs,
-            self._context.world,
+            self._context.parallel,
             spec.schedule.mini_batch_prompts or spec.schedule.prompts_per_step,
             spec.rollout.max_response_tokens,
             loss.valid,
@@ -103,7 +103,7 @@ class LanguageModel:
 
     def _train_supervised(self, inputs: Inputs) -> Result:
         everything = len(inputs.index.rows)
-        (batch,) = mini_batches(inputs, self._context.world, everything, 1)
+        (batch,) = mini_batches(inputs, self._context.parallel, everything, 1)
         means = Means()
         micro = micro_batches(batch, self.model, self._context.micro_batch_tokens)
 

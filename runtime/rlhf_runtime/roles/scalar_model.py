@@ -25,7 +25,7 @@ class ScalarModel:
         self._context = context
         self.model = FsdpModel(
             context.folder,
-            context.world,
+            context.parallel,
             context.precision,
             trained=context.planned.is_trained,
             value_head=True,
@@ -56,7 +56,7 @@ class ScalarModel:
         assert self.model.optimizer is not None
         batches = mini_batches(
             inputs,
-            self._context.world,
+            self._context.parallel,
             spec.schedule.mini_batch_prompts or spec.schedule.prompts_per_step,
             spec.rollout.max_response_tokens,
             loss.valid,

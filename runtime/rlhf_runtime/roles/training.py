@@ -15,7 +15,7 @@ from rlhf_runtime.dataplane.columns import Column, Rows
 from rlhf_runtime.dataplane.protocol import protocol_of
 from rlhf_runtime.engines.fsdp.model import FsdpModel
 from rlhf_runtime.engines.fsdp.packing import MicroBatch, cut
-from rlhf_runtime.engines.world import World
+from rlhf_runtime.engines.parallel import ParallelContext
 from rlhf_runtime.numerics.aggregation import Denominators
 from rlhf_runtime.roles.sequences import PROMPTS, RESPONSES, lengths_of
 from rlhf_runtime.workers.inputs import Inputs
@@ -38,7 +38,7 @@ class MiniBatch:
 
 def mini_batches(
     inputs: Inputs,
-    world: World,
+    parallel: ParallelContext,
     groups_per_batch: int,
     fixed_length: int,
     valid: str | None = None,
@@ -47,7 +47,7 @@ def mini_batches(
 
     Args:
         inputs: of the call.
-        world: the ranks that share the batch.
+        parallel: the ranks that share the batch.
         groups_per_batch: prompts of a mini-batch.
         fixed_length: by which a sum over tokens is divided where that is asked for.
         valid: the field that says which rows count; the others are carried along. None: all do.
@@ -66,14 +66,14 @@ def mini_batches(
     ]
     groups = [inputs.index.groups[part] for part in parts]
     kept = [_kept(batch, valid) for batch in selected]
-    counts = world.sum(torch.tensor([_counts(b, k) for b, k in zip(selected, kept, strict=True)]))
+    counts = parallel.sum(torch.tensor([_counts(b, k) for b, k in zip(selected, kept, strict=True)]))
     return [
         MiniBatch(
             batch,
             group,
             keep,
             Denominators(int(tokens), int(sequences), fixed_length),
-            1.0 / world.size,
+            1.0 / parallel.data_size,
         )
         for batch, group, keep, (tokens, sequences) in zip(
             selected, groups, kept, counts.tolist(), strict=True
