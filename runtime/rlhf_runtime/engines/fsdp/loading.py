@@ -177,4 +177,5 @@ def save_causal_lm(model: PreTrainedModel, folder: Path, parallel: ParallelConte
         config.use_cache = True
         outline = _outline(config, dtype)  # saving writes the outline's dtype into config.json
         outline.generation_config = model.generation_config
+        outline.should_save_on_this_rank = bool  # else transformers writes on the world's rank 0 only
         outline.save_pretrained(folder, state_dict=state)
