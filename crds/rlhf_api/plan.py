@@ -169,6 +169,8 @@ class CallPlan(Contract):
     """Fields it reads, sorted."""
     writes: Annotated[tuple[Column, ...], Field(max_length=64)]
     """Fields it writes, sorted."""
+    mini_batch_prompts: Count | None = None
+    """Prompts of one optimizer step, of a call that trains. None: all of its batch."""
     expected_count: PositiveFloat = 1.0
     """How often it runs in a pass of its graph, on average."""
     expected_seconds: NonNegativeFloat | None = None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from rlhf_api.plan import CallKind
 from rlhf_flow.checks import check, is_count, is_number
 from rlhf_flow.losses import Loss
-from rlhf_flow.operations import Operation
+from rlhf_flow.operations import Custom, Operation, Scope
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,11 @@ class ComputeOptions:
 
     operations: tuple[Operation, ...]
     """One after the other."""
+
+    @property
+    def sees_all(self) -> bool:
+        """Whether one of them is a function that every rank has to give all rows."""
+        return any(isinstance(o, Custom) and o.scope is Scope.BATCH for o in self.operations)
 
 
 Options = GenerateOptions | TrainOptions | ComputeOptions | None

@@ -25,7 +25,7 @@ from rlhf_api.plan import (
     transition_phase,
 )
 from rlhf_api.spec.resources import Device
-from rlhf_flow.calls import ModelCall
+from rlhf_flow.calls import ModelCall, TrainOptions
 from rlhf_flow.graph import Graph
 from rlhf_flow.job_graphs import job_roles, policy_of
 from rlhf_flow.planning.generation import (
@@ -95,7 +95,7 @@ def plan_job(
         job=job.name,
         pools=tuple(map(_pool_plan, pools)),
         roles=_role_plans(job, graphs, models),
-        calls=_call_plans(graphs, meshes, engines, policy),
+        calls=_call_plans(job, graphs, meshes, engines, policy),
         policy=policy,
         generations=tuple(
             _generation_plan(job, graphs, engine, choice.release)
@@ -212,7 +212,11 @@ def _generation_plan(
 
 
 def _call_plans(
-    graphs: Graphs, meshes: Mapping[str, Mesh], engines: Mapping[str, EngineChoice], policy: str
+    job: RLHFJob,
+    graphs: Graphs,
+    meshes: Mapping[str, Mesh],
+    engines: Mapping[str, EngineChoice],
+    policy: str,
 ) -> tuple[CallPlan, ...]:
     def mesh(call: ModelCall) -> Mesh | None:
         match call.kind:
@@ -234,11 +238,18 @@ def _call_plans(
             mesh=mesh(call),
             reads=call.reads,
             writes=call.writes,
+            mini_batch_prompts=_mini_batch_prompts(job, call),
             expected_count=graph.expected_count(call.id),
         )
         for name, graph in graphs.items()
         for call in graph.calls
     )
+
+
+def _mini_batch_prompts(job: RLHFJob, call: ModelCall) -> int | None:
+    if not isinstance(call.options, TrainOptions) or call.options.loss.updates(2) == 1:
+        return None
+    return job.spec.schedule.mini_batch_prompts
 
 
 def _max_samples(graphs: Graphs, role: str) -> int:

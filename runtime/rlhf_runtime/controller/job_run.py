@@ -87,8 +87,8 @@ class JobRun:
 
         Returns whether it came to its end; False: it was stopped before, with its state saved.
         """
-        counts = self._workers.build(self._journal.started)
-        self._journal.notice_data(counts)
+        self._workers.build(self._journal.started)
+        self._journal.notice_data(self._workers.counts)
         self._stop.obey()
         self._saves.claim()
         if checkpoint is None and GraphName.WARM_START in self._algorithms:

@@ -10,9 +10,11 @@ from typing import Any
 from rlhf_api.plan import GraphName
 from rlhf_flow.algorithm import Algorithm
 from rlhf_flow.flow import Flow
+from rlhf_runtime.controller.batch import ShardRef, as_batch
 from rlhf_runtime.controller.cluster import object_store_bytes
-from rlhf_runtime.controller.dispatch import StepBackend, as_batch
+from rlhf_runtime.controller.dispatch import StepBackend
 from rlhf_runtime.controller.workers import Workers
+from rlhf_runtime.dataplane.partition import Extent
 from rlhf_runtime.telemetry.records import Span
 from rlhf_runtime.workers.data_host import ANSWER_COLUMNS, PROMPT_COLUMNS
 from rlhf_runtime.workers.orders import CallReport, Statistics, merge
@@ -33,6 +35,19 @@ class Pass:
     """Resident bytes by process, and of Ray's object store."""
     notices: tuple[str, ...]
     """What a person should read."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What a pass begins with."""
+
+    method: Any
+    """The data host's."""
+    arguments: tuple[int, ...]
+    columns: Sequence[str]
+    """That it gives."""
+    count: int
+    """Rows that it gives."""
 
 
 @dataclass(frozen=True)
@@ -57,18 +72,23 @@ class Stepper:
 
     def train(self, algorithm: Algorithm, step: int) -> Submitted:
         """A training step; steps count from 1."""
-        host = self._workers.data.step_prompts
-        return self._submit(GraphName.STEP, algorithm, step, host, PROMPT_COLUMNS, (step,))
+        workers, count = self._workers, self._workers.job.spec.schedule.prompts_per_step
+        rows = Rows(workers.data.step_prompts, (step,), PROMPT_COLUMNS, count)
+        return self._submit(GraphName.STEP, algorithm, step, rows)
 
     def warm_start(self, algorithm: Algorithm, step: int) -> Submitted:
         """A supervised step; steps count from 1."""
-        host = self._workers.data.warm_start_rows
-        return self._submit(GraphName.WARM_START, algorithm, step, host, ANSWER_COLUMNS, (step,))
+        workers, settings = self._workers, self._workers.job.spec.schedule.warm_start
+        assert settings is not None
+        count = settings.prompts_per_step
+        rows = Rows(workers.data.warm_start_rows, (step,), ANSWER_COLUMNS, count)
+        return self._submit(GraphName.WARM_START, algorithm, step, rows)
 
     def evaluate(self, algorithm: Algorithm, step: int) -> Submitted:
         """All held-out prompts, after so many steps."""
-        host = self._workers.data.evaluation_prompts
-        return self._submit(GraphName.EVALUATION, algorithm, step, host, PROMPT_COLUMNS, ())
+        workers, count = self._workers, self._workers.counts["evaluation"]
+        rows = Rows(workers.data.evaluation_prompts, (), PROMPT_COLUMNS, count)
+        return self._submit(GraphName.EVALUATION, algorithm, step, rows)
 
     def wait(self, submitted: Submitted) -> Pass:
         """The end of a pass; passes end in the order of their submission."""
@@ -79,26 +99,19 @@ class Stepper:
         own = {"driver": resident_bytes(), "object store": object_store_bytes()}
         return replace(done, memory={**done.memory, **own})
 
-    def _submit(
-        self,
-        graph: GraphName,
-        algorithm: Algorithm,
-        step: int,
-        host: Any,
-        columns: Sequence[str],
-        arguments: tuple[int, ...],
-    ) -> Submitted:
+    def _submit(self, graph: GraphName, algorithm: Algorithm, step: int, rows: Rows) -> Submitted:
         start = time.time()
         workers = self._workers
         backend = StepBackend(
             workers.plan, workers.groups, graph, step, workers.incarnation, workers.look
         )
-        report, *prompts = host.options(num_returns=2 + len(columns)).remote(*arguments)
+        report, reference = rows.method.options(num_returns=2).remote(*rows.arguments)
         backend.reports.append(report)
+        shard = ShardRef(reference, range(rows.count))
         samples = workers.job.spec.rollout.samples_per_prompt
         flow = Flow(algorithm.roles(), backend, samples)
         with flow.step():
-            algorithm.step(flow, as_batch(columns, [prompts]))
+            algorithm.step(flow, as_batch(rows.columns, [shard], Extent(rows.count)))
         return Submitted(backend, start)
 
 

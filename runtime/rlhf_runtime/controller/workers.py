@@ -74,6 +74,8 @@ class Workers:
         self._site = site
         self.folders: dict[str, Path] = {}
         """Of every role's model; known when built."""
+        self.counts: dict[str, int] = {}
+        """Rows of the data, used and not; known when built."""
         self._begin = time.monotonic()
         self._reserved: dict[str, PlacementGroup] = {}
         try:
@@ -84,22 +86,17 @@ class Workers:
         self._ranks = {pool.name: self._start_ranks(pool) for pool in plan.pools}
         self.data = self._start_host(DataHost, "data", plan.policy)
         self.reward = self._start_host(RewardHost, "reward", settings.faults)
+        self.groups: dict[str | None, Group] = {None: Group((self.reward,))}
+        """The workers of each pool, and those of the host beside them (None)."""
+        self.groups |= {name: Group(ranks) for name, ranks in self._ranks.items()}
 
     @property
     def ranks(self) -> tuple[Any, ...]:
         """The ranks of all pools, in the order of their numbers."""
         return tuple(rank for ranks in self._ranks.values() for rank in ranks)
 
-    @property
-    def groups(self) -> dict[str | None, Group]:
-        """The workers of each pool, and those of the host beside them (None)."""
-        pools: dict[str | None, Group] = {
-            name: Group(ranks) for name, ranks in self._ranks.items()
-        }
-        return {**pools, None: Group((self.reward,))}
-
-    def build(self, started: Started) -> dict[str, int]:
-        """Load models, data and verifiers, all at the same time; returns the data's counts.
+    def build(self, started: Started) -> None:
+        """Load models, data and verifiers, all at the same time.
 
         Everything is sent at once; workers wait for each other's results, the driver for the first
         error of any.
@@ -129,9 +126,7 @@ class Workers:
         if not self.plan.standby:
             for pool in self.plan.pools:
                 self._site.forget_libraries(pool, self._reserved[pool.name], self.look)
-        counts: dict[str, int]
-        self.folders, counts = wait_for([folders, data])
-        return counts
+        self.folders, self.counts = wait_for([folders, data])
 
     def on_ranks(self, method: str, *arguments: Any) -> None:
         """Call a method on every rank and wait; the first error is raised."""

@@ -87,7 +87,6 @@ class LanguageModel:
         batches = mini_batches(
             inputs,
             self._context.parallel,
-            spec.schedule.mini_batch_prompts or spec.schedule.prompts_per_step,
             spec.rollout.max_response_tokens,
             loss.valid,
         )
@@ -102,8 +101,7 @@ class LanguageModel:
         return Result(statistics=means.statistics())
 
     def _train_supervised(self, inputs: Inputs) -> Result:
-        everything = len(inputs.index.rows)
-        (batch,) = mini_batches(inputs, self._context.parallel, everything, 1)
+        (batch,) = mini_batches(inputs, self._context.parallel, 1)
         means = Means()
         micro = micro_batches(batch, self.model, self._context.micro_batch_tokens)
 

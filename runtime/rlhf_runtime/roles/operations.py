@@ -17,7 +17,6 @@ from rlhf_flow.operations import (
     LagrangeMultiplier,
     Operation,
     PenalizedAdvantages,
-    Scope,
     TokenRewards,
     Whiten,
 )
@@ -87,21 +86,17 @@ def compute(inputs: Inputs, parallel: ParallelContext, state: OperationState) ->
     options = inputs.call.options
     assert isinstance(options, ComputeOptions)
     own = inputs.rows()
-    sees_all = any(_sees_all(operation) for operation in options.operations)
+    sees_all = options.sees_all
     rows = inputs.index.rows if sees_all else own
     means = Means()
-    columns, groups = dict(inputs.load(rows)), inputs.index.take(rows).groups
+    columns, groups = dict(inputs.load(rows)), inputs.index.find(rows).groups
     workspace = Workspace(columns, groups, on_this_rank if sees_all else parallel.sum, means, state)
     for operation in options.operations:
         _run(workspace, operation)
     written = {name: workspace.columns[name] for name in inputs.call.writes}
     if sees_all:
         written = {name: column.take(own) for name, column in written.items()}
-    return Result(written, means.statistics(), inputs.index.take(own))
-
-
-def _sees_all(operation: Operation) -> bool:
-    return isinstance(operation, Custom) and operation.scope is Scope.BATCH
+    return Result(written, means.statistics(), inputs.index.find(own))
 
 
 def _run(work: Workspace, operation: Operation) -> None:

@@ -57,7 +57,6 @@ class ScalarModel:
         batches = mini_batches(
             inputs,
             self._context.parallel,
-            spec.schedule.mini_batch_prompts or spec.schedule.prompts_per_step,
             spec.rollout.max_response_tokens,
             loss.valid,
         )

@@ -10,9 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rlhf_runtime.dataplane import partition
 from rlhf_runtime.dataplane.columns import Column, Rows
-from rlhf_runtime.dataplane.protocol import protocol_of
 from rlhf_runtime.engines.fsdp.model import FsdpModel
 from rlhf_runtime.engines.fsdp.packing import MicroBatch, cut
 from rlhf_runtime.engines.parallel import ParallelContext
@@ -39,7 +37,6 @@ class MiniBatch:
 def mini_batches(
     inputs: Inputs,
     parallel: ParallelContext,
-    groups_per_batch: int,
     fixed_length: int,
     valid: str | None = None,
 ) -> list[MiniBatch]:
@@ -48,13 +45,10 @@ def mini_batches(
     Args:
         inputs: of the call.
         parallel: the ranks that share the batch.
-        groups_per_batch: prompts of a mini-batch.
         fixed_length: by which a sum over tokens is divided where that is asked for.
         valid: the field that says which rows count; the others are carried along. None: all do.
     """
-    cut = partition.mini_batches(inputs.index, groups_per_batch)
-    distribute = protocol_of(inputs.call.kind).distribute
-    parts = [distribute(batch, inputs.at, partition.balanced) for batch in cut]
+    parts = inputs.mini_batches()
     columns = inputs.load(np.concatenate(parts))
     bounds = np.cumsum([0, *(len(part) for part in parts)])
     selected = [
@@ -64,9 +58,11 @@ def mini_batches(
         }
         for begin, end in zip(bounds[:-1], bounds[1:], strict=True)
     ]
-    groups = [inputs.index.groups[part] for part in parts]
+    groups = [inputs.index.find(part).groups for part in parts]
     kept = [_kept(batch, valid) for batch in selected]
-    counts = parallel.sum(torch.tensor([_counts(b, k) for b, k in zip(selected, kept, strict=True)]))
+    counts = parallel.sum(
+        torch.tensor([_counts(b, k) for b, k in zip(selected, kept, strict=True)])
+    )
     return [
         MiniBatch(
             batch,

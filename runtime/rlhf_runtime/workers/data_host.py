@@ -16,7 +16,7 @@ from rlhf_runtime.data.prompt_table import PromptTable
 from rlhf_runtime.data.sampler import rows_for_step
 from rlhf_runtime.data.tokenizer import TextTokenizer
 from rlhf_runtime.dataplane.columns import Column, pack_texts
-from rlhf_runtime.dataplane.shards import ShardIndex
+from rlhf_runtime.dataplane.shards import Shard, ShardIndex
 from rlhf_runtime.telemetry.records import Span
 from rlhf_runtime.workers.activity import Watched, watched_by_effort
 from rlhf_runtime.workers.orders import CallReport, Statistics
@@ -60,19 +60,19 @@ class DataHost(Watched):
                 counts[f"{split}_too_long"] = table.rows_too_long
         return counts
 
-    def step_prompts(self, step: int) -> tuple[object, ...]:
+    def step_prompts(self, step: int) -> tuple[bytes, Shard]:
         """The prompts of a training step; steps count from 1."""
         rows = self._rows(step, self._job.spec.schedule.prompts_per_step, 0)
         return self._answer("prompts", step, self._prompts.train, rows, PROMPT_COLUMNS)
 
-    def warm_start_rows(self, step: int) -> tuple[object, ...]:
+    def warm_start_rows(self, step: int) -> tuple[bytes, Shard]:
         """Prompts with their answers for a step of the warm start; steps count from 1."""
         warm_start = self._job.spec.schedule.warm_start
         assert warm_start is not None
         rows = self._rows(step, warm_start.prompts_per_step, WARM_START_SEED)
         return self._answer("answers", step, self._prompts.train, rows, ANSWER_COLUMNS)
 
-    def evaluation_prompts(self) -> tuple[object, ...]:
+    def evaluation_prompts(self) -> tuple[bytes, Shard]:
         """All held-out prompts."""
         table = self._prompts.evaluation
         assert table is not None
@@ -95,7 +95,7 @@ class DataHost(Watched):
         table: PromptTable,
         rows: NDArray[np.int64],
         names: tuple[str, ...],
-    ) -> tuple[object, ...]:
+    ) -> tuple[bytes, Shard]:
         start = time.time()
         with self.activity.during(f"data.{call}", step):
             columns = {
@@ -113,11 +113,8 @@ class DataHost(Watched):
         numbers = np.arange(len(rows), dtype=np.int64)
         span = Span("data", "", call, start, time.time())
         report = CallReport(f"data.{call}", Statistics(), (span,), resident_bytes())
-        return (
-            report.message(),
-            ShardIndex(numbers, numbers, lengths.astype(np.int32)).message(),
-            *(columns[name] for name in names),
-        )
+        index = ShardIndex(numbers, numbers, lengths.astype(np.int32))
+        return report.message(), Shard(index, columns)
 
 
 def _record(table: PromptTable, row: int) -> str:

@@ -15,7 +15,7 @@ from rlhf_api.plan import GraphName, Mesh
 from rlhf_api.spec.resources import Device
 from rlhf_runtime.checkpoint.record import SavedFile
 from rlhf_runtime.dataplane.protocol import Coordinates, protocol_of
-from rlhf_runtime.dataplane.shards import ShardIndex
+from rlhf_runtime.dataplane.shards import Shard
 from rlhf_runtime.engines.fsdp.settings import OptimizerSettings
 from rlhf_runtime.errors import OutOfMemory, UnknownCall, WorkerLost, model_not_saved
 from rlhf_runtime.faults import Faults, Phase
@@ -26,7 +26,6 @@ from rlhf_runtime.workers.libraries import import_libraries
 from rlhf_runtime.workers.orders import CallReport, Order, Statistics, returned_columns
 from rlhf_runtime.workers.out_of_memory import is_out_of_memory, out_of_memory_text
 from rlhf_runtime.workers.process import resident_bytes, settle, usable_cores
-from rlhf_runtime.workers.references import fetch
 from rlhf_runtime.workers.setup import RankSetup
 
 logger = logging.getLogger(__name__)
@@ -179,21 +178,21 @@ class Rank(Watched):
         pool = self._setup.pool
         restore(self._saved_models(), self._operations, self._world, address, pool)
 
-    def run(self, *message: Any) -> tuple[object, ...] | bytes:
-        """One call: a report, and on ranks whose output counts an index and a column per field."""
-        order, indexes = Order.read(*message)
+    def run(self, header: bytes, own: bytes, *shards: Shard) -> tuple[bytes, Shard] | bytes:
+        """One call: a report, and on ranks whose output counts a shard."""
+        order = Order.read(header, own)
         if order.incarnation != self._setup.incarnation:
             raise WorkerLost(
                 f"{order.call.id} is for incarnation {order.incarnation}, this rank belongs to "
                 f"{self._setup.incarnation}: the message is late; it was not run"
             )
         with self.activity.during(order.call.id, order.step):
-            return self._run(order, indexes)
+            return self._run(order, shards)
 
-    def _run(self, order: Order, indexes: Sequence[ShardIndex]) -> tuple[object, ...] | bytes:
+    def _run(self, order: Order, shards: Sequence[Shard]) -> tuple[bytes, Shard] | bytes:
         start = time.time()
         at = Coordinates.of(self._setup.rank, self._mesh(order))
-        inputs = Inputs(order, indexes, at, fetch)
+        inputs = Inputs(order, shards, at)
         try:
             if order.graph is GraphName.STEP and order.call.method in FAULTY:
                 self._faults.enter(FAULTY[order.call.method], order.step)
@@ -203,10 +202,10 @@ class Rank(Watched):
                 raise self._out_of_memory(order, error) from error
             raise
         report = self._report(order, result.statistics, start).message()
-        columns = returned_columns(order.call)
-        if not columns or not protocol_of(order.call.kind).collect(at):
+        names = returned_columns(order.call)
+        if not names or not protocol_of(order.call.kind).collect(at):
             return report
-        return (report, result.index.message(), *(result.columns[name] for name in columns))
+        return report, Shard(result.index, {name: result.columns[name] for name in names})
 
     def echo(self) -> None:
         """Do nothing: for measuring the way here and back."""
