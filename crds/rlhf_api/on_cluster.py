@@ -6,6 +6,7 @@ no Kubernetes credentials, and know each other, and the operator, by one bearer 
 
 from __future__ import annotations
 
+import json
 from typing import Final
 
 from rlhf_api.spec.job import GROUP
@@ -104,6 +105,16 @@ def ray_cpus(pool: NodePool) -> int:
 def ray_gpus(pool: NodePool) -> int:
     """`num-gpus` in the rayStartParams of a pool's pods; 0 keeps Ray from looking for any."""
     return pool.devices_per_node if pool.device is Device.GPU else 0
+
+
+def pool_resource(pool: str) -> str:
+    """Ray's custom resource of which every node of a pool has one: by it Ray tells pools apart."""
+    return f"pool-{pool}"
+
+
+def ray_resources(pool: NodePool) -> str:
+    """`resources` in the rayStartParams of a pool's pods, quoted for the shell that reads them."""
+    return json.dumps(json.dumps({pool_resource(pool.name): 1}))
 
 
 def driver_command(submission: str) -> list[str]:

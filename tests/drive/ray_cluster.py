@@ -25,7 +25,7 @@ from typing import Any
 
 import psutil
 
-from rlhf_api.on_cluster import FINAL_REPORT
+from rlhf_api.on_cluster import FINAL_REPORT, pool_resource
 from rlhf_api.report import StatusReport
 
 from ..runs.cli import GONE_SECONDS, LIMIT_SECONDS, MARK, kill, none_left, started_by
@@ -110,8 +110,12 @@ class RayCluster:
         wait_until(self._answers, LIMIT_SECONDS, "the head's Jobs API")
         return node
 
-    def start_worker(self, cpus: int) -> Node:
-        return self._start(f"--address={self.address}:{self.gcs_port}", f"--num-cpus={cpus}")
+    def start_worker(self, cpus: int, pool: str = "cpu") -> Node:
+        return self._start(
+            f"--address={self.address}:{self.gcs_port}",
+            f"--num-cpus={cpus}",
+            f"--resources={json.dumps({pool_resource(pool): 1})}",
+        )
 
     def submit(self, submission: str, command: Sequence[object]) -> None:
         body = {"entrypoint": " ".join(map(str, command)), "submission_id": submission}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -158,6 +160,19 @@ def test_a_pool_is_a_group_of_workers() -> None:
     assert spare == {"requests": {}, "limits": {}}
     assert [each["rayStartParams"]["num-gpus"] for each in groups] == ["4", "0"]
     assert [int(each["rayStartParams"]["num-cpus"]) for each in groups] >= [4, 3]
+    quoted = [shlex.split(each["rayStartParams"]["resources"]) for each in groups]
+    assert [json.loads(text) for [text] in quoted] == [{"pool-a100": 1}, {"pool-spare": 1}]
+
+
+def test_several_pools_are_several_groups() -> None:
+    pools = [{"name": "big", "nodes": 2, "gpu": "H100"}, {"name": "small", "gpu": "L40S"}]
+    groups = [{"roles": ["actor"], "pool": "big"}, {"roles": ["critic"], "pool": "small"}]
+    spec = {
+        "resources": {"nodePools": pools},
+        "placement": {"type": "Groups", "groups": groups},
+    }
+    found = cluster(**spec)["spec"]["workerGroupSpecs"]
+    assert [(each["groupName"], each["replicas"]) for each in found] == [("big", 2), ("small", 1)]
 
 
 def test_a_limit_of_devices_makes_the_cluster_smaller() -> None:

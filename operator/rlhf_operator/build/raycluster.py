@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rlhf_api.on_cluster import HEAD_CPUS, cluster_name, ray_cpus, ray_gpus
+from rlhf_api.on_cluster import HEAD_CPUS, cluster_name, ray_cpus, ray_gpus, ray_resources
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.resources import NodePool
 from rlhf_operator.build.owned import Owner
@@ -77,6 +77,7 @@ def _group(owner: Owner, job: RLHFJob, pool: NodePool, manifest: str) -> Mapping
         "rayStartParams": {
             "num-cpus": str(ray_cpus(pool)),
             "num-gpus": str(ray_gpus(pool)),
+            "resources": ray_resources(pool),
         },
         "template": worker_pod(owner, job, pool, manifest),
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rlhf_api.on_cluster import NUM_HOSTS
+from rlhf_api.on_cluster import NUM_HOSTS, pool_resource
 from rlhf_api.plan import PoolPlan
 from rlhf_api.spec.resources import Device
 
@@ -21,6 +21,11 @@ def node_bundles(pool: PoolPlan) -> list[dict[str, float]]:
     return [bundle | {"CPU": devices + NUM_HOSTS}, *([bundle] * (pool.nodes - 1))]
 
 
+def cluster_bundles(pool: PoolPlan) -> list[dict[str, float]]:
+    """The same in a cluster, whose nodes say to which pool they belong."""
+    return [bundle | {pool_resource(pool.name): 1.0} for bundle in node_bundles(pool)]
+
+
 def missing_nodes(pool: PoolPlan, nodes: Sequence[Mapping[str, Any]]) -> str:
     """What a cluster lacks for a pool, in a line; empty: nothing.
 
@@ -28,8 +33,9 @@ def missing_nodes(pool: PoolPlan, nodes: Sequence[Mapping[str, Any]]) -> str:
         pool: the plan's.
         nodes: all that Ray knows of, with `Alive` and `Resources` (`ray.nodes()`).
     """
-    first, *_ = node_bundles(pool)
+    first, *_ = cluster_bundles(pool)
     living = [node["Resources"] for node in nodes if node["Alive"]]
+    living = [offered for offered in living if pool_resource(pool.name) in offered]
     fitting = [resources for resources in living if _has(resources, first)]
     if len(fitting) >= pool.nodes:
         return ""

@@ -20,7 +20,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from rlhf_api.plan import PoolPlan
 from rlhf_api.spec.resources import Device
-from rlhf_runtime.controller.nodes import missing_nodes
+from rlhf_runtime.controller.nodes import cluster_bundles, missing_nodes
 from rlhf_runtime.controller.reservation import NotReserved, reserve
 from rlhf_runtime.controller.results import wait_for
 from rlhf_runtime.errors import DirtyCluster, NodesMissing, RayUnreachable
@@ -105,7 +105,9 @@ class RayCluster:
         """
         patience = self._patience(self.nodes_seconds, "waiting for nodes")
         try:
-            return reserve(pool, patience, lambda: missing_nodes(pool, ray.nodes()))
+            return reserve(
+                cluster_bundles(pool), patience, lambda: missing_nodes(pool, ray.nodes())
+            )
         except NotReserved as error:
             raise NodesMissing(
                 f"nodes of pool {pool.name} are missing: got {error} after "

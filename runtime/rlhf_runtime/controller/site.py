@@ -103,7 +103,7 @@ class OneMachine:
         self.require_ray()
         patience = Patience(RESERVE_SECONDS, lambda _text: None, self.require_ray)
         try:
-            return reserve(pool, patience, lambda: "")
+            return reserve(node_bundles(pool), patience, lambda: "")
         except NotReserved:
             raise NotEnoughResources(
                 f"the devices of the plan are not there: got {ray.available_resources()} from Ray, "

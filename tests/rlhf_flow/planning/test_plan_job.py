@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rlhf_flow.planning.colocated import plan_job
 
 from rlhf_api.exits import ExitCode
 from rlhf_api.plan import (
@@ -24,7 +25,6 @@ from rlhf_api.spec.models import Precision
 from rlhf_api.spec.resources import Device
 from rlhf_flow.errors import DoesNotDivide, DoesNotFit, KvCacheTooSmall, NotOffered, PlanError
 from rlhf_flow.job_graphs import trace_job
-from rlhf_flow.planning.colocated import plan_job
 from rlhf_flow.planning.inventory import GIB, DeviceInventory
 from rlhf_flow.planning.known_models import KNOWN_MODELS
 from rlhf_flow.planning.make_plan import devices_of, make_plan

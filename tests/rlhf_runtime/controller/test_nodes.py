@@ -6,7 +6,7 @@ from typing import Any
 
 from rlhf_api.plan import PoolPlan
 from rlhf_api.spec.resources import Device
-from rlhf_runtime.controller.nodes import missing_nodes, node_bundles
+from rlhf_runtime.controller.nodes import cluster_bundles, missing_nodes, node_bundles
 
 HEAD: dict[str, Any] = {"Alive": True, "Resources": {"node:__internal_head__": 1.0}}
 
@@ -18,18 +18,20 @@ def pool(nodes: int, devices: int, device: Device = Device.GPU) -> PoolPlan:
         nodes=nodes,
         devices_per_node=devices,
         memory_bytes_per_device=1,
-        roles=(),
     )
 
 
-def node(cpus: float, gpus: float = 0.0, alive: bool = True) -> dict[str, Any]:
-    resources = {"CPU": cpus} | ({"GPU": gpus} if gpus else {})
+def node(cpus: float, gpus: float = 0.0, alive: bool = True, pool: str = "a") -> dict[str, Any]:
+    resources = {"CPU": cpus, f"pool-{pool}": 1.0} | ({"GPU": gpus} if gpus else {})
     return {"Alive": alive, "Resources": resources}
 
 
 def test_a_node_is_taken_as_a_whole_and_the_hosts_are_on_the_first() -> None:
     assert node_bundles(pool(2, 4)) == [{"CPU": 6.0, "GPU": 4.0}, {"CPU": 4.0, "GPU": 4.0}]
     assert node_bundles(pool(1, 2, Device.CPU)) == [{"CPU": 4.0}]
+    first, second = cluster_bundles(pool(2, 4))
+    assert first == {"CPU": 6.0, "GPU": 4.0, "pool-a": 1.0}
+    assert second == {"CPU": 4.0, "GPU": 4.0, "pool-a": 1.0}
 
 
 def test_nothing_is_missing_where_enough_nodes_fit() -> None:
@@ -39,6 +41,11 @@ def test_nothing_is_missing_where_enough_nodes_fit() -> None:
 def test_dead_nodes_and_the_head_do_not_count() -> None:
     text = missing_nodes(pool(2, 4), [HEAD, node(6, 4), node(6, 4, alive=False)])
     assert text == "1 of 2 nodes with 6 CPU and 4 GPU are there; missing 1"
+
+
+def test_nodes_of_another_pool_do_not_count() -> None:
+    text = missing_nodes(pool(1, 4), [HEAD, node(6, 4, pool="b")])
+    assert text == "0 of 1 nodes with 6 CPU and 4 GPU are there; missing 1"
 
 
 def test_nodes_that_offer_too_little_are_named() -> None:

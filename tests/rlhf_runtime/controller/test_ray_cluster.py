@@ -11,7 +11,7 @@ from ray.util.placement_group import placement_group, placement_group_table, rem
 from rlhf_api.plan import PoolPlan
 from rlhf_api.spec.resources import Device
 from rlhf_runtime.controller import ray_cluster
-from rlhf_runtime.controller.nodes import missing_nodes
+from rlhf_runtime.controller.nodes import missing_nodes, node_bundles
 from rlhf_runtime.controller.ray_cluster import RayCluster, leftovers
 from rlhf_runtime.controller.reservation import NOT_YET, reserve
 from rlhf_runtime.errors import DirtyCluster, NodesMissing, RayUnreachable
@@ -29,7 +29,6 @@ def pool(devices: int) -> PoolPlan:
         nodes=1,
         devices_per_node=devices,
         memory_bytes_per_device=1,
-        roles=(),
     )
 
 
@@ -82,9 +81,10 @@ def test_nodes_that_only_seem_to_be_there_are_waited_for() -> None:
         told.append(text)
         remove_placement_group(held)
 
-    seen = [{"Alive": True, "Resources": {"CPU": 2.0}}]
+    seen = [{"Alive": True, "Resources": {"CPU": 2.0, "pool-cpu": 1.0}}]
     no_devices = pool(1).model_copy(update={"devices_per_node": 0})
-    group = reserve(no_devices, Patience(SECONDS, tell), lambda: missing_nodes(no_devices, seen))
+    bundles = node_bundles(no_devices)
+    group = reserve(bundles, Patience(SECONDS, tell), lambda: missing_nodes(no_devices, seen))
     assert told == [NOT_YET]
     remove_placement_group(group)
 
@@ -107,7 +107,7 @@ def test_what_an_earlier_driver_left_makes_the_cluster_dirty(
 ) -> None:
     monkeypatch.setattr(ray_cluster, "leftovers", clean_after(looks=5))
     with pytest.raises(DirtyCluster, match="got actor rank 0 after"):
-        cluster([]).open(pool(1))
+        cluster([]).open([pool(1)])
 
 
 @pytest.mark.usefixtures("no_ray")
@@ -115,7 +115,7 @@ def test_what_vanishes_in_time_does_not(monkeypatch: pytest.MonkeyPatch) -> None
     told: list[str] = []
     monkeypatch.setattr(ray_cluster, "CLEAN_SECONDS", SECONDS)
     monkeypatch.setattr(ray_cluster, "leftovers", clean_after(looks=1))
-    cluster(told).open(pool(1))
+    cluster(told).open([pool(1)])
     assert told == ["waiting for an earlier driver's end: actor rank 0"]
 
 
@@ -127,4 +127,4 @@ def test_a_cluster_that_does_not_take_the_driver_is_worth_another_try(
 
     monkeypatch.setattr(ray_cluster.ray, "init", refuse)
     with pytest.raises(RayUnreachable, match="ConnectionError: no GCS at 10.0.0.1:6379"):
-        cluster([]).open(pool(1))
+        cluster([]).open([pool(1)])
