@@ -97,7 +97,9 @@ def calls_table(plan: Plan) -> Table:
         right = name in ("dp", "tp", "pp")
         table.add_column(name, justify="right" if right else "left", overflow="fold")
     for call in plan.calls:
-        table.add_row(call.graph.value, call.call, call.kind.value, *_mesh(call, plan), _fields(call))
+        table.add_row(
+            call.graph.value, call.call, call.kind.value, *_mesh(call, plan), _fields(call)
+        )
     return table
 
 

@@ -92,7 +92,8 @@ def _check_roles(groups: Sequence[RoleGroup], roles: Sequence[str]) -> None:
         near = get_close_matches(unknown[0], roles, n=1)
         raise InvalidPlacement(
             f"placement.groups name what is no role with a model: got {unknown[0]}, allowed "
-            f"{', '.join(roles)}; " + (f"did you mean {near[0]}?" if near else "correct or remove it")
+            f"{', '.join(roles)}; "
+            + (f"did you mean {near[0]}?" if near else "correct or remove it")
         )
     if missing := [role for role in roles if role not in placed]:
         raise InvalidPlacement(

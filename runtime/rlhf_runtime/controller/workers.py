@@ -93,9 +93,7 @@ class Workers:
     @property
     def groups(self) -> dict[str | None, Group]:
         """The workers of each pool, and those of the host beside them (None)."""
-        pools: dict[str | None, Group] = {
-            name: Group(ranks) for name, ranks in self._ranks.items()
-        }
+        pools: dict[str | None, Group] = {name: Group(ranks) for name, ranks in self._ranks.items()}
         return {**pools, None: Group((self.reward,))}
 
     def build(self, started: Started) -> dict[str, int]:

@@ -66,7 +66,9 @@ def mini_batches(
     ]
     groups = [inputs.index.groups[part] for part in parts]
     kept = [_kept(batch, valid) for batch in selected]
-    counts = parallel.sum(torch.tensor([_counts(b, k) for b, k in zip(selected, kept, strict=True)]))
+    counts = parallel.sum(
+        torch.tensor([_counts(b, k) for b, k in zip(selected, kept, strict=True)])
+    )
     return [
         MiniBatch(
             batch,

@@ -63,7 +63,10 @@ class Transition:
         self._version = self._model.version
         return Statistics(
             means={
-                "throughput/transition_bytes": (float(moved.bytes_received), 1 / self._parallel.size)
+                "throughput/transition_bytes": (
+                    float(moved.bytes_received),
+                    1 / self._parallel.size,
+                )
             }
         )
 

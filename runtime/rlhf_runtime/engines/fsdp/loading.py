@@ -20,7 +20,12 @@ from rlhf_runtime.engines.parallel import ParallelContext
 
 
 def load_causal_lm(
-    folder: Path, parallel: ParallelContext, precision: torch.dtype, *, value_head: bool, recompute: bool
+    folder: Path,
+    parallel: ParallelContext,
+    precision: torch.dtype,
+    *,
+    value_head: bool,
+    recompute: bool,
 ) -> PreTrainedModel:
     """The model of a folder with float32 weights, cut over the mesh's data axis by rows.
 
@@ -165,7 +170,9 @@ def load_weights(model: nn.Module, folder: Path, parallel: ParallelContext) -> N
                 _spread(source.data, parameter.data, parallel)
 
 
-def save_causal_lm(model: PreTrainedModel, folder: Path, parallel: ParallelContext, dtype: torch.dtype) -> None:
+def save_causal_lm(
+    model: PreTrainedModel, folder: Path, parallel: ParallelContext, dtype: torch.dtype
+) -> None:
     """Write the whole model in Hugging Face format; every rank must call, rank 0 writes."""
     state = {}
     for name, parameter in model.named_parameters():
@@ -177,5 +184,7 @@ def save_causal_lm(model: PreTrainedModel, folder: Path, parallel: ParallelConte
         config.use_cache = True
         outline = _outline(config, dtype)  # saving writes the outline's dtype into config.json
         outline.generation_config = model.generation_config
-        outline.should_save_on_this_rank = bool  # else transformers writes on the world's rank 0 only
+        outline.should_save_on_this_rank = (
+            bool  # else transformers writes on the world's rank 0 only
+        )
         outline.save_pretrained(folder, state_dict=state)
