@@ -9,7 +9,6 @@ from pydantic import Field
 
 from rlhf_api.base import (
     Contract,
-    Count,
     LabelMap,
     Name,
     NonNegativeCount,

@@ -18,7 +18,6 @@ def pool(nodes: int, devices: int, device: Device = Device.GPU) -> PoolPlan:
         nodes=nodes,
         devices_per_node=devices,
         memory_bytes_per_device=1,
-        roles=(),
     )
 
 

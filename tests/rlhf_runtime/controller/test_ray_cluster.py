@@ -29,7 +29,6 @@ def pool(devices: int) -> PoolPlan:
         nodes=1,
         devices_per_node=devices,
         memory_bytes_per_device=1,
-        roles=(),
     )
 
 
@@ -107,7 +106,7 @@ def test_what_an_earlier_driver_left_makes_the_cluster_dirty(
 ) -> None:
     monkeypatch.setattr(ray_cluster, "leftovers", clean_after(looks=5))
     with pytest.raises(DirtyCluster, match="got actor rank 0 after"):
-        cluster([]).open(pool(1))
+        cluster([]).open([pool(1)])
 
 
 @pytest.mark.usefixtures("no_ray")
@@ -115,7 +114,7 @@ def test_what_vanishes_in_time_does_not(monkeypatch: pytest.MonkeyPatch) -> None
     told: list[str] = []
     monkeypatch.setattr(ray_cluster, "CLEAN_SECONDS", SECONDS)
     monkeypatch.setattr(ray_cluster, "leftovers", clean_after(looks=1))
-    cluster(told).open(pool(1))
+    cluster(told).open([pool(1)])
     assert told == ["waiting for an earlier driver's end: actor rank 0"]
 
 
@@ -127,4 +126,4 @@ def test_a_cluster_that_does_not_take_the_driver_is_worth_another_try(
 
     monkeypatch.setattr(ray_cluster.ray, "init", refuse)
     with pytest.raises(RayUnreachable, match="ConnectionError: no GCS at 10.0.0.1:6379"):
-        cluster([]).open(pool(1))
+        cluster([]).open([pool(1)])

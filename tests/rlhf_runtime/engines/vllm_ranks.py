@@ -26,6 +26,7 @@ from rlhf_runtime.numerics.entropy import token_log_probs
 from rlhf_runtime.roles.transition import Transition
 from rlhf_runtime.workers.process import resident_bytes
 
+from ..meshes import parallel_of
 from ..world_of_processes import Scenario, run_scenarios
 from .tiny_models import END, MODELS, ragged, write_model
 
@@ -44,7 +45,8 @@ class Pair:
         if world.rank == 0:
             write_model(kind, place)
         dist.barrier()
-        self.model = FsdpModel(place, world, torch.float32)
+        parallel = parallel_of(world)
+        self.model = FsdpModel(place, parallel, torch.float32)
         self.engine = VllmEngine(
             EngineSettings(
                 folder=place,
@@ -59,9 +61,9 @@ class Pair:
                 share_prompts=kind != "qwen2",
                 incarnation=f"test-{folder.parent.name}-{folder.name}",
             ),
-            world,
+            parallel,
         )
-        self.transition = Transition(self.model, self.engine, world)
+        self.transition = Transition(self.model, self.engine, parallel)
 
     @torch.no_grad()
     def change_weights(self, seed: int) -> None:

@@ -7,7 +7,7 @@ from safetensors.torch import save_file
 
 from rlhf_api.plan import CallKind, GraphName
 from rlhf_flow.calls import ModelCall
-from rlhf_flow.planning.make_plan import devices_of, make_plan
+from rlhf_flow.planning.make_plan import make_plan, pools_of
 from rlhf_runtime.dataplane.shards import ShardIndex
 from rlhf_runtime.errors import ModelNotSaved, UnknownCall, WorkerLost
 from rlhf_runtime.workers import rank as rank_module
@@ -26,13 +26,13 @@ def rank(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Rank:
     """Rank 0 of incarnation `new`, in this process: it keeps its output and has no world."""
     monkeypatch.setattr(rank_module, "settle", lambda *arguments: None)
     job = make_job()
-    _, plan = make_plan(job, devices_of(job, 1))
+    _, plan = make_plan(job, pools_of(job, 1))
     return Rank(
         RankSetup(
             job=job,
             plan=plan,
+            pool="local",
             rank=0,
-            world_size=1,
             one_machine=True,
             timeout_seconds=1.0,
             num_threads=1,
