@@ -92,7 +92,7 @@ def what_operations_keep_comes_back(world: World, folder: Path) -> None:
     model = trained(world, folder, 1)
     kept = {"multiplier": torch.tensor(1.0 / 3.0, dtype=torch.float64)}
     address, saver = str(folder / "saved"), Saver(world)
-    saver.begin(state_of({"actor": model}, kept, world), address)
+    saver.begin(state_of({"actor": model}, kept, world), f"{address}/{POOL}")
     kept["multiplier"] += 1  # while it is written
     saver.finish()
     dist.barrier()
