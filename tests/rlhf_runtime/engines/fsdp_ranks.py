@@ -152,8 +152,11 @@ def expected_log_probs(folder: Path) -> torch.Tensor:
 
 
 def outputs_equal_hugging_face(world: World, folder: Path, kind: str) -> None:
-    place = model_folder(kind, world, folder)
-    model = engine(place, world, trained=False)
+    check_outputs(model_folder(kind, world, folder), parallel_of(world))
+
+
+def check_outputs(place: Path, parallel: ParallelContext) -> None:
+    model = FsdpModel(place, parallel, torch.float32, trained=False)
     expected = expected_log_probs(place)
     for share in (False, True):
         for max_tokens in (1, 40, 1000):  # each sequence alone, some together, all together
@@ -232,8 +235,11 @@ def recomputation_changes_nothing(world: World, folder: Path, kind: str) -> None
 
 
 def updates_are_those_of_plain_torch(world: World, folder: Path) -> None:
+    check_updates(model_folder("llama", world, folder), parallel_of(world))
+
+
+def check_updates(place: Path, parallel: ParallelContext) -> None:
     """AdamW, clipping far below the gradient's norm, warm-up and a straight fall to zero."""
-    place = model_folder("llama", world, folder)
     chosen = settings(
         gradient_clip=0.05,
         warmup_updates=2,
@@ -241,7 +247,7 @@ def updates_are_those_of_plain_torch(world: World, folder: Path) -> None:
         decay=LearningRateDecay.LINEAR,
         epsilon=1e-4,
     )
-    model = engine(place, world)
+    model = FsdpModel(place, parallel, torch.float32)
     model.use_optimizer(chosen)
     reference = hugging_face(place)
     adam = torch.optim.AdamW(
@@ -308,14 +314,17 @@ def a_rank_without_rows_takes_part(world: World, folder: Path) -> None:
 
 
 def saved_models_load_elsewhere(world: World, folder: Path, kind: str) -> None:
-    place = model_folder(kind, world, folder)
-    model = engine(place, world)
+    check_saved_models(model_folder(kind, world, folder), parallel_of(world), folder)
+
+
+def check_saved_models(place: Path, parallel: ParallelContext, folder: Path) -> None:
+    model = FsdpModel(place, parallel, torch.float32)
     model.use_optimizer(settings())
     model.update(mine(model, 1000), cross_entropy)
     for dtype in (torch.float32, torch.bfloat16):
         target = folder / f"saved-{dtype}"
         model.save(target, dtype)
-        dist.barrier()
+        dist.barrier(parallel.group)
         loaded = AutoModelForCausalLM.from_pretrained(target)
         assert loaded.dtype is dtype and loaded.config.use_cache
         found = dict(loaded.named_parameters())
