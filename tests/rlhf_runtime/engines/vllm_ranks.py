@@ -46,9 +46,6 @@ class Pair:
     ) -> None:
         self.folder, self.parallel, self.tensor_size = folder, parallel, tensor_size
         place = folder / kind
-        if parallel.is_first:
-            write_model(kind, place)
-        dist.barrier(parallel.group)
         self.model = FsdpModel(place, parallel, torch.float32)
         self.engine = VllmEngine(
             EngineSettings(
@@ -267,7 +264,10 @@ def _scenario(
     tensor_size: int,
     first_rank: int,
 ) -> None:
+    if world.rank == 0 and kind not in PAIRS:
+        write_model(kind, folder / kind)
     parallel = part_of(world, mesh_of(first_rank, world.size - first_rank))
+    dist.barrier()
     if parallel is None:
         return
     if kind not in PAIRS:
