@@ -87,6 +87,19 @@ def test_calls_roles_memory_and_reasons_are_shown() -> None:
     assert "One pool &amp; one engine." in html
 
 
+def test_each_group_of_devices_shows_its_memory() -> None:
+    (memory,), (call,) = PLAN.memory, PLAN.calls
+    assert call.mesh is not None and "Memory of one device</h3>" in plan_tables(PLAN)
+    first, second = (
+        memory.model_copy(update={"first_rank": rank, "num_devices": 1}) for rank in range(2)
+    )
+    apart = call.model_copy(update={"mesh": call.mesh.model_copy(update={"first_rank": 1})})
+    html = plan_tables(PLAN.model_copy(update={"memory": (first, second), "calls": (apart,)}))
+    assert "Memory of one device: device 0 of pool local</h3>" in html
+    assert "Memory of one device: device 1 of pool local</h3>" in html
+    assert "devices 1 to 2 of pool local: data 1 × tensor 2" in html
+
+
 def test_the_report_has_the_plan_that_was_kept(make_run: MakeRun) -> None:
     folder = make_run(2)
     folder.write_plan(PLAN)
