@@ -106,6 +106,11 @@ def ray_gpus(pool: NodePool) -> int:
     return pool.devices_per_node if pool.device is Device.GPU else 0
 
 
+def pool_resource(pool: str) -> str:
+    """Ray's own resource of which each pod of a pool has one, in a cluster of several pools."""
+    return f"rlhf-pool-{pool}"
+
+
 def driver_command(submission: str) -> list[str]:
     """What a submission runs on the head."""
     return ["rlhf", "drive", MANIFEST, "--output", RUN_FOLDER, "--submission-id", submission]

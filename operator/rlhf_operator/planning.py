@@ -19,7 +19,7 @@ from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.placement import PlacementType
 from rlhf_api.status import PlanStatus
 from rlhf_flow.errors import DevicesUnknown, ShapeUnknown
-from rlhf_flow.planning.make_plan import pools_of, make_plan
+from rlhf_flow.planning.make_plan import make_plan, pools_of
 from rlhf_operator.decide.observed import PlanSeen, Refusal
 
 KEPT = 1024

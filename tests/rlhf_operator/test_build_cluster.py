@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -158,6 +160,18 @@ def test_a_pool_is_a_group_of_workers() -> None:
     assert spare == {"requests": {}, "limits": {}}
     assert [each["rayStartParams"]["num-gpus"] for each in groups] == ["4", "0"]
     assert [int(each["rayStartParams"]["num-cpus"]) for each in groups] >= [4, 3]
+
+
+def test_pods_of_several_pools_are_told_apart() -> None:
+    pools = [{"name": name, "nodes": 1, "devicesPerNode": 1, "gpu": "H100"} for name in ("a", "b")]
+    roles = [{"roles": [role], "pool": name} for role, name in (("actor", "a"), ("critic", "b"))]
+    placement = {"type": "Groups", "groups": roles}
+    made = cluster(algorithm={"type": "PPO"}, resources={"nodePools": pools}, placement=placement)
+    groups = made["spec"]["workerGroupSpecs"]
+    marks = [shlex.split(group["rayStartParams"]["resources"]) for group in groups]
+    assert [json.loads(mark) for (mark,) in marks] == [{"rlhf-pool-a": 1}, {"rlhf-pool-b": 1}]
+    [only] = cluster()["spec"]["workerGroupSpecs"]
+    assert "resources" not in only["rayStartParams"]
 
 
 def test_a_limit_of_devices_makes_the_cluster_smaller() -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
-from rlhf_api.on_cluster import HEAD_CPUS, cluster_name, ray_cpus, ray_gpus
+from rlhf_api.on_cluster import HEAD_CPUS, cluster_name, pool_resource, ray_cpus, ray_gpus
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.resources import NodePool
 from rlhf_operator.build.owned import Owner
@@ -43,6 +44,7 @@ def ray_cluster(
         if not name.startswith(NOT_PASSED_ON)
     }
     stamped = {**annotations, **stamps}
+    pools = taken_pools(job)
     own = owner.metadata(cluster_name(owner.name, attempt), annotations=stamped)
     return {
         "apiVersion": "ray.io/v1",
@@ -63,12 +65,18 @@ def ray_cluster(
                 },
                 "template": head_pod(owner, job, manifest),
             },
-            "workerGroupSpecs": [_group(owner, job, pool, manifest) for pool in taken_pools(job)],
+            "workerGroupSpecs": [
+                _group(owner, job, pool, manifest, is_only=len(pools) == 1) for pool in pools
+            ],
         },
     }
 
 
-def _group(owner: Owner, job: RLHFJob, pool: NodePool, manifest: str) -> Mapping[str, Any]:
+def _group(
+    owner: Owner, job: RLHFJob, pool: NodePool, manifest: str, *, is_only: bool
+) -> Mapping[str, Any]:
+    # A shell reads it. The driver asks for it where pools could be taken for each other.
+    mark = {} if is_only else {"resources": f"'{json.dumps({pool_resource(pool.name): 1})}'"}
     return {
         "groupName": pool.name,
         "replicas": pool.nodes,
@@ -77,6 +85,7 @@ def _group(owner: Owner, job: RLHFJob, pool: NodePool, manifest: str) -> Mapping
         "rayStartParams": {
             "num-cpus": str(ray_cpus(pool)),
             "num-gpus": str(ray_gpus(pool)),
+            **mark,
         },
         "template": worker_pod(owner, job, pool, manifest),
     }

@@ -5,31 +5,41 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rlhf_api.on_cluster import NUM_HOSTS
+from rlhf_api.on_cluster import NUM_HOSTS, pool_resource
 from rlhf_api.plan import PoolPlan
 from rlhf_api.spec.resources import Device
 
 
-def node_bundles(pool: PoolPlan) -> list[dict[str, float]]:
+def node_bundles(pool: PoolPlan, *, is_only: bool = True) -> list[dict[str, float]]:
     """What the workers of a pool take, in Ray's words: one bundle for each node.
 
     Ranks are numbered along the nodes, so that neighbours share one. The hosts of data and rewards
     are with the first node's ranks: in a cluster, the head has no place for anybody.
+
+    Args:
+        pool: the plan's.
+        is_only: whether any node will do. Of several pools each takes its own.
     """
     devices = float(pool.devices_per_node)
     bundle = {"CPU": devices} | ({"GPU": devices} if pool.device is Device.GPU else {})
+    bundle |= {} if is_only else {pool_resource(pool.name): 1.0}
     return [bundle | {"CPU": devices + NUM_HOSTS}, *([bundle] * (pool.nodes - 1))]
 
 
-def missing_nodes(pool: PoolPlan, nodes: Sequence[Mapping[str, Any]]) -> str:
+def missing_nodes(
+    pool: PoolPlan, nodes: Sequence[Mapping[str, Any]], *, is_only: bool = True
+) -> str:
     """What a cluster lacks for a pool, in a line; empty: nothing.
 
     Args:
         pool: the plan's.
         nodes: all that Ray knows of, with `Alive` and `Resources` (`ray.nodes()`).
+        is_only: whether any node will do. Of several pools each takes its own.
     """
-    first, *_ = node_bundles(pool)
+    first, *_ = node_bundles(pool, is_only=is_only)
     living = [node["Resources"] for node in nodes if node["Alive"]]
+    if not is_only:
+        living = [resources for resources in living if pool_resource(pool.name) in resources]
     fitting = [resources for resources in living if _has(resources, first)]
     if len(fitting) >= pool.nodes:
         return ""

@@ -20,7 +20,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from rlhf_api.plan import PoolPlan
 from rlhf_api.spec.resources import Device
-from rlhf_runtime.controller.nodes import missing_nodes
+from rlhf_runtime.controller.nodes import missing_nodes, node_bundles
 from rlhf_runtime.controller.reservation import NotReserved, reserve
 from rlhf_runtime.controller.results import wait_for
 from rlhf_runtime.errors import DirtyCluster, NodesMissing, RayUnreachable
@@ -97,7 +97,7 @@ class RayCluster:
     def require_ray(self) -> None:
         """Nothing: Ray ends a driver whose head has gone, and the operator looks after that."""
 
-    def reserve(self, pool: PoolPlan) -> PlacementGroup:
+    def reserve(self, pool: PoolPlan, is_only: bool) -> PlacementGroup:
         """Set the pool's nodes aside as soon as they are there.
 
         Raises:
@@ -105,7 +105,11 @@ class RayCluster:
         """
         patience = self._patience(self.nodes_seconds, "waiting for nodes")
         try:
-            return reserve(pool, patience, lambda: missing_nodes(pool, ray.nodes()))
+            return reserve(
+                node_bundles(pool, is_only=is_only),
+                patience,
+                lambda: missing_nodes(pool, ray.nodes(), is_only=is_only),
+            )
         except NotReserved as error:
             raise NodesMissing(
                 f"nodes of pool {pool.name} are missing: got {error} after "

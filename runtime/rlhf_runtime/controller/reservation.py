@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ray.util.placement_group import (
     PlacementGroup,
@@ -12,8 +12,6 @@ from ray.util.placement_group import (
     remove_placement_group,
 )
 
-from rlhf_api.plan import PoolPlan
-from rlhf_runtime.controller.nodes import node_bundles
 from rlhf_runtime.patience import Patience
 
 CREATED = "CREATED"
@@ -26,14 +24,16 @@ class NotReserved(Exception):
     """The nodes could not be set aside in time; the text says what is missing."""
 
 
-def reserve(pool: PoolPlan, patience: Patience, missing: Callable[[], str]) -> PlacementGroup:
-    """A placement group with a bundle for each of a pool's nodes, in the order of ranks.
+def reserve(
+    bundles: Sequence[dict[str, float]], patience: Patience, missing: Callable[[], str]
+) -> PlacementGroup:
+    """A placement group with a bundle on each of a pool's nodes, in the order of ranks.
 
     A node that has just died is in Ray's tables for some seconds: only what has been set aside is
     known to be there.
 
     Args:
-        pool: the plan's.
+        bundles: what is taken of each node.
         patience: how long it may take.
         missing: says what the cluster lacks, as far as is known.
 
@@ -43,7 +43,7 @@ def reserve(pool: PoolPlan, patience: Patience, missing: Callable[[], str]) -> P
     at_once = dataclasses.replace(
         patience, seconds=BRIEF_SECONDS, tell=_nobody, pause_seconds=BRIEF_SECONDS / 50
     )
-    group = placement_group(node_bundles(pool), strategy="STRICT_SPREAD")
+    group = placement_group(list(bundles), strategy="STRICT_SPREAD")
 
     def obstacle() -> str:
         is_ready = placement_group_table(group)["state"] == CREATED

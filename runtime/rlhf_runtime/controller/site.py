@@ -38,8 +38,13 @@ class Site(Protocol):
     def beat(self) -> None:
         """The driver lives: called every few seconds while workers compute."""
 
-    def reserve(self, pool: PoolPlan) -> PlacementGroup:
-        """Set a bundle of each of the pool's nodes aside for an incarnation of workers."""
+    def reserve(self, pool: PoolPlan, is_only: bool) -> PlacementGroup:
+        """Set a bundle of each of the pool's nodes aside for an incarnation of workers.
+
+        Args:
+            pool: the plan's.
+            is_only: whether the plan has no other.
+        """
 
     @property
     def worker_options(self) -> Mapping[str, Any]:
@@ -93,7 +98,7 @@ class OneMachine:
     def beat(self) -> None:
         """Nobody asks on one machine: who started the driver sees it."""
 
-    def reserve(self, pool: PoolPlan) -> PlacementGroup:
+    def reserve(self, pool: PoolPlan, is_only: bool) -> PlacementGroup:
         """Set the devices aside.
 
         Raises:
@@ -103,7 +108,7 @@ class OneMachine:
         self.require_ray()
         patience = Patience(RESERVE_SECONDS, lambda _text: None, self.require_ray)
         try:
-            return reserve(pool, patience, lambda: "")
+            return reserve(node_bundles(pool), patience, lambda: "")
         except NotReserved:
             raise NotEnoughResources(
                 f"the devices of the plan are not there: got {ray.available_resources()} from Ray, "

@@ -183,7 +183,8 @@ class Workers:
     def _reserve(self) -> None:
         """Set the devices of all pools aside, with what their workers import in memory."""
         for pool in self.plan.pools:
-            self._reserved[pool.name] = self._site.reserve(pool)
+            is_only = len(self.plan.pools) == 1
+            self._reserved[pool.name] = self._site.reserve(pool, is_only)
         for pool in self.plan.pools:
             group = self._reserved[pool.name]
             self._site.import_libraries(pool, group, self._not_forever())

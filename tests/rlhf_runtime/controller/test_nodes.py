@@ -31,6 +31,16 @@ def test_a_node_is_taken_as_a_whole_and_the_hosts_are_on_the_first() -> None:
     assert node_bundles(pool(1, 2, Device.CPU)) == [{"CPU": 4.0}]
 
 
+def test_of_several_pools_each_takes_its_own_nodes() -> None:
+    large, mark = pool(1, 4), {"rlhf-pool-a": 1.0}
+    assert node_bundles(large, is_only=False) == [{"CPU": 6.0, "GPU": 4.0} | mark]
+    other = {"Alive": True, "Resources": {"CPU": 6.0, "GPU": 4.0, "rlhf-pool-b": 1.0}}
+    own = {"Alive": True, "Resources": {"CPU": 6.0, "GPU": 4.0} | mark}
+    assert missing_nodes(large, [other, own], is_only=False) == ""
+    text = missing_nodes(large, [HEAD, other], is_only=False)
+    assert text == "0 of 1 nodes with 6 CPU and 4 GPU are there; missing 1"
+
+
 def test_nothing_is_missing_where_enough_nodes_fit() -> None:
     assert missing_nodes(pool(2, 4), [HEAD, node(6, 4), node(6, 4), node(6, 4)]) == ""
 

@@ -11,7 +11,7 @@ from ray.util.placement_group import placement_group, placement_group_table, rem
 from rlhf_api.plan import PoolPlan
 from rlhf_api.spec.resources import Device
 from rlhf_runtime.controller import ray_cluster
-from rlhf_runtime.controller.nodes import missing_nodes
+from rlhf_runtime.controller.nodes import missing_nodes, node_bundles
 from rlhf_runtime.controller.ray_cluster import RayCluster, leftovers
 from rlhf_runtime.controller.reservation import NOT_YET, reserve
 from rlhf_runtime.errors import DirtyCluster, NodesMissing, RayUnreachable
@@ -62,7 +62,7 @@ def test_actors_groups_and_what_they_take_are_left_over_until_they_are_gone() ->
 def test_nodes_that_do_not_come_are_told_and_nothing_stays_reserved() -> None:
     told: list[str] = []
     with pytest.raises(NodesMissing, match="got 0 of 1 nodes with 3 CPU") as missing:
-        cluster(told).reserve(pool(1))
+        cluster(told).reserve(pool(1), is_only=True)
     assert "startDeadlineSeconds" in str(missing.value)
     assert told[0].startswith("waiting for nodes: 0 of 1 nodes with 3 CPU and 0 GPU are there")
     states = {group["state"] for group in placement_group_table().values()}
@@ -83,7 +83,11 @@ def test_nodes_that_only_seem_to_be_there_are_waited_for() -> None:
 
     seen = [{"Alive": True, "Resources": {"CPU": 2.0}}]
     no_devices = pool(1).model_copy(update={"devices_per_node": 0})
-    group = reserve(no_devices, Patience(SECONDS, tell), lambda: missing_nodes(no_devices, seen))
+    group = reserve(
+        node_bundles(no_devices),
+        Patience(SECONDS, tell),
+        lambda: missing_nodes(no_devices, seen),
+    )
     assert told == [NOT_YET]
     remove_placement_group(group)
 
