@@ -27,6 +27,9 @@ SHAPE = (
     "{numLayers: 1, hiddenSize: 8, intermediateSize: 8, numAttentionHeads: 6, "
     "numKeyValueHeads: %d, headDim: 8, vocabSize: 8}"
 )
+TWO_POOLS = "spec.resources.nodePools=[{name: a}, {name: b}]"
+GROUPS = "spec.placement={type: Groups, groups: "
+"""What groups follow, and a closing brace."""
 MEASURED = "spec.rewards[0].function.entrypoint=rlhf_runtime.rewards.exact_match:score"
 
 
@@ -229,6 +232,43 @@ CREATED: dict[str, Case] = {
         ("spec.placement.maxDevices=9",),
         *("spec.placement.maxDevices", "more devices than the node pool has"),
     ),
+    "groups without a group": Case(
+        ("spec.placement.type=Groups",),
+        *("spec.placement.groups", "add one for every set of roles that share devices"),
+    ),
+    "groups of roles that are all together": Case(
+        ("spec.placement={type: Colocated, groups: [{roles: [actor, critic]}]}",),
+        *("spec.placement.groups", "got Colocated, allowed Groups; write type: Groups"),
+    ),
+    "a limit beside groups": Case(
+        (f"{GROUPS}[{{roles: [actor, critic]}}], maxDevices: 4}}",),
+        *("spec.placement.maxDevices", "a limit of devices beside groups that name theirs"),
+    ),
+    "a role in two groups": Case(
+        (f"{GROUPS}[{{roles: [actor, critic]}}, {{roles: [actor], firstDevice: 4}}]}}",),
+        *("spec.placement.groups", "a role twice among the groups; name it once"),
+    ),
+    "a role twice in a group": Case(
+        (f"{GROUPS}[{{roles: [actor, critic, critic]}}]}}",),
+        *("spec.placement.groups", "a role twice among the groups"),
+    ),
+    "a group in a pool that is not there": Case(
+        (f"{GROUPS}[{{roles: [actor, critic], pool: b}}]}}",),
+        *("spec.placement.groups", "allowed a name of resources.nodePools; correct it, or add"),
+    ),
+    "a group in any of two pools": Case(
+        (TWO_POOLS, f"{GROUPS}[{{roles: [actor], pool: a}}, {{roles: [critic]}}]}}"),
+        *("spec.placement.groups", "in which of several pools it is: allowed a name of"),
+    ),
+    "two pools for all roles": Case(
+        (TWO_POOLS,),
+        *("spec.placement.type", "several pools, and nothing says which role is in which"),
+    ),
+    "pools of different devices": Case(
+        ("spec.resources.nodePools=[{name: a}, {name: b, device: CPU}]",)
+        + (f"{GROUPS}[{{roles: [actor], pool: a}}, {{roles: [critic], pool: b}}]}}",),
+        *("spec.resources.nodePools", "pools of different devices: allowed the same device in all"),
+    ),
     "generation cut too far": Case(
         ("spec.rollout.parallelism={tensor: 16}",),
         *("spec.rollout.parallelism.tensor", "one copy of the model needs more devices"),
@@ -262,6 +302,17 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "as many rows as a step": ("spec.data.train.maxRows=4",),
     "as many devices as there are": ("spec.placement.maxDevices=8",),
     "a model on all devices": ("spec.rollout.parallelism={tensor: 8}",),
+    "groups that share devices": (
+        f"{GROUPS}[{{roles: [actor]}}, {{roles: [critic], firstDevice: 4, devices: 4}}]}}",
+    ),
+    "groups in two pools": (
+        TWO_POOLS,
+        f"{GROUPS}[{{roles: [actor], pool: a}}, {{roles: [critic], pool: b}}]}}",
+    ),
+    "groups in a chart's node pools": (
+        "spec.resources={}",
+        f"{GROUPS}[{{roles: [actor], pool: a}}, {{roles: [critic], pool: b}}]}}",
+    ),
     "a chart's node pools": ("spec.resources={}", "spec.placement.maxDevices=1000"),
     "a model cut evenly": (
         f"spec.models.actor.shape={SHAPE % 3}",
@@ -419,6 +470,12 @@ UPDATED: dict[str, Update] = {
     ),
     "the placement of a suspended job": Update(
         ("spec.placement.maxDevices=8",), before=(SUSPENDED,)
+    ),
+    "groups": Update(
+        (f"{GROUPS}[{{roles: [actor, critic]}}]}}",), "spec.placement can change only while"
+    ),
+    "groups of a suspended job": Update(
+        (f"{GROUPS}[{{roles: [actor, critic]}}]}}",), before=(SUSPENDED,)
     ),
     "variables": Update(("spec.env=[{name: A, value: b}]",), "spec.env can change only while"),
     "variables of a suspended job": Update(

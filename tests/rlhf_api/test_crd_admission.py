@@ -58,7 +58,9 @@ def test_a_good_manifest_is_let_in_as_it_is(file: Path) -> None:
             "spec.rewards=[{function: {entrypoint: 'a:b'}}, {function: {entrypoint: 'a:c'}}]",
             "spec.rewards: reward twice",
         ),
-        ("spec.resources.nodePools=[{name: a}, {name: b}]", "is too long"),
+        (f"spec.resources.nodePools={[{'name': f'a{i}'} for i in range(17)]}", "is too long"),
+        (f"spec.placement.groups={[{'roles': [f'a{i}']} for i in range(17)]}", "is too long"),
+        ("spec.placement.groups=[{roles: []}]", "spec.placement.groups.0.roles: []"),
         ("spec.checkpoint=3", "spec.checkpoint: 3 is not of type 'object'"),
     ],
 )

@@ -12,7 +12,7 @@ from rlhf_api.reading.validation import validate_document
 from rlhf_api.spec.cross_field import SPEC_RULES
 from rlhf_api.spec.job import RLHFJob
 
-from .rule_cases import GOOD, MEASURED, SHAPE
+from .rule_cases import GOOD, GROUPS, MEASURED, SHAPE, TWO_POOLS
 
 
 def problems(*overrides: str) -> list[tuple[str, str]]:
@@ -86,6 +86,49 @@ def test_a_good_spec_has_no_problem() -> None:
             ["spec.rollout.parallelism.tensor=16"],
             "spec.rollout.parallelism.tensor",
             "got 16, allowed at most 8 = 2 x 4 (a)",
+        ),
+        (
+            [f"{GROUPS}[{{roles: [actor]}}, {{roles: [critic, actor]}}]}}"],
+            "spec.placement.groups[1].roles[1]",
+            "a role twice among the groups: got actor",
+        ),
+        (
+            [TWO_POOLS, f"{GROUPS}[{{roles: [actor], pool: a}}, {{roles: [critic]}}]}}"],
+            "spec.placement.groups[1].pool",
+            "in which of several pools it is: got none, allowed a, b",
+        ),
+        (
+            [
+                "spec.resources.nodePools=[{name: actors}]",
+                f"{GROUPS}[{{roles: [actor], pool: actor}}]}}",
+            ],
+            "spec.placement.groups[0].pool",
+            "got actor, allowed actors; did you mean actors?",
+        ),
+        (
+            [
+                "spec.resources={}",
+                f"{GROUPS}[{{roles: [actor], pool: x}}, {{roles: [critic], pool: y}}, "
+                "{roles: [reference]}]}",
+            ],
+            "spec.placement.groups[2].pool",
+            "in which of several pools it is: got none, allowed x, y",
+        ),
+        (
+            [
+                "spec.resources.nodePools=[{name: a}, {name: b, device: CPU}]",
+                f"{GROUPS}[{{roles: [actor], pool: a}}, {{roles: [critic], pool: b}}]}}",
+            ],
+            "spec.resources.nodePools[1].device",
+            "pools of different devices: got CPU, allowed GPU, as in pool a",
+        ),
+        (
+            [
+                "spec.resources.nodePools=[{name: a}, {name: a}]",
+                f"{GROUPS}[{{roles: [actor, critic], pool: a}}]}}",
+            ],
+            "spec.resources.nodePools[1].name",
+            "a name given twice: got a",
         ),
         (
             [f"spec.models.actor.shape={SHAPE % 6}", "spec.rollout.parallelism.tensor=4"],

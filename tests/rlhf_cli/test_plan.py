@@ -56,6 +56,54 @@ def test_the_table_shows_calls_memory_and_reasons(manifest: Path) -> None:
     assert "Sum in each phase" in out and "calls take turns" in out
 
 
+PLACED = "  placement: {{type: Groups, groups: [{{roles: [actor]}}, {{roles: [critic], {}}}]}}\n"
+
+
+@pytest.mark.parametrize(
+    ("critic", "head", "where", "groups"),
+    [
+        (
+            "firstDevice: 1",
+            "sort: 1 x 2 CPU (pool local), 2 generation engines of 1 rank for actor",
+            ["0-1", "1", "host"],
+            ["device 0 of pool local", "device 1 of pool local"],
+        ),
+        (
+            "pool: critics",
+            "sort: 1 x 1 CPU (pool actors), 1 x 1 CPU (pool critics), 1 generation engine",
+            ["actors 0", "critics 0", "host"],
+            ["device 0 of pool actors", "device 0 of pool critics"],
+        ),
+    ],
+    ids=["groups in a pool", "two pools"],
+)
+def test_groups_show_where_calls_are_and_the_memory_of_each(
+    tmp_path: Path, critic: str, head: str, where: list[str], groups: list[str]
+) -> None:
+    path, placement = tmp_path / "job.yaml", PLACED.format(critic)
+    if "pool" in critic:
+        placement = placement.replace("[actor]", "[actor], pool: actors")
+    path.write_text(job(algorithm="{type: PPO}") + placement)
+    code, out, err = run(str(path), "--devices", "2")
+    assert code == 0, err
+    assert head in out
+    rows = [[cell.strip() for cell in line.split("│")] for line in out.splitlines()]
+    devices = {row[2]: row[4] for row in rows if len(row) > 8 and row[1] == "Step"}
+    calls = ("actor.train", "critic.train", "reward.score")
+    assert [devices[call] for call in calls] == where
+    for group in groups:
+        assert f"Memory of {group}" in out and f"Sum in each phase on {group}" in out
+        assert f"- {group}: " in out
+
+
+def test_a_group_that_leaves_a_role_out_ends_with_2(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(job(algorithm="{type: PPO}") + PLACED.format("").replace("critic", "critics"))
+    code, out, err = run(str(path))
+    assert (code, out) == (2, "")
+    assert err.startswith("InvalidPlacement: ") and "did you mean critic?" in err
+
+
 @pytest.mark.parametrize("form", ["json", "yaml"])
 def test_data_forms_are_the_plan_and_always_the_same(manifest: Path, form: str) -> None:
     code, out, _ = run(str(manifest), "--devices", "2", "-o", form)

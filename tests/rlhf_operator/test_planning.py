@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from rlhf_api.spec.job import RLHFJob
+from rlhf_api.spec.placement import PlacementType
 from rlhf_operator.decide.observed import PlanSeen
 from rlhf_operator.planning import Planner, plan_of, spawn
 
@@ -81,6 +82,30 @@ def test_a_built_in_algorithm_is_planned_for_the_jobs_pool(planner: Planner) -> 
     assert seen.refusal is None and seen.unknown == "" and seen.plan is not None
     assert "2 x 4 GPU of pool a100: actor" in seen.plan.summary
     assert 0 < seen.plan.peak_memory_bytes < 80 * 10**9
+
+
+def test_two_pools_stand_in_the_summary(planner: Planner) -> None:
+    pools = [
+        {"name": name, "nodes": nodes, "devicesPerNode": 4, "gpu": "A100-80G"}
+        for name, nodes in (("large", 2), ("small", 1))
+    ]
+    groups = [{"roles": ["actor"], "pool": "large"}, {"roles": ["critic"], "pool": "small"}]
+    asked = job(
+        algorithm={"type": "PPO"},
+        resources={"nodePools": pools},
+        placement={"type": "Groups", "groups": groups},
+    )
+    seen = ask(planner, asked)
+    assert seen.plan is not None, seen
+    assert seen.plan.placement is PlacementType.GROUPS
+    assert "2 x 4 GPU of pool large: actor; 1 x 4 GPU of pool small: critic" in seen.plan.summary
+
+
+def test_groups_that_leave_a_role_out_are_refused() -> None:
+    groups = [{"roles": ["actor"]}]
+    seen = plan_of(job(algorithm={"type": "PPO"}, placement={"type": "Groups", "groups": groups}))
+    assert seen.refusal is not None and seen.refusal.reason == "InvalidPlacement"
+    assert "no group with critic" in seen.refusal.message
 
 
 def test_a_plan_is_made_once_for_all_that_it_does_not_depend_on(

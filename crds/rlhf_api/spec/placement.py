@@ -131,10 +131,10 @@ PLACEMENT_RULES: tuple[Rule, ...] = (
         check=_groups_name_their_devices,
     ),
     Rule(
-        holds=f"{_GROUPS}.all(group, group.roles.all(role, "
-        f"{_GROUPS}.exists_one(other, role in other.roles)))",
-        what="a role in two groups",
-        do="let it be in one of them",
+        holds=f"{_GROUPS}.all(group, group.roles.all(role, {_GROUPS}.map(other, "
+        "other.roles.filter(each, each == role).size()).sum() == 1))",
+        what="a role twice among the groups",
+        do="name it once, in one of them",
         field=".placement.groups",
         check=_roles_stand_once,
     ),

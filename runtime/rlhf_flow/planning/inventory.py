@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -79,6 +79,12 @@ def inventory_from_pools(pools: tuple[NodePool, ...]) -> tuple[DeviceInventory, 
         DeviceInventory(pool.name, pool.device, pool.nodes, pool.devices_per_node, _memory_of(pool))
         for pool in pools
     )
+
+
+def device_of(pools: Sequence[DeviceInventory]) -> Device:
+    """What ranks of a job compute on: the same in all of its pools."""
+    pool, *_ = pools
+    return pool.device
 
 
 def limit_devices(devices: DeviceInventory, placement: PlacementSpec) -> DeviceInventory:

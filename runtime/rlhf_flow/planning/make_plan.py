@@ -13,6 +13,7 @@ from rlhf_flow.graph import Graph
 from rlhf_flow.job_graphs import job_roles, trace_job
 from rlhf_flow.planning.inventory import (
     DeviceInventory,
+    device_of,
     devices_asked_for,
     inventory_from_pools,
     local_inventory,
@@ -35,7 +36,7 @@ def make_plan(
         FlowError: an algorithm that cannot be traced.
         PlanError: a job that cannot be planned on these devices.
     """
-    graphs = trace_job(job, pools[0].device)
+    graphs = trace_job(job, device_of(pools))
     return graphs, plan_job(job, graphs, pools, resolve_shapes(job, graphs))
 
 

@@ -36,7 +36,7 @@ from rlhf_flow.planning.generation import (
     choose_generation,
     generation_loads,
 )
-from rlhf_flow.planning.inventory import DeviceInventory, limit_devices
+from rlhf_flow.planning.inventory import DeviceInventory, device_of, limit_devices
 from rlhf_flow.planning.memory import RoleModel, checkpoint_items, process_item, role_items
 from rlhf_flow.planning.offered import check_offered
 from rlhf_flow.planning.placement import DeviceGroup, device_groups, place_roles
@@ -67,15 +67,16 @@ def plan_job(
 
     Raises:
         InvalidPlacement: groups that do not fit the roles or the pools.
-        NotOffered: flow.repeat, or several roles that generate on the same GPUs.
+        NotOffered: flow.repeat, or several roles that generate on the same GPUs or on some of
+            a pool's devices.
         DoesNotDivide: a tensor parallelism that does not divide devices, heads or layers' width.
         KvCacheTooSmall: a given cache below one longest sequence.
         DoesNotFit: more memory than a device has; the message shows the sum.
     """
     pools = tuple(limit_devices(pool, job.spec.placement) for pool in devices)
     meshes = place_roles(job, tuple(shapes), pools)
-    check_offered(graphs, pools[0].device, meshes)
-    models = role_models(job, graphs, pools[0].device, meshes, shapes)
+    check_offered(graphs, pools, meshes)
+    models = role_models(job, graphs, device_of(pools), meshes, shapes)
     groups = device_groups(pools, meshes)
     static = [_static_memory(job, graphs, group, models) for group in groups]
     choices = [

@@ -13,6 +13,7 @@ import torch
 from rlhf_runtime.checkpoint.saver import State, load, parts_of, saved_keys
 from rlhf_runtime.engines.fsdp.model import FsdpModel
 from rlhf_runtime.engines.world import World
+from rlhf_runtime.errors import CheckpointFailed
 
 OPERATIONS = "operations."
 """Before the names of what operations keep."""
@@ -35,7 +36,7 @@ def state_of(
 
 def restore(
     models: Mapping[str, FsdpModel],
-    operations: dict[str, torch.Tensor],
+    operations: dict[str, torch.Tensor] | None,
     world: World,
     address: str,
     pool: str,
@@ -48,18 +49,23 @@ def restore(
 
     Args:
         models: of the roles on this rank that are saved.
-        operations: gets what operations keep.
+        operations: gets what operations keep. None: none run on this rank.
         world: the ranks of its pool.
         address: of the checkpoint.
         pool: the name of its pool.
+
+    Raises:
+        CheckpointFailed: it is not that of these roles.
+        StorageFailed: it cannot be read.
     """
-    for part in parts_of(address):
-        keys = saved_keys(part)
-        here = {role: m for role, m in models.items() if f"roles.{role}.version" in keys}
+    saved = {part: saved_keys(part) for part in parts_of(address)}
+    _require_roles(models, saved, address)
+    for part, keys in saved.items():
+        here = {role: model for role, model in models.items() if _version(role) in keys}
         for role, model in here.items():
             model.expect_state(_names_below(keys, f"roles.{role}.optimizer.adam."))
         state: State = {f"roles.{role}": model.state() for role, model in here.items()}
-        kept = sorted(key for key in keys if key.startswith(OPERATIONS))
+        kept = [] if operations is None else sorted(k for k in keys if k.startswith(OPERATIONS))
         state |= {key: torch.zeros((), dtype=torch.float64) for key in kept}
         own = f"random.{world.rank}"
         same_size = f"random.{world.size - 1}" in keys and f"random.{world.size}" not in keys
@@ -69,9 +75,24 @@ def restore(
         load(state, part)
         for role, model in here.items():
             model.adopt(state[f"roles.{role}"])
-        operations.update({key.removeprefix(OPERATIONS): state[key] for key in kept})
+        if operations is not None:
+            operations.update({key.removeprefix(OPERATIONS): state[key] for key in kept})
         if has_own:
             _set_random_state(state[own])
+
+
+def _version(role: str) -> str:
+    """A key that a saved role has."""
+    return f"roles.{role}.version"
+
+
+def _require_roles(
+    models: Mapping[str, FsdpModel], saved: Mapping[str, frozenset[str]], address: str
+) -> None:
+    found = frozenset().union(*saved.values())
+    for role in models:
+        if _version(role) not in found:
+            raise CheckpointFailed(f"{address} does not fit: it has no roles.{role}")
 
 
 def _names_below(keys: frozenset[str], prefix: str) -> frozenset[str]:

@@ -176,7 +176,9 @@ class Rank(Watched):
         from rlhf_runtime.roles.saving import restore
 
         pool = self._setup.pool
-        restore(self._saved_models(), self._operations, self._world, address, pool)
+        # Only where operations run: elsewhere it would grow old, and be saved again.
+        operations = self._operations if self._runs_operations() else None
+        restore(self._saved_models(), operations, self._world, address, pool)
 
     def run(self, header: bytes, own: bytes, *shards: Shard) -> tuple[bytes, Shard] | bytes:
         """One call: a report, and on ranks whose output counts a shard."""
@@ -240,6 +242,13 @@ class Rank(Watched):
                 error,
             )
         )
+
+    def _runs_operations(self) -> bool:
+        """Whether calls without a model are run on this rank: they are beside the policy."""
+        setup = self._setup
+        planned = setup.plan.role(setup.plan.policy)
+        assert planned is not None and planned.mesh is not None
+        return planned.mesh.pool == setup.pool and setup.rank in planned.mesh.ranks
 
     def _saved_models(self) -> dict[str, Any]:
         saved = (planned.role for planned in self._setup.plan.roles if planned.is_saved)

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from rlhf_api.spec.resources import Device, NodePool, PlacementSpec
+from rlhf_api.spec.placement import PlacementSpec
+from rlhf_api.spec.resources import Device, NodePool
 from rlhf_flow.errors import DevicesUnknown
 from rlhf_flow.planning.inventory import (
     GIB,
@@ -32,7 +33,8 @@ def pool(**fields: Any) -> NodePool:
     ],
 )
 def test_memory_of_a_pool(fields: dict[str, Any], expected: int) -> None:
-    assert inventory_from_pools((pool(**fields),)).memory_bytes_per_device == expected
+    (devices,) = inventory_from_pools((pool(**fields),))
+    assert devices.memory_bytes_per_device == expected
 
 
 @pytest.mark.parametrize(
@@ -57,7 +59,7 @@ def test_pools_that_cannot_be_planned(
 def test_a_limit_takes_whole_nodes_or_a_part_of_one(
     limit: int | None, expected: tuple[int, int]
 ) -> None:
-    devices = inventory_from_pools((pool(gpu="H100", nodes=4),))
+    (devices,) = inventory_from_pools((pool(gpu="H100", nodes=4),))
     taken = limit_devices(devices, PlacementSpec(max_devices=limit))
     assert (taken.nodes, taken.devices_per_node) == expected
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlhf_api.plan import Head, MemoryItem, MemoryPlan, MemoryWhat, sum_by_phase
+from rlhf_api.plan import Head, MemoryItem, MemoryPlan, MemoryWhat, Mesh, sum_by_phase
 from rlhf_api.spec.models import BuiltinModel, Precision
 from rlhf_api.spec.resources import Device
 from rlhf_flow.planning.generation_memory import (
@@ -34,6 +34,7 @@ PHASES = ("actor.transition", "actor.generate", "actor.infer", "actor.train")
 def model(**changes: object) -> RoleModel:
     base = RoleModel(
         role="actor",
+        mesh=Mesh(pool="pool", data=1),
         head=Head.LM,
         is_trained=True,
         generates=True,
@@ -46,6 +47,11 @@ def model(**changes: object) -> RoleModel:
         recompute=False,
     )
     return dataclasses.replace(base, **changes)  # type: ignore[arg-type]
+
+
+def on(num_ranks: int, made: RoleModel) -> RoleModel:
+    """The role on so many ranks."""
+    return dataclasses.replace(made, mesh=Mesh(pool="pool", data=num_ranks))
 
 
 def sizes(items: tuple[MemoryItem, ...], phase: str) -> dict[MemoryWhat, int]:
@@ -63,7 +69,7 @@ def test_activations_are_those_that_autograd_saves(compute_bytes: int, measured:
 
 
 def test_one_rank_in_float32_holds_sixteen_bytes_a_parameter() -> None:
-    assert sizes(role_items(model(), 1, PHASES), "actor.train") == {
+    assert sizes(role_items(on(1, model()), PHASES), "actor.train") == {
         MemoryWhat.MASTER_WEIGHTS: 541_312 * 4,
         MemoryWhat.OPTIMIZER: 541_312 * 8,
         MemoryWhat.GRADIENTS: 541_312 * 4,
@@ -74,7 +80,7 @@ def test_one_rank_in_float32_holds_sixteen_bytes_a_parameter() -> None:
 
 def test_two_ranks_share_states_and_gather_layers() -> None:
     block, root = 262_400, 2 * 64 * 128 + 128
-    items = sizes(role_items(model(), 2, PHASES), "actor.train")
+    items = sizes(role_items(on(2, model()), PHASES), "actor.train")
     assert items[MemoryWhat.MASTER_WEIGHTS] == 541_312 * 2
     assert items[MemoryWhat.OPTIMIZER] == 541_312 * 4
     assert items[MemoryWhat.GRADIENTS] == 541_312 * 2 + (root + block) * 4
@@ -82,23 +88,24 @@ def test_two_ranks_share_states_and_gather_layers() -> None:
 
 
 def test_a_frozen_role_has_weights_and_no_states() -> None:
-    items = role_items(model(is_trained=False), 2, PHASES)
+    items = role_items(on(2, model(is_trained=False)), PHASES)
     assert sizes(items, "actor.generate") == {MemoryWhat.WEIGHTS: 541_312 * 2}
 
 
 def test_a_critic_has_no_logits() -> None:
-    items = role_items(model(head=Head.SCALAR), 2, PHASES)
+    items = role_items(on(2, model(head=Head.SCALAR)), PHASES)
     assert MemoryWhat.LOGITS not in {item.what for item in items}
 
 
 def test_recomputation_keeps_one_layer_and_the_inputs_of_all() -> None:
-    items = sizes(role_items(model(recompute=True), 1, PHASES), "actor.train")
+    items = sizes(role_items(on(1, model(recompute=True)), PHASES), "actor.train")
     assert items[MemoryWhat.ACTIVATIONS] == 1000 * (2 * 128 * 4 + 13_336)
 
 
 def load(**changes: object) -> GenerationLoad:
     base = GenerationLoad(
         shape=LLAMA,
+        mesh=Mesh(pool="pool", data=8),
         device=Device.GPU,
         number_bytes=2,
         max_prompt_tokens=1000,
@@ -143,6 +150,7 @@ SHAPES = st.builds(
 MODELS = st.builds(
     RoleModel,
     role=st.just("actor"),
+    mesh=st.just(Mesh(pool="pool", data=1)),
     head=st.sampled_from(Head),
     is_trained=st.booleans(),
     generates=st.booleans(),
@@ -151,19 +159,20 @@ MODELS = st.builds(
     micro_batch_tokens=st.just(4096),
     peak_tokens=st.integers(1, 20_000),
     longest_shared_tokens=st.integers(0, 8192),
+    is_saved=st.just(False),
     recompute=st.booleans(),
 )
 
 
 def total(made: RoleModel, num_shards: int) -> dict[str, int]:
-    return sum_by_phase(role_items(made, num_shards, PHASES))
+    return sum_by_phase(role_items(on(num_shards, made), PHASES))
 
 
 def test_a_mask_has_a_boolean_and_a_number_for_each_pair_of_tokens() -> None:
     """4 sequences of 500 tokens: 4 x 500 x 500 pairs."""
     shared = model(peak_tokens=2000, longest_shared_tokens=500)
     for phase in ("actor.train", "actor.infer"):
-        assert sizes(role_items(shared, 1, PHASES), phase)[MemoryWhat.MASKS] == 1_000_000 * (1 + 4)
+        assert sizes(role_items(shared, PHASES), phase)[MemoryWhat.MASKS] == 1_000_000 * (1 + 4)
 
 
 @given(MODELS, st.integers(1, 64), st.integers(1, 1000))
@@ -197,7 +206,14 @@ def test_recomputation_never_takes_more_for_several_layers(
 def test_a_memory_plan_with_wrong_sums_is_refused() -> None:
     item = MemoryItem(role=None, what=MemoryWhat.OVERHEAD, bytes=5, phases=("actor.train",))
     with pytest.raises(ValueError, match="not the sums"):
-        MemoryPlan(capacity_bytes=10, items=(item,), peaks={"actor.train": 6})
+        MemoryPlan(
+            pool="pool",
+            first_rank=0,
+            num_devices=1,
+            capacity_bytes=10,
+            items=(item,),
+            peaks={"actor.train": 6},
+        )
 
 
 @pytest.mark.parametrize(
@@ -209,6 +225,6 @@ def test_a_memory_plan_with_wrong_sums_is_refused() -> None:
     ],
 )
 def test_what_is_saved_is_copied_first(is_trained: bool, saved: bool, num_bytes: int) -> None:
-    items = checkpoint_items(model(is_trained=is_trained, is_saved=saved), 2, PHASES)
+    items = checkpoint_items(on(2, model(is_trained=is_trained, is_saved=saved)), PHASES)
     assert sum(item.bytes for item in items) == num_bytes
     assert all(item.phases == PHASES for item in items)

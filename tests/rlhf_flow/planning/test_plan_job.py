@@ -1,4 +1,4 @@
-"""Plans of one pool: what they decide, what they refuse, what always holds."""
+"""Plans of roles that share one pool: what they decide, what they refuse, what always holds."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from rlhf_api.plan import (
     GenerationPlan,
     GraphName,
     Head,
+    MemoryPlan,
     MemoryWhat,
     Mesh,
     Plan,
@@ -27,8 +28,9 @@ from rlhf_flow.errors import DoesNotDivide, DoesNotFit, KvCacheTooSmall, NotOffe
 from rlhf_flow.job_graphs import trace_job
 from rlhf_flow.planning.inventory import GIB, DeviceInventory
 from rlhf_flow.planning.known_models import KNOWN_MODELS
-from rlhf_flow.planning.make_plan import devices_of, make_plan
+from rlhf_flow.planning.make_plan import make_plan, pools_of
 from rlhf_flow.planning.memory import MIB
+from rlhf_flow.planning.plan_job import plan_job
 
 LLAMA = {"source": {"huggingFace": "meta-llama/Llama-3.1-8B"}}
 FRUGAL = {"activationRecompute": True, "microBatchTokens": 2048}
@@ -64,7 +66,13 @@ def gpus(count: int = 8, nodes: int = 1, gibibytes: float = 80) -> DeviceInvento
 
 
 def plan(made: Any, devices: DeviceInventory) -> Plan:
-    return make_plan(made, devices)[1]
+    return make_plan(made, (devices,))[1]
+
+
+def memory_of(made: Plan) -> MemoryPlan:
+    """Of the one group of devices."""
+    (memory,) = made.memory
+    return memory
 
 
 def engines_of(made: Plan) -> GenerationPlan:
@@ -81,13 +89,14 @@ def llama(job: Any, **sections: Any) -> Any:
 
 def test_every_call_lies_on_all_devices_and_verifiers_on_the_host(job: Any) -> None:
     made = plan(job(algorithm={"type": "PPO", "ppo": {"klCoefficient": 0.1}}), cpus(2))
-    assert made.pools[0].roles == ("actor", "reference", "critic")
-    assert made.pools[0].num_devices == 2
+    (pool,) = made.pools
+    assert made.roles_in("local") == ("actor", "reference", "critic")
+    assert (pool.name, pool.num_devices) == ("local", 2)
     for call in made.calls:
         if call.kind is CallKind.SCORE:
-            assert call.pool is None and call.mesh is None
+            assert call.mesh is None
         else:
-            assert call.pool == "local" and call.mesh == Mesh(data=2)
+            assert call.mesh == Mesh(pool="local", data=2)
     assert made.call(GraphName.STEP, "critic.train") is not None
     assert made.call(GraphName.EVALUATION, "critic.train") is None
 
@@ -131,7 +140,7 @@ def test_memory_is_that_of_the_rows_that_calls_ask_for(
     assert counts == [1, 64]
 
     def masks(plan: Plan) -> int:
-        return sum(each.bytes for each in plan.memory.items if each.what is MemoryWhat.MASKS)
+        return sum(each.bytes for each in memory_of(plan).items if each.what is MemoryWhat.MASKS)
 
     assert masks(few) == 0 < masks(many)
 
@@ -153,7 +162,7 @@ def test_a_plan_of_another_version_is_refused(job: Any) -> None:
 def test_generation_memory_stays_where_it_fits(job: Any) -> None:
     generation = engines_of(plan(job(), cpus()))
     assert not generation.release_during_training
-    assert (generation.tensor, generation.data) == (1, 2)
+    assert (generation.mesh.tensor, generation.mesh.data) == (1, 2)
     # 64 tokens are two blocks of 32; tiny-llama takes 2048 bytes a token.
     assert generation.kv_cache_bytes == (256 * 2 + 1) * 32 * 2048
     assert generation.max_sequence_tokens == 64
@@ -174,17 +183,17 @@ def test_generation_memory_is_released_where_it_does_not_fit_beside_training(job
 
 def test_a_cache_that_cannot_be_whole_takes_what_is_left(job: Any) -> None:
     made = plan(llama(job), gpus(8, gibibytes=60))
-    assert made.memory.peak_bytes <= made.memory.capacity_bytes
-    held = max(made.memory.peaks["actor.generate"], made.memory.peaks["actor.transition"])
-    assert held == made.memory.capacity_bytes
+    assert memory_of(made).peak_bytes <= memory_of(made).capacity_bytes
+    held = max(memory_of(made).peaks["actor.generate"], memory_of(made).peaks["actor.transition"])
+    assert held == memory_of(made).capacity_bytes
     assert engines_of(made).kv_cache_bytes > 1024 * 128 * 1024
 
 
 def test_engines_span_more_ranks_where_the_weights_do_not_fit_on_one(job: Any) -> None:
     big = {"source": {"huggingFace": "Qwen/Qwen2.5-32B"}, "training": FRUGAL}
     generation = engines_of(plan(llama(job, models={"actor": big}), gpus(8, nodes=8, gibibytes=60)))
-    assert generation.tensor == 2
-    assert generation.data == 32
+    assert generation.mesh.tensor == 2
+    assert generation.mesh.data == 32
 
 
 TWO = """
@@ -210,12 +219,14 @@ def test_each_role_that_generates_has_engines_and_memory_of_its_own(
     models = {"actor": {"source": {"builtin": "TinyLlama"}}, "teacher": teacher}
     asked = job(algorithm=algorithm, models=models)
     made = plan(asked, cpus(2, gibibytes=4.4))
-    engines = {each.role: (each.tensor, each.max_samples_per_prompt) for each in made.generations}
+    engines = {
+        each.role: (each.mesh.tensor, each.max_samples_per_prompt) for each in made.generations
+    }
     assert engines == {"actor": (2, 4), "teacher": (2, 3)}, "engines of a process share its groups"
-    assert made.policy == "actor" and made.memory.peak_bytes <= made.memory.capacity_bytes
+    assert made.policy == "actor" and memory_of(made).peak_bytes <= memory_of(made).capacity_bytes
     weights = MemoryWhat.GENERATION_WEIGHTS
     tight = plan(asked, cpus(2, gibibytes=3.4))
-    held = {item.role: item.phases for item in tight.memory.items if item.what is weights}
+    held = {item.role: item.phases for item in memory_of(tight).items if item.what is weights}
     phases = {role: {phase for phase in held[role] if not phase.startswith(role)} for role in held}
     assert phases == {"actor": set(), "teacher": set()}, "each is released for the other"
     with pytest.raises(NotOffered, match="several roles that generate.*got actor, teacher"):
@@ -259,17 +270,17 @@ def test_a_given_cache_and_engine_size_are_obeyed(job: Any) -> None:
     rollout = {"samplesPerPrompt": 2, "kvCacheMemory": "256Mi", "parallelism": {"tensor": 2}}
     made = plan(job(rollout=rollout), cpus(2))
     assert engines_of(made).kv_cache_bytes == GIB // 4
-    assert (engines_of(made).tensor, engines_of(made).data) == (2, 1)
+    assert (engines_of(made).mesh.tensor, engines_of(made).mesh.data) == (2, 1)
     generate = made.call(GraphName.STEP, "actor.generate")
     train = made.call(GraphName.STEP, "actor.train")
-    assert generate is not None and generate.mesh == Mesh(data=1, tensor=2)
-    assert train is not None and train.mesh == Mesh(data=2)
+    assert generate is not None and generate.mesh == Mesh(pool="local", data=1, tensor=2)
+    assert train is not None and train.mesh == Mesh(pool="local", data=2)
     assert any("rollout.kvCacheMemory says so" in reason for reason in made.reasons)
 
 
 def test_no_more_devices_are_taken_than_allowed(job: Any) -> None:
     made = plan(job(placement={"maxDevices": 3}), cpus(8))
-    assert made.pools[0].num_devices == 3
+    assert made.num_devices == 3
 
 
 def test_what_does_not_fit_is_refused_with_the_sum(job: Any) -> None:
@@ -326,10 +337,14 @@ def test_a_cache_below_one_sequence_is_refused(job: Any) -> None:
 
 def test_devices_come_from_the_manifest_or_the_machine(job: Any) -> None:
     pools = {"nodePools": [{"name": "a", "gpu": "H100", "nodes": 2}]}
-    assert devices_of(job(resources=pools)).num_devices == 16
-    assert devices_of(job(resources=pools), 2).device is Device.CPU
-    assert devices_of(job(), 2).num_devices == 2
-    assert devices_of(job()).num_devices == 1
+    for asked, devices, expected in [
+        (job(resources=pools), None, (Device.GPU, 16)),
+        (job(resources=pools), 2, (Device.CPU, 2)),
+        (job(), 2, (Device.CPU, 2)),
+        (job(), None, (Device.CPU, 1)),
+    ]:
+        (pool,) = pools_of(asked, devices)
+        assert (pool.device, pool.num_devices) == expected
 
 
 SHAPES = st.builds(
@@ -388,12 +403,12 @@ def test_a_plan_fits_or_is_refused(
     except PlanError as error:
         assert isinstance(error, DoesNotFit), error
         return
-    memory, generation = found.memory, engines_of(found)
+    memory, generation = memory_of(found), engines_of(found)
     assert memory.peak_bytes <= memory.capacity_bytes == devices.memory_bytes_per_device
     assert memory.peaks == sum_by_phase(memory.items)
-    assert generation.tensor * generation.data == devices.num_devices
-    assert shape["numAttentionHeads"] % generation.tensor == 0
-    token = 2 * shape["numLayers"] * max(1, shape["numKeyValueHeads"] // generation.tensor)
+    assert generation.mesh.num_devices == devices.num_devices
+    assert shape["numAttentionHeads"] % generation.mesh.tensor == 0
+    token = 2 * shape["numLayers"] * max(1, shape["numKeyValueHeads"] // generation.mesh.tensor)
     token *= shape["headDim"] * (4 if devices.device is Device.CPU else 2)
     assert generation.kv_cache_bytes >= generation.max_sequence_tokens * token
     cache = [item for item in memory.items if item.what is MemoryWhat.KV_CACHE]
@@ -409,7 +424,7 @@ def test_training_memory_grows_with_the_micro_batch(job: Any, one: int, other: i
         made = job(models=models, schedule={"steps": 1, "promptsPerStep": 64})
         return sum(
             item.bytes
-            for item in plan(made, cpus(1, gibibytes=64)).memory.items
+            for item in memory_of(plan(made, cpus(1, gibibytes=64))).items
             if item.what in (MemoryWhat.ACTIVATIONS, MemoryWhat.LOGITS)
         )
 
@@ -419,7 +434,7 @@ def test_training_memory_grows_with_the_micro_batch(job: Any, one: int, other: i
 def test_the_planner_takes_shapes_from_its_caller_only(job: Any) -> None:
     made = job(models={"actor": {"source": {"huggingFace": "unknown/model"}}})
     shapes = {"actor": KNOWN_MODELS["Qwen/Qwen2.5-0.5B"]}
-    found = plan_job(made, trace_job(made), gpus(1), shapes)
+    found = plan_job(made, trace_job(made), (gpus(1),), shapes)
     role = found.role("actor")
     assert role is not None and role.num_parameters == 494_032_768
 
@@ -446,6 +461,6 @@ def test_copies_for_checkpoints_count_where_they_share_the_devices_memory(
     job: Any, sections: dict[str, Any], devices: DeviceInventory, copied: set[str]
 ) -> None:
     made = plan(job(**sections), devices)
-    items = [item for item in made.memory.items if item.what is MemoryWhat.CHECKPOINT]
+    items = [item for item in memory_of(made).items if item.what is MemoryWhat.CHECKPOINT]
     assert {item.role for item in items} == copied
     assert {role.role for role in made.roles if role.is_saved} >= copied

@@ -21,6 +21,7 @@ from rlhf_runtime.roles.saving import restore, state_of
 from ..engines.fsdp_ranks import cross_entropy, engine, mine, model_folder, settings
 from ..world_of_processes import Scenario, run_scenarios
 
+POOL = "pool"
 LINEAR = settings(decay=LearningRateDecay.LINEAR, warmup_updates=2, total_updates=9)
 
 
@@ -51,7 +52,7 @@ def saved(world: World, folder: Path, model: FsdpModel) -> tuple[str, Saver]:
     """A checkpoint that is being written."""
     address = str(folder / "saved")
     saver = Saver(world)
-    saver.begin(state_of({"actor": model}, {}, world), address)
+    saver.begin(state_of({"actor": model}, {}, world), f"{address}/{POOL}")
     return address, saver
 
 
@@ -67,7 +68,7 @@ def going_on_is_never_having_stopped(world: World, folder: Path, before: int) ->
     assert all(isinstance(file, SavedFile) and file.num_bytes > 0 for file in files.values())
     dist.barrier()
     other = trained(world, folder, 1)
-    restore({"actor": other}, {}, world, address)
+    restore({"actor": other}, {}, world, address, POOL)
     assert update(other, 3) == norms
     assert_equal(other, model)
 
@@ -78,11 +79,11 @@ def a_frozen_model_comes_back(world: World, folder: Path) -> None:
     frozen.copy_weights_from(model)
     address = str(folder / "saved")
     saver = Saver(world)
-    saver.begin(state_of({"actor": model, "reference": frozen}, {}, world), address)
+    saver.begin(state_of({"actor": model, "reference": frozen}, {}, world), f"{address}/{POOL}")
     saver.finish()
     dist.barrier()
     fresh = engine(folder / "llama", world, trained=False)
-    restore({"reference": fresh}, {}, world, address)
+    restore({"reference": fresh}, {}, world, address, POOL)
     others = model.local_parameters()
     assert all(torch.equal(t, others[name]) for name, t in fresh.local_parameters().items())
 
@@ -91,12 +92,12 @@ def what_operations_keep_comes_back(world: World, folder: Path) -> None:
     model = trained(world, folder, 1)
     kept = {"multiplier": torch.tensor(1.0 / 3.0, dtype=torch.float64)}
     address, saver = str(folder / "saved"), Saver(world)
-    saver.begin(state_of({"actor": model}, kept, world), address)
+    saver.begin(state_of({"actor": model}, kept, world), f"{address}/{POOL}")
     kept["multiplier"] += 1  # while it is written
     saver.finish()
     dist.barrier()
     operations: dict[str, torch.Tensor] = {}
-    restore({"actor": model}, operations, world, address)
+    restore({"actor": model}, operations, world, address, POOL)
     assert operations == {"multiplier": torch.tensor(1.0 / 3.0, dtype=torch.float64)}
 
 
@@ -113,7 +114,7 @@ def random_numbers_go_on(world: World, folder: Path) -> None:
     expected = draw()
     saver.finish()
     dist.barrier()
-    restore({"actor": model}, {}, world, address)
+    restore({"actor": model}, {}, world, address, POOL)
     assert draw() == expected
 
 
@@ -139,7 +140,7 @@ def what_does_not_fit_is_told(world: World, folder: Path) -> None:
     saver.finish()
     dist.barrier()
     try:
-        restore({"critic": model}, {}, world, address)
+        restore({"critic": model}, {}, world, address, POOL)
     except CheckpointFailed as error:
         assert "roles.critic" in str(error), error
     else:

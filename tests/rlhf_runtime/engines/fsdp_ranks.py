@@ -22,8 +22,10 @@ from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.engines.fsdp.model import FsdpModel, Loss
 from rlhf_runtime.engines.fsdp.packing import MicroBatch, cut
 from rlhf_runtime.engines.fsdp.settings import OptimizerSettings
+from rlhf_runtime.engines.parallel import ParallelContext
 from rlhf_runtime.engines.world import World
 
+from ..meshes import alone, parallel_of
 from ..world_of_processes import Scenario, run_scenarios
 from .tiny_models import MODELS, ragged, write_model
 
@@ -50,20 +52,15 @@ def settings(**changes: object) -> OptimizerSettings:
     return OptimizerSettings(**(given | changes))  # type: ignore[arg-type]
 
 
-def alone(world: World) -> World:
-    """This rank as a world of its own."""
-    return World(0, 1, world.device)
-
-
 def batch() -> tuple[Column, Column]:
     return ragged(PROMPT_LENGTHS, 1).take(GROUPS), ragged(RESPONSE_LENGTHS, 2)
 
 
-def rows_of(world: World) -> NDArray[np.int64]:
+def rows_of(parallel: ParallelContext) -> NDArray[np.int64]:
     """This rank's rows: on two ranks four and two of them, so that groups are cut."""
-    if world.size == 1:
+    if parallel.size == 1:
         return np.arange(6)
-    return np.array([0, 2, 3, 5]) if world.rank == 0 else np.array([1, 4])
+    return np.array([0, 2, 3, 5]) if parallel.rank == 0 else np.array([1, 4])
 
 
 def pieces(
@@ -76,8 +73,8 @@ def pieces(
 
 
 def mine(model: FsdpModel, max_tokens: int) -> list[MicroBatch]:
-    """This rank's rows, or all in a world of one."""
-    return pieces(model, rows_of(model.world), max_tokens)
+    """This rank's rows, or all on a mesh of one."""
+    return pieces(model, rows_of(model.parallel), max_tokens)
 
 
 def log_probs_of(model: FsdpModel, max_tokens: int = 1000, share: bool = True) -> torch.Tensor:
@@ -106,7 +103,13 @@ def model_folder(kind: str, world: World, folder: Path) -> Path:
 
 
 def engine(folder: Path, world: World, **options: bool) -> FsdpModel:
-    return FsdpModel(folder, world, torch.float32, **options)
+    """On all ranks."""
+    return FsdpModel(folder, parallel_of(world), torch.float32, **options)
+
+
+def engine_alone(folder: Path, world: World) -> FsdpModel:
+    """On each rank one of its own."""
+    return FsdpModel(folder, alone(world), torch.float32)
 
 
 def full(parameter: torch.Tensor) -> torch.Tensor:
@@ -149,8 +152,11 @@ def expected_log_probs(folder: Path) -> torch.Tensor:
 
 
 def outputs_equal_hugging_face(world: World, folder: Path, kind: str) -> None:
-    place = model_folder(kind, world, folder)
-    model = engine(place, world, trained=False)
+    check_outputs(model_folder(kind, world, folder), parallel_of(world))
+
+
+def check_outputs(place: Path, parallel: ParallelContext) -> None:
+    model = FsdpModel(place, parallel, torch.float32, trained=False)
     expected = expected_log_probs(place)
     for share in (False, True):
         for max_tokens in (1, 40, 1000):  # each sequence alone, some together, all together
@@ -172,7 +178,9 @@ def a_value_head_starts_at_zero_and_learns(world: World, folder: Path, kind: str
     for _ in range(20):
         seen.clear()
         model.update(mine(model, 1000), squared_error)
-    distance = world.sum(torch.stack([(outputs - 1.0).square().sum() for outputs in seen]).sum())
+    distance = parallel_of(world).sum(
+        torch.stack([(outputs - 1.0).square().sum() for outputs in seen]).sum()
+    )
     assert float(distance) < 0.5 * NUM_TOKENS, distance
 
 
@@ -190,7 +198,7 @@ def pieces_give_the_gradient_of_the_whole(world: World, folder: Path, kind: str)
 
 def ranks_do_not_change_the_result(world: World, folder: Path, kind: str) -> None:
     place = model_folder(kind, world, folder)
-    together, single = engine(place, world), engine(place, alone(world))
+    together, single = engine(place, world), engine_alone(place, world)
     for model in (together, single):
         model.use_optimizer(settings())
     for _ in range(3):
@@ -199,7 +207,7 @@ def ranks_do_not_change_the_result(world: World, folder: Path, kind: str) -> Non
             together.update(mine(together, 40), recording(losses, 0)),
             single.update(mine(single, 40), recording(losses, 1)),
         ]
-        total = world.sum(losses[:1])
+        total = parallel_of(world).sum(losses[:1])
         assert abs(float(total[0] - losses[1])) < 1e-5, (total, losses)
         assert abs(norms[0] - norms[1]) < 1e-5, norms
     assert_same_weights(together, single)
@@ -227,8 +235,11 @@ def recomputation_changes_nothing(world: World, folder: Path, kind: str) -> None
 
 
 def updates_are_those_of_plain_torch(world: World, folder: Path) -> None:
+    check_updates(model_folder("llama", world, folder), parallel_of(world))
+
+
+def check_updates(place: Path, parallel: ParallelContext) -> None:
     """AdamW, clipping far below the gradient's norm, warm-up and a straight fall to zero."""
-    place = model_folder("llama", world, folder)
     chosen = settings(
         gradient_clip=0.05,
         warmup_updates=2,
@@ -236,7 +247,7 @@ def updates_are_those_of_plain_torch(world: World, folder: Path) -> None:
         decay=LearningRateDecay.LINEAR,
         epsilon=1e-4,
     )
-    model = engine(place, world)
+    model = FsdpModel(place, parallel, torch.float32)
     model.use_optimizer(chosen)
     reference = hugging_face(place)
     adam = torch.optim.AdamW(
@@ -289,7 +300,7 @@ def frozen_models_keep_no_gradients(world: World, folder: Path) -> None:
 
 def a_rank_without_rows_takes_part(world: World, folder: Path) -> None:
     place = model_folder("llama", world, folder)
-    uneven, single = engine(place, world), engine(place, alone(world))
+    uneven, single = engine(place, world), engine_alone(place, world)
     for model in (uneven, single):
         model.use_optimizer(settings())
     everything = pieces(single, np.arange(6), 20)
@@ -303,14 +314,17 @@ def a_rank_without_rows_takes_part(world: World, folder: Path) -> None:
 
 
 def saved_models_load_elsewhere(world: World, folder: Path, kind: str) -> None:
-    place = model_folder(kind, world, folder)
-    model = engine(place, world)
+    check_saved_models(model_folder(kind, world, folder), parallel_of(world), folder)
+
+
+def check_saved_models(place: Path, parallel: ParallelContext, folder: Path) -> None:
+    model = FsdpModel(place, parallel, torch.float32)
     model.use_optimizer(settings())
     model.update(mine(model, 1000), cross_entropy)
     for dtype in (torch.float32, torch.bfloat16):
         target = folder / f"saved-{dtype}"
         model.save(target, dtype)
-        dist.barrier()
+        dist.barrier(parallel.group)
         loaded = AutoModelForCausalLM.from_pretrained(target)
         assert loaded.dtype is dtype and loaded.config.use_cache
         found = dict(loaded.named_parameters())

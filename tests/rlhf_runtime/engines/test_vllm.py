@@ -17,12 +17,27 @@ WORLDS = {"one rank": (1, 1), "two engines": (2, 1), "one engine cut in two": (2
 @pytest.fixture(scope="module", params=list(WORLDS))
 def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder with every rank's results, after all scenarios ran."""
-    size, tensor_size = WORLDS[request.param]
-    folder: Path = tmp_path_factory.mktemp(f"vllm-{size}-{tensor_size}-{os.getpid()}-")
+    return generate(tmp_path_factory, *WORLDS[request.param], first_rank=0)
+
+
+def generate(places: pytest.TempPathFactory, size: int, tensor_size: int, first_rank: int) -> Path:
+    """Run the scenarios on the ranks of a world from the first one on."""
+    folder = places.mktemp(f"vllm-{size}-{tensor_size}-{os.getpid()}-")
     module = "tests.rlhf_runtime.engines.vllm_ranks"
-    return start_world(module, size, folder, str(tensor_size))
+    return start_world(module, size, folder, str(tensor_size), str(first_rank))
 
 
 @pytest.mark.parametrize("scenario", list(ranks.scenarios(1)))
 def test_generation(world: Path, scenario: str) -> None:
     assert not failures(world, scenario)
+
+
+@pytest.mark.parametrize(
+    ("size", "tensor_size", "first_rank"), [(2, 1, 1), (4, 2, 2)], ids=["one of two", "two of four"]
+)
+def test_engines_on_a_part_of_the_ranks(
+    tmp_path_factory: pytest.TempPathFactory, size: int, tensor_size: int, first_rank: int
+) -> None:
+    """The other ranks build nothing, and take part in nothing."""
+    made = generate(tmp_path_factory, size, tensor_size, first_rank)
+    assert not failures(made, ranks.ON_A_PART)

@@ -1,7 +1,8 @@
 """Scenarios of generation and of the way there from the trainer, for test_vllm.
 
-Run as `python -m tests.rlhf_runtime.engines.vllm_ranks RANK WORLD_SIZE FOLDER TENSOR_SIZE`. The
-oracle is Hugging Face on the weights that the trainer saved.
+Run as `python -m tests.rlhf_runtime.engines.vllm_ranks RANK WORLD_SIZE FOLDER TENSOR_SIZE
+FIRST_RANK`: ranks before the first one build nothing. The oracle is Hugging Face on the weights
+that the trainer saved.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from transformers import AutoModelForCausalLM
 from rlhf_runtime.dataplane.columns import Column, repeat_rows
 from rlhf_runtime.engines.fsdp.model import FsdpModel
 from rlhf_runtime.engines.fsdp.packing import MicroBatch, cut
+from rlhf_runtime.engines.parallel import ParallelContext
 from rlhf_runtime.engines.vllm.engine import EngineSettings, Generated, Sampling, VllmEngine
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.errors import StaleWeights
@@ -26,6 +28,7 @@ from rlhf_runtime.numerics.entropy import token_log_probs
 from rlhf_runtime.roles.transition import Transition
 from rlhf_runtime.workers.process import resident_bytes
 
+from ..meshes import mesh_of, part_of
 from ..world_of_processes import Scenario, run_scenarios
 from .tiny_models import END, MODELS, ragged, write_model
 
@@ -38,13 +41,12 @@ MEBIBYTE = 1 << 20
 class Pair:
     """A trainer and its engine, with weights that the engine was not built with."""
 
-    def __init__(self, kind: str, folder: Path, world: World, tensor_size: int) -> None:
-        self.folder, self.world, self.tensor_size = folder, world, tensor_size
+    def __init__(
+        self, kind: str, folder: Path, parallel: ParallelContext, tensor_size: int
+    ) -> None:
+        self.folder, self.parallel, self.tensor_size = folder, parallel, tensor_size
         place = folder / kind
-        if world.rank == 0:
-            write_model(kind, place)
-        dist.barrier()
-        self.model = FsdpModel(place, world, torch.float32)
+        self.model = FsdpModel(place, parallel, torch.float32)
         self.engine = VllmEngine(
             EngineSettings(
                 folder=place,
@@ -59,14 +61,14 @@ class Pair:
                 share_prompts=kind != "qwen2",
                 incarnation=f"test-{folder.parent.name}-{folder.name}",
             ),
-            world,
+            parallel,
         )
-        self.transition = Transition(self.model, self.engine, world)
+        self.transition = Transition(self.model, self.engine, parallel)
 
     @torch.no_grad()
     def change_weights(self, seed: int) -> None:
         """Move every parameter at random, as an update does."""
-        torch.manual_seed(100 * seed + self.world.rank)
+        torch.manual_seed(100 * seed + self.parallel.rank)
         for tensor in self.model.local_parameters().values():
             tensor.add_(torch.randn_like(tensor), alpha=0.05)
         self.model.version += 1
@@ -74,7 +76,7 @@ class Pair:
     @property
     def group(self) -> int:
         """Which engine this rank belongs to; engines answer prompts of their own."""
-        return self.world.rank // self.tensor_size
+        return self.parallel.rank // self.tensor_size
 
     def prompts(self) -> Column:
         return ragged(PROMPT_LENGTHS, seed=self.group)
@@ -87,7 +89,7 @@ class Pair:
         """Hugging Face's greedy answers with the trainer's present weights."""
         place = self.folder / f"version{self.model.version}"
         self.model.save(place, torch.float32)
-        dist.barrier()
+        dist.barrier(self.parallel.group)
         model = AutoModelForCausalLM.from_pretrained(place).eval()
         found = []
         for prompt in prompts.runs():
@@ -112,12 +114,6 @@ class Pair:
 CACHE_BYTES = {"llama": 128 * MEBIBYTE, "qwen2": 16 * MEBIBYTE, "tied": 16 * MEBIBYTE}
 PAIRS: dict[str, Pair] = {}
 """By kind of model; the scenarios of a kind share one, in order."""
-
-
-def pair(kind: str, world: World, folder: Path, tensor_size: int) -> Pair:
-    if kind not in PAIRS:
-        PAIRS[kind] = Pair(kind, folder, world, tensor_size)
-    return PAIRS[kind]
 
 
 def tokens_of(generated: Generated) -> list[list[int]]:
@@ -218,7 +214,7 @@ def a_weight_that_arrives_wrong_is_named(at: Pair) -> None:
 
     def corrupting() -> object:
         moved = run()
-        if at.world.rank == at.world.size - 1:
+        if at.parallel.rank == at.parallel.size - 1:
             at.engine.views()[name][0].tensor[3, 5] += 1e-3
         return moved
 
@@ -250,6 +246,10 @@ ONE_MODEL: dict[str, Callable[[Pair], None]] = {
 }
 
 
+ON_A_PART = "greedy answers follow the trainer (llama)"
+"""The scenario of engines that are on some ranks of the world only."""
+
+
 def close_engines() -> None:
     for made in PAIRS.values():
         made.engine.close()
@@ -262,20 +262,31 @@ def _scenario(
     check: Callable[[Pair], None],
     kind: str,
     tensor_size: int,
+    first_rank: int,
 ) -> None:
-    check(pair(kind, world, folder, tensor_size))
+    if world.rank == 0 and kind not in PAIRS:
+        write_model(kind, folder / kind)
+    parallel = part_of(world, mesh_of(first_rank, world.size - first_rank))
+    dist.barrier()
+    if parallel is None:
+        return
+    if kind not in PAIRS:
+        PAIRS[kind] = Pair(kind, folder, parallel, tensor_size)
+    check(PAIRS[kind])
 
 
-def scenarios(tensor_size: int) -> dict[str, Scenario]:
-    """All of them, model by model."""
+def scenarios(tensor_size: int, first_rank: int = 0) -> dict[str, Scenario]:
+    """All of them, model by model; on a part of the world one."""
+    options = {"tensor_size": tensor_size, "first_rank": first_rank}
     chosen = {
-        f"{name} ({kind})": partial(_scenario, check=check, kind=kind, tensor_size=tensor_size)
+        f"{name} ({kind})": partial(_scenario, check=check, kind=kind, **options)
         for kind in MODELS
         for name, check in (EVERY_MODEL | (ONE_MODEL if kind == "llama" else {})).items()
     }
-    return dict(chosen)
+    return {ON_A_PART: chosen[ON_A_PART]} if first_rank else dict(chosen)
 
 
 if __name__ == "__main__":
-    rank, world_size, place, tensor = sys.argv[1:]
-    run_scenarios(int(rank), int(world_size), Path(place), scenarios(int(tensor)), close_engines)
+    rank, world_size, place, tensor, first = sys.argv[1:]
+    chosen = scenarios(int(tensor), int(first))
+    run_scenarios(int(rank), int(world_size), Path(place), chosen, close_engines)

@@ -37,6 +37,7 @@ from rlhf_runtime.roles.scalar_model import ScalarModel
 from rlhf_runtime.workers.orders import merge
 
 from ..engines.tiny_models import write_model
+from ..meshes import parallel_of
 from ..world_of_processes import Scenario, run_scenarios
 from .plain_losses import Plain
 from .small_batch import (
@@ -338,7 +339,9 @@ def inference_is_that_of_the_model(world: World, folder: Path) -> None:
 def advantages_compare_within_groups(world: World, folder: Path, by_std: bool) -> None:
     place, columns = model_folder(world, folder), make_batch()
     job = make_job(place, algorithm={"type": "GRPO", "grpo": {"normalizeByStd": by_std}})
-    result = compute(inputs_of(call_of(job, world, "compute"), columns, world), world, {})
+    result = compute(
+        inputs_of(call_of(job, world, "compute"), columns, world), parallel_of(world), {}
+    )
     found = whole(result, world)["advantages"]
     scores, valid = columns["reward_scores"].values, columns["reward_valid"].values
     for row in range(NUM_ROWS):
@@ -360,7 +363,7 @@ def estimates_equal_the_sums(world: World, folder: Path) -> None:
     settings = {"klCoefficient": coefficient, "gamma": gamma, "gaeLambda": lam}
     job = make_job(place, algorithm={"type": "PPO", "ppo": settings})
     call = call_of(job, world, "compute")
-    result = compute(inputs_of(call, columns, world), world, {})
+    result = compute(inputs_of(call, columns, world), parallel_of(world), {})
     found = whole(result, world)
     returns, advantages, kl_sum = [], [], 0.0
     for row in range(NUM_ROWS):
@@ -397,13 +400,13 @@ def an_operation_may_see_all_rows(world: World, folder: Path) -> None:
     assert isinstance(call.options, ComputeOptions)
     entrypoint = "tests.rlhf_runtime.roles.role_ranks:ranked"
     rank = Custom(entrypoint, ["reward_scores"], ["ranks"], scope=Scope.BATCH)
-    plain = compute(inputs_of(call, columns, world), world, {})
+    plain = compute(inputs_of(call, columns, world), parallel_of(world), {})
     call = replace(
         call,
         options=ComputeOptions((*call.options.operations, rank)),
         writes=tuple(sorted((*call.writes, "ranks"))),
     )
-    result = compute(inputs_of(call, columns, world), world, {})
+    result = compute(inputs_of(call, columns, world), parallel_of(world), {})
     found, without = whole(result, world), whole(plain, world)
     order = np.argsort(np.argsort(columns["reward_scores"].values, kind="stable"))
     assert [float(each[0]) for each in found["ranks"]] == order.tolist()
@@ -434,7 +437,7 @@ def a_multiplier_is_learned_from_all_costs(world: World, folder: Path) -> None:
     state: dict[str, torch.Tensor] = {}
     expected = 1.0
     for _ in range(3):
-        result = compute(inputs_of(call, columns, world), world, state)
+        result = compute(inputs_of(call, columns, world), parallel_of(world), state)
         expected *= float(np.exp(0.1 * expected * (cost - 0.25)))
         found = whole(result, world)["multiplier"]
         assert np.allclose(np.concatenate(found), expected, rtol=1e-6)

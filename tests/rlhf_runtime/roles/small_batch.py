@@ -23,6 +23,7 @@ from rlhf_runtime.workers.inputs import Inputs
 from rlhf_runtime.workers.orders import Order, Source
 
 from ..engines.tiny_models import ragged
+from ..meshes import parallel_of
 
 PROMPT_LENGTHS = [30, 1, 9, 4]
 RESPONSE_LENGTHS = [4, 11, 1, 6, 2, 8, 3, 3, 9, 12, 1, 5]
@@ -99,7 +100,7 @@ def context_of(job: RLHFJob, role: str, folder: Path, world: World) -> RoleConte
         plan=plan_of(job, world)[1],
         role=role,
         folder=folder,
-        world=world,
+        parallel=parallel_of(world),
         incarnation="test",
         spans=SpanLog(f"rank {world.rank}"),
         faults=Faults((), folder, str(world.rank)),
@@ -107,7 +108,7 @@ def context_of(job: RLHFJob, role: str, folder: Path, world: World) -> RoleConte
 
 
 def plan_of(job: RLHFJob, world: World) -> tuple[Mapping[GraphName, Any], Plan]:
-    return make_plan(job, local_inventory(world.size, 16 * GIB))
+    return make_plan(job, [local_inventory(world.size, 16 * GIB)])
 
 
 def call_of(job: RLHFJob, world: World, call: str) -> ModelCall:

@@ -18,7 +18,6 @@ PLAN = Plan.model_validate(
                 "nodes": 1,
                 "devicesPerNode": 2,
                 "memoryBytesPerDevice": 8 << 30,
-                "roles": ["actor"],
             }
         ],
         "roles": [
@@ -28,6 +27,7 @@ PLAN = Plan.model_validate(
                 "isTrained": True,
                 "generates": True,
                 "origin": "actor",
+                "mesh": {"pool": "local", "data": 2},
                 "numParameters": 541312,
                 "precision": "float32",
             }
@@ -39,8 +39,7 @@ PLAN = Plan.model_validate(
                 "role": "actor",
                 "method": "generate",
                 "kind": "Generate",
-                "pool": "local",
-                "mesh": {"data": 1, "tensor": 2},
+                "mesh": {"pool": "local", "data": 1, "tensor": 2},
                 "reads": [],
                 "writes": [],
             }
@@ -49,8 +48,7 @@ PLAN = Plan.model_validate(
         "generations": [
             {
                 "role": "actor",
-                "tensor": 2,
-                "data": 1,
+                "mesh": {"pool": "local", "data": 1, "tensor": 2},
                 "kvCacheBytes": 1024,
                 "maxConcurrentSequences": 8,
                 "maxSequenceTokens": 16,
@@ -58,13 +56,23 @@ PLAN = Plan.model_validate(
                 "maxSamplesPerPrompt": 4,
             }
         ],
-        "memory": {
-            "capacityBytes": 8 << 30,
-            "items": [
-                {"role": "actor", "what": "KVCache", "bytes": 2 << 30, "phases": ["actor.generate"]}
-            ],
-            "peaks": {"actor.generate": 2 << 30},
-        },
+        "memory": [
+            {
+                "pool": "local",
+                "firstRank": 0,
+                "numDevices": 2,
+                "capacityBytes": 8 << 30,
+                "items": [
+                    {
+                        "role": "actor",
+                        "what": "KVCache",
+                        "bytes": 2 << 30,
+                        "phases": ["actor.generate"],
+                    }
+                ],
+                "peaks": {"actor.generate": 2 << 30},
+            }
+        ],
         "standby": False,
         "reasons": ["One pool & one engine."],
     }
@@ -73,10 +81,23 @@ PLAN = Plan.model_validate(
 
 def test_calls_roles_memory_and_reasons_are_shown() -> None:
     html = plan_tables(PLAN)
-    assert "local: data 1 × tensor 2" in html
+    assert "devices 0 to 1 of pool local: data 1 × tensor 2" in html
     assert "541,312" in html and "language model" in html and "trained, generates" in html
     assert "width:25.0%" in html and "2.0 GiB" in html
     assert "One pool &amp; one engine." in html
+
+
+def test_each_group_of_devices_shows_its_memory() -> None:
+    (memory,), (call,) = PLAN.memory, PLAN.calls
+    assert call.mesh is not None and "Memory of one device</h3>" in plan_tables(PLAN)
+    first, second = (
+        memory.model_copy(update={"first_rank": rank, "num_devices": 1}) for rank in range(2)
+    )
+    apart = call.model_copy(update={"mesh": call.mesh.model_copy(update={"first_rank": 1})})
+    html = plan_tables(PLAN.model_copy(update={"memory": (first, second), "calls": (apart,)}))
+    assert "Memory of one device: device 0 of pool local</h3>" in html
+    assert "Memory of one device: device 1 of pool local</h3>" in html
+    assert "devices 1 to 2 of pool local: data 1 × tensor 2" in html
 
 
 def test_the_report_has_the_plan_that_was_kept(make_run: MakeRun) -> None:

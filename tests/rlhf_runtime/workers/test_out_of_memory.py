@@ -7,7 +7,7 @@ import torch
 from rlhf_api.plan import CallKind, MemoryWhat, Plan
 from rlhf_api.reading.manifest import load_file
 from rlhf_flow.calls import ModelCall
-from rlhf_flow.planning.make_plan import devices_of, make_plan
+from rlhf_flow.planning.make_plan import make_plan, pools_of
 from rlhf_runtime.workers.out_of_memory import is_out_of_memory, out_of_memory_text
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "01-sort-grpo.yaml"
@@ -17,7 +17,7 @@ TRAIN = ModelCall("actor.train", "actor", "train", CallKind.TRAIN, (), ())
 @pytest.fixture
 def plan() -> Plan:
     (job,) = load_file(EXAMPLE)
-    return make_plan(job, devices_of(job, 1))[1]
+    return make_plan(job, pools_of(job, 1))[1]
 
 
 def test_what_the_allocators_raise_is_recognized() -> None:
@@ -30,7 +30,9 @@ def test_what_the_allocators_raise_is_recognized() -> None:
 
 def test_the_message_compares_the_plan_with_what_was_used(plan: Plan) -> None:
     held = {("actor", MemoryWhat.OPTIMIZER): 7 << 20}
-    text = out_of_memory_text(plan, TRAIN, 3, 1, 5 << 30, held, MemoryError("no more\nstack"))
+    text = out_of_memory_text(
+        plan.fullest, TRAIN, 3, 1, 5 << 30, held, MemoryError("no more\nstack")
+    )
     assert text.startswith("rank 1 ran out of memory in actor.train, step 3: got 5.00 GiB in use")
     assert "actor Activations" in text and "process Overhead" in text
     assert "actor Optimizer 4.1 MiB, got 7.0 MiB;" in text, text

@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 import pytest
@@ -7,9 +8,10 @@ from safetensors.torch import save_file
 
 from rlhf_api.plan import CallKind, GraphName
 from rlhf_flow.calls import ModelCall
-from rlhf_flow.planning.make_plan import devices_of, make_plan
+from rlhf_flow.planning.make_plan import make_plan, pools_of
 from rlhf_runtime.dataplane.shards import ShardIndex
 from rlhf_runtime.errors import ModelNotSaved, UnknownCall, WorkerLost
+from rlhf_runtime.roles import saving
 from rlhf_runtime.workers import rank as rank_module
 from rlhf_runtime.workers.orders import Order
 from rlhf_runtime.workers.rank import Rank
@@ -21,26 +23,49 @@ from ..controller.jobs import make_job
 INDEX = ShardIndex(np.arange(2), np.arange(2), np.ones(2, dtype=np.int32)).message()
 
 
+APART: dict[str, Any] = {
+    "algorithm": {"type": "PPO"},
+    "placement": {
+        "type": "Groups",
+        "groups": [{"roles": ["critic"]}, {"roles": ["actor"], "firstDevice": 1}],
+    },
+}
+"""A critic on both of two devices, the policy on the second."""
+
+
+class MakeRank(Protocol):
+    def __call__(self, number: int, sections: dict[str, Any]) -> Rank: ...
+
+
 @pytest.fixture
-def rank(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Rank:
-    """Rank 0 of incarnation `new`, in this process: it keeps its output and has no world."""
+def make_rank(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> MakeRank:
+    """Ranks of incarnation `new`, in this process: they keep its output and have no world."""
     monkeypatch.setattr(rank_module, "settle", lambda *arguments: None)
-    job = make_job()
-    _, plan = make_plan(job, devices_of(job, 1))
-    return Rank(
-        RankSetup(
-            job=job,
-            plan=plan,
-            rank=0,
-            world_size=1,
-            one_machine=True,
-            timeout_seconds=1.0,
-            num_threads=1,
-            incarnation="new",
-            log_file=tmp_path / "rank-0.log",
-            python_path=(),
+
+    def make(number: int, sections: dict[str, Any]) -> Rank:
+        job = make_job(**sections)
+        _, plan = make_plan(job, pools_of(job))
+        return Rank(
+            RankSetup(
+                job=job,
+                plan=plan,
+                pool="local",
+                rank=number,
+                one_machine=True,
+                timeout_seconds=1.0,
+                num_threads=1,
+                incarnation="new",
+                log_file=tmp_path / f"rank-{number}.log",
+                python_path=(),
+            )
         )
-    )
+
+    return make
+
+
+@pytest.fixture
+def rank(make_rank: MakeRank) -> Rank:
+    return make_rank(0, {})
 
 
 def order_of(call: str, incarnation: str) -> Order:
@@ -75,3 +100,20 @@ def test_a_model_that_cannot_be_written_is_told(rank: Rank, tmp_path: Path) -> N
 def test_a_call_that_the_plan_does_not_have_is_refused(rank: Rank) -> None:
     with pytest.raises(UnknownCall, match=r"the plan has no call actor\.log_probs#7 in Step"):
         rank.run(*order_of("actor.log_probs#7", "new").message([INDEX]))
+
+
+@pytest.mark.parametrize(("number", "kept"), [(0, {}), (1, {"multiplier": 0.5})])
+def test_what_operations_keep_comes_back_only_where_they_run(
+    make_rank: MakeRank, monkeypatch: pytest.MonkeyPatch, number: int, kept: dict[str, float]
+) -> None:
+    """Elsewhere it would not change any more, and be saved again as it was."""
+
+    def restore(models: Any, operations: Any, world: Any, address: str, pool: str) -> None:
+        if operations is not None:
+            operations["multiplier"] = 0.5
+
+    monkeypatch.setattr(saving, "restore", restore)
+    rank = make_rank(number, APART)
+    rank._world = None  # type: ignore[assignment]
+    rank.restore("address")
+    assert rank._operations == kept

@@ -173,7 +173,8 @@ def load_weights(model: nn.Module, folder: Path, parallel: ParallelContext) -> N
 def save_causal_lm(
     model: PreTrainedModel, folder: Path, parallel: ParallelContext, dtype: torch.dtype
 ) -> None:
-    """Write the whole model in Hugging Face format; every rank must call, rank 0 writes."""
+    """Write the whole model in Hugging Face format; every rank must call, the first one
+    writes."""
     state = {}
     for name, parameter in model.named_parameters():
         full = parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
@@ -184,7 +185,6 @@ def save_causal_lm(
         config.use_cache = True
         outline = _outline(config, dtype)  # saving writes the outline's dtype into config.json
         outline.generation_config = model.generation_config
-        outline.should_save_on_this_rank = (
-            bool  # else transformers writes on the world's rank 0 only
-        )
+        # transformers asks whether this is the world's rank 0; here the main process is the mesh's
+        outline.should_save_on_this_rank = bool
         outline.save_pretrained(folder, state_dict=state)

@@ -46,7 +46,7 @@ class FsdpModel:
         recompute: bool = False,
         tick: Hook = nothing,
     ) -> None:
-        self._parallel = parallel
+        self.parallel = parallel
         self._tick = tick
         self.module = load_causal_lm(
             folder, parallel, precision, value_head=value_head, recompute=recompute and trained
@@ -66,7 +66,7 @@ class FsdpModel:
 
     def outputs(self, micro_batch: MicroBatch) -> torch.Tensor:
         """The head's outputs [n, width] in float32, only where a response token is predicted."""
-        micro_batch = micro_batch.to(self._parallel.device)
+        micro_batch = micro_batch.to(self.parallel.device)
         self._selected = micro_batch.predictors
         try:
             result: torch.Tensor = self.module(
@@ -111,7 +111,7 @@ class FsdpModel:
         rounds = max(1, self._rounds(len(micro_batches)))  # momentum moves on without a signal
         for micro_batch in in_step(micro_batches, rounds):
             share = loss(self.outputs(micro_batch), micro_batch)
-            torch.autograd.backward(share * self._parallel.data_size)  # FSDP averages over ranks
+            torch.autograd.backward(share * self.parallel.data_size)  # FSDP averages over ranks
             self._tick()
         self.version += 1
         return self.optimizer.step()
@@ -158,18 +158,18 @@ class FsdpModel:
 
     def load_weights(self, folder: Path) -> None:
         """Take over the weights of a saved model, except those it does not have. Collective."""
-        load_weights(self.module, folder, self._parallel)
+        load_weights(self.module, folder, self.parallel)
         self.version += 1
 
     def save(self, folder: Path, dtype: torch.dtype) -> None:
         """Write the model in Hugging Face format. Every rank must call."""
-        save_causal_lm(self.module, folder, self._parallel, dtype)
+        save_causal_lm(self.module, folder, self.parallel, dtype)
 
     def _rounds(self, mine: int) -> int:
         """Forward passes that every rank makes: FSDP's collectives need all of them."""
         if not isinstance(self.module, FSDPModule):
             return mine
-        return int(self._parallel.max(torch.tensor([mine]))[0])
+        return int(self.parallel.max(torch.tensor([mine]))[0])
 
     @torch.no_grad()
     def _probe_sharing(self) -> bool:

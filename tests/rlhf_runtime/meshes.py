@@ -1,0 +1,30 @@
+"""Meshes of a world of processes, for scenarios."""
+
+from __future__ import annotations
+
+from rlhf_api.plan import Mesh
+from rlhf_runtime.engines.parallel import ParallelContext, make_contexts
+from rlhf_runtime.engines.world import World
+
+
+def mesh_of(first_rank: int, data: int, tensor: int = 1) -> Mesh:
+    """Consecutive ranks of a pool."""
+    return Mesh(pool="pool", first_rank=first_rank, data=data, tensor=tensor)
+
+
+def part_of(world: World, mesh: Mesh) -> ParallelContext | None:
+    """A mesh, or None on ranks that are not in it. Collective over the world."""
+    return make_contexts([mesh], world).get(mesh)
+
+
+def parallel_of(world: World) -> ParallelContext:
+    """The whole world as one mesh along `data`. Collective."""
+    parallel = part_of(world, mesh_of(0, world.size))
+    assert parallel is not None
+    return parallel
+
+
+def alone(world: World) -> ParallelContext:
+    """This rank as a mesh of its own. Collective: all ranks make those of all."""
+    (parallel,) = make_contexts([mesh_of(rank, 1) for rank in range(world.size)], world).values()
+    return parallel
