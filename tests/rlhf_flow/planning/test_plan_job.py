@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rlhf_flow.planning.colocated import plan_job
 
 from rlhf_api.exits import ExitCode
 from rlhf_api.plan import (

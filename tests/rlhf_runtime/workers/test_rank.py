@@ -1,7 +1,6 @@
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -9,7 +8,7 @@ from safetensors.torch import save_file
 from rlhf_api.plan import CallKind, GraphName
 from rlhf_flow.calls import ModelCall
 from rlhf_flow.planning.make_plan import make_plan, pools_of
-from rlhf_runtime.dataplane.shards import ShardIndex
+from rlhf_runtime.dataplane.partition import Extent
 from rlhf_runtime.errors import ModelNotSaved, UnknownCall, WorkerLost
 from rlhf_runtime.roles import saving
 from rlhf_runtime.workers import rank as rank_module
@@ -19,9 +18,6 @@ from rlhf_runtime.workers.setup import RankSetup
 
 from ...small_disk import small_disk
 from ..controller.jobs import make_job
-
-INDEX = ShardIndex(np.arange(2), np.arange(2), np.ones(2, dtype=np.int32)).message()
-
 
 APART: dict[str, Any] = {
     "algorithm": {"type": "PPO"},
@@ -70,12 +66,12 @@ def rank(make_rank: MakeRank) -> Rank:
 
 def order_of(call: str, incarnation: str) -> Order:
     model_call = ModelCall(call, "actor", "log_probs", CallKind.INFER, (), ("log_probs",))
-    return Order(model_call, 1, GraphName.STEP, incarnation)
+    return Order(model_call, 1, GraphName.STEP, incarnation, Extent(2))
 
 
 def test_a_message_of_another_incarnation_is_refused(rank: Rank) -> None:
     with pytest.raises(WorkerLost, match="for incarnation old, this rank belongs to new"):
-        rank.run(*order_of("actor.generate", "old").message([INDEX]))
+        rank.run(*order_of("actor.generate", "old").message([]))
 
 
 class Large:
@@ -99,7 +95,7 @@ def test_a_model_that_cannot_be_written_is_told(rank: Rank, tmp_path: Path) -> N
 
 def test_a_call_that_the_plan_does_not_have_is_refused(rank: Rank) -> None:
     with pytest.raises(UnknownCall, match=r"the plan has no call actor\.log_probs#7 in Step"):
-        rank.run(*order_of("actor.log_probs#7", "new").message([INDEX]))
+        rank.run(*order_of("actor.log_probs#7", "new").message([]))
 
 
 @pytest.mark.parametrize(("number", "kept"), [(0, {}), (1, {"multiplier": 0.5})])
