@@ -86,6 +86,7 @@ def plan_job(
         ),
         roles=_role_plans(job, graphs, models),
         calls=_call_plans(graphs, pool, choice),
+        inputs={name: graph.inputs for name, graph in graphs.items()},
         policy=policy_of(graphs[GraphName.STEP]),
         generations=tuple(
             _generation_plan(job, graphs, pool, choice, engine) for engine in choice.engines

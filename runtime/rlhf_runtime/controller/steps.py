@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from rlhf_api.plan import GraphName
 from rlhf_flow.algorithm import Algorithm
@@ -14,7 +13,6 @@ from rlhf_runtime.controller.cluster import object_store_bytes
 from rlhf_runtime.controller.dispatch import StepBackend, as_batch
 from rlhf_runtime.controller.workers import Workers
 from rlhf_runtime.telemetry.records import Span
-from rlhf_runtime.workers.data_host import ANSWER_COLUMNS, PROMPT_COLUMNS
 from rlhf_runtime.workers.orders import CallReport, Statistics, merge
 from rlhf_runtime.workers.process import resident_bytes
 
@@ -57,18 +55,15 @@ class Stepper:
 
     def train(self, algorithm: Algorithm, step: int) -> Submitted:
         """A training step; steps count from 1."""
-        host = self._workers.data.step_prompts
-        return self._submit(GraphName.STEP, algorithm, step, host, PROMPT_COLUMNS, (step,))
+        return self._submit(GraphName.STEP, algorithm, step)
 
     def warm_start(self, algorithm: Algorithm, step: int) -> Submitted:
         """A supervised step; steps count from 1."""
-        host = self._workers.data.warm_start_rows
-        return self._submit(GraphName.WARM_START, algorithm, step, host, ANSWER_COLUMNS, (step,))
+        return self._submit(GraphName.WARM_START, algorithm, step)
 
     def evaluate(self, algorithm: Algorithm, step: int) -> Submitted:
         """All held-out prompts, after so many steps."""
-        host = self._workers.data.evaluation_prompts
-        return self._submit(GraphName.EVALUATION, algorithm, step, host, PROMPT_COLUMNS, ())
+        return self._submit(GraphName.EVALUATION, algorithm, step)
 
     def wait(self, submitted: Submitted) -> Pass:
         """The end of a pass; passes end in the order of their submission."""
@@ -79,21 +74,15 @@ class Stepper:
         own = {"driver": resident_bytes(), "object store": object_store_bytes()}
         return replace(done, memory={**done.memory, **own})
 
-    def _submit(
-        self,
-        graph: GraphName,
-        algorithm: Algorithm,
-        step: int,
-        host: Any,
-        columns: Sequence[str],
-        arguments: tuple[int, ...],
-    ) -> Submitted:
+    def _submit(self, graph: GraphName, algorithm: Algorithm, step: int) -> Submitted:
         start = time.time()
         workers = self._workers
         backend = StepBackend(
             workers.plan, workers.groups, graph, step, workers.incarnation, workers.look
         )
-        report, *prompts = host.options(num_returns=2 + len(columns)).remote(*arguments)
+        columns = workers.plan.inputs[graph]
+        host = workers.data.batch.options(num_returns=2 + len(columns))
+        report, *prompts = host.remote(graph, step)
         backend.reports.append(report)
         samples = workers.job.spec.rollout.samples_per_prompt
         flow = Flow(algorithm.roles(), backend, samples)

@@ -81,7 +81,7 @@ class Workers:
             remove_placement_group(self._group)
             raise
         self.ranks = tuple(self._start_rank(rank) for rank in range(self.world_size))
-        self.data = self._start_host(DataHost, "data", plan.policy)
+        self.data = self._start_host(DataHost, "data", plan)
         self.reward = self._start_host(RewardHost, "reward", settings.faults)
 
     @property

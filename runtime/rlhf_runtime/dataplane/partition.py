@@ -53,12 +53,17 @@ def balanced(index: ShardIndex, parts: int) -> list[Rows]:
     """
     if parts == 1:
         return [np.sort(index.rows)]
+    if len(np.unique(index.groups)) >= WHOLE_GROUPS_PER_PART * parts:
+        return balanced_groups(index, parts)
+    owner = _deal(index.lengths, index.rows, parts)
+    return [np.sort(index.rows[owner == part]) for part in range(parts)]
+
+
+def balanced_groups(index: ShardIndex, parts: int) -> list[Rows]:
+    """The same with whole groups however few there are: for what compares the rows of a group."""
     distinct, group_of = np.unique(index.groups, return_inverse=True)
-    if len(distinct) < WHOLE_GROUPS_PER_PART * parts:
-        owner = _deal(index.lengths, index.rows, parts)
-    else:
-        tokens = np.bincount(group_of, index.lengths, minlength=len(distinct))
-        owner = _deal(tokens, distinct, parts)[group_of]
+    tokens = np.bincount(group_of, index.lengths, minlength=len(distinct))
+    owner = _deal(tokens, distinct, parts)[group_of]
     return [np.sort(index.rows[owner == part]) for part in range(parts)]
 
 
@@ -84,19 +89,36 @@ def mini_batches(index: ShardIndex, groups_per_batch: int) -> list[ShardIndex]:
     return [index.take(np.flatnonzero(batch == number)) for number in range(count)]
 
 
-def micro_batches(lengths: NDArray[np.integer], max_padded_tokens: int) -> list[Rows]:
+def micro_batches(
+    lengths: NDArray[np.integer], max_padded_tokens: int, units: NDArray[np.int64] | None = None
+) -> list[Rows]:
     """Positions cut into micro-batches of at most so many padded tokens, alike in length.
 
-    Rows are padded to the longest of their micro-batch. A row longer than the limit is alone.
+    Rows are padded to the longest of their micro-batch. A unit longer than the limit is alone.
     Positions refer to `lengths`.
+
+    Args:
+        lengths: of the rows.
+        max_padded_tokens: of a micro-batch.
+        units: the unit of each row; its rows stay together. None: every row for itself.
     """
-    order = np.argsort(lengths, kind="stable").astype(np.int64, copy=False)
+    if not len(lengths):
+        return []
+    own = np.arange(len(lengths)) if units is None else units
+    _, unit_of, sizes = np.unique(own, return_inverse=True, return_counts=True)
+    longest = np.ones(len(sizes), dtype=np.int64)
+    np.maximum.at(longest, unit_of, lengths)
+    by_length = np.argsort(longest, kind="stable")
+    starts = np.cumsum(sizes[by_length]) - sizes[by_length]
     begin, cuts = 0, []
-    for end, length in enumerate(np.maximum(lengths[order], 1).tolist()):
-        if end > begin and (end + 1 - begin) * length > max_padded_tokens:
-            cuts.append(end)
-            begin = end
-    return np.split(order, cuts) if len(order) else []
+    for start, size, length in zip(
+        starts.tolist(), sizes[by_length].tolist(), longest[by_length].tolist(), strict=True
+    ):
+        if start > begin and (start + size - begin) * length > max_padded_tokens:
+            cuts.append(start)
+            begin = start
+    order: Rows = np.lexsort((unit_of, longest[unit_of]))
+    return np.split(order, cuts)
 
 
 def _nearest(ascending: NDArray[np.int64], targets: NDArray[np.float64]) -> NDArray[np.int64]:

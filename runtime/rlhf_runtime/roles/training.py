@@ -42,6 +42,7 @@ def mini_batches(
     groups_per_batch: int,
     fixed_length: int,
     valid: str | None = None,
+    whole_groups: bool = False,
 ) -> list[MiniBatch]:
     """The batch's mini-batches in order, rows balanced over ranks by tokens.
 
@@ -51,10 +52,12 @@ def mini_batches(
         groups_per_batch: prompts of a mini-batch.
         fixed_length: by which a sum over tokens is divided where that is asked for.
         valid: the field that says which rows count; the others are carried along. None: all do.
+        whole_groups: whether rows of a prompt stay on one rank, however few prompts there are.
     """
+    balance = partition.balanced_groups if whole_groups else partition.balanced
     cut = partition.mini_batches(inputs.index, groups_per_batch)
     distribute = protocol_of(inputs.call.kind).distribute
-    parts = [distribute(batch, inputs.at, partition.balanced) for batch in cut]
+    parts = [distribute(batch, inputs.at, balance) for batch in cut]
     columns = inputs.load(np.concatenate(parts))
     bounds = np.cumsum([0, *(len(part) for part in parts)])
     selected = [
@@ -82,15 +85,21 @@ def mini_batches(
 
 
 def micro_batches(
-    batch: MiniBatch, model: FsdpModel, max_padded_tokens: int, rows: Rows | None = None
+    batch: MiniBatch,
+    model: FsdpModel,
+    max_padded_tokens: int,
+    rows: Rows | None = None,
+    whole_groups: bool = False,
 ) -> list[MicroBatch]:
-    """Rows of a mini-batch, by default all, as micro-batches for a model."""
+    """Rows of a mini-batch, by default all, as micro-batches for a model; with `whole_groups` those
+    of a prompt in one."""
     return cut(
         batch.columns[PROMPTS],
         batch.columns[RESPONSES],
         batch.groups,
         model.packing(max_padded_tokens),
         rows,
+        whole_groups,
     )
 
 
