@@ -54,11 +54,11 @@ class _Candidate(NamedTuple):
 class _Collected:
     """What has been read so far."""
 
+    answers: tuple[list[Column], ...]
+    """Reference answers; or of pairs the chosen responses, then the rejected ones."""
     rows_read: int = 0
     rows: list[_Candidate] = field(default_factory=list)
     prompts: list[Column] = field(default_factory=list)
-    answers: list[Column] = field(default_factory=list)
-    rejected: list[Column] = field(default_factory=list)
     invalid: list[tuple[int, str]] = field(default_factory=list)
     too_long: list[tuple[int, int]] = field(default_factory=list)
 
@@ -81,20 +81,21 @@ def build_prompt_table(
         ChatTemplateUnusable: a template is needed and there is none.
     """
     writer = PromptWriter(source, split, tokenizer.chat_template)
-    collected = _Collected()
+    collected = _Collected(answers=([],) if preferences_of(source) is None else ([], []))
     for chunk in _chunks(rows):
         _require_fields(chunk, source, split)
         candidates = _usable(chunk, source, writer, collected)
         _tokenize(candidates, writer, tokenizer, policy, collected)
         collected.rows_read += len(chunk)
     _refuse(collected, source, split, policy)
+    answers, *others = map(concatenate, collected.answers)
     return PromptTable(
         split=split,
         prompts=concatenate(collected.prompts),
         texts=tuple(row.text for row in collected.rows),
         records=tuple(row.record for row in collected.rows),
-        answers=concatenate(collected.answers),
-        rejected=None if preferences_of(source) is None else concatenate(collected.rejected),
+        answers=answers,
+        rejected=others[0] if others else None,
         source_rows=np.asarray([row.source_row for row in collected.rows], dtype=np.int64),
         rows_read=collected.rows_read,
         rows_invalid=len(collected.invalid),
@@ -164,8 +165,8 @@ def _tokenize(
     prompts = tokenizer.encode(
         [row.text for row in candidates], add_special_tokens=not writer.is_templated
     )
-    answers, rejected = (_answers(candidates, number, tokenizer) for number in (0, 1))
-    sizes = [_lengths(column) for column in (prompts, answers, rejected)]
+    answers = [_answers(candidates, number, tokenizer) for number in range(len(collected.answers))]
+    sizes = [_lengths(column) for column in (prompts, *answers)]
     kept = []
     for index, (row, length, *of_answers) in enumerate(zip(candidates, *sizes, strict=True)):
         longest, most = max(of_answers), policy.max_answer_tokens
@@ -181,8 +182,8 @@ def _tokenize(
     taken = np.asarray(kept, dtype=np.int64)
     collected.rows.extend(candidates[index] for index in kept)
     collected.prompts.append(prompts.take(taken))
-    collected.answers.append(answers.take(taken))
-    collected.rejected.append(rejected.take(taken))
+    for so_far, column in zip(collected.answers, answers, strict=True):
+        so_far.append(column.take(taken))
 
 
 def _answers(rows: list[_Candidate], number: int, tokenizer: TextTokenizer) -> Column:

@@ -28,7 +28,7 @@ from rlhf_runtime.engines.fsdp.model import FsdpModel, Loss
 from rlhf_runtime.engines.fsdp.packing import MicroBatch, cut
 from rlhf_runtime.engines.fsdp.settings import OptimizerSettings
 from rlhf_runtime.engines.world import World
-from rlhf_runtime.models.errors import ModelError
+from rlhf_runtime.models.errors import WrongHead
 
 from ..world_of_processes import Scenario, run_scenarios
 from .tiny_models import MODELS, ragged, write_model
@@ -366,7 +366,7 @@ def reward_models_load_elsewhere(world: World, folder: Path, kind: str) -> None:
         with torch.no_grad():
             expected = loaded.eval()(torch.tensor(tokens, dtype=torch.long)[None]).logits
         assert abs(float(expected) - score) < 1e-5 and abs(score) > 1e-3, (row, expected, score)
-    with pytest.raises(ModelError, match="without an output over the vocabulary.*ForSequenceCl"):
+    with pytest.raises(WrongHead, match="without an output over the vocabulary.*ForSequenceCl"):
         engine(target, world)
 
 

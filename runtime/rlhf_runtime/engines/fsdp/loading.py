@@ -22,7 +22,7 @@ from transformers import (
 )
 
 from rlhf_runtime.engines.world import World
-from rlhf_runtime.models.errors import ModelError
+from rlhf_runtime.models.errors import WrongHead
 
 
 def load_causal_lm(
@@ -35,7 +35,7 @@ def load_causal_lm(
     rank that computes in float32 keeps ordinary parameters.
 
     Raises:
-        ModelError: a classifier where a language model is wanted, or one of several labels.
+        WrongHead: a classifier where a language model is wanted, or one of several labels.
     """
     config = AutoConfig.from_pretrained(folder, local_files_only=True)
     config.dtype = torch.float32
@@ -91,13 +91,13 @@ def _is_classifier(config: AutoConfig) -> bool:
 
 def _check_classifier(folder: Path, config: AutoConfig, value_head: bool) -> None:
     if not value_head:
-        raise ModelError(
+        raise WrongHead(
             f"a model without an output over the vocabulary: got {folder} with "
             f"{config.architectures[0]}, allowed a causal language model; choose one, or let the "
             "role be a ScalarModel"
         )
     if config.num_labels != 1:
-        raise ModelError(
+        raise WrongHead(
             f"a classifier of several labels gives no score: got {config.num_labels} labels in "
             f"{folder}, allowed 1; choose a reward model or a causal language model"
         )
