@@ -77,3 +77,7 @@ def test_a_broadcast_column_is_read_at_the_rows_of_the_other_batch() -> None:
     eight = Batch(("e0",), {}, samples=8)
     assert laid.broadcast(eight).columns["baseline"].repeat == 8
     assert laid.broadcast(eight).columns["tokens"].repeat == 2
+
+
+def test_fields_of_the_data_that_no_call_reads_are_not_there_to_be_selected() -> None:
+    assert GENERATED.select("tokens", "never_read").fields == {"tokens"}
