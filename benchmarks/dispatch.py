@@ -1,9 +1,13 @@
-"""bench-dispatch: what the controller adds to bare Ray.
+"""bench-dispatch: what the controller adds to bare Ray, and how it grows with the ranks.
 
 Two measurements, each in turns with its baseline:
 column: a 1024 x 2048 float32 column (8 MiB) from a 2-rank group to another, through Group.submit
         and Inputs, against bare actors that pass the same numpy shards by reference.
 empty:  a call that reads and writes nothing on 2 ranks, against one call of one bare actor.
+
+And what a step costs the driver: generate, score, infer, compute and a training in four
+mini-batches, sent to 2 to 64 actors, and to 1,024 that only count what they are sent. Printed are
+references and the driver's milliseconds, by call and rank, and how its memory grows.
 """
 
 from __future__ import annotations
@@ -17,29 +21,29 @@ from typing import Any
 
 import numpy as np
 import ray
+from dispatch_growth import measure_growth, report_growth
 from outcome import milliseconds, note, paired_ratio, print_json, print_table, verdict
 
 from rlhf_api.plan import CallKind, GraphName, Mesh, Plan
 from rlhf_api.reading.manifest import load_file
 from rlhf_flow.calls import ModelCall
-from rlhf_flow.planning.make_plan import devices_of, make_plan
-from rlhf_runtime.controller.batch import Batch
+from rlhf_flow.planning.make_plan import make_plan, pools_of
+from rlhf_runtime.controller.batch import Batch, ShardRef, as_batch
 from rlhf_runtime.controller.cluster import start_local_ray, stop_local_ray
 from rlhf_runtime.controller.dispatch import Group, StepBackend
 from rlhf_runtime.dataplane.columns import Column
+from rlhf_runtime.dataplane.partition import Extent
 from rlhf_runtime.dataplane.protocol import Coordinates
-from rlhf_runtime.dataplane.shards import ShardIndex
+from rlhf_runtime.dataplane.shards import Shard, ShardIndex
 from rlhf_runtime.telemetry.records import Span
 from rlhf_runtime.workers.inputs import Inputs
 from rlhf_runtime.workers.orders import CallReport, Order, Statistics
 from rlhf_runtime.workers.process import resident_bytes
-from rlhf_runtime.workers.references import fetch
 
 EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "01-sort-grpo.yaml"
 ROWS, WIDTH, RANKS = 1024, 2048, 2
 TARGETS = {"column": 1.5, "empty": 2.0}
-MESH = Mesh(data=RANKS)
-
+MESH = Mesh(pool="ranks", data=RANKS)
 MAKE = ModelCall("maker.log_probs", "maker", "make", CallKind.INFER, (), ("block",))
 TAKE = ModelCall("taker.train", "taker", "take", CallKind.TRAIN, ("block",), ())
 NOTHING = ModelCall("taker.nothing", "taker", "nothing", CallKind.TRAIN, (), ())
@@ -52,11 +56,11 @@ class Worker:
         self._rank = rank
         self._block = block_of(rank)
 
-    def run(self, *message: Any) -> tuple[object, ...] | bytes:
+    def run(self, header: bytes, own: bytes, *shards: Shard) -> tuple[bytes, Shard] | bytes:
         """One call, as the controller sends it."""
-        order, indexes = Order.read(*message)
+        order = Order.read(header, own)
         start = time.time()
-        inputs = Inputs(order, indexes, Coordinates.of(self._rank, MESH), fetch)
+        inputs = Inputs(order, shards, Coordinates.of(self._rank, MESH))
         if order.call.method == "take":
             touch(inputs.load(inputs.rows())["block"].values)
         span = Span(
@@ -65,7 +69,7 @@ class Worker:
         report = CallReport(order.call.id, Statistics(), (span,), resident_bytes()).message()
         if order.call.method != "make":
             return report
-        return report, inputs.index.take(inputs.rows()).message(), Column(self._block)
+        return report, Shard(inputs.index.find(inputs.rows()), {"block": Column(self._block)})
 
 
 class Bare:
@@ -85,10 +89,10 @@ class Bare:
     def nothing(self) -> None:
         """Answer."""
 
-    def index(self, rows: int) -> bytes:
-        """What the data host returns with the prompts: the batch's first index."""
-        numbers = np.arange(rows, dtype=np.int64)
-        return ShardIndex(numbers, numbers, np.ones(rows, dtype=np.int32)).message()
+    def rows(self, count: int) -> Shard:
+        """What the data host returns: the batch's first shard."""
+        numbers = np.arange(count, dtype=np.int64)
+        return Shard(ShardIndex(numbers, numbers, np.ones(count, dtype=np.int32)), {})
 
 
 def block_of(rank: int) -> np.ndarray:
@@ -103,13 +107,13 @@ def touch(block: np.ndarray) -> None:
 
 def controller_rounds(plan: Plan) -> tuple[Callable[[], None], Callable[[], None]]:
     """A round of `column` and one of `empty` through the controller."""
-    makers, takers = (Group(tuple(_actors(Worker))) for _ in range(2))
+    makers, takers = (Group(_actors(Worker)) for _ in range(2))
     (host,) = _actors(Bare, 1)
-    base, few = (Batch((host.index.remote(rows),), {}) for rows in (ROWS, RANKS))
+    base, few = (as_batch((), [_rows(host, rows)], Extent(rows)) for rows in (ROWS, RANKS))
     groups: dict[str | None, Group] = {"maker": makers, "taker": takers}
 
     def call(backend: StepBackend, wanted: ModelCall, batch: Batch) -> Batch:
-        order = Order(wanted, 1, GraphName.STEP, "benchmark")
+        order = Order(wanted, 1, GraphName.STEP, "benchmark", batch.extent)
         reports, result = groups[wanted.role].submit(order, batch, MESH)
         backend.reports.extend(reports)
         return batch if result is None else batch | result
@@ -125,6 +129,10 @@ def controller_rounds(plan: Plan) -> tuple[Callable[[], None], Callable[[], None
         assert len(backend.wait()) == RANKS
 
     return column, empty
+
+
+def _rows(host: Any, count: int) -> ShardRef:
+    return ShardRef(host.rows.remote(count), range(count))
 
 
 def bare_rounds() -> tuple[Callable[[], None], Callable[[], None]]:
@@ -167,7 +175,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=300, help="of each (default 300)")
     options = parser.parse_args()
     (job,) = load_file(EXAMPLE)
-    _, plan = make_plan(job, devices_of(job, RANKS))
+    _, plan = make_plan(job, pools_of(job, RANKS))
     # Ray's workers import this file's siblings and our packages the same way as this process does.
     os.environ["PYTHONPATH"] = os.pathsep.join(
         [str(Path(__file__).resolve().parent), os.environ.get("PYTHONPATH", "")]
@@ -181,9 +189,11 @@ def main() -> None:
         for name, (ours, baseline) in zip(names, pairs, strict=True):
             note(f"{name}: {options.rounds} rounds in turns")
             measured[name] = in_turns(ours, baseline, options.rounds)
+        growth = measure_growth(options.rounds // 10)
     finally:
         stop_local_ray()
     report(measured)
+    report_growth(growth)
 
 
 def report(measured: dict[str, tuple[list[float], list[float]]]) -> None:

@@ -34,7 +34,7 @@ from rlhf_api.plan import GraphName, Plan
 from rlhf_api.reading.manifest import load_file
 from rlhf_api.spec.job import RLHFJob
 from rlhf_flow.job_graphs import rewards_of, trace_algorithms
-from rlhf_flow.planning.make_plan import devices_of, make_plan
+from rlhf_flow.planning.make_plan import make_plan, pools_of
 from rlhf_runtime.controller.job_run import PASSES_AHEAD, step_record
 from rlhf_runtime.controller.optimizers import training_settings
 from rlhf_runtime.controller.passes import keep_ahead
@@ -108,13 +108,13 @@ class OurRun:
         self, job: RLHFJob, plan: Plan, settings: WorkerSettings, journal: Journal, site: Site
     ) -> None:
         self._journal = journal
-        traced = trace_algorithms(job, plan.pools[0].device)[GraphName.STEP]
+        traced = trace_algorithms(job, plan.device)[GraphName.STEP]
         self._algorithm = traced.algorithm
         self._rewards = rewards_of(traced.graph)
         self._workers = Workers(job, plan, settings, site)
         self._workers.build(journal.started)
         rates = training_settings(job.spec, plan.policy, traced.graph)
-        self._workers.on_ranks("use_optimizer", plan.policy, rates)
+        self._workers.on_role(plan.policy, "use_optimizer", plan.policy, rates)
         self._stepper = Stepper(self._workers)
         self._step = 0
         self.records: list[dict[str, float]] = []
@@ -156,7 +156,7 @@ def measure(blocks: int, folder: Path) -> Measured:
     note("making a warm-started model for both")
     subprocess.run([sys.executable, str(HERE / "warm_model.py"), str(model)], check=True, **_QUIET)
     job = job_from(EXAMPLE, model, (blocks + 1) * BLOCK)
-    _, plan = make_plan(job, devices_of(job, 1))
+    _, plan = make_plan(job, pools_of(job, 1))
     threads = len(os.sched_getaffinity(0))
     note("starting the plain loop")
     baseline = PlainLoop(model, plan, threads, folder / "plain_loop.log")
@@ -171,10 +171,10 @@ def measure(blocks: int, folder: Path) -> Measured:
         timeout_seconds=600.0,
     )
     note("starting our workers")
-    fork_server = OwnForkServer(plan.pools[0].device)
+    fork_server = OwnForkServer(plan.device)
     site = OneMachine(fork_server)
     try:
-        site.open(plan.pools[0])
+        site.open(plan.pools)
         ours = OurRun(job, plan, settings, journal, site)
         try:
             note(f"{blocks} blocks of {BLOCK} steps each, in turns")

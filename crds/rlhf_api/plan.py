@@ -77,8 +77,15 @@ class GraphName(StrEnum):
 
 
 class Mesh(Contract):
-    """How the devices of a pool are cut for a call."""
+    """Consecutive ranks of a pool, and how a call's work is cut over them.
 
+    Along its axes tensor ranks are neighbours, then pipeline stages, then replicas.
+    """
+
+    pool: Name
+    """The pool."""
+    first_rank: Annotated[int, Field(ge=0)] = 0
+    """Its first rank, as the pool numbers them."""
     data: Count
     """Replicas, or shards of the data under FSDP."""
     tensor: Count = 1
@@ -90,6 +97,11 @@ class Mesh(Contract):
     def num_devices(self) -> int:
         """Devices in the mesh."""
         return self.data * self.tensor * self.pipeline
+
+    @property
+    def ranks(self) -> range:
+        """Its ranks, as the pool numbers them."""
+        return range(self.first_rank, self.first_rank + self.num_devices)
 
 
 class PoolPlan(Contract):
@@ -105,8 +117,6 @@ class PoolPlan(Contract):
     """Devices taken on each node."""
     memory_bytes_per_device: Bytes
     """Memory of one device that the plan may use."""
-    roles: Annotated[tuple[Identifier, ...], Field(max_length=16)]
-    """Roles whose models live here."""
 
     @property
     def num_devices(self) -> int:
@@ -127,6 +137,8 @@ class RolePlan(Contract):
     """Whether a call of some graph generates with it."""
     origin: Identifier | None = None
     """The role whose source its weights come from: itself or another. None without a model."""
+    mesh: Mesh | None = None
+    """The ranks that hold its model, for training and forward passes. None without a model."""
     num_parameters: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0
     """Parameters, exactly; 0 without a model."""
     precision: Precision | None = None
@@ -151,14 +163,14 @@ class CallPlan(Contract):
     """The primitive."""
     kind: CallKind
     """What it does."""
-    pool: Name | None
-    """The pool it runs on; None: on the host, beside the ranks."""
     mesh: Mesh | None
-    """How the pool is cut for it; None on the host."""
+    """The ranks that it runs on; None: on the host, beside the ranks."""
     reads: Annotated[tuple[Column, ...], Field(max_length=64)]
     """Fields it reads, sorted."""
     writes: Annotated[tuple[Column, ...], Field(max_length=64)]
     """Fields it writes, sorted."""
+    mini_batch_prompts: Count | None = None
+    """Prompts of one optimizer step, of a call that trains. None: all of its batch."""
     expected_count: PositiveFloat = 1.0
     """How often it runs in a pass of its graph, on average."""
     expected_seconds: NonNegativeFloat | None = None
@@ -170,10 +182,8 @@ class GenerationPlan(Contract):
 
     role: Identifier
     """Whose weights they generate with."""
-    tensor: Count
-    """Ranks that one engine spans."""
-    data: Count
-    """Engines."""
+    mesh: Mesh
+    """Their ranks: one engine for each of its replicas."""
     kv_cache_bytes: Annotated[int, Field(ge=1, le=2**63 - 1)]
     """Keys and values on each device."""
     max_concurrent_sequences: Count
@@ -233,8 +243,15 @@ class MemoryItem(Contract):
 
 
 class MemoryPlan(Contract):
-    """Memory of one device through the phases of a step."""
+    """Memory of one device through the phases of a step, the same for all devices of a group: those
+    that hold the same roles."""
 
+    pool: Name
+    """The group's pool."""
+    first_rank: Annotated[int, Field(ge=0)]
+    """Its first rank, as the pool numbers them."""
+    num_devices: Count
+    """Its devices, one after the other."""
     capacity_bytes: Bytes
     """What a device has."""
     items: Annotated[tuple[MemoryItem, ...], Field(max_length=512)]
@@ -259,6 +276,11 @@ class MemoryPlan(Contract):
         """The highest sum."""
         return max(self.peaks.values())
 
+    @property
+    def ranks(self) -> range:
+        """The group's ranks, as the pool numbers them."""
+        return range(self.first_rank, self.first_rank + self.num_devices)
+
 
 def sum_by_phase(items: tuple[MemoryItem, ...]) -> dict[str, int]:
     """Bytes of every phase, in the order in which the items name the phases."""
@@ -277,7 +299,7 @@ class Plan(Contract):
     job: Name
     """The job's name."""
     pools: Annotated[tuple[PoolPlan, ...], Field(min_length=1, max_length=17)]
-    """Device pools: one, with every role colocated."""
+    """Device pools: each is one world of ranks."""
     roles: Annotated[tuple[RolePlan, ...], Field(min_length=1, max_length=16)]
     """Roles of all graphs."""
     calls: Annotated[tuple[CallPlan, ...], Field(min_length=1, max_length=512)]
@@ -289,8 +311,8 @@ class Plan(Contract):
     prompts."""
     generations: Annotated[tuple[GenerationPlan, ...], Field(max_length=16)]
     """The generation engines, of each role that generates."""
-    memory: MemoryPlan
-    """Memory of a device."""
+    memory: Annotated[tuple[MemoryPlan, ...], Field(min_length=1, max_length=64)]
+    """Memory of a device, for each group of devices that hold the same roles."""
     standby: bool
     """Whether the workers' libraries stay in each node's memory, to start workers again from."""
     reasons: Annotated[tuple[Text, ...], Field(max_length=64)]
@@ -301,13 +323,59 @@ class Plan(Contract):
         sites = [(call.graph, call.call) for call in self.calls]
         if len(set(sites)) != len(sites):
             raise ValueError("the same call site twice in one graph: plan the job again")
-        pools = {pool.name: pool for pool in self.pools}
-        for call in self.calls:
-            if call.pool is None or call.mesh is None:
-                continue
-            if call.pool not in pools or call.mesh.num_devices > pools[call.pool].num_devices:
-                raise ValueError(f"{call.call} does not lie in its pool: plan the job again")
+        sizes = {pool.name: pool.num_devices for pool in self.pools}
+        if len(sizes) != len(self.pools):
+            raise ValueError("two pools of one name: plan the job again")
+        for name, mesh in self._meshes():
+            if mesh.ranks.stop > sizes.get(mesh.pool, 0):
+                raise ValueError(f"{name} does not lie in its pool: plan the job again")
         return self
+
+    def _meshes(self) -> list[tuple[str, Mesh]]:
+        """Every mesh, with what it is for."""
+        calls = [(call.call, call.mesh) for call in self.calls]
+        roles = [(role.role, role.mesh) for role in self.roles]
+        return [(name, mesh) for name, mesh in (*calls, *roles) if mesh is not None]
+
+    @property
+    def num_devices(self) -> int:
+        """Devices of all pools, hence ranks of the job."""
+        return sum(pool.num_devices for pool in self.pools)
+
+    @property
+    def device(self) -> Device:
+        """What ranks compute on: the same in all pools."""
+        return self.pools[0].device
+
+    @property
+    def policy_pool(self) -> PoolPlan:
+        """The pool whose ranks hold the policy."""
+        planned = self.role(self.policy)
+        assert planned is not None and planned.mesh is not None
+        return self.pool(planned.mesh.pool)
+
+    @property
+    def fullest(self) -> MemoryPlan:
+        """The group of devices that comes closest to what its devices have."""
+        return max(self.memory, key=lambda group: group.peak_bytes / max(1, group.capacity_bytes))
+
+    def pool(self, name: str) -> PoolPlan:
+        """The pool of a name, which must be there."""
+        return next(pool for pool in self.pools if pool.name == name)
+
+    def first_number(self, pool: str) -> int:
+        """The number of a pool's first rank among all of the job: pools come one after the
+        other."""
+        before = [each.name for each in self.pools].index(pool)
+        return sum(each.num_devices for each in self.pools[:before])
+
+    def memory_of(self, pool: str, rank: int) -> MemoryPlan:
+        """Memory of the device of a rank, as its pool numbers them."""
+        return next(each for each in self.memory if each.pool == pool and rank in each.ranks)
+
+    def roles_in(self, pool: str) -> tuple[str, ...]:
+        """Roles whose models live in a pool, or on some of its ranks."""
+        return tuple(each.role for each in self.roles if each.mesh and each.mesh.pool == pool)
 
     def call(self, graph: GraphName, call: str) -> CallPlan | None:
         """The plan of a call site, or None where the plan does not have it."""

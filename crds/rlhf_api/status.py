@@ -15,7 +15,8 @@ from rlhf_api.base import Contract, Identifier, Name, NonNegativeCount, Text
 from rlhf_api.report import CheckpointReport, MetricName
 from rlhf_api.spec.checkpoint import CheckpointStorage
 from rlhf_api.spec.cluster import ImageSpec
-from rlhf_api.spec.resources import NodePools, PlacementType, PodResources
+from rlhf_api.spec.placement import PlacementType
+from rlhf_api.spec.resources import NodePools, PodResources
 
 
 def _as_kubernetes(time: datetime) -> datetime:

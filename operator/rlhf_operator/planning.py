@@ -16,10 +16,10 @@ from rlhf_api.errors import RlhfError
 from rlhf_api.plan import Plan
 from rlhf_api.spec.algorithm import AlgorithmType
 from rlhf_api.spec.job import RLHFJob
-from rlhf_api.spec.resources import PlacementType
+from rlhf_api.spec.placement import PlacementType
 from rlhf_api.status import PlanStatus
 from rlhf_flow.errors import DevicesUnknown, ShapeUnknown
-from rlhf_flow.planning.make_plan import devices_of, make_plan
+from rlhf_flow.planning.make_plan import make_plan, pools_of
 from rlhf_operator.decide.observed import PlanSeen, Refusal
 
 KEPT = 1024
@@ -130,7 +130,7 @@ def why_unknown(job: RLHFJob) -> str:
 def plan_of(job: RLHFJob) -> PlanSeen:
     """Plan a job: what a planner's process does."""
     try:
-        _, plan = make_plan(job, devices_of(job))
+        _, plan = make_plan(job, pools_of(job))
     except (ShapeUnknown, DevicesUnknown) as error:
         return PlanSeen(unknown=f"{error}; the driver plans first")
     except RlhfError as error:
@@ -140,17 +140,25 @@ def plan_of(job: RLHFJob) -> PlanSeen:
 
 def status_of(plan: Plan) -> PlanStatus:
     """A plan in short."""
-    pool, memory = plan.pools[0], plan.memory
+    memory = plan.fullest
+    pools = [
+        f"{pool.nodes} x {pool.devices_per_node} {pool.device.value} of pool {pool.name}: "
+        f"{', '.join(plan.roles_in(pool.name))}"
+        for pool in plan.pools
+    ]
     engines = [
-        f"{each.data} generation engines of {each.tensor} for {each.role}"
+        f"{each.mesh.data} generation engines of {each.mesh.tensor} for {each.role}"
         for each in plan.generations
     ]
     peak, capacity = memory.peak_bytes / 2**30, memory.capacity_bytes / 2**30
-    summary = (
-        f"{pool.nodes} x {pool.devices_per_node} {pool.device.value} of pool {pool.name}: "
-        f"{'; '.join([', '.join(pool.roles), *engines])}; "
-        f"{peak:.1f} of {capacity:.1f} GiB at most, in {memory.peak_phase}"
-    )
+    most = f"{peak:.1f} of {capacity:.1f} GiB at most, in {memory.peak_phase}"
     return PlanStatus(
-        placement=PlacementType.COLOCATED, peak_memory_bytes=memory.peak_bytes, summary=summary
+        placement=_placement(plan),
+        peak_memory_bytes=memory.peak_bytes,
+        summary="; ".join([*pools, *engines, most]),
     )
+
+
+def _placement(plan: Plan) -> PlacementType:
+    meshes = {role.mesh for role in plan.roles if role.mesh is not None}
+    return PlacementType.COLOCATED if len(meshes) == 1 else PlacementType.GROUPS

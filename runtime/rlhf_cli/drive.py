@@ -111,7 +111,7 @@ def _drive(start: DriverStart, board: StatusBoard, stop: StopRequest, log: Drive
     with mounted_code(job, start.code) as python_path:
         _, plan = make_plan(job, inventory_from_pools(job.spec.resources.node_pools))
         find_sources(job.spec.data)
-        require_targets(faults, plan.pools[0].num_devices)
+        require_targets(faults, plan.num_devices)
         require_at_home(faults)
         log.keep_at(folder.path / DRIVER_LOG)
         with _locked(folder.path, Patience(CLEAN_SECONDS, progress.notice, stop.obey)):

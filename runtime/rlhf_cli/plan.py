@@ -33,11 +33,11 @@ def plan_command(file: Path, devices: int | None, output: str) -> None:
     """
     from rlhf_cli.user_code import user_code
     from rlhf_cli.validate import jobs_of
-    from rlhf_flow.planning.make_plan import devices_of, make_plan
+    from rlhf_flow.planning.make_plan import make_plan, pools_of
 
     for number, job in enumerate(jobs_of(file)):
         with user_code(job, file.parent):
-            graphs, plan = make_plan(job, devices_of(job, devices))
+            graphs, plan = make_plan(job, pools_of(job, devices))
         if output == "table":
             print_tables(plan, _console())
         else:
@@ -71,20 +71,21 @@ def counted(number: int, noun: str) -> str:
 
 def print_tables(plan: Plan, console: Console) -> None:
     """Calls, memory and reasons, for people."""
-    pool = plan.pools[0]
+    pools = [
+        f"{pool.nodes} x {pool.devices_per_node} {pool.device.value} (pool {pool.name})"
+        for pool in plan.pools
+    ]
     engines = [
-        f", {counted(each.data, 'generation engine')} of {counted(each.tensor, 'rank')} for "
-        f"{each.role}"
+        f"{counted(each.mesh.data, 'generation engine')} of {counted(each.mesh.tensor, 'rank')} "
+        f"for {each.role}"
         for each in plan.generations
     ]
-    console.print(
-        f"[bold]{plan.job}[/bold]: {pool.nodes} x {pool.devices_per_node} {pool.device.value} "
-        f"(pool {pool.name}){''.join(engines)}",
-        highlight=False,
-    )
+    console.print(f"[bold]{plan.job}[/bold]: {', '.join([*pools, *engines])}", highlight=False)
     console.print(calls_table(plan))
-    console.print(memory_table(plan.memory))
-    console.print(peaks_table(plan.memory))
+    for memory in plan.memory:
+        where = _group(memory) if len(plan.memory) > 1 else ""
+        console.print(memory_table(memory, where))
+        console.print(peaks_table(memory, where))
     for reason in plan.reasons:
         console.print(f"- {reason}", highlight=False, markup=False)
 
@@ -93,18 +94,20 @@ def calls_table(plan: Plan) -> Table:
     """One line for each call: what, where, how cut, fields."""
     table = Table(title="Calls", title_justify="left", expand=False)
     for name in ("graph", "call", "kind", "devices", "dp", "tp", "pp", "reads -> writes"):
-        right = name in ("devices", "dp", "tp", "pp")
+        right = name in ("dp", "tp", "pp")
         table.add_column(name, justify="right" if right else "left", overflow="fold")
     for call in plan.calls:
-        table.add_row(call.graph.value, call.call, call.kind.value, *_mesh(call), _fields(call))
+        table.add_row(
+            call.graph.value, call.call, call.kind.value, *_mesh(call, plan), _fields(call)
+        )
     return table
 
 
-def memory_table(memory: MemoryPlan) -> Table:
+def memory_table(memory: MemoryPlan, where: str = "") -> Table:
     """One line for each use of memory, with the phases in which it is there."""
     from rlhf_flow.planning.refusal import describe_item, format_bytes
 
-    table = Table(title="Memory of each device", title_justify="left")
+    table = Table(title=f"Memory of {where or 'each device'}", title_justify="left")
     table.add_column("use")
     table.add_column("size", justify="right")
     table.add_column("when", overflow="fold")
@@ -115,11 +118,11 @@ def memory_table(memory: MemoryPlan) -> Table:
     return table
 
 
-def peaks_table(memory: MemoryPlan) -> Table:
+def peaks_table(memory: MemoryPlan, where: str = "") -> Table:
     """One line for each phase: the sum of what is there, beside what a device has."""
     from rlhf_flow.planning.refusal import format_bytes
 
-    table = Table(title="Sum in each phase", title_justify="left")
+    table = Table(title=f"Sum in each phase{where and f' on {where}'}", title_justify="left")
     table.add_column("phase")
     for name in ("sum", "device", "used"):
         table.add_column(name, justify="right")
@@ -130,11 +133,24 @@ def peaks_table(memory: MemoryPlan) -> Table:
     return table
 
 
-def _mesh(call: CallPlan) -> tuple[str, str, str, str]:
+def _mesh(call: CallPlan, plan: Plan) -> tuple[str, str, str, str]:
     if call.mesh is None:
         return ("host", "", "", "")
     mesh = call.mesh
-    return (str(mesh.num_devices), str(mesh.data), str(mesh.tensor), str(mesh.pipeline))
+    where = _where(mesh.ranks, mesh.pool, plan)
+    return (where, str(mesh.data), str(mesh.tensor), str(mesh.pipeline))
+
+
+def _group(memory: MemoryPlan) -> str:
+    from rlhf_flow.planning.placement import describe_devices
+
+    return describe_devices(memory.ranks, memory.pool)
+
+
+def _where(ranks: range, pool: str, plan: Plan) -> str:
+    """Devices, as short as they are clear: `0-3`, with several pools `critics 0-3`."""
+    shown = f"{ranks.start}-{ranks.stop - 1}" if len(ranks) > 1 else str(ranks.start)
+    return shown if len(plan.pools) == 1 else f"{pool} {shown}"
 
 
 def _fields(call: CallPlan) -> str:

@@ -12,7 +12,7 @@ from rlhf_cli.resume import check_changes, has_work, open_store
 from rlhf_cli.stopping import take_over_signals
 from rlhf_cli.user_code import user_code
 from rlhf_cli.validate import jobs_of, only_job
-from rlhf_flow.planning.make_plan import local_devices, make_plan
+from rlhf_flow.planning.make_plan import local_pools, make_plan
 from rlhf_runtime.controller.run_lock import locked
 from rlhf_runtime.controller.stop import StopRequest
 from rlhf_runtime.data.rows import find_sources
@@ -53,9 +53,9 @@ def run_command(
     faults = tuple(map(parse_fault, inject))
     job = only_job(jobs_of(file, changes), file)
     with user_code(job, file.parent):
-        _, plan = make_plan(job, local_devices(devices))
+        _, plan = make_plan(job, local_pools(job, devices))
     find_sources(job.spec.data)
-    require_targets(faults, plan.pools[0].num_devices)
+    require_targets(faults, plan.num_devices)
     folder = RunFolder(output or Path("rlhf-runs") / job.name)
     stop = StopRequest()
     take_over_signals(stop)
@@ -64,7 +64,7 @@ def run_command(
         if not has_work(folder, job, fresh):
             return
         check_changes(job, folder, store)
-        fork_server, about_it = server_for(plan.pools[0].device, plan.standby)
+        fork_server, about_it = server_for(plan.device, plan.standby)
         with (
             closing(fork_server),
             user_code(job, file.parent) as python_path,

@@ -10,7 +10,7 @@ from contextlib import closing, suppress
 import typer
 
 from rlhf_api.spec.resources import Device
-from rlhf_flow.planning.make_plan import local_devices
+from rlhf_flow.planning.make_plan import local_device
 from rlhf_runtime.errors import ForkServerFailed
 from rlhf_runtime.forkserver.client import OwnForkServer, retire, wait_until_ready
 from rlhf_runtime.forkserver.standing import name_for, others, stands
@@ -30,7 +30,7 @@ def standby_command() -> None:
     """
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
-    device = local_devices().device
+    device = local_device()
     name, begin = name_for(device), time.monotonic()
     try:
         server = None if stands(name) else OwnForkServer(device, name)

@@ -146,7 +146,7 @@ def _end_at_once(journal: Journal, error: RayFailed) -> NoReturn:
 
 def _open(task: Task, journal: Journal) -> None:
     begin = time.monotonic()
-    task.site.open(task.plan.pools[0])
+    task.site.open(task.plan.pools)
     take_over_signals(task.stop)  # Ray has put a handler of its own in its place
     task.stop.obey()
     journal.started("ray", time.monotonic() - begin)
@@ -175,8 +175,8 @@ def _incarnation(start: Callable[[], JobRun], model: Path, checkpoint: Checkpoin
 
 
 def _run_record(job: RLHFJob, plan: Plan, folder: RunFolder) -> RunRecord:
-    pool, warm_start = plan.pools[0], job.spec.schedule.warm_start
-    ranks = f"{pool.num_devices} {pool.device.value} rank{'s' if pool.num_devices > 1 else ''}"
+    count, warm_start = plan.num_devices, job.spec.schedule.warm_start
+    ranks = f"{count} {plan.device.value} rank{'s' if count > 1 else ''}"
     return RunRecord(
         job=job.name,
         algorithm=job.spec.algorithm.type.value,

@@ -7,9 +7,10 @@ FlowError                a step does what a step must not; it is the algorithm's
 PlanError                the manifest asks for what cannot be
 ├── ShapeUnknown         a model's dimensions cannot be found out
 ├── DevicesUnknown       a pool's memory cannot be found out
+├── InvalidPlacement     groups of roles that do not fit the roles or the pools
 ├── NotOffered           a setting that this version does not have
 ├── DoesNotDivide        a degree of parallelism that does not divide devices or heads
-├── KvCacheTooSmall      rollout.kvCacheMemory below    one longest sequence
+├── KvCacheTooSmall      rollout.kvCacheMemory below one longest sequence
 └── DoesNotFit           the sum of memory exceeds a device
 """
 
@@ -55,6 +56,12 @@ class DevicesUnknown(PlanError):
     """A pool's devices or their memory cannot be found out."""
 
     reason = "PlanUnknown"
+
+
+class InvalidPlacement(PlanError):
+    """Groups of roles that do not fit the roles or the pools."""
+
+    reason = "InvalidPlacement"
 
 
 class NotOffered(PlanError):

@@ -9,12 +9,12 @@ import pytest
 from rlhf_api.plan import GraphName
 from rlhf_flow.errors import FlowError, InvalidAlgorithm
 from rlhf_flow.job_graphs import trace_job
-from rlhf_flow.planning.inventory import GIB, DeviceInventory, local_inventory
+from rlhf_flow.planning.inventory import GIB, local_inventory
 from rlhf_flow.planning.make_plan import make_plan
 
 from .conftest import MakeJob
 
-CPUS: DeviceInventory = local_inventory(2, 16 * GIB)
+CPUS = (local_inventory(2, 16 * GIB),)
 WITHOUT_ACTOR: dict[str, Any] = {"models": {"student": {"source": {"builtin": "TinyLlama"}}}}
 SCORED = [{"function": {"entrypoint": "verifiers:exact"}}]
 
@@ -83,7 +83,8 @@ def test_without_generation_there_is_no_engine(job: MakeJob) -> None:
     _, plan = make_plan(compared(job), CPUS)
     assert plan.generations == () and plan.policy == "reward_model"
     assert plan.inputs == {GraphName.STEP: ("preference", "prompt_tokens", "response_tokens")}
-    assert list(plan.memory.peaks) == ["reward_model.train"]
+    (memory,) = plan.memory
+    assert list(memory.peaks) == ["reward_model.train"]
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from rlhf_api.cel import member, text, texts
 from rlhf_api.rules import Found, Rule, found
 from rlhf_api.spec.algorithm import AlgorithmType
 from rlhf_api.spec.checkpoint import KeepBest
+from rlhf_api.spec.placement import PLACEMENT_RULES
 
 if TYPE_CHECKING:
     from rlhf_api.spec.job import RLHFJobSpec
@@ -95,10 +96,22 @@ def _roles_of(kind: AlgorithmType) -> Rule:
 
 
 def _names_are_unique(spec: RLHFJobSpec) -> Iterator[Found]:
-    names = [reward.name for reward in spec.rewards]
-    for index, name in enumerate(names):
-        if name in names[:index]:
-            yield Found(name, ("rewards", index, "name"))
+    names = {
+        ("rewards",): [reward.name for reward in spec.rewards],
+        ("resources", "nodePools"): [pool.name for pool in spec.resources.node_pools],
+    }
+    for where, given in names.items():
+        for index, name in enumerate(given):
+            if name in given[:index]:
+                yield Found(name, (*where, index, "name"))
+
+
+def _pools_have_one_device(spec: RLHFJobSpec) -> Iterator[Found]:
+    first, *others = spec.resources.node_pools or (None,)
+    for index, pool in enumerate(others, start=1):
+        if first is not None and pool.device is not first.device:
+            where = ("resources", "nodePools", index, "device")
+            yield Found(pool.device.value, where, f"{first.device.value}, as in pool {first.name}")
 
 
 def _rewards_have_weight(spec: RLHFJobSpec) -> list[Found]:
@@ -327,5 +340,14 @@ SPEC_RULES: tuple[Rule, ...] = (
         field=".rollout.parallelism.tensor",
         check=_heads_are_cut_evenly,
     ),
+    Rule(
+        holds=f"{_POOLS}.all(pool, pool.device == {_POOLS}[0].device)",
+        what="pools of different devices",
+        allowed="the same device in all",
+        do="let all roles compute on GPUs, or all on CPUs",
+        field=".resources.nodePools",
+        check=_pools_have_one_device,
+    ),
+    *PLACEMENT_RULES,
 )
 """As they are said to users."""

@@ -25,7 +25,8 @@ from rlhf_api.spec.data import DataSpec
 from rlhf_api.spec.environment import Environment
 from rlhf_api.spec.failure import FailurePolicy
 from rlhf_api.spec.models import ModelSource, ModelSpec
-from rlhf_api.spec.resources import PlacementSpec, ResourcesSpec
+from rlhf_api.spec.placement import PlacementSpec
+from rlhf_api.spec.resources import ResourcesSpec
 from rlhf_api.spec.rewards import RewardSpec
 from rlhf_api.spec.rollout import RolloutSpec
 from rlhf_api.spec.schedule import ScheduleSpec

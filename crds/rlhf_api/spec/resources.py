@@ -9,7 +9,6 @@ from pydantic import Field
 
 from rlhf_api.base import (
     Contract,
-    Count,
     LabelMap,
     Name,
     NonNegativeCount,
@@ -105,33 +104,15 @@ class NodePool(Contract):
         return self.nodes * self.devices_per_node
 
 
-NodePools = Annotated[tuple[NodePool, ...], Field(max_length=1)]
-"""One pool, which holds every role. A list, for the day on which roles have pools of their own."""
+NodePools = Annotated[tuple[NodePool, ...], Field(max_length=16)]
+"""One pool for all roles, or several: placement.groups then says which role is in which."""
 
 
 class ResourcesSpec(Contract):
     """Where a job runs. `rlhf run` replaces it by the devices of the machine."""
 
     node_pools: NodePools = ()
-    """The node pool, one at most. Default on a cluster: the chart's jobDefaults; on one machine:
-    its devices."""
+    """The node pools: one, or one for each set of roles that placement.groups names. Default on a
+    cluster: the chart's jobDefaults; on one machine: its devices."""
     head: PodResources = PodResources()
     """CPU and memory requests of the head pod, which holds no device."""
-
-
-class PlacementType(StrEnum):
-    """How roles share devices."""
-
-    AUTO = "Auto"
-    """The planner decides."""
-    COLOCATED = "Colocated"
-    """Every role is on every device; calls take turns."""
-
-
-class PlacementSpec(Contract):
-    """How roles share devices."""
-
-    type: PlacementType = PlacementType.AUTO
-    """Auto or Colocated."""
-    max_devices: Count | None = None
-    """Use at most so many devices of the pools. Default: all."""

@@ -6,12 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rlhf_api import RLHFJob
-from rlhf_api.plan import CallKind, MemoryItem, phase_name, sum_by_phase, transition_phase
+from rlhf_api.plan import CallKind, MemoryItem, Mesh, phase_name, sum_by_phase, transition_phase
 from rlhf_api.quantity import whole
 from rlhf_flow.errors import DoesNotDivide, DoesNotFit, KvCacheTooSmall
 from rlhf_flow.planning.generation_memory import GenerationLoad, generation_items, kv_bytes
 from rlhf_flow.planning.inventory import DeviceInventory
 from rlhf_flow.planning.memory import RoleModel
+from rlhf_flow.planning.placement import DeviceGroup
 from rlhf_flow.planning.refusal import format_bytes, overflow_message
 from rlhf_flow.planning.shapes import DecoderShape
 
@@ -21,30 +22,30 @@ class EngineChoice:
     """The engines of one role."""
 
     role: str
-    tensor: int
-    """Ranks that one spans."""
+    mesh: Mesh
+    """Their ranks: an engine spans its tensor axis."""
     kv_cache_bytes: int
     """On each device."""
 
 
 @dataclass(frozen=True)
-class GenerationChoice:
-    """One way to generate, and whether it fits."""
+class GroupMemory:
+    """A group of devices, and what memory is used for on each of them."""
 
-    engines: tuple[EngineChoice, ...]
-    """Of each role that generates."""
-    release: bool
-    """Whether weights and caches are freed while no call generates."""
+    group: DeviceGroup
+    phases: tuple[str, ...]
+    """In which its memory differs."""
     items: tuple[MemoryItem, ...]
-    """All of a device's, generation's among them."""
 
-    def engine(self, role: str) -> EngineChoice:
-        """The engines of a role that generates."""
-        return next(each for each in self.engines if each.role == role)
+    @property
+    def peak_bytes(self) -> int:
+        """The highest sum of all phases."""
+        return max(sum_by_phase(self.items).values())
 
-    def fits(self, capacity: int) -> bool:
-        """Whether no phase exceeds the capacity."""
-        return max(sum_by_phase(self.items).values()) <= capacity
+    @property
+    def excess_bytes(self) -> int:
+        """How much that is more than a device has; negative where it fits."""
+        return self.peak_bytes - self.group.pool.memory_bytes_per_device
 
     def held_peak(self, role: str) -> int:
         """Bytes in the fuller of the two phases that hold a role's cache."""
@@ -52,15 +53,46 @@ class GenerationChoice:
         return max(sums[transition_phase(role)], sums[phase_name(role, CallKind.GENERATE)])
 
 
+@dataclass(frozen=True)
+class GenerationChoice:
+    """One way to generate on a pool, and what memory then holds."""
+
+    engines: tuple[EngineChoice, ...]
+    """Of each role that generates there."""
+    release: bool
+    """Whether weights and caches are freed while no call generates."""
+    memory: tuple[GroupMemory, ...]
+    """Of each group of the pool's devices, generation's items among them."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether no device has too little memory."""
+        return self.fullest.excess_bytes <= 0
+
+    @property
+    def fullest(self) -> GroupMemory:
+        """The group that has the least left."""
+        return max(self.memory, key=lambda each: each.excess_bytes)
+
+    def spare_bytes(self, role: str) -> int:
+        """What is left on the fullest device that holds a role's cache."""
+        return min(
+            each.group.pool.memory_bytes_per_device - each.held_peak(role)
+            for each in self.memory
+            if role in each.group.roles
+        )
+
+
 Loads = Mapping[str, GenerationLoad]
 """What each role that generates asks of its engines."""
 
 
-def generation_loads(job: RLHFJob, pool: DeviceInventory, models: tuple[RoleModel, ...]) -> Loads:
-    """What the job asks of the engines of each role that generates."""
+def generation_loads(job: RLHFJob, pool: DeviceInventory, models: Sequence[RoleModel]) -> Loads:
+    """What the job asks of the engines of each role that generates on a pool."""
     return {
         model.role: GenerationLoad(
             shape=model.shape,
+            mesh=model.mesh,
             device=pool.device,
             number_bytes=model.compute_bytes,
             max_prompt_tokens=job.spec.rollout.max_prompt_tokens,
@@ -68,29 +100,31 @@ def generation_loads(job: RLHFJob, pool: DeviceInventory, models: tuple[RoleMode
             max_concurrent_sequences=job.spec.rollout.max_concurrent_sequences,
         )
         for model in models
-        if model.generates
+        if model.generates and model.mesh.pool == pool.pool
     }
 
 
 def choose_generation(
-    job: RLHFJob,
-    pool: DeviceInventory,
-    loads: Loads,
-    phases: tuple[str, ...],
-    static: tuple[MemoryItem, ...],
+    job: RLHFJob, pool: DeviceInventory, loads: Loads, static: tuple[GroupMemory, ...]
 ) -> GenerationChoice:
     """The first way to generate that fits: the smallest engines, memory kept where it can be.
+
+    Args:
+        job: the manifest.
+        pool: the devices.
+        loads: what is asked of the engines there; of none where nothing generates.
+        static: all memory of the pool's devices but that of generation.
 
     Raises:
         DoesNotDivide: a given tensor parallelism that does not divide.
         KvCacheTooSmall: a given cache below one longest sequence.
         DoesNotFit: no way fits.
     """
-    sizes = _tensor_sizes(job, pool, [load.shape for load in loads.values()])
+    sizes = _tensor_sizes(job, pool, tuple(loads.values()))
     last: GenerationChoice | None = None
     for tensor in sizes:
-        for choice in _choices(job, loads, pool, tensor, phases, static):
-            if choice.fits(pool.memory_bytes_per_device):
+        for choice in _choices(job, loads, tensor, static):
+            if choice.fits:
                 return choice
             last = choice
     if last is None:
@@ -101,24 +135,33 @@ def choose_generation(
             f"device with engines of {sizes[-1]}; raise it, or lower rollout.maxPromptTokens or "
             "maxResponseTokens"
         )
+    raise DoesNotFit(_overflow(last))
+
+
+def _overflow(choice: GenerationChoice) -> str:
+    group = choice.fullest.group
+    pool = group.pool
     devices = f"{pool.num_devices} {pool.device.value} devices"
+    if group.num_devices < pool.num_devices:
+        devices = f"{group}, which has {devices}"
     engines = [
-        f"{each.role}'s engines of {each.tensor} with a cache of "
+        f"{each.role}'s engines of {each.mesh.tensor} with a cache of "
         f"{format_bytes(each.kv_cache_bytes)}"
-        for each in last.engines
+        for each in choice.engines
+        if each.role in group.roles
     ]
     released = ["generation memory released during training"] if engines else []
     setting = ", ".join([devices, *engines, *released])
-    raise DoesNotFit(overflow_message(last.items, pool.memory_bytes_per_device, setting))
+    return overflow_message(choice.fullest.items, pool.memory_bytes_per_device, setting)
 
 
 def _tensor_sizes(
-    job: RLHFJob, pool: DeviceInventory, shapes: Sequence[DecoderShape]
+    job: RLHFJob, pool: DeviceInventory, loads: Sequence[GenerationLoad]
 ) -> tuple[int, ...]:
     """Sizes that the engines of all roles may have: those of a process share its groups."""
     given = job.spec.rollout.parallelism.tensor
     if given is not None:
-        for problem in filter(None, (_does_not_divide(given, pool, each) for each in shapes)):
+        for problem in filter(None, (_does_not_divide(given, pool, each) for each in loads)):
             raise DoesNotDivide(
                 f"rollout.parallelism.tensor cannot be {given}: got {problem}; choose another one, "
                 "or leave it out and the planner chooses"
@@ -128,14 +171,27 @@ def _tensor_sizes(
     return tuple(
         power
         for power in powers
-        if all(_does_not_divide(power, pool, each) is None for each in shapes)
+        if all(_does_not_divide(power, pool, each) is None for each in loads)
     )
 
 
-def _does_not_divide(tensor: int, pool: DeviceInventory, shape: DecoderShape) -> str | None:
-    kv_heads = shape.num_key_value_heads
+def _does_not_divide(tensor: int, pool: DeviceInventory, load: GenerationLoad) -> str | None:
+    return _not_aligned(tensor, pool, load.mesh) or _not_cut(tensor, load.shape)
+
+
+def _not_aligned(tensor: int, pool: DeviceInventory, mesh: Mesh) -> str | None:
+    """Engines are groups of neighbours, counted from the pool's first device."""
     if pool.devices_per_node % tensor:
         return f"{pool.devices_per_node} devices per node, allowed one of its divisors"
+    if mesh.num_devices % tensor:
+        return f"{mesh.num_devices} devices that generate, allowed one of its divisors"
+    if mesh.first_rank % tensor:
+        return f"the first of them at {mesh.first_rank}, allowed one of its divisors"
+    return None
+
+
+def _not_cut(tensor: int, shape: DecoderShape) -> str | None:
+    kv_heads = shape.num_key_value_heads
     if shape.num_attention_heads % tensor:
         return f"{shape.num_attention_heads} attention heads, allowed one of its divisors"
     if kv_heads % tensor and tensor % kv_heads:
@@ -146,30 +202,18 @@ def _does_not_divide(tensor: int, pool: DeviceInventory, shape: DecoderShape) ->
 
 
 def _choices(
-    job: RLHFJob,
-    loads: Loads,
-    pool: DeviceInventory,
-    tensor: int,
-    phases: tuple[str, ...],
-    static: tuple[MemoryItem, ...],
+    job: RLHFJob, loads: Loads, tensor: int, static: tuple[GroupMemory, ...]
 ) -> Iterator[GenerationChoice]:
     """Ways to generate with engines of a size, best first; none where a given cache is too
     small."""
 
     def choice(caches: Mapping[str, int], release: bool) -> GenerationChoice:
-        items = static
-        for role, load in loads.items():
-            items += generation_items(
-                load,
-                role=role,
-                num_ranks=pool.num_devices,
-                tensor=tensor,
-                kv_cache_bytes=caches[role],
-                phases=phases,
-                release=release,
-            )
-        engines = tuple(EngineChoice(role, tensor, caches[role]) for role in loads)
-        return GenerationChoice(engines, release, items)
+        engines = tuple(
+            EngineChoice(role, _engine_mesh(load.mesh, tensor), caches[role])
+            for role, load in loads.items()
+        )
+        memory = tuple(_with_engines(each, loads, engines, release) for each in static)
+        return GenerationChoice(engines, release, memory)
 
     least = {role: kv_bytes(load, tensor, 1) for role, load in loads.items()}
     most = {
@@ -184,18 +228,40 @@ def _choices(
         return
     yield choice(most, False)
     empty = choice(dict.fromkeys(loads, 0), True)
-    spare = {role: pool.memory_bytes_per_device - empty.held_peak(role) for role in loads}
+    spare = {role: empty.spare_bytes(role) for role in loads}
     yield choice({role: max(least[role], min(most[role], spare[role])) for role in loads}, True)
 
 
-def cache_reason(job: RLHFJob, choice: GenerationChoice, role: str, pool: DeviceInventory) -> str:
+def _engine_mesh(mesh: Mesh, tensor: int) -> Mesh:
+    cut = {"data": mesh.num_devices // tensor, "tensor": tensor}
+    return mesh.model_copy(update=cut)
+
+
+def _with_engines(
+    static: GroupMemory, loads: Loads, engines: Sequence[EngineChoice], release: bool
+) -> GroupMemory:
+    items = static.items
+    for engine in engines:
+        if engine.role in static.group.roles:
+            items += generation_items(
+                loads[engine.role],
+                role=engine.role,
+                tensor=engine.mesh.tensor,
+                kv_cache_bytes=engine.kv_cache_bytes,
+                phases=static.phases,
+                release=release,
+            )
+    return GroupMemory(static.group, static.phases, items)
+
+
+def cache_reason(job: RLHFJob, choice: GenerationChoice, role: str) -> str:
     """Why a role's cache has its size."""
     rollout = job.spec.rollout
     if rollout.kv_cache_memory is not None:
         return "rollout.kvCacheMemory says so"
     if not choice.release:
         return f"all that {rollout.max_concurrent_sequences} longest sequences need"
-    if choice.held_peak(role) == pool.memory_bytes_per_device:
+    if choice.spare_bytes(role) == 0:
         return "what is left over while generation holds its memory"
     return (
         f"what {rollout.max_concurrent_sequences} longest sequences need, or at least one of them"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rlhf_api.plan import CallKind, MemoryItem, MemoryWhat, phase_name, transition_phase
+from rlhf_api.plan import CallKind, MemoryItem, MemoryWhat, Mesh, phase_name, transition_phase
 from rlhf_api.spec.resources import Device
 from rlhf_flow.planning.memory import FLOAT32_BYTES, MIB
 from rlhf_flow.planning.shapes import DecoderShape
@@ -35,6 +35,8 @@ class GenerationLoad:
 
     shape: DecoderShape
     """The model's dimensions."""
+    mesh: Mesh
+    """The ranks that hold the model and generate."""
     device: Device
     """What ranks compute on."""
     number_bytes: int
@@ -94,10 +96,10 @@ def generation_activation_bytes(load: GenerationLoad, tensor: int) -> int:
     return max(BATCHED_TOKENS, load.max_sequence_tokens) * width * load.number_bytes
 
 
-def transfer_bytes(load: GenerationLoad, tensor: int, num_ranks: int) -> int:
+def transfer_bytes(load: GenerationLoad, tensor: int) -> int:
     """Bytes that the transition needs beside both engines' weights."""
     checksums = CHECKSUM_BYTES[load.device]
-    if num_ranks == 1:
+    if load.mesh.num_devices == 1:
         return checksums
     bucket = TRANSFER_BUCKET_ELEMENTS * load.number_bytes
     return checksums + 2 * min(bucket, generation_weight_bytes(load, tensor))
@@ -107,7 +109,6 @@ def generation_items(
     load: GenerationLoad,
     *,
     role: str,
-    num_ranks: int,
     tensor: int,
     kv_cache_bytes: int,
     phases: tuple[str, ...],
@@ -118,10 +119,9 @@ def generation_items(
     Args:
         load: what the engine is asked for.
         role: whose engine it is.
-        num_ranks: of the pool.
         tensor: ranks that one engine spans.
         kv_cache_bytes: its cache on each device.
-        phases: all phases of the job.
+        phases: all phases of these devices.
         release: whether weights and cache are freed when no call generates. Both are there again
             when new weights are handed over (the transition).
     """
@@ -133,7 +133,7 @@ def generation_items(
         (MemoryWhat.KV_CACHE, kv_cache_bytes, held),
         (MemoryWhat.ACTIVATIONS, generation_activation_bytes(load, tensor), (generate,)),
         (MemoryWhat.LOGITS, logits, (generate,)),
-        (MemoryWhat.TRANSFER, transfer_bytes(load, tensor, num_ranks), (transition,)),
+        (MemoryWhat.TRANSFER, transfer_bytes(load, tensor), (transition,)),
     )
     return tuple(
         MemoryItem(role=role, what=what, bytes=size, phases=tuple(p for p in phases if p in where))

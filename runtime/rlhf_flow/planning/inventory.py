@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rlhf_api.quantity import whole
-from rlhf_api.spec.resources import Device, NodePool, PlacementSpec
+from rlhf_api.spec.placement import PlacementSpec, PlacementType, RoleGroup
+from rlhf_api.spec.resources import Device, NodePool
 from rlhf_flow.errors import DevicesUnknown
 
 GIB = 2**30
@@ -63,8 +64,8 @@ class DeviceInventory:
         return self.nodes * self.devices_per_node
 
 
-def inventory_from_pools(pools: tuple[NodePool, ...]) -> DeviceInventory:
-    """The devices of a manifest's only node pool.
+def inventory_from_pools(pools: tuple[NodePool, ...]) -> tuple[DeviceInventory, ...]:
+    """The devices of a manifest's node pools.
 
     Raises:
         DevicesUnknown: no pool, or one whose memory per device cannot be found out.
@@ -74,9 +75,9 @@ def inventory_from_pools(pools: tuple[NodePool, ...]) -> DeviceInventory:
             "no devices to plan for: got no resources.nodePools; add a pool, or plan for this "
             "machine with --devices"
         )
-    (pool,) = pools
-    return DeviceInventory(
-        pool.name, pool.device, pool.nodes, pool.devices_per_node, _memory_of(pool)
+    return tuple(
+        DeviceInventory(pool.name, pool.device, pool.nodes, pool.devices_per_node, _memory_of(pool))
+        for pool in pools
     )
 
 
@@ -104,6 +105,60 @@ def local_inventory(num_devices: int, machine_bytes: int) -> DeviceInventory:
     """
     each = max(machine_bytes - HOST_RESERVE_BYTES, 0) // num_devices
     return DeviceInventory("local", Device.CPU, 1, num_devices, each)
+
+
+def devices_asked_for(placement: PlacementSpec) -> int:
+    """Devices that the pools of a placement's groups need at least; 1 without groups."""
+    return sum(_needed(groups) for groups in _by_pool(placement).values())
+
+
+def split_machine(
+    machine: DeviceInventory, placement: PlacementSpec
+) -> tuple[DeviceInventory, ...]:
+    """A machine's devices as the pools that a placement names; what is more than groups ask for is
+    shared evenly by the pools of groups that take the rest of theirs.
+
+    Raises:
+        DevicesUnknown: too few devices.
+    """
+    pools = _by_pool(placement)
+    spare = machine.num_devices - devices_asked_for(placement)
+    if spare < 0:
+        raise DevicesUnknown(
+            f"the groups of roles need more devices than there are: got {machine.num_devices}, "
+            f"allowed at least {devices_asked_for(placement)}; ask for more with --devices, or "
+            "lower devices or firstDevice of placement.groups"
+        )
+    growing = [
+        name
+        for name, groups in pools.items()
+        if not groups or any(group.devices is None for group in groups)
+    ]
+    share = spare // len(growing) if growing else 0
+    return tuple(
+        replace(
+            machine,
+            pool=name or machine.pool,
+            devices_per_node=_needed(groups) + (share if name in growing else 0),
+        )
+        for name, groups in pools.items()
+    )
+
+
+def _by_pool(placement: PlacementSpec) -> dict[str | None, list[RoleGroup]]:
+    """The groups of each pool that they name; one pool, without groups, for other placements."""
+    if placement.type is not PlacementType.GROUPS:
+        return {None: []}
+    named = list(dict.fromkeys(group.pool for group in placement.groups if group.pool is not None))
+    only = named[0] if named else None
+    pools: dict[str | None, list[RoleGroup]] = {}
+    for group in placement.groups:
+        pools.setdefault(group.pool or only, []).append(group)
+    return pools
+
+
+def _needed(groups: Iterable[RoleGroup]) -> int:
+    return max((group.first_device + (group.devices or 1) for group in groups), default=1)
 
 
 def machine_memory_bytes(root: Path = Path("/")) -> int:

@@ -3,38 +3,40 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rlhf_api import RLHFJob
 from rlhf_api.plan import GraphName, Plan
+from rlhf_api.spec.resources import Device
 from rlhf_flow.graph import Graph
 from rlhf_flow.job_graphs import job_roles, trace_job
-from rlhf_flow.planning.colocated import plan_job
 from rlhf_flow.planning.inventory import (
     DeviceInventory,
+    devices_asked_for,
     inventory_from_pools,
     local_inventory,
     machine_memory_bytes,
+    split_machine,
 )
 from rlhf_flow.planning.local_gpus import gpu_inventory, gpu_memory_bytes
 from rlhf_flow.planning.model_config import hub_cache
+from rlhf_flow.planning.plan_job import plan_job
 from rlhf_flow.planning.resolve_shape import resolve_shape
 from rlhf_flow.planning.shapes import DecoderShape
 
-DEFAULT_CPU_RANKS = 1
-"""One rank with all cores."""
 
-
-def make_plan(job: RLHFJob, devices: DeviceInventory) -> tuple[Mapping[GraphName, Graph], Plan]:
+def make_plan(
+    job: RLHFJob, pools: Sequence[DeviceInventory]
+) -> tuple[Mapping[GraphName, Graph], Plan]:
     """Trace a job and plan it.
 
     Raises:
         FlowError: an algorithm that cannot be traced.
         PlanError: a job that cannot be planned on these devices.
     """
-    graphs = trace_job(job, devices.device)
-    return graphs, plan_job(job, graphs, devices, resolve_shapes(job, graphs))
+    graphs = trace_job(job, pools[0].device)
+    return graphs, plan_job(job, graphs, pools, resolve_shapes(job, graphs))
 
 
 def resolve_shapes(job: RLHFJob, graphs: Mapping[GraphName, Graph]) -> dict[str, DecoderShape]:
@@ -48,7 +50,7 @@ def resolve_shapes(job: RLHFJob, graphs: Mapping[GraphName, Graph]) -> dict[str,
     return {name: resolve_shape(job, name, cache) for name in with_model}
 
 
-def devices_of(job: RLHFJob, num_devices: int | None = None) -> DeviceInventory:
+def pools_of(job: RLHFJob, num_devices: int | None = None) -> tuple[DeviceInventory, ...]:
     """The devices that a job is planned for.
 
     Args:
@@ -62,16 +64,25 @@ def devices_of(job: RLHFJob, num_devices: int | None = None) -> DeviceInventory:
     pools = job.spec.resources.node_pools
     if num_devices is None and pools:
         return inventory_from_pools(pools)
-    return local_devices(num_devices)
+    return local_pools(job, num_devices)
 
 
-def local_devices(num_devices: int | None = None) -> DeviceInventory:
-    """This machine's GPUs, by default all; without any, ranks on its CPUs, by default one.
+def local_pools(job: RLHFJob, num_devices: int | None = None) -> tuple[DeviceInventory, ...]:
+    """This machine's GPUs, by default all; without any, ranks on its CPUs, by default one for each
+    device that the job's placement needs. In the pools that the placement names.
 
     Raises:
-        DevicesUnknown: more GPUs than there are, or memory that cannot be found out.
+        DevicesUnknown: more GPUs than there are, too few devices, or memory that cannot be found
+        out.
     """
+    placement = job.spec.placement
     gpus = gpu_memory_bytes()
     if gpus:
-        return gpu_inventory(gpus, num_devices)
-    return local_inventory(num_devices or DEFAULT_CPU_RANKS, machine_memory_bytes())
+        return split_machine(gpu_inventory(gpus, num_devices), placement)
+    count = num_devices or devices_asked_for(placement)
+    return split_machine(local_inventory(count, machine_memory_bytes()), placement)
+
+
+def local_device() -> Device:
+    """What this machine's ranks compute on: its GPUs, or CPUs where it has none."""
+    return Device.GPU if gpu_memory_bytes() else Device.CPU

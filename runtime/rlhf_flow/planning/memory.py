@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rlhf_api.plan import CallKind, Head, MemoryItem, MemoryWhat, phase_name
+from rlhf_api.plan import CallKind, Head, MemoryItem, MemoryWhat, Mesh, phase_name
 from rlhf_api.spec.models import Precision
 from rlhf_api.spec.resources import Device
 from rlhf_flow.planning.shapes import DecoderShape
@@ -33,6 +33,8 @@ class RoleModel:
 
     role: str
     """Its name."""
+    mesh: Mesh
+    """The ranks that hold it."""
     head: Head
     """What its model ends in."""
     is_trained: bool
@@ -153,16 +155,14 @@ def gradient_bytes(model: RoleModel, num_shards: int) -> int:
     return sharded + whole * model.compute_bytes
 
 
-def role_items(
-    model: RoleModel, num_shards: int, phases: tuple[str, ...]
-) -> tuple[MemoryItem, ...]:
-    """What a role needs on each device, apart from generation.
+def role_items(model: RoleModel, phases: tuple[str, ...]) -> tuple[MemoryItem, ...]:
+    """What a role needs on each of its devices, apart from generation.
 
     Args:
         model: the role.
-        num_shards: ranks that share its weights.
-        phases: all phases of the job.
+        phases: all phases of these devices.
     """
+    num_shards = model.mesh.data
     infer, train = (
         tuple(phase for phase in phases if phase == phase_name(model.role, kind))
         for kind in (CallKind.INFER, CallKind.TRAIN)
@@ -193,14 +193,12 @@ def role_items(
     )
 
 
-def checkpoint_items(
-    model: RoleModel, num_shards: int, phases: tuple[str, ...]
-) -> tuple[MemoryItem, ...]:
+def checkpoint_items(model: RoleModel, phases: tuple[str, ...]) -> tuple[MemoryItem, ...]:
     """The copy of a saved role's state, where devices and host share their memory."""
     if not model.is_saved:
         return ()
     number_bytes = FLOAT32_BYTES + (ADAM_BYTES if model.is_trained else 0)
-    size = shard_bytes(model.num_parameters, num_shards, number_bytes)
+    size = shard_bytes(model.num_parameters, model.mesh.data, number_bytes)
     item = MemoryItem(role=model.role, what=MemoryWhat.CHECKPOINT, bytes=size, phases=phases)
     return (item,)
 

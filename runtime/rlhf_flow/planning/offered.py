@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import combinations
 
-from rlhf_api.plan import GraphName
+from rlhf_api.plan import GraphName, Mesh
 from rlhf_api.spec.resources import Device
 from rlhf_flow.errors import NotOffered
 from rlhf_flow.graph import Graph
 from rlhf_flow.job_graphs import job_roles
+from rlhf_flow.planning.placement import describe_devices
 
 
-def check_offered(graphs: Mapping[GraphName, Graph], device: Device) -> None:
+def check_offered(
+    graphs: Mapping[GraphName, Graph], device: Device, meshes: Mapping[str, Mesh]
+) -> None:
     """Refuse steps that no runtime runs yet.
 
     Args:
         graphs: of the job.
         device: what ranks compute on.
+        meshes: the ranks of each role with a model.
 
     Raises:
         NotOffered: with the call, and what to write instead.
@@ -29,9 +34,25 @@ def check_offered(graphs: Mapping[GraphName, Graph], device: Device) -> None:
                 "instead"
             )
     generating = [name for name, role in job_roles(graphs).items() if role.generates]
-    if device is Device.GPU and len(generating) > 1:
+    for first, second in combinations(generating, 2):
+        _check_engines(first, second, meshes, device)
+
+
+def _check_engines(first: str, second: str, meshes: Mapping[str, Mesh], device: Device) -> None:
+    """Refuse two roles whose engines would share processes that cannot have both."""
+    one, other = meshes[first], meshes[second]
+    if one.pool != other.pool or not set(one.ranks) & set(other.ranks):
+        return
+    if device is Device.GPU:
         raise NotOffered(
-            "several roles that generate are not offered on GPUs yet, where an engine that gives "
-            f"its memory back is alone in its process: got {', '.join(generating)}, allowed one; "
-            "generate with one of them"
+            "several roles that generate on the same GPUs are not offered yet, where an engine "
+            f"that gives its memory back is alone in its process: got {first}, {second}, allowed "
+            "one; generate with one of them, or place them apart with placement.groups"
+        )
+    if one != other:
+        raise NotOffered(
+            "roles that generate on some of the same devices are not offered yet: got "
+            f"{first} on {describe_devices(one.ranks, one.pool)} and {second} on "
+            f"{describe_devices(other.ranks, other.pool)}, allowed the same devices for both, or "
+            "none in common; change placement.groups"
         )

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rlhf_api import RLHFJob
-from rlhf_api.plan import GraphName
+from rlhf_api.plan import GraphName, Mesh
 from rlhf_api.spec.resources import Device
 from rlhf_flow.graph import Graph
 from rlhf_flow.job_graphs import JobRole, job_roles, policy_of
-from rlhf_flow.planning.inventory import DeviceInventory
 from rlhf_flow.planning.memory import RoleModel
 from rlhf_flow.planning.shapes import DecoderShape
 from rlhf_flow.precision import resolve_precision
@@ -61,29 +60,39 @@ def rank_tokens(job: RLHFJob, rows_per_prompt: int, num_ranks: int) -> int:
 def role_models(
     job: RLHFJob,
     graphs: Mapping[GraphName, Graph],
-    pool: DeviceInventory,
+    device: Device,
+    meshes: Mapping[str, Mesh],
     shapes: Mapping[str, DecoderShape],
 ) -> tuple[RoleModel, ...]:
-    """Every role that holds weights."""
+    """Every role that holds weights.
+
+    Args:
+        job: the manifest.
+        graphs: traced from it.
+        device: what ranks compute on.
+        meshes: the ranks of each of these roles.
+        shapes: of their models.
+    """
     roles = job_roles(graphs)
     rows = {role: graphs[GraphName.STEP].most_rows(role) for role in roles}
     policy = policy_of(graphs[GraphName.STEP])
     return tuple(
         RoleModel(
             role=role,
+            mesh=meshes[role],
             head=found.head,
             is_trained=found.is_trained,
             generates=found.generates,
             shape=shapes[role],
-            precision=resolve_precision(job.spec.model_for(role).training.precision, pool.device),
-            micro_batch_tokens=micro_batch_tokens(job, role, pool.device),
+            precision=resolve_precision(job.spec.model_for(role).training.precision, device),
+            micro_batch_tokens=micro_batch_tokens(job, role, device),
             peak_tokens=min(
                 max(
-                    micro_batch_tokens(job, role, pool.device),
+                    micro_batch_tokens(job, role, device),
                     longest_sequence_tokens(job),  # a longer one runs alone
                     longest_shared_tokens(job, rows[role]),
                 ),
-                rank_tokens(job, rows[role], pool.num_devices),
+                rank_tokens(job, rows[role], meshes[role].data),
             ),
             longest_shared_tokens=longest_shared_tokens(job, rows[role]),
             is_saved=is_saved(job, role, found, policy),

@@ -7,7 +7,7 @@ from dataclasses import replace
 from rlhf_api import RLHFJob
 from rlhf_api.plan import MemoryItem
 from rlhf_api.spec.resources import Device
-from rlhf_flow.planning.generation import GenerationChoice
+from rlhf_flow.planning.generation import GroupMemory
 from rlhf_flow.planning.inventory import DeviceInventory
 from rlhf_flow.planning.memory import standby_item
 from rlhf_flow.planning.refusal import format_bytes
@@ -21,29 +21,29 @@ def required_standby(
 
 
 def with_standby(
-    job: RLHFJob, pool: DeviceInventory, phases: tuple[str, ...], choice: GenerationChoice
-) -> tuple[GenerationChoice, bool, str]:
-    """A plan's memory with what stands by, whether anything does, and why.
+    job: RLHFJob, memory: tuple[GroupMemory, ...]
+) -> tuple[tuple[GroupMemory, ...], bool, str]:
+    """Memory with what stands by, whether anything does, and why.
 
     Nothing else is changed for it: what does not fit beside the rest does not stand by.
 
     Args:
         job: the manifest.
-        pool: the devices.
-        phases: all phases of the job.
-        choice: the memory of all else, and of what `required_standby` asks for.
+        memory: of all else, and of what `required_standby` asks for.
     """
     wanted = job.spec.failure_policy.standby
     if wanted is not None:
-        return choice, wanted, _reason(wanted, "as failurePolicy.standby says")
-    items = _items(pool, phases)
-    more = replace(choice, items=choice.items + items)
-    if not items:
-        return choice, True, _reason(True, "in the memory of the host")
-    size = f"{format_bytes(items[0].bytes)} of each device"
-    if more.fits(pool.memory_bytes_per_device):
+        return memory, wanted, _reason(wanted, "as failurePolicy.standby says")
+    more = tuple(
+        replace(each, items=each.items + _items(each.group.pool, each.phases)) for each in memory
+    )
+    if more == memory:
+        return memory, True, _reason(True, "in the memory of the host")
+    largest = max(each.items[-1].bytes for each in more)
+    size = f"{format_bytes(largest)} of each device"
+    if all(each.excess_bytes <= 0 for each in more):
         return more, True, _reason(True, f"they take {size}")
-    return choice, False, _reason(False, f"{size} do not fit beside all else")
+    return memory, False, _reason(False, f"{size} do not fit beside all else")
 
 
 def _items(pool: DeviceInventory, phases: tuple[str, ...]) -> tuple[MemoryItem, ...]:

@@ -17,8 +17,8 @@ from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict_loader import load as load_in_place
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
-from rlhf_runtime.checkpoint.places import options_of
-from rlhf_runtime.checkpoint.record import SavedFile
+from rlhf_runtime.checkpoint.places import options_of, place_of
+from rlhf_runtime.checkpoint.record import RECORD_FILE, SavedFile
 from rlhf_runtime.checkpoint.writer import DigestingWriter
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.errors import CheckpointFailed, StorageFailed
@@ -85,6 +85,20 @@ def _files(
         raise _not_written(f"{type(error).__name__}: {error}") from error
     finally:
         stager.close()  # it holds the copy, in a cycle
+
+
+def parts_of(address: str) -> list[str]:
+    """Addresses of what each pool of ranks has written of a checkpoint, sorted.
+
+    Raises:
+        StorageFailed: it cannot be read.
+    """
+    place = place_of(address)
+    try:
+        names = [path.rstrip("/").rsplit("/", 1)[-1] for path in place.fs.ls(place.path, False)]
+    except Exception as error:  # every file system has errors of its own
+        raise _not_read(address, f"{type(error).__name__}: {error}") from error
+    return [f"{address}/{name}" for name in sorted(names) if name != RECORD_FILE]
 
 
 def saved_keys(address: str) -> frozenset[str]:

@@ -135,7 +135,8 @@ class CheckpointStore:
                 file.flush()
                 os.fsync(file.fileno())
         if self._renames:
-            _sync_folder(f"{self._root}/{name}")
+            for part in sorted({file.rpartition("/")[0] for file in record.files} | {""}):
+                _sync_folder(f"{self._root}/{name}/{part}")
             final = f"step-{record.step:08d}"
             self._remove(final)
             os.rename(f"{self._root}/{name}", f"{self._root}/{final}")

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rlhf_api.plan import CallKind, GraphName, Mesh, Plan
+from rlhf_api.plan import GraphName, Mesh, Plan
 from rlhf_flow.batches import BatchValue
-from rlhf_flow.calls import GenerateOptions, ModelCall
-from rlhf_runtime.controller.batch import Batch, Shards
+from rlhf_flow.calls import ComputeOptions, GenerateOptions, ModelCall
+from rlhf_runtime.controller.batch import Batch, ShardRef, as_batch
 from rlhf_runtime.controller.results import wait_for
-from rlhf_runtime.dataplane.protocol import Coordinates, protocol_of
+from rlhf_runtime.dataplane.protocol import Coordinates, bounds_of_part, protocol_of
 from rlhf_runtime.errors import UnknownCall
 from rlhf_runtime.hooks import Hook, nothing
 from rlhf_runtime.workers.orders import CallReport, Order, Statistics, returned_columns
@@ -20,60 +20,65 @@ Handle = Any
 """A Ray actor handle."""
 
 
-@dataclass(frozen=True)
 class Group:
-    """The ranks of a pool, in order, or one host."""
+    """All ranks of a pool, in order, or one host."""
 
-    workers: tuple[Handle, ...]
+    def __init__(self, workers: Sequence[Handle]) -> None:
+        self.workers = tuple(workers)
+        self._running = [worker.run for worker in workers]
+        self._returning = [worker.run.options(num_returns=2) for worker in workers]
 
     def submit(
         self, order: Order, batch: Batch, mesh: Mesh | None
     ) -> tuple[list[Any], Batch | None]:
-        """Send a call to every worker; returns references to reports, and the result.
+        """Send a call to the ranks of its mesh; returns references to reports, and the result.
 
-        A call that writes nothing has no result; one that reads nothing either gets no rows.
+        Each gets references to the shards that it can need. A call that writes nothing has no
+        result.
         """
-        call = order.call
-        names = returned_columns(call)
-        sources, indexes = batch.sources(call.reads)
-        if not names and not call.reads:
-            indexes = []
-        message = replace(order, sources=sources).message(indexes)
-        reports, parts = [], []
-        for rank, worker in enumerate(self.workers):
-            if not names or not _collects(call.kind, rank, mesh):
-                reports.append(worker.run.remote(*message))
+        call, extent = order.call, batch.extent
+        names, samples = returned_columns(call), _samples(call)
+        sources, header = batch.sources(call.reads), order.header()
+        everything = range(extent.num_groups)
+        reports: list[Any] = []
+        shards: list[ShardRef] = []
+        for rank, at in _places(mesh):
+            picked, references = sources.within(_rows_needed(order, at))
+            message = replace(order, sources=picked).message(references, header)
+            if not names or not protocol_of(call.kind).collect(at):
+                reports.append(self._running[rank].remote(*message))
                 continue
-            count = 2 + len(names)
-            report, *part = worker.run.options(num_returns=count).remote(*message)
+            report, shard = self._returning[rank].remote(*message)
             reports.append(report)
-            parts.append(part)
-        return reports, as_batch(names, parts, batch.samples * _samples(call)) if names else None
+            held = bounds_of_part(call.kind, extent, at, everything)
+            shards.append(ShardRef(shard, range(held.start * samples, held.stop * samples)))
+        return reports, as_batch(names, shards, extent.times(samples)) if names else None
 
 
-def as_batch(names: Sequence[str], parts: Sequence[Sequence[Any]], samples: int = 1) -> Batch:
-    """A batch from, for every shard, references to its index and to its columns in order.
+def _places(mesh: Mesh | None) -> Iterator[tuple[int, Coordinates]]:
+    """The ranks of a mesh, as the pool numbers them, with their places; a host is alone."""
+    if mesh is None:
+        yield 0, Coordinates(data=0, data_size=1)
+        return
+    for rank in mesh.ranks:
+        yield rank, Coordinates.of(rank, mesh)
 
-    Args:
-        names: of the columns.
-        parts: of the shards.
-        samples: rows for each row that the step was given.
-    """
-    indexes = tuple(part[0] for part in parts)
-    columns = {
-        name: Shards(indexes, tuple(part[1 + number] for part in parts))
-        for number, name in enumerate(names)
-    }
-    return Batch(indexes, columns, samples)
+
+def _rows_needed(order: Order, at: Coordinates) -> range:
+    """Among which rows those are that a rank works on."""
+    call, extent = order.call, order.extent
+    if isinstance(call.options, ComputeOptions) and call.options.sees_all:
+        return range(extent.num_rows)
+    batches = extent.mini_batches(order.groups_per_batch)
+    whole = call.compares_responses
+    bounds = [bounds_of_part(call.kind, extent, at, groups, whole) for groups in batches]
+    bounds = [each for each in bounds if each] or [range(0)]
+    return range(min(each.start for each in bounds), max(each.stop for each in bounds))
 
 
 def _samples(call: ModelCall) -> int:
     """Rows of a call's result for each row that it reads."""
     return call.options.samples if isinstance(call.options, GenerateOptions) else 1
-
-
-def _collects(kind: CallKind, rank: int, mesh: Mesh | None) -> bool:
-    return mesh is None or protocol_of(kind).collect(Coordinates.of(rank, mesh))
 
 
 @dataclass
@@ -100,8 +105,16 @@ class StepBackend:
                 f"the step called {call.id}, which its plan does not have: a step must make the "
                 "same calls every time; base conditions on the algorithm's settings only"
             )
-        order = Order(call, self.step, self.graph, self.incarnation)
-        reports, result = self.groups[planned.pool].submit(order, batch, planned.mesh)
+        order = Order(
+            call,
+            self.step,
+            self.graph,
+            self.incarnation,
+            batch.extent,
+            planned.mini_batch_prompts,
+        )
+        pool = None if planned.mesh is None else planned.mesh.pool
+        reports, result = self.groups[pool].submit(order, batch, planned.mesh)
         self.reports.extend(reports)
         return result if result is not None else batch.select()
 

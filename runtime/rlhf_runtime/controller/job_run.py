@@ -72,7 +72,7 @@ class JobRun:
         self._journal = journal
         self._saves = saves
         self._stop = stop
-        traced = trace_algorithms(job, plan.pools[0].device)
+        traced = trace_algorithms(job, plan.device)
         self._graph = traced[GraphName.STEP].graph
         self._algorithms = {name: each.algorithm for name, each in traced.items()}
         self._rewards = {name: rewards_of(each.graph) for name, each in traced.items()}
@@ -87,8 +87,8 @@ class JobRun:
 
         Returns whether it came to its end; False: it was stopped before, with its state saved.
         """
-        counts = self._workers.build(self._journal.started)
-        self._journal.notice_data(counts)
+        self._workers.build(self._journal.started)
+        self._journal.notice_data(self._workers.counts)
         self._stop.obey()
         self._saves.claim()
         if checkpoint is None and GraphName.WARM_START in self._algorithms:
@@ -120,7 +120,7 @@ class JobRun:
         assert settings is not None
         policy = self._plan.policy
         rates = warm_start_settings(self._spec, policy)
-        self._workers.on_ranks("use_optimizer", policy, rates)
+        self._workers.on_role(policy, "use_optimizer", policy, rates)
         for step in range(1, settings.max_steps + 1):
             self._stop.obey()
             done = self._stepper.wait(self._stepper.warm_start(algorithm, step))
@@ -143,10 +143,10 @@ class JobRun:
         was_trained = fresh and GraphName.WARM_START in self._algorithms
         for planned in self._plan.roles:
             if was_trained and planned.origin == origin and planned.role != policy:
-                self._workers.on_ranks("copy_weights", policy, planned.role)
+                self._workers.copy_weights(policy, planned.role)
             if planned.is_trained:
                 settings = training_settings(self._spec, planned.role, self._graph)
-                self._workers.on_ranks("use_optimizer", planned.role, settings)
+                self._workers.on_role(planned.role, "use_optimizer", planned.role, settings)
 
     def _train(self, checkpoint: Checkpoint | None) -> None:
         """All that is left of training, one pass sent ahead of the one that runs."""
@@ -219,7 +219,7 @@ class JobRun:
         dtype = "bfloat16" if policy.precision is Precision.BFLOAT16 else "float32"
         aside = folder.with_name(folder.name + ".new")
         shutil.rmtree(aside, ignore_errors=True)
-        self._workers.on_ranks("save", policy.role, aside, dtype)
+        self._workers.on_role(policy.role, "save", policy.role, aside, dtype)
         try:
             copy_tokenizer(self._workers.folders[policy.role], aside)
             shutil.rmtree(folder, ignore_errors=True)

@@ -9,7 +9,7 @@ import logging
 import math
 import os
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,7 +72,7 @@ class RayCluster:
         """Let the fork servers forget."""
         wait_for(_on_nodes(unload_fork_server, pool, group), look)
 
-    def open(self, pool: PoolPlan) -> None:
+    def open(self, pools: Sequence[PoolPlan]) -> None:
         """Connect, and wait until nothing of an earlier driver is left.
 
         Raises:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Protocol
 
 import ray
 from ray.util.placement_group import PlacementGroup
 
-from rlhf_api.on_cluster import NUM_HOSTS
 from rlhf_api.plan import PoolPlan
 from rlhf_runtime.controller.cluster import require_local_ray, start_local_ray, stop_local_ray
 from rlhf_runtime.controller.nodes import node_bundles
@@ -30,7 +29,7 @@ class Site(Protocol):
     def one_machine(self) -> bool:
         """Whether all workers are on the driver's machine: then nothing listens to others."""
 
-    def open(self, pool: PoolPlan) -> None:
+    def open(self, pools: Sequence[PoolPlan]) -> None:
         """Be connected to Ray; nobody else's workers are there."""
 
     def require_ray(self) -> None:
@@ -69,9 +68,10 @@ class OneMachine:
         """The server, which forks all workers, stays its owner's to close, after this."""
         self._server = fork_server
 
-    def open(self, pool: PoolPlan) -> None:
+    def open(self, pools: Sequence[PoolPlan]) -> None:
         """Start Ray."""
-        start_local_ray(pool.num_devices + NUM_HOSTS, self._server.name)
+        bundles = [bundle for pool in pools for bundle in node_bundles(pool)]
+        start_local_ray(int(sum(bundle["CPU"] for bundle in bundles)), self._server.name)
 
     def import_libraries(self, pool: PoolPlan, group: PlacementGroup, look: Hook) -> None:
         """Wait for the fork server; where that fails, workers import by themselves and say why."""

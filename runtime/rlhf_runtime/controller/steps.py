@@ -9,9 +9,11 @@ from dataclasses import dataclass, replace
 from rlhf_api.plan import GraphName
 from rlhf_flow.algorithm import Algorithm
 from rlhf_flow.flow import Flow
+from rlhf_runtime.controller.batch import ShardRef, as_batch
 from rlhf_runtime.controller.cluster import object_store_bytes
-from rlhf_runtime.controller.dispatch import StepBackend, as_batch
+from rlhf_runtime.controller.dispatch import StepBackend
 from rlhf_runtime.controller.workers import Workers
+from rlhf_runtime.dataplane.partition import Extent
 from rlhf_runtime.telemetry.records import Span
 from rlhf_runtime.workers.orders import CallReport, Statistics, merge
 from rlhf_runtime.workers.process import resident_bytes
@@ -55,15 +57,23 @@ class Stepper:
 
     def train(self, algorithm: Algorithm, step: int) -> Submitted:
         """A training step; steps count from 1."""
-        return self._submit(GraphName.STEP, algorithm, step)
+        spec = self._workers.job.spec
+        rows_per_prompt = 1 if spec.data.train.preferences is None else 2
+        extent = Extent(spec.schedule.prompts_per_step, rows_per_prompt)
+        return self._submit(GraphName.STEP, algorithm, step, extent)
 
     def warm_start(self, algorithm: Algorithm, step: int) -> Submitted:
         """A supervised step; steps count from 1."""
-        return self._submit(GraphName.WARM_START, algorithm, step)
+        settings = self._workers.job.spec.schedule.warm_start
+        assert settings is not None
+        return self._submit(
+            GraphName.WARM_START, algorithm, step, Extent(settings.prompts_per_step)
+        )
 
     def evaluate(self, algorithm: Algorithm, step: int) -> Submitted:
         """All held-out prompts, after so many steps."""
-        return self._submit(GraphName.EVALUATION, algorithm, step)
+        extent = Extent(self._workers.counts["evaluation"])
+        return self._submit(GraphName.EVALUATION, algorithm, step, extent)
 
     def wait(self, submitted: Submitted) -> Pass:
         """The end of a pass; passes end in the order of their submission."""
@@ -74,20 +84,21 @@ class Stepper:
         own = {"driver": resident_bytes(), "object store": object_store_bytes()}
         return replace(done, memory={**done.memory, **own})
 
-    def _submit(self, graph: GraphName, algorithm: Algorithm, step: int) -> Submitted:
+    def _submit(
+        self, graph: GraphName, algorithm: Algorithm, step: int, extent: Extent
+    ) -> Submitted:
         start = time.time()
         workers = self._workers
         backend = StepBackend(
             workers.plan, workers.groups, graph, step, workers.incarnation, workers.look
         )
-        columns = workers.plan.inputs[graph]
-        host = workers.data.batch.options(num_returns=2 + len(columns))
-        report, *prompts = host.remote(graph, step)
+        report, reference = workers.data.batch.options(num_returns=2).remote(graph, step)
         backend.reports.append(report)
-        samples = workers.job.spec.rollout.samples_per_prompt
-        flow = Flow(algorithm.roles(), backend, samples)
+        shard = ShardRef(reference, range(extent.num_rows))
+        rows = as_batch(workers.plan.inputs[graph], [shard], extent)
+        flow = Flow(algorithm.roles(), backend, workers.job.spec.rollout.samples_per_prompt)
         with flow.step():
-            algorithm.step(flow, as_batch(columns, [prompts]))
+            algorithm.step(flow, rows)
         return Submitted(backend, start)
 
 

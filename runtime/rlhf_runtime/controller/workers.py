@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import shutil
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -11,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.util.placement_group import remove_placement_group
+from ray.util.placement_group import PlacementGroup, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from rlhf_api.plan import Plan
+from rlhf_api.plan import Mesh, Plan, PoolPlan
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.resources import Device
 from rlhf_runtime.controller.cluster import SHARED_MEMORY
@@ -56,7 +57,7 @@ class WorkerSettings:
 
 
 class Workers:
-    """The ranks of the pool, the data host and the reward host."""
+    """The ranks of every pool, the data host and the reward host."""
 
     def __init__(
         self,
@@ -73,41 +74,44 @@ class Workers:
         self._site = site
         self.folders: dict[str, Path] = {}
         """Of every role's model; known when built."""
+        self.counts: dict[str, int] = {}
+        """Rows of the data, used and not; known when built."""
         self._begin = time.monotonic()
-        self._group = site.reserve(plan.pools[0])
+        self._reserved: dict[str, PlacementGroup] = {}
         try:
-            site.import_libraries(plan.pools[0], self._group, self._not_forever())
+            self._reserve()
         except BaseException:
-            remove_placement_group(self._group)
+            self._give_back()
             raise
-        self.ranks = tuple(self._start_rank(rank) for rank in range(self.world_size))
+        self._ranks = {pool.name: self._start_ranks(pool) for pool in plan.pools}
         self.data = self._start_host(DataHost, "data", plan)
         self.reward = self._start_host(RewardHost, "reward", settings.faults)
-
-    @property
-    def world_size(self) -> int:
-        """Ranks of the pool."""
-        return self.plan.pools[0].num_devices
-
-    @property
-    def groups(self) -> dict[str | None, Group]:
+        self.groups: dict[str | None, Group] = {None: Group((self.reward,))}
         """The workers of each pool, and those of the host beside them (None)."""
-        return {self.plan.pools[0].name: Group(self.ranks), None: Group((self.reward,))}
+        self.groups |= {name: Group(ranks) for name, ranks in self._ranks.items()}
 
-    def build(self, started: Started) -> dict[str, int]:
-        """Load models, data and verifiers, all at the same time; returns the data's counts.
+    @property
+    def ranks(self) -> tuple[Any, ...]:
+        """The ranks of all pools, in the order of their numbers."""
+        return tuple(rank for ranks in self._ranks.values() for rank in ranks)
+
+    def build(self, started: Started) -> None:
+        """Load models, data and verifiers, all at the same time.
 
         Everything is sent at once; workers wait for each other's results, the driver for the first
         error of any.
         """
         watched = self._watched()
-        places = [rank.prepare.remote() for rank in self.ranks]
-        folders = self.ranks[0].resolve.remote(self._settings.models)
-        joined = [rank.join.remote(places[0]) for rank in self.ranks]
+        places = {name: [rank.prepare.remote() for rank in r] for name, r in self._ranks.items()}
+        first, *_ = self._ranks[self.plan.policy_pool.name]
+        folders = first.resolve.remote(self._settings.models)
+        joined = [
+            rank.join.remote(places[name][0]) for name, r in self._ranks.items() for rank in r
+        ]
         built = [rank.build.remote(folders) for rank in self.ranks]
         data = self.data.load.remote(folders)
         phases = {
-            "libraries": places,
+            "libraries": [place for of_pool in places.values() for place in of_pool],
             "data": [data],
             "verifiers": [self.reward.start.remote()],
             "models and engines": [*joined, *built],
@@ -120,16 +124,30 @@ class Workers:
                 libraries = now
             started(phase, now - (self._begin if phase in FROM_THE_BEGINNING else libraries))
         if not self.plan.standby:
-            pool = self.plan.pools[0]
-            self._site.forget_libraries(pool, self._group, self.look)
-        counts: dict[str, int]
-        self.folders, counts = wait_for([folders, data])
-        return counts
+            for pool in self.plan.pools:
+                self._site.forget_libraries(pool, self._reserved[pool.name], self.look)
+        self.folders, self.counts = wait_for([folders, data])
 
     def on_ranks(self, method: str, *arguments: Any) -> None:
         """Call a method on every rank and wait; the first error is raised."""
-        calls = [getattr(rank, method).remote(*arguments) for rank in self.ranks]
-        wait_for(calls, self.look)
+        self._call(self.ranks, method, *arguments)
+
+    def on_role(self, role: str, method: str, *arguments: Any) -> None:
+        """Call a method on every rank that holds a role's model and wait; the first error is
+        raised."""
+        mesh = self._mesh_of(role)
+        self._call([self._ranks[mesh.pool][rank] for rank in mesh.ranks], method, *arguments)
+
+    def copy_weights(self, source: str, target: str) -> None:
+        """Let a role start from the weights of another: within its ranks where both are cut alike,
+        else by a saved model."""
+        if self._mesh_of(source) == self._mesh_of(target):
+            self.on_role(target, "copy_weights", source, target)
+            return
+        folder = self._settings.models / f"weights-of-{source}"
+        self.on_role(source, "save", source, folder, "float32")
+        self.on_role(target, "load_weights", target, folder)
+        shutil.rmtree(folder)
 
     def look(self) -> None:
         """What is looked after while workers are waited for.
@@ -155,9 +173,29 @@ class Workers:
         """End the workers at once."""
         for worker in (*self.ranks, self.reward, self.data):
             ray.kill(worker)
-        remove_placement_group(self._group)
+        self._give_back()
         for segment in SHARED_MEMORY.glob(f"*{self.incarnation}*"):
             segment.unlink(missing_ok=True)  # killed ranks leave what their engines shared
+
+    def _reserve(self) -> None:
+        """Set the devices of all pools aside, with what their workers import in memory."""
+        for pool in self.plan.pools:
+            self._reserved[pool.name] = self._site.reserve(pool)
+        for pool in self.plan.pools:
+            group = self._reserved[pool.name]
+            self._site.import_libraries(pool, group, self._not_forever())
+
+    def _give_back(self) -> None:
+        for group in self._reserved.values():
+            remove_placement_group(group)
+
+    def _mesh_of(self, role: str) -> Mesh:
+        planned = self.plan.role(role)
+        assert planned is not None and planned.mesh is not None
+        return planned.mesh
+
+    def _call(self, ranks: Sequence[Any], method: str, *arguments: Any) -> None:
+        wait_for([getattr(rank, method).remote(*arguments) for rank in ranks], self.look)
 
     def _not_forever(self) -> Hook:
         """Raises when workers have taken too long to come to life."""
@@ -182,37 +220,39 @@ class Workers:
         ]
 
     def _make_watch(self, addresses: Sequence[tuple[str, int]]) -> Watch:
-        ranks = [f"rank {rank}" for rank in range(self.world_size)]
+        ranks = [f"rank {number}" for number in range(self.plan.num_devices)]
         names = dict(zip([*ranks, "data", "reward"], addresses, strict=True))
         deadline = self.job.spec.failure_policy.progress_deadline_seconds
         stacks = self._settings.logs / "stacks.txt"
         return Watch(names, self._watch_key, deadline, stacks, self.job.name)
 
-    def _start_rank(self, rank: int) -> Any:
-        is_gpu = self.plan.pools[0].device is Device.GPU
+    def _start_ranks(self, pool: PoolPlan) -> tuple[Any, ...]:
+        return tuple(self._start_rank(pool, rank) for rank in range(pool.num_devices))
+
+    def _start_rank(self, pool: PoolPlan, rank: int) -> Any:
+        number = self.plan.first_number(pool.name) + rank
         setup = RankSetup(
             job=self.job,
             plan=self.plan,
+            pool=pool.name,
             rank=rank,
-            world_size=self.world_size,
             one_machine=self._site.one_machine,
             timeout_seconds=self._settings.timeout_seconds,
             num_threads=self._settings.threads_per_rank,
             incarnation=self.incarnation,
-            log_file=self._settings.logs / f"rank-{rank}.log",
+            log_file=self._settings.logs / f"rank-{number}.log",
             python_path=self._settings.python_path,
             faults=self._settings.faults,
         )
-        node = rank // self.plan.pools[0].devices_per_node
         return (
             ray.remote(Rank)
             .options(
-                name=self._actor_name(f"rank {rank}"),
+                name=self._actor_name(f"rank {number}"),
                 num_cpus=1,
-                num_gpus=1 if is_gpu else 0,
+                num_gpus=1 if pool.device is Device.GPU else 0,
                 max_restarts=0,
                 max_task_retries=0,
-                scheduling_strategy=self._on_node(node),
+                scheduling_strategy=self._on_node(pool, rank // pool.devices_per_node),
                 **self._site.worker_options,
             )
             .remote(setup)
@@ -225,13 +265,15 @@ class Workers:
             num_cpus=1,
             max_restarts=0,
             max_task_retries=0,
-            scheduling_strategy=self._on_node(0),
+            scheduling_strategy=self._on_node(self.plan.policy_pool, 0),
             **self._site.worker_options,
         )
         return options.remote(self.job, log, self._settings.python_path, *more)
 
-    def _on_node(self, node: int) -> PlacementGroupSchedulingStrategy:
-        return PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=node)
+    def _on_node(self, pool: PoolPlan, node: int) -> PlacementGroupSchedulingStrategy:
+        return PlacementGroupSchedulingStrategy(
+            self._reserved[pool.name], placement_group_bundle_index=node
+        )
 
     def _actor_name(self, worker: str) -> str:
         """What Ray calls it when it dies."""

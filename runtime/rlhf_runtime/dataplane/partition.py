@@ -1,11 +1,13 @@
 """How the rows of a batch are cut over ranks, mini-batches and micro-batches.
 
-Pure and deterministic: every rank computes the same cut from the same index.
+Pure and deterministic: every rank computes the same cut, and the driver, which sees no row, knows
+among which rows a rank's are.
 """
 
 from __future__ import annotations
 
 import heapq
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,57 +15,134 @@ from numpy.typing import NDArray
 from rlhf_runtime.dataplane.columns import Rows
 from rlhf_runtime.dataplane.shards import ShardIndex
 
-
-def contiguous(index: ShardIndex, parts: int) -> list[Rows]:
-    """Consecutive rows for each part; groups stay whole.
-
-    Every part's tokens are within those of the largest group of an equal share. Parts are empty
-    where there are fewer groups than parts. `index` lists all rows in order (see `shards.merge`).
-
-    Raises:
-        ValueError: rows of a group that are not neighbours.
-    """
-    total = len(index.rows)
-    if total == 0:
-        return [np.empty(0, dtype=np.int64) for _ in range(parts)]
-    starts = np.flatnonzero(np.concatenate([[True], index.groups[1:] != index.groups[:-1]]))
-    if len(starts) != len(np.unique(index.groups)):
-        raise ValueError(
-            f"rows of a group are not neighbours: got {len(starts)} runs of equal group numbers "
-            f"for {len(np.unique(index.groups))} groups; number the rows group by group"
-        )
-    boundaries = np.concatenate([starts, [total]])
-    tokens_before = np.concatenate([[0], np.cumsum(index.lengths, dtype=np.int64)])[boundaries]
-    targets = tokens_before[-1] * np.arange(1, parts) / parts
-    nearest = boundaries[_nearest(tokens_before, targets)].tolist()
-    cuts = [0, *nearest, total]
-    return [np.arange(cuts[i], cuts[i + 1], dtype=np.int64) for i in range(parts)]
-
+WINDOW_PARTS = 8
+"""Neighbouring parts that balance their tokens among themselves: as many as a node mostly has
+devices. A rank then needs the shards of one window, however many ranks there are."""
 
 WHOLE_GROUPS_PER_PART = 8
 """With so many groups for each part, keeping them whole costs little balance."""
 
 
-def balanced(index: ShardIndex, parts: int) -> list[Rows]:
+@dataclass(frozen=True)
+class Extent:
+    """The rows of a batch, known before any of them is there: those of group g are
+    `g * rows_per_group` and the following."""
+
+    num_groups: int
+    """Prompts."""
+    rows_per_group: int = 1
+    """Responses to each."""
+
+    @property
+    def num_rows(self) -> int:
+        """Rows in all."""
+        return self.num_groups * self.rows_per_group
+
+    def times(self, samples: int) -> Extent:
+        """With so many rows for each of these."""
+        return Extent(self.num_groups, self.rows_per_group * samples)
+
+    def mini_batches(self, groups_per_batch: int | None) -> list[range]:
+        """Groups of each mini-batch in order: every n-th, for n mini-batches of at most so many
+        groups. None: one of all.
+
+        They do not depend on ranks, and a rank that holds neighbouring groups holds some of every
+        mini-batch.
+        """
+        count = -(-self.num_groups // (groups_per_batch or self.num_groups or 1))
+        return [range(number, self.num_groups, count) for number in range(count)]
+
+
+@dataclass(frozen=True)
+class Share:
+    """One of equal parts of a batch."""
+
+    number: int
+    """From 0."""
+    count: int
+    """Parts in all."""
+
+
+@dataclass(frozen=True)
+class RowSpan:
+    """Some of the rows of some groups."""
+
+    groups: range
+    """In ascending order."""
+    rows_per_group: int
+    positions: range
+    """Neighbours among all rows of these groups."""
+
+    @property
+    def bounds(self) -> range:
+        """From the first of its rows to the last; not all in between are its own."""
+        if not self.positions:
+            return range(0)
+        return range(self._row(self.positions[0]), self._row(self.positions[-1]) + 1)
+
+    def rows(self) -> Rows:
+        """Their numbers in the batch, in ascending order."""
+        positions = np.arange(self.positions.start, self.positions.stop, dtype=np.int64)
+        group, sample = np.divmod(positions, self.rows_per_group)
+        rows: Rows = (self.groups.start + group * self.groups.step) * self.rows_per_group + sample
+        return rows
+
+    def _row(self, position: int) -> int:
+        group, sample = divmod(position, self.rows_per_group)
+        return self.groups[group] * self.rows_per_group + sample
+
+
+def contiguous(groups: range, rows_per_group: int, share: Share) -> RowSpan:
+    """The rows of a part's groups: neighbours, as many groups for each part as for any other, or
+    one more. Parts are empty where there are fewer groups than parts."""
+    return _of_groups(groups, rows_per_group, share.number, share.number + 1, share.count)
+
+
+@dataclass(frozen=True)
+class Window:
+    """What neighbouring parts share out among themselves."""
+
+    span: RowSpan
+    share: Share
+    """The part among those of the window."""
+
+
+def window(groups: range, rows_per_group: int, share: Share, whole_groups: bool = False) -> Window:
+    """The window of a part: rows in proportion to the parts that it has.
+
+    Where groups are many, or are to be whole, none is in two windows.
+    """
+    first = share.number - share.number % WINDOW_PARTS
+    end = min(first + WINDOW_PARTS, share.count)
+    place = Share(share.number - first, end - first)
+    if whole_groups or len(groups) >= WHOLE_GROUPS_PER_PART * share.count:
+        return Window(_of_groups(groups, rows_per_group, first, end, share.count), place)
+    count = len(groups) * rows_per_group
+    positions = range(count * first // share.count, count * end // share.count)
+    return Window(RowSpan(groups, rows_per_group, positions), place)
+
+
+def _of_groups(groups: range, rows_per_group: int, first: int, end: int, count: int) -> RowSpan:
+    """The rows of parts `first` to `end` of `count`, in whole groups."""
+    bounds = [len(groups) * part // count * rows_per_group for part in (first, end)]
+    return RowSpan(groups, rows_per_group, range(*bounds))
+
+
+def balanced(index: ShardIndex, parts: int, whole_groups: bool = False) -> list[Rows]:
     """Rows for each part so that tokens are balanced: the longest first, to the least loaded part.
 
-    Where groups are many they stay whole, so that responses can share their prompt's computation;
-    else rows are dealt one by one. No part has more than the longest group's, or row's, tokens
-    above another. A part's row numbers are in ascending order.
+    Where groups are many they stay whole, so that responses can share their prompt's computation,
+    and where they have to; else rows are dealt one by one. No part has more than the longest
+    group's, or row's, tokens above another. A part's row numbers are in ascending order.
     """
     if parts == 1:
         return [np.sort(index.rows)]
-    if len(np.unique(index.groups)) >= WHOLE_GROUPS_PER_PART * parts:
-        return balanced_groups(index, parts)
-    owner = _deal(index.lengths, index.rows, parts)
-    return [np.sort(index.rows[owner == part]) for part in range(parts)]
-
-
-def balanced_groups(index: ShardIndex, parts: int) -> list[Rows]:
-    """The same with whole groups however few there are: for what compares the rows of a group."""
     distinct, group_of = np.unique(index.groups, return_inverse=True)
-    tokens = np.bincount(group_of, index.lengths, minlength=len(distinct))
-    owner = _deal(tokens, distinct, parts)[group_of]
+    if not whole_groups and len(distinct) < WHOLE_GROUPS_PER_PART * parts:
+        owner = _deal(index.lengths, index.rows, parts)
+    else:
+        tokens = np.bincount(group_of, index.lengths, minlength=len(distinct))
+        owner = _deal(tokens, distinct, parts)[group_of]
     return [np.sort(index.rows[owner == part]) for part in range(parts)]
 
 
@@ -76,17 +155,6 @@ def _deal(sizes: NDArray[np.number], keys: NDArray[np.int64], parts: int) -> NDA
         owner[item] = part
         heapq.heapreplace(loads, (tokens + int(sizes[item]), count + 1, part))
     return owner
-
-
-def mini_batches(index: ShardIndex, groups_per_batch: int) -> list[ShardIndex]:
-    """The batch cut into mini-batches of so many groups in order; the last may be smaller.
-
-    Independent of ranks, so that training does not depend on how many there are.
-    """
-    distinct, group = np.unique(index.groups, return_inverse=True)
-    batch = group // groups_per_batch
-    count = -(-len(distinct) // groups_per_batch)
-    return [index.take(np.flatnonzero(batch == number)) for number in range(count)]
 
 
 def micro_batches(
@@ -119,10 +187,3 @@ def micro_batches(
             begin = start
     order: Rows = np.lexsort((unit_of, longest[unit_of]))
     return np.split(order, cuts)
-
-
-def _nearest(ascending: NDArray[np.int64], targets: NDArray[np.float64]) -> NDArray[np.int64]:
-    """For each target the position of the value closest to it; the lower one of two."""
-    above = np.searchsorted(ascending, targets).clip(max=len(ascending) - 1)
-    below = (above - 1).clip(min=0)
-    return np.where(targets - ascending[below] <= ascending[above] - targets, below, above)

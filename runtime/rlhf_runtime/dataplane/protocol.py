@@ -2,6 +2,7 @@
 
 distribute = rows cut by a coordinate of the mesh, equal along its other axes; collect = the ranks
 of a mask. HybridFlow's protocols are instances; a further pair is one more entry of `PROTOCOLS`.
+The driver uses it to send a rank what it needs, the rank to find its rows in it.
 Source: HybridFlow, table 3.
 """
 
@@ -11,8 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from rlhf_api.plan import CallKind, Mesh
-from rlhf_runtime.dataplane.columns import Rows
-from rlhf_runtime.dataplane.shards import ShardIndex
+from rlhf_runtime.dataplane.partition import Extent, Share, contiguous, window
 
 
 @dataclass(frozen=True)
@@ -28,20 +28,26 @@ class Coordinates:
 
     @staticmethod
     def of(rank: int, mesh: Mesh) -> Coordinates:
-        """A rank's place: tensor ranks are consecutive, then pipeline stages, then replicas."""
+        """A rank's place: tensor ranks are consecutive, then pipeline stages, then replicas.
+
+        Args:
+            rank: as the pool numbers it; one of the mesh's.
+            mesh: of the call.
+        """
+        place = mesh.ranks.index(rank)
         inner = mesh.tensor * mesh.pipeline
         return Coordinates(
-            data=rank // inner,
+            data=place // inner,
             data_size=mesh.data,
-            tensor=rank % mesh.tensor,
+            tensor=place % mesh.tensor,
             tensor_size=mesh.tensor,
-            pipeline=rank // mesh.tensor % mesh.pipeline,
+            pipeline=place // mesh.tensor % mesh.pipeline,
             pipeline_size=mesh.pipeline,
         )
 
     @property
     def rank(self) -> int:
-        """The rank itself, along all axes."""
+        """Its number within the mesh, from 0."""
         return (self.data * self.pipeline_size + self.pipeline) * self.tensor_size + self.tensor
 
     @property
@@ -50,30 +56,26 @@ class Coordinates:
         return self.data_size * self.pipeline_size * self.tensor_size
 
 
-Cut = Callable[[ShardIndex, int], list[Rows]]
-"""Cuts a batch into so many parts, such as `partition.contiguous`."""
-
-
 @dataclass(frozen=True)
 class Protocol:
     """A pair (distribute, collect)."""
 
-    distribute: Callable[[ShardIndex, Coordinates, Cut], Rows]
-    """The rows that a rank gets."""
+    distribute: Callable[[Coordinates], Share]
+    """The part of the rows that a rank gets."""
     collect: Callable[[Coordinates], bool]
     """Whether a rank's output counts."""
 
 
-def _everything(index: ShardIndex, at: Coordinates, cut: Cut) -> Rows:
-    return index.rows
+def _everything(at: Coordinates) -> Share:
+    return Share(0, 1)
 
 
-def _by_data(index: ShardIndex, at: Coordinates, cut: Cut) -> Rows:
-    return cut(index, at.data_size)[at.data]
+def _by_data(at: Coordinates) -> Share:
+    return Share(at.data, at.data_size)
 
 
-def _by_rank(index: ShardIndex, at: Coordinates, cut: Cut) -> Rows:
-    return cut(index, at.num_ranks)[at.rank]
+def _by_rank(at: Coordinates) -> Share:
+    return Share(at.rank, at.num_ranks)
 
 
 def _all(at: Coordinates) -> bool:
@@ -112,7 +114,20 @@ BY_KIND: dict[CallKind, str] = {
 }
 """Which protocol a kind of call uses."""
 
+BALANCED = frozenset({CallKind.INFER, CallKind.TRAIN})
+"""Kinds of calls whose ranks balance tokens. Others get whole groups, equally many."""
+
 
 def protocol_of(kind: CallKind) -> Protocol:
     """The protocol of a kind of call."""
     return PROTOCOLS[BY_KIND[kind]]
+
+
+def bounds_of_part(
+    kind: CallKind, extent: Extent, at: Coordinates, groups: range, whole_groups: bool = False
+) -> range:
+    """Among which rows a rank's part of some groups is: what its calls read and write there."""
+    share = protocol_of(kind).distribute(at)
+    if kind in BALANCED:
+        return window(groups, extent.rows_per_group, share, whole_groups).span.bounds
+    return contiguous(groups, extent.rows_per_group, share).bounds

@@ -7,8 +7,9 @@ producer and consumer need not agree on how a batch is cut.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,6 +55,22 @@ class ShardIndex:
             return self
         return ShardIndex(self.rows[positions], self.groups[positions], self.lengths[positions])
 
+    def find(self, rows: Rows) -> ShardIndex:
+        """The entries of the given rows, in their order; the index lists its rows in order.
+
+        Raises:
+            ValueError: a row that it does not have.
+        """
+        positions = np.searchsorted(self.rows, rows)
+        missing = positions >= len(self.rows)
+        missing |= self.rows[np.where(missing, 0, positions)] != rows if len(self.rows) else True
+        if missing.any():
+            raise ValueError(
+                f"rows that no shard holds: got {rows[missing][:8].tolist()}, allowed the "
+                f"{len(self.rows)} rows that were sent; ask for rows of the same batch"
+            )
+        return self.take(positions)
+
     def repeat(self, times: int) -> ShardIndex:
         """Every row so many times, one after the other; the index itself if once."""
         if times == 1:
@@ -62,24 +79,38 @@ class ShardIndex:
         return ShardIndex(rows, np.repeat(self.groups, times), np.repeat(self.lengths, times))
 
 
+@dataclass(frozen=True)
+class Shard:
+    """What one worker wrote in one call: one object, however many columns it has."""
+
+    index: ShardIndex
+    columns: Mapping[str, Column]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle as a call: what Ray's pickler is quickest at."""
+        return _read_shard, (self.index.message(), dict(self.columns))
+
+
+def _read_shard(index: bytes, columns: Mapping[str, Column]) -> Shard:
+    return Shard(ShardIndex.read(index), columns)
+
+
 def merge(shards: Sequence[ShardIndex]) -> ShardIndex:
-    """All rows of a batch in the order of their global numbers.
+    """The rows of some shards in the order of their global numbers.
 
     Raises:
-        ValueError: a row that is missing, or that two shards hold.
+        ValueError: a row that two shards hold.
     """
+    if len(shards) == 1 and bool((np.diff(shards[0].rows) > 0).all()):
+        return shards[0]
     rows = np.concatenate([shard.rows for shard in shards])
-    order = np.full(len(rows), -1, dtype=np.int64)
-    inside = (rows >= 0) & (rows < len(rows))
-    order[rows[inside]] = np.flatnonzero(inside)
-    if (order < 0).any():
+    order = np.argsort(rows, kind="stable")
+    twice = np.flatnonzero(np.diff(rows[order]) == 0)
+    if len(twice):
         raise ValueError(
-            f"shards do not hold every row exactly once: got {len(rows)} entries, "
-            f"{len(np.unique(rows))} distinct, from {int(rows.min())} to {int(rows.max())}; have "
-            f"the shards of one call list rows 0 to {len(rows) - 1} once each"
+            f"shards hold a row twice: got row {int(rows[order][twice[0]])} among {len(rows)} "
+            f"entries of {len(shards)} shards; have the shards of one call list each row once"
         )
-    if len(shards) == 1:
-        return shards[0].take(order)
     groups = np.concatenate([shard.groups for shard in shards])
     lengths = np.concatenate([shard.lengths for shard in shards])
     return ShardIndex(rows, groups, lengths).take(order)
@@ -130,15 +161,3 @@ def locate(rows: Rows, held: Sequence[Rows]) -> Location:
     order[by_shard] = np.arange(len(rows))
     positions = np.split(position[rows[by_shard]], np.cumsum(counts[shards])[:-1])
     return Location(tuple(shards.tolist()), tuple(positions), order)
-
-
-def gather(
-    rows: Rows, held: Sequence[Rows], fetch: Callable[[Sequence[int]], Sequence[Column]]
-) -> Column:
-    """The given global rows, in order, of one column.
-
-    `held[i]` lists the rows of shard i; `fetch` returns the column of the shards it is asked for,
-    and is asked once, only for those that hold a wanted row.
-    """
-    location = locate(rows, held)
-    return location.pick(fetch(location.shards))

@@ -1,4 +1,4 @@
-"""The process group of a pool, as engines see it.
+"""The process group of a pool: what meshes are cut of.
 
 Owned by the rank's process. Rank 0 serves the store at which the others meet, on a port that the
 operating system picks: no port is fixed, so none can be taken.
@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Store, TCPStore
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}
 """Collective libraries by device type; control messages of a GPU world use gloo."""
@@ -51,24 +50,6 @@ class World:
             timeout=datetime.timedelta(seconds=timeout_seconds),
         )
         return World(rank, size, device)
-
-    def mesh(self) -> DeviceMesh:
-        """All ranks along one axis named `data`."""
-        return init_device_mesh(self.device.type, (self.size,), mesh_dim_names=("data",))
-
-    def sum(self, values: torch.Tensor) -> torch.Tensor:
-        """The sum over ranks of a small host tensor, equal on all ranks."""
-        if self.size > 1:
-            values = values.clone()
-            dist.all_reduce(values)
-        return values
-
-    def max(self, values: torch.Tensor) -> torch.Tensor:
-        """The maximum over ranks of a small host tensor, equal on all ranks."""
-        if self.size > 1:
-            values = values.clone()
-            dist.all_reduce(values, op=dist.ReduceOp.MAX)
-        return values
 
     def close(self) -> None:
         """Leave the world."""

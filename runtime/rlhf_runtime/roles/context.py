@@ -15,7 +15,7 @@ from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.models import Precision
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.dataplane.shards import ShardIndex
-from rlhf_runtime.engines.world import World
+from rlhf_runtime.engines.parallel import ParallelContext
 from rlhf_runtime.faults import Faults
 from rlhf_runtime.hooks import Hook, nothing
 from rlhf_runtime.telemetry.records import Span
@@ -33,7 +33,8 @@ class RoleContext:
     role: str
     folder: Path
     """The model's folder in Hugging Face format."""
-    world: World
+    parallel: ParallelContext
+    """The role's ranks, this one among them."""
     incarnation: str
     spans: SpanLog
     faults: Faults

@@ -31,7 +31,7 @@ class Generation:
     def __init__(self, context: RoleContext, model: FsdpModel) -> None:
         rollout, plan = context.job.spec.rollout, context.plan.generation(context.role)
         assert plan is not None
-        block_tokens = KV_BLOCK_TOKENS[context.plan.pools[0].device]
+        block_tokens = KV_BLOCK_TOKENS[context.plan.device]
         self._context = context
         self._plan = plan
         self._tokenizer = TextTokenizer(context.folder)
@@ -39,7 +39,7 @@ class Generation:
             EngineSettings(
                 folder=context.folder,
                 dtype=DTYPE_NAMES[context.precision],
-                tensor_size=plan.tensor,
+                tensor_size=plan.mesh.tensor,
                 kv_cache_bytes=plan.kv_cache_bytes,
                 max_prompt_tokens=rollout.max_prompt_tokens,
                 max_response_tokens=rollout.max_response_tokens,
@@ -50,9 +50,9 @@ class Generation:
                 and rollout.max_prompt_tokens >= block_tokens,  # vLLM shares whole blocks only
                 incarnation=context.incarnation,
             ),
-            context.world,
+            context.parallel,
         )
-        self._transition = Transition(model, self._engine, context.world)
+        self._transition = Transition(model, self._engine, context.parallel)
         if plan.release_during_training:
             self._release()
 
@@ -70,7 +70,8 @@ class Generation:
         carried = {
             name: repeat_rows(column, samples) for name, column in inputs.load(prompts_held).items()
         }
-        number = sample_numbers(inputs.index.groups, prompts_held, samples)
+        index = inputs.index.find(prompts_held)
+        number = sample_numbers(index.groups, samples)
         generated = self._engine.generate(
             carried["prompt_tokens"],
             self._sampling(carried, number, inputs, temperature),
@@ -78,7 +79,7 @@ class Generation:
         )
         if self._plan.release_during_training:
             self._release()
-        return self._result(inputs, prompts_held, carried, number, generated, statistics)
+        return self._result(inputs, index, carried, number, generated, statistics)
 
     def close(self) -> None:
         """End the engine."""
@@ -99,7 +100,7 @@ class Generation:
     def _result(
         self,
         inputs: Inputs,
-        prompts_held: np.ndarray,
+        answered: ShardIndex,
         carried: dict[str, Column],
         number: np.ndarray,
         generated: Generated,
@@ -107,13 +108,8 @@ class Generation:
     ) -> Result:
         prompts, lengths = carried["prompt_tokens"], generated.tokens.lengths
         assert prompts.lengths is not None and lengths is not None
-        samples = len(number) // max(1, len(prompts_held))
-        rows = np.repeat(prompts_held, samples) * samples + np.tile(
-            np.arange(samples), len(prompts_held)
-        )
-        index = ShardIndex(
-            rows, np.repeat(inputs.index.groups[prompts_held], samples), prompts.lengths + lengths
-        )
+        repeated = answered.repeat(len(number) // max(1, len(answered.rows)))
+        index = ShardIndex(repeated.rows, repeated.groups, prompts.lengths + lengths)
         texts = self._tokenizer.decode(generated.tokens)
         count = float(len(number))
         means = {
@@ -139,17 +135,16 @@ class Generation:
         )
 
 
-def sample_numbers(groups: np.ndarray, rows: np.ndarray, samples: int) -> np.ndarray:
+def sample_numbers(groups: np.ndarray, samples: int) -> np.ndarray:
     """int32[rows x samples]: the number of each sample among all of its prompt, which may have been
     answered before: no two of them are sampled alike.
 
     Args:
-        groups: of all rows of the batch; rows of a group are neighbours.
-        rows: those that are answered here.
+        groups: of the rows that are answered here: whole groups, whose rows are neighbours.
         samples: responses to each.
     """
     _, first, group_of = np.unique(groups, return_index=True, return_inverse=True)
-    place = rows - first[group_of[rows]]
+    place = np.arange(len(groups)) - first[group_of]
     numbers: np.ndarray = place[:, None] * samples + np.arange(samples)
     return numbers.reshape(-1).astype(np.int32)
 

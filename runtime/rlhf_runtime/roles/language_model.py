@@ -34,7 +34,7 @@ class LanguageModel:
         self._temperature = context.job.spec.rollout.temperature
         self.model = FsdpModel(
             context.folder,
-            context.world,
+            context.parallel,
             context.precision,
             trained=context.planned.is_trained,
             recompute=context.activation_recompute,
@@ -86,8 +86,7 @@ class LanguageModel:
         spec = self._context.job.spec
         batches = mini_batches(
             inputs,
-            self._context.world,
-            spec.schedule.mini_batch_prompts or spec.schedule.prompts_per_step,
+            self._context.parallel,
             spec.rollout.max_response_tokens,
             loss.valid,
         )
@@ -102,8 +101,7 @@ class LanguageModel:
         return Result(statistics=means.statistics())
 
     def _train_supervised(self, inputs: Inputs) -> Result:
-        everything = len(inputs.index.rows)
-        (batch,) = mini_batches(inputs, self._context.world, everything, 1)
+        (batch,) = mini_batches(inputs, self._context.parallel, 1)
         means = Means()
         micro = micro_batches(batch, self.model, self._context.micro_batch_tokens)
 

@@ -17,12 +17,11 @@ from rlhf_flow.operations import (
     LagrangeMultiplier,
     Operation,
     PenalizedAdvantages,
-    Scope,
     TokenRewards,
     Whiten,
 )
 from rlhf_runtime.dataplane.columns import Column
-from rlhf_runtime.engines.world import World
+from rlhf_runtime.engines.parallel import ParallelContext
 from rlhf_runtime.errors import UserCodeFailed
 from rlhf_runtime.numerics.constraints import learned_multiplier, penalized_advantages
 from rlhf_runtime.numerics.gae import generalized_advantages
@@ -54,7 +53,7 @@ class Workspace:
         self.columns = columns
         self.groups = torch.tensor(groups)
         self.sum = sum
-        """Over all ranks."""
+        """Over all ranks that share the batch."""
         self.means = means
         self.state = state
 
@@ -73,7 +72,7 @@ class Workspace:
         self.columns[name] = Column(unpad(padded.float(), mask).numpy(), lengths)
 
 
-def compute(inputs: Inputs, world: World, state: OperationState) -> Result:
+def compute(inputs: Inputs, parallel: ParallelContext, state: OperationState) -> Result:
     """Run a compute call's operations one after the other, each rank on its own rows.
 
     A custom operation that has to see the whole batch does so on every rank; of what the call makes
@@ -81,27 +80,23 @@ def compute(inputs: Inputs, world: World, state: OperationState) -> Result:
 
     Args:
         inputs: of the call.
-        world: the ranks that share the batch.
+        parallel: the ranks that share the batch.
         state: what operations keep from step to step; they change it.
     """
     options = inputs.call.options
     assert isinstance(options, ComputeOptions)
     own = inputs.rows()
-    sees_all = any(_sees_all(operation) for operation in options.operations)
+    sees_all = options.sees_all
     rows = inputs.index.rows if sees_all else own
     means = Means()
-    columns, groups = dict(inputs.load(rows)), inputs.index.take(rows).groups
-    workspace = Workspace(columns, groups, on_this_rank if sees_all else world.sum, means, state)
+    columns, groups = dict(inputs.load(rows)), inputs.index.find(rows).groups
+    workspace = Workspace(columns, groups, on_this_rank if sees_all else parallel.sum, means, state)
     for operation in options.operations:
         _run(workspace, operation)
     written = {name: workspace.columns[name] for name in inputs.call.writes}
     if sees_all:
         written = {name: column.take(own) for name, column in written.items()}
-    return Result(written, means.statistics(), inputs.index.take(own))
-
-
-def _sees_all(operation: Operation) -> bool:
-    return isinstance(operation, Custom) and operation.scope is Scope.BATCH
+    return Result(written, means.statistics(), inputs.index.find(own))
 
 
 def _run(work: Workspace, operation: Operation) -> None:

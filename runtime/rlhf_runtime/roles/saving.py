@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlhf_runtime.checkpoint.saver import State, load, saved_keys
+from rlhf_runtime.checkpoint.saver import State, load, parts_of, saved_keys
 from rlhf_runtime.engines.fsdp.model import FsdpModel
 from rlhf_runtime.engines.world import World
 
@@ -24,9 +24,9 @@ def state_of(
     """Everything that later steps on this rank depend on.
 
     Args:
-        models: of the roles that are saved.
+        models: of the roles on this rank that are saved.
         operations: what operations keep from step to step.
-        world: the ranks.
+        world: the ranks of its pool.
     """
     states: State = {f"roles.{role}": model.state() for role, model in models.items()}
     states |= {f"{OPERATIONS}{name}": value for name, value in operations.items()}
@@ -38,27 +38,40 @@ def restore(
     operations: dict[str, torch.Tensor],
     world: World,
     address: str,
+    pool: str,
 ) -> None:
-    """Go on from a checkpoint; collective. Trained models must have their new optimizers.
+    """Go on from a checkpoint; collective over the pool. Trained models must have their new
+    optimizers.
 
-    With another number of ranks than wrote it the random numbers of custom code begin anew.
+    What a role needs is found in whichever pool's part holds it: roles may have moved since. With
+    another number of ranks than wrote it the random numbers of custom code begin anew.
+
+    Args:
+        models: of the roles on this rank that are saved.
+        operations: gets what operations keep.
+        world: the ranks of its pool.
+        address: of the checkpoint.
+        pool: the name of its pool.
     """
-    keys = saved_keys(address)
-    for role, model in models.items():
-        model.expect_state(_names_below(keys, f"roles.{role}.optimizer.adam."))
-    state: State = {f"roles.{role}": model.state() for role, model in models.items()}
-    kept = sorted(key for key in keys if key.startswith(OPERATIONS))
-    state |= {key: torch.zeros((), dtype=torch.float64) for key in kept}
-    own = f"random.{world.rank}"
-    same_size = f"random.{world.size - 1}" in keys and f"random.{world.size}" not in keys
-    if same_size:
-        state[own] = b""
-    load(state, address)
-    for role, model in models.items():
-        model.adopt(state[f"roles.{role}"])
-    operations.update({key.removeprefix(OPERATIONS): state[key] for key in kept})
-    if same_size:
-        _set_random_state(state[own])
+    for part in parts_of(address):
+        keys = saved_keys(part)
+        here = {role: m for role, m in models.items() if f"roles.{role}.version" in keys}
+        for role, model in here.items():
+            model.expect_state(_names_below(keys, f"roles.{role}.optimizer.adam."))
+        state: State = {f"roles.{role}": model.state() for role, model in here.items()}
+        kept = sorted(key for key in keys if key.startswith(OPERATIONS))
+        state |= {key: torch.zeros((), dtype=torch.float64) for key in kept}
+        own = f"random.{world.rank}"
+        same_size = f"random.{world.size - 1}" in keys and f"random.{world.size}" not in keys
+        has_own = same_size and part == f"{address}/{pool}"
+        if has_own:
+            state[own] = b""
+        load(state, part)
+        for role, model in here.items():
+            model.adopt(state[f"roles.{role}"])
+        operations.update({key.removeprefix(OPERATIONS): state[key] for key in kept})
+        if has_own:
+            _set_random_state(state[own])
 
 
 def _names_below(keys: frozenset[str], prefix: str) -> frozenset[str]:

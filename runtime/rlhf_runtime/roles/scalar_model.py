@@ -29,7 +29,7 @@ class ScalarModel:
         self._context = context
         self.model = FsdpModel(
             context.folder,
-            context.world,
+            context.parallel,
             context.precision,
             trained=context.planned.is_trained,
             value_head=True,
@@ -68,8 +68,7 @@ class ScalarModel:
         spec = self._context.job.spec
         batches = mini_batches(
             inputs,
-            self._context.world,
-            spec.schedule.mini_batch_prompts or spec.schedule.prompts_per_step,
+            self._context.parallel,
             spec.rollout.max_response_tokens,
             loss.valid,
         )
@@ -84,13 +83,11 @@ class ScalarModel:
         spec = self._context.job.spec
         batches = mini_batches(
             inputs,
-            self._context.world,
-            spec.schedule.mini_batch_prompts or spec.schedule.prompts_per_step,
+            self._context.parallel,
             spec.rollout.max_response_tokens,
-            whole_groups=True,
         )
         own = [count_pairs(*_groups_and_preference(batch, loss)) for batch in batches]
-        counts = self._context.world.sum(torch.tensor(own)).tolist()
+        counts = self._context.parallel.sum(torch.tensor(own)).tolist()
         counted = list(zip(batches, map(int, counts), strict=True))
         means, tokens = Means(), self._context.micro_batch_tokens
         for batch, num_pairs in counted * loss.epochs_per_batch:

@@ -46,7 +46,7 @@ def infer(
     def consume(outputs: torch.Tensor, micro_batch: MicroBatch) -> None:
         values[micro_batch.tokens] = read(outputs, micro_batch).float().cpu()
 
-    index = inputs.index.take(rows)
+    index = inputs.index.find(rows)
     packing = model.packing(micro_batch_tokens)
     model.infer(cut(columns[PROMPTS], responses, index.groups, packing), consume)
     return Result(columns={field: Column(values.numpy(), responses.lengths)}, index=index)

@@ -10,12 +10,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rlhf_runtime.dataplane import partition
 from rlhf_runtime.dataplane.columns import Column, Rows
-from rlhf_runtime.dataplane.protocol import protocol_of
 from rlhf_runtime.engines.fsdp.model import FsdpModel
 from rlhf_runtime.engines.fsdp.packing import MicroBatch, cut
-from rlhf_runtime.engines.world import World
+from rlhf_runtime.engines.parallel import ParallelContext
 from rlhf_runtime.numerics.aggregation import Denominators
 from rlhf_runtime.roles.sequences import PROMPTS, RESPONSES, lengths_of
 from rlhf_runtime.workers.inputs import Inputs
@@ -38,26 +36,19 @@ class MiniBatch:
 
 def mini_batches(
     inputs: Inputs,
-    world: World,
-    groups_per_batch: int,
+    parallel: ParallelContext,
     fixed_length: int,
     valid: str | None = None,
-    whole_groups: bool = False,
 ) -> list[MiniBatch]:
     """The batch's mini-batches in order, rows balanced over ranks by tokens.
 
     Args:
         inputs: of the call.
-        world: the ranks that share the batch.
-        groups_per_batch: prompts of a mini-batch.
+        parallel: the ranks that share the batch.
         fixed_length: by which a sum over tokens is divided where that is asked for.
         valid: the field that says which rows count; the others are carried along. None: all do.
-        whole_groups: whether rows of a prompt stay on one rank, however few prompts there are.
     """
-    balance = partition.balanced_groups if whole_groups else partition.balanced
-    cut = partition.mini_batches(inputs.index, groups_per_batch)
-    distribute = protocol_of(inputs.call.kind).distribute
-    parts = [distribute(batch, inputs.at, balance) for batch in cut]
+    parts = inputs.mini_batches()
     columns = inputs.load(np.concatenate(parts))
     bounds = np.cumsum([0, *(len(part) for part in parts)])
     selected = [
@@ -67,16 +58,18 @@ def mini_batches(
         }
         for begin, end in zip(bounds[:-1], bounds[1:], strict=True)
     ]
-    groups = [inputs.index.groups[part] for part in parts]
+    groups = [inputs.index.find(part).groups for part in parts]
     kept = [_kept(batch, valid) for batch in selected]
-    counts = world.sum(torch.tensor([_counts(b, k) for b, k in zip(selected, kept, strict=True)]))
+    counts = parallel.sum(
+        torch.tensor([_counts(b, k) for b, k in zip(selected, kept, strict=True)])
+    )
     return [
         MiniBatch(
             batch,
             group,
             keep,
             Denominators(int(tokens), int(sequences), fixed_length),
-            1.0 / world.size,
+            1.0 / parallel.data_size,
         )
         for batch, group, keep, (tokens, sequences) in zip(
             selected, groups, kept, counts.tolist(), strict=True

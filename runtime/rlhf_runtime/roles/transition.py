@@ -10,8 +10,8 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from rlhf_runtime.engines.fsdp.model import FsdpModel
+from rlhf_runtime.engines.parallel import ParallelContext
 from rlhf_runtime.engines.vllm.engine import VllmEngine
-from rlhf_runtime.engines.world import World
 from rlhf_runtime.errors import StaleWeights, UnsupportedModel
 from rlhf_runtime.reshard.boxes import Box
 from rlhf_runtime.reshard.checksum import piece_checksum
@@ -25,13 +25,13 @@ from rlhf_runtime.workers.orders import Statistics
 class Transition:
     """Keeps an engine's weights equal to a model's. Planned once, run after every update.
 
-    Every rank of the world makes and refreshes it together.
+    Every rank of the role's mesh makes and refreshes it together.
     """
 
-    def __init__(self, model: FsdpModel, engine: VllmEngine, world: World) -> None:
+    def __init__(self, model: FsdpModel, engine: VllmEngine, parallel: ParallelContext) -> None:
         self._model = model
         self._engine = engine
-        self._world = world
+        self._parallel = parallel
         self._version = -1
         shapes = {name: tuple(p.shape) for name, p in model.module.named_parameters()}
         self._source = source_views(model)
@@ -41,7 +41,11 @@ class Transition:
         self._names = sorted(shapes)
         self._copies = [_num_copies(targets, name) for name in self._names]
         self._transfer = PreparedTransfer(
-            plan_reshard(sources, targets), world.rank, self._source, self._target
+            plan_reshard(sources, targets),
+            parallel.rank,
+            self._source,
+            self._target,
+            parallel.group,
         )
 
     def refresh(self) -> Statistics:
@@ -59,7 +63,10 @@ class Transition:
         self._version = self._model.version
         return Statistics(
             means={
-                "throughput/transition_bytes": (float(moved.bytes_received), 1 / self._world.size)
+                "throughput/transition_bytes": (
+                    float(moved.bytes_received),
+                    1 / self._parallel.size,
+                )
             }
         )
 
@@ -70,9 +77,9 @@ class Transition:
     def _layouts(self, shapes: dict[str, tuple[int, ...]]) -> tuple[Layout, Layout]:
         mine = (_pieces(self._source), _pieces(self._target))
         everyone = [mine]
-        if self._world.size > 1:
-            everyone = [mine] * self._world.size
-            dist.all_gather_object(everyone, mine)
+        if self._parallel.size > 1:
+            everyone = [mine] * self._parallel.size
+            dist.all_gather_object(everyone, mine, self._parallel.group)
         sources, targets = zip(*everyone, strict=True)
         return Layout(shapes, tuple(sources)), Layout(shapes, tuple(targets))
 
@@ -85,7 +92,7 @@ class Transition:
         dtypes = {name: views[0].tensor.dtype for name, views in self._target.items()}
         sent = _checksums(self._names, self._source, dtypes)
         arrived = _checksums(self._names, self._target, dtypes)
-        sent, arrived = self._world.sum(torch.stack([sent, arrived]))
+        sent, arrived = self._parallel.sum(torch.stack([sent, arrived]))
         wrong = torch.nonzero(sent * torch.tensor(self._copies) != arrived).flatten().tolist()
         if wrong:
             raise StaleWeights(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from rlhf_api.plan import CallPlan, Head, Plan, RolePlan
+from rlhf_api.plan import CallPlan, Head, MemoryPlan, Plan, RolePlan
+from rlhf_flow.planning.placement import describe_devices
 from rlhf_runtime.telemetry.metric_names import format_bytes, format_seconds
 
 
@@ -43,8 +44,7 @@ def plan_tables(plan: Plan) -> str:
         + table(["Call", "Graph", "Kind", "Devices", "Expected"], calls)
         + "<h3>Roles</h3>"
         + table(["Role", "Model", "Use", "Parameters", "Precision", "Weights of"], roles)
-        + "<h3>Memory of one device</h3>"
-        + _memory(plan)
+        + "".join(_memory(plan, memory) for memory in plan.memory)
         + _reasons(plan)
     )
 
@@ -70,23 +70,25 @@ def _where(call: CallPlan) -> str:
     mesh = call.mesh
     axes = [("data", mesh.data), ("tensor", mesh.tensor), ("pipeline", mesh.pipeline)]
     cut = " × ".join(f"{name} {size}" for name, size in axes if size > 1 or name == "data")
-    return f"{call.pool}: {cut}"
+    return f"{describe_devices(mesh.ranks, mesh.pool)}: {cut}"
 
 
 def _time(call: CallPlan) -> str:
     return "–" if call.expected_seconds is None else format_seconds(call.expected_seconds)
 
 
-def _memory(plan: Plan) -> str:
-    capacity = max(plan.memory.capacity_bytes, 1)
+def _memory(plan: Plan, memory: MemoryPlan) -> str:
+    where = "" if len(plan.memory) == 1 else f": {describe_devices(memory.ranks, memory.pool)}"
+    capacity = max(memory.capacity_bytes, 1)
     rows = "".join(
         f'<li><span>{escape(phase)}</span><span class="meter"><i class="b0" '
         f'style="width:{min(100.0, size / capacity * 100):.1f}%"></i></span>'
         f"<b>{format_bytes(size)}</b></li>"
-        for phase, size in plan.memory.peaks.items()
+        for phase, size in memory.peaks.items()
     )
-    total = format_bytes(plan.memory.capacity_bytes)
-    return f'<ul class="bars">{rows}</ul><p class="note">Planned peaks, of {total}.</p>'
+    total = format_bytes(memory.capacity_bytes)
+    title = f"<h3>Memory of one device{escape(where)}</h3>"
+    return f'{title}<ul class="bars">{rows}</ul><p class="note">Planned peaks, of {total}.</p>'
 
 
 def _reasons(plan: Plan) -> str:

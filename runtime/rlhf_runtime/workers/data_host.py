@@ -24,7 +24,7 @@ from rlhf_runtime.data.prompt_table import PromptTable
 from rlhf_runtime.data.sampler import rows_for_step
 from rlhf_runtime.data.tokenizer import TextTokenizer
 from rlhf_runtime.dataplane.columns import Column, concatenate, pack_texts
-from rlhf_runtime.dataplane.shards import ShardIndex
+from rlhf_runtime.dataplane.shards import Shard, ShardIndex
 from rlhf_runtime.telemetry.records import Span
 from rlhf_runtime.workers.activity import Watched, watched_by_effort
 from rlhf_runtime.workers.orders import CallReport, Statistics
@@ -68,9 +68,8 @@ class DataHost(Watched):
                 counts[f"{split}_too_long"] = table.rows_too_long
         return counts
 
-    def batch(self, graph: GraphName, step: int) -> tuple[object, ...]:
-        """What a pass of a graph reads of the data: a report, an index, and its fields in the
-        plan's order.
+    def batch(self, graph: GraphName, step: int) -> tuple[bytes, Shard]:
+        """What a pass of a graph reads of the data: a report, and its rows.
 
         Args:
             graph: of the plan; evaluation gets all held-out prompts.
@@ -79,12 +78,12 @@ class DataHost(Watched):
         start = time.time()
         with self.activity.during("data.batch", step):
             table, rows = self._table(graph), self._rows(graph, step)
-            index, columns = batch_of(table, rows, self._plan.inputs[graph])
-        tokens = int(index.lengths.sum()) if RESPONSE_TOKENS in columns else 0
+            shard = batch_of(table, rows, self._plan.inputs[graph])
+        tokens = int(shard.index.lengths.sum()) if RESPONSE_TOKENS in shard.columns else 0
         span = Span("data", "", "batch", start, time.time())
         statistics = Statistics(sums={"batch/tokens": tokens})
         report = CallReport("data.batch", statistics, (span,), resident_bytes())
-        return (report.message(), index.message(), *columns.values())
+        return report.message(), shard
 
     def _table(self, graph: GraphName) -> PromptTable:
         held_out = self._prompts.evaluation
@@ -105,9 +104,7 @@ class DataHost(Watched):
         return rows_for_step(step - 1, len(self._prompts.train), count, shuffle, seed)
 
 
-def batch_of(
-    table: PromptTable, rows: NDArray[np.int64], fields: Sequence[str]
-) -> tuple[ShardIndex, dict[str, Column]]:
+def batch_of(table: PromptTable, rows: NDArray[np.int64], fields: Sequence[str]) -> Shard:
     """Rows of a table as a batch: one for each prompt, or two of a pair, the chosen first.
 
     Args:
@@ -132,7 +129,7 @@ def batch_of(
     assert prompts.lengths is not None and answers.lengths is not None
     lengths = prompts.lengths + (answers.lengths if RESPONSE_TOKENS in fields else 0)
     index = ShardIndex(np.arange(len(rows)), groups, lengths.astype(np.int32))
-    return index, {field: make[field]() for field in fields}
+    return Shard(index, {field: make[field]() for field in fields})
 
 
 def _record(table: PromptTable, row: int) -> str:

@@ -10,39 +10,29 @@ from __future__ import annotations
 import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from math import isnan
 from typing import Any
 
 from rlhf_api.plan import GraphName
 from rlhf_flow.calls import ModelCall
-from rlhf_runtime.dataplane.shards import ShardIndex
+from rlhf_runtime.dataplane.partition import Extent
 from rlhf_runtime.telemetry.records import Span
-
-ColumnRef = Any
-"""A Ray object reference to a `Column`; this module does not need Ray."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """Shards of columns whose rows are cut alike."""
+    """Shards of one call: those that a worker can need."""
 
-    first_index: int
-    """Position of the first shard's ShardIndex among an order's indexes; the others follow."""
-    columns: Mapping[str, tuple[ColumnRef, ...]]
-    """For each column one reference per shard."""
+    num_shards: int
+    names: Mapping[str, str]
+    """What is read of them: from the batch's name of a column to its call's."""
     repeat: int = 1
     """How many rows of the batch have each of its rows' value, one after the other."""
-
-    @property
-    def num_shards(self) -> int:
-        """Shards of every column."""
-        return len(next(iter(self.columns.values())))
 
 
 @dataclass(frozen=True)
 class Order:
-    """One call, for all ranks of its group."""
+    """One call, for a worker."""
 
     call: ModelCall
     step: int
@@ -51,44 +41,38 @@ class Order:
     """The graph that the call belongs to: each samples with seeds of its own."""
     incarnation: str
     """Workers of another incarnation refuse it."""
+    extent: Extent
+    """The rows of the batch that the call reads."""
+    groups_per_batch: int | None = None
+    """Prompts of a mini-batch, where the call trains. None: it makes one update."""
     sources: tuple[Source, ...] = ()
-    """Where the columns are that the call reads. Every source has the same rows, cut in its way."""
+    """Where the rows are that this worker needs, and the columns that the call reads."""
 
-    def message(self, indexes: Sequence[Any]) -> tuple[Any, ...]:
-        """Arguments of a worker's `run`: bytes, references to indexes, references to columns.
+    def header(self) -> bytes:
+        """What is the same for all workers of the call."""
+        static = (
+            *(self.call, self.step, self.graph, self.incarnation),
+            *(self.extent, self.groups_per_batch),
+        )
+        return pickle.dumps(static, pickle.HIGHEST_PROTOCOL)
 
-        Ray fetches the indexes before the call begins; columns, in a list, only when asked to.
+    def message(self, shards: Sequence[Any], header: bytes | None = None) -> tuple[Any, ...]:
+        """Arguments of a worker's `run`: bytes, and references to shards. Ray fetches them before
+        the call begins: no call that runs waits for another.
+
+        Args:
+            shards: references to those of the sources, one source after the other.
+            header: what `header` gave, if it was asked for.
         """
-        shape = [
-            (
-                source.first_index,
-                [(name, len(refs)) for name, refs in source.columns.items()],
-                source.repeat,
-            )
-            for source in self.sources
-        ]
-        references = [
-            reference
-            for source in self.sources
-            for refs in source.columns.values()
-            for reference in refs
-        ]
-        static = (self.call, self.step, self.graph, self.incarnation, shape)
-        header = pickle.dumps(static, pickle.HIGHEST_PROTOCOL)
-        return (header, *indexes, references) if shape else (header, *indexes)
+        own = [(source.num_shards, source.names, source.repeat) for source in self.sources]
+        return (header or self.header(), pickle.dumps(own, pickle.HIGHEST_PROTOCOL), *shards)
 
     @staticmethod
-    def read(header: bytes, *objects: Any) -> tuple[Order, Sequence[ShardIndex]]:
-        """What a worker's `run` was called with: the order and its indexes."""
-        call, step, graph, incarnation, shape = pickle.loads(header)
-        *messages, references = objects if shape else (*objects, [])
-        indexes = [ShardIndex.read(message) for message in messages]
-        remaining = iter(references)
-        sources = tuple(
-            Source(first, {name: tuple(islice(remaining, count)) for name, count in cut}, repeat)
-            for first, cut, repeat in shape
-        )
-        return Order(call, step, graph, incarnation, sources), indexes
+    def read(header: bytes, own: bytes) -> Order:
+        """What the bytes of a message say."""
+        call, step, graph, incarnation, extent, groups_per_batch = pickle.loads(header)
+        sources = tuple(Source(*source) for source in pickle.loads(own))
+        return Order(call, step, graph, incarnation, extent, groups_per_batch, sources)
 
 
 @dataclass(frozen=True)

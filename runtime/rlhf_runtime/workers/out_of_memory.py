@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rlhf_api.plan import MemoryItem, MemoryWhat, Plan, phase_name
+from rlhf_api.plan import MemoryItem, MemoryPlan, MemoryWhat, phase_name
 from rlhf_flow.calls import ModelCall
 from rlhf_flow.planning.refusal import advice, describe_item, format_bytes
 
@@ -20,7 +20,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def out_of_memory_text(
-    plan: Plan,
+    memory: MemoryPlan,
     call: ModelCall,
     step: int,
     rank: int,
@@ -31,7 +31,7 @@ def out_of_memory_text(
     """Estimate against measurement, and what to change.
 
     Args:
-        plan: the job's.
+        memory: the plan's, of the rank's device.
         call: during which it happened.
         step: of training.
         rank: to which it happened.
@@ -41,14 +41,14 @@ def out_of_memory_text(
     """
     phase = phase_name(call.role, call.kind) if call.role else call.kind.value
     items = sorted(
-        (item for item in plan.memory.items if phase in item.phases), key=lambda item: -item.bytes
+        (item for item in memory.items if phase in item.phases), key=lambda item: -item.bytes
     )
     parts = "; ".join(_compared(item, held) for item in items)
     todo = advice(items[0], phase) if items else "use more devices"
     return (
         f"rank {rank} ran out of memory in {call.id}, step {step}: got {format_bytes(used_bytes)} "
-        f"in use, expected {format_bytes(plan.memory.peaks.get(phase, 0))} of "
-        f"{format_bytes(plan.memory.capacity_bytes)} ({parts}); {todo}; "
+        f"in use, expected {format_bytes(memory.peaks.get(phase, 0))} of "
+        f"{format_bytes(memory.capacity_bytes)} ({parts}); {todo}; "
         f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no text'}"
     )
 

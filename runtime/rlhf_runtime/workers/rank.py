@@ -15,7 +15,7 @@ from rlhf_api.plan import GraphName, Mesh
 from rlhf_api.spec.resources import Device
 from rlhf_runtime.checkpoint.record import SavedFile
 from rlhf_runtime.dataplane.protocol import Coordinates, protocol_of
-from rlhf_runtime.dataplane.shards import ShardIndex
+from rlhf_runtime.dataplane.shards import Shard
 from rlhf_runtime.engines.fsdp.settings import OptimizerSettings
 from rlhf_runtime.errors import OutOfMemory, UnknownCall, WorkerLost, model_not_saved
 from rlhf_runtime.faults import Faults, Phase
@@ -26,7 +26,6 @@ from rlhf_runtime.workers.libraries import import_libraries
 from rlhf_runtime.workers.orders import CallReport, Order, Statistics, returned_columns
 from rlhf_runtime.workers.out_of_memory import is_out_of_memory, out_of_memory_text
 from rlhf_runtime.workers.process import resident_bytes, settle, usable_cores
-from rlhf_runtime.workers.references import fetch
 from rlhf_runtime.workers.setup import RankSetup
 
 logger = logging.getLogger(__name__)
@@ -39,21 +38,20 @@ class Rank(Watched):
     """Joins its world, builds its roles, runs calls."""
 
     def __init__(self, setup: RankSetup) -> None:
-        ranks_here = setup.plan.pools[0].devices_per_node
-        self._num_threads = setup.num_threads or max(1, usable_cores() // ranks_here)
+        self._num_threads = setup.num_threads or max(1, usable_cores() // ranks_of_node(setup))
         settle(setup.log_file, self._num_threads, setup.python_path)
         super().__init__()
         self._setup = setup
         self._roles: dict[str, Any] = {}
         self._operations: dict[str, Any] = {}
         """What operations keep from step to step."""
-        self._faults = Faults(setup.faults, setup.log_file.parent, str(setup.rank))
+        self._faults = Faults(setup.faults, setup.log_file.parent, str(setup.number))
 
     @watched_by_effort
     def prepare(self) -> tuple[str, int]:
         """Import the numerical libraries; on rank 0 serve the world's store and return where."""
         setup = self._setup
-        device = setup.plan.pools[0].device
+        device = setup.plan.device
         import_libraries(device)
         import torch
 
@@ -65,7 +63,7 @@ class Rank(Watched):
         use_interface(address)
         logger.info("listens at %s", address)
         torch.set_num_threads(self._num_threads)
-        self._spans = SpanLog(f"rank {setup.rank}")
+        self._spans = SpanLog(f"rank {setup.number}")
         if setup.rank > 0:
             return address, 0
         self._store = serve_store(address, setup.world_size, setup.timeout_seconds)
@@ -74,6 +72,7 @@ class Rank(Watched):
     @watched_by_effort
     def join(self, served: tuple[str, int]) -> None:
         """Enter the world whose store is served there. Collective."""
+        from rlhf_runtime.engines.parallel import make_contexts
         from rlhf_runtime.engines.world import World, reach_store
 
         setup = self._setup
@@ -82,6 +81,9 @@ class Rank(Watched):
         self._world = World.join(
             setup.rank, setup.world_size, self._store, self._device, setup.timeout_seconds
         )
+        meshes = [role.mesh for role in setup.plan.roles if role.mesh is not None]
+        here = [mesh for mesh in meshes if mesh.pool == setup.pool]
+        self._contexts = make_contexts(here, self._world)
 
     @watched_by_effort
     def resolve(self, folder: Path) -> dict[str, Path]:
@@ -102,7 +104,7 @@ class Rank(Watched):
 
     @watched_by_effort
     def build(self, folders: Mapping[str, Path]) -> None:
-        """Load every role's model from its folder; trained roles first. Collective."""
+        """Load the model of every role that lives here from its folder. Collective."""
         from rlhf_runtime.checkpoint.saver import Saver
         from rlhf_runtime.roles.context import RoleContext
         from rlhf_runtime.roles.role_classes import ROLE_CLASSES
@@ -110,14 +112,15 @@ class Rank(Watched):
         self._faults.enter(Phase.START)
         self._saver = Saver(self._world)
         for planned in self._setup.plan.roles:
-            if planned.head is None:
+            parallel = None if planned.mesh is None else self._contexts.get(planned.mesh)
+            if planned.head is None or parallel is None:
                 continue
             context = RoleContext(
                 job=self._setup.job,
                 plan=self._setup.plan,
                 role=planned.role,
                 folder=folders[planned.role],
-                world=self._world,
+                parallel=parallel,
                 incarnation=self._setup.incarnation,
                 spans=self._spans,
                 faults=self._faults,
@@ -128,13 +131,18 @@ class Rank(Watched):
 
     @watched_by_effort
     def use_optimizer(self, role: str, settings: OptimizerSettings) -> None:
-        """Train a role with a new optimizer from now on."""
+        """Train a role of this rank with a new optimizer from now on."""
         self._roles[role].use_optimizer(settings)
 
     @watched_by_effort
     def copy_weights(self, source: str, target: str) -> None:
-        """Let a role start from another's weights."""
+        """Let a role start from the weights of another one that is cut over the same ranks."""
         self._roles[target].model.copy_weights_from(self._roles[source].model)
+
+    @watched_by_effort
+    def load_weights(self, role: str, folder: Path) -> None:
+        """Let a role start from a saved model. Collective over its ranks."""
+        self._roles[role].model.load_weights(folder)
 
     @watched_by_effort
     def save(self, role: str, folder: Path, dtype: str) -> None:
@@ -152,38 +160,39 @@ class Rank(Watched):
         from rlhf_runtime.roles.saving import state_of
 
         with self.activity.during("save", step, Progress.EFFORT):
-            self._saver.begin(
-                state_of(self._saved_models(), self._operations, self._world), address
-            )
+            state = state_of(self._saved_models(), self._operations, self._world)
+            self._saver.begin(state, f"{address}/{self._setup.pool}")
             self._faults.enter(Phase.SAVE, step)
 
     def finish_save(self, step: int) -> dict[str, SavedFile]:
         """Wait until a step's state is written; returns the files that this rank wrote."""
         with self.activity.during("save", step, Progress.EFFORT):
-            return self._saver.finish()
+            written = self._saver.finish()
+        return {f"{self._setup.pool}/{name}": file for name, file in written.items()}
 
     @watched_by_effort
     def restore(self, address: str) -> None:
         """Go on from a checkpoint. Collective."""
         from rlhf_runtime.roles.saving import restore
 
-        restore(self._saved_models(), self._operations, self._world, address)
+        pool = self._setup.pool
+        restore(self._saved_models(), self._operations, self._world, address, pool)
 
-    def run(self, *message: Any) -> tuple[object, ...] | bytes:
-        """One call: a report, and on ranks whose output counts an index and a column per field."""
-        order, indexes = Order.read(*message)
+    def run(self, header: bytes, own: bytes, *shards: Shard) -> tuple[bytes, Shard] | bytes:
+        """One call: a report, and on ranks whose output counts a shard."""
+        order = Order.read(header, own)
         if order.incarnation != self._setup.incarnation:
             raise WorkerLost(
                 f"{order.call.id} is for incarnation {order.incarnation}, this rank belongs to "
                 f"{self._setup.incarnation}: the message is late; it was not run"
             )
         with self.activity.during(order.call.id, order.step):
-            return self._run(order, indexes)
+            return self._run(order, shards)
 
-    def _run(self, order: Order, indexes: Sequence[ShardIndex]) -> tuple[object, ...] | bytes:
+    def _run(self, order: Order, shards: Sequence[Shard]) -> tuple[bytes, Shard] | bytes:
         start = time.time()
         at = Coordinates.of(self._setup.rank, self._mesh(order))
-        inputs = Inputs(order, indexes, at, fetch)
+        inputs = Inputs(order, shards, at)
         try:
             if order.graph is GraphName.STEP and order.call.method in FAULTY:
                 self._faults.enter(FAULTY[order.call.method], order.step)
@@ -193,10 +202,10 @@ class Rank(Watched):
                 raise self._out_of_memory(order, error) from error
             raise
         report = self._report(order, result.statistics, start).message()
-        columns = returned_columns(order.call)
-        if not columns or not protocol_of(order.call.kind).collect(at):
+        names = returned_columns(order.call)
+        if not names or not protocol_of(order.call.kind).collect(at):
             return report
-        return (report, result.index.message(), *(result.columns[name] for name in columns))
+        return report, Shard(result.index, {name: result.columns[name] for name in names})
 
     def echo(self) -> None:
         """Do nothing: for measuring the way here and back."""
@@ -221,12 +230,20 @@ class Rank(Watched):
             for what, num_bytes in player.model.held_bytes().items()
         }
         return OutOfMemory(
-            out_of_memory_text(setup.plan, order.call, order.step, setup.rank, used, held, error)
+            out_of_memory_text(
+                setup.plan.memory_of(setup.pool, setup.rank),
+                order.call,
+                order.step,
+                setup.number,
+                used,
+                held,
+                error,
+            )
         )
 
     def _saved_models(self) -> dict[str, Any]:
         saved = (planned.role for planned in self._setup.plan.roles if planned.is_saved)
-        return {role: self._roles[role].model for role in saved}
+        return {role: self._roles[role].model for role in saved if role in self._roles}
 
     def _mesh(self, order: Order) -> Mesh:
         planned = self._setup.plan.call(order.graph, order.call.id)
@@ -241,7 +258,8 @@ class Rank(Watched):
         if order.call.role is None:
             from rlhf_runtime.roles.operations import compute
 
-            return lambda inputs: compute(inputs, self._world, self._operations)
+            parallel = self._contexts[self._mesh(order)]
+            return lambda inputs: compute(inputs, parallel, self._operations)
         return getattr(self._roles[order.call.role], order.call.method)
 
     def _report(self, order: Order, statistics: Statistics, start: float) -> CallReport:
@@ -249,6 +267,13 @@ class Rank(Watched):
 
         nested = self._spans.take()
         begun = max((span.end for span in nested), default=start)
-        call, process = order.call, f"rank {self._setup.rank}"
+        call, process = order.call, f"rank {self._setup.number}"
         span = Span(process, call.role or "", call.method, begun, time.time())
         return CallReport(order.call.id, statistics, (*nested, span), resident_bytes())
+
+
+def ranks_of_node(setup: RankSetup) -> int:
+    """Ranks that share the cores of a rank's node: on one machine those of all pools."""
+    if setup.one_machine:
+        return setup.plan.num_devices
+    return setup.plan.pool(setup.pool).devices_per_node

@@ -6,7 +6,6 @@ import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from rlhf_api.spec.job import RLHFJob
 from rlhf_flow.fields import scores_of, valid_of
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.dataplane.protocol import Coordinates
-from rlhf_runtime.dataplane.shards import ShardIndex
+from rlhf_runtime.dataplane.shards import Shard
 from rlhf_runtime.faults import Fault, Faults, Phase
 from rlhf_runtime.rewards.errors import NothingScored
 from rlhf_runtime.rewards.sample import Sample
@@ -23,9 +22,8 @@ from rlhf_runtime.rewards.scorer import scorers
 from rlhf_runtime.telemetry.records import Span
 from rlhf_runtime.workers.activity import Progress, Watched
 from rlhf_runtime.workers.inputs import Inputs
-from rlhf_runtime.workers.orders import CallReport, Order, Statistics, returned_columns
+from rlhf_runtime.workers.orders import CallReport, Order, Statistics
 from rlhf_runtime.workers.process import resident_bytes, settle
-from rlhf_runtime.workers.references import fetch
 
 
 class RewardHost(Watched):
@@ -48,19 +46,20 @@ class RewardHost(Watched):
         with self.activity.during("start", progress=Progress.LIMITED):
             self._scorers = scorers(self._rewards)
 
-    def run(self, *message: Any) -> tuple[object, ...]:
+    def run(self, header: bytes, own: bytes, *shards: Shard) -> tuple[bytes, Shard]:
         """Scores and their validity for every row."""
-        order, indexes = Order.read(*message)
+        order = Order.read(header, own)
         with self.activity.during(order.call.id, order.step):
-            return self._run(order, indexes)
+            return self._run(order, shards)
 
-    def _run(self, order: Order, indexes: Sequence[ShardIndex]) -> tuple[object, ...]:
+    def _run(self, order: Order, shards: Sequence[Shard]) -> tuple[bytes, Shard]:
         start, role = time.time(), order.call.role
         assert role is not None
         if order.graph is GraphName.STEP:
             self._faults.enter(Phase.SCORE, order.step)
-        inputs = Inputs(order, indexes, Coordinates(data=0, data_size=1), fetch)
-        columns = inputs.load(inputs.index.rows)
+        inputs = Inputs(order, shards, Coordinates(data=0, data_size=1))
+        rows = inputs.rows()
+        columns = inputs.load(rows)
         with self.activity.during(order.call.id, order.step, Progress.LIMITED):
             scored = self._scorers[role].score(_samples(columns))
         if len(scored.valid) and not scored.valid.any():
@@ -79,8 +78,7 @@ class RewardHost(Watched):
             scores_of(role): Column(scored.values.astype(np.float32)),
             valid_of(role): Column(scored.valid.astype(np.int8)),
         }
-        names = returned_columns(order.call)
-        return (report.message(), inputs.index.message(), *(results[name] for name in names))
+        return report.message(), Shard(inputs.index.find(rows), results)
 
     def close(self) -> None:
         """End the verifiers' processes."""

@@ -16,8 +16,10 @@ class RankSetup:
 
     job: RLHFJob
     plan: Plan
+    pool: str
+    """Whose rank it is."""
     rank: int
-    world_size: int
+    """As the pool numbers them."""
     one_machine: bool
     """Whether all workers are on this machine: then nothing listens to others."""
     timeout_seconds: float
@@ -30,3 +32,13 @@ class RankSetup:
     """Folders of the user's own code."""
     faults: tuple[Fault, ...] = ()
     """Faults on purpose."""
+
+    @property
+    def number(self) -> int:
+        """Among all ranks of the job."""
+        return self.plan.first_number(self.pool) + self.rank
+
+    @property
+    def world_size(self) -> int:
+        """Ranks of the pool."""
+        return self.plan.pool(self.pool).num_devices

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,12 @@ from rlhf_flow.calls import ComputeOptions
 from rlhf_flow.operations import Custom
 from rlhf_runtime.dataplane.columns import Column, pack
 from rlhf_runtime.dataplane.protocol import Coordinates, protocol_of
-from rlhf_runtime.dataplane.shards import ShardIndex
+from rlhf_runtime.dataplane.shards import Shard, ShardIndex
 from rlhf_runtime.workers.inputs import Inputs
 from rlhf_runtime.workers.orders import CallReport, Order, Statistics, returned_columns
 from rlhf_runtime.workers.process import resident_bytes
-from rlhf_runtime.workers.references import fetch
+
+from ...waiting import wait_until
 
 Result = tuple[dict[str, Column], dict[str, float]]
 """Columns of this rank's rows, and sums for the driver."""
@@ -29,6 +31,7 @@ METHODS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "check": (("doubled", "tokens"), ()),
     "total": (("wide",), ()),
     "fail": (("tokens",), ("doubled",)),
+    "meet": (("tokens",), ()),
 }
 """What the methods of a ToyRank read and write."""
 
@@ -48,28 +51,26 @@ class ToyRank:
         """Be a rank of a role from now on."""
         self._places[role] = Coordinates.of(rank, mesh)
 
-    def prompts(self, num_rows: int) -> tuple[bytes, Column]:
+    def prompts(self, num_rows: int) -> Shard:
         """A batch of so many rows: row i has i % 3 tokens i, and two rows are a group."""
         rows = np.arange(num_rows, dtype=np.int64)
         tokens = pack([[row] * (row % 3) for row in range(num_rows)], np.int32)
-        return ShardIndex(rows, rows // 2, (rows % 3).astype(np.int32)).message(), tokens
+        return Shard(ShardIndex(rows, rows // 2, (rows % 3).astype(np.int32)), {"tokens": tokens})
 
-    def run(self, *message: Any) -> tuple[object, ...] | bytes:
+    def run(self, header: bytes, own: bytes, *shards: Shard) -> tuple[bytes, Shard] | bytes:
         """One call, as `Rank.run`."""
-        order, indexes = Order.read(*message)
+        order = Order.read(header, own)
+        assert order.call.role is not None
         at = self._places[order.call.role]
-        inputs = Inputs(order, indexes, at, fetch)
+        inputs = Inputs(order, shards, at)
         method: Callable[[Inputs], Result] = getattr(self, order.call.method)
         columns, sums = method(inputs)
         report = CallReport(order.call.id, Statistics(sums=sums), (), resident_bytes()).message()
         names = returned_columns(order.call)
         if not names or not protocol_of(order.call.kind).collect(at):
             return report
-        return (
-            report,
-            inputs.index.take(inputs.rows()).message(),
-            *(columns[name] for name in names),
-        )
+        made = {name: columns[name] for name in names}
+        return report, Shard(inputs.index.find(inputs.rows()), made)
 
     def double(self, inputs: Inputs) -> Result:
         """Every token twice as large."""
@@ -104,6 +105,17 @@ class ToyRank:
         """Read the wide column."""
         values = inputs.load(inputs.rows())["wide"].values
         return {}, {"bytes": float(values.nbytes), "total": float(values[:, -1].sum())}
+
+    def meet(self, inputs: Inputs) -> Result:
+        """End only when the other side has begun: calls that take turns would wait forever."""
+        options = inputs.call.options
+        assert isinstance(options, ComputeOptions)
+        (operation,) = options.operations
+        assert isinstance(operation, Custom)
+        own, other = (Path(str(operation.parameters[name])) for name in ("own", "other"))
+        own.touch()
+        wait_until(other.exists, 60.0, f"{other.name} to begin")
+        return {}, {"met": 1.0}
 
     def fail(self, inputs: Inputs) -> Result:
         """Raise on rank 0; wait forever on the others, as in a collective that rank 0 left."""

@@ -1,19 +1,31 @@
+from random import Random
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from rlhf_runtime.controller.batch import Batch, Shards
+from rlhf_api.plan import CallKind, GraphName, Mesh
+from rlhf_flow.calls import GenerateOptions, ModelCall
+from rlhf_runtime.controller.batch import Batch, ColumnAt, ShardRef, Sources, as_batch
+from rlhf_runtime.controller.dispatch import Group
+from rlhf_runtime.dataplane.partition import WINDOW_PARTS, Extent
+from rlhf_runtime.dataplane.protocol import Coordinates, bounds_of_part
+from rlhf_runtime.workers.orders import Order
 
-PROMPTS = ("p0",)
-ROWS = ("r0", "r1")
-SCORED = ("s0",)
+ROWS = (ShardRef("r0", range(0, 6)), ShardRef("r1", range(6, 12)))
+HOST = (ShardRef("s0", range(0, 12)),)
+GENERATED = as_batch(("tokens", "log_probs"), ROWS, Extent(3, 4))
+REWARDS = as_batch(("scores",), HOST, Extent(3, 4))
 
 
-def batch_of(base: tuple[str, ...], **columns: tuple[tuple[str, ...], tuple[str, ...]]) -> Batch:
-    """A batch with, for every column, references to its indexes and to its shards."""
-    return Batch(base, {name: Shards(*shards) for name, shards in columns.items()})
-
-
-GENERATED = batch_of(ROWS, tokens=(ROWS, ("t0", "t1")), log_probs=(ROWS, ("l0", "l1")))
-REWARDS = batch_of(SCORED, scores=(SCORED, ("c0",)))
+def sent(sources: Sources, rows: range) -> list[tuple[list[str], dict[str, str], int]]:
+    """For each source the references, names and repeat that are sent for some rows."""
+    found, references = sources.within(rows)
+    remaining = iter(references)
+    return [
+        ([next(remaining) for _ in range(source.num_shards)], dict(source.names), source.repeat)
+        for source in found
+    ]
 
 
 def test_a_union_has_the_columns_of_both_and_the_rows_of_the_first() -> None:
@@ -25,34 +37,36 @@ def test_a_union_has_the_columns_of_both_and_the_rows_of_the_first() -> None:
 
 
 def test_where_both_have_a_column_the_others_counts() -> None:
-    newer = batch_of(ROWS, log_probs=(ROWS, ("n0", "n1")))
-    assert (GENERATED | newer).columns["log_probs"].columns == ("n0", "n1")
-    assert (newer | GENERATED).columns["log_probs"].columns == ("l0", "l1")
+    newer = as_batch(("log_probs",), HOST, Extent(3, 4))
+    assert (GENERATED | newer).columns["log_probs"] == ColumnAt(HOST, "log_probs")
+    assert (newer | GENERATED).columns["log_probs"] == ColumnAt(ROWS, "log_probs")
 
 
-def test_indexes_are_sent_once() -> None:
-    sources, indexes = (GENERATED | REWARDS).sources(("log_probs", "scores", "tokens"))
-    assert indexes == ["r0", "r1", "s0"]
-    assert [(source.first_index, dict(source.columns)) for source in sources] == [
-        (0, {"log_probs": ("l0", "l1"), "tokens": ("t0", "t1")}),
-        (2, {"scores": ("c0",)}),
+def test_a_shard_is_sent_once_however_many_of_its_columns_are_read() -> None:
+    sources = (GENERATED | REWARDS).sources(("log_probs", "scores", "tokens"))
+    assert sent(sources, range(12)) == [
+        (["r0", "r1"], {"log_probs": "log_probs", "tokens": "tokens"}, 1),
+        (["s0"], {"scores": "scores"}, 1),
     ]
 
 
-def test_the_base_is_not_sent_where_a_column_lists_the_same_rows() -> None:
-    sources, indexes = (GENERATED | REWARDS).sources(("scores",))
-    assert indexes == ["s0"]
-    assert [source.first_index for source in sources] == [0]
+def test_shards_without_a_row_that_is_needed_are_not_sent() -> None:
+    sources = (GENERATED | REWARDS).sources(("scores", "tokens"))
+    for rows, references in ((range(0, 6), ["r0"]), (range(6, 7), ["r1"]), (range(5, 7), None)):
+        (found, _, _), (of_host, _, _) = sorted(sent(sources, rows), key=lambda each: each[0])
+        assert found == (references or ["r0", "r1"]) and of_host == ["s0"]
+    (none, _, _), _ = sorted(sent(sources, range(0)), key=lambda each: each[0])
+    assert none == ["r0"], "who has no rows still learns of what kind the columns are"
 
 
-def test_columns_that_are_not_read_are_not_sent() -> None:
-    sources, indexes = (GENERATED | REWARDS).sources(("tokens",))
-    assert indexes == ["r0", "r1"]
-    assert [dict(source.columns) for source in sources] == [{"tokens": ("t0", "t1")}]
+def test_sources_that_are_not_read_are_not_sent() -> None:
+    assert sent((GENERATED | REWARDS).sources(("scores",)), range(12)) == [
+        (["s0"], {"scores": "scores"}, 1)
+    ]
 
 
-def test_a_call_that_reads_nothing_gets_the_base_only() -> None:
-    assert GENERATED.sources(()) == ((), ["r0", "r1"])
+def test_a_call_that_reads_nothing_gets_the_rows_only() -> None:
+    assert sent(GENERATED.sources(()), range(12)) == [(["r0", "r1"], {}, 1)]
 
 
 def test_a_column_that_is_not_there_is_not_read() -> None:
@@ -63,20 +77,127 @@ def test_a_column_that_is_not_there_is_not_read() -> None:
 def test_columns_are_chosen_and_renamed_without_a_look_at_them() -> None:
     batch = (GENERATED | REWARDS).select("scores", "tokens").rename(scores="baseline")
     assert batch.fields == {"baseline", "tokens"} and batch.base == ROWS
-    assert batch.columns["baseline"] == REWARDS.columns["scores"]
+    assert batch.columns["baseline"] == ColumnAt(HOST, "scores")
+    assert sent(batch.sources(("baseline",)), range(1)) == [(["s0"], {"baseline": "scores"}, 1)]
 
 
 def test_a_broadcast_column_is_read_at_the_rows_of_the_other_batch() -> None:
     """Scores of one row for a prompt, beside four samples of it; and, of those, two each."""
-    four = Batch(ROWS, GENERATED.columns, samples=4)
-    laid = four | REWARDS.rename(scores="baseline").broadcast(four)
-    assert laid.base == ROWS and laid.samples == 4
-    sources, indexes = laid.sources(("baseline", "tokens"))
-    assert indexes == ["r0", "r1", "s0"], "rows and their lengths are the samples' own"
-    assert [(source.first_index, source.repeat) for source in sources] == [(0, 1), (2, 4)]
-    eight = Batch(("e0",), {}, samples=8)
+    first, second = ShardRef("g0", range(0, 1)), ShardRef("g1", range(1, 3))
+    greedy = as_batch(("scores",), (first, second), Extent(3))
+    laid = GENERATED | greedy.rename(scores="baseline").broadcast(GENERATED)
+    assert laid.base == ROWS and laid.extent == Extent(3, 4)
+    sources = laid.sources(("baseline", "tokens"))
+    assert sent(sources, range(3, 6)) == [
+        (["r0"], {"tokens": "tokens"}, 1),
+        (["g0", "g1"], {"baseline": "scores"}, 4),
+    ]
+    assert sent(sources, range(0, 4))[1][0] == ["g0"]
+    eight = as_batch((), (ShardRef("e0", range(24)),), Extent(3, 8))
     assert laid.broadcast(eight).columns["baseline"].repeat == 8
     assert laid.broadcast(eight).columns["tokens"].repeat == 2
+
+
+class Listener:
+    """A worker's handle that keeps what it is sent."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.sent: list[tuple[Order, tuple[tuple[str, int], ...]]] = []
+
+    @property
+    def run(self) -> "Listener":
+        return self
+
+    def options(self, num_returns: int) -> "Listener":
+        assert num_returns == 2
+        return self
+
+    def remote(self, header: bytes, own: bytes, *shards: tuple[str, int]) -> tuple[str, object]:
+        order = Order.read(header, own)
+        self.sent.append((order, shards))
+        return "report", (order.call.id, self.name)
+
+
+KINDS = (CallKind.INFER, CallKind.COMPUTE, CallKind.TRAIN)
+
+
+@settings(deadline=None)
+@given(
+    st.integers(1, 70),
+    st.integers(1, 4),
+    st.integers(1, 20),
+    st.integers(1, 20),
+    st.sampled_from(KINDS),
+    st.none() | st.integers(1, 9),
+)
+def test_a_rank_is_sent_every_shard_that_may_hold_one_of_its_rows(
+    prompts: int, samples: int, producers: int, consumers: int, kind: CallKind, each: int | None
+) -> None:
+    extent, made = Extent(prompts, samples), Mesh(pool="a", data=producers)
+    for producer in (CallKind.INFER, CallKind.COMPUTE):
+        held = {
+            rank: set(bounds_of_part(producer, extent, Coordinates.of(rank, made), range(prompts)))
+            for rank in made.ranks
+        }
+        shards = tuple(
+            ShardRef(rank, range(min(rows), max(rows) + 1) if rows else range(0))
+            for rank, rows in held.items()
+        )
+        batch = as_batch(("tokens",), shards, extent)
+        ranks = Group([Listener(str(rank)) for rank in range(consumers)])
+        call = ModelCall("call", "actor", "call", kind, ("tokens",), ())
+        order = Order(call, 1, GraphName.STEP, "one", extent, each)
+        ranks.submit(order, batch, Mesh(pool="a", data=consumers))
+        for rank, worker in enumerate(ranks.workers):
+            ((_, got),) = worker.sent
+            at = Coordinates(rank, consumers)
+            for groups in extent.mini_batches(each):
+                needed = set(bounds_of_part(kind, extent, at, groups))
+                missing = {r for r, rows in held.items() if rows & needed} - set(got)
+                assert not missing, (rank, producer)
+
+
+@pytest.mark.parametrize("size", [64, 256])
+def test_what_a_rank_is_sent_does_not_grow_with_the_ranks(size: int) -> None:
+    mesh, extent = Mesh(pool="a", data=size), Extent(8 * size)
+    group = Group([Listener(str(rank)) for rank in range(size)])
+    generate = ModelCall(
+        "generate", "actor", "generate", CallKind.GENERATE, ("prompt",), ("tokens",),
+        options=GenerateOptions(8),
+    )  # fmt: skip
+    infer = ModelCall("infer", "actor", "infer", CallKind.INFER, ("tokens",), ("values",))
+    train = ModelCall("train", "actor", "train", CallKind.TRAIN, ("tokens", "values"), ())
+    prompts = as_batch(("prompt",), (ShardRef("p", range(8 * size)),), extent)
+    _, batch = group.submit(Order(generate, 1, GraphName.STEP, "one", extent), prompts, mesh)
+    assert batch is not None and batch.extent == Extent(8 * size, 8)
+    _, values = group.submit(Order(infer, 1, GraphName.STEP, "one", batch.extent), batch, mesh)
+    assert values is not None
+    order = Order(train, 1, GraphName.STEP, "one", batch.extent, 2 * size)
+    group.submit(order, batch | values, mesh)
+    counts = {order.call.id: len(got) for w in group.workers for order, got in w.sent}
+    assert counts["generate"] == 1
+    assert counts["infer"] == WINDOW_PARTS
+    assert counts["train"] <= 4 * WINDOW_PARTS
+
+
+def test_only_the_ranks_of_a_mesh_are_sent_a_call() -> None:
+    group = Group([Listener(str(rank)) for rank in range(4)])
+    call = ModelCall("call", "actor", "call", CallKind.INFER, (), ("made",))
+    batch = as_batch((), (ShardRef("p", range(6)),), Extent(6))
+    mesh = Mesh(pool="a", first_rank=1, data=2)
+    reports, made = group.submit(Order(call, 1, GraphName.STEP, "one", Extent(6)), batch, mesh)
+    assert [len(worker.sent) for worker in group.workers] == [0, 1, 1, 0]
+    assert len(reports) == 2 and isinstance(made, Batch)
+    assert [shard.reference for shard in made.base] == [("call", "1"), ("call", "2")]
+
+
+def test_the_choice_of_shards_does_not_depend_on_chance() -> None:
+    numbers = list(range(100))
+    Random(3).shuffle(numbers)
+    shards = tuple(ShardRef(n, range(3 * i, 3 * i + 3)) for i, n in enumerate(numbers))
+    sources = as_batch(("a",), shards, Extent(300)).sources(("a",))
+    assert sources.within(range(31, 40))[1] == numbers[10:14]
 
 
 def test_fields_of_the_data_that_no_call_reads_are_not_there_to_be_selected() -> None:

@@ -1,5 +1,6 @@
 import gc
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,11 +9,12 @@ import ray
 from rlhf_api.plan import CallKind, CallPlan, GraphName, Mesh, Plan
 from rlhf_flow.calls import ComputeOptions, ModelCall
 from rlhf_flow.operations import Custom
-from rlhf_flow.planning.make_plan import devices_of, make_plan
+from rlhf_flow.planning.make_plan import make_plan, pools_of
 from rlhf_runtime.controller import results
-from rlhf_runtime.controller.batch import Batch
-from rlhf_runtime.controller.dispatch import Group, StepBackend, as_batch
+from rlhf_runtime.controller.batch import Batch, ShardRef, as_batch
+from rlhf_runtime.controller.dispatch import Group, StepBackend
 from rlhf_runtime.dataplane.columns import Column
+from rlhf_runtime.dataplane.partition import Extent
 from rlhf_runtime.dataplane.shards import ShardIndex
 from rlhf_runtime.errors import UnknownCall, WorkerRaised
 from rlhf_runtime.workers.orders import merge
@@ -26,7 +28,7 @@ ray_test = pytest.mark.ray
 """Needs real Ray actors."""
 
 
-def call_of(role: str, method: str, **parameters: int) -> ModelCall:
+def call_of(role: str, method: str, **parameters: int | str) -> ModelCall:
     reads, writes = METHODS[method]
     options = ComputeOptions((Custom(f"toy:{method}", reads, writes, parameters),))
     return ModelCall(
@@ -36,7 +38,7 @@ def call_of(role: str, method: str, **parameters: int) -> ModelCall:
 
 def plan_of(meshes: dict[str, Mesh]) -> Plan:
     """A plan with every method of a toy rank for every role."""
-    _, plan = make_plan(make_job(), devices_of(make_job(), 1))
+    _, plan = make_plan(make_job(), pools_of(make_job(), 1))
     calls = tuple(
         CallPlan(
             graph=GraphName.STEP,
@@ -44,15 +46,15 @@ def plan_of(meshes: dict[str, Mesh]) -> Plan:
             role=role,
             method=method,
             kind=CallKind.INFER,
-            pool=role,
-            mesh=mesh,
+            mesh=mesh.model_copy(update={"pool": role}),
             reads=reads,
             writes=writes,
         )
         for role, mesh in meshes.items()
         for method, (reads, writes) in METHODS.items()
     )
-    pools = tuple(plan.pools[0].model_copy(update={"name": role}) for role in meshes)
+    pool = plan.policy_pool
+    pools = tuple(pool.model_copy(update={"name": role}) for role in meshes)
     return plan.model_copy(update={"calls": calls, "pools": pools})
 
 
@@ -62,14 +64,14 @@ def backend_of(**roles: tuple[Sequence[Any], Mesh]) -> StepBackend:
         assert len(workers) == mesh.num_devices
         ray.get([worker.play.remote(role, rank, mesh) for rank, worker in enumerate(workers)])
     plan = plan_of({role: mesh for role, (_, mesh) in roles.items()})
-    groups: dict[str | None, Group] = {
-        role: Group(tuple(workers)) for role, (workers, _) in roles.items()
-    }
+    groups: dict[str | None, Group] = {role: Group(workers) for role, (workers, _) in roles.items()}
     return StepBackend(plan, groups, GraphName.STEP, 1, "one")
 
 
 def prompts(worker: Any, num_rows: int) -> Batch:
-    return as_batch(("tokens",), [worker.prompts.options(num_returns=2).remote(num_rows)])
+    """Rows without groups of two: of three tokens and fewer."""
+    shard = ShardRef(worker.prompts.remote(num_rows), range(num_rows))
+    return as_batch(("tokens",), [shard], Extent(num_rows))
 
 
 def sums_of(backend: StepBackend) -> dict[str, float]:
@@ -93,11 +95,13 @@ def columns_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_column_of_two_ranks_is_aligned_at_one_two_and_three(
     workers: tuple[Any, ...], num_rows: int
 ) -> None:
-    consumers = {f"critic{count}": (workers[4 - count :], Mesh(data=count)) for count in (1, 2, 3)}
-    backend = backend_of(actor=(workers[:2], Mesh(data=2)), **consumers)
+    consumers = {
+        f"critic{count}": (workers[4 - count :], Mesh(pool="a", data=count)) for count in (1, 2, 3)
+    }
+    backend = backend_of(actor=(workers[:2], Mesh(pool="a", data=2)), **consumers)
     batch = prompts(workers[0], num_rows)
     batch |= backend.run(call_of("actor", "double"), batch)
-    assert len(batch.columns["doubled"].columns) == 2
+    assert len(batch.columns["doubled"].shards) == 2
     backend.wait()
     for role in consumers:
         backend.run(call_of(role, "check"), batch)
@@ -109,11 +113,12 @@ def test_tensor_and_pipeline_ranks_share_rows_and_only_one_is_collected(
     workers: tuple[Any, ...],
 ) -> None:
     backend = backend_of(
-        actor=(workers, Mesh(data=2, tensor=2)), critic=(workers[:2], Mesh(data=1, pipeline=2))
+        actor=(workers, Mesh(pool="a", data=2, tensor=2)),
+        critic=(workers[:2], Mesh(pool="a", data=1, pipeline=2)),
     )
     batch = prompts(workers[0], 8)
     batch |= backend.run(call_of("actor", "double"), batch)
-    assert len(batch.columns["doubled"].columns) == 2
+    assert len(batch.columns["doubled"].shards) == 2
     assert len(backend.wait()) == 4
     backend.run(call_of("critic", "check"), batch)
     assert sums_of(backend) == {"rows": 16.0, "wrong": 0.0}
@@ -122,7 +127,9 @@ def test_tensor_and_pipeline_ranks_share_rows_and_only_one_is_collected(
 @ray_test
 @pytest.mark.usefixtures("columns_refused")
 def test_the_drivers_memory_does_not_grow_with_the_batch(workers: tuple[Any, ...]) -> None:
-    backend = backend_of(actor=(workers[:2], Mesh(data=2)), critic=(workers[2:], Mesh(data=2)))
+    backend = backend_of(
+        actor=(workers[:2], Mesh(pool="a", data=2)), critic=(workers[2:], Mesh(pool="a", data=2))
+    )
     num_rows = 100
 
     def growth(num_bytes: int) -> int:
@@ -146,9 +153,22 @@ def test_the_drivers_memory_does_not_grow_with_the_batch(workers: tuple[Any, ...
 def test_what_a_driver_would_have_unpickled_is_noticed(
     workers: tuple[Any, ...], columns_refused: None
 ) -> None:
-    (reference,) = prompts(workers[0], 3).columns["tokens"].columns
+    (shard,) = prompts(workers[0], 3).base
     with pytest.raises(Exception, match="a Column arrived in the driver"):
-        ray.get(reference)
+        ray.get(shard.reference)
+
+
+@ray_test
+@pytest.mark.timeout(120)
+def test_calls_on_disjoint_ranks_overlap(workers: tuple[Any, ...], tmp_path: Path) -> None:
+    """Each ends only once the other has begun."""
+    one, other = str(tmp_path / "one"), str(tmp_path / "other")
+    mesh = Mesh(pool="a", data=1)
+    backend = backend_of(actor=(workers[:1], mesh), critic=(workers[1:2], mesh))
+    batch = prompts(workers[2], 4)
+    backend.run(call_of("actor", "meet", own=one, other=other), batch)
+    backend.run(call_of("critic", "meet", own=other, other=one), batch)
+    assert sums_of(backend) == {"met": 2.0}
 
 
 @ray_test
@@ -159,7 +179,7 @@ def test_a_rank_that_raises_ends_the_wait_while_another_blocks(
     monkeypatch.setattr(results, "DEATH_SECONDS", 1.0)  # of a death that does not come
     doomed = start(2)
     try:
-        backend = backend_of(actor=(doomed, Mesh(data=2)))
+        backend = backend_of(actor=(doomed, Mesh(pool="a", data=2)))
         batch = prompts(workers[0], 4)
         result = backend.run(call_of("actor", "fail"), batch)
         backend.run(call_of("actor", "check"), batch | result)
@@ -171,21 +191,25 @@ def test_a_rank_that_raises_ends_the_wait_while_another_blocks(
 
 
 def test_a_call_that_is_not_in_the_plan_is_refused_before_it_is_sent() -> None:
-    backend = StepBackend(plan_of({"actor": Mesh(data=1)}), {}, GraphName.STEP, 1, "one")
+    backend = StepBackend(plan_of({"actor": Mesh(pool="a", data=1)}), {}, GraphName.STEP, 1, "one")
     with pytest.raises(UnknownCall, match=r"the step called critic\.check"):
-        backend.run(call_of("critic", "check"), Batch((), {}))
+        backend.run(call_of("critic", "check"), Batch((), {}, Extent(0)))
     assert backend.reports == []
 
 
 def test_a_call_of_another_graph_is_not_in_the_plan() -> None:
-    backend = StepBackend(plan_of({"actor": Mesh(data=1)}), {}, GraphName.EVALUATION, 1, "one")
+    backend = StepBackend(
+        plan_of({"actor": Mesh(pool="a", data=1)}), {}, GraphName.EVALUATION, 1, "one"
+    )
     with pytest.raises(UnknownCall, match=r"actor\.check"):
-        backend.run(call_of("actor", "check"), Batch((), {}))
+        backend.run(call_of("actor", "check"), Batch((), {}, Extent(0)))
 
 
 @pytest.mark.parametrize(("step", "ran"), [(1, 0), (4, 1), (6, 0), (8, 1)])
 def test_every_runs_its_body_on_multiples(step: int, ran: int) -> None:
-    backend = StepBackend(plan_of({"actor": Mesh(data=1)}), {}, GraphName.STEP, step, "one")
+    backend = StepBackend(
+        plan_of({"actor": Mesh(pool="a", data=1)}), {}, GraphName.STEP, step, "one"
+    )
     done: list[int] = []
     backend.every("every-4", 4, lambda: done.append(step))
     assert len(done) == ran

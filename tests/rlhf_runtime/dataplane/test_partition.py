@@ -1,24 +1,28 @@
 from random import Random
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlhf_runtime.dataplane.columns import Rows
 from rlhf_runtime.dataplane.partition import (
     WHOLE_GROUPS_PER_PART,
+    WINDOW_PARTS,
+    Extent,
+    Share,
     balanced,
-    balanced_groups,
     contiguous,
     micro_batches,
-    mini_batches,
+    window,
 )
 from rlhf_runtime.dataplane.shards import ShardIndex
 
 from .batches import grouped_indexes, index_of, rows_of
 
 PARTS = st.integers(1, 6)
+SAMPLES = st.integers(1, 5)
+GROUPS = st.builds(range, st.integers(0, 5), st.integers(0, 90), st.integers(1, 4))
+"""Groups of a mini-batch: every n-th."""
 
 
 def loads_of(index: ShardIndex, parts: list[Rows]) -> list[int]:
@@ -29,63 +33,100 @@ def group_tokens(index: ShardIndex) -> list[int]:
     return [int(index.lengths[index.groups == group].sum()) for group in np.unique(index.groups)]
 
 
-@settings(deadline=None)
-@given(grouped_indexes(), PARTS)
-def test_contiguous_parts_put_together_are_the_batch(index: ShardIndex, count: int) -> None:
-    parts = contiguous(index, count)
-    assert len(parts) == count
-    assert np.concatenate(parts).tolist() == index.rows.tolist()
+def parts_of(groups: range, rows_per_group: int, count: int) -> list[Rows]:
+    return [contiguous(groups, rows_per_group, Share(n, count)).rows() for n in range(count)]
+
+
+def all_rows(groups: range, rows_per_group: int) -> list[int]:
+    """Row numbers of groups, in order, by the definition."""
+    return [g * rows_per_group + sample for g in groups for sample in range(rows_per_group)]
 
 
 @settings(deadline=None)
-@given(grouped_indexes(), PARTS)
-def test_contiguous_parts_keep_groups_whole(index: ShardIndex, count: int) -> None:
-    seen = [set(index.groups[rows].tolist()) for rows in contiguous(index, count)]
-    assert sum(map(len, seen)) == len(set().union(*seen))
-
-
-@settings(deadline=None)
-@given(grouped_indexes(), PARTS)
-def test_contiguous_parts_are_within_a_group_of_an_equal_share(
-    index: ShardIndex, count: int
+@given(GROUPS, SAMPLES, PARTS)
+def test_contiguous_parts_put_together_are_the_groups(
+    groups: range, samples: int, count: int
 ) -> None:
-    share = float(index.lengths.sum()) / count
-    largest = max(group_tokens(index), default=0)
-    for load in loads_of(index, contiguous(index, count)):
-        assert abs(load - share) <= largest + 1e-9
+    parts = parts_of(groups, samples, count)
+    assert np.concatenate(parts).tolist() == all_rows(groups, samples)
+    sizes = [len(rows) for rows in parts]
+    assert max(sizes) - min(sizes) in (0, samples), "whole groups, equally many or one more"
+    assert all(size % samples == 0 for size in sizes)
 
 
-def test_equal_groups_are_cut_evenly() -> None:
-    index = index_of([5] * 16, [row // 4 for row in range(16)])
-    assert [len(rows) for rows in contiguous(index, 4)] == [4, 4, 4, 4]
-    assert [len(rows) for rows in contiguous(index, 2)] == [8, 8]
+@settings(deadline=None)
+@given(GROUPS, SAMPLES, st.integers(1, 30))
+def test_windows_put_together_are_the_groups(groups: range, samples: int, count: int) -> None:
+    firsts = range(0, count, WINDOW_PARTS)
+    windows = [window(groups, samples, Share(first, count)) for first in firsts]
+    rows = [row for each in windows for row in each.span.rows().tolist()]
+    assert rows == all_rows(groups, samples)
+    for first, found in zip(firsts, windows, strict=True):
+        expected = len(rows) * found.share.count / count
+        slack = samples if len(groups) >= WHOLE_GROUPS_PER_PART * count else 1
+        assert abs(len(found.span.rows()) - expected) <= slack
+        for number in range(first, min(first + WINDOW_PARTS, count)):
+            same = window(groups, samples, Share(number, count))
+            assert (same.span, same.share.number) == (found.span, number - first)
 
 
-@pytest.mark.parametrize(
-    ("lengths", "sizes"),
-    [([4, 6], [1, 1]), ([6, 4], [1, 1]), ([3, 9, 4], [2, 1]), ([4, 9, 3], [1, 2])],
-)
-def test_a_cut_is_the_boundary_nearest_to_half_of_the_tokens(
-    lengths: list[int], sizes: list[int]
+@settings(deadline=None)
+@given(GROUPS, SAMPLES, st.integers(1, 30), st.data())
+def test_the_bounds_of_a_span_are_its_first_and_last_row(
+    groups: range, samples: int, count: int, data: st.DataObject
 ) -> None:
-    assert [len(rows) for rows in contiguous(index_of(lengths), 2)] == sizes
+    share = Share(data.draw(st.integers(0, count - 1)), count)
+    for span in (contiguous(groups, samples, share), window(groups, samples, share).span):
+        rows = span.rows().tolist()
+        bounds = range(rows[0], rows[-1] + 1) if rows else range(0)
+        assert span.bounds == bounds
+
+
+def test_many_groups_are_in_one_window_each_and_few_are_cut() -> None:
+    many = [window(range(128), 3, Share(number, 16)).span.rows() for number in (0, 15)]
+    assert [(int(rows[0]), int(rows[-1])) for rows in many] == [(0, 191), (192, 383)]
+    few = window(range(2), 5, Share(15, 16)).span.rows()
+    assert few.tolist() == [5, 6, 7, 8, 9]
+
+
+@settings(deadline=None)
+@given(GROUPS, SAMPLES, st.integers(1, 30))
+def test_groups_that_are_to_be_whole_are_in_one_window(
+    groups: range, samples: int, count: int
+) -> None:
+    windows = [
+        window(groups, samples, Share(first, count), whole_groups=True).span.rows()
+        for first in range(0, count, WINDOW_PARTS)
+    ]
+    assert np.concatenate(windows).tolist() == all_rows(groups, samples)
+    held = [set((rows // samples).tolist()) for rows in windows]
+    assert sum(map(len, held)) == len(groups)
 
 
 def test_fewer_groups_than_parts_leave_parts_empty() -> None:
-    index = index_of([1, 1, 1], [7, 7, 9])
-    parts = contiguous(index, 5)
-    assert sorted(len(rows) for rows in parts) == [0, 0, 0, 1, 2]
+    assert sorted(len(rows) for rows in parts_of(range(2), 3, 5)) == [0, 0, 0, 3, 3]
 
 
 def test_a_batch_without_rows_has_empty_parts() -> None:
-    assert [len(rows) for rows in contiguous(index_of([]), 3)] == [0, 0, 0]
+    assert [len(rows) for rows in parts_of(range(0), 2, 3)] == [0, 0, 0]
     assert [len(rows) for rows in balanced(index_of([]), 3)] == [0, 0, 0]
-    assert mini_batches(index_of([]), 4) == []
+    assert Extent(0).mini_batches(4) == Extent(0).mini_batches(None) == []
 
 
-def test_scattered_groups_cannot_be_cut() -> None:
-    with pytest.raises(ValueError, match="3 runs of equal group numbers for 2 groups"):
-        contiguous(index_of([1, 1, 1], [0, 1, 0]), 2)
+@settings(deadline=None)
+@given(st.integers(1, 40), st.integers(1, 9))
+def test_mini_batches_have_every_group_once_and_are_alike_in_size(groups: int, size: int) -> None:
+    batches = Extent(groups, 3).mini_batches(size)
+    assert sorted(g for batch in batches for g in batch) == list(range(groups))
+    assert len(batches) == -(-groups // size)
+    assert max(map(len, batches)) <= size
+    assert max(map(len, batches)) - min(map(len, batches)) <= 1
+
+
+def test_every_mini_batch_has_some_of_any_neighbours() -> None:
+    assert [list(batch) for batch in Extent(8).mini_batches(3)] == [[0, 3, 6], [1, 4, 7], [2, 5]]
+    assert Extent(8).mini_batches(None) == [range(8)]
+    assert Extent(8).mini_batches(100) == [range(8)]
 
 
 @settings(deadline=None)
@@ -120,7 +161,7 @@ def test_many_groups_stay_whole_and_few_are_split() -> None:
 @settings(deadline=None)
 @given(grouped_indexes(), PARTS)
 def test_whole_groups_are_balanced_however_few_there_are(index: ShardIndex, count: int) -> None:
-    parts = balanced_groups(index, count)
+    parts = balanced(index, count, whole_groups=True)
     assert sorted(np.concatenate(parts).tolist()) == index.rows.tolist()
     held = [set(index.groups[rows].tolist()) for rows in parts]
     assert sum(map(len, held)) == len(set().union(*held)), "a group lies in several parts"
@@ -150,29 +191,6 @@ def test_balance_is_longest_first_to_the_least_loaded() -> None:
 def test_a_part_of_a_batch_keeps_its_row_numbers() -> None:
     index = index_of([4, 4, 4, 4]).take(np.array([1, 3]))
     assert sorted(np.concatenate(balanced(index, 2)).tolist()) == [1, 3]
-
-
-@settings(deadline=None)
-@given(grouped_indexes(), st.integers(1, 5))
-def test_mini_batches_are_groups_in_order(index: ShardIndex, size: int) -> None:
-    batches = mini_batches(index, size)
-    groups = sorted(set(index.groups.tolist()))
-    expected = [groups[begin : begin + size] for begin in range(0, len(groups), size)]
-    assert [sorted(set(batch.groups.tolist())) for batch in batches] == expected
-    rows = [row for batch in batches for row in batch.rows.tolist()]
-    assert sorted(rows) == index.rows.tolist()
-    for batch in batches:
-        assert batch.lengths.tolist() == index.lengths[batch.rows].tolist()
-
-
-@settings(deadline=None)
-@given(grouped_indexes(), st.integers(1, 5), PARTS)
-def test_a_mini_batch_is_the_same_set_of_rows_on_any_number_of_ranks(
-    index: ShardIndex, size: int, ranks: int
-) -> None:
-    for batch in mini_batches(index, size):
-        held = np.concatenate(balanced(batch, ranks))
-        assert sorted(held.tolist()) == sorted(batch.rows.tolist())
 
 
 @settings(deadline=None)

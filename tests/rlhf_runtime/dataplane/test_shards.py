@@ -1,3 +1,4 @@
+import pickle
 from collections.abc import Sequence
 
 import numpy as np
@@ -6,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlhf_runtime.dataplane.columns import Column, Rows, pack
-from rlhf_runtime.dataplane.shards import ShardIndex, gather, locate, merge
+from rlhf_runtime.dataplane.shards import Shard, ShardIndex, locate, merge
 
 from .batches import index_of, rows_of, shardings
 
@@ -28,6 +29,11 @@ class Shelf:
             return pack([self.value(row) for row in rows.tolist()], np.int32)
         return Column(rows * 10)
 
+    def pick(self, rows: Sequence[int], held: Sequence[Rows]) -> Column:
+        """The given rows in order, from the shards that hold one of them."""
+        location = locate(rows_of(rows), held)
+        return location.pick(self.fetch(location.shards))
+
     def fetch(self, numbers: Sequence[int]) -> list[Column]:
         self.asked.append(list(numbers))
         return [self.columns[number] for number in numbers]
@@ -47,7 +53,7 @@ def requests(draw: st.DrawFn) -> tuple[list[Rows], list[int]]:
 def test_gathering_packed_rows_is_a_dictionary_lookup(case: tuple[list[Rows], list[int]]) -> None:
     held, rows = case
     shelf = Shelf(held, packed=True)
-    gathered = gather(rows_of(rows), held, shelf.fetch)
+    gathered = shelf.pick(rows, held)
     assert [run.tolist() for run in gathered.runs()] == [Shelf.value(row) for row in rows]
 
 
@@ -56,7 +62,7 @@ def test_gathering_packed_rows_is_a_dictionary_lookup(case: tuple[list[Rows], li
 def test_gathering_plain_rows_is_a_dictionary_lookup(case: tuple[list[Rows], list[int]]) -> None:
     held, rows = case
     shelf = Shelf(held, packed=False)
-    gathered = gather(rows_of(rows), held, shelf.fetch)
+    gathered = shelf.pick(rows, held)
     assert gathered.values.tolist() == [10 * row for row in rows]
     assert gathered.values.dtype == np.int64
 
@@ -68,7 +74,7 @@ def test_only_shards_with_a_wanted_row_are_fetched_and_all_at_once(
 ) -> None:
     held, rows = case
     shelf = Shelf(held, packed=True)
-    gather(rows_of(rows), held, shelf.fetch)
+    shelf.pick(rows, held)
     needed = [number for number, shard in enumerate(held) if set(shard.tolist()) & set(rows)]
     assert shelf.asked == [needed or [0]]
 
@@ -77,20 +83,20 @@ def test_only_shards_with_a_wanted_row_are_fetched_and_all_at_once(
 def test_a_whole_shard_is_not_copied(number: int) -> None:
     held = [rows_of([4, 0, 2]), rows_of([1, 3])]
     shelf = Shelf(held, packed=True)
-    assert gather(held[number], held, shelf.fetch) is shelf.columns[number]
+    assert shelf.pick(held[number].tolist(), held) is shelf.columns[number]
 
 
 def test_consecutive_rows_of_one_shard_are_not_copied() -> None:
     held = [rows_of(range(4)), rows_of(range(4, 8))]
     shelf = Shelf(held, packed=True)
-    gathered = gather(rows_of([5, 6]), held, shelf.fetch)
+    gathered = shelf.pick([5, 6], held)
     assert np.shares_memory(gathered.values, shelf.columns[1].values)
 
 
 def test_no_rows_keep_the_type_of_the_column() -> None:
     held = [rows_of([0, 1]), rows_of([2])]
     shelf = Shelf(held, packed=True)
-    gathered = gather(rows_of([]), held, shelf.fetch)
+    gathered = shelf.pick([], held)
     assert gathered.num_rows == 0 and gathered.values.dtype == np.int32
 
 
@@ -126,22 +132,41 @@ def test_one_shard_in_order_is_not_copied() -> None:
     assert merge([whole]) is whole
 
 
-@pytest.mark.parametrize(
-    "shards",
-    [
-        pytest.param([[0, 1], [3]], id="a row is missing"),
-        pytest.param([[0, 1], [1, 2]], id="a row is there twice"),
-        pytest.param([[0, 0], [1, 3]], id="one missing, one twice"),
-        pytest.param([[-1], [0]], id="a negative row"),
-    ],
-)
-def test_shards_that_are_not_a_batch_are_refused(shards: list[list[int]]) -> None:
-    indexes = [
-        ShardIndex(rows_of(rows), rows_of(rows), np.ones(len(rows), dtype=np.int32))
-        for rows in shards
-    ]
-    with pytest.raises(ValueError, match="every row exactly once"):
-        merge(indexes)
+def test_some_shards_of_a_batch_are_merged_in_order() -> None:
+    whole = index_of([3, 1, 2, 5, 4], [0, 0, 1, 1, 2])
+    merged = merge([whole.take(rows_of([4, 1])), whole.take(rows_of([3]))])
+    assert merged.rows.tolist() == [1, 3, 4]
+    assert merged.groups.tolist() == [0, 1, 2] and merged.lengths.tolist() == [1, 5, 4]
+    alone = merge([whole.take(rows_of([4, 1]))])
+    assert alone.rows.tolist() == [1, 4], "one that is not in order is put in order"
+
+
+@pytest.mark.parametrize("rows", [[[0, 1], [1, 2]], [[2, 2]]], ids=["two shards", "one shard"])
+def test_a_row_that_is_there_twice_is_refused(rows: list[list[int]]) -> None:
+    whole = index_of([1, 1, 1])
+    with pytest.raises(ValueError, match=rf"a row twice: got row {rows[-1][0]} "):
+        merge([whole.take(rows_of(each)) for each in rows])
+
+
+def test_entries_are_found_by_row_and_missing_rows_are_named() -> None:
+    index = index_of([3, 1, 2, 5]).take(rows_of([1, 3]))
+    assert index.find(rows_of([3, 1, 3])).lengths.tolist() == [5, 1, 5]
+    assert index.find(rows_of([])).rows.tolist() == []
+    for row in (0, 2, 4):
+        with pytest.raises(ValueError, match=rf"no shard holds: got \[{row}\], allowed the 2"):
+            index.find(rows_of([1, row]))
+    with pytest.raises(ValueError, match="no shard holds"):
+        index_of([]).find(rows_of([0]))
+
+
+def test_a_shard_travels_as_one_object() -> None:
+    index = index_of([3, 1], [7, 7])
+    sent = Shard(index, {"scores": Column(np.array([1.0, 2.0]))})
+    got = pickle.loads(pickle.dumps(sent))
+    assert isinstance(got, Shard)
+    assert got.columns["scores"].values.tolist() == [1.0, 2.0]
+    for name in ("rows", "groups", "lengths"):
+        assert getattr(got.index, name).tolist() == getattr(index, name).tolist()
 
 
 def test_an_index_describes_each_row_once() -> None:

@@ -27,7 +27,8 @@ def test_a_pair_is_two_neighbouring_rows_of_one_group(tmp_path: Path) -> None:
     rows = [{"prompt": f"{n}=", "chosen": f"{n}", "rejected": f"no {n}"} for n in range(5)]
     source = TrainingData.model_validate({"path": "rows.jsonl", "preferences": {}})
     table = build_prompt_table(rows, source, Split.TRAIN, tokenizer, POLICY)
-    index, columns = batch_of(table, np.array([3, 1]), (*EVERYTHING, "preference"))
+    shard = batch_of(table, np.array([3, 1]), (*EVERYTHING, "preference"))
+    index, columns = shard.index, shard.columns
     assert index.rows.tolist() == [0, 1, 2, 3] and index.groups.tolist() == [0, 0, 1, 1]
     assert columns["prompt_id"].values.tolist() == [3, 3, 1, 1]
     assert tokenizer.decode(columns["prompt_tokens"]) == ["3=", "3=", "1=", "1="]
@@ -42,8 +43,10 @@ def test_only_the_fields_that_are_read_are_made(tmp_path: Path) -> None:
     rows = [{"prompt": f"{n}=", "answer": "12"} for n in range(3)]
     source = TrainingData(path="rows.jsonl", answer_field="answer")
     table = build_prompt_table(rows, source, Split.TRAIN, tokenizer_in(tmp_path), POLICY)
-    index, columns = batch_of(table, np.array([2, 0]), ("prompt_tokens",))
+    shard = batch_of(table, np.array([2, 0]), ("prompt_tokens",))
+    index, columns = shard.index, shard.columns
     assert list(columns) == ["prompt_tokens"] and index.groups.tolist() == [0, 1]
     assert index.lengths.tolist() == [2, 2]
-    index, columns = batch_of(table, np.array([2, 0]), EVERYTHING)
+    shard = batch_of(table, np.array([2, 0]), EVERYTHING)
+    index, columns = shard.index, shard.columns
     assert list(columns) == list(EVERYTHING) and index.lengths.tolist() == [5, 5]

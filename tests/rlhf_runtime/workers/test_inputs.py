@@ -8,17 +8,16 @@ from hypothesis import strategies as st
 from rlhf_api.plan import CallKind, GraphName
 from rlhf_flow.calls import ModelCall
 from rlhf_runtime.dataplane.columns import Column, Rows, pack
+from rlhf_runtime.dataplane.partition import Extent
 from rlhf_runtime.dataplane.protocol import Coordinates
-from rlhf_runtime.dataplane.shards import ShardIndex
+from rlhf_runtime.dataplane.shards import Shard, ShardIndex
 from rlhf_runtime.workers.inputs import Inputs
-from rlhf_runtime.workers.orders import ColumnRef, Order, Source
-
-Shelf = dict[ColumnRef, Column]
-"""Columns behind references, which are their names and shard numbers."""
+from rlhf_runtime.workers.orders import Order, Source
 
 LENGTHS = np.array([3, 0, 5, 2, 2, 1], dtype=np.int32)
 GROUPS = np.array([0, 0, 1, 1, 2, 2])
 NUM_ROWS = len(LENGTHS)
+EXTENT = Extent(3, 2)
 
 
 def tokens(row: int) -> list[int]:
@@ -31,40 +30,38 @@ def index_of(rows: Sequence[int]) -> ShardIndex:
     return ShardIndex(numbers, GROUPS[numbers], LENGTHS[numbers])
 
 
+def shard_of(rows: Sequence[int]) -> Shard:
+    """A shard with both columns."""
+    scores = Column(np.array(rows, dtype=np.float32) / 2)
+    packed = pack([tokens(row) for row in rows], np.int32)
+    return Shard(index_of(rows), {"tokens": packed, "scores": scores})
+
+
 class Cut:
-    """A way to cut the batch: shards of both columns, and a count of round trips for them."""
+    """A way to cut the batch: for each number the shards of both columns."""
 
     def __init__(self, *cuts: Sequence[Sequence[int]]) -> None:
-        self.round_trips: list[list[ColumnRef]] = []
-        self.indexes: list[ShardIndex] = []
         self.sources: list[Source] = []
-        self._shelf: Shelf = {}
+        self.shards: list[Shard] = []
         for number, cut in enumerate(cuts):
-            self._add(number, cut)
+            names = {f"{form}_{number}": form for form in ("tokens", "scores")}
+            self.add(Source(len(cut), names), [shard_of(rows) for rows in cut])
 
-    def _add(self, number: int, cut: Sequence[Sequence[int]]) -> None:
-        refs: dict[str, tuple[ColumnRef, ...]] = {}
-        for form in ("tokens", "scores"):
-            name = f"{form}_{number}"
-            refs[name] = tuple((name, shard) for shard in range(len(cut)))
-            for ref, rows in zip(refs[name], cut, strict=True):
-                self._shelf[ref] = (
-                    pack([tokens(row) for row in rows], np.int32)
-                    if form == "tokens"
-                    else Column(np.array(rows, dtype=np.float32) / 2)
-                )
-        self.sources.append(Source(len(self.indexes), refs))
-        self.indexes.extend(index_of(rows) for rows in cut)
+    def add(self, source: Source, shards: Sequence[Shard]) -> None:
+        self.sources.append(source)
+        self.shards += shards
 
-    def fetch(self, refs: Sequence[ColumnRef]) -> list[Column]:
-        self.round_trips.append(list(refs))
-        return [self._shelf[ref] for ref in refs]
-
-    def inputs(self, at: Coordinates | None = None, kind: CallKind = CallKind.INFER) -> Inputs:
-        reads = tuple(name for source in self.sources for name in source.columns)
-        call = ModelCall("actor.log_probs", "actor", "log_probs", kind, reads, ("log_probs",))
-        order = Order(call, 4, GraphName.STEP, "one", tuple(self.sources))
-        return Inputs(order, self.indexes, at or Coordinates(0, 1), self.fetch)
+    def inputs(
+        self,
+        at: Coordinates | None = None,
+        kind: CallKind = CallKind.COMPUTE,
+        groups_per_batch: int | None = None,
+    ) -> Inputs:
+        reads = tuple(name for source in self.sources for name in source.names)
+        call = ModelCall("compute", None, "compute", kind, reads, ("made",))
+        sources = tuple(self.sources)
+        order = Order(call, 4, GraphName.STEP, "one", EXTENT, groups_per_batch, sources)
+        return Inputs(order, self.shards, at or Coordinates(0, 1))
 
 
 def check(columns: dict[str, Column], rows: Rows) -> None:
@@ -90,47 +87,24 @@ def test_columns_cut_differently_come_out_aligned(wanted: list[int]) -> None:
 
 def test_a_broadcast_column_has_its_rows_value_in_each_of_their_samples() -> None:
     """Three prompts of two rows each: the prompts' column is cut otherwise, and elsewhere."""
-    cut = Cut(PERMUTED)
     baseline = np.array([7.0, 8.0, 9.0], dtype=np.float32)
-    for shard, rows in enumerate([[2], [0, 1]]):
-        cut._shelf["baseline", shard] = Column(baseline[rows])
-        cut.indexes.append(ShardIndex(np.array(rows), np.array(rows), np.ones(len(rows), np.int32)))
-    cut.sources.append(Source(3, {"baseline": (("baseline", 0), ("baseline", 1))}, repeat=2))
-    inputs = cut.inputs()
-    assert inputs.index.lengths.tolist() == LENGTHS.tolist()
-    columns = inputs.load(np.array([5, 0, 3]))
-    assert columns["baseline"].values.tolist() == [9.0, 7.0, 8.0]
-    alone = Cut()
-    alone.indexes, alone.sources = cut.indexes[3:], [Source(0, cut.sources[-1].columns, repeat=2)]
-    alone._shelf = cut._shelf
+    prompts = [
+        Shard(
+            ShardIndex(np.array(rows), np.array(rows), np.ones(len(rows), np.int32)),
+            {"mean": Column(baseline[rows])},
+        )
+        for rows in ([2], [0, 1])
+    ]
+    cut, alone, repeated = Cut(PERMUTED), Cut(), Source(2, {"baseline": "mean"}, repeat=2)
+    cut.add(repeated, prompts)
+    assert cut.inputs().index.lengths.tolist() == LENGTHS.tolist()
+    assert cut.inputs().load(np.array([5, 0, 3]))["baseline"].values.tolist() == [9.0, 7.0, 8.0]
+    alone.add(repeated, prompts)
     assert alone.inputs().index.rows.tolist() == list(range(6))
     assert alone.inputs().index.groups.tolist() == [0, 0, 1, 1, 2, 2]
 
 
-def test_all_columns_come_in_one_round_trip_and_only_from_shards_that_are_needed() -> None:
-    cut = Cut(TWO, THREE, PERMUTED)
-    cut.inputs().load(np.array([2, 4]))
-    (refs,) = cut.round_trips
-    shards = {(name, number) for name, number in refs}
-    assert len(shards) == len(refs)
-    assert {shard for shard in shards if shard[0] == "tokens_0"} == {
-        ("tokens_0", 0),
-        ("tokens_0", 1),
-    }
-    assert {shard for shard in shards if shard[0] == "scores_1"} == {
-        ("scores_1", 1),
-        ("scores_1", 2),
-    }
-    assert {shard for shard in shards if shard[0] == "tokens_2"} == {("tokens_2", 2)}
-
-
-def test_nothing_is_fetched_before_it_is_asked_for() -> None:
-    cut = Cut(TWO)
-    cut.inputs().rows()
-    assert cut.round_trips == []
-
-
-def test_the_base_describes_the_batch_whatever_else_is_sent_along() -> None:
+def test_the_first_source_describes_the_batch_whatever_else_is_sent_along() -> None:
     inputs = Cut(PERMUTED, TWO).inputs()
     assert inputs.index.rows.tolist() == list(range(NUM_ROWS))
     assert inputs.index.groups.tolist() == GROUPS.tolist()
@@ -148,6 +122,24 @@ def test_ranks_share_the_rows_with_groups_whole(ranks: int) -> None:
         check(cut.inputs(Coordinates(rank, ranks)).load(rows), rows)
 
 
+def test_ranks_that_infer_balance_their_tokens() -> None:
+    cut = Cut(PERMUTED)
+    parts = [cut.inputs(Coordinates(rank, 2), CallKind.INFER).rows() for rank in range(2)]
+    assert sorted(np.concatenate(parts).tolist()) == list(range(NUM_ROWS))
+    loads = [int(LENGTHS[rows].sum()) for rows in parts]
+    assert loads == [7, 6], "5 and 2; 3, 2 and 1"
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_mini_batches_are_the_same_rows_on_any_number_of_ranks(ranks: int) -> None:
+    found = [
+        Cut(TWO).inputs(Coordinates(rank, ranks), CallKind.TRAIN, 2).mini_batches()
+        for rank in range(ranks)
+    ]
+    batches = [sorted(np.concatenate(parts).tolist()) for parts in zip(*found, strict=True)]
+    assert batches == [[0, 1, 4, 5], [2, 3]], "every second group"
+
+
 def test_tensor_ranks_of_a_replica_read_the_same_rows() -> None:
     cut = Cut(TWO)
     first, second = (cut.inputs(Coordinates(1, 2, tensor, 2)).rows() for tensor in range(2))
@@ -157,17 +149,20 @@ def test_tensor_ranks_of_a_replica_read_the_same_rows() -> None:
 def test_a_rank_whose_rows_lie_in_one_shard_gets_it_without_a_copy() -> None:
     cut = Cut(TWO)
     columns = cut.inputs().load(np.array([3, 4, 5]))
-    assert columns["tokens_0"] is cut.fetch([("tokens_0", 1)])[0]
+    assert columns["tokens_0"] is cut.shards[1].columns["tokens"]
 
 
-def test_rows_that_a_column_lacks_are_refused() -> None:
-    inputs = Cut(TWO, [[0, 1]]).inputs()
+def test_rows_that_were_not_sent_are_refused() -> None:
+    cut = Cut(TWO, [[0, 1]])
     with pytest.raises(ValueError, match=r"no shard holds: got \[2\]"):
-        inputs.load(np.array([1, 2]))
+        cut.inputs().load(np.array([1, 2]))
+    with pytest.raises(ValueError, match=r"no shard holds: got \[3 4 5\]|\[3, 4, 5\]"):
+        Cut([[0, 1, 2]]).inputs(kind=CallKind.TRAIN).mini_batches()
 
 
 def test_a_call_that_reads_nothing_loads_nothing() -> None:
-    call = ModelCall("actor.train", "actor", "train", CallKind.TRAIN, (), ())
-    order = Order(call, 1, GraphName.STEP, "one")
-    inputs = Inputs(order, [index_of(range(NUM_ROWS))], Coordinates(0, 1), lambda refs: [])
+    cut = Cut()
+    cut.add(Source(1, {}), [shard_of(range(NUM_ROWS))])
+    inputs = cut.inputs(kind=CallKind.TRAIN)
+    assert inputs.rows().tolist() == list(range(NUM_ROWS))
     assert inputs.load(inputs.rows()) == {}

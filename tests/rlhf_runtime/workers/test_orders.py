@@ -1,13 +1,13 @@
 import math
+from dataclasses import replace
 from itertools import permutations
 
-import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlhf_api.plan import CallKind, GraphName
 from rlhf_flow.calls import GenerateOptions, ModelCall
-from rlhf_runtime.dataplane.shards import ShardIndex
+from rlhf_runtime.dataplane.partition import Extent
 from rlhf_runtime.workers.orders import (
     CallReport,
     Order,
@@ -79,20 +79,12 @@ def test_results_are_returned_in_the_order_of_their_names_with_those_carried() -
 
 
 def test_what_is_read_is_what_was_sent() -> None:
-    source = Source(1, {"scores": ("a", "b", "c"), "values": ("d", "e", "f")})
-    order = Order(GENERATE, 3, GraphName.STEP, "one", (source, Source(4, {"kl": ("g",)}, repeat=3)))
-    assert Order.read(*order.message([])) == (order, [])
-    assert source.num_shards == 3
-    nothing = Order(GENERATE, 3, GraphName.STEP, "one")
-    assert Order.read(*nothing.message([])) == (nothing, [])
-    rows = np.arange(5)
-    sent = ShardIndex(rows, rows // 2, (rows + 7).astype(np.int32))
-    for one in (order, nothing):
-        got, (first, second) = Order.read(*one.message([sent.message(), sent.message()]))
-        assert got == one
-        for index in (first, second):
-            assert index.rows.tolist() == sent.rows.tolist()
-            assert index.groups.tolist() == sent.groups.tolist()
-            assert index.lengths.tolist() == sent.lengths.tolist()
+    sources = (Source(3, {"scores": "scores", "base": "values"}), Source(1, {"kl": "kl"}, repeat=3))
+    nothing = Order(GENERATE, 3, GraphName.STEP, "one", Extent(4, 2), 3)
+    for order in (replace(nothing, sources=sources), nothing):
+        header, own, *shards = order.message(["a", "b", "c", "d"])
+        assert Order.read(header, own) == order
+        assert shards == ["a", "b", "c", "d"]
+        assert order.message([], nothing.header()) == (header, own)
     report = CallReport("actor.generate", Statistics({"kl": (1.0, 2.0)}), (), 5, ("look",))
     assert CallReport.read(report.message()) == report

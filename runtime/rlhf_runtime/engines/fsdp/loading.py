@@ -21,17 +21,22 @@ from transformers import (
     PreTrainedModel,
 )
 
-from rlhf_runtime.engines.world import World
+from rlhf_runtime.engines.parallel import ParallelContext
 from rlhf_runtime.models.errors import WrongHead
 
 
 def load_causal_lm(
-    folder: Path, world: World, precision: torch.dtype, *, value_head: bool, recompute: bool
+    folder: Path,
+    parallel: ParallelContext,
+    precision: torch.dtype,
+    *,
+    value_head: bool,
+    recompute: bool,
 ) -> PreTrainedModel:
-    """The model of a folder with float32 weights, cut over the world's ranks by rows.
+    """The model of a folder with float32 weights, cut over the mesh's data axis by rows.
 
     With `value_head` the output projection is replaced by one output: that of a folder with a
-    reward model (a sequence classifier of one label), else one that starts at zero. A world of one
+    reward model (a sequence classifier of one label), else one that starts at zero. A mesh of one
     rank that computes in float32 keeps ordinary parameters.
 
     Raises:
@@ -45,43 +50,34 @@ def load_causal_lm(
     is_classifier = _is_classifier(config)
     if is_classifier:
         _check_classifier(folder, config, value_head)
-    if world.rank > 0:
-        model = _outline(config)
-    else:
-        model = _read_classifier(folder, config) if is_classifier else _read(folder, config)
-    if value_head and (world.rank > 0 or not is_classifier):
+    model = _read(folder, config) if parallel.is_first else _outline(config)
+    if value_head and not (parallel.is_first and is_classifier):
         _replace_head(model)
     model.eval()
     if recompute:
         _recompute_blocks(model)
-    if world.size == 1 and precision is torch.float32:
-        return model.to(world.device)
-    _shard(model, world, precision)
+    if parallel.size == 1 and precision is torch.float32:
+        return model.to(parallel.device)
+    _shard(model, parallel, precision)
     return model
 
 
 def _read(folder: Path, config: AutoConfig) -> PreTrainedModel:
-    return AutoModelForCausalLM.from_pretrained(
+    """A model in the form of a causal language model; a classifier's head is its output."""
+    is_classifier = _is_classifier(config)
+    kind = AutoModelForSequenceClassification if is_classifier else AutoModelForCausalLM
+    found = kind.from_pretrained(
         folder,
         config=config,
         dtype=torch.float32,
         attn_implementation="sdpa",
         local_files_only=True,
     )
-
-
-def _read_classifier(folder: Path, config: AutoConfig) -> PreTrainedModel:
-    """A reward model's blocks and head, in the form of a causal language model."""
-    classifier = AutoModelForSequenceClassification.from_pretrained(
-        folder,
-        config=config,
-        dtype=torch.float32,
-        attn_implementation="sdpa",
-        local_files_only=True,
-    )
+    if not is_classifier:
+        return found
     model = _outline(config)
-    setattr(model, model.base_model_prefix, classifier.base_model)
-    model.set_output_embeddings(classifier.score)
+    setattr(model, model.base_model_prefix, found.base_model)
+    model.set_output_embeddings(found.score)
     return model
 
 
@@ -129,11 +125,11 @@ def _recompute_blocks(model: PreTrainedModel) -> None:
             module.training = True
 
 
-def _shard(model: PreTrainedModel, world: World, precision: torch.dtype) -> None:
+def _shard(model: PreTrainedModel, parallel: ParallelContext, precision: torch.dtype) -> None:
     """Cut every decoder block, then the rest, and spread rank 0's weights over the ranks."""
     whole = {name: parameter.data for name, parameter in model.named_parameters()}
     buffers = dict(model.named_buffers())
-    mesh = world.mesh()
+    mesh = parallel.data_groups
     policy = MixedPrecisionPolicy(
         param_dtype=None if precision is torch.float32 else precision, reduce_dtype=torch.float32
     )
@@ -142,23 +138,31 @@ def _shard(model: PreTrainedModel, world: World, precision: torch.dtype) -> None
         if type(module).__name__ in blocks:
             fully_shard(module, mesh=mesh, mp_policy=policy)
     fully_shard(model, mesh=mesh, mp_policy=policy)
-    model.to_empty(device=world.device)
+    model.to_empty(device=parallel.device)
     _settle_storage(model)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            assert isinstance(parameter, DTensor)
-            source = whole.pop(name)
-            source = (
-                source.to(world.device)
-                if world.rank == 0
-                else torch.empty(source.shape, dtype=source.dtype, device=world.device)
-            )
-            rows = distribute_tensor(source, mesh, parameter.placements, src_data_rank=0)
-            parameter.to_local().copy_(rows.to_local())
+            _spread(whole.pop(name), parameter, parallel)
         for name, buffer in model.named_buffers():
-            if world.rank == 0:
+            if parallel.is_first:
                 buffer.copy_(buffers[name])
-            dist.broadcast(buffer, 0)
+            dist.broadcast(buffer, group_src=0, group=mesh.get_group())
+
+
+def _spread(source: torch.Tensor, target: torch.Tensor, parallel: ParallelContext) -> None:
+    """Overwrite a parameter, cut or not, by what the mesh's first rank has; others give an outline.
+    Collective."""
+    if not isinstance(target, DTensor):
+        target.copy_(source)
+        return
+    source = (
+        source.to(parallel.device)
+        if parallel.is_first
+        else torch.empty(source.shape, dtype=source.dtype, device=parallel.device)
+    )
+    mesh = parallel.data_groups
+    rows = distribute_tensor(source, mesh, target.placements, src_data_rank=0)
+    target.to_local().copy_(rows.to_local())
 
 
 def _settle_storage(model: PreTrainedModel) -> None:
@@ -195,7 +199,22 @@ def copy_weights(source: nn.Module, target: nn.Module) -> None:
                 parameter.copy_(given[name])
 
 
-def save_causal_lm(model: PreTrainedModel, folder: Path, world: World, dtype: torch.dtype) -> None:
+def load_weights(model: nn.Module, folder: Path, parallel: ParallelContext) -> None:
+    """Overwrite a model's parameters by those of the same name and shape of a folder; every rank
+    must call, the first one reads."""
+    config = AutoConfig.from_pretrained(folder, local_files_only=True)
+    given = _read(folder, config) if parallel.is_first else _outline(config)
+    sources = dict(given.named_parameters())
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            source = sources.get(name)
+            if source is not None and source.shape == parameter.shape:
+                _spread(source.data, parameter.data, parallel)
+
+
+def save_causal_lm(
+    model: PreTrainedModel, folder: Path, parallel: ParallelContext, dtype: torch.dtype
+) -> None:
     """Write the whole model in Hugging Face format; every rank must call, rank 0 writes.
 
     One with a value head becomes a sequence classifier of one label, as reward models are.
@@ -206,10 +225,10 @@ def save_causal_lm(model: PreTrainedModel, folder: Path, world: World, dtype: to
     state = {}
     for name, parameter in model.named_parameters():
         full = parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
-        if world.rank == 0:
+        if parallel.is_first:
             saved = "score.weight" if is_scalar and name == head_weight else name
             state[saved] = full.detach().to("cpu", dtype)
-    if world.rank == 0:
+    if parallel.is_first:
         config = type(model.config).from_dict(model.config.to_dict())
         config.use_cache = True
         if is_scalar:
@@ -219,4 +238,7 @@ def save_causal_lm(model: PreTrainedModel, folder: Path, world: World, dtype: to
             outline = kind.from_config(config, dtype=dtype)
         if not is_scalar:
             outline.generation_config = model.generation_config
+        outline.should_save_on_this_rank = (
+            bool  # else transformers writes on the world's rank 0 only
+        )
         outline.save_pretrained(folder, state_dict=state)

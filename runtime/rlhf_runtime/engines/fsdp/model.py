@@ -14,6 +14,7 @@ from rlhf_api.plan import MemoryWhat
 from rlhf_runtime.engines.fsdp.loading import (
     copy_weights,
     load_causal_lm,
+    load_weights,
     local_bytes,
     local_parameters,
     save_causal_lm,
@@ -22,7 +23,7 @@ from rlhf_runtime.engines.fsdp.optimizer import Optimizer
 from rlhf_runtime.engines.fsdp.packing import MicroBatch, Packing, in_step
 from rlhf_runtime.engines.fsdp.settings import OptimizerSettings
 from rlhf_runtime.engines.fsdp.sharing import looks_at_everything, shares_prompts
-from rlhf_runtime.engines.world import World
+from rlhf_runtime.engines.parallel import ParallelContext
 from rlhf_runtime.hooks import Hook, nothing
 
 logger = logging.getLogger(__name__)
@@ -37,7 +38,7 @@ class FsdpModel:
     def __init__(
         self,
         folder: Path,
-        world: World,
+        parallel: ParallelContext,
         precision: torch.dtype,
         *,
         value_head: bool = False,
@@ -45,10 +46,10 @@ class FsdpModel:
         recompute: bool = False,
         tick: Hook = nothing,
     ) -> None:
-        self.world = world
+        self._parallel = parallel
         self._tick = tick
         self.module = load_causal_lm(
-            folder, world, precision, value_head=value_head, recompute=recompute and trained
+            folder, parallel, precision, value_head=value_head, recompute=recompute and trained
         )
         self.module.requires_grad_(trained)
         self.optimizer: Optimizer | None = None
@@ -65,7 +66,7 @@ class FsdpModel:
 
     def outputs(self, micro_batch: MicroBatch) -> torch.Tensor:
         """The head's outputs [n, width] in float32, only where a response token is predicted."""
-        micro_batch = micro_batch.to(self.world.device)
+        micro_batch = micro_batch.to(self._parallel.device)
         self._selected = micro_batch.predictors
         try:
             result: torch.Tensor = self.module(
@@ -110,7 +111,7 @@ class FsdpModel:
         rounds = max(1, self._rounds(len(micro_batches)))  # momentum moves on without a signal
         for micro_batch in in_step(micro_batches, rounds):
             share = loss(self.outputs(micro_batch), micro_batch)
-            torch.autograd.backward(share * self.world.size)  # FSDP averages over ranks
+            torch.autograd.backward(share * self._parallel.data_size)  # FSDP averages over ranks
             self._tick()
         self.version += 1
         return self.optimizer.step()
@@ -155,15 +156,20 @@ class FsdpModel:
         copy_weights(other.module, self.module)
         self.version += 1
 
+    def load_weights(self, folder: Path) -> None:
+        """Take over the weights of a saved model, except those it does not have. Collective."""
+        load_weights(self.module, folder, self._parallel)
+        self.version += 1
+
     def save(self, folder: Path, dtype: torch.dtype) -> None:
         """Write the model in Hugging Face format. Every rank must call."""
-        save_causal_lm(self.module, folder, self.world, dtype)
+        save_causal_lm(self.module, folder, self._parallel, dtype)
 
     def _rounds(self, mine: int) -> int:
         """Forward passes that every rank makes: FSDP's collectives need all of them."""
         if not isinstance(self.module, FSDPModule):
             return mine
-        return int(self.world.max(torch.tensor([mine]))[0])
+        return int(self._parallel.max(torch.tensor([mine]))[0])
 
     @torch.no_grad()
     def _probe_sharing(self) -> bool:

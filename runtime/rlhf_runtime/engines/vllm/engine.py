@@ -14,15 +14,16 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from numpy.typing import NDArray
 
 from rlhf_api.spec.resources import Device
 from rlhf_runtime.dataplane.columns import Column
+from rlhf_runtime.engines.parallel import ParallelContext
 from rlhf_runtime.engines.vllm import patches
 from rlhf_runtime.engines.vllm.layout import vllm_views
 from rlhf_runtime.engines.vllm.libraries import import_vllm
 from rlhf_runtime.engines.vllm.memory import DeviceMemory, EngineMemory, HostMemory
-from rlhf_runtime.engines.world import World
 from rlhf_runtime.errors import GenerationFailed, StaleWeights
 from rlhf_runtime.hooks import Hook, nothing
 from rlhf_runtime.reshard.views import Views
@@ -68,21 +69,25 @@ class Generated:
 class VllmEngine:
     """Generates, and lends out its weights' storage."""
 
-    def __init__(self, settings: EngineSettings, world: World) -> None:
-        import_vllm(Device.CPU if world.device.type == "cpu" else Device.GPU)
+    def __init__(self, settings: EngineSettings, parallel: ParallelContext) -> None:
+        """Build it; collective over the mesh, which is not cut along `tensor` here: engines are
+        groups of `tensor_size` neighbours."""
+        device = parallel.device
+        import_vllm(Device.CPU if device.type == "cpu" else Device.GPU)
         set_num_threads, num_threads = torch.set_num_threads, torch.get_num_threads()
         patches.keep_ordinary_weights()
         patches.inspect_models_here()
-        local_rank = 0 if world.device.type == "cpu" else (world.device.index or 0)
-        patches.join_existing_world(world.rank, local_rank, settings.incarnation)
+        local_rank = 0 if device.type == "cpu" else (device.index or 0)
+        patches.join_existing_world(dist.get_rank(), local_rank, settings.incarnation)
         self._settings = settings
-        self._core = _build_core(settings, world)
+        with patches.groups_within(dist.get_process_group_ranks(parallel.group)):
+            self._core = _build_core(settings, device)
         torch.set_num_threads = set_num_threads  # vLLM's CPU worker replaces it by nothing
         torch.set_num_threads(num_threads)
         self._runner = self._core.model_executor.driver_worker.worker.model_runner
         self._next_request = 0
         self._memory: EngineMemory = (
-            HostMemory(self._runner) if world.device.type == "cpu" else DeviceMemory(self._core)
+            HostMemory(self._runner) if device.type == "cpu" else DeviceMemory(self._core)
         )
         self.has_weights = False
 
@@ -175,7 +180,7 @@ class VllmEngine:
             self._core.add_request(prepared, wave)
 
 
-def _build_core(settings: EngineSettings, world: World) -> Any:
+def _build_core(settings: EngineSettings, device: torch.device) -> Any:
     """vLLM's engine core, built as its own front end does: that would add servers and texts."""
     from vllm.engine.arg_utils import EngineArgs
     from vllm.usage.usage_lib import UsageContext
@@ -188,7 +193,7 @@ def _build_core(settings: EngineSettings, world: World) -> Any:
         skip_tokenizer_init=True,
         load_format="dummy",  # the trainer's weights come before the first request
         dtype=settings.dtype,
-        enforce_eager=world.device.type == "cpu",
+        enforce_eager=device.type == "cpu",
         block_size=settings.block_tokens,
         tensor_parallel_size=settings.tensor_size,
         distributed_executor_backend="external_launcher",
@@ -197,7 +202,7 @@ def _build_core(settings: EngineSettings, world: World) -> Any:
         max_num_seqs=settings.max_concurrent_sequences,
         max_num_batched_tokens=max(8192, longest),
         enable_prefix_caching=settings.share_prompts,
-        enable_sleep_mode=world.device.type != "cpu",
+        enable_sleep_mode=device.type != "cpu",
         disable_log_stats=True,
         logprobs_mode="processed_logprobs",
         seed=0,

@@ -5,10 +5,13 @@ Called by the engine before it builds vLLM's; nothing happens at import.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, TypeVar
 
 import torch
+import torch.distributed as dist
 
 _Answer = TypeVar("_Answer")
 
@@ -49,3 +52,47 @@ def join_existing_world(rank: int, local_rank: int, incarnation: str) -> None:
         return f"env://:{incarnation}", rank, local_rank
 
     ExecutorWithExternalLauncher._distributed_args = distributed_args
+
+
+@contextmanager
+def groups_within(ranks: Sequence[int]) -> Iterator[None]:
+    """Let vLLM make its groups of some of the world's ranks only, and only these ranks take part.
+
+    vLLM takes every rank of the world for its own: it cuts all of them into groups, which every
+    rank would have to make with it, also one that does not generate.
+
+    Args:
+        ranks: those that generate, the same on all of them; groups that vLLM cuts of the whole
+            world lie within them or beside them.
+    """
+    if len(ranks) == dist.get_world_size():
+        yield
+        return
+    import vllm.distributed.parallel_state as state
+
+    world_group, model_group, new_group = (
+        state.init_world_group,
+        state.init_model_parallel_group,
+        dist.new_group,
+    )
+
+    def own_world(_ranks: list[int], *arguments: Any, **options: Any) -> Any:
+        return world_group(list(ranks), *arguments, **options)
+
+    def own_groups(groups: list[list[int]], *arguments: Any, **options: Any) -> Any:
+        return model_group([g for g in groups if set(g) <= set(ranks)], *arguments, **options)
+
+    # Only the members of a group need to make it.
+    replaced = [
+        (state, "init_world_group", own_world),
+        (state, "init_model_parallel_group", own_groups),
+        (dist, "new_group", partial(new_group, use_local_synchronization=True)),
+    ]
+    before = [(owner, name, getattr(owner, name)) for owner, name, _ in replaced]
+    for owner, name, replacement in replaced:
+        setattr(owner, name, replacement)
+    try:
+        yield
+    finally:
+        for owner, name, original in before:
+            setattr(owner, name, original)

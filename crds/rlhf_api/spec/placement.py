@@ -1,0 +1,167 @@
+"""Which devices hold which roles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from difflib import get_close_matches
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
+
+from rlhf_api.base import Contract, Count, Identifier, Name, NonNegativeCount
+from rlhf_api.rules import Found, Rule, found
+
+if TYPE_CHECKING:
+    from rlhf_api.spec.job import RLHFJobSpec
+
+
+class PlacementType(StrEnum):
+    """How roles share devices."""
+
+    AUTO = "Auto"
+    """The planner decides."""
+    COLOCATED = "Colocated"
+    """Every role is on every device; calls take turns."""
+    GROUPS = "Groups"
+    """Roles are where `groups` says; calls of roles without a common device overlap."""
+
+
+class RoleGroup(Contract):
+    """Roles and the devices that hold their models: consecutive ones of a pool. Groups may share
+    devices."""
+
+    roles: Annotated[tuple[Identifier, ...], Field(min_length=1, max_length=16)]
+    """Roles with a model, such as actor and reference."""
+    pool: Name | None = None
+    """The node pool. Default: the only one that the groups name, or that there is."""
+    first_device: NonNegativeCount = 0
+    """The first of its devices, counted from 0 over the pool's nodes."""
+    devices: Count | None = None
+    """How many. Default: the rest of the pool."""
+
+
+class PlacementSpec(Contract):
+    """How roles share devices."""
+
+    type: PlacementType = PlacementType.AUTO
+    """Auto, Colocated or Groups."""
+    max_devices: Count | None = None
+    """Use at most so many devices of the pool, for Auto and Colocated. Default: all."""
+    groups: Annotated[tuple[RoleGroup, ...], Field(max_length=16)] = ()
+    """For Groups: every role with a model is in one of them."""
+
+
+def _is_groups(spec: RLHFJobSpec) -> bool:
+    return spec.placement.type is PlacementType.GROUPS
+
+
+def _groups_are_there(spec: RLHFJobSpec) -> list[Found]:
+    return found(_is_groups(spec) and not spec.placement.groups, "none")
+
+
+def _groups_are_wanted(spec: RLHFJobSpec) -> list[Found]:
+    kind = spec.placement.type
+    return found(not _is_groups(spec) and bool(spec.placement.groups), kind.value)
+
+
+def _groups_name_their_devices(spec: RLHFJobSpec) -> list[Found]:
+    limit = spec.placement.max_devices
+    return found(_is_groups(spec) and limit is not None, limit)
+
+
+def _roles_stand_once(spec: RLHFJobSpec) -> Iterator[Found]:
+    seen: set[str] = set()
+    for number, group in enumerate(spec.placement.groups):
+        for place, role in enumerate(group.roles):
+            if role in seen:
+                yield Found(role, ("placement", "groups", number, "roles", place))
+            seen.add(role)
+
+
+def _pools_of_groups_are_there(spec: RLHFJobSpec) -> Iterator[Found]:
+    names = [pool.name for pool in spec.resources.node_pools]
+    for number, group in enumerate(spec.placement.groups):
+        if names and group.pool is not None and group.pool not in names:
+            near = get_close_matches(group.pool, names, n=1)
+            do = f"did you mean {near[0]}?" if near else ""
+            where = ("placement", "groups", number, "pool")
+            yield Found(group.pool, where, ", ".join(names), do)
+
+
+def _groups_name_one_of_several_pools(spec: RLHFJobSpec) -> Iterator[Found]:
+    names = [pool.name for pool in spec.resources.node_pools]
+    names = names or [group.pool for group in spec.placement.groups if group.pool is not None]
+    for number, group in enumerate(spec.placement.groups):
+        if group.pool is None and len(set(names)) > 1:
+            where = ("placement", "groups", number, "pool")
+            yield Found("none", where, ", ".join(dict.fromkeys(names)))
+
+
+def _several_pools_have_groups(spec: RLHFJobSpec) -> list[Found]:
+    names = ", ".join(pool.name for pool in spec.resources.node_pools)
+    return found(len(spec.resources.node_pools) > 1 and not _is_groups(spec), names)
+
+
+_GROUPS = "self.placement.groups"
+_POOLS = "self.resources.nodePools"
+
+PLACEMENT_RULES: tuple[Rule, ...] = (
+    Rule(
+        holds=f"self.placement.type != 'Groups' || {_GROUPS}.size() > 0",
+        what="placement Groups without a group",
+        do="add one for every set of roles that share devices, or write type: Colocated",
+        field=".placement.groups",
+        check=_groups_are_there,
+    ),
+    Rule(
+        holds=f"self.placement.type == 'Groups' || {_GROUPS}.size() == 0",
+        what="groups beside another type of placement",
+        got="self.placement.type",
+        allowed="Groups",
+        do="write type: Groups, or remove the groups",
+        field=".placement.groups",
+        check=_groups_are_wanted,
+    ),
+    Rule(
+        holds="self.placement.type != 'Groups' || !has(self.placement.maxDevices)",
+        what="a limit of devices beside groups that name theirs",
+        do="remove it, and give the groups fewer devices",
+        field=".placement.maxDevices",
+        check=_groups_name_their_devices,
+    ),
+    Rule(
+        holds=f"{_GROUPS}.all(group, group.roles.all(role, "
+        f"{_GROUPS}.exists_one(other, role in other.roles)))",
+        what="a role in two groups",
+        do="let it be in one of them",
+        field=".placement.groups",
+        check=_roles_stand_once,
+    ),
+    Rule(
+        holds=f"{_POOLS}.size() == 0 || {_GROUPS}.all(group, !has(group.pool) || "
+        f"{_POOLS}.exists(pool, pool.name == group.pool))",
+        what="a group in a pool that the job does not have",
+        allowed="a name of resources.nodePools",
+        do="correct it, or add the pool",
+        field=".placement.groups",
+        check=_pools_of_groups_are_there,
+    ),
+    Rule(
+        holds=f"{_POOLS}.size() <= 1 || {_GROUPS}.all(group, has(group.pool))",
+        what="a group that does not say in which of several pools it is",
+        allowed="a name of resources.nodePools",
+        do="name its pool",
+        field=".placement.groups",
+        check=_groups_name_one_of_several_pools,
+    ),
+    Rule(
+        holds=f"{_POOLS}.size() <= 1 || self.placement.type == 'Groups'",
+        what="several pools, and nothing says which role is in which",
+        do="write placement.type: Groups with the groups of roles, or leave one pool",
+        field=".placement.type",
+        check=_several_pools_have_groups,
+    ),
+)
+"""They stand at the spec: the API server checks the default of an object that is left out before
+its fields get theirs."""

@@ -1,0 +1,104 @@
+"""ParallelContext: a mesh of ranks as one of them sees it.
+
+Engines, losses and reductions get this instead of the world: a sum over a batch goes over the data
+axis of the mesh that works on it, and no further.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+
+from rlhf_api.plan import Mesh
+from rlhf_runtime.dataplane.protocol import Coordinates
+from rlhf_runtime.engines.world import World
+
+DATA, PIPELINE, TENSOR = "data", "pipeline", "tensor"
+"""The axes of a mesh, as torch's device meshes name them here."""
+
+
+@dataclass(frozen=True)
+class ParallelContext:
+    """A rank's place in a mesh, and the groups that it shares with others there."""
+
+    at: Coordinates
+    device: torch.device
+    groups: DeviceMesh
+    """The mesh's groups by axis; the data axis alone where the others have one rank."""
+
+    @property
+    def rank(self) -> int:
+        """Number within the mesh, from 0."""
+        return self.at.rank
+
+    @property
+    def size(self) -> int:
+        """Ranks in the mesh."""
+        return self.at.num_ranks
+
+    @property
+    def data_size(self) -> int:
+        """Ranks that share a batch: along the data axis."""
+        return self.at.data_size
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it is the mesh's first rank, which reads and writes files for all."""
+        return self.at.rank == 0
+
+    @property
+    def group(self) -> dist.ProcessGroup:
+        """All ranks of the mesh."""
+        whole = self.groups if self.groups.ndim == 1 else self.groups._flatten()
+        return whole.get_group()
+
+    @property
+    def data_groups(self) -> DeviceMesh:
+        """The data axis, over which FSDP shards."""
+        return self.groups if self.groups.ndim == 1 else self.groups[DATA]
+
+    def sum(self, values: torch.Tensor) -> torch.Tensor:
+        """The sum over the data axis of a small host tensor, equal on all ranks.
+
+        Ranks along the other axes hold the same rows: they would be counted twice.
+        """
+        return self._reduced(values, dist.ReduceOp.SUM)
+
+    def max(self, values: torch.Tensor) -> torch.Tensor:
+        """The maximum over the data axis of a small host tensor, equal on all ranks."""
+        return self._reduced(values, dist.ReduceOp.MAX)
+
+    def _reduced(self, values: torch.Tensor, how: dist.ReduceOp.RedOpType) -> torch.Tensor:
+        if self.data_size > 1:
+            values = values.clone()
+            dist.all_reduce(values, op=how, group=self.data_groups.get_group())
+        return values
+
+
+def make_contexts(meshes: Iterable[Mesh], world: World) -> Mapping[Mesh, ParallelContext]:
+    """The contexts of all meshes that a rank is in. Collective: every rank of the pool makes the
+    groups of every mesh, in the same order.
+
+    Args:
+        meshes: of the pool, the same on all ranks.
+        world: the pool's ranks.
+    """
+    contexts = {}
+    for mesh in dict.fromkeys(meshes):
+        groups = _make_groups(mesh, world)
+        if world.rank in mesh.ranks:
+            at = Coordinates.of(world.rank, mesh)
+            contexts[mesh] = ParallelContext(at, world.device, groups)
+    return contexts
+
+
+def _make_groups(mesh: Mesh, world: World) -> DeviceMesh:
+    ranks = torch.arange(mesh.ranks.start, mesh.ranks.stop)
+    if mesh.num_devices == mesh.data:
+        return DeviceMesh(world.device.type, ranks, mesh_dim_names=(DATA,))
+    cut = ranks.reshape(mesh.data, mesh.pipeline, mesh.tensor)
+    return DeviceMesh(world.device.type, cut, mesh_dim_names=(DATA, PIPELINE, TENSOR))
