@@ -304,6 +304,8 @@ class Plan(Contract):
     """Roles of all graphs."""
     calls: Annotated[tuple[CallPlan, ...], Field(min_length=1, max_length=512)]
     """Every call of every graph, in program order."""
+    inputs: dict[GraphName, tuple[Column, ...]]
+    """Fields of the data that each graph reads, sorted."""
     policy: Identifier
     """The role whose model the job leaves, that a warm start trains and that answers held-out
     prompts."""

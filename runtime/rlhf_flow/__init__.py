@@ -6,12 +6,13 @@ A user's own algorithm needs the names below and `rlhf_flow.operations`.
 from rlhf_flow.algorithm import Algorithm
 from rlhf_flow.batches import BatchValue
 from rlhf_flow.flow import Flow
-from rlhf_flow.losses import ClippedLoss, CrossEntropy, ValueLoss
+from rlhf_flow.losses import BradleyTerry, ClippedLoss, CrossEntropy, ValueLoss
 from rlhf_flow.roles import LanguageModel, RewardSource, Roles, ScalarModel
 
 __all__ = [
     "Algorithm",
     "BatchValue",
+    "BradleyTerry",
     "ClippedLoss",
     "CrossEntropy",
     "Flow",

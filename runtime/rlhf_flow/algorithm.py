@@ -24,4 +24,5 @@ class Algorithm(ABC):
 
     @abstractmethod
     def step(self, flow: Flow, prompts: BatchValue) -> None:
-        """One training step on a batch of prompts."""
+        """One training step on a batch of prompts, with answers or as pairs where the data have
+        them."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from rlhf_api.plan import CallKind
 from rlhf_flow.checks import check, is_count, is_number
-from rlhf_flow.losses import Loss
+from rlhf_flow.losses import BradleyTerry, Loss
 from rlhf_flow.operations import Custom, Operation, Scope
 
 
@@ -93,3 +93,10 @@ class ModelCall:
     """Fields it reads and passes on to the new batch that it starts, sorted; only generate."""
     options: Options = None
     """None: it has none."""
+
+    @property
+    def compares_responses(self) -> bool:
+        """Whether it trains on differences between responses to one prompt, which then stay
+        together."""
+        options = self.options
+        return isinstance(options, TrainOptions) and isinstance(options.loss, BradleyTerry)

@@ -29,15 +29,20 @@ RESPONSE_TEXT = "response_text"
 ROLLOUT_LOG_PROBS = "rollout_log_probs"
 FINISHED = "finished"
 SAMPLE_INDEX = "sample_index"
+PREFERENCE = "preference"
 TOKEN_REWARDS = "token_rewards"
 ADVANTAGES = "advantages"
 RETURNS = "returns"
 
 PROMPT_FIELDS = frozenset({PROMPT_TOKENS, PROMPT_ID, RECORD})
-"""What a step's prompts bring."""
+"""What data of prompts bring."""
 
 ANSWER_FIELDS = PROMPT_FIELDS | {RESPONSE_TOKENS}
-"""What a supervised step's rows bring: the response is the reference answer."""
+"""What data with reference answers bring: the response is the answer."""
+
+PAIR_FIELDS = ANSWER_FIELDS | {PREFERENCE}
+"""What data of preference pairs bring: for every prompt a row with the chosen response, and one
+with the rejected."""
 
 MEANINGS = {
     PROMPT_TOKENS: "token ids of the prompt, int32 [rows, ragged]",
@@ -49,6 +54,7 @@ MEANINGS = {
     "as the generation engine computed it, float32 [rows, ragged]",
     FINISHED: "whether the response ended by itself, bool [rows]",
     SAMPLE_INDEX: "number of the sample within its prompt, int32 [rows]",
+    PREFERENCE: "1 for the chosen response to a prompt, -1 for a rejected one, int8 [rows]",
     TOKEN_REWARDS: "reward of each response token, float32 [rows, ragged]",
     ADVANTAGES: "advantage of each response token, float32 [rows, ragged]",
     RETURNS: "a critic's target for each response token, float32 [rows, ragged]",

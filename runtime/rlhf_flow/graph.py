@@ -67,7 +67,7 @@ class Graph:
     roles: Roles
     """What every role is."""
     inputs: tuple[str, ...]
-    """Fields that the step is given, sorted."""
+    """Fields of the data that its calls read, sorted."""
     calls: tuple[ModelCall, ...]
     """In program order."""
     data_edges: tuple[DataEdge, ...]

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 from rlhf_api import RLHFJob
 from rlhf_api.plan import CallKind, GraphName, Head
+from rlhf_api.spec.data import TrainingData
 from rlhf_api.spec.resources import Device
 from rlhf_flow.algorithm import Algorithm
 from rlhf_flow.errors import InvalidAlgorithm
-from rlhf_flow.fields import ANSWER_FIELDS, PROMPT_FIELDS
-from rlhf_flow.graph import Graph
+from rlhf_flow.fields import ANSWER_FIELDS, PAIR_FIELDS, PROMPT_FIELDS
+from rlhf_flow.graph import PROMPTS, Graph
 from rlhf_flow.registry import build_algorithm, build_evaluation, build_warm_start
 from rlhf_flow.roles import RewardSource
 from rlhf_flow.tracing import trace
@@ -54,13 +56,17 @@ def trace_algorithms(
     """
     samples = job.spec.rollout.samples_per_prompt
     step = build_algorithm(job, device)
-    graph = trace(step, samples_per_prompt=samples)
+    inputs = data_fields(job.spec.data.train)
+    graph = trace(step, samples_per_prompt=samples, inputs=inputs)
     check_step(graph)
+    check_models(job, graph)
+    check_pairs(job, graph)
     check_rewards(job, graph)
-    policy, rewards = policy_of(graph), rewards_of(graph)
+    policy = policy_of(graph)
+    rewards = rewards_of(graph) or tuple(dict.fromkeys(each.role for each in job.spec.rewards))
     steps = {GraphName.STEP: TracedAlgorithm(step, graph)}
     if graph.roles[policy].head is not Head.LM:
-        _check_without_text(job, policy)
+        _check_without_text(job, graph, policy)
         return steps
     candidates = {
         GraphName.WARM_START: (build_warm_start(job, policy), ANSWER_FIELDS),
@@ -71,7 +77,17 @@ def trace_algorithms(
         for name, (each, inputs) in candidates.items()
         if each is not None
     }
-    return traced | steps
+    graphs = traced | steps
+    _check_use_of_rewards(job, graphs)
+    return graphs
+
+
+def data_fields(data: TrainingData) -> frozenset[str]:
+    """Fields that a step can read: those of the data's form."""
+    if data.preferences is not None:
+        return PAIR_FIELDS
+    has_answers = data.answer_field is not None or data.builtin is not None
+    return ANSWER_FIELDS if has_answers else PROMPT_FIELDS
 
 
 def trace_job(job: RLHFJob, device: Device = Device.CPU) -> Mapping[GraphName, Graph]:
@@ -120,14 +136,56 @@ def rewards_of(graph: Graph) -> tuple[str, ...]:
     return tuple(role for role, kind in graph.roles.items() if issubclass(kind, RewardSource))
 
 
+def check_models(job: RLHFJob, graph: Graph) -> None:
+    """Refuse a role whose model nothing gives.
+
+    Raises:
+        InvalidAlgorithm: there is one.
+    """
+    given = job.spec.models
+    for role, kind in graph.roles.items():
+        if kind.head is None or role in given or "actor" in given:
+            continue
+        near = get_close_matches(role, set(given) - set(graph.roles), n=1)
+        meant = f", or rename models.{near[0]} (did you mean {role}?)" if near else ""
+        raise InvalidAlgorithm(
+            f"a role without a model: got {', '.join(f'models.{each}' for each in given)} and none "
+            f"for {role}, allowed models.{role}, or models.actor, from whose weights roles start "
+            f"that are left out; add models.{role} with its source{meant}"
+        )
+
+
+def check_pairs(job: RLHFJob, graph: Graph) -> None:
+    """Refuse to answer the prompts of pairs, which are there twice.
+
+    Raises:
+        InvalidAlgorithm: a call would.
+    """
+    if job.spec.data.train.preferences is None:
+        return
+    generating = {call.id for call in graph.of_kind(CallKind.GENERATE)}
+    for edge in graph.data_edges:
+        if edge.source == PROMPTS and edge.target in generating:
+            raise InvalidAlgorithm(
+                f"{edge.target} would answer every prompt twice: got the rows of "
+                "data.train.preferences, two for each prompt, allowed rows of prompts; remove "
+                "data.train.preferences, or the call"
+            )
+
+
 def check_rewards(job: RLHFJob, graph: Graph) -> None:
-    """Refuse rewards of roles that are not there, and roles without rewards.
+    """Refuse rewards of roles that are not there, or are something else, and roles without rewards.
 
     Raises:
         InvalidAlgorithm: there is one.
     """
     roles = set(rewards_of(graph))
     given = {reward.role for reward in job.spec.rewards}
+    if with_model := sorted(given & set(graph.roles) - roles):
+        raise InvalidAlgorithm(
+            f"a reward of a role with a model: got rewards[].role {with_model[0]}, allowed "
+            f"{', '.join(sorted(roles)) or 'any other name'}; correct it"
+        )
     if roles and (unknown := sorted(given - roles)):
         raise InvalidAlgorithm(
             f"a reward of a role that the algorithm does not have: got rewards[].role "
@@ -154,8 +212,10 @@ def check_step(graph: Graph) -> None:
         )
 
 
-def _check_without_text(job: RLHFJob, policy: str) -> None:
+def _check_without_text(job: RLHFJob, graph: Graph, policy: str) -> None:
     """Refuse what only a language model can be asked for, where none is trained.
+
+    Held-out answers are what rewards score where the step has no role for them.
 
     Raises:
         InvalidAlgorithm: the manifest asks for it.
@@ -163,6 +223,7 @@ def _check_without_text(job: RLHFJob, policy: str) -> None:
     asked = {
         "schedule.warmStart": job.spec.schedule.warm_start is not None,
         "data.evaluation": job.spec.data.evaluation is not None,
+        "rewards": bool(job.spec.rewards) and not rewards_of(graph),
     }
     for field, is_given in asked.items():
         if is_given:
@@ -170,6 +231,20 @@ def _check_without_text(job: RLHFJob, policy: str) -> None:
                 f"{field} needs a language model that is trained: got {policy}, which gives "
                 f"numbers; remove {field}"
             )
+
+
+def _check_use_of_rewards(job: RLHFJob, traced: Mapping[GraphName, TracedAlgorithm]) -> None:
+    """Refuse rewards that score nothing.
+
+    Raises:
+        InvalidAlgorithm: the manifest has some.
+    """
+    if job.spec.rewards and not any(rewards_of(each.graph) for each in traced.values()):
+        raise InvalidAlgorithm(
+            f"rewards that score nothing: got {', '.join(each.name for each in job.spec.rewards)} "
+            "beside an algorithm without a RewardSource, allowed to score held-out answers; add "
+            "data.evaluation, or remove rewards"
+        )
 
 
 def _roles_of(graphs: Mapping[GraphName, Graph], kind: CallKind) -> set[str]:

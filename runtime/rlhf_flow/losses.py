@@ -177,7 +177,39 @@ class CrossEntropy:
         return _SEQUENCES
 
 
-Loss = ClippedLoss | ValueLoss | CrossEntropy
+@dataclass(frozen=True)
+class BradleyTerry:
+    """Minus the log-probability that a chosen response beats a rejected one to the same prompt, the
+    mean over all such pairs of a mini-batch: training of a reward model.
+
+    A response's score is what the scalar head gives at its last token; the probability is the
+    sigmoid of the difference of two scores.
+
+    Source: Ouyang et al., Training language models to follow instructions, 2022, section 3.5.
+    """
+
+    preference: str = fields.PREFERENCE
+    """The field that says which responses are chosen (1) and which rejected (-1)."""
+    epochs_per_batch: int = 1
+
+    def __post_init__(self) -> None:
+        _check_epochs(type(self).__name__, self.epochs_per_batch)
+
+    def updates(self, per_epoch: int) -> int:
+        """Optimizer steps on one batch.
+
+        Args:
+            per_epoch: mini-batches of a batch.
+        """
+        return per_epoch * self.epochs_per_batch
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Fields that it needs."""
+        return (*_SEQUENCES, self.preference)
+
+
+Loss = ClippedLoss | ValueLoss | CrossEntropy | BradleyTerry
 
 
 def _check_epochs(owner: str, epochs: object) -> None:

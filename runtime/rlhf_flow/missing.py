@@ -5,7 +5,7 @@ from __future__ import annotations
 from difflib import get_close_matches
 
 from rlhf_flow.calls import ModelCall
-from rlhf_flow.fields import ANSWER_FIELDS, MEANINGS, PROMPT_FIELDS, meaning_of
+from rlhf_flow.fields import ANSWER_FIELDS, MEANINGS, PAIR_FIELDS, PROMPT_FIELDS, meaning_of
 from rlhf_flow.operations import BUILT_IN_OPERATIONS
 from rlhf_flow.roles import Roles
 
@@ -51,5 +51,7 @@ def sources_of(field: str, roles: Roles) -> list[str]:
     if field in PROMPT_FIELDS:
         found.append("the prompts")
     elif field in ANSWER_FIELDS:
-        found.append("the reference answers of a supervised step")
+        found.append("the reference answers that data.train.answerField names")
+    elif field in PAIR_FIELDS:
+        found.append("the pairs of data.train.preferences")
     return found

@@ -74,7 +74,7 @@ def _needs_old_log_probs(
 def build_evaluation(job: RLHFJob, policy: str, rewards: Sequence[str]) -> Evaluation | None:
     """How held-out prompts are answered; None where the job has none.
 
-    A builtin task brings its own held-out prompts, answered greedily.
+    A builtin task brings its own held-out prompts, answered greedily where something scores them.
 
     Args:
         policy: the role that answers.
@@ -84,7 +84,8 @@ def build_evaluation(job: RLHFJob, policy: str, rewards: Sequence[str]) -> Evalu
     if data.evaluation is not None:
         samples, temperature = data.evaluation.samples_per_prompt, data.evaluation.temperature
         return Evaluation(policy, rewards, samples, temperature)
-    return Evaluation(policy, rewards) if data.train.builtin is not None else None
+    is_scored = data.train.builtin is not None and bool(rewards)
+    return Evaluation(policy, rewards) if is_scored else None
 
 
 def build_warm_start(job: RLHFJob, policy: str) -> Supervised | None:

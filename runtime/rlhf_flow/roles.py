@@ -17,7 +17,7 @@ from rlhf_flow import fields
 from rlhf_flow.batches import BatchValue
 from rlhf_flow.calls import GenerateOptions, Options, TrainOptions
 from rlhf_flow.errors import FlowError, UnknownPrimitive
-from rlhf_flow.losses import ClippedLoss, CrossEntropy, Loss, ValueLoss
+from rlhf_flow.losses import BradleyTerry, ClippedLoss, CrossEntropy, Loss, ValueLoss
 
 
 @dataclass(frozen=True)
@@ -170,11 +170,11 @@ class LanguageModel(Model):
 
 
 class ScalarModel(Model):
-    """A language model that gives one number for each token: a critic."""
+    """A language model that gives one number for each token: a critic, or a reward model."""
 
     primitives = (_VALUES, _TRAIN)
     head = Head.SCALAR
-    losses = (ValueLoss,)
+    losses = (ValueLoss, BradleyTerry)
 
     def values(self, batch: BatchValue) -> BatchValue:
         """The value before every response token, as `<role>_values`."""

@@ -10,7 +10,7 @@ from rlhf_flow.algorithm import Algorithm
 from rlhf_flow.batches import BatchValue
 from rlhf_flow.calls import ComputeOptions, GenerateOptions, ModelCall, TrainOptions
 from rlhf_flow.errors import FlowError, InvalidAlgorithm
-from rlhf_flow.fields import PROMPT_FIELDS, ROLLOUT_LOG_PROBS
+from rlhf_flow.fields import PREFERENCE, PROMPT_FIELDS, ROLLOUT_LOG_PROBS
 from rlhf_flow.flow import ENOUGH, Flow
 from rlhf_flow.graph import PROMPTS, DataEdge, Graph, Region, RowCount, version_edges
 from rlhf_flow.operations import LagrangeMultiplier
@@ -143,7 +143,7 @@ def trace(
     Args:
         algorithm: its step runs twice here, with symbolic batches; both runs must agree.
         samples_per_prompt: rows that generate makes of a prompt where the call does not say it.
-        inputs: fields of the batch that the step is given.
+        inputs: fields that the data have.
 
     Raises:
         FlowError: the step breaks a rule of the flow.
@@ -166,8 +166,9 @@ def trace(
 def _trace_once(algorithm: Algorithm, samples_per_prompt: int, inputs: frozenset[str]) -> Graph:
     name = type(algorithm).__qualname__
     backend = TracingBackend()
+    rows = RowCount(2.0, 2) if PREFERENCE in inputs else RowCount(1.0, 1)
     prompts = SymbolicBatch(
-        {field: Origin(PROMPTS, field) for field in inputs}, Rows("the prompts")
+        {field: Origin(PROMPTS, field) for field in inputs}, Rows("the prompts", rows)
     )
     try:
         roles = _checked_roles(name, algorithm.roles())
@@ -183,9 +184,10 @@ def _trace_once(algorithm: Algorithm, samples_per_prompt: int, inputs: frozenset
             f"{where.lineno}); correct it"
         ) from error
     calls = tuple(backend.calls)
+    from_data = (edge for edge in backend.data_edges if edge.source == PROMPTS)
     return Graph(
         roles=roles,
-        inputs=tuple(sorted(inputs)),
+        inputs=tuple(sorted({field for edge in from_data for field in edge.fields})),
         calls=calls,
         data_edges=tuple(backend.data_edges),
         version_edges=version_edges(calls, roles),

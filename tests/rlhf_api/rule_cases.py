@@ -27,6 +27,7 @@ SHAPE = (
     "{numLayers: 1, hiddenSize: 8, intermediateSize: 8, numAttentionHeads: 6, "
     "numKeyValueHeads: %d, headDim: 8, vocabSize: 8}"
 )
+CUSTOM = "spec.algorithm={type: Custom, custom: {entrypoint: 'mine:Mine'}}"
 TWO_POOLS = "spec.resources.nodePools=[{name: a}, {name: b}]"
 GROUPS = "spec.placement={type: Groups, groups: "
 """What groups follow, and a closing brace."""
@@ -199,6 +200,21 @@ CREATED: dict[str, Case] = {
         *("spec.models", "GRPO does not have: allowed actor, reference"),
     ),
     "no reward counts": Case(("spec.rewards[0].weight=0",), "spec.rewards", "all have weight 0"),
+    "no reward": Case(
+        ("spec.rewards=[]",), "spec.rewards", "PPO and GRPO learn from rewards, and there is none"
+    ),
+    "pairs for ppo": Case(
+        ("spec.data.train.preferences={}",),
+        *("spec.data.train.preferences", "PPO and GRPO take prompts, not pairs"),
+    ),
+    "a warm start on pairs": Case(
+        (CUSTOM, "spec.data.train.preferences={}", "spec.schedule.warmStart={}"),
+        *("spec.schedule.warmStart", "and the data are pairs of responses; remove warmStart"),
+    ),
+    "answers beside pairs": Case(
+        (CUSTOM, "spec.data.train.preferences={}", "spec.data.train.answerField=answer"),
+        *("spec.data.train.answerField", "answerField beside preferences"),
+    ),
     "one sample": Case(
         ("spec.algorithm.type=GRPO",),
         *("spec.rollout.samplesPerPrompt", "write samplesPerPrompt: 8"),
@@ -286,6 +302,10 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "a role of a custom algorithm": (
         "spec.algorithm={type: Custom, custom: {entrypoint: 'mine:Mine', parameters: {a: 1}}}",
         "spec.models.judge.source.sameAs=actor",
+    ),
+    "neither actor nor reward": (
+        *(CUSTOM, "spec.models={judge: {source: {path: /m}}}", "spec.rewards=[]"),
+        "spec.data.train.preferences={chosenField: better, rejectedField: worse}",
     ),
     "a critic's warm-up": ("spec.algorithm.ppo.criticWarmupSteps=9",),
     "a measured warm start": (

@@ -218,7 +218,7 @@ CASES = {
     "a map for a list": Case(
         14, '    function: {entrypoint: "a:b"}', "spec.rewards", 13, ("not a list", "write -")
     ),
-    "an empty list": Case(13, "  rewards: []\n  xx:", "spec.rewards", 13, ("0 entries", "1 to 16")),
+    "an empty map": Case(8, "  models: {}\n  xx:", "spec.models", 8, ("0 entries", "1 to 16")),
     "a text for a map": Case(
         10,
         "      source: tiny-llama",

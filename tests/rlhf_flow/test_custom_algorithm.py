@@ -139,7 +139,8 @@ REFILL = """
 
 def test_a_step_that_repeats_is_traced_and_not_planned_yet(job: Any, write: Write) -> None:
     write("refill", REFILL)
-    made = custom_job(job, "refill:Refill")
+    custom = {"type": "Custom", "custom": {"entrypoint": "refill:Refill"}}
+    made = job(algorithm=custom, rewards=[])
     assert trace_job(made)[GraphName.STEP].regions[0].expected_count == 2
     with pytest.raises(NotOffered, match=r"got flow\.repeat \(repeat\)"):
         make_plan(made, [DeviceInventory("local", Device.CPU, 1, 1, 4 * GIB)])

@@ -8,7 +8,7 @@ import pytest
 
 from rlhf_api.plan import CallKind, GraphName
 from rlhf_api.spec.algorithm import KlEstimator, LossAggregation
-from rlhf_flow import ClippedLoss, CrossEntropy, ValueLoss
+from rlhf_flow import BradleyTerry, ClippedLoss, CrossEntropy, ValueLoss
 from rlhf_flow.calls import TrainOptions
 from rlhf_flow.errors import FlowError
 from rlhf_flow.job_graphs import trace_job
@@ -116,6 +116,14 @@ def test_settings_that_mean_nothing_are_refused_where_they_are_written(
 def test_a_value_loss_has_numbers_that_mean_something(settings: dict[str, Any]) -> None:
     with pytest.raises(FlowError, match="ValueLoss cannot have this"):
         ValueLoss("reward_valid", "critic_values", **settings)
+
+
+def test_a_loss_on_pairs_reads_who_is_chosen_and_has_epochs() -> None:
+    loss = BradleyTerry(preference="better", epochs_per_batch=3)
+    assert loss.reads == ("prompt_tokens", "response_tokens", "better")
+    assert loss.updates(2) == 6
+    with pytest.raises(FlowError, match="BradleyTerry cannot have this.*: got epochs_per_batch=0"):
+        BradleyTerry(epochs_per_batch=0)
 
 
 @pytest.mark.parametrize("settings", [{"initial": 0.0}, {"initial": 11}, {"maximum": "most"}])

@@ -35,6 +35,23 @@ def example(name: str, file: Path, *changes: Mapping[str, Any]) -> Path:
     return file
 
 
+def without_rewards(file: Path, algorithm: str, role: str, **sections: Any) -> Path:
+    """A job that trains one role, neither an actor nor by rewards, written to a file."""
+    spec = {
+        "algorithm": {"type": "Custom", "custom": {"entrypoint": f"algorithms:{algorithm}"}},
+        "models": {
+            role: {"source": {"builtin": "TinyLlama"}, "training": {"learningRate": 1e-3}},
+        },
+        "rollout": {"maxPromptTokens": 24, "maxResponseTokens": 8},
+        "code": {"local": str(USER_CODE)},
+        **sections,
+    }
+    head = {"apiVersion": "rlhf-operator.dev/v1alpha1", "kind": "RLHFJob"}
+    manifest = {**head, "metadata": {"name": algorithm.lower()}, "spec": spec}
+    file.write_text(yaml.safe_dump(manifest, sort_keys=False))
+    return file
+
+
 def merge(into: dict[str, Any], change: Mapping[str, Any]) -> None:
     """Maps are merged; everything else is replaced."""
     for key, value in change.items():
@@ -53,3 +70,12 @@ def digit_rows(count: int) -> list[Mapping[str, Any]]:
     """Rows in the form of the builtin task."""
     numbers = [f"{(7919 * (i + 1)) % 1_000_000:06d}" for i in range(count)]
     return [{"prompt": f"{n}=", "answer": "".join(sorted(n))} for n in numbers]
+
+
+def digit_pairs(count: int) -> list[Mapping[str, Any]]:
+    """The sorted digits are chosen, the same backwards rejected."""
+    rows = [row for row in digit_rows(2 * count) if len(set(row["answer"])) > 1][:count]
+    return [
+        {"prompt": row["prompt"], "chosen": row["answer"], "rejected": row["answer"][::-1]}
+        for row in rows
+    ]

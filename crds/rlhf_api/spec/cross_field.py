@@ -31,6 +31,8 @@ _MEASURES_EXACT_MATCH = (
 _STOPS_AT_EXACT_MATCH = (
     "has(self.schedule.warmStart) && has(self.schedule.warmStart.stopAtExactMatch)"
 )
+_IS_CUSTOM = f"self.algorithm.type == {text(AlgorithmType.CUSTOM)}"
+_PREFERENCES = "self.data.train.preferences"
 _POOLS = "self.resources.nodePools"
 _TENSOR = "self.rollout.parallelism.tensor"
 _SHAPE = "self.models['actor'].shape"
@@ -38,7 +40,22 @@ _DEVICES = f"{_POOLS}.map(pool, pool.nodes * pool.devicesPerNode).sum()"
 
 
 def _actor_is_there(spec: RLHFJobSpec) -> list[Found]:
-    return found("actor" not in spec.models, ", ".join(sorted(spec.models)))
+    is_missing = spec.algorithm.type in ROLES and "actor" not in spec.models
+    return found(is_missing, ", ".join(sorted(spec.models)))
+
+
+def _something_scores(spec: RLHFJobSpec) -> list[Found]:
+    return found(spec.algorithm.type in ROLES and not spec.rewards, "none")
+
+
+def _prompts_are_no_pairs(spec: RLHFJobSpec) -> list[Found]:
+    has_pairs = spec.data.train.preferences is not None
+    return found(spec.algorithm.type in ROLES and has_pairs, spec.algorithm.type.value)
+
+
+def _warm_start_has_answers(spec: RLHFJobSpec) -> list[Found]:
+    has_pairs = spec.data.train.preferences is not None
+    return found(spec.schedule.warm_start is not None and has_pairs, "data.train.preferences")
 
 
 def _actor_has_a_source(spec: RLHFJobSpec) -> Iterator[Found]:
@@ -98,7 +115,8 @@ def _pools_have_one_device(spec: RLHFJobSpec) -> Iterator[Found]:
 
 
 def _rewards_have_weight(spec: RLHFJobSpec) -> list[Found]:
-    return found(all(reward.weight == 0 for reward in spec.rewards), "weight 0 for all")
+    none_counts = bool(spec.rewards) and all(reward.weight == 0 for reward in spec.rewards)
+    return found(none_counts, "weight 0 for all")
 
 
 def _groups_can_be_compared(spec: RLHFJobSpec) -> list[Found]:
@@ -135,7 +153,7 @@ def _best_checkpoint_is_measured(spec: RLHFJobSpec) -> list[Found]:
 
 def _unmeasured(spec: RLHFJobSpec) -> list[Found]:
     entrypoints = [reward.function.entrypoint for reward in spec.rewards]
-    return found(EXACT_MATCH_VERIFIER not in entrypoints, ", ".join(entrypoints))
+    return found(EXACT_MATCH_VERIFIER not in entrypoints, ", ".join(entrypoints) or "none")
 
 
 def _rows_fill_a_step(spec: RLHFJobSpec) -> list[Found]:
@@ -177,7 +195,7 @@ def _heads_are_cut_evenly(spec: RLHFJobSpec) -> list[Found]:
 
 SPEC_RULES: tuple[Rule, ...] = (
     Rule(
-        holds="'actor' in self.models",
+        holds=f"{_IS_CUSTOM} || 'actor' in self.models",
         what="no actor among the models",
         do="add models.actor with its source",
         field=".models",
@@ -208,7 +226,29 @@ SPEC_RULES: tuple[Rule, ...] = (
         check=_names_are_unique,
     ),
     Rule(
-        holds="self.rewards.exists(reward, reward.weight != 0.0)",
+        holds=f"{_IS_CUSTOM} || self.rewards.size() > 0",
+        what="PPO and GRPO learn from rewards, and there is none",
+        allowed="at least one",
+        do="add rewards: [{function: {entrypoint: package.module:function}}]",
+        field=".rewards",
+        check=_something_scores,
+    ),
+    Rule(
+        holds=f"{_IS_CUSTOM} || !has({_PREFERENCES})",
+        what="PPO and GRPO take prompts, not pairs of responses",
+        do="remove preferences, or change the algorithm",
+        field=".data.train.preferences",
+        check=_prompts_are_no_pairs,
+    ),
+    Rule(
+        holds=f"!has(self.schedule.warmStart) || !has({_PREFERENCES})",
+        what="a warm start takes reference answers, and the data are pairs of responses",
+        do="remove warmStart, or preferences",
+        field=".schedule.warmStart",
+        check=_warm_start_has_answers,
+    ),
+    Rule(
+        holds="self.rewards.size() == 0 || self.rewards.exists(reward, reward.weight != 0.0)",
         what="no reward counts, all have weight 0",
         do="give one a weight other than 0",
         field=".rewards",

@@ -1,4 +1,4 @@
-"""Prompts: where they come from and how rows become token ids."""
+"""Rows of data: where they come from and how they become token ids."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class BuiltinData(StrEnum):
     """Tasks made on the spot."""
 
     SORT_DIGITS = "SortDigits"
-    """Sort six random digits: `402991=` wants `012499.`; train and evaluation never overlap."""
+    """Sort six random digits: `402991=` wants `012499`; train and evaluation never overlap."""
 
 
 class ChatTemplate(StrEnum):
@@ -78,7 +78,8 @@ class DataSource(Alternatives):
     prompt_field: Text = "prompt"
     """The column with the prompt: a text, or a list of {role, content} messages."""
     answer_field: Text | None = None
-    """The column with the reference answer, the target of a warm start. Default: answer."""
+    """The column with the reference answer, the target of a warm start, and of a custom step that
+    trains on answers. Default: answer, for a warm start and builtin data only."""
     system_prompt: Annotated[str, Field(max_length=16384)] | None = None
     """A system message put before every prompt. Default: none."""
     chat_template: ChatTemplate = ChatTemplate.AUTO
@@ -86,7 +87,41 @@ class DataSource(Alternatives):
     max_rows: Count | None = None
     """Use only so many first rows. Default: all."""
 
-    validations: ClassVar = (_part_of_a_dataset("configuration"), _part_of_a_dataset("split"))
+    validations: ClassVar[tuple[Rule, ...]] = (
+        _part_of_a_dataset("configuration"),
+        _part_of_a_dataset("split"),
+    )
+
+
+class PreferenceFields(Contract):
+    """The columns with the two responses of a pair: texts, or lists of {role, content} messages. A
+    beginning that both lists share is the prompt, or goes on with it."""
+
+    chosen_field: Text = "chosen"
+    """The column with the response that was preferred."""
+    rejected_field: Text = "rejected"
+    """The column with the other one."""
+
+
+class TrainingData(DataSource):
+    """Rows to train on: prompts, prompts with answers, or prompts with pairs of responses."""
+
+    preferences: PreferenceFields | None = None
+    """Every row is a prompt with a chosen and a rejected response; `{}` for columns of these names,
+    which a builtin task has, too. Default: it is no pair."""
+
+    validations: ClassVar = (
+        *DataSource.validations,
+        Rule(
+            holds="!has(self.preferences) || !has(self.answerField)",
+            what="answerField beside preferences, whose responses are the answers",
+            do="remove one of them",
+            field=".answerField",
+            check=lambda self: found(
+                self.preferences is not None and self.answer_field is not None, self.answer_field
+            ),
+        ),
+    )
 
 
 class EvaluationData(DataSource):
@@ -101,13 +136,15 @@ class EvaluationData(DataSource):
 class DataSpec(Contract):
     """Training and evaluation data."""
 
-    train: DataSource
-    """Prompts to train on."""
+    train: TrainingData
+    """Rows to train on."""
     evaluation: EvaluationData | None = None
-    """Held-out prompts. Default: none, but a builtin task brings its own."""
+    """Held-out prompts. Default: none, but a builtin task brings its own where something scores
+    what the policy answers."""
     shuffle: bool = True
     """Whether every epoch has an order of its own, derived from schedule.seed."""
     on_invalid_row: OnInvalidRow = OnInvalidRow.FAIL
-    """What happens to a row whose prompt is missing, empty or not a text: Fail or Skip."""
+    """What happens to a row whose prompt, or answer that is trained on, is missing, empty or not a
+    text, or whose answer is too long: Fail or Skip."""
     on_long_prompt: OnLongPrompt = OnLongPrompt.FAIL
     """What happens to a prompt longer than rollout.maxPromptTokens: Fail or Skip."""

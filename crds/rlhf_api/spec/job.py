@@ -57,11 +57,13 @@ class RLHFJobSpec(Contract):
     algorithm: AlgorithmSpec
     """The algorithm and its settings."""
     models: Annotated[dict[Identifier, ModelSpec], Field(min_length=1, max_length=16)]
-    """One entry per role. The actor is needed; a role left out starts from the actor's weights."""
+    """One entry per role; a role left out starts from the actor's weights. PPO and GRPO need the
+    actor, a custom algorithm every role with a model where there is no actor."""
     rollout: RolloutSpec = RolloutSpec()
     """Generation and sampling."""
-    rewards: Annotated[tuple[RewardSpec, ...], Field(min_length=1, max_length=16)]
-    """What a response is worth: a weighted sum."""
+    rewards: Annotated[tuple[RewardSpec, ...], Field(max_length=16)] = ()
+    """What a response is worth: a weighted sum. PPO and GRPO need one; where a custom algorithm has
+    no role for them, they score held-out answers."""
     data: DataSpec
     """Training and evaluation data."""
     schedule: ScheduleSpec
@@ -100,7 +102,9 @@ class RLHFJobSpec(Contract):
     validations: ClassVar = SPEC_RULES
 
     def model_for(self, role: str) -> ModelSpec:
-        """The model of a role; one that the manifest leaves out starts from the actor's weights."""
+        """The model of a role; one that the manifest leaves out starts from the actor's weights.
+
+        Where there is no actor either, tracing refuses the job."""
         return self.models.get(role) or ModelSpec(
             source=ModelSource(same_as="actor"),
             shape=self.models["actor"].shape,

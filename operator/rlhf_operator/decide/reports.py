@@ -17,7 +17,7 @@ TELLING = {
     "time/step",
 }
 """Metrics that the status has, where the job has them; the rest is in metrics.jsonl."""
-TELLING_OF_ROLES = {"mean", "std", "kl", "loss", "entropy", "gradient_norm"}
+TELLING_OF_ROLES = {"mean", "std", "kl", "loss", "accuracy", "entropy", "gradient_norm"}
 """The same of every role: `<role>/loss` and so on."""
 MOST_METRICS = 64
 """As many are shown."""

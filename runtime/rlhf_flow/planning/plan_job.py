@@ -97,6 +97,7 @@ def plan_job(
         pools=tuple(map(_pool_plan, pools)),
         roles=_role_plans(job, graphs, models),
         calls=_call_plans(job, graphs, meshes, engines, policy),
+        inputs={name: graph.inputs for name, graph in graphs.items()},
         policy=policy,
         generations=tuple(
             _generation_plan(job, graphs, engine, choice.release)

@@ -56,8 +56,9 @@ class Batch:
         return replace(self, columns={**self.columns, **other.columns})
 
     def select(self, *names: str) -> Batch:
-        """These columns only."""
-        return replace(self, columns={name: self.columns[name] for name in names})
+        """These columns only. Those of the data that no call reads were never sent."""
+        kept = {name: self.columns[name] for name in names if name in self.columns}
+        return replace(self, columns=kept)
 
     def rename(self, **names: str) -> Batch:
         """The same columns, some under other names."""

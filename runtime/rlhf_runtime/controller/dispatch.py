@@ -70,7 +70,8 @@ def _rows_needed(order: Order, at: Coordinates) -> range:
     if isinstance(call.options, ComputeOptions) and call.options.sees_all:
         return range(extent.num_rows)
     batches = extent.mini_batches(order.groups_per_batch)
-    bounds = [bounds_of_part(call.kind, extent, at, groups) for groups in batches]
+    whole = call.compares_responses
+    bounds = [bounds_of_part(call.kind, extent, at, groups, whole) for groups in batches]
     bounds = [each for each in bounds if each] or [range(0)]
     return range(min(each.start for each in bounds), max(each.stop for each in bounds))
 

@@ -75,7 +75,7 @@ class JobRun:
         traced = trace_algorithms(job, plan.device)
         self._graph = traced[GraphName.STEP].graph
         self._algorithms = {name: each.algorithm for name, each in traced.items()}
-        self._rewards = rewards_of(self._graph)
+        self._rewards = {name: rewards_of(each.graph) for name, each in traced.items()}
         self._workers = Workers(job, plan, settings, site)
         self._stepper = Stepper(self._workers)
         self._has_generated = False
@@ -177,7 +177,7 @@ class JobRun:
         match sent.pass_at.kind:
             case PassKind.TRAIN:
                 done = self._wait(sent)
-                self._journal.step(step_record(step, done, self._rewards))
+                self._journal.step(step_record(step, done, self._rewards[GraphName.STEP]))
                 self._divergence.note(step, done.metrics)
                 self._step = step
                 self._stop.worth_waiting = True
@@ -205,7 +205,7 @@ class JobRun:
         return self._evaluation_metrics(done)
 
     def _evaluation_metrics(self, done: Pass) -> dict[str, float]:
-        return evaluation_metrics(self._spec, self._rewards, done)
+        return evaluation_metrics(self._spec, self._rewards[GraphName.EVALUATION], done)
 
     def _note_first_tokens(self, done: Pass) -> None:
         """The first generation pays for what engines put off until then: a part of the start-up."""

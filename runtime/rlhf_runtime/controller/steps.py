@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from rlhf_api.plan import GraphName
 from rlhf_flow.algorithm import Algorithm
@@ -16,7 +15,6 @@ from rlhf_runtime.controller.dispatch import StepBackend
 from rlhf_runtime.controller.workers import Workers
 from rlhf_runtime.dataplane.partition import Extent
 from rlhf_runtime.telemetry.records import Span
-from rlhf_runtime.workers.data_host import ANSWER_COLUMNS, PROMPT_COLUMNS
 from rlhf_runtime.workers.orders import CallReport, Statistics, merge
 from rlhf_runtime.workers.process import resident_bytes
 
@@ -35,19 +33,6 @@ class Pass:
     """Resident bytes by process, and of Ray's object store."""
     notices: tuple[str, ...]
     """What a person should read."""
-
-
-@dataclass(frozen=True)
-class Rows:
-    """What a pass begins with."""
-
-    method: Any
-    """The data host's."""
-    arguments: tuple[int, ...]
-    columns: Sequence[str]
-    """That it gives."""
-    count: int
-    """Rows that it gives."""
 
 
 @dataclass(frozen=True)
@@ -72,23 +57,23 @@ class Stepper:
 
     def train(self, algorithm: Algorithm, step: int) -> Submitted:
         """A training step; steps count from 1."""
-        workers, count = self._workers, self._workers.job.spec.schedule.prompts_per_step
-        rows = Rows(workers.data.step_prompts, (step,), PROMPT_COLUMNS, count)
-        return self._submit(GraphName.STEP, algorithm, step, rows)
+        spec = self._workers.job.spec
+        rows_per_prompt = 1 if spec.data.train.preferences is None else 2
+        extent = Extent(spec.schedule.prompts_per_step, rows_per_prompt)
+        return self._submit(GraphName.STEP, algorithm, step, extent)
 
     def warm_start(self, algorithm: Algorithm, step: int) -> Submitted:
         """A supervised step; steps count from 1."""
-        workers, settings = self._workers, self._workers.job.spec.schedule.warm_start
+        settings = self._workers.job.spec.schedule.warm_start
         assert settings is not None
-        count = settings.prompts_per_step
-        rows = Rows(workers.data.warm_start_rows, (step,), ANSWER_COLUMNS, count)
-        return self._submit(GraphName.WARM_START, algorithm, step, rows)
+        return self._submit(
+            GraphName.WARM_START, algorithm, step, Extent(settings.prompts_per_step)
+        )
 
     def evaluate(self, algorithm: Algorithm, step: int) -> Submitted:
         """All held-out prompts, after so many steps."""
-        workers, count = self._workers, self._workers.counts["evaluation"]
-        rows = Rows(workers.data.evaluation_prompts, (), PROMPT_COLUMNS, count)
-        return self._submit(GraphName.EVALUATION, algorithm, step, rows)
+        extent = Extent(self._workers.counts["evaluation"])
+        return self._submit(GraphName.EVALUATION, algorithm, step, extent)
 
     def wait(self, submitted: Submitted) -> Pass:
         """The end of a pass; passes end in the order of their submission."""
@@ -99,19 +84,21 @@ class Stepper:
         own = {"driver": resident_bytes(), "object store": object_store_bytes()}
         return replace(done, memory={**done.memory, **own})
 
-    def _submit(self, graph: GraphName, algorithm: Algorithm, step: int, rows: Rows) -> Submitted:
+    def _submit(
+        self, graph: GraphName, algorithm: Algorithm, step: int, extent: Extent
+    ) -> Submitted:
         start = time.time()
         workers = self._workers
         backend = StepBackend(
             workers.plan, workers.groups, graph, step, workers.incarnation, workers.look
         )
-        report, reference = rows.method.options(num_returns=2).remote(*rows.arguments)
+        report, reference = workers.data.batch.options(num_returns=2).remote(graph, step)
         backend.reports.append(report)
-        shard = ShardRef(reference, range(rows.count))
-        samples = workers.job.spec.rollout.samples_per_prompt
-        flow = Flow(algorithm.roles(), backend, samples)
+        shard = ShardRef(reference, range(extent.num_rows))
+        rows = as_batch(workers.plan.inputs[graph], [shard], extent)
+        flow = Flow(algorithm.roles(), backend, workers.job.spec.rollout.samples_per_prompt)
         with flow.step():
-            algorithm.step(flow, as_batch(rows.columns, [shard], Extent(rows.count)))
+            algorithm.step(flow, rows)
         return Submitted(backend, start)
 
 

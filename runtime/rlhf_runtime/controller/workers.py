@@ -84,7 +84,7 @@ class Workers:
             self._give_back()
             raise
         self._ranks = {pool.name: self._start_ranks(pool) for pool in plan.pools}
-        self.data = self._start_host(DataHost, "data", plan.policy)
+        self.data = self._start_host(DataHost, "data", plan)
         self.reward = self._start_host(RewardHost, "reward", settings.faults)
         self.groups: dict[str | None, Group] = {None: Group((self.reward,))}
         """The workers of each pool, and those of the host beside them (None)."""

@@ -20,22 +20,35 @@ class JobPrompts:
     evaluation: PromptTable | None
 
 
-def load_prompts(spec: RLHFJobSpec, tokenizer: TextTokenizer) -> JobPrompts:
-    """Read, check and tokenize all prompts of a job.
+def load_prompts(
+    spec: RLHFJobSpec,
+    tokenizer: TextTokenizer,
+    *,
+    trains_on_answers: bool = False,
+    evaluates: bool = True,
+) -> JobPrompts:
+    """Read, check and tokenize all rows of a job.
+
+    Args:
+        spec: of the job.
+        tokenizer: the policy's.
+        trains_on_answers: whether answers of training data have to fit into a response.
+        evaluates: whether held-out prompts are asked for.
 
     Raises:
         DataError: whatever is wrong with the data, before anything is trained.
     """
-    train = _load(spec.data.train, Split.TRAIN, spec, tokenizer)
+    longest = spec.rollout.max_response_tokens if trains_on_answers else None
+    train = _load(spec.data.train, Split.TRAIN, spec, tokenizer, longest)
     train.require_rows(spec.schedule.prompts_per_step, "schedule.promptsPerStep")
     if spec.schedule.warm_start is not None:
         warm_start = spec.schedule.warm_start
         train.require_rows(warm_start.prompts_per_step, "schedule.warmStart.promptsPerStep")
         train.require_answers()
-    held_out = evaluation_source(spec.data)
+    held_out = evaluation_source(spec.data) if evaluates else None
     if held_out is None:
         return JobPrompts(train, None)
-    return JobPrompts(train, _load(held_out, Split.EVALUATION, spec, tokenizer))
+    return JobPrompts(train, _load(held_out, Split.EVALUATION, spec, tokenizer, None))
 
 
 def evaluation_source(data: DataSpec) -> EvaluationData | None:
@@ -46,10 +59,17 @@ def evaluation_source(data: DataSpec) -> EvaluationData | None:
 
 
 def _load(
-    source: DataSource, split: Split, spec: RLHFJobSpec, tokenizer: TextTokenizer
+    source: DataSource,
+    split: Split,
+    spec: RLHFJobSpec,
+    tokenizer: TextTokenizer,
+    max_answer_tokens: int | None,
 ) -> PromptTable:
     policy = PromptPolicy(
-        spec.rollout.max_prompt_tokens, spec.data.on_invalid_row, spec.data.on_long_prompt
+        spec.rollout.max_prompt_tokens,
+        max_answer_tokens,
+        spec.data.on_invalid_row,
+        spec.data.on_long_prompt,
     )
     rows = read_rows(source, split, spec.schedule.seed)
     return build_prompt_table(rows, source, split, tokenizer, policy)

@@ -1,4 +1,4 @@
-"""Prompts ready for generation: token ids, and what verifiers need to know about each row."""
+"""Rows ready for use: token ids of prompts and answers, and what verifiers need to know of each."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ class PromptTable:
     prompts: token ids of each prompt, a packed int32 column; none is empty or over the limit.
     texts: the text that each prompt's token ids stand for, chat template included.
     records: the source's row as a JSON object.
-    answers: token ids of each reference answer with the end token, a packed int32 column; a run is
-        empty where a row has no answer.
+    answers: token ids of each reference answer, of pairs of the chosen response, with the end
+        token, a packed int32 column; a run is empty where a row has no answer.
+    rejected: those of pairs' other response; None where the source has no pairs.
     source_rows: int64, the row's number in the source, counted from 0.
     rows_read: rows of the source, unusable ones included.
     rows_invalid: rows left out by onInvalidRow: skip.
@@ -35,6 +36,7 @@ class PromptTable:
     texts: tuple[str, ...]
     records: tuple[str, ...]
     answers: Column
+    rejected: Column | None
     source_rows: NDArray[np.int64]
     rows_read: int
     rows_invalid: int

@@ -5,15 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from rlhf_api.spec.data import DataSource, OnInvalidRow, OnLongPrompt
 from rlhf_runtime.data.errors import EmptyDataset, InvalidRow, MissingField, PromptTooLong
 from rlhf_runtime.data.prompt_table import PromptTable
-from rlhf_runtime.data.row_text import PromptWriter, RowProblem, answer_text, record_json
-from rlhf_runtime.data.rows import Row, Split
+from rlhf_runtime.data.row_pair import pair_of
+from rlhf_runtime.data.row_text import (
+    PromptWriter,
+    RowProblem,
+    answer_text,
+    prompt_of,
+    record_json,
+)
+from rlhf_runtime.data.rows import Row, Split, preferences_of
 from rlhf_runtime.data.tokenizer import TextTokenizer
 from rlhf_runtime.dataplane.columns import Column, concatenate, pack
 
@@ -27,6 +34,8 @@ class PromptPolicy:
     """Which rows are refused, and whether a refusal ends the job."""
 
     max_prompt_tokens: int
+    max_answer_tokens: int | None
+    """None: answers are not trained on, and may have any length."""
     on_invalid_row: OnInvalidRow
     on_long_prompt: OnLongPrompt
 
@@ -37,17 +46,19 @@ class _Candidate(NamedTuple):
     source_row: int
     text: str
     record: str
-    answer: str | None
+    answers: tuple[str, ...]
+    """The reference answer, where there is one; of a pair both responses, the chosen first."""
 
 
 @dataclass(slots=True)
 class _Collected:
     """What has been read so far."""
 
+    answers: tuple[list[Column], ...]
+    """Reference answers; or of pairs the chosen responses, then the rejected ones."""
     rows_read: int = 0
     rows: list[_Candidate] = field(default_factory=list)
     prompts: list[Column] = field(default_factory=list)
-    answers: list[Column] = field(default_factory=list)
     invalid: list[tuple[int, str]] = field(default_factory=list)
     too_long: list[tuple[int, int]] = field(default_factory=list)
 
@@ -63,26 +74,28 @@ def build_prompt_table(
 
     Raises:
         EmptyDataset: no rows, or none left after skipping.
-        MissingField: no row has the column that promptField or answerField names.
-        InvalidRow: a row without usable prompt, or with a number that is not finite, and
+        MissingField: no row has the column that the manifest names for prompts or answers.
+        InvalidRow: a row without usable prompt or answers, or with a number that is not finite, and
             onInvalidRow is fail.
         PromptTooLong: a prompt over the limit, and onLongPrompt is fail.
         ChatTemplateUnusable: a template is needed and there is none.
     """
     writer = PromptWriter(source, split, tokenizer.chat_template)
-    collected = _Collected()
+    collected = _Collected(answers=([],) if preferences_of(source) is None else ([], []))
     for chunk in _chunks(rows):
         _require_fields(chunk, source, split)
         candidates = _usable(chunk, source, writer, collected)
-        _tokenize(candidates, writer, tokenizer, policy.max_prompt_tokens, collected)
+        _tokenize(candidates, writer, tokenizer, policy, collected)
         collected.rows_read += len(chunk)
     _refuse(collected, source, split, policy)
+    answers, *others = map(concatenate, collected.answers)
     return PromptTable(
         split=split,
         prompts=concatenate(collected.prompts),
         texts=tuple(row.text for row in collected.rows),
         records=tuple(row.record for row in collected.rows),
-        answers=concatenate(collected.answers),
+        answers=answers,
+        rejected=others[0] if others else None,
         source_rows=np.asarray([row.source_row for row in collected.rows], dtype=np.int64),
         rows_read=collected.rows_read,
         rows_invalid=len(collected.invalid),
@@ -98,10 +111,7 @@ def _chunks(rows: Iterable[Row]) -> Iterator[list[Row]]:
 
 def _require_fields(chunk: list[Row], source: DataSource, split: Split) -> None:
     """Refuse a column that is nowhere in a chunk: the manifest names the wrong one."""
-    for setting, name in (
-        ("promptField", source.prompt_field),
-        ("answerField", source.answer_field),
-    ):
+    for setting, name in _named_fields(source).items():
         if name is not None and not any(name in row for row in chunk):
             columns = ", ".join(dict.fromkeys(column for row in chunk for column in row)) or "none"
             raise MissingField(
@@ -110,54 +120,89 @@ def _require_fields(chunk: list[Row], source: DataSource, split: Split) -> None:
             )
 
 
+def _named_fields(source: DataSource) -> dict[str, str | None]:
+    """Columns that some row must have, by their settings. Pairs may hold their prompts."""
+    preferences = preferences_of(source)
+    if preferences is None:
+        return {"promptField": source.prompt_field, "answerField": source.answer_field}
+    return {
+        "preferences.chosenField": preferences.chosen_field,
+        "preferences.rejectedField": preferences.rejected_field,
+    }
+
+
 def _usable(
     chunk: list[Row], source: DataSource, writer: PromptWriter, collected: _Collected
 ) -> list[_Candidate]:
     candidates = []
     for source_row, row in enumerate(chunk, start=collected.rows_read):
         try:
-            text = writer.write(row)
-            answer = answer_text(row, source.answer_field)
-            candidates.append(_Candidate(source_row, text, record_json(row), answer))
+            prompt, answers = _read(row, source)
+            text = writer.write(prompt)
+            candidates.append(_Candidate(source_row, text, record_json(row), answers))
         except RowProblem as problem:
             collected.invalid.append((source_row, str(problem)))
     return candidates
+
+
+def _read(row: Row, source: DataSource) -> tuple[Any, tuple[str, ...]]:
+    """A row's prompt, and its answers."""
+    preferences = preferences_of(source)
+    if preferences is not None:
+        pair = pair_of(row, source.prompt_field, preferences)
+        return pair.prompt, (pair.chosen, pair.rejected)
+    answer = answer_text(row, source.answer_field)
+    return prompt_of(row, source.prompt_field), () if answer is None else (answer,)
 
 
 def _tokenize(
     candidates: list[_Candidate],
     writer: PromptWriter,
     tokenizer: TextTokenizer,
-    max_prompt_tokens: int,
+    policy: PromptPolicy,
     collected: _Collected,
 ) -> None:
     prompts = tokenizer.encode(
         [row.text for row in candidates], add_special_tokens=not writer.is_templated
     )
-    assert prompts.lengths is not None
+    answers = [_answers(candidates, number, tokenizer) for number in range(len(collected.answers))]
+    sizes = [_lengths(column) for column in (prompts, *answers)]
     kept = []
-    for index, (row, length) in enumerate(zip(candidates, prompts.lengths.tolist(), strict=True)):
+    for index, (row, length, *of_answers) in enumerate(zip(candidates, *sizes, strict=True)):
+        longest, most = max(of_answers), policy.max_answer_tokens
         if length == 0:
             collected.invalid.append((row.source_row, "the tokenizer makes no token of its prompt"))
-        elif length > max_prompt_tokens:
+        elif length > policy.max_prompt_tokens:
             collected.too_long.append((row.source_row, length))
+        elif most is not None and longest > most:
+            why = f"an answer of {longest} tokens with the end token, over {most}"
+            collected.invalid.append((row.source_row, why))
         else:
             kept.append(index)
-    rows = [candidates[index] for index in kept]
-    collected.rows.extend(rows)
-    collected.prompts.append(prompts.take(np.asarray(kept, dtype=np.int64)))
-    collected.answers.append(_answers(rows, tokenizer))
+    taken = np.asarray(kept, dtype=np.int64)
+    collected.rows.extend(candidates[index] for index in kept)
+    collected.prompts.append(prompts.take(taken))
+    for so_far, column in zip(collected.answers, answers, strict=True):
+        so_far.append(column.take(taken))
 
 
-def _answers(rows: list[_Candidate], tokenizer: TextTokenizer) -> Column:
-    """Token ids of the answers, closed with the end token; nothing where there is no answer."""
-    encoded = tokenizer.encode([row.answer or "" for row in rows], add_special_tokens=False)
+def _answers(rows: list[_Candidate], number: int, tokenizer: TextTokenizer) -> Column:
+    """Token ids of the answers of a number, closed with the end token; nothing where there is no
+    such answer."""
+    texts = [row.answers[number] if number < len(row.answers) else None for row in rows]
+    encoded = tokenizer.encode([text or "" for text in texts], add_special_tokens=False)
     end = np.asarray([tokenizer.eos_token_id], dtype=np.int32)
     runs = [
-        np.concatenate([run, end]) if row.answer is not None else run
-        for row, run in zip(rows, encoded.runs(), strict=True)
+        np.concatenate([run, end]) if text is not None else run
+        for text, run in zip(texts, encoded.runs(), strict=True)
     ]
     return pack(runs, np.int32)
+
+
+def _lengths(column: Column) -> list[int]:
+    assert column.lengths is not None
+    lengths: list[int] = column.lengths.tolist()
+    return lengths
 
 
 def _refuse(collected: _Collected, source: DataSource, split: Split, policy: PromptPolicy) -> None:
@@ -166,9 +211,8 @@ def _refuse(collected: _Collected, source: DataSource, split: Split, policy: Pro
         named = _named(f"row {row}: {why}" for row, why in collected.invalid)
         raise InvalidRow(
             f"data.{split.value} has {len(collected.invalid)} rows that cannot be used (rows count "
-            f"from 0): got {named}; allowed in {source.prompt_field} a text or a list of messages, "
-            "not empty, and finite numbers everywhere; correct the rows or set data.onInvalidRow: "
-            "Skip"
+            f"from 0): got {named}; allowed {_allowed(source, policy)}; correct the rows or set "
+            "data.onInvalidRow: Skip"
         )
     if collected.too_long and policy.on_long_prompt is OnLongPrompt.FAIL:
         named = _named(f"row {row} with {size} tokens" for row, size in collected.too_long)
@@ -184,6 +228,23 @@ def _refuse(collected: _Collected, source: DataSource, split: Split, policy: Pro
             f"{len(collected.invalid)} of them invalid and {len(collected.too_long)} too long; "
             "add rows"
         )
+
+
+def _allowed(source: DataSource, policy: PromptPolicy) -> str:
+    """What a row may hold, in words."""
+    most = policy.max_answer_tokens
+    limit = "" if most is None else f" of at most rollout.maxResponseTokens = {most} tokens"
+    preferences = preferences_of(source)
+    if preferences is not None:
+        return (
+            f"in {preferences.chosen_field} and {preferences.rejected_field} two different answers"
+            f"{limit}, as texts or lists of messages, none empty, and finite numbers everywhere"
+        )
+    answer = f", answers{limit}" if limit else ""
+    return (
+        f"in {source.prompt_field} a text or a list of messages, not empty{answer}, and finite "
+        "numbers everywhere"
+    )
 
 
 def _named(places: Iterable[str]) -> str:

@@ -47,19 +47,17 @@ class PromptWriter:
         if self._template is None and self._system is not None:
             raise self._no_template("systemPrompt is set")
 
-    def write(self, row: Row) -> str:
-        """The prompt's text.
+    def write(self, prompt: Any) -> str:
+        """The prompt's text, from a text or a list of messages.
 
         Raises:
-            RowProblem: the row has no usable prompt.
+            RowProblem: it is no usable prompt.
             ChatTemplateUnusable: messages, and no template to write them with.
         """
-        if self._field not in row:
-            raise RowProblem(f"no field {self._field}")
-        value = row[self._field]
-        if isinstance(value, list) and self._takes_messages:
-            return _checked_text(self._from_messages(_messages(value, self._field)), self._field)
-        text = _checked_text(value, self._field)
+        if isinstance(prompt, list) and self._takes_messages:
+            written = self._from_messages(messages_of(prompt, self._field))
+            return checked_text(written, self._field)
+        text = checked_text(prompt, self._field)
         if self._template is None:
             return text
         return self._from_messages([{"role": "user", "content": text}])
@@ -86,6 +84,17 @@ class PromptWriter:
             f"chat_template.jinja into the model's folder, or give {setting} plain text prompts "
             "with chatTemplate: Never and no systemPrompt"
         )
+
+
+def prompt_of(row: Row, field: str) -> Any:
+    """What the prompt's column holds.
+
+    Raises:
+        RowProblem: the row has no such column.
+    """
+    if field not in row:
+        raise RowProblem(f"no field {field}")
+    return row[field]
 
 
 def answer_text(row: Row, field: str | None) -> str | None:
@@ -123,14 +132,23 @@ def record_json(row: Row) -> str:
         ) from error
 
 
-def _checked_text(value: Any, field: str) -> str:
+def checked_text(value: Any, field: str) -> str:
+    """A text that says something.
+
+    Raises:
+        RowProblem: it is none.
+    """
     if not isinstance(value, str) or not value.strip() or not _is_unicode(value):
         raise RowProblem(f"{field} is {_describe(value)}")
     return value
 
 
-def _messages(value: Sequence[Any], field: str) -> list[Message]:
-    """Messages without the empty fields that columnar files add."""
+def messages_of(value: Sequence[Any], field: str) -> list[Message]:
+    """Messages without the empty fields that columnar files add.
+
+    Raises:
+        RowProblem: no messages.
+    """
     if not value:
         raise RowProblem(f"{field} is an empty list of messages")
     messages: list[Message] = []

@@ -1,6 +1,6 @@
 """Rows of a data source, one mapping at a time: local files, Hugging Face datasets, builtin tasks.
 
-Rows are read as they come; what makes a row usable as a prompt is decided in prompts.py.
+Rows are read as they come; what makes a row usable is decided in prompts.py.
 """
 
 from __future__ import annotations
@@ -10,7 +10,13 @@ from enum import StrEnum
 from itertools import islice
 from typing import Any
 
-from rlhf_api.spec.data import BuiltinData, DataSource, DataSpec
+from rlhf_api.spec.data import (
+    BuiltinData,
+    DataSource,
+    DataSpec,
+    PreferenceFields,
+    TrainingData,
+)
 from rlhf_runtime.data import files, sort_digits
 
 Row = Mapping[str, Any]
@@ -32,6 +38,11 @@ def read_rows(source: DataSource, split: Split, seed: int) -> Iterator[Row]:
         DataNotFound, DataUnreadable, EmptyDataset.
     """
     return islice(_all_rows(source, split, seed), source.max_rows)
+
+
+def preferences_of(source: DataSource) -> PreferenceFields | None:
+    """The columns of a source's pairs; None where it has none."""
+    return source.preferences if isinstance(source, TrainingData) else None
 
 
 def find_sources(data: DataSpec) -> None:
@@ -57,5 +68,8 @@ def _all_rows(source: DataSource, split: Split, seed: int) -> Iterator[Row]:
 
         return hub_dataset.read_dataset(source, setting=f"data.{split.value}")
     assert source.builtin is BuiltinData.SORT_DIGITS
-    is_training = split is Split.TRAIN
-    return sort_digits.training_rows(seed) if is_training else sort_digits.evaluation_rows(seed)
+    if split is Split.EVALUATION:
+        return sort_digits.evaluation_rows(seed)
+    if preferences_of(source) is not None:
+        return sort_digits.training_pairs(seed)
+    return sort_digits.training_rows(seed)

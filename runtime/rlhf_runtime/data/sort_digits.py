@@ -21,6 +21,23 @@ def training_rows(seed: int) -> Iterator[Mapping[str, Any]]:
     return _rows(_numbers(seed)[EVALUATION_ROWS:])
 
 
+def training_pairs(seed: int) -> Iterator[Mapping[str, Any]]:
+    """The same prompts with `chosen`, the answer, and `rejected`, in which two digits have changed
+    places, or, where all are equal, one is another."""
+    generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, DIGITS, 2])))
+    for row in training_rows(seed):
+        right = row["answer"]
+        wrong = list(right)
+        others = [place for place in range(1, DIGITS) if right[place] != right[0]]
+        if others:
+            first = int(generator.choice([p for p in range(DIGITS) if right[p] == right[0]]))
+            other = int(generator.choice(others))
+            wrong[first], wrong[other] = wrong[other], wrong[first]
+        else:
+            wrong[-1] = str((int(right[-1]) + 1) % 10)
+        yield {"prompt": row["prompt"], "chosen": right, "rejected": "".join(wrong)}
+
+
 def evaluation_rows(seed: int) -> Iterator[Mapping[str, Any]]:
     """256 held-out rows with `prompt` and `answer`."""
     return _rows(_numbers(seed)[:EVALUATION_ROWS])

@@ -107,15 +107,15 @@ class Window:
     """The part among those of the window."""
 
 
-def window(groups: range, rows_per_group: int, share: Share) -> Window:
+def window(groups: range, rows_per_group: int, share: Share, whole_groups: bool = False) -> Window:
     """The window of a part: rows in proportion to the parts that it has.
 
-    Where groups are many, none is in two windows.
+    Where groups are many, or are to be whole, none is in two windows.
     """
     first = share.number - share.number % WINDOW_PARTS
     end = min(first + WINDOW_PARTS, share.count)
     place = Share(share.number - first, end - first)
-    if len(groups) >= WHOLE_GROUPS_PER_PART * share.count:
+    if whole_groups or len(groups) >= WHOLE_GROUPS_PER_PART * share.count:
         return Window(_of_groups(groups, rows_per_group, first, end, share.count), place)
     count = len(groups) * rows_per_group
     positions = range(count * first // share.count, count * end // share.count)
@@ -128,17 +128,17 @@ def _of_groups(groups: range, rows_per_group: int, first: int, end: int, count: 
     return RowSpan(groups, rows_per_group, range(*bounds))
 
 
-def balanced(index: ShardIndex, parts: int) -> list[Rows]:
+def balanced(index: ShardIndex, parts: int, whole_groups: bool = False) -> list[Rows]:
     """Rows for each part so that tokens are balanced: the longest first, to the least loaded part.
 
-    Where groups are many they stay whole, so that responses can share their prompt's computation;
-    else rows are dealt one by one. No part has more than the longest group's, or row's, tokens
-    above another. A part's row numbers are in ascending order.
+    Where groups are many they stay whole, so that responses can share their prompt's computation,
+    and where they have to; else rows are dealt one by one. No part has more than the longest
+    group's, or row's, tokens above another. A part's row numbers are in ascending order.
     """
     if parts == 1:
         return [np.sort(index.rows)]
     distinct, group_of = np.unique(index.groups, return_inverse=True)
-    if len(distinct) < WHOLE_GROUPS_PER_PART * parts:
+    if not whole_groups and len(distinct) < WHOLE_GROUPS_PER_PART * parts:
         owner = _deal(index.lengths, index.rows, parts)
     else:
         tokens = np.bincount(group_of, index.lengths, minlength=len(distinct))
@@ -157,16 +157,33 @@ def _deal(sizes: NDArray[np.number], keys: NDArray[np.int64], parts: int) -> NDA
     return owner
 
 
-def micro_batches(lengths: NDArray[np.integer], max_padded_tokens: int) -> list[Rows]:
+def micro_batches(
+    lengths: NDArray[np.integer], max_padded_tokens: int, units: NDArray[np.int64] | None = None
+) -> list[Rows]:
     """Positions cut into micro-batches of at most so many padded tokens, alike in length.
 
-    Rows are padded to the longest of their micro-batch. A row longer than the limit is alone.
+    Rows are padded to the longest of their micro-batch. A unit longer than the limit is alone.
     Positions refer to `lengths`.
+
+    Args:
+        lengths: of the rows.
+        max_padded_tokens: of a micro-batch.
+        units: the unit of each row; its rows stay together. None: every row for itself.
     """
-    order = np.argsort(lengths, kind="stable").astype(np.int64, copy=False)
+    if not len(lengths):
+        return []
+    own = np.arange(len(lengths)) if units is None else units
+    _, unit_of, sizes = np.unique(own, return_inverse=True, return_counts=True)
+    longest = np.ones(len(sizes), dtype=np.int64)
+    np.maximum.at(longest, unit_of, lengths)
+    by_length = np.argsort(longest, kind="stable")
+    starts = np.cumsum(sizes[by_length]) - sizes[by_length]
     begin, cuts = 0, []
-    for end, length in enumerate(np.maximum(lengths[order], 1).tolist()):
-        if end > begin and (end + 1 - begin) * length > max_padded_tokens:
-            cuts.append(end)
-            begin = end
-    return np.split(order, cuts) if len(order) else []
+    for start, size, length in zip(
+        starts.tolist(), sizes[by_length].tolist(), longest[by_length].tolist(), strict=True
+    ):
+        if start > begin and (start + size - begin) * length > max_padded_tokens:
+            cuts.append(start)
+            begin = start
+    order: Rows = np.lexsort((unit_of, longest[unit_of]))
+    return np.split(order, cuts)

@@ -123,9 +123,11 @@ def protocol_of(kind: CallKind) -> Protocol:
     return PROTOCOLS[BY_KIND[kind]]
 
 
-def bounds_of_part(kind: CallKind, extent: Extent, at: Coordinates, groups: range) -> range:
+def bounds_of_part(
+    kind: CallKind, extent: Extent, at: Coordinates, groups: range, whole_groups: bool = False
+) -> range:
     """Among which rows a rank's part of some groups is: what its calls read and write there."""
     share = protocol_of(kind).distribute(at)
     if kind in BALANCED:
-        return window(groups, extent.rows_per_group, share).span.bounds
+        return window(groups, extent.rows_per_group, share, whole_groups).span.bounds
     return contiguous(groups, extent.rows_per_group, share).bounds

@@ -9,7 +9,7 @@ import torch
 
 from rlhf_flow import fields
 from rlhf_flow.calls import TrainOptions
-from rlhf_flow.losses import ClippedLoss, CrossEntropy, ValueLoss
+from rlhf_flow.losses import BradleyTerry, ClippedLoss, CrossEntropy, ValueLoss
 from rlhf_runtime.dataplane.columns import Rows
 from rlhf_runtime.engines.fsdp.model import FsdpModel, Loss
 from rlhf_runtime.engines.fsdp.packing import MicroBatch
@@ -79,8 +79,8 @@ class LanguageModel:
                 return self._train_policy(inputs, options.loss)
             case CrossEntropy():
                 return self._train_supervised(inputs)
-            case ValueLoss():
-                raise AssertionError("a language model is not trained on values")
+            case ValueLoss() | BradleyTerry():
+                raise AssertionError("a language model gives no values and no scores")
 
     def _train_policy(self, inputs: Inputs, loss: ClippedLoss) -> Result:
         spec = self._context.job.spec

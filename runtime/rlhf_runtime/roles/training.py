@@ -78,15 +78,21 @@ def mini_batches(
 
 
 def micro_batches(
-    batch: MiniBatch, model: FsdpModel, max_padded_tokens: int, rows: Rows | None = None
+    batch: MiniBatch,
+    model: FsdpModel,
+    max_padded_tokens: int,
+    rows: Rows | None = None,
+    whole_groups: bool = False,
 ) -> list[MicroBatch]:
-    """Rows of a mini-batch, by default all, as micro-batches for a model."""
+    """Rows of a mini-batch, by default all, as micro-batches for a model; with `whole_groups` those
+    of a prompt in one."""
     return cut(
         batch.columns[PROMPTS],
         batch.columns[RESPONSES],
         batch.groups,
         model.packing(max_padded_tokens),
         rows,
+        whole_groups,
     )
 
 

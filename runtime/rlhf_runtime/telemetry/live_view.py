@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rlhf_api.report import REWARD_MEAN
+from rlhf_api.spec.checkpoint import HELD_OUT_LENGTH
 from rlhf_runtime.telemetry.metric_names import (
     describe,
     format_seconds,
@@ -140,7 +141,8 @@ class LiveView:
             text.append("reward ", style="dim")
             text.append(f"{record.metrics[REWARD_MEAN]:.3f} ", style="bold green")
             text.append(sparkline(self._rewards, SPARKLINE_WIDTH) + "   ", style="green")
-        shown = {"KL": role_metric(record.metrics, "kl"), **SHOWN}
+        named = ("KL",) if REWARD_MEAN in record.metrics else ("loss", "accuracy", "KL")
+        shown = {each: role_metric(record.metrics, each.lower()) for each in named} | SHOWN
         for label, name in shown.items():
             if name is not None and name in record.metrics:
                 value = format_value(record.metrics[name], describe(name).format)
@@ -151,7 +153,8 @@ class LiveView:
     def _evaluation_text(self) -> Text:
         steps = sorted(self._evaluations)
         first, last = self._evaluations[steps[0]], self._evaluations[steps[-1]]
-        name = EXACT_MATCH if EXACT_MATCH in last.metrics else HELD_OUT_REWARD
+        names = (EXACT_MATCH, HELD_OUT_REWARD, HELD_OUT_LENGTH)
+        name = next((each for each in names if each in last.metrics), HELD_OUT_REWARD)
         value = last.metrics.get(name, math.nan)
         text = Text()
         text.append(f"{describe(name).title.lower()} ", style="dim")

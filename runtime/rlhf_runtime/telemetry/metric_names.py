@@ -102,6 +102,14 @@ OF_ROLES: dict[str, Metric] = {
     "kl": Metric("KL to the reference", "nats", "Mean KL per token to the reference", None),
     "entropy": Metric("Entropy", "nats", "Mean entropy of the policy per token", None),
     "loss": Metric("Loss", "", "What is minimized, mean over mini-batches", None),
+    "accuracy": Metric(
+        "Accuracy",
+        "fraction",
+        "Pairs whose chosen response has the higher score",
+        True,
+        Format.FRACTION,
+    ),
+    "margin": Metric("Margin", "", "Mean score of chosen over rejected responses", True),
     "clip_fraction": Metric(
         "Clipped", "fraction", "Tokens whose ratio was clipped", None, Format.FRACTION
     ),

@@ -31,6 +31,8 @@ STEP_METRICS = {
 }
 """Fields of a step line, and the metrics they show (None: the first role's of that name); a metric
 that the step lacks is left out."""
+WITHOUT_REWARD = {"loss": None, "accuracy": None, **STEP_METRICS}
+"""The same of a step in which nothing scores."""
 
 
 class PlainProgress:
@@ -143,7 +145,8 @@ class PlainProgress:
     def _write_step(self, record: StepRecord) -> None:
         self._withheld = None
         fields: dict[str, object] = {"step": f"{record.step}/{self._total_steps}"}
-        for field, named in STEP_METRICS.items():
+        shown = STEP_METRICS if REWARD_MEAN in record.metrics else WITHOUT_REWARD
+        for field, named in shown.items():
             metric = named or role_metric(record.metrics, field)
             if metric is not None and metric in record.metrics:
                 fields[field] = _number(record.metrics[metric])

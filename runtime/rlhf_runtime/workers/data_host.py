@@ -1,31 +1,34 @@
-"""The process that holds the prompts and serves each step's rows. A Ray actor without torch."""
+"""The process that holds the data's rows and serves each step's rows. A Ray actor without torch."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rlhf_api.plan import GraphName, Plan
 from rlhf_api.spec.job import RLHFJob
+from rlhf_flow.fields import (
+    PREFERENCE,
+    PROMPT_ID,
+    PROMPT_TOKENS,
+    RECORD,
+    RESPONSE_TOKENS,
+)
 from rlhf_runtime.data.load import JobPrompts, load_prompts
 from rlhf_runtime.data.prompt_table import PromptTable
 from rlhf_runtime.data.sampler import rows_for_step
 from rlhf_runtime.data.tokenizer import TextTokenizer
-from rlhf_runtime.dataplane.columns import Column, pack_texts
+from rlhf_runtime.dataplane.columns import Column, concatenate, pack_texts
 from rlhf_runtime.dataplane.shards import Shard, ShardIndex
 from rlhf_runtime.telemetry.records import Span
 from rlhf_runtime.workers.activity import Watched, watched_by_effort
 from rlhf_runtime.workers.orders import CallReport, Statistics
 from rlhf_runtime.workers.process import resident_bytes, settle
-
-PROMPT_COLUMNS = ("prompt_id", "prompt_tokens", "record")
-"""What `step_prompts` and `evaluation_prompts` return, in this order."""
-ANSWER_COLUMNS = (*PROMPT_COLUMNS, "response_tokens")
-"""What `warm_start_rows` returns: the responses are the reference answers."""
 
 WARM_START_SEED = 1
 """Added to the job's seed: the warm start sees the rows in an order of its own."""
@@ -35,12 +38,12 @@ class DataHost(Watched):
     """Prompt tables, cut into batches by step number."""
 
     def __init__(
-        self, job: RLHFJob, log_file: Path, python_path: tuple[str, ...], policy: str
+        self, job: RLHFJob, log_file: Path, python_path: tuple[str, ...], plan: Plan
     ) -> None:
         settle(log_file, 1, python_path)
         super().__init__()
         self._job = job
-        self._policy = policy
+        self._plan = plan
 
     @watched_by_effort
     def load(self, folders: Mapping[str, Path]) -> dict[str, int]:
@@ -49,8 +52,13 @@ class DataHost(Watched):
         Returns counts of rows: by split those that are used (`train`), and what became of the
         others (`train_invalid`, `train_too_long`).
         """
-        tokenizer = TextTokenizer(folders[self._policy])
-        self._prompts: JobPrompts = load_prompts(self._job.spec, tokenizer)
+        tokenizer, inputs = TextTokenizer(folders[self._plan.policy]), self._plan.inputs
+        self._prompts: JobPrompts = load_prompts(
+            self._job.spec,
+            tokenizer,
+            trains_on_answers=any(RESPONSE_TOKENS in fields for fields in inputs.values()),
+            evaluates=GraphName.EVALUATION in inputs,
+        )
         counts = {}
         for table in (self._prompts.train, self._prompts.evaluation):
             if table is not None:
@@ -60,61 +68,68 @@ class DataHost(Watched):
                 counts[f"{split}_too_long"] = table.rows_too_long
         return counts
 
-    def step_prompts(self, step: int) -> tuple[bytes, Shard]:
-        """The prompts of a training step; steps count from 1."""
-        rows = self._rows(step, self._job.spec.schedule.prompts_per_step, 0)
-        return self._answer("prompts", step, self._prompts.train, rows, PROMPT_COLUMNS)
+    def batch(self, graph: GraphName, step: int) -> tuple[bytes, Shard]:
+        """What a pass of a graph reads of the data: a report, and its rows.
 
-    def warm_start_rows(self, step: int) -> tuple[bytes, Shard]:
-        """Prompts with their answers for a step of the warm start; steps count from 1."""
-        warm_start = self._job.spec.schedule.warm_start
-        assert warm_start is not None
-        rows = self._rows(step, warm_start.prompts_per_step, WARM_START_SEED)
-        return self._answer("answers", step, self._prompts.train, rows, ANSWER_COLUMNS)
-
-    def evaluation_prompts(self) -> tuple[bytes, Shard]:
-        """All held-out prompts."""
-        table = self._prompts.evaluation
-        assert table is not None
-        rows = np.arange(len(table), dtype=np.int64)
-        return self._answer("prompts", 0, table, rows, PROMPT_COLUMNS)
-
-    def _rows(self, step: int, count: int, seed: int) -> NDArray[np.int64]:
-        return rows_for_step(
-            step - 1,
-            len(self._prompts.train),
-            count,
-            self._job.spec.data.shuffle,
-            self._job.spec.schedule.seed + seed,
-        )
-
-    def _answer(
-        self,
-        call: str,
-        step: int,
-        table: PromptTable,
-        rows: NDArray[np.int64],
-        names: tuple[str, ...],
-    ) -> tuple[bytes, Shard]:
+        Args:
+            graph: of the plan; evaluation gets all held-out prompts.
+            step: counted from 1.
+        """
         start = time.time()
-        with self.activity.during(f"data.{call}", step):
-            columns = {
-                "prompt_id": Column(table.source_rows[rows]),
-                "prompt_tokens": table.prompts.take(rows),
-                "record": pack_texts([_record(table, row) for row in rows]),
-            }
-            lengths = columns["prompt_tokens"].lengths
-            assert lengths is not None
-            if "response_tokens" in names:
-                answers = table.answers.take(rows)
-                assert answers.lengths is not None
-                columns["response_tokens"] = answers
-                lengths = lengths + answers.lengths
-        numbers = np.arange(len(rows), dtype=np.int64)
-        span = Span("data", "", call, start, time.time())
-        report = CallReport(f"data.{call}", Statistics(), (span,), resident_bytes())
-        index = ShardIndex(numbers, numbers, lengths.astype(np.int32))
-        return report.message(), Shard(index, columns)
+        with self.activity.during("data.batch", step):
+            table, rows = self._table(graph), self._rows(graph, step)
+            shard = batch_of(table, rows, self._plan.inputs[graph])
+        tokens = int(shard.index.lengths.sum()) if RESPONSE_TOKENS in shard.columns else 0
+        span = Span("data", "", "batch", start, time.time())
+        statistics = Statistics(sums={"batch/tokens": tokens})
+        report = CallReport("data.batch", statistics, (span,), resident_bytes())
+        return report.message(), shard
+
+    def _table(self, graph: GraphName) -> PromptTable:
+        held_out = self._prompts.evaluation
+        if graph is not GraphName.EVALUATION:
+            return self._prompts.train
+        assert held_out is not None
+        return held_out
+
+    def _rows(self, graph: GraphName, step: int) -> NDArray[np.int64]:
+        schedule = self._job.spec.schedule
+        if graph is GraphName.EVALUATION:
+            return np.arange(len(self._table(graph)), dtype=np.int64)
+        count, seed = schedule.prompts_per_step, schedule.seed
+        if graph is GraphName.WARM_START:
+            assert schedule.warm_start is not None
+            count, seed = schedule.warm_start.prompts_per_step, seed + WARM_START_SEED
+        shuffle = self._job.spec.data.shuffle
+        return rows_for_step(step - 1, len(self._prompts.train), count, shuffle, seed)
+
+
+def batch_of(table: PromptTable, rows: NDArray[np.int64], fields: Sequence[str]) -> Shard:
+    """Rows of a table as a batch: one for each prompt, or two of a pair, the chosen first.
+
+    Args:
+        table: of prompts.
+        rows: which of them.
+        fields: the columns to make.
+    """
+    groups = np.arange(len(rows), dtype=np.int64)
+    answers = table.answers.take(rows)
+    if table.rejected is not None:
+        both = concatenate([answers, table.rejected.take(rows)])
+        answers = both.take(np.stack([groups, groups + len(rows)], axis=1).reshape(-1))
+        rows, groups = np.repeat(rows, 2), np.repeat(groups, 2)
+    prompts = table.prompts.take(rows)
+    make: dict[str, Callable[[], Column]] = {
+        PROMPT_ID: lambda: Column(table.source_rows[rows]),
+        PROMPT_TOKENS: lambda: prompts,
+        RECORD: lambda: pack_texts([_record(table, row) for row in rows]),
+        RESPONSE_TOKENS: lambda: answers,
+        PREFERENCE: lambda: Column(np.tile(np.array([1, -1], dtype=np.int8), len(rows) // 2)),
+    }
+    assert prompts.lengths is not None and answers.lengths is not None
+    lengths = prompts.lengths + (answers.lengths if RESPONSE_TOKENS in fields else 0)
+    index = ShardIndex(np.arange(len(rows)), groups, lengths.astype(np.int32))
+    return Shard(index, {field: make[field]() for field in fields})
 
 
 def _record(table: PromptTable, row: int) -> str:

@@ -66,9 +66,10 @@ class Inputs:
         samples = self.extent.rows_per_group
         if self.call.kind not in BALANCED:
             return contiguous(groups, samples, self._share).rows()
-        found = window(groups, samples, self._share)
+        whole = self.call.compares_responses
+        found = window(groups, samples, self._share, whole)
         entries = self.index.find(found.span.rows())
-        return balanced(entries, found.share.count)[found.share.number]
+        return balanced(entries, found.share.count, whole)[found.share.number]
 
 
 def _load(source: Source, shards: Sequence[Shard], rows: Rows) -> dict[str, Column]:

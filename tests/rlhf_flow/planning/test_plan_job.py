@@ -216,7 +216,7 @@ def test_each_role_that_generates_has_engines_and_memory_of_its_own(
     algorithm = {"type": "Custom", "custom": {"entrypoint": "two:Distill"}}
     teacher = {"source": {"huggingFace": "Qwen/Qwen2.5-0.5B"}, "training": FRUGAL}
     models = {"actor": {"source": {"builtin": "TinyLlama"}}, "teacher": teacher}
-    asked = job(algorithm=algorithm, models=models)
+    asked = job(algorithm=algorithm, models=models, rewards=[])
     made = plan(asked, cpus(2, gibibytes=4.4))
     engines = {
         each.role: (each.mesh.tensor, each.max_samples_per_prompt) for each in made.generations

@@ -198,3 +198,7 @@ def test_the_choice_of_shards_does_not_depend_on_chance() -> None:
     shards = tuple(ShardRef(n, range(3 * i, 3 * i + 3)) for i, n in enumerate(numbers))
     sources = as_batch(("a",), shards, Extent(300)).sources(("a",))
     assert sources.within(range(31, 40))[1] == numbers[10:14]
+
+
+def test_fields_of_the_data_that_no_call_reads_are_not_there_to_be_selected() -> None:
+    assert GENERATED.select("tokens", "never_read").fields == {"tokens"}

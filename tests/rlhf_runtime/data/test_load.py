@@ -21,7 +21,7 @@ def job(train: dict[str, Any], **changes: Any) -> RLHFJobSpec:
         "algorithm": {"type": "GRPO"},
         "models": {"actor": {"source": {"builtin": "TinyLlama"}}},
         "rewards": [{"function": {"entrypoint": "rlhf_runtime.rewards.math:verify"}}],
-        "rollout": {"samplesPerPrompt": 2},
+        "rollout": {"samplesPerPrompt": 2, **changes.pop("rollout", {})},
         "schedule": {"steps": 1, "promptsPerStep": 4, **changes.pop("schedule", {})},
         "data": data,
     }
@@ -80,3 +80,12 @@ def test_a_nan_in_the_data_is_an_error_that_names_the_row(
         load_prompts(job({"path": str(file)}), tokenizer)
     spec = job({"path": str(file)}, data={"onInvalidRow": "Skip"}, schedule={"promptsPerStep": 1})
     assert load_prompts(spec, tokenizer).train.rows_invalid == 1
+
+
+def test_answers_that_are_trained_on_must_fit(tmp_path: Path, tokenizer: TextTokenizer) -> None:
+    rows = [{"prompt": "1", "answer": "2" * size} for size in (1, 3, 4)]
+    train = {"path": write_jsonl(tmp_path / "rows.jsonl", rows), "answerField": "answer"}
+    spec = job(train, schedule={"promptsPerStep": 2}, rollout={"maxResponseTokens": 4})
+    assert len(load_prompts(spec, tokenizer).train) == 3, "a verifier may read long ones"
+    with pytest.raises(InvalidRow, match="row 2: an answer of 5 tokens with the end token, over 4"):
+        load_prompts(spec, tokenizer, trains_on_answers=True)

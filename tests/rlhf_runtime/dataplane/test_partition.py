@@ -89,6 +89,20 @@ def test_many_groups_are_in_one_window_each_and_few_are_cut() -> None:
     assert few.tolist() == [5, 6, 7, 8, 9]
 
 
+@settings(deadline=None)
+@given(GROUPS, SAMPLES, st.integers(1, 30))
+def test_groups_that_are_to_be_whole_are_in_one_window(
+    groups: range, samples: int, count: int
+) -> None:
+    windows = [
+        window(groups, samples, Share(first, count), whole_groups=True).span.rows()
+        for first in range(0, count, WINDOW_PARTS)
+    ]
+    assert np.concatenate(windows).tolist() == all_rows(groups, samples)
+    held = [set((rows // samples).tolist()) for rows in windows]
+    assert sum(map(len, held)) == len(groups)
+
+
 def test_fewer_groups_than_parts_leave_parts_empty() -> None:
     assert sorted(len(rows) for rows in parts_of(range(2), 3, 5)) == [0, 0, 0, 3, 3]
 
@@ -145,6 +159,17 @@ def test_many_groups_stay_whole_and_few_are_split() -> None:
 
 
 @settings(deadline=None)
+@given(grouped_indexes(), PARTS)
+def test_whole_groups_are_balanced_however_few_there_are(index: ShardIndex, count: int) -> None:
+    parts = balanced(index, count, whole_groups=True)
+    assert sorted(np.concatenate(parts).tolist()) == index.rows.tolist()
+    held = [set(index.groups[rows].tolist()) for rows in parts]
+    assert sum(map(len, held)) == len(set().union(*held)), "a group lies in several parts"
+    loads = loads_of(index, parts)
+    assert count == 1 or max(loads) - min(loads) <= max(group_tokens(index), default=0)
+
+
+@settings(deadline=None)
 @given(grouped_indexes(), PARTS, st.randoms(use_true_random=False))
 def test_balance_does_not_depend_on_the_order_of_the_index(
     index: ShardIndex, count: int, random: Random
@@ -176,6 +201,18 @@ def test_micro_batches_hold_every_row_once_within_the_limit(lengths: list[int], 
     for batch in batches:
         padded = len(batch) * max(lengths[row] for row in batch.tolist())
         assert len(batch) == 1 or padded <= limit
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 9)), max_size=40), st.integers(1, 99))
+def test_units_stay_in_one_micro_batch(rows: list[tuple[int, int]], limit: int) -> None:
+    lengths, units = ([row[place] for row in rows] for place in (0, 1))
+    batches = micro_batches(np.array(lengths, dtype=np.int32), limit, np.array(units, dtype=int))
+    assert sorted(row for batch in batches for row in batch.tolist()) == list(range(len(rows)))
+    held = [{units[row] for row in batch.tolist()} for batch in batches]
+    assert sum(map(len, held)) == len(set(units))
+    for batch, of_batch in zip(batches, held, strict=True):
+        assert len(of_batch) == 1 or len(batch) * max(lengths[row] for row in batch) <= limit
 
 
 def test_a_row_above_the_limit_is_alone() -> None:

@@ -12,10 +12,15 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    PreTrainedModel,
+)
 
 from rlhf_api.spec.models import LearningRateDecay
 from rlhf_runtime.dataplane.columns import Column
@@ -24,6 +29,7 @@ from rlhf_runtime.engines.fsdp.packing import MicroBatch, cut
 from rlhf_runtime.engines.fsdp.settings import OptimizerSettings
 from rlhf_runtime.engines.parallel import ParallelContext
 from rlhf_runtime.engines.world import World
+from rlhf_runtime.models.errors import WrongHead
 
 from ..meshes import alone, parallel_of
 from ..world_of_processes import Scenario, run_scenarios
@@ -336,6 +342,48 @@ def check_saved_models(place: Path, parallel: ParallelContext, folder: Path) -> 
     assert_close(log_probs_of(model), expected)
 
 
+def reward_models_load_elsewhere(world: World, folder: Path, kind: str) -> None:
+    """As a classifier of one label, whose score is that of the last token; here, too."""
+    place = model_folder(kind, world, folder)
+    model = engine(place, world, value_head=True)
+    model.use_optimizer(settings(learning_rate=3e-3))
+
+    def distance(outputs: torch.Tensor, part: MicroBatch) -> torch.Tensor:
+        return (outputs[:, 0] - 1.0).square().sum() / NUM_TOKENS
+
+    for _ in range(3):
+        model.update(mine(model, 1000), distance)
+    target = folder / f"saved-{kind}-classifier"
+    model.save(target, torch.float32)
+    dist.barrier()
+    loaded, info = AutoModelForSequenceClassification.from_pretrained(
+        target, output_loading_info=True
+    )
+    assert not info["missing_keys"] and not info["unexpected_keys"]
+    assert loaded.config.num_labels == 1
+    again = engine(target, world, value_head=True)
+    assert_same_weights(again, model)
+    scores = {}
+
+    def read(outputs: torch.Tensor, part: MicroBatch) -> None:
+        scores.update(zip(part.rows.tolist(), outputs[:, 0].tolist(), strict=True))
+
+    for max_tokens in (1, 1000):
+        parts = mine(again, max_tokens)
+        again.infer([replace(part, predictors=part.ends) for part in parts], read)
+    prompts, responses = batch()
+    assert len(scores) == len(rows_of(world))
+    for row, score in zip(
+        rows_of(world).tolist(), [scores[r] for r in sorted(scores)], strict=True
+    ):
+        tokens = np.concatenate([prompts.runs()[row], responses.runs()[row]])
+        with torch.no_grad():
+            expected = loaded.eval()(torch.tensor(tokens, dtype=torch.long)[None]).logits
+        assert abs(float(expected) - score) < 1e-5 and abs(score) > 1e-3, (row, expected, score)
+    with pytest.raises(WrongHead, match="without an output over the vocabulary.*ForSequenceCl"):
+        engine(target, world)
+
+
 def a_critic_takes_the_actors_trunk_only(world: World, folder: Path, kind: str) -> None:
     place = model_folder(kind, world, folder)
     actor, critic = engine(place, world), engine(place, world, value_head=True)
@@ -356,6 +404,7 @@ PER_MODEL = {
     "ranks do not change the result": ranks_do_not_change_the_result,
     "recomputation changes nothing": recomputation_changes_nothing,
     "saved models load elsewhere": saved_models_load_elsewhere,
+    "reward models load elsewhere": reward_models_load_elsewhere,
     "a critic takes the actor's trunk only": a_critic_takes_the_actors_trunk_only,
 }
 SCENARIOS: dict[str, Scenario] = {

@@ -42,12 +42,20 @@ class Plain:
     def row(self, name: str, row: int) -> torch.Tensor:
         return torch.tensor(self.columns[name].runs()[row])
 
-    def outputs(self, row: int) -> torch.Tensor:
-        """What the model says before each response token of a row."""
+    def all_outputs(self, row: int) -> torch.Tensor:
+        """What the model says at the last token of a row's prompt and at each of its response."""
         prompt = self.row("prompt_tokens", row).long()
         response = self.row("response_tokens", row).long()
         logits: torch.Tensor = self.module(torch.cat([prompt, response])[None]).logits[0]
-        return logits[len(prompt) - 1 : -1]
+        return logits[len(prompt) - 1 :]
+
+    def outputs(self, row: int) -> torch.Tensor:
+        """What the model says before each response token of a row."""
+        return self.all_outputs(row)[:-1]
+
+    def margin(self, chosen: int, rejected: int) -> torch.Tensor:
+        """The score of one row's response over that of another's."""
+        return self.all_outputs(chosen)[-1, 0] - self.all_outputs(rejected)[-1, 0]
 
     def log_probs(self, row: int, temperature: float | None = None) -> torch.Tensor:
         """Of the response tokens of a row."""
@@ -115,6 +123,10 @@ class Plain:
                 loss = torch.stack([of_row.mean() for of_row in losses]).mean()
             case LossAggregation.SEQUENCE_MEAN_FIXED_LENGTH:
                 loss = torch.stack([of_row.sum() / self.fixed_length for of_row in losses]).mean()
+        self.step(loss)
+
+    def step(self, loss: torch.Tensor) -> None:
+        """One optimizer step."""
         torch.autograd.backward(loss)
         norm = nn.utils.clip_grad_norm_(self.module.parameters(), self.optimizer.gradient_clip)
         self._adam.step()

@@ -23,7 +23,7 @@ from transformers import AutoModelForCausalLM
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.models import LearningRateDecay
 from rlhf_flow.calls import ComputeOptions, ModelCall, TrainOptions
-from rlhf_flow.losses import ClippedLoss, CrossEntropy, Loss, ValueLoss
+from rlhf_flow.losses import BradleyTerry, ClippedLoss, CrossEntropy, Loss, ValueLoss
 from rlhf_flow.operations import Custom, LagrangeMultiplier, Scope
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.engines.fsdp.model import FsdpModel
@@ -291,6 +291,50 @@ def critic_trains_by_the_formula(world: World, folder: Path, settings: dict[str,
     assert_trained_like(critic.model, reference)
 
 
+def reward_model_trains_by_the_formula(world: World, folder: Path) -> None:
+    """Some prompts have several pairs, one has none; no pair is torn between ranks or
+    micro-batches, whatever fits."""
+    place, columns = model_folder(world, folder), make_batch()
+    preference = np.array([1, -1, -1, 1, -1, 0, -1, 1, 1, 1, 1, 1], dtype=np.int8)
+    columns["preference"] = Column(preference)
+    job = make_job(
+        place,
+        algorithm={"type": "PPO"},
+        models={"actor": model_of(place), "critic": model_of(place)},
+        schedule={"steps": 10, "promptsPerStep": 4, "miniBatchPrompts": 3},
+    )
+    loss = BradleyTerry(epochs_per_batch=2)
+    call = replace(
+        call_of(job, world, "critic.train"),
+        reads=tuple(sorted(loss.reads)),
+        options=TrainOptions(loss),
+    )
+    scorer = ScalarModel(context_of(job, "critic", place, world))
+    scorer.use_optimizer(OPTIMIZER)
+    metrics = metrics_of(scorer.train(inputs_of(call, columns, world)), world)
+    reference = plain(place, columns, value_head=True)
+    margins: list[float] = []
+    for _ in range(2):
+        for groups in (range(3), range(3, 4)):
+            pairs = [
+                (one, other)
+                for one, other in np.ndindex(NUM_ROWS, NUM_ROWS)
+                if GROUPS[one] == GROUPS[other] in groups and preference[one] > preference[other]
+                if preference[one] * preference[other] == -1
+            ]
+            found = [reference.margin(*pair) for pair in pairs]
+            margins += [float(margin) for margin in found]
+            losses = [torch.log(1 + torch.exp(-margin)) for margin in found]
+            zero = 0 * reference.margin(0, 1)
+            reference.step(torch.stack(losses).mean() if losses else zero)
+    assert len(margins) == 2 * 5, "the last prompt has no pair"
+    close(metrics["critic/loss"], float(np.mean(reference.losses)), "loss")
+    close(metrics["critic/gradient_norm"], float(np.mean(reference.norms)), "gradient norm")
+    close(metrics["critic/margin"], float(np.mean(margins)), "margin")
+    close(metrics["critic/accuracy"], float(np.mean(np.array(margins) > 0)), "accuracy")
+    assert_trained_like(scorer.model, reference)
+
+
 def whole(result: Result, world: World) -> dict[str, list[np.ndarray]]:
     """The columns of all ranks in the order of their rows; groups must lie on one rank."""
     assert result.index is not None
@@ -472,6 +516,7 @@ SCENARIOS: dict[str, Scenario] = {
         for name, settings in CRITIC_SETTINGS.items()
     },
     "a single update needs no old log-probs": a_single_update_needs_no_old_log_probs,
+    "reward model trains by the formula": reward_model_trains_by_the_formula,
     "rows without signal change nothing": rows_without_signal_change_nothing,
     "warm start is plain cross entropy": warm_start_is_plain_cross_entropy,
     "the actor waits for the critic": the_actor_waits_for_the_critic,

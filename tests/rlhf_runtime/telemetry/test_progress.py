@@ -77,6 +77,27 @@ def test_plain_lines_have_stable_fields(
     assert finished["training_seconds"] == "1.5"
 
 
+WITHOUT_REWARD = {"judge/loss": 0.5, "judge/accuracy": 0.75, "judge/learning_rate": 0.001}
+
+
+def test_a_step_without_a_reward_shows_its_loss(make_step: MakeStep) -> None:
+    stream, screen = io.StringIO(), io.StringIO()
+    console = Console(file=screen, force_terminal=True, width=120, color_system=None)
+    live = LiveProgress(screen, console)
+    for progress in (PlainProgress(stream, Clock(), 0.0), live):
+        progress.begin(a_run(Path("out"), 1))
+        progress.step(make_step(1, metrics=WITHOUT_REWARD))
+        progress.evaluation(EvaluationRecord(1, {"evaluation/length_mean": 6.5}))
+        progress.close()
+    _, train, evaluation = stream.getvalue().splitlines()
+    assert list(fields(train))[1:4] == ["step", "loss", "accuracy"]
+    assert (fields(train)["loss"], fields(train)["accuracy"]) == ("0.5", "0.75")
+    assert fields(evaluation) == {"": "evaluation", "step": "1", "length_mean": "6.5"}
+    shown = screen.getvalue()
+    assert "loss 0.5000   accuracy 0.750" in shown and "6.500 at step 1" in shown
+    assert "nan" not in shown and "reward" not in shown
+
+
 def test_plain_steps_come_once_a_second_and_at_the_end(make_step: MakeStep, tmp_path: Path) -> None:
     stream, clock = io.StringIO(), Clock()
     progress = PlainProgress(stream, clock)

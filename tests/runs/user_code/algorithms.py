@@ -9,6 +9,7 @@ import numpy as np
 from rlhf_flow import (
     Algorithm,
     BatchValue,
+    BradleyTerry,
     ClippedLoss,
     CrossEntropy,
     Flow,
@@ -121,6 +122,26 @@ class Distill(Algorithm):
         taught = flow.teacher.generate(prompts, samples=2)
         flow.actor.train(taught, CrossEntropy())
         flow.reward.score(flow.actor.generate(prompts, samples=1, greedy=True))
+
+
+class Imitate(Algorithm):
+    """Supervised training on the data's answers."""
+
+    def roles(self) -> Roles:
+        return {"student": LanguageModel}
+
+    def step(self, flow: Flow, prompts: BatchValue) -> None:
+        flow.student.train(prompts, CrossEntropy())
+
+
+class Compare(Algorithm):
+    """A reward model learns from pairs."""
+
+    def roles(self) -> Roles:
+        return {"reward_model": ScalarModel}
+
+    def step(self, flow: Flow, prompts: BatchValue) -> None:
+        flow.reward_model.train(prompts, BradleyTerry())
 
 
 LEAVE_ONE_OUT = Custom(

@@ -14,9 +14,15 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    PreTrainedModel,
+)
 
 from rlhf_runtime.engines.parallel import ParallelContext
+from rlhf_runtime.models.errors import WrongHead
 
 
 def load_causal_lm(
@@ -29,16 +35,23 @@ def load_causal_lm(
 ) -> PreTrainedModel:
     """The model of a folder with float32 weights, cut over the mesh's data axis by rows.
 
-    With `value_head` the output projection is replaced by one output that starts at zero. A mesh
-    of one rank that computes in float32 keeps ordinary parameters.
+    With `value_head` the output projection is replaced by one output: that of a folder with a
+    reward model (a sequence classifier of one label), else one that starts at zero. A mesh of one
+    rank that computes in float32 keeps ordinary parameters.
+
+    Raises:
+        WrongHead: a classifier where a language model is wanted, or one of several labels.
     """
     config = AutoConfig.from_pretrained(folder, local_files_only=True)
     config.dtype = torch.float32
     config.use_cache = False
     if value_head:
         config.tie_word_embeddings = False
+    is_classifier = _is_classifier(config)
+    if is_classifier:
+        _check_classifier(folder, config, value_head)
     model = _read(folder, config) if parallel.is_first else _outline(config)
-    if value_head:
+    if value_head and not (parallel.is_first and is_classifier):
         _replace_head(model)
     model.eval()
     if recompute:
@@ -50,18 +63,47 @@ def load_causal_lm(
 
 
 def _read(folder: Path, config: AutoConfig) -> PreTrainedModel:
-    return AutoModelForCausalLM.from_pretrained(
+    """A model in the form of a causal language model; a classifier's head is its output."""
+    is_classifier = _is_classifier(config)
+    kind = AutoModelForSequenceClassification if is_classifier else AutoModelForCausalLM
+    found = kind.from_pretrained(
         folder,
         config=config,
         dtype=torch.float32,
         attn_implementation="sdpa",
         local_files_only=True,
     )
+    if not is_classifier:
+        return found
+    model = _outline(config)
+    setattr(model, model.base_model_prefix, found.base_model)
+    model.set_output_embeddings(found.score)
+    return model
 
 
-def _outline(config: AutoConfig, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+def _is_classifier(config: AutoConfig) -> bool:
+    return any(name.endswith("ForSequenceClassification") for name in config.architectures or ())
+
+
+def _check_classifier(folder: Path, config: AutoConfig, value_head: bool) -> None:
+    if not value_head:
+        raise WrongHead(
+            f"a model without an output over the vocabulary: got {folder} with "
+            f"{config.architectures[0]}, allowed a causal language model; choose one, or let the "
+            "role be a ScalarModel"
+        )
+    if config.num_labels != 1:
+        raise WrongHead(
+            f"a classifier of several labels gives no score: got {config.num_labels} labels in "
+            f"{folder}, allowed 1; choose a reward model or a causal language model"
+        )
+
+
+def _outline(config: AutoConfig) -> PreTrainedModel:
     with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa")
+        return AutoModelForCausalLM.from_config(
+            config, dtype=torch.float32, attn_implementation="sdpa"
+        )
 
 
 def _replace_head(model: PreTrainedModel) -> None:
@@ -173,18 +215,30 @@ def load_weights(model: nn.Module, folder: Path, parallel: ParallelContext) -> N
 def save_causal_lm(
     model: PreTrainedModel, folder: Path, parallel: ParallelContext, dtype: torch.dtype
 ) -> None:
-    """Write the whole model in Hugging Face format; every rank must call, the first one
-    writes."""
+    """Write the whole model in Hugging Face format; every rank of its mesh must call, the first one
+    writes.
+
+    One with a value head becomes a sequence classifier of one label, as reward models are.
+    """
+    head = model.get_output_embeddings()
+    is_scalar = head.out_features == 1
+    head_weight = next(f"{name}.weight" for name, each in model.named_modules() if each is head)
     state = {}
     for name, parameter in model.named_parameters():
         full = parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
         if parallel.is_first:
-            state[name] = full.detach().to("cpu", dtype)
+            saved = "score.weight" if is_scalar and name == head_weight else name
+            state[saved] = full.detach().to("cpu", dtype)
     if parallel.is_first:
         config = type(model.config).from_dict(model.config.to_dict())
         config.use_cache = True
-        outline = _outline(config, dtype)  # saving writes the outline's dtype into config.json
-        outline.generation_config = model.generation_config
+        if is_scalar:
+            config.num_labels = 1
+        kind = AutoModelForSequenceClassification if is_scalar else AutoModelForCausalLM
+        with torch.device("meta"):  # saving writes the outline's dtype into config.json
+            outline = kind.from_config(config, dtype=dtype)
+        if not is_scalar:
+            outline.generation_config = model.generation_config
         # transformers asks whether this is the world's rank 0; here the main process is the mesh's
         outline.should_save_on_this_rank = bool
         outline.save_pretrained(folder, state_dict=state)

@@ -29,8 +29,9 @@ class MicroBatch:
     sequence has one response and plain causal attention does; `predictors[n]`: for each response
     token the position, in the flattened `token_ids`, whose output predicts it; `targets[n]`: the
     response tokens; `rows[responses]`: positions in the batch it was cut from;
-    `response_lengths[responses]`; `tokens[n]`: where each target lies in the batch's packed
-    response column.
+    `response_lengths[responses]`; `ends[responses]`: in the flattened `token_ids`, the last token
+    of each response, or of its prompt where it is empty; `tokens[n]`: where each target lies in the
+    batch's packed response column.
     """
 
     token_ids: torch.Tensor
@@ -40,6 +41,7 @@ class MicroBatch:
     targets: torch.Tensor
     rows: torch.Tensor
     response_lengths: torch.Tensor
+    ends: torch.Tensor
     tokens: torch.Tensor
 
     def to(self, device: torch.device) -> MicroBatch:
@@ -69,8 +71,12 @@ def cut(
     groups: NDArray[np.int64],
     packing: Packing,
     rows: Rows | None = None,
+    whole_groups: bool = False,
 ) -> list[MicroBatch]:
-    """Rows, by default all, as micro-batches. Rows of equal `groups` have the same prompt."""
+    """Rows, by default all, as micro-batches. Rows of equal `groups` have the same prompt.
+
+    With `whole_groups` those of a group are in one micro-batch.
+    """
     assert prompts.lengths is not None and responses.lengths is not None
     chosen = np.arange(len(groups), dtype=np.int64) if rows is None else rows
     sequences = group_into_sequences(
@@ -82,9 +88,10 @@ def cut(
         [prompts.lengths[held[0]] + responses.lengths[held].sum() for held in sequences],
         dtype=np.int64,
     )
+    units = np.asarray([groups[held[0]] for held in sequences]) if whole_groups else None
     return [
         _lay_out(prompts, responses, [sequences[number] for number in part])
-        for part in micro_batches(lengths, packing.max_padded_tokens)
+        for part in micro_batches(lengths, packing.max_padded_tokens, units)
     ]
 
 
@@ -92,7 +99,7 @@ def empty_micro_batch() -> MicroBatch:
     """One token and no response: takes part in collectives without contributing anything."""
     nothing = torch.zeros(0, dtype=torch.long)
     token = torch.zeros(1, 1, dtype=torch.long)
-    return MicroBatch(token, None, None, nothing, nothing, nothing, nothing, nothing)
+    return MicroBatch(token, None, None, nothing, nothing, nothing, nothing, nothing, nothing)
 
 
 def in_step(micro_batches: Sequence[MicroBatch], count: int) -> Iterator[MicroBatch]:
@@ -122,6 +129,8 @@ def _lay_out(prompts: Column, responses: Column, sequences: list[Rows]) -> Micro
     starts = before[response.lengths > 0]
     ends_of_prompts = np.repeat(bases + prompt.lengths - 1, counts)
     predictors[starts] = ends_of_prompts[response.lengths > 0]
+    ends = ends_of_prompts.copy()
+    ends[response.lengths > 0] = places[(before + response.lengths - 1)[response.lengths > 0]]
     shape = (len(sequences), longest)
     position_ids = attention_mask = None
     if (counts > 1).any():
@@ -146,6 +155,7 @@ def _lay_out(prompts: Column, responses: Column, sequences: list[Rows]) -> Micro
         targets=torch.from_numpy(response.values.astype(np.int64)),
         rows=torch.from_numpy(rows.astype(np.int64)),
         response_lengths=torch.from_numpy(response.lengths.astype(np.int64)),
+        ends=torch.from_numpy(ends),
         tokens=torch.from_numpy(run_positions(responses.starts()[rows], response.lengths)),
     )
 

@@ -1,0 +1,117 @@
+"""What follows from the form of the data, and from rewards and models that a job lacks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rlhf_api.plan import GraphName
+from rlhf_flow.errors import FlowError, InvalidAlgorithm
+from rlhf_flow.job_graphs import trace_job
+from rlhf_flow.planning.inventory import GIB, local_inventory
+from rlhf_flow.planning.make_plan import make_plan
+
+from .conftest import MakeJob
+
+CPUS = (local_inventory(2, 16 * GIB),)
+WITHOUT_ACTOR: dict[str, Any] = {"models": {"student": {"source": {"builtin": "TinyLlama"}}}}
+SCORED = [{"function": {"entrypoint": "verifiers:exact"}}]
+
+
+def custom(name: str) -> dict[str, Any]:
+    entrypoint = f"tests.runs.user_code.algorithms:{name}"
+    return {"type": "Custom", "custom": {"entrypoint": entrypoint}}
+
+
+def supervised(job: MakeJob, train: dict[str, Any], **sections: Any) -> Any:
+    data = {"train": train, **sections.pop("data", {})}
+    given = {"rewards": [], **WITHOUT_ACTOR, **sections}
+    return job(algorithm=custom("Imitate"), data=data, **given)
+
+
+def compared(job: MakeJob, **sections: Any) -> Any:
+    given = {
+        "models": {"reward_model": {"source": {"builtin": "TinyLlama"}}},
+        "data": {"train": {"path": "a.jsonl", "preferences": {}}},
+        "rewards": [],
+    }
+    return job(algorithm=custom("Compare"), **given | sections)
+
+
+def test_a_step_reads_what_the_form_of_the_data_has(job: MakeJob) -> None:
+    (graph,) = trace_job(supervised(job, {"path": "a.jsonl", "answerField": "solution"})).values()
+    assert graph.inputs == ("prompt_tokens", "response_tokens")
+    assert graph.most_rows("student") == 1
+    (graph,) = trace_job(compared(job)).values()
+    assert graph.inputs == ("preference", "prompt_tokens", "response_tokens")
+    assert graph.most_rows("reward_model") == 2, "two rows of every prompt"
+
+
+def test_generation_reads_prompts_only_where_there_are_answers(job: MakeJob) -> None:
+    graphs = trace_job(job(data={"train": {"builtin": "SortDigits"}}))
+    for graph in graphs.values():
+        assert graph.inputs == ("prompt_id", "prompt_tokens", "record")
+
+
+def test_answers_and_pairs_that_the_data_lack_are_named(job: MakeJob) -> None:
+    with pytest.raises(FlowError, match=r"response_tokens.*that data\.train\.answerField names"):
+        trace_job(supervised(job, {"path": "a.jsonl"}))
+    with pytest.raises(FlowError, match=r"preference comes from the pairs of data\.train\.pref"):
+        trace_job(compared(job, data={"train": {"path": "a.jsonl", "answerField": "answer"}}))
+
+
+def test_prompts_of_pairs_are_not_answered(job: MakeJob) -> None:
+    data = {"train": {"path": "a.jsonl", "preferences": {}}}
+    with pytest.raises(InvalidAlgorithm, match="actor.generate would answer every prompt twice"):
+        trace_job(job(algorithm=custom("Rloo"), data=data))
+
+
+def test_a_role_without_a_model_is_refused_with_the_nearest_name(job: MakeJob) -> None:
+    models = {"reward_modell": {"source": {"builtin": "TinyLlama"}}}
+    message = (
+        "got models.reward_modell and none for reward_model, allowed models.reward_model, or "
+        r"models.actor.*rename models.reward_modell \(did you mean reward_model\?\)"
+    )
+    with pytest.raises(InvalidAlgorithm, match=message):
+        trace_job(compared(job, models=models))
+    actor = {"actor": {"source": {"builtin": "TinyLlama"}}}
+    assert trace_job(compared(job, models=actor)), "it starts from the actor's weights"
+
+
+def test_without_generation_there_is_no_engine(job: MakeJob) -> None:
+    _, plan = make_plan(compared(job), CPUS)
+    assert plan.generations == () and plan.policy == "reward_model"
+    assert plan.inputs == {GraphName.STEP: ("preference", "prompt_tokens", "response_tokens")}
+    (memory,) = plan.memory
+    assert list(memory.peaks) == ["reward_model.train"]
+
+
+@pytest.mark.parametrize(
+    ("rewards", "evaluation", "is_evaluated"),
+    [
+        ([], None, False),
+        (SCORED, None, True),
+        ([], {"path": "held-out.jsonl"}, True),
+    ],
+)
+def test_a_builtin_task_is_evaluated_where_something_scores(
+    job: MakeJob, rewards: Any, evaluation: Any, is_evaluated: bool
+) -> None:
+    data = {} if evaluation is None else {"evaluation": evaluation}
+    graphs = trace_job(supervised(job, {"builtin": "SortDigits"}, rewards=rewards, data=data))
+    assert (GraphName.EVALUATION in graphs) == is_evaluated
+    if is_evaluated:
+        calls = [call.id for call in graphs[GraphName.EVALUATION].calls]
+        assert calls == ["student.generate", *(["reward.score"] if rewards else [])]
+
+
+def test_rewards_that_nothing_asks_for_are_refused(job: MakeJob) -> None:
+    train = {"path": "a.jsonl", "answerField": "answer"}
+    with pytest.raises(InvalidAlgorithm, match="rewards that score nothing: got reward"):
+        trace_job(supervised(job, train, rewards=SCORED))
+    with pytest.raises(InvalidAlgorithm, match="^rewards needs a language model"):
+        trace_job(compared(job, rewards=SCORED))
+    of_student = [{**SCORED[0], "role": "student"}]
+    with pytest.raises(InvalidAlgorithm, match=r"role with a model: got rewards\[\].role student"):
+        trace_job(supervised(job, train, rewards=of_student))
