@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
-from outcome import note, print_json, print_table, verdict
+from outcome import bound, note, print_json, print_table
 
 from rlhf_api.plan import CallKind, GraphName, Mesh
 from rlhf_flow.calls import GenerateOptions, ModelCall
@@ -23,7 +24,7 @@ ACTORS = (2, 8, 32, 64)
 SIMULATED = 1024
 PROMPTS_PER_RANK, SAMPLES, MINI_BATCHES = 8, 8, 4
 MILLISECONDS_PER_RANK = 0.2
-"""Of the driver, for one call: at most."""
+"""Of the driver, for one call, beyond what bare Ray takes for as many references: at most."""
 GROWTH_MIB = 8.0
 """Of the driver's memory over the later half of the simulated steps: at most."""
 
@@ -56,6 +57,8 @@ class Growth:
 
     milliseconds: Mapping[str, Mapping[str, float]]
     """Of the driver's processor, for each rank, by call: medians."""
+    bare: Mapping[str, Mapping[str, float]]
+    """The same of bare Ray, with as many references, where there are actors."""
     references: Mapping[str, Mapping[str, float]]
     """For each rank, by call."""
     grown_mebibytes: float
@@ -144,30 +147,49 @@ class Sender:
 
 def measure_growth(rounds: int) -> Growth:
     """Send steps to actors, in a Ray instance that is there, and to simulated ranks."""
-    milliseconds, references = {}, {}
+    milliseconds, bare, references = {}, {}, {}
     for size in ACTORS:
         name = f"{size} actors"
         note(f"{rounds} steps of {name}")
-        milliseconds[name], references[name] = _to_actors(size, rounds), references_of(size)
+        references[name] = references_of(size)
+        milliseconds[name], bare[name] = _to_actors(size, rounds, references[name])
     name = f"{SIMULATED} simulated"
     note(f"{rounds} steps of {name} ranks")
     milliseconds[name], grown = _to_nobody(SIMULATED, rounds)
     references[name] = references_of(SIMULATED)
-    return Growth(milliseconds, references, grown)
+    return Growth(milliseconds, bare, references, grown)
 
 
-def _to_actors(size: int, rounds: int) -> dict[str, float]:
+def _to_actors(
+    size: int, rounds: int, references: Mapping[str, float]
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Milliseconds of the controller and of bare Ray, in turns."""
     remote = ray.remote(Listener).options(num_cpus=0, max_restarts=0, max_task_retries=0)
     actors = [remote.remote(rank) for rank in range(size + 1)]
     sender = Sender(Group(actors[:size]), Group(actors[size:]), ray.put(b""))
-    found = []
+    found, bare = [], []
     for _ in range(rounds + 2):  # the first ones connect
         seconds, results = sender.step()
         ray.get(results)
         found.append(seconds)
+        bare.append(_bare_step(actors[:size], references))
     for actor in actors:
         ray.kill(actor)
-    return sender.milliseconds(found[2:])
+    return sender.milliseconds(found[2:]), sender.milliseconds(bare[2:])
+
+
+def _bare_step(actors: Sequence[Any], references: Mapping[str, float]) -> dict[str, float]:
+    """Seconds of bare Ray for as many calls with as many references."""
+    objects = [ray.put(b"") for _ in range(round(max(references.values())))]
+    seconds = {}
+    for call in STEP:
+        header, given = pickle.dumps(call), objects[: round(references[call.id])]
+        methods = [actor.run.options(num_returns=1 if call is TRAIN else 2) for actor in actors]
+        begin = time.thread_time()
+        sent = [method.remote(header, b"", *given) for method in methods]
+        seconds[call.id] = time.thread_time() - begin
+        ray.get([each if call is TRAIN else each[0] for each in sent])
+    return seconds
 
 
 def _to_nobody(size: int, rounds: int) -> tuple[dict[str, float], float]:
@@ -209,12 +231,21 @@ def report_growth(growth: Growth) -> None:
             for name, each in growth.references.items()
         ],
     )
-    slowest = max(value for each in growth.milliseconds.values() for value in each.values())
-    print(verdict("driver's ms per rank and call", slowest, MILLISECONDS_PER_RANK))
-    print(verdict("MiB by which the driver grew", growth.grown_mebibytes, GROWTH_MIB))
+    print_table(
+        ["of these bare Ray's", *calls],
+        [[name, *(f"{each[call]:.3f}" for call in calls)] for name, each in growth.bare.items()],
+    )
+    own = max(
+        growth.milliseconds[name][call] - each[call]
+        for name, each in growth.bare.items()
+        for call in calls
+    )
+    print(bound("driver's own time per rank and call", own, "ms", MILLISECONDS_PER_RANK))
+    print(bound("driver's memory grew by", growth.grown_mebibytes, "MiB", GROWTH_MIB))
     print_json(
         "dispatch-growth",
         milliseconds_per_rank=growth.milliseconds,
+        bare_milliseconds_per_rank=growth.bare,
         references_per_rank=growth.references,
         grown_mebibytes=growth.grown_mebibytes,
     )

@@ -39,6 +39,12 @@ def verdict(name: str, ratio: float, target: float) -> str:
     return f"{name}: {ratio:.2f}x of the baseline, target at most {target:g}x: {word}"
 
 
+def bound(name: str, value: float, unit: str, most: float) -> str:
+    """`name: 0.05 ms, target at most 0.2 ms: reached`."""
+    word = "reached" if value <= most else "MISSED"
+    return f"{name}: {value:.2f} {unit}, target at most {most:g} {unit}: {word}"
+
+
 def milliseconds(seconds: Sequence[float]) -> float:
     """The median in milliseconds."""
     return 1000 * statistics.median(seconds)
