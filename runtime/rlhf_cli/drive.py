@@ -81,7 +81,9 @@ def _drive_and_report(start: DriverStart, log: DriverLog) -> None:
     stop = StopRequest()
     take_over_signals(stop)
     try:
-        server.open(EVERYWHERE, start.report_port, Patience(PORT_SECONDS, _say, stop.obey))
+        server.open(
+            EVERYWHERE, start.report_port, Patience(PORT_SECONDS, _say, stop.raise_if_requested)
+        )
         _drive(start, board, stop, log)
         held = hold_signals()  # it has ended: nothing may come between this and the last report
         board.end(RunPhase.SUCCEEDED, ExitCode.DONE)
@@ -94,7 +96,7 @@ def _drive_and_report(start: DriverStart, log: DriverLog) -> None:
     print(FINAL_REPORT + report, flush=True)
     with suppress(KeyboardInterrupt):
         take_over_signals(held)
-        held.obey()
+        held.raise_if_requested()
         board.wait_until_acknowledged(LINGER_SECONDS if token else 0.0)
     server.close()
     raise typer.Exit(board.latest.exit_code or ExitCode.DONE)
@@ -114,7 +116,9 @@ def _drive(start: DriverStart, board: StatusBoard, stop: StopRequest, log: Drive
         require_targets(faults, plan.num_devices)
         require_at_home(faults)
         log.keep_at(folder.path / DRIVER_LOG)
-        with _locked(folder.path, Patience(CLEAN_SECONDS, progress.notice, stop.obey)):
+        with _locked(
+            folder.path, Patience(CLEAN_SECONDS, progress.notice, stop.raise_if_requested)
+        ):
             store = open_store(job, folder, fresh=False)
             if not has_work(folder, job, fresh=False):
                 _tell_what_was(folder, board)
@@ -122,7 +126,11 @@ def _drive(start: DriverStart, board: StatusBoard, stop: StopRequest, log: Drive
             check_changes(job, folder, store)
             nodes_seconds = float(job.spec.start_deadline_seconds or NODES_SECONDS)
             site = RayCluster(
-                start.ray_address, nodes_seconds, progress.notice, stop.obey, board.beat
+                start.ray_address,
+                nodes_seconds,
+                progress.notice,
+                stop.raise_if_requested,
+                board.beat,
             )
             train(Task(job, plan, folder, store, site, stop, progress, python_path, faults))
 
