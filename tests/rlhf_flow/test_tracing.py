@@ -55,6 +55,11 @@ class Stepped(Algorithm):
         self._step(flow, prompts)
 
 
+def function(columns: object) -> object:
+    """Of operations."""
+    return columns
+
+
 def calls_of(graph: Graph) -> list[str]:
     return [call.id for call in graph.calls]
 
@@ -228,7 +233,8 @@ def test_batches_of_different_rows_are_not_joined() -> None:
 def test_batches_of_equally_many_samples_can_be_joined() -> None:
     def step(flow: Flow, prompts: Any) -> None:
         sampled = flow.actor.generate(prompts)
-        _ = sampled | flow.actor.generate(prompts, samples=4, greedy=True)
+        greedy = flow.actor.generate(prompts, samples=4, greedy=True)
+        _ = sampled | greedy.select("finished").rename(finished="greedy_finished")
 
     assert len(trace(Stepped(step), samples_per_prompt=4).calls) == 2
 
@@ -236,12 +242,27 @@ def test_batches_of_equally_many_samples_can_be_joined() -> None:
 def test_the_later_batch_wins() -> None:
     def step(flow: Flow, prompts: Any) -> None:
         batch = flow.actor.generate(prompts)
-        batch |= flow.actor.generate(prompts, greedy=True)
-        flow.reward.score(batch)
+        batch |= flow.reward.score(batch)
+        batch |= flow.reward.score(batch)
+        flow.compute(batch, GroupAdvantages("reward_scores", "reward_valid"))
 
     graph = trace(Stepped(step))
-    sources = {edge.source for edge in graph.data_edges if edge.target == "reward.score"}
-    assert sources == {"actor.generate#2"}
+    sources = {edge.source for edge in graph.data_edges if edge.target == "compute"}
+    assert sources == {"actor.generate", "reward.score#2"}
+
+
+def test_responses_are_not_put_under_columns_of_others() -> None:
+    """Scores, values and log-probabilities of the first would stay beside the second."""
+
+    def step(flow: Flow, prompts: Any) -> None:
+        batch = flow.actor.generate(prompts)
+        batch |= flow.reward.score(batch)
+        batch |= flow.actor.generate(prompts, greedy=True)
+
+    with pytest.raises(
+        FlowError, match=r"got \w+ of actor.generate#2 over that of actor.generate, .*rename"
+    ):
+        trace(Stepped(step))
 
 
 def test_what_is_made_in_a_region_stays_in_it() -> None:
@@ -323,7 +344,7 @@ def test_roles_and_rewards_must_fit_each_other(job: Any) -> None:
 def test_every_call_knows_its_rows() -> None:
     def step(flow: Flow, prompts: Any) -> None:
         flow.actor.log_probs(flow.actor.generate(prompts, samples=64))
-        enough = Custom("mine:enough", reads=["reward_scores"], writes=["enough"])
+        enough = Custom(f"{__name__}:function", reads=["reward_scores"], writes=["enough"])
 
         def round() -> Any:
             batch = flow.actor.generate(prompts)
@@ -374,7 +395,7 @@ def test_a_step_that_counts_its_runs_is_refused() -> None:
 
 
 def test_a_step_that_raises_says_where() -> None:
-    with pytest.raises(InvalidAlgorithm, match=r"raised ZeroDivisionError.*test_tracing.py, line"):
+    with pytest.raises(InvalidAlgorithm, match=r"test_tracing\.py:\d+: .*raised ZeroDivisionError"):
         trace(Stepped(lambda flow, prompts: 1 // 0))
 
 
@@ -437,7 +458,7 @@ def remax(flow: Flow, prompts: BatchValue) -> None:
     greedy |= flow.reward.score(greedy)
     baseline = greedy.select("reward_scores").rename(reward_scores="baseline")
     batch |= baseline.broadcast(batch)
-    above = Custom("mine:above", reads=["reward_scores", "baseline"], writes=["advantages"])
+    above = Custom(f"{__name__}:function", reads=["reward_scores", "baseline"], writes=["advantages"])
     batch |= flow.compute(batch, above)
     flow.actor.train(batch, ClippedLoss("reward_valid"))
 
@@ -484,7 +505,7 @@ def test_names_may_change_places_and_what_was_sampled_greedily_is_known_by_any()
     def step(flow: Flow, prompts: BatchValue) -> None:
         batch = flow.actor.generate(prompts, samples=1, greedy=True)
         batch |= flow.reward.score(batch)
-        swapped = batch.rename(reward_scores="reward_valid", reward_valid="reward_scores")
+        swapped = batch.rename(reward_valid="finished", finished="reward_valid")
         batch |= flow.compute(swapped, GroupAdvantages("reward_scores", "reward_valid"))
         renamed = batch.rename(rollout_log_probs="old") | flow.actor.generate(
             prompts, samples=1
