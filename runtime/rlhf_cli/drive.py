@@ -24,8 +24,9 @@ from rlhf_cli.resume import check_changes, has_work, open_store
 from rlhf_cli.stopping import hold_signals, take_over_signals
 from rlhf_cli.train import Task, ending_of, train
 from rlhf_cli.user_code import mounted_code
-from rlhf_cli.validate import jobs_of, only_job
+from rlhf_cli.validate import jobs_of, lines_of, only_job
 from rlhf_flow.errors import NotOffered
+from rlhf_flow.lint import lint_job
 from rlhf_flow.planning.inventory import inventory_from_pools
 from rlhf_flow.planning.make_plan import make_plan
 from rlhf_runtime.controller.ray_cluster import CLEAN_SECONDS, NODES_SECONDS, RayCluster
@@ -111,7 +112,8 @@ def _drive(start: DriverStart, board: StatusBoard, stop: StopRequest, log: Drive
     progress = Both(make_progress(sys.stderr), StatusProgress(board))
     require_shared_storage(job)
     with mounted_code(job, start.code) as python_path:
-        _, plan = make_plan(job, inventory_from_pools(job.spec.resources.node_pools))
+        with lines_of(start.file, job):
+            graphs, plan = make_plan(job, inventory_from_pools(job.spec.resources.node_pools))
         find_sources(job.spec.data)
         require_targets(faults, plan.num_devices)
         require_at_home(faults)
@@ -132,7 +134,8 @@ def _drive(start: DriverStart, board: StatusBoard, stop: StopRequest, log: Drive
                 stop.raise_if_requested,
                 board.beat,
             )
-            train(Task(job, plan, folder, store, site, stop, progress, python_path, faults))
+            odd = lint_job(job, graphs, plan.device)
+            train(Task(job, plan, folder, store, site, stop, progress, python_path, faults, odd))
 
 
 def require_shared_storage(job: RLHFJob) -> None:

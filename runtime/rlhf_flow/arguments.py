@@ -51,9 +51,7 @@ def _check_arguments(
         names = [each.name for each in parameters]
         unknown = next((each for each in kwargs if each not in names), None)
         got = str(error) if unknown is None else f"{unknown}={kwargs[unknown]!r}"
-        advice = (
-            "correct it" if unknown is None else suggest(unknown, names, "correct or remove it")
-        )
+        advice = "correct them" if unknown is None else suggest(unknown, names, "remove it")
         raise FlowError(
             f"{name} does not take these arguments: got {got}, allowed "
             f"{', '.join(map(_spelled, parameters)) or 'none'}; {advice}"

@@ -9,7 +9,7 @@ from rlhf_api.plan import CallKind
 from rlhf_flow.calls import ComputeOptions, ModelCall, TrainOptions
 from rlhf_flow.columns import ColumnSettings, Input, fixed_input
 from rlhf_flow.errors import FlowError
-from rlhf_flow.fields import RESPONSE_TOKENS, field_of
+from rlhf_flow.fields import RESPONSE_TOKENS, Kind, field_of
 from rlhf_flow.missing import sources_of
 from rlhf_flow.operations import Operation
 from rlhf_flow.roles import Roles
@@ -101,7 +101,7 @@ class FieldCheck:
         return (
             f"{call.id} takes a field for what it is not: got {got}, which is "
             f"{origin.kind.value} from {origin.call}, allowed "
-            f"{' or '.join(sorted(kind.value for kind in kinds))}; {advice}"
+            f"{' or '.join(kind.value for kind in Kind if kind in kinds)}; {advice}"
         )
 
     def _other_role(

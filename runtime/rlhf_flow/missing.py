@@ -56,7 +56,7 @@ def sources_of(fits: Callable[[str, Kind | None], bool], roles: Roles) -> list[s
     found += [
         f"flow.compute(batch, {type(operation).__name__}(...))"
         for operation in BUILT_IN_OPERATIONS
-        if any(fits(each.column, each.kind) for each in operation.outputs())
+        if any(fits(each.column, each.kind) for each in operation.outputs() if not each.keeps_kind)
     ]
     if any(fits(name, FIELDS[name].kind) for name in PROMPT_FIELDS):
         found.append("the prompts")

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from rlhf_api.errors import ManifestError
 from rlhf_api.plan import CallKind, GraphName, Head
 from rlhf_api.spec.resources import Device
 from rlhf_flow import (
@@ -330,14 +331,14 @@ def test_algorithms_of_the_field_are_a_page_at_most(algorithm: Algorithm) -> Non
 
 def test_roles_and_rewards_must_fit_each_other(job: Any) -> None:
     function = {"entrypoint": "mine:score"}
-    cost = {"name": "cost", "role": "cost", "function": function}
-    with pytest.raises(InvalidAlgorithm, match=r"rewards\[\].role cost, allowed reward"):
-        trace_job(job(rewards=[{"function": function}, cost]))
-    with pytest.raises(InvalidAlgorithm, match=r"rewards\[\].role cost, allowed reward"):
-        trace_job(job(rewards=[cost]))
+    cost = {"name": "cost", "role": "rewards", "function": function}
+    for rewards, place in (([{"function": function}, cost], 1), ([cost], 0)):
+        with pytest.raises(ManifestError, match="got rewards, allowed reward; did you mean") as e:
+            trace_job(job(rewards=rewards))
+        assert [problem.path for problem in e.value.problems] == [f"spec.rewards[{place}].role"]
     safe = {"type": "Custom", "custom": {"entrypoint": "tests.runs.user_code.algorithms:SafeRlhf"}}
     safe["custom"]["parameters"] = {"limit": 0.2}
-    with pytest.raises(InvalidAlgorithm, match="got no reward of cost, allowed.*cost, reward"):
+    with pytest.raises(ManifestError, match="got no reward of cost, allowed.*cost, reward"):
         trace_job(job(rewards=[{"function": function}], algorithm=safe))
 
 
@@ -540,4 +541,5 @@ def test_pictures_name_every_call_and_edge(job: Any) -> None:
         assert call.id in text and f'["{call.id}"]' in mermaid
     assert mermaid.count(" -->|") == len(graph.data_edges)
     assert mermaid.count(" -.->|") == len(graph.version_edges)
+    assert "TokenRewards, Gae, Whiten: over the whole batch" in text
     assert "~> actor.train gives actor's weights to the next step's actor.generate" in text
