@@ -17,11 +17,11 @@ T = TypeVar("T")
 
 def checked_call(function: Callable[P, R]) -> Callable[P, R]:
     """A method that refuses wrong arguments as a FlowError."""
-    takes, name = signature(function), function.__qualname__
+    takes = signature(function)
 
     @wraps(function)
     def checked(*args: P.args, **kwargs: P.kwargs) -> R:
-        _check_arguments(name, takes, args, kwargs)
+        _check_arguments(f"{type(args[0]).__name__}.{function.__name__}", takes, args, kwargs)
         return function(*args, **kwargs)
 
     return checked

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from rlhf_flow.algorithm import Algorithm
 from rlhf_flow.checks import suggest
 from rlhf_flow.errors import FlowError, InvalidAlgorithm
-from rlhf_flow.places import place_of, told_with_place
+from rlhf_flow.places import told_with_place, with_place
 
 ALGORITHM = "the algorithm"
 OPERATION = "the custom operation"
@@ -44,7 +44,10 @@ def check_function(entrypoint: str, parameters: Mapping[str, object]) -> None:
             f"{OPERATION} {entrypoint} is no function: got {found!r}, allowed what takes columns "
             "and the parameters; name a function"
         )
-    takes = inspect.signature(found)
+    try:
+        takes = inspect.signature(found)
+    except ValueError:
+        return  # compiled code may have none
     try:
         takes.bind({}, **parameters)
     except TypeError as error:
@@ -86,10 +89,11 @@ def build_custom(entrypoint: str, parameters: Mapping[str, object]) -> Algorithm
     except FlowError:
         raise
     except Exception as error:  # the user's constructor: anything may come out of it
-        raise InvalidAlgorithm(
-            f"{place_of(error)}: {entrypoint} could not be built: {type(error).__name__}: {error}; "
-            "correct it or custom.parameters"
-        ) from error
+        text = (
+            f"{entrypoint} could not be built: {type(error).__name__}: {error}; correct it or "
+            "custom.parameters"
+        )
+        raise InvalidAlgorithm(with_place(error, text)) from error
 
 
 def _load(what: str, entrypoint: str, advice: str) -> object:
@@ -110,10 +114,11 @@ def _load(what: str, entrypoint: str, advice: str) -> object:
             _missing_module(what, entrypoint, module_name, error, advice)
         ) from error
     except Exception as error:  # the user's module: anything may come out of it
-        raise InvalidAlgorithm(
-            f"the module of {what} {entrypoint} raised {type(error).__name__} when "
-            f"imported: {error}; correct {module_name}"
-        ) from error
+        text = (
+            f"the module of {what} {entrypoint} raised {type(error).__name__} when imported: "
+            f"{error}; correct {module_name}"
+        )
+        raise InvalidAlgorithm(with_place(error, text)) from error
     if not hasattr(module, name):
         raise InvalidAlgorithm(
             f"no such name for {what}: got {entrypoint}, but {module_name} has no {name}; "

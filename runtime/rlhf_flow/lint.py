@@ -62,8 +62,9 @@ def _unread_results(graph: Graph) -> Iterator[str]:
         is_read = any((call.id, field) in read for field in (*call.writes, *call.carries))
         if call.kind in (CallKind.GENERATE, CallKind.INFER) and not is_read:
             yield (
-                f"{call.id} makes what nothing reads: got {', '.join(call.writes)}; remove the "
-                "call, or join its result with the batch"
+                f"{call.id} makes what nothing reads: got {', '.join(call.writes)}"
+                f"{_overwriting(graph, number, call.writes)}; remove the call, or join its result "
+                "with the batch"
             )
 
 

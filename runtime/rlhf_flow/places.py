@@ -23,10 +23,13 @@ def told_with_place() -> Iterator[None]:
     try:
         yield
     except FlowError as error:
-        place = place_of(error)
-        if place is None:
-            raise
-        raise type(error)(f"{place}: {error}") from error
+        raise type(error)(with_place(error, str(error))) from error
+
+
+def with_place(error: BaseException, text: str) -> str:
+    """A text about an error, with its place in front where it has one."""
+    place = place_of(error)
+    return text if place is None else f"{place}: {text}"
 
 
 def place_of(error: BaseException) -> str | None:

@@ -15,7 +15,7 @@ from rlhf_flow.flow import ENOUGH, Flow
 from rlhf_flow.graph import PROMPTS, DataEdge, Graph, Region, RowCount, version_edges
 from rlhf_flow.kinds import FieldCheck
 from rlhf_flow.operations import Custom, LagrangeMultiplier
-from rlhf_flow.places import place_of, told_with_place
+from rlhf_flow.places import told_with_place, with_place
 from rlhf_flow.roles import Role, Roles
 from rlhf_flow.symbolic import Origin, Rows, SymbolicBatch
 
@@ -191,9 +191,8 @@ def _trace_once(algorithm: Algorithm, samples_per_prompt: int, inputs: frozenset
     except FlowError:
         raise
     except Exception as error:  # the user's code: anything may come out of it
-        raise InvalidAlgorithm(
-            f"{place_of(error)}: {name}.step raised {type(error).__name__}: {error}; correct it"
-        ) from error
+        text = f"{name}.step raised {type(error).__name__}: {error}; correct it"
+        raise InvalidAlgorithm(with_place(error, text)) from error
     calls = tuple(backend.calls)
     from_data = (edge for edge in backend.data_edges if edge.source == PROMPTS)
     return Graph(

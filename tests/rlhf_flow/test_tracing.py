@@ -459,7 +459,9 @@ def remax(flow: Flow, prompts: BatchValue) -> None:
     greedy |= flow.reward.score(greedy)
     baseline = greedy.select("reward_scores").rename(reward_scores="baseline")
     batch |= baseline.broadcast(batch)
-    above = Custom(f"{__name__}:function", reads=["reward_scores", "baseline"], writes=["advantages"])
+    above = Custom(
+        f"{__name__}:function", reads=["reward_scores", "baseline"], writes=["advantages"]
+    )
     batch |= flow.compute(batch, above)
     flow.actor.train(batch, ClippedLoss("reward_valid"))
 
