@@ -80,8 +80,8 @@ class FieldCheck:
     def _is_own(self, call: ModelCall, origin: Origin, origins: Mapping[str, Origin]) -> bool:
         """Whether a field is of the role that a call trains, or of the one that sampled; also where
         nobody can tell."""
-        maker, responses = self.makers.get(origin.call), origins[RESPONSE_TOKENS]
-        if maker is None or not responses.is_generated:
+        maker, responses = self.makers.get(origin.call), origins.get(RESPONSE_TOKENS)
+        if maker is None or responses is None or not responses.is_generated:
             return True
         return maker in (call.role, self.makers.get(responses.call))
 
