@@ -24,8 +24,9 @@ from rlhf_cli.resume import check_changes, has_work, open_store
 from rlhf_cli.stopping import hold_signals, take_over_signals
 from rlhf_cli.train import Task, ending_of, train
 from rlhf_cli.user_code import mounted_code
-from rlhf_cli.validate import jobs_of, only_job
+from rlhf_cli.validate import jobs_of, lines_of, only_job
 from rlhf_flow.errors import NotOffered
+from rlhf_flow.lint import lint_job
 from rlhf_flow.planning.inventory import inventory_from_pools
 from rlhf_flow.planning.make_plan import make_plan
 from rlhf_runtime.controller.ray_cluster import CLEAN_SECONDS, NODES_SECONDS, RayCluster
@@ -81,7 +82,9 @@ def _drive_and_report(start: DriverStart, log: DriverLog) -> None:
     stop = StopRequest()
     take_over_signals(stop)
     try:
-        server.open(EVERYWHERE, start.report_port, Patience(PORT_SECONDS, _say, stop.obey))
+        server.open(
+            EVERYWHERE, start.report_port, Patience(PORT_SECONDS, _say, stop.raise_if_requested)
+        )
         _drive(start, board, stop, log)
         held = hold_signals()  # it has ended: nothing may come between this and the last report
         board.end(RunPhase.SUCCEEDED, ExitCode.DONE)
@@ -94,7 +97,7 @@ def _drive_and_report(start: DriverStart, log: DriverLog) -> None:
     print(FINAL_REPORT + report, flush=True)
     with suppress(KeyboardInterrupt):
         take_over_signals(held)
-        held.obey()
+        held.raise_if_requested()
         board.wait_until_acknowledged(LINGER_SECONDS if token else 0.0)
     server.close()
     raise typer.Exit(board.latest.exit_code or ExitCode.DONE)
@@ -109,12 +112,15 @@ def _drive(start: DriverStart, board: StatusBoard, stop: StopRequest, log: Drive
     progress = Both(make_progress(sys.stderr), StatusProgress(board))
     require_shared_storage(job)
     with mounted_code(job, start.code) as python_path:
-        _, plan = make_plan(job, inventory_from_pools(job.spec.resources.node_pools))
+        with lines_of(start.file, job):
+            graphs, plan = make_plan(job, inventory_from_pools(job.spec.resources.node_pools))
         find_sources(job.spec.data)
         require_targets(faults, plan.num_devices)
         require_at_home(faults)
         log.keep_at(folder.path / DRIVER_LOG)
-        with _locked(folder.path, Patience(CLEAN_SECONDS, progress.notice, stop.obey)):
+        with _locked(
+            folder.path, Patience(CLEAN_SECONDS, progress.notice, stop.raise_if_requested)
+        ):
             store = open_store(job, folder, fresh=False)
             if not has_work(folder, job, fresh=False):
                 _tell_what_was(folder, board)
@@ -122,9 +128,14 @@ def _drive(start: DriverStart, board: StatusBoard, stop: StopRequest, log: Drive
             check_changes(job, folder, store)
             nodes_seconds = float(job.spec.start_deadline_seconds or NODES_SECONDS)
             site = RayCluster(
-                start.ray_address, nodes_seconds, progress.notice, stop.obey, board.beat
+                start.ray_address,
+                nodes_seconds,
+                progress.notice,
+                stop.raise_if_requested,
+                board.beat,
             )
-            train(Task(job, plan, folder, store, site, stop, progress, python_path, faults))
+            odd = lint_job(job, graphs, plan.device)
+            train(Task(job, plan, folder, store, site, stop, progress, python_path, faults, odd))
 
 
 def require_shared_storage(job: RLHFJob) -> None:

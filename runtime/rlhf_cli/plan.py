@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import typer
 from rich.console import Console
 from rich.table import Table
 
@@ -19,7 +20,7 @@ PIPE_WIDTH = 140
 
 
 def plan_command(file: Path, devices: int | None, output: str) -> None:
-    """Print the plan of every job of a file.
+    """Print the plan of every job of a file, and on stderr what is odd about it.
 
     Args:
         file: the manifest; `-` is standard input.
@@ -32,12 +33,15 @@ def plan_command(file: Path, devices: int | None, output: str) -> None:
         PlanError: a job that cannot be planned; the message shows the arithmetic.
     """
     from rlhf_cli.user_code import user_code
-    from rlhf_cli.validate import jobs_of
+    from rlhf_cli.validate import jobs_of, lines_of
+    from rlhf_flow.lint import lint_job
     from rlhf_flow.planning.make_plan import make_plan, pools_of
 
     for number, job in enumerate(jobs_of(file)):
-        with user_code(job, file.parent):
+        with user_code(job, file.parent), lines_of(file, job):
             graphs, plan = make_plan(job, pools_of(job, devices))
+        for warning in lint_job(job, graphs, plan.device):
+            typer.echo(f"warning: {warning}", err=True)
         if output == "table":
             print_tables(plan, _console())
         else:

@@ -11,7 +11,8 @@ from rlhf_api.spec.job import RLHFJob
 from rlhf_cli.resume import check_changes, has_work, open_store
 from rlhf_cli.stopping import take_over_signals
 from rlhf_cli.user_code import user_code
-from rlhf_cli.validate import jobs_of, only_job
+from rlhf_cli.validate import jobs_of, lines_of, only_job
+from rlhf_flow.lint import lint_job
 from rlhf_flow.planning.make_plan import local_pools, make_plan
 from rlhf_runtime.controller.run_lock import locked
 from rlhf_runtime.controller.stop import StopRequest
@@ -52,8 +53,8 @@ def run_command(
     changes += [] if seed is None else [f"spec.schedule.seed={seed}"]
     faults = tuple(map(parse_fault, inject))
     job = only_job(jobs_of(file, changes), file)
-    with user_code(job, file.parent):
-        _, plan = make_plan(job, local_pools(job, devices))
+    with user_code(job, file.parent), lines_of(file, job, changes):
+        graphs, plan = make_plan(job, local_pools(job, devices))
     find_sources(job.spec.data)
     require_targets(faults, plan.num_devices)
     folder = RunFolder(output or Path("rlhf-runs") / job.name)
@@ -89,6 +90,7 @@ def run_command(
                             f"spec.{section} is for clusters; rlhf run does without it"
                             for section in ignored_sections(job)
                         ),
+                        *lint_job(job, graphs, plan.device),
                         *filter(None, [about_it]),
                     ],
                 )

@@ -18,7 +18,7 @@ def take_over_signals(stop: StopRequest) -> None:
         if again or not stop.worth_waiting:
             if not _starts_a_process(frame):
                 raise KeyboardInterrupt
-            return  # `StopRequest.obey` raises it in a moment
+            return  # `StopRequest.raise_if_requested` raises it in a moment
         os.write(2, b"stopping after this step, with its state saved; again to stop at once\n")
 
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -37,7 +37,7 @@ def _starts_a_process(frame: FrameType | None) -> bool:
 
 
 def _tell_what_is_dropped(unraisable: sys.UnraisableHookArgs) -> None:
-    """As Python does, but for interruptions: `StopRequest.obey` raises those again."""
+    """As Python does, but for interruptions: `raise_if_requested` raises those again."""
     if not isinstance(unraisable.exc_value, KeyboardInterrupt):
         sys.__unraisablehook__(unraisable)
 

@@ -148,7 +148,7 @@ def _open(task: Task, journal: Journal) -> None:
     begin = time.monotonic()
     task.site.open(task.plan.pools)
     take_over_signals(task.stop)  # Ray has put a handler of its own in its place
-    task.stop.obey()
+    task.stop.raise_if_requested()
     journal.started("ray", time.monotonic() - begin)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import typer
@@ -11,7 +12,7 @@ import typer
 from rlhf_api.errors import ManifestError
 from rlhf_api.exits import ExitCode
 from rlhf_api.problems import Problem
-from rlhf_api.reading.manifest import decode, load_file, load_jobs, read_limited
+from rlhf_api.reading.manifest import decode, load_file, load_jobs, read_limited, with_lines
 from rlhf_api.spec.algorithm import AlgorithmType
 from rlhf_api.spec.job import RLHFJob
 
@@ -44,6 +45,21 @@ def jobs_of(file: Path, overrides: Sequence[str] = ()) -> list[RLHFJob]:
         return load_file(file, overrides)
     text = decode(read_limited(sys.stdin.buffer), "<stdin>")
     return load_jobs(text, "<stdin>", overrides)
+
+
+@contextmanager
+def lines_of(file: Path, job: RLHFJob, overrides: Sequence[str] = ()) -> Iterator[None]:
+    """Say of problems that are found in a loaded job at which line of its file they are.
+
+    Raises:
+        ManifestError: there are some.
+    """
+    try:
+        yield
+    except ManifestError as error:
+        if file == STDIN:
+            raise
+        raise with_lines(error, file, job.name, overrides) from error
 
 
 def only_job(jobs: Sequence[RLHFJob], file: Path) -> RLHFJob:

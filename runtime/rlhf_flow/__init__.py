@@ -5,8 +5,10 @@ A user's own algorithm needs the names below and `rlhf_flow.operations`.
 
 from rlhf_flow.algorithm import Algorithm
 from rlhf_flow.batches import BatchValue
+from rlhf_flow.fields import Kind
 from rlhf_flow.flow import Flow
 from rlhf_flow.losses import BradleyTerry, ClippedLoss, CrossEntropy, ValueLoss
+from rlhf_flow.operations import Scope
 from rlhf_flow.roles import LanguageModel, RewardSource, Roles, ScalarModel
 
 __all__ = [
@@ -16,9 +18,11 @@ __all__ = [
     "ClippedLoss",
     "CrossEntropy",
     "Flow",
+    "Kind",
     "LanguageModel",
     "RewardSource",
     "Roles",
     "ScalarModel",
+    "Scope",
     "ValueLoss",
 ]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from rlhf_api.plan import CallKind
 from rlhf_flow.checks import check, is_count, is_number
 from rlhf_flow.losses import BradleyTerry, Loss
-from rlhf_flow.operations import Custom, Operation, Scope
+from rlhf_flow.operations import Custom, Operation, Scope, widest
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,11 @@ class ComputeOptions:
 
     operations: tuple[Operation, ...]
     """One after the other."""
+
+    @property
+    def scope(self) -> Scope:
+        """Which rows the result of one row depends on: the widest of its operations'."""
+        return widest(each.scope for each in self.operations)
 
     @property
     def sees_all(self) -> bool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import Enum
 from math import isfinite
 
+from rlhf_api.reading.suggestions import nearest
 from rlhf_flow.errors import FlowError
 
 
@@ -46,3 +48,12 @@ def is_number(value: object, least: float = 0.0) -> bool:
     """Whether a value is a finite number of at least so much."""
     is_real = isinstance(value, int | float) and not isinstance(value, bool)
     return is_real and isfinite(value) and value >= least  # type: ignore[arg-type,operator]
+
+
+def suggest(word: str, names: Iterable[str], otherwise: str) -> str:
+    """What to do about a name that is none of those allowed: take the nearest, if one is near, or
+    the shortest that begins so."""
+    known = sorted(names, key=lambda name: (len(name), name))
+    begun = (name for name in known if len(word) > 2 and name.startswith(word))
+    near = nearest(word, known) or next(begun, "")
+    return f"did you mean {near}?" if near else otherwise

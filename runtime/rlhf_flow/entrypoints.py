@@ -1,14 +1,18 @@
-"""Importing a user's class by `package.module:name`, with errors that say what is wrong."""
+"""Importing a user's classes and functions by `package.module:name`, with errors that say why."""
 
 from __future__ import annotations
 
 import importlib
 import inspect
 from collections.abc import Mapping
-from difflib import get_close_matches
 
 from rlhf_flow.algorithm import Algorithm
-from rlhf_flow.errors import InvalidAlgorithm
+from rlhf_flow.checks import suggest
+from rlhf_flow.errors import FlowError, InvalidAlgorithm
+from rlhf_flow.places import told_with_place, with_place
+
+ALGORITHM = "the algorithm"
+OPERATION = "the custom operation"
 
 
 def load_algorithm_class(entrypoint: str) -> type[Algorithm]:
@@ -16,32 +20,47 @@ def load_algorithm_class(entrypoint: str) -> type[Algorithm]:
 
     Raises:
         InvalidAlgorithm: the module or the class is missing, the module raises, or the class is
-        none
-            of Algorithm's.
+            none of Algorithm's.
     """
-    module_name, _, class_name = entrypoint.partition(":")
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise InvalidAlgorithm(_missing_module(entrypoint, module_name, error)) from error
-    except Exception as error:  # the user's module: anything may come out of it
-        raise InvalidAlgorithm(
-            f"the module of the algorithm {entrypoint} raised {type(error).__name__} when "
-            f"imported: {error}; correct {module_name}"
-        ) from error
-    found = getattr(module, class_name, None)
-    if found is None:
-        near = get_close_matches(class_name, dir(module), n=1)
-        raise InvalidAlgorithm(
-            f"no such class: got {entrypoint}, but {module_name} has no {class_name}"
-            + (f"; the nearest name is {near[0]}" if near else "; correct custom.entrypoint")
-        )
+    found = _load(ALGORITHM, entrypoint, "correct custom.entrypoint")
     if not (isinstance(found, type) and issubclass(found, Algorithm)):
         raise InvalidAlgorithm(
             f"{entrypoint} is no algorithm: got {found!r}, allowed a subclass of "
-            f"rlhf_flow.Algorithm; derive {class_name} from it"
+            f"rlhf_flow.Algorithm; derive {entrypoint.partition(':')[2]} from it"
         )
     return found
+
+
+def check_function(entrypoint: str, parameters: Mapping[str, object]) -> None:
+    """Look up the function of a custom operation.
+
+    Raises:
+        InvalidAlgorithm: it cannot be imported, is no function, or does not take columns and these
+            parameters.
+    """
+    found = _load(OPERATION, entrypoint, "correct the entry point of Custom(...)")
+    if not callable(found):
+        raise InvalidAlgorithm(
+            f"{OPERATION} {entrypoint} is no function: got {found!r}, allowed what takes columns "
+            "and the parameters; name a function"
+        )
+    try:
+        takes = inspect.signature(found)
+    except ValueError:
+        return  # compiled code may have none
+    try:
+        takes.bind({}, **parameters)
+    except TypeError as error:
+        names = list(takes.parameters)
+        unknown = next((each for each in parameters if each not in names), None)
+        advice = "change parameters={...} of Custom(...), or the function"
+        if unknown is not None:
+            advice = suggest(unknown, names[1:], advice)
+        raise InvalidAlgorithm(
+            f"{OPERATION} {entrypoint} does not take its arguments: got the columns and "
+            f"{', '.join(sorted(parameters)) or 'no parameters'} ({error}), allowed "
+            f"{entrypoint.partition(':')[2]}{takes}; {advice}"
+        ) from error
 
 
 def build_custom(entrypoint: str, parameters: Mapping[str, object]) -> Algorithm:
@@ -65,21 +84,58 @@ def build_custom(entrypoint: str, parameters: Mapping[str, object]) -> Algorithm
             f"{found.__name__}{inspect.signature(found)}; change custom.parameters"
         ) from error
     try:
-        return found(**parameters)
+        with told_with_place():
+            return found(**parameters)
+    except FlowError:
+        raise
     except Exception as error:  # the user's constructor: anything may come out of it
+        text = (
+            f"{entrypoint} could not be built: {type(error).__name__}: {error}; correct it or "
+            "custom.parameters"
+        )
+        raise InvalidAlgorithm(with_place(error, text)) from error
+
+
+def _load(what: str, entrypoint: str, advice: str) -> object:
+    """What an entry point names.
+
+    Raises:
+        FlowError: the module uses this package as it must not.
+        InvalidAlgorithm: the module or the name is missing, or the module raises.
+    """
+    module_name, _, name = entrypoint.partition(":")
+    try:
+        with told_with_place():
+            module = importlib.import_module(module_name)
+    except FlowError:
+        raise
+    except ModuleNotFoundError as error:
         raise InvalidAlgorithm(
-            f"{entrypoint} could not be built: {type(error).__name__}: {error}; "
-            "correct it or custom.parameters"
+            _missing_module(what, entrypoint, module_name, error, advice)
         ) from error
+    except Exception as error:  # the user's module: anything may come out of it
+        text = (
+            f"the module of {what} {entrypoint} raised {type(error).__name__} when imported: "
+            f"{error}; correct {module_name}"
+        )
+        raise InvalidAlgorithm(with_place(error, text)) from error
+    if not hasattr(module, name):
+        raise InvalidAlgorithm(
+            f"no such name for {what}: got {entrypoint}, but {module_name} has no {name}; "
+            f"{suggest(name, dir(module), advice)}"
+        )
+    return getattr(module, name)
 
 
-def _missing_module(entrypoint: str, module_name: str, error: ModuleNotFoundError) -> str:
+def _missing_module(
+    what: str, entrypoint: str, module_name: str, error: ModuleNotFoundError, advice: str
+) -> str:
     if error.name is not None and (module_name + ".").startswith(error.name + "."):
         return (
-            f"no such module: got {entrypoint}, but there is no module {error.name} on the Python "
-            "path; correct custom.entrypoint, or bring the code with spec.code"
+            f"no such module for {what}: got {entrypoint}, but there is no module {error.name} on "
+            f"the Python path; {advice}, or bring the code with spec.code"
         )
     return (
-        f"the module of the algorithm {entrypoint} imports {error.name}, which is not installed; "
+        f"the module of {what} {entrypoint} imports {error.name}, which is not installed; "
         "install it or remove the import"
     )

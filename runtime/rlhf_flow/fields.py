@@ -1,4 +1,4 @@
-"""The columns that batches have: names and meanings, in one place.
+"""The columns that batches have: names, kinds and meanings, in one place.
 
 Shapes: `rows` is the number of samples, `response` the tokens of a row's response. A custom
 operation may add fields of its own.
@@ -7,8 +7,29 @@ operation may add fields of its own.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, replace
+from enum import Enum
 
 from rlhf_api.base import IDENTIFIER_PATTERN
+
+
+class Kind(Enum):
+    """What a field holds for each row, or for each token of a row's response."""
+
+    TOKENS = "token ids"
+    LOG_PROBS = "a log-probability per token"
+    VALUES = "a value per token"
+    REWARDS = "a reward per token"
+    ADVANTAGES = "an advantage per token"
+    RETURNS = "a return per token"
+    SCORES = "a score per row"
+    MULTIPLIER = "a multiplier, the same in each row"
+    TRUTH = "true or false per row"
+    PREFERENCE = "which response of a pair was preferred, per row"
+    TEXT = "a text per row"
+    RECORD = "a record per row"
+    IDENTITY = "a whole number that names a row or its prompt"
+
 
 MOST_NAME = 63
 """Characters of a name."""
@@ -16,9 +37,11 @@ MOST_NAME = 63
 ALLOWED_NAMES = f"letters of ASCII, digits and _, no digit first, at most {MOST_NAME}"
 
 
-def is_name(text: str) -> bool:
+def is_name(text: object) -> bool:
     """Whether a field or a role may be named so: plans and metrics have such names only."""
-    return len(text) <= MOST_NAME and re.fullmatch(IDENTIFIER_PATTERN, text) is not None
+    if not isinstance(text, str) or len(text) > MOST_NAME:
+        return False
+    return re.fullmatch(IDENTIFIER_PATTERN, text) is not None
 
 
 PROMPT_TOKENS = "prompt_tokens"
@@ -44,28 +67,57 @@ PAIR_FIELDS = ANSWER_FIELDS | {PREFERENCE}
 """What data of preference pairs bring: for every prompt a row with the chosen response, and one
 with the rejected."""
 
-MEANINGS = {
-    PROMPT_TOKENS: "token ids of the prompt, int32 [rows, ragged]",
-    PROMPT_ID: "identity of the prompt, equal for the samples of a group, int64 [rows]",
-    RECORD: "the data row, as verifiers see it, one mapping per row",
-    RESPONSE_TOKENS: "token ids of the response, its end token included, int32 [rows, ragged]",
-    RESPONSE_TEXT: "the response, decoded",
-    ROLLOUT_LOG_PROBS: "log-probability of each sampled token at the sampling temperature, "
-    "as the generation engine computed it, float32 [rows, ragged]",
-    FINISHED: "whether the response ended by itself, bool [rows]",
-    SAMPLE_INDEX: "number of the sample within its prompt, int32 [rows]",
-    PREFERENCE: "1 for the chosen response to a prompt, -1 for a rejected one, int8 [rows]",
-    TOKEN_REWARDS: "reward of each response token, float32 [rows, ragged]",
-    ADVANTAGES: "advantage of each response token, float32 [rows, ragged]",
-    RETURNS: "a critic's target for each response token, float32 [rows, ragged]",
+
+@dataclass(frozen=True)
+class Field:
+    """What a column holds."""
+
+    kind: Kind
+    """What operations and losses may take it for."""
+    meaning: str
+    """What it is, its number format and its shape."""
+
+
+FIELDS = {
+    PROMPT_TOKENS: Field(Kind.TOKENS, "token ids of the prompt, int32 [rows, ragged]"),
+    PROMPT_ID: Field(
+        Kind.IDENTITY,
+        "identity of the prompt, equal for the samples of a group, int64 [rows]",
+    ),
+    RECORD: Field(Kind.RECORD, "the data row, as verifiers see it, one mapping per row"),
+    RESPONSE_TOKENS: Field(
+        Kind.TOKENS, "token ids of the response, its end token included, int32 [rows, ragged]"
+    ),
+    RESPONSE_TEXT: Field(Kind.TEXT, "the response, decoded"),
+    ROLLOUT_LOG_PROBS: Field(
+        Kind.LOG_PROBS,
+        "log-probability of each sampled token at the sampling temperature, as the generation "
+        "engine computed it, float32 [rows, ragged]",
+    ),
+    FINISHED: Field(Kind.TRUTH, "whether the response ended by itself, bool [rows]"),
+    SAMPLE_INDEX: Field(Kind.IDENTITY, "number of the sample within its prompt, int32 [rows]"),
+    PREFERENCE: Field(
+        Kind.PREFERENCE, "1 for the chosen response to a prompt, -1 for a rejected one, int8 [rows]"
+    ),
+    TOKEN_REWARDS: Field(Kind.REWARDS, "reward of each response token, float32 [rows, ragged]"),
+    ADVANTAGES: Field(Kind.ADVANTAGES, "advantage of each response token, float32 [rows, ragged]"),
+    RETURNS: Field(
+        Kind.RETURNS, "a critic's target for each response token, float32 [rows, ragged]"
+    ),
 }
 
 _OF_ROLES = {
-    "log_probs": "log-probability of each response token by the model of {role}, as the training "
-    "engine computes it, float32 [rows, ragged]",
-    "values": "the value that {role} gives before each response token, float32 [rows, ragged]",
-    "scores": "weighted sum of the verifiers of {role}, float32 [rows]",
-    "valid": "whether every verifier of {role} answered, bool [rows]",
+    "log_probs": Field(
+        Kind.LOG_PROBS,
+        "log-probability of each response token by the model of {role}, as the training engine "
+        "computes it, float32 [rows, ragged]",
+    ),
+    "values": Field(
+        Kind.VALUES,
+        "the value that {role} gives before each response token, float32 [rows, ragged]",
+    ),
+    "scores": Field(Kind.SCORES, "weighted sum of the verifiers of {role}, float32 [rows]"),
+    "valid": Field(Kind.TRUTH, "whether every verifier of {role} answered, bool [rows]"),
 }
 """What a role writes is named after it, so that two critics, or a reward and a cost, live side by
 side."""
@@ -98,8 +150,12 @@ def role_of(field: str) -> str:
     )
 
 
-def meaning_of(field: str) -> str | None:
-    """What a field holds. None: it is a custom operation's."""
-    role = role_of(field)
-    what = field.removeprefix(f"{role}_")
-    return _OF_ROLES[what].format(role=role) if what in _OF_ROLES else MEANINGS.get(field)
+def field_of(name: str) -> Field | None:
+    """What a field of this name holds. None: it is a custom operation's."""
+    if name in FIELDS:
+        return FIELDS[name]
+    role = role_of(name)
+    if role == name:
+        return None
+    found = _OF_ROLES[name.removeprefix(f"{role}_")]
+    return replace(found, meaning=found.meaning.format(role=role))

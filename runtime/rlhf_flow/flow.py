@@ -14,9 +14,10 @@ from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
 from rlhf_api.plan import CallKind
+from rlhf_flow.arguments import checked_call
 from rlhf_flow.batches import BatchValue
 from rlhf_flow.calls import ComputeOptions, ModelCall, Options, TrainOptions
-from rlhf_flow.checks import is_count
+from rlhf_flow.checks import is_count, suggest
 from rlhf_flow.errors import FlowError, UnknownRole
 from rlhf_flow.fields import ALLOWED_NAMES, is_name
 from rlhf_flow.missing import missing_field_message
@@ -26,9 +27,12 @@ from rlhf_flow.sites import CallSites
 
 T = TypeVar("T")
 
+METHODS = ("compute", "every", "repeat")
+"""What a step calls of the flow itself."""
+
 RESERVED = frozenset(
     {
-        *("call", "compute", "every", "repeat", "roles", "samples_per_prompt", "step"),
+        *(*METHODS, "call", "roles", "samples_per_prompt", "step"),
         *("batch", "evaluation", "groups", "memory", "response", "score", "throughput", "time"),
         "rollout",
     }
@@ -100,9 +104,10 @@ class Flow:
             raise AttributeError(name)
         roles: Roles = self.__dict__["roles"]
         if name not in roles:
+            advice = suggest(name, {*roles, *METHODS}, "add it to roles()")
             raise UnknownRole(
                 f"the algorithm has no role {name}: got flow.{name}, allowed "
-                f"{', '.join(sorted(roles))}; add it to roles() or correct the name"
+                f"{', '.join(sorted(roles))}; {advice}"
             )
         return roles[name](name, self)
 
@@ -117,6 +122,7 @@ class Flow:
         finally:
             self._sites = None
 
+    @checked_call
     def compute(self, batch: BatchValue, *operations: Operation) -> BatchValue:
         """Run operations one after the other, in one call.
 
@@ -130,6 +136,7 @@ class Flow:
             )
         return self._compute(batch, operations)
 
+    @checked_call
     def every(self, n: int, body: Callable[[], None]) -> None:
         """Run the body on steps n, 2n, ...; nothing made in it may be used outside it."""
         if not is_count(n):
@@ -140,6 +147,7 @@ class Flow:
         region = self._open_sites().number(f"every-{n}")
         self._backend.every(region, n, lambda: self._inside(region, body))
 
+    @checked_call
     def repeat(
         self,
         body: Callable[[], BatchValue],

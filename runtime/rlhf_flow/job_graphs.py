@@ -10,10 +10,13 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 from rlhf_api import RLHFJob
+from rlhf_api.errors import ManifestError
 from rlhf_api.plan import CallKind, GraphName, Head
+from rlhf_api.problems import Problem
 from rlhf_api.spec.data import TrainingData
 from rlhf_api.spec.resources import Device
 from rlhf_flow.algorithm import Algorithm
+from rlhf_flow.checks import suggest
 from rlhf_flow.errors import InvalidAlgorithm
 from rlhf_flow.fields import ANSWER_FIELDS, PAIR_FIELDS, PROMPT_FIELDS
 from rlhf_flow.graph import PROMPTS, Graph
@@ -52,7 +55,8 @@ def trace_algorithms(
     Raises:
         FlowError: a step that breaks a rule of the flow.
         InvalidAlgorithm: an algorithm that cannot be imported, built or traced, or that cannot
-        work.
+            work.
+        ManifestError: rewards that do not fit its roles.
     """
     samples = job.spec.rollout.samples_per_prompt
     step = build_algorithm(job, device)
@@ -100,7 +104,8 @@ def trace_job(job: RLHFJob, device: Device = Device.CPU) -> Mapping[GraphName, G
     Raises:
         FlowError: a step that breaks a rule of the flow.
         InvalidAlgorithm: an algorithm that cannot be imported, built or traced, or that cannot
-        work.
+            work.
+        ManifestError: rewards that do not fit its roles.
     """
     return {name: each.graph for name, each in trace_algorithms(job, device).items()}
 
@@ -177,26 +182,36 @@ def check_rewards(job: RLHFJob, graph: Graph) -> None:
     """Refuse rewards of roles that are not there, or are something else, and roles without rewards.
 
     Raises:
-        InvalidAlgorithm: there is one.
+        ManifestError: there is one.
     """
-    roles = set(rewards_of(graph))
-    given = {reward.role for reward in job.spec.rewards}
-    if with_model := sorted(given & set(graph.roles) - roles):
-        raise InvalidAlgorithm(
-            f"a reward of a role with a model: got rewards[].role {with_model[0]}, allowed "
-            f"{', '.join(sorted(roles)) or 'any other name'}; correct it"
+    roles = rewards_of(graph)
+    allowed = ", ".join(sorted(roles))
+    given = [reward.role for reward in job.spec.rewards]
+    problems = [
+        Problem(
+            ("spec", "rewards", index, "role"),
+            f"a reward of a role {'with a model' if role in graph.roles else 'that is not there'}",
+            got=role,
+            allowed=allowed or "any other name",
+            do=suggest(role, roles, "correct it"),
         )
-    if roles and (unknown := sorted(given - roles)):
-        raise InvalidAlgorithm(
-            f"a reward of a role that the algorithm does not have: got rewards[].role "
-            f"{unknown[0]}, allowed {', '.join(sorted(roles))}; correct it"
-        )
-    if missing := sorted(roles - given):
-        raise InvalidAlgorithm(
-            f"a role that nothing scores: got no reward of {missing[0]}, allowed at least one for "
-            f"each of {', '.join(sorted(roles))}; add one with rewards[].role {missing[0]} and a "
-            "name of its own"
-        )
+        for index, role in enumerate(given)
+        if role not in roles and (roles or role in graph.roles)
+    ]
+    if not problems:
+        problems = [
+            Problem(
+                ("spec", "rewards"),
+                "a role that nothing scores",
+                got=f"no reward of {role}",
+                allowed=f"at least one for each of {allowed}",
+                do=f"add one with role: {role} and a name of its own",
+            )
+            for role in roles
+            if role not in given
+        ]
+    if problems:
+        raise ManifestError(problems)
 
 
 def check_step(graph: Graph) -> None:

@@ -6,18 +6,30 @@ Each knows the fields that it reads, so what a loss needs follows from its setti
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from rlhf_api.spec.algorithm import KlEstimator, LossAggregation, PolicyLossSettings
 from rlhf_flow import fields
+from rlhf_flow.arguments import checked_settings
 from rlhf_flow.checks import check, check_member, is_count, is_number
+from rlhf_flow.columns import (
+    ColumnSettings,
+    Credits,
+    MaybeLogProbs,
+    OwnLogProbs,
+    OwnValues,
+    Preference,
+    Valid,
+)
 from rlhf_flow.errors import FlowError
 from rlhf_flow.operations import need_reference
 
 _SEQUENCES = (fields.PROMPT_TOKENS, fields.RESPONSE_TOKENS)
 
 
+@checked_settings
 @dataclass(frozen=True)
-class ClippedLoss:
+class ClippedLoss(ColumnSettings):
     """The clipped policy-gradient loss of PPO and GRPO.
 
     Settings mean what those of PolicyLossSettings mean.
@@ -26,7 +38,9 @@ class ClippedLoss:
         FlowError: a KL term by an estimator without a gradient, or against nobody.
     """
 
-    valid: str
+    always: ClassVar[tuple[str, ...]] = (*_SEQUENCES, fields.ROLLOUT_LOG_PROBS)
+
+    valid: Valid
     """The field that says which rows count, such as reward_valid."""
     clip_range: float = 0.2
     clip_range_high: float = 0.2
@@ -40,25 +54,29 @@ class ClippedLoss:
     kl_estimator: KlEstimator = KlEstimator.K3
     aggregation: LossAggregation = LossAggregation.TOKEN_MEAN
     epochs_per_batch: int = 1
-    old_log_probs: str = fields.ROLLOUT_LOG_PROBS
+    old_log_probs: OwnLogProbs = fields.ROLLOUT_LOG_PROBS
     """The field with the log-probabilities under the policy that sampled: those of the generation
     engine, or the training engine's own."""
-    reference_log_probs: str | None = None
+    reference_log_probs: MaybeLogProbs = None
     """The field with those of the reference; needed for a KL term."""
-    advantages: str = fields.ADVANTAGES
+    advantages: Credits = fields.ADVANTAGES
     """The field with every token's advantage."""
 
     def __post_init__(self) -> None:
         self._check()
-        if self.kl_coefficient == 0:
-            return
-        need_reference("ClippedLoss", self.reference_log_probs)
-        if self.kl_estimator is KlEstimator.K1:
+        if self.kl_coefficient > 0:
+            need_reference("ClippedLoss", self.reference_log_probs)
+        super().__post_init__()
+        if self.kl_coefficient > 0 and self.kl_estimator is KlEstimator.K1:
             raise FlowError(
                 "a KL term without effect: got the estimator K1, whose gradient is zero on average "
                 "in a loss, allowed K2 (the gradient of KL(policy, reference)) and K3; choose one, "
                 "or put the penalty into the rewards by TokenRewards(kl_coefficient=...)"
             )
+
+    def unused(self) -> frozenset[str]:
+        """Without a KL term no reference is read."""
+        return frozenset() if self.kl_coefficient > 0 else frozenset({"reference_log_probs"})
 
     def _check(self) -> None:
         owner = type(self).__name__
@@ -113,31 +131,27 @@ class ClippedLoss:
         """
         return per_epoch * self.epochs_per_batch
 
-    @property
-    def reads(self) -> tuple[str, ...]:
-        """Fields that it needs."""
-        log_probs = {fields.ROLLOUT_LOG_PROBS: None, self.old_log_probs: None}
-        if self.kl_coefficient > 0 and self.reference_log_probs is not None:
-            log_probs[self.reference_log_probs] = None
-        return (*_SEQUENCES, self.advantages, self.valid, *log_probs)
 
-
+@checked_settings
 @dataclass(frozen=True)
-class ValueLoss:
+class ValueLoss(ColumnSettings):
     """Half the squared error of the values, clipped or not."""
 
-    valid: str
+    always: ClassVar[tuple[str, ...]] = _SEQUENCES
+
+    valid: Valid
     """The field that says which rows count, such as reward_valid."""
-    values: str
+    values: OwnValues
     """The field with the critic's values before the update, such as critic_values."""
     clip_range: float | None = None
     """New values stay this close to the old ones. None: no clip."""
     aggregation: LossAggregation = LossAggregation.TOKEN_MEAN
     epochs_per_batch: int = 1
-    returns: str = fields.RETURNS
+    returns: Credits = fields.RETURNS
     """The field with the targets."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         owner, clip = type(self).__name__, self.clip_range
         check_member(owner, "aggregation", self.aggregation, LossAggregation)
         is_clip = clip is None or is_number(clip)
@@ -152,16 +166,14 @@ class ValueLoss:
         """
         return per_epoch * self.epochs_per_batch
 
-    @property
-    def reads(self) -> tuple[str, ...]:
-        """Fields that it needs."""
-        return (*_SEQUENCES, self.values, self.returns, self.valid)
 
-
+@checked_settings
 @dataclass(frozen=True)
-class CrossEntropy:
+class CrossEntropy(ColumnSettings):
     """Minus the log-probability of the response's tokens, their mean over the batch, in one
     update: supervised training on reference answers."""
+
+    always: ClassVar[tuple[str, ...]] = _SEQUENCES
 
     def updates(self, per_epoch: int) -> int:
         """Optimizer steps on one batch, which is never cut.
@@ -171,14 +183,10 @@ class CrossEntropy:
         """
         return 1
 
-    @property
-    def reads(self) -> tuple[str, ...]:
-        """Fields that it needs."""
-        return _SEQUENCES
 
-
+@checked_settings
 @dataclass(frozen=True)
-class BradleyTerry:
+class BradleyTerry(ColumnSettings):
     """Minus the log-probability that a chosen response beats a rejected one to the same prompt, the
     mean over all such pairs of a mini-batch: training of a reward model.
 
@@ -188,11 +196,14 @@ class BradleyTerry:
     Source: Ouyang et al., Training language models to follow instructions, 2022, section 3.5.
     """
 
-    preference: str = fields.PREFERENCE
+    always: ClassVar[tuple[str, ...]] = _SEQUENCES
+
+    preference: Preference = fields.PREFERENCE
     """The field that says which responses are chosen (1) and which rejected (-1)."""
     epochs_per_batch: int = 1
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _check_epochs(type(self).__name__, self.epochs_per_batch)
 
     def updates(self, per_epoch: int) -> int:
@@ -202,11 +213,6 @@ class BradleyTerry:
             per_epoch: mini-batches of a batch.
         """
         return per_epoch * self.epochs_per_batch
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        """Fields that it needs."""
-        return (*_SEQUENCES, self.preference)
 
 
 Loss = ClippedLoss | ValueLoss | CrossEntropy | BradleyTerry

@@ -1,11 +1,12 @@
-"""The message about a field that is read and was never written."""
+"""The message about a field that is read and was never written, and where fields come from."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from difflib import get_close_matches
 
 from rlhf_flow.calls import ModelCall
-from rlhf_flow.fields import ANSWER_FIELDS, MEANINGS, PAIR_FIELDS, PROMPT_FIELDS, meaning_of
+from rlhf_flow.fields import ANSWER_FIELDS, FIELDS, PAIR_FIELDS, PROMPT_FIELDS, Kind, field_of
 from rlhf_flow.operations import BUILT_IN_OPERATIONS
 from rlhf_flow.roles import Roles
 
@@ -18,40 +19,50 @@ def missing_field_message(
         f"{call.id} reads the field {field}, which nothing has written: got a batch of "
         f"{', '.join(sorted(available)) or 'no fields'}"
     )
-    sources = sources_of(field, roles)
+    sources = sources_of(lambda name, _: name == field, roles)
+    if field in ANSWER_FIELDS - PROMPT_FIELDS:
+        sources.append("the reference answers that data.train.answerField names")
+    elif field in PAIR_FIELDS - ANSWER_FIELDS:
+        sources.append("the pairs of data.train.preferences")
     if sources:
         message += (
             f"; {field} comes from {' or '.join(sources)}: join its result with `batch |= ...`"
         )
-    elif meaning := meaning_of(field):
-        message += f"; no role of this algorithm writes {field} ({meaning}): add one"
+    elif found := field_of(field):
+        message += f"; no role of this algorithm writes {field} ({found.meaning}): add one"
     else:
         message += "; write it by an operation before, or read another field"
     nearest = get_close_matches(field, available, n=1, cutoff=0.6)
     if not sources and not nearest:
-        nearest = get_close_matches(field, sorted(MEANINGS), n=1, cutoff=0.6)
+        nearest = get_close_matches(field, sorted(FIELDS), n=1, cutoff=0.6)
     if nearest and nearest[0] != field:
         message += f"; the nearest field is {nearest[0]}"
     return message
 
 
-def sources_of(field: str, roles: Roles) -> list[str]:
-    """Calls of these roles, or operations, that write a field."""
+def sources_of(fits: Callable[[str, Kind | None], bool], roles: Roles) -> list[str]:
+    """Calls of these roles, or operations, that write a field that fits.
+
+    Args:
+        fits: whether a field does, by its name and what it holds.
+        roles: of the algorithm.
+    """
     found = [
         f"flow.{role}.{primitive.method}(batch)"
         for role, kind in roles.items()
         for primitive in kind.primitives
-        if field in primitive.fields_of(role)
+        if any(fits(name, _kind_of(name)) for name in primitive.fields_of(role))
     ]
     found += [
         f"flow.compute(batch, {type(operation).__name__}(...))"
         for operation in BUILT_IN_OPERATIONS
-        if field in operation.writes
+        if any(fits(each.column, each.kind) for each in operation.outputs() if not each.keeps_kind)
     ]
-    if field in PROMPT_FIELDS:
+    if any(fits(name, FIELDS[name].kind) for name in PROMPT_FIELDS):
         found.append("the prompts")
-    elif field in ANSWER_FIELDS:
-        found.append("the reference answers that data.train.answerField names")
-    elif field in PAIR_FIELDS:
-        found.append("the pairs of data.train.preferences")
     return found
+
+
+def _kind_of(name: str) -> Kind | None:
+    found = field_of(name)
+    return None if found is None else found.kind

@@ -5,146 +5,169 @@ Data only: the runtime maps each class to its function; a user's own operation n
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import ClassVar
 
 from rlhf_api.spec.algorithm import KlEstimator
 from rlhf_flow import fields
-from rlhf_flow.checks import check, is_number
+from rlhf_flow.arguments import checked_settings
+from rlhf_flow.checks import check, check_member, is_number, suggest
+from rlhf_flow.columns import (
+    ChangedCredits,
+    ColumnSettings,
+    Credits,
+    Input,
+    LogProbs,
+    MaybeLogProbs,
+    Multiplier,
+    NewAdvantages,
+    NewMultiplier,
+    NewReturns,
+    NewRewards,
+    Output,
+    Scores,
+    Valid,
+    Values,
+)
 from rlhf_flow.errors import FlowError
+from rlhf_flow.fields import Kind
 
 Parameter = bool | int | float | str
 
 
 class Scope(Enum):
-    """What an operation of the user's own has to see for the result of one row."""
+    """Which rows the result of one row depends on, from the fewest to all."""
 
+    ROW = "row"
+    """Itself alone."""
     GROUP = "group"
     """All rows of its prompt."""
     BATCH = "batch"
-    """All rows."""
+    """All rows: built-in operations sum over ranks, a function of the user's own gets them."""
 
 
+_SCOPES = tuple(Scope)
+
+
+def widest(scopes: Iterator[Scope]) -> Scope:
+    """The scope of several operations together."""
+    return max(scopes, key=_SCOPES.index)
+
+
+@checked_settings
 @dataclass(frozen=True)
-class TokenRewards:
+class TokenRewards(ColumnSettings):
     """The score on the last response token minus klCoefficient x KL on every token.
 
     Raises:
-        FlowError: a penalty without a reference.
+        FlowError: a penalty without a reference, or a setting that means nothing.
     """
 
-    scores: str
+    scope: ClassVar[Scope] = Scope.ROW
+    always: ClassVar[tuple[str, ...]] = (fields.RESPONSE_TOKENS,)
+
+    scores: Scores
     """The field with the scores, such as reward_scores."""
     kl_coefficient: float = 0.0
     """Weight of the penalty; 0 reads no log-probabilities."""
     kl_estimator: KlEstimator = KlEstimator.K1
     """Which estimator of KL(policy, reference)."""
-    policy_log_probs: str = fields.ROLLOUT_LOG_PROBS
+    policy_log_probs: LogProbs = fields.ROLLOUT_LOG_PROBS
     """The field with the policy's log-probabilities."""
-    reference_log_probs: str | None = None
+    reference_log_probs: MaybeLogProbs = None
     """The field with the reference's; needed for a penalty."""
-    rewards: str = fields.TOKEN_REWARDS
+    rewards: NewRewards = fields.TOKEN_REWARDS
     """The field that it writes."""
 
     def __post_init__(self) -> None:
+        owner, coefficient = type(self).__name__, self.kl_coefficient
+        is_weight = is_number(coefficient)
+        check(owner, "kl_coefficient", coefficient, is_weight, "a number of at least 0")
+        check_member(owner, "kl_estimator", self.kl_estimator, KlEstimator)
+        if coefficient > 0:
+            need_reference(owner, self.reference_log_probs)
+        super().__post_init__()
+
+    def unused(self) -> frozenset[str]:
+        """Without a penalty no log-probabilities are read."""
         if self.kl_coefficient > 0:
-            need_reference("TokenRewards", self.reference_log_probs)
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        """Fields that it needs."""
-        always = (self.scores, fields.RESPONSE_TOKENS)
-        if self.kl_coefficient == 0 or self.reference_log_probs is None:
-            return always
-        return (*always, self.policy_log_probs, self.reference_log_probs)
-
-    @property
-    def writes(self) -> tuple[str, ...]:
-        """Fields that it makes."""
-        return (self.rewards,)
+            return frozenset()
+        return frozenset({"policy_log_probs", "reference_log_probs"})
 
 
+@checked_settings
 @dataclass(frozen=True)
-class Gae:
+class Gae(ColumnSettings):
     """Generalized advantage estimation; returns = advantages + values. It does not whiten.
 
     Source: Schulman et al., High-dimensional continuous control using GAE, section 3.
+
+    Raises:
+        FlowError: a setting that means nothing.
     """
+
+    scope: ClassVar[Scope] = Scope.ROW
 
     gamma: float
     """Discount per token."""
     lam: float
     """Bias-variance trade-off."""
-    values: str
+    values: Values
     """The field with a critic's values, such as critic_values."""
-    rewards: str = fields.TOKEN_REWARDS
+    rewards: Credits = fields.TOKEN_REWARDS
     """The field with every token's reward."""
-    advantages: str = fields.ADVANTAGES
+    advantages: NewAdvantages = fields.ADVANTAGES
     """The field for them."""
-    returns: str = fields.RETURNS
+    returns: NewReturns = fields.RETURNS
     """The field for the critic's targets."""
 
-    @property
-    def reads(self) -> tuple[str, ...]:
-        """Fields that it needs."""
-        return (self.rewards, self.values)
-
-    @property
-    def writes(self) -> tuple[str, ...]:
-        """Fields that it makes."""
-        return (self.advantages, self.returns)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("gamma", "lam"):
+            value = getattr(self, name)
+            is_share = is_number(value) and value <= 1
+            check(type(self).__name__, name, value, is_share, "a number from 0 to 1")
 
 
+@checked_settings
 @dataclass(frozen=True)
-class Whiten:
+class Whiten(ColumnSettings):
     """Advantages shifted to mean 0 and scaled to variance 1 over the tokens of valid rows."""
 
-    valid: str
+    scope: ClassVar[Scope] = Scope.BATCH
+
+    valid: Valid
     """The field that says which rows are, such as reward_valid."""
-    advantages: str = fields.ADVANTAGES
+    advantages: ChangedCredits = fields.ADVANTAGES
     """The field that it replaces."""
 
-    @property
-    def reads(self) -> tuple[str, ...]:
-        """Fields that it needs."""
-        return (self.advantages, self.valid)
 
-    @property
-    def writes(self) -> tuple[str, ...]:
-        """Fields that it makes."""
-        return (self.advantages,)
-
-
+@checked_settings
 @dataclass(frozen=True)
-class GroupAdvantages:
+class GroupAdvantages(ColumnSettings):
     """Scores relative to the valid samples of the same prompt, spread over the response's tokens.
 
     Source: DeepSeekMath, section 4.1; without the standard deviation Dr.GRPO.
     """
 
-    scores: str
+    scope: ClassVar[Scope] = Scope.GROUP
+    always: ClassVar[tuple[str, ...]] = (fields.PROMPT_ID, fields.RESPONSE_TOKENS)
+
+    scores: Scores
     """The field with the scores, such as reward_scores."""
-    valid: str
+    valid: Valid
     """The field that says which rows have one, such as reward_valid."""
     normalize_by_std: bool = True
     """Whether they are divided by the group's standard deviation."""
-    advantages: str = fields.ADVANTAGES
+    advantages: NewAdvantages = fields.ADVANTAGES
     """The field that it writes."""
 
-    @property
-    def reads(self) -> tuple[str, ...]:
-        """Fields that it needs."""
-        return (self.scores, fields.PROMPT_ID, self.valid, fields.RESPONSE_TOKENS)
 
-    @property
-    def writes(self) -> tuple[str, ...]:
-        """Fields that it makes."""
-        return (self.advantages,)
-
-
+@checked_settings
 @dataclass(frozen=True)
-class LagrangeMultiplier:
+class LagrangeMultiplier(ColumnSettings):
     """What a constraint weighs: a number that grows while costs are above their limit and shrinks
     below it. It is learned once a step, on a logarithmic scale: log m += learning_rate x m x (mean
     cost - limit). It is the algorithm's own state, kept over steps and in checkpoints.
@@ -155,9 +178,11 @@ class LagrangeMultiplier:
         FlowError: an initial value that has no logarithm.
     """
 
-    costs: str
+    scope: ClassVar[Scope] = Scope.BATCH
+
+    costs: Scores
     """The field with the costs, such as cost_scores."""
-    valid: str
+    valid: Valid
     """The field that says which rows have one, such as cost_valid."""
     limit: float = 0.0
     """The mean cost that is allowed."""
@@ -166,10 +191,11 @@ class LagrangeMultiplier:
     """Before the first step."""
     maximum: float = 10.0
     """It grows no further: its growth is in proportion to itself."""
-    multiplier: str = "multiplier"
+    multiplier: NewMultiplier = "multiplier"
     """The field for it, the same number in each row; its name in checkpoints as well."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         owner = type(self).__name__
         for name in ("learning_rate", "maximum"):
             value = getattr(self, name)
@@ -178,50 +204,34 @@ class LagrangeMultiplier:
         allowed = f"a number above 0 and at most maximum={self.maximum!r}"
         check(owner, "initial", self.initial, is_between, allowed)
 
-    @property
-    def reads(self) -> tuple[str, ...]:
-        """Fields that it needs."""
-        return (self.costs, self.valid)
 
-    @property
-    def writes(self) -> tuple[str, ...]:
-        """Fields that it makes."""
-        return (self.multiplier,)
-
-
+@checked_settings
 @dataclass(frozen=True)
-class PenalizedAdvantages:
+class PenalizedAdvantages(ColumnSettings):
     """(advantages of the reward - m x those of the cost) / (1 + m), with the multiplier m.
 
     Source: Dai et al., Safe RLHF (arXiv 2310.12773), appendix B.
     """
 
-    costs: str
+    scope: ClassVar[Scope] = Scope.ROW
+
+    costs: Credits
     """The field with the cost's advantages."""
-    multiplier: str = "multiplier"
+    multiplier: Multiplier = "multiplier"
     """The field with the multiplier."""
-    advantages: str = fields.ADVANTAGES
+    advantages: ChangedCredits = fields.ADVANTAGES
     """The field with the reward's, which it replaces."""
 
-    @property
-    def reads(self) -> tuple[str, ...]:
-        """Fields that it needs."""
-        return (self.advantages, self.costs, self.multiplier)
 
-    @property
-    def writes(self) -> tuple[str, ...]:
-        """Fields that it makes."""
-        return (self.advantages,)
-
-
+@checked_settings
 @dataclass(frozen=True)
 class Custom:
     """A function of the user's own: it gets the columns that it reads by name, of all rows that
     its scope names, and returns those that it writes.
 
     Raises:
-        FlowError: the entry point has another form, a list of names is a single string, or a name
-        is none that a field may have.
+        FlowError: the entry point has another form, a list of names is a single string, a name is
+            none that a field may have, or a kind is none.
     """
 
     entrypoint: str
@@ -233,28 +243,54 @@ class Custom:
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
     """Keyword arguments of the function."""
     scope: Scope = Scope.GROUP
-    """What it has to see."""
+    """Which rows it has to see for the result of one."""
+    kinds: Mapping[str, Kind] = field(default_factory=dict)
+    """What fields that it writes hold. One that is not named holds what its name means in
+    `rlhf_flow.fields`; where that says nothing it is taken for whatever reads it."""
 
     def __post_init__(self) -> None:
-        module, colon, name = self.entrypoint.partition(":")
+        module, colon, name = str(self.entrypoint).partition(":")
         if not (module and colon and name.isidentifier()):
             raise FlowError(
                 f"an operation's entry point names no function: got {self.entrypoint!r}, "
                 "allowed package.module:function; write it so"
             )
         for label, names in (("reads", self.reads), ("writes", self.writes)):
-            if isinstance(names, str):
-                raise FlowError(
-                    f"{label} of the operation {self.entrypoint} is a text: got {names!r}, "
-                    f"allowed a list of field names; write [{names!r}]"
-                )
-            if odd := [each for each in names if not fields.is_name(each)]:
-                raise FlowError(
-                    f"{label} of the operation {self.entrypoint} has a name that no field may "
-                    f"have: got {odd[0]!r}, allowed {fields.ALLOWED_NAMES}; rename it"
-                )
+            self._check_names(label, names)
             object.__setattr__(self, label, tuple(names))
         object.__setattr__(self, "parameters", dict(self.parameters))
+        owner = f"the operation {self.entrypoint}"
+        check_member(owner, "scope", self.scope, Scope)
+        for written, kind in self.kinds.items():
+            check_member(owner, "kinds", kind, Kind)
+            if written not in self.writes:
+                raise FlowError(
+                    f"{owner} says what a field holds that it does not write: got {written}, "
+                    f"allowed {', '.join(self.writes)}; "
+                    f"{suggest(written, self.writes, 'add it to writes, or remove it')}"
+                )
+
+    def inputs(self) -> Iterator[Input]:
+        """The columns that it reads, of whatever kind."""
+        return (Input(name, None) for name in self.reads)
+
+    def outputs(self) -> Iterator[Output]:
+        """The columns that it makes."""
+        for name in self.writes:
+            known = fields.FIELDS.get(name)
+            yield Output(name, self.kinds.get(name, known.kind if known else None))
+
+    def _check_names(self, label: str, names: Sequence[str]) -> None:
+        if isinstance(names, str):
+            raise FlowError(
+                f"{label} of the operation {self.entrypoint} is a text: got {names!r}, "
+                f"allowed a list of field names; write [{names!r}]"
+            )
+        if odd := [each for each in names if not fields.is_name(each)]:
+            raise FlowError(
+                f"{label} of the operation {self.entrypoint} has a name that no field may "
+                f"have: got {odd[0]!r}, allowed {fields.ALLOWED_NAMES}; rename it"
+            )
 
 
 Operation = (

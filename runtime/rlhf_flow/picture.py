@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from rlhf_flow.calls import ComputeOptions
 from rlhf_flow.graph import PROMPTS, Graph
+from rlhf_flow.operations import Custom, Operation, Scope
+
+_SCOPES = {
+    Scope.ROW: "one row at a time",
+    Scope.GROUP: "the rows of a prompt",
+    Scope.BATCH: "the whole batch",
+}
 
 
 def draw_text(graph: Graph) -> str:
-    """A graph as text: one line per call, below the line what it reads and from where.
+    """A graph as text: one line per call, below the line what it computes over which rows, what it
+    reads and from where.
 
     Calls with the same number wait for nothing of each other. `~>` is a trained role's weights,
     carried into the next step.
@@ -19,6 +28,9 @@ def draw_text(graph: Graph) -> str:
         often = "" if count == 1 else f"  x {count:g}"
         made = f"  -> {', '.join(call.writes)}" if call.writes else "  trains"
         lines.append(f"{levels[call.id]}  {call.id.ljust(width)}{made}{often}")
+        if isinstance(call.options, ComputeOptions):
+            names = ", ".join(map(_operation_name, call.options.operations))
+            lines.append(f"     {names}: over {_SCOPES[call.options.scope]}")
         lines += [
             f"     <- {edge.source}: {', '.join(edge.fields)}"
             for edge in graph.data_edges
@@ -56,3 +68,7 @@ def _levels(graph: Graph) -> dict[str, int]:
         before = graph.predecessors(call.id)
         levels[call.id] = 1 + max((levels[call_id] for call_id in before), default=0)
     return levels
+
+
+def _operation_name(operation: Operation) -> str:
+    return operation.entrypoint if isinstance(operation, Custom) else type(operation).__name__

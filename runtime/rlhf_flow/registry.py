@@ -9,7 +9,6 @@ from rlhf_api.spec.algorithm import (
     AlgorithmType,
     CustomSettings,
     GrpoSettings,
-    PolicyLossSettings,
     PpoSettings,
 )
 from rlhf_api.spec.models import Precision
@@ -26,13 +25,15 @@ from rlhf_flow.precision import resolve_precision
 def _grpo(job: RLHFJob, device: Device) -> Algorithm:
     settings = job.spec.algorithm.settings
     assert isinstance(settings, GrpoSettings)
-    return Grpo(settings, _needs_old_log_probs(job, settings, device, Grpo.policy))
+    why = needs_old_log_probs(job, settings.epochs_per_batch, device, Grpo.policy)
+    return Grpo(settings, bool(why))
 
 
 def _ppo(job: RLHFJob, device: Device) -> Algorithm:
     settings = job.spec.algorithm.settings
     assert isinstance(settings, PpoSettings)
-    return Ppo(settings, _needs_old_log_probs(job, settings, device, Ppo.policy))
+    why = needs_old_log_probs(job, settings.epochs_per_batch, device, Ppo.policy)
+    return Ppo(settings, bool(why))
 
 
 def _custom(job: RLHFJob, device: Device) -> Algorithm:
@@ -61,14 +62,21 @@ def build_algorithm(job: RLHFJob, device: Device) -> Algorithm:
     return ALGORITHMS[job.spec.algorithm.type](job, device)
 
 
-def _needs_old_log_probs(
-    job: RLHFJob, settings: PolicyLossSettings, device: Device, policy: str
-) -> bool:
-    """Whether the generation engine's log-probabilities are not those under which the policy's
-    first update begins: several updates, or engines that differ by rounding."""
-    updates = job.spec.schedule.updates_per_epoch * settings.epochs_per_batch
+def needs_old_log_probs(job: RLHFJob, epochs: int, device: Device, policy: str) -> str:
+    """Why the generation engine's log-probabilities are not those under which the policy's first
+    update begins: several updates, or engines that differ by rounding. Empty: they are.
+
+    Args:
+        job: the manifest.
+        epochs: of a batch.
+        device: what it computes on.
+        policy: the role that is trained.
+    """
+    updates = job.spec.schedule.updates_per_epoch * epochs
+    if updates > 1:
+        return f"a batch has {updates} updates"
     precision = resolve_precision(job.spec.model_for(policy).training.precision, device)
-    return updates > 1 or precision is Precision.BFLOAT16
+    return "the trainer computes in bfloat16" if precision is Precision.BFLOAT16 else ""
 
 
 def build_evaluation(job: RLHFJob, policy: str, rewards: Sequence[str]) -> Evaluation | None:

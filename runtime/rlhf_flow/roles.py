@@ -14,8 +14,10 @@ from typing import ClassVar, NoReturn, Protocol
 
 from rlhf_api.plan import CallKind, Head
 from rlhf_flow import fields
+from rlhf_flow.arguments import checked_call
 from rlhf_flow.batches import BatchValue
 from rlhf_flow.calls import GenerateOptions, Options, TrainOptions
+from rlhf_flow.checks import suggest
 from rlhf_flow.errors import FlowError, UnknownPrimitive
 from rlhf_flow.losses import BradleyTerry, ClippedLoss, CrossEntropy, Loss, ValueLoss
 
@@ -94,10 +96,11 @@ class Role:
     def __getattr__(self, method: str) -> NoReturn:
         if method.startswith("_"):
             raise AttributeError(method)
+        methods = [each.method for each in self.primitives]
+        otherwise = "call one of these or let the role be something else in roles()"
         raise UnknownPrimitive(
             f"{self._name} has no primitive {method}: a {type(self).__name__} has "
-            f"{', '.join(sorted(each.method for each in self.primitives))}; call one of these or "
-            "let the role be something else in roles()"
+            f"{', '.join(sorted(methods))}; {suggest(method, methods, otherwise)}"
         )
 
     def __repr__(self) -> str:
@@ -110,6 +113,7 @@ class Model(Role):
     losses: ClassVar[tuple[type[Loss], ...]]
     """By which it can be trained."""
 
+    @checked_call
     def train(self, batch: BatchValue, loss: Loss, *, from_step: int = 0) -> None:
         """Optimizer steps on a batch.
 
@@ -141,6 +145,7 @@ class LanguageModel(Model):
     head = Head.LM
     losses = (ClippedLoss, CrossEntropy)
 
+    @checked_call
     def generate(
         self,
         batch: BatchValue,
@@ -164,6 +169,7 @@ class LanguageModel(Model):
         options = GenerateOptions(number, temperature, greedy)
         return self._flow.call(self._name, _GENERATE, batch, options)
 
+    @checked_call
     def log_probs(self, batch: BatchValue) -> BatchValue:
         """The log-probability of every response token, as `<role>_log_probs`."""
         return self._flow.call(self._name, _LOG_PROBS, batch)
@@ -176,6 +182,7 @@ class ScalarModel(Model):
     head = Head.SCALAR
     losses = (ValueLoss, BradleyTerry)
 
+    @checked_call
     def values(self, batch: BatchValue) -> BatchValue:
         """The value before every response token, as `<role>_values`."""
         return self._flow.call(self._name, _VALUES, batch)
@@ -186,6 +193,7 @@ class RewardSource(Role):
 
     primitives = (_SCORE,)
 
+    @checked_call
     def score(self, batch: BatchValue) -> BatchValue:
         """A score for every response, as `<role>_scores`, and whether it counts, as
         `<role>_valid`."""

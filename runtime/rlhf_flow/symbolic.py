@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NoReturn
 
+from rlhf_flow.checks import suggest
 from rlhf_flow.errors import FlowError
-from rlhf_flow.fields import ALLOWED_NAMES, is_name
+from rlhf_flow.fields import ALLOWED_NAMES, Kind, is_name
 from rlhf_flow.graph import RowCount
 
 _INSTEAD = (
@@ -49,6 +50,10 @@ class Origin:
     """The call that wrote it; PROMPTS for those of the prompts."""
     field: str
     """What it is called there."""
+    kind: Kind | None = None
+    """What it holds. None: nobody knows."""
+    is_generated: bool = False
+    """Whether a generate call sampled it."""
 
 
 class SymbolicBatch:
@@ -86,6 +91,7 @@ class SymbolicBatch:
                 "only the same rows; make the second from the first, with the same samples per "
                 "prompt, or give it the first one's rows by broadcast"
             )
+        self._check_answers(other)
         regions = self.regions | other.regions
         return SymbolicBatch({**self.origins, **other.origins}, self.rows, regions)
 
@@ -123,12 +129,25 @@ class SymbolicBatch:
             )
         return SymbolicBatch(self.origins, like.rows, self.regions | like.regions)
 
+    def _check_answers(self, other: SymbolicBatch) -> None:
+        """Refuse other responses in the place of those that the batch's columns are about."""
+        for name, new in other.origins.items():
+            old = self.origins.get(name, new)
+            if old != new and old.is_generated and new.is_generated:
+                raise FlowError(
+                    f"a join puts other responses in the place of those that the batch has: got "
+                    f"{name} of {new.call} over that of {old.call}, allowed fields of the same "
+                    "responses; keep two batches, or choose fields of one by select and name them "
+                    "anew by rename"
+                )
+
     def _check_has(self, method: str, names: Iterable[str]) -> None:
         for name in names:
             if name not in self.origins:
                 raise FlowError(
                     f"batch.{method} of a field that the batch does not have: got {name}, allowed "
-                    f"{', '.join(sorted(self.origins))}; correct it"
+                    f"{', '.join(sorted(self.origins))}; "
+                    f"{suggest(name, self.origins, 'correct it')}"
                 )
 
     def __repr__(self) -> str:

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from rlhf_flow.algorithm import Algorithm
 from rlhf_flow.batches import BatchValue
 from rlhf_flow.calls import ComputeOptions, GenerateOptions, ModelCall, TrainOptions
+from rlhf_flow.entrypoints import check_function
 from rlhf_flow.errors import FlowError, InvalidAlgorithm
-from rlhf_flow.fields import PREFERENCE, PROMPT_FIELDS, ROLLOUT_LOG_PROBS
+from rlhf_flow.fields import FIELDS, PREFERENCE, PROMPT_FIELDS, ROLLOUT_LOG_PROBS
 from rlhf_flow.flow import ENOUGH, Flow
 from rlhf_flow.graph import PROMPTS, DataEdge, Graph, Region, RowCount, version_edges
-from rlhf_flow.operations import LagrangeMultiplier
+from rlhf_flow.kinds import FieldCheck
+from rlhf_flow.operations import Custom, LagrangeMultiplier
+from rlhf_flow.places import told_with_place, with_place
 from rlhf_flow.roles import Role, Roles
 from rlhf_flow.symbolic import Origin, Rows, SymbolicBatch
 
 
 class TracingBackend:
-    """Records calls instead of running them."""
+    """Records calls instead of running them.
 
-    def __init__(self) -> None:
+    Args:
+        roles: of the algorithm.
+    """
+
+    def __init__(self, roles: Roles) -> None:
+        self._roles = roles
         self.calls: list[ModelCall] = []
         self.data_edges: list[DataEdge] = []
         self.regions: list[Region] = []
@@ -32,8 +39,10 @@ class TracingBackend:
     def run(self, call: ModelCall, batch: BatchValue) -> SymbolicBatch:
         """Record a call and where its fields come from."""
         source = self._symbolic(call.id, batch)
+        makers = {each.id: each.role for each in self.calls}
+        origins = FieldCheck(self._roles, makers).follow(call, source.origins)
         self._check_sampling(call, source)
-        self._check_state(call)
+        self._check_operations(call)
         self.calls.append(call)
         by_source: dict[str, set[str]] = {}
         for origin in (source.origins[field] for field in call.reads):
@@ -41,7 +50,6 @@ class TracingBackend:
         self.data_edges += [
             DataEdge(maker, call.id, tuple(sorted(names))) for maker, names in by_source.items()
         ]
-        origins = {field: Origin(call.id, field) for field in (*call.carries, *call.writes)}
         rows = source.rows
         if isinstance(call.options, GenerateOptions):
             rows = rows.times(call.options.samples)
@@ -90,20 +98,23 @@ class TracingBackend:
                 f"{ROLLOUT_LOG_PROBS}; change one of them"
             )
 
-    def _check_state(self, call: ModelCall) -> None:
-        """Refuse two operations that would keep their state under one name."""
+    def _check_operations(self, call: ModelCall) -> None:
+        """Refuse functions that are not there, and state that two operations would share."""
         if not isinstance(call.options, ComputeOptions):
             return
         for operation in call.options.operations:
-            if not isinstance(operation, LagrangeMultiplier):
-                continue
-            if operation.multiplier in self._multipliers:
-                raise FlowError(
-                    f"{call.id} has a second LagrangeMultiplier of one name: got "
-                    f"multiplier={operation.multiplier!r} twice, allowed one of each name in a "
-                    "step; give it another name"
-                )
-            self._multipliers.add(operation.multiplier)
+            if isinstance(operation, Custom):
+                check_function(operation.entrypoint, operation.parameters)
+            if isinstance(operation, LagrangeMultiplier):
+                self._check_multiplier(call, operation.multiplier)
+
+    def _check_multiplier(self, call: ModelCall, name: str) -> None:
+        if name in self._multipliers:
+            raise FlowError(
+                f"{call.id} has a second LagrangeMultiplier of one name: got multiplier={name!r} "
+                "twice, allowed one of each name in a step; give it another name"
+            )
+        self._multipliers.add(name)
 
     @contextmanager
     def _inside(self, region: str) -> Iterator[None]:
@@ -165,24 +176,23 @@ def trace(
 
 def _trace_once(algorithm: Algorithm, samples_per_prompt: int, inputs: frozenset[str]) -> Graph:
     name = type(algorithm).__qualname__
-    backend = TracingBackend()
     rows = RowCount(2.0, 2) if PREFERENCE in inputs else RowCount(1.0, 1)
     prompts = SymbolicBatch(
-        {field: Origin(PROMPTS, field) for field in inputs}, Rows("the prompts", rows)
+        {field: Origin(PROMPTS, field, FIELDS[field].kind) for field in inputs},
+        Rows("the prompts", rows),
     )
     try:
-        roles = _checked_roles(name, algorithm.roles())
-        flow = Flow(roles, backend, samples_per_prompt)
-        with flow.step():
-            algorithm.step(flow, prompts)
+        with told_with_place():
+            roles = _checked_roles(name, algorithm.roles())
+            backend = TracingBackend(roles)
+            flow = Flow(roles, backend, samples_per_prompt)
+            with flow.step():
+                algorithm.step(flow, prompts)
     except FlowError:
         raise
     except Exception as error:  # the user's code: anything may come out of it
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        raise InvalidAlgorithm(
-            f"{name}.step raised {type(error).__name__}: {error} ({where.filename}, line "
-            f"{where.lineno}); correct it"
-        ) from error
+        text = f"{name}.step raised {type(error).__name__}: {error}; correct it"
+        raise InvalidAlgorithm(with_place(error, text)) from error
     calls = tuple(backend.calls)
     from_data = (edge for edge in backend.data_edges if edge.source == PROMPTS)
     return Graph(

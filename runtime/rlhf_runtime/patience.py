@@ -17,7 +17,7 @@ class Patience:
     """The longest wait."""
     tell: Callable[[str], None]
     """Told what is in the way, whenever that changes."""
-    obey: Hook = nothing
+    check_stop: Hook = nothing
     """Called before every look; what it raises ends the wait."""
     pause_seconds: float = 1.0
     """From one look to the next."""
@@ -35,7 +35,7 @@ class Patience:
         """
         deadline, told = self.clock() + self.seconds, ""
         while True:
-            self.obey()
+            self.check_stop()
             found = obstacle()
             if not found or self.clock() >= deadline:
                 return found

@@ -172,9 +172,21 @@ def test_a_custom_algorithm_comes_from_local_code(tmp_path: Path, last: str, cod
     assert found == code, err
     assert sys.path == before
     if code:
-        assert err.startswith("InvalidAlgorithm: actor has no primitive dream")
+        place = folder / f"algorithm_{last}.py"
+        assert err.startswith(f"InvalidAlgorithm: {place}:11: actor has no primitive dream")
     else:
         assert "actor.log_probs" in out
+        assert "warning: actor.log_probs makes what nothing reads" in err
+
+
+def test_a_reward_of_no_role_is_told_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    text = job().replace("rewards: [{", "rewards: [{role: rewad, ")
+    path.write_text(text)
+    line = next(n for n, each in enumerate(text.splitlines(), 1) if "rewad" in each)
+    code, _, err = run(str(path))
+    assert code == 2
+    assert f"{path}:{line}:20: spec.rewards[0].role: " in err and "did you mean reward?" in err
 
 
 def test_planning_imports_neither_torch_nor_ray_nor_numpy(manifest: Path) -> None:

@@ -26,7 +26,7 @@ Interrupted()
 Broken()
 print("went on")
 try:
-    stop.obey()
+    stop.raise_if_requested()
 except KeyboardInterrupt:
     print("obeyed")
 """
@@ -60,7 +60,7 @@ take_over_signals(stop)
 os.register_at_fork(before=before)
 subprocess.run(["true"], preexec_fn=lambda: None, check=True)
 try:
-    stop.obey()
+    stop.raise_if_requested()
 except KeyboardInterrupt:
     print("obeyed")
 """

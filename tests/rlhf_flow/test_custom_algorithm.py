@@ -40,10 +40,13 @@ REINFORCE = """
             batch = flow.actor.generate(prompts)
             batch |= flow.reward.score(batch)
             batch |= flow.compute(batch, Custom(
-                "mine:advantages", reads=["reward_scores", "response_tokens"],
+                f"{__name__}:advantages", reads=["reward_scores", "response_tokens"],
                 writes=["advantages"],
                 parameters={"baseline": self.baseline}))
             flow.actor.train(batch, ClippedLoss("reward_valid"))
+
+    def advantages(columns, *, baseline):
+        return {}
 
     class Unfinished(Algorithm):
         def roles(self):
@@ -82,14 +85,14 @@ def test_a_class_is_built_with_its_parameters_and_traced(job: Any, write: Write)
     (operation,) = options.operations
     assert isinstance(operation, Custom)
     assert operation.parameters == {"baseline": 0.5}
-    assert operation.entrypoint == "mine:advantages"
+    assert operation.entrypoint == "reinforce_a:advantages"
 
 
 @pytest.mark.parametrize(
     ("entrypoint", "parameters", "message"),
     [
         ("nowhere_to_be_found:X", {}, "no module nowhere_to_be_found.*spec.code"),
-        ("reinforce_b:Reinforc", {"baseline": 1.0}, "nearest name is Reinforce"),
+        ("reinforce_b:Reinforc", {"baseline": 1.0}, "did you mean Reinforce"),
         ("reinforce_b:Unrelated", {}, "is no algorithm.*subclass of rlhf_flow.Algorithm"),
         ("reinforce_b:Unfinished", {}, "lacks a method.*step"),
         ("reinforce_b:Reinforce", {}, "missing a required argument: 'baseline'"),
@@ -130,10 +133,13 @@ REFILL = """
             return {"actor": LanguageModel}
 
         def step(self, flow, prompts):
-            enough = Custom("mine:enough", reads=["finished"], writes=["enough"])
+            enough = Custom("refill:enough", reads=["finished"], writes=["enough"])
             batch = flow.repeat(
                 lambda: flow.actor.generate(prompts), until=enough, max_rounds=3, expected_rounds=2)
             flow.actor.train(batch, CrossEntropy())
+
+    def enough(columns):
+        return {}
 """
 
 

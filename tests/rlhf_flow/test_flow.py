@@ -127,10 +127,15 @@ class Regions(Algorithm):
         def look() -> None:
             flow.reward.score(flow.actor.generate(prompts, greedy=True))
 
-        enough = Custom("mine:enough", reads=["reward_scores"], writes=["enough"])
+        enough = Custom(f"{__name__}:enough", reads=["reward_scores"], writes=["enough"])
         batch = flow.repeat(sample, until=enough, max_rounds=4, expected_rounds=2.5)
         flow.every(2, look)
         flow.reward.score(batch)
+
+
+def enough(columns: object) -> object:
+    """The condition."""
+    return columns
 
 
 def test_ids_in_regions_are_the_same_in_every_round_and_in_the_trace() -> None:

@@ -75,9 +75,7 @@ def test_a_coefficient_alone_makes_a_loss_read_the_reference() -> None:
             "reward_valid", kl_coefficient=0.1, reference_log_probs="reference_log_probs"
         ).reads
     )
-    assert (
-        ClippedLoss("reward_valid", old_log_probs="actor_log_probs").reads[-1] == "actor_log_probs"
-    )
+    assert "actor_log_probs" in ClippedLoss("reward_valid", old_log_probs="actor_log_probs").reads
     assert CrossEntropy().reads == ("prompt_tokens", "response_tokens")
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from rlhf_api.errors import ManifestError
 from rlhf_api.plan import CallKind, GraphName, Head
 from rlhf_api.spec.resources import Device
 from rlhf_flow import (
@@ -53,6 +54,11 @@ class Stepped(Algorithm):
 
     def step(self, flow: Flow, prompts: BatchValue) -> None:
         self._step(flow, prompts)
+
+
+def function(columns: object) -> object:
+    """Of operations."""
+    return columns
 
 
 def calls_of(graph: Graph) -> list[str]:
@@ -228,7 +234,8 @@ def test_batches_of_different_rows_are_not_joined() -> None:
 def test_batches_of_equally_many_samples_can_be_joined() -> None:
     def step(flow: Flow, prompts: Any) -> None:
         sampled = flow.actor.generate(prompts)
-        _ = sampled | flow.actor.generate(prompts, samples=4, greedy=True)
+        greedy = flow.actor.generate(prompts, samples=4, greedy=True)
+        _ = sampled | greedy.select("finished").rename(finished="greedy_finished")
 
     assert len(trace(Stepped(step), samples_per_prompt=4).calls) == 2
 
@@ -236,12 +243,27 @@ def test_batches_of_equally_many_samples_can_be_joined() -> None:
 def test_the_later_batch_wins() -> None:
     def step(flow: Flow, prompts: Any) -> None:
         batch = flow.actor.generate(prompts)
-        batch |= flow.actor.generate(prompts, greedy=True)
-        flow.reward.score(batch)
+        batch |= flow.reward.score(batch)
+        batch |= flow.reward.score(batch)
+        flow.compute(batch, GroupAdvantages("reward_scores", "reward_valid"))
 
     graph = trace(Stepped(step))
-    sources = {edge.source for edge in graph.data_edges if edge.target == "reward.score"}
-    assert sources == {"actor.generate#2"}
+    sources = {edge.source for edge in graph.data_edges if edge.target == "compute"}
+    assert sources == {"actor.generate", "reward.score#2"}
+
+
+def test_responses_are_not_put_under_columns_of_others() -> None:
+    """Scores, values and log-probabilities of the first would stay beside the second."""
+
+    def step(flow: Flow, prompts: Any) -> None:
+        batch = flow.actor.generate(prompts)
+        batch |= flow.reward.score(batch)
+        batch |= flow.actor.generate(prompts, greedy=True)
+
+    with pytest.raises(
+        FlowError, match=r"got \w+ of actor.generate#2 over that of actor.generate, .*rename"
+    ):
+        trace(Stepped(step))
 
 
 def test_what_is_made_in_a_region_stays_in_it() -> None:
@@ -309,21 +331,21 @@ def test_algorithms_of_the_field_are_a_page_at_most(algorithm: Algorithm) -> Non
 
 def test_roles_and_rewards_must_fit_each_other(job: Any) -> None:
     function = {"entrypoint": "mine:score"}
-    cost = {"name": "cost", "role": "cost", "function": function}
-    with pytest.raises(InvalidAlgorithm, match=r"rewards\[\].role cost, allowed reward"):
-        trace_job(job(rewards=[{"function": function}, cost]))
-    with pytest.raises(InvalidAlgorithm, match=r"rewards\[\].role cost, allowed reward"):
-        trace_job(job(rewards=[cost]))
+    cost = {"name": "cost", "role": "rewards", "function": function}
+    for rewards, place in (([{"function": function}, cost], 1), ([cost], 0)):
+        with pytest.raises(ManifestError, match="got rewards, allowed reward; did you mean") as e:
+            trace_job(job(rewards=rewards))
+        assert [problem.path for problem in e.value.problems] == [f"spec.rewards[{place}].role"]
     safe = {"type": "Custom", "custom": {"entrypoint": "tests.runs.user_code.algorithms:SafeRlhf"}}
     safe["custom"]["parameters"] = {"limit": 0.2}
-    with pytest.raises(InvalidAlgorithm, match="got no reward of cost, allowed.*cost, reward"):
+    with pytest.raises(ManifestError, match="got no reward of cost, allowed.*cost, reward"):
         trace_job(job(rewards=[{"function": function}], algorithm=safe))
 
 
 def test_every_call_knows_its_rows() -> None:
     def step(flow: Flow, prompts: Any) -> None:
         flow.actor.log_probs(flow.actor.generate(prompts, samples=64))
-        enough = Custom("mine:enough", reads=["reward_scores"], writes=["enough"])
+        enough = Custom(f"{__name__}:function", reads=["reward_scores"], writes=["enough"])
 
         def round() -> Any:
             batch = flow.actor.generate(prompts)
@@ -374,7 +396,7 @@ def test_a_step_that_counts_its_runs_is_refused() -> None:
 
 
 def test_a_step_that_raises_says_where() -> None:
-    with pytest.raises(InvalidAlgorithm, match=r"raised ZeroDivisionError.*test_tracing.py, line"):
+    with pytest.raises(InvalidAlgorithm, match=r"test_tracing\.py:\d+: .*raised ZeroDivisionError"):
         trace(Stepped(lambda flow, prompts: 1 // 0))
 
 
@@ -437,7 +459,9 @@ def remax(flow: Flow, prompts: BatchValue) -> None:
     greedy |= flow.reward.score(greedy)
     baseline = greedy.select("reward_scores").rename(reward_scores="baseline")
     batch |= baseline.broadcast(batch)
-    above = Custom("mine:above", reads=["reward_scores", "baseline"], writes=["advantages"])
+    above = Custom(
+        f"{__name__}:function", reads=["reward_scores", "baseline"], writes=["advantages"]
+    )
     batch |= flow.compute(batch, above)
     flow.actor.train(batch, ClippedLoss("reward_valid"))
 
@@ -484,7 +508,7 @@ def test_names_may_change_places_and_what_was_sampled_greedily_is_known_by_any()
     def step(flow: Flow, prompts: BatchValue) -> None:
         batch = flow.actor.generate(prompts, samples=1, greedy=True)
         batch |= flow.reward.score(batch)
-        swapped = batch.rename(reward_scores="reward_valid", reward_valid="reward_scores")
+        swapped = batch.rename(reward_valid="finished", finished="reward_valid")
         batch |= flow.compute(swapped, GroupAdvantages("reward_scores", "reward_valid"))
         renamed = batch.rename(rollout_log_probs="old") | flow.actor.generate(
             prompts, samples=1
@@ -519,4 +543,5 @@ def test_pictures_name_every_call_and_edge(job: Any) -> None:
         assert call.id in text and f'["{call.id}"]' in mermaid
     assert mermaid.count(" -->|") == len(graph.data_edges)
     assert mermaid.count(" -.->|") == len(graph.version_edges)
+    assert "TokenRewards, Gae, Whiten: over the whole batch" in text
     assert "~> actor.train gives actor's weights to the next step's actor.generate" in text

@@ -19,9 +19,11 @@ class Clock:
         self.now += seconds
 
 
-def patience(seconds: float, told: list[str], obey: Callable[[], None] = lambda: None) -> Patience:
+def patience(
+    seconds: float, told: list[str], check_stop: Callable[[], None] = lambda: None
+) -> Patience:
     clock = Clock()
-    return Patience(seconds, told.append, obey, 1.0, lambda: clock.now, clock.sleep)
+    return Patience(seconds, told.append, check_stop, 1.0, lambda: clock.now, clock.sleep)
 
 
 def in_turn(obstacles: Sequence[str]) -> Callable[[], str]:
@@ -53,8 +55,8 @@ def test_what_is_in_the_way_for_too_long_is_returned() -> None:
 
 
 def test_a_wish_to_stop_ends_the_wait() -> None:
-    def obey() -> None:
+    def check_stop() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        patience(1.0, [], obey).until_free(lambda: "busy")
+        patience(1.0, [], check_stop).until_free(lambda: "busy")

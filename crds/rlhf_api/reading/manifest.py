@@ -50,6 +50,26 @@ def load_jobs(text: str, source_name: str, overrides: Sequence[str] = ()) -> lis
     return jobs
 
 
+def with_lines(
+    error: ManifestError, path: str | Path, job: str, overrides: Sequence[str] = ()
+) -> ManifestError:
+    """Problems that were found in a job of a file after it was loaded, with their places in it.
+
+    Args:
+        error: what was found.
+        path: the file, which was loaded.
+        job: the job's name.
+        overrides: with which it was loaded.
+    """
+    documents, _ = read_documents(decode(_read(Path(path)), str(path)), str(path))
+    for document in documents:
+        value = apply_overrides(document.value, overrides)
+        if value.get("metadata", {}).get("name") == job:
+            placed = [_placed(each, document, str(path), overrides) for each in error.problems]
+            return ManifestError(placed)
+    return error
+
+
 def decode(content: bytes, source_name: str) -> str:
     """Decode a manifest's bytes. Raises ManifestError if they are too many or not UTF-8."""
     if len(content) > _MAX_BYTES:

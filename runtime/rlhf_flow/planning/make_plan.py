@@ -34,6 +34,7 @@ def make_plan(
 
     Raises:
         FlowError: an algorithm that cannot be traced.
+        ManifestError: rewards that do not fit its roles.
         PlanError: a job that cannot be planned on these devices.
     """
     graphs = trace_job(job, device_of(pools))

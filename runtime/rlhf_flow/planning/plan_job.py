@@ -106,7 +106,7 @@ def plan_job(
         ),
         memory=tuple(map(_memory_plan, memory)),
         standby=standby,
-        reasons=(*_reasons(job, graphs, groups, choices), standby_reason),
+        reasons=(*_reasons(job, groups, choices), standby_reason),
     )
 
 
@@ -266,7 +266,6 @@ def _max_samples(graphs: Graphs, role: str) -> int:
 
 def _reasons(
     job: RLHFJob,
-    graphs: Graphs,
     groups: Sequence[DeviceGroup],
     choices: Sequence[GenerationChoice],
 ) -> tuple[str, ...]:
@@ -281,14 +280,6 @@ def _reasons(
                 if choice.release
                 else "generation's weights and cache stay: they fit beside all other phases"
             )
-    roles = job_roles(graphs)
-    used = {*roles, *(job.spec.origin_of(name) for name, role in roles.items() if role.head)}
-    unused = sorted(set(job.spec.models) - used)
-    if unused:
-        reasons.append(
-            f"models.{', models.'.join(unused)} not used: the algorithm has the roles "
-            f"{', '.join(job_roles(graphs))}"
-        )
     return tuple(reasons)
 
 

@@ -23,9 +23,9 @@ from rlhf_runtime.checkpoint.store import Checkpoint
 from rlhf_runtime.controller.divergence import Divergence
 from rlhf_runtime.controller.optimizers import training_settings, warm_start_settings
 from rlhf_runtime.controller.passes import (
-    Behind,
     PassAt,
     PassKind,
+    ResumePoint,
     Saving,
     keep_ahead,
     training_passes,
@@ -89,7 +89,7 @@ class JobRun:
         """
         self._workers.build(self._journal.started)
         self._journal.notice_data(self._workers.counts)
-        self._stop.obey()
+        self._stop.raise_if_requested()
         self._saves.claim()
         if checkpoint is None and GraphName.WARM_START in self._algorithms:
             self._run_warm_start(self._algorithms[GraphName.WARM_START])
@@ -122,7 +122,7 @@ class JobRun:
         rates = warm_start_settings(self._spec, policy)
         self._workers.on_role(policy, "use_optimizer", policy, rates)
         for step in range(1, settings.max_steps + 1):
-            self._stop.obey()
+            self._stop.raise_if_requested()
             done = self._stepper.wait(self._stepper.warm_start(algorithm, step))
             metrics = dict(done.metrics)
             last = step == settings.max_steps
@@ -151,10 +151,10 @@ class JobRun:
     def _train(self, checkpoint: Checkpoint | None) -> None:
         """All that is left of training, one pass sent ahead of the one that runs."""
         record = None if checkpoint is None else checkpoint.record
-        behind = None if record is None else Behind(record.step, bool(record.metrics))
+        resume_from = None if record is None else ResumePoint(record.step, bool(record.metrics))
         saving = Saving(self._spec.checkpoint.every_steps, GraphName.WARM_START in self._algorithms)
         evaluates = GraphName.EVALUATION in self._algorithms
-        passes = training_passes(self._spec.schedule, saving, evaluates, behind)
+        passes = training_passes(self._spec.schedule, saving, evaluates, resume_from)
         wanted = until_stopped(passes, lambda: self._stop.wanted)
         keep_ahead(map(self._send, wanted), self._finish, PASSES_AHEAD)
 

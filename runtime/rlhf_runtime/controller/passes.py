@@ -50,8 +50,8 @@ class Saving:
 
 
 @dataclass(frozen=True)
-class Behind:
-    """What a job that goes on has behind it."""
+class ResumePoint:
+    """Where a job resumes."""
 
     step: int
     """The step of its checkpoint."""
@@ -60,7 +60,7 @@ class Behind:
 
 
 def training_passes(
-    schedule: ScheduleSpec, saving: Saving, evaluates: bool, behind: Behind | None = None
+    schedule: ScheduleSpec, saving: Saving, evaluates: bool, resume_from: ResumePoint | None = None
 ) -> Iterator[PassAt]:
     """Every training step, with evaluations and checkpoints.
 
@@ -71,13 +71,13 @@ def training_passes(
         schedule: steps, and how often is evaluated.
         saving: when state is saved.
         evaluates: whether the job has an evaluation.
-        behind: where the job goes on; None: from the start.
+        resume_from: where the job goes on; None: from the start.
     """
     every, last = schedule.evaluate_every_steps, schedule.steps
     commits: deque[PassAt] = deque()
-    if evaluates and behind == Behind(last, is_evaluated=False):
+    if evaluates and resume_from == ResumePoint(last, is_evaluated=False):
         yield PassAt(PassKind.EVALUATE, last)
-    for step in range(0 if behind is None else behind.step + 1, last + 1):
+    for step in range(0 if resume_from is None else resume_from.step + 1, last + 1):
         if step:
             yield PassAt(PassKind.TRAIN, step)
         while commits:

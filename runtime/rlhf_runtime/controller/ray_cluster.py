@@ -50,7 +50,7 @@ class RayCluster:
     """How long nodes are waited for."""
     tell: Callable[[str], None]
     """Hears what is waited for."""
-    obey: Hook
+    check_stop: Hook
     """Raises when the driver is to end; called while it waits."""
     tell_alive: Hook
     """Hears that the driver lives, every few seconds while workers compute."""
@@ -138,7 +138,7 @@ class RayCluster:
             ) from error
 
     def _patience(self, seconds: float, what: str) -> Patience:
-        return Patience(seconds, lambda text: self.tell(f"{what}: {text}"), self.obey)
+        return Patience(seconds, lambda text: self.tell(f"{what}: {text}"), self.check_stop)
 
 
 def _on_nodes(task: Callable[[Device], bool], pool: PoolPlan, group: PlacementGroup) -> list[Any]:

@@ -14,7 +14,7 @@ class StopRequest:
     worth_waiting: bool = False
     """Whether there is state to save: before the first step, a stop is best done at once."""
 
-    def obey(self) -> None:
+    def raise_if_requested(self) -> None:
         """Stop now if that is wanted and there is nothing to save.
 
         A signal's handler raises this itself, but where it interrupts a destructor or a library's

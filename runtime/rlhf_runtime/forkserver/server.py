@@ -188,7 +188,7 @@ class Server:
             if not first:
                 return None  # somebody has looked whether this listens
             request = json.loads(b"".join(iter(lambda: connection.recv(1 << 16), b"")))
-            answer, worker = self._obey(request, streams)
+            answer, worker = self._handle(request, streams)
             if worker is None:
                 connection.sendall(json.dumps(answer).encode())
             return worker
@@ -201,7 +201,7 @@ class Server:
             if "unload" in request:
                 self._execute_anew()
 
-    def _obey(
+    def _handle(
         self, request: Mapping[str, Any], streams: list[int]
     ) -> tuple[dict[str, object], Worker | None]:
         if "fork" in request:
@@ -220,7 +220,7 @@ class Server:
         process = os.fork()
         if process == 0:
             try:
-                self._settle_fork(server, streams)
+                self._reset_fork(server, streams)
             except BaseException:
                 os._exit(1)  # it must not go on as a second server
             return {}, worker
@@ -235,7 +235,7 @@ class Server:
         self._poll.register(descriptor, select.POLLIN)
         return {"process": process}, None
 
-    def _settle_fork(self, server: int, streams: list[int]) -> None:
+    def _reset_fork(self, server: int, streams: list[int]) -> None:
         """In the forked process: have nothing of the server's but its libraries."""
         fate.end_with(server)
         os.setpgid(0, 0)  # Ray ends the whole group of a worker that has died

@@ -215,7 +215,7 @@ class PolicyTerms:
         difference = (log_probs.detach().cpu() - self._rollout[part.tokens]).abs()
         self._note("log_prob_difference_mean", difference, part)
         if len(difference):
-            self._means.top(f"{self._role}/log_prob_difference_max", float(difference.max()))
+            self._means.max(f"{self._role}/log_prob_difference_max", float(difference.max()))
 
     def _aggregate(self, losses: torch.Tensor, part: MicroBatch) -> torch.Tensor:
         lengths = part.response_lengths.to(losses.device)

@@ -140,6 +140,6 @@ class Means:
         self.count(f"{role}/skipped_updates", 0.0 if isfinite(norm) else share)
         self.add(f"{role}/learning_rate", rate * share, share)
 
-    def top(self, name: str, value: float) -> None:
+    def max(self, name: str, value: float) -> None:
         """Raise a maximum."""
         self.maxima[name] = max(self.maxima.get(name, value), value)

@@ -28,7 +28,7 @@ from rlhf_runtime.dataplane.shards import Shard, ShardIndex
 from rlhf_runtime.telemetry.records import Span
 from rlhf_runtime.workers.activity import Watched, watched_by_effort
 from rlhf_runtime.workers.orders import CallReport, Statistics
-from rlhf_runtime.workers.process import resident_bytes, settle
+from rlhf_runtime.workers.process import configure_process, resident_bytes
 
 WARM_START_SEED = 1
 """Added to the job's seed: the warm start sees the rows in an order of its own."""
@@ -40,7 +40,7 @@ class DataHost(Watched):
     def __init__(
         self, job: RLHFJob, log_file: Path, python_path: tuple[str, ...], plan: Plan
     ) -> None:
-        settle(log_file, 1, python_path)
+        configure_process(log_file, 1, python_path)
         super().__init__()
         self._job = job
         self._plan = plan

@@ -16,7 +16,7 @@ from rlhf_runtime.workers.libraries import prepare_environment
 FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
 
 
-def settle(log_file: Path, num_threads: int, python_path: Sequence[str]) -> None:
+def configure_process(log_file: Path, num_threads: int, python_path: Sequence[str]) -> None:
     """Send everything the process writes to its log file and prepare it for numerical work.
 
     It ends with its raylet from now on: Ray's own way takes a thread that runs.

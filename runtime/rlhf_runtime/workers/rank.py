@@ -25,7 +25,7 @@ from rlhf_runtime.workers.inputs import Inputs
 from rlhf_runtime.workers.libraries import import_libraries
 from rlhf_runtime.workers.orders import CallReport, Order, Statistics, returned_columns
 from rlhf_runtime.workers.out_of_memory import is_out_of_memory, out_of_memory_text
-from rlhf_runtime.workers.process import resident_bytes, settle, usable_cores
+from rlhf_runtime.workers.process import configure_process, resident_bytes, usable_cores
 from rlhf_runtime.workers.setup import RankSetup
 
 logger = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ class Rank(Watched):
 
     def __init__(self, setup: RankSetup) -> None:
         self._num_threads = setup.num_threads or max(1, usable_cores() // ranks_of_node(setup))
-        settle(setup.log_file, self._num_threads, setup.python_path)
+        configure_process(setup.log_file, self._num_threads, setup.python_path)
         super().__init__()
         self._setup = setup
         self._roles: dict[str, Any] = {}

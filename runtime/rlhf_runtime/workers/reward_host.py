@@ -23,7 +23,7 @@ from rlhf_runtime.telemetry.records import Span
 from rlhf_runtime.workers.activity import Progress, Watched
 from rlhf_runtime.workers.inputs import Inputs
 from rlhf_runtime.workers.orders import CallReport, Order, Statistics
-from rlhf_runtime.workers.process import resident_bytes, settle
+from rlhf_runtime.workers.process import configure_process, resident_bytes
 
 
 class RewardHost(Watched):
@@ -36,7 +36,7 @@ class RewardHost(Watched):
         python_path: tuple[str, ...],
         faults: tuple[Fault, ...] = (),
     ) -> None:
-        settle(log_file, 1, python_path)
+        configure_process(log_file, 1, python_path)
         super().__init__()
         self._faults = Faults(faults, log_file.parent, "reward")
         self._rewards = job.spec.rewards

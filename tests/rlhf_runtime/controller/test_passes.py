@@ -4,9 +4,9 @@ import pytest
 
 from rlhf_api.spec.schedule import ScheduleSpec
 from rlhf_runtime.controller.passes import (
-    Behind,
     PassAt,
     PassKind,
+    ResumePoint,
     Saving,
     keep_ahead,
     training_passes,
@@ -59,8 +59,10 @@ def test_a_save_is_committed_after_the_next_step(saving: Saving, expected: str) 
 def test_a_job_goes_on_with_what_comes_after_its_checkpoint(after: int) -> None:
     saving = Saving(1, at_start=True)
     everything = words_of(training_passes(schedule_of(5, 2), saving, evaluates=True))
-    behind = Behind(after, is_evaluated=True)
-    rest = words_of(training_passes(schedule_of(5, 2), saving, evaluates=True, behind=behind))
+    resume_from = ResumePoint(after, is_evaluated=True)
+    rest = words_of(
+        training_passes(schedule_of(5, 2), saving, evaluates=True, resume_from=resume_from)
+    )
     expected = everything[everything.index(f"s{after}") + 1 :]
     expected.remove(f"c{after}")
     assert rest == expected
@@ -73,10 +75,10 @@ def test_a_job_goes_on_with_what_comes_after_its_checkpoint(after: int) -> None:
 def test_the_last_step_is_evaluated_even_if_it_lies_behind(
     step: int, is_evaluated: bool, expected: list[str]
 ) -> None:
-    behind = Behind(step, is_evaluated)
-    assert words_of(training_passes(schedule_of(5), NEVER, True, behind)) == expected
+    resume_from = ResumePoint(step, is_evaluated)
+    assert words_of(training_passes(schedule_of(5), NEVER, True, resume_from)) == expected
     without = [word for word in expected if word[0] != "e"]
-    assert words_of(training_passes(schedule_of(5), NEVER, False, behind)) == without
+    assert words_of(training_passes(schedule_of(5), NEVER, False, resume_from)) == without
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ class MakeRank(Protocol):
 @pytest.fixture
 def make_rank(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> MakeRank:
     """Ranks of incarnation `new`, in this process: they keep its output and have no world."""
-    monkeypatch.setattr(rank_module, "settle", lambda *arguments: None)
+    monkeypatch.setattr(rank_module, "configure_process", lambda *arguments: None)
 
     def make(number: int, sections: dict[str, Any]) -> Rank:
         job = make_job(**sections)

@@ -42,7 +42,7 @@ class Reinforce(Algorithm):
         batch = flow.actor.generate(prompts)
         batch |= flow.reward.score(batch)
         centre = Custom(
-            "algorithms:centred",
+            f"{__name__}:centred",
             reads=["reward_scores", "response_tokens"],
             writes=["advantages"],
             parameters={"baseline": self.baseline},
@@ -145,12 +145,12 @@ class Compare(Algorithm):
 
 
 LEAVE_ONE_OUT = Custom(
-    "algorithms:leave_one_out",
+    f"{__name__}:leave_one_out",
     reads=["reward_scores", "prompt_id", "response_tokens"],
     writes=["advantages"],
 )
 ABOVE_BASELINE = Custom(
-    "algorithms:above_baseline",
+    f"{__name__}:above_baseline",
     reads=["reward_scores", "baseline", "prompt_id", "response_tokens"],
     writes=["advantages"],
 )

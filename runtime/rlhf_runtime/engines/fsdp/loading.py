@@ -139,7 +139,7 @@ def _shard(model: PreTrainedModel, parallel: ParallelContext, precision: torch.d
             fully_shard(module, mesh=mesh, mp_policy=policy)
     fully_shard(model, mesh=mesh, mp_policy=policy)
     model.to_empty(device=parallel.device)
-    _settle_storage(model)
+    _allocate_storage(model)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             _spread(whole.pop(name), parameter, parallel)
@@ -165,7 +165,7 @@ def _spread(source: torch.Tensor, target: torch.Tensor, parallel: ParallelContex
     target.to_local().copy_(rows.to_local())
 
 
-def _settle_storage(model: PreTrainedModel) -> None:
+def _allocate_storage(model: PreTrainedModel) -> None:
     """Let FSDP allocate its final storage now: others keep views of it from here on."""
     for module in model.modules():
         if isinstance(module, FSDPModule):

@@ -1,0 +1,177 @@
+"""What is odd about a step and runs all the same."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from rlhf_api.spec.resources import Device
+from rlhf_flow.job_graphs import trace_job
+from rlhf_flow.lint import lint_job
+
+HEAD = """
+    from rlhf_flow import *
+    from rlhf_flow.operations import *
+
+    class Mine(Algorithm):
+        def roles(self):
+            models = {"actor": LanguageModel, "critic": ScalarModel}
+            return {**models, "reward": RewardSource, **EXTRA}
+
+        def step(self, flow, prompts):
+            batch = flow.actor.generate(prompts)
+            batch |= flow.reward.score(batch) | flow.critic.values(batch)
+            gae = Gae(1.0, 1.0, values="critic_values")
+"""
+TAIL = """
+            batch |= flow.compute(batch, TokenRewards("reward_scores"), gae)
+            flow.critic.train(batch, ValueLoss("reward_valid", "critic_values"))
+            flow.actor.train(batch, LOSS)
+"""
+PLAIN = 'ClippedLoss("reward_valid")'
+
+Lint = Callable[..., tuple[str, ...]]
+
+
+@pytest.fixture
+def lint(
+    job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Lint:
+    """What is odd about a step with these lines in it."""
+    monkeypatch.syspath_prepend(tmp_path)
+    numbers = count()
+
+    def of_lines(
+        *lines: str,
+        loss: str = PLAIN,
+        extra: str = "{}",
+        device: Device = Device.CPU,
+        **sections: Any,
+    ) -> tuple[str, ...]:
+        name = f"linted_{abs(hash(request.node.name))}_{next(numbers)}"
+        inner = "".join(f"            {line}\n" for line in lines)
+        text = textwrap.dedent(HEAD + inner + TAIL).replace("LOSS", loss).replace("EXTRA", extra)
+        (tmp_path / f"{name}.py").write_text(text)
+        custom = {"type": "Custom", "custom": {"entrypoint": f"{name}:Mine"}}
+        made = job(algorithm=custom, **sections)
+        return lint_job(made, trace_job(made, device), device)
+
+    return of_lines
+
+
+def test_a_step_that_uses_all_that_it_makes_is_not_odd(lint: Lint) -> None:
+    assert lint() == ()
+
+
+def test_a_role_that_no_call_uses_is_told(lint: Lint) -> None:
+    (told,) = lint(extra='{"reference": LanguageModel}')
+    assert "no call uses: got reference in roles()" in told
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("flow.actor.log_probs(batch)", "actor.log_probs makes what nothing reads: got actor_log"),
+        (
+            "flow.actor.generate(prompts, samples=1, greedy=True)",
+            "actor.generate#2 makes what nothing reads",
+        ),
+        (
+            "batch |= flow.compute(batch, GroupAdvantages('reward_scores', 'reward_valid'))",
+            "compute computes what nothing reads: got GroupAdvantages of advantages, which compute#"
+            "2 overwrites; remove it",
+        ),
+        (
+            "flow.compute(batch, LagrangeMultiplier('reward_scores', 'reward_valid'))",
+            "got LagrangeMultiplier of multiplier; remove it, or join its result with the batch",
+        ),
+        (
+            "batch |= flow.critic.values(batch)",
+            "critic.values makes what nothing reads: got critic_values, which critic.values#2 over",
+        ),
+    ],
+)
+def test_what_is_made_and_never_read_is_told(lint: Lint, line: str, message: str) -> None:
+    (told,) = lint(line)
+    assert message in told
+
+
+def test_an_operation_of_which_a_later_one_reads_is_not_odd(lint: Lint) -> None:
+    cost = "rewards='costs', advantages='cost_advantages', returns='cost_returns'"
+    assert (
+        lint(
+            "rewards = TokenRewards('reward_scores', rewards='costs')",
+            f"estimate = Gae(1.0, 1.0, values='critic_values', {cost})",
+            "whiten = Whiten('reward_valid', advantages='cost_advantages')",
+            "batch |= flow.compute(batch, rewards, estimate, whiten)",
+            loss=PLAIN.replace(")", ", advantages='cost_advantages')"),
+        )
+        == ()
+    )
+
+
+@pytest.mark.parametrize(
+    ("sections", "device", "why"),
+    [
+        ({}, Device.CPU, None),
+        ({}, Device.GPU, "bfloat16"),
+        ({"schedule": {"steps": 2, "promptsPerStep": 8, "miniBatchPrompts": 2}}, Device.CPU, "4"),
+    ],
+)
+def test_log_probs_of_two_engines_are_told_where_they_differ(
+    lint: Lint, sections: dict[str, Any], device: Device, why: str | None
+) -> None:
+    told = lint(device=device, **sections)
+    assert len(told) == (why is not None)
+    if why is not None:
+        assert f"although {'a batch has 4' if why == '4' else 'the trainer computes in'}" in told[0]
+        assert "flow.actor.log_probs(batch) and say old_log_probs='actor_log_probs'" in told[0]
+    own = "ClippedLoss('reward_valid', old_log_probs='actor_log_probs')"
+    assert lint("batch |= flow.actor.log_probs(batch)", loss=own, device=device, **sections) == ()
+
+
+def test_a_model_of_no_role_is_told_with_the_nearest_role(lint: Lint) -> None:
+    models = {name: {"source": {"builtin": "TinyLlama"}} for name in ("actor", "critc")}
+    (told,) = lint(models=models)
+    assert "models.critc is not used" in told and told.endswith("did you mean critic?")
+
+
+def test_a_model_that_another_role_takes_is_used(lint: Lint) -> None:
+    models = {
+        "actor": {"source": {"builtin": "TinyLlama"}},
+        "critic": {"source": {"sameAs": "start"}},
+        "start": {"source": {"builtin": "TinyLlama"}},
+    }
+    assert lint(models=models) == ()
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+@given(
+    name=st.sampled_from(["grpo", "ppo"]),
+    kl=st.sampled_from([0.0, 0.1]),
+    placement=st.sampled_from(["Reward", "Loss"]),
+    epochs=st.integers(1, 2),
+    mini_batch=st.sampled_from([None, 8]),
+    device=st.sampled_from(Device),
+)
+def test_built_in_algorithms_are_never_odd(
+    job: Any,
+    name: str,
+    kl: float,
+    placement: str,
+    epochs: int,
+    mini_batch: int | None,
+    device: Device,
+) -> None:
+    own: dict[str, Any] = {"klCoefficient": kl, "epochsPerBatch": epochs}
+    own |= {"klPlacement": placement} if name == "ppo" else {}
+    schedule = {"steps": 10, "promptsPerStep": 16, "miniBatchPrompts": mini_batch}
+    made = job(algorithm={"type": name.upper(), name: own}, schedule=schedule)
+    assert lint_job(made, trace_job(made, device), device) == ()

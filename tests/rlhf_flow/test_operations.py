@@ -1,0 +1,91 @@
+"""Which rows operations depend on, and which columns their settings name."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlhf_flow import ClippedLoss, CrossEntropy, Scope, ValueLoss
+from rlhf_flow.calls import ComputeOptions
+from rlhf_flow.errors import FlowError
+from rlhf_flow.operations import (
+    Custom,
+    Gae,
+    GroupAdvantages,
+    LagrangeMultiplier,
+    PenalizedAdvantages,
+    TokenRewards,
+    Whiten,
+)
+
+OF_ROWS = (TokenRewards("s"), Gae(1.0, 1.0, "v"), PenalizedAdvantages("c"))
+OF_GROUPS = (GroupAdvantages("s", "v"), Custom("mine:f", [], []))
+OF_BATCHES = (Whiten("v"), LagrangeMultiplier("s", "v"))
+CUSTOM = tuple(Custom("mine:f", [], [], scope=scope) for scope in Scope)
+
+
+@given(st.lists(st.sampled_from(OF_ROWS + OF_GROUPS + OF_BATCHES + CUSTOM), min_size=1))
+def test_a_call_depends_on_as_many_rows_as_the_widest_of_its_operations(
+    operations: list[Any],
+) -> None:
+    scope = ComputeOptions(tuple(operations)).scope
+    own = {operation.scope for operation in operations}
+    assert scope in own
+    assert scope is Scope.BATCH or Scope.BATCH not in own
+    assert scope is not Scope.ROW or own == {Scope.ROW}
+
+
+def test_built_in_operations_have_the_scope_of_their_formula() -> None:
+    assert {each.scope for each in OF_ROWS} == {Scope.ROW}
+    assert {each.scope for each in OF_GROUPS} == {Scope.GROUP}
+    assert {each.scope for each in OF_BATCHES} == {Scope.BATCH}
+
+
+@pytest.mark.parametrize(
+    ("reader", "reads", "writes"),
+    [
+        (TokenRewards("s"), {"s", "response_tokens"}, {"token_rewards"}),
+        (
+            TokenRewards("s", 0.1, reference_log_probs="l"),
+            {"s", "response_tokens", "l", "rollout_log_probs"},
+            {"token_rewards"},
+        ),
+        (Gae(1.0, 1.0, "v", "r", "a", "b"), {"v", "r"}, {"a", "b"}),
+        (Whiten("v"), {"v", "advantages"}, {"advantages"}),
+        (
+            GroupAdvantages("s", "v"),
+            {"s", "v", "prompt_id", "response_tokens"},
+            {"advantages"},
+        ),
+        (LagrangeMultiplier("s", "v"), {"s", "v"}, {"multiplier"}),
+        (PenalizedAdvantages("c"), {"c", "multiplier", "advantages"}, {"advantages"}),
+        (Custom("mine:f", ["x"], ["y"]), {"x"}, {"y"}),
+        (
+            ClippedLoss("v", reference_log_probs="ignored"),
+            {"v", "prompt_tokens", "response_tokens", "rollout_log_probs", "advantages"},
+            set(),
+        ),
+        (
+            ValueLoss("v", "old"),
+            {"v", "old", "prompt_tokens", "response_tokens", "returns"},
+            set(),
+        ),
+        (CrossEntropy(), {"prompt_tokens", "response_tokens"}, set()),
+    ],
+)
+def test_settings_name_the_columns_that_are_read_and_written(
+    reader: Any, reads: set[str], writes: set[str]
+) -> None:
+    assert set(reader.reads) == reads == {each.column for each in reader.inputs()}
+    assert set(reader.writes) == writes if writes else not list(reader.outputs())
+    assert pickle.loads(pickle.dumps(reader)) == reader == dataclasses.replace(reader)
+
+
+def test_a_scope_is_one_of_three() -> None:
+    with pytest.raises(FlowError, match="got scope='batch', allowed Scope.ROW, Scope.GROUP"):
+        Custom("mine:f", [], [], scope="batch")  # type: ignore[arg-type]

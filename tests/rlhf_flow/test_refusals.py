@@ -1,0 +1,181 @@
+"""Refusals name the line of the user's file, and the nearest name."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlhf_flow.arguments import checked_call, checked_settings
+from rlhf_flow.checks import suggest
+from rlhf_flow.entrypoints import check_function
+from rlhf_flow.errors import FlowError, InvalidAlgorithm
+from rlhf_flow.job_graphs import trace_job
+
+MODULE = """
+    from rlhf_flow import *
+    from rlhf_flow.operations import *
+    import dataclasses
+
+    MODULE
+
+    class Mine(Algorithm):
+        def __init__(self):
+            INIT
+
+        def roles(self):
+            return {"actor": LanguageModel, "reward": RewardSource}
+
+        def step(self, flow, prompts):
+            batch = flow.actor.generate(prompts)
+            batch |= flow.reward.score(batch)
+            STEP
+            batch |= flow.compute(batch, GroupAdvantages("reward_scores", "reward_valid"))
+            flow.actor.train(batch, ClippedLoss("reward_valid"))
+
+    def scaled(columns, *, scale, shift=0):
+        return {}
+
+    TEXT = "a text"
+"""
+LINES = {"MODULE": 6, "INIT": 10, "STEP": 18}
+
+Refuse = Callable[..., str]
+
+
+@pytest.fixture
+def refuse(
+    job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Refuse:
+    """What is said about a module with such a line, without its place, which is checked."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    name = f"refused_{abs(hash(request.node.name))}"
+
+    def of_line(line: str, where: str = "STEP", steps_below: int = 0) -> str:
+        text = textwrap.dedent(MODULE).replace(where, line.replace("SELF", name))
+        for other in LINES:
+            text = text.replace(other, "pass")
+        (tmp_path / f"{name}.py").write_text(text)
+        custom = {"type": "Custom", "custom": {"entrypoint": f"{name}:Mine"}}
+        with pytest.raises(FlowError) as caught:
+            trace_job(job(algorithm=custom))
+        message, place = str(caught.value), f"{name}.py:{LINES[where]}: "
+        assert message.startswith(place), message
+        return message.removeprefix(place).replace(name, "SELF")
+
+    return of_line
+
+
+@pytest.mark.parametrize("where", LINES)
+def test_wherever_a_loss_is_made_its_refusal_names_the_line(refuse: Refuse, where: str) -> None:
+    said = refuse("ClippedLoss('reward_valid', clip_range=-1)", where)
+    assert said == (
+        "ClippedLoss cannot have this clip_range: got clip_range=-1, allowed a number of at least "
+        "0; change it"
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "parts"),
+    [
+        ("ClippedLoss('v', clip_rnge=0.1)", ["clip_rnge=0.1", "clip_range=,", "mean clip_range?"]),
+        ("ClippedLoss('v', entropy=0.1)", ["did you mean entropy_coefficient?"]),
+        ("ClippedLoss()", ["got missing a required argument: 'valid'", "allowed valid, clip_"]),
+        ("Gae(1.0, 1.0, 'v', 'r', 'a', 'b', 'c')", ["Gae", "too many positional", "gamma, lam,"]),
+        ("dataclasses.replace(ClippedLoss('v'), clip=1)", ["did you mean clip_range?"]),
+        ("flow.actor.generate(prompts, temp=1)", ["LanguageModel.generate", "temperature?"]),
+        ("flow.actor.train(batch)", ["LanguageModel.train", "'loss'", "batch, loss, from_step="]),
+        ("flow.compute(batch, operation=1)", ["Flow.compute", "batch, *operations;"]),
+        ("flow.every(10)", ["Flow.every", "'body'"]),
+        ("flow.actr.generate(prompts)", ["no role actr", "did you mean actor?"]),
+        ("flow.computer(batch)", ["no role computer", "did you mean compute?"]),
+        ("flow.actor.log_prob(batch)", ["no primitive log_prob:", "did you mean log_probs?"]),
+        ("batch.select('reward_score')", ["got reward_score,", "did you mean reward_scores?"]),
+        ("Gae(1.5, 1.0, 'critic_values')", ["gamma=1.5, allowed a number from 0 to 1"]),
+        ("GroupAdvantages('a-b', 'v')", ["scores='a-b', allowed letters of ASCII"]),
+        ("GroupAdvantages(None, 'v')", ["scores=None, allowed letters of ASCII"]),
+        ("TokenRewards('s', kl_coefficient=-1)", ["kl_coefficient=-1, allowed a number of at le"]),
+        ("1 / 0", ["Mine.step raised ZeroDivisionError"]),
+    ],
+)
+def test_a_refusal_says_what_is_allowed_and_what_was_meant(
+    refuse: Refuse, line: str, parts: list[str]
+) -> None:
+    said = refuse(line)
+    assert all(part in said for part in parts), said
+
+
+@pytest.mark.parametrize(
+    ("entrypoint", "parameters", "parts"),
+    [
+        ("SELF:scald", "{}", ["has no scald", "did you mean scaled?"]),
+        ("nowhere:scaled", "{}", ["no module nowhere", "spec.code"]),
+        ("SELF:TEXT", "{}", ["is no function: got 'a text'"]),
+        ("SELF:scaled", "{}", ["missing a required argument: 'scale'", "scaled(columns, *, scale"]),
+        ("SELF:scaled", "{'scale': 1, 'shft': 2}", ["unexpected", "did you mean shift?"]),
+        ("SELF:nothing", "{}", ["has no nothing", "correct the entry point of Custom(...)"]),
+    ],
+)
+def test_the_function_of_an_operation_is_looked_up(
+    refuse: Refuse, entrypoint: str, parameters: str, parts: list[str]
+) -> None:
+    said = refuse(f"flow.compute(batch, Custom('{entrypoint}', [], ['x'], {parameters}))")
+    assert all(part in said for part in parts), said
+
+
+def test_a_function_without_a_signature_is_taken() -> None:
+    check_function("builtins:dict", {"scale": 1})
+
+
+def test_a_module_of_an_operation_that_fails_says_where(refuse: Refuse, tmp_path: Path) -> None:
+    (tmp_path / "failing_operations.py").write_text("x = 1\n1 / 0\n")
+    said = refuse("flow.compute(batch, Custom('failing_operations:f', [], ['x']))")
+    assert said.startswith("failing_operations.py:2: the module of the custom operation")
+
+
+def test_an_algorithm_whose_step_takes_other_arguments_is_refused(
+    job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    text = textwrap.dedent(MODULE).replace("step(self, flow, prompts)", "step(self, flow)")
+    for word in LINES:
+        text = text.replace(word, "pass")
+    (tmp_path / "argumentless.py").write_text(text.replace("prompts", "flow"))
+    custom = {"type": "Custom", "custom": {"entrypoint": "argumentless:Mine"}}
+    with pytest.raises(InvalidAlgorithm, match=r"^Mine\.step raised TypeError: .*positional"):
+        trace_job(job(algorithm=custom))
+
+
+@checked_settings
+class Settings:
+    """Like an operation."""
+
+    def __init__(self, first: int, *, second: int = 2) -> None:
+        self.sum = first + second
+
+    @checked_call
+    def call(self, first: int, *rest: int) -> int:
+        """Like a primitive."""
+        return first + sum(rest)
+
+
+def test_right_arguments_pass() -> None:
+    assert Settings(1, second=3).sum == 4
+    assert Settings(1).call(1, 2, 3) == 6
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("clip", "did you mean clip_range?"),
+        ("Clip_Range", "did you mean clip_range?"),
+        ("cl", "otherwise"),
+        ("temperature", "otherwise"),
+    ],
+)
+def test_the_nearest_name_or_the_shortest_that_begins_so(word: str, said: str) -> None:
+    assert suggest(word, ["clip_range_high", "clip_range", "valid"], "otherwise") == said
