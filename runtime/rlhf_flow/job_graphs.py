@@ -190,7 +190,7 @@ def check_rewards(job: RLHFJob, graph: Graph) -> None:
     problems = [
         Problem(
             ("spec", "rewards", index, "role"),
-            f"a reward of a role {'with a model' if role in graph.roles else 'that is not there'}",
+            f"a reward of a role that {'has a model' if role in graph.roles else 'is not there'}",
             got=role,
             allowed=allowed or "any other name",
             do=suggest(role, roles, "correct it"),

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from rlhf_api.errors import ManifestError
 from rlhf_api.plan import GraphName
 from rlhf_flow.errors import FlowError, InvalidAlgorithm
 from rlhf_flow.job_graphs import trace_job
@@ -113,5 +114,5 @@ def test_rewards_that_nothing_asks_for_are_refused(job: MakeJob) -> None:
     with pytest.raises(InvalidAlgorithm, match="^rewards needs a language model"):
         trace_job(compared(job, rewards=SCORED))
     of_student = [{**SCORED[0], "role": "student"}]
-    with pytest.raises(InvalidAlgorithm, match=r"role with a model: got rewards\[\].role student"):
+    with pytest.raises(ManifestError, match=r"rewards\[0\]\.role: .*has a model: got student, all"):
         trace_job(supervised(job, train, rewards=of_student))

@@ -24,6 +24,9 @@ pytestmark = pytest.mark.ray
 UV_RUN = (str(RLHF.with_name("uv")), "run", "--no-project")
 """As many start what a project needs; Ray would start every worker like that, too."""
 
+UNUSED = ("--set", "spec.models.judge={source: {builtin: TinyLlama}}")
+"""A model of a role that the algorithm does not have."""
+
 
 def test_a_custom_algorithm_runs_with_a_verifier_that_often_raises(place: Path) -> None:
     manifest = example(
@@ -39,8 +42,9 @@ def test_a_custom_algorithm_runs_with_a_verifier_that_often_raises(place: Path) 
             ],
         },
     )
-    made = run(manifest, place / "custom", "--devices", 2)
+    made = run(manifest, place / "custom", "--devices", 2, *UNUSED)
     assert made.code == 0, made.output
+    assert "notice models.judge is not used" in made.output
     for metrics in step_metrics(made.folder):
         assert 0 < metrics["score/invalid"] < 64
         assert metrics["score/invalid"] % 8 == 0, "all eight samples of a prompt or none"

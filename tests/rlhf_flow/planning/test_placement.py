@@ -375,6 +375,7 @@ def test_two_roles_generate_on_a_whole_pool_or_apart(
     made = job(
         algorithm={"type": "Custom", "custom": {"entrypoint": "two_apart:Distill"}},
         models={name: {"source": {"builtin": "TinyLlama"}} for name in ("actor", "teacher")},
+        rewards=[],
         placement=groups(
             {"roles": ["actor"], "devices": None} | actor, {"roles": ["teacher"]} | teacher
         ),
