@@ -14,8 +14,9 @@ from rlhf_flow.calls import ModelCall
 from rlhf_flow.planning.inventory import GIB, local_inventory
 from rlhf_flow.planning.make_plan import make_plan
 from rlhf_runtime.dataplane.columns import Column
+from rlhf_runtime.dataplane.partition import Extent
 from rlhf_runtime.dataplane.protocol import Coordinates
-from rlhf_runtime.dataplane.shards import ShardIndex
+from rlhf_runtime.dataplane.shards import Shard, ShardIndex
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.faults import Faults
 from rlhf_runtime.roles.context import RoleContext, SpanLog
@@ -119,18 +120,22 @@ def call_of(job: RLHFJob, world: World, call: str) -> ModelCall:
 
 
 def inputs_of(
-    call: ModelCall, columns: Mapping[str, Column], world: World, step: int = 1
+    call: ModelCall,
+    columns: Mapping[str, Column],
+    world: World,
+    step: int = 1,
+    mini_batch: int | None = None,
 ) -> Inputs:
-    """What a rank of the world gets for a call: references are the columns themselves."""
+    """What a rank of the world gets for a call, with mini-batches of so many prompts."""
     lengths = np.asarray(RESPONSE_LENGTHS, dtype=np.int32)
     prompt_lengths = columns["prompt_tokens"].lengths
     assert prompt_lengths is not None
     whole = ShardIndex(np.arange(NUM_ROWS), GROUPS * 7, prompt_lengths + lengths)
     positions = [np.arange(NUM_ROWS)[part] for part in SHARDS]
-    source = Source(
-        0,
-        {name: tuple(columns[name].take(part) for part in positions) for name in call.reads},
-    )
-    order = Order(call, step, GraphName.STEP, "test", (source,))
-    at = Coordinates(data=world.rank, data_size=world.size)
-    return Inputs(order, [whole.take(part) for part in positions], at, lambda refs: refs)
+    source = Source(len(SHARDS), {name: name for name in call.reads})
+    shards = [
+        Shard(whole.take(part), {name: columns[name].take(part) for name in call.reads})
+        for part in positions
+    ]
+    order = Order(call, step, GraphName.STEP, "test", Extent(4, 3), mini_batch, (source,))
+    return Inputs(order, shards, Coordinates(data=world.rank, data_size=world.size))
