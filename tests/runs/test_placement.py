@@ -70,6 +70,6 @@ def test_two_pools_and_a_kill_in_the_second(place: Path, colocated: Finished) ->
 def test_what_was_saved_goes_on_under_another_placement(place: Path, colocated: Finished) -> None:
     """Generation on a part of a pool, then everything on one rank."""
     groups = [CRITIC | {"devices": 1}, TRAINED | {"firstDevice": 1}]
-    placed(place, "moved", groups, "--steps", 2)
-    made = placed(place, "moved", [], "--steps", 3)
+    placed(place, "another-placement", groups, "--steps", 2)
+    made = placed(place, "another-placement", [], "--steps", 3)
     assert_same(made, colocated)
