@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from rlhf_api.base import Contract, Count, Identifier, Name, NonNegativeCount
+from rlhf_api.base import Contract, Count, Identifier, Name
 from rlhf_api.rules import Found, Rule, found
 
 if TYPE_CHECKING:
@@ -27,6 +27,10 @@ class PlacementType(StrEnum):
     """Roles are where `groups` says; calls of roles without a common device overlap."""
 
 
+MAX_DEVICES = 4096 * 64
+"""Of a pool: nodes x devices of a node, both at most what a NodePool may have."""
+
+
 class RoleGroup(Contract):
     """Roles and the devices that hold their models: consecutive ones of a pool. Groups may share
     devices."""
@@ -35,9 +39,9 @@ class RoleGroup(Contract):
     """Roles with a model, such as actor and reference."""
     pool: Name | None = None
     """The node pool. Default: the only one that the groups name, or that there is."""
-    first_device: NonNegativeCount = 0
+    first_device: Annotated[int, Field(ge=0, lt=MAX_DEVICES)] = 0
     """The first of its devices, counted from 0 over the pool's nodes."""
-    devices: Count | None = None
+    devices: Annotated[int, Field(ge=1, le=MAX_DEVICES)] | None = None
     """How many. Default: the rest of the pool."""
 
 

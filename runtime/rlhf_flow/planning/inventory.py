@@ -122,7 +122,7 @@ def split_machine(
     machine: DeviceInventory, placement: PlacementSpec
 ) -> tuple[DeviceInventory, ...]:
     """A machine's devices as the pools that a placement names; what is more than groups ask for is
-    shared evenly by the pools of groups that take the rest of theirs.
+    shared by the pools of groups that take the rest of theirs: evenly, or one more for the first.
 
     Raises:
         DevicesUnknown: too few devices.
@@ -140,12 +140,13 @@ def split_machine(
         for name, groups in pools.items()
         if not groups or any(group.devices is None for group in groups)
     ]
-    share = spare // len(growing) if growing else 0
+    share, rest = divmod(spare, len(growing)) if growing else (0, 0)
+    more = {name: share + (number < rest) for number, name in enumerate(growing)}
     return tuple(
         replace(
             machine,
             pool=name or machine.pool,
-            devices_per_node=_needed(groups) + (share if name in growing else 0),
+            devices_per_node=_needed(groups) + more.get(name, 0),
         )
         for name, groups in pools.items()
     )

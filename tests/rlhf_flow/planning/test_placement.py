@@ -190,7 +190,7 @@ def test_devices_are_described_in_words() -> None:
         ([TRAINED | {"devices": 2}, CRITIC | {"firstDevice": 2}], 3, 5, {"local": 5}),
         ([TRAINED | {"devices": 2}, CRITIC | {"devices": 1}], 2, 5, {"local": 2}),
         ([CRITIC | {"pool": "b"}, TRAINED | {"pool": "a"}], 2, 2, {"b": 1, "a": 1}),
-        ([CRITIC | {"pool": "b"}, TRAINED | {"pool": "a"}], 2, 7, {"b": 3, "a": 3}),
+        ([CRITIC | {"pool": "b"}, TRAINED | {"pool": "a"}], 2, 7, {"b": 4, "a": 3}),
         (
             [CRITIC | {"pool": "b", "devices": 1}, TRAINED | {"pool": "a", "firstDevice": 1}],
             3,
