@@ -39,7 +39,7 @@ class RoleGroup(Contract):
     """Roles with a model, such as actor and reference."""
     pool: Name | None = None
     """The node pool. Default: the only one that the groups name, or that there is."""
-    first_device: Annotated[int, Field(ge=0, lt=MAX_DEVICES)] = 0
+    first_device: Annotated[int, Field(ge=0, le=MAX_DEVICES - 1)] = 0
     """The first of its devices, counted from 0 over the pool's nodes."""
     devices: Annotated[int, Field(ge=1, le=MAX_DEVICES)] | None = None
     """How many. Default: the rest of the pool."""
