@@ -236,7 +236,7 @@ def test_a_job_that_was_stopped_goes_on_even_from_the_checkpoint_before_a_damage
     assert "spec.schedule.seed" in refused.output and "got 5, allowed 0" in refused.output
     assert last_step(folder) == reached
 
-    file = newest / "__0_0.distcp"
+    file = newest / "local" / "__0_0.distcp"
     contents = bytearray(file.read_bytes())
     contents[len(contents) // 2] ^= 1
     file.write_bytes(contents)
