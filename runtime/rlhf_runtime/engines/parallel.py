@@ -29,6 +29,8 @@ class ParallelContext:
     device: torch.device
     groups: DeviceMesh
     """The mesh's groups by axis; the data axis alone where the others have one rank."""
+    group: dist.ProcessGroup
+    """All ranks of the mesh."""
 
     @property
     def rank(self) -> int:
@@ -49,12 +51,6 @@ class ParallelContext:
     def is_first(self) -> bool:
         """Whether it is the mesh's first rank, which reads and writes files for all."""
         return self.at.rank == 0
-
-    @property
-    def group(self) -> dist.ProcessGroup:
-        """All ranks of the mesh."""
-        whole = self.groups if self.groups.ndim == 1 else self.groups._flatten()
-        return whole.get_group()
 
     @property
     def data_groups(self) -> DeviceMesh:
@@ -90,9 +86,10 @@ def make_contexts(meshes: Iterable[Mesh], world: World) -> Mapping[Mesh, Paralle
     contexts = {}
     for mesh in dict.fromkeys(meshes):
         groups = _make_groups(mesh, world)
+        group = None if groups.ndim == 1 else dist.new_group(list(mesh.ranks))
         if world.rank in mesh.ranks:
             at = Coordinates.of(world.rank, mesh)
-            contexts[mesh] = ParallelContext(at, world.device, groups)
+            contexts[mesh] = ParallelContext(at, world.device, groups, group or groups.get_group())
     return contexts
 
 

@@ -43,9 +43,10 @@ PARTS = {"one rank": LAST, "two ranks": MIDDLE}
 
 def sums_go_over_the_data_axis(world: World, folder: Path) -> None:
     """Ranks along `tensor` hold the same rows: 0 and 2 are one axis, 1 and 3 the other."""
-    cut, part = mesh_of(0, 2, tensor=2), mesh_of(1, 2)
-    contexts = make_contexts([cut, part, cut], world)
-    assert set(contexts) == ({cut, part} if world.rank in (1, 2) else {cut})
+    cut, part, model = mesh_of(0, 2, tensor=2), mesh_of(1, 2), mesh_of(2, 1, tensor=2)
+    contexts = make_contexts([cut, part, model, cut], world)
+    held = [mesh for mesh in (cut, part, model) if world.rank in mesh.ranks]
+    assert list(contexts) == held
     whole = contexts[cut]
     assert (whole.rank, whole.size, whole.data_size) == (world.rank, 4, 2)
     assert dist.get_process_group_ranks(whole.group) == [0, 1, 2, 3]
@@ -56,6 +57,11 @@ def sums_go_over_the_data_axis(world: World, folder: Path) -> None:
     if part in contexts:
         assert contexts[part].is_first == (world.rank == 1)
         assert contexts[part].sum(value).tolist() == [110.0]
+    if model in contexts:
+        assert dist.get_process_group_ranks(contexts[model].group) == [2, 3]
+        assert contexts[model].sum(value).tolist() == value.tolist(), "one replica"
+        dist.all_reduce(value, group=contexts[model].group)
+        assert value.tolist() == [1100.0]
 
 
 def on_a_part(
