@@ -169,12 +169,24 @@ class CallPlan(Contract):
     """Fields it reads, sorted."""
     writes: Annotated[tuple[Column, ...], Field(max_length=64)]
     """Fields it writes, sorted."""
-    mini_batch_prompts: Count | None = None
-    """Prompts of one optimizer step, of a call that trains. None: all of its batch."""
+    mini_batches: Count = 1
+    """Parts of its batch, each for an optimizer step, of a call that trains: as many for any number
+    of rows."""
     expected_count: PositiveFloat = 1.0
     """How often it runs in a pass of its graph, on average."""
     expected_seconds: NonNegativeFloat | None = None
     """Expected time of one run. None: not estimated."""
+
+
+class GraphInputs(Contract):
+    """What a pass of a graph is given."""
+
+    prompts: Annotated[tuple[Column, ...], Field(max_length=64)]
+    """Fields of data.train that it reads, or of data.evaluation, sorted."""
+    pretraining: Annotated[tuple[Column, ...], Field(max_length=64)] = ()
+    """Fields of data.pretraining that it reads, sorted; empty where it reads none."""
+    prompt_batches: Count = 1
+    """Batches of prompts that it takes at most: more than one where flow.repeat asks for more."""
 
 
 class GenerationPlan(Contract):
@@ -304,8 +316,8 @@ class Plan(Contract):
     """Roles of all graphs."""
     calls: Annotated[tuple[CallPlan, ...], Field(min_length=1, max_length=512)]
     """Every call of every graph, in program order."""
-    inputs: dict[GraphName, tuple[Column, ...]]
-    """Fields of the data that each graph reads, sorted."""
+    inputs: dict[GraphName, GraphInputs]
+    """What each graph reads of the data."""
     policy: Identifier
     """The role whose model the job leaves, that a warm start trains and that answers held-out
     prompts."""

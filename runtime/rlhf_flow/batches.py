@@ -37,3 +37,11 @@ class BatchValue(Protocol):
         Raises:
             FlowError: the other's rows do not come from these.
         """
+
+    def concat(self, other: Any, /) -> BatchValue:
+        """These rows, then those of another batch with the same columns, and as many rows for each
+        prompt.
+
+        Raises:
+            FlowError: other columns, or another number of rows for a prompt.
+        """

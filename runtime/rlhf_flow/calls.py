@@ -47,6 +47,8 @@ class TrainOptions:
     loss: Loss
     from_step: int = 0
     """Steps at the beginning in which it is not trained."""
+    auxiliary: tuple[Loss, ...] = ()
+    """Losses on batches of their own, added to it."""
 
     def __post_init__(self) -> None:
         is_step = is_count(self.from_step, least=0)
@@ -98,6 +100,8 @@ class ModelCall:
     """Fields it reads and passes on to the new batch that it starts, sorted; only generate."""
     options: Options = None
     """None: it has none."""
+    auxiliary_reads: tuple[tuple[str, ...], ...] = ()
+    """Fields it needs of the batch of each auxiliary loss, sorted."""
 
     @property
     def compares_responses(self) -> bool:

@@ -68,6 +68,10 @@ PAIR_FIELDS = ANSWER_FIELDS | {PREFERENCE}
 with the rejected."""
 
 
+PRETRAINING_FIELDS = frozenset({PROMPT_TOKENS, PROMPT_ID, RESPONSE_TOKENS})
+"""What rows of data.pretraining bring: of a whole text the first token is the prompt."""
+
+
 @dataclass(frozen=True)
 class Field:
     """What a column holds."""

@@ -9,7 +9,7 @@ difference, so what was checked in the trace is what runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
@@ -21,13 +21,13 @@ from rlhf_flow.checks import is_count, suggest
 from rlhf_flow.errors import FlowError, UnknownRole
 from rlhf_flow.fields import ALLOWED_NAMES, is_name
 from rlhf_flow.missing import missing_field_message
-from rlhf_flow.operations import Operation
+from rlhf_flow.operations import Custom, Operation, Scope
 from rlhf_flow.roles import Primitive, Roles
 from rlhf_flow.sites import CallSites
 
 T = TypeVar("T")
 
-METHODS = ("compute", "every", "repeat")
+METHODS = ("compute", "every", "pretraining", "repeat")
 """What a step calls of the flow itself."""
 
 RESERVED = frozenset(
@@ -47,9 +47,12 @@ class Backend(Protocol):
     A backend is given the batches that it made itself, hence their type is its own.
     """
 
-    def run(self, call: ModelCall, batch: Any) -> BatchValue:
+    def run(self, call: ModelCall, batch: Any, auxiliary: Sequence[Any] = ()) -> BatchValue:
         """Run a call; return a batch of only the fields it writes (and carries, if it starts
         rows)."""
+
+    def pretraining(self) -> BatchValue:
+        """The step's rows of data.pretraining."""
 
     def every(self, region: str, n: int, body: Callable[[], None]) -> None:
         """Run the body on steps whose number is a multiple of n."""
@@ -57,20 +60,23 @@ class Backend(Protocol):
     def repeat(
         self,
         region: str,
-        body: Callable[[], Any],
+        body: Callable[[Any], Any],
         until: Callable[[Any], BatchValue],
         max_rounds: int,
         expected_rounds: float,
     ) -> BatchValue:
         """Collect the body's rows round by round, until `until` of all of them says enough.
 
-        `until` runs a compute call on the rows so far and returns a batch with the one field
-        `enough`, a single true or false.
+        The body is given the round's prompts. `until` runs a compute call on the rows so far and
+        returns a batch with the one field `enough`, the same in every row.
         """
 
 
 ENOUGH = "enough"
 """The field by which the condition of `flow.repeat` answers."""
+
+REPEAT = "repeat"
+"""The region of a step's first `flow.repeat`."""
 
 
 class Flow:
@@ -148,9 +154,16 @@ class Flow:
         self._backend.every(region, n, lambda: self._inside(region, body))
 
     @checked_call
+    def pretraining(self) -> BatchValue:
+        """The step's rows of data.pretraining: prompt_id, prompt_tokens, response_tokens. Of a
+        whole text the first token is the prompt."""
+        self._open_sites()
+        return self._backend.pretraining()
+
+    @checked_call
     def repeat(
         self,
-        body: Callable[[], BatchValue],
+        body: Callable[[BatchValue], BatchValue],
         *,
         until: Operation,
         max_rounds: int,
@@ -159,30 +172,38 @@ class Flow:
         """Collect rows round by round until an operation says that they suffice.
 
         Args:
-            body: makes one round's batch; every round has the same fields.
-            until: an operation that reads the rows so far and writes the one field `enough`.
-            max_rounds: rounds at most.
+            body: makes one round's batch from prompts: the step's in the first round, then fresh
+                ones, as many again; every round has the same fields.
+            until: a custom operation over the whole batch, which reads the rows so far and writes
+                the one field `enough`, the same in every row.
+            max_rounds: rounds at most; the last one's rows are taken as they are.
             expected_rounds: rounds on average, for planning.
 
         Returns:
             The rows of all rounds.
         """
         self._check_repeat(until, max_rounds, expected_rounds)
-        region = self._open_sites().number("repeat")
+        region = self._open_sites().number(REPEAT)
 
         def condition(batch: BatchValue) -> BatchValue:
             # A scope of its own keeps the condition's id equal in all rounds.
             return self._inside(f"{region}/until", lambda: self._compute(batch, (until,)))
 
         return self._backend.repeat(
-            region, lambda: self._inside(region, body), condition, max_rounds, expected_rounds
+            region,
+            lambda prompts: self._inside(region, lambda: body(prompts)),
+            condition,
+            max_rounds,
+            expected_rounds,
         )
 
     def _check_repeat(self, until: object, max_rounds: int, expected_rounds: float) -> None:
-        if not isinstance(until, Operation) or tuple(until.writes) != (ENOUGH,):
+        condition = until if isinstance(until, Custom) and until.scope is Scope.BATCH else None
+        if condition is None or tuple(condition.writes) != (ENOUGH,):
             raise FlowError(
-                f"flow.repeat cannot decide when to end: got until={until!r}, allowed an operation "
-                f"that writes only the field {ENOUGH}; use rlhf_flow.operations.Custom(...)"
+                f"flow.repeat cannot decide when to end: got until={until!r}, allowed a custom "
+                f"operation over all rows that writes only the field {ENOUGH}; use "
+                f'Custom("module:function", reads=[...], writes=["{ENOUGH}"], scope=Scope.BATCH)'
             )
         if not is_count(max_rounds) or not 1 <= expected_rounds <= max_rounds:
             raise FlowError(
@@ -220,15 +241,21 @@ class Flow:
         )
 
     def call(
-        self, role: str, primitive: Primitive, batch: BatchValue, options: Options = None
+        self,
+        role: str,
+        primitive: Primitive,
+        batch: BatchValue,
+        options: Options = None,
+        auxiliary: Sequence[BatchValue] = (),
     ) -> BatchValue:
         """A call of a role, checked and made; roles' methods are what a step uses.
 
         Raises:
             FlowError: a field that nothing has written, or a call outside of a step.
         """
-        loss = options.loss.reads if isinstance(options, TrainOptions) else ()
-        reads = tuple(sorted({*primitive.reads, *loss}))
+        losses = (options.loss, *options.auxiliary) if isinstance(options, TrainOptions) else ()
+        own, *others = [loss.reads for loss in losses] or [()]
+        reads = tuple(sorted({*primitive.reads, *own}))
         return self._send(
             ModelCall(
                 id=self._open_sites().number(f"{role}.{primitive.method}"),
@@ -239,18 +266,27 @@ class Flow:
                 writes=tuple(sorted(primitive.fields_of(role))),
                 carries=reads if primitive.kind is CallKind.GENERATE else (),
                 options=options,
+                auxiliary_reads=tuple(tuple(sorted(each)) for each in others),
             ),
             batch,
+            auxiliary,
         )
 
-    def _send(self, call: ModelCall, batch: BatchValue) -> BatchValue:
+    def _send(
+        self, call: ModelCall, batch: BatchValue, auxiliary: Sequence[BatchValue] = ()
+    ) -> BatchValue:
+        reads = (call.reads, *call.auxiliary_reads)
+        for given, fields in zip((batch, *auxiliary), reads, strict=True):
+            self._check_fields(call, given, fields)
+        return self._backend.run(call, batch, auxiliary)
+
+    def _check_fields(self, call: ModelCall, batch: object, fields: Sequence[str]) -> None:
         available = getattr(batch, "fields", None)
         if not isinstance(available, frozenset):
             raise FlowError(
                 f"{call.id} takes a batch: got {batch!r}, allowed the prompts or what another call "
                 "returned; pass one"
             )
-        for field in call.reads:
+        for field in fields:
             if field not in available:
                 raise FlowError(missing_field_message(call, field, available, self.roles))
-        return self._backend.run(call, batch)

@@ -7,13 +7,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from rlhf_api.plan import CallKind
+from rlhf_api.plan import CallKind, GraphInputs
 from rlhf_flow.calls import ModelCall
 from rlhf_flow.errors import FlowError
 from rlhf_flow.roles import Roles
 
 PROMPTS = "prompts"
 """The source of the fields that a step is given."""
+
+PRETRAINING = "pretraining"
+"""The source of the fields of data.pretraining."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,10 @@ class RowCount:
         """So many times as many."""
         return RowCount(self.expected * expected, self.most * most)
 
+    def plus(self, other: RowCount) -> RowCount:
+        """As many as both."""
+        return RowCount(self.expected + other.expected, self.most + other.most)
+
 
 @dataclass(frozen=True)
 class Graph:
@@ -66,8 +73,8 @@ class Graph:
 
     roles: Roles
     """What every role is."""
-    inputs: tuple[str, ...]
-    """Fields of the data that its calls read, sorted."""
+    inputs: GraphInputs
+    """What its calls read of the data."""
     calls: tuple[ModelCall, ...]
     """In program order."""
     data_edges: tuple[DataEdge, ...]
@@ -97,6 +104,11 @@ class Graph:
         """The calls of these kinds, in program order."""
         return tuple(call for call in self.calls if call.kind in kinds)
 
+    @property
+    def repeats(self) -> bool:
+        """Whether something is repeated until workers say that it is enough."""
+        return any(region.kind == "repeat" for region in self.regions)
+
     def roles_of(self, kind: CallKind) -> tuple[str, ...]:
         """The roles with a call of a kind, in the order in which the algorithm names them."""
         used = {call.role for call in self.of_kind(kind)}
@@ -123,7 +135,8 @@ class Graph:
 
     def predecessors(self, call_id: str) -> frozenset[str]:
         """Calls of the same step that must end before this one starts."""
-        data = {e.source for e in self.data_edges if e.target == call_id and e.source != PROMPTS}
+        made = (e for e in self.data_edges if e.source not in (PROMPTS, PRETRAINING))
+        data = {e.source for e in made if e.target == call_id}
         versions = {
             e.source for e in self.version_edges if e.target == call_id and e.iterations == 0
         }

@@ -19,7 +19,7 @@ from rlhf_flow.algorithm import Algorithm
 from rlhf_flow.checks import suggest
 from rlhf_flow.errors import InvalidAlgorithm
 from rlhf_flow.fields import ANSWER_FIELDS, PAIR_FIELDS, PROMPT_FIELDS
-from rlhf_flow.graph import PROMPTS, Graph
+from rlhf_flow.graph import PROMPTS, Graph, RowCount
 from rlhf_flow.registry import build_algorithm, build_evaluation, build_warm_start
 from rlhf_flow.roles import RewardSource
 from rlhf_flow.tracing import trace
@@ -61,10 +61,13 @@ def trace_algorithms(
     samples = job.spec.rollout.samples_per_prompt
     step = build_algorithm(job, device)
     inputs = data_fields(job.spec.data.train)
-    graph = trace(step, samples_per_prompt=samples, inputs=inputs)
+    graph = trace(
+        step, samples_per_prompt=samples, inputs=inputs, pretraining=_pretraining_rows(job)
+    )
     check_step(graph)
     check_models(job, graph)
     check_pairs(job, graph)
+    check_pretraining(job, graph)
     check_rewards(job, graph)
     policy = policy_of(graph)
     rewards = rewards_of(graph) or tuple(dict.fromkeys(each.role for each in job.spec.rewards))
@@ -92,6 +95,15 @@ def data_fields(data: TrainingData) -> frozenset[str]:
         return PAIR_FIELDS
     has_answers = data.answer_field is not None or data.builtin is not None
     return ANSWER_FIELDS if has_answers else PROMPT_FIELDS
+
+
+def _pretraining_rows(job: RLHFJob) -> RowCount | None:
+    """Rows of data.pretraining for each of a step's prompts."""
+    rows = job.spec.pretraining_rows_per_step
+    if rows is None:
+        return None
+    prompts = job.spec.schedule.prompts_per_step
+    return RowCount(rows / prompts, -(-rows // prompts))
 
 
 def trace_job(job: RLHFJob, device: Device = Device.CPU) -> Mapping[GraphName, Graph]:
@@ -176,6 +188,21 @@ def check_pairs(job: RLHFJob, graph: Graph) -> None:
                 "data.train.preferences, two for each prompt, allowed rows of prompts; remove "
                 "data.train.preferences, or the call"
             )
+
+
+def check_pretraining(job: RLHFJob, graph: Graph) -> None:
+    """Refuse rows that a step has no use for.
+
+    Raises:
+        InvalidAlgorithm: data.pretraining of a step that does not read it.
+    """
+    if job.spec.data.pretraining is not None and not graph.inputs.pretraining:
+        raise InvalidAlgorithm(
+            f"data.pretraining that nothing reads: got {job.spec.algorithm.type.value} without a "
+            "call of flow.pretraining(), allowed for steps that train on it, such as by "
+            "flow.actor.train(batch, loss, (flow.pretraining(), CrossEntropy(weight=0.1))); "
+            "remove it, or write such a step"
+        )
 
 
 def check_rewards(job: RLHFJob, graph: Graph) -> None:

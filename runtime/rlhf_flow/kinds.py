@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rlhf_api.plan import CallKind
@@ -25,12 +25,18 @@ class FieldCheck:
     makers: Mapping[str, str | None]
     """Of every call before it whose it is."""
 
-    def follow(self, call: ModelCall, origins: Mapping[str, Origin]) -> dict[str, Origin]:
+    def follow(
+        self,
+        call: ModelCall,
+        origins: Mapping[str, Origin],
+        auxiliary: Sequence[Mapping[str, Origin]] = (),
+    ) -> dict[str, Origin]:
         """Check the fields that a call reads.
 
         Args:
             call: to be recorded.
             origins: of the fields of its batch.
+            auxiliary: those of the batches of its auxiliary losses.
 
         Returns:
             Origins of the fields of its result.
@@ -41,8 +47,9 @@ class FieldCheck:
         if isinstance(call.options, ComputeOptions):
             return self._follow_operations(call, call.options.operations, origins)
         if isinstance(call.options, TrainOptions):
-            loss = call.options.loss
-            self._check(call, loss, loss.inputs(), origins)
+            losses = (call.options.loss, *call.options.auxiliary)
+            for loss, given in zip(losses, (origins, *auxiliary), strict=True):
+                self._check(call, loss, loss.inputs(), given)
             return {}
         self._check(call, None, map(fixed_input, call.reads), origins)
         return _written(call, origins)
@@ -55,7 +62,7 @@ class FieldCheck:
             self._check(call, operation, operation.inputs(), known)
             for output in operation.outputs():
                 kind = known[output.column].kind if output.keeps_kind else output.kind
-                known[output.column] = Origin(call.id, output.column, kind)
+                known[output.column] = Origin.of(call.id, output.column, kind)
         return {field: known[field] for field in call.writes}
 
     def _check(
@@ -80,10 +87,15 @@ class FieldCheck:
     def _is_own(self, call: ModelCall, origin: Origin, origins: Mapping[str, Origin]) -> bool:
         """Whether a field is of the role that a call trains, or of the one that sampled; also where
         nobody can tell."""
-        maker, responses = self.makers.get(origin.call), origins.get(RESPONSE_TOKENS)
-        if maker is None or responses is None or not responses.is_generated:
+        responses = origins.get(RESPONSE_TOKENS)
+        if responses is None or not responses.is_generated:
             return True
-        return maker in (call.role, self.makers.get(responses.call))
+        own = {None, call.role, *self._makers(responses)}
+        return self._makers(origin) <= own
+
+    def _makers(self, origin: Origin) -> set[str | None]:
+        """The roles whose calls wrote a field; None: nobody's did."""
+        return {self.makers.get(place.call) for place in origin.places}
 
     def _other_kind(
         self, call: ModelCall, got: str, read: Input, origins: Mapping[str, Origin]
@@ -100,7 +112,7 @@ class FieldCheck:
         )
         return (
             f"{call.id} takes a field for what it is not: got {got}, which is "
-            f"{origin.kind.value} from {origin.call}, allowed "
+            f"{origin.kind.value} from {origin.calls}, allowed "
             f"{' or '.join(kind.value for kind in Kind if kind in kinds)}; {advice}"
         )
 
@@ -116,7 +128,7 @@ class FieldCheck:
         advice = f"name {' or '.join(allowed)}" if allowed else "join it before"
         return (
             f"{call.id} compares with another role's field: got {got}, which is from "
-            f"{origins[read.column].call}, allowed one of {call.role}, or of the role that "
+            f"{origins[read.column].calls}, allowed one of {call.role}, or of the role that "
             f"sampled; {advice}"
         )
 
@@ -124,8 +136,8 @@ class FieldCheck:
 def _written(call: ModelCall, origins: Mapping[str, Origin]) -> dict[str, Origin]:
     """Origins of what a primitive writes, and carries on."""
     is_generated = call.kind is CallKind.GENERATE
-    result = {name: Origin(call.id, name, origins[name].kind) for name in call.carries}
+    result = {name: Origin.of(call.id, name, origins[name].kind) for name in call.carries}
     for name in call.writes:
         found = field_of(name)
-        result[name] = Origin(call.id, name, found.kind if found else None, is_generated)
+        result[name] = Origin.of(call.id, name, found.kind if found else None, is_generated)
     return result

@@ -171,9 +171,21 @@ class ValueLoss(ColumnSettings):
 @dataclass(frozen=True)
 class CrossEntropy(ColumnSettings):
     """Minus the log-probability of the response's tokens, their mean over the batch, in one
-    update: supervised training on reference answers."""
+    update: supervised training on reference answers. As an auxiliary loss it is the mean over a
+    mini-batch: ptx of InstructGPT and Safe-RLHF.
+
+    Source: Ouyang et al., Training language models to follow instructions, 2022, equation 2.
+    """
 
     always: ClassVar[tuple[str, ...]] = _SEQUENCES
+
+    weight: float = 1.0
+    """What it counts beside other losses."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        owner, weight = type(self).__name__, self.weight
+        check(owner, "weight", weight, is_number(weight) and weight > 0, "a number above 0")
 
     def updates(self, per_epoch: int) -> int:
         """Optimizer steps on one batch, which is never cut.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rlhf_flow.calls import ComputeOptions
-from rlhf_flow.graph import PROMPTS, Graph
+from rlhf_flow.graph import PRETRAINING, PROMPTS, Graph
 from rlhf_flow.operations import Custom, Operation, Scope
 
 _SCOPES = {
@@ -22,7 +22,7 @@ def draw_text(graph: Graph) -> str:
     """
     levels = _levels(graph)
     width = max(len(call.id) for call in graph.calls)
-    lines = [f"0  {PROMPTS.ljust(width)}  -> {', '.join(graph.inputs)}"]
+    lines = [f"0  {name.ljust(width)}  -> {', '.join(fields)}" for name, fields in _data(graph)]
     for call in sorted(graph.calls, key=lambda call: levels[call.id]):
         count = graph.expected_count(call.id)
         often = "" if count == 1 else f"  x {count:g}"
@@ -46,8 +46,9 @@ def draw_text(graph: Graph) -> str:
 
 def draw_mermaid(graph: Graph) -> str:
     """A graph as a mermaid flowchart: solid arrows are fields, dotted ones weights."""
-    names = {PROMPTS: "prompts"} | {call.id: f"c{i}" for i, call in enumerate(graph.calls)}
-    lines = ["flowchart TD", f"  {names[PROMPTS]}([prompts])"]
+    data = {name: name for name, _ in _data(graph)}
+    names = data | {call.id: f"c{i}" for i, call in enumerate(graph.calls)}
+    lines = ["flowchart TD", *(f"  {name}([{name}])" for name in data)]
     lines += [f'  {names[call.id]}["{call.id}"]' for call in graph.calls]
     lines += [
         f'  {names[edge.source]} -->|"{", ".join(edge.fields)}"| {names[edge.target]}'
@@ -59,6 +60,13 @@ def draw_mermaid(graph: Graph) -> str:
         for edge in graph.version_edges
     ]
     return "\n".join(lines)
+
+
+def _data(graph: Graph) -> list[tuple[str, tuple[str, ...]]]:
+    """What a step is given, with the fields that it reads; prompts also where it reads none."""
+    inputs = graph.inputs
+    others = [(PRETRAINING, inputs.pretraining)] if inputs.pretraining else []
+    return [(PROMPTS, inputs.prompts), *others]
 
 
 def _levels(graph: Graph) -> dict[str, int]:

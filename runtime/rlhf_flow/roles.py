@@ -8,7 +8,7 @@ To add a primitive add a row and a method here, its execution in the runtime, an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NoReturn, Protocol
 
@@ -73,7 +73,12 @@ class Caller(Protocol):
     """Responses to a prompt where a call does not say it."""
 
     def call(
-        self, role: str, primitive: Primitive, batch: BatchValue, options: Options = None
+        self,
+        role: str,
+        primitive: Primitive,
+        batch: BatchValue,
+        options: Options = None,
+        auxiliary: Sequence[BatchValue] = (),
     ) -> BatchValue:
         """Check a call and make it.
 
@@ -112,14 +117,24 @@ class Model(Role):
 
     losses: ClassVar[tuple[type[Loss], ...]]
     """By which it can be trained."""
+    auxiliary_losses: ClassVar[tuple[type[Loss], ...]] = ()
+    """Those that can be added, on rows of their own."""
 
     @checked_call
-    def train(self, batch: BatchValue, loss: Loss, *, from_step: int = 0) -> None:
+    def train(
+        self,
+        batch: BatchValue,
+        loss: Loss,
+        *auxiliary: tuple[BatchValue, Loss],
+        from_step: int = 0,
+    ) -> None:
         """Optimizer steps on a batch.
 
         Args:
             batch: with the fields that the loss reads.
             loss: what is minimized.
+            auxiliary: batches with a loss each that is added to it, such as `(flow.pretraining(),
+                CrossEntropy(weight=0.1))`; they are cut into as many mini-batches.
             from_step: steps at the beginning in which it is left out.
 
         Raises:
@@ -131,7 +146,25 @@ class Model(Role):
                 f"{_named(loss)}, allowed "
                 f"{' or '.join(f'{each.__name__}(...)' for each in self.losses)}; correct it"
             )
-        self._flow.call(self._name, _TRAIN, batch, TrainOptions(loss, from_step))
+        added = tuple(self._checked(each) for each in auxiliary)
+        options = TrainOptions(loss, from_step, tuple(each for _, each in added))
+        self._flow.call(self._name, _TRAIN, batch, options, [rows for rows, _ in added])
+
+    def _checked(self, auxiliary: object) -> tuple[BatchValue, Loss]:
+        """A batch with an auxiliary loss.
+
+        Raises:
+            FlowError: it is something else.
+        """
+        if isinstance(auxiliary, tuple) and len(auxiliary) == 2:
+            rows, loss = auxiliary
+            if isinstance(loss, self.auxiliary_losses):
+                return rows, loss
+        names = " or ".join(f"(batch, {each.__name__}(...))" for each in self.auxiliary_losses)
+        raise FlowError(
+            f"{self._name}.train takes pairs of a batch and a loss after its own loss: got "
+            f"{auxiliary!r}, allowed {names or 'none'}; correct it"
+        )
 
 
 def _named(loss: object) -> str:
@@ -144,6 +177,7 @@ class LanguageModel(Model):
     primitives = (_GENERATE, _LOG_PROBS, _TRAIN)
     head = Head.LM
     losses = (ClippedLoss, CrossEntropy)
+    auxiliary_losses = (CrossEntropy,)
 
     @checked_call
     def generate(

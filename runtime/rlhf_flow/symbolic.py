@@ -27,12 +27,19 @@ class Rows:
     count: RowCount = RowCount(1.0, 1)
     samples: tuple[int, ...] = ()
     """How often each was answered, one generate call after the other."""
+    per_group: int = 1
+    """Rows that are neighbours because they are of one prompt."""
 
     def times(self, samples: int) -> Rows:
         """So many of each."""
         if samples == 1:
             return self
-        return Rows(self.root, self.count.times(samples, samples), (*self.samples, samples))
+        count = self.count.times(samples, samples)
+        return Rows(self.root, count, (*self.samples, samples), self.per_group * samples)
+
+    def then(self, others: Rows) -> Rows:
+        """These, and others after them."""
+        return Rows(f"{self} and {others}", self.count.plus(others.count), (), self.per_group)
 
     def lead_to(self, others: Rows) -> bool:
         """Whether the others were generated from these, or are these."""
@@ -43,17 +50,39 @@ class Rows:
 
 
 @dataclass(frozen=True)
+class Written:
+    """A field as a call wrote it."""
+
+    call: str
+    """PROMPTS or PRETRAINING for those of the data."""
+    field: str
+
+
+@dataclass(frozen=True)
 class Origin:
     """Where a field comes from."""
 
-    call: str
-    """The call that wrote it; PROMPTS for those of the prompts."""
-    field: str
-    """What it is called there."""
+    places: tuple[Written, ...]
+    """What it is where it was written: for rows put one after the other, by several calls."""
     kind: Kind | None = None
     """What it holds. None: nobody knows."""
     is_generated: bool = False
     """Whether a generate call sampled it."""
+
+    @staticmethod
+    def of(call: str, field: str, kind: Kind | None, is_generated: bool = False) -> Origin:
+        """Of a field that one call wrote, or one set of data has."""
+        return Origin((Written(call, field),), kind, is_generated)
+
+    @property
+    def calls(self) -> str:
+        """Who wrote it, in words."""
+        return " and ".join(dict.fromkeys(place.call for place in self.places))
+
+    def then(self, other: Origin) -> Origin:
+        """Of a column whose further rows come from elsewhere."""
+        places = tuple(dict.fromkeys((*self.places, *other.places)))
+        return Origin(places, self.kind, self.is_generated and other.is_generated)
 
 
 class SymbolicBatch:
@@ -129,6 +158,35 @@ class SymbolicBatch:
             )
         return SymbolicBatch(self.origins, like.rows, self.regions | like.regions)
 
+    def concat(self, other: object) -> SymbolicBatch:
+        """These rows, then those of another batch with the same columns."""
+        if not isinstance(other, SymbolicBatch):
+            raise FlowError(
+                f"batch.concat takes another batch: got {other!r}, allowed what a call returned; "
+                "pass one"
+            )
+        if self.fields != other.fields:
+            raise FlowError(
+                "batches of different columns are put one after the other: got "
+                f"{', '.join(sorted(self.fields ^ other.fields))} in one of them only, allowed the "
+                "same columns in both; choose those by select"
+            )
+        if self.rows.per_group != other.rows.per_group:
+            raise FlowError(
+                "batches with unequal numbers of rows for a prompt are put one after the other: "
+                f"got {self.rows.per_group} of {self.rows} and {other.rows.per_group} of "
+                f"{other.rows}, allowed equally many; sample the same number of responses for both"
+            )
+        for name, origin in self.origins.items():
+            if origin.kind is not other.origins[name].kind:
+                raise FlowError(
+                    f"columns of different kinds are put one after the other: got {name}, from "
+                    f"{origin.calls} and from {other.origins[name].calls}, allowed the same kind "
+                    "of thing in both; rename one of them and select others"
+                )
+        origins = {name: each.then(other.origins[name]) for name, each in self.origins.items()}
+        return SymbolicBatch(origins, self.rows.then(other.rows), self.regions | other.regions)
+
     def _check_answers(self, other: SymbolicBatch) -> None:
         """Refuse other responses in the place of those that the batch's columns are about."""
         for name, new in other.origins.items():
@@ -136,7 +194,7 @@ class SymbolicBatch:
             if old != new and old.is_generated and new.is_generated:
                 raise FlowError(
                     f"a join puts other responses in the place of those that the batch has: got "
-                    f"{name} of {new.call} over that of {old.call}, allowed fields of the same "
+                    f"{name} of {new.calls} over that of {old.calls}, allowed fields of the same "
                     "responses; keep two batches, or choose fields of one by select and name them "
                     "anew by rename"
                 )

@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
+from rlhf_api.plan import GraphInputs
 from rlhf_flow.algorithm import Algorithm
 from rlhf_flow.batches import BatchValue
 from rlhf_flow.calls import ComputeOptions, GenerateOptions, ModelCall, TrainOptions
 from rlhf_flow.entrypoints import check_function
 from rlhf_flow.errors import FlowError, InvalidAlgorithm
-from rlhf_flow.fields import FIELDS, PREFERENCE, PROMPT_FIELDS, ROLLOUT_LOG_PROBS
-from rlhf_flow.flow import ENOUGH, Flow
-from rlhf_flow.graph import PROMPTS, DataEdge, Graph, Region, RowCount, version_edges
+from rlhf_flow.fields import (
+    FIELDS,
+    PREFERENCE,
+    PRETRAINING_FIELDS,
+    PROMPT_FIELDS,
+    ROLLOUT_LOG_PROBS,
+)
+from rlhf_flow.flow import Flow
+from rlhf_flow.graph import (
+    PRETRAINING,
+    PROMPTS,
+    DataEdge,
+    Graph,
+    Region,
+    RowCount,
+    version_edges,
+)
 from rlhf_flow.kinds import FieldCheck
 from rlhf_flow.operations import Custom, LagrangeMultiplier
 from rlhf_flow.places import told_with_place, with_place
@@ -25,28 +41,44 @@ class TracingBackend:
 
     Args:
         roles: of the algorithm.
+        prompts: of the step.
+        pretraining: its rows of data.pretraining; None: there are none.
     """
 
-    def __init__(self, roles: Roles) -> None:
+    def __init__(
+        self, roles: Roles, prompts: SymbolicBatch, pretraining: SymbolicBatch | None = None
+    ) -> None:
         self._roles = roles
+        self._prompts = prompts
+        self._pretraining = pretraining
         self.calls: list[ModelCall] = []
         self.data_edges: list[DataEdge] = []
         self.regions: list[Region] = []
         self.rows: dict[str, RowCount] = {}
+        self.prompt_batches = 1
         self._multipliers: set[str] = set()
         self._region = ""
 
-    def run(self, call: ModelCall, batch: BatchValue) -> SymbolicBatch:
+    def run(
+        self, call: ModelCall, batch: BatchValue, auxiliary: Sequence[BatchValue] = ()
+    ) -> SymbolicBatch:
         """Record a call and where its fields come from."""
-        source = self._symbolic(call.id, batch)
+        source, *others = [self._symbolic(call.id, each) for each in (batch, *auxiliary)]
         makers = {each.id: each.role for each in self.calls}
-        origins = FieldCheck(self._roles, makers).follow(call, source.origins)
+        checked = FieldCheck(self._roles, makers)
+        origins = checked.follow(call, source.origins, [other.origins for other in others])
         self._check_sampling(call, source)
         self._check_operations(call)
         self.calls.append(call)
+        reads = zip((source, *others), (call.reads, *call.auxiliary_reads), strict=True)
         by_source: dict[str, set[str]] = {}
-        for origin in (source.origins[field] for field in call.reads):
-            by_source.setdefault(origin.call, set()).add(origin.field)
+        for place in (
+            place
+            for given, names in reads
+            for name in names
+            for place in given.origins[name].places
+        ):
+            by_source.setdefault(place.call, set()).add(place.field)
         self.data_edges += [
             DataEdge(maker, call.id, tuple(sorted(names))) for maker, names in by_source.items()
         ]
@@ -62,29 +94,56 @@ class TracingBackend:
         with self._inside(region):
             body()
 
+    def pretraining(self) -> SymbolicBatch:
+        """The step's rows of data.pretraining."""
+        if self._pretraining is None:
+            raise FlowError(
+                "flow.pretraining() without rows: got a job without data.pretraining, allowed rows "
+                "of whole texts, or of prompts with answers; add data.pretraining to the manifest, "
+                "or remove the call"
+            )
+        return self._pretraining
+
     def repeat(
         self,
         region: str,
-        body: Callable[[], BatchValue],
+        body: Callable[[BatchValue], BatchValue],
         until: Callable[[BatchValue], BatchValue],
         max_rounds: int,
         expected_rounds: float,
     ) -> SymbolicBatch:
         """Trace one round, as a region that runs the expected number of times."""
+        outer = next((each.id for each in self.regions if self._is_repeated_in(each)), None)
+        if outer is not None:
+            raise FlowError(
+                f"flow.repeat inside of another one: got {region}, allowed one at a time; move it "
+                f"behind {outer}"
+            )
         self.regions.append(Region(region, "repeat", float(expected_rounds)))
+        self.prompt_batches += max_rounds - 1
+        given = self._prompts.rows
+        fresh = replace(given, root=f"the prompts of {region}")
         with self._inside(region):
-            batch = self._symbolic(region, body())
-            if ENOUGH not in until(batch).fields:
-                raise FlowError(f"{region} has a condition that does not answer; write {ENOUGH}")
-        rows = Rows(f"the rows of {region}", batch.rows.count.times(expected_rounds, max_rounds))
+            prompts = SymbolicBatch(self._prompts.origins, fresh, self._regions())
+            batch = self._symbolic(region, body(prompts))
+            rows = Rows(
+                f"the rows of {region}",
+                batch.rows.count.times(expected_rounds, max_rounds),
+                per_group=batch.rows.per_group,
+            )
+            until(SymbolicBatch(batch.origins, rows, self._regions()))
         return SymbolicBatch(batch.origins, rows, self._regions())
+
+    def _is_repeated_in(self, region: Region) -> bool:
+        """Whether calls are now made inside of a region that repeats."""
+        return region.kind == "repeat" and f"{self._region}/".startswith(f"{region.id}/")
 
     def _check_sampling(self, call: ModelCall, source: SymbolicBatch) -> None:
         """Refuse a loss on log-probabilities of another distribution than the one that trains."""
         if not isinstance(call.options, TrainOptions):
             return
-        origins = {source.origins[field] for field in call.reads}
-        makers = {each.call for each in origins if each.field == ROLLOUT_LOG_PROBS}
+        places = {place for field in call.reads for place in source.origins[field].places}
+        makers = {place.call for place in places if place.field == ROLLOUT_LOG_PROBS}
         for maker, options in ((each.id, each.options) for each in self.calls if each.id in makers):
             if not isinstance(options, GenerateOptions):
                 continue
@@ -148,6 +207,7 @@ def trace(
     *,
     samples_per_prompt: int = 1,
     inputs: frozenset[str] = PROMPT_FIELDS,
+    pretraining: RowCount | None = None,
 ) -> Graph:
     """The graph of one pass of an algorithm's step.
 
@@ -155,13 +215,15 @@ def trace(
         algorithm: its step runs twice here, with symbolic batches; both runs must agree.
         samples_per_prompt: rows that generate makes of a prompt where the call does not say it.
         inputs: fields that the data have.
+        pretraining: rows of data.pretraining for each of a step's prompts. None: there are none.
 
     Raises:
         FlowError: the step breaks a rule of the flow.
         InvalidAlgorithm: it raises something else, calls nothing, or differs from run to run.
     """
-    first = _trace_once(algorithm, samples_per_prompt, inputs)
-    second = _trace_once(algorithm, samples_per_prompt, inputs)
+    first, second = (
+        _trace_once(algorithm, samples_per_prompt, inputs, pretraining) for _ in range(2)
+    )
     name = type(algorithm).__qualname__
     if not first.calls:
         raise InvalidAlgorithm(f"{name}.step calls nothing: call roles of the flow in it")
@@ -174,17 +236,24 @@ def trace(
     return first
 
 
-def _trace_once(algorithm: Algorithm, samples_per_prompt: int, inputs: frozenset[str]) -> Graph:
+def _trace_once(
+    algorithm: Algorithm,
+    samples_per_prompt: int,
+    inputs: frozenset[str],
+    pretraining: RowCount | None,
+) -> Graph:
     name = type(algorithm).__qualname__
-    rows = RowCount(2.0, 2) if PREFERENCE in inputs else RowCount(1.0, 1)
-    prompts = SymbolicBatch(
-        {field: Origin(PROMPTS, field, FIELDS[field].kind) for field in inputs},
-        Rows("the prompts", rows),
-    )
+    per_prompt = 2 if PREFERENCE in inputs else 1
+    rows = Rows("the prompts", RowCount(float(per_prompt), per_prompt), per_group=per_prompt)
+    prompts = _data(PROMPTS, inputs, rows)
+    others = None
+    if pretraining is not None:
+        rows = Rows("the rows of data.pretraining", pretraining)
+        others = _data(PRETRAINING, PRETRAINING_FIELDS, rows)
     try:
         with told_with_place():
             roles = _checked_roles(name, algorithm.roles())
-            backend = TracingBackend(roles)
+            backend = TracingBackend(roles, prompts, others)
             flow = Flow(roles, backend, samples_per_prompt)
             with flow.step():
                 algorithm.step(flow, prompts)
@@ -194,15 +263,32 @@ def _trace_once(algorithm: Algorithm, samples_per_prompt: int, inputs: frozenset
         text = f"{name}.step raised {type(error).__name__}: {error}; correct it"
         raise InvalidAlgorithm(with_place(error, text)) from error
     calls = tuple(backend.calls)
-    from_data = (edge for edge in backend.data_edges if edge.source == PROMPTS)
     return Graph(
         roles=roles,
-        inputs=tuple(sorted({field for edge in from_data for field in edge.fields})),
+        inputs=GraphInputs(
+            prompts=_read_of(PROMPTS, backend.data_edges),
+            pretraining=_read_of(PRETRAINING, backend.data_edges),
+            prompt_batches=backend.prompt_batches,
+        ),
         calls=calls,
         data_edges=tuple(backend.data_edges),
         version_edges=version_edges(calls, roles),
         regions=tuple(backend.regions),
         rows=backend.rows,
+    )
+
+
+def _data(source: str, fields: frozenset[str], rows: Rows) -> SymbolicBatch:
+    """Rows that a step is given."""
+    return SymbolicBatch(
+        {field: Origin.of(source, field, FIELDS[field].kind) for field in fields}, rows
+    )
+
+
+def _read_of(source: str, edges: Sequence[DataEdge]) -> tuple[str, ...]:
+    """The fields that calls read of some data, sorted."""
+    return tuple(
+        sorted({field for edge in edges if edge.source == source for field in edge.fields})
     )
 
 

@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Annotated, ClassVar
 
 from pydantic import Field
+from pydantic.alias_generators import to_snake
 
 from rlhf_api.base import Contract, Count, Text
 from rlhf_api.exclusive import Alternatives
@@ -56,6 +57,19 @@ def _part_of_a_dataset(name: str) -> Rule:
         field=f".{name}",
         check=lambda self: found(
             getattr(self, name) is not None and self.hugging_face is None, getattr(self, name)
+        ),
+    )
+
+
+def _not_beside_texts(name: str) -> Rule:
+    field = to_snake(name)
+    return Rule(
+        holds=f"!has(self.textField) || !has(self.{name})",
+        what=f"{name} beside textField, whose texts are trained on whole",
+        do="remove one of them",
+        field=f".{name}",
+        check=lambda self: found(
+            self.text_field is not None and getattr(self, field) is not None, getattr(self, field)
         ),
     )
 
@@ -133,11 +147,61 @@ class EvaluationData(DataSource):
     """Sampling temperature; 0 is greedy."""
 
 
+class PretrainingData(DataSource):
+    """Rows for a loss beside the algorithm's own, on whole texts or on answers to prompts."""
+
+    text_field: Text | None = None
+    """The column with texts, of which every token is trained on; what is over
+    rollout.maxPromptTokens + rollout.maxResponseTokens is left out. Default: text, where there is
+    no answerField; builtin data are prompts with answers."""
+    rows_per_step: Count | None = None
+    """Rows of each step. Default: schedule.promptsPerStep."""
+
+    validations: ClassVar = (
+        *DataSource.validations,
+        _not_beside_texts("answerField"),
+        _not_beside_texts("systemPrompt"),
+        Rule(
+            holds="!has(self.textField) || self.chatTemplate != 'Always'",
+            what="a chat template for whole texts, which are trained on as they are",
+            do="remove it, or textField",
+            field=".chatTemplate",
+            check=lambda self: found(
+                self.text_field is not None and self.chat_template is ChatTemplate.ALWAYS,
+                self.chat_template,
+            ),
+        ),
+        Rule(
+            holds="!has(self.rowsPerStep) || !has(self.maxRows) || "
+            "self.rowsPerStep <= self.maxRows",
+            what="more rows per step than there are",
+            do="lower it, or raise maxRows",
+            field=".rowsPerStep",
+            check=lambda self: found(
+                None not in (self.rows_per_step, self.max_rows)
+                and self.rows_per_step > self.max_rows,
+                self.rows_per_step,
+                f"at most maxRows, {self.max_rows}",
+            ),
+        ),
+    )
+
+    @property
+    def texts(self) -> str | None:
+        """The column with whole texts. None: rows are prompts with answers."""
+        if self.answer_field is not None or self.builtin is not None:
+            return None
+        return self.text_field or "text"
+
+
 class DataSpec(Contract):
     """Training and evaluation data."""
 
     train: TrainingData
     """Rows to train on."""
+    pretraining: PretrainingData | None = None
+    """Rows of their own that the algorithm trains on beside these, such as Safe-RLHF's ptx loss;
+    a step gets them by flow.pretraining(). Default: none."""
     evaluation: EvaluationData | None = None
     """Held-out prompts. Default: none, but a builtin task brings its own where something scores
     what the policy answers."""

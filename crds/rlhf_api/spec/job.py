@@ -111,6 +111,14 @@ class RLHFJobSpec(Contract):
             training=self.models["actor"].training,
         )
 
+    @property
+    def pretraining_rows_per_step(self) -> int | None:
+        """Rows of data.pretraining that a step trains on; None: there are none."""
+        pretraining = self.data.pretraining
+        if pretraining is None:
+            return None
+        return pretraining.rows_per_step or self.schedule.prompts_per_step
+
     def origin_of(self, role: str) -> str:
         """The role whose source this role's weights come from: itself unless it has sameAs."""
         return self.model_for(role).source.same_as or role

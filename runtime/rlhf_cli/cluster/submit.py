@@ -10,6 +10,7 @@ import typer
 
 from rlhf_api.errors import ManifestError
 from rlhf_api.problems import Problem
+from rlhf_api.spec.data import DataSource
 from rlhf_api.spec.job import RLHFJob
 from rlhf_cli.cluster.client import FIELD_MANAGER, Cluster, Object
 from rlhf_cli.cluster.connect import require_version
@@ -158,7 +159,13 @@ def cluster_warnings(job: RLHFJob) -> Iterator[str]:
 
 
 def _paths(job: RLHFJob) -> Iterator[tuple[str, str]]:
-    for name, source in (("train", job.spec.data.train), ("evaluation", job.spec.data.evaluation)):
+    data = job.spec.data
+    sources: dict[str, DataSource | None] = {
+        "train": data.train,
+        "pretraining": data.pretraining,
+        "evaluation": data.evaluation,
+    }
+    for name, source in sources.items():
         if source is not None and source.path is not None:
             yield f"spec.data.{name}.path", source.path
     for role, model in job.spec.models.items():

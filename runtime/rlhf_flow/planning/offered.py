@@ -29,13 +29,6 @@ def check_offered(
     Raises:
         NotOffered: with the call, and what to write instead.
     """
-    for region in (region for graph in graphs.values() for region in graph.regions):
-        if region.kind == "repeat":
-            raise NotOffered(
-                f"collecting rows over several rounds is not offered yet: got flow.repeat "
-                f"({region.id}), allowed a fixed number of calls; sample more prompts per step "
-                "instead"
-            )
     generating = [name for name, role in job_roles(graphs).items() if role.generates]
     by_name = {pool.pool: pool for pool in pools}
     for first, second in combinations(generating, 2):

@@ -67,7 +67,7 @@ def plan_job(
 
     Raises:
         InvalidPlacement: groups that do not fit the roles or the pools.
-        NotOffered: flow.repeat, or several roles that generate on the same GPUs or on some of
+        NotOffered: several roles that generate on the same GPUs or on some of
             a pool's devices.
         DoesNotDivide: a tensor parallelism that does not divide devices, heads or layers' width.
         KvCacheTooSmall: a given cache below one longest sequence.
@@ -240,7 +240,7 @@ def _call_plans(
             mesh=mesh(call),
             reads=call.reads,
             writes=call.writes,
-            mini_batch_prompts=_mini_batch_prompts(job, call),
+            mini_batches=_mini_batches(job, call),
             expected_count=graph.expected_count(call.id),
         )
         for name, graph in graphs.items()
@@ -248,10 +248,11 @@ def _call_plans(
     )
 
 
-def _mini_batch_prompts(job: RLHFJob, call: ModelCall) -> int | None:
+def _mini_batches(job: RLHFJob, call: ModelCall) -> int:
+    """Parts of a batch; a loss that makes one update has it whole."""
     if not isinstance(call.options, TrainOptions) or call.options.loss.updates(2) == 1:
-        return None
-    return job.spec.schedule.mini_batch_prompts
+        return 1
+    return job.spec.schedule.updates_per_epoch
 
 
 def _max_samples(graphs: Graphs, role: str) -> int:

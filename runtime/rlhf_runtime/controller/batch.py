@@ -9,7 +9,7 @@ from typing import Any
 
 from rlhf_flow.batches import BatchValue
 from rlhf_runtime.dataplane.partition import Extent
-from rlhf_runtime.workers.orders import Source
+from rlhf_runtime.workers.orders import Part, Source
 
 
 @dataclass(frozen=True)
@@ -27,21 +27,31 @@ Shards = tuple[ShardRef, ...]
 
 
 @dataclass(frozen=True)
+class Held:
+    """What one call wrote, as rows of a batch."""
+
+    shards: Shards
+    repeat: int = 1
+    """How many rows of the batch have each of its rows' value, one after the other."""
+    groups_before: int = 0
+    """Groups of the batch before its first."""
+
+
+@dataclass(frozen=True)
 class ColumnAt:
     """Where a column is."""
 
-    shards: Shards
-    name: str
-    """What its call named it."""
-    repeat: int = 1
-    """How many rows of the batch have each of its rows' value, one after the other."""
+    held: tuple[Held, ...]
+    """One after the other: several where batches were concatenated."""
+    names: tuple[str, ...]
+    """What each one's call named it."""
 
 
 @dataclass(frozen=True)
 class Batch:
     """Columns over the same rows, all by reference; `base` lists them, and so does every column."""
 
-    base: Shards
+    base: tuple[Held, ...]
     columns: Mapping[str, ColumnAt]
     extent: Extent
 
@@ -70,20 +80,51 @@ class Batch:
         assert isinstance(like, Batch)
         times = like.extent.rows_per_group // self.extent.rows_per_group
         columns = {
-            name: replace(column, repeat=column.repeat * times)
+            name: ColumnAt(
+                tuple(replace(each, repeat=each.repeat * times) for each in column.held),
+                column.names,
+            )
             for name, column in self.columns.items()
         }
         return replace(like, columns=columns)
 
+    def concat(self, other: BatchValue, /) -> Batch:
+        """These rows, then those of another batch with the same columns, and as many rows for each
+        prompt."""
+        assert isinstance(other, Batch)
+        before = self.extent.num_groups
+        columns = {
+            name: ColumnAt(
+                (*column.held, *_behind(before, other.columns[name].held)),
+                (*column.names, *other.columns[name].names),
+            )
+            for name, column in self.columns.items()
+            if name in other.columns
+        }
+        base = (*self.base, *_behind(before, other.base))
+        return Batch(base, columns, self.extent.then(other.extent))
+
     def sources(self, fields: Sequence[str]) -> Sources:
         """Where the given fields are; without fields, the rows."""
-        grouped: dict[tuple[Shards, int], dict[str, str]] = {}
-        for field in sorted(fields, key=lambda name: self.columns[name].repeat > 1):
+        grouped: dict[tuple[Held, ...], dict[str, tuple[str, ...]]] = {}
+        for field in sorted(fields, key=lambda name: self.columns[name].held[0].repeat > 1):
             column = self.columns[field]
-            grouped.setdefault((column.shards, column.repeat), {})[field] = column.name
+            grouped.setdefault(column.held, {})[field] = column.names
         if not grouped:
-            grouped[self.base, 1] = {}
-        return Sources(tuple(_CallShards(*held, names) for held, names in grouped.items()))
+            grouped[self.base] = {}
+        return Sources(
+            tuple(
+                tuple(
+                    _Findable(
+                        each,
+                        self.extent.rows_per_group,
+                        {field: stored[number] for field, stored in names.items()},
+                    )
+                    for number, each in enumerate(held)
+                )
+                for held, names in grouped.items()
+            )
+        )
 
 
 def as_batch(names: Sequence[str], shards: Sequence[ShardRef], extent: Extent) -> Batch:
@@ -94,39 +135,59 @@ def as_batch(names: Sequence[str], shards: Sequence[ShardRef], extent: Extent) -
         shards: in the order of their rows.
         extent: of the rows.
     """
-    held = tuple(shards)
-    return Batch(held, {name: ColumnAt(held, name) for name in names}, extent)
+    held = (Held(tuple(shards)),)
+    return Batch(held, {name: ColumnAt(held, (name,)) for name in names}, extent)
 
 
-class _CallShards:
+def _behind(groups: int, held: Sequence[Held]) -> list[Held]:
+    return [replace(each, groups_before=each.groups_before + groups) for each in held]
+
+
+class _Findable:
     """The shards of one call, to be asked for those with some rows."""
 
-    def __init__(self, shards: Shards, repeat: int, names: Mapping[str, str]) -> None:
-        self.repeat = repeat
-        self.names = names
-        self._shards = tuple(shard for shard in shards if shard.rows) or shards[:1]
+    def __init__(self, held: Held, rows_per_group: int, names: Mapping[str, str]) -> None:
+        self._held = held
+        self._names = names
+        self._rows_before = held.groups_before * rows_per_group
+        self._shards = tuple(shard for shard in held.shards if shard.rows) or held.shards[:1]
         self._starts = [shard.rows.start for shard in self._shards]
         self._stops = [shard.rows.stop for shard in self._shards]
 
     def within(self, rows: range) -> Shards:
-        """Those that may hold a row of the batch between these bounds; at least one."""
-        first = bisect_right(self._stops, rows.start // self.repeat)
-        end = bisect_left(self._starts, -(-rows.stop // self.repeat))
-        return self._shards[first:end] or self._shards[:1]
+        """Those that may hold a row of the batch between these bounds."""
+        begin, end = (max(0, bound - self._rows_before) for bound in (rows.start, rows.stop))
+        first = bisect_right(self._stops, begin // self._held.repeat)
+        last = bisect_left(self._starts, -(-end // self._held.repeat))
+        return self._shards[first:last]
+
+    def any(self) -> Shards:
+        """One, for who has no rows: from it it learns of what kind columns are."""
+        return self._shards[:1]
+
+    def part(self, shards: Shards) -> Part:
+        """What a worker is told of these."""
+        held = self._held
+        return Part(len(shards), self._names, held.repeat, held.groups_before)
 
 
 @dataclass(frozen=True)
 class Sources:
     """Where the columns of a call are, of all shards."""
 
-    calls: tuple[_CallShards, ...]
+    sources: tuple[tuple[_Findable, ...], ...]
 
     def within(self, rows: range) -> tuple[tuple[Source, ...], list[Any]]:
-        """What a worker needs for some rows: the shards that may have them, and Ray's references.
+        """What a worker needs for some rows: the shards that may have them, at least one of each
+        source, and Ray's references.
 
         Args:
             rows: bounds of the batch's rows.
         """
-        found = [(held, held.within(rows)) for held in self.calls]
-        sources = tuple(Source(len(shards), held.names, held.repeat) for held, shards in found)
-        return sources, [shard.reference for _, shards in found for shard in shards]
+        sources, references = [], []
+        for source in self.sources:
+            found = [(each, each.within(rows)) for each in source]
+            needed = [pair for pair in found if pair[1]] or [(source[0], source[0].any())]
+            sources.append(Source(tuple(each.part(shards) for each, shards in needed)))
+            references += [shard.reference for _, shards in needed for shard in shards]
+        return tuple(sources), references

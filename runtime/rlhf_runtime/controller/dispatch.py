@@ -4,20 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 from rlhf_api.plan import GraphName, Mesh, Plan
 from rlhf_flow.batches import BatchValue
 from rlhf_flow.calls import ComputeOptions, GenerateOptions, ModelCall
-from rlhf_runtime.controller.batch import Batch, ShardRef, as_batch
+from rlhf_flow.flow import ENOUGH
+from rlhf_runtime.controller.batch import Batch, ShardRef, Sources, as_batch
 from rlhf_runtime.controller.results import wait_for
+from rlhf_runtime.dataplane.partition import Extent
 from rlhf_runtime.dataplane.protocol import Coordinates, bounds_of_part, protocol_of
 from rlhf_runtime.errors import UnknownCall
 from rlhf_runtime.hooks import Hook, nothing
-from rlhf_runtime.workers.orders import CallReport, Order, Statistics, returned_columns
+from rlhf_runtime.workers.orders import (
+    CallReport,
+    Order,
+    OrderedBatch,
+    Statistics,
+    returned_columns,
+)
 
 Handle = Any
 """A Ray actor handle."""
+
+
+class StepData(Protocol):
+    """Where the rows of a step come from: each is a reference to a report, and the rows."""
+
+    def prompts(self, number: int) -> tuple[Any, Batch]:
+        """A batch of prompts; those of other numbers are others."""
+
+    def pretraining(self) -> tuple[Any, Batch]:
+        """Rows of data.pretraining."""
 
 
 class Group:
@@ -29,22 +47,24 @@ class Group:
         self._returning = [worker.run.options(num_returns=2) for worker in workers]
 
     def submit(
-        self, order: Order, batch: Batch, mesh: Mesh | None
+        self, order: Order, batches: Sequence[Batch], mesh: Mesh | None
     ) -> tuple[list[Any], Batch | None]:
         """Send a call to the ranks of its mesh; returns references to reports, and the result.
 
         Each gets references to the shards that it can need. A call that writes nothing has no
         result.
         """
-        call, extent = order.call, batch.extent
+        call, extent = order.call, batches[0].extent
         names, samples = returned_columns(call), _samples(call)
-        sources, header = batch.sources(call.reads), order.header()
+        reads = zip(batches, (call.reads, *call.auxiliary_reads), strict=True)
+        read = [(batch.extent, batch.sources(fields)) for batch, fields in reads]
+        header = order.header()
         everything = range(extent.num_groups)
         reports: list[Any] = []
         shards: list[ShardRef] = []
         for rank, at in _places(mesh):
-            picked, references = sources.within(_rows_needed(order, at))
-            message = replace(order, sources=picked).message(references, header)
+            picked, references = _pick(order, read, at)
+            message = replace(order, batches=picked).message(references, header)
             if not names or not protocol_of(call.kind).collect(at):
                 reports.append(self._running[rank].remote(*message))
                 continue
@@ -53,6 +73,18 @@ class Group:
             held = bounds_of_part(call.kind, extent, at, everything)
             shards.append(ShardRef(shard, range(held.start * samples, held.stop * samples)))
         return reports, as_batch(names, shards, extent.times(samples)) if names else None
+
+
+def _pick(
+    order: Order, read: Sequence[tuple[Extent, Sources]], at: Coordinates
+) -> tuple[tuple[OrderedBatch, ...], list[Any]]:
+    """What a rank is told of each batch that the call reads, and references to its shards."""
+    batches, references = [], []
+    for extent, sources in read:
+        picked, found = sources.within(_rows_needed(order, extent, at))
+        batches.append(OrderedBatch(extent, picked))
+        references += found
+    return tuple(batches), references
 
 
 def _places(mesh: Mesh | None) -> Iterator[tuple[int, Coordinates]]:
@@ -64,12 +96,12 @@ def _places(mesh: Mesh | None) -> Iterator[tuple[int, Coordinates]]:
         yield rank, Coordinates.of(rank, mesh)
 
 
-def _rows_needed(order: Order, at: Coordinates) -> range:
-    """Among which rows those are that a rank works on."""
-    call, extent = order.call, order.extent
+def _rows_needed(order: Order, extent: Extent, at: Coordinates) -> range:
+    """Among which rows of a batch those are that a rank works on."""
+    call = order.call
     if isinstance(call.options, ComputeOptions) and call.options.sees_all:
         return range(extent.num_rows)
-    batches = extent.mini_batches(order.groups_per_batch)
+    batches = extent.mini_batches(order.mini_batches)
     whole = call.compares_responses
     bounds = [bounds_of_part(call.kind, extent, at, groups, whole) for groups in batches]
     bounds = [each for each in bounds if each] or [range(0)]
@@ -88,17 +120,38 @@ class StepBackend:
     plan: Plan
     groups: Mapping[str | None, Group]
     """By pool; None: the host of verifiers."""
+    data: StepData
     graph: GraphName
     step: int
     incarnation: str
     look: Hook = nothing
-    """Called every few seconds while reports are waited for."""
+    """Called every few seconds while workers are waited for."""
     reports: list[Any] = field(default_factory=list)
     """References to the reports of all calls so far."""
+    rounds: dict[str, int] = field(default_factory=dict)
+    """How many each `flow.repeat` took."""
+    _round: int = 0
+    """The one whose calls are sent."""
+    _prompts: list[Batch] = field(default_factory=list)
+    """Those that were asked for, one batch after the other."""
+    _pretraining: Batch | None = None
 
-    def run(self, call: ModelCall, batch: BatchValue) -> Batch:
+    @property
+    def prompts(self) -> Batch:
+        """The step's prompts: what its function is given."""
+        return self._prompts[0] if self._prompts else self._fresh_prompts()
+
+    def pretraining(self) -> Batch:
+        """The step's rows of data.pretraining."""
+        if self._pretraining is None:
+            self._pretraining = self._received(self.data.pretraining())
+        return self._pretraining
+
+    def run(
+        self, call: ModelCall, batch: BatchValue, auxiliary: Sequence[BatchValue] = ()
+    ) -> Batch:
         """Send a call where the plan says."""
-        assert isinstance(batch, Batch)
+        batches = [each for each in (batch, *auxiliary) if isinstance(each, Batch)]
         planned = self.plan.call(self.graph, call.id)
         if planned is None:
             raise UnknownCall(
@@ -110,13 +163,14 @@ class StepBackend:
             self.step,
             self.graph,
             self.incarnation,
-            batch.extent,
-            planned.mini_batch_prompts,
+            tuple(OrderedBatch(each.extent) for each in batches),
+            planned.mini_batches,
+            self._round,
         )
         pool = None if planned.mesh is None else planned.mesh.pool
-        reports, result = self.groups[pool].submit(order, batch, planned.mesh)
+        reports, result = self.groups[pool].submit(order, batches, planned.mesh)
         self.reports.extend(reports)
-        return result if result is not None else batch.select()
+        return result if result is not None else batches[0].select()
 
     def every(self, region: str, n: int, body: Callable[[], None]) -> None:
         """Run the body on steps that are a multiple of n."""
@@ -126,16 +180,42 @@ class StepBackend:
     def repeat(
         self,
         region: str,
-        body: Callable[[], BatchValue],
+        body: Callable[[BatchValue], BatchValue],
         until: Callable[[BatchValue], BatchValue],
         max_rounds: int,
         expected_rounds: float,
     ) -> Batch:
-        """Rounds of rows are not put together yet."""
-        raise UnknownCall(
-            f"{region} collects rows over several rounds, which this runtime cannot do yet: sample "
-            "more prompts per step instead"
-        )
+        """Run the body until its rows suffice: the one call of a step that waits for workers."""
+        rows: Batch | None = None
+        for number in range(max_rounds):
+            self._round = number
+            made = body(self.prompts if number == 0 else self._fresh_prompts())
+            assert isinstance(made, Batch)
+            rows = made if rows is None else rows.concat(made)
+            self.rounds[region] = number + 1
+            if number + 1 < max_rounds and self._says_enough(until(rows)):
+                break
+        self._round = 0
+        assert rows is not None
+        return rows
+
+    def _fresh_prompts(self) -> Batch:
+        """Prompts that the step was not given yet."""
+        self._prompts.append(self._received(self.data.prompts(len(self._prompts))))
+        return self._prompts[-1]
+
+    def _says_enough(self, answer: BatchValue) -> bool:
+        """Wait for a condition's answer, which is the same in all rows."""
+        assert isinstance(answer, Batch)
+        column = answer.columns[ENOUGH]
+        shard = next(each for each in column.held[0].shards if each.rows)
+        *_, found = wait_for([*self.reports, shard.reference], self.look)
+        return bool(found.columns[column.names[0]].values.all())
+
+    def _received(self, sent: tuple[Any, Batch]) -> Batch:
+        report, batch = sent
+        self.reports.append(report)
+        return batch
 
     def wait(self) -> list[CallReport]:
         """Every call's reports, as they come; raises the first error of any rank."""

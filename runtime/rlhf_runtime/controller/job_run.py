@@ -156,7 +156,9 @@ class JobRun:
         evaluates = GraphName.EVALUATION in self._algorithms
         passes = training_passes(self._spec.schedule, saving, evaluates, resume_from)
         wanted = until_stopped(passes, lambda: self._stop.wanted)
-        keep_ahead(map(self._send, wanted), self._finish, PASSES_AHEAD)
+        # Where a step waits for workers itself, the pass before would be reported a step too late.
+        ahead = 0 if self._graph.repeats else PASSES_AHEAD
+        keep_ahead(map(self._send, wanted), self._finish, ahead)
 
     def _send(self, wanted: PassAt) -> Sent:
         step = wanted.step

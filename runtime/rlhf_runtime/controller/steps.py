@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from rlhf_api.plan import GraphName
 from rlhf_flow.algorithm import Algorithm
-from rlhf_flow.flow import Flow
-from rlhf_runtime.controller.batch import ShardRef, as_batch
+from rlhf_flow.flow import REPEAT, Flow
+from rlhf_runtime.controller.batch import Batch, ShardRef, as_batch
 from rlhf_runtime.controller.cluster import object_store_bytes
 from rlhf_runtime.controller.dispatch import StepBackend
 from rlhf_runtime.controller.workers import Workers
@@ -56,7 +57,7 @@ class Stepper:
         self._last_end = 0.0
 
     def train(self, algorithm: Algorithm, step: int) -> Submitted:
-        """A training step; steps count from 1."""
+        """A training step; steps count from 1. Where it repeats something this waits for it."""
         spec = self._workers.job.spec
         rows_per_prompt = 1 if spec.data.train.preferences is None else 2
         extent = Extent(spec.schedule.prompts_per_step, rows_per_prompt)
@@ -82,7 +83,8 @@ class Stepper:
         self._last_end = last_end(reports)
         done = summarize(reports, start, self._last_end)
         own = {"driver": resident_bytes(), "object store": object_store_bytes()}
-        return replace(done, memory={**done.memory, **own})
+        rounds = {f"{name}/rounds": float(n) for name, n in submitted.backend.rounds.items()}
+        return replace(done, metrics={**done.metrics, **rounds}, memory={**done.memory, **own})
 
     def _submit(
         self, graph: GraphName, algorithm: Algorithm, step: int, extent: Extent
@@ -90,16 +92,55 @@ class Stepper:
         start = time.time()
         workers = self._workers
         backend = StepBackend(
-            workers.plan, workers.groups, graph, step, workers.incarnation, workers.look
+            workers.plan,
+            workers.groups,
+            HostedData(workers, graph, step, extent),
+            graph,
+            step,
+            workers.incarnation,
+            workers.look,
         )
-        report, reference = workers.data.batch.options(num_returns=2).remote(graph, step)
-        backend.reports.append(report)
-        shard = ShardRef(reference, range(extent.num_rows))
-        rows = as_batch(workers.plan.inputs[graph], [shard], extent)
         flow = Flow(algorithm.roles(), backend, workers.job.spec.rollout.samples_per_prompt)
         with flow.step():
-            algorithm.step(flow, rows)
+            algorithm.step(flow, backend.prompts)
         return Submitted(backend, start)
+
+
+@dataclass(frozen=True)
+class HostedData:
+    """The rows of a pass, from the data host."""
+
+    workers: Workers
+    graph: GraphName
+    step: int
+    extent: Extent
+    """Of a batch of its prompts."""
+
+    def prompts(self, number: int) -> tuple[Any, Batch]:
+        """A batch of prompts; those of other numbers are others."""
+        report, reference = self._returning(self.workers.data.batch).remote(
+            self.graph, self.step, number
+        )
+        fields = self.workers.plan.inputs[self.graph].prompts
+        return report, _from_host(reference, fields, self.extent)
+
+    def pretraining(self) -> tuple[Any, Batch]:
+        """Rows of data.pretraining."""
+        report, reference = self._returning(self.workers.data.pretraining).remote(
+            self.graph, self.step
+        )
+        num_rows = self.workers.job.spec.pretraining_rows_per_step
+        assert num_rows is not None
+        fields = self.workers.plan.inputs[self.graph].pretraining
+        return report, _from_host(reference, fields, Extent(num_rows))
+
+    @staticmethod
+    def _returning(method: Any) -> Any:
+        return method.options(num_returns=2)
+
+
+def _from_host(reference: Any, fields: Sequence[str], extent: Extent) -> Batch:
+    return as_batch(fields, [ShardRef(reference, range(extent.num_rows))], extent)
 
 
 def last_end(reports: Sequence[CallReport]) -> float:
@@ -109,7 +150,8 @@ def last_end(reports: Sequence[CallReport]) -> float:
 
 def summarize(reports: Sequence[CallReport], start: float, end: float) -> Pass:
     """Put the reports of a pass together."""
-    metrics = merge([_named_by_call(report) for report in reports])
+    calls = {report.call for report in reports}
+    metrics = merge([_named_by_call(report, calls) for report in reports])
     spans = tuple(span for report in reports for span in report.spans)
     tokens = int(metrics.pop("batch/tokens", 0))
     memory = {report.spans[-1].process: report.memory_bytes for report in reports if report.spans}
@@ -117,11 +159,14 @@ def summarize(reports: Sequence[CallReport], start: float, end: float) -> Pass:
     return Pass(metrics, _phases(spans), spans, end - start, tokens, memory, notices)
 
 
-def _named_by_call(report: CallReport) -> Statistics:
+def _named_by_call(report: CallReport, calls: Collection[str]) -> Statistics:
     """A call's statistics. Means of a role's call that is not the first of its kind are its own:
-    the second has `reward/mean.2`, one in a region `every-10/reward/mean`. What operations report
-    is named after the fields that it is about. Totals are the step's."""
-    region, _, site = report.call.rpartition("/")
+    the second has `reward/mean.2`, one in a region `every-10/reward/mean`. Those of all rounds that
+    are repeated are one, and named as if they were made once, unless the same call is made outside
+    as well. What operations report is named after the fields that it is about. Totals are the
+    step's."""
+    id = report.call.removeprefix(f"{REPEAT}/")
+    region, _, site = (report.call if id in calls else id).rpartition("/")
     method, _, number = site.partition("#")
     prefix = f"{region}/" if region else ""
     suffix = f".{number}" if number and method != "compute" else ""

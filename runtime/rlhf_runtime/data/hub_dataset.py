@@ -14,13 +14,14 @@ from datasets.exceptions import DatasetNotFoundError, DatasetsError
 from rlhf_api.spec.data import DataSource
 from rlhf_runtime.data.errors import DataError, DataNotFound, DataUnreadable
 
-DEFAULT_SPLITS = {"data.train": "train", "data.evaluation": "test"}
+DEFAULT_SPLITS = {"data.train": "train", "data.pretraining": "train", "data.evaluation": "test"}
 
 
 def read_dataset(source: DataSource, setting: str) -> Iterator[Mapping[str, Any]]:
     """Rows of a Hugging Face dataset.
 
-    setting: data.train or data.evaluation; it gives the default split and is named in messages.
+    setting: data.train, data.pretraining or data.evaluation; it gives the default split and is
+        named in messages.
 
     Raises:
         DataNotFound: the dataset, its configuration or its split does not exist, is gated, or

@@ -18,17 +18,20 @@ from rlhf_runtime.dataplane.columns import Column
 class PromptTable:
     """The usable rows of a source, in its order.
 
-    split: data.train or data.evaluation.
-    prompts: token ids of each prompt, a packed int32 column; none is empty or over the limit.
+    split: data.train, data.pretraining or data.evaluation.
+    prompts: token ids of each prompt, a packed int32 column; none is empty or over the limit. Of a
+        whole text its first token.
     texts: the text that each prompt's token ids stand for, chat template included.
     records: the source's row as a JSON object.
     answers: token ids of each reference answer, of pairs of the chosen response, with the end
-        token, a packed int32 column; a run is empty where a row has no answer.
+        token, a packed int32 column; a run is empty where a row has no answer. Of a whole text all
+        tokens but the first.
     rejected: those of pairs' other response; None where the source has no pairs.
     source_rows: int64, the row's number in the source, counted from 0.
     rows_read: rows of the source, unusable ones included.
     rows_invalid: rows left out by onInvalidRow: skip.
     rows_too_long: rows left out by onLongPrompt: skip.
+    rows_cut: whole texts of which a part is left out.
     """
 
     split: Split
@@ -41,6 +44,7 @@ class PromptTable:
     rows_read: int
     rows_invalid: int
     rows_too_long: int
+    rows_cut: int = 0
 
     def __len__(self) -> int:
         """Number of usable rows."""

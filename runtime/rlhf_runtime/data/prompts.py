@@ -17,10 +17,11 @@ from rlhf_runtime.data.row_text import (
     PromptWriter,
     RowProblem,
     answer_text,
+    checked_text,
     prompt_of,
     record_json,
 )
-from rlhf_runtime.data.rows import Row, Split, preferences_of
+from rlhf_runtime.data.rows import Row, Split, preferences_of, texts_of
 from rlhf_runtime.data.tokenizer import TextTokenizer
 from rlhf_runtime.dataplane.columns import Column, concatenate, pack
 
@@ -38,6 +39,8 @@ class PromptPolicy:
     """None: answers are not trained on, and may have any length."""
     on_invalid_row: OnInvalidRow
     on_long_prompt: OnLongPrompt
+    max_text_tokens: int
+    """Of whole texts, which are cut there."""
 
 
 class _Candidate(NamedTuple):
@@ -61,6 +64,7 @@ class _Collected:
     prompts: list[Column] = field(default_factory=list)
     invalid: list[tuple[int, str]] = field(default_factory=list)
     too_long: list[tuple[int, int]] = field(default_factory=list)
+    num_cut: int = 0
 
 
 def build_prompt_table(
@@ -70,11 +74,11 @@ def build_prompt_table(
     tokenizer: TextTokenizer,
     policy: PromptPolicy,
 ) -> PromptTable:
-    """Check, write and tokenize the prompts of a source.
+    """Check, write and tokenize the prompts of a source, or its whole texts.
 
     Raises:
         EmptyDataset: no rows, or none left after skipping.
-        MissingField: no row has the column that the manifest names for prompts or answers.
+        MissingField: no row has the column that the manifest names for prompts, answers or texts.
         InvalidRow: a row without usable prompt or answers, or with a number that is not finite, and
             onInvalidRow is fail.
         PromptTooLong: a prompt over the limit, and onLongPrompt is fail.
@@ -85,7 +89,10 @@ def build_prompt_table(
     for chunk in _chunks(rows):
         _require_fields(chunk, source, split)
         candidates = _usable(chunk, source, writer, collected)
-        _tokenize(candidates, writer, tokenizer, policy, collected)
+        if texts_of(source) is None:
+            _tokenize(candidates, writer, tokenizer, policy, collected)
+        else:
+            _tokenize_texts(candidates, tokenizer, policy.max_text_tokens, collected)
         collected.rows_read += len(chunk)
     _refuse(collected, source, split, policy)
     answers, *others = map(concatenate, collected.answers)
@@ -100,6 +107,7 @@ def build_prompt_table(
         rows_read=collected.rows_read,
         rows_invalid=len(collected.invalid),
         rows_too_long=len(collected.too_long),
+        rows_cut=collected.num_cut,
     )
 
 
@@ -122,7 +130,9 @@ def _require_fields(chunk: list[Row], source: DataSource, split: Split) -> None:
 
 def _named_fields(source: DataSource) -> dict[str, str | None]:
     """Columns that some row must have, by their settings. Pairs may hold their prompts."""
-    preferences = preferences_of(source)
+    texts, preferences = texts_of(source), preferences_of(source)
+    if texts is not None:
+        return {"textField": texts}
     if preferences is None:
         return {"promptField": source.prompt_field, "answerField": source.answer_field}
     return {
@@ -134,9 +144,13 @@ def _named_fields(source: DataSource) -> dict[str, str | None]:
 def _usable(
     chunk: list[Row], source: DataSource, writer: PromptWriter, collected: _Collected
 ) -> list[_Candidate]:
-    candidates = []
+    candidates, texts = [], texts_of(source)
     for source_row, row in enumerate(chunk, start=collected.rows_read):
         try:
+            if texts is not None:
+                text = checked_text(prompt_of(row, texts), texts)
+                candidates.append(_Candidate(source_row, text, "{}", ()))
+                continue
             prompt, answers = _read(row, source)
             text = writer.write(prompt)
             candidates.append(_Candidate(source_row, text, record_json(row), answers))
@@ -186,6 +200,25 @@ def _tokenize(
         so_far.append(column.take(taken))
 
 
+def _tokenize_texts(
+    candidates: list[_Candidate], tokenizer: TextTokenizer, most: int, collected: _Collected
+) -> None:
+    """Whole texts, closed with the end token: the first token predicts the others."""
+    encoded = tokenizer.encode([row.text for row in candidates], add_special_tokens=True)
+    prompts, answers = [], []
+    for row, run in zip(candidates, encoded.runs(), strict=True):
+        if not len(run):
+            collected.invalid.append((row.source_row, "the tokenizer makes no token of its text"))
+            continue
+        closed = np.append(run, np.int32(tokenizer.eos_token_id))
+        collected.num_cut += len(closed) > most
+        collected.rows.append(row)
+        prompts.append(closed[:1])
+        answers.append(closed[1:most])
+    collected.prompts.append(pack(prompts, np.int32))
+    collected.answers[0].append(pack(answers, np.int32))
+
+
 def _answers(rows: list[_Candidate], number: int, tokenizer: TextTokenizer) -> Column:
     """Token ids of the answers of a number, closed with the end token; nothing where there is no
     such answer."""
@@ -232,6 +265,8 @@ def _refuse(collected: _Collected, source: DataSource, split: Split, policy: Pro
 
 def _allowed(source: DataSource, policy: PromptPolicy) -> str:
     """What a row may hold, in words."""
+    if (texts := texts_of(source)) is not None:
+        return f"in {texts} a text, not empty"
     most = policy.max_answer_tokens
     limit = "" if most is None else f" of at most rollout.maxResponseTokens = {most} tokens"
     preferences = preferences_of(source)

@@ -15,6 +15,7 @@ from rlhf_api.spec.data import (
     DataSource,
     DataSpec,
     PreferenceFields,
+    PretrainingData,
     TrainingData,
 )
 from rlhf_runtime.data import files, sort_digits
@@ -23,9 +24,10 @@ Row = Mapping[str, Any]
 
 
 class Split(StrEnum):
-    """Which of the two sources of a job: data.train or data.evaluation."""
+    """Which of the sources of a job: data.train, data.pretraining or data.evaluation."""
 
     TRAIN = "train"
+    PRETRAINING = "pretraining"
     EVALUATION = "evaluation"
 
 
@@ -45,13 +47,23 @@ def preferences_of(source: DataSource) -> PreferenceFields | None:
     return source.preferences if isinstance(source, TrainingData) else None
 
 
+def texts_of(source: DataSource) -> str | None:
+    """The column of a source's whole texts; None where it has prompts."""
+    return source.texts if isinstance(source, PretrainingData) else None
+
+
 def find_sources(data: DataSpec) -> None:
     """Check that local files are there, before anything is started to read them.
 
     Raises:
         DataNotFound, DataUnreadable.
     """
-    for split, source in ((Split.TRAIN, data.train), (Split.EVALUATION, data.evaluation)):
+    sources: dict[Split, DataSource | None] = {
+        Split.TRAIN: data.train,
+        Split.PRETRAINING: data.pretraining,
+        Split.EVALUATION: data.evaluation,
+    }
+    for split, source in sources.items():
         if source is not None and source.path is not None:
             files.find_file(source.path, _setting(split))
 

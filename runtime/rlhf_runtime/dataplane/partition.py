@@ -42,15 +42,18 @@ class Extent:
         """With so many rows for each of these."""
         return Extent(self.num_groups, self.rows_per_group * samples)
 
-    def mini_batches(self, groups_per_batch: int | None) -> list[range]:
-        """Groups of each mini-batch in order: every n-th, for n mini-batches of at most so many
-        groups. None: one of all.
+    def mini_batches(self, count: int) -> list[range]:
+        """Groups of each of so many mini-batches: every n-th. Some are empty where there are fewer
+        groups.
 
         They do not depend on ranks, and a rank that holds neighbouring groups holds some of every
         mini-batch.
         """
-        count = -(-self.num_groups // (groups_per_batch or self.num_groups or 1))
         return [range(number, self.num_groups, count) for number in range(count)]
+
+    def then(self, other: Extent) -> Extent:
+        """With another's rows after these; both have equally many for each group."""
+        return Extent(self.num_groups + other.num_groups, self.rows_per_group)
 
 
 @dataclass(frozen=True)

@@ -78,6 +78,12 @@ class ShardIndex:
         rows = (self.rows[:, None] * times + np.arange(times)).reshape(-1)
         return ShardIndex(rows, np.repeat(self.groups, times), np.repeat(self.lengths, times))
 
+    def behind(self, groups: int, rows_per_group: int) -> ShardIndex:
+        """The same rows behind so many groups of others; the index itself if behind none."""
+        if groups == 0:
+            return self
+        return ShardIndex(self.rows + groups * rows_per_group, self.groups + groups, self.lengths)
+
 
 @dataclass(frozen=True)
 class Shard:

@@ -95,6 +95,8 @@ class Generation:
         prompt_ids = carried["prompt_id"].values.astype(np.int64)
         seed = self._context.job.spec.schedule.seed
         call = f"{inputs.graph.value}/{inputs.call.id}"
+        if inputs.round:  # another round's responses to a prompt are others
+            call += f"/{inputs.round}"
         return Sampling(temperature, sample_seeds(seed, inputs.step, prompt_ids, number, call))
 
     def _result(

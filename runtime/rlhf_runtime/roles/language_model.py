@@ -9,9 +9,9 @@ import torch
 
 from rlhf_flow import fields
 from rlhf_flow.calls import TrainOptions
-from rlhf_flow.losses import BradleyTerry, ClippedLoss, CrossEntropy, ValueLoss
+from rlhf_flow.losses import BradleyTerry, ClippedLoss, CrossEntropy, Loss, ValueLoss
 from rlhf_runtime.dataplane.columns import Rows
-from rlhf_runtime.engines.fsdp.model import FsdpModel, Loss
+from rlhf_runtime.engines.fsdp.model import FsdpModel, LossTerm
 from rlhf_runtime.engines.fsdp.packing import MicroBatch
 from rlhf_runtime.engines.fsdp.settings import OptimizerSettings
 from rlhf_runtime.numerics.aggregation import aggregate
@@ -22,8 +22,8 @@ from rlhf_runtime.numerics.policy_loss import clipped_policy_loss, importance_we
 from rlhf_runtime.roles.context import Result, RoleContext
 from rlhf_runtime.roles.generation import Generation
 from rlhf_runtime.roles.sequences import as_tensor, infer
-from rlhf_runtime.roles.training import Means, MiniBatch, epochs, micro_batches, mini_batches
-from rlhf_runtime.workers.inputs import Inputs
+from rlhf_runtime.roles.training import Means, MiniBatch, micro_batches, mini_batches
+from rlhf_runtime.workers.inputs import BatchInputs, Inputs
 
 
 class LanguageModel:
@@ -74,59 +74,72 @@ class LanguageModel:
         assert isinstance(options, TrainOptions)
         if inputs.step <= options.from_step:
             return Result()
-        match options.loss:
+        losses = (options.loss, *options.auxiliary)
+        batches = [
+            self._mini_batches(batch, loss)
+            for batch, loss in zip((inputs, *inputs.auxiliary), losses, strict=True)
+        ]
+        means = Means()
+        for own, *others in list(zip(*batches, strict=True)) * options.loss.updates(1):
+            auxiliary = zip(others, options.auxiliary, strict=True)
+            terms = [
+                self._term(own, options.loss, "loss", means),
+                *(self._term(batch, loss, "cross_entropy", means) for batch, loss in auxiliary),
+            ]
+            self._step(terms, means, own.share)
+        return Result(statistics=means.statistics())
+
+    def _mini_batches(self, inputs: BatchInputs, loss: Loss) -> list[MiniBatch]:
+        longest = self._context.job.spec.rollout.max_response_tokens
+        valid = loss.valid if isinstance(loss, ClippedLoss) else None
+        return mini_batches(inputs, self._context.parallel, longest, valid)
+
+    def _term(self, batch: MiniBatch, loss: Loss, metric: str, means: Means) -> LossTerm:
+        """A loss on a mini-batch.
+
+        Args:
+            metric: what the loss is called among the role's metrics.
+        """
+        role, tokens = self._context.role, self._context.micro_batch_tokens
+        match loss:
             case ClippedLoss():
-                return self._train_policy(inputs, options.loss)
+                policy = PolicyTerms(batch, loss, role, self._temperature, means)
+                trained, silent = (
+                    micro_batches(batch, self.model, tokens, rows)
+                    for rows in policy.rows_by_signal()
+                )
+                return LossTerm(trained, policy, silent)
             case CrossEntropy():
-                return self._train_supervised(inputs)
+                supervised = SupervisedTerms(batch, loss, f"{role}/{metric}", means)
+                return LossTerm(micro_batches(batch, self.model, tokens), supervised)
             case ValueLoss() | BradleyTerry():
                 raise AssertionError("a language model gives no values and no scores")
 
-    def _train_policy(self, inputs: Inputs, loss: ClippedLoss) -> Result:
-        spec = self._context.job.spec
-        batches = mini_batches(
-            inputs,
-            self._context.parallel,
-            spec.rollout.max_response_tokens,
-            loss.valid,
-        )
-        means = Means()
-        for batch in epochs(batches, loss.epochs_per_batch):
-            terms = PolicyTerms(batch, loss, self._context.role, self._temperature, means)
-            trained, silent = (
-                micro_batches(batch, self.model, self._context.micro_batch_tokens, rows)
-                for rows in terms.rows_by_signal()
-            )
-            self._step(trained, terms, means, batch.share, silent)
-        return Result(statistics=means.statistics())
-
-    def _train_supervised(self, inputs: Inputs) -> Result:
-        (batch,) = mini_batches(inputs, self._context.parallel, 1)
-        means = Means()
-        micro = micro_batches(batch, self.model, self._context.micro_batch_tokens)
-
-        def loss(outputs: torch.Tensor, part: MicroBatch) -> torch.Tensor:
-            log_probs, _ = token_log_probs(outputs, part.targets)
-            share = -log_probs.sum() / max(1, batch.denominators.num_tokens)
-            means.add(f"{self._context.role}/loss", float(share), 0.0)
-            return share
-
-        self._step(micro, loss, means, batch.share)
-        means.add(f"{self._context.role}/loss", 0.0, batch.share)
-        return Result(statistics=means.statistics())
-
-    def _step(
-        self,
-        micro: list[MicroBatch],
-        loss: Loss,
-        means: Means,
-        share: float,
-        silent: Sequence[MicroBatch] = (),
-    ) -> None:
+    def _step(self, terms: Sequence[LossTerm], means: Means, share: float) -> None:
         assert self.model.optimizer is not None
         rate = self.model.optimizer.learning_rate
-        norm = self.model.update(micro, loss, silent)
+        norm = self.model.update(terms)
         means.note_update(self._context.role, rate, norm, share)
+
+
+class SupervisedTerms:
+    """The cross-entropy of one mini-batch: called with outputs[n, vocabulary] of each micro-batch.
+    The metric is without the loss's weight."""
+
+    def __init__(self, batch: MiniBatch, loss: CrossEntropy, metric: str, means: Means) -> None:
+        self._num_tokens = max(1, batch.denominators.num_tokens)
+        self._weight = loss.weight
+        self._metric = metric
+        self._means = means
+        if batch.denominators.num_tokens:
+            means.add(metric, 0.0, batch.share)
+
+    def __call__(self, outputs: torch.Tensor, part: MicroBatch) -> torch.Tensor:
+        """This micro-batch's share of the mini-batch's loss."""
+        log_probs, _ = token_log_probs(outputs, part.targets.to(outputs.device))
+        share = -log_probs.sum() / self._num_tokens
+        self._means.add(self._metric, float(share), 0.0)
+        return share * self._weight
 
 
 class PolicyTerms:

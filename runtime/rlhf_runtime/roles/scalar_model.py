@@ -9,7 +9,7 @@ import torch
 
 from rlhf_flow.calls import TrainOptions
 from rlhf_flow.losses import BradleyTerry, ClippedLoss, CrossEntropy, ValueLoss
-from rlhf_runtime.engines.fsdp.model import FsdpModel, Loss
+from rlhf_runtime.engines.fsdp.model import FsdpModel, LossTerm
 from rlhf_runtime.engines.fsdp.packing import MicroBatch
 from rlhf_runtime.engines.fsdp.settings import OptimizerSettings
 from rlhf_runtime.numerics.aggregation import aggregate
@@ -18,7 +18,7 @@ from rlhf_runtime.numerics.preferences import bradley_terry_loss, count_pairs, p
 from rlhf_runtime.numerics.value_loss import clipped_value_loss
 from rlhf_runtime.roles.context import Result, RoleContext
 from rlhf_runtime.roles.sequences import as_tensor, infer
-from rlhf_runtime.roles.training import Means, MiniBatch, epochs, micro_batches, mini_batches
+from rlhf_runtime.roles.training import Means, MiniBatch, micro_batches, mini_batches
 from rlhf_runtime.workers.inputs import Inputs
 
 
@@ -73,10 +73,10 @@ class ScalarModel:
             loss.valid,
         )
         means = Means()
-        for batch in epochs(batches, loss.epochs_per_batch):
+        for batch in batches * loss.epochs_per_batch:
             micro = micro_batches(batch, self.model, self._context.micro_batch_tokens)
             terms = ValueTerms(batch, loss, self._context.role, means)
-            self._step(micro, terms, means, batch.share)
+            self._step(LossTerm(micro, terms), means, batch.share)
         return Result(statistics=means.statistics())
 
     def _train_scores(self, inputs: Inputs, loss: BradleyTerry) -> Result:
@@ -94,13 +94,13 @@ class ScalarModel:
             micro = micro_batches(batch, self.model, tokens, whole_groups=True)
             scored = [replace(part, predictors=part.ends) for part in micro]
             terms = PairTerms(batch, loss, num_pairs, self._context.role, means)
-            self._step(scored, terms, means, batch.share)
+            self._step(LossTerm(scored, terms), means, batch.share)
         return Result(statistics=means.statistics())
 
-    def _step(self, micro: list[MicroBatch], loss: Loss, means: Means, share: float) -> None:
+    def _step(self, term: LossTerm, means: Means, share: float) -> None:
         assert self.model.optimizer is not None
         rate = self.model.optimizer.learning_rate
-        norm = self.model.update(micro, loss)
+        norm = self.model.update([term])
         means.note_update(self._context.role, rate, norm, share)
 
 

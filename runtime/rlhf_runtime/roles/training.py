@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from math import isfinite
 
@@ -16,7 +15,7 @@ from rlhf_runtime.engines.fsdp.packing import MicroBatch, cut
 from rlhf_runtime.engines.parallel import ParallelContext
 from rlhf_runtime.numerics.aggregation import Denominators
 from rlhf_runtime.roles.sequences import PROMPTS, RESPONSES, lengths_of
-from rlhf_runtime.workers.inputs import Inputs
+from rlhf_runtime.workers.inputs import BatchInputs
 from rlhf_runtime.workers.orders import Statistics
 
 
@@ -35,7 +34,7 @@ class MiniBatch:
 
 
 def mini_batches(
-    inputs: Inputs,
+    inputs: BatchInputs,
     parallel: ParallelContext,
     fixed_length: int,
     valid: str | None = None,
@@ -43,7 +42,7 @@ def mini_batches(
     """The batch's mini-batches in order, rows balanced over ranks by tokens.
 
     Args:
-        inputs: of the call.
+        inputs: the batch.
         parallel: the ranks that share the batch.
         fixed_length: by which a sum over tokens is divided where that is asked for.
         valid: the field that says which rows count; the others are carried along. None: all do.
@@ -94,12 +93,6 @@ def micro_batches(
         rows,
         whole_groups,
     )
-
-
-def epochs(batches: list[MiniBatch], count: int) -> Iterator[MiniBatch]:
-    """All mini-batches, `count` times over."""
-    for _ in range(count):
-        yield from batches
 
 
 def _kept(columns: dict[str, Column], valid: str | None) -> torch.Tensor:

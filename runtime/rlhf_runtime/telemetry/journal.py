@@ -52,7 +52,7 @@ class Journal:
 
     def notice_data(self, counts: Mapping[str, int]) -> None:
         """What became of the data's rows, by split and by why they were left out."""
-        for split in ("train", "evaluation"):
+        for split in ("train", "pretraining", "evaluation"):
             invalid, too_long = (counts.get(f"{split}_{why}", 0) for why in ("invalid", "too_long"))
             if invalid or too_long:
                 self._progress.notice(
@@ -60,6 +60,11 @@ class Journal:
                     f"{too_long} with a prompt over rollout.maxPromptTokens); "
                     f"{counts[split]} are used"
                 )
+        if cut := counts.get("pretraining_cut"):
+            self._progress.notice(
+                f"data.pretraining: {cut} of {counts['pretraining']} texts are cut at "
+                "rollout.maxPromptTokens + rollout.maxResponseTokens"
+            )
 
     def notice(self, text: str) -> None:
         """Something that a person should read."""

@@ -33,6 +33,9 @@ from rlhf_runtime.workers.process import configure_process, resident_bytes
 WARM_START_SEED = 1
 """Added to the job's seed: the warm start sees the rows in an order of its own."""
 
+PRETRAINING_SEED = 2
+"""Added to the job's seed: rows of data.pretraining have an order of their own, too."""
+
 
 class DataHost(Watched):
     """Prompt tables, cut into batches by step number."""
@@ -56,34 +59,49 @@ class DataHost(Watched):
         self._prompts: JobPrompts = load_prompts(
             self._job.spec,
             tokenizer,
-            trains_on_answers=any(RESPONSE_TOKENS in fields for fields in inputs.values()),
+            trains_on_answers=any(RESPONSE_TOKENS in each.prompts for each in inputs.values()),
             evaluates=GraphName.EVALUATION in inputs,
+            batches_per_step=inputs[GraphName.STEP].prompt_batches,
         )
         counts = {}
-        for table in (self._prompts.train, self._prompts.evaluation):
+        for table in (self._prompts.train, self._prompts.pretraining, self._prompts.evaluation):
             if table is not None:
                 split = table.split.value
                 counts[split] = len(table)
                 counts[f"{split}_invalid"] = table.rows_invalid
                 counts[f"{split}_too_long"] = table.rows_too_long
+                counts[f"{split}_cut"] = table.rows_cut
         return counts
 
-    def batch(self, graph: GraphName, step: int) -> tuple[bytes, Shard]:
-        """What a pass of a graph reads of the data: a report, and its rows.
+    def batch(self, graph: GraphName, step: int, number: int = 0) -> tuple[bytes, Shard]:
+        """What a pass of a graph reads of the prompts: a report, and its rows.
 
         Args:
             graph: of the plan; evaluation gets all held-out prompts.
             step: counted from 1.
+            number: of the step's batches, from 0: flow.repeat may ask for more than one.
         """
         start = time.time()
         with self.activity.during("data.batch", step):
-            table, rows = self._table(graph), self._rows(graph, step)
-            shard = batch_of(table, rows, self._plan.inputs[graph])
-        tokens = int(shard.index.lengths.sum()) if RESPONSE_TOKENS in shard.columns else 0
-        span = Span("data", "", "batch", start, time.time())
-        statistics = Statistics(sums={"batch/tokens": tokens})
-        report = CallReport("data.batch", statistics, (span,), resident_bytes())
-        return report.message(), shard
+            table, rows = self._table(graph), self._rows(graph, step, number)
+            shard = batch_of(table, rows, self._plan.inputs[graph].prompts)
+        return _report("batch", shard, start), shard
+
+    def pretraining(self, graph: GraphName, step: int) -> tuple[bytes, Shard]:
+        """What a pass of a graph reads of data.pretraining: a report, and its rows.
+
+        Args:
+            graph: of the plan.
+            step: counted from 1.
+        """
+        start, spec = time.time(), self._job.spec
+        with self.activity.during("data.pretraining", step):
+            table, count = self._prompts.pretraining, spec.pretraining_rows_per_step
+            assert table is not None and count is not None
+            seed = spec.schedule.seed + PRETRAINING_SEED
+            rows = rows_for_step(step - 1, len(table), count, spec.data.shuffle, seed)
+            shard = batch_of(table, rows, self._plan.inputs[graph].pretraining)
+        return _report("pretraining", shard, start), shard
 
     def _table(self, graph: GraphName) -> PromptTable:
         held_out = self._prompts.evaluation
@@ -92,7 +110,7 @@ class DataHost(Watched):
         assert held_out is not None
         return held_out
 
-    def _rows(self, graph: GraphName, step: int) -> NDArray[np.int64]:
+    def _rows(self, graph: GraphName, step: int, number: int) -> NDArray[np.int64]:
         schedule = self._job.spec.schedule
         if graph is GraphName.EVALUATION:
             return np.arange(len(self._table(graph)), dtype=np.int64)
@@ -100,8 +118,18 @@ class DataHost(Watched):
         if graph is GraphName.WARM_START:
             assert schedule.warm_start is not None
             count, seed = schedule.warm_start.prompts_per_step, seed + WARM_START_SEED
+        all_batches = count * self._plan.inputs[graph].prompt_batches
         shuffle = self._job.spec.data.shuffle
-        return rows_for_step(step - 1, len(self._prompts.train), count, shuffle, seed)
+        rows = rows_for_step(step - 1, len(self._prompts.train), all_batches, shuffle, seed)
+        return rows[number * count :][:count]
+
+
+def _report(method: str, shard: Shard, start: float) -> bytes:
+    """The report of a call; tokens are counted where rows have answers."""
+    tokens = int(shard.index.lengths.sum()) if RESPONSE_TOKENS in shard.columns else 0
+    span = Span("data", "", method, start, time.time())
+    statistics = Statistics(sums={"batch/tokens": tokens})
+    return CallReport(f"data.{method}", statistics, (span,), resident_bytes()).message()
 
 
 def batch_of(table: PromptTable, rows: NDArray[np.int64], fields: Sequence[str]) -> Shard:

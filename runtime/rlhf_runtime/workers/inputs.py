@@ -2,44 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
+from itertools import accumulate
 
-from rlhf_runtime.dataplane.columns import Column, Rows
+from rlhf_runtime.dataplane.columns import Column, Rows, repeat_rows
 from rlhf_runtime.dataplane.partition import balanced, contiguous, window
 from rlhf_runtime.dataplane.protocol import BALANCED, Coordinates, protocol_of
 from rlhf_runtime.dataplane.shards import Shard, ShardIndex, locate, merge
-from rlhf_runtime.workers.orders import Order, Source
+from rlhf_runtime.workers.orders import Order, OrderedBatch, Part, Source
 
 
-class Inputs:
-    """What a call may read.
+class BatchInputs:
+    """One of the batches that a call reads.
 
     Args:
         order: the call.
-        shards: of the order's sources, one source after the other.
+        batch: which batch of the order.
+        shards: of its sources, one source after the other.
         at: the rank's place in the call's mesh.
     """
 
-    def __init__(self, order: Order, shards: Sequence[Shard], at: Coordinates) -> None:
-        self.call = order.call
-        self.step = order.step
-        self.graph = order.graph
-        self.extent = order.extent
-        self.at = at
-        self._groups_per_batch = order.groups_per_batch
+    def __init__(
+        self, order: Order, batch: OrderedBatch, shards: Sequence[Shard], at: Coordinates
+    ) -> None:
+        self.extent = batch.extent
+        self._call = order.call
+        self._num_mini_batches = order.mini_batches
         self._share = protocol_of(order.call.kind).distribute(at)
         remaining = iter(shards)
-        self._sources = [
-            (source, [next(remaining) for _ in range(source.num_shards)])
-            for source in order.sources
-        ]
+        self._sources = [self._placed(source, remaining) for source in batch.sources]
 
     @cached_property
     def index(self) -> ShardIndex:
         """The rows that were sent, in order: this rank's, and others of the same shards."""
-        source, shards = self._sources[0]
-        return merge([shard.index for shard in shards]).repeat(source.repeat)
+        return merge([shard.index for shard in self._sources[0]])
 
     def rows(self) -> Rows:
         """This rank's rows by the call's protocol, in ascending order."""
@@ -47,7 +44,7 @@ class Inputs:
 
     def mini_batches(self) -> list[Rows]:
         """This rank's rows of every mini-batch, in ascending order."""
-        return [self._part_of(g) for g in self.extent.mini_batches(self._groups_per_batch)]
+        return [self._part_of(g) for g in self.extent.mini_batches(self._num_mini_batches)]
 
     def load(self, rows: Rows) -> dict[str, Column]:
         """Every column that the call reads, at the given rows.
@@ -57,25 +54,64 @@ class Inputs:
         """
         return {
             name: column
-            for source, shards in self._sources
-            if source.names
-            for name, column in _load(source, shards, rows).items()
+            for shards in self._sources
+            if shards[0].columns
+            for name, column in _load(shards, rows).items()
         }
+
+    def _placed(self, source: Source, shards: Iterator[Shard]) -> list[Shard]:
+        """The next shards, of a source, with the rows and names that they have in this batch."""
+        return [
+            _placed(next(shards), part, self.extent.rows_per_group)
+            for part in source.parts
+            for _ in range(part.num_shards)
+        ]
 
     def _part_of(self, groups: range) -> Rows:
         samples = self.extent.rows_per_group
-        if self.call.kind not in BALANCED:
+        if self._call.kind not in BALANCED:
             return contiguous(groups, samples, self._share).rows()
-        whole = self.call.compares_responses
+        whole = self._call.compares_responses
         found = window(groups, samples, self._share, whole)
         entries = self.index.find(found.span.rows())
         return balanced(entries, found.share.count, whole)[found.share.number]
 
 
-def _load(source: Source, shards: Sequence[Shard], rows: Rows) -> dict[str, Column]:
-    location = locate(rows // source.repeat, [shard.index.rows for shard in shards])
+class Inputs(BatchInputs):
+    """What a call may read.
+
+    Args:
+        order: the call.
+        shards: of the order's sources, one source after the other.
+        at: the rank's place in the call's mesh.
+    """
+
+    def __init__(self, order: Order, shards: Sequence[Shard], at: Coordinates) -> None:
+        counts = [sum(source.num_shards for source in each.sources) for each in order.batches]
+        ends = list(accumulate(counts))
+        given = [shards[end - count : end] for count, end in zip(counts, ends, strict=True)]
+        super().__init__(order, order.batches[0], given[0], at)
+        self.call = order.call
+        self.step = order.step
+        self.graph = order.graph
+        self.round = order.round
+        self.at = at
+        self.auxiliary = [
+            BatchInputs(order, batch, held, at)
+            for batch, held in zip(order.batches[1:], given[1:], strict=True)
+        ]
+        """The batches of auxiliary losses."""
+
+
+def _placed(shard: Shard, part: Part, rows_per_group: int) -> Shard:
+    columns = {name: shard.columns[stored] for name, stored in part.names.items()}
+    if part.repeat > 1:
+        columns = {name: repeat_rows(column, part.repeat) for name, column in columns.items()}
+    index = shard.index.repeat(part.repeat)
+    return Shard(index.behind(part.groups_before, rows_per_group), columns)
+
+
+def _load(shards: Sequence[Shard], rows: Rows) -> dict[str, Column]:
+    location = locate(rows, [shard.index.rows for shard in shards])
     held = [shards[number].columns for number in location.shards]
-    return {
-        name: location.pick([columns[stored] for columns in held])
-        for name, stored in source.names.items()
-    }
+    return {name: location.pick([columns[name] for columns in held]) for name in held[0]}

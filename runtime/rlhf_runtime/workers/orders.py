@@ -20,7 +20,7 @@ from rlhf_runtime.telemetry.records import Span
 
 
 @dataclass(frozen=True)
-class Source:
+class Part:
     """Shards of one call: those that a worker can need."""
 
     num_shards: int
@@ -28,6 +28,31 @@ class Source:
     """What is read of them: from the batch's name of a column to its call's."""
     repeat: int = 1
     """How many rows of the batch have each of its rows' value, one after the other."""
+    groups_before: int = 0
+    """Groups of the batch before the first of that call's."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where some columns of a batch are that the same calls wrote."""
+
+    parts: tuple[Part, ...]
+    """One for each call whose rows are needed: several where batches were concatenated."""
+
+    @property
+    def num_shards(self) -> int:
+        """Of all parts."""
+        return sum(part.num_shards for part in self.parts)
+
+
+@dataclass(frozen=True)
+class OrderedBatch:
+    """A batch that a call reads, as far as a worker needs it."""
+
+    extent: Extent
+    """All of its rows."""
+    sources: tuple[Source, ...] = ()
+    """Where the rows are that this worker needs, and the columns that the call reads."""
 
 
 @dataclass(frozen=True)
@@ -41,18 +66,18 @@ class Order:
     """The graph that the call belongs to: each samples with seeds of its own."""
     incarnation: str
     """Workers of another incarnation refuse it."""
-    extent: Extent
-    """The rows of the batch that the call reads."""
-    groups_per_batch: int | None = None
-    """Prompts of a mini-batch, where the call trains. None: it makes one update."""
-    sources: tuple[Source, ...] = ()
-    """Where the rows are that this worker needs, and the columns that the call reads."""
+    batches: tuple[OrderedBatch, ...]
+    """Those that the call reads: its own, then those of auxiliary losses."""
+    mini_batches: int = 1
+    """Parts of each batch, where the call trains."""
+    round: int = 0
+    """The round of `flow.repeat`, from 0."""
 
     def header(self) -> bytes:
         """What is the same for all workers of the call."""
         static = (
             *(self.call, self.step, self.graph, self.incarnation),
-            *(self.extent, self.groups_per_batch),
+            *(tuple(batch.extent for batch in self.batches), self.mini_batches, self.round),
         )
         return pickle.dumps(static, pickle.HIGHEST_PROTOCOL)
 
@@ -64,15 +89,25 @@ class Order:
             shards: references to those of the sources, one source after the other.
             header: what `header` gave, if it was asked for.
         """
-        own = [(source.num_shards, source.names, source.repeat) for source in self.sources]
+        own = [
+            [
+                [(each.num_shards, each.names, each.repeat, each.groups_before) for each in parts]
+                for parts in (source.parts for source in batch.sources)
+            ]
+            for batch in self.batches
+        ]
         return (header or self.header(), pickle.dumps(own, pickle.HIGHEST_PROTOCOL), *shards)
 
     @staticmethod
     def read(header: bytes, own: bytes) -> Order:
         """What the bytes of a message say."""
-        call, step, graph, incarnation, extent, groups_per_batch = pickle.loads(header)
-        sources = tuple(Source(*source) for source in pickle.loads(own))
-        return Order(call, step, graph, incarnation, extent, groups_per_batch, sources)
+        call, step, graph, incarnation, extents, mini_batches, number = pickle.loads(header)
+        sources = (
+            tuple(Source(tuple(Part(*part) for part in parts)) for parts in each)
+            for each in pickle.loads(own)
+        )
+        batches = tuple(map(OrderedBatch, extents, sources))
+        return Order(call, step, graph, incarnation, batches, mini_batches, number)
 
 
 @dataclass(frozen=True)

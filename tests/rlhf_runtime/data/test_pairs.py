@@ -19,7 +19,7 @@ LIMIT = 8
 def build(
     rows: list[Any], tokenizer: TextTokenizer, on_invalid: str = "Fail", **source: Any
 ) -> PromptTable:
-    policy = PromptPolicy(99, LIMIT, OnInvalidRow(on_invalid), OnLongPrompt.FAIL)
+    policy = PromptPolicy(99, LIMIT, OnInvalidRow(on_invalid), OnLongPrompt.FAIL, 99)
     given = {"preferences": {}, **source}
     data = TrainingData.model_validate({"path": "rows.jsonl", **given})
     return build_prompt_table(rows, data, Split.TRAIN, tokenizer, policy)

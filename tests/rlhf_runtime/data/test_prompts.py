@@ -34,7 +34,7 @@ def build(
     max_tokens: int = 1000,
     **source: Any,
 ) -> PromptTable:
-    policy = PromptPolicy(max_tokens, None, OnInvalidRow(on_invalid), OnLongPrompt(on_long))
+    policy = PromptPolicy(max_tokens, None, OnInvalidRow(on_invalid), OnLongPrompt(on_long), 99)
     return build_prompt_table(
         rows, DataSource(path="rows.jsonl", **source), Split.TRAIN, tokenizer, policy
     )

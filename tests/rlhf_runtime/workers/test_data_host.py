@@ -13,7 +13,7 @@ from rlhf_runtime.data.rows import Split
 from rlhf_runtime.data.tokenizer import TextTokenizer
 from rlhf_runtime.workers.data_host import batch_of
 
-POLICY = PromptPolicy(99, None, OnInvalidRow.FAIL, OnLongPrompt.FAIL)
+POLICY = PromptPolicy(99, None, OnInvalidRow.FAIL, OnLongPrompt.FAIL, 99)
 EVERYTHING = ("prompt_id", "prompt_tokens", "record", "response_tokens")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from rlhf_runtime.engines.fsdp.loading import (
     save_causal_lm,
 )
 from rlhf_runtime.engines.fsdp.optimizer import Optimizer
-from rlhf_runtime.engines.fsdp.packing import MicroBatch, Packing, in_step
+from rlhf_runtime.engines.fsdp.packing import MicroBatch, Packing, empty_micro_batch, in_step
 from rlhf_runtime.engines.fsdp.settings import OptimizerSettings
 from rlhf_runtime.engines.fsdp.sharing import looks_at_everything, shares_prompts
 from rlhf_runtime.engines.parallel import ParallelContext
@@ -30,6 +31,18 @@ logger = logging.getLogger(__name__)
 
 Loss = Callable[[torch.Tensor, MicroBatch], torch.Tensor]
 """From outputs[n, width] at the predictors of a micro-batch to this rank's share of the loss."""
+
+
+@dataclass(frozen=True)
+class LossTerm:
+    """A loss on some rows: what an optimizer step minimizes is the sum of one or more."""
+
+    micro_batches: Sequence[MicroBatch]
+    """This rank's part of the rows."""
+    loss: Loss
+    silent: Sequence[MicroBatch] = ()
+    """Rows whose loss is known to have no gradient: they run forward only, for the statistics that
+    the loss collects."""
 
 
 class FsdpModel:
@@ -88,28 +101,31 @@ class FsdpModel:
         self, micro_batches: list[MicroBatch], consume: Callable[[torch.Tensor, MicroBatch], None]
     ) -> None:
         """Run every micro-batch forward and hand its outputs to `consume`."""
-        for micro_batch in in_step(micro_batches, self._rounds(len(micro_batches))):
+        rounds = self._rounds(len(micro_batches))
+        for micro_batch in in_step(micro_batches, rounds, empty_micro_batch()):
             consume(self.outputs(micro_batch), micro_batch)
             self._tick()
         if isinstance(self.module, FSDPModule):
             self.module.reshard()  # without a backward pass the root would keep gathered weights
 
-    def update(
-        self, micro_batches: list[MicroBatch], loss: Loss, silent: Sequence[MicroBatch] = ()
-    ) -> float:
-        """One optimizer step on the sum of the loss over micro-batches and ranks.
+    def update(self, terms: Sequence[LossTerm]) -> float:
+        """One optimizer step on the sum of all terms over micro-batches and ranks.
 
-        `silent` micro-batches, whose loss is known to have no gradient, run forward only, for the
-        statistics that the loss collects. Returns the gradient's norm. Every rank must call, be it
-        with no micro-batch.
+        Returns the gradient's norm. Every rank must call, be it with no micro-batch.
+
+        Args:
+            terms: at least one; the same losses on every rank.
         """
         assert self.optimizer is not None, "use_optimizer comes before update"
+        silent = [(part, term.loss) for term in terms for part in term.silent]
+        audible = [(part, term.loss) for term in terms for part in term.micro_batches]
+        nothing = (empty_micro_batch(), terms[0].loss)
         with torch.no_grad():
-            for micro_batch in in_step(silent, self._rounds(len(silent))):
+            for micro_batch, loss in in_step(silent, self._rounds(len(silent)), nothing):
                 loss(self.outputs(micro_batch), micro_batch)
                 self._tick()
-        rounds = max(1, self._rounds(len(micro_batches)))  # momentum moves on without a signal
-        for micro_batch in in_step(micro_batches, rounds):
+        rounds = max(1, self._rounds(len(audible)))  # momentum moves on without a signal
+        for micro_batch, loss in in_step(audible, rounds, nothing):
             share = loss(self.outputs(micro_batch), micro_batch)
             torch.autograd.backward(share * self.parallel.data_size)  # FSDP averages over ranks
             self._tick()

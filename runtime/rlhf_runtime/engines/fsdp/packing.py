@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import repeat
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -18,6 +20,8 @@ from numpy.typing import NDArray
 from rlhf_runtime.dataplane.columns import Column, Rows, run_positions
 from rlhf_runtime.dataplane.partition import micro_batches
 from rlhf_runtime.engines.fsdp.sequences import group_into_sequences
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -102,11 +106,11 @@ def empty_micro_batch() -> MicroBatch:
     return MicroBatch(token, None, None, nothing, nothing, nothing, nothing, nothing, nothing)
 
 
-def in_step(micro_batches: Sequence[MicroBatch], count: int) -> Iterator[MicroBatch]:
-    """The micro-batches, followed by empty ones until there are `count`."""
-    yield from micro_batches
-    for _ in range(count - len(micro_batches)):
-        yield empty_micro_batch()
+def in_step(items: Sequence[T], count: int, nothing: T) -> Iterator[T]:
+    """The items, followed by `nothing` until there are `count`: forward passes of a rank that has
+    fewer than others."""
+    yield from items
+    yield from repeat(nothing, count - len(items))
 
 
 def _lay_out(prompts: Column, responses: Column, sequences: list[Rows]) -> MicroBatch:
