@@ -37,7 +37,7 @@ from rlhf_runtime.dataplane.protocol import Coordinates
 from rlhf_runtime.dataplane.shards import Shard, ShardIndex
 from rlhf_runtime.telemetry.records import Span
 from rlhf_runtime.workers.inputs import Inputs
-from rlhf_runtime.workers.orders import CallReport, Order, Statistics
+from rlhf_runtime.workers.orders import CallReport, Order, OrderedBatch, Statistics
 from rlhf_runtime.workers.process import resident_bytes
 
 EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "01-sort-grpo.yaml"
@@ -113,18 +113,18 @@ def controller_rounds(plan: Plan) -> tuple[Callable[[], None], Callable[[], None
     groups: dict[str | None, Group] = {"maker": makers, "taker": takers}
 
     def call(backend: StepBackend, wanted: ModelCall, batch: Batch) -> Batch:
-        order = Order(wanted, 1, GraphName.STEP, "benchmark", batch.extent)
-        reports, result = groups[wanted.role].submit(order, batch, MESH)
+        order = Order(wanted, 1, GraphName.STEP, "benchmark", (OrderedBatch(batch.extent),))
+        reports, result = groups[wanted.role].submit(order, [batch], MESH)
         backend.reports.extend(reports)
         return batch if result is None else batch | result
 
     def column() -> None:
-        backend = StepBackend(plan, groups, GraphName.STEP, 1, "benchmark")
+        backend = StepBackend(plan, groups, host, GraphName.STEP, 1, "benchmark")
         call(backend, TAKE, call(backend, MAKE, base))
         assert len(backend.wait()) == 2 * RANKS
 
     def empty() -> None:
-        backend = StepBackend(plan, groups, GraphName.STEP, 1, "benchmark")
+        backend = StepBackend(plan, groups, host, GraphName.STEP, 1, "benchmark")
         call(backend, NOTHING, few)
         assert len(backend.wait()) == RANKS
 

@@ -17,7 +17,7 @@ from rlhf_flow.calls import GenerateOptions, ModelCall
 from rlhf_runtime.controller.batch import ShardRef, as_batch
 from rlhf_runtime.controller.dispatch import Group
 from rlhf_runtime.dataplane.partition import Extent
-from rlhf_runtime.workers.orders import Order
+from rlhf_runtime.workers.orders import Order, OrderedBatch
 from rlhf_runtime.workers.process import resident_bytes
 
 ACTORS = (2, 8, 32, 64)
@@ -124,11 +124,12 @@ class Sender:
         results: list[Any] = []
         for call in STEP:
             is_score = call.kind is CallKind.SCORE
-            each = extent.num_groups // MINI_BATCHES if call is TRAIN else None
-            order = Order(call, 1, GraphName.STEP, "benchmark", batch.extent, each)
+            parts = MINI_BATCHES if call is TRAIN else 1
+            batches = (OrderedBatch(batch.extent),)
+            order = Order(call, 1, GraphName.STEP, "benchmark", batches, parts)
             mesh = None if is_score else Mesh(pool="ranks", data=size)
             begin = time.thread_time()
-            reports, made = (self.host if is_score else self.ranks).submit(order, batch, mesh)
+            reports, made = (self.host if is_score else self.ranks).submit(order, [batch], mesh)
             seconds[call.id] = time.thread_time() - begin
             sent(call.id)
             results += reports

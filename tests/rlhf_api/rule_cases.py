@@ -27,6 +27,7 @@ SHAPE = (
     "{numLayers: 1, hiddenSize: 8, intermediateSize: 8, numAttentionHeads: 6, "
     "numKeyValueHeads: %d, headDim: 8, vocabSize: 8}"
 )
+TEXTS = "spec.data.pretraining="
 CUSTOM = "spec.algorithm={type: Custom, custom: {entrypoint: 'mine:Mine'}}"
 TWO_POOLS = "spec.resources.nodePools=[{name: a}, {name: b}]"
 GROUPS = "spec.placement={type: Groups, groups: "
@@ -215,6 +216,25 @@ CREATED: dict[str, Case] = {
         (CUSTOM, "spec.data.train.preferences={}", "spec.data.train.answerField=answer"),
         *("spec.data.train.answerField", "answerField beside preferences"),
     ),
+    "answers beside whole texts": Case(
+        (f"{TEXTS}{{path: /t, textField: body, answerField: answer}}",),
+        *(
+            "spec.data.pretraining.answerField",
+            "beside textField, whose texts are trained on whole",
+        ),
+    ),
+    "a system prompt for whole texts": Case(
+        (f"{TEXTS}{{path: /t, textField: body, systemPrompt: Be brief.}}",),
+        *("spec.data.pretraining.systemPrompt", "systemPrompt beside textField"),
+    ),
+    "a chat template for whole texts": Case(
+        (f"{TEXTS}{{path: /t, textField: body, chatTemplate: Always}}",),
+        *("spec.data.pretraining.chatTemplate", "remove it, or textField"),
+    ),
+    "a step of more texts than there are": Case(
+        (f"{TEXTS}{{path: /t, maxRows: 8, rowsPerStep: 9}}",),
+        *("spec.data.pretraining.rowsPerStep", "more rows per step than there are"),
+    ),
     "one sample": Case(
         ("spec.algorithm.type=GRPO",),
         *("spec.rollout.samplesPerPrompt", "write samplesPerPrompt: 8"),
@@ -307,6 +327,8 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         *(CUSTOM, "spec.models={judge: {source: {path: /m}}}", "spec.rewards=[]"),
         "spec.data.train.preferences={chosenField: better, rejectedField: worse}",
     ),
+    "whole texts": (f"{TEXTS}{{path: /t, textField: body, maxRows: 8, rowsPerStep: 8}}",),
+    "answers beside the algorithm's own": (f"{TEXTS}{{path: /t, answerField: answer}}",),
     "a critic's warm-up": ("spec.algorithm.ppo.criticWarmupSteps=9",),
     "a measured warm start": (
         "spec.schedule.warmStart.stopAtExactMatch=0.5",

@@ -13,7 +13,7 @@ from rlhf_api.exits import ExitCode
 from rlhf_api.plan import GraphName
 from rlhf_api.spec.resources import Device
 from rlhf_flow.calls import ComputeOptions
-from rlhf_flow.errors import InvalidAlgorithm, NotOffered
+from rlhf_flow.errors import InvalidAlgorithm
 from rlhf_flow.job_graphs import trace_job
 from rlhf_flow.operations import Custom
 from rlhf_flow.planning.inventory import GIB, DeviceInventory
@@ -124,7 +124,7 @@ def test_a_module_that_imports_something_missing_says_what(job: Any, write: Writ
 
 REFILL = """
     from rlhf_flow import Algorithm, LanguageModel, RewardSource
-    from rlhf_flow.operations import Custom
+    from rlhf_flow.operations import Custom, Scope
 
     from rlhf_flow import CrossEntropy
 
@@ -133,9 +133,10 @@ REFILL = """
             return {"actor": LanguageModel}
 
         def step(self, flow, prompts):
-            enough = Custom("refill:enough", reads=["finished"], writes=["enough"])
+            enough = Custom(
+                "refill:enough", reads=["finished"], writes=["enough"], scope=Scope.BATCH)
             batch = flow.repeat(
-                lambda: flow.actor.generate(prompts), until=enough, max_rounds=3, expected_rounds=2)
+                flow.actor.generate, until=enough, max_rounds=3, expected_rounds=2)
             flow.actor.train(batch, CrossEntropy())
 
     def enough(columns):
@@ -143,13 +144,13 @@ REFILL = """
 """
 
 
-def test_a_step_that_repeats_is_traced_and_not_planned_yet(job: Any, write: Write) -> None:
+def test_a_step_that_repeats_is_planned_for_all_of_its_rounds(job: Any, write: Write) -> None:
     write("refill", REFILL)
     custom = {"type": "Custom", "custom": {"entrypoint": "refill:Refill"}}
     made = job(algorithm=custom, rewards=[])
     assert trace_job(made)[GraphName.STEP].regions[0].expected_count == 2
-    with pytest.raises(NotOffered, match=r"got flow\.repeat \(repeat\)"):
-        make_plan(made, [DeviceInventory("local", Device.CPU, 1, 1, 4 * GIB)])
+    _, plan = make_plan(made, [DeviceInventory("local", Device.CPU, 1, 1, 4 * GIB)])
+    assert plan.inputs[GraphName.STEP].prompt_batches == 3
 
 
 CRITIC = """

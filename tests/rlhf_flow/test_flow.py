@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -19,9 +19,9 @@ from rlhf_flow import (
     ScalarModel,
     ValueLoss,
 )
-from rlhf_flow.calls import GenerateOptions, ModelCall
+from rlhf_flow.calls import GenerateOptions, ModelCall, TrainOptions
 from rlhf_flow.errors import FlowError, UnknownPrimitive, UnknownRole
-from rlhf_flow.operations import Custom, Gae, GroupAdvantages, Whiten
+from rlhf_flow.operations import Custom, Gae, GroupAdvantages, Scope, Whiten
 from rlhf_flow.tracing import trace
 
 ROLES = {"actor": LanguageModel, "critic": ScalarModel, "reward": RewardSource}
@@ -45,6 +45,9 @@ class Batch:
     def broadcast(self, like: BatchValue) -> Batch:
         return self
 
+    def concat(self, other: BatchValue) -> Batch:
+        return self
+
 
 class RunningBackend:
     """Runs steps as a driver does: every n-th step the body, a repeat until the third round."""
@@ -53,9 +56,14 @@ class RunningBackend:
         self.calls: list[ModelCall] = []
         self.step = 0
 
-    def run(self, call: ModelCall, batch: BatchValue) -> Batch:
+    def run(
+        self, call: ModelCall, batch: BatchValue, auxiliary: Sequence[BatchValue] = ()
+    ) -> Batch:
         self.calls.append(call)
         return Batch({*call.carries, *call.writes})
+
+    def pretraining(self) -> Batch:
+        return Batch({"prompt_tokens", "prompt_id", "response_tokens"})
 
     def every(self, region: str, n: int, body: Callable[[], None]) -> None:
         if self.step % n == 0:
@@ -64,15 +72,15 @@ class RunningBackend:
     def repeat(
         self,
         region: str,
-        body: Callable[[], BatchValue],
+        body: Callable[[BatchValue], BatchValue],
         until: Callable[[BatchValue], BatchValue],
         max_rounds: int,
         expected_rounds: float,
     ) -> BatchValue:
-        batch = body()
+        batch = body(prompts())
         for _ in range(2):
             until(batch)
-            batch = body()
+            batch = body(prompts())
         return batch
 
 
@@ -120,14 +128,16 @@ class Regions(Algorithm):
         return ROLES
 
     def step(self, flow: Flow, prompts: BatchValue) -> None:
-        def sample() -> BatchValue:
-            batch = flow.actor.generate(prompts)
+        def sample(fresh: BatchValue) -> BatchValue:
+            batch = flow.actor.generate(fresh)
             return batch | flow.reward.score(batch)
 
         def look() -> None:
             flow.reward.score(flow.actor.generate(prompts, greedy=True))
 
-        enough = Custom(f"{__name__}:enough", reads=["reward_scores"], writes=["enough"])
+        enough = Custom(
+            f"{__name__}:enough", reads=["reward_scores"], writes=["enough"], scope=Scope.BATCH
+        )
         batch = flow.repeat(sample, until=enough, max_rounds=4, expected_rounds=2.5)
         flow.every(2, look)
         flow.reward.score(batch)
@@ -263,6 +273,42 @@ def test_a_role_is_trained_by_a_loss_that_fits_it(role: str, loss: object, messa
         getattr(flow, role).train(prompts(), loss)
 
 
+def test_auxiliary_losses_read_their_own_batches() -> None:
+    flow, backend = flow_of()
+    batch = Batch({"prompt_tokens", "response_tokens", "advantages", "rollout_log_probs", "valid"})
+    with flow.step():
+        own = ClippedLoss("valid")
+        flow.actor.train(batch, own, (flow.pretraining(), CrossEntropy(weight=0.5)), from_step=2)
+    (call,) = backend.calls
+    assert set(call.reads) == batch.fields
+    assert call.auxiliary_reads == (("prompt_tokens", "response_tokens"),)
+    assert call.options == TrainOptions(own, 2, (CrossEntropy(weight=0.5),))
+
+
+@pytest.mark.parametrize(
+    ("role", "auxiliary", "message"),
+    [
+        ("actor", CrossEntropy(), r"after its own loss: got CrossEntropy.*\(batch, CrossEntropy"),
+        ("actor", (CrossEntropy(), "batch"), "got .CrossEntropy.*'batch'"),
+        ("actor", ("batch", ClippedLoss("valid")), r"allowed \(batch, CrossEntropy\(\.\.\.\)\)"),
+        ("actor", (None, CrossEntropy()), "takes a batch: got None"),
+        ("critic", ("batch", CrossEntropy()), "allowed none"),
+    ],
+)
+def test_what_is_no_auxiliary_loss_is_refused(role: str, auxiliary: object, message: str) -> None:
+    flow, _ = flow_of()
+    batch = Batch({"prompt_tokens", "response_tokens", "returns", "values", "valid"})
+    loss = CrossEntropy() if role == "actor" else ValueLoss("valid", "values")
+    with flow.step(), pytest.raises(FlowError, match=message):
+        getattr(flow, role).train(batch, loss, auxiliary)
+
+
+@pytest.mark.parametrize("weight", [0, -1.0, True, float("inf")])
+def test_a_loss_weighs_more_than_nothing(weight: float) -> None:
+    with pytest.raises(FlowError, match="weight.*a number above 0"):
+        CrossEntropy(weight=weight)
+
+
 @pytest.mark.parametrize("from_step", [-1, True, 1.5])
 def test_training_begins_with_a_step(from_step: object) -> None:
     flow, _ = flow_of()
@@ -312,12 +358,12 @@ def test_every_needs_a_number_of_steps(n: int) -> None:
 
 def test_repeat_needs_a_condition_and_bounds() -> None:
     flow, _ = flow_of()
-    enough = Custom("mine:enough", reads=[], writes=["enough"])
+    enough = Custom("mine:enough", reads=[], writes=["enough"], scope=Scope.BATCH)
+    of_groups = Custom("mine:enough", reads=[], writes=["enough"])
     with flow.step():
-        with pytest.raises(FlowError, match="cannot decide when to end"):
-            flow.repeat(
-                prompts, until=Gae(1, 1, values="critic_values"), max_rounds=2, expected_rounds=1
-            )
+        for until in (Gae(1, 1, values="critic_values"), of_groups):
+            with pytest.raises(FlowError, match=r"cannot decide when to end.*scope=Scope\.BATCH"):
+                flow.repeat(prompts, until=until, max_rounds=2, expected_rounds=1)
         with pytest.raises(FlowError, match="sensible bound"):
             flow.repeat(prompts, until=enough, max_rounds=2, expected_rounds=3)
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rlhf_api.errors import ManifestError
-from rlhf_api.plan import GraphName
+from rlhf_api.plan import GraphInputs, GraphName
 from rlhf_flow.errors import FlowError, InvalidAlgorithm
 from rlhf_flow.job_graphs import trace_job
 from rlhf_flow.planning.inventory import GIB, local_inventory
@@ -42,17 +42,17 @@ def compared(job: MakeJob, **sections: Any) -> Any:
 
 def test_a_step_reads_what_the_form_of_the_data_has(job: MakeJob) -> None:
     (graph,) = trace_job(supervised(job, {"path": "a.jsonl", "answerField": "solution"})).values()
-    assert graph.inputs == ("prompt_tokens", "response_tokens")
+    assert graph.inputs.prompts == ("prompt_tokens", "response_tokens")
     assert graph.most_rows("student") == 1
     (graph,) = trace_job(compared(job)).values()
-    assert graph.inputs == ("preference", "prompt_tokens", "response_tokens")
+    assert graph.inputs.prompts == ("preference", "prompt_tokens", "response_tokens")
     assert graph.most_rows("reward_model") == 2, "two rows of every prompt"
 
 
 def test_generation_reads_prompts_only_where_there_are_answers(job: MakeJob) -> None:
     graphs = trace_job(job(data={"train": {"builtin": "SortDigits"}}))
     for graph in graphs.values():
-        assert graph.inputs == ("prompt_id", "prompt_tokens", "record")
+        assert graph.inputs == GraphInputs(prompts=("prompt_id", "prompt_tokens", "record"))
 
 
 def test_answers_and_pairs_that_the_data_lack_are_named(job: MakeJob) -> None:
@@ -83,7 +83,8 @@ def test_a_role_without_a_model_is_refused_with_the_nearest_name(job: MakeJob) -
 def test_without_generation_there_is_no_engine(job: MakeJob) -> None:
     _, plan = make_plan(compared(job), CPUS)
     assert plan.generations == () and plan.policy == "reward_model"
-    assert plan.inputs == {GraphName.STEP: ("preference", "prompt_tokens", "response_tokens")}
+    read = GraphInputs(prompts=("preference", "prompt_tokens", "response_tokens"))
+    assert plan.inputs == {GraphName.STEP: read}
     (memory,) = plan.memory
     assert list(memory.peaks) == ["reward_model.train"]
 

@@ -88,7 +88,10 @@ def test_wherever_a_loss_is_made_its_refusal_names_the_line(refuse: Refuse, wher
         ("Gae(1.0, 1.0, 'v', 'r', 'a', 'b', 'c')", ["Gae", "too many positional", "gamma, lam,"]),
         ("dataclasses.replace(ClippedLoss('v'), clip=1)", ["did you mean clip_range?"]),
         ("flow.actor.generate(prompts, temp=1)", ["LanguageModel.generate", "temperature?"]),
-        ("flow.actor.train(batch)", ["LanguageModel.train", "'loss'", "batch, loss, from_step="]),
+        (
+            "flow.actor.train(batch)",
+            ["LanguageModel.train", "'loss'", "batch, loss, *auxiliary, from_step="],
+        ),
         ("flow.compute(batch, operation=1)", ["Flow.compute", "batch, *operations;"]),
         ("flow.every(10)", ["Flow.every", "'body'"]),
         ("flow.actr.generate(prompts)", ["no role actr", "did you mean actor?"]),

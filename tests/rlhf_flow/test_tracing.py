@@ -19,46 +19,24 @@ from rlhf_flow import (
     CrossEntropy,
     Flow,
     LanguageModel,
-    RewardSource,
     Roles,
     ScalarModel,
 )
 from rlhf_flow.calls import ComputeOptions, GenerateOptions, TrainOptions
 from rlhf_flow.errors import FlowError, InvalidAlgorithm
-from rlhf_flow.graph import DataEdge, Graph, VersionEdge
+from rlhf_flow.graph import DataEdge, Graph, RowCount, VersionEdge
 from rlhf_flow.job_graphs import JobRole, check_step, job_roles, policy_of, trace_job
 from rlhf_flow.operations import (
-    Custom,
     Gae,
     GroupAdvantages,
     LagrangeMultiplier,
     TokenRewards,
 )
 from rlhf_flow.picture import draw_mermaid, draw_text
-from rlhf_flow.symbolic import Origin, Rows, SymbolicBatch
 from rlhf_flow.tracing import trace
 
 from ..runs.user_code.algorithms import ReMax, Rloo, SafeRlhf
-
-Step = Callable[[Flow, Any], object]
-
-
-class Stepped(Algorithm):
-    """An algorithm around a step function."""
-
-    def __init__(self, step: Step) -> None:
-        self._step = step
-
-    def roles(self) -> Roles:
-        return {"actor": LanguageModel, "reward": RewardSource}
-
-    def step(self, flow: Flow, prompts: BatchValue) -> None:
-        self._step(flow, prompts)
-
-
-def function(columns: object) -> object:
-    """Of operations."""
-    return columns
+from .stepped import Step, Stepped
 
 
 def calls_of(graph: Graph) -> list[str]:
@@ -223,74 +201,6 @@ def test_the_refusal_says_what_to_use_instead() -> None:
         trace(Stepped(lambda flow, prompts: bool(prompts)))
 
 
-def test_batches_of_different_rows_are_not_joined() -> None:
-    def step(flow: Flow, prompts: Any) -> None:
-        _ = prompts | flow.actor.generate(prompts, samples=2)
-
-    with pytest.raises(FlowError, match="the prompts and the prompts x 2"):
-        trace(Stepped(step))
-
-
-def test_batches_of_equally_many_samples_can_be_joined() -> None:
-    def step(flow: Flow, prompts: Any) -> None:
-        sampled = flow.actor.generate(prompts)
-        greedy = flow.actor.generate(prompts, samples=4, greedy=True)
-        _ = sampled | greedy.select("finished").rename(finished="greedy_finished")
-
-    assert len(trace(Stepped(step), samples_per_prompt=4).calls) == 2
-
-
-def test_the_later_batch_wins() -> None:
-    def step(flow: Flow, prompts: Any) -> None:
-        batch = flow.actor.generate(prompts)
-        batch |= flow.reward.score(batch)
-        batch |= flow.reward.score(batch)
-        flow.compute(batch, GroupAdvantages("reward_scores", "reward_valid"))
-
-    graph = trace(Stepped(step))
-    sources = {edge.source for edge in graph.data_edges if edge.target == "compute"}
-    assert sources == {"actor.generate", "reward.score#2"}
-
-
-def test_responses_are_not_put_under_columns_of_others() -> None:
-    """Scores, values and log-probabilities of the first would stay beside the second."""
-
-    def step(flow: Flow, prompts: Any) -> None:
-        batch = flow.actor.generate(prompts)
-        batch |= flow.reward.score(batch)
-        batch |= flow.actor.generate(prompts, greedy=True)
-
-    with pytest.raises(
-        FlowError, match=r"got \w+ of actor.generate#2 over that of actor.generate, .*rename"
-    ):
-        trace(Stepped(step))
-
-
-def test_what_is_made_in_a_region_stays_in_it() -> None:
-    def step(flow: Flow, prompts: Any) -> None:
-        kept = []
-        flow.every(3, lambda: kept.append(flow.actor.generate(prompts)))
-        flow.reward.score(kept[0])
-
-    with pytest.raises(FlowError, match="made inside every-3, which does not run every time"):
-        trace(Stepped(step))
-
-
-def test_what_is_joined_with_another_regions_batch_stays_outside_of_both() -> None:
-    def step(flow: Flow, prompts: Any) -> None:
-        batch = flow.actor.generate(prompts)
-        kept: list[Any] = []
-
-        def look() -> None:
-            flow.actor.log_probs(batch | kept[0] | flow.actor.log_probs(batch))
-
-        flow.every(3, lambda: kept.append(flow.reward.score(batch)))
-        flow.every(10, look)
-
-    with pytest.raises(FlowError, match="made inside every-3, which does not run every time"):
-        trace(Stepped(step))
-
-
 @pytest.mark.parametrize(
     ("options", "how"),
     [({"greedy": True}, "greedily"), ({"temperature": 0.5}, "at temperature 0.5")],
@@ -313,7 +223,7 @@ def test_a_loss_on_log_probs_of_another_distribution_is_refused(
 
 
 def test_two_critics_and_a_reward_and_a_cost_live_side_by_side() -> None:
-    graph = trace(SafeRlhf(0.2))
+    graph = trace(SafeRlhf(0.2), pretraining=RowCount(0.5, 1))
     writers = {field: call.id for call in graph.calls for field in call.writes}
     assert writers["reward_scores"] == "reward.score" and writers["cost_scores"] == "cost.score"
     sources = {edge.source for edge in graph.data_edges if edge.target == "cost_critic.train"}
@@ -326,7 +236,7 @@ def test_two_critics_and_a_reward_and_a_cost_live_side_by_side() -> None:
 def test_algorithms_of_the_field_are_a_page_at_most(algorithm: Algorithm) -> None:
     lines = inspect.getsource(type(algorithm).step).splitlines()
     assert len(lines) <= 14
-    assert trace(algorithm).roles_of(CallKind.TRAIN)
+    assert trace(algorithm, pretraining=RowCount(0.5, 1)).roles_of(CallKind.TRAIN)
 
 
 def test_roles_and_rewards_must_fit_each_other(job: Any) -> None:
@@ -338,30 +248,9 @@ def test_roles_and_rewards_must_fit_each_other(job: Any) -> None:
         assert [problem.path for problem in e.value.problems] == [f"spec.rewards[{place}].role"]
     safe = {"type": "Custom", "custom": {"entrypoint": "tests.runs.user_code.algorithms:SafeRlhf"}}
     safe["custom"]["parameters"] = {"limit": 0.2}
+    data = {"train": {"path": "train.jsonl"}, "pretraining": {"path": "texts.jsonl"}}
     with pytest.raises(ManifestError, match="got no reward of cost, allowed.*cost, reward"):
-        trace_job(job(rewards=[{"function": function}], algorithm=safe))
-
-
-def test_every_call_knows_its_rows() -> None:
-    def step(flow: Flow, prompts: Any) -> None:
-        flow.actor.log_probs(flow.actor.generate(prompts, samples=64))
-        enough = Custom(f"{__name__}:function", reads=["reward_scores"], writes=["enough"])
-
-        def round() -> Any:
-            batch = flow.actor.generate(prompts)
-            return batch | flow.reward.score(batch)
-
-        batch = flow.repeat(round, until=enough, max_rounds=3, expected_rounds=1.5)
-        flow.actor.log_probs(batch)
-
-    graph = trace(Stepped(step), samples_per_prompt=4)
-    counts = {
-        call.id: (graph.rows[call.id].expected, graph.rows[call.id].most) for call in graph.calls
-    }
-    assert counts["actor.generate"] == counts["actor.log_probs"] == (64, 64)
-    assert counts["repeat/reward.score"] == (4, 4), "of one round"
-    assert counts["actor.log_probs#2"] == (6, 12), "of all rounds"
-    assert graph.most_rows("actor") == 64
+        trace_job(job(rewards=[{"function": function}], algorithm=safe, data=data))
 
 
 def test_a_batch_of_another_step_is_refused() -> None:
@@ -452,73 +341,6 @@ def test_old_log_probs_come_from_the_trainer_where_the_engines_differ(job: Any) 
     assert exact.roles_of(CallKind.INFER) == ()
 
 
-def remax(flow: Flow, prompts: BatchValue) -> None:
-    batch = flow.actor.generate(prompts, samples=4)
-    batch |= flow.reward.score(batch)
-    greedy = flow.actor.generate(prompts, samples=1, greedy=True)
-    greedy |= flow.reward.score(greedy)
-    baseline = greedy.select("reward_scores").rename(reward_scores="baseline")
-    batch |= baseline.broadcast(batch)
-    above = Custom(
-        f"{__name__}:function", reads=["reward_scores", "baseline"], writes=["advantages"]
-    )
-    batch |= flow.compute(batch, above)
-    flow.actor.train(batch, ClippedLoss("reward_valid"))
-
-
-def test_one_row_of_a_prompt_is_laid_beside_all_its_samples() -> None:
-    graph = trace(Stepped(remax))
-    sources = {e.source: e.fields for e in graph.data_edges if e.target == "compute"}
-    assert sources == {"reward.score": ("reward_scores",), "reward.score#2": ("reward_scores",)}
-    assert {call.id: graph.rows[call.id].most for call in graph.calls} == {
-        "actor.generate": 4,
-        "reward.score": 4,
-        "actor.generate#2": 1,
-        "reward.score#2": 1,
-        "compute": 4,
-        "actor.train": 4,
-    }
-
-
-@pytest.mark.parametrize(
-    ("use", "message"),
-    [
-        (lambda b, flow, prompts: b.select("scores"), "select of a field.*got scores, allowed"),
-        (lambda b, flow, prompts: b.rename(scores="x"), "rename of a field.*got scores, allowed"),
-        (lambda b, flow, prompts: b.rename(finished="a-b"), "a name that it cannot: got 'a-b'"),
-        (lambda b, flow, prompts: b.rename(finished="record"), "and none that the batch has"),
-        (lambda b, flow, prompts: b.rename(finished="x", record="x"), "got 'x'"),
-        (lambda b, flow, prompts: b.broadcast(prompts), "got the prompts x 2 for the prompts,"),
-        (
-            lambda b, flow, prompts: b.broadcast(flow.actor.generate(prompts, samples=4)),
-            "got the prompts x 2 for the prompts x 4,.*samples=1",
-        ),
-        (lambda b, flow, prompts: b.broadcast(None), "takes the rows of a batch: got None"),
-    ],
-)
-def test_what_rows_cannot_do_is_refused(use: Any, message: str) -> None:
-    def step(flow: Flow, prompts: BatchValue) -> None:
-        use(flow.actor.generate(prompts, samples=2), flow, prompts)
-
-    with pytest.raises(FlowError, match=message):
-        trace(Stepped(step))
-
-
-def test_names_may_change_places_and_what_was_sampled_greedily_is_known_by_any() -> None:
-    def step(flow: Flow, prompts: BatchValue) -> None:
-        batch = flow.actor.generate(prompts, samples=1, greedy=True)
-        batch |= flow.reward.score(batch)
-        swapped = batch.rename(reward_valid="finished", finished="reward_valid")
-        batch |= flow.compute(swapped, GroupAdvantages("reward_scores", "reward_valid"))
-        renamed = batch.rename(rollout_log_probs="old") | flow.actor.generate(
-            prompts, samples=1
-        ).select("rollout_log_probs")
-        flow.actor.train(renamed, ClippedLoss("reward_valid", old_log_probs="old"))
-
-    with pytest.raises(FlowError, match="has sampled greedily"):
-        trace(Stepped(step))
-
-
 def test_two_multipliers_need_two_names() -> None:
     def step(flow: Flow, prompts: BatchValue) -> None:
         batch = flow.actor.generate(prompts)
@@ -528,12 +350,6 @@ def test_two_multipliers_need_two_names() -> None:
 
     with pytest.raises(FlowError, match="second LagrangeMultiplier of one name"):
         trace(Stepped(step))
-
-
-def test_a_symbolic_batch_can_be_printed_and_hashed() -> None:
-    batch = SymbolicBatch({"scores": Origin("x", "scores")}, Rows("rows"))
-    assert repr(batch) == "<batch of scores>"
-    assert len({batch}) == 1
 
 
 def test_pictures_name_every_call_and_edge(job: Any) -> None:

@@ -64,6 +64,7 @@ def test_a_reward_and_a_cost_have_critics_of_their_own_and_a_multiplier(place: P
     interruption."""
     sections = {
         "algorithm": custom("SafeRlhf", limit=0.2),
+        "data": {"pretraining": {"builtin": "SortDigits", "rowsPerStep": 6}},
         "checkpoint": {"everySteps": 1},
         "rewards": [
             {"function": {"entrypoint": "verifiers:digits"}},
@@ -90,6 +91,35 @@ def test_a_reward_and_a_cost_have_critics_of_their_own_and_a_multiplier(place: P
         assert metrics["critic/loss"] != metrics["cost_critic/loss"] > 0
         assert metrics["critic/gradient_norm"] > 0 and metrics["actor/gradient_norm"] > 0
         assert metrics["score/invalid"] == 0
+        assert 1.5 < metrics["actor/cross_entropy"] < 3.5, "of pretraining rows, beside the loss"
+
+
+def test_prompts_are_taken_until_there_are_enough_also_after_a_kill(place: Path) -> None:
+    """Of eight prompts a round twelve are wanted, whose samples' scores differ. The run begins
+    anew, and its first step is the same again."""
+    manifest = example(
+        "01",
+        place / "refill.yaml",
+        {"algorithm": custom("Refill", prompts=12), "schedule": {"warmStart": None}},
+    )
+    words = ("--devices", 2, "--inject", "kill:rank=1,phase=train,step=2")
+    made = run(manifest, place / "refill", *words)
+    assert made.code == 0, made.output
+    first, again, second = records(made.folder, "step")
+    for step in (first, again, second):
+        metrics = step["metrics"]
+        assert 2 <= metrics["repeat/rounds"] <= 4
+        assert step["tokens"] > metrics["repeat/rounds"] * 8 * 8 * 8, "all rounds' tokens"
+        assert metrics["actor/gradient_norm"] > 0 and 0 < metrics["reward/mean"] < 1
+    untimed = [
+        {
+            name: value
+            for name, value in step["metrics"].items()
+            if not name.startswith(("time/", "throughput/"))
+        }
+        for step in (first, again)
+    ]
+    assert untimed[0] == untimed[1]
 
 
 def test_a_greedy_response_is_the_baseline_of_all_samples(place: Path) -> None:

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from rlhf_api.spec.models import LearningRateDecay
 from rlhf_runtime.checkpoint.record import SavedFile
 from rlhf_runtime.checkpoint.saver import Saver
-from rlhf_runtime.engines.fsdp.model import FsdpModel
+from rlhf_runtime.engines.fsdp.model import FsdpModel, LossTerm
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.errors import CheckpointFailed
 from rlhf_runtime.roles.saving import restore, state_of
@@ -35,7 +35,7 @@ def trained(world: World, folder: Path, updates: int) -> FsdpModel:
 
 def update(model: FsdpModel, times: int) -> list[float]:
     """Gradient norms of so many updates."""
-    return [model.update(mine(model, 40), cross_entropy) for _ in range(times)]
+    return [model.update([LossTerm(mine(model, 40), cross_entropy)]) for _ in range(times)]
 
 
 def assert_equal(one: FsdpModel, other: FsdpModel) -> None:

@@ -32,6 +32,9 @@ METHODS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "total": (("wide",), ()),
     "fail": (("tokens",), ("doubled",)),
     "meet": (("tokens",), ()),
+    "sample": (("tokens",), ("sampled",)),
+    "enough": (("sampled",), ("enough",)),
+    "add": (("sampled",), ()),
 }
 """What the methods of a ToyRank read and write."""
 
@@ -56,6 +59,13 @@ class ToyRank:
         rows = np.arange(num_rows, dtype=np.int64)
         tokens = pack([[row] * (row % 3) for row in range(num_rows)], np.int32)
         return Shard(ShardIndex(rows, rows // 2, (rows % 3).astype(np.int32)), {"tokens": tokens})
+
+    def batch(self, num_rows: int, number: int) -> tuple[bytes, Shard]:
+        """A batch of prompts as the data host sends it: row i is 100 x number + i."""
+        rows = np.arange(num_rows, dtype=np.int64)
+        index = ShardIndex(rows, rows, np.ones(num_rows, dtype=np.int32))
+        report = CallReport("data.batch", Statistics(), (), resident_bytes()).message()
+        return report, Shard(index, {"tokens": Column(rows + 100 * number)})
 
     def run(self, header: bytes, own: bytes, *shards: Shard) -> tuple[bytes, Shard] | bytes:
         """One call, as `Rank.run`."""
@@ -116,6 +126,26 @@ class ToyRank:
         own.touch()
         wait_until(other.exists, 60.0, f"{other.name} to begin")
         return {}, {"met": 1.0}
+
+    def sample(self, inputs: Inputs) -> Result:
+        """What a round makes of its prompts."""
+        tokens = inputs.load(inputs.rows())["tokens"]
+        return {"sampled": Column(tokens.values + 10_000 * inputs.round)}, {}
+
+    def enough(self, inputs: Inputs) -> Result:
+        """Whether there are at least `rows` rows."""
+        options = inputs.call.options
+        assert isinstance(options, ComputeOptions)
+        (operation,) = options.operations
+        assert isinstance(operation, Custom)
+        everything = inputs.load(inputs.index.rows)["sampled"]
+        answer = everything.num_rows >= int(operation.parameters["rows"])
+        return {"enough": Column(np.full(len(inputs.rows()), answer))}, {}
+
+    def add(self, inputs: Inputs) -> Result:
+        """The sum of what was sampled, and the number of rows."""
+        values = inputs.load(inputs.rows())["sampled"].values
+        return {}, {"rows": float(len(values)), "total": float(values.sum())}
 
     def fail(self, inputs: Inputs) -> Result:
         """Raise on rank 0; wait forever on the others, as in a collective that rank 0 left."""

@@ -6,11 +6,11 @@ from hypothesis import strategies as st
 
 from rlhf_api.plan import CallKind, GraphName, Mesh
 from rlhf_flow.calls import GenerateOptions, ModelCall
-from rlhf_runtime.controller.batch import Batch, ColumnAt, ShardRef, Sources, as_batch
+from rlhf_runtime.controller.batch import Batch, ColumnAt, Held, ShardRef, Sources, as_batch
 from rlhf_runtime.controller.dispatch import Group
 from rlhf_runtime.dataplane.partition import WINDOW_PARTS, Extent
 from rlhf_runtime.dataplane.protocol import Coordinates, bounds_of_part
-from rlhf_runtime.workers.orders import Order
+from rlhf_runtime.workers.orders import Order, OrderedBatch
 
 ROWS = (ShardRef("r0", range(0, 6)), ShardRef("r1", range(6, 12)))
 HOST = (ShardRef("s0", range(0, 12)),)
@@ -18,28 +18,50 @@ GENERATED = as_batch(("tokens", "log_probs"), ROWS, Extent(3, 4))
 REWARDS = as_batch(("scores",), HOST, Extent(3, 4))
 
 
-def sent(sources: Sources, rows: range) -> list[tuple[list[str], dict[str, str], int]]:
-    """For each source the references, names and repeat that are sent for some rows."""
+def at(shards: tuple[ShardRef, ...], name: str) -> ColumnAt:
+    """Where a column of one call is."""
+    return ColumnAt((Held(shards),), (name,))
+
+
+def sent_parts(
+    sources: Sources, rows: range
+) -> list[list[tuple[list[str], dict[str, str], int, int]]]:
+    """For each part of each source the references, names, repeat and groups before it."""
     found, references = sources.within(rows)
     remaining = iter(references)
     return [
-        ([next(remaining) for _ in range(source.num_shards)], dict(source.names), source.repeat)
+        [
+            (
+                [next(remaining) for _ in range(part.num_shards)],
+                dict(part.names),
+                part.repeat,
+                part.groups_before,
+            )
+            for part in source.parts
+        ]
         for source in found
     ]
+
+
+def sent(sources: Sources, rows: range) -> list[tuple[list[str], dict[str, str], int]]:
+    """For each source the references, names and repeat that are sent for some rows."""
+    alone = [part for (part,) in sent_parts(sources, rows)]
+    assert all(before == 0 for *_, before in alone)
+    return [(references, names, repeat) for references, names, repeat, _ in alone]
 
 
 def test_a_union_has_the_columns_of_both_and_the_rows_of_the_first() -> None:
     both = GENERATED | REWARDS
     assert both.fields == {"tokens", "log_probs", "scores"}
-    assert both.base == ROWS
+    assert both.base == (Held(ROWS),)
     assert both.columns["scores"] == REWARDS.columns["scores"]
     assert GENERATED.fields == {"tokens", "log_probs"}
 
 
 def test_where_both_have_a_column_the_others_counts() -> None:
     newer = as_batch(("log_probs",), HOST, Extent(3, 4))
-    assert (GENERATED | newer).columns["log_probs"] == ColumnAt(HOST, "log_probs")
-    assert (newer | GENERATED).columns["log_probs"] == ColumnAt(ROWS, "log_probs")
+    assert (GENERATED | newer).columns["log_probs"] == at(HOST, "log_probs")
+    assert (newer | GENERATED).columns["log_probs"] == at(ROWS, "log_probs")
 
 
 def test_a_shard_is_sent_once_however_many_of_its_columns_are_read() -> None:
@@ -76,8 +98,8 @@ def test_a_column_that_is_not_there_is_not_read() -> None:
 
 def test_columns_are_chosen_and_renamed_without_a_look_at_them() -> None:
     batch = (GENERATED | REWARDS).select("scores", "tokens").rename(scores="baseline")
-    assert batch.fields == {"baseline", "tokens"} and batch.base == ROWS
-    assert batch.columns["baseline"] == ColumnAt(HOST, "scores")
+    assert batch.fields == {"baseline", "tokens"} and batch.base == (Held(ROWS),)
+    assert batch.columns["baseline"] == at(HOST, "scores")
     assert sent(batch.sources(("baseline",)), range(1)) == [(["s0"], {"baseline": "scores"}, 1)]
 
 
@@ -86,7 +108,7 @@ def test_a_broadcast_column_is_read_at_the_rows_of_the_other_batch() -> None:
     first, second = ShardRef("g0", range(0, 1)), ShardRef("g1", range(1, 3))
     greedy = as_batch(("scores",), (first, second), Extent(3))
     laid = GENERATED | greedy.rename(scores="baseline").broadcast(GENERATED)
-    assert laid.base == ROWS and laid.extent == Extent(3, 4)
+    assert laid.base == (Held(ROWS),) and laid.extent == Extent(3, 4)
     sources = laid.sources(("baseline", "tokens"))
     assert sent(sources, range(3, 6)) == [
         (["r0"], {"tokens": "tokens"}, 1),
@@ -94,8 +116,34 @@ def test_a_broadcast_column_is_read_at_the_rows_of_the_other_batch() -> None:
     ]
     assert sent(sources, range(0, 4))[1][0] == ["g0"]
     eight = as_batch((), (ShardRef("e0", range(24)),), Extent(3, 8))
-    assert laid.broadcast(eight).columns["baseline"].repeat == 8
-    assert laid.broadcast(eight).columns["tokens"].repeat == 2
+    assert laid.broadcast(eight).columns["baseline"].held[0].repeat == 8
+    assert laid.broadcast(eight).columns["tokens"].held[0].repeat == 2
+
+
+def test_of_rows_put_one_after_the_other_only_the_calls_with_needed_rows_are_sent() -> None:
+    """Two calls of three prompts with four samples each; the second's column has another name."""
+    other = as_batch(("sampled",), (ShardRef("o0", range(0, 12)),), Extent(3, 4))
+    both = GENERATED.select("tokens").concat(other.rename(sampled="tokens"))
+    assert both.extent == Extent(6, 4) and both.fields == {"tokens"}
+    first, second = {"tokens": "tokens"}, {"tokens": "sampled"}
+    sources = both.sources(("tokens",))
+    assert sent_parts(sources, range(8, 12)) == [[(["r1"], first, 1, 0)]]
+    assert sent_parts(sources, range(12, 13)) == [[(["o0"], second, 1, 3)]]
+    assert sent_parts(sources, range(11, 13)) == [[(["r1"], first, 1, 0), (["o0"], second, 1, 3)]]
+    assert sent_parts(sources, range(0)) == [[(["r0"], first, 1, 0)]]
+    again = both.concat(both).sources(())
+    assert [part[3] for part in sent_parts(again, range(48))[0]] == [0, 3, 6, 9]
+
+
+def test_a_broadcast_column_is_found_behind_other_rows() -> None:
+    greedy = as_batch(
+        ("scores",), (ShardRef("g0", range(2)), ShardRef("g1", range(2, 3))), Extent(3)
+    )
+    laid = GENERATED.select("tokens") | greedy.broadcast(GENERATED)
+    sources = laid.concat(laid).sources(("scores",))
+    names = {"scores": "scores"}
+    assert sent_parts(sources, range(20, 24)) == [[(["g1"], names, 4, 3)]]
+    assert sent_parts(sources, range(11, 13)) == [[(["g1"], names, 4, 0), (["g0"], names, 4, 3)]]
 
 
 class Listener:
@@ -119,6 +167,11 @@ class Listener:
         return "report", (order.call.id, self.name)
 
 
+def order_of(call: ModelCall, batch: Batch, mini_batches: int = 1) -> Order:
+    given = (OrderedBatch(batch.extent),)
+    return Order(call, 1, GraphName.STEP, "one", given, mini_batches)
+
+
 KINDS = (CallKind.INFER, CallKind.COMPUTE, CallKind.TRAIN)
 
 
@@ -129,10 +182,10 @@ KINDS = (CallKind.INFER, CallKind.COMPUTE, CallKind.TRAIN)
     st.integers(1, 20),
     st.integers(1, 20),
     st.sampled_from(KINDS),
-    st.none() | st.integers(1, 9),
+    st.integers(1, 9),
 )
 def test_a_rank_is_sent_every_shard_that_may_hold_one_of_its_rows(
-    prompts: int, samples: int, producers: int, consumers: int, kind: CallKind, each: int | None
+    prompts: int, samples: int, producers: int, consumers: int, kind: CallKind, parts: int
 ) -> None:
     extent, made = Extent(prompts, samples), Mesh(pool="a", data=producers)
     for producer in (CallKind.INFER, CallKind.COMPUTE):
@@ -147,12 +200,11 @@ def test_a_rank_is_sent_every_shard_that_may_hold_one_of_its_rows(
         batch = as_batch(("tokens",), shards, extent)
         ranks = Group([Listener(str(rank)) for rank in range(consumers)])
         call = ModelCall("call", "actor", "call", kind, ("tokens",), ())
-        order = Order(call, 1, GraphName.STEP, "one", extent, each)
-        ranks.submit(order, batch, Mesh(pool="a", data=consumers))
+        ranks.submit(order_of(call, batch, parts), [batch], Mesh(pool="a", data=consumers))
         for rank, worker in enumerate(ranks.workers):
             ((_, got),) = worker.sent
             at = Coordinates(rank, consumers)
-            for groups in extent.mini_batches(each):
+            for groups in extent.mini_batches(parts):
                 needed = set(bounds_of_part(kind, extent, at, groups))
                 missing = {r for r, rows in held.items() if rows & needed} - set(got)
                 assert not missing, (rank, producer)
@@ -169,12 +221,11 @@ def test_what_a_rank_is_sent_does_not_grow_with_the_ranks(size: int) -> None:
     infer = ModelCall("infer", "actor", "infer", CallKind.INFER, ("tokens",), ("values",))
     train = ModelCall("train", "actor", "train", CallKind.TRAIN, ("tokens", "values"), ())
     prompts = as_batch(("prompt",), (ShardRef("p", range(8 * size)),), extent)
-    _, batch = group.submit(Order(generate, 1, GraphName.STEP, "one", extent), prompts, mesh)
+    _, batch = group.submit(order_of(generate, prompts), [prompts], mesh)
     assert batch is not None and batch.extent == Extent(8 * size, 8)
-    _, values = group.submit(Order(infer, 1, GraphName.STEP, "one", batch.extent), batch, mesh)
+    _, values = group.submit(order_of(infer, batch), [batch], mesh)
     assert values is not None
-    order = Order(train, 1, GraphName.STEP, "one", batch.extent, 2 * size)
-    group.submit(order, batch | values, mesh)
+    group.submit(order_of(train, batch, 4), [batch | values], mesh)
     counts = {order.call.id: len(got) for w in group.workers for order, got in w.sent}
     assert counts["generate"] == 1
     assert counts["infer"] == WINDOW_PARTS
@@ -186,10 +237,11 @@ def test_only_the_ranks_of_a_mesh_are_sent_a_call() -> None:
     call = ModelCall("call", "actor", "call", CallKind.INFER, (), ("made",))
     batch = as_batch((), (ShardRef("p", range(6)),), Extent(6))
     mesh = Mesh(pool="a", first_rank=1, data=2)
-    reports, made = group.submit(Order(call, 1, GraphName.STEP, "one", Extent(6)), batch, mesh)
+    reports, made = group.submit(order_of(call, batch), [batch], mesh)
     assert [len(worker.sent) for worker in group.workers] == [0, 1, 1, 0]
     assert len(reports) == 2 and isinstance(made, Batch)
-    assert [shard.reference for shard in made.base] == [("call", "1"), ("call", "2")]
+    (held,) = made.base
+    assert [shard.reference for shard in held.shards] == [("call", "1"), ("call", "2")]
 
 
 def test_the_choice_of_shards_does_not_depend_on_chance() -> None:

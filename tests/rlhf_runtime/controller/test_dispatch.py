@@ -1,5 +1,6 @@
 import gc
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,8 +8,9 @@ import pytest
 import ray
 
 from rlhf_api.plan import CallKind, CallPlan, GraphName, Mesh, Plan
+from rlhf_flow.batches import BatchValue
 from rlhf_flow.calls import ComputeOptions, ModelCall
-from rlhf_flow.operations import Custom
+from rlhf_flow.operations import Custom, Scope
 from rlhf_flow.planning.make_plan import make_plan, pools_of
 from rlhf_runtime.controller import results
 from rlhf_runtime.controller.batch import Batch, ShardRef, as_batch
@@ -65,13 +67,31 @@ def backend_of(**roles: tuple[Sequence[Any], Mesh]) -> StepBackend:
         ray.get([worker.play.remote(role, rank, mesh) for rank, worker in enumerate(workers)])
     plan = plan_of({role: mesh for role, (_, mesh) in roles.items()})
     groups: dict[str | None, Group] = {role: Group(workers) for role, (workers, _) in roles.items()}
-    return StepBackend(plan, groups, GraphName.STEP, 1, "one")
+    return StepBackend(plan, groups, ToyData(), GraphName.STEP, 1, "one")
 
 
 def prompts(worker: Any, num_rows: int) -> Batch:
     """Rows without groups of two: of three tokens and fewer."""
     shard = ShardRef(worker.prompts.remote(num_rows), range(num_rows))
     return as_batch(("tokens",), [shard], Extent(num_rows))
+
+
+class ToyData:
+    """A step's prompts, from a toy rank."""
+
+    def __init__(self, worker: Any = None, num_rows: int = 0) -> None:
+        self._worker = worker
+        self._num_rows = num_rows
+        self.taken: list[int] = []
+
+    def prompts(self, number: int) -> tuple[Any, Batch]:
+        self.taken.append(number)
+        sent = self._worker.batch.options(num_returns=2).remote(self._num_rows, number)
+        shard = ShardRef(sent[1], range(self._num_rows))
+        return sent[0], as_batch(("tokens",), [shard], Extent(self._num_rows))
+
+    def pretraining(self) -> tuple[Any, Batch]:
+        raise AssertionError("no step here asks for it")
 
 
 def sums_of(backend: StepBackend) -> dict[str, float]:
@@ -101,7 +121,7 @@ def test_a_column_of_two_ranks_is_aligned_at_one_two_and_three(
     backend = backend_of(actor=(workers[:2], Mesh(pool="a", data=2)), **consumers)
     batch = prompts(workers[0], num_rows)
     batch |= backend.run(call_of("actor", "double"), batch)
-    assert len(batch.columns["doubled"].shards) == 2
+    assert len(batch.columns["doubled"].held[0].shards) == 2
     backend.wait()
     for role in consumers:
         backend.run(call_of(role, "check"), batch)
@@ -118,7 +138,7 @@ def test_tensor_and_pipeline_ranks_share_rows_and_only_one_is_collected(
     )
     batch = prompts(workers[0], 8)
     batch |= backend.run(call_of("actor", "double"), batch)
-    assert len(batch.columns["doubled"].shards) == 2
+    assert len(batch.columns["doubled"].held[0].shards) == 2
     assert len(backend.wait()) == 4
     backend.run(call_of("critic", "check"), batch)
     assert sums_of(backend) == {"rows": 16.0, "wrong": 0.0}
@@ -153,7 +173,8 @@ def test_the_drivers_memory_does_not_grow_with_the_batch(workers: tuple[Any, ...
 def test_what_a_driver_would_have_unpickled_is_noticed(
     workers: tuple[Any, ...], columns_refused: None
 ) -> None:
-    (shard,) = prompts(workers[0], 3).base
+    (held,) = prompts(workers[0], 3).base
+    (shard,) = held.shards
     with pytest.raises(Exception, match="a Column arrived in the driver"):
         ray.get(shard.reference)
 
@@ -191,7 +212,9 @@ def test_a_rank_that_raises_ends_the_wait_while_another_blocks(
 
 
 def test_a_call_that_is_not_in_the_plan_is_refused_before_it_is_sent() -> None:
-    backend = StepBackend(plan_of({"actor": Mesh(pool="a", data=1)}), {}, GraphName.STEP, 1, "one")
+    backend = StepBackend(
+        plan_of({"actor": Mesh(pool="a", data=1)}), {}, ToyData(), GraphName.STEP, 1, "one"
+    )
     with pytest.raises(UnknownCall, match=r"the step called critic\.check"):
         backend.run(call_of("critic", "check"), Batch((), {}, Extent(0)))
     assert backend.reports == []
@@ -199,7 +222,7 @@ def test_a_call_that_is_not_in_the_plan_is_refused_before_it_is_sent() -> None:
 
 def test_a_call_of_another_graph_is_not_in_the_plan() -> None:
     backend = StepBackend(
-        plan_of({"actor": Mesh(pool="a", data=1)}), {}, GraphName.EVALUATION, 1, "one"
+        plan_of({"actor": Mesh(pool="a", data=1)}), {}, ToyData(), GraphName.EVALUATION, 1, "one"
     )
     with pytest.raises(UnknownCall, match=r"actor\.check"):
         backend.run(call_of("actor", "check"), Batch((), {}, Extent(0)))
@@ -208,8 +231,59 @@ def test_a_call_of_another_graph_is_not_in_the_plan() -> None:
 @pytest.mark.parametrize(("step", "ran"), [(1, 0), (4, 1), (6, 0), (8, 1)])
 def test_every_runs_its_body_on_multiples(step: int, ran: int) -> None:
     backend = StepBackend(
-        plan_of({"actor": Mesh(pool="a", data=1)}), {}, GraphName.STEP, step, "one"
+        plan_of({"actor": Mesh(pool="a", data=1)}), {}, ToyData(), GraphName.STEP, step, "one"
     )
     done: list[int] = []
     backend.every("every-4", 4, lambda: done.append(step))
     assert len(done) == ran
+
+
+@ray_test
+@pytest.mark.parametrize(("wanted", "rounds"), [(5, 1), (6, 2), (11, 3), (99, 3)])
+def test_rows_are_collected_until_they_suffice(
+    workers: tuple[Any, ...], wanted: int, rounds: int
+) -> None:
+    """Five fresh prompts a round, on three ranks; then another two read the rows of all rounds."""
+    backend = backend_of(
+        actor=(workers[:3], Mesh(pool="a", data=3)), critic=(workers[2:], Mesh(pool="a", data=2))
+    )
+    data = backend.data = ToyData(workers[0], 5)
+    asked: list[int] = []
+
+    def until(rows: BatchValue) -> Batch:
+        assert isinstance(rows, Batch)
+        asked.append(rows.extent.num_rows)
+        enough = Custom("toy:enough", ["sampled"], ["enough"], {"rows": wanted}, Scope.BATCH)
+        call = replace(call_of("actor", "enough"), options=ComputeOptions((enough,)))
+        return backend.run(call, rows)
+
+    rows = backend.repeat(
+        "repeat", lambda fresh: backend.run(call_of("actor", "sample"), fresh), until, 3, 1.5
+    )
+    assert rows.extent == Extent(5 * rounds) and data.taken == list(range(rounds))
+    assert asked == [5, 10][:rounds], "the last round's rows are taken as they are"
+    assert backend.rounds == {"repeat": rounds}
+    backend.run(call_of("critic", "add"), rows)
+    total = sum(10_100 * number + row for number in range(rounds) for row in range(5))
+    assert sums_of(backend) == {"rows": 5.0 * rounds, "total": total}
+
+
+@ray_test
+def test_who_waits_for_a_round_hears_of_what_went_wrong_before() -> None:
+    doomed = start(2)
+    try:
+        backend = backend_of(actor=(doomed, Mesh(pool="a", data=2)))
+        backend.data = ToyData(doomed[0], 4)
+        with pytest.raises(WorkerRaised, match="ZeroDivisionError: rank 0 is lost"):
+            backend.repeat(
+                "repeat",
+                lambda fresh: backend.run(call_of("actor", "fail"), fresh),
+                lambda rows: backend.run(
+                    call_of("actor", "enough"), rows.rename(doubled="sampled")
+                ),
+                2,
+                1.5,
+            )
+    finally:
+        for worker in doomed:
+            ray.kill(worker)

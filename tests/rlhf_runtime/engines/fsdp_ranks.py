@@ -24,7 +24,7 @@ from transformers import (
 
 from rlhf_api.spec.models import LearningRateDecay
 from rlhf_runtime.dataplane.columns import Column
-from rlhf_runtime.engines.fsdp.model import FsdpModel, Loss
+from rlhf_runtime.engines.fsdp.model import FsdpModel, Loss, LossTerm
 from rlhf_runtime.engines.fsdp.packing import MicroBatch, cut
 from rlhf_runtime.engines.fsdp.settings import OptimizerSettings
 from rlhf_runtime.engines.parallel import ParallelContext
@@ -179,11 +179,11 @@ def a_value_head_starts_at_zero_and_learns(world: World, folder: Path, kind: str
         return (outputs[:, 0] - 1.0).square().sum() / NUM_TOKENS
 
     seen: list[torch.Tensor] = []
-    model.update(mine(model, 1000), squared_error)
+    model.update([LossTerm(mine(model, 1000), squared_error)])
     assert all(outputs.shape[1] == 1 and (outputs == 0).all() for outputs in seen)
     for _ in range(20):
         seen.clear()
-        model.update(mine(model, 1000), squared_error)
+        model.update([LossTerm(mine(model, 1000), squared_error)])
     distance = parallel_of(world).sum(
         torch.stack([(outputs - 1.0).square().sum() for outputs in seen]).sum()
     )
@@ -196,8 +196,8 @@ def pieces_give_the_gradient_of_the_whole(world: World, folder: Path, kind: str)
     for model in (whole, parted):
         model.use_optimizer(settings())
     for _ in range(3):
-        one = whole.update(mine(whole, 1000), cross_entropy)
-        many = parted.update(mine(parted, 20), cross_entropy)
+        one = whole.update([LossTerm(mine(whole, 1000), cross_entropy)])
+        many = parted.update([LossTerm(mine(parted, 20), cross_entropy)])
         assert abs(one - many) < 1e-5, (one, many)
     assert_same_weights(whole, parted)
 
@@ -210,8 +210,8 @@ def ranks_do_not_change_the_result(world: World, folder: Path, kind: str) -> Non
     for _ in range(3):
         losses = torch.zeros(2)
         norms = [
-            together.update(mine(together, 40), recording(losses, 0)),
-            single.update(mine(single, 40), recording(losses, 1)),
+            together.update([LossTerm(mine(together, 40), recording(losses, 0))]),
+            single.update([LossTerm(mine(single, 40), recording(losses, 1))]),
         ]
         total = parallel_of(world).sum(losses[:1])
         assert abs(float(total[0] - losses[1])) < 1e-5, (total, losses)
@@ -235,7 +235,7 @@ def recomputation_changes_nothing(world: World, folder: Path, kind: str) -> None
     for model in (plain, again):
         model.use_optimizer(settings())
     for _ in range(3):
-        norms = [m.update(mine(m, 40), cross_entropy) for m in (plain, again)]
+        norms = [m.update([LossTerm(mine(m, 40), cross_entropy)]) for m in (plain, again)]
         assert abs(norms[0] - norms[1]) < 1e-5, norms
     assert_same_weights(plain, again)
 
@@ -263,7 +263,7 @@ def check_updates(place: Path, parallel: ParallelContext) -> None:
     for factor in (0.0, 0.5, 1.0, 0.75, 0.5, 0.25):
         assert model.optimizer is not None
         assert abs(model.optimizer.learning_rate - 1e-3 * factor) < 1e-12
-        norm = model.update(mine(model, 40), cross_entropy)
+        norm = model.update([LossTerm(mine(model, 40), cross_entropy)])
         for prompt, response in zip(prompts.runs(), responses.runs(), strict=True):
             tokens = torch.tensor(np.concatenate([prompt, response]), dtype=torch.long)
             log_probs = reference(tokens[None]).logits[0].log_softmax(-1)[len(prompt) - 1 : -1]
@@ -290,11 +290,11 @@ def a_gradient_that_is_not_finite_changes_no_weight(world: World, folder: Path) 
         share = cross_entropy(outputs, part)
         return share * torch.nan if world.rank == bad_rank else share
 
-    norm = model.update(mine(model, 1000), broken)
+    norm = model.update([LossTerm(mine(model, 1000), broken)])
     assert not np.isfinite(norm), norm
     for name, tensor in weights(model).items():
         assert torch.equal(tensor, before[name]), name
-    assert np.isfinite(model.update(mine(model, 1000), cross_entropy))
+    assert np.isfinite(model.update([LossTerm(mine(model, 1000), cross_entropy)]))
     assert any(not torch.equal(tensor, before[name]) for name, tensor in weights(model).items())
 
 
@@ -312,8 +312,8 @@ def a_rank_without_rows_takes_part(world: World, folder: Path) -> None:
     everything = pieces(single, np.arange(6), 20)
     for _ in range(2):
         norms = [
-            uneven.update(everything if world.rank == 0 else [], cross_entropy),
-            single.update(everything, cross_entropy),
+            uneven.update([LossTerm(everything if world.rank == 0 else [], cross_entropy)]),
+            single.update([LossTerm(everything, cross_entropy)]),
         ]
         assert abs(norms[0] - norms[1]) < 1e-5, norms
     assert_same_weights(uneven, single)
@@ -326,7 +326,7 @@ def saved_models_load_elsewhere(world: World, folder: Path, kind: str) -> None:
 def check_saved_models(place: Path, parallel: ParallelContext, folder: Path) -> None:
     model = FsdpModel(place, parallel, torch.float32)
     model.use_optimizer(settings())
-    model.update(mine(model, 1000), cross_entropy)
+    model.update([LossTerm(mine(model, 1000), cross_entropy)])
     for dtype in (torch.float32, torch.bfloat16):
         target = folder / f"saved-{dtype}"
         model.save(target, dtype)
@@ -352,7 +352,7 @@ def reward_models_load_elsewhere(world: World, folder: Path, kind: str) -> None:
         return (outputs[:, 0] - 1.0).square().sum() / NUM_TOKENS
 
     for _ in range(3):
-        model.update(mine(model, 1000), distance)
+        model.update([LossTerm(mine(model, 1000), distance)])
     target = folder / f"saved-{kind}-classifier"
     model.save(target, torch.float32)
     dist.barrier()
@@ -388,7 +388,7 @@ def a_critic_takes_the_actors_trunk_only(world: World, folder: Path, kind: str) 
     place = model_folder(kind, world, folder)
     actor, critic = engine(place, world), engine(place, world, value_head=True)
     actor.use_optimizer(settings())
-    actor.update(mine(actor, 1000), cross_entropy)
+    actor.update([LossTerm(mine(actor, 1000), cross_entropy)])
     critic.copy_weights_from(actor)
     trained, taken = weights(actor), weights(critic)
     head = {name for name in taken if taken[name].shape == (1, 128)}

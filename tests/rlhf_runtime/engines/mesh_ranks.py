@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from rlhf_api.plan import Mesh
 from rlhf_runtime.checkpoint.saver import Saver
-from rlhf_runtime.engines.fsdp.model import FsdpModel
+from rlhf_runtime.engines.fsdp.model import FsdpModel, LossTerm
 from rlhf_runtime.engines.parallel import ParallelContext, make_contexts
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.roles.saving import restore, state_of
@@ -87,7 +87,7 @@ def trained(place: Path, parallel: ParallelContext, updates: int) -> FsdpModel:
 
 
 def update(model: FsdpModel, times: int) -> list[float]:
-    return [model.update(mine(model, 40), cross_entropy) for _ in range(times)]
+    return [model.update([LossTerm(mine(model, 40), cross_entropy)]) for _ in range(times)]
 
 
 def a_rank_may_be_in_two_meshes(world: World, folder: Path) -> None:

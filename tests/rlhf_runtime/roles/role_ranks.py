@@ -36,7 +36,7 @@ from rlhf_runtime.roles.operations import compute
 from rlhf_runtime.roles.scalar_model import ScalarModel
 from rlhf_runtime.workers.orders import merge
 
-from ..engines.tiny_models import write_model
+from ..engines.tiny_models import ragged, write_model
 from ..meshes import parallel_of
 from ..world_of_processes import Scenario, run_scenarios
 from .plain_losses import Plain
@@ -138,7 +138,7 @@ def policy_trains_by_the_formula(world: World, folder: Path, settings: dict[str,
     )
     call = call_of(job, world, "actor.train")
     policy = make_policy(job, place, world)
-    metrics = metrics_of(policy.train(inputs_of(call, columns, world, mini_batch=3)), world)
+    metrics = metrics_of(policy.train(inputs_of(call, columns, world, mini_batches=2)), world)
     reference = plain(place, columns)
     loss = loss_of(call)
     assert isinstance(loss, ClippedLoss)
@@ -255,6 +255,41 @@ def warm_start_is_plain_cross_entropy(world: World, folder: Path) -> None:
     assert_trained_like(policy.model, reference)
 
 
+def pretraining_is_added_to_the_policys_loss(world: World, folder: Path) -> None:
+    """Two mini-batches of both, twice: every second row of the texts beside every second prompt."""
+    place, columns = model_folder(world, folder), make_batch()
+    settings = {"epochsPerBatch": 2}
+    job = make_job(
+        place,
+        algorithm={"type": "GRPO", "grpo": settings},
+        schedule={"steps": 10, "promptsPerStep": 4, "miniBatchPrompts": 2},
+    )
+    texts = {"prompt_tokens": ragged([1] * 5, 7), "response_tokens": ragged([3, 9, 1, 12, 6], 8)}
+    call = call_of(job, world, "actor.train")
+    loss, supervised = loss_of(call), CrossEntropy(weight=0.3)
+    assert isinstance(loss, ClippedLoss)
+    call = replace(
+        call, options=TrainOptions(loss, 0, (supervised,)), auxiliary_reads=(tuple(texts),)
+    )
+    policy = make_policy(job, place, world)
+    metrics = metrics_of(policy.train(inputs_of(call, columns, world, 1, 2, texts)), world)
+    reference = plain(place, columns)
+    other = replace(reference, columns=texts)
+    losses = reference.policy_losses(loss, "actor_log_probs", False)
+    policy_losses, entropies = [], []
+    for _ in range(2):
+        for number, rows in enumerate(mini_batches(2)):
+            own = torch.cat([losses(row) for row in rows]).mean()
+            beside = torch.cat([other.supervised_losses(row) for row in range(number, 5, 2)]).mean()
+            policy_losses.append(float(own))
+            entropies.append(float(beside))
+            reference.step(own + 0.3 * beside)
+    close(metrics["actor/loss"], float(np.mean(policy_losses)), "loss")
+    close(metrics["actor/cross_entropy"], float(np.mean(entropies)), "cross entropy")
+    close(metrics["actor/gradient_norm"], float(np.mean(reference.norms)), "gradient norm")
+    assert_trained_like(policy.model, reference)
+
+
 def the_actor_waits_for_the_critic(world: World, folder: Path) -> None:
     place, columns = model_folder(world, folder), make_batch()
     job = make_job(place, algorithm={"type": "PPO", "ppo": {"criticWarmupSteps": 2}})
@@ -279,7 +314,7 @@ def critic_trains_by_the_formula(world: World, folder: Path, settings: dict[str,
     call = call_of(job, world, "critic.train")
     values = critic.values(inputs_of(call_of(job, world, "critic.values"), columns, world))
     assert (values.columns["critic_values"].values == 0).all()
-    metrics = metrics_of(critic.train(inputs_of(call, columns, world, mini_batch=3)), world)
+    metrics = metrics_of(critic.train(inputs_of(call, columns, world, mini_batches=2)), world)
     reference = plain(place, columns, value_head=True)
     loss = loss_of(call)
     assert isinstance(loss, ValueLoss)
@@ -311,7 +346,7 @@ def reward_model_trains_by_the_formula(world: World, folder: Path) -> None:
     )
     scorer = ScalarModel(context_of(job, "critic", place, world))
     scorer.use_optimizer(OPTIMIZER)
-    metrics = metrics_of(scorer.train(inputs_of(call, columns, world, mini_batch=3)), world)
+    metrics = metrics_of(scorer.train(inputs_of(call, columns, world, mini_batches=2)), world)
     reference = plain(place, columns, value_head=True)
     margins: list[float] = []
     for _ in range(2):
@@ -522,6 +557,7 @@ SCENARIOS: dict[str, Scenario] = {
     "reward model trains by the formula": reward_model_trains_by_the_formula,
     "rows without signal change nothing": rows_without_signal_change_nothing,
     "warm start is plain cross entropy": warm_start_is_plain_cross_entropy,
+    "pretraining is added": pretraining_is_added_to_the_policys_loss,
     "the actor waits for the critic": the_actor_waits_for_the_critic,
     "inference is that of the model": inference_is_that_of_the_model,
     "advantages compare within groups": partial(advantages_compare_within_groups, by_std=True),

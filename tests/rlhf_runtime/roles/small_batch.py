@@ -21,7 +21,7 @@ from rlhf_runtime.engines.world import World
 from rlhf_runtime.faults import Faults
 from rlhf_runtime.roles.context import RoleContext, SpanLog
 from rlhf_runtime.workers.inputs import Inputs
-from rlhf_runtime.workers.orders import Order, Source
+from rlhf_runtime.workers.orders import Order, OrderedBatch, Part, Source
 
 from ..engines.tiny_models import ragged
 from ..meshes import parallel_of
@@ -124,18 +124,37 @@ def inputs_of(
     columns: Mapping[str, Column],
     world: World,
     step: int = 1,
-    mini_batch: int | None = None,
+    mini_batches: int = 1,
+    auxiliary: Mapping[str, Column] | None = None,
 ) -> Inputs:
-    """What a rank of the world gets for a call, with mini-batches of so many prompts."""
+    """What a rank of the world gets for a call, with so many mini-batches.
+
+    Args:
+        auxiliary: columns of the batch of an auxiliary loss, one row of each prompt.
+    """
     lengths = np.asarray(RESPONSE_LENGTHS, dtype=np.int32)
     prompt_lengths = columns["prompt_tokens"].lengths
     assert prompt_lengths is not None
     whole = ShardIndex(np.arange(NUM_ROWS), GROUPS * 7, prompt_lengths + lengths)
     positions = [np.arange(NUM_ROWS)[part] for part in SHARDS]
-    source = Source(len(SHARDS), {name: name for name in call.reads})
+    source = Source((Part(len(SHARDS), {name: name for name in call.reads}),))
     shards = [
         Shard(whole.take(part), {name: columns[name].take(part) for name in call.reads})
         for part in positions
     ]
-    order = Order(call, step, GraphName.STEP, "test", Extent(4, 3), mini_batch, (source,))
+    batches = [OrderedBatch(Extent(4, 3), (source,))]
+    if auxiliary is not None:
+        extent, shard = alone(auxiliary)
+        names = {name: name for name in auxiliary}
+        batches.append(OrderedBatch(extent, (Source((Part(1, names),)),)))
+        shards.append(shard)
+    order = Order(call, step, GraphName.STEP, "test", tuple(batches), mini_batches)
     return Inputs(order, shards, Coordinates(data=world.rank, data_size=world.size))
+
+
+def alone(columns: Mapping[str, Column]) -> tuple[Extent, Shard]:
+    """Rows of which each is of a prompt of its own, in one shard."""
+    lengths = columns["response_tokens"].lengths
+    assert lengths is not None
+    rows = np.arange(len(lengths), dtype=np.int64)
+    return Extent(len(lengths)), Shard(ShardIndex(rows, rows, lengths), columns)

@@ -12,13 +12,14 @@ from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.roles.generation import Generation, num_empty, sample_numbers
 
 
-def seeds_of(graph: GraphName, call: str, step: int = 1) -> Any:
+def seeds_of(graph: GraphName, call: str, step: int = 1, round: int = 0) -> Any:
     """Of two samples of one prompt."""
     generation = Generation.__new__(Generation)
     schedule = SimpleNamespace(seed=7)
     job = SimpleNamespace(spec=SimpleNamespace(schedule=schedule))
     generation._context = SimpleNamespace(job=job)  # type: ignore[assignment]
-    inputs: Any = SimpleNamespace(graph=graph, call=SimpleNamespace(id=call), step=step)
+    call_of: Any = SimpleNamespace(id=call)
+    inputs: Any = SimpleNamespace(graph=graph, call=call_of, step=step, round=round)
     prompts = {"prompt_id": Column(np.array([5, 5]))}
     return tuple(generation._sampling(prompts, np.array([0, 1]), inputs, 1.0).seeds)
 
@@ -30,8 +31,9 @@ def test_every_call_of_every_graph_and_step_samples_anew() -> None:
         seeds_of(GraphName.STEP, "actor.generate#2"),
         seeds_of(GraphName.EVALUATION, "actor.generate"),
         seeds_of(GraphName.STEP, "actor.generate", step=2),
+        seeds_of(GraphName.STEP, "actor.generate", round=1),
     )
-    assert len({*first, *(seed for seeds in others for seed in seeds)}) == 8
+    assert len({*first, *(seed for seeds in others for seed in seeds)}) == 10
 
 
 def test_blank_responses_are_empty() -> None:

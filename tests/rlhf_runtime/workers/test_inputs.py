@@ -12,7 +12,7 @@ from rlhf_runtime.dataplane.partition import Extent
 from rlhf_runtime.dataplane.protocol import Coordinates
 from rlhf_runtime.dataplane.shards import Shard, ShardIndex
 from rlhf_runtime.workers.inputs import Inputs
-from rlhf_runtime.workers.orders import Order, Source
+from rlhf_runtime.workers.orders import Order, OrderedBatch, Part, Source
 
 LENGTHS = np.array([3, 0, 5, 2, 2, 1], dtype=np.int32)
 GROUPS = np.array([0, 0, 1, 1, 2, 2])
@@ -45,22 +45,22 @@ class Cut:
         self.shards: list[Shard] = []
         for number, cut in enumerate(cuts):
             names = {f"{form}_{number}": form for form in ("tokens", "scores")}
-            self.add(Source(len(cut), names), [shard_of(rows) for rows in cut])
+            self.add(Part(len(cut), names), [shard_of(rows) for rows in cut])
 
-    def add(self, source: Source, shards: Sequence[Shard]) -> None:
-        self.sources.append(source)
+    def add(self, part: Part, shards: Sequence[Shard]) -> None:
+        self.sources.append(Source((part,)))
         self.shards += shards
 
     def inputs(
         self,
         at: Coordinates | None = None,
         kind: CallKind = CallKind.COMPUTE,
-        groups_per_batch: int | None = None,
+        mini_batches: int = 1,
     ) -> Inputs:
-        reads = tuple(name for source in self.sources for name in source.names)
+        reads = tuple(name for source in self.sources for name in source.parts[0].names)
         call = ModelCall("compute", None, "compute", kind, reads, ("made",))
-        sources = tuple(self.sources)
-        order = Order(call, 4, GraphName.STEP, "one", EXTENT, groups_per_batch, sources)
+        batch = OrderedBatch(EXTENT, tuple(self.sources))
+        order = Order(call, 4, GraphName.STEP, "one", (batch,), mini_batches)
         return Inputs(order, self.shards, at or Coordinates(0, 1))
 
 
@@ -95,7 +95,7 @@ def test_a_broadcast_column_has_its_rows_value_in_each_of_their_samples() -> Non
         )
         for rows in ([2], [0, 1])
     ]
-    cut, alone, repeated = Cut(PERMUTED), Cut(), Source(2, {"baseline": "mean"}, repeat=2)
+    cut, alone, repeated = Cut(PERMUTED), Cut(), Part(2, {"baseline": "mean"}, repeat=2)
     cut.add(repeated, prompts)
     assert cut.inputs().index.lengths.tolist() == LENGTHS.tolist()
     assert cut.inputs().load(np.array([5, 0, 3]))["baseline"].values.tolist() == [9.0, 7.0, 8.0]
@@ -160,9 +160,82 @@ def test_rows_that_were_not_sent_are_refused() -> None:
         Cut([[0, 1, 2]]).inputs(kind=CallKind.TRAIN).mini_batches()
 
 
+ROUNDS = st.lists(
+    st.lists(st.booleans(), min_size=NUM_ROWS, max_size=NUM_ROWS), min_size=1, max_size=4
+)
+
+
+@settings(deadline=None)
+@given(ROUNDS, st.data())
+def test_rows_put_one_after_the_other_are_those_of_their_calls(
+    rounds: list[list[bool]], data: st.DataObject
+) -> None:
+    """Each round has the six rows, cut in two at random; columns of another name every time."""
+    parts, shards = [], []
+    for number, where in enumerate(rounds):
+        halves = [[row for row in range(NUM_ROWS) if where[row] is side] for side in (True, False)]
+        parts.append(Part(2, {"tokens": "tokens", "numbers": f"n{number}"}, 1, number * 3))
+        for rows in halves:
+            held = shard_of(rows)
+            named = {f"n{number}": Column(np.array(rows) + 100 * number)}
+            shards.append(Shard(held.index, {"tokens": held.columns["tokens"], **named}))
+    count = NUM_ROWS * len(rounds)
+    wanted = np.array(data.draw(st.lists(st.integers(0, count - 1), max_size=9)), dtype=np.int64)
+    batch = OrderedBatch(Extent(3 * len(rounds), 2), (Source(tuple(parts)),))
+    call = ModelCall("train", "actor", "train", CallKind.TRAIN, ("numbers", "tokens"), ())
+    order = Order(call, 1, GraphName.STEP, "one", (batch,), 2)
+    inputs = Inputs(order, shards, Coordinates(0, 1))
+    assert inputs.index.rows.tolist() == list(range(count))
+    assert inputs.index.groups.tolist() == np.repeat(np.arange(3 * len(rounds)), 2).tolist()
+    found = inputs.load(wanted)
+    round_of, row = np.divmod(wanted, NUM_ROWS)
+    assert found["numbers"].values.tolist() == (row + 100 * round_of).tolist()
+    check({"tokens": found["tokens"]}, row)
+    assert sorted(np.concatenate(inputs.mini_batches()).tolist()) == list(range(count))
+
+
+def test_a_broadcast_column_lies_behind_the_rows_before_it() -> None:
+    scores = [
+        Shard(ShardIndex(*[np.arange(3)] * 2, np.ones(3, np.int32)), {"mean": Column(at)})
+        for at in (np.array([7.0, 8.0, 9.0]), np.array([4.0, 5.0, 6.0]))
+    ]
+    source = Source(tuple(Part(1, {"baseline": "mean"}, 2, before) for before in (0, 3)))
+    call = ModelCall("compute", None, "compute", CallKind.COMPUTE, ("baseline",), ("made",))
+    order = Order(call, 1, GraphName.STEP, "one", (OrderedBatch(Extent(6, 2), (source,)),))
+    inputs = Inputs(order, scores, Coordinates(0, 1))
+    assert inputs.load(inputs.rows())["baseline"].values.tolist() == [
+        *(7, 7, 8, 8, 9, 9),
+        *(4, 4, 5, 5, 6, 6),
+    ]
+    assert inputs.index.groups.tolist() == np.repeat(np.arange(6), 2).tolist()
+
+
+def test_the_batches_of_auxiliary_losses_are_cut_into_as_many_mini_batches() -> None:
+    names = {"tokens": "tokens"}
+    main = OrderedBatch(EXTENT, (Source((Part(2, names),)),))
+    other = OrderedBatch(Extent(6), (Source((Part(1, names),)),))
+    call = ModelCall(
+        "train", "actor", "train", CallKind.TRAIN, ("tokens",), (), auxiliary_reads=(("tokens",),)
+    )
+    order = Order(call, 1, GraphName.STEP, "one", (main, other), 3)
+    whole = shard_of(range(NUM_ROWS))
+    alone = Shard(ShardIndex(np.arange(6), np.arange(6), LENGTHS), whole.columns)
+    shards = [*(shard_of(rows) for rows in TWO), alone]
+    found = [Inputs(order, shards, Coordinates(rank, 2)) for rank in range(2)]
+    own, others = (
+        [sorted(np.concatenate(parts).tolist()) for parts in zip(*each, strict=True)]
+        for each in (
+            [inputs.mini_batches() for inputs in found],
+            [inputs.auxiliary[0].mini_batches() for inputs in found],
+        )
+    )
+    assert own == [[0, 1], [2, 3], [4, 5]] and others == [[0, 3], [1, 4], [2, 5]]
+    check(found[0].auxiliary[0].load(np.array([4, 1])), np.array([4, 1]))
+
+
 def test_a_call_that_reads_nothing_loads_nothing() -> None:
     cut = Cut()
-    cut.add(Source(1, {}), [shard_of(range(NUM_ROWS))])
+    cut.add(Part(1, {}), [shard_of(range(NUM_ROWS))])
     inputs = cut.inputs(kind=CallKind.TRAIN)
     assert inputs.rows().tolist() == list(range(NUM_ROWS))
     assert inputs.load(inputs.rows()) == {}

@@ -11,6 +11,8 @@ from rlhf_runtime.dataplane.partition import Extent
 from rlhf_runtime.workers.orders import (
     CallReport,
     Order,
+    OrderedBatch,
+    Part,
     Source,
     Statistics,
     merge,
@@ -79,9 +81,12 @@ def test_results_are_returned_in_the_order_of_their_names_with_those_carried() -
 
 
 def test_what_is_read_is_what_was_sent() -> None:
-    sources = (Source(3, {"scores": "scores", "base": "values"}), Source(1, {"kl": "kl"}, repeat=3))
-    nothing = Order(GENERATE, 3, GraphName.STEP, "one", Extent(4, 2), 3)
-    for order in (replace(nothing, sources=sources), nothing):
+    first, second = Part(2, {"base": "values"}), Part(1, {"base": "scores"}, groups_before=2)
+    sources = (Source((first, second)), Source((Part(1, {"kl": "kl"}, repeat=3),)))
+    batches = (OrderedBatch(Extent(4, 2)), OrderedBatch(Extent(9)))
+    nothing = Order(GENERATE, 3, GraphName.STEP, "one", batches, 3, 2)
+    told = (replace(batches[0], sources=sources), batches[1])
+    for order in (replace(nothing, batches=told), nothing):
         header, own, *shards = order.message(["a", "b", "c", "d"])
         assert Order.read(header, own) == order
         assert shards == ["a", "b", "c", "d"]

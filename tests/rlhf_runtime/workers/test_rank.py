@@ -12,7 +12,7 @@ from rlhf_runtime.dataplane.partition import Extent
 from rlhf_runtime.errors import ModelNotSaved, UnknownCall, WorkerLost
 from rlhf_runtime.roles import saving
 from rlhf_runtime.workers import rank as rank_module
-from rlhf_runtime.workers.orders import Order
+from rlhf_runtime.workers.orders import Order, OrderedBatch
 from rlhf_runtime.workers.rank import Rank
 from rlhf_runtime.workers.setup import RankSetup
 
@@ -66,7 +66,7 @@ def rank(make_rank: MakeRank) -> Rank:
 
 def order_of(call: str, incarnation: str) -> Order:
     model_call = ModelCall(call, "actor", "log_probs", CallKind.INFER, (), ("log_probs",))
-    return Order(model_call, 1, GraphName.STEP, incarnation, Extent(2))
+    return Order(model_call, 1, GraphName.STEP, incarnation, (OrderedBatch(Extent(2)),))
 
 
 def test_a_message_of_another_incarnation_is_refused(rank: Rank) -> None:

@@ -13,6 +13,7 @@ from rlhf_flow import (
     ClippedLoss,
     CrossEntropy,
     Flow,
+    Kind,
     LanguageModel,
     RewardSource,
     Roles,
@@ -22,8 +23,10 @@ from rlhf_flow import (
 from rlhf_flow.operations import (
     Custom,
     Gae,
+    GroupAdvantages,
     LagrangeMultiplier,
     PenalizedAdvantages,
+    Scope,
     TokenRewards,
 )
 from rlhf_runtime.dataplane.columns import Column
@@ -109,7 +112,32 @@ class SafeRlhf(Algorithm):
         flow.cost_critic.train(
             batch, ValueLoss("cost_valid", "cost_critic_values", returns="cost_returns")
         )
-        flow.actor.train(batch, ClippedLoss("reward_valid"))
+        ptx = (flow.pretraining(), CrossEntropy(weight=0.1))
+        flow.actor.train(batch, ClippedLoss("reward_valid"), ptx)
+
+
+class Refill(Algorithm):
+    """GRPO on so many prompts whose responses differ in their score: DAPO's dynamic sampling."""
+
+    def __init__(self, prompts: int) -> None:
+        how = {"parameters": {"prompts": prompts}, "scope": Scope.BATCH}
+        reads = ["reward_scores", "prompt_id"]
+        self.enough = Custom(f"{__name__}:enough", reads, ["enough"], **how)
+        self.mixed = Custom(
+            f"{__name__}:mixed", reads, ["mixed"], **how, kinds={"mixed": Kind.TRUTH}
+        )
+
+    def roles(self) -> Roles:
+        return {"actor": LanguageModel, "reward": RewardSource}
+
+    def step(self, flow: Flow, prompts: BatchValue) -> None:
+        def sample(fresh: BatchValue) -> BatchValue:
+            batch = flow.actor.generate(fresh)
+            return batch | flow.reward.score(batch)
+
+        batch = flow.repeat(sample, until=self.enough, max_rounds=4, expected_rounds=2)
+        batch |= flow.compute(batch, self.mixed, GroupAdvantages("reward_scores", "mixed"))
+        flow.actor.train(batch, ClippedLoss("mixed"))
 
 
 class Distill(Algorithm):
@@ -169,6 +197,22 @@ def above_baseline(columns: Mapping[str, Column]) -> dict[str, Column]:
     baseline, prompts = columns["baseline"].values, columns["prompt_id"].values
     assert all(len(np.unique(baseline[prompts == prompt])) == 1 for prompt in np.unique(prompts))
     return _spread(columns, columns["reward_scores"].values - baseline)
+
+
+def mixed(columns: Mapping[str, Column], *, prompts: int) -> dict[str, Column]:
+    """Whether a row's prompt is among the first so many whose scores differ."""
+    _, first, group = np.unique(columns["prompt_id"].values, return_index=True, return_inverse=True)
+    scores = columns["reward_scores"].values
+    differ = np.array([len(set(scores[group == number])) > 1 for number in range(len(first))])
+    by_place = np.argsort(first)
+    chosen = by_place[differ[by_place]][:prompts]
+    return {"mixed": Column(np.isin(group, chosen))}
+
+
+def enough(columns: Mapping[str, Column], *, prompts: int) -> dict[str, Column]:
+    """Whether there are so many of these prompts."""
+    rows, ids = mixed(columns, prompts=prompts)["mixed"].values, columns["prompt_id"].values
+    return {"enough": Column(np.full(len(ids), len(np.unique(ids[rows])) >= prompts))}
 
 
 def _spread(columns: Mapping[str, Column], advantages: np.ndarray) -> dict[str, Column]:

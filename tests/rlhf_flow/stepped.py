@@ -1,0 +1,28 @@
+"""Algorithms around step functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from rlhf_flow import Algorithm, BatchValue, Flow, LanguageModel, RewardSource, Roles
+
+Step = Callable[[Flow, Any], object]
+
+
+class Stepped(Algorithm):
+    """An algorithm around a step function."""
+
+    def __init__(self, step: Step) -> None:
+        self._step = step
+
+    def roles(self) -> Roles:
+        return {"actor": LanguageModel, "reward": RewardSource}
+
+    def step(self, flow: Flow, prompts: BatchValue) -> None:
+        self._step(flow, prompts)
+
+
+def function(columns: object) -> object:
+    """Of operations."""
+    return columns
