@@ -102,6 +102,13 @@ OF_ROLES: dict[str, Metric] = {
     "kl": Metric("KL to the reference", "nats", "Mean KL per token to the reference", None),
     "entropy": Metric("Entropy", "nats", "Mean entropy of the policy per token", None),
     "loss": Metric("Loss", "", "What is minimized, mean over mini-batches", None),
+    "cross_entropy": Metric(
+        "Cross-entropy",
+        "nats",
+        "Mean over the tokens of an auxiliary loss, before its weight",
+        False,
+    ),
+    "rounds": Metric("Rounds", "", "Rounds that flow.repeat took", None, Format.COUNT),
     "accuracy": Metric(
         "Accuracy",
         "fraction",

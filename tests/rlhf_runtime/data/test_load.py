@@ -9,7 +9,7 @@ import pyarrow.parquet
 import pytest
 
 from rlhf_api.spec.job import RLHFJobSpec
-from rlhf_runtime.data.errors import DatasetTooSmall, InvalidRow, MissingAnswer
+from rlhf_runtime.data.errors import DatasetTooSmall, InvalidRow, MissingAnswer, MissingField
 from rlhf_runtime.data.load import evaluation_source, load_prompts
 from rlhf_runtime.data.tokenizer import TextTokenizer
 
@@ -89,3 +89,67 @@ def test_answers_that_are_trained_on_must_fit(tmp_path: Path, tokenizer: TextTok
     assert len(load_prompts(spec, tokenizer).train) == 3, "a verifier may read long ones"
     with pytest.raises(InvalidRow, match="row 2: an answer of 5 tokens with the end token, over 4"):
         load_prompts(spec, tokenizer, trains_on_answers=True)
+
+
+def test_whole_texts_are_trained_on_but_for_their_first_token(
+    tmp_path: Path, tokenizer: TextTokenizer
+) -> None:
+    texts = write_jsonl(tmp_path / "texts.jsonl", [{"text": "1234"}, {"text": "5" * 40}])
+    spec = job(
+        {"builtin": "SortDigits"},
+        data={"pretraining": {"path": texts, "rowsPerStep": 2}},
+        rollout={"maxPromptTokens": 8, "maxResponseTokens": 8},
+    )
+    table = load_prompts(spec, tokenizer).pretraining
+    assert table is not None and len(table) == 2
+    assert tokenizer.decode(table.prompts) == ["1", "5"]
+    assert tokenizer.decode(table.answers) == ["234", "5" * 15], "cut at 16 tokens, with no end"
+    assert [len(run) for run in table.answers.runs()] == [4, 15], "the end token closes the first"
+    assert table.rows_cut == 1
+
+
+@pytest.mark.parametrize(
+    ("rows", "source", "error", "message"),
+    [
+        ([{"body": "1"}], {}, MissingField, r"pretraining\.textField.*got text, allowed body"),
+        (
+            [{"text": "1"}, {"text": " "}],
+            {},
+            InvalidRow,
+            "pretraining has 1 .*row 1: text is",
+        ),
+        ([{"text": "1"}], {"rowsPerStep": 2}, DatasetTooSmall, r"pretraining\.rowsPerStep = 2"),
+        ([{"text": "1"}], {}, DatasetTooSmall, r"got 1 usable.*schedule\.promptsPerStep = 4"),
+        ([{"prompt": "1"}], {"answerField": "a"}, MissingField, "pretraining.answerField"),
+    ],
+)
+def test_rows_of_pretraining_that_cannot_be_used_are_named(
+    tmp_path: Path,
+    tokenizer: TextTokenizer,
+    rows: list[dict[str, Any]],
+    source: dict[str, Any],
+    error: type[Exception],
+    message: str,
+) -> None:
+    pretraining = {"path": write_jsonl(tmp_path / "texts.jsonl", rows), **source}
+    spec = job({"builtin": "SortDigits"}, data={"pretraining": pretraining})
+    with pytest.raises(error, match=message):
+        load_prompts(spec, tokenizer)
+
+
+def test_pretraining_may_be_answers_to_prompts(tmp_path: Path, tokenizer: TextTokenizer) -> None:
+    rows = [{"prompt": f"{n}=", "answer": n} for n in range(4)]
+    pretraining = {"path": write_jsonl(tmp_path / "rows.jsonl", rows), "answerField": "answer"}
+    spec = job({"builtin": "SortDigits"}, data={"pretraining": pretraining})
+    table = load_prompts(spec, tokenizer).pretraining
+    assert table is not None and tokenizer.decode(table.prompts)[3] == "3="
+    assert tokenizer.decode(table.answers) == ["0", "1", "2", "3"]
+
+
+def test_rounds_need_as_many_prompts_as_they_may_take(
+    tmp_path: Path, tokenizer: TextTokenizer
+) -> None:
+    train = {"path": write_jsonl(tmp_path / "rows.jsonl", [{"prompt": "1"}] * 11)}
+    assert load_prompts(job(train), tokenizer, batches_per_step=2)
+    with pytest.raises(DatasetTooSmall, match=r"Step x 3 batches that flow\.repeat.*= 12"):
+        load_prompts(job(train), tokenizer, batches_per_step=3)

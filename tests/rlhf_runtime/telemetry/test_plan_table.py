@@ -44,7 +44,7 @@ PLAN = Plan.model_validate(
                 "writes": [],
             }
         ],
-        "inputs": {"Step": ["prompt_id", "prompt_tokens", "record"]},
+        "inputs": {"Step": {"prompts": ["prompt_id", "prompt_tokens", "record"]}},
         "policy": "actor",
         "generations": [
             {

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 
+from rlhf_api.plan import GraphInputs, GraphName
 from rlhf_api.spec.data import OnInvalidRow, OnLongPrompt, TrainingData
+from rlhf_api.spec.job import RLHFJobSpec
 from rlhf_runtime.data.character_tokenizer import write_tokenizer
+from rlhf_runtime.data.load import load_prompts
 from rlhf_runtime.data.prompts import PromptPolicy, build_prompt_table
 from rlhf_runtime.data.rows import Split
 from rlhf_runtime.data.tokenizer import TextTokenizer
-from rlhf_runtime.workers.data_host import batch_of
+from rlhf_runtime.workers.activity import Watched
+from rlhf_runtime.workers.data_host import DataHost, batch_of
 
 POLICY = PromptPolicy(99, None, OnInvalidRow.FAIL, OnLongPrompt.FAIL, 99)
 EVERYTHING = ("prompt_id", "prompt_tokens", "record", "response_tokens")
@@ -50,3 +55,36 @@ def test_only_the_fields_that_are_read_are_made(tmp_path: Path) -> None:
     shard = batch_of(table, np.array([2, 0]), EVERYTHING)
     index, columns = shard.index, shard.columns
     assert list(columns) == list(EVERYTHING) and index.lengths.tolist() == [5, 5]
+
+
+def test_rounds_of_a_step_get_prompts_that_no_other_round_of_an_epoch_had(tmp_path: Path) -> None:
+    """Steps of at most three rounds with four prompts each, out of 24: two steps are an epoch."""
+    spec = {
+        "algorithm": {"type": "GRPO"},
+        "models": {"actor": {"source": {"builtin": "TinyLlama"}}},
+        "rewards": [{"function": {"entrypoint": "mine:score"}}],
+        "schedule": {"steps": 2, "promptsPerStep": 4},
+        "rollout": {"samplesPerPrompt": 2},
+        "data": {
+            "train": {"builtin": "SortDigits", "maxRows": 24},
+            "pretraining": {"builtin": "SortDigits", "maxRows": 6, "rowsPerStep": 3},
+        },
+    }
+    host = DataHost.__new__(DataHost)
+    Watched.__init__(host)
+    read = ("prompt_id",)
+    host._job = SimpleNamespace(spec=RLHFJobSpec.model_validate(spec))
+    given = GraphInputs(prompts=read, pretraining=read, prompt_batches=3)
+    host._plan = SimpleNamespace(inputs={GraphName.STEP: given})
+    host._prompts = load_prompts(host._job.spec, tokenizer_in(tmp_path), batches_per_step=3)
+
+    def taken(step: int, number: int) -> list[int]:
+        _, shard = host.batch(GraphName.STEP, step, number)
+        ids: list[int] = shard.columns["prompt_id"].values.tolist()
+        return ids
+
+    rounds = [taken(step, number) for step in (1, 2) for number in range(3)]
+    assert sorted(sum(rounds, [])) == list(range(24))
+    assert taken(2, 1) == rounds[4], "whatever was asked for before"
+    texts = [host.pretraining(GraphName.STEP, step)[1].columns["prompt_id"] for step in (1, 2)]
+    assert sorted(np.concatenate([column.values for column in texts]).tolist()) == list(range(6))
