@@ -310,7 +310,7 @@ class Plan(Contract):
     """Of this form; a reader refuses others."""
     job: Name
     """The job's name."""
-    pools: Annotated[tuple[PoolPlan, ...], Field(min_length=1, max_length=17)]
+    pools: Annotated[tuple[PoolPlan, ...], Field(min_length=1, max_length=16)]
     """Device pools: each is one world of ranks."""
     roles: Annotated[tuple[RolePlan, ...], Field(min_length=1, max_length=16)]
     """Roles of all graphs."""
@@ -327,7 +327,7 @@ class Plan(Contract):
     """Memory of a device, for each group of devices that hold the same roles."""
     standby: bool
     """Whether the workers' libraries stay in each node's memory, to start workers again from."""
-    reasons: Annotated[tuple[Text, ...], Field(max_length=64)]
+    reasons: Annotated[tuple[Text, ...], Field(max_length=128)]
     """Why it is so, one sentence for each decision."""
 
     @model_validator(mode="after")

@@ -277,7 +277,7 @@ class Custom:
     def outputs(self) -> Iterator[Output]:
         """The columns that it makes."""
         for name in self.writes:
-            known = fields.FIELDS.get(name)
+            known = fields.field_of(name)
             yield Output(name, self.kinds.get(name, known.kind if known else None))
 
     def _check_names(self, label: str, names: Sequence[str]) -> None:

@@ -294,7 +294,14 @@ CREATED: dict[str, Case] = {
     ),
     "a group in any of two pools": Case(
         (TWO_POOLS, f"{GROUPS}[{{roles: [actor], pool: a}}, {{roles: [critic]}}]}}"),
-        *("spec.placement.groups", "in which of several pools it is: allowed a name of"),
+        *("spec.placement.groups", "in which of several pools it is: allowed the name of a"),
+    ),
+    "a group in any of a chart's pools": Case(
+        (
+            "spec.resources={}",
+            f"{GROUPS}[{{roles: [actor], pool: a}}, {{roles: [x], pool: b}}, {{roles: [y]}}]}}",
+        ),
+        *("spec.placement.groups", "in which of several pools it is: allowed the name of a"),
     ),
     "two pools for all roles": Case(
         (TWO_POOLS,),

@@ -109,6 +109,10 @@ def _several_pools_have_groups(spec: RLHFJobSpec) -> list[Found]:
 
 _GROUPS = "self.placement.groups"
 _POOLS = "self.resources.nodePools"
+_ONE_NAME = (
+    f"{_GROUPS}.all(one, !has(one.pool) || {_GROUPS}.all(other, !has(other.pool) || "
+    "other.pool == one.pool))"
+)
 
 PLACEMENT_RULES: tuple[Rule, ...] = (
     Rule(
@@ -152,9 +156,10 @@ PLACEMENT_RULES: tuple[Rule, ...] = (
         check=_pools_of_groups_are_there,
     ),
     Rule(
-        holds=f"{_POOLS}.size() <= 1 || {_GROUPS}.all(group, has(group.pool))",
+        holds=f"{_POOLS}.size() == 1 || ({_POOLS}.size() == 0 && {_ONE_NAME}) || "
+        f"{_GROUPS}.all(group, has(group.pool))",
         what="a group that does not say in which of several pools it is",
-        allowed="a name of resources.nodePools",
+        allowed="the name of a pool",
         do="name its pool",
         field=".placement.groups",
         check=_groups_name_one_of_several_pools,

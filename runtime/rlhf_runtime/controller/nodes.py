@@ -13,8 +13,9 @@ from rlhf_api.spec.resources import Device
 def node_bundles(pool: PoolPlan) -> list[dict[str, float]]:
     """What the workers of a pool take, in Ray's words: one bundle for each node.
 
-    Ranks are numbered along the nodes, so that neighbours share one. The hosts of data and rewards
-    are with the first node's ranks: in a cluster, the head has no place for anybody.
+    Ranks are numbered along the nodes, so that neighbours share one. The first node of a
+    pool has room for the hosts of data and rewards, which are with the policy's ranks: in a
+    cluster, the head has no place for anybody.
     """
     devices = float(pool.devices_per_node)
     bundle = {"CPU": devices} | ({"GPU": devices} if pool.device is Device.GPU else {})

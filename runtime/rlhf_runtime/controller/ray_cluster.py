@@ -9,13 +9,14 @@ import logging
 import math
 import os
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import ray
 from ray.exceptions import RayError
-from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from rlhf_api.plan import PoolPlan
@@ -23,6 +24,7 @@ from rlhf_api.spec.resources import Device
 from rlhf_runtime.controller.nodes import cluster_bundles, missing_nodes
 from rlhf_runtime.controller.reservation import NotReserved, reserve
 from rlhf_runtime.controller.results import wait_for
+from rlhf_runtime.controller.site import Reserved
 from rlhf_runtime.errors import DirtyCluster, NodesMissing, RayUnreachable
 from rlhf_runtime.forkserver import launcher
 from rlhf_runtime.hooks import Hook
@@ -61,16 +63,16 @@ class RayCluster:
         """Ray has a fork server make its workers."""
         return {"runtime_env": {"py_executable": shlex.join(launcher.command())}}
 
-    def import_libraries(self, pool: PoolPlan, group: PlacementGroup, look: Hook) -> None:
+    def import_libraries(self, nodes: Sequence[Reserved], look: Hook) -> None:
         """Start the fork servers of nodes that have none, and wait for all.
 
         They outlive the driver, and end with the raylet of their node.
         """
-        wait_for(_on_nodes(start_fork_server, pool, group), look)
+        wait_for(_on_nodes(start_fork_server, nodes), look)
 
-    def forget_libraries(self, pool: PoolPlan, group: PlacementGroup, look: Hook) -> None:
+    def forget_libraries(self, nodes: Sequence[Reserved], look: Hook) -> None:
         """Let the fork servers forget."""
-        wait_for(_on_nodes(unload_fork_server, pool, group), look)
+        wait_for(_on_nodes(unload_fork_server, nodes), look)
 
     def open(self, pools: Sequence[PoolPlan]) -> None:
         """Connect, and wait until nothing of an earlier driver is left.
@@ -97,24 +99,32 @@ class RayCluster:
     def require_ray(self) -> None:
         """Nothing: Ray ends a driver whose head has gone, and the operator looks after that."""
 
-    def reserve(self, pool: PoolPlan) -> PlacementGroup:
-        """Set the pool's nodes aside as soon as they are there.
+    def reserve(self, pools: Sequence[PoolPlan]) -> Iterator[Reserved]:
+        """Set the nodes of each pool aside as soon as they are there.
 
         Raises:
-            NodesMissing: they do not come.
+            NodesMissing: they do not come, in one deadline for all of them.
         """
-        patience = self._patience(self.nodes_seconds, "waiting for nodes")
-        try:
-            return reserve(
-                cluster_bundles(pool), patience, lambda: missing_nodes(pool, ray.nodes())
-            )
-        except NotReserved as error:
-            raise NodesMissing(
-                f"nodes of pool {pool.name} are missing: got {error} after "
-                f"{self.nodes_seconds:g} s; look at the events of the cluster's pods (no room, "
-                "image, quota), or ask for less in resources.nodePools; startDeadlineSeconds "
-                "sets how long they are waited for"
-            ) from None
+        deadline = time.monotonic() + self.nodes_seconds
+        for pool in pools:
+            left = max(0.0, deadline - time.monotonic())
+            patience = self._patience(left, "waiting for nodes")
+            try:
+                yield (
+                    pool,
+                    reserve(cluster_bundles(pool), patience, partial(self._missing_nodes, pool)),
+                )
+            except NotReserved as error:
+                raise NodesMissing(
+                    f"nodes of pool {pool.name} are missing: got {error} after "
+                    f"{self.nodes_seconds:g} s; look at the events of the cluster's pods (no room, "
+                    "image, quota), or ask for less in resources.nodePools; startDeadlineSeconds "
+                    "sets how long they are waited for"
+                ) from None
+
+    @staticmethod
+    def _missing_nodes(pool: PoolPlan) -> str:
+        return missing_nodes(pool, ray.nodes())
 
     def close(self) -> None:
         """Leave the cluster; workers of this driver end."""
@@ -141,8 +151,8 @@ class RayCluster:
         return Patience(seconds, lambda text: self.tell(f"{what}: {text}"), self.check_stop)
 
 
-def _on_nodes(task: Callable[[Device], bool], pool: PoolPlan, group: PlacementGroup) -> list[Any]:
-    """References to what a task gives on each node of a pool."""
+def _on_nodes(task: Callable[[Device], bool], nodes: Sequence[Reserved]) -> list[Any]:
+    """References to what a task gives on each node."""
     return [
         ray.remote(task)
         .options(
@@ -151,6 +161,7 @@ def _on_nodes(task: Callable[[Device], bool], pool: PoolPlan, group: PlacementGr
             scheduling_strategy=PlacementGroupSchedulingStrategy(group, node),
         )
         .remote(pool.device)
+        for pool, group in nodes
         for node in range(pool.nodes)
     ]
 

@@ -58,6 +58,20 @@ def wait_for(references: Sequence[Any], look: Hook = nothing) -> list[Any]:
             raise meaning from None
 
 
+def wait_for_end(references: Sequence[Any], look: Hook = nothing) -> None:
+    """Wait until the calls behind references have ended, however they did.
+
+    Args:
+        references: what is waited for.
+        look: called every few seconds of waiting; what it raises ends it.
+    """
+    pending = list(references)
+    while pending:
+        _, pending = ray.wait(pending, num_returns=len(pending), timeout=LOOK_SECONDS)
+        if pending:
+            look()
+
+
 def as_they_come(groups: Mapping[str, Sequence[Any]], look: Hook = nothing) -> Iterator[str]:
     """Names of groups of references, each when all of its values are there.
 

@@ -12,7 +12,7 @@ from rlhf_api.spec.checkpoint import CheckpointSpec, OnCheckpointError
 from rlhf_runtime.checkpoint.record import CheckpointRecord, SavedFile
 from rlhf_runtime.checkpoint.retention import kept_steps
 from rlhf_runtime.checkpoint.store import Checkpoint, CheckpointStore, Damaged
-from rlhf_runtime.controller.results import wait_for
+from rlhf_runtime.controller.results import wait_for, wait_for_end
 from rlhf_runtime.errors import CheckpointFailed, RuntimeFailure, StorageFailed
 from rlhf_runtime.hooks import Hook, nothing
 from rlhf_runtime.telemetry.journal import Journal
@@ -102,6 +102,7 @@ class Saves:
         try:
             written: list[dict[str, SavedFile]] = wait_for(finishing.files, look)
         except CheckpointFailed as error:
+            wait_for_end(finishing.files, look)  # ranks of other pools may write there still
             self._failed(step, error)
             return
         files = {name: file for part in written for name, file in part.items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -22,6 +22,10 @@ RESERVE_SECONDS = 60.0
 """How long a machine's Ray may take to set its devices aside; a moment where they are there."""
 
 
+Reserved = tuple[PoolPlan, PlacementGroup]
+"""A pool, and its nodes, one bundle each."""
+
+
 class Site(Protocol):
     """A Ray instance and its nodes."""
 
@@ -38,20 +42,20 @@ class Site(Protocol):
     def beat(self) -> None:
         """The driver lives: called every few seconds while workers compute."""
 
-    def reserve(self, pool: PoolPlan) -> PlacementGroup:
-        """Set a bundle of each of the pool's nodes aside for an incarnation of workers."""
+    def reserve(self, pools: Sequence[PoolPlan]) -> Iterator[Reserved]:
+        """Set a bundle of each node aside for an incarnation of workers, pool by pool."""
 
     @property
     def worker_options(self) -> Mapping[str, Any]:
         """Of Ray's actors: what lets fork servers make them."""
 
-    def import_libraries(self, pool: PoolPlan, group: PlacementGroup, look: Hook) -> None:
+    def import_libraries(self, nodes: Sequence[Reserved], look: Hook) -> None:
         """Have what workers import in memory on each of the reserved nodes, to fork them from.
 
         What `look`, which is called while that goes on, raises ends the wait.
         """
 
-    def forget_libraries(self, pool: PoolPlan, group: PlacementGroup, look: Hook) -> None:
+    def forget_libraries(self, nodes: Sequence[Reserved], look: Hook) -> None:
         """Give their memory back, until workers are wanted again."""
 
     def close(self) -> None:
@@ -73,12 +77,12 @@ class OneMachine:
         bundles = [bundle for pool in pools for bundle in node_bundles(pool)]
         start_local_ray(int(sum(bundle["CPU"] for bundle in bundles)), self._server.name)
 
-    def import_libraries(self, pool: PoolPlan, group: PlacementGroup, look: Hook) -> None:
+    def import_libraries(self, nodes: Sequence[Reserved], look: Hook) -> None:
         """Wait for the fork server; where that fails, workers import by themselves and say why."""
         self._server.revive()
         wait_until_ready(self._server.name, look)
 
-    def forget_libraries(self, pool: PoolPlan, group: PlacementGroup, look: Hook) -> None:
+    def forget_libraries(self, nodes: Sequence[Reserved], look: Hook) -> None:
         """Let the fork server forget."""
         unload(self._server.name, look)
 
@@ -93,7 +97,7 @@ class OneMachine:
     def beat(self) -> None:
         """Nobody asks on one machine: who started the driver sees it."""
 
-    def reserve(self, pool: PoolPlan) -> PlacementGroup:
+    def reserve(self, pools: Sequence[PoolPlan]) -> Iterator[Reserved]:
         """Set the devices aside.
 
         Raises:
@@ -102,14 +106,15 @@ class OneMachine:
         """
         self.require_ray()
         patience = Patience(RESERVE_SECONDS, lambda _text: None, self.require_ray)
-        try:
-            return reserve(node_bundles(pool), patience, lambda: "")
-        except NotReserved:
-            raise NotEnoughResources(
-                f"the devices of the plan are not there: got {ray.available_resources()} from Ray, "
-                f"needed {node_bundles(pool)}; look at CUDA_VISIBLE_DEVICES, or ask for fewer with "
-                "--devices"
-            ) from None
+        for pool in pools:
+            try:
+                yield pool, reserve(node_bundles(pool), patience, lambda: "")
+            except NotReserved:
+                raise NotEnoughResources(
+                    "the devices of the plan are not there: got "
+                    f"{ray.available_resources()} from Ray, needed {node_bundles(pool)}; look at "
+                    "CUDA_VISIBLE_DEVICES, or ask for fewer with --devices"
+                ) from None
 
     def close(self) -> None:
         """End every process that Ray started."""

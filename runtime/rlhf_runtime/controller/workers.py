@@ -21,7 +21,7 @@ from rlhf_api.spec.resources import Device
 from rlhf_runtime.controller.cluster import SHARED_MEMORY
 from rlhf_runtime.controller.dispatch import Group
 from rlhf_runtime.controller.results import as_they_come, wait_for
-from rlhf_runtime.controller.site import Site
+from rlhf_runtime.controller.site import Reserved, Site
 from rlhf_runtime.controller.watch import Watch
 from rlhf_runtime.errors import NoProgress
 from rlhf_runtime.faults import Fault
@@ -116,7 +116,7 @@ class Workers:
             "verifiers": [self.reward.start.remote()],
             "models and engines": [*joined, *built],
         }
-        self._watch = self._make_watch(wait_for(watched, self._not_forever()))
+        self._watch = self._make_watch(wait_for(watched, self._start_deadline()))
         libraries = self._begin
         for phase in as_they_come(phases, self.look):
             now = time.monotonic()
@@ -124,8 +124,7 @@ class Workers:
                 libraries = now
             started(phase, now - (self._begin if phase in FROM_THE_BEGINNING else libraries))
         if not self.plan.standby:
-            for pool in self.plan.pools:
-                self._site.forget_libraries(pool, self._reserved[pool.name], self.look)
+            self._site.forget_libraries(self._nodes, self.look)
         self.folders, self.counts = wait_for([folders, data])
 
     def on_ranks(self, method: str, *arguments: Any) -> None:
@@ -179,15 +178,17 @@ class Workers:
 
     def _reserve(self) -> None:
         """Set the devices of all pools aside, with what their workers import in memory."""
-        for pool in self.plan.pools:
-            self._reserved[pool.name] = self._site.reserve(pool)
-        for pool in self.plan.pools:
-            group = self._reserved[pool.name]
-            self._site.import_libraries(pool, group, self._not_forever())
+        for pool, bundles in self._site.reserve(self.plan.pools):
+            self._reserved[pool.name] = bundles
+        self._site.import_libraries(self._nodes, self._start_deadline())
 
     def _give_back(self) -> None:
-        for group in self._reserved.values():
-            remove_placement_group(group)
+        for bundles in self._reserved.values():
+            remove_placement_group(bundles)
+
+    @property
+    def _nodes(self) -> list[Reserved]:
+        return [(pool, self._reserved[pool.name]) for pool in self.plan.pools]
 
     def _mesh_of(self, role: str) -> Mesh:
         planned = self.plan.role(role)
@@ -197,7 +198,7 @@ class Workers:
     def _call(self, ranks: Sequence[Any], method: str, *arguments: Any) -> None:
         wait_for([getattr(rank, method).remote(*arguments) for rank in ranks], self.look)
 
-    def _not_forever(self) -> Hook:
+    def _start_deadline(self) -> Hook:
         """Raises when workers have taken too long to come to life."""
         deadline = self.job.spec.failure_policy.progress_deadline_seconds
         begin = time.monotonic()

@@ -59,7 +59,8 @@ def _from_messages(
     given = prompt_of(row, prompt_field)
     if not isinstance(given, list):
         given = [{"role": "user", "content": checked_text(given, prompt_field)}]
-    return Pair([*given, *shared], *answers)
+    systems = list(takewhile(lambda message: message["role"] == "system", shared))
+    return Pair([*systems, *given, *shared[len(systems) :]], *answers)
 
 
 def _last_message(rest: list[Message], field: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -31,6 +32,8 @@ class ParallelContext:
     """The mesh's groups by axis; the data axis alone where the others have one rank."""
     group: dist.ProcessGroup
     """All ranks of the mesh."""
+    timeout: timedelta
+    """Longest wait for other ranks in a collective."""
 
     @property
     def rank(self) -> int:
@@ -85,17 +88,24 @@ def make_contexts(meshes: Iterable[Mesh], world: World) -> Mapping[Mesh, Paralle
     """
     contexts = {}
     for mesh in dict.fromkeys(meshes):
-        groups = _make_groups(mesh, world)
-        group = None if groups.ndim == 1 else dist.new_group(list(mesh.ranks))
-        if world.rank in mesh.ranks:
+        group = world.make_group(mesh.ranks)
+        groups = _make_groups(mesh, world, group)
+        if groups is not None:
             at = Coordinates.of(world.rank, mesh)
-            contexts[mesh] = ParallelContext(at, world.device, groups, group or groups.get_group())
+            contexts[mesh] = ParallelContext(at, world.device, groups, group, world.timeout)
     return contexts
 
 
-def _make_groups(mesh: Mesh, world: World) -> DeviceMesh:
-    ranks = torch.arange(mesh.ranks.start, mesh.ranks.stop)
+def _make_groups(mesh: Mesh, world: World, group: dist.ProcessGroup) -> DeviceMesh | None:
+    """A mesh's groups by axis; None on ranks that are not in it."""
+    ranks, device = torch.arange(mesh.ranks.start, mesh.ranks.stop), world.device.type
+    is_member = world.rank in mesh.ranks
     if mesh.num_devices == mesh.data:
-        return DeviceMesh(world.device.type, ranks, mesh_dim_names=(DATA,))
+        return DeviceMesh.from_group(group, device, mesh_dim_names=(DATA,)) if is_member else None
     cut = ranks.reshape(mesh.data, mesh.pipeline, mesh.tensor)
-    return DeviceMesh(world.device.type, cut, mesh_dim_names=(DATA, PIPELINE, TENSOR))
+    lines = [cut.movedim(axis, -1).flatten(0, -2).tolist() for axis in range(cut.ndim)]
+    made = [[(line, world.make_group(line)) for line in axis] for axis in lines]
+    if not is_member:
+        return None
+    own = [next(each for line, each in axis if world.rank in line) for axis in made]
+    return DeviceMesh.from_group(own, device, cut, mesh_dim_names=(DATA, PIPELINE, TENSOR))

@@ -7,6 +7,7 @@ operating system picks: no port is fixed, so none can be taken.
 from __future__ import annotations
 
 import datetime
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -36,20 +37,28 @@ class World:
     rank: int
     size: int
     device: torch.device
+    timeout: datetime.timedelta
+    """Longest wait for other ranks in a collective."""
 
     @staticmethod
     def join(
         rank: int, size: int, store: Store, device: torch.device, timeout_seconds: float
     ) -> World:
         """Enter the world: returns once all ranks have, or raises after the time-out."""
+        timeout = datetime.timedelta(seconds=timeout_seconds)
         dist.init_process_group(
-            BACKENDS[device.type],
-            store=store,
-            rank=rank,
-            world_size=size,
-            timeout=datetime.timedelta(seconds=timeout_seconds),
+            BACKENDS[device.type], store=store, rank=rank, world_size=size, timeout=timeout
         )
-        return World(rank, size, device)
+        return World(rank, size, device, timeout)
+
+    def make_group(self, ranks: Sequence[int]) -> dist.ProcessGroup:
+        """A group of some ranks, or the one of all. Every rank of the world makes it."""
+        everyone = dist.group.WORLD
+        assert everyone is not None
+        if len(ranks) == self.size:
+            return everyone
+        made: dist.ProcessGroup = dist.new_group(list(ranks), timeout=self.timeout)
+        return made
 
     def close(self) -> None:
         """Leave the world."""

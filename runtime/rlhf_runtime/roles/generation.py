@@ -48,7 +48,7 @@ class Generation:
                 stop_token_ids=self._tokenizer.end_token_ids,
                 share_prompts=plan.max_samples_per_prompt > 1
                 and rollout.max_prompt_tokens >= block_tokens,  # vLLM shares whole blocks only
-                incarnation=context.incarnation,
+                world=f"{context.incarnation}-{plan.mesh.pool}",
             ),
             context.parallel,
         )

@@ -62,7 +62,7 @@ def test_actors_groups_and_what_they_take_are_left_over_until_they_are_gone() ->
 def test_nodes_that_do_not_come_are_told_and_nothing_stays_reserved() -> None:
     told: list[str] = []
     with pytest.raises(NodesMissing, match="got 0 of 1 nodes with 3 CPU") as missing:
-        cluster(told).reserve(pool(1))
+        list(cluster(told).reserve([pool(1), pool(1)]))
     assert "startDeadlineSeconds" in str(missing.value)
     assert told[0].startswith("waiting for nodes: 0 of 1 nodes with 3 CPU and 0 GPU are there")
     states = {group["state"] for group in placement_group_table().values()}

@@ -14,6 +14,8 @@ from rlhf_runtime.checkpoint.store import CheckpointStore
 from rlhf_runtime.controller.saves import Finishing, Saves
 from rlhf_runtime.errors import CheckpointFailed, StorageFailed, StorageTaken
 
+from ...waiting import wait_until
+
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("local_ray")]
 
 
@@ -120,6 +122,26 @@ def test_one_that_cannot_be_written_is_told_and_leaves_the_others(tmp_path: Path
     assert "step 2" in text and "No space left" in text and "training goes on" in text
     assert saves.store.steps() == [1] and told.steps == [1]
     assert [entry.name for entry in tmp_path.iterdir()] == ["step-00000001"]
+
+
+def test_what_other_pools_still_write_is_waited_for_and_goes_too(tmp_path: Path) -> None:
+    """One pool fails at once; the other writes on until it is told that the first has failed."""
+    saves, told = saves_of(tmp_path)
+    address, failed = Path(saves.store.begin(1)), tmp_path / "failed"
+
+    @ray.remote(num_cpus=0)
+    def fail_first() -> None:
+        failed.touch()
+        raise CheckpointFailed("OSError: [Errno 28] No space left on device")
+
+    @ray.remote(num_cpus=0)
+    def write_late() -> None:
+        wait_until(failed.exists, 60.0, "the other pool to fail")
+        (address / "b").mkdir()
+        (address / "b" / "late.distcp").touch()
+
+    saves.commit(Finishing(1, 2, [fail_first.remote(), write_late.remote()]))
+    assert "No space left" in told.notices[0] and not address.exists()
 
 
 def test_or_it_ends_the_job(tmp_path: Path) -> None:

@@ -48,6 +48,7 @@ def test_texts_answer_the_prompt(tokenizer: TextTokenizer) -> None:
 
 CONVERSATION = [said("user", "1="), said("assistant", "a"), said("user", "2=")]
 WRITTEN = "<user>1=<eos><assistant>a<eos><user>2=<eos><assistant>"
+BRIEF = said("system", "Be brief.")
 GOOD, BAD = said("assistant", "x"), said("assistant", "y")
 
 
@@ -62,6 +63,10 @@ GOOD, BAD = said("assistant", "x"), said("assistant", "y")
             WRITTEN,
         ),
         ({"prompt": CONVERSATION, "chosen": "x", "rejected": "y"}, WRITTEN),
+        (
+            {"prompt": "1=", "chosen": [BRIEF, GOOD], "rejected": [BRIEF, BAD]},
+            "<system>Be brief.<eos><user>1=<eos><assistant>",
+        ),
     ],
 )
 def test_conversations_share_their_beginning(

@@ -20,7 +20,7 @@ from transformers import AutoModelForCausalLM
 from rlhf_runtime.dataplane.columns import Column, repeat_rows
 from rlhf_runtime.engines.fsdp.model import FsdpModel
 from rlhf_runtime.engines.fsdp.packing import MicroBatch, cut
-from rlhf_runtime.engines.parallel import ParallelContext
+from rlhf_runtime.engines.parallel import ParallelContext, make_contexts
 from rlhf_runtime.engines.vllm.engine import EngineSettings, Generated, Sampling, VllmEngine
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.errors import StaleWeights
@@ -59,7 +59,7 @@ class Pair:
                 block_tokens=32,
                 stop_token_ids=STOPS,
                 share_prompts=kind != "qwen2",
-                incarnation=f"test-{folder.parent.name}-{folder.name}",
+                world=f"test-{folder.parent.name}-{folder.name}",
             ),
             parallel,
         )
@@ -266,6 +266,7 @@ def _scenario(
 ) -> None:
     if world.rank == 0 and kind not in PAIRS:
         write_model(kind, folder / kind)
+    make_contexts([mesh_of(world.size - 1, 1)], world)  # members are in unequally many groups
     parallel = part_of(world, mesh_of(first_rank, world.size - first_rank))
     dist.barrier()
     if parallel is None:

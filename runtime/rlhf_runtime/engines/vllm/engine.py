@@ -43,7 +43,8 @@ class EngineSettings:
     block_tokens: int
     """Tokens of a block of the key-value cache."""
     stop_token_ids: tuple[int, ...]
-    incarnation: str
+    world: str
+    """A name of the ranks that generate and of this incarnation, like no other's on the node."""
     share_prompts: bool = False
     """Whether keys and values of equal prompts are computed once."""
 
@@ -78,9 +79,10 @@ class VllmEngine:
         patches.keep_ordinary_weights()
         patches.inspect_models_here()
         local_rank = 0 if device.type == "cpu" else (device.index or 0)
-        patches.join_existing_world(dist.get_rank(), local_rank, settings.incarnation)
+        patches.join_existing_world(dist.get_rank(), local_rank, settings.world)
         self._settings = settings
-        with patches.groups_within(dist.get_process_group_ranks(parallel.group)):
+        ranks = dist.get_process_group_ranks(parallel.group)
+        with patches.groups_within(ranks, parallel.timeout):
             self._core = _build_core(settings, device)
         torch.set_num_threads = set_num_threads  # vLLM's CPU worker replaces it by nothing
         torch.set_num_threads(num_threads)

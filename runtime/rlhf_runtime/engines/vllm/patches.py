@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from functools import partial
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+import torch.distributed.distributed_c10d as c10d
 
 _Answer = TypeVar("_Answer")
 
@@ -40,8 +42,8 @@ def inspect_models_here() -> None:
     registry._run_in_subprocess = run_here
 
 
-def join_existing_world(rank: int, local_rank: int, incarnation: str) -> None:
-    """Let vLLM use the process group that exists, under a name of this incarnation's own.
+def join_existing_world(rank: int, local_rank: int, world: str) -> None:
+    """Let vLLM use the process group that exists, under a name of its own.
 
     On CPUs vLLM names shared memory after the text of the init method: `env://` alone would clash
     with any other world on the node, and with what a killed one left behind.
@@ -49,13 +51,13 @@ def join_existing_world(rank: int, local_rank: int, incarnation: str) -> None:
     from vllm.v1.executor.uniproc_executor import ExecutorWithExternalLauncher
 
     def distributed_args(_executor: object) -> tuple[str, int, int]:
-        return f"env://:{incarnation}", rank, local_rank
+        return f"env://:{world}", rank, local_rank
 
     ExecutorWithExternalLauncher._distributed_args = distributed_args
 
 
 @contextmanager
-def groups_within(ranks: Sequence[int]) -> Iterator[None]:
+def groups_within(ranks: Sequence[int], timeout: timedelta) -> Iterator[None]:
     """Let vLLM make its groups of some of the world's ranks only, and only these ranks take part.
 
     vLLM takes every rank of the world for its own: it cuts all of them into groups, which every
@@ -64,17 +66,11 @@ def groups_within(ranks: Sequence[int]) -> Iterator[None]:
     Args:
         ranks: those that generate, the same on all of them; groups that vLLM cuts of the whole
             world lie within them or beside them.
+        timeout: longest wait for other ranks in a collective.
     """
-    if len(ranks) == dist.get_world_size():
-        yield
-        return
     import vllm.distributed.parallel_state as state
 
-    world_group, model_group, new_group = (
-        state.init_world_group,
-        state.init_model_parallel_group,
-        dist.new_group,
-    )
+    world_group, model_group = state.init_world_group, state.init_model_parallel_group
 
     def own_world(_ranks: list[int], *arguments: Any, **options: Any) -> Any:
         return world_group(list(ranks), *arguments, **options)
@@ -82,12 +78,17 @@ def groups_within(ranks: Sequence[int]) -> Iterator[None]:
     def own_groups(groups: list[list[int]], *arguments: Any, **options: Any) -> Any:
         return model_group([g for g in groups if set(g) <= set(ranks)], *arguments, **options)
 
-    # Only the members of a group need to make it.
-    replaced = [
-        (state, "init_world_group", own_world),
-        (state, "init_model_parallel_group", own_groups),
-        (dist, "new_group", partial(new_group, use_local_synchronization=True)),
+    replaced: list[tuple[Any, str, Any]] = [
+        (dist, "new_group", partial(dist.new_group, timeout=timeout))
     ]
+    if len(ranks) < dist.get_world_size():
+        by_members = partial(dist.new_group, timeout=timeout, use_local_synchronization=True)
+        replaced = [
+            (state, "init_world_group", own_world),
+            (state, "init_model_parallel_group", own_groups),
+            (dist, "new_group", by_members),
+            (c10d, "_hash_ranks_to_str", _name_for_members),
+        ]
     before = [(owner, name, getattr(owner, name)) for owner, name, _ in replaced]
     for owner, name, replacement in replaced:
         setattr(owner, name, replacement)
@@ -96,3 +97,14 @@ def groups_within(ranks: Sequence[int]) -> Iterator[None]:
     finally:
         for owner, name, original in before:
             setattr(owner, name, original)
+
+
+def _name_for_members(ranks: list[int]) -> str:
+    """A name of a group that all of its members know.
+
+    torch's own has the number of all groups that a rank is in, in which members may differ: they
+    would wait for each other in different groups. All have made equally many of just these ranks.
+    """
+    prefix = f"generation-{'-'.join(map(str, ranks))}."
+    made = sum(name.startswith(prefix) for name in c10d._world.pg_names.values())
+    return f"{prefix}{made}"
