@@ -146,7 +146,7 @@ class RolePlan(Contract):
     micro_batch_tokens: Count | None = None
     """Padded tokens that a rank runs through it at once. None without a model."""
     is_saved: bool = False
-    """Whether checkpoints hold its state: it is trained, or took the actor's weights after a warm
+    """Whether checkpoints hold its state: it is trained, or took the policy's weights after a warm
     start. All other weights can be had from their source."""
 
 

@@ -26,6 +26,9 @@ def has_work(folder: RunFolder, job: RLHFJob, fresh: bool) -> bool:
     """Whether there is something to do in the folder; `fresh` puts an earlier run aside.
 
     An unfinished run goes on; a finished one does if the schedule has more steps now.
+
+    Raises:
+        CannotResume: it has finished under another manifest.
     """
     if not folder.metrics.exists():
         return True
@@ -46,6 +49,7 @@ def has_work(folder: RunFolder, job: RLHFJob, fresh: bool) -> bool:
     records = folder.read()
     is_over = records.end is not None and records.end.outcome is Outcome.SUCCEEDED
     if is_over and records.runs[-1].total_steps >= job.spec.schedule.steps:
+        _check_finished(job, folder)
         sys.stderr.write(
             f"already finished: {folder.path}; its report is {folder.report}. "
             "To train again use --fresh (this run is kept aside) or another --output; more --steps "
@@ -53,6 +57,21 @@ def has_work(folder: RunFolder, job: RLHFJob, fresh: bool) -> bool:
         )
         return False
     return True
+
+
+def _check_finished(job: RLHFJob, folder: RunFolder) -> None:
+    """Refuse to take a finished run for that of another manifest.
+
+    Raises:
+        CannotResume: a field differs that must not.
+    """
+    before = _spec_of(folder)
+    problems = [] if before is None else refused_changes(before, document_of(job.spec))
+    if problems:
+        raise CannotResume(
+            f"another manifest's run has finished in {folder.path}: --fresh starts over and keeps "
+            "that one, --output takes another folder\n" + "\n".join(map(str, problems))
+        )
 
 
 def _free_name(path: Path) -> Path:

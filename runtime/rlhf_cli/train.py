@@ -41,8 +41,10 @@ from rlhf_runtime.telemetry.records import Outcome, RunRecord
 from rlhf_runtime.telemetry.run_folder import RunFolder
 from rlhf_runtime.telemetry.trackers import make_trackers
 
-COLLECTIVE_SECONDS = 600.0
-"""Longest wait for another rank inside a collective."""
+COLLECTIVE_SECONDS = 86400.0
+"""Longest wait for another rank inside a collective: longer than any call, since ranks wait there
+for others that still generate. Who hangs is noticed by failurePolicy.progressDeadlineSeconds, who
+dies by Ray."""
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,12 @@ class Kind(Enum):
     IDENTITY = "a whole number that names a row or its prompt"
 
 
+PER_TOKEN = frozenset({Kind.LOG_PROBS, Kind.VALUES, Kind.REWARDS, Kind.ADVANTAGES, Kind.RETURNS})
+"""Kinds with a number for each token of a row's response."""
+
+PER_ROW = frozenset({Kind.SCORES, Kind.MULTIPLIER, Kind.TRUTH, Kind.PREFERENCE, Kind.IDENTITY})
+"""Kinds with a number for each row."""
+
 MOST_NAME = 63
 """Characters of a name."""
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from rlhf_api.plan import CallKind, GraphName
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.resources import Device
-from rlhf_flow.calls import ComputeOptions, TrainOptions
+from rlhf_flow.calls import ComputeOptions, ModelCall, TrainOptions
 from rlhf_flow.checks import suggest
-from rlhf_flow.fields import ROLLOUT_LOG_PROBS, log_probs_of
+from rlhf_flow.fields import RESPONSE_TOKENS, ROLLOUT_LOG_PROBS, log_probs_of
 from rlhf_flow.flow import ENOUGH
 from rlhf_flow.graph import Graph
 from rlhf_flow.job_graphs import job_roles
@@ -31,6 +31,8 @@ def lint_job(job: RLHFJob, graphs: Mapping[GraphName, Graph], device: Device) ->
         *_unused_roles(graphs),
         *_unread_results(step),
         *_rounded_ratios(job, step, device),
+        *_penalties_against_oneself(step),
+        *_late_log_probs(step),
     )
 
 
@@ -90,10 +92,9 @@ def _overwriting(graph: Graph, number: int, fields: Sequence[str]) -> str:
 
 
 def _rounded_ratios(job: RLHFJob, graph: Graph, device: Device) -> Iterator[str]:
-    for call in graph.of_kind(CallKind.TRAIN):
-        assert call.role is not None and isinstance(call.options, TrainOptions)
-        loss = call.options.loss
-        if not isinstance(loss, ClippedLoss) or loss.old_log_probs != ROLLOUT_LOG_PROBS:
+    for call, loss in _policy_losses(graph):
+        assert call.role is not None
+        if loss.old_log_probs != ROLLOUT_LOG_PROBS:
             continue
         if why := needs_old_log_probs(job, loss.epochs_per_batch, device, call.role):
             own = log_probs_of(call.role)
@@ -102,3 +103,48 @@ def _rounded_ratios(job: RLHFJob, graph: Graph, device: Device) -> Iterator[str]
                 f"old_log_probs={ROLLOUT_LOG_PROBS!r}, allowed the trainer's own; join "
                 f"flow.{call.role}.log_probs(batch) and say old_log_probs={own!r}"
             )
+
+
+def _penalties_against_oneself(graph: Graph) -> Iterator[str]:
+    for call, loss in _policy_losses(graph):
+        field = loss.reference_log_probs
+        if loss.kl_coefficient == 0 or field is None:
+            continue
+        for maker in _makers_of(graph, call, field):
+            if maker.role == call.role or maker.role in graph.roles_of(CallKind.TRAIN):
+                yield (
+                    f"{call.id} penalizes KL against a policy that is trained itself: got "
+                    f"reference_log_probs={field!r} of {maker.id}, allowed the log-probabilities "
+                    "of a frozen role; add one to roles(), such as reference: LanguageModel, and "
+                    "join flow.reference.log_probs(batch)"
+                )
+
+
+def _late_log_probs(graph: Graph) -> Iterator[str]:
+    place = {call.id: number for number, call in enumerate(graph.calls)}
+    for call, loss in _policy_losses(graph):
+        sampled = [place[each.id] for each in _makers_of(graph, call, RESPONSE_TOKENS)]
+        for maker in _makers_of(graph, call, loss.old_log_probs):
+            between = range(max(sampled, default=0), place[maker.id])
+            trained = [
+                each for each in graph.trainings(str(call.role)) if place[each.id] in between
+            ]
+            if maker.kind is CallKind.INFER and trained:
+                yield (
+                    f"{call.id} takes log-probabilities of weights that did not sample: got "
+                    f"old_log_probs={loss.old_log_probs!r} of {maker.id}, after "
+                    f"{trained[0].id} has changed {call.role}, allowed those from before; move "
+                    f"{maker.id} in front of it"
+                )
+
+
+def _policy_losses(graph: Graph) -> Iterator[tuple[ModelCall, ClippedLoss]]:
+    for call in graph.of_kind(CallKind.TRAIN):
+        if isinstance(call.options, TrainOptions) and isinstance(call.options.loss, ClippedLoss):
+            yield call, call.options.loss
+
+
+def _makers_of(graph: Graph, call: ModelCall, field: str) -> list[ModelCall]:
+    """The calls that wrote a field that a call reads, where it was not renamed."""
+    sources = {e.source for e in graph.data_edges if e.target == call.id and field in e.fields}
+    return [each for each in graph.calls if each.id in sources]

@@ -8,8 +8,11 @@ from typing import NoReturn
 
 from rlhf_flow.checks import suggest
 from rlhf_flow.errors import FlowError
-from rlhf_flow.fields import ALLOWED_NAMES, Kind, is_name
+from rlhf_flow.fields import ALLOWED_NAMES, RESPONSE_TOKENS, Kind, is_name
 from rlhf_flow.graph import RowCount
+
+METHODS = ("broadcast", "concat", "fields", "rename", "select")
+"""What a step may ask of a batch, beside joining it with another."""
 
 _INSTEAD = (
     "decide with flow.repeat(..., until=...) or flow.every(n, ...), with a condition on the "
@@ -68,6 +71,8 @@ class Origin:
     """What it holds. None: nobody knows."""
     is_generated: bool = False
     """Whether a generate call sampled it."""
+    about: tuple[Written, ...] = ()
+    """The responses that it was computed from; empty: none, or they were not sampled."""
 
     @staticmethod
     def of(call: str, field: str, kind: Kind | None, is_generated: bool = False) -> Origin:
@@ -82,7 +87,8 @@ class Origin:
     def then(self, other: Origin) -> Origin:
         """Of a column whose further rows come from elsewhere."""
         places = tuple(dict.fromkeys((*self.places, *other.places)))
-        return Origin(places, self.kind, self.is_generated and other.is_generated)
+        about = tuple(dict.fromkeys((*self.about, *other.about)))
+        return Origin(places, self.kind, self.is_generated and other.is_generated, about)
 
 
 class SymbolicBatch:
@@ -121,8 +127,9 @@ class SymbolicBatch:
                 "prompt, or give it the first one's rows by broadcast"
             )
         self._check_answers(other)
-        regions = self.regions | other.regions
-        return SymbolicBatch({**self.origins, **other.origins}, self.rows, regions)
+        joined = {**self.origins, **other.origins}
+        _check_about(joined)
+        return SymbolicBatch(joined, self.rows, self.regions | other.regions)
 
     def select(self, *names: str) -> SymbolicBatch:
         """These columns only."""
@@ -201,10 +208,16 @@ class SymbolicBatch:
 
     def _check_has(self, method: str, names: Iterable[str]) -> None:
         for name in names:
+            if not isinstance(name, str):
+                raise FlowError(
+                    f"batch.{method} takes names one by one: got {name!r}, allowed texts; write "
+                    f'batch.{method}("one", "another")'
+                )
             if name not in self.origins:
+                order = ", as rename(old='new')" if method == "rename" else ""
                 raise FlowError(
                     f"batch.{method} of a field that the batch does not have: got {name}, allowed "
-                    f"{', '.join(sorted(self.origins))}; "
+                    f"{', '.join(sorted(self.origins))}{order}; "
                     f"{suggest(name, self.origins, 'correct it')}"
                 )
 
@@ -230,7 +243,11 @@ class SymbolicBatch:
         self._refuse(f"`{item!r} in batch`")
 
     def __getitem__(self, key: object) -> NoReturn:
-        self._refuse(f"batch[{key!r}]")
+        raise FlowError(
+            f"a step looks at a batch's values: got batch[{key!r}], allowed batch.select({key!r}) "
+            "for a batch of this column; its values are not on the driver: compute on them by "
+            "flow.compute(batch, Custom(...))"
+        )
 
     def __float__(self) -> NoReturn:
         self._refuse("float(batch)")
@@ -261,4 +278,25 @@ class SymbolicBatch:
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("_"):
             raise AttributeError(name)
-        self._refuse(f"batch.{name}")
+        otherwise = "compute on its values by flow.compute(batch, Custom(...))"
+        raise FlowError(
+            f"a batch has no {name}: got batch.{name}, allowed `|` for a join, "
+            f"{', '.join(METHODS)}; {suggest(name, METHODS, otherwise)}"
+        )
+
+
+def _check_about(origins: Mapping[str, Origin]) -> None:
+    """Refuse what was computed from other responses under the name that it would have of these."""
+    responses = origins.get(RESPONSE_TOKENS)
+    if responses is None or not responses.is_generated:
+        return
+    for name, origin in origins.items():
+        is_renamed = all(place.field != name for place in origin.places)
+        if origin.about and origin.about != responses.places and not is_renamed:
+            others = " and ".join(dict.fromkeys(place.call for place in origin.about))
+            raise FlowError(
+                f"a join puts {name} beside responses that it is not about: got that of "
+                f"{origin.calls}, computed from the responses of {others}, beside those of "
+                f"{responses.calls}, allowed what is computed from this batch; compute it from "
+                "there, or choose it by select and name it anew by rename where it is a baseline"
+            )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from rlhf_api.plan import GraphInputs
+from rlhf_api.plan import CallKind, GraphInputs
 from rlhf_flow.algorithm import Algorithm
 from rlhf_flow.batches import BatchValue
 from rlhf_flow.calls import ComputeOptions, GenerateOptions, ModelCall, TrainOptions
@@ -17,6 +17,7 @@ from rlhf_flow.fields import (
     PREFERENCE,
     PRETRAINING_FIELDS,
     PROMPT_FIELDS,
+    RESPONSE_TOKENS,
     ROLLOUT_LOG_PROBS,
 )
 from rlhf_flow.flow import Flow
@@ -33,7 +34,7 @@ from rlhf_flow.kinds import FieldCheck
 from rlhf_flow.operations import Custom, LagrangeMultiplier
 from rlhf_flow.places import told_with_place, with_place
 from rlhf_flow.roles import Role, Roles
-from rlhf_flow.symbolic import Origin, Rows, SymbolicBatch
+from rlhf_flow.symbolic import Origin, Rows, SymbolicBatch, Written
 
 
 class TracingBackend:
@@ -66,7 +67,9 @@ class TracingBackend:
         source, *others = [self._symbolic(call.id, each) for each in (batch, *auxiliary)]
         makers = {each.id: each.role for each in self.calls}
         checked = FieldCheck(self._roles, makers)
-        origins = checked.follow(call, source.origins, [other.origins for other in others])
+        made = checked.follow(call, source.origins, [other.origins for other in others])
+        about = _responses_of(call, source)
+        origins = {name: replace(each, about=about) for name, each in made.items()}
         self._check_sampling(call, source)
         self._check_operations(call)
         self.calls.append(call)
@@ -276,6 +279,17 @@ def _trace_once(
         regions=tuple(backend.regions),
         rows=backend.rows,
     )
+
+
+def _responses_of(call: ModelCall, source: SymbolicBatch) -> tuple[Written, ...]:
+    """The responses that a call computes from; none if it samples its own."""
+    if call.kind is CallKind.GENERATE:
+        return ()
+    responses = source.origins.get(RESPONSE_TOKENS)
+    if responses is not None:
+        return responses.places if responses.is_generated else ()
+    read = {source.origins[name].about for name in call.reads} - {()}
+    return read.pop() if len(read) == 1 else ()
 
 
 def _data(source: str, fields: frozenset[str], rows: Rows) -> SymbolicBatch:

@@ -152,6 +152,34 @@ def test_a_model_that_another_role_takes_is_used(lint: Lint) -> None:
     assert lint(models=models) == ()
 
 
+@pytest.mark.parametrize(
+    ("role", "lines", "is_odd"),
+    [
+        ("actor", ["batch |= flow.actor.log_probs(batch)"], True),
+        ("rollout", [], True),
+        ("judge", ["batch |= flow.judge.log_probs(batch)"], False),
+    ],
+)
+def test_a_penalty_against_a_policy_that_is_trained_is_told(
+    lint: Lint, role: str, lines: list[str], is_odd: bool
+) -> None:
+    field = f"{role}_log_probs"
+    loss = f"ClippedLoss('reward_valid', kl_coefficient=0.1, reference_log_probs={field!r})"
+    told = lint(*lines, loss=loss, extra='{"judge": LanguageModel}' if role == "judge" else "{}")
+    assert len(told) == is_odd
+    if is_odd:
+        assert f"a policy that is trained itself: got reference_log_probs={field!r}" in told[0]
+
+
+def test_log_probs_of_weights_that_did_not_sample_are_told(lint: Lint) -> None:
+    loss = "ClippedLoss('reward_valid', old_log_probs='actor_log_probs')"
+    update = "flow.actor.train(batch, CrossEntropy())"
+    join = "batch |= flow.actor.log_probs(batch)"
+    (told,) = lint(update, join, loss=loss)
+    assert "of actor.log_probs, after actor.train has changed actor" in told
+    assert lint(join, update, loss=loss) == ()
+
+
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
 @given(
     name=st.sampled_from(["grpo", "ppo"]),

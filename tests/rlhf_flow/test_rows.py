@@ -327,3 +327,52 @@ def test_rows_of_pretraining_are_not_mixed_with_the_steps() -> None:
             Stepped(lambda flow, prompts: flow.actor.generate(flow.pretraining())),
             pretraining=RowCount(1.0, 1),
         )
+
+
+@pytest.mark.parametrize("of", ["score", "log_probs", "compute", "both"])
+def test_what_is_about_other_responses_is_not_laid_beside_these(of: str) -> None:
+    def step(flow: Flow, prompts: Any) -> None:
+        batch, other = (flow.actor.generate(prompts) for _ in range(2))
+        batch |= flow.reward.score(batch)
+        other |= flow.reward.score(other)
+        valid = ("reward_scores", "reward_valid")
+        made = {
+            "score": lambda: other.select("reward_scores"),
+            "log_probs": lambda: flow.actor.log_probs(other),
+            "compute": lambda: flow.compute(other, GroupAdvantages(*valid)),
+            "both": lambda: flow.reward.score(other.concat(batch)),
+        }[of]()
+        if of == "both":
+            batch = batch.concat(other)
+        _ = batch | made.rename(**{name: f"other_{name}" for name in made.fields})
+        _ = batch | made
+
+    with pytest.raises(FlowError, match="beside responses that it is not about.*actor.generate#2"):
+        trace(Stepped(step), samples_per_prompt=4)
+
+
+def test_what_is_about_all_rows_that_are_put_together_may_be_joined() -> None:
+    def step(flow: Flow, prompts: Any) -> None:
+        first, other = (flow.actor.generate(prompts) for _ in range(2))
+        batch = first.concat(other)
+        batch |= flow.reward.score(batch)
+        apart = (each | flow.actor.log_probs(each) for each in (first, other))
+        batch |= next(apart).concat(next(apart)).select("actor_log_probs")
+        flow.compute(batch, GroupAdvantages("reward_scores", "reward_valid"))
+
+    assert len(trace(Stepped(step)).calls) == 6
+
+
+@pytest.mark.parametrize(
+    ("use", "message"),
+    [
+        (lambda batch: batch.selct("record"), "no selct: got batch.selct.*did you mean select?"),
+        (lambda batch: batch.union(batch), r"allowed `\|` for a join, broadcast, concat"),
+        (lambda batch: batch["record"], r"allowed batch\.select\('record'\)"),
+        (lambda batch: batch.select(["record"]), r"takes names one by one: got \['record'\]"),
+        (lambda batch: batch.rename(text="record"), r"as rename\(old='new'\)"),
+    ],
+)
+def test_other_habits_are_answered_with_what_a_batch_has(use: Any, message: str) -> None:
+    with pytest.raises(FlowError, match=message):
+        trace(Stepped(lambda flow, prompts: use(prompts)))

@@ -48,13 +48,30 @@ def is_saved(job: RLHFJob, name: str, role: JobRole, policy: str) -> bool:
     return role.is_trained or (has_warm_start and takes_policys)
 
 
-def rank_tokens(job: RLHFJob, rows_per_prompt: int, num_ranks: int) -> int:
-    """Tokens of a rank's share of a step's batch when every sequence is as long as it can be."""
+def rank_tokens(job: RLHFJob, rows_per_prompt: int, num_ranks: int, rows_together: int) -> int:
+    """Tokens of a rank's share of a step's batch when every sequence is as long as it can be.
+
+    Args:
+        rows_per_prompt: of the batch.
+        num_ranks: that share it.
+        rows_together: rows of a prompt that are on one rank.
+    """
     rows = job.spec.schedule.prompts_per_step * rows_per_prompt
     warm_start = job.spec.schedule.warm_start
     if warm_start is not None:
         rows = max(rows, warm_start.prompts_per_step)
-    return -(-rows // num_ranks) * longest_sequence_tokens(job)
+    rows = max(rows, job.spec.pretraining_rows_per_step or 0)
+    parts = num_ranks * rows_together
+    return -(-rows // parts) * rows_together * longest_sequence_tokens(job)
+
+
+def rows_together(graph: Graph, role: str) -> int:
+    """Rows of a prompt that a role always has in one micro-batch: all where its loss compares
+    them, else one."""
+    compared = [
+        graph.rows[call.id].most for call in graph.trainings(role) if call.compares_responses
+    ]
+    return max(compared, default=1)
 
 
 def role_models(
@@ -73,9 +90,10 @@ def role_models(
         meshes: the ranks of each of these roles.
         shapes: of their models.
     """
-    roles = job_roles(graphs)
-    rows = {role: graphs[GraphName.STEP].most_rows(role) for role in roles}
-    policy = policy_of(graphs[GraphName.STEP])
+    roles, step = job_roles(graphs), graphs[GraphName.STEP]
+    rows = {role: step.most_rows(role) for role in roles}
+    together = {role: rows_together(step, role) for role in roles}
+    policy = policy_of(step)
     return tuple(
         RoleModel(
             role=role,
@@ -89,10 +107,10 @@ def role_models(
             peak_tokens=min(
                 max(
                     micro_batch_tokens(job, role, device),
-                    longest_sequence_tokens(job),  # a longer one runs alone
+                    together[role] * longest_sequence_tokens(job),  # a longer one runs alone
                     longest_shared_tokens(job, rows[role]),
                 ),
-                rank_tokens(job, rows[role], meshes[role].data),
+                rank_tokens(job, rows[role], meshes[role].data, together[role]),
             ),
             longest_shared_tokens=longest_shared_tokens(job, rows[role]),
             is_saved=is_saved(job, role, found, policy),

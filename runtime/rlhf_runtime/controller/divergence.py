@@ -17,19 +17,28 @@ class Divergence:
     limit: int
     _in_a_row: int = 0
 
-    def note(self, step: int, metrics: Mapping[str, float]) -> None:
+    def note(self, step: int, metrics: Mapping[str, float]) -> str:
         """A step is over.
+
+        Returns:
+            What a person should read of it; empty: nothing.
 
         Raises:
             TrainingDiverged: it is the last of too many.
         """
         skipped = [name for name, value in metrics.items() if name.endswith(SKIPPED) and value]
         self._in_a_row = self._in_a_row + 1 if skipped else 0
+        roles = ", ".join(name.removesuffix(SKIPPED) for name in skipped)
         if self._in_a_row >= self.limit:
-            roles = ", ".join(name.removesuffix(SKIPPED) for name in skipped)
             raise TrainingDiverged(
                 f"loss or gradient were not finite: got updates of the {roles} left out in the "
                 f"{self._in_a_row} steps up to {step}, allowed fewer than {self.limit} in a row "
                 "(failurePolicy.maxSkippedSteps); lower the learning rate, or look for extreme "
                 "rewards; checkpoints are intact"
             )
+        if self._in_a_row != 1:
+            return ""
+        return (
+            f"updates of the {roles} are left out from step {step} on: loss or gradient are not "
+            f"finite; the job ends after {self.limit} such steps in a row"
+        )

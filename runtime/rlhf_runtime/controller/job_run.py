@@ -180,7 +180,8 @@ class JobRun:
             case PassKind.TRAIN:
                 done = self._wait(sent)
                 self._journal.step(step_record(step, done, self._rewards[GraphName.STEP]))
-                self._divergence.note(step, done.metrics)
+                if notice := self._divergence.note(step, done.metrics):
+                    self._journal.notice(notice)
                 self._step = step
                 self._stop.worth_waiting = True
             case PassKind.EVALUATE:

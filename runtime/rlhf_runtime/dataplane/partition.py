@@ -17,7 +17,7 @@ from rlhf_runtime.dataplane.shards import ShardIndex
 
 WINDOW_PARTS = 8
 """Neighbouring parts that balance their tokens among themselves: as many as a node mostly has
-devices. A rank then needs the shards of one window, however many ranks there are."""
+devices. A rank then needs the shards of one window, or two, however many ranks there are."""
 
 WHOLE_GROUPS_PER_PART = 8
 """With so many groups for each part, keeping them whole costs little balance."""

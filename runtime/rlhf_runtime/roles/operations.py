@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import traceback
-
 import numpy as np
 import torch
 
@@ -22,7 +19,6 @@ from rlhf_flow.operations import (
 )
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.engines.parallel import ParallelContext
-from rlhf_runtime.errors import UserCodeFailed
 from rlhf_runtime.numerics.constraints import learned_multiplier, penalized_advantages
 from rlhf_runtime.numerics.gae import generalized_advantages
 from rlhf_runtime.numerics.groups import group_advantages
@@ -31,6 +27,7 @@ from rlhf_runtime.numerics.moments import Reduce, explained_variance, on_this_ra
 from rlhf_runtime.numerics.padding import length_mask, pad, unpad
 from rlhf_runtime.numerics.rewards import token_rewards
 from rlhf_runtime.roles.context import Result
+from rlhf_runtime.roles.custom_operation import run_custom
 from rlhf_runtime.roles.sequences import RESPONSES, as_tensor, lengths_of
 from rlhf_runtime.roles.training import Means
 from rlhf_runtime.workers.inputs import Inputs
@@ -114,7 +111,7 @@ def _run(work: Workspace, operation: Operation) -> None:
         case PenalizedAdvantages():
             _penalized_advantages(work, operation)
         case Custom():
-            _custom(work, operation)
+            work.columns.update(run_custom(operation, work.columns, len(work.groups)))
 
 
 def _token_rewards(work: Workspace, operation: TokenRewards) -> None:
@@ -185,19 +182,3 @@ def _penalized_advantages(work: Workspace, operation: PenalizedAdvantages) -> No
     costs, _ = work.padded(operation.costs)
     multiplier = work.rows(operation.multiplier)[:, None]
     work.put(operation.advantages, penalized_advantages(advantages, costs, multiplier), mask)
-
-
-def _custom(work: Workspace, operation: Custom) -> None:
-    """A user's function: takes the columns it reads by name and returns those it writes."""
-    module, _, name = operation.entrypoint.partition(":")
-    given = {field: work.columns[field] for field in operation.reads}
-    try:
-        function = getattr(importlib.import_module(module), name)
-        written = function(given, **operation.parameters)
-        work.columns.update({field: written[field] for field in operation.writes})
-    except Exception as error:  # whatever the user's code raises is the user's to read
-        raise UserCodeFailed(
-            f"the custom operation {operation.entrypoint} failed: got "
-            f"{type(error).__name__}: {error}, allowed a mapping with "
-            f"{', '.join(operation.writes)}; correct it\n{traceback.format_exc()}"
-        ) from None

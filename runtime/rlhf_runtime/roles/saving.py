@@ -45,7 +45,8 @@ def restore(
     optimizers.
 
     What a role needs is found in whichever pool's part holds it: roles may have moved since. With
-    another number of ranks than wrote it the random numbers of custom code begin anew.
+    another number of ranks than wrote it, or in a pool of another name, the random numbers of
+    custom code begin anew.
 
     Args:
         models: of the roles on this rank that are saved.

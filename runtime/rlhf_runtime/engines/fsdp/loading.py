@@ -1,7 +1,7 @@
 """From a folder in Hugging Face format to a sharded module, and back to a folder.
 
-With several ranks only rank 0 reads the weights; the others receive their rows, one parameter at a
-time, so that no rank but 0 ever holds a whole model.
+With several ranks only the mesh's first reads the weights; the others receive their rows, one
+parameter at a time, so that none of them ever holds a whole model.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def _recompute_blocks(model: PreTrainedModel) -> None:
 
 
 def _shard(model: PreTrainedModel, parallel: ParallelContext, precision: torch.dtype) -> None:
-    """Cut every decoder block, then the rest, and spread rank 0's weights over the ranks."""
+    """Cut every decoder block, then the rest, and spread the first rank's weights over all."""
     whole = {name: parameter.data for name, parameter in model.named_parameters()}
     buffers = dict(model.named_buffers())
     mesh = parallel.data_groups

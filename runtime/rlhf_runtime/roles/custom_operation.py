@@ -1,0 +1,119 @@
+"""Runs a user's operation, and checks what it gives back before anything else reads it."""
+
+from __future__ import annotations
+
+import importlib
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlhf_flow.columns import Output
+from rlhf_flow.fields import PER_ROW, PER_TOKEN
+from rlhf_flow.operations import Custom
+from rlhf_runtime.dataplane.columns import Column
+from rlhf_runtime.errors import UserCodeFailed
+from rlhf_runtime.roles.sequences import RESPONSES
+
+Columns = Mapping[str, Column]
+
+
+def run_custom(operation: Custom, columns: Columns, num_rows: int) -> dict[str, Column]:
+    """The fields that a user's function writes.
+
+    Args:
+        operation: names the function.
+        columns: of the batch; the function gets those that it reads.
+        num_rows: of the batch.
+
+    Raises:
+        UserCodeFailed: the function raises, or returns something else than it should.
+    """
+    function = _find(operation)
+    try:
+        made = function({name: columns[name] for name in operation.reads}, **operation.parameters)
+    except Exception as error:  # whatever the user's code raises is the user's to read
+        raised = error.__traceback__.tb_next if error.__traceback__ else None
+        text = "".join(traceback.format_exception(type(error), error, raised))
+        raise UserCodeFailed(
+            f"{_named(operation, function)} raised {type(error).__name__}: {error}; correct "
+            f"it\n{text}"
+        ) from None
+    if wrong := _wrong_result(operation, made):
+        raise UserCodeFailed(f"{_named(operation, function)} {wrong}")
+    responses = columns.get(RESPONSES)
+    for output in operation.outputs():
+        if wrong := _wrong_column(output, made[output.column], num_rows, responses):
+            raise UserCodeFailed(f"{_named(operation, function)} returns {output.column} {wrong}")
+    return {name: made[name] for name in operation.writes}
+
+
+def _find(operation: Custom) -> Callable[..., Any]:
+    module, _, name = operation.entrypoint.partition(":")
+    try:
+        found: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    except Exception as error:
+        raise UserCodeFailed(
+            f"the custom operation {operation.entrypoint} cannot be imported: got "
+            f"{type(error).__name__}: {error}; correct it\n{traceback.format_exc()}"
+        ) from None
+    return found
+
+
+def _named(operation: Custom, function: Callable[..., Any]) -> str:
+    """The operation, with the place of its function."""
+    code = getattr(function, "__code__", None)
+    where = f" ({Path(code.co_filename).name}:{code.co_firstlineno})" if code else ""
+    return f"the custom operation {operation.entrypoint}{where}"
+
+
+def _wrong_result(operation: Custom, made: object) -> str:
+    """What is wrong with what a function returns; empty: nothing."""
+    allowed = f"allowed a mapping with {', '.join(operation.writes)}"
+    if not isinstance(made, Mapping):
+        return f"returns no mapping: got {type(made).__name__}, {allowed}; return one"
+    if missing := [name for name in operation.writes if name not in made]:
+        got = ", ".join(map(str, made)) or "nothing"
+        return f"does not return {', '.join(missing)}: got {got}, {allowed}; add it, or rename"
+    return ""
+
+
+def _wrong_column(output: Output, column: object, num_rows: int, responses: Column | None) -> str:
+    """What is wrong with a column that a function returns; empty: nothing."""
+    kind = output.kind
+    if not isinstance(column, Column):
+        return (
+            f"as something else: got {type(column).__name__}, allowed a Column; write "
+            "Column(values), or Column(values, lengths) for values per token"
+        )
+    if column.num_rows != num_rows:
+        return (
+            f"for other rows: got {column.num_rows}, allowed one entry for each of the {num_rows} "
+            "rows, in their order; give Column(values, lengths) the rows' own lengths"
+        )
+    if kind in PER_TOKEN and column.lengths is None:
+        return (
+            f"with one value per row: got no lengths, allowed {kind.value}; write "
+            'Column(np.repeat(values, lengths), lengths) with columns["response_tokens"].lengths'
+        )
+    if kind in PER_ROW and (column.lengths is not None or column.values.ndim != 1):
+        return f"with several values per row: got {_shape(column)}, allowed {kind.value}; drop them"
+    if kind in PER_TOKEN and responses is not None and responses.lengths is not None:
+        assert column.lengths is not None
+        off = np.flatnonzero(column.lengths != responses.lengths)
+        if len(off):
+            row = int(off[0])
+            return (
+                f"of other lengths than the responses: got {int(column.lengths[row])} values in "
+                f"row {row}, allowed {int(responses.lengths[row])}; take the lengths of "
+                'columns["response_tokens"]'
+            )
+    if kind in PER_TOKEN | PER_ROW and column.values.dtype.kind not in "biuf":
+        return f"as {column.values.dtype}: allowed numbers; convert it"
+    return ""
+
+
+def _shape(column: Column) -> str:
+    return "lengths" if column.lengths is not None else f"shape {column.values.shape}"

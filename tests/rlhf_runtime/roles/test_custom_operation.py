@@ -1,0 +1,93 @@
+"""What a user's operation gives back is checked where it does."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlhf_flow.fields import Kind
+from rlhf_flow.operations import Custom
+from rlhf_runtime.dataplane.columns import Column
+from rlhf_runtime.errors import UserCodeFailed
+from rlhf_runtime.roles.custom_operation import run_custom
+
+LENGTHS = np.array([2, 0, 3], dtype=np.int32)
+COLUMNS = {
+    "response_tokens": Column(np.arange(5), LENGTHS),
+    "reward_scores": Column(np.array([1.0, 0.0, 0.5])),
+}
+TOKENS = Column(np.ones(5, dtype=np.float32), LENGTHS)
+
+
+def run(made: Any, monkeypatch: pytest.MonkeyPatch, *writes: str, **kinds: Kind) -> Any:
+    """Run an operation whose function returns what is given, or calls it."""
+    module = ModuleType("given_operations")
+
+    def function(columns: Mapping[str, Column]) -> Any:
+        return made(columns) if callable(made) else made
+
+    module.function = function  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "given_operations", module)
+    reads = ["reward_scores"]
+    operation = Custom("given_operations:function", reads, list(writes), kinds=kinds)
+    return run_custom(operation, COLUMNS, 3)
+
+
+def test_it_gets_what_it_reads_and_gives_what_it_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def of(columns: Mapping[str, Column]) -> dict[str, Column]:
+        assert list(columns) == ["reward_scores"]
+        return {"advantages": TOKENS, "unasked": TOKENS}
+
+    assert run(of, monkeypatch, "advantages") == {"advantages": TOKENS}
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (None, "returns no mapping: got NoneType, allowed a mapping with advantages"),
+        (np.ones(3), "returns no mapping: got ndarray"),
+        ({"advantage": TOKENS}, "does not return advantages: got advantage, allowed"),
+        ({"advantages": np.ones(5)}, r"advantages as something else: got ndarray.*Column\(values"),
+        ({"advantages": Column(np.ones(3))}, r"one value per row.*np\.repeat\(values, lengths\)"),
+        ({"advantages": Column(np.ones(2), LENGTHS[:2])}, "got 2, allowed one entry .* 3 rows"),
+        ({"advantages": Column(np.ones(5), LENGTHS[::-1])}, "got 3 values in row 0, allowed 2"),
+        ({"advantages": Column(np.array(["a"] * 5), LENGTHS)}, "as <U1: allowed numbers"),
+    ],
+)
+def test_wrong_columns_are_named_with_the_functions_place(
+    made: Any, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UserCodeFailed, match=message) as caught:
+        run(made, monkeypatch, "advantages")
+    assert f"given_operations:function (test_custom_operation.py:{LINE}) " in str(caught.value)
+
+
+LINE = run.__code__.co_firstlineno + 4
+
+
+@pytest.mark.parametrize(
+    "column", [TOKENS, Column(np.ones((3, 2)))], ids=["values per token", "a matrix"]
+)
+def test_a_field_of_rows_has_one_value_for_each(
+    column: Column, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UserCodeFailed, match="with several values per row.*a score per row"):
+        run({"rate": column}, monkeypatch, "rate", rate=Kind.SCORES)
+    with pytest.raises(UserCodeFailed, match="with several values per row.*a score per row"):
+        run({"cost_scores": column}, monkeypatch, "cost_scores")
+    assert run({"rate": column}, monkeypatch, "rate"), "nobody said what it holds"
+
+
+def test_what_it_raises_is_shown_from_its_own_line_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def raises(columns: Mapping[str, Column]) -> None:
+        raise ZeroDivisionError("no rows")
+
+    with pytest.raises(UserCodeFailed, match="raised ZeroDivisionError: no rows; correct") as e:
+        run(raises, monkeypatch, "advantages")
+    assert "allowed a mapping" not in str(e.value)
+    assert "in raises" in str(e.value) and "run_custom" not in str(e.value)
