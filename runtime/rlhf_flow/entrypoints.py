@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import pkgutil
+import sys
 from collections.abc import Mapping
 
 from rlhf_flow.algorithm import Algorithm
@@ -88,7 +90,7 @@ def build_custom(entrypoint: str, parameters: Mapping[str, object]) -> Algorithm
             return found(**parameters)
     except FlowError:
         raise
-    except Exception as error:  # the user's constructor: anything may come out of it
+    except (Exception, SystemExit) as error:  # the user's constructor: anything may come out of it
         text = (
             f"{entrypoint} could not be built: {type(error).__name__}: {error}; correct it or "
             "custom.parameters"
@@ -113,7 +115,7 @@ def _load(what: str, entrypoint: str, advice: str) -> object:
         raise InvalidAlgorithm(
             _missing_module(what, entrypoint, module_name, error, advice)
         ) from error
-    except Exception as error:  # the user's module: anything may come out of it
+    except (Exception, SystemExit) as error:  # the user's module: anything may come out of it
         text = (
             f"the module of {what} {entrypoint} raised {type(error).__name__} when imported: "
             f"{error}; correct {module_name}"
@@ -135,7 +137,16 @@ def _missing_module(
             f"no such module for {what}: got {entrypoint}, but there is no module {error.name} on "
             f"the Python path; {advice}, or bring the code with spec.code"
         )
-    return (
-        f"the module of {what} {entrypoint} imports {error.name}, which is not installed; "
-        "install it or remove the import"
+    parent, _, name = str(error.name).rpartition(".")
+    siblings = [each.name for each in pkgutil.iter_modules(_paths_of(parent))]
+    advice = suggest(name, siblings, "install it or remove the import")
+    return with_place(
+        error,
+        f"the module of {what} {entrypoint} imports {error.name}, which is not "
+        f"{'there' if siblings else 'installed'}; {advice}",
     )
+
+
+def _paths_of(package: str) -> list[str]:
+    """Folders of an imported package; none for others."""
+    return list(getattr(sys.modules.get(package), "__path__", []))

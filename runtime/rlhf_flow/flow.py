@@ -150,6 +150,11 @@ class Flow:
                 f"flow.every needs a number of steps: got {n!r}, allowed whole numbers of at least "
                 "1; take it from the algorithm's settings"
             )
+        if not callable(body):
+            raise FlowError(
+                f"flow.every runs a function on some steps: got {body!r}, allowed a function "
+                "without arguments; write `flow.every(n, lambda: ...)` or pass a function of yours"
+            )
         region = self._open_sites().number(f"every-{n}")
         self._backend.every(region, n, lambda: self._inside(region, body))
 
@@ -182,6 +187,11 @@ class Flow:
         Returns:
             The rows of all rounds.
         """
+        if not callable(body):
+            raise FlowError(
+                f"flow.repeat runs a function for every round: got {body!r}, allowed one that "
+                "takes the round's prompts and returns a batch; pass a function of yours"
+            )
         self._check_repeat(until, max_rounds, expected_rounds)
         region = self._open_sites().number(REPEAT)
 

@@ -262,7 +262,7 @@ def _trace_once(
                 algorithm.step(flow, prompts)
     except FlowError:
         raise
-    except Exception as error:  # the user's code: anything may come out of it
+    except (Exception, SystemExit) as error:  # the user's code: anything may come out of it
         text = f"{name}.step raised {type(error).__name__}: {error}; correct it"
         raise InvalidAlgorithm(with_place(error, text)) from error
     calls = tuple(backend.calls)

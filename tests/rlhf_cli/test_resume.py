@@ -11,7 +11,7 @@ from rlhf_api.spec.job import RLHFJob
 from rlhf_cli.resume import has_work, open_store, tell_where_it_begins
 from rlhf_runtime.checkpoint.record import CheckpointRecord
 from rlhf_runtime.checkpoint.store import CheckpointStore
-from rlhf_runtime.errors import StorageUnusable
+from rlhf_runtime.errors import CannotResume, StorageUnusable
 from rlhf_runtime.telemetry.records import EndRecord, Outcome, Record, RunRecord, StepRecord
 from rlhf_runtime.telemetry.run_folder import RunFolder
 
@@ -56,6 +56,23 @@ def test_a_finished_run_has_nothing_to_do_but_further_steps(
     assert not has_work(folder, job_of(9), fresh=False)
     assert "already finished" in capsys.readouterr().err
     assert has_work(folder, job_of(10), fresh=False)
+
+
+def test_a_finished_run_of_another_manifest_is_not_this_ones(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path, BEGUN, TRAINED, EndRecord(Outcome.SUCCEEDED, 1.0))
+    folder.manifest.write_text(EXAMPLE.read_text())
+    changed = [
+        "spec.schedule.steps=9",
+        "spec.rollout.temperature=0.5",
+        "spec.models.actor.training.learningRate=0.1",
+    ]
+    (job,) = load_file(EXAMPLE, changed)
+    with pytest.raises(CannotResume, match=r"--fresh starts over") as caught:
+        has_work(folder, job, fresh=False)
+    assert "spec.rollout.temperature" in str(caught.value) and "0.5" in str(caught.value)
+    assert "learningRate" not in str(caught.value), "it may change"
+    (job,) = load_file(EXAMPLE, ["spec.schedule.steps=9"])
+    assert not has_work(folder, job, fresh=False)
 
 
 def job_with_storage(uri: str) -> RLHFJob:

@@ -122,6 +122,22 @@ def test_a_module_that_imports_something_missing_says_what(job: Any, write: Writ
         build_algorithm(custom_job(job, "needy_module:X"), Device.CPU)
 
 
+def test_a_misspelled_module_of_ours_is_answered_with_the_right_one(job: Any, write: Write) -> None:
+    write("misspelled_import", "from rlhf_flow.operation import Gae")
+    with pytest.raises(InvalidAlgorithm) as caught:
+        build_algorithm(custom_job(job, "misspelled_import:X"), Device.CPU)
+    assert str(caught.value).split(": ", 1)[0].endswith("misspelled_import.py:1")
+    assert "imports rlhf_flow.operation, which is not there; did you mean operations?" in str(
+        caught.value
+    )
+
+
+def test_a_module_that_exits_says_so(job: Any, write: Write) -> None:
+    write("exiting_module", "import sys\nsys.exit(2)")
+    with pytest.raises(InvalidAlgorithm, match=r"module\.py:2: .* raised SystemExit when imported"):
+        build_algorithm(custom_job(job, "exiting_module:X"), Device.CPU)
+
+
 REFILL = """
     from rlhf_flow import Algorithm, LanguageModel, RewardSource
     from rlhf_flow.operations import Custom, Scope

@@ -94,6 +94,8 @@ def test_wherever_a_loss_is_made_its_refusal_names_the_line(refuse: Refuse, wher
         ),
         ("flow.compute(batch, operation=1)", ["Flow.compute", "batch, *operations;"]),
         ("flow.every(10)", ["Flow.every", "'body'"]),
+        ("flow.every(10, flow.actor.log_probs(batch))", ["got <batch of", "lambda: ..."]),
+        ("exit(1)", ["Mine.step raised SystemExit: 1"]),
         ("flow.actr.generate(prompts)", ["no role actr", "did you mean actor?"]),
         ("flow.computer(batch)", ["no role computer", "did you mean compute?"]),
         ("flow.actor.log_prob(batch)", ["no primitive log_prob:", "did you mean log_probs?"]),
