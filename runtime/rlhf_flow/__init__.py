@@ -3,6 +3,7 @@
 A user's own algorithm needs the names below and `rlhf_flow.operations`.
 """
 
+from rlhf_api.spec.algorithm import KlEstimator, LossAggregation
 from rlhf_flow.algorithm import Algorithm
 from rlhf_flow.batches import BatchValue
 from rlhf_flow.fields import Kind
@@ -19,7 +20,9 @@ __all__ = [
     "CrossEntropy",
     "Flow",
     "Kind",
+    "KlEstimator",
     "LanguageModel",
+    "LossAggregation",
     "RewardSource",
     "Roles",
     "ScalarModel",
