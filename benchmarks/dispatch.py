@@ -1,7 +1,7 @@
 """bench-dispatch: what the controller adds to bare Ray, and how it grows with the ranks.
 
 Two measurements, each in turns with its baseline:
-column: a 1024 x 2048 float32 column (8 MiB) from a 2-rank group to another, through Group.submit
+column: a 1024 x 2048 float32 column (8 MiB) from two ranks to two others, through WorkerGroup.submit
         and Inputs, against bare actors that pass the same numpy shards by reference.
 empty:  a call that reads and writes nothing on 2 ranks, against one call of one bare actor.
 
@@ -30,7 +30,7 @@ from rlhf_flow.calls import ModelCall
 from rlhf_flow.planning.make_plan import make_plan, pools_of
 from rlhf_runtime.controller.batch import Batch, ShardRef, as_batch
 from rlhf_runtime.controller.cluster import start_local_ray, stop_local_ray
-from rlhf_runtime.controller.dispatch import Group, StepBackend
+from rlhf_runtime.controller.dispatch import StepBackend, WorkerGroup
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.dataplane.partition import Extent
 from rlhf_runtime.dataplane.protocol import Coordinates
@@ -107,10 +107,10 @@ def touch(block: np.ndarray) -> None:
 
 def controller_rounds(plan: Plan) -> tuple[Callable[[], None], Callable[[], None]]:
     """A round of `column` and one of `empty` through the controller."""
-    makers, takers = (Group(_actors(Worker)) for _ in range(2))
+    makers, takers = (WorkerGroup(_actors(Worker)) for _ in range(2))
     (host,) = _actors(Bare, 1)
     base, few = (as_batch((), [_rows(host, rows)], Extent(rows)) for rows in (ROWS, RANKS))
-    groups: dict[str | None, Group] = {"maker": makers, "taker": takers}
+    groups: dict[str | None, WorkerGroup] = {"maker": makers, "taker": takers}
 
     def call(backend: StepBackend, wanted: ModelCall, batch: Batch) -> Batch:
         order = Order(wanted, 1, GraphName.STEP, "benchmark", (OrderedBatch(batch.extent),))

@@ -38,7 +38,7 @@ class StepData(Protocol):
         """Rows of data.pretraining."""
 
 
-class Group:
+class WorkerGroup:
     """All ranks of a pool, in order, or one host."""
 
     def __init__(self, workers: Sequence[Handle]) -> None:
@@ -118,7 +118,7 @@ class StepBackend:
     """Runs the calls of one step: the flow's backend. Every call returns at once."""
 
     plan: Plan
-    groups: Mapping[str | None, Group]
+    worker_groups: Mapping[str | None, WorkerGroup]
     """By pool; None: the host of verifiers."""
     data: StepData
     graph: GraphName
@@ -168,7 +168,7 @@ class StepBackend:
             self._round,
         )
         pool = None if planned.mesh is None else planned.mesh.pool
-        reports, result = self.groups[pool].submit(order, batches, planned.mesh)
+        reports, result = self.worker_groups[pool].submit(order, batches, planned.mesh)
         self.reports.extend(reports)
         return result if result is not None else batches[0].select()
 

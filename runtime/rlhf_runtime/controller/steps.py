@@ -93,7 +93,7 @@ class Stepper:
         workers = self._workers
         backend = StepBackend(
             workers.plan,
-            workers.groups,
+            workers.worker_groups,
             HostedData(workers, graph, step, extent),
             graph,
             step,

@@ -19,7 +19,7 @@ from rlhf_api.plan import Mesh, Plan, PoolPlan
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.resources import Device
 from rlhf_runtime.controller.cluster import SHARED_MEMORY
-from rlhf_runtime.controller.dispatch import Group
+from rlhf_runtime.controller.dispatch import WorkerGroup
 from rlhf_runtime.controller.results import as_they_come, wait_for
 from rlhf_runtime.controller.site import Reserved, Site
 from rlhf_runtime.controller.watch import Watch
@@ -86,9 +86,9 @@ class Workers:
         self._ranks = {pool.name: self._start_ranks(pool) for pool in plan.pools}
         self.data = self._start_host(DataHost, "data", plan)
         self.reward = self._start_host(RewardHost, "reward", settings.faults)
-        self.groups: dict[str | None, Group] = {None: Group((self.reward,))}
+        self.worker_groups: dict[str | None, WorkerGroup] = {None: WorkerGroup((self.reward,))}
         """The workers of each pool, and those of the host beside them (None)."""
-        self.groups |= {name: Group(ranks) for name, ranks in self._ranks.items()}
+        self.worker_groups |= {name: WorkerGroup(ranks) for name, ranks in self._ranks.items()}
 
     @property
     def ranks(self) -> tuple[Any, ...]:

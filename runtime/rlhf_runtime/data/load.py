@@ -43,10 +43,8 @@ def load_prompts(
     """
     longest = spec.rollout.max_response_tokens if trains_on_answers else None
     train = _load(spec.data.train, Split.TRAIN, spec, tokenizer, longest)
-    per_step, setting = spec.schedule.prompts_per_step, "schedule.promptsPerStep"
-    if batches_per_step > 1:
-        setting += f" x {batches_per_step} batches that flow.repeat may ask for"
-    train.require_rows(per_step * batches_per_step, setting)
+    per_step = spec.schedule.prompts_per_step
+    train.require_rows(per_step, "schedule.promptsPerStep", batches_per_step)
     if spec.schedule.warm_start is not None:
         warm_start = spec.schedule.warm_start
         train.require_rows(warm_start.prompts_per_step, "schedule.warmStart.promptsPerStep")

@@ -55,22 +55,24 @@ class PromptTable:
         record: dict[str, Any] = json.loads(self.records[index])
         return record
 
-    def require_rows(self, count: int, setting: str) -> None:
-        """Check that a batch can be filled with different rows.
+    def require_rows(self, count: int, setting: str, batches: int = 1) -> None:
+        """Check that a step's batches can be filled with different rows.
 
         count: rows in a batch.
         setting: the manifest's field that asks for them, for the message.
+        batches: that a step may take.
 
         Raises:
             DatasetTooSmall: fewer rows than that.
         """
-        if len(self) < count:
+        if len(self) < count * batches:
             left_out = self.rows_invalid + self.rows_too_long
             skipped = f" ({left_out} of {self.rows_read} rows were skipped)" if left_out else ""
             raise DatasetTooSmall(
                 f"data.{self.split.value} has fewer rows than a step needs: got {len(self)} usable "
-                f"rows{skipped}, allowed at least {setting} = {count}; add rows, or set {setting} "
-                f"to at most {len(self)}"
+                f"rows{skipped}, allowed at least {setting} = {count}"
+                + (f", {batches} times, as flow.repeat may ask for" if batches > 1 else "")
+                + f"; add rows, or set {setting} to at most {len(self) // batches}"
             )
 
     def require_answers(self) -> None:

@@ -28,7 +28,7 @@ class ParallelContext:
 
     at: Coordinates
     device: torch.device
-    groups: DeviceMesh
+    device_mesh: DeviceMesh
     """The mesh's groups by axis; the data axis alone where the others have one rank."""
     group: dist.ProcessGroup
     """All ranks of the mesh."""
@@ -58,7 +58,7 @@ class ParallelContext:
     @property
     def data_groups(self) -> DeviceMesh:
         """The data axis, over which FSDP shards."""
-        return self.groups if self.groups.ndim == 1 else self.groups[DATA]
+        return self.device_mesh if self.device_mesh.ndim == 1 else self.device_mesh[DATA]
 
     def sum(self, values: torch.Tensor) -> torch.Tensor:
         """The sum over the data axis of a small host tensor, equal on all ranks.

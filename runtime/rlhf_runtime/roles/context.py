@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 import torch
 
@@ -15,10 +16,13 @@ from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.models import Precision
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.dataplane.shards import ShardIndex
+from rlhf_runtime.engines.fsdp.model import FsdpModel
+from rlhf_runtime.engines.fsdp.settings import OptimizerSettings
 from rlhf_runtime.engines.parallel import ParallelContext
 from rlhf_runtime.faults import Faults
 from rlhf_runtime.hooks import Hook, nothing
 from rlhf_runtime.telemetry.records import Span
+from rlhf_runtime.workers.inputs import Inputs
 from rlhf_runtime.workers.orders import Statistics
 
 DTYPES = {Precision.FLOAT32: torch.float32, Precision.BFLOAT16: torch.bfloat16}
@@ -89,6 +93,22 @@ class SpanLog:
         """The spans so far; the log begins anew."""
         spans, self._spans = tuple(self._spans), []
         return spans
+
+
+class Role(Protocol):
+    """A role on one rank: its model, and its primitives by name."""
+
+    model: FsdpModel
+
+    @property
+    def methods(self) -> Mapping[str, Callable[[Inputs], Result]]:
+        """What its calls run."""
+
+    def use_optimizer(self, settings: OptimizerSettings) -> None:
+        """Train with a new optimizer from now on."""
+
+    def close(self) -> None:
+        """End what it has started."""
 
 
 @dataclass(frozen=True)

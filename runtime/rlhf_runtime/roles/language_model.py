@@ -42,6 +42,11 @@ class LanguageModel:
         )
         generates = context.planned.generates
         self.generation = Generation(context, self.model) if generates else None
+        self.methods = {
+            "generate": self.generate,
+            "log_probs": self.log_probs,
+            "train": self.train,
+        }
 
     def close(self) -> None:
         """End the generation engine."""

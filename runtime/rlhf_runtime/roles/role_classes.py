@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from rlhf_api.plan import Head
-from rlhf_runtime.roles.context import RoleContext
+from rlhf_runtime.roles.context import Role, RoleContext
 from rlhf_runtime.roles.language_model import LanguageModel
 from rlhf_runtime.roles.scalar_model import ScalarModel
 
-RoleModel = LanguageModel | ScalarModel
-"""A role's model on a rank, with a method for each primitive."""
-
-ROLE_CLASSES: Mapping[Head, Callable[[RoleContext], RoleModel]] = {
+ROLE_CLASSES: Mapping[Head, Callable[[RoleContext], Role]] = {
     Head.LM: LanguageModel,
     Head.SCALAR: ScalarModel,
 }

@@ -36,6 +36,7 @@ class ScalarModel:
             recompute=context.activation_recompute,
             tick=context.tick,
         )
+        self.methods = {"values": self.values, "train": self.train}
 
     def close(self) -> None:
         """There is nothing to end."""

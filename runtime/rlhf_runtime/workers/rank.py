@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from rlhf_api.plan import GraphName, Mesh
 from rlhf_api.spec.resources import Device
@@ -28,6 +28,11 @@ from rlhf_runtime.workers.out_of_memory import is_out_of_memory, out_of_memory_t
 from rlhf_runtime.workers.process import configure_process, resident_bytes, usable_cores
 from rlhf_runtime.workers.setup import RankSetup
 
+if TYPE_CHECKING:  # torch is imported when a rank prepares
+    from rlhf_runtime.engines.fsdp.model import FsdpModel
+    from rlhf_runtime.roles.context import Result, Role
+    from rlhf_runtime.roles.operations import OperationState
+
 logger = logging.getLogger(__name__)
 
 FAULTY = {"generate": Phase.GENERATE, "train": Phase.TRAIN}
@@ -42,8 +47,8 @@ class Rank(Watched):
         configure_process(setup.log_file, self._num_threads, setup.python_path)
         super().__init__()
         self._setup = setup
-        self._roles: dict[str, Any] = {}
-        self._operations: dict[str, Any] = {}
+        self._roles: dict[str, Role] = {}
+        self._operations: OperationState = {}
         """What operations keep from step to step."""
         self._faults = Faults(setup.faults, setup.log_file.parent, str(setup.number))
 
@@ -207,6 +212,7 @@ class Rank(Watched):
         names = returned_columns(order.call)
         if not names or not protocol_of(order.call.kind).collect(at):
             return report
+        assert result.index is not None, "whoever makes columns says of which rows"
         return report, Shard(result.index, {name: result.columns[name] for name in names})
 
     def echo(self) -> None:
@@ -250,7 +256,7 @@ class Rank(Watched):
         assert planned is not None and planned.mesh is not None
         return planned.mesh.pool == setup.pool and setup.rank in planned.mesh.ranks
 
-    def _saved_models(self) -> dict[str, Any]:
+    def _saved_models(self) -> dict[str, FsdpModel]:
         saved = (planned.role for planned in self._setup.plan.roles if planned.is_saved)
         return {role: self._roles[role].model for role in saved if role in self._roles}
 
@@ -263,13 +269,13 @@ class Rank(Watched):
             )
         return planned.mesh
 
-    def _method(self, order: Order) -> Any:
+    def _method(self, order: Order) -> Callable[[Inputs], Result]:
         if order.call.role is None:
             from rlhf_runtime.roles.operations import compute
 
             parallel = self._contexts[self._mesh(order)]
             return lambda inputs: compute(inputs, parallel, self._operations)
-        return getattr(self._roles[order.call.role], order.call.method)
+        return self._roles[order.call.role].methods[order.call.method]
 
     def _report(self, order: Order, statistics: Statistics, start: float) -> CallReport:
         from rlhf_runtime.telemetry.records import Span

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from rlhf_api.plan import CallKind, GraphName, Mesh
 from rlhf_flow.calls import GenerateOptions, ModelCall
 from rlhf_runtime.controller.batch import Batch, ColumnAt, Held, ShardRef, Sources, as_batch
-from rlhf_runtime.controller.dispatch import Group
+from rlhf_runtime.controller.dispatch import WorkerGroup
 from rlhf_runtime.dataplane.partition import WINDOW_PARTS, Extent
 from rlhf_runtime.dataplane.protocol import Coordinates, bounds_of_part
 from rlhf_runtime.workers.orders import Order, OrderedBatch
@@ -198,7 +198,7 @@ def test_a_rank_is_sent_every_shard_that_may_hold_one_of_its_rows(
             for rank, rows in held.items()
         )
         batch = as_batch(("tokens",), shards, extent)
-        ranks = Group([Listener(str(rank)) for rank in range(consumers)])
+        ranks = WorkerGroup([Listener(str(rank)) for rank in range(consumers)])
         call = ModelCall("call", "actor", "call", kind, ("tokens",), ())
         ranks.submit(order_of(call, batch, parts), [batch], Mesh(pool="a", data=consumers))
         for rank, worker in enumerate(ranks.workers):
@@ -213,7 +213,7 @@ def test_a_rank_is_sent_every_shard_that_may_hold_one_of_its_rows(
 @pytest.mark.parametrize("size", [64, 256])
 def test_what_a_rank_is_sent_does_not_grow_with_the_ranks(size: int) -> None:
     mesh, extent = Mesh(pool="a", data=size), Extent(8 * size)
-    group = Group([Listener(str(rank)) for rank in range(size)])
+    group = WorkerGroup([Listener(str(rank)) for rank in range(size)])
     generate = ModelCall(
         "generate", "actor", "generate", CallKind.GENERATE, ("prompt",), ("tokens",),
         options=GenerateOptions(8),
@@ -233,7 +233,7 @@ def test_what_a_rank_is_sent_does_not_grow_with_the_ranks(size: int) -> None:
 
 
 def test_only_the_ranks_of_a_mesh_are_sent_a_call() -> None:
-    group = Group([Listener(str(rank)) for rank in range(4)])
+    group = WorkerGroup([Listener(str(rank)) for rank in range(4)])
     call = ModelCall("call", "actor", "call", CallKind.INFER, (), ("made",))
     batch = as_batch((), (ShardRef("p", range(6)),), Extent(6))
     mesh = Mesh(pool="a", first_rank=1, data=2)

@@ -14,7 +14,7 @@ from rlhf_flow.operations import Custom, Scope
 from rlhf_flow.planning.make_plan import make_plan, pools_of
 from rlhf_runtime.controller import results
 from rlhf_runtime.controller.batch import Batch, ShardRef, as_batch
-from rlhf_runtime.controller.dispatch import Group, StepBackend
+from rlhf_runtime.controller.dispatch import StepBackend, WorkerGroup
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.dataplane.partition import Extent
 from rlhf_runtime.dataplane.shards import ShardIndex
@@ -66,7 +66,9 @@ def backend_of(**roles: tuple[Sequence[Any], Mesh]) -> StepBackend:
         assert len(workers) == mesh.num_devices
         ray.get([worker.play.remote(role, rank, mesh) for rank, worker in enumerate(workers)])
     plan = plan_of({role: mesh for role, (_, mesh) in roles.items()})
-    groups: dict[str | None, Group] = {role: Group(workers) for role, (workers, _) in roles.items()}
+    groups: dict[str | None, WorkerGroup] = {
+        role: WorkerGroup(workers) for role, (workers, _) in roles.items()
+    }
     return StepBackend(plan, groups, ToyData(), GraphName.STEP, 1, "one")
 
 

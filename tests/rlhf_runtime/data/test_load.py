@@ -151,5 +151,5 @@ def test_rounds_need_as_many_prompts_as_they_may_take(
 ) -> None:
     train = {"path": write_jsonl(tmp_path / "rows.jsonl", [{"prompt": "1"}] * 11)}
     assert load_prompts(job(train), tokenizer, batches_per_step=2)
-    with pytest.raises(DatasetTooSmall, match=r"Step x 3 batches that flow\.repeat.*= 12"):
+    with pytest.raises(DatasetTooSmall, match="= 4, 3 times, as flow.repeat.*at most 3"):
         load_prompts(job(train), tokenizer, batches_per_step=3)
