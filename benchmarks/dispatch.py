@@ -1,7 +1,7 @@
 """bench-dispatch: what the controller adds to bare Ray, and how it grows with the ranks.
 
 Two measurements, each in turns with its baseline:
-column: a 1024 x 2048 float32 column (8 MiB) from two ranks to two others, through WorkerGroup.submit
+column: a 1024 x 2048 float32 column (8 MiB) from two ranks to two others, by WorkerGroup.submit
         and Inputs, against bare actors that pass the same numpy shards by reference.
 empty:  a call that reads and writes nothing on 2 ranks, against one call of one bare actor.
 

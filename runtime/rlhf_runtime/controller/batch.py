@@ -147,8 +147,8 @@ class _Findable:
     """The shards of one call, to be asked for those with some rows."""
 
     def __init__(self, held: Held, rows_per_group: int, names: Mapping[str, str]) -> None:
-        self._held = held
         self._names = names
+        self._repeat, self._groups_before = held.repeat, held.groups_before
         self._rows_before = held.groups_before * rows_per_group
         self._shards = tuple(shard for shard in held.shards if shard.rows) or held.shards[:1]
         self._starts = [shard.rows.start for shard in self._shards]
@@ -156,9 +156,9 @@ class _Findable:
 
     def within(self, rows: range) -> Shards:
         """Those that may hold a row of the batch between these bounds."""
-        begin, end = (max(0, bound - self._rows_before) for bound in (rows.start, rows.stop))
-        first = bisect_right(self._stops, begin // self._held.repeat)
-        last = bisect_left(self._starts, -(-end // self._held.repeat))
+        begin, end = rows.start - self._rows_before, rows.stop - self._rows_before
+        first = bisect_right(self._stops, max(0, begin) // self._repeat)
+        last = bisect_left(self._starts, -(-max(0, end) // self._repeat))
         return self._shards[first:last]
 
     def any(self) -> Shards:
@@ -167,8 +167,7 @@ class _Findable:
 
     def part(self, shards: Shards) -> Part:
         """What a worker is told of these."""
-        held = self._held
-        return Part(len(shards), self._names, held.repeat, held.groups_before)
+        return Part(len(shards), self._names, self._repeat, self._groups_before)
 
 
 @dataclass(frozen=True)
@@ -177,17 +176,24 @@ class Sources:
 
     sources: tuple[tuple[_Findable, ...], ...]
 
-    def within(self, rows: range) -> tuple[tuple[Source, ...], list[Any]]:
+    def within(self, rows: range) -> tuple[list[Source], list[Any]]:
         """What a worker needs for some rows: the shards that may have them, at least one of each
         source, and Ray's references.
 
         Args:
             rows: bounds of the batch's rows.
         """
-        sources, references = [], []
+        told: list[Source] = []
+        references: list[Any] = []
         for source in self.sources:
-            found = [(each, each.within(rows)) for each in source]
-            needed = [pair for pair in found if pair[1]] or [(source[0], source[0].any())]
-            sources.append(Source(tuple(each.part(shards) for each, shards in needed)))
-            references += [shard.reference for _, shards in needed for shard in shards]
-        return tuple(sources), references
+            parts = []
+            for each in source:
+                if shards := each.within(rows):
+                    parts.append(each.part(shards))
+                    references += [shard.reference for shard in shards]
+            if not parts:
+                shards = source[0].any()
+                parts.append(source[0].part(shards))
+                references += [shard.reference for shard in shards]
+            told.append(Source(tuple(parts)))
+        return told, references

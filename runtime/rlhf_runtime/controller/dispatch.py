@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from rlhf_api.plan import GraphName, Mesh, Plan
@@ -20,6 +20,7 @@ from rlhf_runtime.workers.orders import (
     CallReport,
     Order,
     OrderedBatch,
+    Source,
     Statistics,
     returned_columns,
 )
@@ -64,7 +65,7 @@ class WorkerGroup:
         shards: list[ShardRef] = []
         for rank, at in _places(mesh):
             picked, references = _pick(order, read, at)
-            message = replace(order, batches=picked).message(references, header)
+            message = order.message(references, header, picked)
             if not names or not protocol_of(call.kind).collect(at):
                 reports.append(self._running[rank].remote(*message))
                 continue
@@ -77,14 +78,15 @@ class WorkerGroup:
 
 def _pick(
     order: Order, read: Sequence[tuple[Extent, Sources]], at: Coordinates
-) -> tuple[tuple[OrderedBatch, ...], list[Any]]:
+) -> tuple[list[Sequence[Source]], list[Any]]:
     """What a rank is told of each batch that the call reads, and references to its shards."""
-    batches, references = [], []
+    told: list[Sequence[Source]] = []
+    references: list[Any] = []
     for extent, sources in read:
         picked, found = sources.within(_rows_needed(order, extent, at))
-        batches.append(OrderedBatch(extent, picked))
+        told.append(picked)
         references += found
-    return tuple(batches), references
+    return told, references
 
 
 def _places(mesh: Mesh | None) -> Iterator[tuple[int, Coordinates]]:

@@ -11,7 +11,7 @@ import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isnan
-from typing import Any
+from typing import Any, NamedTuple
 
 from rlhf_api.plan import GraphName
 from rlhf_flow.calls import ModelCall
@@ -19,8 +19,7 @@ from rlhf_runtime.dataplane.partition import Extent
 from rlhf_runtime.telemetry.records import Span
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """Shards of one call: those that a worker can need."""
 
     num_shards: int
@@ -32,8 +31,7 @@ class Part:
     """Groups of the batch before the first of that call's."""
 
 
-@dataclass(frozen=True)
-class Source:
+class Source(NamedTuple):
     """Where some columns of a batch are that the same calls wrote."""
 
     parts: tuple[Part, ...]
@@ -45,8 +43,7 @@ class Source:
         return sum(part.num_shards for part in self.parts)
 
 
-@dataclass(frozen=True)
-class OrderedBatch:
+class OrderedBatch(NamedTuple):
     """A batch that a call reads, as far as a worker needs it."""
 
     extent: Extent
@@ -81,21 +78,23 @@ class Order:
         )
         return pickle.dumps(static, pickle.HIGHEST_PROTOCOL)
 
-    def message(self, shards: Sequence[Any], header: bytes | None = None) -> tuple[Any, ...]:
+    def message(
+        self,
+        shards: Sequence[Any],
+        header: bytes | None = None,
+        sources: Sequence[Sequence[Source]] | None = None,
+    ) -> tuple[Any, ...]:
         """Arguments of a worker's `run`: bytes, and references to shards. Ray fetches them before
         the call begins: no call that runs waits for another.
 
         Args:
             shards: references to those of the sources, one source after the other.
             header: what `header` gave, if it was asked for.
+            sources: the worker's, of each batch. None: those of the order.
         """
-        own = [
-            [
-                [(each.num_shards, each.names, each.repeat, each.groups_before) for each in parts]
-                for parts in (source.parts for source in batch.sources)
-            ]
-            for batch in self.batches
-        ]
+        if sources is None:
+            sources = [batch.sources for batch in self.batches]
+        own = [[[tuple(part) for part in source.parts] for source in each] for each in sources]
         return (header or self.header(), pickle.dumps(own, pickle.HIGHEST_PROTOCOL), *shards)
 
     @staticmethod

@@ -85,7 +85,7 @@ def test_what_is_read_is_what_was_sent() -> None:
     sources = (Source((first, second)), Source((Part(1, {"kl": "kl"}, repeat=3),)))
     batches = (OrderedBatch(Extent(4, 2)), OrderedBatch(Extent(9)))
     nothing = Order(GENERATE, 3, GraphName.STEP, "one", batches, 3, 2)
-    told = (replace(batches[0], sources=sources), batches[1])
+    told = (batches[0]._replace(sources=sources), batches[1])
     for order in (replace(nothing, batches=told), nothing):
         header, own, *shards = order.message(["a", "b", "c", "d"])
         assert Order.read(header, own) == order
