@@ -25,7 +25,7 @@ class FieldCheck:
     makers: Mapping[str, str | None]
     """Of every call before it whose it is."""
 
-    def follow(
+    def check_call(
         self,
         call: ModelCall,
         origins: Mapping[str, Origin],
@@ -45,7 +45,7 @@ class FieldCheck:
             FlowError: a field of another kind, or of another role, than the call takes.
         """
         if isinstance(call.options, ComputeOptions):
-            return self._follow_operations(call, call.options.operations, origins)
+            return self._check_operations(call, call.options.operations, origins)
         if isinstance(call.options, TrainOptions):
             losses = (call.options.loss, *call.options.auxiliary)
             for loss, given in zip(losses, (origins, *auxiliary), strict=True):
@@ -54,7 +54,7 @@ class FieldCheck:
         self._check(call, None, map(fixed_input, call.reads), origins)
         return _written(call, origins)
 
-    def _follow_operations(
+    def _check_operations(
         self, call: ModelCall, operations: Iterable[Operation], origins: Mapping[str, Origin]
     ) -> dict[str, Origin]:
         known = dict(origins)

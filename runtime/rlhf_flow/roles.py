@@ -146,11 +146,11 @@ class Model(Role):
                 f"{_named(loss)}, allowed "
                 f"{' or '.join(f'{each.__name__}(...)' for each in self.losses)}; correct it"
             )
-        added = tuple(self._checked(each) for each in auxiliary)
+        added = tuple(self._check_auxiliary(each) for each in auxiliary)
         options = TrainOptions(loss, from_step, tuple(each for _, each in added))
         self._flow.call(self._name, _TRAIN, batch, options, [rows for rows, _ in added])
 
-    def _checked(self, auxiliary: object) -> tuple[BatchValue, Loss]:
+    def _check_auxiliary(self, auxiliary: object) -> tuple[BatchValue, Loss]:
         """A batch with an auxiliary loss.
 
         Raises:

@@ -44,7 +44,7 @@ class Rows:
         """These, and others after them."""
         return Rows(f"{self} and {others}", self.count.plus(others.count), (), self.per_group)
 
-    def lead_to(self, others: Rows) -> bool:
+    def is_source_of(self, others: Rows) -> bool:
         """Whether the others were generated from these, or are these."""
         return self.root == others.root and others.samples[: len(self.samples)] == self.samples
 
@@ -114,6 +114,10 @@ class SymbolicBatch:
         """Names of the columns."""
         return frozenset(self.origins)
 
+    def places(self, names: Iterable[str]) -> list[Written]:
+        """Where some of its fields were written."""
+        return [place for name in names for place in self.origins[name].places]
+
     def __or__(self, other: object) -> SymbolicBatch:
         if not isinstance(other, SymbolicBatch):
             raise FlowError(
@@ -157,7 +161,7 @@ class SymbolicBatch:
                 f"batch.broadcast takes the rows of a batch: got {like!r}, allowed what a call "
                 "returned; pass one"
             )
-        if not self.rows.lead_to(like.rows):
+        if not self.rows.is_source_of(like.rows):
             raise FlowError(
                 f"a batch cannot be broadcast to rows that do not come from its own: got "
                 f"{self.rows} for {like.rows}, allowed what was generated from {self.rows}; sample "

@@ -67,7 +67,7 @@ class TracingBackend:
         source, *others = [self._symbolic(call.id, each) for each in (batch, *auxiliary)]
         makers = {each.id: each.role for each in self.calls}
         checked = FieldCheck(self._roles, makers)
-        made = checked.follow(call, source.origins, [other.origins for other in others])
+        made = checked.check_call(call, source.origins, [other.origins for other in others])
         about = _responses_of(call, source)
         origins = {name: replace(each, about=about) for name, each in made.items()}
         self._check_sampling(call, source)
@@ -75,13 +75,9 @@ class TracingBackend:
         self.calls.append(call)
         reads = zip((source, *others), (call.reads, *call.auxiliary_reads), strict=True)
         by_source: dict[str, set[str]] = {}
-        for place in (
-            place
-            for given, names in reads
-            for name in names
-            for place in given.origins[name].places
-        ):
-            by_source.setdefault(place.call, set()).add(place.field)
+        for given, names in reads:
+            for place in given.places(names):
+                by_source.setdefault(place.call, set()).add(place.field)
         self.data_edges += [
             DataEdge(maker, call.id, tuple(sorted(names))) for maker, names in by_source.items()
         ]
@@ -145,7 +141,7 @@ class TracingBackend:
         """Refuse a loss on log-probabilities of another distribution than the one that trains."""
         if not isinstance(call.options, TrainOptions):
             return
-        places = {place for field in call.reads for place in source.origins[field].places}
+        places = source.places(call.reads)
         makers = {place.call for place in places if place.field == ROLLOUT_LOG_PROBS}
         for maker, options in ((each.id, each.options) for each in self.calls if each.id in makers):
             if not isinstance(options, GenerateOptions):

@@ -41,7 +41,7 @@ def reserve(
         NotReserved: it takes longer.
     """
     at_once = dataclasses.replace(
-        patience, seconds=BRIEF_SECONDS, tell=_nobody, pause_seconds=BRIEF_SECONDS / 50
+        patience, seconds=BRIEF_SECONDS, tell=_ignore, pause_seconds=BRIEF_SECONDS / 50
     )
     group = placement_group(bundles, strategy="STRICT_SPREAD")
 
@@ -58,5 +58,5 @@ def reserve(
     return group
 
 
-def _nobody(_text: str) -> None:
-    """Hears nothing."""
+def _ignore(_text: str) -> None:
+    """Tell nobody."""
