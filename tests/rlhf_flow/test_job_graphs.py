@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rlhf_api.errors import ManifestError
-from rlhf_api.plan import GraphInputs, GraphName
+from rlhf_api.plan import GraphInputs, GraphName, Mesh
+from rlhf_api.spec.resources import Device
 from rlhf_flow.errors import FlowError, InvalidAlgorithm
 from rlhf_flow.job_graphs import trace_job
 from rlhf_flow.planning.inventory import GIB, local_inventory
 from rlhf_flow.planning.make_plan import make_plan
+from rlhf_flow.planning.resolve_shape import resolve_shape
+from rlhf_flow.planning.role_models import role_models
 
 from .conftest import MakeJob
 
@@ -87,6 +91,16 @@ def test_without_generation_there_is_no_engine(job: MakeJob) -> None:
     assert plan.inputs == {GraphName.STEP: read}
     (memory,) = plan.memory
     assert list(memory.peaks) == ["reward_model.train"]
+
+
+def test_pairs_take_memory_together_however_small_a_micro_batch_is(job: MakeJob) -> None:
+    """Responses of 32 + 32 tokens; on sixteen ranks each has a pair of the step's sixteen."""
+    model = {"source": {"builtin": "TinyLlama"}, "training": {"microBatchTokens": 32}}
+    made = compared(job, models={"reward_model": model})
+    shapes = {"reward_model": resolve_shape(made, "reward_model", Path())}
+    mesh = {"reward_model": Mesh(pool="local", data=16)}
+    (found,) = role_models(made, trace_job(made), Device.CPU, mesh, shapes)
+    assert found.peak_tokens == 2 * 64
 
 
 @pytest.mark.parametrize(

@@ -104,3 +104,18 @@ def test_means_of_later_calls_of_a_kind_have_names_of_their_own() -> None:
         **{name: 8.0 for name in ("response/length_max", "response/length_max.2")},
         **{f"every-10/{name}": 8.0 for name in ("response/length_max", "response/length_max.2")},
     }
+
+
+def named(*calls: str) -> set[str]:
+    """Metrics of calls that each report a mean of their role."""
+    reports = [CallReport(call, Statistics({"reward/mean": (1.0, 1.0)}), (), 0) for call in calls]
+    return set(summarize(reports, 0.0, 1.0).metrics)
+
+
+def test_all_rounds_of_a_call_are_one_metric_named_as_if_made_once() -> None:
+    assert named("repeat/reward.score", "repeat/reward.score") == {"reward/mean"}
+    assert named("repeat/reward.score", "repeat/reward.score#2") == {"reward/mean", "reward/mean.2"}
+    outside = named("reward.score", "repeat/reward.score")
+    assert outside == {"reward/mean", "repeat/reward/mean"}, "else they would be mixed"
+    assert named("every-2/reward.score") == {"every-2/reward/mean"}
+    assert named("repeat#2/reward.score") == {"repeat#2/reward/mean"}
