@@ -111,9 +111,3 @@ class StatusReport(Contract):
     def percent(self) -> int:
         """Steps done, of 100."""
         return 100 * self.step // self.total_steps if self.total_steps else 0
-
-    def follows(self, last: StatusReport | None) -> bool:
-        """Whether this report is news after the last one that was accepted of its submission."""
-        if last is None:
-            return True
-        return self.submission_id == last.submission_id and self.sequence > last.sequence

@@ -28,13 +28,6 @@ def test_a_report_survives_the_wire() -> None:
     assert StatusReport.model_validate_json(original.model_dump_json(by_alias=True)) == original
 
 
-def test_only_a_larger_sequence_of_the_same_submission_is_news() -> None:
-    assert report().follows(None)
-    assert report(sequence=5).follows(report())
-    assert not report().follows(report())
-    assert not report(sequence=9, submission_id="sort-1-2").follows(report())
-
-
 def test_percent_rounds_down() -> None:
     assert report(step=0).percent == 0
     assert report(step=2, total_steps=3).percent == 66

@@ -21,7 +21,6 @@ from rlhf_runtime.workers.orders import (
     Order,
     OrderedBatch,
     Source,
-    Statistics,
     returned_columns,
 )
 
@@ -224,8 +223,3 @@ class StepBackend:
         reports = [CallReport.read(message) for message in wait_for(self.reports, self.look)]
         self.reports.clear()
         return reports
-
-
-def statistics_of(reports: Sequence[CallReport]) -> list[Statistics]:
-    """The statistics of all reports."""
-    return [report.statistics for report in reports]
