@@ -181,7 +181,7 @@ def check_changes(job: RLHFJob, folder: RunFolder, store: CheckpointStore) -> No
 
 
 def _spec_of(folder: RunFolder) -> Mapping[str, Any] | None:
-    """The spec of a run that has trained without a checkpoint so far."""
+    """The spec of the run in a folder. None: it has not trained yet, or is of another version."""
     text = folder.read_manifest()
     if text is None or not folder.metrics.exists() or not folder.read().steps:
         return None

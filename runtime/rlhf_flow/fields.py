@@ -62,6 +62,8 @@ PREFERENCE = "preference"
 TOKEN_REWARDS = "token_rewards"
 ADVANTAGES = "advantages"
 RETURNS = "returns"
+ENOUGH = "enough"
+"""By which the condition of `flow.repeat` answers."""
 
 PROMPT_FIELDS = frozenset({PROMPT_TOKENS, PROMPT_ID, RECORD})
 """What data of prompts bring."""
@@ -111,6 +113,7 @@ FIELDS = {
     ),
     TOKEN_REWARDS: Field(Kind.REWARDS, "reward of each response token, float32 [rows, ragged]"),
     ADVANTAGES: Field(Kind.ADVANTAGES, "advantage of each response token, float32 [rows, ragged]"),
+    ENOUGH: Field(Kind.TRUTH, "whether flow.repeat has enough rows, the same in each, bool [rows]"),
     RETURNS: Field(
         Kind.RETURNS, "a critic's target for each response token, float32 [rows, ragged]"
     ),

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from inspect import signature
 from typing import Any, Protocol, TypeVar
 
 from rlhf_api.plan import CallKind
@@ -19,7 +20,7 @@ from rlhf_flow.batches import BatchValue
 from rlhf_flow.calls import ComputeOptions, ModelCall, Options, TrainOptions
 from rlhf_flow.checks import is_count, suggest
 from rlhf_flow.errors import FlowError, UnknownRole
-from rlhf_flow.fields import ALLOWED_NAMES, is_name
+from rlhf_flow.fields import ALLOWED_NAMES, ENOUGH, is_name
 from rlhf_flow.missing import missing_field_message
 from rlhf_flow.operations import Custom, Operation, Scope
 from rlhf_flow.roles import Primitive, Roles
@@ -71,9 +72,6 @@ class Backend(Protocol):
         returns a batch with the one field `enough`, the same in every row.
         """
 
-
-ENOUGH = "enough"
-"""The field by which the condition of `flow.repeat` answers."""
 
 REPEAT = "repeat"
 """The region of a step's first `flow.repeat`."""
@@ -187,11 +185,7 @@ class Flow:
         Returns:
             The rows of all rounds.
         """
-        if not callable(body):
-            raise FlowError(
-                f"flow.repeat runs a function for every round: got {body!r}, allowed one that "
-                "takes the round's prompts and returns a batch; pass a function of yours"
-            )
+        _check_takes_prompts(body)
         self._check_repeat(until, max_rounds, expected_rounds)
         region = self._open_sites().number(REPEAT)
 
@@ -300,3 +294,23 @@ class Flow:
         for field in fields:
             if field not in available:
                 raise FlowError(missing_field_message(call, field, available, self.roles))
+
+
+def _check_takes_prompts(body: object) -> None:
+    """Refuse what cannot make a round's batch.
+
+    Raises:
+        FlowError: it is no function of one batch.
+    """
+    try:
+        takes = signature(body) if callable(body) else None
+        if takes is not None:
+            takes.bind(None)
+            return
+        got = repr(body)
+    except TypeError:
+        got = f"{getattr(body, '__name__', body)}{takes}"
+    raise FlowError(
+        f"flow.repeat runs a function for every round: got {got}, allowed one that takes the "
+        "round's prompts and returns a batch; write def sample(fresh): ... return batch"
+    )

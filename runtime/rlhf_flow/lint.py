@@ -9,8 +9,7 @@ from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.resources import Device
 from rlhf_flow.calls import ComputeOptions, ModelCall, TrainOptions
 from rlhf_flow.checks import suggest
-from rlhf_flow.fields import RESPONSE_TOKENS, ROLLOUT_LOG_PROBS, log_probs_of
-from rlhf_flow.flow import ENOUGH
+from rlhf_flow.fields import ENOUGH, RESPONSE_TOKENS, ROLLOUT_LOG_PROBS, log_probs_of
 from rlhf_flow.graph import Graph
 from rlhf_flow.job_graphs import job_roles
 from rlhf_flow.losses import ClippedLoss

@@ -40,9 +40,13 @@ class Rows:
         count = self.count.times(samples, samples)
         return Rows(self.root, count, (*self.samples, samples), self.per_group * samples)
 
-    def then(self, others: Rows) -> Rows:
-        """These, and others after them."""
-        return Rows(f"{self} and {others}", self.count.plus(others.count), (), self.per_group)
+    def then(self, others: Rows, root: str) -> Rows:
+        """These, and others after them.
+
+        Args:
+            root: where both come from, in this order.
+        """
+        return Rows(root, self.count.plus(others.count), (), self.per_group)
 
     def is_source_of(self, others: Rows) -> bool:
         """Whether the others were generated from these, or are these."""
@@ -196,7 +200,16 @@ class SymbolicBatch:
                     "of thing in both; rename one of them and select others"
                 )
         origins = {name: each.then(other.origins[name]) for name, each in self.origins.items()}
-        return SymbolicBatch(origins, self.rows.then(other.rows), self.regions | other.regions)
+        rows = self.rows.then(other.rows, f"{self._lineage()} and {other._lineage()}")
+        return SymbolicBatch(origins, rows, self.regions | other.regions)
+
+    def _lineage(self) -> str:
+        """Which rows it has, and who sampled their responses."""
+        found = [each.about for _, each in sorted(self.origins.items())]
+        if RESPONSE_TOKENS in self.origins:
+            found = [self.origins[RESPONSE_TOKENS].places]
+        calls = [place.call for place in next(filter(None, found), ())]
+        return f"{self.rows} of {' and '.join(calls)}" if calls else str(self.rows)
 
     def _check_answers(self, other: SymbolicBatch) -> None:
         """Refuse other responses in the place of those that the batch's columns are about."""

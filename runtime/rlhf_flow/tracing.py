@@ -70,6 +70,7 @@ class TracingBackend:
         made = checked.check_call(call, source.origins, [other.origins for other in others])
         about = _responses_of(call, source)
         origins = {name: replace(each, about=about) for name, each in made.items()}
+        self._check_place(call)
         self._check_sampling(call, source)
         self._check_operations(call)
         self.calls.append(call)
@@ -124,7 +125,19 @@ class TracingBackend:
         fresh = replace(given, root=f"the prompts of {region}")
         with self._inside(region):
             prompts = SymbolicBatch(self._prompts.origins, fresh, self._regions())
-            batch = self._symbolic(region, body(prompts))
+            made = body(prompts)
+            if made is None:
+                raise FlowError(
+                    f"the function of {region} returns nothing: got None, allowed the batch of its "
+                    "round; add `return batch`"
+                )
+            batch = self._symbolic(region, made)
+            if fresh.root not in batch.rows.root:
+                raise FlowError(
+                    f"a round of {region} gives rows that do not come from its prompts: got "
+                    f"{batch.rows}, allowed what is made from the prompts that the function is "
+                    "given; generate from them"
+                )
             rows = Rows(
                 f"the rows of {region}",
                 batch.rows.count.times(expected_rounds, max_rounds),
@@ -136,6 +149,14 @@ class TracingBackend:
     def _is_repeated_in(self, region: Region) -> bool:
         """Whether calls are now made inside of a region that repeats."""
         return region.kind == "repeat" and f"{self._region}/".startswith(f"{region.id}/")
+
+    def _check_place(self, call: ModelCall) -> None:
+        """Refuse updates of which nobody knows how many there are."""
+        if call.kind is CallKind.TRAIN and any(map(self._is_repeated_in, self.regions)):
+            raise FlowError(
+                f"{call.id} trains in rounds, of which there may be more or fewer: allowed outside "
+                "of flow.repeat, on the rows of all rounds; move it behind"
+            )
 
     def _check_sampling(self, call: ModelCall, source: SymbolicBatch) -> None:
         """Refuse a loss on log-probabilities of another distribution than the one that trains."""

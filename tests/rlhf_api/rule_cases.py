@@ -224,12 +224,24 @@ CREATED: dict[str, Case] = {
         ),
     ),
     "a system prompt for whole texts": Case(
-        (f"{TEXTS}{{path: /t, textField: body, systemPrompt: Be brief.}}",),
-        *("spec.data.pretraining.systemPrompt", "systemPrompt beside textField"),
+        (f"{TEXTS}{{path: /t, systemPrompt: Be brief.}}",),
+        *("spec.data.pretraining.systemPrompt", "a system prompt for whole texts"),
     ),
     "a chat template for whole texts": Case(
         (f"{TEXTS}{{path: /t, textField: body, chatTemplate: Always}}",),
-        *("spec.data.pretraining.chatTemplate", "remove it, or textField"),
+        *("spec.data.pretraining.chatTemplate", "or name answers to prompts by answerField"),
+    ),
+    "texts of a builtin task": Case(
+        (f"{TEXTS}{{builtin: SortDigits, textField: body}}",),
+        *("spec.data.pretraining.builtin", "builtin beside textField"),
+    ),
+    "fewer texts than updates": Case(
+        (
+            f"{TEXTS}{{path: /t, rowsPerStep: 3}}",
+            "spec.schedule.promptsPerStep=16",
+            "spec.schedule.miniBatchPrompts=4",
+        ),
+        *("spec.data.pretraining.rowsPerStep", "fewer rows per step than its updates"),
     ),
     "a step of more texts than there are": Case(
         (f"{TEXTS}{{path: /t, maxRows: 8, rowsPerStep: 9}}",),

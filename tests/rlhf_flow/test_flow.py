@@ -363,9 +363,9 @@ def test_repeat_needs_a_condition_and_bounds() -> None:
     with flow.step():
         for until in (Gae(1, 1, values="critic_values"), of_groups):
             with pytest.raises(FlowError, match=r"cannot decide when to end.*scope=Scope\.BATCH"):
-                flow.repeat(prompts, until=until, max_rounds=2, expected_rounds=1)
+                flow.repeat(flow.actor.generate, until=until, max_rounds=2, expected_rounds=1)
         with pytest.raises(FlowError, match="sensible bound"):
-            flow.repeat(prompts, until=enough, max_rounds=2, expected_rounds=3)
+            flow.repeat(flow.actor.generate, until=enough, max_rounds=2, expected_rounds=3)
 
 
 def test_compute_needs_operations() -> None:

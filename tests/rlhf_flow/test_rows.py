@@ -237,7 +237,7 @@ def test_what_was_sampled_greedily_is_known_among_other_rows() -> None:
                 flow.actor.generate(prompts)
                 | flow.actor.generate(prompts).concat(flow.actor.generate(prompts))
             ),
-            "different rows are joined: got the prompts x 4 and the prompts x 4 and the prompts",
+            "different rows are joined: got the prompts x 4 and the prompts x 4 of actor.generate",
         ),
     ],
 )
@@ -260,16 +260,60 @@ def test_every_round_has_prompts_of_its_own() -> None:
     assert not trace(Stepped(lambda flow, prompts: sampled(flow, prompts))).repeats
 
 
-def test_a_round_mixes_its_prompts_with_no_others() -> None:
+def train_in(flow: Flow, fresh: Any) -> Any:
+    batch = flow.actor.generate(fresh)
+    flow.actor.train(batch, CrossEntropy())
+    return batch
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (
+            lambda flow, prompts, fresh: flow.actor.generate(fresh) | flow.actor.generate(prompts),
+            "got the prompts of repeat and the prompts, allowed",
+        ),
+        (
+            lambda flow, prompts, fresh: flow.actor.generate(prompts),
+            "a round of repeat gives rows that do not come from its prompts: got the prompts,",
+        ),
+        (lambda flow, prompts, fresh: None, "the function of repeat returns nothing.*return batch"),
+        (lambda flow, prompts, fresh: train_in(flow, fresh), "repeat/actor.train trains in rounds"),
+    ],
+)
+def test_a_round_makes_rows_of_its_own_prompts(body: Any, message: str) -> None:
     def step(flow: Flow, prompts: Any) -> None:
         flow.repeat(
-            lambda fresh: flow.actor.generate(fresh) | flow.actor.generate(prompts),
+            lambda fresh: body(flow, prompts, fresh),
             until=UNTIL,
             max_rounds=2,
             expected_rounds=1,
         )
 
-    with pytest.raises(FlowError, match="got the prompts of repeat and the prompts, allowed"):
+    with pytest.raises(FlowError, match=message):
+        trace(Stepped(step))
+
+
+@pytest.mark.parametrize("body", [3, lambda: None, lambda one, other: None])
+def test_what_cannot_make_a_round_is_refused(body: Any) -> None:
+    def step(flow: Flow, prompts: Any) -> None:
+        flow.repeat(body, until=UNTIL, max_rounds=2, expected_rounds=1)
+
+    with pytest.raises(FlowError, match=r"for every round: got .*def sample\(fresh\)"):
+        trace(Stepped(step))
+
+
+def test_rows_put_together_in_another_order_are_others() -> None:
+    def step(flow: Flow, prompts: Any) -> None:
+        first, other = (flow.actor.generate(prompts) for _ in range(2))
+        batch, turned = first.concat(other), other.concat(first)
+        turned |= flow.reward.score(turned)
+        _ = batch | turned.select("reward_scores").rename(reward_scores="others")
+
+    with pytest.raises(
+        FlowError,
+        match="different rows are joined: got .* of actor.generate and .* of actor.generate#2 and",
+    ):
         trace(Stepped(step))
 
 
@@ -329,7 +373,7 @@ def test_rows_of_pretraining_are_not_mixed_with_the_steps() -> None:
         )
 
 
-@pytest.mark.parametrize("of", ["score", "log_probs", "compute", "both"])
+@pytest.mark.parametrize("of", ["score", "log_probs", "compute"])
 def test_what_is_about_other_responses_is_not_laid_beside_these(of: str) -> None:
     def step(flow: Flow, prompts: Any) -> None:
         batch, other = (flow.actor.generate(prompts) for _ in range(2))
@@ -340,10 +384,7 @@ def test_what_is_about_other_responses_is_not_laid_beside_these(of: str) -> None
             "score": lambda: other.select("reward_scores"),
             "log_probs": lambda: flow.actor.log_probs(other),
             "compute": lambda: flow.compute(other, GroupAdvantages(*valid)),
-            "both": lambda: flow.reward.score(other.concat(batch)),
         }[of]()
-        if of == "both":
-            batch = batch.concat(other)
         _ = batch | made.rename(**{name: f"other_{name}" for name in made.fields})
         _ = batch | made
 

@@ -162,6 +162,13 @@ def _rows_fill_a_step(spec: RLHFJobSpec) -> list[Found]:
     return found(is_short, rows, f"at least schedule.promptsPerStep, {needed}")
 
 
+def _rows_fill_updates(spec: RLHFJobSpec) -> list[Found]:
+    rows = None if spec.data.pretraining is None else spec.data.pretraining.rows_per_step
+    updates = spec.schedule.updates_per_epoch
+    is_short = rows is not None and rows < updates
+    return found(is_short, rows, f"at least {updates}, one for each mini-batch")
+
+
 def _deadlines_are_ordered(spec: RLHFJobSpec) -> list[Found]:
     start, whole = spec.start_deadline_seconds, spec.active_deadline_seconds
     is_late = start is not None and whole is not None and start > whole
@@ -304,6 +311,16 @@ SPEC_RULES: tuple[Rule, ...] = (
         do="raise it or lower promptsPerStep",
         field=".data.train.maxRows",
         check=_rows_fill_a_step,
+    ),
+    Rule(
+        holds="!has(self.data.pretraining) || !has(self.data.pretraining.rowsPerStep) || "
+        "!has(self.schedule.miniBatchPrompts) || self.data.pretraining.rowsPerStep * "
+        "self.schedule.miniBatchPrompts >= self.schedule.promptsPerStep",
+        what="fewer rows per step than its updates",
+        allowed="at least promptsPerStep / miniBatchPrompts",
+        do="raise it or miniBatchPrompts",
+        field=".data.pretraining.rowsPerStep",
+        check=_rows_fill_updates,
     ),
     Rule(
         holds="!has(self.startDeadlineSeconds) || !has(self.activeDeadlineSeconds) || "

@@ -61,7 +61,7 @@ def _part_of_a_dataset(name: str) -> Rule:
     )
 
 
-def _not_beside_texts(name: str) -> Rule:
+def _beside_text_field(name: str) -> Rule:
     field = to_snake(name)
     return Rule(
         holds=f"!has(self.textField) || !has(self.{name})",
@@ -72,6 +72,9 @@ def _not_beside_texts(name: str) -> Rule:
             self.text_field is not None and getattr(self, field) is not None, getattr(self, field)
         ),
     )
+
+
+_HAS_PROMPTS = "has(self.answerField) || has(self.builtin)"
 
 
 class DataSource(Alternatives):
@@ -88,7 +91,7 @@ class DataSource(Alternatives):
     configuration: Text | None = None
     """The configuration of a Hugging Face dataset, such as main. Default: its only one."""
     split: Text | None = None
-    """The split of a Hugging Face dataset. Default: train for training, test for evaluation."""
+    """The split of a Hugging Face dataset. Default: train, and test for evaluation."""
     prompt_field: Text = "prompt"
     """The column with the prompt: a text, or a list of {role, content} messages."""
     answer_field: Text | None = None
@@ -159,16 +162,25 @@ class PretrainingData(DataSource):
 
     validations: ClassVar = (
         *DataSource.validations,
-        _not_beside_texts("answerField"),
-        _not_beside_texts("systemPrompt"),
+        _beside_text_field("answerField"),
+        _beside_text_field("builtin"),
         Rule(
-            holds="!has(self.textField) || self.chatTemplate != 'Always'",
+            holds=f"!has(self.systemPrompt) || {_HAS_PROMPTS}",
+            what="a system prompt for whole texts, which are trained on as they are",
+            do="remove it, or name answers to prompts by answerField",
+            field=".systemPrompt",
+            check=lambda self: found(
+                self.texts is not None and self.system_prompt is not None, self.system_prompt
+            ),
+        ),
+        Rule(
+            holds=f"self.chatTemplate != 'Always' || {_HAS_PROMPTS}",
             what="a chat template for whole texts, which are trained on as they are",
-            do="remove it, or textField",
+            do="remove it, or name answers to prompts by answerField",
             field=".chatTemplate",
             check=lambda self: found(
-                self.text_field is not None and self.chat_template is ChatTemplate.ALWAYS,
-                self.chat_template,
+                self.texts is not None and self.chat_template is ChatTemplate.ALWAYS,
+                self.chat_template.value,
             ),
         ),
         Rule(

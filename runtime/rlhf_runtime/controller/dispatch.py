@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from rlhf_api.plan import GraphName, Mesh, Plan
 from rlhf_flow.batches import BatchValue
 from rlhf_flow.calls import ComputeOptions, GenerateOptions, ModelCall
-from rlhf_flow.flow import ENOUGH
+from rlhf_flow.fields import ENOUGH
 from rlhf_runtime.controller.batch import Batch, ShardRef, Sources, as_batch
 from rlhf_runtime.controller.results import wait_for
 from rlhf_runtime.dataplane.partition import Extent

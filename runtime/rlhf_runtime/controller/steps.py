@@ -161,12 +161,12 @@ def summarize(reports: Sequence[CallReport], start: float, end: float) -> Pass:
 
 def _named_by_call(report: CallReport, calls: Collection[str]) -> Statistics:
     """A call's statistics. Means of a role's call that is not the first of its kind are its own:
-    the second has `reward/mean.2`, one in a region `every-10/reward/mean`. Those of all rounds that
-    are repeated are one, and named as if they were made once, unless the same call is made outside
-    as well. What operations report is named after the fields that it is about. Totals are the
-    step's."""
-    id = report.call.removeprefix(f"{REPEAT}/")
-    region, _, site = (report.call if id in calls else id).rpartition("/")
+    the second has `reward/mean.2`, one in a region `every-10/reward/mean`. Those of all rounds of
+    the step's first `flow.repeat` are one, named as if the call were made once, unless the same
+    call is made outside as well. What operations report is named after the fields that it is about.
+    Totals are the step's."""
+    outside = report.call.removeprefix(f"{REPEAT}/")
+    region, _, site = (report.call if outside in calls else outside).rpartition("/")
     method, _, number = site.partition("#")
     prefix = f"{region}/" if region else ""
     suffix = f".{number}" if number and method != "compute" else ""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from rlhf_flow.columns import Output
-from rlhf_flow.fields import PER_ROW, PER_TOKEN
+from rlhf_flow.fields import ENOUGH, PER_ROW, PER_TOKEN
 from rlhf_flow.operations import Custom
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.errors import UserCodeFailed
@@ -88,6 +88,11 @@ def _wrong_column(output: Output, column: object, num_rows: int, responses: Colu
             f"as something else: got {type(column).__name__}, allowed a Column; write "
             "Column(values), or Column(values, lengths) for values per token"
         )
+    if not isinstance(column.values, np.ndarray):
+        return (
+            f"as a Column of something else: got {type(column.values).__name__}, allowed a numpy "
+            "array; write Column(np.asarray(values))"
+        )
     if column.num_rows != num_rows:
         return (
             f"for other rows: got {column.num_rows}, allowed one entry for each of the {num_rows} "
@@ -110,8 +115,14 @@ def _wrong_column(output: Output, column: object, num_rows: int, responses: Colu
                 f"row {row}, allowed {int(responses.lengths[row])}; take the lengths of "
                 'columns["response_tokens"]'
             )
-    if kind in PER_TOKEN | PER_ROW and column.values.dtype.kind not in "biuf":
+    is_number = column.values.dtype.kind in "biuf"
+    if column.values.dtype.kind == "O" or (kind in PER_TOKEN | PER_ROW and not is_number):
         return f"as {column.values.dtype}: allowed numbers; convert it"
+    if output.column == ENOUGH and len(np.unique(column.values)) > 1:
+        return (
+            "with different answers: got both in one batch, allowed the same in every row; write "
+            "Column(np.full(num_rows, answer))"
+        )
     return ""
 
 

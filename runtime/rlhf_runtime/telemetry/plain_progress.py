@@ -27,6 +27,7 @@ STEP_METRICS = {
     "reward": REWARD_MEAN,
     "kl": None,
     "length": "response/length_mean",
+    "rounds": "repeat/rounds",
     "tokens_per_second": "throughput/tokens_per_second",
 }
 """Fields of a step line, and the metrics they show (None: the first role's of that name); a metric

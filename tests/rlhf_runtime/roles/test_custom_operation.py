@@ -57,6 +57,7 @@ def test_it_gets_what_it_reads_and_gives_what_it_writes(monkeypatch: pytest.Monk
         ({"advantages": Column(np.ones(2), LENGTHS[:2])}, "got 2, allowed one entry .* 3 rows"),
         ({"advantages": Column(np.ones(5), LENGTHS[::-1])}, "got 3 values in row 0, allowed 2"),
         ({"advantages": Column(np.array(["a"] * 5), LENGTHS)}, "as <U1: allowed numbers"),
+        ({"advantages": Column([1.0] * 5, LENGTHS)}, "Column of something else: got list"),  # type: ignore[arg-type]
     ],
 )
 def test_wrong_columns_are_named_with_the_functions_place(
@@ -91,3 +92,12 @@ def test_what_it_raises_is_shown_from_its_own_line_on(monkeypatch: pytest.Monkey
         run(raises, monkeypatch, "advantages")
     assert "allowed a mapping" not in str(e.value)
     assert "in raises" in str(e.value) and "run_custom" not in str(e.value)
+
+
+def test_whether_there_are_enough_rows_is_the_same_in_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    mixed = {"enough": Column(np.array([True, True, False]))}
+    with pytest.raises(UserCodeFailed, match="enough with different answers: got both"):
+        run(mixed, monkeypatch, "enough")
+    with pytest.raises(UserCodeFailed, match="enough as <U2: allowed numbers"):
+        run({"enough": Column(np.array(["no"] * 3))}, monkeypatch, "enough")
+    assert run({"enough": Column(np.full(3, False))}, monkeypatch, "enough")

@@ -117,15 +117,15 @@ class FsdpModel:
             terms: at least one; the same losses on every rank.
         """
         assert self.optimizer is not None, "use_optimizer comes before update"
-        silent = [(part, term.loss) for term in terms for part in term.silent]
-        audible = [(part, term.loss) for term in terms for part in term.micro_batches]
-        nothing = (empty_micro_batch(), terms[0].loss)
+        forward_only = [(part, term.loss) for term in terms for part in term.silent]
+        trained = [(part, term.loss) for term in terms for part in term.micro_batches]
+        empty = (empty_micro_batch(), terms[0].loss)
         with torch.no_grad():
-            for micro_batch, loss in in_step(silent, self._rounds(len(silent)), nothing):
+            for micro_batch, loss in in_step(forward_only, self._rounds(len(forward_only)), empty):
                 loss(self.outputs(micro_batch), micro_batch)
                 self._tick()
-        rounds = max(1, self._rounds(len(audible)))  # momentum moves on without a signal
-        for micro_batch, loss in in_step(audible, rounds, nothing):
+        rounds = max(1, self._rounds(len(trained)))  # momentum moves on without a signal
+        for micro_batch, loss in in_step(trained, rounds, empty):
             share = loss(self.outputs(micro_batch), micro_batch)
             torch.autograd.backward(share * self.parallel.data_size)  # FSDP averages over ranks
             self._tick()
