@@ -81,7 +81,7 @@ def test_every_change_has_a_higher_number_until_the_last(
 ) -> None:
     before = board.latest
     progress.step(step(1))
-    assert board.latest.follows(before)
+    assert board.latest.sequence > before.sequence
     final = board.end(RunPhase.FAILED, ExitCode.RETRIABLE, "WorkerLost", "x" * 9000)
     assert final.final and final.exit_code is ExitCode.RETRIABLE and len(final.message) == 4096
     progress.notice("too late")
