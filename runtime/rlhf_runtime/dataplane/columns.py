@@ -153,6 +153,28 @@ def concatenate(columns: Sequence[Column]) -> Column:
     return Column(values, np.concatenate(packed) if packed else None)
 
 
+def take_each(columns: Sequence[Column], positions: Sequence[Rows]) -> Column:
+    """Rows of columns that are not packed, one column's after the other's, each copied once.
+
+    Raises:
+        IndexError: a row that its column does not have.
+    """
+    ends = np.cumsum([len(rows) for rows in positions])
+    first = columns[0].values
+    values = np.empty(
+        (int(ends[-1]), *first.shape[1:]), np.result_type(*(c.values for c in columns))
+    )
+    for column, rows, part in zip(columns, positions, np.split(values, ends[:-1]), strict=True):
+        if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < column.num_rows:
+            raise IndexError(
+                f"rows that a column does not have: got {int(rows.min())} to {int(rows.max())}, "
+                f"allowed 0 to {column.num_rows - 1}; ask for rows of the same batch"
+            )
+        # With mode="raise" numpy would take them into a buffer first.
+        np.take(column.values, rows, axis=0, out=part, mode="clip")
+    return Column(values)
+
+
 def repeat_rows(column: Column, times: int) -> Column:
     """Every row `times` times, copies next to each other."""
     return column.take(np.repeat(np.arange(column.num_rows, dtype=np.int64), times))

@@ -151,12 +151,16 @@ def balanced(index: ShardIndex, parts: int, whole_groups: bool = False) -> list[
 
 def _deal(sizes: NDArray[np.number], keys: NDArray[np.int64], parts: int) -> NDArray[np.int64]:
     """The part of each item: the largest first, equal ones by key, to the least loaded part."""
-    owner = np.zeros(len(sizes), dtype=np.int64)
-    loads = [(0, 0, part) for part in range(parts)]  # tokens, items, part: a heap
-    for item in np.lexsort((keys, -sizes.astype(np.int64))).tolist():
-        tokens, count, part = loads[0]
-        owner[item] = part
-        heapq.heapreplace(loads, (tokens + int(sizes[item]), count + 1, part))
+    order = np.lexsort((keys, -sizes.astype(np.int64)))
+    # A load is one number, which compares as (tokens, items, part): quicker than a tuple.
+    steps = (sizes[order].astype(np.int64) * (len(order) + 1) + 1) * parts
+    loads = list(range(parts))  # a heap
+    least = []
+    for step in steps.tolist():
+        least.append(loads[0])
+        heapq.heapreplace(loads, loads[0] + step)
+    owner = np.empty(len(order), dtype=np.int64)
+    owner[order] = np.asarray(least, dtype=np.int64) % parts
     return owner
 
 

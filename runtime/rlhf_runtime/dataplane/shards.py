@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf_runtime.dataplane.columns import Column, Rows, concatenate, is_range
+from rlhf_runtime.dataplane.columns import Column, Rows, concatenate, is_range, take_each
 
 
 @dataclass(frozen=True)
@@ -138,6 +138,12 @@ class Location:
 
         A part of which everything is wanted is not copied if it is the only one.
         """
+        if (
+            len(columns) > 1
+            and columns[0].lengths is None
+            and is_range(self.order, len(self.order))
+        ):
+            return take_each(columns, self.positions)
         parts = zip(columns, self.positions, strict=True)
         return concatenate([column.take(positions) for column, positions in parts]).take(self.order)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import isnan
 from typing import Any, NamedTuple
 
@@ -72,9 +73,15 @@ class Order:
 
     def header(self) -> bytes:
         """What is the same for all workers of the call."""
+        extents = [(each.extent.num_groups, each.extent.rows_per_group) for each in self.batches]
         static = (
-            *(self.call, self.step, self.graph, self.incarnation),
-            *(tuple(batch.extent for batch in self.batches), self.mini_batches, self.round),
+            *(
+                pickle.dumps(self.call, pickle.HIGHEST_PROTOCOL),
+                self.step,
+                self.graph.value,
+                self.incarnation,
+            ),
+            *(extents, self.mini_batches, self.round),
         )
         return pickle.dumps(static, pickle.HIGHEST_PROTOCOL)
 
@@ -105,8 +112,21 @@ class Order:
             tuple(Source(tuple(Part(*part) for part in parts)) for parts in each)
             for each in pickle.loads(own)
         )
-        batches = tuple(map(OrderedBatch, extents, sources))
-        return Order(call, step, graph, incarnation, batches, mini_batches, number)
+        batches = tuple(
+            OrderedBatch(Extent(*extent), each)
+            for extent, each in zip(extents, sources, strict=True)
+        )
+        return Order(
+            _read_call(call), step, GraphName(graph), incarnation, batches, mini_batches, number
+        )
+
+
+@lru_cache(maxsize=256)
+def _read_call(message: bytes) -> ModelCall:
+    """A call is the same in every step, and is read once."""
+    call = pickle.loads(message)
+    assert isinstance(call, ModelCall)
+    return call
 
 
 @dataclass(frozen=True)

@@ -64,5 +64,8 @@ def _cgroup_quota(cgroup: Path) -> float | None:
 
 def resident_bytes() -> int:
     """Resident memory of this process."""
-    with open("/proc/self/statm") as statm:
-        return int(statm.read().split()[1]) * resource.getpagesize()
+    statm = os.open("/proc/self/statm", os.O_RDONLY)
+    try:
+        return int(os.read(statm, 256).split()[1]) * resource.getpagesize()
+    finally:
+        os.close(statm)
