@@ -3,7 +3,7 @@
 A user's own algorithm needs the names below and `rlhf_flow.operations`.
 """
 
-from rlhf_api.spec.algorithm import KlEstimator, LossAggregation
+from rlhf_api.spec.policy_loss import KlEstimator, LossAggregation, PolicyObjective
 from rlhf_flow.algorithm import Algorithm
 from rlhf_flow.batches import BatchValue
 from rlhf_flow.fields import Kind
@@ -23,6 +23,7 @@ __all__ = [
     "KlEstimator",
     "LanguageModel",
     "LossAggregation",
+    "PolicyObjective",
     "RewardSource",
     "Roles",
     "ScalarModel",

@@ -22,7 +22,7 @@ from rlhf_flow.checks import is_count, suggest
 from rlhf_flow.errors import FlowError, UnknownRole
 from rlhf_flow.fields import ALLOWED_NAMES, ENOUGH, is_name
 from rlhf_flow.missing import missing_field_message
-from rlhf_flow.operations import Custom, Operation, Scope
+from rlhf_flow.operations import Operation, Scope
 from rlhf_flow.roles import Primitive, Roles
 from rlhf_flow.sites import CallSites
 
@@ -177,8 +177,8 @@ class Flow:
         Args:
             body: makes one round's batch from prompts: the step's in the first round, then fresh
                 ones, as many again; every round has the same fields.
-            until: a custom operation over the whole batch, which reads the rows so far and writes
-                the one field `enough`, the same in every row.
+            until: an operation over the whole batch, which reads the rows so far and writes the
+                one field `enough`, the same in every row.
             max_rounds: rounds at most; the last one's rows are taken as they are.
             expected_rounds: rounds on average, for planning.
 
@@ -202,11 +202,12 @@ class Flow:
         )
 
     def _check_repeat(self, until: object, max_rounds: int, expected_rounds: float) -> None:
-        condition = until if isinstance(until, Custom) and until.scope is Scope.BATCH else None
-        if condition is None or tuple(condition.writes) != (ENOUGH,):
+        condition = until if isinstance(until, Operation) else None
+        sees_all = condition is not None and condition.scope is Scope.BATCH
+        if condition is None or not sees_all or tuple(condition.writes) != (ENOUGH,):
             raise FlowError(
-                f"flow.repeat cannot decide when to end: got until={until!r}, allowed a custom "
-                f"operation over all rows that writes only the field {ENOUGH}; use "
+                f"flow.repeat cannot decide when to end: got until={until!r}, allowed an "
+                f"operation over all rows that writes only the field {ENOUGH}; use EnoughGroups or "
                 f'Custom("module:function", reads=[...], writes=["{ENOUGH}"], scope=Scope.BATCH)'
             )
         if not is_count(max_rounds) or not 1 <= expected_rounds <= max_rounds:

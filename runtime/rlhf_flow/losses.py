@@ -8,7 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from rlhf_api.spec.algorithm import KlEstimator, LossAggregation, PolicyLossSettings
+from rlhf_api.spec.policy_loss import (
+    KlEstimator,
+    LossAggregation,
+    PolicyLossSettings,
+    PolicyObjective,
+)
 from rlhf_flow import fields
 from rlhf_flow.arguments import checked_settings
 from rlhf_flow.checks import check, check_member, is_count, is_number
@@ -30,7 +35,7 @@ _SEQUENCES = (fields.PROMPT_TOKENS, fields.RESPONSE_TOKENS)
 @checked_settings
 @dataclass(frozen=True)
 class ClippedLoss(ColumnSettings):
-    """The clipped policy-gradient loss of PPO and GRPO.
+    """The policy-gradient loss: that of PPO and GRPO, or GSPO's or CISPO's by its objective.
 
     Settings mean what those of PolicyLossSettings mean.
 
@@ -42,6 +47,7 @@ class ClippedLoss(ColumnSettings):
 
     valid: Valid
     """The field that says which rows count, such as reward_valid."""
+    objective: PolicyObjective = PolicyObjective.CLIPPED
     clip_range: float = 0.2
     clip_range_high: float = 0.2
     dual_clip: float | None = None
@@ -80,6 +86,7 @@ class ClippedLoss(ColumnSettings):
 
     def _check(self) -> None:
         owner = type(self).__name__
+        check_member(owner, "objective", self.objective, PolicyObjective)
         check_member(owner, "aggregation", self.aggregation, LossAggregation)
         check_member(owner, "kl_estimator", self.kl_estimator, KlEstimator)
         for name in ("clip_range", "clip_range_high", "entropy_coefficient", "kl_coefficient"):
@@ -87,6 +94,8 @@ class ClippedLoss(ColumnSettings):
             check(owner, name, value, is_number(value), "a number of at least 0")
         is_clip = self.dual_clip is None or (is_number(self.dual_clip) and self.dual_clip > 1)
         check(owner, "dual_clip", self.dual_clip, is_clip, "a number above 1, or None")
+        is_plain = self.dual_clip is None or self.objective is PolicyObjective.CLIPPED
+        check(owner, "dual_clip", self.dual_clip, is_plain, "none but for the objective CLIPPED")
         cap = self.importance_cap
         check(owner, "importance_cap", cap, is_number(cap, least=1), "a number of at least 1")
         _check_epochs(owner, self.epochs_per_batch)
@@ -98,7 +107,7 @@ class ClippedLoss(ColumnSettings):
         *,
         valid: str,
         old_log_probs: str,
-        reference_log_probs: str | None,
+        reference_log_probs: str | None = None,
     ) -> ClippedLoss:
         """The loss that a manifest's settings describe.
 
@@ -106,18 +115,20 @@ class ClippedLoss(ColumnSettings):
             settings: of the algorithm.
             valid: the field that says which rows count.
             old_log_probs: the field with the log-probabilities of the policy that sampled.
-            reference_log_probs: the field with the reference's. None: no KL term in the loss.
+            reference_log_probs: the field with the reference's, for a KL term. None: there is none
+                in the loss, whatever the settings say.
         """
         return cls(
             valid=valid,
-            clip_range=settings.clip_range,
+            objective=settings.objective,
+            clip_range=settings.clip_low,
             clip_range_high=settings.clip_high,
             dual_clip=settings.dual_clip,
             importance_cap=settings.importance_cap,
             entropy_coefficient=settings.entropy_coefficient,
             kl_coefficient=0.0 if reference_log_probs is None else settings.kl_coefficient,
             kl_estimator=settings.estimator,
-            aggregation=settings.loss_aggregation,
+            aggregation=settings.aggregation,
             epochs_per_batch=settings.epochs_per_batch,
             old_log_probs=old_log_probs,
             reference_log_probs=reference_log_probs,

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import ClassVar
 
-from rlhf_api.spec.algorithm import KlEstimator
+from rlhf_api.spec.policy_loss import KlEstimator
 from rlhf_flow import fields
 from rlhf_flow.arguments import checked_settings
-from rlhf_flow.checks import check, check_member, is_number, suggest
+from rlhf_flow.checks import check, check_member, is_count, is_number, suggest
 from rlhf_flow.columns import (
     ChangedCredits,
     ColumnSettings,
@@ -26,6 +26,8 @@ from rlhf_flow.columns import (
     NewMultiplier,
     NewReturns,
     NewRewards,
+    NewScores,
+    NewTruth,
     Output,
     Scores,
     Valid,
@@ -146,10 +148,196 @@ class Whiten(ColumnSettings):
 
 @checked_settings
 @dataclass(frozen=True)
+class RewardsToGo(ColumnSettings):
+    """The discounted sum of the rewards of each token and those after it, as its advantage.
+
+    Source: Hu et al., REINFORCE++ (arXiv 2501.03262), equation 7.
+
+    Raises:
+        FlowError: a setting that means nothing.
+    """
+
+    scope: ClassVar[Scope] = Scope.ROW
+
+    gamma: float = 1.0
+    """Discount per token."""
+    rewards: Credits = fields.TOKEN_REWARDS
+    """The field with every token's reward."""
+    advantages: NewAdvantages = fields.ADVANTAGES
+    """The field that it writes."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        is_share = is_number(self.gamma) and self.gamma <= 1
+        check(type(self).__name__, "gamma", self.gamma, is_share, "a number from 0 to 1")
+
+
+@checked_settings
+@dataclass(frozen=True)
+class AboveBaseline(ColumnSettings):
+    """Advantages minus a baseline of each response, such as the score of the greedy one; 0 where
+    there is none.
+
+    Source: Li et al., ReMax (arXiv 2310.10505), equation 5.
+    """
+
+    scope: ClassVar[Scope] = Scope.ROW
+
+    baseline: Scores
+    """The field with the baseline."""
+    has_baseline: Valid
+    """The field that says which rows have one."""
+    advantages: ChangedCredits = fields.ADVANTAGES
+    """The field that it replaces."""
+
+
+@checked_settings
+@dataclass(frozen=True)
+class PenalizedScores(ColumnSettings):
+    """Each response's score minus klCoefficient x the KL of its tokens.
+
+    Source: Ahmadian et al., Back to basics (RLOO, arXiv 2402.14740), equation 1.
+
+    Raises:
+        FlowError: no penalty, or one without a reference.
+    """
+
+    scope: ClassVar[Scope] = Scope.ROW
+    always: ClassVar[tuple[str, ...]] = (fields.RESPONSE_TOKENS,)
+
+    scores: Scores
+    """The field with the scores, such as reward_scores."""
+    kl_coefficient: float
+    """Weight of the penalty."""
+    reference_log_probs: LogProbs
+    """The field with the reference's log-probabilities."""
+    kl_estimator: KlEstimator = KlEstimator.K1
+    """Which estimator of KL(policy, reference)."""
+    policy_log_probs: LogProbs = fields.ROLLOUT_LOG_PROBS
+    """The field with the policy's log-probabilities."""
+    penalized: NewScores = "penalized_scores"
+    """The field that it writes."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        owner, coefficient = type(self).__name__, self.kl_coefficient
+        is_weight = is_number(coefficient) and coefficient > 0
+        check(owner, "kl_coefficient", coefficient, is_weight, "a number above 0")
+        check_member(owner, "kl_estimator", self.kl_estimator, KlEstimator)
+
+
+@checked_settings
+@dataclass(frozen=True)
+class OverlongPenalty(ColumnSettings):
+    """Scores minus a penalty that grows over the last tokens before the length limit.
+
+    Source: Yu et al., DAPO (arXiv 2503.14476), section 3.4.
+
+    Raises:
+        FlowError: a setting that means nothing.
+    """
+
+    scope: ClassVar[Scope] = Scope.ROW
+    always: ClassVar[tuple[str, ...]] = (fields.RESPONSE_TOKENS,)
+
+    scores: Scores
+    """The field with the scores, such as reward_scores."""
+    longest: int
+    """Tokens of the longest response."""
+    margin: int
+    """Tokens before it over which the penalty grows."""
+    penalty: float = 1.0
+    """What a response of full length loses."""
+    shaped: NewScores = "shaped_scores"
+    """The field that it writes."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        owner = type(self).__name__
+        is_within = is_count(self.margin) and self.margin <= self.longest
+        check(owner, "margin", self.margin, is_within, f"1 to longest, {self.longest}")
+        check(owner, "penalty", self.penalty, is_number(self.penalty), "a number of at least 0")
+
+
+@checked_settings
+@dataclass(frozen=True)
+class MixedGroups(ColumnSettings):
+    """Which valid responses have samples of their prompt with another score beside them: the others
+    teach nothing.
+
+    Source: Yu et al., DAPO (arXiv 2503.14476), section 3.2.
+    """
+
+    scope: ClassVar[Scope] = Scope.GROUP
+
+    scores: Scores
+    """The field with the scores, such as reward_scores."""
+    valid: Valid
+    """The field that says which rows have one, such as reward_valid."""
+    mixed: NewTruth = "mixed"
+    """The field that it writes."""
+
+
+@checked_settings
+@dataclass(frozen=True)
+class EnoughGroups(ColumnSettings):
+    """Whether so many prompts have rows that count: a condition for flow.repeat.
+
+    Source: Yu et al., DAPO (arXiv 2503.14476), algorithm 1.
+
+    Raises:
+        FlowError: a number that is none.
+    """
+
+    scope: ClassVar[Scope] = Scope.BATCH
+
+    counted: Valid
+    """The field that says which rows count, such as mixed."""
+    num_groups: int
+    """Prompts that are wanted."""
+    enough: NewTruth = fields.ENOUGH
+    """The field that it writes, the same in every row."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        is_number_of_groups = is_count(self.num_groups)
+        allowed = "a number of at least 1"
+        check(type(self).__name__, "num_groups", self.num_groups, is_number_of_groups, allowed)
+
+
+@checked_settings
+@dataclass(frozen=True)
+class BothValid(ColumnSettings):
+    """Whether two things hold of a row, such as that it has a reward and a cost."""
+
+    scope: ClassVar[Scope] = Scope.ROW
+
+    first: Valid
+    """A field that says which rows count, such as reward_valid."""
+    second: Valid
+    """Another one, such as cost_valid."""
+    both: NewTruth = "valid"
+    """The field that it writes."""
+
+
+class GroupBaseline(Enum):
+    """What a response is compared with."""
+
+    MEAN = "mean"
+    """The mean of its prompt's samples, its own among them (GRPO)."""
+    LEAVE_ONE_OUT = "leave one out"
+    """The mean of the others (RLOO)."""
+    LENGTH_WEIGHTED = "length weighted"
+    """The mean weighted by lengths (OPO)."""
+
+
+@checked_settings
+@dataclass(frozen=True)
 class GroupAdvantages(ColumnSettings):
     """Scores relative to the valid samples of the same prompt, spread over the response's tokens.
 
-    Source: DeepSeekMath, section 4.1; without the standard deviation Dr.GRPO.
+    Source: DeepSeekMath, section 4.1; without the standard deviation Dr.GRPO; RLOO (arXiv
+    2402.14740); OPO (arXiv 2505.23585).
     """
 
     scope: ClassVar[Scope] = Scope.GROUP
@@ -161,8 +349,14 @@ class GroupAdvantages(ColumnSettings):
     """The field that says which rows have one, such as reward_valid."""
     normalize_by_std: bool = True
     """Whether they are divided by the group's standard deviation."""
+    baseline: GroupBaseline = GroupBaseline.MEAN
+    """What a response is compared with."""
     advantages: NewAdvantages = fields.ADVANTAGES
     """The field that it writes."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_member(type(self).__name__, "baseline", self.baseline, GroupBaseline)
 
 
 @checked_settings
@@ -298,6 +492,13 @@ Operation = (
     | Gae
     | Whiten
     | GroupAdvantages
+    | RewardsToGo
+    | AboveBaseline
+    | PenalizedScores
+    | OverlongPenalty
+    | MixedGroups
+    | EnoughGroups
+    | BothValid
     | LagrangeMultiplier
     | PenalizedAdvantages
     | Custom
@@ -322,6 +523,8 @@ BUILT_IN_OPERATIONS: tuple[Operation, ...] = (
     Gae(1.0, 1.0, values="critic_values"),
     Whiten("reward_valid"),
     GroupAdvantages("reward_scores", "reward_valid"),
+    RewardsToGo(),
+    MixedGroups("reward_scores", "reward_valid"),
     LagrangeMultiplier("cost_scores", "cost_valid"),
 )
 """For messages that say where a field comes from."""

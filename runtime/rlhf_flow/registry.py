@@ -3,49 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from rlhf_api import RLHFJob
-from rlhf_api.spec.algorithm import (
-    AlgorithmType,
-    CustomSettings,
-    GrpoSettings,
-    PpoSettings,
-)
+from rlhf_api.spec.algorithm import AlgorithmType
 from rlhf_api.spec.models import Precision
+from rlhf_api.spec.policy_loss import PolicyLossSettings
 from rlhf_api.spec.resources import Device
 from rlhf_flow.algorithm import Algorithm
+from rlhf_flow.algorithms.dapo import Dapo
 from rlhf_flow.algorithms.evaluation import Evaluation
-from rlhf_flow.algorithms.grpo import Grpo
+from rlhf_flow.algorithms.policy_algorithm import JobFacts
+from rlhf_flow.algorithms.policy_gradient import PolicyGradient
 from rlhf_flow.algorithms.ppo import Ppo
+from rlhf_flow.algorithms.remax import ReMax
+from rlhf_flow.algorithms.reward_model import RewardModel
+from rlhf_flow.algorithms.safe_rlhf import SafeRlhf
 from rlhf_flow.algorithms.supervised import Supervised
 from rlhf_flow.entrypoints import build_custom
 from rlhf_flow.precision import resolve_precision
 
+Builder = Callable[[Any, JobFacts], Algorithm]
+"""From the settings of its type and a job to an algorithm."""
 
-def _grpo(job: RLHFJob, device: Device) -> Algorithm:
-    settings = job.spec.algorithm.settings
-    assert isinstance(settings, GrpoSettings)
-    why = needs_old_log_probs(job, settings.epochs_per_batch, device, Grpo.policy)
-    return Grpo(settings, bool(why))
-
-
-def _ppo(job: RLHFJob, device: Device) -> Algorithm:
-    settings = job.spec.algorithm.settings
-    assert isinstance(settings, PpoSettings)
-    why = needs_old_log_probs(job, settings.epochs_per_batch, device, Ppo.policy)
-    return Ppo(settings, bool(why))
-
-
-def _custom(job: RLHFJob, device: Device) -> Algorithm:
-    settings = job.spec.algorithm.settings
-    assert isinstance(settings, CustomSettings)
-    return build_custom(settings.entrypoint, settings.parameters)
-
-
-ALGORITHMS: Mapping[AlgorithmType, Callable[[RLHFJob, Device], Algorithm]] = {
-    AlgorithmType.GRPO: _grpo,
-    AlgorithmType.PPO: _ppo,
-    AlgorithmType.CUSTOM: _custom,
+ALGORITHMS: Mapping[AlgorithmType, Builder] = {
+    AlgorithmType.PPO: Ppo,
+    AlgorithmType.GRPO: PolicyGradient,
+    AlgorithmType.DAPO: Dapo,
+    AlgorithmType.RLOO: PolicyGradient,
+    AlgorithmType.OPO: PolicyGradient,
+    AlgorithmType.REINFORCE_PLUS_PLUS: PolicyGradient,
+    AlgorithmType.REMAX: ReMax,
+    AlgorithmType.SAFE_RLHF: SafeRlhf,
+    AlgorithmType.SFT: lambda settings, job: Supervised(settings.roles[0]),
+    AlgorithmType.REWARD_MODEL: lambda settings, job: RewardModel(settings),
+    AlgorithmType.CUSTOM: lambda settings, job: build_custom(
+        settings.entrypoint, settings.parameters
+    ),
 }
 
 
@@ -59,7 +53,21 @@ def build_algorithm(job: RLHFJob, device: Device) -> Algorithm:
     Raises:
         InvalidAlgorithm: a custom algorithm that cannot be imported or built.
     """
-    return ALGORITHMS[job.spec.algorithm.type](job, device)
+    settings = job.spec.algorithm.settings
+    return ALGORITHMS[job.spec.algorithm.type](settings, _facts(job, device))
+
+
+def _facts(job: RLHFJob, device: Device) -> JobFacts:
+    settings = job.spec.algorithm.settings
+    why = ""
+    if isinstance(settings, PolicyLossSettings):
+        policy, *_ = settings.roles
+        why = needs_old_log_probs(job, settings.epochs_per_batch, device, policy)
+    return JobFacts(
+        needs_old_log_probs=bool(why),
+        prompts_per_step=job.spec.schedule.prompts_per_step,
+        max_response_tokens=job.spec.rollout.max_response_tokens,
+    )
 
 
 def needs_old_log_probs(job: RLHFJob, epochs: int, device: Device, policy: str) -> str:

@@ -29,6 +29,28 @@ SHAPE = (
 )
 TEXTS = "spec.data.pretraining="
 CUSTOM = "spec.algorithm={type: Custom, custom: {entrypoint: 'mine:Mine'}}"
+SAFE = "spec.algorithm={type: SafeRLHF, safeRLHF: "
+"""What settings follow, and a closing brace."""
+COST = (
+    "spec.rewards=[{function: {entrypoint: 'a:b'}}, "
+    "{name: harm, role: cost, function: {entrypoint: 'a:c'}}]"
+)
+PAIRS = "spec.data.train.preferences={}"
+SAMPLES = ("spec.rollout.samplesPerPrompt=2",)
+OTHERS = {
+    "GRPO": "grpo",
+    "DAPO": "dapo",
+    "RLOO": "rloo",
+    "OPO": "opo",
+    "REINFORCEPlusPlus": "reinforcePlusPlus",
+    "ReMax": "reMax",
+    "SafeRLHF": "safeRLHF",
+    "DPO": "dpo",
+    "OnlineDPO": "onlineDPO",
+    "SFT": "sft",
+    "RewardModel": "rewardModel",
+}
+"""Built-in algorithms but PPO, with the fields of their settings."""
 TWO_POOLS = "spec.resources.nodePools=[{name: a}, {name: b}]"
 GROUPS = "spec.placement={type: Groups, groups: "
 """What groups follow, and a closing brace."""
@@ -175,7 +197,7 @@ CREATED: dict[str, Case] = {
     # between sections
     "no actor": Case(
         ("spec.models={critic: {source: {path: /m}}}",),
-        *("spec.models", "no actor among the models; add models.actor"),
+        *("spec.models", "is not there; add models.actor"),
     ),
     "an actor from another role": Case(
         ("spec.models.actor.source={sameAs: critic}", "spec.models.critic.source.path=/m"),
@@ -193,20 +215,20 @@ CREATED: dict[str, Case] = {
     ),
     "a role that ppo does not have": Case(
         ("spec.models.judge.source.sameAs=actor",),
-        *("spec.models", "PPO does not have: allowed actor, critic, reference"),
+        *("spec.models", "the algorithm does not have; rename or remove it"),
     ),
     "a role that grpo does not have": Case(
         ("spec.models.critic.source.sameAs=actor", "spec.algorithm.type=GRPO")
         + ("spec.rollout.samplesPerPrompt=2",),
-        *("spec.models", "GRPO does not have: allowed actor, reference"),
+        *("spec.models", "the algorithm does not have; rename or remove it"),
     ),
     "no reward counts": Case(("spec.rewards[0].weight=0",), "spec.rewards", "all have weight 0"),
     "no reward": Case(
-        ("spec.rewards=[]",), "spec.rewards", "PPO and GRPO learn from rewards, and there is none"
+        ("spec.rewards=[]",), "spec.rewards", "the algorithm learns from rewards, and there is none"
     ),
     "pairs for ppo": Case(
         ("spec.data.train.preferences={}",),
-        *("spec.data.train.preferences", "PPO and GRPO take prompts, not pairs"),
+        *("spec.data.train.preferences", "the algorithm takes prompts, not pairs"),
     ),
     "a warm start on pairs": Case(
         (CUSTOM, "spec.data.train.preferences={}", "spec.schedule.warmStart={}"),
@@ -251,9 +273,56 @@ CREATED: dict[str, Case] = {
         ("spec.algorithm.type=GRPO",),
         *("spec.rollout.samplesPerPrompt", "write samplesPerPrompt: 8"),
     ),
+    "one sample and its own mean": Case(
+        ("spec.algorithm={type: REINFORCEPlusPlus, reinforcePlusPlus: {groupBaseline: true}}",),
+        *("spec.rollout.samplesPerPrompt", "or remove groupBaseline"),
+    ),
+    "a dual clip of CISPO": Case(
+        ("spec.algorithm.ppo={objective: CISPO, dualClip: 3}",),
+        *("spec.algorithm.ppo.dualClip", "got CISPO, allowed Clipped"),
+    ),
+    "more rounds on average than there may be": Case(
+        ("spec.algorithm={type: DAPO, dapo: {maxRounds: 2, expectedRounds: 3}}", *SAMPLES),
+        *("spec.algorithm.dapo.expectedRounds", "allowed at most maxRounds"),
+    ),
+    "a multiplier above its largest": Case(
+        (f"{SAFE}{{initialMultiplier: 3, maxMultiplier: 2}}}}", COST),
+        *("spec.algorithm.safeRLHF.initialMultiplier", "allowed at most maxMultiplier"),
+    ),
+    "a cost without a reward": Case(
+        ("spec.algorithm.type=SafeRLHF", "spec.rewards[0].role=cost"),
+        *("spec.rewards", "allowed rewards of role reward and of role cost"),
+    ),
+    "ptx without rows": Case(
+        (f"{SAFE}{{pretrainingWeight: 0.1}}}}", COST),
+        *("spec.algorithm.safeRLHF.pretrainingWeight", "add data.pretraining"),
+    ),
+    "labels that are mostly wrong": Case(
+        ("spec.algorithm={type: DPO, dpo: {labelSmoothing: 0.5}}", PAIRS),
+        *("spec.algorithm.dpo.labelSmoothing", "allowed less than 0.5"),
+    ),
+    "prompts for DPO": Case(
+        ("spec.algorithm.type=DPO",),
+        *("spec.data.train.preferences", "add preferences with chosenField"),
+    ),
+    "prompts for SFT": Case(
+        ("spec.algorithm.type=SFT",),
+        *("spec.data.train.answerField", "name their column by answerField"),
+    ),
+    **{
+        f"settings of {kind} for PPO": Case(
+            (f"spec.algorithm.{field}={{}}",),
+            *(f"spec.algorithm.{field}", f"got {field} beside type PPO"),
+        )
+        for kind, field in OTHERS.items()
+    },
     "a critic's warm-up to the end": Case(
         ("spec.algorithm.ppo.criticWarmupSteps=10",),
         *("spec.algorithm.ppo.criticWarmupSteps", "allowed less than schedule.steps"),
+    ),
+    "critics' warm-up to the end": Case(
+        (f"{SAFE}{{criticWarmupSteps: 10}}}}", COST),
+        *("spec.algorithm.safeRLHF.criticWarmupSteps", "allowed less than schedule.steps"),
     ),
     "nothing to measure": Case(
         ("spec.schedule.warmStart.stopAtExactMatch=0.5", MEASURED),
@@ -349,6 +418,18 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "whole texts": (f"{TEXTS}{{path: /t, textField: body, maxRows: 8, rowsPerStep: 8}}",),
     "answers beside the algorithm's own": (f"{TEXTS}{{path: /t, answerField: answer}}",),
     "a critic's warm-up": ("spec.algorithm.ppo.criticWarmupSteps=9",),
+    "a reward and a cost": (f"{SAFE}{{pretrainingWeight: 0.1}}}}", COST, f"{TEXTS}{{path: /t}}"),
+    "pairs for DPO": ("spec.algorithm={type: DPO, dpo: {beta: 0.2}}", PAIRS, "spec.rewards=[]"),
+    "pairs for a reward model": (
+        *("spec.algorithm.type=RewardModel", PAIRS, "spec.rewards=[]"),
+        "spec.models={reward_model: {source: {path: /m}}}",
+    ),
+    "answers for SFT": (
+        *("spec.algorithm.type=SFT", "spec.rewards=[]"),
+        "spec.data.train={path: /d, answerField: answer}",
+    ),
+    "ReMax of one sample": ("spec.algorithm.type=ReMax",),
+    "REINFORCE++ of one sample": ("spec.algorithm.type=REINFORCEPlusPlus",),
     "a measured warm start": (
         "spec.schedule.warmStart.stopAtExactMatch=0.5",
         "spec.data.train={builtin: SortDigits}",

@@ -162,15 +162,15 @@ CASES = {
     "one for true": Case(20, "  suspend: 1", "spec.suspend", 20, ("true or false",)),
     # values from a list
     "an algorithm without capitals": Case(
-        7, "    type: grpo", "spec.algorithm.type", 7, ("PPO, GRPO, Custom", "did you mean GRPO?")
+        7, "    type: grpo", "spec.algorithm.type", 7, ("PPO, GRPO, DAPO", "did you mean GRPO?")
     ),
-    "an unknown algorithm": Case(7, "    type: dpo", "spec.algorithm.type", 7, ("got dpo",)),
-    "the penalty of PPO in GRPO": Case(
+    "an unknown algorithm": Case(7, "    type: ipo", "spec.algorithm.type", 7, ("got ipo",)),
+    "the critic of PPO in GRPO": Case(
         7,
-        "    type: GRPO\n    grpo: {klPlacement: Reward}",
-        "spec.algorithm.grpo.klPlacement",
+        "    type: GRPO\n    grpo: {gaeLambda: 0.9}",
+        "spec.algorithm.grpo.gaeLambda",
         8,
-        ("got Reward", "allowed Loss"),
+        ("unknown field",),
     ),
     # texts
     "no entry point": Case(
@@ -285,9 +285,11 @@ CASES = {
         "    samplesPerPrompt: 1",
         "spec.rollout.samplesPerPrompt",
         19,
-        ("advantage 0", "samplesPerPrompt: 8"),
+        ("nothing is learned", "samplesPerPrompt: 8"),
     ),
-    "no actor": Case(9, "    critic:", "spec.models", 8, ("no actor", "got critic")),
+    "no actor": Case(
+        9, "    critic:", "spec.models", 8, ("is not there", "got critic, allowed actor")
+    ),
     "an actor from another role": Case(
         10,
         "      source: {sameAs: reference}",
@@ -307,7 +309,7 @@ CASES = {
         "      source: {builtin: TinyLlama}\n    refrence: {source: {sameAs: actor}}",
         "spec.models.refrence",
         11,
-        ("a role that GRPO does not have", "did you mean reference?"),
+        ("a role that the algorithm does not have", "did you mean reference?"),
     ),
     "two rewards of one name": Case(
         14,

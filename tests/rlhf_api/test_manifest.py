@@ -16,8 +16,9 @@ from rlhf_api.exits import ExitCode
 from rlhf_api.reading.fields import contract, every_field
 from rlhf_api.reading.manifest import decode, load_file, load_jobs
 from rlhf_api.reading.yaml_documents import MAX_CHARACTERS
-from rlhf_api.spec.algorithm import KlPlacement, PpoSettings
 from rlhf_api.spec.job import RLHFJob
+from rlhf_api.spec.policy_loss import KlPlacement
+from rlhf_api.spec.presets import PpoSettings
 
 MANIFESTS = Path(__file__).parent / "manifests"
 SMALLEST = (MANIFESTS / "smallest.yaml").read_text()

@@ -34,7 +34,7 @@ def test_a_good_spec_has_no_problem() -> None:
         (
             ["spec.models.judge.source.sameAs=actor"],
             "spec.models.judge",
-            "a role that PPO does not have",
+            "a role that the algorithm does not have: got judge, allowed actor, reference, critic",
         ),
         (
             ["spec.models.critic.source.sameAs=critic"],

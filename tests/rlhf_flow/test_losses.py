@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rlhf_api.plan import CallKind, GraphName
-from rlhf_api.spec.algorithm import KlEstimator, LossAggregation
+from rlhf_api.spec.policy_loss import KlEstimator, LossAggregation
 from rlhf_flow import BradleyTerry, ClippedLoss, CrossEntropy, ValueLoss
 from rlhf_flow.calls import TrainOptions
 from rlhf_flow.errors import FlowError

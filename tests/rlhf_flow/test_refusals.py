@@ -84,7 +84,10 @@ def test_wherever_a_loss_is_made_its_refusal_names_the_line(refuse: Refuse, wher
     [
         ("ClippedLoss('v', clip_rnge=0.1)", ["clip_rnge=0.1", "clip_range=,", "mean clip_range?"]),
         ("ClippedLoss('v', entropy=0.1)", ["did you mean entropy_coefficient?"]),
-        ("ClippedLoss()", ["got missing a required argument: 'valid'", "allowed valid, clip_"]),
+        (
+            "ClippedLoss()",
+            ["got missing a required argument: 'valid'", "allowed valid, objective=, clip_"],
+        ),
         ("Gae(1.0, 1.0, 'v', 'r', 'a', 'b', 'c')", ["Gae", "too many positional", "gamma, lam,"]),
         ("dataclasses.replace(ClippedLoss('v'), clip=1)", ["did you mean clip_range?"]),
         ("flow.actor.generate(prompts, temp=1)", ["LanguageModel.generate", "temperature?"]),

@@ -79,7 +79,7 @@ def test_grpo_is_four_calls(job: Any) -> None:
         (
             {"epochsPerBatch": 2, "klCoefficient": 0.1},
             None,
-            ["reference.log_probs", "actor.log_probs"],
+            ["actor.log_probs", "reference.log_probs"],
         ),
     ],
 )

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from rlhf_api.spec.algorithm import LossAggregation
+from rlhf_api.spec.policy_loss import LossAggregation
 from rlhf_runtime.numerics.moments import Reduce, on_this_rank
 
 

@@ -1,4 +1,4 @@
-"""Generalized advantage estimation."""
+"""Generalized advantage estimation, and discounted sums of rewards."""
 
 from __future__ import annotations
 
@@ -38,6 +38,27 @@ def generalized_advantages(
     decays = torch.where(mask, values.new_tensor(gamma * lam), values.new_ones(()))
     advantages = torch.where(mask, _discounted_sums(deltas, decays), zero)
     return advantages, torch.where(mask, advantages + values, zero)
+
+
+def rewards_to_go(
+    rewards: Float[Tensor, "rows time"], mask: Bool[Tensor, "rows time"], gamma: float
+) -> Float[Tensor, "rows time"]:
+    """The discounted sum of the rewards of each response token and those after it: G_t = r_t +
+    gamma G_next, where *next* is the next kept token.
+
+    Args:
+        rewards: reward of every token; masked ones do not count.
+        mask: True on response tokens.
+        gamma: discount per kept token.
+
+    Returns:
+        Sums, detached and 0 on masked tokens.
+
+    Source: REINFORCE++ (arXiv 2501.03262), equation 7.
+    """
+    kept = torch.where(mask, rewards.detach(), 0.0)
+    decays = torch.where(mask, kept.new_tensor(gamma), kept.new_ones(()))
+    return torch.where(mask, _discounted_sums(kept, decays), 0.0)
 
 
 def _next_kept(

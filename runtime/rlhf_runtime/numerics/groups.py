@@ -8,6 +8,8 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
+from rlhf_flow.operations import GroupBaseline
+
 STD_EPSILON = 1e-6
 """Added to a group's standard deviation, outside the root."""
 
@@ -37,35 +39,72 @@ def group_advantages(
     group_ids: Int[Tensor, " rows"],
     valid: Bool[Tensor, " rows"],
     normalize_by_std: bool = True,
+    baseline: GroupBaseline = GroupBaseline.MEAN,
+    lengths: Int[Tensor, " rows"] | None = None,
 ) -> GroupAdvantages:
-    """GRPO's advantages: (score - group mean) / (group std + 1e-6), std Bessel-corrected.
+    """Scores above the baseline of their group: a mean of its valid scores.
 
-    A group of one has mean 0 and std 1. A group must lie on one rank entirely.
+    GRPO: (score - mean) / (std + 1e-6), std Bessel-corrected; a group of one has mean 0 and std 1.
+    RLOO: score - mean of the others. OPO: score - mean weighted by lengths. With these a response
+    that is alone has nothing to be compared with: 0. A group must lie on one rank entirely.
 
     Args:
         scores: one score per response.
         group_ids: which prompt each response answers; any integers, in any order.
         valid: False for responses without a score: they do not count in the moments.
         normalize_by_std: False leaves the division out (Dr.GRPO).
+        baseline: which mean.
+        lengths: tokens of each response; for LENGTH_WEIGHTED.
 
     Returns:
         Advantages in the scores' dtype, with counts of groups.
 
-    Source: GRPO (arXiv 2402.03300), section 4.1.2; Dr.GRPO (arXiv 2503.20783), section 3.2.
+    Source: GRPO (arXiv 2402.03300), section 4.1.2; Dr.GRPO (arXiv 2503.20783), section 3.2; RLOO
+    (arXiv 2402.14740), equation 6; OPO (arXiv 2505.23585), equation 5.
     """
     kept, groups = _group(scores, group_ids, valid)
-    alone = groups.counts < 2
-    means = torch.where(alone, 0.0, groups.sums / groups.counts.clamp(min=1))
-    centred = torch.where(
-        valid & ~groups.equal[groups.group_of], kept - means[groups.group_of], 0.0
-    )
+    counts, sums, group_of = groups.counts, groups.sums, groups.group_of
+    is_compared = valid & ~groups.equal[group_of]
+    alone = counts < 2
+    match baseline:
+        case GroupBaseline.MEAN:
+            against = torch.where(alone, 0.0, sums / counts.clamp(min=1))[group_of]
+        case GroupBaseline.LEAVE_ONE_OUT:
+            against = (sums[group_of] - kept) / (counts[group_of] - 1).clamp(min=1)
+            is_compared = is_compared & ~alone[group_of]
+        case GroupBaseline.LENGTH_WEIGHTED:
+            assert lengths is not None, "a baseline weighted by lengths needs them"
+            weights = torch.where(valid, lengths.double(), 0.0)
+            weighted = torch.zeros_like(sums).index_add_(0, group_of, weights * kept)
+            total = torch.zeros_like(sums).index_add_(0, group_of, weights)
+            against = (weighted / total.clamp(min=1))[group_of]
+            is_compared = is_compared & ~alone[group_of]
+    centred = torch.where(is_compared, kept - against, 0.0)
     if normalize_by_std:
-        squares = torch.zeros_like(groups.sums).index_add_(0, groups.group_of, centred.square())
-        std = torch.where(alone, 1.0, (squares / (groups.counts - 1).clamp(min=1)).sqrt())
-        centred = centred / (std[groups.group_of] + STD_EPSILON)
+        squares = torch.zeros_like(sums).index_add_(0, group_of, centred.square())
+        std = torch.where(alone, 1.0, (squares / (counts - 1).clamp(min=1)).sqrt())
+        centred = centred / (std[group_of] + STD_EPSILON)
     return GroupAdvantages(
-        centred.to(scores.dtype), int((groups.counts > 0).sum()), int(groups.equal.sum())
+        centred.to(scores.dtype), int((counts > 0).sum()), int(groups.equal.sum())
     )
+
+
+def mixed_groups(
+    scores: Float[Tensor, " rows"], group_ids: Int[Tensor, " rows"], valid: Bool[Tensor, " rows"]
+) -> Bool[Tensor, " rows"]:
+    """Which valid responses are in a group with valid responses of different scores: the others
+    teach nothing.
+
+    Args:
+        scores: one score per response.
+        group_ids: which prompt each response answers.
+        valid: False for responses without a score.
+
+    Source: DAPO (arXiv 2503.14476), section 3.2.
+    """
+    _, groups = _group(scores, group_ids, valid)
+    is_mixed = (groups.counts > 1) & ~groups.equal
+    return valid & is_mixed[groups.group_of]
 
 
 def _group(

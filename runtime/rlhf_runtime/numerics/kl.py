@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from rlhf_api.spec.algorithm import KlEstimator
+from rlhf_api.spec.policy_loss import KlEstimator
 
 MAX_LOG_RATIO = 20.0
 """Bound of |log ratio| before exponentiation; e^20 still squares within float32."""

@@ -1,11 +1,11 @@
-"""The clipped policy-gradient loss, token by token."""
+"""Policy-gradient losses, token by token: PPO's clipped one, GSPO's and CISPO's."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from rlhf_runtime.numerics.kl import MAX_LOG_RATIO
@@ -19,14 +19,46 @@ class PolicyLoss(NamedTuple):
     ratios: Float[Tensor, "*tokens"]
     """Probability under the policy / probability when sampled; detached."""
     clipped: Bool[Tensor, "*tokens"]
-    """Where the clip of the ratio is in force: no gradient flows."""
+    """Where the clip of the ratio is in force; but for CISPO no gradient flows there."""
     dual_clipped: Bool[Tensor, "*tokens"]
     """Where the dual clip is in force: no gradient flows."""
 
 
+def log_ratios(
+    log_probs: Float[Tensor, "*tokens"], old_log_probs: Float[Tensor, "*tokens"]
+) -> Float[Tensor, "*tokens"]:
+    """How much likelier each sampled token has become, as a logarithm.
+
+    Args:
+        log_probs: the policy's log-probabilities of the sampled tokens.
+        old_log_probs: those under the policy that sampled them; no gradient flows into them.
+    """
+    return log_probs - old_log_probs.detach()
+
+
+def sequence_log_ratios(
+    token_log_ratios: Float[Tensor, " tokens"],
+    lengths: Int[Tensor, " rows"],
+    kept: Bool[Tensor, " tokens"],
+) -> Float[Tensor, " tokens"]:
+    """The mean log-ratio of each response's kept tokens, for all of its tokens. Differentiable.
+
+    Args:
+        token_log_ratios: packed, row after row; whole responses.
+        lengths: tokens of each row; they sum to `tokens`.
+        kept: False on tokens that do not count.
+
+    Source: GSPO (arXiv 2507.18071), equation 7.
+    """
+    row_of = torch.repeat_interleave(torch.arange(len(lengths), device=lengths.device), lengths)
+    zeros = token_log_ratios.new_zeros(len(lengths))
+    sums = zeros.index_add(0, row_of, torch.where(kept, token_log_ratios, 0.0))
+    counts = zeros.index_add(0, row_of, kept.to(zeros.dtype))
+    return (sums / counts.clamp(min=1))[row_of]
+
+
 def clipped_policy_loss(
-    log_probs: Float[Tensor, "*tokens"],
-    old_log_probs: Float[Tensor, "*tokens"],
+    log_ratios: Float[Tensor, "*tokens"],
     advantages: Float[Tensor, "*tokens"],
     clip_low: float,
     clip_high: float,
@@ -35,11 +67,11 @@ def clipped_policy_loss(
     """PPO's pessimistic loss max(-A w, -A clip(w, 1 - clip_low, 1 + clip_high)), w the ratio.
 
     With dual_clip c, tokens of negative advantage lose at most -A c. The log-ratio is clamped to
-    +-20 so that the ratio stays finite.
+    +-20 so that the ratio stays finite. With the log-ratios of whole responses it is GSPO's loss.
 
     Args:
-        log_probs: the policy's log-probabilities of the sampled tokens.
-        old_log_probs: those under the policy that sampled them; no gradient flows into them.
+        log_ratios: of the policy to the one that sampled, as `log_ratios` or
+            `sequence_log_ratios` gives them.
         advantages: one per token; no gradient flows into them.
         clip_low: how far the ratio may fall below 1.
         clip_high: how far the ratio may rise above 1.
@@ -49,10 +81,10 @@ def clipped_policy_loss(
         Token losses and statistics, for `aggregate` and the metrics.
 
     Source: PPO (arXiv 1707.06347), equation 7; dual clip: arXiv 1912.09729; asymmetric
-    clip: DAPO (arXiv 2503.14476), section 3.1.
+    clip: DAPO (arXiv 2503.14476), section 3.1; whole responses: GSPO (arXiv 2507.18071),
+    equation 5.
     """
-    log_ratios = (log_probs - old_log_probs.detach()).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
-    ratios = log_ratios.exp()
+    ratios = log_ratios.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
     advantages = advantages.detach()
     plain = -advantages * ratios
     bounded = -advantages * ratios.clamp(1 - clip_low, 1 + clip_high)
@@ -64,6 +96,32 @@ def clipped_policy_loss(
         dual_clipped = (advantages < 0) & (losses > ceiling)
         losses = torch.where(dual_clipped, ceiling, losses)
     return PolicyLoss(losses, ratios.detach(), clipped, dual_clipped)
+
+
+def cispo_loss(
+    log_probs: Float[Tensor, "*tokens"],
+    log_ratios: Float[Tensor, "*tokens"],
+    advantages: Float[Tensor, "*tokens"],
+    clip_low: float,
+    clip_high: float,
+) -> PolicyLoss:
+    """-clip(w, 1 - clip_low, 1 + clip_high) A log p, without gradient through the ratio w: every
+    token has a gradient, that of a clipped one is smaller.
+
+    Args:
+        log_probs: the policy's log-probabilities of the sampled tokens; they carry the gradient.
+        log_ratios: of the policy to the one that sampled.
+        advantages: one per token; no gradient flows into them.
+        clip_low: how far the ratio may fall below 1.
+        clip_high: how far the ratio may rise above 1.
+
+    Source: MiniMax-M1 (arXiv 2506.13585), equation 4.
+    """
+    ratios = log_ratios.detach().clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
+    bounded = ratios.clamp(1 - clip_low, 1 + clip_high)
+    losses = -bounded * advantages.detach() * log_probs
+    clipped = bounded != ratios
+    return PolicyLoss(losses, ratios, clipped, torch.zeros_like(clipped))
 
 
 def importance_weights(
@@ -79,5 +137,5 @@ def importance_weights(
 
     Source: truncated importance sampling (Ionides, 2008).
     """
-    log_ratios = (trainer_log_probs - rollout_log_probs).detach()
-    return log_ratios.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp().clamp(max=cap)
+    difference = (trainer_log_probs - rollout_log_probs).detach()
+    return difference.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp().clamp(max=cap)

@@ -1,9 +1,9 @@
-"""Rewards per token from scores per response."""
+"""Rewards per token from scores per response, and penalties on scores."""
 
 from __future__ import annotations
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 
@@ -36,3 +36,40 @@ def token_rewards(
     positions = torch.arange(mask.shape[1], device=mask.device)
     last = torch.where(mask, positions, -1).amax(dim=1, keepdim=True)
     return rewards + torch.where(positions == last, scores[:, None], 0.0)
+
+
+def penalized_scores(
+    scores: Float[Tensor, " rows"],
+    mask: Bool[Tensor, "rows time"],
+    kl: Float[Tensor, "rows time"],
+    kl_coefficient: float,
+) -> Float[Tensor, " rows"]:
+    """Each response's score minus the KL penalties of its kept tokens.
+
+    Args:
+        scores: one score per response.
+        mask: True on response tokens.
+        kl: KL estimate of every token.
+        kl_coefficient: weight of the penalty.
+
+    Source: RLOO (arXiv 2402.14740), equation 1.
+    """
+    return scores - kl_coefficient * torch.where(mask, kl, 0.0).sum(dim=1)
+
+
+def overlong_penalties(
+    lengths: Int[Tensor, " rows"], longest: int, margin: int, penalty: float
+) -> Float[Tensor, " rows"]:
+    """What responses near the length limit lose: nothing up to `longest - margin` tokens, from
+    there on more in proportion, `penalty` at `longest` and beyond.
+
+    Args:
+        lengths: tokens of each response.
+        longest: the length limit.
+        margin: tokens before it over which the penalty grows; at least 1.
+        penalty: the largest.
+
+    Source: DAPO (arXiv 2503.14476), equation 13.
+    """
+    over = (lengths.float() - (longest - margin)) / margin
+    return penalty * over.clamp(0.0, 1.0)

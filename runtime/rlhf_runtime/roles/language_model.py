@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from rlhf_api.spec.policy_loss import PolicyObjective
 from rlhf_flow import fields
 from rlhf_flow.calls import TrainOptions
 from rlhf_flow.losses import BradleyTerry, ClippedLoss, CrossEntropy, Loss, ValueLoss
@@ -18,7 +19,14 @@ from rlhf_runtime.numerics.aggregation import aggregate
 from rlhf_runtime.numerics.entropy import token_log_probs
 from rlhf_runtime.numerics.kl import kl_estimate
 from rlhf_runtime.numerics.padding import length_mask, pad
-from rlhf_runtime.numerics.policy_loss import clipped_policy_loss, importance_weights
+from rlhf_runtime.numerics.policy_loss import (
+    PolicyLoss,
+    cispo_loss,
+    clipped_policy_loss,
+    importance_weights,
+    log_ratios,
+    sequence_log_ratios,
+)
 from rlhf_runtime.roles.context import Result, RoleContext
 from rlhf_runtime.roles.generation import Generation
 from rlhf_runtime.roles.sequences import as_tensor, infer
@@ -173,14 +181,7 @@ class PolicyTerms:
             outputs, part.targets.to(device), self._temperature, with_entropy=True
         )
         assert entropy is not None
-        terms = clipped_policy_loss(
-            log_probs,
-            self._old[part.tokens].to(device),
-            self._advantages[part.tokens].to(device),
-            self._loss.clip_range,
-            self._loss.clip_range_high,
-            self._loss.dual_clip,
-        )
+        terms = self._policy_loss(log_probs, part)
         losses = terms.token_losses
         if self._old_is_trainers:
             weights = importance_weights(
@@ -201,6 +202,22 @@ class PolicyTerms:
         share = self._aggregate(losses, part)
         self._means.add(f"{self._role}/loss", float(share), 0.0)
         return share
+
+    def _policy_loss(self, log_probs: torch.Tensor, part: MicroBatch) -> PolicyLoss:
+        """The objective's loss of each token."""
+        loss, device = self._loss, log_probs.device
+        ratios = log_ratios(log_probs, self._old[part.tokens].to(device))
+        advantages = self._advantages[part.tokens].to(device)
+        low, high = loss.clip_range, loss.clip_range_high
+        match loss.objective:
+            case PolicyObjective.CLIPPED:
+                return clipped_policy_loss(ratios, advantages, low, high, loss.dual_clip)
+            case PolicyObjective.GSPO:
+                kept = self._kept(part).to(device)
+                whole = sequence_log_ratios(ratios, part.response_lengths.to(device), kept)
+                return clipped_policy_loss(whole, advantages, low, high)
+            case PolicyObjective.CISPO:
+                return cispo_loss(log_probs, ratios, advantages, low, high)
 
     def rows_by_signal(self) -> tuple[Rows, Rows]:
         """Rows that can have a gradient, and those that cannot: all advantages zero, or excluded.

@@ -8,24 +8,31 @@ import torch
 from rlhf_flow.calls import ComputeOptions
 from rlhf_flow.fields import role_of
 from rlhf_flow.operations import (
+    AboveBaseline,
+    BothValid,
     Custom,
+    EnoughGroups,
     Gae,
     GroupAdvantages,
     LagrangeMultiplier,
+    MixedGroups,
     Operation,
+    OverlongPenalty,
     PenalizedAdvantages,
+    PenalizedScores,
+    RewardsToGo,
     TokenRewards,
     Whiten,
 )
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.engines.parallel import ParallelContext
 from rlhf_runtime.numerics.constraints import learned_multiplier, penalized_advantages
-from rlhf_runtime.numerics.gae import generalized_advantages
-from rlhf_runtime.numerics.groups import group_advantages
+from rlhf_runtime.numerics.gae import generalized_advantages, rewards_to_go
+from rlhf_runtime.numerics.groups import group_advantages, mixed_groups
 from rlhf_runtime.numerics.kl import kl_estimate
 from rlhf_runtime.numerics.moments import Reduce, explained_variance, on_this_rank, whiten
 from rlhf_runtime.numerics.padding import length_mask, pad, unpad
-from rlhf_runtime.numerics.rewards import token_rewards
+from rlhf_runtime.numerics.rewards import overlong_penalties, penalized_scores, token_rewards
 from rlhf_runtime.roles.context import Result
 from rlhf_runtime.roles.custom_operation import run_custom
 from rlhf_runtime.roles.sequences import RESPONSES, as_tensor, lengths_of
@@ -68,6 +75,11 @@ class Workspace:
         lengths = mask.sum(dim=1).to(torch.int32).numpy()
         self.columns[name] = Column(unpad(padded.float(), mask).numpy(), lengths)
 
+    def put_rows(self, name: str, values: torch.Tensor) -> None:
+        """Store a column with one value per row."""
+        kept = values.to(torch.int8) if values.dtype is torch.bool else values.float()
+        self.columns[name] = Column(kept.numpy())
+
 
 def compute(inputs: Inputs, parallel: ParallelContext, state: OperationState) -> Result:
     """Run a compute call's operations one after the other, each rank on its own rows.
@@ -106,6 +118,23 @@ def _run(work: Workspace, operation: Operation) -> None:
             _whiten(work, operation)
         case GroupAdvantages():
             _group_advantages(work, operation)
+        case RewardsToGo():
+            rewards, mask = work.padded(operation.rewards)
+            work.put(operation.advantages, rewards_to_go(rewards, mask, operation.gamma), mask)
+        case AboveBaseline():
+            _above_baseline(work, operation)
+        case PenalizedScores():
+            _penalized_scores(work, operation)
+        case OverlongPenalty():
+            _overlong_penalty(work, operation)
+        case MixedGroups():
+            scores, valid = work.rows(operation.scores), work.rows(operation.valid).bool()
+            work.put_rows(operation.mixed, mixed_groups(scores, work.groups, valid))
+        case EnoughGroups():
+            _enough_groups(work, operation)
+        case BothValid():
+            both = work.rows(operation.first).bool() & work.rows(operation.second).bool()
+            work.put_rows(operation.both, both)
         case LagrangeMultiplier():
             _lagrange_multiplier(work, operation)
         case PenalizedAdvantages():
@@ -122,10 +151,14 @@ def _token_rewards(work: Workspace, operation: TokenRewards) -> None:
         own, _ = work.padded(operation.policy_log_probs)
         reference, _ = work.padded(operation.reference_log_probs)
         kl = kl_estimate(own, reference, operation.kl_estimator)
-        name = f"{role_of(operation.scores)}/kl"
-        work.means.add(name, float(kl[mask].double().sum()), float(mask.sum()))
+        _note_kl(work, operation.scores, kl, mask)
     scores = work.rows(operation.scores)
     work.put(operation.rewards, token_rewards(scores, mask, kl, operation.kl_coefficient), mask)
+
+
+def _note_kl(work: Workspace, scores: str, kl: torch.Tensor, mask: torch.Tensor) -> None:
+    """The mean KL per token, among the metrics of the reward that it is taken off."""
+    work.means.add(f"{role_of(scores)}/kl", float(kl[mask].double().sum()), float(mask.sum()))
 
 
 def _gae(work: Workspace, operation: Gae) -> None:
@@ -155,9 +188,44 @@ def _group_advantages(work: Workspace, operation: GroupAdvantages) -> None:
         work.groups,
         work.rows(operation.valid).bool(),
         operation.normalize_by_std,
+        operation.baseline,
+        mask.sum(dim=1),
     )
     work.means.add("groups/equal", float(found.num_equal_groups), float(found.num_groups))
     work.put(operation.advantages, found.advantages[:, None] * mask, mask)
+
+
+def _above_baseline(work: Workspace, operation: AboveBaseline) -> None:
+    advantages, mask = work.padded(operation.advantages)
+    has_baseline = work.rows(operation.has_baseline).bool()[:, None]
+    above = advantages - work.rows(operation.baseline)[:, None]
+    work.put(operation.advantages, torch.where(has_baseline, above, 0.0) * mask, mask)
+
+
+def _penalized_scores(work: Workspace, operation: PenalizedScores) -> None:
+    own, mask = work.padded(operation.policy_log_probs)
+    reference, _ = work.padded(operation.reference_log_probs)
+    kl = kl_estimate(own, reference, operation.kl_estimator)
+    _note_kl(work, operation.scores, kl, mask)
+    scores = work.rows(operation.scores)
+    penalized = penalized_scores(scores, mask, kl, operation.kl_coefficient)
+    work.put_rows(operation.penalized, penalized)
+
+
+def _overlong_penalty(work: Workspace, operation: OverlongPenalty) -> None:
+    lengths = lengths_of(work.columns[RESPONSES])
+    lost = overlong_penalties(lengths, operation.longest, operation.margin, operation.penalty)
+    name = f"{role_of(operation.scores)}/overlong_penalty"
+    work.means.add(name, float(lost.double().sum()), float(len(lost)))
+    work.put_rows(operation.shaped, work.rows(operation.scores) - lost)
+
+
+def _enough_groups(work: Workspace, operation: EnoughGroups) -> None:
+    counted = work.groups[work.rows(operation.counted).bool()]
+    own = torch.tensor([len(torch.unique(counted))], dtype=torch.float64)
+    (found,) = work.sum(own).tolist()
+    answer = torch.full((len(work.groups),), found >= operation.num_groups)
+    work.put_rows(operation.enough, answer)
 
 
 def _lagrange_multiplier(work: Workspace, operation: LagrangeMultiplier) -> None:

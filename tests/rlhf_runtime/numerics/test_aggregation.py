@@ -3,7 +3,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlhf_api.spec.algorithm import LossAggregation
+from rlhf_api.spec.policy_loss import LossAggregation
 from rlhf_runtime.numerics.aggregation import Denominators, aggregate
 
 LOSSES = torch.tensor([[1.0, 2.0, torch.nan], [4.0, torch.nan, 6.0], [torch.nan] * 3])

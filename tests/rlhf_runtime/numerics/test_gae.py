@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from rlhf_runtime.numerics.gae import generalized_advantages
+from rlhf_runtime.numerics.gae import generalized_advantages, rewards_to_go
 
 
 def quadratic(rewards: Tensor, values: Tensor, gamma: float, lam: float) -> Tensor:
@@ -85,3 +85,19 @@ def test_no_gradient_flows_into_the_critic() -> None:
     )
     assert not advantages.requires_grad
     assert not returns.requires_grad
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 2**31), st.integers(1, 4), st.integers(1, 9), st.floats(0, 1))
+def test_rewards_to_go_are_advantages_over_values_of_zero(
+    seed: int, rows: int, steps: int, gamma: float
+) -> None:
+    rewards, _, mask = batch(seed, rows, steps)
+    expected, _ = generalized_advantages(rewards, torch.zeros_like(rewards), mask, gamma, 1.0)
+    torch.testing.assert_close(rewards_to_go(rewards, mask, gamma), expected)
+
+
+def test_hand_computed_rewards_to_go_skip_masked_tokens() -> None:
+    mask = torch.tensor([[True, False, True, True]])
+    got = rewards_to_go(torch.tensor([[1.0, torch.nan, 2.0, 4.0]]), mask, 0.5)
+    assert got.tolist() == [[3.0, 0.0, 4.0, 4.0]]

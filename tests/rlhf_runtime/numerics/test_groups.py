@@ -5,7 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlhf_runtime.numerics.groups import group_advantages
+from rlhf_flow.operations import GroupBaseline
+from rlhf_runtime.numerics.groups import group_advantages, mixed_groups
 
 VALID4 = torch.ones(4, dtype=torch.bool)
 
@@ -70,3 +71,50 @@ def test_invalid_responses_may_be_not_a_number() -> None:
     valid = torch.tensor([True, False, True, True])
     advantages = group_advantages(scores, torch.zeros(4, dtype=torch.int64), valid).advantages
     assert advantages.tolist() == pytest.approx([1.0, 0.0, -1.0, 0.0], abs=1e-5)
+
+
+def against(
+    scores: list[float], lengths: list[int], members: list[int], row: int, baseline: GroupBaseline
+) -> float:
+    """What a row's score is compared with, by its definition; itself where there is nothing."""
+    others = [scores[m] for m in members if m != row]
+    if not others:
+        return scores[row]
+    if baseline is GroupBaseline.LEAVE_ONE_OUT:
+        return sum(others) / len(others)
+    total = sum(lengths[m] for m in members)
+    return sum(lengths[m] * scores[m] for m in members) / max(1, total)
+
+
+@settings(max_examples=100, deadline=None)
+@given(responses, st.sampled_from([GroupBaseline.LEAVE_ONE_OUT, GroupBaseline.LENGTH_WEIGHTED]))
+def test_other_baselines_equal_their_definitions(
+    rows: list[tuple[float, int, bool]], baseline: GroupBaseline
+) -> None:
+    scores, ids, valid = (list(column) for column in zip(*rows, strict=True))
+    lengths = [1 + 3 * row % 7 for row in range(len(rows))]
+    expected = []
+    for row, (score, group, ok) in enumerate(rows):
+        members = [m for m, (_, g, v) in enumerate(rows) if v and g == group]
+        expected.append(score - against(scores, lengths, members, row, baseline) if ok else 0.0)
+    got = group_advantages(
+        torch.tensor(scores, dtype=torch.float64),
+        torch.tensor(ids),
+        torch.tensor(valid),
+        False,
+        baseline,
+        torch.tensor(lengths),
+    )
+    assert got.advantages.tolist() == pytest.approx(expected, abs=1e-9)
+
+
+@settings(max_examples=100, deadline=None)
+@given(responses)
+def test_rows_teach_where_valid_scores_of_their_prompt_differ(
+    rows: list[tuple[float, int, bool]],
+) -> None:
+    scores, ids, valid = (list(column) for column in zip(*rows, strict=True))
+    got = mixed_groups(torch.tensor(scores), torch.tensor(ids), torch.tensor(valid))
+    assert got.tolist() == [
+        ok and len({s for s, g, v in rows if v and g == group}) > 1 for _, group, ok in rows
+    ]

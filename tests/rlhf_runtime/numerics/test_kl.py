@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from rlhf_api.spec.algorithm import KlEstimator
+from rlhf_api.spec.policy_loss import KlEstimator
 from rlhf_runtime.numerics.kl import kl_estimate
 
 

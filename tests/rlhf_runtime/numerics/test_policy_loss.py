@@ -3,7 +3,13 @@ import math
 import pytest
 import torch
 
-from rlhf_runtime.numerics.policy_loss import clipped_policy_loss, importance_weights
+from rlhf_runtime.numerics.policy_loss import (
+    cispo_loss,
+    clipped_policy_loss,
+    importance_weights,
+    log_ratios,
+    sequence_log_ratios,
+)
 
 CASES = [  # ratio, advantage, loss, clipped: clip 0.2 down, 0.3 up
     (1.0, 2.0, -2.0, False),
@@ -17,9 +23,7 @@ CASES = [  # ratio, advantage, loss, clipped: clip 0.2 down, 0.3 up
 
 @pytest.mark.parametrize(("ratio", "advantage", "loss", "clipped"), CASES)
 def test_hand_computed_losses(ratio: float, advantage: float, loss: float, clipped: bool) -> None:
-    got = clipped_policy_loss(
-        torch.tensor([math.log(ratio)]), torch.zeros(1), torch.tensor([advantage]), 0.2, 0.3
-    )
+    got = clipped_policy_loss(torch.tensor([math.log(ratio)]), torch.tensor([advantage]), 0.2, 0.3)
     assert got.token_losses.item() == pytest.approx(loss, rel=1e-6)
     assert got.clipped.item() is clipped
     assert got.ratios.item() == pytest.approx(ratio)
@@ -29,7 +33,7 @@ def test_hand_computed_losses(ratio: float, advantage: float, loss: float, clipp
 def test_the_dual_clip_bounds_losses_of_negative_advantages_only() -> None:
     log_probs = torch.tensor([10.0, 10.0, 1.0]).log().requires_grad_()
     advantages = torch.tensor([-2.0, 2.0, -2.0])
-    got = clipped_policy_loss(log_probs, torch.zeros(3), advantages, 0.2, 0.2, dual_clip=3.0)
+    got = clipped_policy_loss(log_probs, advantages, 0.2, 0.2, dual_clip=3.0)
     assert got.token_losses.tolist() == pytest.approx([6.0, -2.4, 2.0])
     assert got.dual_clipped.tolist() == [True, False, False]
     got.token_losses.sum().backward()
@@ -40,7 +44,7 @@ def test_the_dual_clip_bounds_losses_of_negative_advantages_only() -> None:
 def test_no_gradient_flows_where_the_clip_is_in_force() -> None:
     log_probs = torch.tensor([case[0] for case in CASES]).log().requires_grad_()
     advantages = torch.tensor([case[1] for case in CASES])
-    got = clipped_policy_loss(log_probs, torch.zeros(len(CASES)), advantages, 0.2, 0.3)
+    got = clipped_policy_loss(log_probs, advantages, 0.2, 0.3)
     got.token_losses.sum().backward()
     assert log_probs.grad is not None
     assert torch.equal(log_probs.grad == 0, got.clipped)
@@ -49,7 +53,8 @@ def test_no_gradient_flows_where_the_clip_is_in_force() -> None:
 def test_the_first_update_is_the_policy_gradient() -> None:
     log_probs = torch.tensor([-1.0, -2.0], requires_grad=True)
     advantages = torch.tensor([3.0, -4.0])
-    clipped_policy_loss(log_probs, log_probs, advantages, 0.2, 0.2).token_losses.sum().backward()
+    ratios = log_ratios(log_probs, log_probs)
+    clipped_policy_loss(ratios, advantages, 0.2, 0.2).token_losses.sum().backward()
     assert log_probs.grad is not None
     assert log_probs.grad.tolist() == [-3.0, 4.0]
 
@@ -60,15 +65,54 @@ def test_gradients_equal_finite_differences() -> None:
     advantages = torch.randn(30, dtype=torch.float64, generator=torch.manual_seed(2))
     log_probs.requires_grad_()
     assert torch.autograd.gradcheck(
-        lambda x: clipped_policy_loss(x, old, advantages, 0.2, 0.28, 1.5).token_losses, (log_probs,)
+        lambda x: clipped_policy_loss(log_ratios(x, old), advantages, 0.2, 0.28, 1.5).token_losses,
+        (log_probs,),
     )
 
 
 def test_extreme_ratios_stay_finite() -> None:
-    got = clipped_policy_loss(
-        torch.tensor([0.0]), torch.tensor([-1e4]), torch.tensor([-1.0]), 0.2, 0.2
-    )
+    far = log_ratios(torch.tensor([0.0]), torch.tensor([-1e4]))
+    got = clipped_policy_loss(far, torch.tensor([-1.0]), 0.2, 0.2)
     assert got.token_losses.isfinite().all()
+    assert cispo_loss(far, far, torch.tensor([-1.0]), 1.0, 1e9).token_losses.isfinite().all()
+
+
+def test_the_ratio_of_a_response_is_the_geometric_mean_of_its_kept_tokens() -> None:
+    ratios = torch.tensor([2.0, 8.0, 5.0, 3.0, 7.0]).log().requires_grad_()
+    kept = torch.tensor([True, True, False, True, True])
+    got = sequence_log_ratios(ratios, torch.tensor([3, 0, 1, 1]), kept).exp()
+    assert got.tolist() == pytest.approx([4.0, 4.0, 4.0, 3.0, 7.0])
+    got[0].backward()
+    assert ratios.grad is not None
+    assert ratios.grad.tolist() == pytest.approx([2.0, 2.0, 0.0, 0.0, 0.0])
+
+
+def test_gspo_weighs_every_token_of_a_response_alike() -> None:
+    """Mean over a response of -A s has the gradient -A s / length of each token's log-prob."""
+    log_probs = torch.tensor([-1.0, -1.5, -0.5], requires_grad=True)
+    old = torch.tensor([-1.1, -1.2, -0.6])
+    whole = sequence_log_ratios(
+        log_ratios(log_probs, old), torch.tensor([3]), torch.ones(3, dtype=torch.bool)
+    )
+    loss = clipped_policy_loss(whole, torch.full((3,), 2.0), 0.5, 0.5).token_losses.mean()
+    loss.backward()
+    ratio = math.exp((0.1 - 0.3 + 0.1) / 3)
+    assert loss.item() == pytest.approx(-2 * ratio)
+    assert log_probs.grad is not None
+    assert log_probs.grad.tolist() == pytest.approx([-2 * ratio / 3] * 3)
+
+
+def test_cispo_weighs_log_probs_by_clipped_ratios_that_have_no_gradient() -> None:
+    log_probs = torch.tensor([3.0, 0.5, 0.9]).log().requires_grad_()
+    ratios = torch.tensor([3.0, 0.25, 0.9]).log()
+    got = cispo_loss(log_probs, ratios, torch.tensor([1.0, -1.0, 2.0]), 0.5, 1.0)
+    assert got.token_losses.tolist() == pytest.approx(
+        [-2.0 * math.log(3.0), 0.5 * math.log(0.5), -1.8 * math.log(0.9)]
+    )
+    assert got.clipped.tolist() == [True, True, False]
+    got.token_losses.sum().backward()
+    assert log_probs.grad is not None
+    assert log_probs.grad.tolist() == pytest.approx([-2.0, 0.5, -1.8])
 
 
 def test_importance_weights_are_ratios_up_to_a_cap_without_gradient() -> None:

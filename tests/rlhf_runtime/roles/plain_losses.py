@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from rlhf_api.spec.algorithm import KlEstimator, LossAggregation
+from rlhf_api.spec.policy_loss import KlEstimator, LossAggregation
 from rlhf_flow.losses import ClippedLoss, ValueLoss
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.engines.fsdp.settings import OptimizerSettings

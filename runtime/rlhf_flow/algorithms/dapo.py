@@ -1,0 +1,56 @@
+"""DAPO: GRPO on prompts whose responses differ in their scores, sampled until there are enough."""
+
+from __future__ import annotations
+
+from rlhf_api.spec.presets import DapoSettings
+from rlhf_flow.algorithms.estimators import estimator
+from rlhf_flow.algorithms.policy_algorithm import REWARD, JobFacts
+from rlhf_flow.algorithms.policy_gradient import PolicyGradient
+from rlhf_flow.batches import BatchValue
+from rlhf_flow.fields import scores_of, valid_of
+from rlhf_flow.flow import Flow
+from rlhf_flow.operations import EnoughGroups, MixedGroups, OverlongPenalty
+
+MIXED = "mixed"
+
+
+class Dapo(PolicyGradient):
+    """Dynamic sampling, a higher upper clip and soft overlong punishment.
+
+    Source: Yu et al., DAPO (arXiv 2503.14476), section 3.
+
+    Args:
+        settings: of the manifest.
+        job: what else matters of it.
+    """
+
+    def __init__(self, settings: DapoSettings, job: JobFacts) -> None:
+        super().__init__(settings, job, MIXED)
+        scores, valid = scores_of(REWARD), valid_of(REWARD)
+        self.mixed = MixedGroups(scores, valid, MIXED)
+        self.enough = EnoughGroups(MIXED, job.prompts_per_step)
+        self.max_rounds = settings.max_rounds
+        self.expected_rounds = settings.expected_rounds
+        if settings.overlong_tokens:
+            longest = job.max_response_tokens
+            margin = min(settings.overlong_tokens, longest)
+            shaped = OverlongPenalty(scores, longest, margin, settings.overlong_penalty)
+            self.advantages = (shaped, *estimator(settings, shaped.shaped, MIXED, self.penalty))
+
+    def step(self, flow: Flow, prompts: BatchValue) -> None:
+        """Answer and score until enough prompts teach something, compare, train."""
+
+        def sample(fresh: BatchValue) -> BatchValue:
+            batch: BatchValue = flow.actor.generate(fresh)
+            batch |= flow.reward.score(batch)
+            return batch | flow.compute(batch, self.mixed)
+
+        batch = flow.repeat(
+            sample,
+            until=self.enough,
+            max_rounds=self.max_rounds,
+            expected_rounds=self.expected_rounds,
+        )
+        batch = self.with_log_probs(flow, batch)
+        batch |= flow.compute(batch, *self.advantages)
+        flow.actor.train(batch, self.loss)

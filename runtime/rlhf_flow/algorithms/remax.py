@@ -1,0 +1,46 @@
+"""ReMax: the score of the greedy response is what samples of its prompt are held against."""
+
+from __future__ import annotations
+
+from rlhf_api.spec.presets import ReMaxSettings
+from rlhf_flow.algorithms.policy_algorithm import REWARD, JobFacts, PolicyAlgorithm
+from rlhf_flow.batches import BatchValue
+from rlhf_flow.fields import scores_of, valid_of
+from rlhf_flow.flow import Flow
+from rlhf_flow.operations import AboveBaseline, BothValid, RewardsToGo
+
+VALID = "valid"
+
+
+class ReMax(PolicyAlgorithm):
+    """A policy gradient with a baseline from one more response, and no critic.
+
+    Source: Li et al., ReMax (arXiv 2310.10505), algorithm 1; HybridFlow, figure 6.
+
+    Args:
+        settings: of the manifest.
+        job: what else matters of it.
+    """
+
+    def __init__(self, settings: ReMaxSettings, job: JobFacts) -> None:
+        super().__init__(settings, job, VALID)
+        self.advantages = (
+            self.penalty.on_tokens(scores_of(REWARD)),
+            RewardsToGo(),
+            AboveBaseline("baseline", "has_baseline"),
+            BothValid(valid_of(REWARD), "has_baseline", VALID),
+        )
+
+    def step(self, flow: Flow, prompts: BatchValue) -> None:
+        """Answer by sampling and greedily, score both, take the difference, train."""
+        batch = flow.actor.generate(prompts)
+        batch |= flow.reward.score(batch)
+        greedy = flow.actor.generate(prompts, samples=1, greedy=True)
+        scored = flow.reward.score(greedy)
+        baseline = scored.rename(
+            **{scores_of(REWARD): "baseline", valid_of(REWARD): "has_baseline"}
+        )
+        batch |= baseline.broadcast(batch)
+        batch = self.with_log_probs(flow, batch)
+        batch |= flow.compute(batch, *self.advantages)
+        flow.actor.train(batch, self.loss)

@@ -1,0 +1,85 @@
+"""Safe-RLHF: PPO whose mean cost is held below a budget by a learned multiplier."""
+
+from __future__ import annotations
+
+from rlhf_api.spec.presets import SafeRlhfSettings
+from rlhf_flow.algorithms.policy_algorithm import REWARD, JobFacts
+from rlhf_flow.algorithms.ppo import Ppo
+from rlhf_flow.batches import BatchValue
+from rlhf_flow.fields import scores_of, valid_of, values_of
+from rlhf_flow.flow import Flow
+from rlhf_flow.losses import CrossEntropy, Loss
+from rlhf_flow.operations import (
+    BothValid,
+    Gae,
+    LagrangeMultiplier,
+    PenalizedAdvantages,
+    TokenRewards,
+)
+from rlhf_flow.roles import RewardSource, Roles, ScalarModel
+
+COST, COST_CRITIC, VALID = "cost", "cost_critic", "valid"
+
+
+class SafeRlhf(Ppo):
+    """PPO with a cost, a cost critic, a multiplier, and a loss on rows of pretraining.
+
+    Source: Dai et al., Safe RLHF (arXiv 2310.12773), section 3.2 and appendix B; HybridFlow,
+    figure 6.
+
+    Args:
+        settings: of the manifest.
+        job: what else matters of it.
+    """
+
+    def __init__(self, settings: SafeRlhfSettings, job: JobFacts) -> None:
+        super().__init__(settings, job, VALID)
+        self.pretraining_weight = settings.pretraining_weight
+        self.cost_value_loss = self.value_loss_of(COST_CRITIC, returns="cost_returns")
+        self.advantages = (
+            BothValid(valid_of(REWARD), valid_of(COST), VALID),
+            *self.estimates,
+            TokenRewards(scores_of(COST), rewards="costs"),
+            Gae(
+                settings.gamma,
+                settings.gae_lambda,
+                values=values_of(COST_CRITIC),
+                rewards="costs",
+                advantages="cost_advantages",
+                returns="cost_returns",
+            ),
+            LagrangeMultiplier(
+                scores_of(COST),
+                valid_of(COST),
+                settings.cost_budget,
+                settings.multiplier_learning_rate,
+                settings.initial_multiplier,
+                settings.max_multiplier,
+            ),
+            PenalizedAdvantages("cost_advantages"),
+            *self.whitening,
+        )
+
+    def roles(self) -> Roles:
+        """PPO's, a cost and its critic."""
+        return {**super().roles(), COST: RewardSource, COST_CRITIC: ScalarModel}
+
+    def step(self, flow: Flow, prompts: BatchValue) -> None:
+        """Answer, score reward and cost, weigh one against the other, train critics and actor."""
+        batch = flow.actor.generate(prompts)
+        batch |= flow.reward.score(batch)
+        batch |= flow.cost.score(batch)
+        batch = self.with_log_probs(flow, batch)
+        batch |= flow.critic.values(batch)
+        batch |= flow.cost_critic.values(batch)
+        batch |= flow.compute(batch, *self.advantages)
+        flow.critic.train(batch, self.value_loss)
+        flow.cost_critic.train(batch, self.cost_value_loss)
+        warmup = self.settings.critic_warmup_steps
+        flow.actor.train(batch, self.loss, *self.pretraining_loss(flow), from_step=warmup)
+
+    def pretraining_loss(self, flow: Flow) -> tuple[tuple[BatchValue, Loss], ...]:
+        """The ptx loss with its rows, where it has a weight."""
+        if self.pretraining_weight == 0:
+            return ()
+        return ((flow.pretraining(), CrossEntropy(self.pretraining_weight)),)
