@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import algorithm_table
 import chart_files
 from rlhf_api.crd.definition import crd_yaml
 from rlhf_api.crd.editor_schema import editor_schema
@@ -100,6 +101,7 @@ FILES: dict[str, Callable[[], str]] = {
     f"{CHART}/values.yaml": chart_files.values_yaml,
     "crds/rlhf-operator.dev_rlhfjobs.yaml": crd_yaml,
     "crds/rlhfjob.schema.json": schema,
+    "docs/reference/algorithms.md": algorithm_table.algorithms,
     "docs/reference/exit-codes.md": exit_codes,
     "docs/reference/rlhfjob.md": reference,
 }

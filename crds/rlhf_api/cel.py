@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 _RESERVED = (
     *("as", "break", "const", "continue", "else", "false", "for", "function", "if", "import", "in"),
@@ -21,6 +21,11 @@ def text(value: str) -> str:
 def texts(values: Sequence[str]) -> str:
     """Write a list of texts as a literal."""
     return f"[{', '.join(text(value) for value in values)}]"
+
+
+def cel_map(entries: Mapping[str, str]) -> str:
+    """Write a map as a literal: of texts to what is written in CEL already."""
+    return f"{{{', '.join(f'{text(key)}: {value}' for key, value in entries.items())}}}"
 
 
 def member(owner: str, name: str) -> str:

@@ -54,6 +54,10 @@ class ClippedLoss(ColumnSettings):
     importance_cap: float = 2.0
     """Upper bound of the weights that correct for the generation engine, where the old
     log-probabilities are not its own."""
+    rejection_threshold: float | None = None
+    """Responses that, in the geometric mean of their tokens, are more than so many times as likely
+    under one engine as under the other do not count, where the old log-probabilities are the
+    training engine's. None: all count."""
     entropy_coefficient: float = 0.0
     kl_coefficient: float = 0.0
     """Weight of a KL term in the loss; a penalty in the rewards is none of the loss's business."""
@@ -98,6 +102,9 @@ class ClippedLoss(ColumnSettings):
         check(owner, "dual_clip", self.dual_clip, is_plain, "none but for the objective CLIPPED")
         cap = self.importance_cap
         check(owner, "importance_cap", cap, is_number(cap, least=1), "a number of at least 1")
+        threshold = self.rejection_threshold
+        is_ratio = threshold is None or (is_number(threshold) and threshold > 1)
+        check(owner, "rejection_threshold", threshold, is_ratio, "a number above 1, or None")
         _check_epochs(owner, self.epochs_per_batch)
 
     @classmethod
@@ -125,6 +132,7 @@ class ClippedLoss(ColumnSettings):
             clip_range_high=settings.clip_high,
             dual_clip=settings.dual_clip,
             importance_cap=settings.importance_cap,
+            rejection_threshold=settings.rejection_threshold,
             entropy_coefficient=settings.entropy_coefficient,
             kl_coefficient=0.0 if reference_log_probs is None else settings.kl_coefficient,
             kl_estimator=settings.estimator,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from rlhf_api.cel import member, text, texts
+from rlhf_api.cel import cel_map, member, text, texts
 from rlhf_api.rules import Found, Rule, found
 from rlhf_api.spec.algorithm import SETTINGS, AlgorithmType
 from rlhf_api.spec.checkpoint import KeepBest
@@ -38,9 +38,7 @@ _MEASURES_EXACT_MATCH = (
     f"self.rewards.exists(reward, {_ENTRYPOINT} == {text(EXACT_MATCH_VERIFIER)})"
 )
 _IS_CUSTOM = f"self.algorithm.type == {text(AlgorithmType.CUSTOM)}"
-_ROLES = "{%s}" % ", ".join(
-    f"{text(kind.value)}: {texts(settings.roles)}" for kind, settings in SETTINGS.items()
-)
+_ROLES = cel_map({kind.value: texts(settings.roles) for kind, settings in SETTINGS.items()})
 _STOPS_AT_EXACT_MATCH = (
     "has(self.schedule.warmStart) && has(self.schedule.warmStart.stopAtExactMatch)"
 )

@@ -105,6 +105,10 @@ class PolicyLossSettings(AlgorithmSettings):
     """Where the training engine computes log-probabilities of what was sampled (in bfloat16, or for
     several updates of a step), a token weighs as much more as it is likelier there than in the
     generation engine, at most so much: truncated importance sampling."""
+    rejection_threshold: Annotated[float, Field(gt=1.0)] | None = None
+    """Where both engines' log-probabilities are there (as above), a response that, in the geometric
+    mean of its tokens, is more than so many times as likely in one as in the other is left out,
+    such as 1.05. Default: none is."""
     entropy_coefficient: NonNegativeFloat = 0.0
     """Weight of the entropy bonus in the loss."""
     kl_coefficient: NonNegativeFloat = 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -139,3 +140,27 @@ def importance_weights(
     """
     difference = (trainer_log_probs - rollout_log_probs).detach()
     return difference.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp().clamp(max=cap)
+
+
+def agreeing_sequences(
+    trainer_log_probs: Float[Tensor, " tokens"],
+    rollout_log_probs: Float[Tensor, " tokens"],
+    lengths: Int[Tensor, " rows"],
+    threshold: float,
+) -> Bool[Tensor, " rows"]:
+    """Which responses are, in the geometric mean of their tokens, at most `threshold` times as
+    likely under one engine as under the other; empty ones are.
+
+    Args:
+        trainer_log_probs: packed, row after row, under the training engine.
+        rollout_log_probs: those under the generation engine that sampled them.
+        lengths: tokens of each row.
+        threshold: above 1.
+
+    Source: Liu et al., When speed kills stability (2025): sequence-level masked importance
+    sampling, with the mean in place of the sum so that length does not matter.
+    """
+    row_of = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
+    sums = torch.zeros(len(lengths), dtype=torch.float64)
+    sums.index_add_(0, row_of, (trainer_log_probs - rollout_log_probs).double())
+    return (sums / lengths.clamp(min=1)).abs() <= math.log(threshold)

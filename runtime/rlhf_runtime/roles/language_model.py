@@ -4,32 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 
-from rlhf_api.spec.policy_loss import PolicyObjective
-from rlhf_flow import fields
 from rlhf_flow.calls import TrainOptions
 from rlhf_flow.losses import BradleyTerry, ClippedLoss, CrossEntropy, Loss, ValueLoss
-from rlhf_runtime.dataplane.columns import Rows
 from rlhf_runtime.engines.fsdp.model import FsdpModel, LossTerm
 from rlhf_runtime.engines.fsdp.packing import MicroBatch
 from rlhf_runtime.engines.fsdp.settings import OptimizerSettings
-from rlhf_runtime.numerics.aggregation import aggregate
 from rlhf_runtime.numerics.entropy import token_log_probs
-from rlhf_runtime.numerics.kl import kl_estimate
-from rlhf_runtime.numerics.padding import length_mask, pad
-from rlhf_runtime.numerics.policy_loss import (
-    PolicyLoss,
-    cispo_loss,
-    clipped_policy_loss,
-    importance_weights,
-    log_ratios,
-    sequence_log_ratios,
-)
 from rlhf_runtime.roles.context import Result, RoleContext
 from rlhf_runtime.roles.generation import Generation
-from rlhf_runtime.roles.sequences import as_tensor, infer
+from rlhf_runtime.roles.policy_terms import PolicyTerms, agreeing
+from rlhf_runtime.roles.sequences import infer
 from rlhf_runtime.roles.training import Means, MiniBatch, micro_batches, mini_batches
 from rlhf_runtime.workers.inputs import BatchInputs, Inputs
 
@@ -104,8 +90,10 @@ class LanguageModel:
 
     def _mini_batches(self, inputs: BatchInputs, loss: Loss) -> list[MiniBatch]:
         longest = self._context.job.spec.rollout.max_response_tokens
-        valid = loss.valid if isinstance(loss, ClippedLoss) else None
-        return mini_batches(inputs, self._context.parallel, longest, valid)
+        parallel = self._context.parallel
+        if not isinstance(loss, ClippedLoss):
+            return mini_batches(inputs, parallel, longest)
+        return mini_batches(inputs, parallel, longest, loss.valid, agreeing(loss))
 
     def _term(self, batch: MiniBatch, loss: Loss, metric: str, means: Means) -> LossTerm:
         """A loss on a mini-batch.
@@ -153,108 +141,3 @@ class SupervisedTerms:
         share = -log_probs.sum() / self._num_tokens
         self._means.add(self._metric, float(share), 0.0)
         return share * self._weight
-
-
-class PolicyTerms:
-    """The policy loss of one mini-batch: called with outputs[n, vocabulary] of each micro-batch."""
-
-    def __init__(
-        self, batch: MiniBatch, loss: ClippedLoss, role: str, temperature: float, means: Means
-    ) -> None:
-        self._batch = batch
-        self._loss = loss
-        self._role = role
-        self._temperature = temperature
-        self._means = means
-        self._advantages = as_tensor(batch.columns[loss.advantages])
-        self._old = as_tensor(batch.columns[loss.old_log_probs])
-        self._old_is_trainers = loss.old_log_probs != fields.ROLLOUT_LOG_PROBS
-        self._rollout = as_tensor(batch.columns[fields.ROLLOUT_LOG_PROBS])
-        reference = loss.reference_log_probs if loss.kl_coefficient > 0 else None
-        self._reference = None if reference is None else as_tensor(batch.columns[reference])
-        means.add(f"{role}/loss", 0.0, batch.share)
-
-    def __call__(self, outputs: torch.Tensor, part: MicroBatch) -> torch.Tensor:
-        """This micro-batch's share of the mini-batch's loss."""
-        device = outputs.device
-        log_probs, entropy = token_log_probs(
-            outputs, part.targets.to(device), self._temperature, with_entropy=True
-        )
-        assert entropy is not None
-        terms = self._policy_loss(log_probs, part)
-        losses = terms.token_losses
-        if self._old_is_trainers:
-            weights = importance_weights(
-                self._old[part.tokens], self._rollout[part.tokens], self._loss.importance_cap
-            )
-            self._note("importance_weight", weights, part)
-            losses = losses * weights.to(device)
-        if self._loss.entropy_coefficient:
-            losses = losses - self._loss.entropy_coefficient * entropy
-        if self._reference is not None:
-            reference = self._reference[part.tokens].to(device)
-            kl = kl_estimate(log_probs, reference, self._loss.kl_estimator)
-            losses = losses + self._loss.kl_coefficient * kl
-            self._note("kl", kl, part)
-        self._note("entropy", entropy, part)
-        self._note("clip_fraction", (terms.clipped | terms.dual_clipped).float(), part)
-        self._note_difference(self._old[part.tokens] if self._old_is_trainers else log_probs, part)
-        share = self._aggregate(losses, part)
-        self._means.add(f"{self._role}/loss", float(share), 0.0)
-        return share
-
-    def _policy_loss(self, log_probs: torch.Tensor, part: MicroBatch) -> PolicyLoss:
-        """The objective's loss of each token."""
-        loss, device = self._loss, log_probs.device
-        ratios = log_ratios(log_probs, self._old[part.tokens].to(device))
-        advantages = self._advantages[part.tokens].to(device)
-        low, high = loss.clip_range, loss.clip_range_high
-        match loss.objective:
-            case PolicyObjective.CLIPPED:
-                return clipped_policy_loss(ratios, advantages, low, high, loss.dual_clip)
-            case PolicyObjective.GSPO:
-                kept = self._kept(part).to(device)
-                whole = sequence_log_ratios(ratios, part.response_lengths.to(device), kept)
-                return clipped_policy_loss(whole, advantages, low, high)
-            case PolicyObjective.CISPO:
-                return cispo_loss(log_probs, ratios, advantages, low, high)
-
-    def rows_by_signal(self) -> tuple[Rows, Rows]:
-        """Rows that can have a gradient, and those that cannot: all advantages zero, or excluded.
-
-        With an entropy bonus or a KL term every row that counts has one.
-        """
-        kept = self._batch.kept.numpy()
-        if not self._loss.entropy_coefficient and self._reference is None:
-            lengths = self._batch.columns[self._loss.advantages].lengths
-            assert lengths is not None
-            row_of = np.repeat(np.arange(len(kept)), lengths)
-            moved = np.bincount(row_of, self._advantages.abs().numpy(), minlength=len(kept))
-            kept = kept & (moved != 0)  # NaN is no silence: its gradient must show it
-        return np.flatnonzero(kept), np.flatnonzero(~kept)
-
-    def _kept(self, part: MicroBatch) -> torch.Tensor:
-        """bool[n]: whether each token counts."""
-        return torch.repeat_interleave(self._batch.kept[part.rows], part.response_lengths)
-
-    def _note(self, name: str, values: torch.Tensor, part: MicroBatch) -> None:
-        kept = self._kept(part)
-        total = float(values.detach().double().cpu()[kept].sum())
-        self._means.add(f"{self._role}/{name}", total, float(kept.sum()))
-
-    def _note_difference(self, log_probs: torch.Tensor, part: MicroBatch) -> None:
-        """How far the trainer's log-probabilities are from the generation engine's.
-
-        Both belong to the weights that sampled: updates since then are no disagreement.
-        """
-        difference = (log_probs.detach().cpu() - self._rollout[part.tokens]).abs()
-        self._note("log_prob_difference_mean", difference, part)
-        if len(difference):
-            self._means.max(f"{self._role}/log_prob_difference_max", float(difference.max()))
-
-    def _aggregate(self, losses: torch.Tensor, part: MicroBatch) -> torch.Tensor:
-        lengths = part.response_lengths.to(losses.device)
-        padded, _ = pad(losses, lengths)
-        kept = self._batch.kept[part.rows].to(losses.device)
-        mask = length_mask(lengths) & kept[:, None]
-        return aggregate(padded, mask, self._loss.aggregation, self._batch.denominators)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import isfinite
 
@@ -38,6 +39,7 @@ def mini_batches(
     parallel: ParallelContext,
     fixed_length: int,
     valid: str | None = None,
+    keep: Callable[[Mapping[str, Column]], torch.Tensor] | None = None,
 ) -> list[MiniBatch]:
     """The batch's mini-batches in order, rows balanced over ranks by tokens.
 
@@ -46,6 +48,7 @@ def mini_batches(
         parallel: the ranks that share the batch.
         fixed_length: by which a sum over tokens is divided where that is asked for.
         valid: the field that says which rows count; the others are carried along. None: all do.
+        keep: says of columns which of their rows count, too. None: all do.
     """
     parts = inputs.mini_batches()
     columns = inputs.load(np.concatenate(parts))
@@ -58,7 +61,7 @@ def mini_batches(
         for begin, end in zip(bounds[:-1], bounds[1:], strict=True)
     ]
     groups = [inputs.index.find(part).groups for part in parts]
-    kept = [_kept(batch, valid) for batch in selected]
+    kept = [_kept(batch, valid, keep) for batch in selected]
     counts = parallel.sum(
         torch.tensor([_counts(b, k) for b, k in zip(selected, kept, strict=True)])
     )
@@ -95,10 +98,15 @@ def micro_batches(
     )
 
 
-def _kept(columns: dict[str, Column], valid: str | None) -> torch.Tensor:
+def _kept(
+    columns: dict[str, Column],
+    valid: str | None,
+    keep: Callable[[Mapping[str, Column]], torch.Tensor] | None,
+) -> torch.Tensor:
+    kept = torch.ones(columns[RESPONSES].num_rows, dtype=torch.bool)
     if valid is not None:
-        return torch.tensor(columns[valid].values).bool()
-    return torch.ones(columns[RESPONSES].num_rows, dtype=torch.bool)
+        kept = torch.tensor(columns[valid].values).bool()
+    return kept if keep is None else kept & keep(columns)
 
 
 def _counts(columns: dict[str, Column], kept: torch.Tensor) -> list[int]:

@@ -120,6 +120,21 @@ OF_ROLES: dict[str, Metric] = {
     "clip_fraction": Metric(
         "Clipped", "fraction", "Tokens whose ratio was clipped", None, Format.FRACTION
     ),
+    "clip_fraction_low": Metric(
+        "Clipped below", "fraction", "Tokens clipped at a ratio below 1", None, Format.FRACTION
+    ),
+    "clip_fraction_high": Metric(
+        "Clipped above", "fraction", "Tokens clipped at a ratio above 1", None, Format.FRACTION
+    ),
+    "ratio_max": Metric(
+        "Largest ratio", "", "Largest ratio of a token's probability, now and when sampled", None
+    ),
+    "inverse_ratio_max": Metric(
+        "Largest inverse ratio",
+        "",
+        "Largest ratio of a token's probability, when sampled and now",
+        None,
+    ),
     "gradient_norm": Metric("Gradient norm", "", "The gradient's norm before clipping", None),
     "skipped_updates": Metric(
         "Skipped updates",
@@ -140,6 +155,22 @@ OF_ROLES: dict[str, Metric] = {
         "nats",
         "Largest distance between the trainer's and the generator's log-probability of a token",
         False,
+    ),
+    "mismatch_kl": Metric(
+        "Mismatch KL",
+        "nats",
+        "Mean KL per token from the generation engine's distribution to the trainer's, by K3",
+        False,
+    ),
+    "rejected_sequences": Metric(
+        "Rejected",
+        "fraction",
+        "Responses left out because the engines disagree on them",
+        False,
+        Format.FRACTION,
+    ),
+    "overlong_penalty": Metric(
+        "Overlong penalty", "", "Mean score that responses near the length limit lose", False
     ),
     "importance_weight": Metric(
         "Importance weight",

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from rlhf_runtime.numerics.policy_loss import (
+    agreeing_sequences,
     cispo_loss,
     clipped_policy_loss,
     importance_weights,
@@ -121,3 +122,13 @@ def test_importance_weights_are_ratios_up_to_a_cap_without_gradient() -> None:
     assert torch.allclose(weights, torch.tensor([2.0, 0.5, 2.0]))
     assert not weights.requires_grad
     assert importance_weights(torch.tensor([0.0]), torch.tensor([-1e9]), 1e6) == 1e6
+
+
+def test_responses_on_which_engines_disagree_are_told_by_the_mean_of_their_tokens() -> None:
+    rollout = torch.tensor([-1.0, -1.0, -1.0, -1.0, -1.0])
+    trainer = rollout + torch.tensor([0.3, -0.3, 0.2, -0.2, 0.0])
+    lengths = torch.tensor([2, 1, 0, 1, 1])
+    assert agreeing_sequences(trainer, rollout, lengths, 1.2).tolist() == [
+        *(True, False, True, False, True)
+    ]
+    assert agreeing_sequences(trainer, rollout, lengths, 1.3).all()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from rlhf_api.spec.policy_loss import KlEstimator, LossAggregation
+from rlhf_api.spec.policy_loss import KlEstimator, LossAggregation, PolicyObjective
 from rlhf_flow.losses import ClippedLoss, ValueLoss
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.engines.fsdp.settings import OptimizerSettings
@@ -70,9 +70,11 @@ class Plain:
     def policy_losses(self, loss: ClippedLoss, old: str, with_reference: bool) -> RowLosses:
         def of_row(row: int) -> torch.Tensor:
             log_probs, advantages = self.log_probs(row), self.row("advantages", row)
-            ratios = (log_probs - self.row(old, row)).exp()
+            ratios = self.ratios(row, loss, old)
             bounded = ratios.clamp(1 - loss.clip_range, 1 + loss.clip_range_high)
             losses = -torch.minimum(ratios * advantages, bounded * advantages)
+            if loss.objective is PolicyObjective.CISPO:
+                losses = -bounded.detach() * advantages * log_probs
             if loss.dual_clip is not None:
                 ceiling = -loss.dual_clip * advantages
                 losses = torch.where(advantages < 0, torch.minimum(losses, ceiling), losses)
@@ -85,6 +87,18 @@ class Plain:
             return losses
 
         return of_row
+
+    def ratios(self, row: int, loss: ClippedLoss, old: str) -> torch.Tensor:
+        """Of each token of a row, or of the row."""
+        differences = self.log_probs(row) - self.row(old, row)
+        if loss.objective is PolicyObjective.GSPO:
+            return differences.mean().exp() * torch.ones_like(differences)
+        return differences.exp()
+
+    def agrees(self, row: int, threshold: float | None) -> bool:
+        """Whether both engines take a row to be about as likely."""
+        difference = self.row("actor_log_probs", row) - self.row("rollout_log_probs", row)
+        return threshold is None or 1 / threshold <= float(difference.mean().exp()) <= threshold
 
     def kl(self, row: int, estimator: KlEstimator) -> torch.Tensor:
         difference = self.log_probs(row) - self.row("reference_log_probs", row)

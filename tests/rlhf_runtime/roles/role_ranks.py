@@ -22,6 +22,7 @@ from transformers import AutoModelForCausalLM
 
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.models import LearningRateDecay
+from rlhf_api.spec.policy_loss import PolicyObjective
 from rlhf_flow.calls import ComputeOptions, ModelCall, TrainOptions
 from rlhf_flow.losses import BradleyTerry, ClippedLoss, CrossEntropy, Loss, ValueLoss
 from rlhf_flow.operations import Custom, LagrangeMultiplier, Scope
@@ -148,7 +149,8 @@ def policy_trains_by_the_formula(world: World, folder: Path, settings: dict[str,
     losses = reference.policy_losses(loss, "actor_log_probs", with_reference)
     notes = Notes(reference, loss, with_reference)
     for _ in range(loss.epochs_per_batch):
-        for rows in mini_batches(2):
+        for counted in mini_batches(2):
+            rows = [row for row in counted if reference.agrees(row, loss.rejection_threshold)]
             notes.take(rows)
             reference.update(rows, losses, loss.aggregation)
     notes.compare(metrics)
@@ -165,21 +167,28 @@ class Notes:
     def __init__(self, reference: Plain, loss: ClippedLoss, with_reference: bool) -> None:
         self._reference, self._loss, self._with_reference = reference, loss, with_reference
         self._values: dict[str, list[torch.Tensor]] = {}
+        self._largest: list[float] = []
 
     @torch.no_grad()
     def take(self, rows: list[int]) -> None:
         at, loss = self._reference, self._loss
         for row in rows:
-            log_probs, advantages = at.log_probs(row), at.row("advantages", row)
-            ratios = (log_probs - at.row("actor_log_probs", row)).exp()
-            over = (advantages > 0) & (ratios > 1 + loss.clip_range_high)
-            under = (advantages < 0) & (ratios < 1 - loss.clip_range)
+            advantages = at.row("advantages", row)
+            ratios = at.ratios(row, loss, "actor_log_probs")
+            is_cispo = loss.objective is PolicyObjective.CISPO
+            over = ((advantages > 0) | is_cispo) & (ratios > 1 + loss.clip_range_high)
+            under = ((advantages < 0) | is_cispo) & (ratios < 1 - loss.clip_range)
             dual = (
                 torch.zeros_like(over)
                 if loss.dual_clip is None
                 else (advantages < 0) & (ratios > loss.dual_clip)
             )
             self._add("actor/clip_fraction", (over | under | dual).float())
+            self._add("actor/clip_fraction_low", under.float())
+            self._add("actor/clip_fraction_high", over.float())
+            self._largest.append(float(ratios.max()))
+            mismatch = at.row("rollout_log_probs", row) - at.row("actor_log_probs", row)
+            self._add("actor/mismatch_kl", (-mismatch).exp() - 1 + mismatch)
             self._add("actor/entropy", at.entropy(row))
             difference = (at.row("actor_log_probs", row) - at.row("rollout_log_probs", row)).abs()
             self._add("actor/log_prob_difference_mean", difference)
@@ -191,6 +200,7 @@ class Notes:
 
     def compare(self, metrics: Mapping[str, float]) -> None:
         assert ("actor/kl" in metrics) == self._with_reference
+        close(metrics["actor/ratio_max"], max(self._largest), "ratio")
         for name, values in self._values.items():
             close(metrics[name], float(torch.cat(values).double().mean()), name)
 
@@ -534,6 +544,9 @@ GRPO_SETTINGS: dict[str, dict[str, Any]] = {
     "fixed length": {"lossAggregation": "SequenceMeanFixedLength", "clipRangeHigh": 0.4},
     "entropy bonus": {"entropyCoefficient": 0.1, "klCoefficient": 0.1, "klEstimator": "K3"},
     "dual clip, k2": {"dualClip": 1.5, "klCoefficient": 0.5, "klEstimator": "K2"},
+    "GSPO": {"objective": "GSPO", "clipRange": 0.05, "epochsPerBatch": 2},
+    "CISPO": {"objective": "CISPO", "clipRange": 0.3, "clipRangeHigh": 0.1, "epochsPerBatch": 2},
+    "rejection": {"rejectionThreshold": 1.25, "lossAggregation": "SequenceMeanTokenMean"},
 }
 CRITIC_SETTINGS: dict[str, dict[str, Any]] = {
     "no clip": {},

@@ -1,0 +1,168 @@
+"""The policy-gradient loss of a mini-batch, and what it tells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import torch
+
+from rlhf_api.spec.policy_loss import KlEstimator, PolicyObjective
+from rlhf_flow import fields
+from rlhf_flow.losses import ClippedLoss
+from rlhf_runtime.dataplane.columns import Column, Rows
+from rlhf_runtime.engines.fsdp.packing import MicroBatch
+from rlhf_runtime.numerics.aggregation import aggregate
+from rlhf_runtime.numerics.entropy import token_log_probs
+from rlhf_runtime.numerics.kl import kl_estimate
+from rlhf_runtime.numerics.padding import length_mask, pad
+from rlhf_runtime.numerics.policy_loss import (
+    PolicyLoss,
+    agreeing_sequences,
+    cispo_loss,
+    clipped_policy_loss,
+    importance_weights,
+    log_ratios,
+    sequence_log_ratios,
+)
+from rlhf_runtime.roles.sequences import RESPONSES, as_tensor, lengths_of
+from rlhf_runtime.roles.training import Means, MiniBatch
+
+
+def agreeing(loss: ClippedLoss) -> Callable[[Mapping[str, Column]], torch.Tensor] | None:
+    """Which rows both engines take to be about as likely, by a loss's threshold. None: all count.
+
+    Without log-probabilities of the training engine nothing can be compared.
+    """
+    threshold = loss.rejection_threshold
+    if threshold is None or loss.old_log_probs == fields.ROLLOUT_LOG_PROBS:
+        return None
+
+    def keep(columns: Mapping[str, Column]) -> torch.Tensor:
+        trainer, rollout = (
+            as_tensor(columns[name]) for name in (loss.old_log_probs, fields.ROLLOUT_LOG_PROBS)
+        )
+        return agreeing_sequences(trainer, rollout, lengths_of(columns[RESPONSES]), threshold)
+
+    return keep
+
+
+class PolicyTerms:
+    """The policy loss of one mini-batch: called with outputs[n, vocabulary] of each micro-batch."""
+
+    def __init__(
+        self, batch: MiniBatch, loss: ClippedLoss, role: str, temperature: float, means: Means
+    ) -> None:
+        self._batch = batch
+        self._loss = loss
+        self._role = role
+        self._temperature = temperature
+        self._means = means
+        self._advantages = as_tensor(batch.columns[loss.advantages])
+        self._old = as_tensor(batch.columns[loss.old_log_probs])
+        self._old_is_trainers = loss.old_log_probs != fields.ROLLOUT_LOG_PROBS
+        self._rollout = as_tensor(batch.columns[fields.ROLLOUT_LOG_PROBS])
+        reference = loss.reference_log_probs if loss.kl_coefficient > 0 else None
+        self._reference = None if reference is None else as_tensor(batch.columns[reference])
+        means.add(f"{role}/loss", 0.0, batch.share)
+        if agreeing(loss) is not None:
+            valid = as_tensor(batch.columns[loss.valid]).bool()
+            rejected = float((valid & ~batch.kept).sum())
+            means.add(f"{role}/rejected_sequences", rejected, float(valid.sum()))
+
+    def __call__(self, outputs: torch.Tensor, part: MicroBatch) -> torch.Tensor:
+        """This micro-batch's share of the mini-batch's loss."""
+        device = outputs.device
+        log_probs, entropy = token_log_probs(
+            outputs, part.targets.to(device), self._temperature, with_entropy=True
+        )
+        assert entropy is not None
+        terms = self._policy_loss(log_probs, part)
+        losses = terms.token_losses
+        if self._old_is_trainers:
+            weights = importance_weights(
+                self._old[part.tokens], self._rollout[part.tokens], self._loss.importance_cap
+            )
+            self._note("importance_weight", weights, part)
+            losses = losses * weights.to(device)
+        if self._loss.entropy_coefficient:
+            losses = losses - self._loss.entropy_coefficient * entropy
+        if self._reference is not None:
+            reference = self._reference[part.tokens].to(device)
+            kl = kl_estimate(log_probs, reference, self._loss.kl_estimator)
+            losses = losses + self._loss.kl_coefficient * kl
+            self._note("kl", kl, part)
+        self._note("entropy", entropy, part)
+        self._note_ratios(terms, part)
+        self._note_difference(self._old[part.tokens] if self._old_is_trainers else log_probs, part)
+        share = self._aggregate(losses, part)
+        self._means.add(f"{self._role}/loss", float(share), 0.0)
+        return share
+
+    def _policy_loss(self, log_probs: torch.Tensor, part: MicroBatch) -> PolicyLoss:
+        """The objective's loss of each token."""
+        loss, device = self._loss, log_probs.device
+        ratios = log_ratios(log_probs, self._old[part.tokens].to(device))
+        advantages = self._advantages[part.tokens].to(device)
+        low, high = loss.clip_range, loss.clip_range_high
+        match loss.objective:
+            case PolicyObjective.CLIPPED:
+                return clipped_policy_loss(ratios, advantages, low, high, loss.dual_clip)
+            case PolicyObjective.GSPO:
+                kept = self._kept(part).to(device)
+                whole = sequence_log_ratios(ratios, part.response_lengths.to(device), kept)
+                return clipped_policy_loss(whole, advantages, low, high)
+            case PolicyObjective.CISPO:
+                return cispo_loss(log_probs, ratios, advantages, low, high)
+
+    def rows_by_signal(self) -> tuple[Rows, Rows]:
+        """Rows that can have a gradient, and those that cannot: all advantages zero, or excluded.
+
+        With an entropy bonus or a KL term every row that counts has one.
+        """
+        kept = self._batch.kept.numpy()
+        if not self._loss.entropy_coefficient and self._reference is None:
+            lengths = self._batch.columns[self._loss.advantages].lengths
+            assert lengths is not None
+            row_of = np.repeat(np.arange(len(kept)), lengths)
+            moved = np.bincount(row_of, self._advantages.abs().numpy(), minlength=len(kept))
+            kept = kept & (moved != 0)  # NaN is no silence: its gradient must show it
+        return np.flatnonzero(kept), np.flatnonzero(~kept)
+
+    def _kept(self, part: MicroBatch) -> torch.Tensor:
+        """bool[n]: whether each token counts."""
+        return torch.repeat_interleave(self._batch.kept[part.rows], part.response_lengths)
+
+    def _note(self, name: str, values: torch.Tensor, part: MicroBatch) -> None:
+        kept = self._kept(part)
+        total = float(values.detach().double().cpu()[kept].sum())
+        self._means.add(f"{self._role}/{name}", total, float(kept.sum()))
+
+    def _note_ratios(self, terms: PolicyLoss, part: MicroBatch) -> None:
+        """How far the policy has moved from the one that sampled."""
+        self._note("clip_fraction", (terms.clipped | terms.dual_clipped).float(), part)
+        self._note("clip_fraction_low", (terms.clipped & (terms.ratios < 1)).float(), part)
+        self._note("clip_fraction_high", (terms.clipped & (terms.ratios > 1)).float(), part)
+        kept = terms.ratios.cpu()[self._kept(part)]
+        if len(kept):
+            self._means.max(f"{self._role}/ratio_max", float(kept.max()))
+            self._means.max(f"{self._role}/inverse_ratio_max", float(1 / kept.min()))
+
+    def _note_difference(self, log_probs: torch.Tensor, part: MicroBatch) -> None:
+        """How far the trainer's log-probabilities are from the generation engine's.
+
+        Both belong to the weights that sampled: updates since then are no disagreement.
+        """
+        own, rollout = log_probs.detach().cpu(), self._rollout[part.tokens]
+        difference = (own - rollout).abs()
+        self._note("log_prob_difference_mean", difference, part)
+        self._note("mismatch_kl", kl_estimate(rollout, own, KlEstimator.K3), part)
+        if len(difference):
+            self._means.max(f"{self._role}/log_prob_difference_max", float(difference.max()))
+
+    def _aggregate(self, losses: torch.Tensor, part: MicroBatch) -> torch.Tensor:
+        lengths = part.response_lengths.to(losses.device)
+        padded, _ = pad(losses, lengths)
+        kept = self._batch.kept[part.rows].to(losses.device)
+        mask = length_mask(lengths) & kept[:, None]
+        return aggregate(padded, mask, self._loss.aggregation, self._batch.denominators)

@@ -1,0 +1,99 @@
+"""The built-in algorithms as a table: what their steps consist of, taken from their traces."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from pathlib import Path
+from typing import Any
+
+from rlhf_api import RLHFJob
+from rlhf_api.members import members_of
+from rlhf_api.plan import GraphName
+from rlhf_api.spec.algorithm import SETTINGS, AlgorithmType
+from rlhf_flow.algorithm import Algorithm
+from rlhf_flow.graph import Graph
+from rlhf_flow.job_graphs import trace_algorithms
+
+ROOT = Path(__file__).resolve().parent.parent
+HEAD = """# Built-in algorithms
+
+What `spec.algorithm.type` can name, made from the traces of their steps by `make generate`. Lines
+are those of the step function, without its signature and its docstring. Calls are those with
+default settings, float32 and one update of a step; with a KL penalty `reference.log_probs` is
+added, and in bfloat16 or with several updates `actor.log_probs`. Their settings are in
+[rlhfjob.md](rlhfjob.md), runnable manifests in [examples](../../examples).
+
+| type | what it is | step | lines | roles with a model | rewards | calls |
+|---|---|---|---|---|---|---|
+"""
+
+
+def algorithms() -> str:
+    """The page, as Markdown."""
+    about = {member.value: member.description for member in members_of(AlgorithmType)}
+    return HEAD + "".join(f"{_row(kind, about[kind.value])}\n" for kind in SETTINGS)
+
+
+def _row(kind: AlgorithmType, about: str) -> str:
+    settings = SETTINGS[kind]
+    traced = trace_algorithms(_smallest_job(kind))[GraphName.STEP]
+    file = Path(inspect.getfile(type(traced.algorithm))).relative_to(ROOT).as_posix()
+    cells = (
+        f"`{kind.value}`",
+        about.rstrip("."),
+        f"[{Path(file).name}](../../{file})",
+        str(_step_lines(type(traced.algorithm))),
+        ", ".join(f"`{role}`" for role in settings.roles),
+        ", ".join(f"`{role}`" for role in settings.reward_roles) or "none",
+        _calls(traced.graph),
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def _step_lines(algorithm: type[Algorithm]) -> int:
+    """Lines of a step's body, its docstring and blank lines left out."""
+    source = textwrap.dedent(inspect.getsource(algorithm.step))
+    (function,) = ast.parse(source).body
+    assert isinstance(function, ast.FunctionDef)
+    _docstring, first, *_ = function.body
+    lines = source.splitlines()[first.lineno - 1 :]
+    return sum(bool(line.strip()) for line in lines)
+
+
+def _calls(graph: Graph) -> str:
+    """The calls in order, with how often each is made where it is more than once."""
+    named = [call.id.partition("#")[0] for call in graph.calls]
+    return ", ".join(
+        f"`{name}`" + (f" x {named.count(name)}" if named.count(name) > 1 else "")
+        for name in dict.fromkeys(named)
+    )
+
+
+def _smallest_job(kind: AlgorithmType) -> RLHFJob:
+    """A manifest that has just what the algorithm needs."""
+    settings = SETTINGS[kind]
+    first, *_ = settings.roles
+    verifier = {"entrypoint": "verifiers:score"}
+    rewards: list[dict[str, Any]] = [
+        {"name": role, "role": role, "function": verifier} for role in settings.reward_roles
+    ]
+    train: dict[str, Any] = {"path": "rows.jsonl"}
+    train |= {"preferences": {}} if settings.takes_pairs else {}
+    train |= {"answerField": "answer"} if settings.takes_answers else {}
+    return RLHFJob.model_validate(
+        {
+            "apiVersion": "rlhf-operator.dev/v1alpha1",
+            "kind": "RLHFJob",
+            "metadata": {"name": "smallest"},
+            "spec": {
+                "algorithm": {"type": kind.value},
+                "models": {first: {"source": {"builtin": "TinyLlama"}}},
+                "data": {"train": train},
+                "rewards": rewards,
+                "rollout": {"samplesPerPrompt": 2 if settings.compares_samples else 1},
+                "schedule": {"steps": 10, "promptsPerStep": 16},
+            },
+        }
+    )
