@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from rlhf_api.plan import CallKind
 from rlhf_flow.checks import check, is_count, is_number
-from rlhf_flow.losses import BradleyTerry, Loss
+from rlhf_flow.losses import BradleyTerry, Dpo, Loss
 from rlhf_flow.operations import Custom, Operation, Scope, widest
 
 
@@ -108,4 +108,4 @@ class ModelCall:
         """Whether it trains on differences between responses to one prompt, which then stay
         together."""
         options = self.options
-        return isinstance(options, TrainOptions) and isinstance(options.loss, BradleyTerry)
+        return isinstance(options, TrainOptions) and isinstance(options.loss, BradleyTerry | Dpo)

@@ -19,7 +19,7 @@ from rlhf_flow.batches import BatchValue
 from rlhf_flow.calls import GenerateOptions, Options, TrainOptions
 from rlhf_flow.checks import suggest
 from rlhf_flow.errors import FlowError, UnknownPrimitive
-from rlhf_flow.losses import BradleyTerry, ClippedLoss, CrossEntropy, Loss, ValueLoss
+from rlhf_flow.losses import BradleyTerry, ClippedLoss, CrossEntropy, Dpo, Loss, ValueLoss
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ class LanguageModel(Model):
 
     primitives = (_GENERATE, _LOG_PROBS, _TRAIN)
     head = Head.LM
-    losses = (ClippedLoss, CrossEntropy)
+    losses = (ClippedLoss, CrossEntropy, Dpo)
     auxiliary_losses = (CrossEntropy,)
 
     @checked_call

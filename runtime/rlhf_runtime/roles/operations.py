@@ -8,6 +8,7 @@ import torch
 from rlhf_flow.calls import ComputeOptions
 from rlhf_flow.fields import role_of
 from rlhf_flow.operations import (
+    BestAgainstWorst,
     Custom,
     Gae,
     GroupAdvantages,
@@ -25,6 +26,7 @@ from rlhf_runtime.numerics.groups import group_advantages
 from rlhf_runtime.numerics.kl import kl_estimate
 from rlhf_runtime.numerics.moments import Reduce, explained_variance, on_this_rank, whiten
 from rlhf_runtime.numerics.padding import length_mask, pad, unpad
+from rlhf_runtime.numerics.preferences import best_against_worst
 from rlhf_runtime.numerics.rewards import token_rewards
 from rlhf_runtime.roles.context import Result
 from rlhf_runtime.roles.custom_operation import run_custom
@@ -106,6 +108,8 @@ def _run(work: Workspace, operation: Operation) -> None:
             _whiten(work, operation)
         case GroupAdvantages():
             _group_advantages(work, operation)
+        case BestAgainstWorst():
+            _best_against_worst(work, operation)
         case LagrangeMultiplier():
             _lagrange_multiplier(work, operation)
         case PenalizedAdvantages():
@@ -158,6 +162,13 @@ def _group_advantages(work: Workspace, operation: GroupAdvantages) -> None:
     )
     work.means.add("groups/equal", float(found.num_equal_groups), float(found.num_groups))
     work.put(operation.advantages, found.advantages[:, None] * mask, mask)
+
+
+def _best_against_worst(work: Workspace, operation: BestAgainstWorst) -> None:
+    valid = work.rows(operation.valid).bool()
+    found = best_against_worst(work.rows(operation.scores), work.groups, valid)
+    work.means.add("groups/equal", float(found.num_groups - found.num_pairs), found.num_groups)
+    work.columns[operation.preference] = Column(found.preference.numpy())
 
 
 def _lagrange_multiplier(work: Workspace, operation: LagrangeMultiplier) -> None:
