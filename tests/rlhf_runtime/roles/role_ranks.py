@@ -341,7 +341,9 @@ def pairs_in(groups: tuple[int, ...]) -> list[tuple[int, int]]:
     ]
 
 
-def dpo_trains_by_the_formula(world: World, folder: Path, settings: dict[str, Any]) -> None:
+def dpo_trains_by_the_formula(
+    world: World, folder: Path, settings: dict[str, Any], shares: bool
+) -> None:
     """Some prompts have several pairs, one has none, and rows are in no pair; no pair is torn
     apart, however little fits."""
     place, columns = model_folder(world, folder), make_batch()
@@ -356,6 +358,7 @@ def dpo_trains_by_the_formula(world: World, folder: Path, settings: dict[str, An
     )
     assert "rollout_log_probs" not in call.reads and call.compares_responses
     policy = make_policy(job, place, world)
+    policy.model._shares_prompts &= shares
     seen = noted_rows(policy.model)
     metrics = metrics_of(policy.train(inputs_of(call, columns, world, mini_batches=2)), world)
     reference = plain(place, columns)
@@ -647,8 +650,8 @@ CRITIC_SETTINGS: dict[str, dict[str, Any]] = {
     "fixed length": {"lossAggregation": "SequenceMeanFixedLength"},
 }
 DPO_SETTINGS: dict[str, dict[str, Any]] = {
-    "one epoch": {"beta": 0.1},
-    "two epochs": {"beta": 0.5, "label_smoothing": 0.2, "epochs_per_batch": 2},
+    "one epoch, shared prompts": {"beta": 0.1},
+    "two epochs, a prompt each": {"beta": 0.5, "label_smoothing": 0.2, "epochs_per_batch": 2},
 }
 SCENARIOS: dict[str, Scenario] = {
     **{
@@ -665,7 +668,9 @@ SCENARIOS: dict[str, Scenario] = {
     },
     "a single update needs no old log-probs": a_single_update_needs_no_old_log_probs,
     **{
-        f"DPO trains by the formula ({name})": partial(dpo_trains_by_the_formula, settings=settings)
+        f"DPO trains by the formula ({name})": partial(
+            dpo_trains_by_the_formula, settings=settings, shares=name.endswith("shared prompts")
+        )
         for name, settings in DPO_SETTINGS.items()
     },
     "DPO without a pair changes nothing": dpo_without_a_pair_changes_nothing,
