@@ -73,7 +73,15 @@ class ComputeOptions:
         return any(isinstance(o, Custom) and o.scope is Scope.BATCH for o in self.operations)
 
 
-Options = GenerateOptions | TrainOptions | ComputeOptions | None
+@dataclass(frozen=True)
+class CopyOptions:
+    """Whose weights are taken over."""
+
+    source: str
+    """The role."""
+
+
+Options = GenerateOptions | TrainOptions | ComputeOptions | CopyOptions | None
 
 
 @dataclass(frozen=True)
@@ -102,6 +110,19 @@ class ModelCall:
     """None: it has none."""
     auxiliary_reads: tuple[tuple[str, ...], ...] = ()
     """Fields it needs of the batch of each auxiliary loss, sorted."""
+
+    def uses(self, role: str) -> bool:
+        """Whether it works with a role's weights."""
+        return self.role == role or self.copied_role == role
+
+    def changes(self, role: str) -> bool:
+        """Whether it changes a role's weights."""
+        return self.role == role and self.kind in (CallKind.TRAIN, CallKind.COPY)
+
+    @property
+    def copied_role(self) -> str | None:
+        """Whose weights it takes over; None: nobody's."""
+        return self.options.source if isinstance(self.options, CopyOptions) else None
 
     @property
     def compares_responses(self) -> bool:
