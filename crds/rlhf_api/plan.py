@@ -53,6 +53,8 @@ class CallKind(StrEnum):
     """Verifiers on the host."""
     COMPUTE = "Compute"
     """Numerics without a model."""
+    COPY = "Copy"
+    """Another role's weights taken over."""
 
 
 def phase_name(role: str, kind: CallKind) -> str:
@@ -132,7 +134,7 @@ class RolePlan(Contract):
     head: Head | None = None
     """What its model ends in. None: it has no model."""
     is_trained: bool = False
-    """Whether its weights change: a call of some graph trains it."""
+    """Whether a call of some graph trains it."""
     generates: bool = False
     """Whether a call of some graph generates with it."""
     origin: Identifier | None = None
@@ -146,8 +148,9 @@ class RolePlan(Contract):
     micro_batch_tokens: Count | None = None
     """Padded tokens that a rank runs through it at once. None without a model."""
     is_saved: bool = False
-    """Whether checkpoints hold its state: it is trained, or took the policy's weights after a warm
-    start. All other weights can be had from their source."""
+    """Whether checkpoints hold its state: it is trained, takes over another role's weights in a
+    step, or took the policy's after a warm start. All other weights can be had from their source.
+    """
 
 
 class CallPlan(Contract):

@@ -8,7 +8,7 @@ from rlhf_flow.algorithm import Algorithm
 from rlhf_flow.batches import BatchValue
 from rlhf_flow.fields import Kind
 from rlhf_flow.flow import Flow
-from rlhf_flow.losses import BradleyTerry, ClippedLoss, CrossEntropy, ValueLoss
+from rlhf_flow.losses import BradleyTerry, ClippedLoss, CrossEntropy, Dpo, ValueLoss
 from rlhf_flow.operations import Scope
 from rlhf_flow.roles import LanguageModel, RewardSource, Roles, ScalarModel
 
@@ -18,6 +18,7 @@ __all__ = [
     "BradleyTerry",
     "ClippedLoss",
     "CrossEntropy",
+    "Dpo",
     "Flow",
     "Kind",
     "KlEstimator",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from rlhf_api.plan import CallKind
 from rlhf_flow.checks import check, is_count, is_number
-from rlhf_flow.losses import BradleyTerry, Loss
+from rlhf_flow.losses import BradleyTerry, Dpo, Loss
 from rlhf_flow.operations import Custom, Operation, Scope, widest
 
 
@@ -73,7 +73,15 @@ class ComputeOptions:
         return any(isinstance(o, Custom) and o.scope is Scope.BATCH for o in self.operations)
 
 
-Options = GenerateOptions | TrainOptions | ComputeOptions | None
+@dataclass(frozen=True)
+class CopyOptions:
+    """Whose weights are taken over."""
+
+    source: str
+    """The role."""
+
+
+Options = GenerateOptions | TrainOptions | ComputeOptions | CopyOptions | None
 
 
 @dataclass(frozen=True)
@@ -103,9 +111,22 @@ class ModelCall:
     auxiliary_reads: tuple[tuple[str, ...], ...] = ()
     """Fields it needs of the batch of each auxiliary loss, sorted."""
 
+    def uses(self, role: str) -> bool:
+        """Whether it works with a role's weights."""
+        return self.role == role or self.copied_role == role
+
+    def changes(self, role: str) -> bool:
+        """Whether it changes a role's weights."""
+        return self.role == role and self.kind in (CallKind.TRAIN, CallKind.COPY)
+
+    @property
+    def copied_role(self) -> str | None:
+        """Whose weights it takes over; None: nobody's."""
+        return self.options.source if isinstance(self.options, CopyOptions) else None
+
     @property
     def compares_responses(self) -> bool:
         """Whether it trains on differences between responses to one prompt, which then stay
         together."""
         options = self.options
-        return isinstance(options, TrainOptions) and isinstance(options.loss, BradleyTerry)
+        return isinstance(options, TrainOptions) and isinstance(options.loss, BradleyTerry | Dpo)

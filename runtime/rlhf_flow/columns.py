@@ -53,6 +53,7 @@ NewRewards = Annotated[str, Writes(Kind.REWARDS)]
 NewAdvantages = Annotated[str, Writes(Kind.ADVANTAGES)]
 NewReturns = Annotated[str, Writes(Kind.RETURNS)]
 NewMultiplier = Annotated[str, Writes(Kind.MULTIPLIER)]
+NewPreference = Annotated[str, Writes(Kind.PREFERENCE)]
 
 
 @dataclass(frozen=True)

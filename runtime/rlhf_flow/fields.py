@@ -109,7 +109,9 @@ FIELDS = {
     FINISHED: Field(Kind.TRUTH, "whether the response ended by itself, bool [rows]"),
     SAMPLE_INDEX: Field(Kind.IDENTITY, "number of the sample within its prompt, int32 [rows]"),
     PREFERENCE: Field(
-        Kind.PREFERENCE, "1 for the chosen response to a prompt, -1 for a rejected one, int8 [rows]"
+        Kind.PREFERENCE,
+        "1 for the chosen response to a prompt, -1 for a rejected one, 0 for one in no pair, int8 "
+        "[rows]",
     ),
     TOKEN_REWARDS: Field(Kind.REWARDS, "reward of each response token, float32 [rows, ragged]"),
     ADVANTAGES: Field(Kind.ADVANTAGES, "advantage of each response token, float32 [rows, ragged]"),

@@ -52,6 +52,9 @@ class Backend(Protocol):
         """Run a call; return a batch of only the fields it writes (and carries, if it starts
         rows)."""
 
+    def no_rows(self) -> BatchValue:
+        """A batch of no rows and no fields, for a call that reads none."""
+
     def pretraining(self) -> BatchValue:
         """The step's rows of data.pretraining."""
 
@@ -249,7 +252,7 @@ class Flow:
         self,
         role: str,
         primitive: Primitive,
-        batch: BatchValue,
+        batch: BatchValue | None,
         options: Options = None,
         auxiliary: Sequence[BatchValue] = (),
     ) -> BatchValue:
@@ -273,12 +276,12 @@ class Flow:
                 options=options,
                 auxiliary_reads=tuple(tuple(sorted(each)) for each in others),
             ),
-            batch,
+            self._backend.no_rows() if primitive.kind is CallKind.COPY else batch,
             auxiliary,
         )
 
     def _send(
-        self, call: ModelCall, batch: BatchValue, auxiliary: Sequence[BatchValue] = ()
+        self, call: ModelCall, batch: BatchValue | None, auxiliary: Sequence[BatchValue] = ()
     ) -> BatchValue:
         reads = (call.reads, *call.auxiliary_reads)
         for given, fields in zip((batch, *auxiliary), reads, strict=True):

@@ -80,7 +80,7 @@ class Graph:
     data_edges: tuple[DataEdge, ...]
     """Derived from the fields."""
     version_edges: tuple[VersionEdge, ...]
-    """Derived from the calls that train."""
+    """Derived from the calls that change weights."""
     regions: tuple[Region, ...] = ()
     """Outer before inner."""
     rows: Mapping[str, RowCount] = field(default_factory=dict)
@@ -117,6 +117,10 @@ class Graph:
     def trainings(self, role: str) -> tuple[ModelCall, ...]:
         """The calls that train a role, in program order."""
         return tuple(call for call in self.of_kind(CallKind.TRAIN) if call.role == role)
+
+    def changes(self, role: str) -> tuple[ModelCall, ...]:
+        """The calls that change a role's weights, in program order."""
+        return tuple(call for call in self.calls if call.changes(role))
 
     def most_rows(self, role: str) -> int:
         """Rows that a role's model works on in one call, for each of the step's prompts; at least
@@ -171,15 +175,15 @@ class Graph:
 
 
 def version_edges(calls: Sequence[ModelCall], roles: Iterable[str]) -> tuple[VersionEdge, ...]:
-    """Order that a role's weights impose: readers between the trainings that change them.
+    """Order that a role's weights impose: readers between the calls that change them.
 
     Source: ReaL, section 4: a call of a model in an iteration follows its last call in the one
     before.
     """
     edges: list[VersionEdge] = []
     for role in roles:
-        uses = [call for call in calls if call.role == role]
-        if any(call.kind is CallKind.TRAIN for call in uses):
+        uses = [call for call in calls if call.uses(role)]
+        if any(call.changes(role) for call in uses):
             edges += _edges_of_role(role, uses)
     return tuple(edges)
 
@@ -188,22 +192,21 @@ def _edges_of_role(role: str, uses: list[ModelCall]) -> list[VersionEdge]:
     # Two passes of the step in a row: edges inside the first have iterations 0, edges into the
     # second iterations 1.
     edges: list[VersionEdge] = []
-    last_train: str | None = None
+    last_change: str | None = None
     readers: list[str] = []
     passes = {call.id: 0 for call in uses}
     for iteration in (0, 1):
         for call in uses:
-            if call.kind is CallKind.TRAIN:
-                sources = readers or ([last_train] if last_train else [])
-            else:
-                sources = [last_train] if last_train else []
+            sources = [last_change] if last_change else []
+            if call.changes(role):
+                sources = readers or sources
             for source in sources:
                 crosses = iteration - passes[source]
                 if iteration == 0 or crosses == 1:
                     edges.append(VersionEdge(source, call.id, role, crosses))
             passes[call.id] = iteration
-            if call.kind is CallKind.TRAIN:
-                last_train, readers = call.id, []
+            if call.changes(role):
+                last_change, readers = call.id, []
             else:
                 readers.append(call.id)
     return edges

@@ -33,6 +33,8 @@ class JobRole:
     """What its model ends in. None: it has no model."""
     is_trained: bool
     generates: bool
+    takes_weights: bool = False
+    """Whether it takes over those of another role."""
 
 
 @dataclass(frozen=True)
@@ -129,8 +131,10 @@ def job_roles(graphs: Mapping[GraphName, Graph]) -> dict[str, JobRole]:
     ordered = dict.fromkeys(role for graph in named.values() for role in graph.roles)
     trained = _roles_of(graphs, CallKind.TRAIN)
     generating = _roles_of(graphs, CallKind.GENERATE)
+    copied_into = _roles_of(graphs, CallKind.COPY)
     return {
-        role: JobRole(kinds[role].head, role in trained, role in generating) for role in ordered
+        role: JobRole(kinds[role].head, role in trained, role in generating, role in copied_into)
+        for role in ordered
     }
 
 

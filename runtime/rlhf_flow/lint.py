@@ -46,9 +46,9 @@ def _unused_models(job: RLHFJob, graphs: Mapping[GraphName, Graph]) -> Iterator[
 
 
 def _unused_roles(graphs: Mapping[GraphName, Graph]) -> Iterator[str]:
-    called = {call.role for graph in graphs.values() for call in graph.calls}
+    called = [call for graph in graphs.values() for call in graph.calls]
     for role in graphs[GraphName.STEP].roles:
-        if role not in called:
+        if not any(call.uses(role) for call in called):
             yield (
                 f"a role that no call uses: got {role} in roles(), allowed roles that the step "
                 "calls; remove it, or call it"
@@ -117,6 +117,23 @@ def _penalties_against_oneself(graph: Graph) -> Iterator[str]:
                     "of a frozen role; add one to roles(), such as reference: LanguageModel, and "
                     "join flow.reference.log_probs(batch)"
                 )
+            for copy in _copies_of_every_step(graph, call, maker):
+                yield (
+                    f"{call.id} penalizes KL against what it begins with: got "
+                    f"reference_log_probs={field!r} of {maker.id}, which {copy.id} makes equal to "
+                    f"{call.role} in every step, allowed a role that stays behind; copy every n "
+                    "steps, by flow.every"
+                )
+
+
+def _copies_of_every_step(graph: Graph, call: ModelCall, maker: ModelCall) -> list[ModelCall]:
+    """Those by which the maker's role has, whenever a step begins, the weights of a call's."""
+    return [
+        copy
+        for copy in graph.of_kind(CallKind.COPY)
+        if copy.role == maker.role and copy.copied_role == call.role
+        if graph.expected_count(copy.id) == 1
+    ]
 
 
 def _late_log_probs(graph: Graph) -> Iterator[str]:
@@ -125,14 +142,12 @@ def _late_log_probs(graph: Graph) -> Iterator[str]:
         sampled = [place[each.id] for each in _makers_of(graph, call, RESPONSE_TOKENS)]
         for maker in _makers_of(graph, call, loss.old_log_probs):
             between = range(max(sampled, default=0), place[maker.id])
-            trained = [
-                each for each in graph.trainings(str(call.role)) if place[each.id] in between
-            ]
-            if maker.kind is CallKind.INFER and trained:
+            changed = [each for each in graph.changes(str(call.role)) if place[each.id] in between]
+            if maker.kind is CallKind.INFER and changed:
                 yield (
                     f"{call.id} takes log-probabilities of weights that did not sample: got "
                     f"old_log_probs={loss.old_log_probs!r} of {maker.id}, after "
-                    f"{trained[0].id} has changed {call.role}, allowed those from before; move "
+                    f"{changed[0].id} has changed {call.role}, allowed those from before; move "
                     f"{maker.id} in front of it"
                 )
 

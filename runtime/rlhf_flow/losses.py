@@ -20,6 +20,7 @@ from rlhf_flow.checks import check, check_member, is_count, is_number
 from rlhf_flow.columns import (
     ColumnSettings,
     Credits,
+    LogProbs,
     MaybeLogProbs,
     OwnLogProbs,
     OwnValues,
@@ -246,7 +247,52 @@ class BradleyTerry(ColumnSettings):
         return per_epoch * self.epochs_per_batch
 
 
-Loss = ClippedLoss | ValueLoss | CrossEntropy | BradleyTerry
+@checked_settings
+@dataclass(frozen=True)
+class Dpo(ColumnSettings):
+    """Direct preference optimization: minus the log-probability that a chosen response beats a
+    rejected one to the same prompt, the mean over all such pairs of a mini-batch.
+
+    A response's implicit reward is beta x (its log-probability under the policy - that under the
+    reference), a sum over its tokens; the probability is the sigmoid of the difference of two.
+    Both are at rollout.temperature, as log_probs computes them; nothing else about how responses
+    were sampled counts. Rows that are in no pair are not run at all.
+
+    Source: Rafailov et al., Direct preference optimization (arXiv 2305.18290), equation 7.
+    """
+
+    always: ClassVar[tuple[str, ...]] = _SEQUENCES
+
+    reference_log_probs: LogProbs
+    """The field with the log-probabilities under the reference, such as reference_log_probs."""
+    beta: float = 0.1
+    """How much the policy is held to the reference."""
+    label_smoothing: float = 0.0
+    """The probability that a preference is the wrong way round.
+
+    Source: Mitchell, A note on DPO with noisy preferences, 2023."""
+    preference: Preference = fields.PREFERENCE
+    """The field that says which responses are chosen (1) and which rejected (-1)."""
+    epochs_per_batch: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        owner, beta, smoothing = type(self).__name__, self.beta, self.label_smoothing
+        check(owner, "beta", beta, is_number(beta) and beta > 0, "a number above 0")
+        is_doubt = is_number(smoothing) and smoothing < 0.5
+        check(owner, "label_smoothing", smoothing, is_doubt, "a number from 0 to below 0.5")
+        _check_epochs(owner, self.epochs_per_batch)
+
+    def updates(self, per_epoch: int) -> int:
+        """Optimizer steps on one batch.
+
+        Args:
+            per_epoch: mini-batches of a batch.
+        """
+        return per_epoch * self.epochs_per_batch
+
+
+Loss = ClippedLoss | ValueLoss | CrossEntropy | BradleyTerry | Dpo
 
 
 def _check_epochs(owner: str, epochs: object) -> None:

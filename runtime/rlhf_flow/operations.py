@@ -24,6 +24,7 @@ from rlhf_flow.columns import (
     Multiplier,
     NewAdvantages,
     NewMultiplier,
+    NewPreference,
     NewReturns,
     NewRewards,
     NewScores,
@@ -361,6 +362,27 @@ class GroupAdvantages(ColumnSettings):
 
 @checked_settings
 @dataclass(frozen=True)
+class BestAgainstWorst(ColumnSettings):
+    """Of each prompt's valid responses the one with the highest score is chosen (1), the one with
+    the lowest rejected (-1), all others neither (0). Of equal ones the first counts; where all are
+    equal, or fewer than two are valid, none is chosen.
+
+    Source: RLHF Workflow (arXiv 2405.07863), section 3.
+    """
+
+    scope: ClassVar[Scope] = Scope.GROUP
+    always: ClassVar[tuple[str, ...]] = (fields.PROMPT_ID,)
+
+    scores: Scores
+    """The field with the scores, such as reward_scores."""
+    valid: Valid
+    """The field that says which rows have one, such as reward_valid."""
+    preference: NewPreference = fields.PREFERENCE
+    """The field that it writes."""
+
+
+@checked_settings
+@dataclass(frozen=True)
 class LagrangeMultiplier(ColumnSettings):
     """What a constraint weighs: a number that grows while costs are above their limit and shrinks
     below it. It is learned once a step, on a logarithmic scale: log m += learning_rate x m x (mean
@@ -499,6 +521,7 @@ Operation = (
     | MixedGroups
     | EnoughGroups
     | BothValid
+    | BestAgainstWorst
     | LagrangeMultiplier
     | PenalizedAdvantages
     | Custom
@@ -525,6 +548,7 @@ BUILT_IN_OPERATIONS: tuple[Operation, ...] = (
     GroupAdvantages("reward_scores", "reward_valid"),
     RewardsToGo(),
     MixedGroups("reward_scores", "reward_valid"),
+    BestAgainstWorst("reward_scores", "reward_valid"),
     LagrangeMultiplier("cost_scores", "cost_valid"),
 )
 """For messages that say where a field comes from."""

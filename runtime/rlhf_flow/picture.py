@@ -26,7 +26,8 @@ def draw_text(graph: Graph) -> str:
     for call in sorted(graph.calls, key=lambda call: levels[call.id]):
         count = graph.expected_count(call.id)
         often = "" if count == 1 else f"  x {count:g}"
-        made = f"  -> {', '.join(call.writes)}" if call.writes else "  trains"
+        changed = f"  takes {call.copied_role}'s weights" if call.copied_role else "  trains"
+        made = f"  -> {', '.join(call.writes)}" if call.writes else changed
         lines.append(f"{levels[call.id]}  {call.id.ljust(width)}{made}{often}")
         if isinstance(call.options, ComputeOptions):
             names = ", ".join(map(_operation_name, call.options.operations))

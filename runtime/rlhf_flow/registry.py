@@ -16,6 +16,7 @@ from rlhf_flow.algorithms.evaluation import Evaluation
 from rlhf_flow.algorithms.policy_algorithm import JobFacts
 from rlhf_flow.algorithms.policy_gradient import PolicyGradient
 from rlhf_flow.algorithms.ppo import Ppo
+from rlhf_flow.algorithms.preferences import Dpo, OnlineDpo
 from rlhf_flow.algorithms.remax import ReMax
 from rlhf_flow.algorithms.reward_model import RewardModel
 from rlhf_flow.algorithms.safe_rlhf import SafeRlhf
@@ -35,6 +36,8 @@ ALGORITHMS: Mapping[AlgorithmType, Builder] = {
     AlgorithmType.REINFORCE_PLUS_PLUS: PolicyGradient,
     AlgorithmType.REMAX: ReMax,
     AlgorithmType.SAFE_RLHF: SafeRlhf,
+    AlgorithmType.DPO: lambda settings, job: Dpo(settings),
+    AlgorithmType.ONLINE_DPO: lambda settings, job: OnlineDpo(settings),
     AlgorithmType.SFT: lambda settings, job: Supervised(settings.roles[0]),
     AlgorithmType.REWARD_MODEL: lambda settings, job: RewardModel(settings),
     AlgorithmType.CUSTOM: lambda settings, job: build_custom(

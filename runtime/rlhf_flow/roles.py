@@ -16,10 +16,10 @@ from rlhf_api.plan import CallKind, Head
 from rlhf_flow import fields
 from rlhf_flow.arguments import checked_call
 from rlhf_flow.batches import BatchValue
-from rlhf_flow.calls import GenerateOptions, Options, TrainOptions
+from rlhf_flow.calls import CopyOptions, GenerateOptions, Options, TrainOptions
 from rlhf_flow.checks import suggest
 from rlhf_flow.errors import FlowError, UnknownPrimitive
-from rlhf_flow.losses import BradleyTerry, ClippedLoss, CrossEntropy, Loss, ValueLoss
+from rlhf_flow.losses import BradleyTerry, ClippedLoss, CrossEntropy, Dpo, Loss, ValueLoss
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,7 @@ _GENERATE = Primitive(
 _LOG_PROBS = Primitive("log_probs", CallKind.INFER, _SEQUENCES, own=(fields.log_probs_of,))
 _VALUES = Primitive("values", CallKind.INFER, _SEQUENCES, own=(fields.values_of,))
 _TRAIN = Primitive("train", CallKind.TRAIN)
+_COPY = Primitive("copy_weights_from", CallKind.COPY)
 _SCORE = Primitive(
     "score",
     CallKind.SCORE,
@@ -76,11 +77,11 @@ class Caller(Protocol):
         self,
         role: str,
         primitive: Primitive,
-        batch: BatchValue,
+        batch: BatchValue | None,
         options: Options = None,
         auxiliary: Sequence[BatchValue] = (),
     ) -> BatchValue:
-        """Check a call and make it.
+        """Check a call and make it; one that copies weights has no batch.
 
         Raises:
             FlowError: it is not allowed.
@@ -150,6 +151,27 @@ class Model(Role):
         options = TrainOptions(loss, from_step, tuple(each for _, each in added))
         self._flow.call(self._name, _TRAIN, batch, options, [rows for rows, _ in added])
 
+    @checked_call
+    def copy_weights_from(self, other: Model) -> None:
+        """Take over all weights of another role, as they are when this call comes.
+
+        An optimizer that trains this role goes on with the moments that it has.
+
+        Args:
+            other: a role of the same kind, such as flow.actor.
+
+        Raises:
+            FlowError: it is none, or this one itself.
+        """
+        is_model = isinstance(other, Model) and other.head is self.head
+        if not is_model or other._name == self._name:
+            raise FlowError(
+                f"{self._name}.copy_weights_from takes another role of the same kind: got "
+                f"{other!r}, allowed a {type(self).__name__} of another name, such as "
+                "flow.actor; pass it"
+            )
+        self._flow.call(self._name, _COPY, None, CopyOptions(other._name))
+
     def _check_auxiliary(self, auxiliary: object) -> tuple[BatchValue, Loss]:
         """A batch with an auxiliary loss.
 
@@ -174,9 +196,9 @@ def _named(loss: object) -> str:
 class LanguageModel(Model):
     """A causal language model: a policy, or a reference."""
 
-    primitives = (_GENERATE, _LOG_PROBS, _TRAIN)
+    primitives = (_GENERATE, _LOG_PROBS, _TRAIN, _COPY)
     head = Head.LM
-    losses = (ClippedLoss, CrossEntropy)
+    losses = (ClippedLoss, CrossEntropy, Dpo)
     auxiliary_losses = (CrossEntropy,)
 
     @checked_call
@@ -212,7 +234,7 @@ class LanguageModel(Model):
 class ScalarModel(Model):
     """A language model that gives one number for each token: a critic, or a reward model."""
 
-    primitives = (_VALUES, _TRAIN)
+    primitives = (_VALUES, _TRAIN, _COPY)
     head = Head.SCALAR
     losses = (ValueLoss, BradleyTerry)
 

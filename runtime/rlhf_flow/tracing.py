@@ -94,6 +94,10 @@ class TracingBackend:
         with self._inside(region):
             body()
 
+    def no_rows(self) -> SymbolicBatch:
+        """A batch of no rows and no fields."""
+        return SymbolicBatch({}, Rows("no rows", RowCount(0.0, 0)))
+
     def pretraining(self) -> SymbolicBatch:
         """The step's rows of data.pretraining."""
         if self._pretraining is None:
@@ -152,10 +156,11 @@ class TracingBackend:
 
     def _check_place(self, call: ModelCall) -> None:
         """Refuse updates of which nobody knows how many there are."""
-        if call.kind is CallKind.TRAIN and any(map(self._is_repeated_in, self.regions)):
+        changes = call.role is not None and call.changes(call.role)
+        if changes and any(map(self._is_repeated_in, self.regions)):
             raise FlowError(
-                f"{call.id} trains in rounds, of which there may be more or fewer: allowed outside "
-                "of flow.repeat, on the rows of all rounds; move it behind"
+                f"{call.id} changes weights in rounds, of which there may be more or fewer: "
+                "allowed outside of flow.repeat, on the rows of all rounds; move it behind"
             )
 
     def _check_sampling(self, call: ModelCall, source: SymbolicBatch) -> None:

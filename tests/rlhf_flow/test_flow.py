@@ -62,6 +62,9 @@ class RunningBackend:
         self.calls.append(call)
         return Batch({*call.carries, *call.writes})
 
+    def no_rows(self) -> Batch:
+        return Batch(set())
+
     def pretraining(self) -> Batch:
         return Batch({"prompt_tokens", "prompt_id", "response_tokens"})
 

@@ -11,6 +11,7 @@ from rlhf_flow import (
     Algorithm,
     BatchValue,
     ClippedLoss,
+    Dpo,
     Flow,
     Kind,
     LanguageModel,
@@ -22,6 +23,7 @@ from rlhf_flow import (
 from rlhf_flow.errors import FlowError
 from rlhf_flow.fields import FIELDS, field_of
 from rlhf_flow.operations import (
+    BestAgainstWorst,
     Custom,
     Gae,
     GroupAdvantages,
@@ -93,6 +95,15 @@ def training(role: str, loss: Any) -> Use:
         (
             training("critic", ValueLoss("reward_valid", values="cost_critic_values")),
             "compares with another role's field: .*allowed one of critic, .*name critic_values",
+        ),
+        (
+            training("actor", Dpo("reference_log_probs", preference="reward_valid")),
+            r"Dpo\(preference='reward_valid'\), which is true or false.*allowed which response of "
+            r"a pair was preferred.*flow\.compute\(batch, BestAgainstWorst\(\.\.\.\)\)",
+        ),
+        (
+            computing(BestAgainstWorst("reward_scores", "reward_scores")),
+            r"BestAgainstWorst\(valid='reward_scores'\), which is a score per row",
         ),
         (
             computing(PenalizedAdvantages("returns", multiplier="reward_scores")),

@@ -8,7 +8,7 @@ import pytest
 
 from rlhf_api.plan import CallKind, GraphName
 from rlhf_api.spec.policy_loss import KlEstimator, LossAggregation
-from rlhf_flow import BradleyTerry, ClippedLoss, CrossEntropy, ValueLoss
+from rlhf_flow import BradleyTerry, ClippedLoss, CrossEntropy, Dpo, ValueLoss
 from rlhf_flow.calls import TrainOptions
 from rlhf_flow.errors import FlowError
 from rlhf_flow.job_graphs import trace_job
@@ -122,6 +122,29 @@ def test_a_loss_on_pairs_reads_who_is_chosen_and_has_epochs() -> None:
     assert loss.updates(2) == 6
     with pytest.raises(FlowError, match="BradleyTerry cannot have this.*: got epochs_per_batch=0"):
         BradleyTerry(epochs_per_batch=0)
+
+
+def test_dpo_reads_preferences_and_the_reference_but_not_how_responses_were_sampled() -> None:
+    loss = Dpo("judge_log_probs", preference="better", epochs_per_batch=3)
+    assert loss.reads == ("prompt_tokens", "response_tokens", "judge_log_probs", "better")
+    assert loss.updates(2) == 6
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"beta": 0.0}, "beta=0.0, allowed a number above 0"),
+        ({"label_smoothing": 0.5}, "label_smoothing=0.5, allowed a number from 0 to below 0.5"),
+        ({"label_smoothing": -0.1}, "label_smoothing=-0.1"),
+        ({"epochs_per_batch": 0}, "epochs_per_batch=0, allowed a number of at least 1"),
+        ({"preference": "a-b"}, "preference='a-b', allowed letters of ASCII"),
+    ],
+)
+def test_dpo_refuses_what_means_nothing(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(FlowError, match=message):
+        Dpo("reference_log_probs", **settings)
+    with pytest.raises(FlowError, match="reference_log_probs=None"):
+        Dpo(None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("settings", [{"initial": 0.0}, {"initial": 11}, {"maximum": "most"}])

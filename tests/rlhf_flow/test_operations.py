@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlhf_flow import ClippedLoss, CrossEntropy, Scope, ValueLoss
+from rlhf_flow import ClippedLoss, CrossEntropy, Dpo, Scope, ValueLoss
 from rlhf_flow.calls import ComputeOptions
 from rlhf_flow.errors import FlowError
 from rlhf_flow.operations import (
+    BestAgainstWorst,
     Custom,
     Gae,
     GroupAdvantages,
@@ -24,7 +25,7 @@ from rlhf_flow.operations import (
 )
 
 OF_ROWS = (TokenRewards("s"), Gae(1.0, 1.0, "v"), PenalizedAdvantages("c"))
-OF_GROUPS = (GroupAdvantages("s", "v"), Custom("mine:f", [], []))
+OF_GROUPS = (GroupAdvantages("s", "v"), BestAgainstWorst("s", "v"), Custom("mine:f", [], []))
 OF_BATCHES = (Whiten("v"), LagrangeMultiplier("s", "v"))
 CUSTOM = tuple(Custom("mine:f", [], [], scope=scope) for scope in Scope)
 
@@ -62,6 +63,7 @@ def test_built_in_operations_have_the_scope_of_their_formula() -> None:
             {"s", "v", "prompt_id", "response_tokens"},
             {"advantages"},
         ),
+        (BestAgainstWorst("s", "v", "p"), {"s", "v", "prompt_id"}, {"p"}),
         (LagrangeMultiplier("s", "v"), {"s", "v"}, {"multiplier"}),
         (PenalizedAdvantages("c"), {"c", "multiplier", "advantages"}, {"advantages"}),
         (Custom("mine:f", ["x"], ["y"]), {"x"}, {"y"}),
@@ -76,6 +78,7 @@ def test_built_in_operations_have_the_scope_of_their_formula() -> None:
             set(),
         ),
         (CrossEntropy(), {"prompt_tokens", "response_tokens"}, set()),
+        (Dpo("r"), {"prompt_tokens", "response_tokens", "r", "preference"}, set()),
     ],
 )
 def test_settings_name_the_columns_that_are_read_and_written(

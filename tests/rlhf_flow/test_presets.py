@@ -40,6 +40,8 @@ CALLS = {
         *(*SAMPLED, "cost.score", "critic.values", "cost_critic.values", "compute"),
         *("critic.train", "cost_critic.train", "actor.train"),
     ],
+    "DPO": ["reference.log_probs", "actor.train"],
+    "OnlineDPO": [*SAMPLED, "compute", "reference.log_probs", "actor.train"],
     "SFT": ["actor.train"],
     "RewardModel": ["reward_model.train"],
 }
@@ -47,6 +49,7 @@ CALLS = {
 
 MANIFESTS: dict[str, dict[str, Any]] = {
     "SafeRLHF": COSTS,
+    "DPO": PAIRS,
     "SFT": {"data": {"train": {"builtin": "SortDigits"}}, "rewards": []},
     "RewardModel": {**PAIRS, "models": {"reward_model": MODEL}},
 }
@@ -134,3 +137,9 @@ def test_rows_of_pretraining_are_trained_on_where_they_have_a_weight(job: Any) -
     train = step_of(job, "SafeRLHF", {"pretrainingWeight": 0.1}, data=data).call("actor.train")
     assert isinstance(train.options, TrainOptions)
     assert [type(loss).__name__ for loss in train.options.auxiliary] == ["CrossEntropy"]
+
+
+def test_the_reference_of_online_dpo_catches_up_at_an_iterations_end(job: Any) -> None:
+    graph = step_of(job, "OnlineDPO", {"referenceEverySteps": 4})
+    assert graph.calls[-1].id == "every-4/reference.copy_weights_from"
+    assert graph.calls[-1].copied_role == "actor"

@@ -278,7 +278,10 @@ def train_in(flow: Flow, fresh: Any) -> Any:
             "a round of repeat gives rows that do not come from its prompts: got the prompts,",
         ),
         (lambda flow, prompts, fresh: None, "the function of repeat returns nothing.*return batch"),
-        (lambda flow, prompts, fresh: train_in(flow, fresh), "repeat/actor.train trains in rounds"),
+        (
+            lambda flow, prompts, fresh: train_in(flow, fresh),
+            "repeat/actor.train changes weights in rounds",
+        ),
     ],
 )
 def test_a_round_makes_rows_of_its_own_prompts(body: Any, message: str) -> None:

@@ -121,7 +121,9 @@ def _same_as_names_a_source(spec: RLHFJobSpec) -> Iterator[Found]:
 
 def _models_are_of_roles(spec: RLHFJobSpec) -> Iterator[Found]:
     settings = SETTINGS.get(spec.algorithm.type)
-    for role in sorted(set(spec.models) - set(settings.roles)) if settings else ():
+    if settings is None:
+        return
+    for role in sorted(set(spec.models) - set(settings.roles)):
         near = get_close_matches(role, settings.roles, n=1)
         do = f"did you mean {near[0]}?" if near else ""
         yield Found(role, ("models", role), ", ".join(settings.roles), do)

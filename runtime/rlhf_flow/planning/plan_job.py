@@ -28,6 +28,7 @@ from rlhf_api.spec.resources import Device
 from rlhf_flow.calls import ModelCall, TrainOptions
 from rlhf_flow.graph import Graph
 from rlhf_flow.job_graphs import job_roles, policy_of
+from rlhf_flow.planning.copies import check_copies
 from rlhf_flow.planning.generation import (
     EngineChoice,
     GenerationChoice,
@@ -68,7 +69,7 @@ def plan_job(
     Raises:
         InvalidPlacement: groups that do not fit the roles or the pools.
         NotOffered: several roles that generate on the same GPUs or on some of
-            a pool's devices.
+            a pool's devices, or weights that would be copied between devices.
         DoesNotDivide: a tensor parallelism that does not divide devices, heads or layers' width.
         KvCacheTooSmall: a given cache below one longest sequence.
         DoesNotFit: more memory than a device has; the message shows the sum.
@@ -76,6 +77,7 @@ def plan_job(
     pools = tuple(limit_devices(pool, job.spec.placement) for pool in devices)
     meshes = place_roles(job, tuple(shapes), pools)
     check_offered(graphs, pools, meshes)
+    check_copies(graphs, meshes, shapes)
     models = role_models(job, graphs, device_of(pools), meshes, shapes)
     groups = device_groups(pools, meshes)
     static = [_static_memory(job, graphs, group, models) for group in groups]

@@ -42,10 +42,10 @@ def micro_batch_tokens(job: RLHFJob, role: str, device: Device) -> int:
 
 def is_saved(job: RLHFJob, name: str, role: JobRole, policy: str) -> bool:
     """Whether the weights of a role with a model cannot be had from their source any more: it is
-    trained, or took the policy's after a warm start."""
+    trained, takes over another role's, or took the policy's after a warm start."""
     has_warm_start = job.spec.schedule.warm_start is not None
     takes_policys = job.spec.origin_of(name) == job.spec.origin_of(policy)
-    return role.is_trained or (has_warm_start and takes_policys)
+    return role.is_trained or role.takes_weights or (has_warm_start and takes_policys)
 
 
 def rank_tokens(job: RLHFJob, rows_per_prompt: int, num_ranks: int, rows_together: int) -> int:

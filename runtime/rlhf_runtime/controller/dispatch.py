@@ -142,6 +142,10 @@ class StepBackend:
         """The step's prompts: what its function is given."""
         return self._prompts[0] if self._prompts else self._fresh_prompts()
 
+    def no_rows(self) -> Batch:
+        """A batch of no rows and no fields."""
+        return as_batch((), [], Extent(0))
+
     def pretraining(self) -> Batch:
         """The step's rows of data.pretraining."""
         if self._pretraining is None:

@@ -199,5 +199,6 @@ PHASES: Mapping[str, str] = {
     "values": "infer",
     "compute": "compute",
     "train": "train",
+    "copy_weights_from": "copy",
 }
 """The phase that a call counts to."""

@@ -111,6 +111,7 @@ BY_KIND: dict[CallKind, str] = {
     CallKind.TRAIN: "3d",
     CallKind.COMPUTE: "3d",
     CallKind.SCORE: "dp",
+    CallKind.COPY: "one_to_all",
 }
 """Which protocol a kind of call uses."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Float64, Int
@@ -116,18 +116,27 @@ def _group(
     empty = torch.zeros(len(ids), dtype=torch.float64, device=scores.device)
     counts = empty.index_add(0, group_of, valid.double())
     sums = empty.index_add(0, group_of, kept)
-    lowest = _extreme(kept, group_of, valid, len(ids), "amin")
-    highest = _extreme(kept, group_of, valid, len(ids), "amax")
+    lowest = extreme_of_groups(kept, group_of, valid, len(ids), "amin")
+    highest = extreme_of_groups(kept, group_of, valid, len(ids), "amax")
     return kept, _Groups(group_of, counts, sums, (counts > 1) & (lowest == highest))
 
 
-def _extreme(
-    kept: Float64[Tensor, " rows"],
+def extreme_of_groups(
+    values: Float64[Tensor, " rows"],
     group_of: Int[Tensor, " rows"],
     valid: Bool[Tensor, " rows"],
     num_groups: int,
-    which: str,
+    which: Literal["amin", "amax"],
 ) -> Float64[Tensor, " groups"]:
+    """The lowest or the highest valid value of each group; inf or -inf where none is.
+
+    Args:
+        values: one per row.
+        group_of: the row's group, from 0.
+        valid: False for rows that do not count.
+        num_groups: how many there are.
+        which: amin or amax.
+    """
     bound = float("inf") if which == "amin" else float("-inf")
-    start = torch.full((num_groups,), bound, dtype=torch.float64, device=kept.device)
-    return start.scatter_reduce(0, group_of, torch.where(valid, kept, bound), which)
+    start = torch.full((num_groups,), bound, dtype=torch.float64, device=values.device)
+    return start.scatter_reduce(0, group_of, torch.where(valid, values, bound), which)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from rlhf_flow.calls import TrainOptions
-from rlhf_flow.losses import BradleyTerry, ClippedLoss, CrossEntropy, Loss, ValueLoss
+from rlhf_flow.losses import BradleyTerry, ClippedLoss, CrossEntropy, Dpo, Loss, ValueLoss
 from rlhf_runtime.engines.fsdp.model import FsdpModel, LossTerm
 from rlhf_runtime.engines.fsdp.packing import MicroBatch
 from rlhf_runtime.engines.fsdp.settings import OptimizerSettings
@@ -15,6 +15,7 @@ from rlhf_runtime.numerics.entropy import token_log_probs
 from rlhf_runtime.roles.context import Result, RoleContext
 from rlhf_runtime.roles.generation import Generation
 from rlhf_runtime.roles.policy_terms import PolicyTerms, agreeing
+from rlhf_runtime.roles.preference_terms import DpoTerms
 from rlhf_runtime.roles.sequences import infer
 from rlhf_runtime.roles.training import Means, MiniBatch, micro_batches, mini_batches
 from rlhf_runtime.workers.inputs import BatchInputs, Inputs
@@ -113,6 +114,11 @@ class LanguageModel:
             case CrossEntropy():
                 supervised = SupervisedTerms(batch, loss, f"{role}/{metric}", means)
                 return LossTerm(micro_batches(batch, self.model, tokens), supervised)
+            case Dpo():
+                parallel = self._context.parallel
+                compared = DpoTerms(batch, loss, self._temperature, parallel, role, means)
+                paired = micro_batches(batch, self.model, tokens, compared.rows(), True)
+                return LossTerm(paired, compared)
             case ValueLoss() | BradleyTerry():
                 raise AssertionError("a language model gives no values and no scores")
 

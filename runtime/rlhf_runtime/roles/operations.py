@@ -9,6 +9,7 @@ from rlhf_flow.calls import ComputeOptions
 from rlhf_flow.fields import role_of
 from rlhf_flow.operations import (
     AboveBaseline,
+    BestAgainstWorst,
     BothValid,
     Custom,
     EnoughGroups,
@@ -32,6 +33,7 @@ from rlhf_runtime.numerics.groups import group_advantages, mixed_groups
 from rlhf_runtime.numerics.kl import kl_estimate
 from rlhf_runtime.numerics.moments import Reduce, explained_variance, on_this_rank, whiten
 from rlhf_runtime.numerics.padding import length_mask, pad, unpad
+from rlhf_runtime.numerics.preferences import best_against_worst
 from rlhf_runtime.numerics.rewards import overlong_penalties, penalized_scores, token_rewards
 from rlhf_runtime.roles.context import Result
 from rlhf_runtime.roles.custom_operation import run_custom
@@ -135,6 +137,8 @@ def _run(work: Workspace, operation: Operation) -> None:
         case BothValid():
             both = work.rows(operation.first).bool() & work.rows(operation.second).bool()
             work.put_rows(operation.both, both)
+        case BestAgainstWorst():
+            _best_against_worst(work, operation)
         case LagrangeMultiplier():
             _lagrange_multiplier(work, operation)
         case PenalizedAdvantages():
@@ -226,6 +230,13 @@ def _enough_groups(work: Workspace, operation: EnoughGroups) -> None:
     (found,) = work.sum(own).tolist()
     answer = torch.full((len(work.groups),), found >= operation.num_groups)
     work.put_rows(operation.enough, answer)
+
+
+def _best_against_worst(work: Workspace, operation: BestAgainstWorst) -> None:
+    valid = work.rows(operation.valid).bool()
+    found = best_against_worst(work.rows(operation.scores), work.groups, valid)
+    work.means.add("groups/equal", float(found.num_groups - found.num_pairs), found.num_groups)
+    work.columns[operation.preference] = Column(found.preference.numpy())
 
 
 def _lagrange_multiplier(work: Workspace, operation: LagrangeMultiplier) -> None:

@@ -8,15 +8,15 @@ from dataclasses import replace
 import torch
 
 from rlhf_flow.calls import TrainOptions
-from rlhf_flow.losses import BradleyTerry, ClippedLoss, CrossEntropy, ValueLoss
+from rlhf_flow.losses import BradleyTerry, ClippedLoss, CrossEntropy, Dpo, ValueLoss
 from rlhf_runtime.engines.fsdp.model import FsdpModel, LossTerm
 from rlhf_runtime.engines.fsdp.packing import MicroBatch
 from rlhf_runtime.engines.fsdp.settings import OptimizerSettings
 from rlhf_runtime.numerics.aggregation import aggregate
 from rlhf_runtime.numerics.padding import length_mask, pad
-from rlhf_runtime.numerics.preferences import bradley_terry_loss, count_pairs, pairs_of
 from rlhf_runtime.numerics.value_loss import clipped_value_loss
 from rlhf_runtime.roles.context import Result, RoleContext
+from rlhf_runtime.roles.preference_terms import ScoreTerms
 from rlhf_runtime.roles.sequences import as_tensor, infer
 from rlhf_runtime.roles.training import Means, MiniBatch, micro_batches, mini_batches
 from rlhf_runtime.workers.inputs import Inputs
@@ -62,7 +62,7 @@ class ScalarModel:
                 return self._train_values(inputs, options.loss)
             case BradleyTerry():
                 return self._train_scores(inputs, options.loss)
-            case ClippedLoss() | CrossEntropy():
+            case ClippedLoss() | CrossEntropy() | Dpo():
                 raise AssertionError("a scalar model has no log-probabilities")
 
     def _train_values(self, inputs: Inputs, loss: ValueLoss) -> Result:
@@ -87,14 +87,11 @@ class ScalarModel:
             self._context.parallel,
             spec.rollout.max_response_tokens,
         )
-        own = [count_pairs(*_groups_and_preference(batch, loss)) for batch in batches]
-        counts = self._context.parallel.sum(torch.tensor(own)).tolist()
-        counted = list(zip(batches, map(int, counts), strict=True))
         means, tokens = Means(), self._context.micro_batch_tokens
-        for batch, num_pairs in counted * loss.epochs_per_batch:
+        for batch in batches * loss.epochs_per_batch:
             micro = micro_batches(batch, self.model, tokens, whole_groups=True)
             scored = [replace(part, predictors=part.ends) for part in micro]
-            terms = PairTerms(batch, loss, num_pairs, self._context.role, means)
+            terms = ScoreTerms(batch, loss, self._context.parallel, self._context.role, means)
             self._step(LossTerm(scored, terms), means, batch.share)
         return Result(statistics=means.statistics())
 
@@ -133,36 +130,3 @@ class ValueTerms:
         share = aggregate(padded, mask, self._loss.aggregation, self._batch.denominators)
         self._means.add(self._metric, float(share), 0.0)
         return share
-
-
-class PairTerms:
-    """The loss of one mini-batch's pairs: called with outputs[responses, 1], a response's score
-    each, of micro-batches that hold all responses to their prompts."""
-
-    def __init__(
-        self, batch: MiniBatch, loss: BradleyTerry, num_pairs: int, role: str, means: Means
-    ) -> None:
-        self._groups, self._preference = _groups_and_preference(batch, loss)
-        self._num_pairs = num_pairs
-        self._role = role
-        self._means = means
-        means.add(f"{role}/loss", 0.0, batch.share)
-
-    def __call__(self, outputs: torch.Tensor, part: MicroBatch) -> torch.Tensor:
-        """This micro-batch's share of the mini-batch's loss."""
-        chosen, rejected = pairs_of(self._groups[part.rows], self._preference[part.rows])
-        scores = outputs[:, 0]
-        margins = scores[chosen.to(scores.device)] - scores[rejected.to(scores.device)]
-        share = bradley_terry_loss(margins).sum() / max(1, self._num_pairs)
-        right, apart = float((margins > 0).sum()), float(margins.detach().double().sum())
-        self._means.add(f"{self._role}/loss", float(share), 0.0)
-        self._means.add(f"{self._role}/accuracy", right, len(margins))
-        self._means.add(f"{self._role}/margin", apart, len(margins))
-        return share
-
-
-def _groups_and_preference(
-    batch: MiniBatch, loss: BradleyTerry
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """int64[rows] and int8[rows] of this rank's part."""
-    return torch.tensor(batch.groups), as_tensor(batch.columns[loss.preference])

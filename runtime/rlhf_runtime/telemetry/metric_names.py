@@ -68,7 +68,7 @@ METRICS: dict[str, Metric] = {
     "groups/equal": Metric(
         "Equal groups",
         "fraction",
-        "Prompts whose responses all got the same reward, so that they teach nothing",
+        "Prompts that teach nothing: their responses all got the same reward, or too few got one",
         False,
         Format.FRACTION,
     ),
@@ -112,11 +112,17 @@ OF_ROLES: dict[str, Metric] = {
     "accuracy": Metric(
         "Accuracy",
         "fraction",
-        "Pairs whose chosen response has the higher score",
+        "Pairs whose chosen response has the higher score, or implicit reward",
         True,
         Format.FRACTION,
     ),
     "margin": Metric("Margin", "", "Mean score of chosen over rejected responses", True),
+    "chosen_reward": Metric(
+        "Chosen reward", "", "Mean implicit reward of the chosen responses of pairs", None
+    ),
+    "rejected_reward": Metric(
+        "Rejected reward", "", "Mean implicit reward of the rejected responses of pairs", None
+    ),
     "clip_fraction": Metric(
         "Clipped", "fraction", "Tokens whose ratio was clipped", None, Format.FRACTION
     ),

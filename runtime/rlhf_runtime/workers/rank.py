@@ -275,7 +275,18 @@ class Rank(Watched):
 
             parallel = self._contexts[self._mesh(order)]
             return lambda inputs: compute(inputs, parallel, self._operations)
+        if source := order.call.copied_role:
+            return self._copying(source, order.call.role)
         return self._roles[order.call.role].methods[order.call.method]
+
+    def _copying(self, source: str, target: str) -> Callable[[Inputs], Result]:
+        from rlhf_runtime.roles.context import Result
+
+        def copy(_: Inputs) -> Result:
+            self._roles[target].model.copy_weights_from(self._roles[source].model, entirely=True)
+            return Result()
+
+        return copy
 
     def _report(self, order: Order, statistics: Statistics, start: float) -> CallReport:
         from rlhf_runtime.telemetry.records import Span

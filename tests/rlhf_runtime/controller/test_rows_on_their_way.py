@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rlhf_api.plan import CallKind, GraphName, Mesh
 from rlhf_flow.calls import ComputeOptions, GenerateOptions, ModelCall, Options, TrainOptions
-from rlhf_flow.losses import BradleyTerry, CrossEntropy
+from rlhf_flow.losses import BradleyTerry, CrossEntropy, Dpo
 from rlhf_flow.operations import Custom, Scope
 from rlhf_runtime.controller.batch import Batch, ShardRef, as_batch
 from rlhf_runtime.controller.dispatch import WorkerGroup
@@ -156,7 +156,7 @@ def test_every_rank_finds_its_rows_in_what_it_is_sent(
     collected |= made
     told["made"] = same
     reads = tuple(data.draw(st.permutations(sorted(told))))[: data.draw(st.integers(1, 4))]
-    for loss in (CrossEntropy(), BradleyTerry()):
+    for loss in (CrossEntropy(), BradleyTerry(), Dpo("log_probs")):
         options = TrainOptions(loss)
         train = (CallKind.TRAIN, collected, mesh(), told, reads, (), options, mini_batches)
         _, replicas = send(*train)
@@ -164,6 +164,6 @@ def test_every_rank_finds_its_rows_in_what_it_is_sent(
             parts = [parts[number] for parts in replicas]
             wanted = [group * samples + sample for group in groups for sample in range(samples)]
             assert sorted(sum(parts, [])) == wanted
-            if isinstance(loss, BradleyTerry):
+            if not isinstance(loss, CrossEntropy):
                 owners = [{row // samples for row in rows} for rows in parts]
                 assert sum(map(len, owners)) == len(groups), "no prompt's rows are torn apart"

@@ -57,6 +57,11 @@ class Plain:
         """The score of one row's response over that of another's."""
         return self.all_outputs(chosen)[-1, 0] - self.all_outputs(rejected)[-1, 0]
 
+    def implicit_reward(self, row: int, beta: float) -> torch.Tensor:
+        """What DPO holds to be the reward of a row's response."""
+        reference = self.row("reference_log_probs", row)
+        return beta * (self.log_probs(row).sum() - reference.sum())
+
     def log_probs(self, row: int, temperature: float | None = None) -> torch.Tensor:
         """Of the response tokens of a row."""
         response = self.row("response_tokens", row).long()

@@ -24,10 +24,11 @@ from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.models import LearningRateDecay
 from rlhf_api.spec.policy_loss import PolicyObjective
 from rlhf_flow.calls import ComputeOptions, ModelCall, TrainOptions
-from rlhf_flow.losses import BradleyTerry, ClippedLoss, CrossEntropy, Loss, ValueLoss
-from rlhf_flow.operations import Custom, LagrangeMultiplier, Scope
+from rlhf_flow.losses import BradleyTerry, ClippedLoss, CrossEntropy, Dpo, Loss, ValueLoss
+from rlhf_flow.operations import BestAgainstWorst, Custom, LagrangeMultiplier, Scope
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.engines.fsdp.model import FsdpModel
+from rlhf_runtime.engines.fsdp.packing import MicroBatch
 from rlhf_runtime.engines.fsdp.settings import OptimizerSettings
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.roles import language_model
@@ -336,12 +337,126 @@ def critic_trains_by_the_formula(world: World, folder: Path, settings: dict[str,
     assert_trained_like(critic.model, reference)
 
 
+PREFERENCE = np.array([1, -1, -1, 1, -1, 0, -1, 1, 1, 1, 1, 1], dtype=np.int8)
+"""Two pairs, one, two, and none."""
+
+
+def pairs_in(groups: tuple[int, ...]) -> list[tuple[int, int]]:
+    """Every chosen with every rejected row of these prompts."""
+    return [
+        (one, other)
+        for one, other in np.ndindex(NUM_ROWS, NUM_ROWS)
+        if GROUPS[one] == GROUPS[other] in groups
+        if (PREFERENCE[one], PREFERENCE[other]) == (1, -1)
+    ]
+
+
+def dpo_trains_by_the_formula(
+    world: World, folder: Path, settings: dict[str, Any], shares: bool
+) -> None:
+    """Some prompts have several pairs, one has none, and rows are in no pair; no pair is torn
+    apart, however little fits."""
+    place, columns = model_folder(world, folder), make_batch()
+    columns["preference"] = Column(PREFERENCE)
+    actor = {"source": {"path": str(place)}, "training": {"microBatchTokens": 4}}
+    job = make_job(place, models={"actor": actor})
+    loss = Dpo("reference_log_probs", **settings)
+    call = replace(
+        call_of(job, world, "actor.train"),
+        reads=tuple(sorted(loss.reads)),
+        options=TrainOptions(loss),
+    )
+    assert "rollout_log_probs" not in call.reads and call.compares_responses
+    policy = make_policy(job, place, world)
+    policy.model._shares_prompts &= shares
+    seen = noted_rows(policy.model)
+    metrics = metrics_of(policy.train(inputs_of(call, columns, world, mini_batches=2)), world)
+    reference = plain(place, columns)
+    told: dict[str, list[float]] = {name: [] for name in ("chosen", "rejected", "margin")}
+    for _ in range(loss.epochs_per_batch):
+        for groups in ((0, 2), (1, 3)):
+            losses = []
+            for chosen, rejected in pairs_in(groups):
+                better = reference.implicit_reward(chosen, loss.beta)
+                worse = reference.implicit_reward(rejected, loss.beta)
+                margin, doubt = better - worse, loss.label_smoothing
+                right, wrong = (torch.log(1 + torch.exp(-sign * margin)) for sign in (1, -1))
+                losses.append((1 - doubt) * right + doubt * wrong)
+                for name, value in zip(told, (better, worse, better - worse), strict=True):
+                    told[name].append(float(value))
+            reference.step(torch.stack(losses).mean())
+    assert len(told["margin"]) == 5 * loss.epochs_per_batch
+    close(metrics["actor/loss"], float(np.mean(reference.losses)), "loss")
+    close(metrics["actor/gradient_norm"], float(np.mean(reference.norms)), "gradient norm")
+    close(metrics["actor/margin"], float(np.mean(told["margin"])), "margin")
+    close(metrics["actor/accuracy"], float(np.mean(np.array(told["margin"]) > 0)), "accuracy")
+    close(metrics["actor/chosen_reward"], float(np.mean(told["chosen"])), "chosen reward")
+    close(metrics["actor/rejected_reward"], float(np.mean(told["rejected"])), "rejected reward")
+    assert_trained_like(policy.model, reference)
+    assert policy.model.version == len(reference.losses)
+    own = torch.tensor([sum(seen)])
+    dist.all_reduce(own)
+    assert int(own) == 8 * loss.epochs_per_batch, "rows in no pair are not run"
+
+
+def noted_rows(model: FsdpModel) -> list[int]:
+    """Gets the responses of every forward pass from now on."""
+    seen: list[int] = []
+    plain_outputs = model.outputs
+
+    def outputs(part: MicroBatch) -> torch.Tensor:
+        seen.append(len(part.rows))
+        return plain_outputs(part)
+
+    setattr(model, "outputs", outputs)  # noqa: B010
+    return seen
+
+
+def dpo_without_a_pair_changes_nothing(world: World, folder: Path) -> None:
+    place, columns = model_folder(world, folder), make_batch()
+    columns["preference"] = Column(np.abs(PREFERENCE))
+    loss = Dpo("reference_log_probs")
+    call = replace(
+        call_of(make_job(place), world, "actor.train"),
+        reads=tuple(sorted(loss.reads)),
+        options=TrainOptions(loss),
+    )
+    policy = make_policy(make_job(place), place, world)
+    metrics = metrics_of(policy.train(inputs_of(call, columns, world)), world)
+    assert metrics["actor/gradient_norm"] == 0 and metrics["actor/loss"] == 0
+    assert "actor/accuracy" not in metrics and "actor/margin" not in metrics
+    reference = plain(place, columns)
+    reference.step(0 * reference.log_probs(0).sum())
+    assert_trained_like(policy.model, reference)
+
+
+def the_best_is_preferred_to_the_worst(world: World, folder: Path) -> None:
+    place, columns = model_folder(world, folder), make_batch()
+    operation = BestAgainstWorst("reward_scores", "reward_valid")
+    call = replace(
+        call_of(make_job(place), world, "compute"),
+        reads=operation.reads,
+        writes=operation.writes,
+        options=ComputeOptions((operation,)),
+    )
+    result = compute(inputs_of(call, columns, world), parallel_of(world), {})
+    found = [int(each[0]) for each in whole(result, world)["preference"]]
+    scores, valid = columns["reward_scores"].values, columns["reward_valid"].values
+    for group in range(4):
+        rows = [row for row in range(NUM_ROWS) if GROUPS[row] == group and valid[row]]
+        best, worst = (max(rows, key=scores.__getitem__), min(rows, key=scores.__getitem__))
+        expected = {best: 1, worst: -1} if scores[best] > scores[worst] else {}
+        for row in range(NUM_ROWS):
+            if GROUPS[row] == group:
+                assert found[row] == expected.get(row, 0), (row, found)
+    close(metrics_of(result, world)["groups/equal"], 0.25, "one of four groups is equal")
+
+
 def reward_model_trains_by_the_formula(world: World, folder: Path) -> None:
     """Some prompts have several pairs, one has none; no pair is torn between ranks or
     micro-batches, whatever fits."""
     place, columns = model_folder(world, folder), make_batch()
-    preference = np.array([1, -1, -1, 1, -1, 0, -1, 1, 1, 1, 1, 1], dtype=np.int8)
-    columns["preference"] = Column(preference)
+    columns["preference"] = Column(PREFERENCE)
     job = make_job(
         place,
         algorithm={"type": "PPO"},
@@ -361,13 +476,7 @@ def reward_model_trains_by_the_formula(world: World, folder: Path) -> None:
     margins: list[float] = []
     for _ in range(2):
         for groups in ((0, 2), (1, 3)):
-            pairs = [
-                (one, other)
-                for one, other in np.ndindex(NUM_ROWS, NUM_ROWS)
-                if GROUPS[one] == GROUPS[other] in groups and preference[one] > preference[other]
-                if preference[one] * preference[other] == -1
-            ]
-            found = [reference.margin(*pair) for pair in pairs]
+            found = [reference.margin(*pair) for pair in pairs_in(groups)]
             margins += [float(margin) for margin in found]
             losses = [torch.log(1 + torch.exp(-margin)) for margin in found]
             zero = 0 * reference.margin(0, 1)
@@ -553,6 +662,10 @@ CRITIC_SETTINGS: dict[str, dict[str, Any]] = {
     "clip": {"valueClipRange": 0.2, "epochsPerBatch": 2},
     "fixed length": {"lossAggregation": "SequenceMeanFixedLength"},
 }
+DPO_SETTINGS: dict[str, dict[str, Any]] = {
+    "one epoch, shared prompts": {"beta": 0.1},
+    "two epochs, a prompt each": {"beta": 0.5, "label_smoothing": 0.2, "epochs_per_batch": 2},
+}
 SCENARIOS: dict[str, Scenario] = {
     **{
         f"policy trains by the formula ({name})": partial(
@@ -567,6 +680,14 @@ SCENARIOS: dict[str, Scenario] = {
         for name, settings in CRITIC_SETTINGS.items()
     },
     "a single update needs no old log-probs": a_single_update_needs_no_old_log_probs,
+    **{
+        f"DPO trains by the formula ({name})": partial(
+            dpo_trains_by_the_formula, settings=settings, shares=name.endswith("shared prompts")
+        )
+        for name, settings in DPO_SETTINGS.items()
+    },
+    "DPO without a pair changes nothing": dpo_without_a_pair_changes_nothing,
+    "the best is preferred to the worst": the_best_is_preferred_to_the_worst,
     "reward model trains by the formula": reward_model_trains_by_the_formula,
     "rows without signal change nothing": rows_without_signal_change_nothing,
     "warm start is plain cross entropy": warm_start_is_plain_cross_entropy,

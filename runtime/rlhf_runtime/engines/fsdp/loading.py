@@ -22,6 +22,7 @@ from transformers import (
 )
 
 from rlhf_runtime.engines.parallel import ParallelContext
+from rlhf_runtime.errors import UnsupportedModel
 from rlhf_runtime.models.errors import WrongHead
 
 
@@ -197,6 +198,24 @@ def copy_weights(source: nn.Module, target: nn.Module) -> None:
         for name, parameter in local_parameters(target).items():
             if name in given and given[name].shape == parameter.shape:
                 parameter.copy_(given[name])
+
+
+def require_alike(source: nn.Module, target: nn.Module) -> None:
+    """Refuse two models whose parameters differ in name or shape.
+
+    Raises:
+        UnsupportedModel: there is one.
+    """
+    one, other = (
+        {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+        for model in (source, target)
+    )
+    if odd := sorted(name for name in {*one, *other} if one.get(name) != other.get(name)):
+        raise UnsupportedModel(
+            f"weights cannot be copied between models that differ: got {odd[0]} of shape "
+            f"{one.get(odd[0], 'none')} and {other.get(odd[0], 'none')}, allowed the same; give "
+            "both roles models of one architecture"
+        )
 
 
 def load_weights(model: nn.Module, folder: Path, parallel: ParallelContext) -> None:

@@ -18,6 +18,7 @@ from rlhf_runtime.engines.fsdp.loading import (
     load_weights,
     local_bytes,
     local_parameters,
+    require_alike,
     save_causal_lm,
 )
 from rlhf_runtime.engines.fsdp.optimizer import Optimizer
@@ -167,8 +168,14 @@ class FsdpModel:
             MemoryWhat.OPTIMIZER: local_bytes(self.optimizer.tensors()),
         }
 
-    def copy_weights_from(self, other: FsdpModel) -> None:
-        """Take over another model's weights, except those it does not have."""
+    def copy_weights_from(self, other: FsdpModel, entirely: bool = False) -> None:
+        """Take over another model's weights, except those it does not have.
+
+        Raises:
+            UnsupportedModel: some are not of both models, and all should be copied.
+        """
+        if entirely:
+            require_alike(other.module, self.module)
         copy_weights(other.module, self.module)
         self.version += 1
 

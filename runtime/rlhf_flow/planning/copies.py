@@ -1,0 +1,47 @@
+"""Roles that take over another role's weights: where both must be, and of which shape."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rlhf_api.plan import CallKind, GraphName, Mesh
+from rlhf_flow.errors import NotOffered
+from rlhf_flow.graph import Graph
+from rlhf_flow.planning.placement import describe_devices
+from rlhf_flow.planning.shapes import DecoderShape
+
+
+def check_copies(
+    graphs: Mapping[GraphName, Graph],
+    meshes: Mapping[str, Mesh],
+    shapes: Mapping[str, DecoderShape],
+) -> None:
+    """Refuse copies between models that differ, or that are cut over other devices: every rank
+    copies its own part.
+
+    Args:
+        graphs: of the job.
+        meshes: the ranks of each role with a model.
+        shapes: of their models.
+
+    Raises:
+        NotOffered: with the call, and what to change.
+    """
+    calls = [call for graph in graphs.values() for call in graph.of_kind(CallKind.COPY)]
+    for call in calls:
+        target, source = call.role, call.copied_role
+        assert target is not None and source is not None
+        if shapes[target] != shapes[source]:
+            raise NotOffered(
+                f"{call.id} cannot copy between models of other shapes: got {shapes[source]} of "
+                f"{source} and {shapes[target]} of {target}, allowed the same; let "
+                f"models.{target}.source be {{sameAs: {source}}}"
+            )
+        one, other = meshes[source], meshes[target]
+        if one != other:
+            raise NotOffered(
+                f"{call.id} cannot copy between other devices yet: got {source} on "
+                f"{describe_devices(one.ranks, one.pool)} and {target} on "
+                f"{describe_devices(other.ranks, other.pool)}, allowed the same for both; put "
+                "them into one group of placement.groups"
+            )
