@@ -95,7 +95,7 @@ bench-recovery: setup ## from the death of a rank to the next step, by phase
 bench-peers: setup ## the same job under TRL's GRPOTrainer
 	@$(BENCH)/peers.py $(ARGS)
 
-bench-learning: setup ## examples 01 and 02 for three seeds
+bench-learning: setup ## every algorithm's example: accuracy before and after
 	@$(BENCH)/learning.py $(ARGS)
 
 bench-operator: setup ## many jobs at once under one operator; ARGS="--jobs 1000"
