@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from rlhf_flow import Algorithm, BatchValue, Flow, LanguageModel, RewardSource, Roles
+from rlhf_flow import (
+    Algorithm,
+    BatchValue,
+    CrossEntropy,
+    Flow,
+    LanguageModel,
+    RewardSource,
+    Roles,
+)
 
 Step = Callable[[Flow, Any], object]
 
@@ -21,6 +29,18 @@ class Stepped(Algorithm):
 
     def step(self, flow: Flow, prompts: BatchValue) -> None:
         self._step(flow, prompts)
+
+
+class Costly(Algorithm):
+    """A reward and a cost, of which only the reward counts."""
+
+    def roles(self) -> Roles:
+        return {"actor": LanguageModel, "reward": RewardSource, "cost": RewardSource}
+
+    def step(self, flow: Flow, prompts: BatchValue) -> None:
+        batch = flow.actor.generate(prompts)
+        batch |= flow.reward.score(batch) | flow.cost.score(batch)
+        flow.actor.train(batch, CrossEntropy())
 
 
 def function(columns: object) -> object:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import pytest
 
-from rlhf_api.plan import GraphName
+from rlhf_api.plan import CallKind, GraphName
 from rlhf_api.spec.algorithm import SETTINGS, AlgorithmType
 from rlhf_api.spec.policy_loss import PolicyLossSettings
 from rlhf_flow.calls import ComputeOptions, TrainOptions
 from rlhf_flow.graph import Graph
-from rlhf_flow.job_graphs import trace_job
+from rlhf_flow.job_graphs import trace_algorithms, trace_job
 from rlhf_flow.losses import ClippedLoss
 from rlhf_flow.registry import ALGORITHMS
 
@@ -143,3 +144,20 @@ def test_the_reference_of_online_dpo_catches_up_at_an_iterations_end(job: Any) -
     graph = step_of(job, "OnlineDPO", {"referenceEverySteps": 4})
     assert graph.calls[-1].id == "every-4/reference.copy_weights_from"
     assert graph.calls[-1].copied_role == "actor"
+
+
+@pytest.mark.parametrize("kind", CALLS)
+def test_a_step_is_a_page_at_most(job: Any, kind: str) -> None:
+    settings = {"referenceEverySteps": 2} if kind == "OnlineDPO" else None
+    assert step_of(job, kind, settings).roles_of(CallKind.TRAIN)
+    made = job(algorithm={"type": kind}, **MANIFESTS.get(kind, {}))
+    algorithm = trace_algorithms(made)[GraphName.STEP].algorithm
+    assert len(inspect.getsource(type(algorithm).step).splitlines()) <= 20
+
+
+def test_two_critics_and_a_reward_and_a_cost_live_side_by_side(job: Any) -> None:
+    graph = step_of(job, "SafeRLHF")
+    writers = {field: call.id for call in graph.calls for field in call.writes}
+    assert writers["reward_scores"] == "reward.score" and writers["cost_scores"] == "cost.score"
+    sources = {edge.source for edge in graph.data_edges if edge.target == "cost_critic.train"}
+    assert sources == {"actor.generate", "compute", "cost_critic.values"}

@@ -59,41 +59,6 @@ def custom(name: str, **parameters: object) -> dict[str, object]:
     return {"type": "Custom", "custom": {"entrypoint": entrypoint, "parameters": parameters}}
 
 
-def test_a_reward_and_a_cost_have_critics_of_their_own_and_a_multiplier(place: Path) -> None:
-    """Safe-RLHF's signals: each is its own, none equals another; the multiplier goes on after an
-    interruption."""
-    sections = {
-        "algorithm": custom("SafeRlhf", limit=0.2),
-        "data": {"pretraining": {"builtin": "SortDigits", "rowsPerStep": 6}},
-        "checkpoint": {"everySteps": 1},
-        "rewards": [
-            {"function": {"entrypoint": "verifiers:digits"}},
-            {
-                "name": "length",
-                "role": "cost",
-                "weight": 0.1,
-                "function": {"entrypoint": "verifiers:length"},
-            },
-        ],
-    }
-    manifest = example("01", place / "safe.yaml", sections)
-    words = ("--devices", 1, "--steps", 3, "--inject", "kill:rank=0,phase=train,step=3")
-    made = run(manifest, place / "safe", *words)
-    assert made.code == 0, made.output
-    multiplier = 1.0
-    last_of = {record["step"]: record["metrics"] for record in records(made.folder, "step")}
-    assert list(last_of) == [1, 2, 3]
-    for metrics in last_of.values():
-        assert metrics["cost/mean"] == pytest.approx(0.1 * metrics["cost/length"])
-        assert metrics["cost/mean"] != metrics["reward/mean"]
-        multiplier *= math.exp(0.1 * multiplier * (metrics["cost/mean"] - 0.2))
-        assert metrics["cost/multiplier"] == pytest.approx(multiplier, rel=1e-4)
-        assert metrics["critic/loss"] != metrics["cost_critic/loss"] > 0
-        assert metrics["critic/gradient_norm"] > 0 and metrics["actor/gradient_norm"] > 0
-        assert metrics["score/invalid"] == 0
-        assert 1.5 < metrics["actor/cross_entropy"] < 3.5, "of pretraining rows, beside the loss"
-
-
 def test_prompts_are_taken_until_there_are_enough_also_after_a_kill(place: Path) -> None:
     """Of eight prompts a round twelve are wanted, whose samples' scores differ. The run begins
     anew, and its first step is the same again."""
@@ -120,13 +85,6 @@ def test_prompts_are_taken_until_there_are_enough_also_after_a_kill(place: Path)
         for step in (first, again)
     ]
     assert untimed[0] == untimed[1]
-
-
-def test_a_greedy_response_is_the_baseline_of_all_samples(place: Path) -> None:
-    manifest = example("01", place / "remax.yaml", {"algorithm": custom("ReMax")})
-    made = run(manifest, place / "remax", "--devices", 2, "--steps", 2)
-    assert made.code == 0, made.output
-    assert all(metrics["actor/gradient_norm"] > 0 for metrics in step_metrics(made.folder))
 
 
 def test_a_frozen_teacher_generates_beside_the_policy(place: Path) -> None:

@@ -57,13 +57,14 @@ class RLHFJobSpec(Contract):
     algorithm: AlgorithmSpec
     """The algorithm and its settings."""
     models: Annotated[dict[Identifier, ModelSpec], Field(min_length=1, max_length=16)]
-    """One entry per role; a role left out starts from the actor's weights. PPO and GRPO need the
-    actor, a custom algorithm every role with a model where there is no actor."""
+    """One entry per role; a role left out starts from the actor's weights. Built-in algorithms need
+    the actor (RewardModel reward_model), a custom one every role with a model where there is no
+    actor."""
     rollout: RolloutSpec = RolloutSpec()
     """Generation and sampling."""
     rewards: Annotated[tuple[RewardSpec, ...], Field(max_length=16)] = ()
-    """What a response is worth: a weighted sum. PPO and GRPO need one; where a custom algorithm has
-    no role for them, they score held-out answers."""
+    """What a response is worth: a weighted sum. Algorithms that sample need one; where an algorithm
+    has no role for them, they score held-out answers."""
     data: DataSpec
     """Training and evaluation data."""
     schedule: ScheduleSpec

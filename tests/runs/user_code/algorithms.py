@@ -18,16 +18,11 @@ from rlhf_flow import (
     RewardSource,
     Roles,
     ScalarModel,
-    ValueLoss,
 )
 from rlhf_flow.operations import (
     Custom,
-    Gae,
     GroupAdvantages,
-    LagrangeMultiplier,
-    PenalizedAdvantages,
     Scope,
-    TokenRewards,
 )
 from rlhf_runtime.dataplane.columns import Column
 
@@ -65,55 +60,6 @@ class Rloo(Algorithm):
         batch |= flow.reward.score(batch)
         batch |= flow.compute(batch, LEAVE_ONE_OUT)
         flow.actor.train(batch, ClippedLoss("reward_valid"))
-
-
-class ReMax(Algorithm):
-    """REINFORCE with the score of the greedy response as the baseline of all samples."""
-
-    def roles(self) -> Roles:
-        return {"actor": LanguageModel, "reward": RewardSource}
-
-    def step(self, flow: Flow, prompts: BatchValue) -> None:
-        batch = flow.actor.generate(prompts)
-        batch |= flow.reward.score(batch)
-        greedy = flow.actor.generate(prompts, samples=1, greedy=True)
-        greedy |= flow.reward.score(greedy)
-        baseline = greedy.select("reward_scores").rename(reward_scores="baseline")
-        batch |= baseline.broadcast(batch)
-        batch |= flow.compute(batch, ABOVE_BASELINE)
-        flow.actor.train(batch, ClippedLoss("reward_valid"))
-
-
-class SafeRlhf(Algorithm):
-    """A reward, and a cost that has to stay below a limit: critics for both, and a multiplier."""
-
-    def __init__(self, limit: float) -> None:
-        cost = {"advantages": "cost_advantages", "returns": "cost_returns"}
-        self.estimates = (
-            TokenRewards("reward_scores"),
-            Gae(1.0, 0.95, values="critic_values"),
-            TokenRewards("cost_scores", rewards="costs"),
-            Gae(1.0, 0.95, values="cost_critic_values", rewards="costs", **cost),
-            LagrangeMultiplier("cost_scores", "cost_valid", limit),
-            PenalizedAdvantages("cost_advantages"),
-        )
-
-    def roles(self) -> Roles:
-        critics = dict.fromkeys(("critic", "cost_critic"), ScalarModel)
-        rewards = dict.fromkeys(("reward", "cost"), RewardSource)
-        return {"actor": LanguageModel, **critics, **rewards}
-
-    def step(self, flow: Flow, prompts: BatchValue) -> None:
-        batch = flow.actor.generate(prompts)
-        batch |= flow.reward.score(batch) | flow.cost.score(batch)
-        batch |= flow.critic.values(batch) | flow.cost_critic.values(batch)
-        batch |= flow.compute(batch, *self.estimates)
-        flow.critic.train(batch, ValueLoss("reward_valid", "critic_values"))
-        flow.cost_critic.train(
-            batch, ValueLoss("cost_valid", "cost_critic_values", returns="cost_returns")
-        )
-        ptx = (flow.pretraining(), CrossEntropy(weight=0.1))
-        flow.actor.train(batch, ClippedLoss("reward_valid"), ptx)
 
 
 class Refill(Algorithm):
@@ -177,11 +123,6 @@ LEAVE_ONE_OUT = Custom(
     reads=["reward_scores", "prompt_id", "response_tokens"],
     writes=["advantages"],
 )
-ABOVE_BASELINE = Custom(
-    f"{__name__}:above_baseline",
-    reads=["reward_scores", "baseline", "prompt_id", "response_tokens"],
-    writes=["advantages"],
-)
 
 
 def leave_one_out(columns: Mapping[str, Column]) -> dict[str, Column]:
@@ -190,13 +131,6 @@ def leave_one_out(columns: Mapping[str, Column]) -> dict[str, Column]:
     _, group = np.unique(columns["prompt_id"].values, return_inverse=True)
     others = np.bincount(group, scores)[group] - scores
     return _spread(columns, scores - others / (np.bincount(group)[group] - 1))
-
-
-def above_baseline(columns: Mapping[str, Column]) -> dict[str, Column]:
-    """Score minus the baseline, which is the same for all samples of a prompt."""
-    baseline, prompts = columns["baseline"].values, columns["prompt_id"].values
-    assert all(len(np.unique(baseline[prompts == prompt])) == 1 for prompt in np.unique(prompts))
-    return _spread(columns, columns["reward_scores"].values - baseline)
 
 
 def mixed(columns: Mapping[str, Column], *, prompts: int) -> dict[str, Column]:

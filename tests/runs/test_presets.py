@@ -1,0 +1,73 @@
+"""Built-in algorithms that need more than a call each of an actor and a reward, in real runs."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from .cli import run
+from .manifests import example
+from .records import records, step_metrics
+
+pytestmark = pytest.mark.ray
+
+
+def test_a_reward_and_a_cost_have_critics_of_their_own_and_a_multiplier(place: Path) -> None:
+    """Safe-RLHF's signals: each is its own, none equals another; the multiplier goes on after an
+    interruption."""
+    sections = {
+        "algorithm": {
+            "type": "SafeRLHF",
+            "safeRLHF": {"costBudget": 0.2, "pretrainingWeight": 0.1},
+        },
+        "data": {"pretraining": {"builtin": "SortDigits", "rowsPerStep": 6}},
+        "checkpoint": {"everySteps": 1},
+        "rewards": [
+            {"function": {"entrypoint": "verifiers:digits"}},
+            {
+                "name": "length",
+                "role": "cost",
+                "weight": 0.1,
+                "function": {"entrypoint": "verifiers:length"},
+            },
+        ],
+    }
+    manifest = example("01", place / "safe.yaml", sections)
+    words = ("--devices", 1, "--steps", 3, "--inject", "kill:rank=0,phase=train,step=3")
+    made = run(manifest, place / "safe", *words)
+    assert made.code == 0, made.output
+    multiplier = 1.0
+    last_of = {record["step"]: record["metrics"] for record in records(made.folder, "step")}
+    assert list(last_of) == [1, 2, 3]
+    for metrics in last_of.values():
+        assert metrics["cost/mean"] == pytest.approx(0.1 * metrics["cost/length"])
+        assert metrics["cost/mean"] != metrics["reward/mean"]
+        multiplier *= math.exp(0.1 * multiplier * (metrics["cost/mean"] - 0.2))
+        assert metrics["cost/multiplier"] == pytest.approx(multiplier, rel=1e-4)
+        assert metrics["critic/loss"] != metrics["cost_critic/loss"] > 0
+        assert metrics["critic/gradient_norm"] > 0 and metrics["actor/gradient_norm"] > 0
+        assert metrics["score/invalid"] == 0
+        assert 1.5 < metrics["actor/cross_entropy"] < 3.5, "of pretraining rows, beside the loss"
+
+
+def test_a_greedy_response_is_the_baseline_of_all_samples(place: Path) -> None:
+    manifest = example("08", place / "remax.yaml")
+    made = run(manifest, place / "remax", "--devices", 2, "--steps", 2)
+    assert made.code == 0, made.output
+    for metrics in step_metrics(made.folder):
+        assert metrics["actor/gradient_norm"] > 0
+        assert metrics["reward/mean"] != metrics["reward/mean.2"], "that of the greedy responses"
+
+
+def test_dapo_trains_on_prompts_whose_responses_differ(place: Path) -> None:
+    sections = {"algorithm": {"dapo": {"maxRounds": 3, "overlongTokens": 4}}}
+    manifest = example("04", place / "dapo.yaml", sections)
+    made = run(manifest, place / "dapo", "--devices", 2, "--steps", 2)
+    assert made.code == 0, made.output
+    for metrics in step_metrics(made.folder):
+        assert 1 <= metrics["repeat/rounds"] <= 3 and metrics["actor/gradient_norm"] > 0
+        assert 0 < metrics["reward/overlong_penalty"] <= 1
+        if metrics["repeat/rounds"] == 1:
+            assert metrics["groups/equal"] == 0, "one round was enough, as all groups were mixed"
