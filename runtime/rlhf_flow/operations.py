@@ -321,6 +321,37 @@ class BothValid(ColumnSettings):
     """The field that it writes."""
 
 
+@checked_settings
+@dataclass(frozen=True)
+class PassAtK(ColumnSettings):
+    """Which valid responses pass, and how likely one of k to the same prompt does, as metrics.
+
+    Source: Chen et al., Evaluating large language models trained on code (arXiv 2107.03374),
+    equation 1.
+
+    Raises:
+        FlowError: no number, or one that is none.
+    """
+
+    scope: ClassVar[Scope] = Scope.GROUP
+
+    scores: Scores
+    """The field with the scores, such as reward_scores."""
+    valid: Valid
+    """The field that says which rows have one, such as reward_valid."""
+    ks: tuple[int, ...] = (1,)
+    """Numbers of responses."""
+    threshold: float = 1.0
+    """A response passes with a score of at least so much."""
+    passed: NewTruth = "passed"
+    """The field that it writes."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        are_counts = bool(self.ks) and all(map(is_count, self.ks))
+        check(type(self).__name__, "ks", self.ks, are_counts, "numbers of at least 1")
+
+
 class GroupBaseline(Enum):
     """What a response is compared with."""
 
@@ -521,6 +552,7 @@ Operation = (
     | MixedGroups
     | EnoughGroups
     | BothValid
+    | PassAtK
     | BestAgainstWorst
     | LagrangeMultiplier
     | PenalizedAdvantages

@@ -101,8 +101,15 @@ def build_evaluation(job: RLHFJob, policy: str, rewards: Sequence[str]) -> Evalu
     """
     data = job.spec.data
     if data.evaluation is not None:
-        samples, temperature = data.evaluation.samples_per_prompt, data.evaluation.temperature
-        return Evaluation(policy, rewards, samples, temperature)
+        held_out = data.evaluation
+        return Evaluation(
+            policy,
+            rewards,
+            held_out.samples_per_prompt,
+            held_out.temperature,
+            held_out.pass_at_k,
+            held_out.pass_score,
+        )
     is_scored = data.train.builtin is not None and bool(rewards)
     return Evaluation(policy, rewards) if is_scored else None
 

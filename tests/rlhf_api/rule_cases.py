@@ -297,6 +297,10 @@ CREATED: dict[str, Case] = {
         (f"{SAFE}{{pretrainingWeight: 0.1}}}}", COST),
         *("spec.algorithm.safeRLHF.pretrainingWeight", "add data.pretraining"),
     ),
+    "pass@k of more than there are": Case(
+        ("spec.data.evaluation={path: /e, samplesPerPrompt: 4, passAtK: [1, 8]}",),
+        *("spec.data.evaluation.passAtK", "allowed at most samplesPerPrompt"),
+    ),
     "labels that are mostly wrong": Case(
         ("spec.algorithm={type: DPO, dpo: {labelSmoothing: 0.5}}", PAIRS),
         *("spec.algorithm.dpo.labelSmoothing", "allowed less than 0.5"),
@@ -418,6 +422,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "whole texts": (f"{TEXTS}{{path: /t, textField: body, maxRows: 8, rowsPerStep: 8}}",),
     "answers beside the algorithm's own": (f"{TEXTS}{{path: /t, answerField: answer}}",),
     "a critic's warm-up": ("spec.algorithm.ppo.criticWarmupSteps=9",),
+    "pass@k": ("spec.data.evaluation={path: /e, samplesPerPrompt: 4, passAtK: [1, 4]}",),
     "a reward and a cost": (f"{SAFE}{{pretrainingWeight: 0.1}}}}", COST, f"{TEXTS}{{path: /t}}"),
     "pairs for DPO": ("spec.algorithm={type: DPO, dpo: {beta: 0.2}}", PAIRS, "spec.rewards=[]"),
     "pairs for a reward model": (

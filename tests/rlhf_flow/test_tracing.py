@@ -28,6 +28,7 @@ from rlhf_flow.operations import (
     Gae,
     GroupAdvantages,
     LagrangeMultiplier,
+    PassAtK,
     TokenRewards,
 )
 from rlhf_flow.picture import draw_mermaid, draw_text
@@ -166,6 +167,14 @@ def test_evaluation_follows_its_data(job: Any) -> None:
     options = graphs[GraphName.EVALUATION].call("actor.generate").options
     assert options == GenerateOptions(samples=4, temperature=0.5)
     assert GraphName.EVALUATION not in trace_job(job())
+
+
+def test_pass_at_k_is_computed_where_it_is_asked_for(job: Any) -> None:
+    evaluation = {"path": "test.jsonl", "samplesPerPrompt": 4, "passAtK": [1, 4]}
+    graphs = trace_job(job(data={"train": {"path": "a.jsonl"}, "evaluation": evaluation}))
+    options = graphs[GraphName.EVALUATION].call("compute").options
+    assert isinstance(options, ComputeOptions)
+    assert options.operations == (PassAtK("reward_scores", "reward_valid", (1, 4)),)
 
 
 @pytest.mark.parametrize(

@@ -53,9 +53,15 @@ def test_a_reward_and_a_cost_have_critics_of_their_own_and_a_multiplier(place: P
 
 
 def test_a_greedy_response_is_the_baseline_of_all_samples(place: Path) -> None:
-    manifest = example("08", place / "remax.yaml")
+    held_out = {"builtin": "SortDigits", "samplesPerPrompt": 2, "temperature": 1.0}
+    passing = {"passAtK": [1, 2], "passScore": 0.5}
+    sections = {"data": {"evaluation": held_out | passing}}
+    manifest = example("08", place / "remax.yaml", sections)
     made = run(manifest, place / "remax", "--devices", 2, "--steps", 2)
     assert made.code == 0, made.output
+    for record in records(made.folder, "evaluation"):
+        once, twice = (record["metrics"][f"evaluation/pass_at_{k}"] for k in (1, 2))
+        assert 0 < once < twice < 1
     for metrics in step_metrics(made.folder):
         assert metrics["actor/gradient_norm"] > 0
         assert metrics["reward/mean"] != metrics["reward/mean.2"], "that of the greedy responses"

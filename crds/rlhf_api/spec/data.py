@@ -148,6 +148,27 @@ class EvaluationData(DataSource):
     """Responses per prompt."""
     temperature: Annotated[float, Field(ge=0.0, le=2.0)] = 0.0
     """Sampling temperature; 0 is greedy."""
+    pass_at_k: Annotated[tuple[Annotated[int, Field(ge=1, le=1024)], ...], Field(max_length=8)] = ()
+    """Numbers k of which pass@k is measured: how likely at least one of k responses passes,
+    estimated from all samplesPerPrompt. Default: none."""
+    pass_score: float = 1.0
+    """A response passes with a score of at least so much."""
+
+    validations: ClassVar[tuple[Rule, ...]] = (
+        *DataSource.validations,
+        Rule(
+            holds="self.passAtK.all(k, k <= self.samplesPerPrompt)",
+            what="pass@k of more responses than there are",
+            allowed="at most samplesPerPrompt",
+            do="lower it, or raise samplesPerPrompt",
+            field=".passAtK",
+            check=lambda self: found(
+                max(self.pass_at_k, default=0) > self.samples_per_prompt,
+                max(self.pass_at_k, default=0),
+                f"at most samplesPerPrompt, {self.samples_per_prompt}",
+            ),
+        ),
+    )
 
 
 class PretrainingData(DataSource):

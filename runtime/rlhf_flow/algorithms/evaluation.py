@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 from rlhf_flow.algorithm import Algorithm
 from rlhf_flow.batches import BatchValue
+from rlhf_flow.fields import scores_of, valid_of
 from rlhf_flow.flow import Flow
+from rlhf_flow.operations import PassAtK
 from rlhf_flow.roles import LanguageModel, RewardSource, Roles
 
 
@@ -18,15 +20,28 @@ class Evaluation(Algorithm):
         rewards: the roles that score.
         samples: responses per prompt.
         temperature: of sampling; 0 is greedy.
+        pass_at_k: numbers of responses of which pass@k is measured, by the first reward.
+        pass_score: the score with which a response passes.
     """
 
     def __init__(
-        self, policy: str, rewards: Sequence[str], samples: int = 1, temperature: float = 0.0
+        self,
+        policy: str,
+        rewards: Sequence[str],
+        samples: int = 1,
+        temperature: float = 0.0,
+        pass_at_k: Sequence[int] = (),
+        pass_score: float = 1.0,
     ) -> None:
         self.policy = policy
         self.rewards = tuple(rewards)
         self.samples = samples
         self.temperature = temperature
+        self.passing = tuple(
+            PassAtK(scores_of(reward), valid_of(reward), tuple(pass_at_k), pass_score)
+            for reward in self.rewards[:1]
+            if pass_at_k
+        )
 
     def roles(self) -> Roles:
         """The policy answers, the rewards score."""
@@ -43,3 +58,5 @@ class Evaluation(Algorithm):
         )
         for reward in self.rewards:
             batch |= getattr(flow, reward).score(batch)
+        if self.passing:
+            flow.compute(batch, *self.passing)

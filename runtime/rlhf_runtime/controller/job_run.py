@@ -262,6 +262,9 @@ def evaluation_metrics(spec: RLHFJobSpec, rewards: Sequence[str], done: Pass) ->
     shown = {HELD_OUT_LENGTH: "response/length_mean"}
     if headline := _headline(rewards):
         shown[HELD_OUT_REWARD] = headline
+        own = headline.removesuffix("mean")
+        passing = (name for name in done.metrics if name.startswith(f"{own}pass_at_"))
+        shown |= {f"evaluation/{name.removeprefix(own)}": name for name in passing}
     metrics = {name: done.metrics[held] for name, held in shown.items()}
     for reward in spec.rewards:
         name = f"{reward.role}/{reward.name}"  # missing where the verifier scored nothing

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import comb
 from typing import Literal, NamedTuple
 
 import torch
@@ -23,6 +24,35 @@ class GroupAdvantages(NamedTuple):
     """Groups with at least one valid response."""
     num_equal_groups: int
     """Of these, groups of two or more valid responses that all have the same score: no signal."""
+
+
+def pass_at_k(
+    passed: Bool[Tensor, " rows"],
+    group_ids: Int[Tensor, " rows"],
+    valid: Bool[Tensor, " rows"],
+    k: int,
+) -> Float64[Tensor, " groups"]:
+    """How likely at least one of k responses to a prompt passes, for every prompt with at least k
+    valid ones: 1 - C(n - c, k) / C(n, k), of n valid ones of which c pass; unbiased.
+
+    Args:
+        passed: whether a response passes.
+        group_ids: which prompt each response answers.
+        valid: False for responses that do not count.
+        k: how many responses.
+
+    Source: Chen et al., Evaluating large language models trained on code (arXiv 2107.03374),
+    equation 1.
+    """
+    _, group_of = torch.unique(group_ids, return_inverse=True)
+    size = int(group_of.max()) + 1 if len(group_of) else 0
+    counts, passing = (
+        torch.bincount(group_of[kept], minlength=size).tolist() for kept in (valid, valid & passed)
+    )
+    shares = [
+        1 - comb(n - c, k) / comb(n, k) for n, c in zip(counts, passing, strict=True) if n >= k
+    ]
+    return torch.tensor(shares, dtype=torch.float64)
 
 
 class _Groups(NamedTuple):

@@ -19,6 +19,7 @@ from rlhf_flow.operations import (
     MixedGroups,
     Operation,
     OverlongPenalty,
+    PassAtK,
     PenalizedAdvantages,
     PenalizedScores,
     RewardsToGo,
@@ -29,7 +30,7 @@ from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.engines.parallel import ParallelContext
 from rlhf_runtime.numerics.constraints import learned_multiplier, penalized_advantages
 from rlhf_runtime.numerics.gae import generalized_advantages, rewards_to_go
-from rlhf_runtime.numerics.groups import group_advantages, mixed_groups
+from rlhf_runtime.numerics.groups import group_advantages, mixed_groups, pass_at_k
 from rlhf_runtime.numerics.kl import kl_estimate
 from rlhf_runtime.numerics.moments import Reduce, explained_variance, on_this_rank, whiten
 from rlhf_runtime.numerics.padding import length_mask, pad, unpad
@@ -134,6 +135,8 @@ def _run(work: Workspace, operation: Operation) -> None:
             work.put_rows(operation.mixed, mixed_groups(scores, work.groups, valid))
         case EnoughGroups():
             _enough_groups(work, operation)
+        case PassAtK():
+            _pass_at_k(work, operation)
         case BothValid():
             both = work.rows(operation.first).bool() & work.rows(operation.second).bool()
             work.put_rows(operation.both, both)
@@ -237,6 +240,16 @@ def _best_against_worst(work: Workspace, operation: BestAgainstWorst) -> None:
     found = best_against_worst(work.rows(operation.scores), work.groups, valid)
     work.means.add("groups/equal", float(found.num_groups - found.num_pairs), found.num_groups)
     work.columns[operation.preference] = Column(found.preference.numpy())
+
+
+def _pass_at_k(work: Workspace, operation: PassAtK) -> None:
+    passed = work.rows(operation.scores) >= operation.threshold
+    valid = work.rows(operation.valid).bool()
+    for k in operation.ks:
+        found = pass_at_k(passed, work.groups, valid, k)
+        name = f"{role_of(operation.scores)}/pass_at_{k}"
+        work.means.add(name, float(found.sum()), float(len(found)))
+    work.put_rows(operation.passed, passed & valid)
 
 
 def _lagrange_multiplier(work: Workspace, operation: LagrangeMultiplier) -> None:

@@ -78,6 +78,9 @@ METRICS: dict[str, Metric] = {
     "evaluation/reward_mean": Metric(
         "Held-out reward", "", "Mean reward on held-out prompts", True, Format.FRACTION
     ),
+    "evaluation/<metric>": Metric(
+        "Held out", "", "What is measured on held-out prompts; pass_at_k: one of k passes", True
+    ),
     "throughput/tokens_per_second": Metric(
         "Throughput", "tokens/s", "A step's tokens over its whole time", True, Format.COUNT
     ),

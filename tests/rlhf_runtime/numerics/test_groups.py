@@ -1,3 +1,4 @@
+import itertools
 import math
 
 import pytest
@@ -6,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlhf_flow.operations import GroupBaseline
-from rlhf_runtime.numerics.groups import group_advantages, mixed_groups
+from rlhf_runtime.numerics.groups import group_advantages, mixed_groups, pass_at_k
 
 VALID4 = torch.ones(4, dtype=torch.bool)
 
@@ -118,3 +119,19 @@ def test_rows_teach_where_valid_scores_of_their_prompt_differ(
     assert got.tolist() == [
         ok and len({s for s, g, v in rows if v and g == group}) > 1 for _, group, ok in rows
     ]
+
+
+@settings(max_examples=60, deadline=None)
+@given(responses, st.integers(1, 4))
+def test_pass_at_k_is_the_share_of_subsets_in_which_one_passes(
+    rows: list[tuple[float, int, bool]], k: int
+) -> None:
+    passed = torch.tensor([score >= 1 for score, _, _ in rows])
+    ids, valid = (torch.tensor(column) for column in list(zip(*rows, strict=True))[1:])
+    expected = []
+    for group in sorted({g for _, g, _ in rows}):
+        members = [score >= 1 for score, g, v in rows if v and g == group]
+        subsets = list(itertools.combinations(members, k))
+        if subsets:
+            expected.append(sum(map(any, subsets)) / len(subsets))
+    assert pass_at_k(passed, ids, valid, k).tolist() == pytest.approx(expected)
