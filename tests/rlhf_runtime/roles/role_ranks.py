@@ -117,11 +117,18 @@ def close(got: float, expected: float, what: str) -> None:
     assert abs(got - expected) < 2e-5 * max(1.0, abs(expected)), (what, got, expected)
 
 
+def parameters_of(model: FsdpModel) -> dict[str, torch.Tensor]:
+    """Whole ones, gathered from all ranks."""
+    return {
+        name: (each.full_tensor() if hasattr(each, "full_tensor") else each).detach()
+        for name, each in model.module.named_parameters()
+    }
+
+
 def assert_trained_like(model: FsdpModel, reference: Plain) -> None:
     expected = dict(reference.module.named_parameters())
-    for name, parameter in model.module.named_parameters():
-        full = parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter
-        difference = float((full.detach() - expected[name].detach()).abs().max())
+    for name, full in parameters_of(model).items():
+        difference = float((full - expected[name].detach()).abs().max())
         assert difference < 1e-5, (name, difference)
 
 
@@ -160,6 +167,54 @@ def policy_trains_by_the_formula(world: World, folder: Path, settings: dict[str,
     close(metrics["actor/learning_rate"], OPTIMIZER.learning_rate, "learning rate")
     assert_trained_like(policy.model, reference)
     assert policy.model.version == len(reference.losses)
+
+
+def trained_with(
+    world: World, place: Path, settings: dict[str, Any], **training: Any
+) -> tuple[LanguageModel, dict[str, float]]:
+    """A policy after two mini-batches, and its metrics."""
+    job = make_job(
+        place,
+        algorithm={"type": "GRPO", "grpo": settings},
+        models={"actor": model_of(place, **training)},
+        schedule={"steps": 10, "promptsPerStep": 4, "miniBatchPrompts": 3},
+    )
+    policy = make_policy(job, place, world)
+    call = call_of(job, world, "actor.train")
+    result = policy.train(inputs_of(call, make_batch(), world, mini_batches=2))
+    return policy, metrics_of(result, world)
+
+
+def micro_batches_change_nothing(world: World, folder: Path, settings: dict[str, Any]) -> None:
+    """One micro-batch of everything, or one for every row or prompt: the same to rounding."""
+    place = model_folder(world, folder)
+    whole, expected = trained_with(world, place, settings, microBatchTokens=4096)
+    cut, found = trained_with(world, place, settings, microBatchTokens=8)
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        assert abs(found[name] - value) <= 2e-6 * max(1.0, abs(value)), (name, found[name], value)
+    of_cut = parameters_of(cut.model)
+    for name, parameter in parameters_of(whole.model).items():
+        assert torch.allclose(parameter, of_cut[name], rtol=0, atol=1e-6), name
+
+
+def bfloat16_trains_nearly_as_float32(world: World, folder: Path) -> None:
+    """Weights stay float32; activations and gradients are rounded, so that an update differs by
+    some per cent."""
+    place = model_folder(world, folder)
+    settings = {"klCoefficient": 0.1}
+    exact, expected = trained_with(world, place, settings)
+    rounded, found = trained_with(world, place, settings, precision="bfloat16")
+    for name in ("actor/loss", "actor/gradient_norm", "actor/entropy"):
+        assert abs(found[name] - expected[name]) < 0.05 * abs(expected[name]) + 0.02, name
+    module = AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32)
+    moves = []
+    for policy in (exact, rounded):
+        trained = parameters_of(policy.model)
+        assert {each.dtype for each in trained.values()} == {torch.float32}
+        moved = [trained[name] - each.detach() for name, each in module.named_parameters()]
+        moves.append(torch.cat([each.flatten() for each in moved]).double())
+    assert float(moves[0] @ moves[1] / (moves[0].norm() * moves[1].norm())) > 0.98
 
 
 class Notes:
@@ -679,6 +734,13 @@ SCENARIOS: dict[str, Scenario] = {
         )
         for name, settings in CRITIC_SETTINGS.items()
     },
+    **{
+        f"micro-batches change nothing ({name})": partial(
+            micro_batches_change_nothing, settings=settings
+        )
+        for name, settings in GRPO_SETTINGS.items()
+    },
+    "bfloat16 trains nearly as float32": bfloat16_trains_nearly_as_float32,
     "a single update needs no old log-probs": a_single_update_needs_no_old_log_probs,
     **{
         f"DPO trains by the formula ({name})": partial(

@@ -90,9 +90,10 @@ def make_job(folder: Path, **sections: Any) -> RLHFJob:
     )
 
 
-def model_of(folder: Path) -> dict[str, Any]:
-    """A model whose micro-batches hold a few rows each."""
-    return {"source": {"path": str(folder)}, "training": {"microBatchTokens": 60}}
+def model_of(folder: Path, **training: Any) -> dict[str, Any]:
+    """A model whose micro-batches hold a few rows each; keyword arguments are of its training."""
+    settings = {"microBatchTokens": 60} | training
+    return {"source": {"path": str(folder)}, "training": settings}
 
 
 def context_of(job: RLHFJob, role: str, folder: Path, world: World) -> RoleContext:
