@@ -50,6 +50,7 @@ IDENTIFIER_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*$"
 KEY_PATTERN = r"^[-._a-zA-Z0-9]+$"
 ENTRYPOINT_PATTERN = r"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*$"
 URI_PATTERN = r"^[a-z][a-z0-9+.-]*://.+"
+HTTP_URL_PATTERN = "^https?://[$-.0->A-~]+([/?][!-~]*)?$"  # a host without / ? # @ or spaces
 _PART = r"([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+|\.)"
 FOLDER_PATTERN = rf"^{_PART}(/+{_PART})*/*$"
 QUANTITY_PATTERN = r"^([0-9]+(\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][-+]?[0-9]{1,2})?$"
@@ -64,6 +65,7 @@ PATTERN_WORDS = {
     KEY_PATTERN: "letters, digits, dashes, dots and underscores",
     ENTRYPOINT_PATTERN: "package.module:name",
     URI_PATTERN: "an address such as s3://bucket/prefix",
+    HTTP_URL_PATTERN: "an address such as http://host:8000/score, without credentials",
     FOLDER_PATTERN: "a path such as team-a/sort, without a slash first and without ..",
     QUANTITY_PATTERN: "a quantity such as 64Gi, 500m or 8",
 }

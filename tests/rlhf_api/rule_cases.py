@@ -175,6 +175,14 @@ CREATED: dict[str, Case] = {
         ("spec.failurePolicy.rules=[{action: Fail}]",),
         *("spec.failurePolicy.rules[0]", "onReason, onExitCodes is needed: got none"),
     ),
+    "a reward from nowhere": Case(
+        ("spec.rewards=[{name: a}]",),
+        *("spec.rewards[0]", "exactly one of function, http is needed: got none"),
+    ),
+    "a reward of two kinds": Case(
+        ("spec.rewards[0].http={url: 'http://rewards/score'}",),
+        *("spec.rewards[0]", "got function and http; set one of them"),
+    ),
     "a reward that poses as the sum": Case(
         ("spec.rewards[0].name=mean",), "spec.rewards[0].name", "got mean, allowed any other name"
     ),
@@ -472,6 +480,9 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "a whole step's mini-batch": ("spec.schedule.miniBatchPrompts=4",),
     "parameters of all kinds": (
         "spec.rewards[0].function.parameters={a: 1, b: 0.5, c: true, d: text}",
+    ),
+    "a reward that is a service": (
+        "spec.rewards=[{http: {url: 'https://rewards:8000/v1?x=1', parameters: {a: 1}}}]",
     ),
     "variables of all kinds": (
         "spec.env=[{name: A}, {name: B, value: b}, "

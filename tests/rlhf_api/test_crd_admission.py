@@ -44,6 +44,8 @@ def test_a_good_manifest_is_let_in_as_it_is(file: Path) -> None:
         ("spec.suspend='yes'", "spec.suspend: 'yes' is not of type 'boolean'"),
         ("spec.algorithm.type=dpo", "spec.algorithm.type: 'dpo' is not one of"),
         ("spec.rewards[0].function.entrypoint=os.system", "does not match"),
+        ("spec.rewards=[{http: {url: 'ftp://host/x'}}]", "does not match"),
+        ("spec.rewards=[{http: {url: 'http://me:secret@host/x'}}]", "does not match"),
         ("spec.rewards[0].function.parameters={a: [1]}", "[1] is expected to be empty"),
         ("spec.rewards[0].function.parameters={a: []}", "a: []"),
         ("spec.rewards[0].function.parameters={a: {b: 1}}", "is expected to be empty"),

@@ -179,6 +179,7 @@ def test_only_parameters_of_user_code_are_without_type() -> None:
     assert untyped == [
         "spec.algorithm.custom.parameters[*]",
         "spec.rewards[].function.parameters[*]",
+        "spec.rewards[].http.parameters[*]",
     ]
 
 

@@ -33,9 +33,10 @@ _WITH_CRITIC = _kinds(lambda settings: issubclass(settings, PpoSettings))
 EXACT_MATCH_VERIFIER = "rlhf_runtime.rewards.exact_match:score"
 """The verifier whose mean on held-out prompts is the metric exact match."""
 
-_ENTRYPOINT = member(member("reward", "function"), "entrypoint")
+_FUNCTION = member("reward", "function")
 _MEASURES_EXACT_MATCH = (
-    f"self.rewards.exists(reward, {_ENTRYPOINT} == {text(EXACT_MATCH_VERIFIER)})"
+    f"self.rewards.exists(reward, has({_FUNCTION}) && "
+    f"{_FUNCTION}.entrypoint == {text(EXACT_MATCH_VERIFIER)})"
 )
 _IS_CUSTOM = f"self.algorithm.type == {text(AlgorithmType.CUSTOM)}"
 _ROLES = cel_map({kind.value: texts(settings.roles) for kind, settings in SETTINGS.items()})
@@ -203,7 +204,8 @@ def _best_checkpoint_is_measured(spec: RLHFJobSpec) -> list[Found]:
 
 
 def _unmeasured(spec: RLHFJobSpec) -> list[Found]:
-    entrypoints = [reward.function.entrypoint for reward in spec.rewards]
+    functions = [reward.function for reward in spec.rewards if reward.function is not None]
+    entrypoints = [function.entrypoint for function in functions]
     return found(EXACT_MATCH_VERIFIER not in entrypoints, ", ".join(entrypoints) or "none")
 
 

@@ -1,4 +1,4 @@
-"""What a response is worth: a weighted sum of verifiers."""
+"""What a response is worth: a weighted sum of what verifiers say."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from rlhf_api.base import Contract, Count, Entrypoint, Identifier
+from rlhf_api.base import HTTP_URL_PATTERN, Contract, Count, Entrypoint, Identifier
 from rlhf_api.cel import texts
+from rlhf_api.exclusive import Alternatives
 from rlhf_api.rules import Rule, found
 from rlhf_api.spec.algorithm import ParameterValue
 
@@ -45,8 +46,32 @@ class FunctionReward(Contract):
     """What happens to samples that could not be scored: Exclude, Zero or Fail."""
 
 
-class RewardSpec(Contract):
+class HTTPReward(Contract):
+    """A service that scores: batches of samples are sent to it as JSON."""
+
+    url: Annotated[str, Field(min_length=8, max_length=1024, pattern=HTTP_URL_PATTERN)]
+    """Where batches are sent, with POST: {"samples": [{"prompt", "response", "record",
+    "finished"}], "parameters": {}}. The answer is {"scores": []}, one number for each sample, or
+    null for one that it cannot score."""
+    parameters: Annotated[dict[Identifier, ParameterValue], Field(max_length=64)] = {}
+    """Sent with every batch."""
+    timeout_seconds: Count = 10
+    """Longest time for one request, from connecting to the end of the answer."""
+    batch_size: Annotated[int, Field(ge=1, le=65536)] = 64
+    """Samples per request."""
+    max_concurrency: Annotated[int, Field(ge=1, le=1024)] = 8
+    """Requests under way at once."""
+    max_retries: Annotated[int, Field(ge=0, le=32)] = 3
+    """How often a request is sent again that met no server, took too long, or was answered with
+    429 or 5xx; then its samples count as errors."""
+    on_error: OnRewardError = OnRewardError.EXCLUDE
+    """What happens to samples that could not be scored: Exclude, Zero or Fail."""
+
+
+class RewardSpec(Alternatives):
     """One term of the reward."""
+
+    alternatives: ClassVar = ("function", "http")
 
     name: Identifier = "reward"
     """Its name in metrics; unique in the job."""
@@ -55,8 +80,10 @@ class RewardSpec(Contract):
     reward and a cost."""
     weight: float = 1.0
     """Factor in the sum."""
-    function: FunctionReward
-    """The Python verifier that computes it."""
+    function: FunctionReward | None = None
+    """A Python verifier that computes it."""
+    http: HTTPReward | None = None
+    """A service that computes it."""
 
     validations: ClassVar = (
         Rule(
@@ -69,3 +96,9 @@ class RewardSpec(Contract):
             check=lambda self: found(self.name in RESERVED_REWARDS, self.name),
         ),
     )
+
+    @property
+    def on_error(self) -> OnRewardError:
+        """What happens to samples that could not be scored."""
+        given: FunctionReward | HTTPReward = getattr(self, self.chosen)
+        return given.on_error

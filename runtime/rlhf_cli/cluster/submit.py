@@ -174,7 +174,9 @@ def _paths(job: RLHFJob) -> Iterator[tuple[str, str]]:
 
 
 def _entrypoints(job: RLHFJob) -> Iterator[str]:
-    yield from (reward.function.entrypoint for reward in job.spec.rewards)
+    for reward in job.spec.rewards:
+        if reward.function is not None:
+            yield reward.function.entrypoint
     custom = job.spec.algorithm.custom
     if custom is not None:
         yield custom.entrypoint

@@ -268,7 +268,8 @@ def evaluation_metrics(spec: RLHFJobSpec, rewards: Sequence[str], done: Pass) ->
     metrics = {name: done.metrics[held] for name, held in shown.items()}
     for reward in spec.rewards:
         name = f"{reward.role}/{reward.name}"  # missing where the verifier scored nothing
-        if reward.function.entrypoint == EXACT_MATCH_VERIFIER and name in done.metrics:
+        entrypoint = None if reward.function is None else reward.function.entrypoint
+        if entrypoint == EXACT_MATCH_VERIFIER and name in done.metrics:
             metrics[EXACT_MATCH] = done.metrics[name]
     return metrics
 

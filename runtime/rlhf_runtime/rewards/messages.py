@@ -15,7 +15,7 @@ class Fault(StrEnum):
     RAISED = "raised"
     """The verifier raised an exception."""
     TIMED_OUT = "timedOut"
-    """It took longer than timeoutSeconds."""
+    """A batch or request took longer than timeoutSeconds."""
     DIED = "died"
     """Its process ended."""
     NON_FINITE = "nonFinite"
@@ -24,6 +24,12 @@ class Fault(StrEnum):
     """It returned something else than a number for this sample."""
     WRONG_COUNT = "wrongCount"
     """It did not return one number for each sample."""
+    UNREACHABLE = "unreachable"
+    """The service could not be reached, or the connection broke."""
+    REFUSED = "refused"
+    """The service answered with another status than 2xx."""
+    UNREADABLE = "unreadable"
+    """The service's answer is no JSON with a list of scores."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,7 @@ class VerifierPool:
 
         start_seconds: longest time that loading the function may take.
         """
+        assert spec.function is not None
         self._spec = spec
         self._function = spec.function
         self._start_seconds = start_seconds

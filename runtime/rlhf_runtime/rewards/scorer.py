@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from rlhf_api.spec.rewards import OnRewardError, RewardSpec
 from rlhf_runtime.rewards.errors import InvalidReward
+from rlhf_runtime.rewards.http_scorer import HTTPScorer
 from rlhf_runtime.rewards.pool import VerifierPool
 from rlhf_runtime.rewards.sample import Sample
 from rlhf_runtime.rewards.scores import Scores
@@ -51,7 +52,7 @@ class Scorer:
             InvalidReward: some cannot be loaded; the message names all of them.
         """
         self._rewards = tuple(rewards)
-        self._pools = [VerifierPool(reward) for reward in rewards]
+        self._pools = [_started(reward) for reward in rewards]
         try:
             _wait_until_ready(self._pools)
         except BaseException:
@@ -114,7 +115,7 @@ def combine(
     for reward, score in zip(rewards, scores, strict=True):
         total += reward.weight * score.values.astype(np.float64)
         scored &= score.valid
-        if reward.function.on_error is OnRewardError.EXCLUDE:
+        if reward.on_error is OnRewardError.EXCLUDE:
             valid &= score.valid
         faults.update(score.errors)
         if score.valid.any():
@@ -139,7 +140,11 @@ def combine(
     return ScoredSamples(values, valid, metrics, counts, errors)
 
 
-def _wait_until_ready(pools: Sequence[VerifierPool]) -> None:
+def _started(reward: RewardSpec) -> VerifierPool | HTTPScorer:
+    return HTTPScorer(reward) if reward.http is not None else VerifierPool(reward)
+
+
+def _wait_until_ready(pools: Sequence[VerifierPool | HTTPScorer]) -> None:
     problems = []
     for pool in pools:
         try:

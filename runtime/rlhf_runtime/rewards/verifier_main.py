@@ -8,23 +8,21 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import math
 import os
 import sys
 import traceback
-from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from types import ModuleType
 from typing import Any
 
 from rlhf_runtime.fate import end_with
+from rlhf_runtime.rewards.checks import checked_scores, wrong_count
 from rlhf_runtime.rewards.messages import BatchScores, Fault, Load, Ready, Unusable
 from rlhf_runtime.rewards.sample import Sample
 
 Verifier = Callable[..., Iterable[Any]]
 
-FLOAT32_MAX = 3.4028234663852886e38
 LONGEST_TRACEBACK = 6000
 """Characters kept, from the end."""
 
@@ -103,37 +101,9 @@ def score_batch(
         values = None if isinstance(result, str | Mapping) else list(result)
     except BaseException as error:  # this is the top loop; SystemExit must not end it either
         return BatchScores(batch_fault=Fault.RAISED, detail=_user_traceback(error))
-    if values is None or len(values) != len(samples):
-        got = type(result).__name__ if values is None else f"{len(values)} values"
-        return BatchScores(
-            batch_fault=Fault.WRONG_COUNT,
-            detail=f"got {got} for {len(samples)} samples, allowed one number for each sample",
-        )
-    return _checked(values)
-
-
-def _checked(values: list[Any]) -> BatchScores:
-    scores = array("f", bytes(4 * len(values)))
-    faults: dict[int, Fault] = {}
-    detail = None
-    for index, value in enumerate(values):
-        try:
-            number = _as_number(value)
-        except (TypeError, ValueError):
-            faults[index] = Fault.NOT_A_NUMBER
-        else:
-            if math.isfinite(number) and abs(number) <= FLOAT32_MAX:
-                scores[index] = number
-                continue
-            faults[index] = Fault.NON_FINITE
-        detail = detail or f"got {value!r:.200} for sample {index}, allowed a finite number"
-    return BatchScores(scores, faults, None, detail)
-
-
-def _as_number(value: Any) -> float:
-    if isinstance(value, str | bytes):
-        raise TypeError("a text")
-    return float(value)
+    if values is None:
+        return wrong_count(type(result).__name__, len(samples))
+    return checked_scores(values, len(samples))
 
 
 def _import(name: str) -> ModuleType:

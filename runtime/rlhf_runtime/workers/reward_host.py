@@ -1,4 +1,4 @@
-"""The process that scores responses by driving the verifiers' processes. A Ray actor."""
+"""The process that scores responses by verifiers' processes and services. A Ray actor."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class RewardHost(Watched):
         if len(scored.valid) and not scored.valid.any():
             raise NothingScored(
                 f"no sample could be scored: got errors for all {len(scored.valid)} responses of "
-                f"step {order.step}; correct the verifier. "
+                f"step {order.step}; correct the verifier, or see to its service. "
                 + " ".join(f"{name}: {text}" for name, text in scored.errors.items())
             )
         means = {name: (value, 1.0) for name, value in scored.metrics.items()}

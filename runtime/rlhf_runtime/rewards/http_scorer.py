@@ -1,0 +1,210 @@
+"""A verifier that is a service: batches are posted to it as JSON, with time limits and retries.
+
+All requests of a reward are made by one thread with an event loop, which lives until close().
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import asdict
+from email.utils import parsedate_to_datetime
+from time import time
+from typing import Any
+
+import aiohttp
+
+from rlhf_api.spec.rewards import OnRewardError, RewardSpec
+from rlhf_runtime.rewards.checks import checked_scores
+from rlhf_runtime.rewards.errors import RewardError
+from rlhf_runtime.rewards.messages import BatchScores, Fault
+from rlhf_runtime.rewards.request import Request
+from rlhf_runtime.rewards.sample import Sample
+from rlhf_runtime.rewards.scores import Scores
+
+FIRST_WAIT_SECONDS = 0.5
+"""Before the first retry; it doubles with each further one."""
+LONGEST_WAIT_SECONDS = 30.0
+"""Also where the service asks for more in Retry-After."""
+TOO_MANY_REQUESTS = 429
+
+Sleep = Callable[[float], Awaitable[None]]
+
+
+class TryAgain(Exception):
+    """A request that failed in a way that may pass."""
+
+    def __init__(self, fault: Fault, why: str, wait_seconds: float | None = None) -> None:
+        super().__init__(why)
+        self.fault = fault
+        self.wait_seconds = wait_seconds
+
+
+class HTTPScorer:
+    """The service of one reward, with the methods of VerifierPool that a Scorer needs."""
+
+    def __init__(self, spec: RewardSpec, sleep: Sleep = asyncio.sleep) -> None:
+        """Start the thread; the service is not asked before there is something to score.
+
+        sleep: waits before a retry, in seconds.
+        """
+        assert spec.http is not None
+        self._spec = spec
+        self._http = spec.http
+        self._sleep = sleep
+        self._lock = threading.Lock()
+        self._closed = False
+        self._loop = asyncio.new_event_loop()
+        self._turn = asyncio.Lock()
+        name = f"http-{spec.name}"
+        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
+        self._thread.start()
+
+    def wait_until_ready(self) -> None:
+        """Return at once: a service may come up later than the job."""
+
+    def submit(self, samples: Sequence[Sample]) -> Future[Scores]:
+        """Score samples without waiting; calls are served one after the other.
+
+        Raises:
+            RewardError: it is closed.
+        """
+        with self._lock:
+            if self._closed:
+                raise self._closing()
+            return asyncio.run_coroutine_threadsafe(self._score(samples), self._loop)
+
+    def close(self) -> None:
+        """End all requests; a call under way fails. Closing twice does nothing."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        asyncio.run_coroutine_threadsafe(_cancel_all(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _score(self, samples: Sequence[Sample]) -> Scores:
+        request = Request(samples, self._http.batch_size)
+        try:
+            async with self._turn, self._session() as session, asyncio.TaskGroup() as group:
+                for _ in range(min(self._http.max_concurrency, len(request.pending))):
+                    group.create_task(self._send_batches(session, request))
+        except asyncio.CancelledError:
+            raise self._closing() from None
+        scores = request.scores()
+        if scores.first_error is not None and self._stops_at_errors:
+            raise RewardError(
+                f"{self._title} failed and onError is Fail: {scores.first_error}\ncorrect the "
+                "service or its url, or set onError to Exclude or Zero"
+            )
+        return scores
+
+    def _session(self) -> aiohttp.ClientSession:
+        limit = aiohttp.ClientTimeout(total=self._http.timeout_seconds)
+        return aiohttp.ClientSession(timeout=limit)
+
+    async def _send_batches(self, session: aiohttp.ClientSession, request: Request) -> None:
+        """One of the requests at a time, until nothing is pending."""
+        while request.pending:
+            start = request.pending.popleft()
+            request.answer(start, await self._ask(session, request.batch(start)))
+            if request.has_errors and self._stops_at_errors:
+                request.pending.clear()
+
+    async def _ask(self, session: aiohttp.ClientSession, batch: Sequence[Sample]) -> BatchScores:
+        """Send a batch until it is answered or maxRetries is reached."""
+        for tries in range(self._http.max_retries + 1):
+            try:
+                return await self._post(session, batch)
+            except TryAgain as error:
+                failure = error
+            if tries < self._http.max_retries:
+                await self._sleep(wait_seconds(tries, failure.wait_seconds))
+        detail = f"{self._http.url}: {failure}, {tries + 1} times; see to the service or its url"
+        return BatchScores(batch_fault=failure.fault, detail=detail)
+
+    async def _post(self, session: aiohttp.ClientSession, batch: Sequence[Sample]) -> BatchScores:
+        samples = [asdict(sample) for sample in batch]
+        body = {"samples": samples, "parameters": self._http.parameters}
+        try:
+            async with session.post(self._http.url, json=body, allow_redirects=False) as answer:
+                content = await answer.read()
+        except TimeoutError as error:
+            seconds = self._http.timeout_seconds
+            raise TryAgain(Fault.TIMED_OUT, f"longer than timeoutSeconds = {seconds}") from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise TryAgain(Fault.UNREACHABLE, f"no answer ({error})") from error
+        if answer.status == TOO_MANY_REQUESTS or answer.status >= 500:
+            asked = retry_after(answer.headers.get("Retry-After", ""))
+            raise TryAgain(Fault.REFUSED, _status(answer, content), asked)
+        if not 200 <= answer.status < 300:
+            return self._failed(Fault.REFUSED, _status(answer, content))
+        return self._read(content, len(batch))
+
+    def _read(self, content: bytes, num_samples: int) -> BatchScores:
+        try:
+            answer: Any = json.loads(content)
+        except ValueError:
+            answer = None
+        values = answer.get("scores") if isinstance(answer, dict) else None
+        if not isinstance(values, list):
+            got = content[:200].decode(errors="replace")
+            return self._failed(Fault.UNREADABLE, f'got {got!r}, allowed {{"scores": [...]}}')
+        scores = checked_scores(values, num_samples)
+        detail = None if scores.detail is None else f"{self._http.url}: {scores.detail}"
+        return BatchScores(scores.values, scores.faults, scores.batch_fault, detail)
+
+    def _failed(self, fault: Fault, why: str) -> BatchScores:
+        detail = f"{self._http.url}: {why}; correct the service or the url"
+        return BatchScores(batch_fault=fault, detail=detail)
+
+    def _closing(self) -> RewardError:
+        return RewardError(f"{self._title} was closed while it was in use")
+
+    @property
+    def _stops_at_errors(self) -> bool:
+        return self._http.on_error is OnRewardError.FAIL
+
+    @property
+    def _title(self) -> str:
+        return f"the reward {self._spec.name} ({self._http.url})"
+
+
+def wait_seconds(tries: int, asked: float | None) -> float:
+    """How long to wait before a retry: what the service asks for, or exponentially longer.
+
+    tries: retries before this one.
+    asked: seconds of its Retry-After.
+    """
+    if asked is not None:
+        return min(max(asked, 0.0), LONGEST_WAIT_SECONDS)
+    longest = min(FIRST_WAIT_SECONDS * 2**tries, LONGEST_WAIT_SECONDS)
+    return random.uniform(longest / 2, longest)  # jitter: not all at the same moment
+
+
+def retry_after(value: str) -> float | None:
+    """Seconds that a Retry-After header asks for, given as seconds or a date; None: neither."""
+    if value.strip().isdecimal():
+        return float(value)
+    try:
+        return parsedate_to_datetime(value).timestamp() - time()
+    except ValueError:
+        return None
+
+
+async def _cancel_all() -> None:
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _status(answer: aiohttp.ClientResponse, content: bytes) -> str:
+    said = content[:200].decode(errors="replace")
+    return f"status {answer.status} {answer.reason}: {said!r}"

@@ -1,0 +1,213 @@
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from rlhf_api.spec.rewards import RewardSpec
+from rlhf_runtime.rewards import Sample
+from rlhf_runtime.rewards.errors import RewardError
+from rlhf_runtime.rewards.http_scorer import HTTPScorer, retry_after, wait_seconds
+from rlhf_runtime.rewards.scorer import Scorer
+from rlhf_runtime.rewards.scores import Scores
+
+MakeReward = Callable[..., RewardSpec]
+MakeSamples = Callable[..., list[Sample]]
+LENGTHS = object()
+"""An answer: the length of each response."""
+HANG = object()
+
+
+class Service(ThreadingHTTPServer):
+    """Answers with what is next in `answers`: (status, headers, body), LENGTHS or HANG."""
+
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.answers: list[Any] = []
+        self.bodies: list[Any] = []
+        self.asked = threading.Event()
+        self.released = threading.Event()
+        self.together: threading.Barrier | None = None
+        self.lock = threading.Lock()
+        self.busy = self.busiest = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/score"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Service
+
+    def do_POST(self) -> None:
+        service = self.server
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        with service.lock:
+            service.bodies.append(body)
+            service.busy += 1
+            service.busiest = max(service.busy, service.busiest)
+            answer = service.answers.pop(0) if service.answers else LENGTHS
+        service.asked.set()
+        if service.together is not None:
+            service.together.wait(10)
+        if answer is HANG:
+            service.released.wait(10)
+            return
+        if answer is LENGTHS:
+            lengths = [len(sample["response"]) for sample in body["samples"]]
+            answer = (200, {}, json.dumps({"scores": lengths}))
+        with service.lock:
+            service.busy -= 1
+        status, headers, text = answer
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    with Service() as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield server
+        server.released.set()
+        server.shutdown()
+        thread.join()
+
+
+def http(url: str, **settings: Any) -> RewardSpec:
+    return RewardSpec.model_validate({"name": "remote", "http": {"url": url, **settings}})
+
+
+def scored(spec: RewardSpec, samples: list[Sample]) -> tuple[Scores, list[float]]:
+    """The scores, and the waits before retries."""
+    waits: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+
+    scorer = HTTPScorer(spec, sleep)
+    try:
+        return scorer.submit(samples).result(timeout=20), waits
+    finally:
+        scorer.close()
+
+
+def test_what_is_sent_and_that_scores_keep_their_order(
+    service: Service, samples: MakeSamples
+) -> None:
+    responses = ["x" * size for size in range(20)]
+    spec = http(service.url, batchSize=3, parameters={"strict": True})
+    found, _ = scored(spec, samples(*responses))
+    assert found.values.tolist() == list(range(20))
+    assert found.valid.all() and found.first_error is None
+    assert len(service.bodies) == 7
+    first = {"prompt": "p", "response": "", "record": {"answer": "1"}, "finished": True}
+    sent = [body for body in service.bodies if body["samples"][0] == first]
+    assert sent[0]["parameters"] == {"strict": True}
+
+
+def test_no_more_requests_at_once_than_allowed(service: Service, samples: MakeSamples) -> None:
+    service.together = threading.Barrier(2)  # each waits for another one
+    found, _ = scored(http(service.url, batchSize=1, maxConcurrency=2), samples(*"abcdef"))
+    assert found.valid.all()
+    assert service.busiest == 2
+
+
+@pytest.mark.parametrize(
+    ("answer", "fault", "valid"),
+    [
+        ((200, {}, '{"scores": [1.0]}'), "wrongCount", [False, False]),
+        ((200, {}, '{"scores": [NaN, 2]}'), "nonFinite", [False, True]),
+        ((200, {}, '{"scores": [null, 2]}'), "notANumber", [False, True]),
+        ((200, {}, "<html>"), "unreadable", [False, False]),
+        ((200, {}, "[1, 2]"), "unreadable", [False, False]),
+        ((422, {}, "what?"), "refused", [False, False]),
+        ((302, {"Location": "/x"}, ""), "refused", [False, False]),
+    ],
+)
+def test_a_bad_answer_is_counted_and_not_asked_for_again(
+    service: Service, samples: MakeSamples, answer: Any, fault: str, valid: list[bool]
+) -> None:
+    service.answers = [answer]
+    found, waits = scored(http(service.url), samples("a", "b"))
+    assert found.valid.tolist() == valid
+    assert found.errors == {fault: valid.count(False)}
+    assert service.url in (found.first_error or "")
+    assert (waits, len(service.bodies)) == ([], 1)
+
+
+def test_what_may_pass_is_tried_again(service: Service, samples: MakeSamples) -> None:
+    service.answers = [(503, {}, "later"), (429, {"Retry-After": "0"}, ""), (500, {}, "")]
+    found, waits = scored(http(service.url), samples("abc"))
+    assert found.values.tolist() == [3.0]
+    assert waits[1] == 0.0
+    assert 0.25 <= waits[0] <= 0.5 and 1.0 <= waits[2] <= 2.0
+
+
+def test_retries_have_an_end(service: Service, samples: MakeSamples) -> None:
+    service.answers = [(503, {}, "overloaded")] * 3
+    found, waits = scored(http(service.url, maxRetries=2), samples("a", "b"))
+    assert (len(waits), found.errors) == (2, {"refused": 2})
+    assert "status 503 Service Unavailable: 'overloaded', 3 times" in (found.first_error or "")
+
+
+def test_a_late_answer_is_an_error(service: Service, samples: MakeSamples) -> None:
+    service.answers = [HANG]
+    found, _ = scored(http(service.url, timeoutSeconds=1, maxRetries=0), samples("a"))
+    assert found.errors == {"timedOut": 1}
+
+
+def test_a_service_that_is_down_is_named(samples: MakeSamples) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/"
+    found, waits = scored(http(url), samples("a"))
+    assert (found.errors, len(waits)) == ({"unreachable": 1}, 3)
+    assert url in (found.first_error or "")
+    with pytest.raises(RewardError, match=f"remote .{url}. failed and onError is Fail"):
+        scored(http(url, onError="Fail"), samples("a"))
+
+
+def test_closing_ends_requests_under_way(service: Service, samples: MakeSamples) -> None:
+    service.answers = [HANG]
+    scorer = HTTPScorer(http(service.url, timeoutSeconds=600))
+    pending = scorer.submit(samples("a"))
+    assert service.asked.wait(10)
+    scorer.close()
+    scorer.close()
+    with pytest.raises(RewardError, match="closed"):
+        pending.result(timeout=5)
+    with pytest.raises(RewardError, match="closed"):
+        scorer.submit(samples("a"))
+
+
+def test_functions_and_services_are_summed(
+    service: Service, reward: MakeReward, samples: MakeSamples
+) -> None:
+    remote = http(service.url).model_copy(update={"weight": 10.0})
+    with Scorer([reward("length", name="local", weight=0.5), remote]) as scorer:
+        result = scorer.score(samples("a", "bbb"))
+    assert result.values.tolist() == [10.5, 31.5]
+    assert result.metrics["reward/local"] == result.metrics["reward/remote"] == 2.0
+
+
+def test_waits_have_a_bound() -> None:
+    assert wait_seconds(0, 3600.0) == wait_seconds(0, 30.0) == 30.0
+    assert 15.0 <= wait_seconds(20, None) <= 30.0
+    assert retry_after("7") == 7.0
+    assert retry_after("") is None
+    assert (retry_after("Wed, 21 Oct 2015 07:28:00 GMT") or 0.0) < 0
