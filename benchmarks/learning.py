@@ -42,13 +42,13 @@ class Trial:
 
 TRIALS = {
     "01": Trial(steps=120, gain=0.4, seeds=SEVERAL_SEEDS),
-    "02": Trial(steps=75, gain=0.4, seeds=SEVERAL_SEEDS),
+    "02": Trial(steps=80, gain=0.3, seeds=SEVERAL_SEEDS),
     "04": Trial(steps=60, gain=0.2),
     "05": Trial(steps=120, gain=0.4),
     "06": Trial(steps=120, gain=0.4),
     "07": Trial(steps=120, gain=0.3),
-    "08": Trial(steps=120, gain=0.4, seeds=SEVERAL_SEEDS),
-    "09": Trial(steps=60, gain=0.3, seeds=SEVERAL_SEEDS),
+    "08": Trial(steps=160, gain=0.15, seeds=SEVERAL_SEEDS),
+    "09": Trial(steps=85, gain=0.3, seeds=SEVERAL_SEEDS),
     "10": Trial(steps=40, gain=0.4),
     "11": Trial(steps=60, gain=0.3, starts_from="10"),
     "13": Trial(steps=120, gain=0.2),

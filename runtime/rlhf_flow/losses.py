@@ -28,7 +28,7 @@ from rlhf_flow.columns import (
     Valid,
 )
 from rlhf_flow.errors import FlowError
-from rlhf_flow.operations import need_reference
+from rlhf_flow.operations.rewards import need_reference
 
 _SEQUENCES = (fields.PROMPT_TOKENS, fields.RESPONSE_TOKENS)
 

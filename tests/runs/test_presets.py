@@ -9,7 +9,7 @@ import pytest
 
 from .cli import run
 from .manifests import example
-from .records import records, step_metrics
+from .records import records, step_metrics, without_pace
 
 pytestmark = pytest.mark.ray
 
@@ -77,3 +77,28 @@ def test_dapo_trains_on_prompts_whose_responses_differ(place: Path) -> None:
         assert 0 < metrics["reward/overlong_penalty"] <= 1
         if metrics["repeat/rounds"] == 1:
             assert metrics["groups/equal"] == 0, "one round was enough, as all groups were mixed"
+
+
+def test_a_refreshed_reference_comes_back_after_a_kill(place: Path) -> None:
+    """It takes the actor's weights after steps 2 and 4; the run is killed in between. Step 3 begins
+    with equal models: no response has a reward of its own."""
+    sections = {
+        "algorithm": {"onlineDPO": {"referenceEverySteps": 2}},
+        "models": {"actor": {"training": {"warmupSteps": 0}}},
+        "schedule": {"steps": 5},
+        "checkpoint": {"everySteps": 1},
+    }
+    manifest = example("13", place / "dpo.yaml", sections)
+    whole = run(manifest, place / "whole", "--devices", 2)
+    words = ("--devices", 2, "--inject", "kill:rank=1,phase=train,step=4")
+    killed = run(manifest, place / "killed", *words)
+    assert (whole.code, killed.code) == (0, 0), whole.output + killed.output
+    assert len(records(killed.folder, "run")) == 2
+    expected, found = (
+        {record["step"]: without_pace(record["metrics"]) for record in records(folder, "step")}
+        for folder in (whole.folder, killed.folder)
+    )
+    assert found == expected
+    margins = {step: abs(metrics["actor/margin"]) for step, metrics in expected.items()}
+    assert margins[1] < 1e-6 and margins[3] < 1e-6 and margins[5] < 1e-6
+    assert margins[2] > 1e-5 and margins[4] > 1e-5

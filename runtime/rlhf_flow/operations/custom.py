@@ -1,0 +1,89 @@
+"""Operations of the user's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from rlhf_flow import fields
+from rlhf_flow.arguments import checked_settings
+from rlhf_flow.checks import check_member, suggest
+from rlhf_flow.columns import (
+    Input,
+    Output,
+)
+from rlhf_flow.errors import FlowError
+from rlhf_flow.fields import Kind
+from rlhf_flow.operations.scope import Scope
+
+Parameter = bool | int | float | str
+
+
+@checked_settings
+@dataclass(frozen=True)
+class Custom:
+    """A function of the user's own: it gets the columns that it reads by name, of all rows that
+    its scope names, and returns those that it writes.
+
+    Raises:
+        FlowError: the entry point has another form, a list of names is a single string, a name is
+            none that a field may have, or a kind is none.
+    """
+
+    entrypoint: str
+    """`package.module:function`."""
+    reads: Sequence[str]
+    """Fields that it needs."""
+    writes: Sequence[str]
+    """Fields that it makes; they may replace fields that it reads."""
+    parameters: Mapping[str, Parameter] = field(default_factory=dict)
+    """Keyword arguments of the function."""
+    scope: Scope = Scope.GROUP
+    """Which rows it has to see for the result of one."""
+    kinds: Mapping[str, Kind] = field(default_factory=dict)
+    """What fields that it writes hold. One that is not named holds what its name means in
+    `rlhf_flow.fields`; where that says nothing it is taken for whatever reads it."""
+
+    def __post_init__(self) -> None:
+        module, colon, name = str(self.entrypoint).partition(":")
+        if not (module and colon and name.isidentifier()):
+            raise FlowError(
+                f"an operation's entry point names no function: got {self.entrypoint!r}, "
+                "allowed package.module:function; write it so"
+            )
+        for label, names in (("reads", self.reads), ("writes", self.writes)):
+            self._check_names(label, names)
+            object.__setattr__(self, label, tuple(names))
+        object.__setattr__(self, "parameters", dict(self.parameters))
+        owner = f"the operation {self.entrypoint}"
+        check_member(owner, "scope", self.scope, Scope)
+        for written, kind in self.kinds.items():
+            check_member(owner, "kinds", kind, Kind)
+            if written not in self.writes:
+                raise FlowError(
+                    f"{owner} says what a field holds that it does not write: got {written}, "
+                    f"allowed {', '.join(self.writes)}; "
+                    f"{suggest(written, self.writes, 'add it to writes, or remove it')}"
+                )
+
+    def inputs(self) -> Iterator[Input]:
+        """The columns that it reads, of whatever kind."""
+        return (Input(name, None) for name in self.reads)
+
+    def outputs(self) -> Iterator[Output]:
+        """The columns that it makes."""
+        for name in self.writes:
+            known = fields.field_of(name)
+            yield Output(name, self.kinds.get(name, known.kind if known else None))
+
+    def _check_names(self, label: str, names: Sequence[str]) -> None:
+        if isinstance(names, str):
+            raise FlowError(
+                f"{label} of the operation {self.entrypoint} is a text: got {names!r}, "
+                f"allowed a list of field names; write [{names!r}]"
+            )
+        if odd := [each for each in names if not fields.is_name(each)]:
+            raise FlowError(
+                f"{label} of the operation {self.entrypoint} has a name that no field may "
+                f"have: got {odd[0]!r}, allowed {fields.ALLOWED_NAMES}; rename it"
+            )
