@@ -17,7 +17,7 @@ from transformers import (
 
 from .cli import RLHF, run
 from .manifests import digit_pairs, digit_rows, example, without_rewards, write_rows
-from .records import end, records, step_metrics
+from .records import end, records, step_metrics, without_pace
 
 pytestmark = pytest.mark.ray
 
@@ -85,6 +85,34 @@ def test_prompts_are_taken_until_there_are_enough_also_after_a_kill(place: Path)
         for step in (first, again)
     ]
     assert untimed[0] == untimed[1]
+
+
+def test_a_reference_that_caught_up_generates_and_comes_back_after_a_kill(place: Path) -> None:
+    """It catches up in steps 2 and 4. The run goes on from the checkpoint of step 2: the repeated
+    step 3 has the same numbers only if the reference is what it was."""
+    schedule = {"steps": 4, "promptsPerStep": 16, "miniBatchPrompts": 8, "warmStart": None}
+    sections = {
+        "algorithm": custom("CatchUp"),
+        "schedule": schedule,
+        "checkpoint": {"everySteps": 2},
+        "models": {"actor": {"training": {"learningRate": 1.0e-3, "warmupSteps": 0}}},
+    }
+    manifest = example("01", place / "catch-up.yaml", sections)
+    words = ("--devices", 2, "--inject", "kill:rank=1,phase=train,step=4")
+    made = run(manifest, place / "catch-up", *words)
+    assert made.code == 0, made.output
+    steps = records(made.folder, "step")
+    assert [record["step"] for record in steps] == [1, 2, 3, 3, 4]
+    first, second, third, again, fourth = (without_pace(record["metrics"]) for record in steps)
+    assert third == again
+    for metrics in (first, third):
+        assert metrics["reward/mean.2"] != metrics["reward/mean.3"], "the reference is behind"
+    for metrics in (second, fourth):
+        assert metrics["reward/mean.2"] == metrics["reward/mean.3"], "it generates what it took"
+    for metrics in (first, second, third, fourth):
+        assert metrics["actor/loss"] > 0 and metrics["actor/gradient_norm"] > 0
+        rewards = metrics["actor/chosen_reward"] - metrics["actor/rejected_reward"]
+        assert metrics["actor/margin"] == pytest.approx(rewards, abs=1e-6)
 
 
 def test_a_frozen_teacher_generates_beside_the_policy(place: Path) -> None:

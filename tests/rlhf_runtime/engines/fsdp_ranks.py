@@ -29,6 +29,7 @@ from rlhf_runtime.engines.fsdp.packing import MicroBatch, cut
 from rlhf_runtime.engines.fsdp.settings import OptimizerSettings
 from rlhf_runtime.engines.parallel import ParallelContext
 from rlhf_runtime.engines.world import World
+from rlhf_runtime.errors import UnsupportedModel
 from rlhf_runtime.models.errors import WrongHead
 
 from ..meshes import alone, parallel_of
@@ -397,6 +398,23 @@ def a_critic_takes_the_actors_trunk_only(world: World, folder: Path, kind: str) 
         assert torch.equal(taken[name], trained[name]), name
 
 
+def a_whole_copy_is_of_models_that_are_alike(world: World, folder: Path, kind: str) -> None:
+    place = model_folder(kind, world, folder)
+    actor, reference = engine(place, world), engine(place, world, trained=False)
+    actor.use_optimizer(settings())
+    actor.update([LossTerm(mine(actor, 1000), cross_entropy)])
+    before = reference.version
+    reference.copy_weights_from(actor, entirely=True)
+    copied = weights(reference)
+    assert all(torch.equal(copied[name], value) for name, value in weights(actor).items())
+    assert reference.version == before + 1, "a generation engine sees that there are new ones"
+    actor.update([LossTerm(mine(actor, 1000), cross_entropy)])
+    assert any(not torch.equal(copied[name], value) for name, value in weights(actor).items())
+    assert all(torch.equal(copied[name], value) for name, value in weights(reference).items())
+    with pytest.raises(UnsupportedModel, match="models that differ: got .* of shape"):
+        engine(place, world, value_head=True).copy_weights_from(actor, entirely=True)
+
+
 PER_MODEL = {
     "outputs equal Hugging Face's": outputs_equal_hugging_face,
     "a value head starts at zero and learns": a_value_head_starts_at_zero_and_learns,
@@ -406,6 +424,7 @@ PER_MODEL = {
     "saved models load elsewhere": saved_models_load_elsewhere,
     "reward models load elsewhere": reward_models_load_elsewhere,
     "a critic takes the actor's trunk only": a_critic_takes_the_actors_trunk_only,
+    "a whole copy is of models that are alike": a_whole_copy_is_of_models_that_are_alike,
 }
 SCENARIOS: dict[str, Scenario] = {
     **{

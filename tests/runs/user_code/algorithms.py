@@ -12,6 +12,7 @@ from rlhf_flow import (
     BradleyTerry,
     ClippedLoss,
     CrossEntropy,
+    Dpo,
     Flow,
     Kind,
     LanguageModel,
@@ -20,6 +21,7 @@ from rlhf_flow import (
     ScalarModel,
 )
 from rlhf_flow.operations import (
+    BestAgainstWorst,
     Custom,
     GroupAdvantages,
     Scope,
@@ -84,6 +86,25 @@ class Refill(Algorithm):
         batch = flow.repeat(sample, until=self.enough, max_rounds=4, expected_rounds=2)
         batch |= flow.compute(batch, self.mixed, GroupAdvantages("reward_scores", "mixed"))
         flow.actor.train(batch, ClippedLoss("mixed"))
+
+
+class CatchUp(Algorithm):
+    """DPO on the best and the worst response, in two epochs; the reference catches up every other
+    step, and both show what they can."""
+
+    def roles(self) -> Roles:
+        models = {"actor": LanguageModel, "reference": LanguageModel}
+        return {**models, "reward": RewardSource}
+
+    def step(self, flow: Flow, prompts: BatchValue) -> None:
+        batch = flow.actor.generate(prompts, temperature=1.2)
+        batch |= flow.reward.score(batch)
+        batch |= flow.compute(batch, BestAgainstWorst("reward_scores", "reward_valid"))
+        batch |= flow.reference.log_probs(batch)
+        flow.actor.train(batch, Dpo("reference_log_probs", beta=0.2, epochs_per_batch=2))
+        flow.every(2, lambda: flow.reference.copy_weights_from(flow.actor))
+        for role in (flow.actor, flow.reference):
+            flow.reward.score(role.generate(prompts, samples=1, greedy=True))
 
 
 class Distill(Algorithm):
