@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
+from typing import Any
 
 import pytest
 
@@ -52,12 +58,42 @@ def test_a_reward_and_a_cost_have_critics_of_their_own_and_a_multiplier(place: P
         assert 1.5 < metrics["actor/cross_entropy"] < 3.5, "of pretraining rows, beside the loss"
 
 
+@contextmanager
+def serving(score: Callable[[Mapping[str, Any]], float]) -> Iterator[str]:
+    """A service that scores; its address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            body = json.dumps({"scores": [score(each) for each in asked["samples"]]}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_words: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/score"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
 def test_a_greedy_response_is_the_baseline_of_all_samples(place: Path) -> None:
+    """Scored by a function and a service; held-out prompts are answered twice."""
     held_out = {"builtin": "SortDigits", "samplesPerPrompt": 2, "temperature": 1.0}
-    passing = {"passAtK": [1, 2], "passScore": 0.5}
-    sections = {"data": {"evaluation": held_out | passing}}
-    manifest = example("08", place / "remax.yaml", sections)
-    made = run(manifest, place / "remax", "--devices", 2, "--steps", 2)
+    passing = {"passAtK": [1, 2], "passScore": 0.6}
+    digits = {"name": "digits", "function": {"entrypoint": "verifiers:digits"}}
+    with serving(lambda sample: float(sample["finished"])) as url:
+        served = {"name": "ended", "weight": 0.5, "http": {"url": url, "batchSize": 8}}
+        sections = {"data": {"evaluation": held_out | passing}, "rewards": [digits, served]}
+        manifest = example("08", place / "remax.yaml", sections)
+        made = run(manifest, place / "remax", "--devices", 2, "--steps", 2)
     assert made.code == 0, made.output
     for record in records(made.folder, "evaluation"):
         once, twice = (record["metrics"][f"evaluation/pass_at_{k}"] for k in (1, 2))
@@ -65,6 +101,9 @@ def test_a_greedy_response_is_the_baseline_of_all_samples(place: Path) -> None:
     for metrics in step_metrics(made.folder):
         assert metrics["actor/gradient_norm"] > 0
         assert metrics["reward/mean"] != metrics["reward/mean.2"], "that of the greedy responses"
+        assert metrics["reward/ended"] == pytest.approx(1 - metrics["response/truncated"])
+        terms = metrics["reward/digits"] + 0.5 * metrics["reward/ended"]
+        assert metrics["reward/mean"] == pytest.approx(terms)
 
 
 def test_dapo_trains_on_prompts_whose_responses_differ(place: Path) -> None:
