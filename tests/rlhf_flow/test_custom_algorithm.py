@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -66,6 +67,7 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
 
     def write_module(name: str, text: str) -> None:
         (tmp_path / f"{name}.py").write_text(textwrap.dedent(text))
+        importlib.invalidate_caches()  # a folder that was listed in the same tick looks unchanged
 
     return write_module
 
