@@ -135,11 +135,16 @@ def plan_of(job: RLHFJob) -> PlanSeen:
         return PlanSeen(unknown=f"{error}; the driver plans first")
     except RlhfError as error:
         return PlanSeen(refusal=Refusal(error.reason, str(error)))
-    return PlanSeen(plan=status_of(plan))
+    return PlanSeen(plan=status_of(plan, job.spec.placement.type))
 
 
-def status_of(plan: Plan) -> PlanStatus:
-    """A plan in short."""
+def status_of(plan: Plan, asked: PlacementType) -> PlanStatus:
+    """A plan in short.
+
+    Args:
+        plan: of a job.
+        asked: the manifest's placement.
+    """
     memory = plan.fullest
     pools = [
         f"{pool.nodes} x {pool.devices_per_node} {pool.device.value} of pool {pool.name}: "
@@ -153,12 +158,7 @@ def status_of(plan: Plan) -> PlanStatus:
     peak, capacity = memory.peak_bytes / 2**30, memory.capacity_bytes / 2**30
     most = f"{peak:.1f} of {capacity:.1f} GiB at most, in {memory.peak_phase}"
     return PlanStatus(
-        placement=_placement(plan),
+        placement=PlacementType.COLOCATED if asked is PlacementType.AUTO else asked,
         peak_memory_bytes=memory.peak_bytes,
         summary="; ".join([*pools, *engines, most]),
     )
-
-
-def _placement(plan: Plan) -> PlacementType:
-    meshes = {role.mesh for role in plan.roles if role.mesh is not None}
-    return PlacementType.COLOCATED if len(meshes) == 1 else PlacementType.GROUPS

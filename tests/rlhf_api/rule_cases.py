@@ -400,6 +400,14 @@ CREATED: dict[str, Case] = {
         (TWO_POOLS,),
         *("spec.placement.type", "several pools, and nothing says which role is in which"),
     ),
+    "groups beside a split": Case(
+        ("spec.placement={type: Split, groups: [{roles: [actor, critic]}]}",),
+        *("spec.placement.groups", "got Split, allowed Groups; write type: Groups"),
+    ),
+    "a limit of several pools": Case(
+        (TWO_POOLS, "spec.placement={type: Standalone, maxDevices: 2}"),
+        *("spec.placement.maxDevices", "give the pools fewer nodes"),
+    ),
     "pools of different devices": Case(
         ("spec.resources.nodePools=[{name: a}, {name: b, device: CPU}]",)
         + (f"{GROUPS}[{{roles: [actor], pool: a}}, {{roles: [critic], pool: b}}]}}",),
@@ -455,6 +463,8 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     ),
     "no best checkpoint": ("spec.checkpoint.keepBest=None",),
     "as many rows as a step": ("spec.data.train.maxRows=4",),
+    "a pool for each half": (TWO_POOLS, "spec.placement={type: Split}"),
+    "a part of a pool, split": ("spec.placement={type: Split, maxDevices: 4}",),
     "as many devices as there are": ("spec.placement.maxDevices=8",),
     "a model on all devices": ("spec.rollout.parallelism={tensor: 8}",),
     "groups that share devices": (

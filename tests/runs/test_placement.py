@@ -30,8 +30,12 @@ CRITIC = {"roles": ["critic"]}
 
 
 def placed(place: Path, name: str, groups: list[dict[str, Any]], *words: object) -> Finished:
-    placement = {"placement": {"type": "Groups", "groups": groups}} if groups else {}
-    made = run(example("02", place / f"{name}.yaml", CHANGES, placement), place / name, *words)
+    return placed_by(place, name, {"type": "Groups", "groups": groups} if groups else {}, *words)
+
+
+def placed_by(place: Path, name: str, placement: dict[str, Any], *words: object) -> Finished:
+    sections = {"placement": placement}
+    made = run(example("02", place / f"{name}.yaml", CHANGES, sections), place / name, *words)
     assert made.code == 0, made.output
     return made
 
@@ -53,6 +57,14 @@ def assert_same(made: Finished, expected: Finished) -> None:
 def test_a_critic_on_one_rank_of_the_actors_two(place: Path, colocated: Finished) -> None:
     groups = [TRAINED, CRITIC | {"firstDevice": 1}]
     assert_same(placed(place, "overlapping", groups, "--devices", 2), colocated)
+
+
+@pytest.mark.parametrize(("kind", "devices"), [("Split", 2), ("Standalone", 3)])
+def test_placements_by_what_roles_are(
+    place: Path, colocated: Finished, kind: str, devices: int
+) -> None:
+    made = placed_by(place, kind.lower(), {"type": kind}, "--devices", devices)
+    assert_same(made, colocated)
 
 
 def test_two_pools_and_a_kill_in_the_second(place: Path, colocated: Finished) -> None:

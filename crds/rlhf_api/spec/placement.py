@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field
 
 from rlhf_api.base import Contract, Count, Identifier, Name
+from rlhf_api.cel import texts
 from rlhf_api.rules import Found, Rule, found
 
 if TYPE_CHECKING:
@@ -23,9 +24,17 @@ class PlacementType(StrEnum):
     """The planner decides."""
     COLOCATED = "Colocated"
     """Every role is on every device; calls take turns."""
+    SPLIT = "Split"
+    """Language models are on some devices, critics and other scalar models on others; calls of the
+    two overlap. In proportion to their work, or a pool each."""
+    STANDALONE = "Standalone"
+    """Every role with a model has devices of its own, in proportion to its work, or a pool."""
     GROUPS = "Groups"
     """Roles are where `groups` says; calls of roles without a common device overlap."""
 
+
+PLACED_APART = (PlacementType.GROUPS, PlacementType.SPLIT, PlacementType.STANDALONE)
+"""Placements that say which role is in which of several pools."""
 
 MAX_DEVICES = 4096 * 64
 """Of a pool: nodes x devices of a node, both at most what a NodePool may have."""
@@ -49,9 +58,9 @@ class PlacementSpec(Contract):
     """How roles share devices."""
 
     type: PlacementType = PlacementType.AUTO
-    """Auto, Colocated or Groups."""
+    """Auto, Colocated, Split, Standalone or Groups."""
     max_devices: Count | None = None
-    """Use at most so many devices of the pool, for Auto and Colocated. Default: all."""
+    """Use at most so many devices of the pool; not for Groups. Default: all."""
     groups: Annotated[tuple[RoleGroup, ...], Field(max_length=16)] = ()
     """For Groups: every role with a model is in one of them."""
 
@@ -104,7 +113,14 @@ def _groups_name_one_of_several_pools(spec: RLHFJobSpec) -> Iterator[Found]:
 
 def _several_pools_have_groups(spec: RLHFJobSpec) -> list[Found]:
     names = ", ".join(pool.name for pool in spec.resources.node_pools)
-    return found(len(spec.resources.node_pools) > 1 and not _is_groups(spec), names)
+    is_placed = spec.placement.type in PLACED_APART
+    return found(len(spec.resources.node_pools) > 1 and not is_placed, names)
+
+
+def _one_pool_is_limited(spec: RLHFJobSpec) -> list[Found]:
+    pools, limit = spec.resources.node_pools, spec.placement.max_devices
+    is_apart = spec.placement.type in (PlacementType.SPLIT, PlacementType.STANDALONE)
+    return found(len(pools) > 1 and is_apart and limit is not None, limit)
 
 
 _GROUPS = "self.placement.groups"
@@ -165,11 +181,21 @@ PLACEMENT_RULES: tuple[Rule, ...] = (
         check=_groups_name_one_of_several_pools,
     ),
     Rule(
-        holds=f"{_POOLS}.size() <= 1 || self.placement.type == 'Groups'",
+        holds=f"{_POOLS}.size() <= 1 || "
+        f"self.placement.type in {texts([kind.value for kind in PLACED_APART])}",
         what="several pools, and nothing says which role is in which",
-        do="write placement.type: Groups with the groups of roles, or leave one pool",
+        do="write placement.type: Groups with the groups of roles, Split or Standalone, or leave "
+        "one pool",
         field=".placement.type",
         check=_several_pools_have_groups,
+    ),
+    Rule(
+        holds=f"{_POOLS}.size() <= 1 || !has(self.placement.maxDevices) || "
+        "!(self.placement.type in ['Split', 'Standalone'])",
+        what="a limit of devices beside several pools, of which each has a set of roles",
+        do="remove it, and give the pools fewer nodes",
+        field=".placement.maxDevices",
+        check=_one_pool_is_limited,
     ),
 )
 """They stand at the spec: the API server checks the default of an object that is left out before

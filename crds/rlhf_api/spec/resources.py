@@ -105,14 +105,14 @@ class NodePool(Contract):
 
 
 NodePools = Annotated[tuple[NodePool, ...], Field(max_length=16)]
-"""One pool for all roles, or several: placement.groups then says which role is in which."""
+"""One pool for all roles, or several: placement then says which role is in which."""
 
 
 class ResourcesSpec(Contract):
     """Where a job runs. `rlhf run` replaces it by the devices of the machine."""
 
     node_pools: NodePools = ()
-    """The node pools: one, or one for each set of roles that placement.groups names. Default on a
+    """The node pools: one, or one for each set of roles that the placement has. Default on a
     cluster: the chart's jobDefaults; on one machine: its devices."""
     head: PodResources = PodResources()
     """CPU and memory requests of the head pod, which holds no device."""

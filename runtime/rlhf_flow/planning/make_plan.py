@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rlhf_api import RLHFJob
 from rlhf_api.plan import GraphName, Plan
+from rlhf_api.spec.placement import PlacementType
 from rlhf_api.spec.resources import Device
 from rlhf_flow.graph import Graph
 from rlhf_flow.job_graphs import job_roles, trace_job
@@ -81,7 +82,8 @@ def local_pools(job: RLHFJob, num_devices: int | None = None) -> tuple[DeviceInv
     gpus = gpu_memory_bytes()
     if gpus:
         return split_machine(gpu_inventory(gpus, num_devices), placement)
-    count = num_devices or devices_asked_for(placement)
+    least = 2 if placement.type is PlacementType.SPLIT else devices_asked_for(placement)
+    count = num_devices or least
     return split_machine(local_inventory(count, machine_memory_bytes()), placement)
 
 

@@ -24,6 +24,7 @@ from rlhf_api.plan import (
     sum_by_phase,
     transition_phase,
 )
+from rlhf_api.spec.placement import PlacementType
 from rlhf_api.spec.resources import Device
 from rlhf_flow.calls import ModelCall, TrainOptions
 from rlhf_flow.graph import Graph
@@ -43,6 +44,7 @@ from rlhf_flow.planning.offered import check_offered
 from rlhf_flow.planning.placement import DeviceGroup, device_groups, place_roles
 from rlhf_flow.planning.refusal import format_bytes
 from rlhf_flow.planning.role_models import longest_sequence_tokens, role_models
+from rlhf_flow.planning.role_sets import place_sets, role_sets
 from rlhf_flow.planning.shapes import DecoderShape
 from rlhf_flow.planning.standby import required_standby, with_standby
 
@@ -75,7 +77,7 @@ def plan_job(
         DoesNotFit: more memory than a device has; the message shows the sum.
     """
     pools = tuple(limit_devices(pool, job.spec.placement) for pool in devices)
-    meshes = place_roles(job, tuple(shapes), pools)
+    meshes = _meshes(job, graphs, shapes, pools)
     check_offered(graphs, pools, meshes)
     check_copies(graphs, meshes, shapes)
     models = role_models(job, graphs, device_of(pools), meshes, shapes)
@@ -110,6 +112,21 @@ def plan_job(
         standby=standby,
         reasons=(*_reasons(job, groups, choices), standby_reason),
     )
+
+
+def _meshes(
+    job: RLHFJob,
+    graphs: Graphs,
+    shapes: Mapping[str, DecoderShape],
+    pools: Sequence[DeviceInventory],
+) -> Mapping[str, Mesh]:
+    """The ranks of each role with a model, by the manifest's placement."""
+    kind = job.spec.placement.type
+    if kind not in (PlacementType.SPLIT, PlacementType.STANDALONE):
+        return place_roles(job, tuple(shapes), pools)
+    roles = job_roles(graphs)
+    sets = role_sets(kind, roles, policy_of(graphs[GraphName.STEP]))
+    return place_sets(sets, roles, shapes, pools, job.spec.rollout.parallelism.tensor)
 
 
 def job_phases(graphs: Graphs, held: Sequence[str]) -> tuple[str, ...]:
@@ -272,7 +289,8 @@ def _reasons(
     groups: Sequence[DeviceGroup],
     choices: Sequence[GenerationChoice],
 ) -> tuple[str, ...]:
-    reasons = [_placement_reason(group, len(groups)) for group in groups]
+    kind = job.spec.placement.type
+    reasons = [_placement_reason(group, len(groups), kind) for group in groups]
     for choice in choices:
         for engine in choice.engines:
             reasons += _engine_reasons(job, choice, engine)
@@ -286,11 +304,15 @@ def _reasons(
     return tuple(reasons)
 
 
-def _placement_reason(group: DeviceGroup, num_groups: int) -> str:
+def _placement_reason(group: DeviceGroup, num_groups: int, kind: PlacementType) -> str:
     if num_groups == 1:
         return f"every role is on every device of pool {group.pool.pool}: calls take turns"
     held = ", ".join(group.roles) or "no role, so nothing happens there"
-    return f"{group}: {held}, as placement.groups says"
+    why = {
+        PlacementType.SPLIT: "as placement Split puts language models and scalar models apart",
+        PlacementType.STANDALONE: "as placement Standalone gives each role devices of its own",
+    }
+    return f"{group}: {held}, {why.get(kind, 'as placement.groups says')}"
 
 
 def _engine_reasons(
