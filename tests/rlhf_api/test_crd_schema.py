@@ -150,8 +150,8 @@ def test_the_values_of_an_enumeration_are_described_with_their_field() -> None:
     spec = structural_schema(RLHFJobSpec)
     described = spec["properties"]["placement"]["properties"]["type"]["description"]
     assert described.endswith(
-        "Standalone: Every role with a model has devices of its own, in proportion to its work, or "
-        "a pool. Groups: Roles are where `groups` says; calls of roles without a common device overlap."
+        "Standalone: Every role with a model has devices of its own. "
+        "Groups: Roles are where `groups` says; calls of roles without a common device overlap."
     )
 
 

@@ -25,10 +25,10 @@ class PlacementType(StrEnum):
     COLOCATED = "Colocated"
     """Every role is on every device; calls take turns."""
     SPLIT = "Split"
-    """Language models are on some devices, critics and other scalar models on others; calls of the
-    two overlap. In proportion to their work, or a pool each."""
+    """Language models are on some devices, critics and other scalar models on others; both work at
+    once."""
     STANDALONE = "Standalone"
-    """Every role with a model has devices of its own, in proportion to its work, or a pool."""
+    """Every role with a model has devices of its own."""
     GROUPS = "Groups"
     """Roles are where `groups` says; calls of roles without a common device overlap."""
 
