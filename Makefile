@@ -4,7 +4,8 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check format generate lock clean \
 	cluster-up cluster-status cluster-down cluster-images images check-locks e2e \
-	bench-step bench-dispatch bench-startup bench-recovery bench-peers bench-learning bench-operator
+	bench-step bench-dispatch bench-startup bench-recovery bench-peers bench-learning bench-placement \
+	bench-operator
 
 export PYTHON
 BIN := .venv/bin
@@ -97,6 +98,9 @@ bench-peers: setup ## the same job under TRL's GRPOTrainer
 
 bench-learning: setup ## every algorithm's example: accuracy before and after
 	@$(BENCH)/learning.py $(ARGS)
+
+bench-placement: setup ## a step of PPO on the same ranks, colocated and split, with timelines
+	@$(BENCH)/placement.py $(ARGS)
 
 bench-operator: setup ## many jobs at once under one operator; ARGS="--jobs 1000"
 	@PYTHONPATH="$(CURDIR)" $(BENCH)/operator_jobs.py $(ARGS)

@@ -14,6 +14,7 @@ PROGRAMS = {
     "dispatch": "dispatch",
     "learning": "learning",
     "peers": "peers",
+    "placement": "placement",
     "startup": "startup",
     "recovery": "recovery",
     "operator": "operator_jobs",
