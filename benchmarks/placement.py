@@ -1,8 +1,9 @@
 """bench-placement: a step of PPO on the same ranks, colocated and split.
 
 Runs example 02 with a reference on two ranks under `placement.type: Colocated` and `Split`, one
-after the other and again, prints each one's step time, how long its ranks were idle between their first and last call, and a timeline of the step with the
-median time: one line for each process, a letter for each call.
+after the other and again. Prints each one's step time, the share of it in which its ranks were idle
+between their first and last call, and a timeline of the step with the median time: one line for
+each process, a letter for each call.
 """
 
 from __future__ import annotations
