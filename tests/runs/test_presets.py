@@ -128,9 +128,9 @@ def test_a_refreshed_reference_comes_back_after_a_kill(place: Path) -> None:
         "checkpoint": {"everySteps": 1},
     }
     manifest = example("13", place / "dpo.yaml", sections)
-    whole = run(manifest, place / "whole", "--devices", 2)
+    whole = run(manifest, place / "dpo-whole", "--devices", 2)
     words = ("--devices", 2, "--inject", "kill:rank=1,phase=train,step=4")
-    killed = run(manifest, place / "killed", *words)
+    killed = run(manifest, place / "dpo-killed", *words)
     assert (whole.code, killed.code) == (0, 0), whole.output + killed.output
     assert len(records(killed.folder, "run")) == 2
     expected, found = (
