@@ -103,17 +103,23 @@ def _work(role: JobRole, shape: DecoderShape) -> int:
 
 def _shares(num_devices: int, works: Sequence[int], multiple: int) -> list[int]:
     """Devices of each set: one, and of the rest as many as its work is of all; what is left over
-    goes to those with the largest remainders. The first has a multiple of `multiple`, if it can."""
+    goes to those with the largest remainders. The first has a multiple of `multiple`, where there
+    are as many and one for each other."""
     rest = num_devices - len(works)
     exact = [rest * work / sum(works) for work in works]
     counts = [1 + int(each) for each in exact]
     by_remainder = sorted(range(len(works)), key=lambda n: (int(exact[n]) - exact[n], n))
     for number in by_remainder[: num_devices - sum(counts)]:
         counts[number] += 1
-    extra = counts[0] % multiple
-    if counts[0] > multiple and extra:
-        counts[0] -= extra
-        counts[1] += extra
+    wanted = max(multiple, counts[0] // multiple * multiple)
+    if num_devices - wanted >= len(works) - 1:
+        while counts[0] != wanted:
+            step = 1 if counts[0] > wanted else -1
+            # From the first to the one that has least of what is due, or back from who has most.
+            other = max(range(1, len(works)), key=lambda n: step * (exact[n] - counts[n]))
+            if counts[other] + step < 1:
+                other = max(range(1, len(works)), key=lambda n: counts[n])
+            counts[0], counts[other] = counts[0] - step, counts[other] + step
     return counts
 
 

@@ -67,11 +67,16 @@ def test_shares_are_all_devices_and_nobody_has_none(
     num_devices = len(works) + more
     counts = _shares(num_devices, works, multiple)
     assert sum(counts) == num_devices and min(counts) >= 1
-    if counts[0] > multiple:
+    if num_devices >= multiple + len(works) - 1:
         assert counts[0] % multiple == 0
     if multiple == 1:
         exact = [more * work / sum(works) for work in works]
         assert all(abs(count - 1 - each) < 1 for count, each in zip(counts, exact, strict=True))
+
+
+def test_a_first_set_below_an_engines_size_gets_it_whole() -> None:
+    assert _shares(8, [4, 1, 4], 4) == [4, 1, 3]
+    assert _shares(8, [5, 12], 4) == [4, 4]
 
 
 def test_engines_of_several_ranks_get_a_multiple_of_them(job: Any) -> None:
