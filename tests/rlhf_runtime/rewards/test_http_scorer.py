@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import threading
+from array import array
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -13,6 +15,7 @@ from rlhf_api.spec.rewards import RewardSpec
 from rlhf_runtime.rewards import Sample
 from rlhf_runtime.rewards.errors import RewardError
 from rlhf_runtime.rewards.http_scorer import HTTPScorer, retry_after, wait_seconds
+from rlhf_runtime.rewards.messages import BatchScores
 from rlhf_runtime.rewards.scorer import Scorer
 from rlhf_runtime.rewards.scores import Scores
 
@@ -37,7 +40,6 @@ class Service(ThreadingHTTPServer):
         self.released = threading.Event()
         self.together: threading.Barrier | None = None
         self.lock = threading.Lock()
-        self.busy = self.busiest = 0
 
     @property
     def url(self) -> str:
@@ -52,8 +54,6 @@ class Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         with service.lock:
             service.bodies.append(body)
-            service.busy += 1
-            service.busiest = max(service.busy, service.busiest)
             answer = service.answers.pop(0) if service.answers else LENGTHS
         service.asked.set()
         if service.together is not None:
@@ -64,8 +64,6 @@ class Handler(BaseHTTPRequestHandler):
         if answer is LENGTHS:
             lengths = [len(sample["response"]) for sample in body["samples"]]
             answer = (200, {}, json.dumps({"scores": lengths}))
-        with service.lock:
-            service.busy -= 1
         status, headers, text = answer
         self.send_response(status)
         for name, value in headers.items():
@@ -121,11 +119,28 @@ def test_what_is_sent_and_that_scores_keep_their_order(
     assert sent[0]["parameters"] == {"strict": True}
 
 
-def test_no_more_requests_at_once_than_allowed(service: Service, samples: MakeSamples) -> None:
+def test_no_more_requests_at_once_than_allowed(
+    samples: MakeSamples, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy: list[int] = [0]
+
+    async def post(*_: Any) -> BatchScores:
+        busy.append(busy[-1] + 1)
+        for _turn in range(10):  # every other request could begin now
+            await asyncio.sleep(0)
+        busy.append(busy[-1] - 1)
+        return BatchScores(array("f", [1.0]))
+
+    monkeypatch.setattr(HTTPScorer, "_post", post)
+    found, _ = scored(http("http://a/", batchSize=1, maxConcurrency=2), samples(*"abcdef"))
+    assert found.valid.all()
+    assert max(busy) == 2
+
+
+def test_requests_are_under_way_at_once(service: Service, samples: MakeSamples) -> None:
     service.together = threading.Barrier(2)  # each waits for another one
     found, _ = scored(http(service.url, batchSize=1, maxConcurrency=2), samples(*"abcdef"))
     assert found.valid.all()
-    assert service.busiest == 2
 
 
 @pytest.mark.parametrize(
