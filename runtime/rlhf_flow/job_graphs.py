@@ -165,7 +165,7 @@ def check_models(job: RLHFJob, graph: Graph) -> None:
     """
     given = job.spec.models
     for role, kind in graph.roles.items():
-        if kind.head is None or role in given or "actor" in given:
+        if kind.head is None or job.spec.has_model_for(role):
             continue
         near = get_close_matches(role, set(given) - set(graph.roles), n=1)
         meant = f", or rename models.{near[0]} (did you mean {role}?)" if near else ""

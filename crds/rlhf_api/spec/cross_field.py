@@ -2,33 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from difflib import get_close_matches
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from rlhf_api.cel import cel_map, member, text, texts
+from rlhf_api.cel import member, text
 from rlhf_api.rules import Found, Rule, found
-from rlhf_api.spec.algorithm import SETTINGS, AlgorithmType
+from rlhf_api.spec.algorithm_rules import ALGORITHM_RULES
 from rlhf_api.spec.checkpoint import KeepBest
 from rlhf_api.spec.placement import PLACEMENT_RULES
-from rlhf_api.spec.policy_loss import AlgorithmSettings
-from rlhf_api.spec.presets import PpoSettings
 
 if TYPE_CHECKING:
     from rlhf_api.spec.job import RLHFJobSpec
 
-
-def _kinds(which: Callable[[type[AlgorithmSettings]], bool]) -> tuple[AlgorithmType, ...]:
-    """The built-in algorithms of which something holds."""
-    return tuple(kind for kind, settings in SETTINGS.items() if which(settings))
-
-
-_SCORING = _kinds(lambda settings: bool(settings.reward_roles))
-_ON_PAIRS = _kinds(lambda settings: settings.takes_pairs)
-_ON_PROMPTS = _kinds(lambda settings: not settings.takes_pairs)
-_ON_ANSWERS = _kinds(lambda settings: settings.takes_answers)
-_COMPARING = _kinds(lambda settings: settings.compares_samples)
-_WITH_CRITIC = _kinds(lambda settings: issubclass(settings, PpoSettings))
 
 EXACT_MATCH_VERIFIER = "rlhf_runtime.rewards.exact_match:score"
 """The verifier whose mean on held-out prompts is the metric exact match."""
@@ -38,63 +23,14 @@ _MEASURES_EXACT_MATCH = (
     f"self.rewards.exists(reward, has({_FUNCTION}) && "
     f"{_FUNCTION}.entrypoint == {text(EXACT_MATCH_VERIFIER)})"
 )
-_IS_CUSTOM = f"self.algorithm.type == {text(AlgorithmType.CUSTOM)}"
-_ROLES = cel_map({kind.value: texts(settings.roles) for kind, settings in SETTINGS.items()})
 _STOPS_AT_EXACT_MATCH = (
     "has(self.schedule.warmStart) && has(self.schedule.warmStart.stopAtExactMatch)"
 )
-_ANSWERS = "has(self.data.train.answerField) || has(self.data.train.builtin)"
-_SAFE = "self.algorithm.safeRLHF"
 _PREFERENCES = "self.data.train.preferences"
 _POOLS = "self.resources.nodePools"
 _TENSOR = "self.rollout.parallelism.tensor"
 _SHAPE = "self.models['actor'].shape"
 _DEVICES = f"{_POOLS}.map(pool, pool.nodes * pool.devicesPerNode).sum()"
-
-
-def _is_one_of(kinds: Sequence[AlgorithmType]) -> str:
-    return f"self.algorithm.type in {texts([kind.value for kind in kinds])}"
-
-
-def _first_model_is_there(spec: RLHFJobSpec) -> Iterator[Found]:
-    settings = SETTINGS.get(spec.algorithm.type)
-    if settings is not None and settings.roles[0] not in spec.models:
-        first = settings.roles[0]
-        got = ", ".join(sorted(spec.models))
-        yield Found(got, allowed=first, do=f"add models.{first} with its source")
-
-
-def _something_scores(spec: RLHFJobSpec) -> list[Found]:
-    return found(spec.algorithm.type in _SCORING and not spec.rewards, "none")
-
-
-def _costs_are_there(spec: RLHFJobSpec) -> list[Found]:
-    given = sorted({reward.role for reward in spec.rewards})
-    has_both = {"reward", "cost"} <= set(given)
-    is_safe = spec.algorithm.type is AlgorithmType.SAFE_RLHF
-    return found(is_safe and bool(given) and not has_both, f"only {', '.join(given)}")
-
-
-def _pretraining_has_rows(spec: RLHFJobSpec) -> list[Found]:
-    safe = spec.algorithm.safe_rlhf
-    weight = 0.0 if safe is None else safe.pretraining_weight
-    return found(weight > 0 and spec.data.pretraining is None, f"{weight:g}")
-
-
-def _prompts_are_no_pairs(spec: RLHFJobSpec) -> list[Found]:
-    has_pairs = spec.data.train.preferences is not None
-    return found(spec.algorithm.type in _ON_PROMPTS and has_pairs, spec.algorithm.type.value)
-
-
-def _pairs_are_there(spec: RLHFJobSpec) -> list[Found]:
-    has_pairs = spec.data.train.preferences is not None
-    return found(spec.algorithm.type in _ON_PAIRS and not has_pairs, "rows of prompts")
-
-
-def _answers_are_there(spec: RLHFJobSpec) -> list[Found]:
-    data = spec.data.train
-    has_answers = data.answer_field is not None or data.builtin is not None
-    return found(spec.algorithm.type in _ON_ANSWERS and not has_answers, "rows of prompts")
 
 
 def _warm_start_has_answers(spec: RLHFJobSpec) -> list[Found]:
@@ -120,16 +56,6 @@ def _same_as_names_a_source(spec: RLHFJobSpec) -> Iterator[Found]:
             yield Found(origin, ("models", role, "source", "sameAs"), ", ".join(others))
 
 
-def _models_are_of_roles(spec: RLHFJobSpec) -> Iterator[Found]:
-    settings = SETTINGS.get(spec.algorithm.type)
-    if settings is None:
-        return
-    for role in sorted(set(spec.models) - set(settings.roles)):
-        near = get_close_matches(role, settings.roles, n=1)
-        do = f"did you mean {near[0]}?" if near else ""
-        yield Found(role, ("models", role), ", ".join(settings.roles), do)
-
-
 def _names_are_unique(spec: RLHFJobSpec) -> Iterator[Found]:
     names = {
         ("rewards",): [reward.name for reward in spec.rewards],
@@ -152,36 +78,6 @@ def _pools_have_one_device(spec: RLHFJobSpec) -> Iterator[Found]:
 def _rewards_have_weight(spec: RLHFJobSpec) -> list[Found]:
     none_counts = bool(spec.rewards) and all(reward.weight == 0 for reward in spec.rewards)
     return found(none_counts, "weight 0 for all")
-
-
-def _groups_can_be_compared(spec: RLHFJobSpec) -> list[Found]:
-    samples = spec.rollout.samples_per_prompt
-    return found(spec.algorithm.type in _COMPARING and samples < 2, samples)
-
-
-def _group_has_a_baseline(spec: RLHFJobSpec) -> list[Found]:
-    given, samples = spec.algorithm.reinforce_plus_plus, spec.rollout.samples_per_prompt
-    return found(given is not None and given.group_baseline and samples < 2, samples)
-
-
-def _actor_is_trained(kind: AlgorithmType) -> Rule:
-    field = f"algorithm.{kind.settings_field}"
-
-    def check(spec: RLHFJobSpec) -> list[Found]:
-        settings, steps = spec.algorithm.member(kind), spec.schedule.steps
-        warmup = settings.critic_warmup_steps if isinstance(settings, PpoSettings) else 0
-        return found(
-            warmup >= steps, f"{warmup} of {steps} steps", f"less than schedule.steps, {steps}"
-        )
-
-    return Rule(
-        holds=f"!has(self.{field}) || self.{field}.criticWarmupSteps < self.schedule.steps",
-        what="the critic's warm-up leaves no step to train the actor",
-        allowed="less than schedule.steps",
-        do="lower it or raise schedule.steps",
-        field=f".{field}.criticWarmupSteps",
-        check=check,
-    )
 
 
 def _goal_of_warm_start(spec: RLHFJobSpec) -> float | None:
@@ -254,13 +150,7 @@ def _heads_are_cut_evenly(spec: RLHFJobSpec) -> list[Found]:
 
 
 SPEC_RULES: tuple[Rule, ...] = (
-    Rule(
-        holds=f"{_IS_CUSTOM} || {_ROLES}[self.algorithm.type][0] in self.models",
-        what="the algorithm's model is not there",
-        do="add models.actor with its source; for type RewardModel models.reward_model",
-        field=".models",
-        check=_first_model_is_there,
-    ),
+    *ALGORITHM_RULES,
     Rule(
         holds="!('actor' in self.models) || !has(self.models['actor'].source.sameAs)",
         what="the actor cannot take its weights from another role",
@@ -279,63 +169,10 @@ SPEC_RULES: tuple[Rule, ...] = (
         check=_same_as_names_a_source,
     ),
     Rule(
-        holds=f"{_IS_CUSTOM} || self.models.all(role, role in {_ROLES}[self.algorithm.type])",
-        what="a role that the algorithm does not have",
-        do="rename or remove it, or change the algorithm",
-        field=".models",
-        check=_models_are_of_roles,
-    ),
-    Rule(
         holds="",
         what="a name given twice",
         do="give each a name of its own",
         check=_names_are_unique,
-    ),
-    Rule(
-        holds=f"!({_is_one_of(_SCORING)}) || self.rewards.size() > 0",
-        what="the algorithm learns from rewards, and there is none",
-        allowed="at least one",
-        do="add rewards: [{function: {entrypoint: package.module:function}}]",
-        field=".rewards",
-        check=_something_scores,
-    ),
-    Rule(
-        holds=f"!({_is_one_of(_ON_PROMPTS)}) || !has({_PREFERENCES})",
-        what="the algorithm takes prompts, not pairs of responses",
-        do="remove preferences, or change the algorithm",
-        field=".data.train.preferences",
-        check=_prompts_are_no_pairs,
-    ),
-    Rule(
-        holds=f"!({_is_one_of(_ON_PAIRS)}) || has({_PREFERENCES})",
-        what="the algorithm takes pairs of responses, and there are none",
-        do="add preferences with chosenField and rejectedField, or change the algorithm",
-        field=".data.train.preferences",
-        check=_pairs_are_there,
-    ),
-    Rule(
-        holds=f"!({_is_one_of(_ON_ANSWERS)}) || {_ANSWERS}",
-        what="the algorithm takes reference answers, and there are none",
-        do="name their column by answerField, or change the algorithm",
-        field=".data.train.answerField",
-        check=_answers_are_there,
-    ),
-    Rule(
-        holds=f"self.algorithm.type != {text(AlgorithmType.SAFE_RLHF)} || self.rewards.size() == 0 "
-        "|| (self.rewards.exists(each, each.role == 'reward') && "
-        "self.rewards.exists(each, each.role == 'cost'))",
-        what="SafeRLHF learns from a reward and a cost, and one is missing",
-        allowed="rewards of role reward and of role cost",
-        do="add a reward with role: cost, or one without a role",
-        field=".rewards",
-        check=_costs_are_there,
-    ),
-    Rule(
-        holds=f"!has({_SAFE}) || {_SAFE}.pretrainingWeight == 0.0 || has(self.data.pretraining)",
-        what="a loss on rows of pretraining, and there are none",
-        do="add data.pretraining, or write pretrainingWeight: 0",
-        field=".algorithm.safeRLHF.pretrainingWeight",
-        check=_pretraining_has_rows,
     ),
     Rule(
         holds=f"!has(self.schedule.warmStart) || !has({_PREFERENCES})",
@@ -351,24 +188,6 @@ SPEC_RULES: tuple[Rule, ...] = (
         field=".rewards",
         check=_rewards_have_weight,
     ),
-    Rule(
-        holds=f"!({_is_one_of(_COMPARING)}) || self.rollout.samplesPerPrompt >= 2",
-        what="samples of a prompt are compared, so that of one alone nothing is learned",
-        allowed="2 or more",
-        do="write samplesPerPrompt: 8",
-        field=".rollout.samplesPerPrompt",
-        check=_groups_can_be_compared,
-    ),
-    Rule(
-        holds="!has(self.algorithm.reinforcePlusPlus) || "
-        "!self.algorithm.reinforcePlusPlus.groupBaseline || self.rollout.samplesPerPrompt >= 2",
-        what="the mean of a prompt's samples is their baseline, so of one alone nothing is learned",
-        allowed="2 or more",
-        do="write samplesPerPrompt: 8, or remove groupBaseline",
-        field=".rollout.samplesPerPrompt",
-        check=_group_has_a_baseline,
-    ),
-    *map(_actor_is_trained, _WITH_CRITIC),
     Rule(
         holds=f"!({_STOPS_AT_EXACT_MATCH}) || has(self.data.evaluation) || "
         "has(self.data.train.builtin)",

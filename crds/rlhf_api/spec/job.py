@@ -102,6 +102,10 @@ class RLHFJobSpec(Contract):
 
     validations: ClassVar = SPEC_RULES
 
+    def has_model_for(self, role: str) -> bool:
+        """Whether a role's model is given, or the actor's, from whose weights others start."""
+        return role in self.models or "actor" in self.models
+
     def model_for(self, role: str) -> ModelSpec:
         """The model of a role; one that the manifest leaves out starts from the actor's weights.
 
