@@ -38,6 +38,7 @@ _CREDITS = frozenset({Kind.REWARDS, Kind.ADVANTAGES, Kind.RETURNS})
 
 Scores = Annotated[str, Reads(frozenset({Kind.SCORES}))]
 Valid = Annotated[str, Reads(frozenset({Kind.TRUTH}))]
+MaybeValid = Annotated[str | None, Reads(frozenset({Kind.TRUTH}))]
 Values = Annotated[str, Reads(frozenset({Kind.VALUES}))]
 OwnValues = Annotated[str, Reads(frozenset({Kind.VALUES}), own=True)]
 LogProbs = Annotated[str, Reads(_LOG_PROBS)]

@@ -131,8 +131,14 @@ _OF_ROLES = {
         Kind.VALUES,
         "the value that {role} gives before each response token, float32 [rows, ragged]",
     ),
-    "scores": Field(Kind.SCORES, "weighted sum of the verifiers of {role}, float32 [rows]"),
-    "valid": Field(Kind.TRUTH, "whether every verifier of {role} answered, bool [rows]"),
+    "scores": Field(
+        Kind.SCORES,
+        "weighted sum of the rewards of {role}, one of them, or what its model says, float32 "
+        "[rows]",
+    ),
+    "valid": Field(
+        Kind.TRUTH, "whether every verifier and service of {role} answered, bool [rows]"
+    ),
 }
 """What a role writes is named after it, so that two critics, or a reward and a cost, live side by
 side."""
@@ -151,6 +157,11 @@ def values_of(role: str) -> str:
 def scores_of(role: str) -> str:
     """The field with a reward's scores."""
     return f"{role}_scores"
+
+
+def term_scores_of(role: str, reward: str) -> str:
+    """The field with the scores of one of several rewards of a role."""
+    return scores_of(f"{role}_{reward}")
 
 
 def valid_of(role: str) -> str:

@@ -9,9 +9,10 @@ difference, so what was checked in the trace is what runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from inspect import signature
+from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
 from rlhf_api.plan import CallKind
@@ -22,7 +23,8 @@ from rlhf_flow.checks import is_count, suggest
 from rlhf_flow.errors import FlowError, UnknownRole
 from rlhf_flow.fields import ALLOWED_NAMES, ENOUGH, is_name
 from rlhf_flow.missing import missing_field_message
-from rlhf_flow.operations import Operation, Scope
+from rlhf_flow.operations import Operation, Scope, WeightedSum
+from rlhf_flow.reward_terms import RewardTerms
 from rlhf_flow.roles import Primitive, Roles
 from rlhf_flow.sites import CallSites
 
@@ -87,12 +89,20 @@ class Flow:
         roles: what every role is, by name.
         backend: what a call does.
         samples_per_prompt: responses to a prompt where a call does not say it.
+        rewards: what the score of each role is the sum of; where a role is left out, verifiers
+            compute it.
 
     Raises:
         FlowError: no roles, or a role with the name of a method of the flow.
     """
 
-    def __init__(self, roles: Roles, backend: Backend, samples_per_prompt: int = 1) -> None:
+    def __init__(
+        self,
+        roles: Roles,
+        backend: Backend,
+        samples_per_prompt: int = 1,
+        rewards: Mapping[str, RewardTerms] = MappingProxyType({}),
+    ) -> None:
         clashes = sorted(RESERVED & set(roles)) or sorted(r for r in roles if not is_name(r))
         if clashes or not roles:
             raise FlowError(
@@ -102,6 +112,7 @@ class Flow:
             )
         self.roles: Roles = dict(roles)
         self.samples_per_prompt = samples_per_prompt
+        self._rewards = rewards
         self._backend = backend
         self._sites: CallSites | None = None
 
@@ -141,7 +152,7 @@ class Flow:
                 f"flow.compute needs operations: got {operations!r}, allowed "
                 "rlhf_flow.operations.Gae(...), Custom(...) and so on; pass at least one"
             )
-        return self._compute(batch, operations)
+        return self._compute("compute", batch, operations)
 
     @checked_call
     def every(self, n: int, body: Callable[[], None]) -> None:
@@ -194,7 +205,9 @@ class Flow:
 
         def condition(batch: BatchValue) -> BatchValue:
             # A scope of its own keeps the condition's id equal in all rounds.
-            return self._inside(f"{region}/until", lambda: self._compute(batch, (until,)))
+            return self._inside(
+                f"{region}/until", lambda: self._compute("compute", batch, (until,))
+            )
 
         return self._backend.repeat(
             region,
@@ -229,7 +242,9 @@ class Flow:
         with self._open_sites().inside(region):
             return body()
 
-    def _compute(self, batch: BatchValue, operations: tuple[Operation, ...]) -> BatchValue:
+    def _compute(
+        self, site: str, batch: BatchValue, operations: tuple[Operation, ...]
+    ) -> BatchValue:
         reads: set[str] = set()
         writes: set[str] = set()
         for operation in operations:
@@ -237,7 +252,7 @@ class Flow:
             writes |= set(operation.writes)
         return self._send(
             ModelCall(
-                id=self._open_sites().number("compute"),
+                id=self._open_sites().number(site),
                 role=None,
                 method="compute",
                 kind=CallKind.COMPUTE,
@@ -255,8 +270,12 @@ class Flow:
         batch: BatchValue | None,
         options: Options = None,
         auxiliary: Sequence[BatchValue] = (),
+        writes: Sequence[str] = (),
     ) -> BatchValue:
         """A call of a role, checked and made; roles' methods are what a step uses.
+
+        Args:
+            writes: fields that it makes beside those of its primitive.
 
         Raises:
             FlowError: a field that nothing has written, or a call outside of a step.
@@ -271,7 +290,7 @@ class Flow:
                 method=primitive.method,
                 kind=primitive.kind,
                 reads=reads,
-                writes=tuple(sorted(primitive.fields_of(role))),
+                writes=tuple(sorted((*primitive.fields_of(role), *writes))),
                 carries=reads if primitive.kind is CallKind.GENERATE else (),
                 options=options,
                 auxiliary_reads=tuple(tuple(sorted(each)) for each in others),
@@ -279,6 +298,15 @@ class Flow:
             self._backend.no_rows() if primitive.kind is CallKind.COPY else batch,
             auxiliary,
         )
+
+    def terms_of(self, role: str) -> RewardTerms:
+        """What a role's score is the sum of."""
+        return self._rewards.get(role, RewardTerms())
+
+    def add_up(self, role: str, batch: BatchValue, operation: WeightedSum) -> BatchValue:
+        """The sum of the terms of a role's score: a call that is named after the role, as its
+        metrics are."""
+        return self._compute(f"{role}.sum", batch, (operation,))
 
     def _send(
         self, call: ModelCall, batch: BatchValue | None, auxiliary: Sequence[BatchValue] = ()

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial
 
 from rlhf_api import RLHFJob
 from rlhf_api.errors import ManifestError
@@ -21,6 +22,7 @@ from rlhf_flow.errors import InvalidAlgorithm
 from rlhf_flow.fields import ANSWER_FIELDS, PAIR_FIELDS, PROMPT_FIELDS
 from rlhf_flow.graph import PROMPTS, Graph, RowCount
 from rlhf_flow.registry import build_algorithm, build_evaluation, build_warm_start
+from rlhf_flow.reward_terms import reward_terms
 from rlhf_flow.roles import RewardSource
 from rlhf_flow.tracing import trace
 
@@ -60,12 +62,14 @@ def trace_algorithms(
             work.
         ManifestError: rewards that do not fit its roles.
     """
-    samples = job.spec.rollout.samples_per_prompt
+    traced_with = partial(
+        trace,
+        samples_per_prompt=job.spec.rollout.samples_per_prompt,
+        rewards=reward_terms(job.spec.rewards),
+    )
     step = build_algorithm(job, device)
     inputs = data_fields(job.spec.data.train)
-    graph = trace(
-        step, samples_per_prompt=samples, inputs=inputs, pretraining=_pretraining_rows(job)
-    )
+    graph = traced_with(step, inputs=inputs, pretraining=_pretraining_rows(job))
     check_step(graph)
     check_models(job, graph)
     check_pairs(job, graph)
@@ -82,7 +86,7 @@ def trace_algorithms(
         GraphName.EVALUATION: (build_evaluation(job, policy, rewards), PROMPT_FIELDS),
     }
     traced = {
-        name: TracedAlgorithm(each, trace(each, samples_per_prompt=samples, inputs=inputs))
+        name: TracedAlgorithm(each, traced_with(each, inputs=inputs))
         for name, (each, inputs) in candidates.items()
         if each is not None
     }

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from typing import ClassVar, NoReturn, Protocol
 
 from rlhf_api.plan import CallKind, Head
@@ -20,6 +22,8 @@ from rlhf_flow.calls import CopyOptions, GenerateOptions, Options, TrainOptions
 from rlhf_flow.checks import suggest
 from rlhf_flow.errors import FlowError, UnknownPrimitive
 from rlhf_flow.losses import BradleyTerry, ClippedLoss, CrossEntropy, Dpo, Loss, ValueLoss
+from rlhf_flow.operations import WeightedSum
+from rlhf_flow.reward_terms import RewardTerms
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,14 @@ _GENERATE = Primitive(
 )
 _LOG_PROBS = Primitive("log_probs", CallKind.INFER, _SEQUENCES, own=(fields.log_probs_of,))
 _VALUES = Primitive("values", CallKind.INFER, _SEQUENCES, own=(fields.values_of,))
+_SCORES = Primitive("scores", CallKind.INFER, _SEQUENCES, own=(fields.scores_of,))
+_SCORES_OF_TEXTS = Primitive(
+    "scores_of_texts",
+    CallKind.INFER,
+    (fields.RECORD, fields.RESPONSE_TEXT, fields.FINISHED),
+    own=(fields.scores_of,),
+)
+"""Of a reward model with a tokenizer of its own; only `RewardSource.score` calls it."""
 _TRAIN = Primitive("train", CallKind.TRAIN)
 _COPY = Primitive("copy_weights_from", CallKind.COPY)
 _SCORE = Primitive(
@@ -80,12 +92,22 @@ class Caller(Protocol):
         batch: BatchValue | None,
         options: Options = None,
         auxiliary: Sequence[BatchValue] = (),
+        writes: Sequence[str] = (),
     ) -> BatchValue:
         """Check a call and make it; one that copies weights has no batch.
+
+        Args:
+            writes: fields that it makes beside those of its primitive.
 
         Raises:
             FlowError: it is not allowed.
         """
+
+    def terms_of(self, role: str) -> RewardTerms:
+        """What a role's score is the sum of."""
+
+    def add_up(self, role: str, batch: BatchValue, operation: WeightedSum) -> BatchValue:
+        """The sum of the terms of a role's score."""
 
 
 class Role:
@@ -234,7 +256,7 @@ class LanguageModel(Model):
 class ScalarModel(Model):
     """A language model that gives one number for each token: a critic, or a reward model."""
 
-    primitives = (_VALUES, _TRAIN, _COPY)
+    primitives = (_VALUES, _SCORES, _TRAIN, _COPY)
     head = Head.SCALAR
     losses = (ValueLoss, BradleyTerry)
 
@@ -242,6 +264,11 @@ class ScalarModel(Model):
     def values(self, batch: BatchValue) -> BatchValue:
         """The value before every response token, as `<role>_values`."""
         return self._flow.call(self._name, _VALUES, batch)
+
+    @checked_call
+    def scores(self, batch: BatchValue) -> BatchValue:
+        """What a reward model says of every response, after its last token, as `<role>_scores`."""
+        return self._flow.call(self._name, _SCORES, batch)
 
 
 class RewardSource(Role):
@@ -252,8 +279,35 @@ class RewardSource(Role):
     @checked_call
     def score(self, batch: BatchValue) -> BatchValue:
         """A score for every response, as `<role>_scores`, and whether it counts, as
-        `<role>_valid`."""
-        return self._flow.call(self._name, _SCORE, batch)
+        `<role>_valid`. Where several rewards make it up, each has a column beside it,
+        `<role>_<reward>_scores`.
+
+        Verifiers and services score in one call, each reward model in one of its own.
+        """
+        name, terms = self._name, self._flow.terms_of(self._name)
+        columns = {each: fields.term_scores_of(name, each) for each in terms.columns}
+        if not terms.models:
+            return self._flow.call(name, _SCORE, batch, writes=tuple(columns.values()))
+        scored: list[BatchValue] = []
+        weights: dict[str, float] = {}
+        if terms.hosted:
+            hosted = tuple(columns[each] for each in terms.hosted if each in columns)
+            scored.append(self._flow.call(name, _SCORE, batch, writes=hosted))
+            weights[fields.scores_of(name)] = 1.0
+        for term in terms.models:
+            primitive = _SCORES_OF_TEXTS if term.reads_text else _SCORES
+            made, own = self._flow.call(term.role, primitive, batch), fields.scores_of(term.role)
+            field = columns.get(term.name, own)
+            scored.append(made if field == own else made.rename(**{own: field}))
+            weights[field] = term.weight
+        joined = reduce(or_, scored)
+        total = WeightedSum(
+            weights,
+            scores=fields.scores_of(name),
+            valid=fields.valid_of(name),
+            counted=fields.valid_of(name) if terms.hosted else None,
+        )
+        return joined.select(*columns.values()) | self._flow.add_up(name, joined, total)
 
 
 Roles = Mapping[str, type[Role]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from types import MappingProxyType
 
 from rlhf_api.plan import CallKind, GraphInputs
 from rlhf_flow.algorithm import Algorithm
@@ -33,7 +34,8 @@ from rlhf_flow.graph import (
 from rlhf_flow.kinds import FieldCheck
 from rlhf_flow.operations import Custom, LagrangeMultiplier
 from rlhf_flow.places import told_with_place, with_place
-from rlhf_flow.roles import Role, Roles
+from rlhf_flow.reward_terms import RewardTerms
+from rlhf_flow.roles import Role, Roles, ScalarModel
 from rlhf_flow.symbolic import Origin, Rows, SymbolicBatch, Written
 
 
@@ -233,6 +235,7 @@ def trace(
     samples_per_prompt: int = 1,
     inputs: frozenset[str] = PROMPT_FIELDS,
     pretraining: RowCount | None = None,
+    rewards: Mapping[str, RewardTerms] = MappingProxyType({}),
 ) -> Graph:
     """The graph of one pass of an algorithm's step.
 
@@ -241,13 +244,14 @@ def trace(
         samples_per_prompt: rows that generate makes of a prompt where the call does not say it.
         inputs: fields that the data have.
         pretraining: rows of data.pretraining for each of a step's prompts. None: there are none.
+        rewards: what the score of each role is the sum of.
 
     Raises:
         FlowError: the step breaks a rule of the flow.
         InvalidAlgorithm: it raises something else, calls nothing, or differs from run to run.
     """
     first, second = (
-        _trace_once(algorithm, samples_per_prompt, inputs, pretraining) for _ in range(2)
+        _trace_once(algorithm, samples_per_prompt, inputs, pretraining, rewards) for _ in range(2)
     )
     name = type(algorithm).__qualname__
     if not first.calls:
@@ -266,6 +270,7 @@ def _trace_once(
     samples_per_prompt: int,
     inputs: frozenset[str],
     pretraining: RowCount | None,
+    rewards: Mapping[str, RewardTerms],
 ) -> Graph:
     name = type(algorithm).__qualname__
     per_prompt = 2 if PREFERENCE in inputs else 1
@@ -277,9 +282,10 @@ def _trace_once(
         others = _data(PRETRAINING, PRETRAINING_FIELDS, rows)
     try:
         with told_with_place():
-            roles = _checked_roles(name, algorithm.roles())
+            own = _checked_roles(name, algorithm.roles())
+            roles = {**own, **_reward_models(name, own, rewards)}
             backend = TracingBackend(roles, prompts, others)
-            flow = Flow(roles, backend, samples_per_prompt)
+            flow = Flow(own, backend, samples_per_prompt, rewards)
             with flow.step():
                 algorithm.step(flow, prompts)
     except FlowError:
@@ -335,6 +341,24 @@ def _checked_roles(name: str, roles: object) -> Roles:
         if not _is_role((role, kind)):
             raise _no_roles(name, f"{{{role!r}: {kind!r}}}")
     return dict(roles)
+
+
+def _reward_models(name: str, roles: Roles, rewards: Mapping[str, RewardTerms]) -> Roles:
+    """The roles of the models that an algorithm's scores are made of.
+
+    Raises:
+        FlowError: a name that a role of the algorithm has.
+    """
+    models = [
+        term.role for role, terms in rewards.items() if role in roles for term in terms.models
+    ]
+    if clash := sorted(set(models) & set(roles)):
+        raise FlowError(
+            f"a reward model and a role of {name}.roles() have one name: got {clash[0]}, allowed "
+            f"another one; rename the reward {clash[0].removesuffix('_model')} in the manifest, or "
+            "the role"
+        )
+    return dict.fromkeys(models, ScalarModel)
 
 
 def _no_roles(name: str, got: str) -> FlowError:

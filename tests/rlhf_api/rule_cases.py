@@ -177,7 +177,21 @@ CREATED: dict[str, Case] = {
     ),
     "a reward from nowhere": Case(
         ("spec.rewards=[{name: a}]",),
-        *("spec.rewards[0]", "exactly one of function, http is needed: got none"),
+        *("spec.rewards[0]", "exactly one of function, http, model is needed: got none"),
+    ),
+    "a reward model from nowhere": Case(
+        ("spec.rewards=[{model: {}}]",),
+        *("spec.rewards[0].model", "exactly one of huggingFace, path is needed: got none"),
+    ),
+    "a revision of a reward model's folder": Case(
+        ("spec.rewards=[{model: {path: /rm, revision: main}}]",),
+        *("spec.rewards[0].model.revision", "revision without huggingFace"),
+    ),
+    "a reward model in the place of a role": Case(
+        ("spec.rewards=[{name: style, model: {path: /rm}}]",)
+        + ("spec.algorithm={type: Custom, custom: {entrypoint: 'a:B'}}",)
+        + ("spec.models.style_model.source.path=/m",),
+        *("spec.rewards", "an entry of models are the same role"),
     ),
     "a reward of two kinds": Case(
         ("spec.rewards[0].http={url: 'http://rewards/score'}",),

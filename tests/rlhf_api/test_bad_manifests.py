@@ -107,9 +107,9 @@ CASES = {
     "a reward model": Case(
         14,
         "    - {model: {source: {path: /rm}}}",
-        "spec.rewards[0].model",
+        "spec.rewards[0].model.source",
         14,
-        ("not supported yet", "function"),
+        ("unknown field", "allowed huggingFace, revision, path"),
     ),
     # numbers
     "zero steps": Case(16, "    steps: 0", "spec.schedule.steps", 16, ("too small", "from 1 to")),

@@ -23,7 +23,6 @@ _WISHES = {
     "spec.models.<name>.training.optimizer": "the optimizer is AdamW; its settings stand here",
     "spec.models.<name>.training.batchSize": "write schedule.miniBatchPrompts and promptsPerStep",
     "spec.schedule.epochs": "write steps; epochsPerBatch in the algorithm repeats a step's batch",
-    "spec.rewards[].model": "reward models are not supported yet; score with a function",
     "status": _CLUSTER_WRITES,
     "metadata.uid": _CLUSTER_WRITES,
     "metadata.resourceVersion": _CLUSTER_WRITES,

@@ -131,7 +131,7 @@ ALGORITHM_RULES: tuple[Rule, ...] = (
     Rule(
         holds=f"{_IS_CUSTOM} || self.models.all(role, role in {_ROLES}[self.algorithm.type])",
         what="a role that the algorithm does not have",
-        do="rename or remove it, or change the algorithm",
+        do="rename or remove it, or change the algorithm; a reward model stands at rewards[].model",
         field=".models",
         check=_models_are_of_roles,
     ),

@@ -49,11 +49,17 @@ def _same_as_names_a_source(spec: RLHFJobSpec) -> Iterator[Found]:
         origin = model.source.same_as
         others = sorted(
             other
-            for other, candidate in spec.models.items()
+            for other, (_, candidate) in spec.given_models.items()
             if other != role and candidate.source.same_as is None
         )
         if origin is not None and role != "actor" and origin not in others:
             yield Found(origin, ("models", role, "source", "sameAs"), ", ".join(others))
+
+
+def _reward_models_are_apart(spec: RLHFJobSpec) -> Iterator[Found]:
+    for index, reward in enumerate(spec.rewards):
+        if reward.model is not None and reward.model_role in spec.models:
+            yield Found(reward.model_role, ("rewards", index, "name"))
 
 
 def _names_are_unique(spec: RLHFJobSpec) -> Iterator[Found]:
@@ -162,11 +168,22 @@ SPEC_RULES: tuple[Rule, ...] = (
     Rule(
         holds="self.models.all(role, role == 'actor' || "
         "!has(self.models[role].source.sameAs) || self.models.exists(other, other != role && "
-        "other == self.models[role].source.sameAs && !has(self.models[other].source.sameAs)))",
+        "other == self.models[role].source.sameAs && !has(self.models[other].source.sameAs)) || "
+        "self.rewards.exists(reward, has(reward.model) && "
+        "reward.name + '_model' == self.models[role].source.sameAs))",
         what="sameAs names no other role with a source of its own",
         do="name such a role",
         field=".models",
         check=_same_as_names_a_source,
+    ),
+    Rule(
+        holds="self.rewards.all(reward, !has(reward.model) || "
+        "!(reward.name + '_model' in self.models))",
+        what="a reward's model and an entry of models are the same role",
+        allowed="a name with which no entry of models is called <name>_model",
+        do="rename the reward, or remove the entry of models",
+        field=".rewards",
+        check=_reward_models_are_apart,
     ),
     Rule(
         holds="",

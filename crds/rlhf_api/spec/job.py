@@ -27,7 +27,7 @@ from rlhf_api.spec.failure import FailurePolicy
 from rlhf_api.spec.models import ModelSource, ModelSpec
 from rlhf_api.spec.placement import PlacementSpec
 from rlhf_api.spec.resources import ResourcesSpec
-from rlhf_api.spec.rewards import RewardSpec
+from rlhf_api.spec.rewards import ModelReward, RewardSpec
 from rlhf_api.spec.rollout import RolloutSpec
 from rlhf_api.spec.schedule import ScheduleSpec
 from rlhf_api.spec.telemetry import TelemetrySpec
@@ -102,15 +102,33 @@ class RLHFJobSpec(Contract):
 
     validations: ClassVar = SPEC_RULES
 
+    @property
+    def reward_models(self) -> dict[str, ModelReward]:
+        """The models of rewards, by their roles."""
+        return {each.model_role: each.model for each in self.rewards if each.model is not None}
+
+    @property
+    def given_models(self) -> dict[str, tuple[str, ModelSpec]]:
+        """Every model that the manifest describes, by its role, with the field that does."""
+        listed = {role: (f"models.{role}", model) for role, model in self.models.items()}
+        return listed | {
+            each.model_role: (f"rewards[{index}].model", each.model.as_model)
+            for index, each in enumerate(self.rewards)
+            if each.model is not None
+        }
+
     def has_model_for(self, role: str) -> bool:
         """Whether a role's model is given, or the actor's, from whose weights others start."""
-        return role in self.models or "actor" in self.models
+        return role in self.given_models or "actor" in self.models
 
     def model_for(self, role: str) -> ModelSpec:
         """The model of a role; one that the manifest leaves out starts from the actor's weights.
 
         Where there is no actor either, tracing refuses the job."""
-        return self.models.get(role) or ModelSpec(
+        given = self.given_models.get(role)
+        if given is not None:
+            return given[1]
+        return ModelSpec(
             source=ModelSource(same_as="actor"),
             shape=self.models["actor"].shape,
             training=self.models["actor"].training,

@@ -1,4 +1,4 @@
-"""What a response is worth: a weighted sum of what verifiers say."""
+"""What a response is worth: a weighted sum of what verifiers, services and reward models say."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from rlhf_api.base import HTTP_URL_PATTERN, Contract, Count, Entrypoint, Identifier
+from rlhf_api.base import HTTP_URL_PATTERN, Contract, Count, Entrypoint, Identifier, Text
 from rlhf_api.cel import texts
 from rlhf_api.exclusive import Alternatives
 from rlhf_api.rules import Rule, found
 from rlhf_api.spec.algorithm import ParameterValue
+from rlhf_api.spec.models import ModelShape, ModelSource, ModelSpec, Precision, TrainingSpec
 
 RESERVED_REWARDS = ("mean", "std", "kl", "multiplier")
 """Names that other metrics of a reward's role have."""
@@ -68,10 +69,67 @@ class HTTPReward(Contract):
     """What happens to samples that could not be scored: Exclude, Zero or Fail."""
 
 
+class RewardTokenizer(StrEnum):
+    """In which tokens a reward model reads a response."""
+
+    POLICY = "Policy"
+    """In those that were sampled: its vocabulary has to be the policy's."""
+    OWN = "Own"
+    """In its own: prompts and responses are tokenized anew, by its chat template if it has one."""
+
+
+class ModelReward(Alternatives):
+    """A reward model: a sequence classifier of one label, as type RewardModel makes them. It
+    computes on the devices, as role `<name>_model`."""
+
+    alternatives: ClassVar = ("hugging_face", "path")
+
+    hugging_face: Text | None = None
+    """A Hugging Face model id, such as Skywork/Skywork-Reward-V2-Qwen3-0.6B."""
+    revision: Text | None = None
+    """Branch, tag or commit of the Hugging Face id. Default: its main branch."""
+    path: Text | None = None
+    """A folder with a model in Hugging Face format, as the workers see it."""
+    tokenizer: RewardTokenizer = RewardTokenizer.POLICY
+    """In which tokens it reads a response: Policy or Own."""
+    shape: ModelShape | None = None
+    """The model's dimensions, for planning before its config.json can be read. Default: unknown."""
+    precision: Precision = Precision.AUTO
+    """Number format of the computation."""
+    micro_batch_tokens: Count | None = None
+    """Padded tokens that a rank runs at once; a longer sequence runs alone. Default: 16384 on GPUs,
+    4096 on CPUs."""
+
+    validations: ClassVar = (
+        Rule(
+            holds="!has(self.revision) || has(self.huggingFace)",
+            what="revision without huggingFace",
+            do="remove it, or name the model by its Hugging Face id",
+            field=".revision",
+            check=lambda self: found(
+                self.revision is not None and self.hugging_face is None, self.revision
+            ),
+        ),
+    )
+
+    @property
+    def as_model(self) -> ModelSpec:
+        """It as a role's model."""
+        return ModelSpec(
+            source=ModelSource(
+                hugging_face=self.hugging_face, revision=self.revision, path=self.path
+            ),
+            shape=self.shape,
+            training=TrainingSpec(
+                precision=self.precision, micro_batch_tokens=self.micro_batch_tokens
+            ),
+        )
+
+
 class RewardSpec(Alternatives):
     """One term of the reward."""
 
-    alternatives: ClassVar = ("function", "http")
+    alternatives: ClassVar = ("function", "http", "model")
 
     name: Identifier = "reward"
     """Its name in metrics; unique in the job."""
@@ -84,6 +142,8 @@ class RewardSpec(Alternatives):
     """A Python verifier that computes it."""
     http: HTTPReward | None = None
     """A service that computes it."""
+    model: ModelReward | None = None
+    """A reward model that computes it."""
 
     validations: ClassVar = (
         Rule(
@@ -99,6 +159,11 @@ class RewardSpec(Alternatives):
 
     @property
     def on_error(self) -> OnRewardError:
-        """What happens to samples that could not be scored."""
-        given: FunctionReward | HTTPReward = getattr(self, self.chosen)
-        return given.on_error
+        """What happens to samples that could not be scored; a model scores all."""
+        given = self.function or self.http
+        return OnRewardError.FAIL if given is None else given.on_error
+
+    @property
+    def model_role(self) -> str:
+        """The role of its model, where it has one."""
+        return f"{self.name}_model"

@@ -171,6 +171,9 @@ def _paths(job: RLHFJob) -> Iterator[tuple[str, str]]:
     for role, model in job.spec.models.items():
         if model.source.path is not None:
             yield f"spec.models.{role}.source.path", model.source.path
+    for index, reward in enumerate(job.spec.rewards):
+        if reward.model is not None and reward.model.path is not None:
+            yield f"spec.rewards[{index}].model.path", reward.model.path
 
 
 def _entrypoints(job: RLHFJob) -> Iterator[str]:

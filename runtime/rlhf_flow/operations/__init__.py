@@ -16,7 +16,12 @@ from rlhf_flow.operations.groups import (
     MixedGroups,
     PassAtK,
 )
-from rlhf_flow.operations.rewards import OverlongPenalty, PenalizedScores, TokenRewards
+from rlhf_flow.operations.rewards import (
+    OverlongPenalty,
+    PenalizedScores,
+    TokenRewards,
+    WeightedSum,
+)
 from rlhf_flow.operations.scope import Scope, widest
 
 Operation = (
@@ -35,6 +40,7 @@ Operation = (
     | BestAgainstWorst
     | LagrangeMultiplier
     | PenalizedAdvantages
+    | WeightedSum
     | Custom
 )
 
@@ -70,6 +76,7 @@ __all__ = [
     "RewardsToGo",
     "Scope",
     "TokenRewards",
+    "WeightedSum",
     "Whiten",
     "widest",
 ]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import ClassVar
 
 from rlhf_api.spec.policy_loss import KlEstimator
@@ -11,13 +13,18 @@ from rlhf_flow.arguments import checked_settings
 from rlhf_flow.checks import check, check_member, is_count, is_number
 from rlhf_flow.columns import (
     ColumnSettings,
+    Input,
     LogProbs,
     MaybeLogProbs,
+    MaybeValid,
     NewRewards,
     NewScores,
+    NewTruth,
+    Reads,
     Scores,
 )
 from rlhf_flow.errors import FlowError
+from rlhf_flow.fields import Kind, is_name
 from rlhf_flow.operations.scope import Scope
 
 
@@ -128,6 +135,48 @@ class OverlongPenalty(ColumnSettings):
         is_within = is_count(self.margin) and self.margin <= self.longest
         check(owner, "margin", self.margin, is_within, f"1 to longest, {self.longest}")
         check(owner, "penalty", self.penalty, is_number(self.penalty), "a number of at least 0")
+
+
+@checked_settings
+@dataclass(frozen=True)
+class WeightedSum(ColumnSettings):
+    """A score that is the weighted sum of several, such as of a verifier's and a reward model's; 0
+    where it does not count. Its mean and standard deviation are metrics.
+
+    Raises:
+        FlowError: no scores, or a weight that is none.
+    """
+
+    scope: ClassVar[Scope] = Scope.ROW
+
+    terms: Mapping[str, float]
+    """Fields with scores, and the factor of each."""
+    scores: NewScores
+    """The field with the sum that it writes, such as total_scores."""
+    valid: NewTruth
+    """The field that it writes: whether the sum counts, such as total_valid."""
+    counted: MaybeValid = None
+    """The field that says which rows count. None: all."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        owner, terms = type(self).__name__, self.terms
+        are_terms = isinstance(terms, Mapping) and bool(terms) and all(map(is_name, terms))
+        check(owner, "terms", terms, are_terms, "fields with scores, at least one")
+        for name, weight in terms.items():
+            is_weight = is_number(weight, least=-inf)
+            check(owner, f"terms[{name!r}]", weight, is_weight, "a finite number")
+        object.__setattr__(self, "terms", dict(terms))
+
+    def unused(self) -> frozenset[str]:
+        """Without a field of rows that count all do."""
+        return frozenset() if self.counted is not None else frozenset({"counted"})
+
+    def inputs(self) -> Iterator[Input]:
+        """The columns that it reads."""
+        for name in self.terms:
+            yield Input(name, Reads(frozenset({Kind.SCORES})), "terms")
+        yield from super().inputs()
 
 
 def need_reference(what: str, reference_log_probs: str | None) -> None:

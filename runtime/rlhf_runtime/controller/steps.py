@@ -10,6 +10,7 @@ from typing import Any
 from rlhf_api.plan import GraphName
 from rlhf_flow.algorithm import Algorithm
 from rlhf_flow.flow import REPEAT, Flow
+from rlhf_flow.reward_terms import reward_terms
 from rlhf_runtime.controller.batch import Batch, ShardRef, as_batch
 from rlhf_runtime.controller.cluster import object_store_bytes
 from rlhf_runtime.controller.dispatch import StepBackend
@@ -100,7 +101,9 @@ class Stepper:
             workers.incarnation,
             workers.look,
         )
-        flow = Flow(algorithm.roles(), backend, workers.job.spec.rollout.samples_per_prompt)
+        spec = workers.job.spec
+        samples, rewards = spec.rollout.samples_per_prompt, reward_terms(spec.rewards)
+        flow = Flow(algorithm.roles(), backend, samples, rewards)
         with flow.step():
             algorithm.step(flow, backend.prompts)
         return Submitted(backend, start)
@@ -197,6 +200,8 @@ PHASES: Mapping[str, str] = {
     "score": "score",
     "log_probs": "infer",
     "values": "infer",
+    "scores": "score",
+    "scores_of_texts": "score",
     "compute": "compute",
     "train": "train",
     "copy_weights_from": "copy",

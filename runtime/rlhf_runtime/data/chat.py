@@ -62,8 +62,10 @@ class ChatTemplate:
             ) from error
         self._special_tokens = dict(special_tokens)
 
-    def render(self, messages: Sequence[Message]) -> str:
+    def render(self, messages: Sequence[Message], is_answered: bool = False) -> str:
         """The text for a conversation, ending where the assistant's answer begins.
+
+        is_answered: the last message is the answer; the text ends behind it.
 
         Raises:
             TemplateRefusal: the template raised an error for these messages.
@@ -73,7 +75,7 @@ class ChatTemplate:
                 messages=list(messages),
                 tools=None,
                 documents=None,
-                add_generation_prompt=True,
+                add_generation_prompt=not is_answered,
                 **self._special_tokens,
             )
         except (TemplateError, TypeError, ValueError) as error:

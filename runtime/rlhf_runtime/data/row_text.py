@@ -62,7 +62,19 @@ class PromptWriter:
             return text
         return self._from_messages([{"role": "user", "content": text}])
 
-    def _from_messages(self, messages: list[Message]) -> str:
+    def write_answered(self, prompt: Any, answer: str) -> str:
+        """The text of a prompt with the assistant's answer, by the template.
+
+        Raises:
+            RowProblem: it is no usable prompt.
+            ChatTemplateUnusable: there is no template.
+        """
+        if isinstance(prompt, list):
+            return self._from_messages(messages_of(prompt, self._field), answer)
+        text = checked_text(prompt, self._field)
+        return self._from_messages([{"role": "user", "content": text}], answer)
+
+    def _from_messages(self, messages: list[Message], answer: str | None = None) -> str:
         if self._template is None:
             raise self._no_template(f"{self._field} holds messages")
         if self._system is not None:
@@ -71,8 +83,10 @@ class PromptWriter:
                     f"{self._field} begins with its own system message beside systemPrompt"
                 )
             messages = [{"role": "system", "content": self._system}, *messages]
+        if answer is not None:
+            messages = [*messages, {"role": "assistant", "content": answer}]
         try:
-            return self._template.render(messages)
+            return self._template.render(messages, is_answered=answer is not None)
         except TemplateRefusal as refusal:
             raise RowProblem(f"the chat template refuses {self._field}: {refusal}") from refusal
 

@@ -22,20 +22,47 @@ def training_rows(seed: int) -> Iterator[Mapping[str, Any]]:
 
 
 def training_pairs(seed: int) -> Iterator[Mapping[str, Any]]:
-    """The same prompts with `chosen`, the answer, and `rejected`, in which two digits have changed
-    places, or, where all are equal, one is another."""
+    """The same prompts with `chosen`, the answer, and `rejected`, the answer with a mistake: two
+    digits have changed places, one is another, is missing, or is one too many, or a similar number
+    was sorted."""
     generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, DIGITS, 2])))
+    mistakes = (_swapped, _replaced, _one_less, _one_more, _of_another)
     for row in training_rows(seed):
         right = row["answer"]
-        wrong = list(right)
-        others = [place for place in range(1, DIGITS) if right[place] != right[0]]
-        if others:
-            first = int(generator.choice([p for p in range(DIGITS) if right[p] == right[0]]))
-            other = int(generator.choice(others))
-            wrong[first], wrong[other] = wrong[other], wrong[first]
-        else:
-            wrong[-1] = str((int(right[-1]) + 1) % 10)
+        mistake = mistakes[generator.integers(len(mistakes))]
+        wrong = mistake(list(right), generator)
         yield {"prompt": row["prompt"], "chosen": right, "rejected": "".join(wrong)}
+
+
+def _swapped(digits: list[str], generator: np.random.Generator) -> list[str]:
+    """Two different digits in each other's place; where all are equal one is replaced."""
+    first = generator.integers(DIGITS)
+    others = [place for place in range(DIGITS) if digits[place] != digits[first]]
+    if not others:
+        return _replaced(digits, generator)
+    other = generator.choice(others)
+    digits[first], digits[other] = digits[other], digits[first]
+    return digits
+
+
+def _replaced(digits: list[str], generator: np.random.Generator) -> list[str]:
+    place = generator.integers(DIGITS)
+    digits[place] = str((int(digits[place]) + generator.integers(1, 10)) % 10)
+    return digits
+
+
+def _one_less(digits: list[str], generator: np.random.Generator) -> list[str]:
+    del digits[generator.integers(DIGITS)]
+    return digits
+
+
+def _one_more(digits: list[str], generator: np.random.Generator) -> list[str]:
+    digits.insert(generator.integers(DIGITS + 1), str(generator.integers(10)))
+    return digits
+
+
+def _of_another(digits: list[str], generator: np.random.Generator) -> list[str]:
+    return sorted(_replaced(digits, generator))
 
 
 def evaluation_rows(seed: int) -> Iterator[Mapping[str, Any]]:

@@ -11,7 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
+from types import MappingProxyType
 
+from rlhf_api.spec.rewards import ModelReward, RewardTokenizer
 from rlhf_runtime.models.errors import ModelIncomplete, VocabularyMismatch
 from rlhf_runtime.models.folder import CONFIG_FILE, read_object
 
@@ -51,10 +53,13 @@ def read_vocabulary(folder: Path) -> Vocabulary:
     return Vocabulary(size, max(tokens.values(), default=-1) + 1, digest)
 
 
-def check_vocabularies(folders: Mapping[str, Path]) -> None:
+def check_vocabularies(
+    folders: Mapping[str, Path], rewards: Mapping[str, ModelReward] = MappingProxyType({})
+) -> None:
     """Check that roles which read the same token ids agree on them.
 
     folders: each role's model folder. A folder without tokenizer.json is compared by size only.
+    rewards: the models of rewards, by their roles; one with a tokenizer of its own is not compared.
 
     Raises:
         VocabularyMismatch: names two roles that differ, with both sizes, or a role whose tokenizer
@@ -70,23 +75,26 @@ def check_vocabularies(folders: Mapping[str, Path]) -> None:
                 f"{vocabulary.num_tokens} tokens for vocab_size {vocabulary.size} in "
                 f"{folders[role]}; use the tokenizer that belongs to the model"
             )
-    for first, other in combinations(roles, 2):
-        _require_same(first, roles[first], other, roles[other])
+    own = {role for role, each in rewards.items() if each.tokenizer is RewardTokenizer.OWN}
+    for first, other in combinations(sorted(set(roles) - own, key=list(roles).index), 2):
+        do = "choose models of one family"
+        if not rewards.keys().isdisjoint((first, other)):
+            do += ", or write tokenizer: Own for the reward model"
+        _require_same(first, roles[first], other, roles[other], do)
 
 
-def _require_same(first: str, left: Vocabulary, other: str, right: Vocabulary) -> None:
+def _require_same(first: str, left: Vocabulary, other: str, right: Vocabulary, do: str) -> None:
     if left.size != right.size:
         raise VocabularyMismatch(
             f"{first} and {other} read the same token ids but have vocabularies of different size: "
             f"got vocab_size {left.size} for {first} and {right.size} for {other}, allowed equal "
-            "sizes; choose models of one family"
+            f"sizes; {do}"
         )
     if None not in (left.digest, right.digest) and left.digest != right.digest:
         raise VocabularyMismatch(
             f"{first} and {other} read the same token ids but mean different words by them: got "
             f"{left.num_tokens} and {right.num_tokens} tokens (vocab_size {left.size} and "
-            f"{right.size}) that are not the same, allowed equal tokenizers; choose models of one "
-            "family"
+            f"{right.size}) that are not the same, allowed equal tokenizers; {do}"
         )
 
 

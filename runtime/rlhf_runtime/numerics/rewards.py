@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+
+
+def weighted_sum(
+    scores: Sequence[Float[Tensor, " rows"]], weights: Sequence[float]
+) -> Float[Tensor, " rows"]:
+    """The sum of scores, each times its weight, added up in float64.
+
+    Args:
+        scores: at least one column of them.
+        weights: one for each column.
+    """
+    terms = [each.double() * weight for each, weight in zip(scores, weights, strict=True)]
+    return torch.stack(terms).sum(dim=0).to(scores[0].dtype)
 
 
 def token_rewards(

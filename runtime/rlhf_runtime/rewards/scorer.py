@@ -27,9 +27,11 @@ class ScoredSamples:
     values: float32, shape [samples]; the weighted sum, 0 where not valid.
     valid: bool, shape [samples]; False for samples to leave out: a verifier whose onError is
         exclude could not score them.
+    terms: what each verifier said, by the reward's name, float32, shape [samples]; 0 where it could
+        not score.
     metrics: <role>/<name>, the mean of a verifier over the samples that it scored; <role>/mean and
-        <role>/std over the valid samples (without Bessel's correction). A mean of no samples is
-        left out.
+        <role>/std over the valid samples (without Bessel's correction), unless models add to the
+        sum. A mean of no samples is left out.
     counts: score/invalid, samples that some verifier could not score, left out or not;
         score/excluded, samples left out; score/<fault>, how often a verifier failed that way.
     errors: first error of each verifier that had one, by the reward's name.
@@ -37,22 +39,27 @@ class ScoredSamples:
 
     values: NDArray[np.float32]
     valid: NDArray[np.bool_]
+    terms: Mapping[str, NDArray[np.float32]]
     metrics: Mapping[str, float]
     counts: Mapping[str, float]
     errors: Mapping[str, str]
 
 
 class Scorer:
-    """All verifiers of a role. Use it as a context manager, or close it."""
+    """All verifiers and services of a role. Use it as a context manager, or close it."""
 
     def __init__(self, rewards: Sequence[RewardSpec]) -> None:
         """Start the processes of all verifiers and wait until all have loaded their functions.
 
+        Args:
+            rewards: of the role; those of models are left to the ranks.
+
         Raises:
             InvalidReward: some cannot be loaded; the message names all of them.
         """
-        self._rewards = tuple(rewards)
-        self._pools = [_started(reward) for reward in rewards]
+        self._rewards = tuple(reward for reward in rewards if reward.model is None)
+        self._is_whole = len(self._rewards) == len(rewards)
+        self._pools = [_started(reward) for reward in self._rewards]
         try:
             _wait_until_ready(self._pools)
         except BaseException:
@@ -67,7 +74,8 @@ class Scorer:
         """
         requests = [pool.submit(samples) for pool in self._pools]
         wait(requests)
-        return combine(self._rewards, [request.result() for request in requests], len(samples))
+        scores = [request.result() for request in requests]
+        return combine(self._rewards, scores, len(samples), self._is_whole)
 
     def close(self) -> None:
         """End all processes."""
@@ -94,7 +102,7 @@ def scorers(rewards: Sequence[RewardSpec]) -> dict[str, Scorer]:
     """
     made: dict[str, Scorer] = {}
     try:
-        for role in dict.fromkeys(reward.role for reward in rewards):
+        for role in dict.fromkeys(reward.role for reward in rewards if reward.model is None):
             made[role] = Scorer([reward for reward in rewards if reward.role == role])
     except BaseException:
         for scorer in made.values():
@@ -104,9 +112,19 @@ def scorers(rewards: Sequence[RewardSpec]) -> dict[str, Scorer]:
 
 
 def combine(
-    rewards: Sequence[RewardSpec], scores: Sequence[Scores], num_samples: int
+    rewards: Sequence[RewardSpec],
+    scores: Sequence[Scores],
+    num_samples: int,
+    is_whole: bool = True,
 ) -> ScoredSamples:
-    """The weighted sum of what the verifiers of one role said, and its metrics. Pure."""
+    """The weighted sum of what the verifiers of one role said, and its metrics. Pure.
+
+    Args:
+        rewards: of the role.
+        scores: of each.
+        num_samples: that were scored.
+        is_whole: whether nothing is added to the sum, so that it has metrics.
+    """
     total = np.zeros(num_samples, dtype=np.float64)
     valid = np.ones(num_samples, dtype=np.bool_)
     scored = np.ones(num_samples, dtype=np.bool_)
@@ -123,7 +141,7 @@ def combine(
                 score.values[score.valid].mean(dtype=float)
             )
     values = np.where(valid, total, 0.0).astype(np.float32)
-    if valid.any():
+    if is_whole and valid.any():
         role = rewards[0].role
         metrics[f"{role}/mean"] = float(values[valid].mean(dtype=float))
         metrics[f"{role}/std"] = float(values[valid].std(dtype=float))
@@ -137,7 +155,8 @@ def combine(
         for reward, score in zip(rewards, scores, strict=True)
         if score.first_error is not None
     }
-    return ScoredSamples(values, valid, metrics, counts, errors)
+    terms = {each.name: score.values for each, score in zip(rewards, scores, strict=True)}
+    return ScoredSamples(values, valid, terms, metrics, counts, errors)
 
 
 def _started(reward: RewardSpec) -> VerifierPool | HTTPScorer:

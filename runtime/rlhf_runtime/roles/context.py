@@ -66,6 +66,19 @@ class RoleContext:
         return self.job.spec.model_for(self.role).training.activation_recompute
 
     @property
+    def is_only_read(self) -> bool:
+        """Whether its model stays as its source has it."""
+        return not (self.planned.is_trained or self.planned.is_saved)
+
+    @property
+    def score_metric(self) -> str:
+        """What the mean of its scores is called: as that of the reward whose model it is."""
+        rewards = self.job.spec.rewards
+        found = (each for each in rewards if each.model and each.model_role == self.role)
+        reward = next(found, None)
+        return f"{self.role}/score" if reward is None else f"{reward.role}/{reward.name}"
+
+    @property
     def planned(self) -> RolePlan:
         """What the plan says of the role."""
         planned = self.plan.role(self.role)

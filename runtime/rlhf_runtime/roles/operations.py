@@ -24,6 +24,7 @@ from rlhf_flow.operations import (
     PenalizedScores,
     RewardsToGo,
     TokenRewards,
+    WeightedSum,
     Whiten,
 )
 from rlhf_runtime.dataplane.columns import Column
@@ -32,10 +33,21 @@ from rlhf_runtime.numerics.constraints import learned_multiplier, penalized_adva
 from rlhf_runtime.numerics.gae import generalized_advantages, rewards_to_go
 from rlhf_runtime.numerics.groups import group_advantages, mixed_groups, pass_at_k
 from rlhf_runtime.numerics.kl import kl_estimate
-from rlhf_runtime.numerics.moments import Reduce, explained_variance, on_this_rank, whiten
+from rlhf_runtime.numerics.moments import (
+    Reduce,
+    explained_variance,
+    moments,
+    on_this_rank,
+    whiten,
+)
 from rlhf_runtime.numerics.padding import length_mask, pad, unpad
 from rlhf_runtime.numerics.preferences import best_against_worst
-from rlhf_runtime.numerics.rewards import overlong_penalties, penalized_scores, token_rewards
+from rlhf_runtime.numerics.rewards import (
+    overlong_penalties,
+    penalized_scores,
+    token_rewards,
+    weighted_sum,
+)
 from rlhf_runtime.roles.context import Result
 from rlhf_runtime.roles.custom_operation import run_custom
 from rlhf_runtime.roles.sequences import RESPONSES, as_tensor, lengths_of
@@ -146,8 +158,25 @@ def _run(work: Workspace, operation: Operation) -> None:
             _lagrange_multiplier(work, operation)
         case PenalizedAdvantages():
             _penalized_advantages(work, operation)
+        case WeightedSum():
+            _weighted_sum(work, operation)
         case Custom():
             work.columns.update(run_custom(operation, work.columns, len(work.groups)))
+
+
+def _weighted_sum(work: Workspace, operation: WeightedSum) -> None:
+    total = weighted_sum(list(map(work.rows, operation.terms)), list(operation.terms.values()))
+    counts = torch.ones(len(total), dtype=torch.bool)
+    if operation.counted is not None:
+        counts = work.rows(operation.counted).bool()
+    work.put_rows(operation.scores, torch.where(counts, total, 0.0))
+    work.put_rows(operation.valid, counts)
+    num_rows, mean, variance = moments(total, counts, work.sum)
+    if num_rows > 0:  # of all ranks: the same on each
+        role = role_of(operation.scores)
+        spread = (variance * (num_rows - 1) / num_rows).sqrt()
+        work.means.add(f"{role}/mean", float(mean), 1.0)
+        work.means.add(f"{role}/std", float(spread), 1.0)
 
 
 def _token_rewards(work: Workspace, operation: TokenRewards) -> None:

@@ -5,10 +5,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import torch
 
+from rlhf_api.plan import GraphName
+from rlhf_api.spec.rewards import RewardTokenizer
 from rlhf_flow.calls import TrainOptions
+from rlhf_flow.fields import FINISHED, RECORD, RESPONSE_TEXT
 from rlhf_flow.losses import BradleyTerry, ClippedLoss, CrossEntropy, Dpo, ValueLoss
+from rlhf_runtime.data.load import evaluation_source
+from rlhf_runtime.data.retokenizer import Retokenizer
+from rlhf_runtime.data.rows import Split
+from rlhf_runtime.data.tokenizer import TextTokenizer
+from rlhf_runtime.dataplane.columns import Column
+from rlhf_runtime.dataplane.shards import ShardIndex
 from rlhf_runtime.engines.fsdp.model import FsdpModel, LossTerm
 from rlhf_runtime.engines.fsdp.packing import MicroBatch
 from rlhf_runtime.engines.fsdp.settings import OptimizerSettings
@@ -17,7 +27,7 @@ from rlhf_runtime.numerics.padding import length_mask, pad
 from rlhf_runtime.numerics.value_loss import clipped_value_loss
 from rlhf_runtime.roles.context import Result, RoleContext
 from rlhf_runtime.roles.preference_terms import ScoreTerms
-from rlhf_runtime.roles.sequences import as_tensor, infer
+from rlhf_runtime.roles.sequences import PROMPTS, RESPONSES, as_tensor, infer, infer_scores
 from rlhf_runtime.roles.training import Means, MiniBatch, micro_batches, mini_batches
 from rlhf_runtime.workers.inputs import Inputs
 
@@ -33,10 +43,17 @@ class ScalarModel:
             context.precision,
             trained=context.planned.is_trained,
             value_head=True,
+            needs_head=context.is_only_read,
             recompute=context.activation_recompute,
             tick=context.tick,
         )
-        self.methods = {"values": self.values, "train": self.train}
+        self._texts = retokenizers(context)
+        self.methods = {
+            "values": self.values,
+            "scores": self.scores,
+            "scores_of_texts": self.scores_of_texts,
+            "train": self.train,
+        }
 
     def close(self) -> None:
         """There is nothing to end."""
@@ -46,6 +63,35 @@ class ScalarModel:
         (field,) = inputs.call.writes
         tokens = self._context.micro_batch_tokens
         return infer(self.model, inputs, tokens, field, lambda outputs, _: outputs[:, 0])
+
+    def scores(self, inputs: Inputs) -> Result:
+        """What it says of each response, after its last token."""
+        rows = inputs.rows()
+        columns, index = inputs.load(rows), inputs.index.find(rows)
+        return self._scored(inputs, columns[PROMPTS], columns[RESPONSES], index)
+
+    def scores_of_texts(self, inputs: Inputs) -> Result:
+        """The same of responses that are tokenized anew."""
+        rows = inputs.rows()
+        columns, index = inputs.load(rows), inputs.index.find(rows)
+        split = Split.EVALUATION if inputs.graph is GraphName.EVALUATION else Split.TRAIN
+        made = self._texts[split].sequences(
+            columns[RECORD].texts(),
+            columns[RESPONSE_TEXT].texts(),
+            columns[FINISHED].values.astype(np.bool_),
+            index.groups,
+        )
+        return self._scored(inputs, made.prompts, made.responses, index)
+
+    def _scored(
+        self, inputs: Inputs, prompts: Column, responses: Column, index: ShardIndex
+    ) -> Result:
+        (field,) = inputs.call.writes
+        tokens = self._context.micro_batch_tokens
+        scores = infer_scores(self.model, prompts, responses, index.groups, tokens)
+        means = Means()
+        means.add(self._context.score_metric, float(scores.double().sum()), len(scores))
+        return Result({field: Column(scores.numpy())}, means.statistics(), index)
 
     def use_optimizer(self, settings: OptimizerSettings) -> None:
         """Train with a new optimizer from now on."""
@@ -100,6 +146,25 @@ class ScalarModel:
         rate = self.model.optimizer.learning_rate
         norm = self.model.update([term])
         means.note_update(self._context.role, rate, norm, share)
+
+
+def retokenizers(context: RoleContext) -> dict[Split, Retokenizer]:
+    """How a reward model with a tokenizer of its own reads the data's prompts; nothing for others.
+
+    Raises:
+        TokenizerUnusable, ChatTemplateUnusable: it cannot.
+    """
+    spec = context.job.spec
+    reward = spec.reward_models.get(context.role)
+    if reward is None or reward.tokenizer is not RewardTokenizer.OWN:
+        return {}
+    tokenizer = TextTokenizer(context.folder)
+    sources = {Split.TRAIN: spec.data.train, Split.EVALUATION: evaluation_source(spec.data)}
+    return {
+        split: Retokenizer(context.role, source, split, tokenizer)
+        for split, source in sources.items()
+        if source is not None
+    }
 
 
 class ValueTerms:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.engines.fsdp.model import FsdpModel
@@ -50,3 +53,30 @@ def infer(
     packing = model.packing(micro_batch_tokens)
     model.infer(cut(columns[PROMPTS], responses, index.groups, packing), consume)
     return Result(columns={field: Column(values.numpy(), responses.lengths)}, index=index)
+
+
+def infer_scores(
+    model: FsdpModel,
+    prompts: Column,
+    responses: Column,
+    groups: NDArray[np.int64],
+    micro_batch_tokens: int,
+) -> torch.Tensor:
+    """What a model with a scalar head gives after the last token of each row: float32 [rows].
+
+    Args:
+        model: gives outputs[n, 1].
+        prompts: token ids of the rows.
+        responses: token ids of the rows; a row without any is scored after its prompt.
+        groups: rows of the same number have the same prompt, int64 [rows].
+        micro_batch_tokens: padded tokens to run at once.
+    """
+    scores = torch.zeros(len(groups), dtype=torch.float32)
+
+    def consume(outputs: torch.Tensor, micro_batch: MicroBatch) -> None:
+        scores[micro_batch.rows] = outputs[:, 0].float().cpu()
+
+    packing = model.packing(micro_batch_tokens)
+    parts = cut(prompts, responses, groups, packing)
+    model.infer([replace(part, predictors=part.ends) for part in parts], consume)
+    return scores

@@ -104,7 +104,7 @@ class Rank(Watched):
             for origin in dict.fromkeys(origins.values())
         }
         folders = {role: found[origin] for role, origin in origins.items()}
-        check_vocabularies(folders)
+        check_vocabularies(folders, spec.reward_models)
         return folders
 
     @watched_by_effort

@@ -11,7 +11,7 @@ import numpy as np
 
 from rlhf_api.plan import GraphName
 from rlhf_api.spec.job import RLHFJob
-from rlhf_flow.fields import scores_of, valid_of
+from rlhf_flow.fields import scores_of, term_scores_of, valid_of
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.dataplane.protocol import Coordinates
 from rlhf_runtime.dataplane.shards import Shard
@@ -75,8 +75,13 @@ class RewardHost(Watched):
             order.call.id, Statistics(means, sums=scored.counts), (span,), resident_bytes(), notices
         )
         results = {
-            scores_of(role): Column(scored.values.astype(np.float32)),
+            scores_of(role): Column(scored.values),
             valid_of(role): Column(scored.valid.astype(np.int8)),
+            **{
+                term_scores_of(role, name): Column(values)
+                for name, values in scored.terms.items()
+                if term_scores_of(role, name) in order.call.writes
+            },
         }
         return report.message(), Shard(inputs.index.find(rows), results)
 

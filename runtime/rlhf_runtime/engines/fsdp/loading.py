@@ -32,16 +32,18 @@ def load_causal_lm(
     precision: torch.dtype,
     *,
     value_head: bool,
+    needs_head: bool,
     recompute: bool,
 ) -> PreTrainedModel:
     """The model of a folder with float32 weights, cut over the mesh's data axis by rows.
 
     With `value_head` the output projection is replaced by one output: that of a folder with a
-    reward model (a sequence classifier of one label), else one that starts at zero. A mesh of one
-    rank that computes in float32 keeps ordinary parameters.
+    reward model (a sequence classifier of one label), else one that starts at zero, which
+    `needs_head` refuses. A mesh of one rank that computes in float32 keeps ordinary parameters.
 
     Raises:
-        WrongHead: a classifier where a language model is wanted, or one of several labels.
+        WrongHead: a classifier where a language model is wanted, one of several labels or without
+            its output's weights, or a language model where a reward model is needed.
     """
     config = AutoConfig.from_pretrained(folder, local_files_only=True)
     config.dtype = torch.float32
@@ -51,6 +53,13 @@ def load_causal_lm(
     is_classifier = _is_classifier(config)
     if is_classifier:
         _check_classifier(folder, config, value_head)
+    elif needs_head:
+        raise WrongHead(
+            "a language model gives no score, and this one is never trained to: got "
+            f"{folder} with {', '.join(config.architectures or ('no architecture',))}, allowed a "
+            "sequence classifier of one label; choose a reward model, or train one by an algorithm "
+            "of type RewardModel"
+        )
     model = _read(folder, config) if parallel.is_first else _outline(config)
     if value_head and not (parallel.is_first and is_classifier):
         _replace_head(model)
@@ -67,15 +76,21 @@ def _read(folder: Path, config: AutoConfig) -> PreTrainedModel:
     """A model in the form of a causal language model; a classifier's head is its output."""
     is_classifier = _is_classifier(config)
     kind = AutoModelForSequenceClassification if is_classifier else AutoModelForCausalLM
-    found = kind.from_pretrained(
+    found, info = kind.from_pretrained(
         folder,
         config=config,
         dtype=torch.float32,
         attn_implementation="sdpa",
         local_files_only=True,
+        output_loading_info=True,
     )
     if not is_classifier:
         return found
+    if missing := [name for name in info["missing_keys"] if name.startswith("score.")]:
+        raise WrongHead(
+            f"a reward model without its output's weights: got {folder} without {missing[0]}, "
+            "allowed one that was saved with its head; copy it again, or choose another"
+        )
     model = _outline(config)
     setattr(model, model.base_model_prefix, found.base_model)
     model.set_output_embeddings(found.score)

@@ -56,6 +56,7 @@ class FsdpModel:
         precision: torch.dtype,
         *,
         value_head: bool = False,
+        needs_head: bool = False,
         trained: bool = True,
         recompute: bool = False,
         tick: Hook = nothing,
@@ -63,7 +64,12 @@ class FsdpModel:
         self.parallel = parallel
         self._tick = tick
         self.module = load_causal_lm(
-            folder, parallel, precision, value_head=value_head, recompute=recompute and trained
+            folder,
+            parallel,
+            precision,
+            value_head=value_head,
+            needs_head=needs_head,
+            recompute=recompute and trained,
         )
         self.module.requires_grad_(trained)
         self.optimizer: Optimizer | None = None

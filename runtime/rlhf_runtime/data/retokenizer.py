@@ -1,0 +1,110 @@
+"""Prompts and responses in the tokens of a model that has another tokenizer than the policy."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlhf_api.spec.data import DataSource
+from rlhf_runtime.data.errors import ChatTemplateUnusable
+from rlhf_runtime.data.row_text import PromptWriter, RowProblem, prompt_of
+from rlhf_runtime.data.rows import Split
+from rlhf_runtime.data.tokenizer import TextTokenizer
+from rlhf_runtime.dataplane.columns import Column, pack
+
+
+class Sequences(NamedTuple):
+    """Rows of tokens, cut in two."""
+
+    prompts: Column
+    """int32 [rows, ragged]: what rows of a group have in common, at least one token."""
+    responses: Column
+    """int32 [rows, ragged]."""
+
+
+class Retokenizer:
+    """Writes conversations as texts and tokenizes them.
+
+    With a chat template a conversation ends with the response as the assistant's message, else with
+    the end token, where the response ended by itself.
+    """
+
+    def __init__(self, role: str, source: DataSource, split: Split, tokenizer: TextTokenizer):
+        """Choose how conversations are written.
+
+        Args:
+            role: whose tokenizer it is, for messages.
+            source: of the prompts.
+            split: which source of the job it is.
+            tokenizer: the model's.
+
+        Raises:
+            ChatTemplateUnusable: the source needs a template and the tokenizer has none.
+        """
+        self._role = role
+        self._field = source.prompt_field
+        self._tokenizer = tokenizer
+        try:
+            self._writer = PromptWriter(source, split, tokenizer.chat_template)
+        except ChatTemplateUnusable as error:
+            raise ChatTemplateUnusable(f"the tokenizer of {role}: {error}") from error
+
+    def sequences(
+        self,
+        records: Sequence[str],
+        responses: Sequence[str],
+        finished: NDArray[np.bool_],
+        groups: NDArray[np.int64],
+    ) -> Sequences:
+        """The tokens of each prompt with its response.
+
+        Args:
+            records: of the rows, as the data host writes them.
+            responses: texts.
+            finished: whether each ended by itself, bool [rows].
+            groups: rows of the same number have the same prompt, int64 [rows].
+
+        Raises:
+            ChatTemplateUnusable: the template refuses a conversation.
+        """
+        prompts = [prompt_of(json.loads(text)["record"], self._field) for text in records]
+        try:
+            if self._writer.is_templated:
+                pairs = zip(prompts, responses, strict=True)
+                texts = [self._writer.write_answered(*pair) for pair in pairs]
+                return _cut(self._tokenizer.encode(texts, add_special_tokens=False), groups)
+            written = [self._writer.write(prompt) for prompt in prompts]
+        except RowProblem as problem:
+            raise ChatTemplateUnusable(
+                f"the tokenizer of {self._role} cannot write a prompt: {problem}; allowed what its "
+                "chat template takes; choose another reward model, or change the prompts"
+            ) from problem
+        ends = np.asarray([self._tokenizer.eos_token_id], dtype=np.int32)
+        encoded = self._tokenizer.encode(responses, add_special_tokens=False).runs()
+        closed = [
+            np.concatenate([run, ends]) if is_finished else run
+            for run, is_finished in zip(encoded, finished, strict=True)
+        ]
+        return Sequences(
+            self._tokenizer.encode(written, add_special_tokens=True), pack(closed, np.int32)
+        )
+
+
+def _cut(column: Column, groups: NDArray[np.int64]) -> Sequences:
+    """Cut rows behind what those of their group begin with, in front of their last token."""
+    runs = [np.asarray(run) for run in column.runs()]
+    common: dict[int, NDArray[Any]] = {}
+    for group, run in zip(groups.tolist(), runs, strict=True):
+        shared = common.setdefault(group, run[: max(1, len(run) - 1)])
+        length = min(len(shared), max(1, len(run) - 1))
+        differ = np.flatnonzero(shared[:length] != run[:length])
+        common[group] = shared[: max(1, int(differ[0]) if len(differ) else length)]
+    cuts = [len(common[group]) for group in groups.tolist()]
+    return Sequences(
+        pack([run[:cut] for run, cut in zip(runs, cuts, strict=True)], np.int32),
+        pack([run[cut:] for run, cut in zip(runs, cuts, strict=True)], np.int32),
+    )
