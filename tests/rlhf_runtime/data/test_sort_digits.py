@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from collections import Counter
+from operator import ne
+
 import pytest
 
 from rlhf_runtime.data.sort_digits import evaluation_rows, training_pairs, training_rows
@@ -34,10 +37,21 @@ def test_a_pair_has_the_answer_and_one_with_something_wrong() -> None:
     pairs, rows = list(training_pairs(0)), list(training_rows(0))
     assert [(p["prompt"], p["chosen"]) for p in pairs] == [(r["prompt"], r["answer"]) for r in rows]
     assert pairs == list(training_pairs(0)) and pairs != list(training_pairs(1))
-    for pair in pairs:
-        right, wrong = pair["chosen"], pair["rejected"]
-        places = [place for place in range(6) if right[place] != wrong[place]]
-        if len(set(right)) > 1:
-            assert sorted(wrong) == sorted(right) and len(places) == 2
-        else:
-            assert places == [5]
+    mistakes = Counter(mistake_of(pair["chosen"], pair["rejected"]) for pair in pairs)
+    assert min(mistakes.values()) > len(pairs) / 10, "none is rare"
+    assert set(mistakes) == {"one less", "one more", "swapped", "replaced", "of another"}
+
+
+def mistake_of(right: str, wrong: str) -> str:
+    """What is wrong with the answer; a replaced digit may stay in order."""
+    assert wrong != right and wrong.isdecimal()
+    if len(wrong) != len(right):
+        more, less = sorted((right, wrong), key=len, reverse=True)
+        assert any(more[:place] + more[place + 1 :] == less for place in range(len(more)))
+        return "one less" if less == wrong else "one more"
+    left = Counter(right) - Counter(wrong)
+    if not left:
+        assert sum(map(ne, right, wrong)) == 2
+        return "swapped"
+    assert left.total() == 1
+    return "of another" if list(wrong) == sorted(wrong) else "replaced"

@@ -16,6 +16,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
+from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
@@ -34,7 +35,7 @@ from rlhf_runtime.models.errors import WrongHead
 
 from ..meshes import alone, parallel_of
 from ..world_of_processes import Scenario, run_scenarios
-from .tiny_models import MODELS, ragged, write_model
+from .tiny_models import MODELS, ragged, write_classifier, write_model
 
 PROMPT_LENGTHS = [30, 1, 9]
 RESPONSE_LENGTHS = [4, 11, 1, 6, 2, 8]
@@ -383,6 +384,21 @@ def reward_models_load_elsewhere(world: World, folder: Path, kind: str) -> None:
         assert abs(float(expected) - score) < 1e-5 and abs(score) > 1e-3, (row, expected, score)
     with pytest.raises(WrongHead, match="without an output over the vocabulary.*ForSequenceCl"):
         engine(target, world)
+    with pytest.raises(WrongHead, match="gives no score.*ForCausalLM, allowed a sequence class"):
+        engine(place, world, value_head=True, needs_head=True)
+    engine(target, world, value_head=True, needs_head=True)
+
+
+def a_reward_model_without_its_head_is_refused(world: World, folder: Path) -> None:
+    place = folder / "headless"
+    if world.rank > 0:
+        return  # only the first rank reads
+    write_classifier("qwen2", place)
+    tensors = load_file(place / "model.safetensors")
+    del tensors["score.weight"]
+    save_file(tensors, place / "model.safetensors", {"format": "pt"})
+    with pytest.raises(WrongHead, match=r"without score\.weight"):
+        engine(place, world, value_head=True)
 
 
 def a_critic_takes_the_actors_trunk_only(world: World, folder: Path, kind: str) -> None:
@@ -436,6 +452,7 @@ SCENARIOS: dict[str, Scenario] = {
     "a gradient that is not finite changes no weight": (
         a_gradient_that_is_not_finite_changes_no_weight
     ),
+    "a reward model without its head is refused": a_reward_model_without_its_head_is_refused,
     "frozen models keep no gradients": frozen_models_keep_no_gradients,
     "a rank without rows takes part": a_rank_without_rows_takes_part,
 }

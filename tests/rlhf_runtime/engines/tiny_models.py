@@ -7,7 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen2Config
+from transformers import (
+    AutoModelForSequenceClassification,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    Qwen2Config,
+)
 from transformers import Qwen2ForCausalLM as Qwen2
 
 from rlhf_runtime.dataplane.columns import Column, pack
@@ -60,6 +66,19 @@ def write_model(kind: str, folder: Path, seed: int = 0) -> Path:
     """Write a model whose parameters are all random and large enough to make clear choices."""
     torch.manual_seed(seed)
     model = MODELS[kind]()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.08)
+    model.save_pretrained(folder)
+    return folder
+
+
+def write_classifier(kind: str, folder: Path, seed: int = 0) -> Path:
+    """Write a reward model of the same sizes: a sequence classifier of one label."""
+    torch.manual_seed(seed)
+    config = MODELS[kind]().config
+    config.num_labels = 1
+    model = AutoModelForSequenceClassification.from_config(config)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.08)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from rlhf_api.spec.rewards import ModelReward
 from rlhf_runtime.models.errors import ModelIncomplete, VocabularyMismatch
 from rlhf_runtime.models.vocabulary import check_vocabularies, read_vocabulary
 
@@ -97,3 +98,16 @@ def test_a_config_without_vocabulary_size_is_incomplete(other: Path) -> None:
     (other / "config.json").unlink()
     with pytest.raises(ModelIncomplete, match=r"without config\.json"):
         read_vocabulary(other)
+
+
+def test_a_reward_model_may_have_a_tokenizer_of_its_own(tiny_llama: Path, other: Path) -> None:
+    rename_token(other, "z", "Z")
+    folders = {"actor": tiny_llama, "learned_model": other}
+    model = {"path": str(other)}
+    with pytest.raises(VocabularyMismatch, match="or write tokenizer: Own for the reward model"):
+        check_vocabularies(folders, {"learned_model": ModelReward.model_validate(model)})
+    own = ModelReward.model_validate(model | {"tokenizer": "Own"})
+    check_vocabularies(folders, {"learned_model": own})
+    change(other / "config.json", vocab_size=9)
+    with pytest.raises(VocabularyMismatch, match="more tokens than its model: got 64 tokens for"):
+        check_vocabularies(folders, {"learned_model": own})

@@ -18,14 +18,20 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.models import LearningRateDecay
 from rlhf_api.spec.policy_loss import PolicyObjective
 from rlhf_flow.calls import ComputeOptions, ModelCall, TrainOptions
 from rlhf_flow.losses import BradleyTerry, ClippedLoss, CrossEntropy, Dpo, Loss, ValueLoss
-from rlhf_flow.operations import BestAgainstWorst, Custom, LagrangeMultiplier, Scope
+from rlhf_flow.operations import (
+    BestAgainstWorst,
+    Custom,
+    LagrangeMultiplier,
+    Scope,
+    WeightedSum,
+)
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.engines.fsdp.model import FsdpModel
 from rlhf_runtime.engines.fsdp.packing import MicroBatch
@@ -38,7 +44,7 @@ from rlhf_runtime.roles.operations import compute
 from rlhf_runtime.roles.scalar_model import ScalarModel
 from rlhf_runtime.workers.orders import merge
 
-from ..engines.tiny_models import ragged, write_model
+from ..engines.tiny_models import ragged, write_classifier, write_model
 from ..meshes import parallel_of
 from ..world_of_processes import Scenario, run_scenarios
 from .plain_losses import Plain
@@ -544,6 +550,60 @@ def reward_model_trains_by_the_formula(world: World, folder: Path) -> None:
     assert_trained_like(scorer.model, reference)
 
 
+def classifier_folder(world: World, folder: Path) -> Path:
+    """A reward model whose numbers are no smaller than one."""
+    place = folder / "classifier"
+    if world.rank == 0:
+        write_classifier("llama", place)
+    dist.barrier()
+    return place
+
+
+def a_reward_model_scores_as_transformers_does(
+    world: World, folder: Path, precision: str, tolerance: float
+) -> None:
+    """Row by row, without padding; here rows share prompts and micro-batches."""
+    place, columns = model_folder(world, folder), make_batch()
+    given = classifier_folder(world, folder)
+    model = {"path": str(given), "precision": precision, "microBatchTokens": 60}
+    job = make_job(place, rewards=[{"name": "learned", "model": model}])
+    scorer = ScalarModel(context_of(job, "learned_model", given, world))
+    call = call_of(job, world, "learned_model.scores")
+    result = scorer.scores(inputs_of(call, columns, world))
+    found = np.concatenate(whole(result, world, whole_groups=False)["learned_model_scores"])
+    reference = AutoModelForSequenceClassification.from_pretrained(given, dtype=torch.float32)
+    runs = zip(columns["prompt_tokens"].runs(), columns["response_tokens"].runs(), strict=True)
+    rows = [torch.tensor(np.concatenate(pair), dtype=torch.long)[None] for pair in runs]
+    with torch.no_grad():
+        expected = [float(reference.eval()(row).logits) for row in rows]
+    assert np.std(expected) > 0.5
+    assert np.allclose(found, expected, atol=tolerance), (found, expected)
+    metric = metrics_of(result, world)["reward/learned"]
+    assert abs(metric - float(np.mean(found))) < 1e-5
+
+
+def scores_are_added_up(world: World, folder: Path) -> None:
+    place, columns = model_folder(world, folder), make_batch()
+    columns["learned_scores"] = Column(np.linspace(-2, 3, NUM_ROWS).astype(np.float32))
+    valid = columns["reward_valid"].values.astype(bool)
+    for counted, kept in (("reward_valid", valid), (None, np.ones_like(valid))):
+        terms = {"reward_scores": 1.0, "learned_scores": -0.5}
+        operation = WeightedSum(terms, scores="total_scores", valid="counts", counted=counted)
+        call = replace(
+            call_of(make_job(place), world, "compute"),
+            reads=operation.reads,
+            writes=operation.writes,
+            options=ComputeOptions((operation,)),
+        )
+        result = compute(inputs_of(call, columns, world), parallel_of(world), {})
+        found, metrics = whole(result, world), metrics_of(result, world)
+        total = columns["reward_scores"].values - 0.5 * columns["learned_scores"].values
+        assert np.allclose(np.concatenate(found["total_scores"]), np.where(kept, total, 0))
+        assert np.concatenate(found["counts"]).astype(bool).tolist() == kept.tolist()
+        close(metrics["total/mean"], float(total[kept].mean()), "mean")
+        close(metrics["total/std"], float(total[kept].std()), "standard deviation")
+
+
 def whole(result: Result, world: World, whole_groups: bool = True) -> dict[str, list[np.ndarray]]:
     """The columns of all ranks in the order of their rows; with `whole_groups` each group must lie
     on one rank."""
@@ -751,6 +811,13 @@ SCENARIOS: dict[str, Scenario] = {
     "DPO without a pair changes nothing": dpo_without_a_pair_changes_nothing,
     "the best is preferred to the worst": the_best_is_preferred_to_the_worst,
     "reward model trains by the formula": reward_model_trains_by_the_formula,
+    "a reward model scores as transformers does": partial(
+        a_reward_model_scores_as_transformers_does, precision="float32", tolerance=1e-5
+    ),
+    "a reward model scores in bfloat16": partial(
+        a_reward_model_scores_as_transformers_does, precision="bfloat16", tolerance=0.1
+    ),
+    "scores are added up": scores_are_added_up,
     "rows without signal change nothing": rows_without_signal_change_nothing,
     "warm start is plain cross entropy": warm_start_is_plain_cross_entropy,
     "pretraining is added": pretraining_is_added_to_the_policys_loss,
