@@ -45,8 +45,8 @@ class Custom:
     """What fields that it writes hold. One that is not named holds what its name means in
     `rlhf_flow.fields`; where that says nothing it is taken for whatever reads it."""
     protocol: str | None = None
-    """`package.module:NAME` of a pair of functions that say which rows a rank gets, and whose
-    output counts: a `rlhf_runtime.dataplane.protocol.Protocol`. None: the call's own."""
+    """`package.module:NAME` of a `rlhf_runtime.dataplane.protocol.Protocol`: which rows a rank
+    gets, and which ranks' outputs count. None: that of every compute call."""
 
     def __post_init__(self) -> None:
         if not _is_entrypoint(self.entrypoint):
@@ -85,8 +85,8 @@ class Custom:
             return
         if not _is_entrypoint(self.protocol):
             raise FlowError(
-                f"the protocol of the operation {self.entrypoint} names no pair: got {self.protocol!r}, allowed "
-                "package.module:NAME; write it so"
+                f"the protocol of the operation {self.entrypoint} names no pair: got "
+                f"{self.protocol!r}, allowed package.module:NAME; write it so"
             )
         if self.scope is Scope.BATCH:
             raise FlowError(

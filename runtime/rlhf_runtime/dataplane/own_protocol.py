@@ -21,7 +21,10 @@ SHOWN_RANKS = 8
 
 
 def own_protocol(entrypoint: str) -> Protocol:
-    """The protocol of an entry point, `package.module:NAME`; its answers are checked.
+    """The protocol of an entry point, whose answers are checked.
+
+    Args:
+        entrypoint: `package.module:NAME`.
 
     Raises:
         UserCodeFailed: it cannot be imported; later, when it is asked: it raises, or answers
@@ -32,7 +35,7 @@ def own_protocol(entrypoint: str) -> Protocol:
     def distribute(at: Coordinates) -> Share:
         named = f"distribute of the protocol {entrypoint}"
         share = user_code.call(named, found.distribute, at)
-        if not _is_share(share):
+        if not (isinstance(share, Share) and _is_part(share)):
             raise UserCodeFailed(
                 f"{named} gives rank {at.rank} no part of the rows: got {share!r}, allowed "
                 "Share(number, count) of whole numbers with 0 <= number < count; return one"
@@ -76,9 +79,7 @@ def check_cover(entrypoint: str, mesh: Mesh) -> None:
         )
 
 
-def _is_share(share: object) -> bool:
-    if not isinstance(share, Share):
-        return False
+def _is_part(share: Share) -> bool:
     is_whole = all(type(each) is int for each in (share.number, share.count))
     return is_whole and 0 <= share.number < share.count
 

@@ -6,33 +6,16 @@ from itertools import product
 
 import pytest
 
-from rlhf_api.plan import CallKind, Mesh
-from rlhf_flow.calls import ComputeOptions, ModelCall
-from rlhf_flow.operations import Custom
-from rlhf_runtime.dataplane.calls import bounds_of_part, protocol_of
+from rlhf_api.plan import Mesh
 from rlhf_runtime.dataplane.own_protocol import check_cover
-from rlhf_runtime.dataplane.partition import Extent, Share, contiguous
-from rlhf_runtime.dataplane.protocol import Coordinates, Protocol
+from rlhf_runtime.dataplane.partition import Share, contiguous
+from rlhf_runtime.dataplane.protocol import Protocol
 from rlhf_runtime.errors import UserCodeFailed
 
 from . import pairs
 from .table_3 import GRIDS
 
 TWO, CUBE = Mesh(pool="a", data=2), Mesh(pool="a", data=2, tensor=2, pipeline=2)
-
-
-def call_of(protocol: str) -> ModelCall:
-    operation = Custom("mine:f", ["x"], ["y"], protocol=f"{pairs.MODULE}:{protocol}")
-    options = ComputeOptions((operation,))
-    return ModelCall("compute", None, "compute", CallKind.COMPUTE, ("x",), ("y",), options=options)
-
-
-def test_a_call_has_the_protocol_that_its_operations_name() -> None:
-    found = protocol_of(call_of("BACKWARDS"))
-    places = [Coordinates.of(rank, TWO) for rank in TWO.ranks]
-    assert [found.distribute(at) for at in places] == [Share(1, 2), Share(0, 2)]
-    bounds = [bounds_of_part(call_of("BACKWARDS"), Extent(5, 3), at, range(5)) for at in places]
-    assert bounds == [range(6, 15), range(6)]
 
 
 @pytest.mark.parametrize("name", ["BY_DATA", "MICRO", "ALL_RANKS", "BACKWARDS", "ON_FIRST"])

@@ -2,10 +2,8 @@ import itertools
 
 import pytest
 
-from rlhf_api.plan import CallKind, Mesh
-from rlhf_flow.calls import ModelCall
-from rlhf_runtime.dataplane.calls import BY_KIND, bounds_of_part, protocol_of
-from rlhf_runtime.dataplane.partition import Extent, contiguous
+from rlhf_api.plan import Mesh
+from rlhf_runtime.dataplane.partition import contiguous
 from rlhf_runtime.dataplane.protocol import PROTOCOLS, Coordinates
 
 from .table_3 import GRIDS, NUM_GROUPS, collected, given
@@ -31,10 +29,6 @@ EACH_ROW_ONCE = ("3d", "3d_all_micro_dp", "dp", "all_to_all")
 
 def mesh_of(**cut: int) -> Mesh:
     return Mesh(pool="a", **cut)
-
-
-def call_of(kind: CallKind) -> ModelCall:
-    return ModelCall("call", "actor", "call", kind, (), ())
 
 
 def places(mesh: Mesh) -> list[Coordinates]:
@@ -99,11 +93,6 @@ def test_tensor_ranks_are_consecutive_then_stages_then_replicas() -> None:
     assert {at.num_ranks for at in expected} == {12}
 
 
-@pytest.mark.parametrize("kind", CallKind)
-def test_every_kind_of_call_has_a_protocol(kind: CallKind) -> None:
-    assert protocol_of(call_of(kind)) is PROTOCOLS[BY_KIND[kind]]
-
-
 def test_a_mesh_begins_at_its_own_first_rank() -> None:
     mesh = Mesh(pool="a", first_rank=2, data=2, tensor=2)
     assert [Coordinates.of(rank, mesh) for rank in (2, 3, 4, 5)] == [
@@ -111,11 +100,3 @@ def test_a_mesh_begins_at_its_own_first_rank() -> None:
     ]
     with pytest.raises(ValueError, match="is not in range"):
         Coordinates.of(1, mesh)
-
-
-@pytest.mark.parametrize("kind", CallKind)
-@pytest.mark.parametrize("cut", [{"data": 1}, {"data": 20}, {"data": 3, "tensor": 2}], ids=str)
-def test_the_bounds_of_all_parts_cover_the_batch(kind: CallKind, cut: dict[str, int]) -> None:
-    extent, mesh = Extent(37, 3), mesh_of(**cut)
-    bounds = [bounds_of_part(call_of(kind), extent, at, range(37)) for at in places(mesh)]
-    assert {row for each in bounds for row in each} == set(range(extent.num_rows))

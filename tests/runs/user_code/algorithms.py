@@ -30,6 +30,9 @@ from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.dataplane.partition import Share
 from rlhf_runtime.dataplane.protocol import Protocol
 
+ROWS = 64
+"""Of a step: eight samples of eight prompts."""
+
 
 class Reinforce(Algorithm):
     """The score minus a constant as the advantage of every token; computed by one rank, which has
@@ -48,7 +51,7 @@ class Reinforce(Algorithm):
             f"{__name__}:centred",
             reads=["reward_scores", "response_tokens"],
             writes=["advantages"],
-            parameters={"baseline": self.baseline, "rows": 64},
+            parameters={"baseline": self.baseline, "rows": ROWS},
             protocol=f"{__name__}:ON_FIRST",
         )
         batch |= flow.compute(batch, centre)
