@@ -101,8 +101,10 @@ class FakeRank:
     """A rank in this process: it finds its rows as a rank does, checks what it reads, and returns
     as many things as it is asked for."""
 
-    def __init__(self, rank: int, mesh: Mesh) -> None:
+    def __init__(self, rank: int, mesh: Mesh, period: int) -> None:
         self._at = Coordinates.of(rank, mesh)
+        self._period = period
+        """Rows after which values are the same again."""
         self.rows: list[int] = []
         self.is_collected = False
 
@@ -124,9 +126,10 @@ class FakeRank:
         inputs = Inputs(order, [each.shard for each in held], self._at)
         (rows,) = inputs.mini_batches()
         self.rows, columns = rows.tolist(), inputs.load(rows)
-        assert [run.tolist() for run in columns["tokens"].runs()] == [tokens(r) for r in self.rows]
+        written = [row % self._period for row in self.rows]
+        assert [run.tolist() for run in columns["tokens"].runs()] == [tokens(r) for r in written]
         if "made" in columns:
-            assert columns["made"].values.tolist() == [made(row) for row in self.rows]
+            assert columns["made"].values.tolist() == [made(row) for row in written]
         self.is_collected = protocol_of(order.call).collect(self._at)
         if not returned_columns(order.call) or not self.is_collected:
             return "report", None
@@ -157,9 +160,13 @@ def prompts(extent: Extent) -> Batch:
 
 
 def send(
-    calling: Calling, mesh: Mesh, batch: Batch, writes: tuple[str, ...] = ()
+    calling: Calling,
+    mesh: Mesh,
+    batch: Batch,
+    writes: tuple[str, ...] = (),
+    period: int | None = None,
 ) -> tuple[Batch | None, list[FakeRank]]:
-    ranks = [FakeRank(rank, mesh) for rank in mesh.ranks]
+    ranks = [FakeRank(rank, mesh, period or batch.extent.num_rows) for rank in mesh.ranks]
     call = calling.call(tuple(sorted(batch.fields)), writes)
     order = Order(call, 1, GraphName.STEP, "one", (OrderedBatch(batch.extent),))
     reports, result = WorkerGroup(ranks).submit(order, [batch], mesh)
@@ -244,13 +251,15 @@ def test_every_rank_is_given_what_the_table_says(
 
 @pytest.mark.parametrize("num_groups", [3, 11])
 def test_shards_are_found_however_a_pair_orders_its_ranks(num_groups: int) -> None:
-    """Also where ranks have no rows."""
+    """Also where ranks have no rows, and where two rounds' rows are put one after the other."""
     extent, reader = Extent(num_groups, SAMPLES), Calling("all_to_all", pair="ALL_TO_ALL")
     for maker in (Calling("backwards", pair="BACKWARDS"), Calling("halving", pair="HALVING")):
         read = prompts(extent)
         result, _ = send(maker, Mesh(pool="a", data=5), read, ("made",))
         assert result is not None
+        once = read | result
         for size in range(1, 7):
             mesh = Mesh(pool="a", data=size)
-            _, ranks = send(reader, mesh, read | result)
-            check(ranks, reader, mesh, extent)
+            for batch in (once, once.concat(once)):
+                _, ranks = send(reader, mesh, batch, period=extent.num_rows)
+                check(ranks, reader, mesh, batch.extent)
