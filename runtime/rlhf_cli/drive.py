@@ -20,6 +20,7 @@ from rlhf_api.report import RunPhase
 from rlhf_api.spec.job import RLHFJob
 from rlhf_cli.driver_log import DriverLog
 from rlhf_cli.guard import tell
+from rlhf_cli.planned import planned
 from rlhf_cli.resume import check_changes, has_work, open_store
 from rlhf_cli.stopping import hold_signals, take_over_signals
 from rlhf_cli.train import Task, ending_of, train
@@ -28,7 +29,6 @@ from rlhf_cli.validate import jobs_of, lines_of, only_job
 from rlhf_flow.errors import NotOffered
 from rlhf_flow.lint import lint_job
 from rlhf_flow.planning.inventory import inventory_from_pools
-from rlhf_flow.planning.make_plan import make_plan
 from rlhf_runtime.controller.ray_cluster import CLEAN_SECONDS, NODES_SECONDS, RayCluster
 from rlhf_runtime.controller.run_lock import locked
 from rlhf_runtime.controller.stop import StopRequest
@@ -113,7 +113,7 @@ def _drive(start: DriverStart, board: StatusBoard, stop: StopRequest, log: Drive
     require_shared_storage(job)
     with mounted_code(job, start.code) as python_path:
         with lines_of(start.file, job):
-            graphs, plan = make_plan(job, inventory_from_pools(job.spec.resources.node_pools))
+            graphs, plan = planned(job, inventory_from_pools(job.spec.resources.node_pools))
         find_sources(job.spec.data)
         require_targets(faults, plan.num_devices)
         require_at_home(faults)

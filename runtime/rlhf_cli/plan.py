@@ -31,15 +31,17 @@ def plan_command(file: Path, devices: int | None, output: str) -> None:
         ManifestError: the file has problems.
         FlowError: a custom algorithm that cannot be traced.
         PlanError: a job that cannot be planned; the message shows the arithmetic.
+        UserCodeFailed: a protocol of its own that does not cover the rows.
     """
+    from rlhf_cli.planned import planned
     from rlhf_cli.user_code import user_code
     from rlhf_cli.validate import jobs_of, lines_of
     from rlhf_flow.lint import lint_job
-    from rlhf_flow.planning.make_plan import make_plan, pools_of
+    from rlhf_flow.planning.make_plan import pools_of
 
     for number, job in enumerate(jobs_of(file)):
         with user_code(job, file.parent), lines_of(file, job):
-            graphs, plan = make_plan(job, pools_of(job, devices))
+            graphs, plan = planned(job, pools_of(job, devices))
         for warning in lint_job(job, graphs, plan.device):
             typer.echo(f"warning: {warning}", err=True)
         if output == "table":

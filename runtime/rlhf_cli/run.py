@@ -8,12 +8,13 @@ from contextlib import closing
 from pathlib import Path
 
 from rlhf_api.spec.job import RLHFJob
+from rlhf_cli.planned import planned
 from rlhf_cli.resume import check_changes, has_work, open_store
 from rlhf_cli.stopping import take_over_signals
 from rlhf_cli.user_code import user_code
 from rlhf_cli.validate import jobs_of, lines_of, only_job
 from rlhf_flow.lint import lint_job
-from rlhf_flow.planning.make_plan import local_pools, make_plan
+from rlhf_flow.planning.make_plan import local_pools
 from rlhf_runtime.controller.run_lock import locked
 from rlhf_runtime.controller.stop import StopRequest
 from rlhf_runtime.data.rows import find_sources
@@ -54,7 +55,7 @@ def run_command(
     faults = tuple(map(parse_fault, inject))
     job = only_job(jobs_of(file, changes), file)
     with user_code(job, file.parent), lines_of(file, job, changes):
-        graphs, plan = make_plan(job, local_pools(job, devices))
+        graphs, plan = planned(job, local_pools(job, devices))
     find_sources(job.spec.data)
     require_targets(faults, plan.num_devices)
     folder = RunFolder(output or Path("rlhf-runs") / job.name)

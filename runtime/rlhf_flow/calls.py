@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from rlhf_api.plan import CallKind
 from rlhf_flow.checks import check, is_count, is_number
+from rlhf_flow.errors import FlowError
 from rlhf_flow.losses import BradleyTerry, Dpo, Loss
 from rlhf_flow.operations import Custom, Operation, Scope, widest
 
@@ -57,10 +58,26 @@ class TrainOptions:
 
 @dataclass(frozen=True)
 class ComputeOptions:
-    """What is computed."""
+    """What is computed.
+
+    Raises:
+        FlowError: operations of several protocols.
+    """
 
     operations: tuple[Operation, ...]
     """One after the other."""
+
+    def __post_init__(self) -> None:
+        used = {_protocol_of(each): each for each in self.operations}
+        if len(used) > 1:
+            got = ", ".join(
+                f"{name_of(operation)} with {protocol or 'none of its own'}"
+                for protocol, operation in used.items()
+            )
+            raise FlowError(
+                f"a compute call has operations of several protocols: got {got}, allowed one for "
+                "all operations of a call; make a call of its own for each"
+            )
 
     @property
     def scope(self) -> Scope:
@@ -71,6 +88,11 @@ class ComputeOptions:
     def sees_all(self) -> bool:
         """Whether one of them is a function that every rank has to give all rows."""
         return any(isinstance(o, Custom) and o.scope is Scope.BATCH for o in self.operations)
+
+    @property
+    def protocol(self) -> str | None:
+        """The entry point of the operations' protocol; None: that of the call's kind."""
+        return next((found for each in self.operations if (found := _protocol_of(each))), None)
 
 
 @dataclass(frozen=True)
@@ -120,6 +142,11 @@ class ModelCall:
         return self.role == role and self.kind in (CallKind.TRAIN, CallKind.COPY)
 
     @property
+    def protocol(self) -> str | None:
+        """The entry point of its transfer protocol, where that is the user's own."""
+        return self.options.protocol if isinstance(self.options, ComputeOptions) else None
+
+    @property
     def copied_role(self) -> str | None:
         """Whose weights it takes over; None: nobody's."""
         return self.options.source if isinstance(self.options, CopyOptions) else None
@@ -130,3 +157,12 @@ class ModelCall:
         together."""
         options = self.options
         return isinstance(options, TrainOptions) and isinstance(options.loss, BradleyTerry | Dpo)
+
+
+def _protocol_of(operation: Operation) -> str | None:
+    return operation.protocol if isinstance(operation, Custom) else None
+
+
+def name_of(operation: Operation) -> str:
+    """An operation's name, for a person."""
+    return operation.entrypoint if isinstance(operation, Custom) else type(operation).__name__

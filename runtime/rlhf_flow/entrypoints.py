@@ -15,6 +15,7 @@ from rlhf_flow.places import told_with_place, with_place
 
 ALGORITHM = "the algorithm"
 OPERATION = "the custom operation"
+PROTOCOL = "the protocol"
 
 
 def load_algorithm_class(entrypoint: str) -> type[Algorithm]:
@@ -63,6 +64,22 @@ def check_function(entrypoint: str, parameters: Mapping[str, object]) -> None:
             f"{', '.join(sorted(parameters)) or 'no parameters'} ({error}), allowed "
             f"{entrypoint.partition(':')[2]}{takes}; {advice}"
         ) from error
+
+
+def check_protocol(entrypoint: str) -> None:
+    """Look up a transfer protocol of the user's own.
+
+    Raises:
+        InvalidAlgorithm: it cannot be imported, or lacks one of its two functions.
+    """
+    found = _load(PROTOCOL, entrypoint, "correct protocol= of Custom(...)")
+    functions = ("distribute", "collect")
+    if missing := [name for name in functions if not callable(getattr(found, name, None))]:
+        raise InvalidAlgorithm(
+            f"{PROTOCOL} {entrypoint} is no pair: got {found!r} without a function "
+            f"{' and '.join(missing)}, allowed Protocol(distribute, collect) of "
+            "rlhf_runtime.dataplane.protocol; name one"
+        )
 
 
 def build_custom(entrypoint: str, parameters: Mapping[str, object]) -> Algorithm:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from rlhf_flow.calls import ComputeOptions
+from rlhf_flow.calls import ComputeOptions, name_of
 from rlhf_flow.graph import PRETRAINING, PROMPTS, Graph
-from rlhf_flow.operations import Custom, Operation, Scope
+from rlhf_flow.operations import Scope
 
 _SCOPES = {
     Scope.ROW: "one row at a time",
@@ -30,8 +30,9 @@ def draw_text(graph: Graph) -> str:
         made = f"  -> {', '.join(call.writes)}" if call.writes else changed
         lines.append(f"{levels[call.id]}  {call.id.ljust(width)}{made}{often}")
         if isinstance(call.options, ComputeOptions):
-            names = ", ".join(map(_operation_name, call.options.operations))
-            lines.append(f"     {names}: over {_SCOPES[call.options.scope]}")
+            names = ", ".join(map(name_of, call.options.operations))
+            cut = f", cut by {call.protocol}" if call.protocol else ""
+            lines.append(f"     {names}: over {_SCOPES[call.options.scope]}{cut}")
         lines += [
             f"     <- {edge.source}: {', '.join(edge.fields)}"
             for edge in graph.data_edges
@@ -77,7 +78,3 @@ def _levels(graph: Graph) -> dict[str, int]:
         before = graph.predecessors(call.id)
         levels[call.id] = 1 + max((levels[call_id] for call_id in before), default=0)
     return levels
-
-
-def _operation_name(operation: Operation) -> str:
-    return operation.entrypoint if isinstance(operation, Custom) else type(operation).__name__

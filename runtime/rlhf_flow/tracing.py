@@ -11,7 +11,7 @@ from rlhf_api.plan import CallKind, GraphInputs
 from rlhf_flow.algorithm import Algorithm
 from rlhf_flow.batches import BatchValue
 from rlhf_flow.calls import ComputeOptions, GenerateOptions, ModelCall, TrainOptions
-from rlhf_flow.entrypoints import check_function
+from rlhf_flow.entrypoints import check_function, check_protocol
 from rlhf_flow.errors import FlowError, InvalidAlgorithm
 from rlhf_flow.fields import (
     FIELDS,
@@ -191,6 +191,8 @@ class TracingBackend:
         for operation in call.options.operations:
             if isinstance(operation, Custom):
                 check_function(operation.entrypoint, operation.parameters)
+                if operation.protocol is not None:
+                    check_protocol(operation.protocol)
             if isinstance(operation, LagrangeMultiplier):
                 self._check_multiplier(call, operation.multiplier)
 

@@ -10,7 +10,7 @@ RlhfError
     ├── WorkerRaised          a worker raised what is no RlhfError                   exit 1
     ├── TrainingDiverged      no update was finite for many steps                    exit 3
     ├── OutOfMemory           a worker ran out of memory                             exit 4
-    ├── UserCodeFailed        a custom operation raised                              exit 3
+    ├── UserCodeFailed        a custom operation or protocol raised                  exit 3
     ├── NotEnoughResources    shared memory or devices are missing                   exit 4
     ├── RayFailed             Ray did not start on this machine, or has died         exit 4
     ├── RayUnreachable        the Ray cluster does not answer, or refuses the token  exit 4
@@ -99,7 +99,7 @@ class OutOfMemory(RuntimeFailure):
 
 
 class UserCodeFailed(RuntimeFailure):
-    """A custom operation raised, or did not give what it promised."""
+    """A custom operation or protocol raised, or did not give what it promised."""
 
     reason = "UserCodeFailed"
     exit_code = ExitCode.USER

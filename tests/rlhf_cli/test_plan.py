@@ -179,6 +179,50 @@ def test_a_custom_algorithm_comes_from_local_code(tmp_path: Path, last: str, cod
         assert "warning: actor.log_probs makes what nothing reads" in err
 
 
+PAIR = """
+from rlhf_flow import *
+from rlhf_flow.operations import Custom
+from rlhf_runtime.dataplane.partition import Share
+from rlhf_runtime.dataplane.protocol import Protocol
+
+FIRST = Protocol(lambda at: Share(at.data, at.data_size), lambda at: at.rank == 0)
+
+
+def rated(columns):
+    return {}
+
+
+class Mine(Algorithm):
+    def roles(self):
+        return {"actor": LanguageModel}
+
+    def step(self, flow, prompts):
+        batch = flow.actor.generate(prompts)
+        rated = Custom(f"{__name__}:rated", [], ["rate"], protocol=f"{__name__}:FIRST")
+        flow.every(10, lambda: flow.compute(batch, rated))
+        flow.actor.train(batch, CrossEntropy())
+"""
+
+
+def test_a_protocol_of_ones_own_has_to_cover_the_rows(tmp_path: Path) -> None:
+    """On one rank it does; on two the second one's rows are lost, in step 10."""
+    (tmp_path / "own_pair.py").write_text(PAIR)
+    path = tmp_path / "job.yaml"
+    path.write_text(
+        job(algorithm="{type: Custom, custom: {entrypoint: 'own_pair:Mine'}}")
+        + "  code: {local: .}\n"
+    )
+    code, out, err = run(str(path), "--devices", "1", "-o", "graph")
+    assert code == 0, err
+    assert "own_pair:rated: over the rows of a prompt, cut by own_pair:FIRST" in out
+    code, _, err = run(str(path), "--devices", "2", "-o", "graph")
+    assert code == 3
+    assert err.startswith(
+        "UserCodeFailed: the protocol own_pair:FIRST collects the rows from 1/2 to 1 of a batch "
+        "from no rank, on 2 ranks (data=2, tensor=1, pipeline=1): got rank 0: part 0 of 2, allowed"
+    ), err
+
+
 def test_a_reward_of_no_role_is_told_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
     text = job().replace("rewards: [{", "rewards: [{role: rewad, ")

@@ -89,6 +89,41 @@ def test_settings_name_the_columns_that_are_read_and_written(
     assert pickle.loads(pickle.dumps(reader)) == reader == dataclasses.replace(reader)
 
 
+def of_pair(name: str = "PAIR") -> Custom:
+    return Custom("mine:f", ["x"], ["y"], protocol=f"mine:{name}")
+
+
+def test_a_call_has_the_protocol_of_its_operations() -> None:
+    assert ComputeOptions((of_pair(), of_pair())).protocol == "mine:PAIR"
+    assert ComputeOptions((Whiten("v"), Custom("mine:f", [], []))).protocol is None
+    assert pickle.loads(pickle.dumps(of_pair())) == of_pair() != Custom("mine:f", ["x"], ["y"])
+
+
+@pytest.mark.parametrize(
+    ("other", "got"),
+    [
+        (GroupAdvantages("s", "v"), "got mine:f with mine:PAIR, GroupAdvantages with none of its"),
+        (of_pair("OTHER"), "got mine:f with mine:PAIR, mine:f with mine:OTHER, allowed one for"),
+        (Custom("mine:g", [], [], scope=Scope.BATCH), "mine:g with none of its own, allowed one"),
+    ],
+)
+def test_a_call_has_one_protocol(other: Any, got: str) -> None:
+    """Whatever sums over the ranks of the data axis would count rows twice, or miss some."""
+    with pytest.raises(FlowError, match=got):
+        ComputeOptions((of_pair(), other))
+
+
+@pytest.mark.parametrize("protocol", ["mine", "mine:", ":PAIR", "mine:A B", (1, 2)])
+def test_a_protocol_is_named_by_an_entry_point(protocol: Any) -> None:
+    with pytest.raises(FlowError, match=r"names no pair: got .*, allowed package.module:NAME"):
+        Custom("mine:f", [], ["y"], protocol=protocol)
+
+
+def test_what_sees_all_rows_has_no_protocol() -> None:
+    with pytest.raises(FlowError, match=r"got scope=Scope.BATCH and protocol='mine:PAIR', allowed"):
+        Custom("mine:f", [], ["y"], scope=Scope.BATCH, protocol="mine:PAIR")
+
+
 def test_a_scope_is_one_of_three() -> None:
     with pytest.raises(FlowError, match="got scope='batch', allowed Scope.ROW, Scope.GROUP"):
         Custom("mine:f", [], [], scope="batch")  # type: ignore[arg-type]

@@ -39,6 +39,10 @@ MODULE = """
     def scaled(columns, *, scale, shift=0):
         return {}
 
+    class Half:
+        def distribute(at):
+            return None
+
     TEXT = "a text"
 """
 LINES = {"MODULE": 6, "INIT": 10, "STEP": 18}
@@ -133,6 +137,35 @@ def test_the_function_of_an_operation_is_looked_up(
 ) -> None:
     said = refuse(f"flow.compute(batch, Custom('{entrypoint}', [], ['x'], {parameters}))")
     assert all(part in said for part in parts), said
+
+
+@pytest.mark.parametrize(
+    ("protocol", "parts"),
+    [
+        ("SELF:PAIRS", ["no such name for the protocol", "correct protocol= of Custom(...)"]),
+        ("SELF:TEXTS", ["has no TEXTS; did you mean TEXT?"]),
+        ("nowhere:PAIR", ["no module nowhere", "spec.code"]),
+        ("SELF:TEXT", ["is no pair: got 'a text' without a function distribute and collect, all"]),
+        ("SELF:Half", ["without a function collect, allowed Protocol(distribute, collect) of "]),
+    ],
+)
+def test_the_protocol_of_an_operation_is_looked_up(
+    refuse: Refuse, protocol: str, parts: list[str]
+) -> None:
+    scaled = f"'SELF:scaled', [], ['x'], {{'scale': 1}}, protocol='{protocol}'"
+    said = refuse(f"flow.compute(batch, Custom({scaled}))")
+    assert all(part in said for part in parts), said
+
+
+def test_a_call_of_two_protocols_names_its_line(refuse: Refuse) -> None:
+    mixed = "MixedGroups('reward_scores', 'reward_valid')"
+    own = "Custom('SELF:scaled', [], ['x'], {'scale': 1}, protocol='SELF:PAIR')"
+    said = refuse(f"flow.compute(batch, {mixed}, {own})")
+    assert said == (
+        "a compute call has operations of several protocols: got MixedGroups with none of its own, "
+        "SELF:scaled with SELF:PAIR, allowed one for all operations of a call; make a call of its "
+        "own for each"
+    )
 
 
 def test_a_function_without_a_signature_is_taken() -> None:

@@ -28,7 +28,9 @@ UNUSED = ("--set", "spec.models.judge={source: {builtin: TinyLlama}}")
 """A model of a role that the algorithm does not have."""
 
 
-def test_a_custom_algorithm_runs_with_a_verifier_that_often_raises(place: Path) -> None:
+def test_a_custom_algorithm_runs_by_its_own_protocol_with_a_verifier_that_often_raises(
+    place: Path,
+) -> None:
     manifest = example(
         "01",
         place / "custom.yaml",

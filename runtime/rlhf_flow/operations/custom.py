@@ -26,8 +26,9 @@ class Custom:
     its scope names, and returns those that it writes.
 
     Raises:
-        FlowError: the entry point has another form, a list of names is a single string, a name is
-            none that a field may have, or a kind is none.
+        FlowError: an entry point has another form, a list of names is a single string, a name is
+            none that a field may have, a kind is none, or the scope leaves a protocol nothing to
+            cut.
     """
 
     entrypoint: str
@@ -43,10 +44,12 @@ class Custom:
     kinds: Mapping[str, Kind] = field(default_factory=dict)
     """What fields that it writes hold. One that is not named holds what its name means in
     `rlhf_flow.fields`; where that says nothing it is taken for whatever reads it."""
+    protocol: str | None = None
+    """`package.module:NAME` of a `rlhf_runtime.dataplane.protocol.Protocol`: which rows a rank
+    gets, and which ranks' outputs count. None: that of every compute call."""
 
     def __post_init__(self) -> None:
-        module, colon, name = str(self.entrypoint).partition(":")
-        if not (module and colon and name.isidentifier()):
+        if not _is_entrypoint(self.entrypoint):
             raise FlowError(
                 f"an operation's entry point names no function: got {self.entrypoint!r}, "
                 "allowed package.module:function; write it so"
@@ -65,6 +68,7 @@ class Custom:
                     f"allowed {', '.join(self.writes)}; "
                     f"{suggest(written, self.writes, 'add it to writes, or remove it')}"
                 )
+        self._check_protocol(owner)
 
     def inputs(self) -> Iterator[Input]:
         """The columns that it reads, of whatever kind."""
@@ -75,6 +79,21 @@ class Custom:
         for name in self.writes:
             known = fields.field_of(name)
             yield Output(name, self.kinds.get(name, known.kind if known else None))
+
+    def _check_protocol(self, owner: str) -> None:
+        if self.protocol is None:
+            return
+        if not _is_entrypoint(self.protocol):
+            raise FlowError(
+                f"the protocol of the operation {self.entrypoint} names no pair: got "
+                f"{self.protocol!r}, allowed package.module:NAME; write it so"
+            )
+        if self.scope is Scope.BATCH:
+            raise FlowError(
+                f"{owner} has a protocol, and sees all rows on every rank anyway: got "
+                f"scope=Scope.BATCH and protocol={self.protocol!r}, allowed one of them; remove "
+                "the other"
+            )
 
     def _check_names(self, label: str, names: Sequence[str]) -> None:
         if isinstance(names, str):
@@ -87,3 +106,9 @@ class Custom:
                 f"{label} of the operation {self.entrypoint} has a name that no field may "
                 f"have: got {odd[0]!r}, allowed {fields.ALLOWED_NAMES}; rename it"
             )
+
+
+def _is_entrypoint(given: object) -> bool:
+    """Whether it has the form `package.module:name`."""
+    module, colon, name = given.partition(":") if isinstance(given, str) else ("", "", "")
+    return bool(module and colon) and name.isidentifier()

@@ -12,8 +12,9 @@ from rlhf_flow.calls import ComputeOptions, GenerateOptions, ModelCall
 from rlhf_flow.fields import ENOUGH
 from rlhf_runtime.controller.batch import Batch, ShardRef, Sources, as_batch
 from rlhf_runtime.controller.results import wait_for
+from rlhf_runtime.dataplane.calls import bounds_of_part, protocol_of
 from rlhf_runtime.dataplane.partition import Extent
-from rlhf_runtime.dataplane.protocol import Coordinates, bounds_of_part, protocol_of
+from rlhf_runtime.dataplane.protocol import Coordinates
 from rlhf_runtime.errors import UnknownCall
 from rlhf_runtime.hooks import Hook, nothing
 from rlhf_runtime.workers.orders import (
@@ -65,13 +66,14 @@ class WorkerGroup:
         for rank, at in _places(mesh):
             picked, references = _pick(order, read, at)
             message = order.message(references, header, picked)
-            if not names or not protocol_of(call.kind).collect(at):
+            if not names or not protocol_of(call).collect(at):
                 reports.append(self._running[rank].remote(*message))
                 continue
             report, shard = self._returning[rank].remote(*message)
             reports.append(report)
-            held = bounds_of_part(call.kind, extent, at, everything)
+            held = bounds_of_part(call, extent, at, everything)
             shards.append(ShardRef(shard, range(held.start * samples, held.stop * samples)))
+        shards.sort(key=lambda shard: shard.rows.start)  # a protocol need not give them in order
         return reports, as_batch(names, shards, extent.times(samples)) if names else None
 
 
@@ -103,8 +105,7 @@ def _rows_needed(order: Order, extent: Extent, at: Coordinates) -> range:
     if isinstance(call.options, ComputeOptions) and call.options.sees_all:
         return range(extent.num_rows)
     batches = extent.mini_batches(order.mini_batches)
-    whole = call.compares_responses
-    bounds = [bounds_of_part(call.kind, extent, at, groups, whole) for groups in batches]
+    bounds = [bounds_of_part(call, extent, at, groups) for groups in batches]
     bounds = [each for each in bounds if each] or [range(0)]
     return range(min(each.start for each in bounds), max(each.stop for each in bounds))
 

@@ -1,8 +1,7 @@
 """The one transfer rule: which rows a rank gets, and which ranks' outputs count.
 
 distribute = rows cut by a coordinate of the mesh, equal along its other axes; collect = the ranks
-of a mask. HybridFlow's protocols are instances; a further pair is one more entry of `PROTOCOLS`.
-The driver uses it to send a rank what it needs, the rank to find its rows in it.
+of a mask. HybridFlow's protocols are instances; so is a pair of the user's own (`own_protocol`).
 Source: HybridFlow, table 3.
 """
 
@@ -11,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rlhf_api.plan import CallKind, Mesh
-from rlhf_runtime.dataplane.partition import Extent, Share, contiguous, window
+from rlhf_api.plan import Mesh
+from rlhf_runtime.dataplane.partition import Share
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,8 @@ class Coordinates:
 
 @dataclass(frozen=True)
 class Protocol:
-    """A pair (distribute, collect)."""
+    """A pair (distribute, collect). Driver and ranks each ask it, so an answer depends on nothing
+    but the place."""
 
     distribute: Callable[[Coordinates], Share]
     """The part of the rows that a rank gets."""
@@ -104,31 +104,3 @@ PROTOCOLS: dict[str, Protocol] = {
 }
 """By HybridFlow's names. `3d_all_micro_dp` is used on the mesh of generation, whose replicas along
 `data` are the micro-DP groups' members."""
-
-BY_KIND: dict[CallKind, str] = {
-    CallKind.GENERATE: "3d_all_micro_dp",
-    CallKind.INFER: "3d",
-    CallKind.TRAIN: "3d",
-    CallKind.COMPUTE: "3d",
-    CallKind.SCORE: "dp",
-    CallKind.COPY: "one_to_all",
-}
-"""Which protocol a kind of call uses."""
-
-BALANCED = frozenset({CallKind.INFER, CallKind.TRAIN})
-"""Kinds of calls whose ranks balance tokens. Others get whole groups, equally many."""
-
-
-def protocol_of(kind: CallKind) -> Protocol:
-    """The protocol of a kind of call."""
-    return PROTOCOLS[BY_KIND[kind]]
-
-
-def bounds_of_part(
-    kind: CallKind, extent: Extent, at: Coordinates, groups: range, whole_groups: bool = False
-) -> range:
-    """Among which rows a rank's part of some groups is: what its calls read and write there."""
-    share = protocol_of(kind).distribute(at)
-    if kind in BALANCED:
-        return window(groups, extent.rows_per_group, share, whole_groups).span.bounds
-    return contiguous(groups, extent.rows_per_group, share).bounds

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ import numpy as np
 from rlhf_flow.columns import Output
 from rlhf_flow.fields import ENOUGH, PER_ROW, PER_TOKEN
 from rlhf_flow.operations import Custom
+from rlhf_runtime import user_code
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.errors import UserCodeFailed
 from rlhf_runtime.roles.sequences import RESPONSES
@@ -31,16 +30,9 @@ def run_custom(operation: Custom, columns: Columns, num_rows: int) -> dict[str, 
     Raises:
         UserCodeFailed: the function raises, or returns something else than it should.
     """
-    function = _find(operation)
-    try:
-        made = function({name: columns[name] for name in operation.reads}, **operation.parameters)
-    except Exception as error:  # whatever the user's code raises is the user's to read
-        raised = error.__traceback__.tb_next if error.__traceback__ else None
-        text = "".join(traceback.format_exception(type(error), error, raised))
-        raise UserCodeFailed(
-            f"{_named(operation, function)} raised {type(error).__name__}: {error}; correct "
-            f"it\n{text}"
-        ) from None
+    function = user_code.load("the custom operation", operation.entrypoint)
+    read = {name: columns[name] for name in operation.reads}
+    made = user_code.call(_named(operation, function), function, read, **operation.parameters)
     if wrong := _wrong_result(operation, made):
         raise UserCodeFailed(f"{_named(operation, function)} {wrong}")
     responses = columns.get(RESPONSES)
@@ -48,18 +40,6 @@ def run_custom(operation: Custom, columns: Columns, num_rows: int) -> dict[str, 
         if wrong := _wrong_column(output, made[output.column], num_rows, responses):
             raise UserCodeFailed(f"{_named(operation, function)} returns {output.column} {wrong}")
     return {name: made[name] for name in operation.writes}
-
-
-def _find(operation: Custom) -> Callable[..., Any]:
-    module, _, name = operation.entrypoint.partition(":")
-    try:
-        found: Callable[..., Any] = getattr(importlib.import_module(module), name)
-    except Exception as error:
-        raise UserCodeFailed(
-            f"the custom operation {operation.entrypoint} cannot be imported: got "
-            f"{type(error).__name__}: {error}; correct it\n{traceback.format_exc()}"
-        ) from None
-    return found
 
 
 def _named(operation: Custom, function: Callable[..., Any]) -> str:

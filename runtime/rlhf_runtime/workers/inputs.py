@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import accumulate
 
+from rlhf_runtime.dataplane.calls import BALANCED, protocol_of
 from rlhf_runtime.dataplane.columns import Column, Rows, repeat_rows
 from rlhf_runtime.dataplane.partition import balanced, contiguous, window
-from rlhf_runtime.dataplane.protocol import BALANCED, Coordinates, protocol_of
+from rlhf_runtime.dataplane.protocol import Coordinates
 from rlhf_runtime.dataplane.shards import Shard, ShardIndex, locate, merge
 from rlhf_runtime.workers.orders import Order, OrderedBatch, Part, Source
 
@@ -29,7 +30,7 @@ class BatchInputs:
         self.extent = batch.extent
         self._call = order.call
         self._num_mini_batches = order.mini_batches
-        self._share = protocol_of(order.call.kind).distribute(at)
+        self._share = protocol_of(order.call).distribute(at)
         remaining = iter(shards)
         self._sources = [self._placed(source, remaining) for source in batch.sources]
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 from rlhf_api.plan import GraphName, Mesh
 from rlhf_api.spec.resources import Device
 from rlhf_runtime.checkpoint.record import SavedFile
-from rlhf_runtime.dataplane.protocol import Coordinates, protocol_of
+from rlhf_runtime.dataplane.calls import protocol_of
+from rlhf_runtime.dataplane.protocol import Coordinates
 from rlhf_runtime.dataplane.shards import Shard
 from rlhf_runtime.engines.fsdp.settings import OptimizerSettings
 from rlhf_runtime.errors import OutOfMemory, UnknownCall, WorkerLost, model_not_saved
@@ -210,7 +211,7 @@ class Rank(Watched):
             raise
         report = self._report(order, result.statistics, start).message()
         names = returned_columns(order.call)
-        if not names or not protocol_of(order.call.kind).collect(at):
+        if not names or not protocol_of(order.call).collect(at):
             return report
         assert result.index is not None, "whoever makes columns says of which rows"
         return report, Shard(result.index, {name: result.columns[name] for name in names})

@@ -13,8 +13,9 @@ import ray
 from rlhf_api.plan import Mesh
 from rlhf_flow.calls import ComputeOptions
 from rlhf_flow.operations import Custom
+from rlhf_runtime.dataplane.calls import protocol_of
 from rlhf_runtime.dataplane.columns import Column, pack
-from rlhf_runtime.dataplane.protocol import Coordinates, protocol_of
+from rlhf_runtime.dataplane.protocol import Coordinates
 from rlhf_runtime.dataplane.shards import Shard, ShardIndex
 from rlhf_runtime.workers.inputs import Inputs
 from rlhf_runtime.workers.orders import CallReport, Order, Statistics, returned_columns
@@ -77,7 +78,7 @@ class ToyRank:
         columns, sums = method(inputs)
         report = CallReport(order.call.id, Statistics(sums=sums), (), resident_bytes()).message()
         names = returned_columns(order.call)
-        if not names or not protocol_of(order.call.kind).collect(at):
+        if not names or not protocol_of(order.call).collect(at):
             return report
         made = {name: columns[name] for name in names}
         return report, Shard(inputs.index.find(inputs.rows()), made)

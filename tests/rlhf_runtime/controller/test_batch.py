@@ -8,8 +8,9 @@ from rlhf_api.plan import CallKind, GraphName, Mesh
 from rlhf_flow.calls import GenerateOptions, ModelCall
 from rlhf_runtime.controller.batch import Batch, ColumnAt, Held, ShardRef, Sources, as_batch
 from rlhf_runtime.controller.dispatch import WorkerGroup
+from rlhf_runtime.dataplane.calls import bounds_of_part
 from rlhf_runtime.dataplane.partition import WINDOW_PARTS, Extent
-from rlhf_runtime.dataplane.protocol import Coordinates, bounds_of_part
+from rlhf_runtime.dataplane.protocol import Coordinates
 from rlhf_runtime.workers.orders import Order, OrderedBatch
 
 ROWS = (ShardRef("r0", range(0, 6)), ShardRef("r1", range(6, 12)))
@@ -189,8 +190,9 @@ def test_a_rank_is_sent_every_shard_that_may_hold_one_of_its_rows(
 ) -> None:
     extent, made = Extent(prompts, samples), Mesh(pool="a", data=producers)
     for producer in (CallKind.INFER, CallKind.COMPUTE):
+        maker = ModelCall("maker", "actor", "maker", producer, (), ("tokens",))
         held = {
-            rank: set(bounds_of_part(producer, extent, Coordinates.of(rank, made), range(prompts)))
+            rank: set(bounds_of_part(maker, extent, Coordinates.of(rank, made), range(prompts)))
             for rank in made.ranks
         }
         shards = tuple(
@@ -205,7 +207,7 @@ def test_a_rank_is_sent_every_shard_that_may_hold_one_of_its_rows(
             ((_, got),) = worker.sent
             at = Coordinates(rank, consumers)
             for groups in extent.mini_batches(parts):
-                needed = set(bounds_of_part(kind, extent, at, groups))
+                needed = set(bounds_of_part(call, extent, at, groups))
                 missing = {r for r, rows in held.items() if rows & needed} - set(got)
                 assert not missing, (rank, producer)
 

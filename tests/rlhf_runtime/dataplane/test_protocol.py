@@ -2,16 +2,11 @@ import itertools
 
 import pytest
 
-from rlhf_api.plan import CallKind, Mesh
-from rlhf_runtime.dataplane.partition import Extent, Share, contiguous
-from rlhf_runtime.dataplane.protocol import (
-    BY_KIND,
-    PROTOCOLS,
-    Coordinates,
-    Protocol,
-    bounds_of_part,
-    protocol_of,
-)
+from rlhf_api.plan import Mesh
+from rlhf_runtime.dataplane.partition import contiguous
+from rlhf_runtime.dataplane.protocol import PROTOCOLS, Coordinates
+
+from .table_3 import GRIDS, NUM_GROUPS, collected, given
 
 CUBE = Mesh(pool="a", data=2, tensor=2, pipeline=2)
 ALL = list(range(8))
@@ -28,6 +23,8 @@ TABLE_3 = {
     "dp": ([[rank] for rank in range(8)], ALL),
     "all_to_all": ([[rank] for rank in range(8)], ALL),
 }
+EACH_ROW_ONCE = ("3d", "3d_all_micro_dp", "dp", "all_to_all")
+"""Others give every collected rank all rows."""
 
 
 def mesh_of(**cut: int) -> Mesh:
@@ -38,37 +35,53 @@ def places(mesh: Mesh) -> list[Coordinates]:
     return [Coordinates.of(rank, mesh) for rank in mesh.ranks]
 
 
-def given_and_collected(protocol: Protocol, mesh: Mesh) -> tuple[list[list[int]], list[int]]:
-    given = [
-        contiguous(range(8), 1, protocol.distribute(at)).rows().tolist() for at in places(mesh)
+def given_and_collected(name: str, mesh: Mesh, rows: int) -> tuple[list[list[int]], list[int]]:
+    protocol = PROTOCOLS[name]
+    parts = [
+        contiguous(range(rows), 1, protocol.distribute(at)).rows().tolist() for at in places(mesh)
     ]
-    return given, [at.rank for at in places(mesh) if protocol.collect(at)]
+    return parts, [at.rank for at in places(mesh) if protocol.collect(at)]
 
 
 @pytest.mark.parametrize("name", TABLE_3)
 def test_protocols_are_those_of_hybridflow(name: str) -> None:
-    assert given_and_collected(PROTOCOLS[name], CUBE) == TABLE_3[name]
+    assert given_and_collected(name, CUBE, 8) == TABLE_3[name]
+    assert (given(name, CUBE, 8), collected(name, CUBE)) == TABLE_3[name], "the reference"
 
 
 def test_every_protocol_is_in_the_table() -> None:
     assert set(PROTOCOLS) == set(TABLE_3)
 
 
-def test_generation_replicas_get_parts_of_their_own() -> None:
-    # Reference case of HybridFlow, section 5: trained as 1-4-2, generated with tensor size 2: two
-    # micro replicas in each training replica.
-    given, collected = given_and_collected(PROTOCOLS["3d_all_micro_dp"], mesh_of(data=4, tensor=2))
-    assert given == [[0, 1], [0, 1], [2, 3], [2, 3], [4, 5], [4, 5], [6, 7], [6, 7]]
-    assert collected == [0, 2, 4, 6]
+@pytest.mark.parametrize("rows", NUM_GROUPS)
+@pytest.mark.parametrize("mesh", GRIDS, ids=str)
+@pytest.mark.parametrize("name", TABLE_3)
+def test_on_every_grid_ranks_get_and_give_what_the_table_says(
+    name: str, mesh: Mesh, rows: int
+) -> None:
+    parts, counted = given_and_collected(name, mesh, rows)
+    assert parts == given(name, mesh, rows)
+    assert counted == collected(name, mesh)
+    concatenated = [row for rank in counted for row in parts[rank]]
+    times = 1 if name in EACH_ROW_ONCE else len(counted)
+    assert concatenated == list(range(rows)) * times, "in the order of ranks"
 
 
-@pytest.mark.parametrize("name", ["3d", "3d_all_micro_dp", "dp"])
-@pytest.mark.parametrize(
-    "mesh", [mesh_of(data=1), mesh_of(data=3), mesh_of(data=2, tensor=3), CUBE], ids=str
-)
-def test_collected_rows_are_every_row_once(name: str, mesh: Mesh) -> None:
-    given, collected = given_and_collected(PROTOCOLS[name], mesh)
-    assert sorted(row for rank in collected for row in given[rank]) == ALL
+@pytest.mark.parametrize("training", GRIDS, ids=str)
+def test_generation_replicas_get_parts_of_their_own(training: Mesh) -> None:
+    """HybridFlow, section 5: trained as p-t-d, generated with a tensor size that divides p x t: so
+    many micro-DP replicas in each training replica."""
+    inner = training.pipeline * training.tensor
+    for tensor in (size for size in (1, 2, 4) if inner % size == 0):
+        micro = inner // tensor
+        generation = mesh_of(data=training.data * micro, tensor=tensor)
+        parts, counted = given_and_collected("3d_all_micro_dp", generation, 8)
+        share = 8 // (training.data * micro)
+        expected = [
+            list(range(first, first + share)) for first in range(0, 8, share) for _ in range(tensor)
+        ]
+        assert parts == expected
+        assert counted == list(range(0, training.num_devices, tensor))
 
 
 def test_tensor_ranks_are_consecutive_then_stages_then_replicas() -> None:
@@ -80,22 +93,6 @@ def test_tensor_ranks_are_consecutive_then_stages_then_replicas() -> None:
     assert {at.num_ranks for at in expected} == {12}
 
 
-@pytest.mark.parametrize("kind", CallKind)
-def test_every_kind_of_call_has_a_protocol(kind: CallKind) -> None:
-    assert protocol_of(kind) is PROTOCOLS[BY_KIND[kind]]
-
-
-def test_a_pair_of_ones_own_takes_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    def backwards(at: Coordinates) -> Share:
-        return Share(at.data_size - 1 - at.data, at.data_size)
-
-    monkeypatch.setitem(PROTOCOLS, "backwards", Protocol(backwards, lambda at: True))
-    monkeypatch.setitem(BY_KIND, CallKind.SCORE, "backwards")
-    given, collected = given_and_collected(protocol_of(CallKind.SCORE), mesh_of(data=2))
-    assert given == [SECOND, FIRST]
-    assert collected == [0, 1]
-
-
 def test_a_mesh_begins_at_its_own_first_rank() -> None:
     mesh = Mesh(pool="a", first_rank=2, data=2, tensor=2)
     assert [Coordinates.of(rank, mesh) for rank in (2, 3, 4, 5)] == [
@@ -103,11 +100,3 @@ def test_a_mesh_begins_at_its_own_first_rank() -> None:
     ]
     with pytest.raises(ValueError, match="is not in range"):
         Coordinates.of(1, mesh)
-
-
-@pytest.mark.parametrize("kind", CallKind)
-@pytest.mark.parametrize("cut", [{"data": 1}, {"data": 20}, {"data": 3, "tensor": 2}], ids=str)
-def test_the_bounds_of_all_parts_cover_the_batch(kind: CallKind, cut: dict[str, int]) -> None:
-    extent, mesh = Extent(37, 3), mesh_of(**cut)
-    bounds = [bounds_of_part(kind, extent, at, range(37)) for at in places(mesh)]
-    assert {row for each in bounds for row in each} == set(range(extent.num_rows))

@@ -27,10 +27,16 @@ from rlhf_flow.operations import (
     Scope,
 )
 from rlhf_runtime.dataplane.columns import Column
+from rlhf_runtime.dataplane.partition import Share
+from rlhf_runtime.dataplane.protocol import Protocol
+
+ROWS = 64
+"""Of a step: eight samples of eight prompts."""
 
 
 class Reinforce(Algorithm):
-    """The score minus a constant as the advantage of every token."""
+    """The score minus a constant as the advantage of every token; computed by one rank, which has
+    all rows, so that its function can count them."""
 
     def __init__(self, baseline: float) -> None:
         self.baseline = baseline
@@ -45,7 +51,8 @@ class Reinforce(Algorithm):
             f"{__name__}:centred",
             reads=["reward_scores", "response_tokens"],
             writes=["advantages"],
-            parameters={"baseline": self.baseline},
+            parameters={"baseline": self.baseline, "rows": ROWS},
+            protocol=f"{__name__}:ON_FIRST",
         )
         batch |= flow.compute(batch, centre)
         flow.actor.train(batch, ClippedLoss("reward_valid"))
@@ -177,6 +184,12 @@ def _spread(columns: Mapping[str, Column], advantages: np.ndarray) -> dict[str, 
     return {"advantages": Column(np.repeat(advantages.astype(np.float32), lengths), lengths)}
 
 
-def centred(columns: Mapping[str, Column], *, baseline: float) -> dict[str, Column]:
+ON_FIRST = Protocol(lambda at: Share(0, 1), lambda at: at.rank == 0)
+
+
+def centred(columns: Mapping[str, Column], *, baseline: float, rows: int) -> dict[str, Column]:
     """The operation."""
-    return _spread(columns, columns["reward_scores"].values - np.float32(baseline))
+    scores = columns["reward_scores"].values
+    if len(scores) != rows:
+        raise ValueError(f"the protocol gave {len(scores)} rows")
+    return _spread(columns, scores - np.float32(baseline))

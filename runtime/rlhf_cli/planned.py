@@ -1,0 +1,38 @@
+"""A job's graphs and plan, with what only the runtime can check of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rlhf_api.plan import GraphName, Plan
+    from rlhf_api.spec.job import RLHFJob
+    from rlhf_flow.graph import Graph
+    from rlhf_flow.planning.inventory import DeviceInventory
+
+
+def planned(
+    job: RLHFJob, pools: Sequence[DeviceInventory]
+) -> tuple[Mapping[GraphName, Graph], Plan]:
+    """Trace a job and plan it.
+
+    Raises:
+        FlowError: an algorithm that cannot be traced.
+        ManifestError: rewards that do not fit its roles.
+        PlanError: a job that cannot be planned on these devices.
+        UserCodeFailed: a protocol of its own that does not cover the rows on these devices.
+    """
+    from rlhf_flow.planning.make_plan import make_plan
+
+    graphs, plan = make_plan(job, pools)
+    for name, graph in graphs.items():
+        for call in graph.calls:
+            if call.protocol is not None:
+                # It imports numpy, as that protocol's module has done.
+                from rlhf_runtime.dataplane.own_protocol import check_cover
+
+                site = plan.call(name, call.id)
+                assert site is not None and site.mesh is not None, "it runs beside the policy"
+                check_cover(call.protocol, site.mesh)
+    return graphs, plan

@@ -1,0 +1,49 @@
+"""The protocol of a call, and among which rows it lets a rank work.
+
+The driver uses it to send a rank what it needs, the rank to find its rows in it.
+"""
+
+from __future__ import annotations
+
+from rlhf_api.plan import CallKind
+from rlhf_flow.calls import ModelCall
+from rlhf_runtime.dataplane.own_protocol import own_protocol
+from rlhf_runtime.dataplane.partition import Extent, contiguous, window
+from rlhf_runtime.dataplane.protocol import PROTOCOLS, Coordinates, Protocol
+
+BY_KIND: dict[CallKind, str] = {
+    CallKind.GENERATE: "3d_all_micro_dp",
+    CallKind.INFER: "3d",
+    CallKind.TRAIN: "3d",
+    CallKind.COMPUTE: "3d",
+    CallKind.SCORE: "dp",
+    CallKind.COPY: "one_to_all",
+}
+"""Which protocol a kind of call uses, unless the call names one of the user's own."""
+
+BALANCED = frozenset({CallKind.INFER, CallKind.TRAIN})
+"""Kinds of calls whose ranks balance tokens. Others get whole groups, equally many."""
+
+
+def protocol_of(call: ModelCall) -> Protocol:
+    """The protocol of a call.
+
+    Raises:
+        UserCodeFailed: it is one of the user's own that cannot be imported.
+    """
+    if call.protocol is not None:
+        return own_protocol(call.protocol)
+    return PROTOCOLS[BY_KIND[call.kind]]
+
+
+def bounds_of_part(call: ModelCall, extent: Extent, at: Coordinates, groups: range) -> range:
+    """Among which rows a rank's part of some groups is: what its calls read and write there.
+
+    Raises:
+        UserCodeFailed: the call's protocol is the user's own, and gives no share.
+    """
+    share = protocol_of(call).distribute(at)
+    if call.kind in BALANCED:
+        found = window(groups, extent.rows_per_group, share, call.compares_responses)
+        return found.span.bounds
+    return contiguous(groups, extent.rows_per_group, share).bounds

@@ -1,0 +1,42 @@
+import pytest
+
+from rlhf_api.plan import CallKind, Mesh
+from rlhf_flow.calls import ComputeOptions, ModelCall
+from rlhf_flow.operations import Custom
+from rlhf_runtime.dataplane.calls import BY_KIND, bounds_of_part, protocol_of
+from rlhf_runtime.dataplane.partition import Extent, Share
+from rlhf_runtime.dataplane.protocol import PROTOCOLS, Coordinates
+
+from . import pairs
+
+
+def call_of(kind: CallKind) -> ModelCall:
+    return ModelCall("call", "actor", "call", kind, (), ())
+
+
+def places(mesh: Mesh) -> list[Coordinates]:
+    return [Coordinates.of(rank, mesh) for rank in mesh.ranks]
+
+
+@pytest.mark.parametrize("kind", CallKind)
+def test_every_kind_of_call_has_a_protocol(kind: CallKind) -> None:
+    assert protocol_of(call_of(kind)) is PROTOCOLS[BY_KIND[kind]]
+
+
+def test_a_call_has_the_protocol_that_its_operations_name() -> None:
+    operation = Custom("mine:f", ["x"], ["y"], protocol=f"{pairs.MODULE}:BACKWARDS")
+    options = ComputeOptions((operation,))
+    call = ModelCall("call", None, "compute", CallKind.COMPUTE, ("x",), ("y",), options=options)
+    mesh = Mesh(pool="a", data=2)
+    found = [protocol_of(call).distribute(at) for at in places(mesh)]
+    assert found == [Share(1, 2), Share(0, 2)]
+    bounds = [bounds_of_part(call, Extent(5, 3), at, range(5)) for at in places(mesh)]
+    assert bounds == [range(6, 15), range(6)]
+
+
+@pytest.mark.parametrize("kind", CallKind)
+@pytest.mark.parametrize("cut", [{"data": 1}, {"data": 20}, {"data": 3, "tensor": 2}], ids=str)
+def test_the_bounds_of_all_parts_cover_the_batch(kind: CallKind, cut: dict[str, int]) -> None:
+    extent, mesh = Extent(37, 3), Mesh(pool="a", **cut)
+    bounds = [bounds_of_part(call_of(kind), extent, at, range(37)) for at in places(mesh)]
+    assert {row for each in bounds for row in each} == set(range(extent.num_rows))
