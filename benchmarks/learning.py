@@ -38,6 +38,8 @@ class Trial:
     seeds: tuple[int, ...] = (0,)
     starts_from: str = ""
     """The example whose model it starts from."""
+    scored_by: str = ""
+    """The example whose model is its first reward."""
 
 
 TRIALS = {
@@ -50,7 +52,8 @@ TRIALS = {
     "08": Trial(steps=160, gain=0.15, seeds=SEVERAL_SEEDS),
     "09": Trial(steps=85, gain=0.3, seeds=SEVERAL_SEEDS),
     "10": Trial(steps=40, gain=0.4),
-    "11": Trial(steps=60, gain=0.3, starts_from="10"),
+    "11": Trial(steps=150, gain=0.3, starts_from="10"),
+    "12": Trial(steps=40, gain=0.03, starts_from="10", scored_by="11"),
     "13": Trial(steps=120, gain=0.2),
     "14": Trial(steps=60, gain=0.02, starts_from="10"),
 }
@@ -100,6 +103,10 @@ def learn(number: str, seed: int, folder: Path) -> Learned:
     elif "warmStart" in spec["schedule"]:
         options += ["--set", "spec.schedule.warmStart=null"]
         options += _source(role, warm_model(seed, folder))
+    if trial.scored_by:
+        learn(trial.scored_by, seed, folder)
+        model = run_folder(trial.scored_by, seed, folder) / "model"
+        options += ["--set", f"spec.rewards[0].model.path={model}"]
     records, _ = rlhf_run(file, run_folder(number, seed, folder), options)
     accuracy = list(accuracies(records).values())
     return Learned(

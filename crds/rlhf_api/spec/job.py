@@ -59,7 +59,7 @@ class RLHFJobSpec(Contract):
     models: Annotated[dict[Identifier, ModelSpec], Field(min_length=1, max_length=16)]
     """One entry per role; a role left out starts from the actor's weights. Built-in algorithms need
     the actor (RewardModel reward_model), a custom one every role with a model where there is no
-    actor."""
+    actor. Reward models stand in rewards."""
     rollout: RolloutSpec = RolloutSpec()
     """Generation and sampling."""
     rewards: Annotated[tuple[RewardSpec, ...], Field(max_length=16)] = ()

@@ -120,6 +120,9 @@ OF_ROLES: dict[str, Metric] = {
         Format.FRACTION,
     ),
     "margin": Metric("Margin", "", "Mean score of chosen over rejected responses", True),
+    "score": Metric(
+        "Score", "", "Mean score that the role's model gives to responses by scores()", None
+    ),
     "chosen_reward": Metric(
         "Chosen reward", "", "Mean implicit reward of the chosen responses of pairs", None
     ),
