@@ -55,7 +55,7 @@ TRIALS = {
     "11": Trial(steps=150, gain=0.3, starts_from="10"),
     "12": Trial(steps=40, gain=0.03, starts_from="10", scored_by="11"),
     "13": Trial(steps=120, gain=0.2),
-    "14": Trial(steps=60, gain=0.02, starts_from="10"),
+    "14": Trial(steps=80, gain=0.04, starts_from="10"),
 }
 """By the example's number."""
 
