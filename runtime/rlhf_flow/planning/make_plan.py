@@ -11,7 +11,7 @@ from rlhf_api.plan import GraphName, Plan
 from rlhf_api.spec.placement import PlacementType
 from rlhf_api.spec.resources import Device
 from rlhf_flow.graph import Graph
-from rlhf_flow.job_graphs import job_roles, trace_job
+from rlhf_flow.job_graphs import job_roles, policy_of, trace_job
 from rlhf_flow.planning.inventory import (
     DeviceInventory,
     device_of,
@@ -25,6 +25,7 @@ from rlhf_flow.planning.local_gpus import gpu_inventory, gpu_memory_bytes
 from rlhf_flow.planning.model_config import hub_cache
 from rlhf_flow.planning.plan_job import plan_job
 from rlhf_flow.planning.resolve_shape import resolve_shape
+from rlhf_flow.planning.role_sets import role_sets
 from rlhf_flow.planning.shapes import DecoderShape
 
 
@@ -76,15 +77,29 @@ def local_pools(job: RLHFJob, num_devices: int | None = None) -> tuple[DeviceInv
 
     Raises:
         DevicesUnknown: more GPUs than there are, too few devices, or memory that cannot be found
-        out.
+            out.
+        FlowError: an algorithm that cannot be traced, where its roles decide.
     """
     placement = job.spec.placement
     gpus = gpu_memory_bytes()
     if gpus:
         return split_machine(gpu_inventory(gpus, num_devices), placement)
-    least = 2 if placement.type is PlacementType.SPLIT else devices_asked_for(placement)
-    count = num_devices or least
+    count = num_devices or _devices_needed(job)
     return split_machine(local_inventory(count, machine_memory_bytes()), placement)
+
+
+def _devices_needed(job: RLHFJob) -> int:
+    """The fewest devices on which a job can be placed as it says.
+
+    Raises:
+        FlowError: an algorithm that cannot be traced.
+        InvalidPlacement: a placement that has nothing to place apart.
+    """
+    placement = job.spec.placement
+    if placement.type not in (PlacementType.SPLIT, PlacementType.STANDALONE):
+        return devices_asked_for(placement)
+    graphs = trace_job(job, Device.CPU)
+    return len(role_sets(placement.type, job_roles(graphs), policy_of(graphs[GraphName.STEP])))
 
 
 def local_device() -> Device:

@@ -116,8 +116,10 @@ def test_a_reference_that_catches_up_stays_with_its_actor(job: Any) -> None:
         plan(job, "Standalone", cpus(2), algorithm=algorithm)
 
 
-def test_a_split_takes_two_ranks_of_a_machine(job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_gives_each_set_a_rank(job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(make_plan_module, "gpu_memory_bytes", lambda: ())
-    kinds = (PlacementType.COLOCATED, PlacementType.SPLIT)
-    found = [local_pools(job(placement={"type": kind.value})) for kind in kinds]
-    assert [pool.num_devices for (pool,) in found] == [1, 2]
+    kinds = (PlacementType.COLOCATED, PlacementType.SPLIT, PlacementType.STANDALONE)
+    made = [job(algorithm=PPO, placement={"type": kind.value}) for kind in kinds]
+    assert [pool.num_devices for each in made for pool in local_pools(each)] == [1, 2, 3]
+    with pytest.raises(InvalidPlacement, match="nothing to place apart"):
+        local_pools(job(placement={"type": "Split"}))
