@@ -15,10 +15,11 @@ from rlhf_api.on_cluster import KUBERAY
 from rlhf_api.reading.status import read_status
 from rlhf_kube.kinds import Kind
 from rlhf_operator.config import OperatorConfig
+from rlhf_operator.decide.pods_in_words import told_problem
 from rlhf_operator.kinds import ADVICE, knows
 from rlhf_operator.kube.cached import WATCHED, CachedKube, Key, job_of
 from rlhf_operator.kube.protocol import Invalid, KubeError
-from rlhf_operator.parse import is_settled, pod_problem
+from rlhf_operator.parse import is_settled, parse_pod
 from rlhf_operator.queue import JobQueue
 from rlhf_operator.reconciler import Reconciler
 from rlhf_operator.stop import Stop
@@ -210,7 +211,7 @@ class App:
 
     async def on_pod(self, event: Event) -> None:
         """A pod of a job has changed; what killed it is not to be read later."""
-        problem = pod_problem(event["object"])
+        problem = told_problem(parse_pod(event["object"]))
         key = job_of(Kind.POD, event["object"]["metadata"])
         if key and problem and problem.outlives_its_pod and event["type"] != GONE:
             self.reconciler.observer.remember(key, problem)

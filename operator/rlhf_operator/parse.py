@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
@@ -112,7 +113,6 @@ def parse_cluster(raw: Raw, job_uid: str, key_id: str) -> ClusterSeen:
     metadata, spec = raw["metadata"], _map(raw.get("spec"))
     annotations = _map(metadata.get("annotations"))
     owners = _maps(metadata.get("ownerReferences"))
-    replicas = [group.get("replicas", 1) for group in _maps(spec.get("workerGroupSpecs"))]
     return ClusterSeen(
         name=metadata["name"],
         uid=metadata["uid"],
@@ -122,8 +122,16 @@ def parse_cluster(raw: Raw, job_uid: str, key_id: str) -> ClusterSeen:
         is_deleting="deletionTimestamp" in metadata,
         is_suspended=bool(spec.get("suspend")),
         manifest=_manifest_of(spec),
-        wanted_workers=sum(each for each in replicas if isinstance(each, int)),
+        wanted=_wanted(spec),
     )
+
+
+def _wanted(cluster: Raw) -> Mapping[str, int]:
+    wanted: Counter[str] = Counter()
+    for group in _maps(cluster.get("workerGroupSpecs")):
+        replicas = group.get("replicas", 1)
+        wanted[str(group.get("groupName", ""))] += replicas if isinstance(replicas, int) else 0
+    return wanted
 
 
 def _manifest_of(cluster: Raw) -> str | None:
@@ -153,17 +161,19 @@ def parse_pod(raw: Raw) -> PodSeen:
     conditions = _maps(status.get("conditions"))
     owner = next((each for each in owners if each.get("controller")), {})
     is_of_cluster = owner.get("kind") == "RayCluster"
+    is_head = labels.get("ray.io/node-type") == "head"
     ends = metadata.get("deletionTimestamp")
     return PodSeen(
         name=metadata["name"],
         uid=metadata["uid"],
-        is_head=labels.get("ray.io/node-type") == "head",
+        is_head=is_head,
         is_ready=any(
             each.get("type") == "Ready" and each.get("status") == "True" for each in conditions
         ),
         created=_time(metadata["creationTimestamp"]),
         owner=owner.get("uid") if is_of_cluster else None,
         owner_name=owner.get("name") if is_of_cluster else None,
+        pool=None if is_head else _text(labels.get("ray.io/group")),
         deletion_time=None if ends is None else _time(ends),
         address=_text(status.get("podIP")),
         problem=pod_problem(raw),

@@ -109,3 +109,17 @@ def checkpoints(
     volume.provide(kubectl)
     yield volume
     volume.remove(kubectl)
+
+
+@pytest.fixture
+def namespace_of_jobs(
+    operator: InstalledOperator,
+    kubectl: Kubectl,
+    restricted_namespace: str,
+    checkpoints: CheckpointVolume,
+) -> Iterator[str]:
+    """A namespace with a volume; its jobs and their pods are gone before the volume goes."""
+    yield restricted_namespace
+    flags = (f"--namespace={restricted_namespace}", "--timeout=180s")
+    kubectl("delete", "rlhfjobs", "--all", *flags)
+    kubectl("wait", "--for=delete", "pod", "--all", *flags)

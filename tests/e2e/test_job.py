@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from safetensors import safe_open
 
 from rlhf_api.status import Phase, RLHFJobStatus
@@ -22,57 +19,30 @@ from ..cluster.devcluster import DevCluster, output_of
 from ..cluster.kubectl import Kubectl
 from .installed import InstalledOperator
 from .job_on_cluster import JobOnCluster, Seen
+from .small_jobs import START_SECONDS, small_example, small_pool
 from .startup import startup_times
 from .volume import CheckpointVolume
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(2400)]
-EXAMPLE = Path(__file__).parents[2] / "examples" / "01-sort-grpo.yaml"
+EXAMPLE = "01-sort-grpo.yaml"
 STEPS = 150
 MORE_STEPS = 170
 """Of the manifest as it is edited."""
-START_SECONDS = 480
-"""From an apply, or the loss of a pod, to the next step: on busy cores Ray alone takes minutes."""
 END_SECONDS = 600
 REPEATED_STEPS = 10
 """A loss takes the steps that the newest complete checkpoint lacks: those in flight."""
 OPERATOR_SECONDS = 2.0
 """What the operator may take of a start besides planning."""
-LITTLE = {"cpu": "200m", "memory": "3Gi"}
-"""Of what the node gives out, which is used all the same: the README's job runs meanwhile."""
-POOL = {
-    "name": "cpu",
-    "device": "CPU",
-    "devicesPerNode": 1,
-    "memoryPerDevice": "6Gi",
-    "resources": {"cpu": "200m", "memory": "6Gi"},
-}
-"""As examples/one-machine has it, but for the CPUs."""
 CLOCK_SECONDS = 1.0
 """How exactly Kubernetes says when a pod was ready."""
 
 
-@pytest.fixture
-def namespace_of_jobs(
-    operator: InstalledOperator,
-    kubectl: Kubectl,
-    restricted_namespace: str,
-    checkpoints: CheckpointVolume,
-) -> Iterator[str]:
-    """A namespace with a volume; its jobs and their pods are gone before the volume goes."""
-    yield restricted_namespace
-    flags = (f"--namespace={restricted_namespace}", "--timeout=180s")
-    kubectl("delete", "rlhfjobs", "--all", *flags)
-    kubectl("wait", "--for=delete", "pod", "--all", *flags)
-
-
-def small_example() -> dict[str, Any]:
-    """The first example with fewer steps and a checkpoint after each; it fits beside another."""
-    job: dict[str, Any] = copy.deepcopy(yaml.safe_load(EXAMPLE.read_text()))
-    spec = job["spec"]
-    spec["schedule"]["steps"] = STEPS
-    spec["checkpoint"] = {"everySteps": 1}
-    spec["failurePolicy"] = {"backoffSeconds": 1}
-    spec["resources"] = {"head": LITTLE, "nodePools": [POOL]}
+def long_job() -> dict[str, Any]:
+    """The first example with a checkpoint after each step, for as long as it is troubled."""
+    job = small_example(EXAMPLE, small_pool("cpu", "6Gi"))
+    job["spec"]["schedule"]["steps"] = STEPS
+    job["spec"]["checkpoint"] = {"everySteps": 1}
+    job["spec"]["failurePolicy"] = {"backoffSeconds": 1}
     return job
 
 
@@ -101,7 +71,7 @@ def test_a_job_survives_its_pods_its_node_an_upgrade_and_an_edit_and_leaves_a_mo
     checkpoints: CheckpointVolume,
     tmp_path: Path,
 ) -> None:
-    manifest = small_example()
+    manifest = long_job()
     job = JobOnCluster(kubectl, namespace_of_jobs, manifest["metadata"]["name"])
     applied = time.time()
     kubectl.apply(namespace_of_jobs, manifest)

@@ -134,9 +134,9 @@ class TroubledWorld(World):
         if is_end:
             self.head(labels["ray.io/cluster"]).restart()  # its processes end with it
 
-    def _make_pod(self, cluster: Any, role: str) -> None:
+    def _make_pod(self, cluster: Any, role: str, group: str) -> None:
         name = cluster["metadata"]["name"]
-        super()._make_pod(cluster, role)
+        super()._make_pod(cluster, role, group)
         pod = self.pods(name)[-1]
         self.kube.edit(
             Kind.POD, NAMESPACE, pod, lambda each: each["metadata"].update(finalizers=[KUBELET])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -20,6 +21,7 @@ from rlhf_api.status import ConditionType, RLHFJobStatus
 from rlhf_kube.kinds import Kind
 from rlhf_operator.config import JobDefaults
 from rlhf_operator.decide.observed import PlanSeen
+from rlhf_operator.decide.pods_in_words import told_problem
 from rlhf_operator.decide.settings import Settings
 from rlhf_operator.head.client import HttpClient
 from rlhf_operator.head.http import HttpHeads
@@ -29,7 +31,7 @@ from rlhf_operator.kube.cached import WATCHED, CachedKube, Key, job_of
 from rlhf_operator.kube.protocol import KubeError, Manifest
 from rlhf_operator.metrics import Metrics
 from rlhf_operator.observe import Observer
-from rlhf_operator.parse import pod_problem
+from rlhf_operator.parse import parse_pod
 from rlhf_operator.perform import Performer
 from rlhf_operator.planning import Planner
 from rlhf_operator.reconciler import Reconciler
@@ -244,16 +246,17 @@ class World:
                 self.kube.remove(Kind.POD, NAMESPACE, pod)
             return
         there = self.pods(name)  # KubeRay makes no pod beside one that has still to end
-        roles = ["head"] if not any("-head-" in pod for pod in there) else []
-        wanted = sum(group["replicas"] for group in cluster["spec"]["workerGroupSpecs"])
-        have = sum("-worker-" in pod for pod in there)
-        for role in roles + ["worker"] * (wanted - have):
-            self._make_pod(cluster, role)
+        if not any("-head-" in pod for pod in there):
+            self._make_pod(cluster, "head", "headgroup")
+        have = Counter(self.labels_of(pod).get("ray.io/group") for pod in there)
+        for group in cluster["spec"]["workerGroupSpecs"]:
+            for _ in range(group["replicas"] - have[group["groupName"]]):
+                self._make_pod(cluster, "worker", group["groupName"])
         if ready:
             for pod in filterfalse(self.is_ending, self.pods(name)):
                 self.set_pod(pod, conditions=[{"type": "Ready", "status": "True"}])
 
-    def _make_pod(self, cluster: Mapping[str, Any], role: str) -> None:
+    def _make_pod(self, cluster: Mapping[str, Any], role: str, group: str) -> None:
         metadata = cluster["metadata"]
         if role == "head":
             self.heads.head(NAMESPACE, metadata["name"]).restart()
@@ -268,6 +271,7 @@ class World:
                         **metadata["labels"],
                         "ray.io/cluster": metadata["name"],
                         "ray.io/node-type": role,
+                        "ray.io/group": group,
                     },
                     "ownerReferences": [
                         {
@@ -289,10 +293,12 @@ class World:
         return [
             name
             for kind, _, name in self.kube.objects
-            if kind is Kind.POD
-            and self.kube.objects[kind, NAMESPACE, name]["metadata"]["labels"]["ray.io/cluster"]
-            == cluster
+            if kind is Kind.POD and self.labels_of(name)["ray.io/cluster"] == cluster
         ]
+
+    def labels_of(self, pod: str) -> dict[str, str]:
+        labels: dict[str, str] = self.kube.objects[Kind.POD, NAMESPACE, pod]["metadata"]["labels"]
+        return labels
 
     def is_ending(self, pod: str) -> bool:
         return "deletionTimestamp" in self.kube.objects[Kind.POD, NAMESPACE, pod]["metadata"]
@@ -306,7 +312,7 @@ class World:
     def tell_pod(self, pod: str) -> None:
         """The watch's event about a pod, which app.py hands on before anybody looks."""
         raw = self.kube.objects[Kind.POD, NAMESPACE, pod]
-        problem = pod_problem(raw)
+        problem = told_problem(parse_pod(raw))
         assert problem is not None
         job = raw["metadata"]["labels"]["rlhf-operator.dev/job"]
         self.reconciler.observer.remember((NAMESPACE, job), problem)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from ..timelines import overlapping_steps
 from .cli import Finished, run
 from .manifests import example
 from .records import records, step_metrics
@@ -65,6 +66,7 @@ def test_placements_by_what_roles_are(
 ) -> None:
     made = placed_by(place, kind.lower(), {"type": kind}, "--devices", devices)
     assert_same(made, colocated)
+    assert overlapping_steps(made.folder, "actor.train", "critic.train")
 
 
 def test_two_pools_and_a_kill_in_the_second(place: Path, colocated: Finished) -> None:

@@ -182,7 +182,7 @@ def _is_due(draft: Draft) -> bool:
 
 def _tell_readiness(draft: Draft, seen: ClusterSeen, is_ready: bool) -> None:
     pods = draft.seen.pods_of(seen.name)
-    message = describe_pods(pods, seen.wanted_workers)
+    message = describe_pods(pods, seen.wanted)
     if is_ready:
         draft.conclude(ConditionType.CLUSTER_READY, ConditionStatus.TRUE, "Ready", message)
         return

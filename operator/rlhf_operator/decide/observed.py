@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum, auto
@@ -90,7 +91,13 @@ class ClusterSeen:
     """Whether its pods are taken away, by Kueue or by a person."""
     manifest: str | None
     """The ConfigMap with the manifest that its pods mount. None: it has no such volume."""
-    wanted_workers: int
+    wanted: Mapping[str, int]
+    """Workers of each node pool."""
+
+    @property
+    def wanted_workers(self) -> int:
+        """Those of all pools."""
+        return sum(self.wanted.values())
 
 
 @dataclass(frozen=True)
@@ -120,6 +127,8 @@ class PodSeen:
     """The uid of the RayCluster that looks after it."""
     owner_name: str | None
     """That RayCluster's name. None: no RayCluster does."""
+    pool: str | None = None
+    """The node pool that it is a worker of. None: it is the head, or nobody knows."""
     deletion_time: datetime | None = None
     """When its grace period ends, or ended. None: it is there to stay."""
     address: str | None = None

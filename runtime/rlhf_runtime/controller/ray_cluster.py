@@ -108,7 +108,7 @@ class RayCluster:
         deadline = time.monotonic() + self.nodes_seconds
         for pool in pools:
             left = max(0.0, deadline - time.monotonic())
-            patience = self._patience(left, "waiting for nodes")
+            patience = self._patience(left, f"waiting for nodes of pool {pool.name}")
             try:
                 yield (
                     pool,

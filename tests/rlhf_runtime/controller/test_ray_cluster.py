@@ -64,7 +64,9 @@ def test_nodes_that_do_not_come_are_told_and_nothing_stays_reserved() -> None:
     with pytest.raises(NodesMissing, match="got 0 of 1 nodes with 3 CPU") as missing:
         list(cluster(told).reserve([pool(1), pool(1)]))
     assert "startDeadlineSeconds" in str(missing.value)
-    assert told[0].startswith("waiting for nodes: 0 of 1 nodes with 3 CPU and 0 GPU are there")
+    assert told[0].startswith(
+        "waiting for nodes of pool cpu: 0 of 1 nodes with 3 CPU and 0 GPU are there"
+    )
     states = {group["state"] for group in placement_group_table().values()}
     assert states <= {"REMOVED"}
 

@@ -1,0 +1,97 @@
+"""A job on two node pools: one cluster with a group of workers for each, which work at once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlhf_api.status import Phase
+from rlhf_runtime.telemetry.run_folder import RunFolder
+
+from ..cluster.kubectl import Kubectl
+from ..timelines import overlapping_steps, spans_of
+from .job_on_cluster import JobOnCluster
+from .small_jobs import START_SECONDS, small_example, small_pool
+from .volume import CheckpointVolume
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
+STEPS = 5
+ACTORS, CRITICS = "actors", "critics"
+ROLES = {"actor": ACTORS, "reference": ACTORS, "critic": CRITICS}
+"""Of Split: language models are in the first pool, scalar models in the second."""
+CALLS = {
+    "actor.generate": ACTORS,
+    "actor.train": ACTORS,
+    "reference.log_probs": ACTORS,
+    "critic.values": CRITICS,
+    "critic.train": CRITICS,
+}
+LISTENS = re.compile(r"listens at (\S+)")
+"""In a rank's log."""
+
+
+def split_ppo() -> dict[str, Any]:
+    """A few steps of PPO; the warm start's weights go from one pool to the other."""
+    job = small_example("02-sort-ppo.yaml", small_pool(ACTORS, "4Gi"), small_pool(CRITICS, "4Gi"))
+    spec = job["spec"]
+    spec["placement"] = {"type": "Split"}
+    spec["algorithm"]["ppo"]["klCoefficient"] = 0.05
+    warm_start = {"maxSteps": 2, "stopAtExactMatch": None}
+    spec["schedule"] = {"steps": STEPS, "promptsPerStep": 64, "warmStart": warm_start}
+    return job
+
+
+def test_each_pool_is_a_group_of_workers_and_they_work_at_the_same_time(
+    kubectl: Kubectl, namespace_of_jobs: str, checkpoints: CheckpointVolume
+) -> None:
+    manifest = split_ppo()
+    job = JobOnCluster(kubectl, namespace_of_jobs, manifest["metadata"]["name"])
+    kubectl.apply(namespace_of_jobs, manifest)
+    job.until(lambda status: status.phase is Phase.RUNNING, START_SECONDS, "its driver runs")
+    pools = pools_by_address(job)
+    job.until(lambda status: status.phase is Phase.SUCCEEDED, START_SECONDS, "its end")
+    assert job.status.restarts.total == 0 and job.status.attempts == 1, job.story()
+    folder = checkpoints.folder / job.name
+    check_places(folder, pools)
+    overlaps = overlapping_steps(folder, "actor.train", "critic.train")
+    print(f"\nactor and critic trained at the same time in {len(overlaps)} of {STEPS} steps")
+    assert overlaps
+
+
+def pools_by_address(job: JobOnCluster) -> Mapping[str, str]:
+    """The pool of each worker's pod, by its address: all of one cluster, which has no others."""
+    (cluster,) = job.kubectl.get(job.namespace, "rayclusters")["items"]
+    groups = cluster["spec"]["workerGroupSpecs"]
+    assert {group["groupName"]: group["replicas"] for group in groups} == {ACTORS: 1, CRITICS: 1}
+    pods = job.pods("worker")
+    node = job.kubectl.get(job.namespace, "nodes", "--selector=type!=kwok")["items"][0]
+    assert {pod["spec"]["nodeName"] for pod in pods} == {node["metadata"]["name"]}
+    labels = [pod["metadata"]["labels"] for pod in pods]
+    assert {each["ray.io/cluster"] for each in labels} == {cluster["metadata"]["name"]}
+    assert sorted(each["ray.io/group"] for each in labels) == [ACTORS, CRITICS]
+    return {pod["status"]["podIP"]: pod["metadata"]["labels"]["ray.io/group"] for pod in pods}
+
+
+def check_places(folder: Path, pools: Mapping[str, str]) -> None:
+    """The plan's pools are the pods in which the calls of every step ran."""
+    run = RunFolder(folder)
+    plan = run.read_plan()
+    assert plan is not None
+    assert {each.role: each.mesh.pool for each in plan.roles if each.mesh} == ROLES
+    steps = run.read_spans(range(1, STEPS + 1))
+    assert list(steps) == list(range(1, STEPS + 1))
+    for spans in steps.values():
+        for call, pool in CALLS.items():
+            (span,) = spans_of(spans, call)
+            assert pools[address_of(folder, span.process)] == pool, call
+
+
+def address_of(folder: Path, process: str) -> str:
+    """Where a process listened, as it has logged itself: the address of its pod."""
+    log = folder / "logs" / f"{process.replace(' ', '-')}.log"
+    (address,) = LISTENS.findall(log.read_text())
+    return str(address)
