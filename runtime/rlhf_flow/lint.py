@@ -9,10 +9,17 @@ from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.resources import Device
 from rlhf_flow.calls import ComputeOptions, ModelCall, TrainOptions
 from rlhf_flow.checks import suggest
-from rlhf_flow.fields import ENOUGH, RESPONSE_TOKENS, ROLLOUT_LOG_PROBS, log_probs_of
+from rlhf_flow.fields import (
+    ENOUGH,
+    RESPONSE_MASK,
+    RESPONSE_TOKENS,
+    ROLLOUT_LOG_PROBS,
+    log_probs_of,
+)
 from rlhf_flow.graph import Graph
 from rlhf_flow.job_graphs import job_roles
 from rlhf_flow.losses import ClippedLoss
+from rlhf_flow.masks import reads_of
 from rlhf_flow.registry import needs_old_log_probs
 
 
@@ -81,7 +88,7 @@ def _unread_operations(graph: Graph, number: int, read: set[tuple[str, str]]) ->
                 f"{', '.join(operation.writes)}{_overwriting(graph, number, operation.writes)}; "
                 "remove it, or join its result with the batch"
             )
-        wanted = wanted - set(operation.writes) | set(operation.reads)
+        wanted = wanted - set(operation.writes) | reads_of(operation, {RESPONSE_MASK})
 
 
 def _overwriting(graph: Graph, number: int, fields: Sequence[str]) -> str:
