@@ -1,8 +1,8 @@
-"""The response mask, which is read without being named: of every batch that has one, wherever single
-tokens of responses count.
+"""The response mask, which is read without being named.
 
-So the tokens that it leaves out count nowhere: in no loss, advantage or metric. A function of the
-user's own gets it where it lists it.
+Every loss and every built-in operation that is about single tokens of responses reads it of a batch
+that has one. So the tokens that it leaves out count nowhere: in no loss, advantage or metric. A
+function of the user's own gets it where it lists it.
 """
 
 from __future__ import annotations

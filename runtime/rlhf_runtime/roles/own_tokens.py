@@ -24,9 +24,7 @@ class OwnTokens(NamedTuple):
     """int64[rows]: how many of each row do."""
 
     @classmethod
-    def of(
-        cls, columns: Mapping[str, Column], lengths: NDArray[np.int32], rows: Rows
-    ) -> OwnTokens:
+    def of(cls, columns: Mapping[str, Column], lengths: NDArray[np.int32], rows: Rows) -> OwnTokens:
         """Those that the response mask keeps; all, where there is none.
 
         Args:

@@ -28,11 +28,11 @@ T = TypeVar("T")
 class MicroBatch:
     """Sequences for one forward pass, and where their responses are.
 
-    With n response tokens that are predicted: `token_ids[sequences, longest]`; `position_ids` alike and
-    `attention_mask[sequences, 1, longest, longest]` (True: may be seen), both None where every
-    sequence has one response and plain causal attention does; `predictors[n]`: for each response
-    token the position, in the flattened `token_ids`, whose output predicts it; `targets[n]`: the
-    response tokens; `rows[responses]`: positions in the batch it was cut from;
+    With n response tokens to be predicted: `token_ids[sequences, longest]`; `position_ids` alike
+    and `attention_mask[sequences, 1, longest, longest]` (True: may be seen), both None where every
+    sequence has one response and plain causal attention does; `predictors[n]`: for each of the n
+    the position, in the flattened `token_ids`, whose output predicts it; `targets[n]`: these
+    tokens; `rows[responses]`: positions in the batch it was cut from;
     `response_lengths[responses]`: how many of the n are of each; `ends[responses]`: in the
     flattened `token_ids`, the last token of each response, or of its prompt where it is empty;
     `tokens[n]`: where each target lies in the batch's packed response column.
