@@ -263,10 +263,8 @@ class Flow:
             FlowError: a field that nothing has written, or a call outside of a step.
         """
         losses = (options.loss, *options.auxiliary) if isinstance(options, TrainOptions) else ()
-        batches = (batch, *auxiliary)
-        own, *others = [
-            reads_of(loss, _fields_of(rows)) for loss, rows in zip(losses, batches, strict=False)
-        ] or [set()]
+        given = map(_fields_of, (batch, *auxiliary)) if losses else ()
+        own, *others = [reads_of(*each) for each in zip(losses, given, strict=True)] or [set()]
         reads = tuple(sorted({*primitive.reads, *own}))
         return self._send(
             ModelCall(

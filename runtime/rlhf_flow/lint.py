@@ -168,10 +168,9 @@ def _partial_masks(graph: Graph) -> Iterator[str]:
         for maker in _makers_of(graph, reader, RESPONSE_MASK):
             for responses in _sampled_by(graph, maker.id):
                 readers.setdefault(responses, reader.id)
-    for call in graph.calls:
-        has_mask = RESPONSE_MASK in (*call.reads, *call.writes)
+    for call in filter(_counts_tokens, graph.calls if readers else ()):
         shared = sorted(readers.keys() & _sampled_by(graph, call.id))
-        if shared and _counts_tokens(call) and not has_mask:
+        if shared and RESPONSE_MASK not in (*call.reads, *call.writes):
             yield (
                 f"{call.id} counts all tokens of responses of which {readers[shared[0]]} counts "
                 f"some: got no {RESPONSE_MASK} in its batch, allowed the same mask for both; join "
@@ -191,12 +190,15 @@ def _counts_tokens(call: ModelCall) -> bool:
 
 def _sampled_by(graph: Graph, call_id: str) -> set[str]:
     """The generate calls that what a call reads comes from, and the data where no call sampled."""
-    found: set[str] = set()
-    calls = {call.id: call for call in graph.calls}
-    for source in {edge.source for edge in graph.data_edges if edge.target == call_id}:
-        is_first = source not in calls or calls[source].kind is CallKind.GENERATE
-        found |= {source} if is_first else _sampled_by(graph, source)
-    return found
+    later = {call.id for call in graph.calls if call.kind is not CallKind.GENERATE}
+    seen: set[str] = set()
+    waiting = {call_id}
+    while waiting:
+        target = waiting.pop()
+        sources = {edge.source for edge in graph.data_edges if edge.target == target} - seen
+        seen |= sources
+        waiting |= sources & later
+    return seen - later
 
 
 def _policy_losses(graph: Graph) -> Iterator[tuple[ModelCall, ClippedLoss]]:
