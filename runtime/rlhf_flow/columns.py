@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, get_args, get_type_hints
 
 from rlhf_flow.checks import check
-from rlhf_flow.fields import ALLOWED_NAMES, FIELDS, Kind, is_name
+from rlhf_flow.fields import ALLOWED_NAMES, FIELDS, PER_TOKEN, Kind, is_name
 
 
 @dataclass(frozen=True)
@@ -121,6 +121,14 @@ class ColumnSettings:
         for setting, _, writes in self._columns:
             if writes is not None:
                 yield Output(getattr(self, setting), writes.kind, keeps_kind=writes.kind is None)
+
+    @property
+    def counts_tokens(self) -> bool:
+        """Whether it is about single tokens of responses, of which only those count that the
+        batch's response mask keeps: it reads or makes a number for each."""
+        taken = (kind for each in self.inputs() if each.reads for kind in each.reads.kinds)
+        made = (each.kind for each in self.outputs())
+        return not PER_TOKEN.isdisjoint({*taken, *made})
 
     @property
     def reads(self) -> tuple[str, ...]:

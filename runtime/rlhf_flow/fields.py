@@ -22,6 +22,7 @@ class Kind(Enum):
     REWARDS = "a reward per token"
     ADVANTAGES = "an advantage per token"
     RETURNS = "a return per token"
+    MASK = "which response tokens count, per token"
     SCORES = "a score per row"
     MULTIPLIER = "a multiplier, the same in each row"
     TRUTH = "true or false per row"
@@ -31,7 +32,12 @@ class Kind(Enum):
     IDENTITY = "a whole number that names a row or its prompt"
 
 
-PER_TOKEN = frozenset({Kind.LOG_PROBS, Kind.VALUES, Kind.REWARDS, Kind.ADVANTAGES, Kind.RETURNS})
+PER_TOKEN = frozenset(
+    {
+        *(Kind.LOG_PROBS, Kind.VALUES, Kind.REWARDS, Kind.ADVANTAGES, Kind.RETURNS),
+        Kind.MASK,
+    }
+)
 """Kinds with a number for each token of a row's response."""
 
 PER_ROW = frozenset({Kind.SCORES, Kind.MULTIPLIER, Kind.TRUTH, Kind.PREFERENCE, Kind.IDENTITY})
@@ -62,6 +68,8 @@ PREFERENCE = "preference"
 TOKEN_REWARDS = "token_rewards"
 ADVANTAGES = "advantages"
 RETURNS = "returns"
+RESPONSE_MASK = "response_mask"
+"""Read wherever tokens count, of every batch that has it (`rlhf_flow.masks`)."""
 ENOUGH = "enough"
 """By which the condition of `flow.repeat` answers."""
 
@@ -118,6 +126,11 @@ FIELDS = {
     ENOUGH: Field(Kind.TRUTH, "whether flow.repeat has enough rows, the same in each, bool [rows]"),
     RETURNS: Field(
         Kind.RETURNS, "a critic's target for each response token, float32 [rows, ragged]"
+    ),
+    RESPONSE_MASK: Field(
+        Kind.MASK,
+        "1 for a response token of the policy's own, 0 for one that is not trained on, such as a "
+        "tool's output, int8 [rows, ragged]; without it all are the policy's own",
     ),
 }
 

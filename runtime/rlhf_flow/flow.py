@@ -22,6 +22,7 @@ from rlhf_flow.calls import ComputeOptions, ModelCall, Options, TrainOptions
 from rlhf_flow.checks import is_count, suggest
 from rlhf_flow.errors import FlowError, UnknownRole
 from rlhf_flow.fields import ALLOWED_NAMES, ENOUGH, is_name
+from rlhf_flow.masks import reads_of
 from rlhf_flow.missing import missing_field_message
 from rlhf_flow.operations import Operation, Scope, WeightedSum
 from rlhf_flow.reward_terms import RewardTerms
@@ -248,7 +249,7 @@ class Flow:
         reads: set[str] = set()
         writes: set[str] = set()
         for operation in operations:
-            reads |= set(operation.reads) - writes
+            reads |= reads_of(operation, writes | _fields_of(batch)) - writes
             writes |= set(operation.writes)
         return self._send(
             ModelCall(
@@ -281,7 +282,8 @@ class Flow:
             FlowError: a field that nothing has written, or a call outside of a step.
         """
         losses = (options.loss, *options.auxiliary) if isinstance(options, TrainOptions) else ()
-        own, *others = [loss.reads for loss in losses] or [()]
+        given = map(_fields_of, (batch, *auxiliary)) if losses else ()
+        own, *others = [reads_of(*each) for each in zip(losses, given, strict=True)] or [set()]
         reads = tuple(sorted({*primitive.reads, *own}))
         return self._send(
             ModelCall(
@@ -326,6 +328,12 @@ class Flow:
         for field in fields:
             if field not in available:
                 raise FlowError(missing_field_message(call, field, available, self.roles))
+
+
+def _fields_of(batch: object) -> frozenset[str]:
+    """Those of a batch; of anything else, which is refused when the call is made, none."""
+    fields = getattr(batch, "fields", None)
+    return fields if isinstance(fields, frozenset) else frozenset()
 
 
 def _check_takes_prompts(body: object) -> None:

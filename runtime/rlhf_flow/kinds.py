@@ -10,6 +10,7 @@ from rlhf_flow.calls import ComputeOptions, ModelCall, TrainOptions
 from rlhf_flow.columns import ColumnSettings, Input, fixed_input
 from rlhf_flow.errors import FlowError
 from rlhf_flow.fields import RESPONSE_TOKENS, Kind, field_of
+from rlhf_flow.masks import inputs_of
 from rlhf_flow.missing import sources_of
 from rlhf_flow.operations import Operation
 from rlhf_flow.roles import Roles
@@ -49,7 +50,7 @@ class FieldCheck:
         if isinstance(call.options, TrainOptions):
             losses = (call.options.loss, *call.options.auxiliary)
             for loss, given in zip(losses, (origins, *auxiliary), strict=True):
-                self._check(call, loss, loss.inputs(), given)
+                self._check(call, loss, inputs_of(loss, given), given)
             return {}
         self._check(call, None, map(fixed_input, call.reads), origins)
         return _written(call, origins)
@@ -59,7 +60,7 @@ class FieldCheck:
     ) -> dict[str, Origin]:
         known = dict(origins)
         for operation in operations:
-            self._check(call, operation, operation.inputs(), known)
+            self._check(call, operation, inputs_of(operation, known), known)
             for output in operation.outputs():
                 kind = known[output.column].kind if output.keeps_kind else output.kind
                 known[output.column] = Origin.of(call.id, output.column, kind)

@@ -9,10 +9,18 @@ from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.resources import Device
 from rlhf_flow.calls import ComputeOptions, ModelCall, TrainOptions
 from rlhf_flow.checks import suggest
-from rlhf_flow.fields import ENOUGH, RESPONSE_TOKENS, ROLLOUT_LOG_PROBS, log_probs_of
+from rlhf_flow.fields import (
+    ENOUGH,
+    RESPONSE_MASK,
+    RESPONSE_TOKENS,
+    ROLLOUT_LOG_PROBS,
+    log_probs_of,
+)
 from rlhf_flow.graph import Graph
 from rlhf_flow.job_graphs import job_roles
-from rlhf_flow.losses import ClippedLoss
+from rlhf_flow.losses import ClippedLoss, Loss
+from rlhf_flow.masks import reads_of
+from rlhf_flow.operations import Operation
 from rlhf_flow.registry import needs_old_log_probs
 
 
@@ -32,6 +40,7 @@ def lint_job(job: RLHFJob, graphs: Mapping[GraphName, Graph], device: Device) ->
         *_rounded_ratios(job, step, device),
         *_penalties_against_oneself(step),
         *_late_log_probs(step),
+        *_partial_masks(step),
     )
 
 
@@ -81,7 +90,7 @@ def _unread_operations(graph: Graph, number: int, read: set[tuple[str, str]]) ->
                 f"{', '.join(operation.writes)}{_overwriting(graph, number, operation.writes)}; "
                 "remove it, or join its result with the batch"
             )
-        wanted = wanted - set(operation.writes) | set(operation.reads)
+        wanted = wanted - set(operation.writes) | reads_of(operation, {RESPONSE_MASK})
 
 
 def _overwriting(graph: Graph, number: int, fields: Sequence[str]) -> str:
@@ -150,6 +159,46 @@ def _late_log_probs(graph: Graph) -> Iterator[str]:
                     f"{changed[0].id} has changed {call.role}, allowed those from before; move "
                     f"{maker.id} in front of it"
                 )
+
+
+def _partial_masks(graph: Graph) -> Iterator[str]:
+    """Calls that count all tokens of responses of which others count some."""
+    readers: dict[str, str] = {}
+    for reader in (each for each in graph.calls if RESPONSE_MASK in each.reads):
+        for maker in _makers_of(graph, reader, RESPONSE_MASK):
+            for responses in _sampled_by(graph, maker.id):
+                readers.setdefault(responses, reader.id)
+    for call in filter(_counts_tokens, graph.calls if readers else ()):
+        shared = sorted(readers.keys() & _sampled_by(graph, call.id))
+        if shared and RESPONSE_MASK not in (*call.reads, *call.writes):
+            yield (
+                f"{call.id} counts all tokens of responses of which {readers[shared[0]]} counts "
+                f"some: got no {RESPONSE_MASK} in its batch, allowed the same mask for both; join "
+                f"it in front of {call.id}"
+            )
+
+
+def _counts_tokens(call: ModelCall) -> bool:
+    """Whether a call would read a response mask."""
+    readers: Sequence[Loss | Operation] = ()
+    if isinstance(call.options, TrainOptions):
+        readers = (call.options.loss,)
+    if isinstance(call.options, ComputeOptions):
+        readers = call.options.operations
+    return any(RESPONSE_MASK in reads_of(each, {RESPONSE_MASK}) for each in readers)
+
+
+def _sampled_by(graph: Graph, call_id: str) -> set[str]:
+    """The generate calls that what a call reads comes from, and the data where no call sampled."""
+    later = {call.id for call in graph.calls if call.kind is not CallKind.GENERATE}
+    seen: set[str] = set()
+    waiting = {call_id}
+    while waiting:
+        target = waiting.pop()
+        sources = {edge.source for edge in graph.data_edges if edge.target == target} - seen
+        seen |= sources
+        waiting |= sources & later
+    return seen - later
 
 
 def _policy_losses(graph: Graph) -> Iterator[tuple[ModelCall, ClippedLoss]]:

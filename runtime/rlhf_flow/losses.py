@@ -207,6 +207,11 @@ class CrossEntropy(ColumnSettings):
         owner, weight = type(self).__name__, self.weight
         check(owner, "weight", weight, is_number(weight) and weight > 0, "a number above 0")
 
+    @property
+    def counts_tokens(self) -> bool:
+        """It is a mean over tokens, although it reads no number of each."""
+        return True
+
     def updates(self, per_epoch: int) -> int:
         """Optimizer steps on one batch, which is never cut.
 
@@ -222,8 +227,8 @@ class BradleyTerry(ColumnSettings):
     """Minus the log-probability that a chosen response beats a rejected one to the same prompt, the
     mean over all such pairs of a mini-batch: training of a reward model.
 
-    A response's score is what the scalar head gives at its last token; the probability is the
-    sigmoid of the difference of two scores.
+    A response's score is what the scalar head gives at its last token, whatever a response mask
+    says; the probability is the sigmoid of the difference of two scores.
 
     Source: Ouyang et al., Training language models to follow instructions, 2022, section 3.5.
     """

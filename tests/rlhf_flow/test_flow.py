@@ -125,7 +125,7 @@ def test_call_sites_are_numbered_by_kind_and_anew_in_every_step() -> None:
 
 
 class Regions(Algorithm):
-    """Repeats, and evaluates every other step."""
+    """Repeats, masks, and evaluates every other step."""
 
     def roles(self) -> Roles:
         return ROLES
@@ -133,6 +133,7 @@ class Regions(Algorithm):
     def step(self, flow: Flow, prompts: BatchValue) -> None:
         def sample(fresh: BatchValue) -> BatchValue:
             batch = flow.actor.generate(fresh)
+            batch |= flow.compute(batch, mask)
             return batch | flow.reward.score(batch)
 
         def look() -> None:
@@ -141,9 +142,11 @@ class Regions(Algorithm):
         enough = Custom(
             f"{__name__}:enough", reads=["reward_scores"], writes=["enough"], scope=Scope.BATCH
         )
+        mask = Custom(f"{__name__}:enough", reads=["response_tokens"], writes=["response_mask"])
         batch = flow.repeat(sample, until=enough, max_rounds=4, expected_rounds=2.5)
         flow.every(2, look)
         flow.reward.score(batch)
+        flow.actor.train(batch, CrossEntropy())
 
 
 def enough(columns: object) -> object:
@@ -156,12 +159,15 @@ def test_ids_in_regions_are_the_same_in_every_round_and_in_the_trace() -> None:
     traced = [call.id for call in graph.calls]
     assert traced == [
         "repeat/actor.generate",
+        "repeat/compute",
         "repeat/reward.score",
         "repeat/until/compute",
         "every-2/actor.generate",
         "every-2/reward.score",
         "reward.score",
+        "actor.train",
     ]
+    assert "response_mask" in graph.call("actor.train").reads
     flow, backend = flow_of()
     with flow.step():
         Regions().step(flow, prompts())

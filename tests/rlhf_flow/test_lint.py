@@ -180,6 +180,35 @@ def test_log_probs_of_weights_that_did_not_sample_are_told(lint: Lint) -> None:
     assert lint(join, update, loss=loss) == ()
 
 
+MASK = "flow.compute(batch, Custom('json:loads', ['response_tokens'], ['response_mask']))"
+
+
+def test_a_mask_that_reaches_some_of_the_calls_is_told(lint: Lint) -> None:
+    assert lint(f"batch |= {MASK}") == ()
+    (early,) = lint(
+        f"mask = {MASK}",
+        "rewards = TokenRewards('reward_scores', rewards='shaped')",
+        "batch |= flow.compute(batch, rewards, Whiten('reward_valid', 'shaped')) | mask",
+        loss=PLAIN.replace(")", ", advantages='shaped')"),
+    )
+    assert early == (
+        "compute#2 counts all tokens of responses of which compute#3 counts some: got no "
+        "response_mask in its batch, allowed the same mask for both; join it in front of compute#2"
+    )
+    (late,) = lint(
+        f"batch |= {MASK}",
+        "flow.actor.train(batch.select('prompt_tokens', 'response_tokens'), CrossEntropy())",
+    )
+    assert late.startswith("actor.train counts all tokens of responses of which compute#2 counts")
+
+
+def test_a_mask_of_other_responses_is_not_odd(lint: Lint) -> None:
+    greedy = "greedy = flow.actor.generate(prompts, samples=1, greedy=True)"
+    mask = MASK.replace("batch", "greedy")
+    train = "flow.actor.train(greedy, CrossEntropy())"
+    assert lint(greedy, f"greedy |= {mask}", train) == ()
+
+
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
 @given(
     name=st.sampled_from(["grpo", "ppo"]),

@@ -28,7 +28,7 @@ class GroupBaseline(Enum):
     LEAVE_ONE_OUT = "leave one out"
     """The mean of the others (RLOO)."""
     LENGTH_WEIGHTED = "length weighted"
-    """The mean weighted by lengths (OPO)."""
+    """The mean weighted by lengths, in tokens that count (OPO)."""
 
 
 @checked_settings

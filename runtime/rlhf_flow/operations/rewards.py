@@ -107,7 +107,8 @@ class PenalizedScores(ColumnSettings):
 @checked_settings
 @dataclass(frozen=True)
 class OverlongPenalty(ColumnSettings):
-    """Scores minus a penalty that grows over the last tokens before the length limit.
+    """Scores minus a penalty that grows over the last tokens before the length limit. The limit is
+    one of whole responses, whatever a response mask says.
 
     Source: Yu et al., DAPO (arXiv 2503.14476), section 3.4.
 

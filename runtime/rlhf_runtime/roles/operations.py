@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from rlhf_flow.calls import ComputeOptions
-from rlhf_flow.fields import role_of
+from rlhf_flow.fields import RESPONSE_MASK, role_of
 from rlhf_flow.operations import (
     AboveBaseline,
     BestAgainstWorst,
@@ -27,7 +27,7 @@ from rlhf_flow.operations import (
     WeightedSum,
     Whiten,
 )
-from rlhf_runtime.dataplane.columns import Column
+from rlhf_runtime.dataplane.columns import Column, Rows
 from rlhf_runtime.engines.parallel import ParallelContext
 from rlhf_runtime.numerics.constraints import learned_multiplier, penalized_advantages
 from rlhf_runtime.numerics.gae import generalized_advantages, rewards_to_go
@@ -50,6 +50,7 @@ from rlhf_runtime.numerics.rewards import (
 )
 from rlhf_runtime.roles.context import Result
 from rlhf_runtime.roles.custom_operation import run_custom
+from rlhf_runtime.roles.own_tokens import OwnTokens
 from rlhf_runtime.roles.sequences import RESPONSES, as_tensor, lengths_of
 from rlhf_runtime.roles.training import Means
 from rlhf_runtime.workers.inputs import Inputs
@@ -64,12 +65,15 @@ class Workspace:
     def __init__(
         self,
         columns: dict[str, Column],
+        numbers: Rows,
         groups: np.ndarray,
         sum: Reduce,
         means: Means,
         state: OperationState,
     ) -> None:
         self.columns = columns
+        self.numbers = numbers
+        """Of the rows in the batch."""
         self.groups = torch.tensor(groups)
         self.sum = sum
         """Over all ranks that share the batch."""
@@ -81,14 +85,33 @@ class Workspace:
         return as_tensor(self.columns[name])
 
     def padded(self, name: str) -> tuple[torch.Tensor, torch.Tensor]:
-        """A ragged column as [rows, longest], and its mask."""
+        """A ragged column as [rows, longest], and the mask of its tokens that count."""
         column = self.columns[name]
-        return pad(as_tensor(column), lengths_of(column))
+        return pad(as_tensor(column), lengths_of(column))[0], self.mask(name)
+
+    def mask(self, name: str) -> torch.Tensor:
+        """bool[rows, longest]: which tokens of a ragged column count.
+
+        Raises:
+            UserCodeFailed: a response mask that is none.
+        """
+        column = self.columns[name]
+        assert column.lengths is not None
+        own = OwnTokens.of(self.columns, column.lengths, self.numbers)
+        return pad(own.flags, lengths_of(column))[0]
 
     def put(self, name: str, padded: torch.Tensor, mask: torch.Tensor) -> None:
-        """Store a ragged column from [rows, longest]."""
-        lengths = mask.sum(dim=1).to(torch.int32).numpy()
-        self.columns[name] = Column(unpad(padded.float(), mask).numpy(), lengths)
+        """Store a ragged column from [rows, longest], with 0 on tokens that do not count.
+
+        Args:
+            name: the column's.
+            padded: its values; one for all tokens of a row will do.
+            mask: which tokens count.
+        """
+        whole = self.columns.get(RESPONSE_MASK)
+        present = mask if whole is None else length_mask(lengths_of(whole))
+        values = unpad(torch.where(mask, padded.float(), 0.0), present)
+        self.columns[name] = Column(values.numpy(), present.sum(dim=1).to(torch.int32).numpy())
 
     def put_rows(self, name: str, values: torch.Tensor) -> None:
         """Store a column with one value per row."""
@@ -114,7 +137,8 @@ def compute(inputs: Inputs, parallel: ParallelContext, state: OperationState) ->
     rows = inputs.index.rows if sees_all else own
     means = Means()
     columns, groups = dict(inputs.load(rows)), inputs.index.find(rows).groups
-    workspace = Workspace(columns, groups, on_this_rank if sees_all else parallel.sum, means, state)
+    reduce = on_this_rank if sees_all else parallel.sum
+    workspace = Workspace(columns, rows, groups, reduce, means, state)
     for operation in options.operations:
         _run(workspace, operation)
     written = {name: workspace.columns[name] for name in inputs.call.writes}
@@ -180,8 +204,7 @@ def _weighted_sum(work: Workspace, operation: WeightedSum) -> None:
 
 
 def _token_rewards(work: Workspace, operation: TokenRewards) -> None:
-    mask = length_mask(lengths_of(work.columns[RESPONSES]))
-    kl = None
+    mask, kl = work.mask(RESPONSES), None
     if operation.kl_coefficient > 0:
         assert operation.reference_log_probs is not None
         own, _ = work.padded(operation.policy_log_probs)
@@ -218,7 +241,7 @@ def _whiten(work: Workspace, operation: Whiten) -> None:
 
 
 def _group_advantages(work: Workspace, operation: GroupAdvantages) -> None:
-    mask = length_mask(lengths_of(work.columns[RESPONSES]))
+    mask = work.mask(RESPONSES)
     found = group_advantages(
         work.rows(operation.scores),
         work.groups,
@@ -228,14 +251,14 @@ def _group_advantages(work: Workspace, operation: GroupAdvantages) -> None:
         mask.sum(dim=1),
     )
     work.means.add("groups/equal", float(found.num_equal_groups), float(found.num_groups))
-    work.put(operation.advantages, found.advantages[:, None] * mask, mask)
+    work.put(operation.advantages, found.advantages[:, None], mask)
 
 
 def _above_baseline(work: Workspace, operation: AboveBaseline) -> None:
     advantages, mask = work.padded(operation.advantages)
     has_baseline = work.rows(operation.has_baseline).bool()[:, None]
     above = advantages - work.rows(operation.baseline)[:, None]
-    work.put(operation.advantages, torch.where(has_baseline, above, 0.0) * mask, mask)
+    work.put(operation.advantages, torch.where(has_baseline, above, 0.0), mask)
 
 
 def _penalized_scores(work: Workspace, operation: PenalizedScores) -> None:

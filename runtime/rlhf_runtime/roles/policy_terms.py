@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -25,11 +25,12 @@ from rlhf_runtime.numerics.policy_loss import (
     log_ratios,
     sequence_log_ratios,
 )
-from rlhf_runtime.roles.sequences import RESPONSES, as_tensor, lengths_of
-from rlhf_runtime.roles.training import Means, MiniBatch
+from rlhf_runtime.roles.own_tokens import OwnTokens
+from rlhf_runtime.roles.sequences import as_tensor
+from rlhf_runtime.roles.training import Keep, Means, MiniBatch
 
 
-def agreeing(loss: ClippedLoss) -> Callable[[Mapping[str, Column]], torch.Tensor] | None:
+def agreeing(loss: ClippedLoss) -> Keep | None:
     """Which rows both engines take to be about as likely, by a loss's threshold. None: all count.
 
     Without log-probabilities of the training engine nothing can be compared.
@@ -38,11 +39,12 @@ def agreeing(loss: ClippedLoss) -> Callable[[Mapping[str, Column]], torch.Tensor
     if threshold is None or loss.old_log_probs == fields.ROLLOUT_LOG_PROBS:
         return None
 
-    def keep(columns: Mapping[str, Column]) -> torch.Tensor:
+    def keep(columns: Mapping[str, Column], own: OwnTokens) -> torch.Tensor:
         trainer, rollout = (
-            as_tensor(columns[name]) for name in (loss.old_log_probs, fields.ROLLOUT_LOG_PROBS)
+            as_tensor(columns[name])[own.flags]
+            for name in (loss.old_log_probs, fields.ROLLOUT_LOG_PROBS)
         )
-        return agreeing_sequences(trainer, rollout, lengths_of(columns[RESPONSES]), threshold)
+        return agreeing_sequences(trainer, rollout, own.counts, threshold)
 
     return keep
 
@@ -116,21 +118,22 @@ class PolicyTerms:
                 return cispo_loss(log_probs, ratios, advantages, low, high)
 
     def rows_by_signal(self) -> tuple[Rows, Rows]:
-        """Rows that can have a gradient, and those that cannot: all advantages zero, or excluded.
+        """Rows that can have a gradient, and those that cannot: excluded, without a token that
+        counts, or with advantages of zero on all of these.
 
-        With an entropy bonus or a KL term every row that counts has one.
+        With an entropy bonus or a KL term every other row has one.
         """
-        kept = self._batch.kept.numpy()
+        flags, counts = self._batch.own_tokens
+        kept = (self._batch.kept & (counts > 0)).numpy()
         if not self._loss.entropy_coefficient and self._reference is None:
-            lengths = self._batch.columns[self._loss.advantages].lengths
-            assert lengths is not None
-            row_of = np.repeat(np.arange(len(kept)), lengths)
-            moved = np.bincount(row_of, self._advantages.abs().numpy(), minlength=len(kept))
+            row_of = np.repeat(np.arange(len(kept)), counts)
+            sizes = self._advantages[flags].abs().numpy()
+            moved = np.bincount(row_of, sizes, minlength=len(kept))
             kept = kept & (moved != 0)  # NaN is no silence: its gradient must show it
         return np.flatnonzero(kept), np.flatnonzero(~kept)
 
     def _kept(self, part: MicroBatch) -> torch.Tensor:
-        """bool[n]: whether each token counts."""
+        """bool[n]: whether each token is of a row that counts."""
         return torch.repeat_interleave(self._batch.kept[part.rows], part.response_lengths)
 
     def _note(self, name: str, values: torch.Tensor, part: MicroBatch) -> None:

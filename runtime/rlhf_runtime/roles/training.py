@@ -15,9 +15,13 @@ from rlhf_runtime.engines.fsdp.model import FsdpModel
 from rlhf_runtime.engines.fsdp.packing import MicroBatch, cut
 from rlhf_runtime.engines.parallel import ParallelContext
 from rlhf_runtime.numerics.aggregation import Denominators
-from rlhf_runtime.roles.sequences import PROMPTS, RESPONSES, lengths_of
+from rlhf_runtime.roles.own_tokens import OwnTokens
+from rlhf_runtime.roles.sequences import PROMPTS, RESPONSES
 from rlhf_runtime.workers.inputs import BatchInputs
 from rlhf_runtime.workers.orders import Statistics
+
+Keep = Callable[[Mapping[str, Column], OwnTokens], torch.Tensor]
+"""Says of columns, and of the tokens that count, which of the rows do: bool[rows]."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,8 @@ class MiniBatch:
     """int64[rows]: rows of the same number answer the same prompt."""
     kept: torch.Tensor
     """bool[rows]: whether a row counts in the loss."""
+    own_tokens: OwnTokens
+    """Which of its response tokens do."""
     denominators: Denominators
     share: float
     """This rank's weight in means over mini-batches and ranks."""
@@ -39,7 +45,7 @@ def mini_batches(
     parallel: ParallelContext,
     fixed_length: int,
     valid: str | None = None,
-    keep: Callable[[Mapping[str, Column]], torch.Tensor] | None = None,
+    keep: Keep | None = None,
 ) -> list[MiniBatch]:
     """The batch's mini-batches in order, rows balanced over ranks by tokens.
 
@@ -48,7 +54,10 @@ def mini_batches(
         parallel: the ranks that share the batch.
         fixed_length: by which a sum over tokens is divided where that is asked for.
         valid: the field that says which rows count; the others are carried along. None: all do.
-        keep: says of columns which of their rows count, too. None: all do.
+        keep: says which of them count, too. None: all do.
+
+    Raises:
+        UserCodeFailed: a response mask that is none.
     """
     parts = inputs.mini_batches()
     columns = inputs.load(np.concatenate(parts))
@@ -61,20 +70,22 @@ def mini_batches(
         for begin, end in zip(bounds[:-1], bounds[1:], strict=True)
     ]
     groups = [inputs.index.find(part).groups for part in parts]
-    kept = [_kept(batch, valid, keep) for batch in selected]
+    own = [_own_tokens(batch, part) for batch, part in zip(selected, parts, strict=True)]
+    kept = [_kept(*each, valid, keep) for each in zip(selected, own, strict=True)]
     counts = parallel.sum(
-        torch.tensor([_counts(b, k) for b, k in zip(selected, kept, strict=True)])
+        torch.tensor([_counts(each.counts[k]) for each, k in zip(own, kept, strict=True)])
     )
     return [
         MiniBatch(
             batch,
             group,
-            keep,
+            kept_rows,
+            own_tokens,
             Denominators(int(tokens), int(sequences), fixed_length),
             1.0 / parallel.data_size,
         )
-        for batch, group, keep, (tokens, sequences) in zip(
-            selected, groups, kept, counts.tolist(), strict=True
+        for batch, group, kept_rows, own_tokens, (tokens, sequences) in zip(
+            selected, groups, kept, own, counts.tolist(), strict=True
         )
     ]
 
@@ -86,9 +97,9 @@ def micro_batches(
     rows: Rows | None = None,
     whole_groups: bool = False,
 ) -> list[MicroBatch]:
-    """Rows of a mini-batch, by default all, as micro-batches for a model; with `whole_groups` those
-    of a prompt in one."""
-    return cut(
+    """Rows of a mini-batch, by default all, as micro-batches for a model, which predicts the tokens
+    that count; with `whole_groups` rows of a prompt are in one."""
+    parts = cut(
         batch.columns[PROMPTS],
         batch.columns[RESPONSES],
         batch.groups,
@@ -96,22 +107,27 @@ def micro_batches(
         rows,
         whole_groups,
     )
+    return [part.only(batch.own_tokens.flags[part.tokens]) for part in parts]
+
+
+def _own_tokens(columns: Mapping[str, Column], rows: Rows) -> OwnTokens:
+    lengths = columns[RESPONSES].lengths
+    assert lengths is not None
+    return OwnTokens.of(columns, lengths, rows)
 
 
 def _kept(
-    columns: dict[str, Column],
-    valid: str | None,
-    keep: Callable[[Mapping[str, Column]], torch.Tensor] | None,
+    columns: Mapping[str, Column], own: OwnTokens, valid: str | None, keep: Keep | None
 ) -> torch.Tensor:
     kept = torch.ones(columns[RESPONSES].num_rows, dtype=torch.bool)
     if valid is not None:
         kept = torch.tensor(columns[valid].values).bool()
-    return kept if keep is None else kept & keep(columns)
+    return kept if keep is None else kept & keep(columns, own)
 
 
-def _counts(columns: dict[str, Column], kept: torch.Tensor) -> list[int]:
-    lengths = lengths_of(columns[RESPONSES])[kept]
-    return [int(lengths.sum()), int((lengths > 0).sum())]
+def _counts(tokens: torch.Tensor) -> list[int]:
+    """Tokens that count of some rows, and rows with at least one."""
+    return [int(tokens.sum()), int((tokens > 0).sum())]
 
 
 class Means:

@@ -1,4 +1,5 @@
-"""Policy and value losses written once more: full batch, one row at a time, plain torch."""
+"""Policy and value losses written once more: full batch, one row at a time, plain torch. Tokens
+that a response mask leaves out are dropped from each row."""
 
 from __future__ import annotations
 
@@ -39,19 +40,29 @@ class Plain:
             weight_decay=self.optimizer.weight_decay,
         )
 
-    def row(self, name: str, row: int) -> torch.Tensor:
+    def whole(self, name: str, row: int) -> torch.Tensor:
         return torch.tensor(self.columns[name].runs()[row])
+
+    def own(self, row: int) -> torch.Tensor:
+        """Which tokens of a row's response count."""
+        if "response_mask" in self.columns:
+            return self.whole("response_mask", row) == 1
+        return torch.ones(len(self.whole("response_tokens", row)), dtype=torch.bool)
+
+    def row(self, name: str, row: int) -> torch.Tensor:
+        """Numbers of the tokens that count."""
+        return self.whole(name, row)[self.own(row)]
 
     def all_outputs(self, row: int) -> torch.Tensor:
         """What the model says at the last token of a row's prompt and at each of its response."""
-        prompt = self.row("prompt_tokens", row).long()
-        response = self.row("response_tokens", row).long()
+        prompt = self.whole("prompt_tokens", row).long()
+        response = self.whole("response_tokens", row).long()
         logits: torch.Tensor = self.module(torch.cat([prompt, response])[None]).logits[0]
         return logits[len(prompt) - 1 :]
 
     def outputs(self, row: int) -> torch.Tensor:
-        """What the model says before each response token of a row."""
-        return self.all_outputs(row)[:-1]
+        """What the model says before each response token of a row that counts."""
+        return self.all_outputs(row)[:-1][self.own(row)]
 
     def margin(self, chosen: int, rejected: int) -> torch.Tensor:
         """The score of one row's response over that of another's."""
@@ -63,7 +74,7 @@ class Plain:
         return beta * (self.log_probs(row).sum() - reference.sum())
 
     def log_probs(self, row: int, temperature: float | None = None) -> torch.Tensor:
-        """Of the response tokens of a row."""
+        """Of the response tokens of a row that count."""
         response = self.row("response_tokens", row).long()
         scaled = self.outputs(row) / (self.temperature if temperature is None else temperature)
         return scaled.log_softmax(-1).gather(1, response[:, None])[:, 0]
@@ -103,7 +114,9 @@ class Plain:
     def agrees(self, row: int, threshold: float | None) -> bool:
         """Whether both engines take a row to be about as likely."""
         difference = self.row("actor_log_probs", row) - self.row("rollout_log_probs", row)
-        return threshold is None or 1 / threshold <= float(difference.mean().exp()) <= threshold
+        if threshold is None or not len(difference):
+            return True
+        return 1 / threshold <= float(difference.mean().exp()) <= threshold
 
     def kl(self, row: int, estimator: KlEstimator) -> torch.Tensor:
         difference = self.log_probs(row) - self.row("reference_log_probs", row)
@@ -132,7 +145,7 @@ class Plain:
 
     def update(self, rows: Rows, row_losses: RowLosses, mode: LossAggregation) -> None:
         """One optimizer step on the rows that count."""
-        losses = [row_losses(row) for row in rows]
+        losses = [of_row for of_row in map(row_losses, rows) if len(of_row)]
         match mode:
             case LossAggregation.TOKEN_MEAN:
                 loss = torch.cat(losses).mean()

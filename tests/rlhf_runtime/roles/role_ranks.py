@@ -20,17 +20,31 @@ import torch.distributed as dist
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
+from rlhf_api.plan import CallKind
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.models import LearningRateDecay
 from rlhf_api.spec.policy_loss import PolicyObjective
 from rlhf_flow.calls import ComputeOptions, ModelCall, TrainOptions
+from rlhf_flow.fields import Kind
 from rlhf_flow.losses import BradleyTerry, ClippedLoss, CrossEntropy, Dpo, Loss, ValueLoss
+from rlhf_flow.masks import reads_of
 from rlhf_flow.operations import (
+    AboveBaseline,
     BestAgainstWorst,
     Custom,
+    Gae,
+    GroupAdvantages,
+    GroupBaseline,
     LagrangeMultiplier,
+    Operation,
+    OverlongPenalty,
+    PenalizedAdvantages,
+    PenalizedScores,
+    RewardsToGo,
     Scope,
+    TokenRewards,
     WeightedSum,
+    Whiten,
 )
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.engines.fsdp.model import FsdpModel
@@ -52,11 +66,13 @@ from .small_batch import (
     GROUPS,
     MAX_RESPONSE,
     NUM_ROWS,
+    RESPONSE_LENGTHS,
     call_of,
     context_of,
     inputs_of,
     make_batch,
     make_job,
+    masked,
     model_of,
 )
 
@@ -143,15 +159,29 @@ def loss_of(call: ModelCall) -> Loss:
     return call.options.loss
 
 
-def policy_trains_by_the_formula(world: World, folder: Path, settings: dict[str, Any]) -> None:
+def reading_mask(call: ModelCall) -> ModelCall:
+    """As the flow makes the call with a batch that has a response mask."""
+    return replace(call, reads=tuple(sorted((*call.reads, "response_mask"))))
+
+
+def batch_for(call: ModelCall, has_mask: bool) -> tuple[ModelCall, dict[str, Column]]:
+    """The call with its batch, without or with a response mask."""
+    if not has_mask:
+        return call, make_batch()
+    return reading_mask(call), masked(make_batch())
+
+
+def policy_trains_by_the_formula(
+    world: World, folder: Path, settings: dict[str, Any], has_mask: bool
+) -> None:
     """Two mini-batches, every epoch; rows without a valid score count nowhere."""
-    place, columns = model_folder(world, folder), make_batch()
+    place = model_folder(world, folder)
     job = make_job(
         place,
         algorithm={"type": "GRPO", "grpo": settings},
         schedule={"steps": 10, "promptsPerStep": 4, "miniBatchPrompts": 3},
     )
-    call = call_of(job, world, "actor.train")
+    call, columns = batch_for(call_of(job, world, "actor.train"), has_mask)
     policy = make_policy(job, place, world)
     metrics = metrics_of(policy.train(inputs_of(call, columns, world, mini_batches=2)), world)
     reference = plain(place, columns)
@@ -162,12 +192,17 @@ def policy_trains_by_the_formula(world: World, folder: Path, settings: dict[str,
     assert with_reference == (loss.kl_coefficient > 0)
     losses = reference.policy_losses(loss, "actor_log_probs", with_reference)
     notes = Notes(reference, loss, with_reference)
+    num_rejected = 0
     for _ in range(loss.epochs_per_batch):
         for counted in mini_batches(2):
             rows = [row for row in counted if reference.agrees(row, loss.rejection_threshold)]
+            num_rejected += len(counted) - len(rows)
             notes.take(rows)
             reference.update(rows, losses, loss.aggregation)
     notes.compare(metrics)
+    if loss.rejection_threshold is not None:
+        assert num_rejected
+        close(metrics["actor/rejected_sequences"], num_rejected / 9, "rejected of nine valid")
     close(metrics["actor/loss"], float(np.mean(reference.losses)), "loss")
     close(metrics["actor/gradient_norm"], float(np.mean(reference.norms)), "gradient norm")
     close(metrics["actor/learning_rate"], OPTIMIZER.learning_rate, "learning rate")
@@ -176,7 +211,7 @@ def policy_trains_by_the_formula(world: World, folder: Path, settings: dict[str,
 
 
 def trained_with(
-    world: World, place: Path, settings: dict[str, Any], **training: Any
+    world: World, place: Path, settings: dict[str, Any], has_mask: bool = False, **training: Any
 ) -> tuple[LanguageModel, dict[str, float]]:
     """A policy after two mini-batches, and its metrics."""
     job = make_job(
@@ -186,19 +221,20 @@ def trained_with(
         schedule={"steps": 10, "promptsPerStep": 4, "miniBatchPrompts": 3},
     )
     policy = make_policy(job, place, world)
-    call = call_of(job, world, "actor.train")
-    result = policy.train(inputs_of(call, make_batch(), world, mini_batches=2))
+    call, columns = batch_for(call_of(job, world, "actor.train"), has_mask)
+    result = policy.train(inputs_of(call, columns, world, mini_batches=2))
     return policy, metrics_of(result, world)
 
 
 def micro_batches_change_nothing(world: World, folder: Path, settings: dict[str, Any]) -> None:
-    """One micro-batch of everything, or one for every row or prompt: the same to rounding."""
+    """One micro-batch of everything, or one for every row or prompt, some without a token that
+    counts: the same to rounding."""
     place = model_folder(world, folder)
-    whole, expected = trained_with(world, place, settings, microBatchTokens=4096)
-    cut, found = trained_with(world, place, settings, microBatchTokens=8)
+    whole, expected = trained_with(world, place, settings, True, microBatchTokens=4096)
+    cut, found = trained_with(world, place, settings, True, microBatchTokens=8)
     assert found.keys() == expected.keys()
     for name, value in expected.items():
-        assert abs(found[name] - value) <= 2e-6 * max(1.0, abs(value)), (name, found[name], value)
+        assert abs(found[name] - value) <= 5e-6 * max(1.0, abs(value)), (name, found[name], value)
     of_cut = parameters_of(cut.model)
     for name, parameter in parameters_of(whole.model).items():
         assert torch.allclose(parameter, of_cut[name], rtol=0, atol=1e-6), name
@@ -230,11 +266,14 @@ class Notes:
         self._reference, self._loss, self._with_reference = reference, loss, with_reference
         self._values: dict[str, list[torch.Tensor]] = {}
         self._largest: list[float] = []
+        self._smallest: list[float] = []
 
     @torch.no_grad()
     def take(self, rows: list[int]) -> None:
         at, loss = self._reference, self._loss
         for row in rows:
+            if not at.own(row).any():
+                continue
             advantages = at.row("advantages", row)
             ratios = at.ratios(row, loss, "actor_log_probs")
             is_cispo = loss.objective is PolicyObjective.CISPO
@@ -249,6 +288,7 @@ class Notes:
             self._add("actor/clip_fraction_low", under.float())
             self._add("actor/clip_fraction_high", over.float())
             self._largest.append(float(ratios.max()))
+            self._smallest.append(float(ratios.min()))
             mismatch = at.row("rollout_log_probs", row) - at.row("actor_log_probs", row)
             self._add("actor/mismatch_kl", (-mismatch).exp() - 1 + mismatch)
             self._add("actor/entropy", at.entropy(row))
@@ -263,8 +303,18 @@ class Notes:
     def compare(self, metrics: Mapping[str, float]) -> None:
         assert ("actor/kl" in metrics) == self._with_reference
         close(metrics["actor/ratio_max"], max(self._largest), "ratio")
+        close(metrics["actor/inverse_ratio_max"], 1 / min(self._smallest), "inverse ratio")
+        close(metrics["actor/log_prob_difference_max"], self._farthest(), "difference")
         for name, values in self._values.items():
             close(metrics[name], float(torch.cat(values).double().mean()), name)
+
+    def _farthest(self) -> float:
+        """How far the engines are apart on any token, also of rows that do not count."""
+        trainer, rollout = (
+            torch.cat([self._reference.row(name, row) for row in range(NUM_ROWS)])
+            for name in ("actor_log_probs", "rollout_log_probs")
+        )
+        return float((trainer - rollout).abs().max())
 
 
 def a_single_update_needs_no_old_log_probs(world: World, folder: Path) -> None:
@@ -302,8 +352,8 @@ def rows_without_signal_change_nothing(world: World, folder: Path) -> None:
     assert_trained_like(policy.model, reference)
 
 
-def warm_start_is_plain_cross_entropy(world: World, folder: Path) -> None:
-    place, columns = model_folder(world, folder), make_batch()
+def warm_start_is_plain_cross_entropy(world: World, folder: Path, has_mask: bool) -> None:
+    place = model_folder(world, folder)
     job = make_job(place)
     step = call_of(job, world, "actor.train")
     call = ModelCall(
@@ -315,6 +365,7 @@ def warm_start_is_plain_cross_entropy(world: World, folder: Path) -> None:
         writes=(),
         options=TrainOptions(CrossEntropy()),
     )
+    call, columns = batch_for(call, has_mask)
     policy = make_policy(job, place, world)
     reference = plain(place, columns)
     for _ in range(2):
@@ -327,8 +378,9 @@ def warm_start_is_plain_cross_entropy(world: World, folder: Path) -> None:
     assert_trained_like(policy.model, reference)
 
 
-def pretraining_is_added_to_the_policys_loss(world: World, folder: Path) -> None:
-    """Two mini-batches of both, twice: every second row of the texts beside every second prompt."""
+def pretraining_is_added_to_the_policys_loss(world: World, folder: Path, has_mask: bool) -> None:
+    """Two mini-batches of both, twice: every second row of the texts beside every second prompt. Of
+    the texts alone some tokens may be left out."""
     place, columns = model_folder(world, folder), make_batch()
     settings = {"epochsPerBatch": 2}
     job = make_job(
@@ -337,6 +389,9 @@ def pretraining_is_added_to_the_policys_loss(world: World, folder: Path) -> None
         schedule={"steps": 10, "promptsPerStep": 4, "miniBatchPrompts": 2},
     )
     texts = {"prompt_tokens": ragged([1] * 5, 7), "response_tokens": ragged([3, 9, 1, 12, 6], 8)}
+    if has_mask:
+        flags = np.arange(31) % 4 != 1
+        texts["response_mask"] = Column(flags, texts["response_tokens"].lengths)
     call = call_of(job, world, "actor.train")
     loss, supervised = loss_of(call), CrossEntropy(weight=0.3)
     assert isinstance(loss, ClippedLoss)
@@ -372,8 +427,10 @@ def the_actor_waits_for_the_critic(world: World, folder: Path) -> None:
         assert policy.model.version == version
 
 
-def critic_trains_by_the_formula(world: World, folder: Path, settings: dict[str, Any]) -> None:
-    place, columns = model_folder(world, folder), make_batch()
+def critic_trains_by_the_formula(
+    world: World, folder: Path, settings: dict[str, Any], has_mask: bool
+) -> None:
+    place = model_folder(world, folder)
     job = make_job(
         place,
         algorithm={"type": "PPO", "ppo": settings},
@@ -383,7 +440,7 @@ def critic_trains_by_the_formula(world: World, folder: Path, settings: dict[str,
     context = context_of(job, "critic", place, world)
     critic = ScalarModel(context)
     critic.use_optimizer(OPTIMIZER)
-    call = call_of(job, world, "critic.train")
+    call, columns = batch_for(call_of(job, world, "critic.train"), has_mask)
     values = critic.values(inputs_of(call_of(job, world, "critic.values"), columns, world))
     assert (values.columns["critic_values"].values == 0).all()
     metrics = metrics_of(critic.train(inputs_of(call, columns, world, mini_batches=2)), world)
@@ -413,12 +470,11 @@ def pairs_in(groups: tuple[int, ...]) -> list[tuple[int, int]]:
 
 
 def dpo_trains_by_the_formula(
-    world: World, folder: Path, settings: dict[str, Any], shares: bool
+    world: World, folder: Path, settings: dict[str, Any], shares: bool, has_mask: bool
 ) -> None:
     """Some prompts have several pairs, one has none, and rows are in no pair; no pair is torn
     apart, however little fits."""
-    place, columns = model_folder(world, folder), make_batch()
-    columns["preference"] = Column(PREFERENCE)
+    place = model_folder(world, folder)
     actor = {"source": {"path": str(place)}, "training": {"microBatchTokens": 4}}
     job = make_job(place, models={"actor": actor})
     loss = Dpo("reference_log_probs", **settings)
@@ -428,6 +484,8 @@ def dpo_trains_by_the_formula(
         options=TrainOptions(loss),
     )
     assert "rollout_log_probs" not in call.reads and call.compares_responses
+    call, columns = batch_for(call, has_mask)
+    columns["preference"] = Column(PREFERENCE)
     policy = make_policy(job, place, world)
     policy.model._shares_prompts &= shares
     seen = noted_rows(policy.model)
@@ -652,12 +710,13 @@ def inference_is_that_of_the_model(world: World, folder: Path) -> None:
             assert float(np.abs(got - want).max()) < 1e-5
 
 
-def advantages_compare_within_groups(world: World, folder: Path, by_std: bool) -> None:
-    place, columns = model_folder(world, folder), make_batch()
+def advantages_compare_within_groups(
+    world: World, folder: Path, by_std: bool, has_mask: bool
+) -> None:
+    place = model_folder(world, folder)
     job = make_job(place, algorithm={"type": "GRPO", "grpo": {"normalizeByStd": by_std}})
-    result = compute(
-        inputs_of(call_of(job, world, "compute"), columns, world), parallel_of(world), {}
-    )
+    call, columns = batch_for(call_of(job, world, "compute"), has_mask)
+    result = compute(inputs_of(call, columns, world), parallel_of(world), {})
     found = whole(result, world)["advantages"]
     scores, valid = columns["reward_scores"].values, columns["reward_valid"].values
     for row in range(NUM_ROWS):
@@ -666,29 +725,39 @@ def advantages_compare_within_groups(world: World, folder: Path, by_std: bool) -
         if by_std and valid[row]:
             expected /= float(np.std(peers, ddof=1)) + 1e-6
         assert len(found[row]) == len(columns["response_tokens"].runs()[row])
-        assert np.allclose(found[row], expected, atol=1e-5), (row, found[row], expected)
+        of_tokens = expected * own_tokens(columns, row)
+        assert np.allclose(found[row], of_tokens, atol=1e-5), (row, found[row], of_tokens)
     metrics = metrics_of(result, world)
     close(metrics["groups/equal"], 0.25, "one of four groups has equal scores")
 
 
-def estimates_equal_the_sums(world: World, folder: Path) -> None:
+def own_tokens(columns: Mapping[str, Column], row: int) -> np.ndarray:
+    """Which tokens of a row's response count."""
+    if "response_mask" in columns:
+        return np.asarray(columns["response_mask"].runs()[row] == 1)
+    return np.ones(len(columns["response_tokens"].runs()[row]), dtype=bool)
+
+
+def estimates_equal_the_sums(world: World, folder: Path, has_mask: bool) -> None:
     """KL in the rewards, generalized advantages as the sum that defines them, whitening over all
-    ranks."""
-    place, columns = model_folder(world, folder), make_batch()
+    ranks: all of the tokens that count, as if there were no others."""
+    place = model_folder(world, folder)
     gamma, lam, coefficient = 0.9, 0.8, 0.3
     settings = {"klCoefficient": coefficient, "gamma": gamma, "gaeLambda": lam}
     job = make_job(place, algorithm={"type": "PPO", "ppo": settings})
-    call = call_of(job, world, "compute")
+    call, columns = batch_for(call_of(job, world, "compute"), has_mask)
     result = compute(inputs_of(call, columns, world), parallel_of(world), {})
     found = whole(result, world)
     returns, advantages, kl_sum = [], [], 0.0
     for row in range(NUM_ROWS):
-        sampled = columns["rollout_log_probs"].runs()[row].astype(np.float64)
-        kl = sampled - columns["reference_log_probs"].runs()[row].astype(np.float64)
+        own_ones = own_tokens(columns, row)
+        sampled = columns["rollout_log_probs"].runs()[row].astype(np.float64)[own_ones]
+        kl = sampled - columns["reference_log_probs"].runs()[row].astype(np.float64)[own_ones]
         kl_sum += float(kl.sum())
         rewards = -coefficient * kl
-        rewards[-1] += columns["reward_scores"].values[row]
-        values = np.append(columns["critic_values"].runs()[row].astype(np.float64), 0.0)
+        rewards[-1:] += columns["reward_scores"].values[row]
+        values = columns["critic_values"].runs()[row].astype(np.float64)[own_ones]
+        values = np.append(values, 0.0)
         deltas = rewards + gamma * values[1:] - values[:-1]
         count = len(deltas)
         own = [
@@ -700,12 +769,19 @@ def estimates_equal_the_sums(world: World, folder: Path) -> None:
     valid = columns["reward_valid"].values.astype(bool)
     kept = np.concatenate([a for a, v in zip(advantages, valid, strict=True) if v])
     for row in range(NUM_ROWS):
-        assert np.allclose(found["returns"][row], returns[row], atol=1e-5)
+        own_ones = own_tokens(columns, row)
         whitened = (advantages[row] - kept.mean()) / kept.std(ddof=1)
         expected = whitened if valid[row] else np.zeros_like(whitened)
-        assert np.allclose(found["advantages"][row], expected, atol=1e-5)
+        for name, of_row in (("returns", returns[row]), ("advantages", expected)):
+            assert np.allclose(found[name][row][own_ones], of_row, atol=1e-5)
+            assert (found[name][row][~own_ones] == 0).all()
     total = sum(map(len, advantages))
-    close(metrics_of(result, world)["reward/kl"], kl_sum / total, "mean KL")
+    metrics = metrics_of(result, world)
+    close(metrics["reward/kl"], kl_sum / total, "mean KL")
+    targets, errors = np.concatenate(returns), np.concatenate(advantages)
+    close(metrics["critic/value_mean"], float((targets - errors).mean()), "mean value")
+    explained = 1 - errors.var() / targets.var()
+    close(metrics["critic/explained_variance"], float(explained), "explained variance")
 
 
 def an_operation_may_see_all_rows(world: World, folder: Path) -> None:
@@ -761,6 +837,154 @@ def a_multiplier_is_learned_from_all_costs(world: World, folder: Path) -> None:
         close(float(state["multiplier"]), expected, "what is kept")
 
 
+def computing(columns: Mapping[str, Column], *operations: Operation) -> ModelCall:
+    """A call of these operations on a batch of these columns, as the flow makes it."""
+    reads: set[str] = set()
+    writes: set[str] = set()
+    for operation in operations:
+        reads |= reads_of(operation, {*columns, *writes}) - writes
+        writes |= set(operation.writes)
+    return ModelCall(
+        id="compute",
+        role=None,
+        method="compute",
+        kind=CallKind.COMPUTE,
+        reads=tuple(sorted(reads)),
+        writes=tuple(sorted(writes)),
+        options=ComputeOptions(operations),
+    )
+
+
+def computed(
+    columns: Mapping[str, Column], world: World, *operations: Operation
+) -> tuple[dict[str, list[np.ndarray]], dict[str, float]]:
+    """What operations write, row by row, and their metrics."""
+    call = computing(columns, *operations)
+    result = compute(inputs_of(call, columns, world), parallel_of(world), {})
+    return whole(result, world), metrics_of(result, world)
+
+
+def without_gaps(columns: Mapping[str, Column]) -> dict[str, Column]:
+    """Responses that consist of the tokens that count, and nothing else."""
+    flags = columns["response_mask"].values == 1
+    counts = np.array([own_tokens(columns, row).sum() for row in range(NUM_ROWS)], dtype=np.int32)
+    return {
+        name: Column(each.values[flags], counts)
+        if each.lengths is not None and name != "prompt_tokens"
+        else each
+        for name, each in columns.items()
+        if name != "response_mask"
+    }
+
+
+def an_operation_is_about_own_tokens(world: World, folder: Path, operation: Operation) -> None:
+    """The same as for responses that have no others; 0 on the others."""
+    columns = masked(
+        make_batch() | {"multiplier": Column(np.full(NUM_ROWS, 0.3, dtype=np.float32))}
+    )
+    of_tokens = {each.column for each in operation.outputs() if each.kind is not Kind.SCORES}
+    found, metrics = computed(columns, world, operation)
+    expected, same = computed(without_gaps(columns), world, operation)
+    for name, rows in expected.items():
+        for row, values in enumerate(rows):
+            flags, got = own_tokens(columns, row), found[name][row]
+            if name in of_tokens:
+                assert (got[~flags] == 0).all()
+                got = got[flags]
+            assert np.allclose(got, values, atol=1e-6), (name, row)
+    assert metrics == pytest.approx(same, rel=1e-6)
+    ones = make_batch() | {"multiplier": columns["multiplier"]}
+    lengths = columns["response_mask"].lengths
+    full, metrics = computed(
+        ones | {"response_mask": Column(np.ones(sum(RESPONSE_LENGTHS)), lengths)}, world, operation
+    )
+    expected, same = computed(ones, world, operation)
+    assert metrics == same
+    for name, rows in expected.items():
+        assert all(map(np.array_equal, full[name], rows))
+
+
+def a_length_limit_is_about_whole_responses(world: World, folder: Path) -> None:
+    operation = OverlongPenalty("reward_scores", longest=12, margin=8)
+    found, metrics = computed(masked(make_batch()), world, operation)
+    expected, same = computed(make_batch(), world, operation)
+    assert np.array_equal(found["shaped_scores"], expected["shaped_scores"]) and metrics == same
+
+
+def a_mask_may_be_made_in_the_same_call(world: World, folder: Path) -> None:
+    """It holds for what comes behind it."""
+    columns = masked(make_batch())
+    mask = columns.pop("response_mask")
+    make = Custom(
+        "tests.rlhf_runtime.roles.role_ranks:kept",
+        ["response_tokens", "given"],
+        ["response_mask"],
+        scope=Scope.ROW,
+    )
+    rewards = TokenRewards("reward_scores", 0.1, reference_log_probs="reference_log_probs")
+    found, metrics = computed(columns | {"given": mask}, world, make, rewards)
+    expected, same = computed(columns | {"response_mask": mask}, world, rewards)
+    assert all(map(np.array_equal, found["token_rewards"], expected["token_rewards"]))
+    assert metrics == same and np.isfinite(metrics["reward/kl"])
+
+
+def kept(columns: Mapping[str, Column]) -> dict[str, Column]:
+    assert list(columns) == ["response_tokens", "given"]
+    return {"response_mask": columns["given"]}
+
+
+def a_mask_of_ones_changes_nothing(world: World, folder: Path, role: str, loss: Loss) -> None:
+    """Not a bit."""
+    place = model_folder(world, folder)
+    models = {"actor": model_of(place), "critic": model_of(place)}
+    job = make_job(place, algorithm={"type": "PPO"}, models=models)
+    columns = make_batch() | {"preference": Column(PREFERENCE)}
+    lengths = columns["response_tokens"].lengths
+    columns["response_mask"] = Column(np.ones(sum(RESPONSE_LENGTHS), dtype=np.int8), lengths)
+    plain = replace(
+        call_of(job, world, f"{role}.train"),
+        reads=tuple(sorted(loss.reads)),
+        options=TrainOptions(loss),
+    )
+    trained, metrics = [], []
+    for call in (plain, reading_mask(plain)):
+        made = (
+            make_policy(job, place, world)
+            if role == "actor"
+            else ScalarModel(context_of(job, role, place, world))
+        )
+        made.use_optimizer(OPTIMIZER)
+        metrics.append(metrics_of(made.train(inputs_of(call, columns, world)), world))
+        trained.append(parameters_of(made.model))
+    assert metrics[0] == metrics[1]
+    assert all(torch.equal(trained[0][name], trained[1][name]) for name in trained[0])
+
+
+TOKEN_OPERATIONS: tuple[tuple[str, Operation], ...] = (
+    ("", TokenRewards("reward_scores")),
+    (", KL", TokenRewards("reward_scores", 0.1, reference_log_probs="reference_log_probs")),
+    ("", Gae(0.9, 0.8, values="critic_values")),
+    ("", RewardsToGo(0.9)),
+    ("", Whiten("reward_valid")),
+    ("", AboveBaseline("reward_scores", "reward_valid")),
+    ("", PenalizedScores("reward_scores", 0.1, "reference_log_probs")),
+    ("", PenalizedAdvantages("returns")),
+    *(
+        (f", {each.value}", GroupAdvantages("reward_scores", "reward_valid", baseline=each))
+        for each in GroupBaseline
+    ),
+)
+"""Every built-in operation that is about single tokens."""
+LOSSES: dict[str, tuple[str, Loss]] = {
+    "policy": ("actor", ClippedLoss("reward_valid", objective=PolicyObjective.GSPO)),
+    "rejection": (
+        "actor",
+        ClippedLoss("reward_valid", rejection_threshold=1.25, old_log_probs="actor_log_probs"),
+    ),
+    "cross entropy": ("actor", CrossEntropy()),
+    "DPO": ("actor", Dpo("reference_log_probs")),
+    "values": ("critic", ValueLoss("reward_valid", "critic_values", clip_range=0.2)),
+}
 GRPO_SETTINGS: dict[str, dict[str, Any]] = {
     "token mean": {"lossAggregation": "TokenMean"},
     "token sum": {"lossAggregation": "SequenceMeanTokenSum", "epochsPerBatch": 2},
@@ -775,24 +999,30 @@ GRPO_SETTINGS: dict[str, dict[str, Any]] = {
 CRITIC_SETTINGS: dict[str, dict[str, Any]] = {
     "no clip": {},
     "clip": {"valueClipRange": 0.2, "epochsPerBatch": 2},
+    "token sum": {"lossAggregation": "SequenceMeanTokenSum"},
+    "sequence mean": {"lossAggregation": "SequenceMeanTokenMean"},
     "fixed length": {"lossAggregation": "SequenceMeanFixedLength"},
 }
 DPO_SETTINGS: dict[str, dict[str, Any]] = {
     "one epoch, shared prompts": {"beta": 0.1},
     "two epochs, a prompt each": {"beta": 0.5, "label_smoothing": 0.2, "epochs_per_batch": 2},
 }
+MASKS = {"": False, ", masked": True}
+"""Whether the batch has a response mask, by the end of a scenario's name."""
 SCENARIOS: dict[str, Scenario] = {
     **{
-        f"policy trains by the formula ({name})": partial(
-            policy_trains_by_the_formula, settings=settings
+        f"policy trains by the formula ({name}{end})": partial(
+            policy_trains_by_the_formula, settings=settings, has_mask=has_mask
         )
         for name, settings in GRPO_SETTINGS.items()
+        for end, has_mask in MASKS.items()
     },
     **{
-        f"critic trains by the formula ({name})": partial(
-            critic_trains_by_the_formula, settings=settings
+        f"critic trains by the formula ({name}{end})": partial(
+            critic_trains_by_the_formula, settings=settings, has_mask=has_mask
         )
         for name, settings in CRITIC_SETTINGS.items()
+        for end, has_mask in MASKS.items()
     },
     **{
         f"micro-batches change nothing ({name})": partial(
@@ -803,10 +1033,14 @@ SCENARIOS: dict[str, Scenario] = {
     "bfloat16 trains nearly as float32": bfloat16_trains_nearly_as_float32,
     "a single update needs no old log-probs": a_single_update_needs_no_old_log_probs,
     **{
-        f"DPO trains by the formula ({name})": partial(
-            dpo_trains_by_the_formula, settings=settings, shares=name.endswith("shared prompts")
+        f"DPO trains by the formula ({name}{end})": partial(
+            dpo_trains_by_the_formula,
+            settings=settings,
+            shares=name.endswith("shared prompts"),
+            has_mask=has_mask,
         )
         for name, settings in DPO_SETTINGS.items()
+        for end, has_mask in MASKS.items()
     },
     "DPO without a pair changes nothing": dpo_without_a_pair_changes_nothing,
     "the best is preferred to the worst": the_best_is_preferred_to_the_worst,
@@ -819,13 +1053,35 @@ SCENARIOS: dict[str, Scenario] = {
     ),
     "scores are added up": scores_are_added_up,
     "rows without signal change nothing": rows_without_signal_change_nothing,
-    "warm start is plain cross entropy": warm_start_is_plain_cross_entropy,
-    "pretraining is added": pretraining_is_added_to_the_policys_loss,
     "the actor waits for the critic": the_actor_waits_for_the_critic,
     "inference is that of the model": inference_is_that_of_the_model,
-    "advantages compare within groups": partial(advantages_compare_within_groups, by_std=True),
-    "advantages without deviation": partial(advantages_compare_within_groups, by_std=False),
-    "estimates equal the sums": estimates_equal_the_sums,
+    **{
+        f"{name}{end}": partial(scenario, has_mask=has_mask)
+        for end, has_mask in MASKS.items()
+        for name, scenario in {
+            "warm start is plain cross entropy": warm_start_is_plain_cross_entropy,
+            "pretraining is added": pretraining_is_added_to_the_policys_loss,
+            "advantages compare within groups": partial(
+                advantages_compare_within_groups, by_std=True
+            ),
+            "advantages without deviation": partial(advantages_compare_within_groups, by_std=False),
+            "estimates equal the sums": estimates_equal_the_sums,
+        }.items()
+    },
+    **{
+        f"{type(operation).__name__} is about own tokens{end}": partial(
+            an_operation_is_about_own_tokens, operation=operation
+        )
+        for end, operation in TOKEN_OPERATIONS
+    },
+    "a length limit is about whole responses": a_length_limit_is_about_whole_responses,
+    "a mask may be made in the same call": a_mask_may_be_made_in_the_same_call,
+    **{
+        f"a mask of ones changes nothing ({name})": partial(
+            a_mask_of_ones_changes_nothing, role=role, loss=loss
+        )
+        for name, (role, loss) in LOSSES.items()
+    },
     "an operation may see all rows": an_operation_may_see_all_rows,
     "a multiplier is learned from all costs": a_multiplier_is_learned_from_all_costs,
 }

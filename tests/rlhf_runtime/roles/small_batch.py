@@ -31,6 +31,7 @@ RESPONSE_LENGTHS = [4, 11, 1, 6, 2, 8, 3, 3, 9, 12, 1, 5]
 GROUPS = np.repeat(np.arange(4), 3)
 MAX_RESPONSE = 12
 NUM_ROWS = len(RESPONSE_LENGTHS)
+WHOLLY_MASKED = (4, 10)
 SHARDS = (slice(0, 8), slice(8, NUM_ROWS))
 """Where the batch is cut; not where the ranks would cut it."""
 
@@ -40,6 +41,27 @@ def tokens_like(seed: int, scale: float, offset: float = 0.0) -> Column:
     draw = np.random.default_rng(seed)
     values = offset + scale * draw.standard_normal(sum(RESPONSE_LENGTHS))
     return Column(values.astype(np.float32), np.asarray(RESPONSE_LENGTHS, dtype=np.int32))
+
+
+def make_mask() -> Column:
+    """Gaps at the beginning, in the middle and at the end of responses; of two all is left out."""
+    flags = np.random.default_rng(10).random(sum(RESPONSE_LENGTHS)) < 0.6
+    mask = Column(flags.astype(np.int8), np.asarray(RESPONSE_LENGTHS, dtype=np.int32))
+    for row in WHOLLY_MASKED:
+        mask.runs()[row][:] = 0
+    return mask
+
+
+def masked(columns: dict[str, Column]) -> dict[str, Column]:
+    """A batch with a response mask, whose numbers of tokens that it leaves out are NaN: these reach
+    whatever they touch."""
+    mask = make_mask()
+    return {"response_mask": mask} | {
+        name: Column(np.where(mask.values == 1, each.values, np.nan).astype("f4"), each.lengths)
+        if each.lengths is not None and each.values.dtype == np.float32
+        else each
+        for name, each in columns.items()
+    }
 
 
 def make_batch() -> dict[str, Column]:

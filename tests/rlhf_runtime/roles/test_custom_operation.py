@@ -84,6 +84,14 @@ def test_a_field_of_rows_has_one_value_for_each(
     assert run({"rate": column}, monkeypatch, "rate"), "nobody said what it holds"
 
 
+def test_a_mask_has_a_value_for_each_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run({"response_mask": TOKENS}, monkeypatch, "response_mask")
+    with pytest.raises(UserCodeFailed, match="response_mask with one value per row: got no len"):
+        run({"response_mask": Column(np.ones(3))}, monkeypatch, "response_mask")
+    with pytest.raises(UserCodeFailed, match="response_mask of other lengths than the resp"):
+        run({"response_mask": Column(np.ones(5), LENGTHS[::-1])}, monkeypatch, "response_mask")
+
+
 def test_what_it_raises_is_shown_from_its_own_line_on(monkeypatch: pytest.MonkeyPatch) -> None:
     def raises(columns: Mapping[str, Column]) -> None:
         raise ZeroDivisionError("no rows")

@@ -28,14 +28,14 @@ T = TypeVar("T")
 class MicroBatch:
     """Sequences for one forward pass, and where their responses are.
 
-    With n response tokens in all: `token_ids[sequences, longest]`; `position_ids` alike and
-    `attention_mask[sequences, 1, longest, longest]` (True: may be seen), both None where every
-    sequence has one response and plain causal attention does; `predictors[n]`: for each response
-    token the position, in the flattened `token_ids`, whose output predicts it; `targets[n]`: the
-    response tokens; `rows[responses]`: positions in the batch it was cut from;
-    `response_lengths[responses]`; `ends[responses]`: in the flattened `token_ids`, the last token
-    of each response, or of its prompt where it is empty; `tokens[n]`: where each target lies in the
-    batch's packed response column.
+    With n response tokens to be predicted: `token_ids[sequences, longest]`; `position_ids` alike
+    and `attention_mask[sequences, 1, longest, longest]` (True: may be seen), both None where every
+    sequence has one response and plain causal attention does; `predictors[n]`: for each of the n
+    the position, in the flattened `token_ids`, whose output predicts it; `targets[n]`: these
+    tokens; `rows[responses]`: positions in the batch it was cut from;
+    `response_lengths[responses]`: how many of the n are of each; `ends[responses]`: in the
+    flattened `token_ids`, the last token of each response, or of its prompt where it is empty;
+    `tokens[n]`: where each target lies in the batch's packed response column.
     """
 
     token_ids: torch.Tensor
@@ -55,6 +55,21 @@ class MicroBatch:
         given = {name: getattr(self, name) for name in self.__dataclass_fields__}
         moved = {name: field.to(device) for name, field in given.items() if field is not None}
         return replace(self, **moved)
+
+    def only(self, kept: torch.Tensor) -> MicroBatch:
+        """The same sequences, of whose response tokens only some are predicted.
+
+        Args:
+            kept: bool[n], which ones.
+        """
+        row_of = torch.repeat_interleave(torch.arange(len(self.rows)), self.response_lengths)
+        return replace(
+            self,
+            predictors=self.predictors[kept],
+            targets=self.targets[kept],
+            tokens=self.tokens[kept],
+            response_lengths=torch.bincount(row_of[kept], minlength=len(self.rows)),
+        )
 
 
 @dataclass(frozen=True)
