@@ -31,6 +31,8 @@ FIRST_WAIT_SECONDS = 0.5
 LONGEST_WAIT_SECONDS = 30.0
 """Also where the service asks for more in Retry-After."""
 TOO_MANY_REQUESTS = 429
+LONGEST_ANSWER_BYTES = 64 * 2**20
+"""Of one answer; more is not read."""
 
 Sleep = Callable[[float], Awaitable[None]]
 
@@ -134,10 +136,11 @@ class HTTPScorer:
         body = {"samples": samples, "parameters": self._http.parameters}
         try:
             async with session.post(self._http.url, json=body, allow_redirects=False) as answer:
-                content = await answer.read()
+                content = await _body(answer)
         except TimeoutError as error:
             seconds = self._http.timeout_seconds
-            raise TryAgain(Fault.TIMED_OUT, f"longer than timeoutSeconds = {seconds}") from error
+            why = f"longer than timeoutSeconds = {seconds} (raise it where that is not enough)"
+            raise TryAgain(Fault.TIMED_OUT, why) from error
         except (aiohttp.ClientError, OSError) as error:
             raise TryAgain(Fault.UNREACHABLE, f"no answer ({error})") from error
         if answer.status == TOO_MANY_REQUESTS or answer.status >= 500:
@@ -145,6 +148,11 @@ class HTTPScorer:
             raise TryAgain(Fault.REFUSED, _status(answer, content), asked)
         if not 200 <= answer.status < 300:
             return self._failed(Fault.REFUSED, _status(answer, content))
+        if len(content) > LONGEST_ANSWER_BYTES:
+            why = (
+                f"got an answer of more than {LONGEST_ANSWER_BYTES} bytes, allowed at most as many"
+            )
+            return self._failed(Fault.UNREADABLE, why)
         return self._read(content, len(batch))
 
     def _read(self, content: bytes, num_samples: int) -> BatchScores:
@@ -203,6 +211,16 @@ async def _cancel_all() -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _body(answer: aiohttp.ClientResponse) -> bytes:
+    """What a service answers; of one that is too long only the beginning."""
+    content = bytearray()
+    async for chunk in answer.content.iter_any():
+        content += chunk
+        if len(content) > LONGEST_ANSWER_BYTES:
+            break
+    return bytes(content)
 
 
 def _status(answer: aiohttp.ClientResponse, content: bytes) -> str:

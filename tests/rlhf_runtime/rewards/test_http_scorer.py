@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rlhf_api.spec.rewards import RewardSpec
-from rlhf_runtime.rewards import Sample
+from rlhf_runtime.rewards import Sample, http_scorer
 from rlhf_runtime.rewards.errors import RewardError
 from rlhf_runtime.rewards.http_scorer import HTTPScorer, retry_after, wait_seconds
 from rlhf_runtime.rewards.messages import BatchScores
@@ -164,6 +164,15 @@ def test_a_bad_answer_is_counted_and_not_asked_for_again(
     assert found.errors == {fault: valid.count(False)}
     assert service.url in (found.first_error or "")
     assert (waits, len(service.bodies)) == ([], 1)
+
+
+def test_an_answer_without_end_is_not_read_to_it(
+    service: Service, samples: MakeSamples, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_scorer, "LONGEST_ANSWER_BYTES", 1000)
+    service.answers = [(200, {}, "1" * 100_000)]
+    found, _ = scored(http(service.url), samples(1))
+    assert found.errors == {"unreadable": 1} and "more than 1000 bytes" in str(found.first_error)
 
 
 def test_what_may_pass_is_tried_again(service: Service, samples: MakeSamples) -> None:
