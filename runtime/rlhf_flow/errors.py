@@ -6,6 +6,7 @@ FlowError                a step does what a step must not; it is the algorithm's
 └── InvalidAlgorithm     a class that cannot be imported, built or traced
 PlanError                the manifest asks for what cannot be
 ├── ShapeUnknown         a model's dimensions cannot be found out
+├── NoScores             a reward's model is no reward model
 ├── DevicesUnknown       a pool's memory cannot be found out
 ├── InvalidPlacement     groups of roles that do not fit the roles or the pools
 ├── NotOffered           a setting that this version does not have
@@ -50,6 +51,13 @@ class ShapeUnknown(PlanError):
     """A model's dimensions cannot be found out."""
 
     reason = "PlanUnknown"
+
+
+class NoScores(PlanError):
+    """A reward's model that has another head than one of scores."""
+
+    reason = "WrongHead"
+    exit_code = ExitCode.USER
 
 
 class DevicesUnknown(PlanError):

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rlhf_flow.errors import ShapeUnknown
+from rlhf_flow.errors import NoScores, ShapeUnknown
 from rlhf_flow.planning.shapes import DecoderShape
 
 CONFIG_FILE = "config.json"
@@ -32,6 +32,35 @@ def read_shape(folder: Path, advice: str) -> DecoderShape:
     Raises:
         ShapeUnknown: no config.json, or one that does not describe a decoder known here.
     """
+    return shape_from_config(_read(folder, advice), str(folder / CONFIG_FILE), advice)
+
+
+def require_classifier(folder: Path, advice: str) -> None:
+    """Refuse a reward model that says of itself that it gives no scores.
+
+    Args:
+        folder: with a config.json.
+        advice: what to do about one that cannot be read.
+
+    Raises:
+        ShapeUnknown: no config.json, or one that is none.
+        NoScores: a model with another head.
+    """
+    named = _read(folder, advice).get("architectures") or ()
+    if named and not any(str(name).endswith("ForSequenceClassification") for name in named):
+        raise NoScores(
+            f"a reward model that gives no scores: got {folder} with {', '.join(map(str, named))}, "
+            "allowed a sequence classifier of one label; choose a reward model, or train one by an "
+            "algorithm of type RewardModel"
+        )
+
+
+def _read(folder: Path, advice: str) -> Mapping[str, Any]:
+    """A folder's configuration.
+
+    Raises:
+        ShapeUnknown: there is none.
+    """
     path = folder / CONFIG_FILE
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
@@ -44,7 +73,7 @@ def read_shape(folder: Path, advice: str) -> DecoderShape:
         raise ShapeUnknown(f"not a JSON file: got {path} ({error}); {advice}") from error
     if not isinstance(config, dict):
         raise ShapeUnknown(f"not a model's configuration: got {path}; {advice}")
-    return shape_from_config(config, str(path), advice)
+    return config
 
 
 def shape_from_config(config: Mapping[str, Any], origin: str, advice: str) -> DecoderShape:

@@ -7,7 +7,7 @@ from pathlib import Path
 from rlhf_api import RLHFJob
 from rlhf_flow.errors import ShapeUnknown
 from rlhf_flow.planning.known_models import BUILTIN_MODELS, KNOWN_MODELS
-from rlhf_flow.planning.model_config import cached_folder, read_shape
+from rlhf_flow.planning.model_config import cached_folder, read_shape, require_classifier
 from rlhf_flow.planning.shapes import DecoderShape
 
 
@@ -24,6 +24,7 @@ def resolve_shape(job: RLHFJob, role: str, cache: Path) -> DecoderShape:
 
     Raises:
         ShapeUnknown: none of these knows the model.
+        NoScores: a reward's model is no reward model.
     """
     named = job.spec.origin_of(role)
     given = job.spec.model_for(role).shape or job.spec.model_for(named).shape
@@ -39,11 +40,11 @@ def resolve_shape(job: RLHFJob, role: str, cache: Path) -> DecoderShape:
         return BUILTIN_MODELS[source.builtin]
     if source.path is not None:
         advice = f"correct the path, or, if only the workers can see it, {advice}"
-        return read_shape(Path(source.path), advice)
+        return _read(job, named, Path(source.path), advice)
     assert source.hugging_face is not None, "a role has exactly one source"
     folder = cached_folder(cache, source.hugging_face, source.revision or "main")
     if folder is not None:
-        return read_shape(folder, advice)
+        return _read(job, named, folder, advice)
     if source.hugging_face not in KNOWN_MODELS:
         raise ShapeUnknown(
             f"the dimensions of {source.hugging_face} are not known: got an id that is neither in "
@@ -51,3 +52,9 @@ def resolve_shape(job: RLHFJob, role: str, cache: Path) -> DecoderShape:
             f"first, or {advice}"
         )
     return KNOWN_MODELS[source.hugging_face]
+
+
+def _read(job: RLHFJob, role: str, folder: Path, advice: str) -> DecoderShape:
+    if role in job.spec.reward_models:
+        require_classifier(folder, advice)
+    return read_shape(folder, advice)

@@ -10,7 +10,7 @@ import pytest
 
 from rlhf_api.exits import ExitCode
 from rlhf_api.spec.models import BuiltinModel
-from rlhf_flow.errors import ShapeUnknown
+from rlhf_flow.errors import NoScores, ShapeUnknown
 from rlhf_flow.planning.known_models import BUILTIN_MODELS, KNOWN_MODELS
 from rlhf_flow.planning.model_config import hub_cache
 from rlhf_flow.planning.resolve_shape import resolve_shape
@@ -82,6 +82,16 @@ def test_a_folder_is_read(job: Any, tmp_path: Path) -> None:
     write_config(tmp_path / "model")
     made = job_with(job, source={"path": str(tmp_path / "model")})
     assert resolve_shape(made, "actor", tmp_path) == KNOWN_MODELS["meta-llama/Llama-3.1-8B"]
+
+
+def test_a_rewards_model_has_to_give_scores(job: Any, tmp_path: Path) -> None:
+    write_config(tmp_path / "model", architectures=["LlamaForCausalLM"])
+    made = job(rewards=[{"name": "learned", "model": {"path": str(tmp_path / "model")}}])
+    with pytest.raises(NoScores, match="that gives no scores: got .*model with LlamaForCausalLM"):
+        resolve_shape(made, "learned_model", tmp_path)
+    for named in (["LlamaForSequenceClassification"], None):
+        write_config(tmp_path / "model", architectures=named)
+        assert resolve_shape(made, "learned_model", tmp_path).num_layers == 32
 
 
 def test_a_downloaded_model_wins_over_the_table(job: Any, tmp_path: Path) -> None:
