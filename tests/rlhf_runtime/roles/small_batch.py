@@ -31,6 +31,8 @@ RESPONSE_LENGTHS = [4, 11, 1, 6, 2, 8, 3, 3, 9, 12, 1, 5]
 GROUPS = np.repeat(np.arange(4), 3)
 MAX_RESPONSE = 12
 NUM_ROWS = len(RESPONSE_LENGTHS)
+PREFERENCE = np.array([1, -1, -1, 1, -1, 0, -1, 1, 1, 1, 1, 1], dtype=np.int8)
+"""Two pairs, one, two, and none."""
 WHOLLY_MASKED = (4, 10)
 SHARDS = (slice(0, 8), slice(8, NUM_ROWS))
 """Where the batch is cut; not where the ranks would cut it."""
