@@ -124,9 +124,9 @@ def test_a_job_that_is_gone_is_looked_at_and_forgotten(app: App) -> None:
 
 def child(status: dict[str, Any] | None = None, kind: str = "Pod") -> dict[str, Any]:
     """Something that was made for a job."""
-    labels = {"rlhf-operator.dev/job": "sort"}
+    labels = {"rlhf-operator.dev/job": "sort", "ray.io/group": "critics"}
     metadata: dict[str, Any] = {"name": "sort-1-worker", "namespace": NAMESPACE, "labels": labels}
-    metadata |= {"uid": "u-1", "resourceVersion": "7"}
+    metadata |= {"uid": "u-1", "resourceVersion": "7", "creationTimestamp": "2026-01-01T00:00:00Z"}
     return {"kind": kind, "metadata": metadata, "status": status or {}}
 
 
@@ -162,6 +162,7 @@ def test_what_killed_a_pod_is_kept_for_the_look(
     assert looks(app, (type, child(KILLED))) == [SORT]
     ((key, problem),) = remembered
     assert key == SORT and problem.reason == "OutOfMemory"
+    assert problem.message.startswith("sort-1-worker of pool critics: container ray took more")
 
 
 @pytest.mark.parametrize(

@@ -222,7 +222,7 @@ def test_why_a_pod_is_not_started_is_told_in_its_nodes_words(world: World) -> No
     before = world.kube.reads
     world.wait(60)
     assert world.phase() == (Phase.PROVISIONING, "NotStarting")
-    assert f"{pod}: its node says: FailedMount: {words}" in world.status().message
+    assert f"{pod} of pool a100: its node says: FailedMount: {words}" in world.status().message
     assert world.kube.reads - before <= 3, "nothing is asked of pods that start in time"
     world.run_kuberay()
     world.wait(60)

@@ -26,6 +26,8 @@ COMPARED = (
     *("actor/loss", "actor/gradient_norm", "actor/entropy", "critic/loss", "critic/gradient_norm"),
     *("critic/value_mean", "critic/explained_variance", "reward/kl", "reward/mean"),
 )
+APART = (("actor.train", "critic.train"), ("reference.log_probs", "critic.values"))
+"""Calls that need nothing of each other, and where roles are placed apart no device either."""
 TRAINED = {"roles": ["actor", "reference"]}
 CRITIC = {"roles": ["critic"]}
 
@@ -66,7 +68,7 @@ def test_placements_by_what_roles_are(
 ) -> None:
     made = placed_by(place, kind.lower(), {"type": kind}, "--devices", devices)
     assert_same(made, colocated)
-    assert overlapping_steps(made.folder, "actor.train", "critic.train")
+    assert any(overlapping_steps(made.folder, *calls) for calls in APART)
 
 
 def test_two_pools_and_a_kill_in_the_second(place: Path, colocated: Finished) -> None:
