@@ -1,21 +1,17 @@
-"""Scenarios of response masks: what they reach, what they leave, and that ones change nothing."""
+"""Scenarios of operations with response masks: what they reach, and what they leave."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from rlhf_api.plan import CallKind
-from rlhf_api.spec.policy_loss import PolicyObjective
-from rlhf_flow.calls import ComputeOptions, ModelCall, TrainOptions
+from rlhf_flow.calls import ComputeOptions, ModelCall
 from rlhf_flow.fields import Kind
-from rlhf_flow.losses import ClippedLoss, CrossEntropy, Dpo, Loss, ValueLoss
 from rlhf_flow.masks import reads_of
 from rlhf_flow.operations import (
     AboveBaseline,
@@ -35,31 +31,20 @@ from rlhf_flow.operations import (
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.roles.operations import compute
-from rlhf_runtime.roles.scalar_model import ScalarModel
 
 from ..meshes import parallel_of
 from ..world_of_processes import Scenario
 from .scenario_tools import (
-    OPTIMIZER,
-    make_policy,
     metrics_of,
-    model_folder,
     own_tokens,
-    parameters_of,
-    reading_mask,
     whole,
 )
 from .small_batch import (
     NUM_ROWS,
-    PREFERENCE,
     RESPONSE_LENGTHS,
-    call_of,
-    context_of,
     inputs_of,
     make_batch,
-    make_job,
     masked,
-    model_of,
 )
 
 
@@ -159,33 +144,6 @@ def kept(columns: Mapping[str, Column]) -> dict[str, Column]:
     return {"response_mask": columns["given"]}
 
 
-def a_mask_of_ones_changes_nothing(world: World, folder: Path, role: str, loss: Loss) -> None:
-    """Not a bit."""
-    place = model_folder(world, folder)
-    models = {"actor": model_of(place), "critic": model_of(place)}
-    job = make_job(place, algorithm={"type": "PPO"}, models=models)
-    columns = make_batch() | {"preference": Column(PREFERENCE)}
-    lengths = columns["response_tokens"].lengths
-    columns["response_mask"] = Column(np.ones(sum(RESPONSE_LENGTHS), dtype=np.int8), lengths)
-    plain = replace(
-        call_of(job, world, f"{role}.train"),
-        reads=tuple(sorted(loss.reads)),
-        options=TrainOptions(loss),
-    )
-    trained, metrics = [], []
-    for call in (plain, reading_mask(plain)):
-        made = (
-            make_policy(job, place, world)
-            if role == "actor"
-            else ScalarModel(context_of(job, role, place, world))
-        )
-        made.use_optimizer(OPTIMIZER)
-        metrics.append(metrics_of(made.train(inputs_of(call, columns, world)), world))
-        trained.append(parameters_of(made.model))
-    assert metrics[0] == metrics[1]
-    assert all(torch.equal(trained[0][name], trained[1][name]) for name in trained[0])
-
-
 TOKEN_OPERATIONS: tuple[tuple[str, Operation], ...] = (
     ("", TokenRewards("reward_scores")),
     (", KL", TokenRewards("reward_scores", 0.1, reference_log_probs="reference_log_probs")),
@@ -201,16 +159,6 @@ TOKEN_OPERATIONS: tuple[tuple[str, Operation], ...] = (
     ),
 )
 """Every built-in operation that is about single tokens."""
-LOSSES: dict[str, tuple[str, Loss]] = {
-    "policy": ("actor", ClippedLoss("reward_valid", objective=PolicyObjective.GSPO)),
-    "rejection": (
-        "actor",
-        ClippedLoss("reward_valid", rejection_threshold=1.25, old_log_probs="actor_log_probs"),
-    ),
-    "cross entropy": ("actor", CrossEntropy()),
-    "DPO": ("actor", Dpo("reference_log_probs")),
-    "values": ("critic", ValueLoss("reward_valid", "critic_values", clip_range=0.2)),
-}
 SCENARIOS: dict[str, Scenario] = {
     **{
         f"{type(operation).__name__} is about own tokens{end}": partial(
@@ -220,10 +168,4 @@ SCENARIOS: dict[str, Scenario] = {
     },
     "a length limit is about whole responses": a_length_limit_is_about_whole_responses,
     "a mask may be made in the same call": a_mask_may_be_made_in_the_same_call,
-    **{
-        f"a mask of ones changes nothing ({name})": partial(
-            a_mask_of_ones_changes_nothing, role=role, loss=loss
-        )
-        for name, (role, loss) in LOSSES.items()
-    },
 }

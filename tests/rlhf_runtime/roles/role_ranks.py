@@ -13,6 +13,7 @@ from ..world_of_processes import Scenario, run_scenarios
 from . import (
     critic_scenarios,
     inference_scenarios,
+    invariance_scenarios,
     mask_scenarios,
     operation_scenarios,
     policy_scenarios,
@@ -28,6 +29,7 @@ TABLES = (
     inference_scenarios.SCENARIOS,
     operation_scenarios.SCENARIOS,
     mask_scenarios.SCENARIOS,
+    invariance_scenarios.SCENARIOS,
 )
 SCENARIOS: dict[str, Scenario] = {
     name: scenario for table in TABLES for name, scenario in table.items()
