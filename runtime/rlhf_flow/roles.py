@@ -23,7 +23,7 @@ from rlhf_flow.checks import suggest
 from rlhf_flow.errors import FlowError, UnknownPrimitive
 from rlhf_flow.losses import BradleyTerry, ClippedLoss, CrossEntropy, Dpo, Loss, ValueLoss
 from rlhf_flow.operations import WeightedSum
-from rlhf_flow.reward_terms import RewardTerms
+from rlhf_flow.reward_terms import ModelTerm, RewardTerms
 
 
 @dataclass(frozen=True)
@@ -286,19 +286,17 @@ class RewardSource(Role):
         """
         name, terms = self._name, self._flow.terms_of(self._name)
         columns = {each: fields.term_scores_of(name, each) for each in terms.columns}
-        if not terms.models:
-            return self._flow.call(name, _SCORE, batch, writes=tuple(columns.values()))
         scored: list[BatchValue] = []
         weights: dict[str, float] = {}
-        if terms.hosted:
-            hosted = tuple(columns[each] for each in terms.hosted if each in columns)
+        if terms.hosted or not terms.models:
+            hosted = [columns[each] for each in terms.hosted if each in columns]
             scored.append(self._flow.call(name, _SCORE, batch, writes=hosted))
             weights[fields.scores_of(name)] = 1.0
+        if not terms.models:
+            return scored[0]
         for term in terms.models:
-            primitive = _SCORES_OF_TEXTS if term.reads_text else _SCORES
-            made, own = self._flow.call(term.role, primitive, batch), fields.scores_of(term.role)
-            field = columns.get(term.name, own)
-            scored.append(made if field == own else made.rename(**{own: field}))
+            field = columns.get(term.name, fields.scores_of(term.role))
+            scored.append(self._score_by(term, batch, field))
             weights[field] = term.weight
         joined = reduce(or_, scored)
         total = WeightedSum(
@@ -308,6 +306,12 @@ class RewardSource(Role):
             counted=fields.valid_of(name) if terms.hosted else None,
         )
         return joined.select(*columns.values()) | self._flow.add_up(name, joined, total)
+
+    def _score_by(self, term: ModelTerm, batch: BatchValue, field: str) -> BatchValue:
+        """What a reward model says, as a field."""
+        made = self._flow.call(term.role, _SCORES_OF_TEXTS if term.reads_text else _SCORES, batch)
+        own = fields.scores_of(term.role)
+        return made if field == own else made.rename(**{own: field})
 
 
 Roles = Mapping[str, type[Role]]
