@@ -55,6 +55,8 @@ class CallKind(StrEnum):
     """Numerics without a model."""
     COPY = "Copy"
     """Another role's weights taken over."""
+    SAVE = "Save"
+    """Lines of a step, written to a file of the run's folder."""
 
 
 def phase_name(role: str, kind: CallKind) -> str:
@@ -167,7 +169,7 @@ class CallPlan(Contract):
     kind: CallKind
     """What it does."""
     mesh: Mesh | None
-    """The ranks that it runs on; None: on the host, beside the ranks."""
+    """The ranks that it runs on; None: beside them, on the host of verifiers or in the driver."""
     reads: Annotated[tuple[Column, ...], Field(max_length=64)]
     """Fields it reads, sorted."""
     writes: Annotated[tuple[Column, ...], Field(max_length=64)]

@@ -81,6 +81,11 @@ class Journal:
         self.folder.append(record)
         self._progress.warm_start(record)
 
+    def lines(self, step: int, lines: Mapping[str, bytes]) -> None:
+        """What a training step saves, by name."""
+        for name, text in lines.items():
+            self.folder.write_lines(name, step, text)
+
     def step(self, record: StepRecord) -> None:
         """A training step is over."""
         self.folder.append(record)

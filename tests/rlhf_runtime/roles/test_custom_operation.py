@@ -12,7 +12,7 @@ import pytest
 
 from rlhf_flow.fields import Kind
 from rlhf_flow.operations import Custom
-from rlhf_runtime.dataplane.columns import Column
+from rlhf_runtime.dataplane.columns import Column, pack_texts
 from rlhf_runtime.errors import UserCodeFailed
 from rlhf_runtime.roles.custom_operation import run_custom
 
@@ -82,6 +82,14 @@ def test_a_field_of_rows_has_one_value_for_each(
     with pytest.raises(UserCodeFailed, match="with several values per row.*a score per row"):
         run({"cost_scores": column}, monkeypatch, "cost_scores")
     assert run({"rate": column}, monkeypatch, "rate"), "nobody said what it holds"
+
+
+def test_texts_are_packed_as_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = pack_texts(["{}", "", "[]"])
+    assert run({"lines": lines}, monkeypatch, "lines") == {"lines": lines}
+    for wrong in (TOKENS, Column(lines.values[:3])):
+        with pytest.raises(UserCodeFailed, match=r"lines as \w+: allowed texts; write pack_texts"):
+            run({"lines": wrong}, monkeypatch, "lines")
 
 
 def test_what_it_raises_is_shown_from_its_own_line_on(monkeypatch: pytest.MonkeyPatch) -> None:
