@@ -197,9 +197,9 @@ class OnlineDpoSettings(PreferenceSettings):
     save_pairs: bool = False
     """Whether each step's pairs are kept as a data set of their own: the run's folder then has
     saved/pairs/step-000012.jsonl, a line for each pair with the data's row, its prompt, both
-    responses and their scores. data.train takes such a file as preferences. A line has the bytes
-    of the row and two responses: 1000 prompts of 1 KB with responses of 2 KB are 5 MB for a step.
-    """
+    responses and their scores; pairs with an empty response or two equal ones are left out.
+    data.train takes such a file as preferences. A line has the bytes of the row and two responses:
+    1000 rows of 1 KB with responses of 2 KB are 5 MB for a step."""
 
 
 class SftSettings(AlgorithmSettings):

@@ -88,7 +88,8 @@ class PairLines(ColumnSettings):
     """A line of JSON for every pair of a chosen and a rejected response to one prompt, for
     `flow.save`: the data's row, with `prompt`, `chosen`, `rejected`, `chosen_score`,
     `rejected_score` and `step` in the place of what it has under these names. The line is the
-    chosen row's; all other rows have none.
+    chosen row's; all other rows have none. Pairs with an empty response, or of two equal ones, are
+    left out: data.train cannot have them.
 
     Raises:
         FlowError: a name that is none.

@@ -28,6 +28,9 @@ class Response:
 def pair_lines(responses: Sequence[Response], prompt_field: str, step: int) -> list[str]:
     """For each response that is chosen its pairs, a line of JSON each; for all others nothing.
 
+    Pairs with an empty response, or of two equal ones, are left out: data of preferences cannot
+    have them.
+
     Args:
         responses: all to a prompt, for each prompt that there is.
         prompt_field: what the data's rows name their prompt.
@@ -40,12 +43,16 @@ def pair_lines(responses: Sequence[Response], prompt_field: str, step: int) -> l
     for each in responses:
         if each.preference < 0:
             rejected[each.group].append(each)
-    return [
-        "\n".join(_line(each, other, prompt_field, step) for other in rejected[each.group])
-        if each.preference > 0
-        else ""
-        for each in responses
-    ]
+    lines = []
+    for each in responses:
+        others = rejected[each.group] if each.preference > 0 else []
+        usable = (other for other in others if _can_be_data(each.text, other.text))
+        lines.append("\n".join(_line(each, other, prompt_field, step) for other in usable))
+    return lines
+
+
+def _can_be_data(chosen: str, rejected: str) -> bool:
+    return bool(chosen.strip()) and bool(rejected.strip()) and chosen != rejected
 
 
 def _line(chosen: Response, rejected: Response, prompt_field: str, step: int) -> str:

@@ -151,7 +151,7 @@ class RunFolder:
 
     def _replace(self, path: Path, content: bytes) -> None:
         """Write aside and rename, so that a reader never sees half a file."""
-        aside = path.with_name(path.name + ".new")
+        aside = self.path / (path.name + ".new")
         with self._recording():
             path.parent.mkdir(parents=True, exist_ok=True)
             aside.write_bytes(content)
