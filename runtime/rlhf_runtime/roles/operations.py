@@ -279,15 +279,21 @@ def _best_against_worst(work: Workspace, operation: BestAgainstWorst) -> None:
 
 
 def _pair_lines(work: Workspace, operation: PairLines) -> None:
+    preference = work.rows(operation.preference)
+    rows = preference.nonzero()[:, 0]  # the others are in no pair
+    records, texts = (work.columns[name].take(rows.numpy()) for name in (RECORD, RESPONSE_TEXT))
     responses = map(
         Response,
-        work.groups.tolist(),
-        work.columns[RECORD].texts(),
-        work.columns[RESPONSE_TEXT].texts(),
-        work.rows(operation.scores).tolist(),
-        work.rows(operation.preference).tolist(),
+        work.groups[rows].tolist(),
+        records.texts(),
+        texts.texts(),
+        work.rows(operation.scores)[rows].tolist(),
+        preference[rows].tolist(),
     )
-    lines = pair_lines(list(responses), operation.prompt_field, work.step)
+    lines = [""] * len(preference)
+    found = pair_lines(list(responses), operation.prompt_field, work.step)
+    for row, text in zip(rows.tolist(), found, strict=True):
+        lines[row] = text
     work.columns[operation.lines] = pack_texts(lines)
 
 

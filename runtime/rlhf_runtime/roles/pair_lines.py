@@ -32,7 +32,7 @@ def pair_lines(responses: Sequence[Response], prompt_field: str, step: int) -> l
     have them.
 
     Args:
-        responses: all to a prompt, for each prompt that there is.
+        responses: of each prompt all that are in pairs.
         prompt_field: what the data's rows name their prompt.
         step: the training step.
 

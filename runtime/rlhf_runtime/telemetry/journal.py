@@ -137,5 +137,5 @@ class Journal:
 
     def _files(self) -> list[Path]:
         folder = self.folder
-        written = [folder.report, folder.metrics, folder.model, folder.tensorboard]
+        written = (folder.report, folder.metrics, folder.saved, folder.model, folder.tensorboard)
         return [path for path in written if path.exists()]
