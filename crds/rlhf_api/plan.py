@@ -182,6 +182,16 @@ class CallPlan(Contract):
     expected_seconds: NonNegativeFloat | None = None
     """Expected time of one run. None: not estimated."""
 
+    @property
+    def beside_ranks(self) -> str:
+        """Who runs it where no rank does: the host of verifiers, or the driver."""
+        return "driver" if self.kind is CallKind.SAVE else "host"
+
+    @property
+    def effect(self) -> str:
+        """What it changes, if it writes no field."""
+        return "a file" if self.kind is CallKind.SAVE else "weights"
+
 
 class GraphInputs(Contract):
     """What a pass of a graph is given."""
