@@ -55,6 +55,8 @@ class CallKind(StrEnum):
     """Numerics without a model."""
     COPY = "Copy"
     """Another role's weights taken over."""
+    SAVE = "Save"
+    """Lines of a step, written to a file of the run's folder."""
 
 
 def phase_name(role: str, kind: CallKind) -> str:
@@ -167,7 +169,7 @@ class CallPlan(Contract):
     kind: CallKind
     """What it does."""
     mesh: Mesh | None
-    """The ranks that it runs on; None: on the host, beside the ranks."""
+    """The ranks that it runs on; None: beside them, on the host of verifiers or in the driver."""
     reads: Annotated[tuple[Column, ...], Field(max_length=64)]
     """Fields it reads, sorted."""
     writes: Annotated[tuple[Column, ...], Field(max_length=64)]
@@ -179,6 +181,16 @@ class CallPlan(Contract):
     """How often it runs in a pass of its graph, on average."""
     expected_seconds: NonNegativeFloat | None = None
     """Expected time of one run. None: not estimated."""
+
+    @property
+    def beside_ranks(self) -> str:
+        """Who runs it where no rank does: the host of verifiers, or the driver."""
+        return "driver" if self.kind is CallKind.SAVE else "host"
+
+    @property
+    def effect(self) -> str:
+        """What it changes, if it writes no field."""
+        return "a file" if self.kind is CallKind.SAVE else "weights"
 
 
 class GraphInputs(Contract):

@@ -141,7 +141,7 @@ def peaks_table(memory: MemoryPlan, where: str = "") -> Table:
 
 def _mesh(call: CallPlan, plan: Plan) -> tuple[str, str, str, str]:
     if call.mesh is None:
-        return ("host", "", "", "")
+        return (call.beside_ranks, "", "", "")
     mesh = call.mesh
     where = _where(mesh.ranks, mesh.pool, plan)
     return (where, str(mesh.data), str(mesh.tensor), str(mesh.pipeline))
@@ -160,7 +160,7 @@ def _where(ranks: range, pool: str, plan: Plan) -> str:
 
 
 def _fields(call: CallPlan) -> str:
-    return f"{', '.join(call.reads)} -> {', '.join(call.writes) or 'weights'}"
+    return f"{', '.join(call.reads)} -> {', '.join(call.writes) or call.effect}"
 
 
 def _console() -> Console:

@@ -47,6 +47,7 @@ class Fetched(StrEnum):
     MODEL = "model"
     REPORT = "report"
     METRICS = "metrics"
+    SAVED = "saved"
     ALL = "all"
 
 
@@ -108,7 +109,7 @@ def logs(
 def fetch(
     name: JobName,
     what: Annotated[
-        Fetched, typer.Argument(metavar="[model|report|metrics|all]", help="What to fetch.")
+        Fetched, typer.Argument(metavar="[model|report|metrics|saved|all]", help="What to fetch.")
     ] = Fetched.MODEL,
     output: Annotated[
         Path | None,
@@ -126,8 +127,8 @@ def fetch(
 ) -> None:
     """Fetch a job's model, report or metrics, also after its cluster is gone.
 
-    Then a short-lived pod reads the job's volume, or this machine the job's address. `all` is all
-    but the checkpoints.
+    Then a short-lived pod reads the job's volume, or this machine the job's address. `saved` is
+    what its steps save, such as pairs; `all` is all but the checkpoints.
 
     \b
     Examples:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from rlhf_api.plan import CallKind
 from rlhf_flow.checks import check, is_count, is_number
 from rlhf_flow.errors import FlowError
+from rlhf_flow.fields import ALLOWED_NAMES, is_name
 from rlhf_flow.losses import BradleyTerry, Dpo, Loss
 from rlhf_flow.operations import Custom, Operation, Scope, widest
 
@@ -103,7 +104,22 @@ class CopyOptions:
     """The role."""
 
 
-Options = GenerateOptions | TrainOptions | ComputeOptions | CopyOptions | None
+@dataclass(frozen=True)
+class SaveOptions:
+    """Where lines are written.
+
+    Raises:
+        FlowError: a name that no folder may have.
+    """
+
+    name: str
+    """Of the folder, in the run's folder of what is saved."""
+
+    def __post_init__(self) -> None:
+        check("save", "name", self.name, is_name(self.name), ALLOWED_NAMES)
+
+
+Options = GenerateOptions | TrainOptions | ComputeOptions | CopyOptions | SaveOptions | None
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,7 @@ NewAdvantages = Annotated[str, Writes(Kind.ADVANTAGES)]
 NewReturns = Annotated[str, Writes(Kind.RETURNS)]
 NewMultiplier = Annotated[str, Writes(Kind.MULTIPLIER)]
 NewPreference = Annotated[str, Writes(Kind.PREFERENCE)]
+NewTexts = Annotated[str, Writes(Kind.TEXT)]
 
 
 @dataclass(frozen=True)

@@ -72,6 +72,8 @@ RESPONSE_MASK = "response_mask"
 """Read wherever tokens count, of every batch that has it (`rlhf_flow.masks`)."""
 ENOUGH = "enough"
 """By which the condition of `flow.repeat` answers."""
+LINES = "lines"
+"""What `flow.save` writes."""
 
 PROMPT_FIELDS = frozenset({PROMPT_TOKENS, PROMPT_ID, RECORD})
 """What data of prompts bring."""
@@ -123,6 +125,9 @@ FIELDS = {
     ),
     TOKEN_REWARDS: Field(Kind.REWARDS, "reward of each response token, float32 [rows, ragged]"),
     ADVANTAGES: Field(Kind.ADVANTAGES, "advantage of each response token, float32 [rows, ragged]"),
+    LINES: Field(
+        Kind.TEXT, "what flow.save writes of the row: lines without the last one's end, or nothing"
+    ),
     ENOUGH: Field(Kind.TRUTH, "whether flow.repeat has enough rows, the same in each, bool [rows]"),
     RETURNS: Field(
         Kind.RETURNS, "a critic's target for each response token, float32 [rows, ragged]"

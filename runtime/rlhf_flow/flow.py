@@ -18,10 +18,10 @@ from typing import Any, Protocol, TypeVar
 from rlhf_api.plan import CallKind
 from rlhf_flow.arguments import checked_call
 from rlhf_flow.batches import BatchValue
-from rlhf_flow.calls import ComputeOptions, ModelCall, Options, TrainOptions
+from rlhf_flow.calls import ComputeOptions, ModelCall, Options, SaveOptions, TrainOptions
 from rlhf_flow.checks import is_count, suggest
 from rlhf_flow.errors import FlowError, UnknownRole
-from rlhf_flow.fields import ALLOWED_NAMES, ENOUGH, is_name
+from rlhf_flow.fields import ALLOWED_NAMES, ENOUGH, LINES, is_name
 from rlhf_flow.masks import reads_of
 from rlhf_flow.missing import missing_field_message
 from rlhf_flow.operations import Operation, Scope, WeightedSum
@@ -31,7 +31,7 @@ from rlhf_flow.sites import CallSites
 
 T = TypeVar("T")
 
-METHODS = ("compute", "every", "pretraining", "repeat")
+METHODS = ("compute", "every", "pretraining", "repeat", "save")
 """What a step calls of the flow itself."""
 
 RESERVED = frozenset(
@@ -216,6 +216,32 @@ class Flow:
             condition,
             max_rounds,
             expected_rounds,
+        )
+
+    @checked_call
+    def save(self, batch: BatchValue, name: str) -> None:
+        """Write the batch's `lines` to a file of this step in the run's folder:
+        `saved/<name>/step-000012.jsonl`, in the order of the rows. What a step saves under one name
+        goes to one file, call after call. Steps do not wait for it.
+
+        Args:
+            batch: with the field `lines`, a text for each row; rows without a text have no line.
+            name: of the folder.
+
+        Raises:
+            FlowError: a name that no folder may have.
+        """
+        self._send(
+            ModelCall(
+                id=self._open_sites().number("save"),
+                role=None,
+                method="save",
+                kind=CallKind.SAVE,
+                reads=(LINES,),
+                writes=(),
+                options=SaveOptions(name),
+            ),
+            batch,
         )
 
     def _check_repeat(self, until: object, max_rounds: int, expected_rounds: float) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlhf_flow.calls import ComputeOptions, name_of
+from rlhf_flow.calls import ComputeOptions, ModelCall, SaveOptions, name_of
 from rlhf_flow.graph import PRETRAINING, PROMPTS, Graph
 from rlhf_flow.operations import Scope
 
@@ -26,9 +26,7 @@ def draw_text(graph: Graph) -> str:
     for call in sorted(graph.calls, key=lambda call: levels[call.id]):
         count = graph.expected_count(call.id)
         often = "" if count == 1 else f"  x {count:g}"
-        changed = f"  takes {call.copied_role}'s weights" if call.copied_role else "  trains"
-        made = f"  -> {', '.join(call.writes)}" if call.writes else changed
-        lines.append(f"{levels[call.id]}  {call.id.ljust(width)}{made}{often}")
+        lines.append(f"{levels[call.id]}  {call.id.ljust(width)}  {_done(call)}{often}")
         if isinstance(call.options, ComputeOptions):
             names = ", ".join(map(name_of, call.options.operations))
             cut = f", cut by {call.protocol}" if call.protocol else ""
@@ -62,6 +60,15 @@ def draw_mermaid(graph: Graph) -> str:
         for edge in graph.version_edges
     ]
     return "\n".join(lines)
+
+
+def _done(call: ModelCall) -> str:
+    """What a call makes, or changes."""
+    if call.writes:
+        return f"-> {', '.join(call.writes)}"
+    if isinstance(call.options, SaveOptions):
+        return f"keeps it as {call.options.name}"
+    return f"takes {call.copied_role}'s weights" if call.copied_role else "trains"
 
 
 def _data(graph: Graph) -> list[tuple[str, tuple[str, ...]]]:

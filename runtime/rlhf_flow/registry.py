@@ -37,7 +37,7 @@ ALGORITHMS: Mapping[AlgorithmType, Builder] = {
     AlgorithmType.REMAX: ReMax,
     AlgorithmType.SAFE_RLHF: SafeRlhf,
     AlgorithmType.DPO: lambda settings, job: Dpo(settings),
-    AlgorithmType.ONLINE_DPO: lambda settings, job: OnlineDpo(settings),
+    AlgorithmType.ONLINE_DPO: OnlineDpo,
     AlgorithmType.SFT: lambda settings, job: Supervised(settings.roles[0]),
     AlgorithmType.REWARD_MODEL: lambda settings, job: RewardModel(settings),
     AlgorithmType.CUSTOM: lambda settings, job: build_custom(
@@ -70,6 +70,7 @@ def _facts(job: RLHFJob, device: Device) -> JobFacts:
         needs_old_log_probs=bool(why),
         prompts_per_step=job.spec.schedule.prompts_per_step,
         max_response_tokens=job.spec.rollout.max_response_tokens,
+        prompt_field=job.spec.data.train.prompt_field,
     )
 
 

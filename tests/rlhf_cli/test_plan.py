@@ -56,6 +56,13 @@ def test_the_table_shows_calls_memory_and_reasons(manifest: Path) -> None:
     assert "Sum in each phase" in out and "calls take turns" in out
 
 
+def test_what_a_step_saves_is_a_file_that_the_driver_writes(manifest: Path) -> None:
+    manifest.write_text(job(algorithm="{type: OnlineDPO, onlineDPO: {savePairs: true}}"))
+    code, out, _ = run(str(manifest), "--devices", "2")
+    (line,) = (line for line in out.splitlines() if " save " in line)
+    assert code == 0 and "driver" in line and "lines -> a file" in line
+
+
 PLACED = "  placement: {{type: Groups, groups: [{{roles: [actor]}}, {{roles: [critic], {}}}]}}\n"
 
 

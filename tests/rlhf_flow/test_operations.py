@@ -19,13 +19,17 @@ from rlhf_flow.operations import (
     Gae,
     GroupAdvantages,
     LagrangeMultiplier,
+    PairLines,
     PenalizedAdvantages,
     TokenRewards,
     Whiten,
 )
 
 OF_ROWS = (TokenRewards("s"), Gae(1.0, 1.0, "v"), PenalizedAdvantages("c"))
-OF_GROUPS = (GroupAdvantages("s", "v"), BestAgainstWorst("s", "v"), Custom("mine:f", [], []))
+OF_GROUPS = (
+    *(GroupAdvantages("s", "v"), BestAgainstWorst("s", "v"), PairLines("s")),
+    Custom("mine:f", [], []),
+)
 OF_BATCHES = (Whiten("v"), LagrangeMultiplier("s", "v"))
 CUSTOM = tuple(Custom("mine:f", [], [], scope=scope) for scope in Scope)
 
@@ -64,6 +68,11 @@ def test_built_in_operations_have_the_scope_of_their_formula() -> None:
             {"advantages"},
         ),
         (BestAgainstWorst("s", "v", "p"), {"s", "v", "prompt_id"}, {"p"}),
+        (
+            PairLines("s", "p", lines="l"),
+            {"s", "p", "record", "response_text"},
+            {"l"},
+        ),
         (LagrangeMultiplier("s", "v"), {"s", "v"}, {"multiplier"}),
         (PenalizedAdvantages("c"), {"c", "multiplier", "advantages"}, {"advantages"}),
         (Custom("mine:f", ["x"], ["y"]), {"x"}, {"y"}),

@@ -148,7 +148,8 @@ def test_the_reference_of_online_dpo_catches_up_at_an_iterations_end(job: Any) -
 
 @pytest.mark.parametrize("kind", CALLS)
 def test_a_step_is_a_page_at_most(job: Any, kind: str) -> None:
-    settings = {"referenceEverySteps": 2} if kind == "OnlineDPO" else None
+    online = {"referenceEverySteps": 2, "savePairs": True}
+    settings = online if kind == "OnlineDPO" else None
     assert step_of(job, kind, settings).roles_of(CallKind.TRAIN)
     made = job(algorithm={"type": kind}, **MANIFESTS.get(kind, {}))
     algorithm = trace_algorithms(made)[GraphName.STEP].algorithm

@@ -142,7 +142,7 @@ def test_the_function_of_an_operation_is_looked_up(
 @pytest.mark.parametrize(
     ("protocol", "parts"),
     [
-        ("SELF:PAIRS", ["no such name for the protocol", "correct protocol= of Custom(...)"]),
+        ("SELF:CUTS", ["no such name for the protocol", "correct protocol= of Custom(...)"]),
         ("SELF:TEXTS", ["has no TEXTS; did you mean TEXT?"]),
         ("nowhere:PAIR", ["no module nowhere", "spec.code"]),
         ("SELF:TEXT", ["is no pair: got 'a text' without a function distribute and collect, all"]),

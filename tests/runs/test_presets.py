@@ -13,6 +13,10 @@ from typing import Any
 
 import pytest
 
+from rlhf_api.spec.data import PreferenceFields
+from rlhf_runtime.data.files import read_file
+from rlhf_runtime.data.row_pair import pair_of
+
 from .cli import run
 from .manifests import example
 from .records import records, step_metrics, without_pace
@@ -120,11 +124,12 @@ def test_dapo_trains_on_prompts_whose_responses_differ(place: Path) -> None:
 
 def test_a_refreshed_reference_comes_back_after_a_kill(place: Path) -> None:
     """It takes the actor's weights after steps 2 and 4; the run is killed in between. Step 3 begins
-    with equal models: no response has a reward of its own."""
+    with equal models: no response has a reward of its own. Without a warm start nothing else has
+    the reference saved. What each step saves of its pairs is the same, byte for byte."""
     sections = {
         "algorithm": {"onlineDPO": {"referenceEverySteps": 2}},
         "models": {"actor": {"training": {"warmupSteps": 0}}},
-        "schedule": {"steps": 5},
+        "schedule": {"steps": 5, "warmStart": None},
         "checkpoint": {"everySteps": 1},
     }
     manifest = example("13", place / "dpo.yaml", sections)
@@ -141,3 +146,26 @@ def test_a_refreshed_reference_comes_back_after_a_kill(place: Path) -> None:
     margins = {step: abs(metrics["actor/margin"]) for step, metrics in expected.items()}
     assert margins[1] < 1e-6 and margins[3] < 1e-6 and margins[5] < 1e-6
     assert margins[2] > 1e-5 and margins[4] > 1e-5
+    assert saved_pairs(killed.folder) == saved_pairs(whole.folder)
+    check_pairs(whole.folder, expected)
+
+
+def saved_pairs(folder: Path) -> dict[str, bytes]:
+    """The files with a run's pairs."""
+    return {file.name: file.read_bytes() for file in (folder / "saved" / "pairs").iterdir()}
+
+
+def check_pairs(folder: Path, steps: Mapping[int, Mapping[str, float]]) -> None:
+    """A file for each step with the pairs that it trained on, as far as data of preferences may
+    have them: none with an empty response."""
+    assert set(saved_pairs(folder)) == {f"step-{step:06d}.jsonl" for step in steps}
+    for step, metrics in steps.items():
+        file = folder / "saved" / "pairs" / f"step-{step:06d}.jsonl"
+        rows = list(read_file(str(file), "data.train.path"))
+        pairs, empty = 8 * (1 - metrics["groups/equal"]), 64 * metrics["response/empty"]
+        assert max(1, pairs - empty) <= len(rows) <= pairs + 1e-3
+        for row in rows:
+            pair = pair_of(row, "prompt", PreferenceFields())
+            assert (pair.chosen, pair.rejected) == (row["chosen"], row["rejected"])
+            assert row["answer"] == "".join(sorted(pair.prompt.removesuffix("=")))
+            assert row["chosen_score"] > row["rejected_score"] and row["step"] == step

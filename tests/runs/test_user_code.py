@@ -63,7 +63,7 @@ def custom(name: str, **parameters: object) -> dict[str, object]:
 
 def test_prompts_are_taken_until_there_are_enough_also_after_a_kill(place: Path) -> None:
     """Of eight prompts a round twelve are wanted, whose samples' scores differ. The run begins
-    anew, and its first step is the same again."""
+    anew, and its first step is the same again. The responses of all rounds are kept."""
     manifest = example(
         "01",
         place / "refill.yaml",
@@ -87,6 +87,13 @@ def test_prompts_are_taken_until_there_are_enough_also_after_a_kill(place: Path)
         for step in (first, again)
     ]
     assert untimed[0] == untimed[1]
+    for step in (again, second):
+        file = made.folder / "saved" / "responses" / f"step-{step['step']:06d}.jsonl"
+        kept = [json.loads(line) for line in file.read_text().splitlines()]
+        assert len(kept) == step["metrics"]["repeat/rounds"] * 8 * 8
+        assert len({row["prompt"] for row in kept}) == len(kept) / 8
+        mean = sum(row["score"] for row in kept) / len(kept)
+        assert mean == pytest.approx(step["metrics"]["reward/mean"], rel=1e-5)
 
 
 def test_a_reference_that_caught_up_generates_and_comes_back_after_a_kill(place: Path) -> None:

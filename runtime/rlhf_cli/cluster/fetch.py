@@ -1,4 +1,4 @@
-"""`rlhf fetch`: a job's model, report and metrics, onto this machine."""
+"""`rlhf fetch`: a job's model, report, metrics and what its steps save, onto this machine."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ _METRICS = (
     Part("timeline.jsonl", grows=True),
     Part("summary.json"),
 )
+_SAVED = (Part("saved", grows=True),)
 _OTHERS = (
     Part("manifest.yaml"),
     Part("plan.json"),
@@ -47,7 +48,8 @@ PARTS: Mapping[str, tuple[Part, ...]] = MappingProxyType(
         "model": _MODEL,
         "report": _REPORT,
         "metrics": _METRICS,
-        "all": (*_MODEL, *_REPORT, *_METRICS, *_OTHERS),
+        "saved": _SAVED,
+        "all": (*_MODEL, *_REPORT, *_METRICS, *_SAVED, *_OTHERS),
     }
 )
 """What can be asked for, by its word. Checkpoints are not: they are for the job to go on from."""

@@ -25,6 +25,8 @@ class JobFacts:
     """Whether the generation engine's log-probabilities cannot serve as the old ones."""
     prompts_per_step: int
     max_response_tokens: int
+    prompt_field: str
+    """What a row of data.train names its prompt."""
 
 
 @dataclass(frozen=True)

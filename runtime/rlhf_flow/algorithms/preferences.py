@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from rlhf_api.spec.presets import OnlineDpoSettings, PreferenceSettings
 from rlhf_flow.algorithm import Algorithm
-from rlhf_flow.algorithms.policy_algorithm import REFERENCE, REWARD
+from rlhf_flow.algorithms.policy_algorithm import REFERENCE, REWARD, JobFacts
 from rlhf_flow.batches import BatchValue
 from rlhf_flow.fields import log_probs_of, scores_of, valid_of
 from rlhf_flow.flow import Flow
 from rlhf_flow.losses import Dpo as DpoLoss
-from rlhf_flow.operations import BestAgainstWorst
+from rlhf_flow.operations import BestAgainstWorst, PairLines
 from rlhf_flow.roles import LanguageModel, RewardSource, Roles
 
 
@@ -47,11 +47,14 @@ class OnlineDpo(Dpo):
 
     Args:
         settings: of the manifest.
+        job: what else it depends on.
     """
 
-    def __init__(self, settings: OnlineDpoSettings) -> None:
+    def __init__(self, settings: OnlineDpoSettings, job: JobFacts) -> None:
         super().__init__(settings)
         self.pairs = BestAgainstWorst(scores_of(REWARD), valid_of(REWARD))
+        self.lines = PairLines(scores_of(REWARD), prompt_field=job.prompt_field)
+        self.saves_pairs = settings.save_pairs
         self.reference_every_steps = settings.reference_every_steps
 
     def roles(self) -> Roles:
@@ -65,5 +68,7 @@ class OnlineDpo(Dpo):
         batch |= flow.compute(batch, self.pairs)
         batch |= flow.reference.log_probs(batch)
         flow.actor.train(batch, self.loss)
+        if self.saves_pairs:
+            flow.save(flow.compute(batch, self.lines), "pairs")
         if every := self.reference_every_steps:
             flow.every(every, lambda: flow.reference.copy_weights_from(flow.actor))

@@ -14,6 +14,7 @@ from rlhf_flow.operations.groups import (
     GroupAdvantages,
     GroupBaseline,
     MixedGroups,
+    PairLines,
     PassAtK,
 )
 from rlhf_flow.operations.rewards import (
@@ -38,6 +39,7 @@ Operation = (
     | BothValid
     | PassAtK
     | BestAgainstWorst
+    | PairLines
     | LagrangeMultiplier
     | PenalizedAdvantages
     | WeightedSum
@@ -52,6 +54,7 @@ BUILT_IN_OPERATIONS: tuple[Operation, ...] = (
     RewardsToGo(),
     MixedGroups("reward_scores", "reward_valid"),
     BestAgainstWorst("reward_scores", "reward_valid"),
+    PairLines("reward_scores"),
     LagrangeMultiplier("cost_scores", "cost_valid"),
 )
 """For messages that say where a field comes from."""
@@ -70,6 +73,7 @@ __all__ = [
     "MixedGroups",
     "Operation",
     "OverlongPenalty",
+    "PairLines",
     "PassAtK",
     "PenalizedAdvantages",
     "PenalizedScores",

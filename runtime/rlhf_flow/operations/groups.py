@@ -13,7 +13,9 @@ from rlhf_flow.columns import (
     ColumnSettings,
     NewAdvantages,
     NewPreference,
+    NewTexts,
     NewTruth,
+    Preference,
     Scores,
     Valid,
 )
@@ -78,6 +80,37 @@ class BestAgainstWorst(ColumnSettings):
     """The field that says which rows have one, such as reward_valid."""
     preference: NewPreference = fields.PREFERENCE
     """The field that it writes."""
+
+
+@checked_settings
+@dataclass(frozen=True)
+class PairLines(ColumnSettings):
+    """A line of JSON for every pair of a chosen and a rejected response to one prompt, for
+    `flow.save`: the data's row, with `prompt`, `chosen`, `rejected`, `chosen_score`,
+    `rejected_score` and `step` in the place of what it has under these names. The line is the
+    chosen row's; all other rows have none. Pairs with an empty response, or of two equal ones, are
+    left out: data.train cannot have them.
+
+    Raises:
+        FlowError: a name that is none.
+    """
+
+    scope: ClassVar[Scope] = Scope.GROUP
+    always: ClassVar[tuple[str, ...]] = (fields.RECORD, fields.RESPONSE_TEXT)
+
+    scores: Scores
+    """The field with the scores, such as reward_scores."""
+    preference: Preference = fields.PREFERENCE
+    """The field that says who is chosen and who rejected."""
+    prompt_field: str = "prompt"
+    """What the data's row names its prompt: data.train.promptField."""
+    lines: NewTexts = fields.LINES
+    """The field that it writes."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        is_text = isinstance(self.prompt_field, str)
+        check(type(self).__name__, "prompt_field", self.prompt_field, is_text, "a text")
 
 
 @checked_settings

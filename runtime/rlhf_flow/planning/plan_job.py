@@ -241,7 +241,7 @@ def _call_plans(
 ) -> tuple[CallPlan, ...]:
     def mesh(call: ModelCall) -> Mesh | None:
         match call.kind:
-            case CallKind.SCORE:
+            case CallKind.SCORE | CallKind.SAVE:
                 return None
             case CallKind.GENERATE:
                 assert call.role is not None

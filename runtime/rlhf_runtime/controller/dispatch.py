@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from rlhf_api.plan import GraphName, Mesh, Plan
+from rlhf_api.plan import CallKind, GraphName, Mesh, Plan
 from rlhf_flow.batches import BatchValue
 from rlhf_flow.calls import ComputeOptions, GenerateOptions, ModelCall
 from rlhf_flow.fields import ENOUGH
 from rlhf_runtime.controller.batch import Batch, ShardRef, Sources, as_batch
 from rlhf_runtime.controller.results import wait_for
+from rlhf_runtime.controller.saved_lines import Save
 from rlhf_runtime.dataplane.calls import bounds_of_part, protocol_of
 from rlhf_runtime.dataplane.partition import Extent
 from rlhf_runtime.dataplane.protocol import Coordinates
@@ -130,6 +131,8 @@ class StepBackend:
     """Called every few seconds while workers are waited for."""
     reports: list[Any] = field(default_factory=list)
     """References to the reports of all calls so far."""
+    saves: list[Save] = field(default_factory=list)
+    """The calls so far that save lines."""
     rounds: dict[str, int] = field(default_factory=dict)
     """How many each `flow.repeat` took."""
     _round: int = 0
@@ -173,6 +176,9 @@ class StepBackend:
             planned.mini_batches,
             self._round,
         )
+        if call.kind is CallKind.SAVE:
+            self.saves.append(Save(order, batches[0]))
+            return batches[0].select()
         pool = None if planned.mesh is None else planned.mesh.pool
         reports, result = self.worker_groups[pool].submit(order, batches, planned.mesh)
         self.reports.extend(reports)

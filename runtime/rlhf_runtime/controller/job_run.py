@@ -179,6 +179,7 @@ class JobRun:
         match sent.pass_at.kind:
             case PassKind.TRAIN:
                 done = self._wait(sent)
+                self._journal.lines(step, done.lines)
                 self._journal.step(step_record(step, done, self._rewards[GraphName.STEP]))
                 if notice := self._divergence.note(step, done.metrics):
                     self._journal.notice(notice)

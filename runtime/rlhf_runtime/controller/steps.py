@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rlhf_api.plan import GraphName
@@ -14,6 +14,7 @@ from rlhf_flow.reward_terms import reward_terms
 from rlhf_runtime.controller.batch import Batch, ShardRef, as_batch
 from rlhf_runtime.controller.cluster import object_store_bytes
 from rlhf_runtime.controller.dispatch import StepBackend
+from rlhf_runtime.controller.saved_lines import lines_by_name
 from rlhf_runtime.controller.workers import Workers
 from rlhf_runtime.dataplane.partition import Extent
 from rlhf_runtime.telemetry.records import Span
@@ -35,6 +36,8 @@ class Pass:
     """Resident bytes by process, and of Ray's object store."""
     notices: tuple[str, ...]
     """What a person should read."""
+    lines: Mapping[str, bytes] = field(default_factory=dict)
+    """What it saves, by name."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,12 @@ class Stepper:
         done = summarize(reports, start, self._last_end)
         own = {"driver": resident_bytes(), "object store": object_store_bytes()}
         rounds = {f"{name}/rounds": float(n) for name, n in submitted.backend.rounds.items()}
-        return replace(done, metrics={**done.metrics, **rounds}, memory={**done.memory, **own})
+        return replace(
+            done,
+            metrics={**done.metrics, **rounds},
+            memory={**done.memory, **own},
+            lines=lines_by_name(submitted.backend.saves, self._workers.look),
+        )
 
     def _submit(
         self, graph: GraphName, algorithm: Algorithm, step: int, extent: Extent

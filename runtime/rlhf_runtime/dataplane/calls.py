@@ -18,6 +18,7 @@ BY_KIND: dict[CallKind, str] = {
     CallKind.COMPUTE: "3d",
     CallKind.SCORE: "dp",
     CallKind.COPY: "one_to_all",
+    CallKind.SAVE: "one_to_all",
 }
 """Which protocol a kind of call uses, unless the call names one of the user's own."""
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rlhf_flow.columns import Output
-from rlhf_flow.fields import ENOUGH, PER_ROW, PER_TOKEN
+from rlhf_flow.fields import ENOUGH, PER_ROW, PER_TOKEN, Kind
 from rlhf_flow.operations import Custom
 from rlhf_runtime import user_code
 from rlhf_runtime.dataplane.columns import Column
@@ -95,6 +95,8 @@ def _wrong_column(output: Output, column: object, num_rows: int, responses: Colu
                 f"row {row}, allowed {int(responses.lengths[row])}; take the lengths of "
                 'columns["response_tokens"]'
             )
+    if kind is Kind.TEXT and (column.lengths is None or column.values.dtype != np.uint8):
+        return f"as {column.values.dtype}: allowed texts; write pack_texts(texts)"
     is_number = column.values.dtype.kind in "biuf"
     if column.values.dtype.kind == "O" or (kind in PER_TOKEN | PER_ROW and not is_number):
         return f"as {column.values.dtype}: allowed numbers; convert it"

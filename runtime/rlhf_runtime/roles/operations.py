@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from rlhf_flow.calls import ComputeOptions
-from rlhf_flow.fields import RESPONSE_MASK, role_of
+from rlhf_flow.fields import RECORD, RESPONSE_MASK, RESPONSE_TEXT, role_of
 from rlhf_flow.operations import (
     AboveBaseline,
     BestAgainstWorst,
@@ -19,6 +19,7 @@ from rlhf_flow.operations import (
     MixedGroups,
     Operation,
     OverlongPenalty,
+    PairLines,
     PassAtK,
     PenalizedAdvantages,
     PenalizedScores,
@@ -27,7 +28,7 @@ from rlhf_flow.operations import (
     WeightedSum,
     Whiten,
 )
-from rlhf_runtime.dataplane.columns import Column, Rows
+from rlhf_runtime.dataplane.columns import Column, Rows, pack_texts
 from rlhf_runtime.engines.parallel import ParallelContext
 from rlhf_runtime.numerics.constraints import learned_multiplier, penalized_advantages
 from rlhf_runtime.numerics.gae import generalized_advantages, rewards_to_go
@@ -51,6 +52,7 @@ from rlhf_runtime.numerics.rewards import (
 from rlhf_runtime.roles.context import Result
 from rlhf_runtime.roles.custom_operation import run_custom
 from rlhf_runtime.roles.own_tokens import OwnTokens
+from rlhf_runtime.roles.pair_lines import Response, pair_lines
 from rlhf_runtime.roles.sequences import RESPONSES, as_tensor, lengths_of
 from rlhf_runtime.roles.training import Means
 from rlhf_runtime.workers.inputs import Inputs
@@ -70,6 +72,7 @@ class Workspace:
         sum: Reduce,
         means: Means,
         state: OperationState,
+        step: int,
     ) -> None:
         self.columns = columns
         self.numbers = numbers
@@ -79,6 +82,7 @@ class Workspace:
         """Over all ranks that share the batch."""
         self.means = means
         self.state = state
+        self.step = step
 
     def rows(self, name: str) -> torch.Tensor:
         """A column with one value per row."""
@@ -138,7 +142,7 @@ def compute(inputs: Inputs, parallel: ParallelContext, state: OperationState) ->
     means = Means()
     columns, groups = dict(inputs.load(rows)), inputs.index.find(rows).groups
     reduce = on_this_rank if sees_all else parallel.sum
-    workspace = Workspace(columns, rows, groups, reduce, means, state)
+    workspace = Workspace(columns, rows, groups, reduce, means, state, inputs.step)
     for operation in options.operations:
         _run(workspace, operation)
     written = {name: workspace.columns[name] for name in inputs.call.writes}
@@ -178,6 +182,8 @@ def _run(work: Workspace, operation: Operation) -> None:
             work.put_rows(operation.both, both)
         case BestAgainstWorst():
             _best_against_worst(work, operation)
+        case PairLines():
+            _pair_lines(work, operation)
         case LagrangeMultiplier():
             _lagrange_multiplier(work, operation)
         case PenalizedAdvantages():
@@ -292,6 +298,25 @@ def _best_against_worst(work: Workspace, operation: BestAgainstWorst) -> None:
     found = best_against_worst(work.rows(operation.scores), work.groups, valid)
     work.means.add("groups/equal", float(found.num_groups - found.num_pairs), found.num_groups)
     work.columns[operation.preference] = Column(found.preference.numpy())
+
+
+def _pair_lines(work: Workspace, operation: PairLines) -> None:
+    preference = work.rows(operation.preference)
+    rows = preference.nonzero()[:, 0]  # the others are in no pair
+    records, texts = (work.columns[name].take(rows.numpy()) for name in (RECORD, RESPONSE_TEXT))
+    responses = map(
+        Response,
+        work.groups[rows].tolist(),
+        records.texts(),
+        texts.texts(),
+        work.rows(operation.scores)[rows].tolist(),
+        preference[rows].tolist(),
+    )
+    lines = [""] * len(preference)
+    found = pair_lines(list(responses), operation.prompt_field, work.step)
+    for row, text in zip(rows.tolist(), found, strict=True):
+        lines[row] = text
+    work.columns[operation.lines] = pack_texts(lines)
 
 
 def _pass_at_k(work: Workspace, operation: PassAtK) -> None:

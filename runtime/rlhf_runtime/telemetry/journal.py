@@ -81,6 +81,11 @@ class Journal:
         self.folder.append(record)
         self._progress.warm_start(record)
 
+    def lines(self, step: int, lines: Mapping[str, bytes]) -> None:
+        """What a training step saves, by name."""
+        for name, text in lines.items():
+            self.folder.write_lines(name, step, text)
+
     def step(self, record: StepRecord) -> None:
         """A training step is over."""
         self.folder.append(record)
@@ -132,5 +137,5 @@ class Journal:
 
     def _files(self) -> list[Path]:
         folder = self.folder
-        written = [folder.report, folder.metrics, folder.model, folder.tensorboard]
+        written = (folder.report, folder.metrics, folder.saved, folder.model, folder.tensorboard)
         return [path for path in written if path.exists()]

@@ -66,7 +66,7 @@ def _use(role: RolePlan) -> str:
 
 def _where(call: CallPlan) -> str:
     if call.mesh is None:
-        return "host"
+        return call.beside_ranks
     mesh = call.mesh
     axes = [("data", mesh.data), ("tensor", mesh.tensor), ("pipeline", mesh.pipeline)]
     cut = " × ".join(f"{name} {size}" for name, size in axes if size > 1 or name == "data")

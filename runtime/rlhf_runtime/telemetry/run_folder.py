@@ -44,6 +44,7 @@ class RunFolder:
         self.report = path / "report.html"
         self.tensorboard = path / "tensorboard"
         self.model = path / "model"
+        self.saved = path / "saved"
         self._metrics_writer: JsonLinesWriter | None = None
         self._timeline_writer: JsonLinesWriter | None = None
 
@@ -78,20 +79,24 @@ class RunFolder:
 
     def write_manifest(self, text: str) -> None:
         """Keep the manifest in force."""
-        self._replace(self.manifest, text)
+        self._replace(self.manifest, text.encode())
 
     def write_plan(self, plan: Plan) -> None:
         """Keep the plan."""
-        self._replace(self.plan, plan.model_dump_json(by_alias=True, indent=2) + "\n")
+        self._replace(self.plan, (plan.model_dump_json(by_alias=True, indent=2) + "\n").encode())
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Keep the run's summary."""
         text = json.dumps(plain_values(summary), indent=2, allow_nan=False)
-        self._replace(self.summary, text + "\n")
+        self._replace(self.summary, (text + "\n").encode())
 
     def write_report(self, html: str) -> None:
         """Keep the run's report."""
-        self._replace(self.report, html)
+        self._replace(self.report, html.encode())
+
+    def write_lines(self, name: str, step: int, lines: bytes) -> None:
+        """Keep what a step saves under a name; an earlier run of the step is replaced."""
+        self._replace(self.saved / name / f"step-{step:06d}.jsonl", lines)
 
     def read(self) -> RunRecords:
         """Every record, without spans.
@@ -144,12 +149,12 @@ class RunFolder:
         except ValueError:
             return None
 
-    def _replace(self, path: Path, text: str) -> None:
+    def _replace(self, path: Path, content: bytes) -> None:
         """Write aside and rename, so that a reader never sees half a file."""
-        aside = path.with_name(path.name + ".new")
+        aside = self.path / (path.name + ".new")
         with self._recording():
             path.parent.mkdir(parents=True, exist_ok=True)
-            aside.write_text(text, encoding="utf-8")
+            aside.write_bytes(content)
             aside.replace(path)
 
     @contextmanager

@@ -143,7 +143,7 @@ class Statistics:
 
 @dataclass(frozen=True)
 class CallReport:
-    """How a call went on one rank; the only thing of a call that the driver reads."""
+    """How a call went on one rank: all of it that the driver reads, but for saved lines."""
 
     call: str
     statistics: Statistics

@@ -389,20 +389,27 @@ def test_a_model_is_fetched_when_the_cluster_is_gone(fake: FakeCluster, tmp_path
     (tmp_path / "run" / "model").mkdir(parents=True)
     (tmp_path / "run" / "model" / "config.json").write_text("{}")
     (tmp_path / "run" / "report.html").write_text("<html>")
+    pairs = Path("saved", "pairs", "step-000012.jsonl")
+    (tmp_path / "run" / pairs).parent.mkdir(parents=True)
+    (tmp_path / "run" / pairs).write_text('{"step": 12}\n')
     out = tmp_path / "out"
     result = rlhf("fetch", "sort", "--output", str(out))
     assert (result.exit_code, result.stdout) == (0, f"{out / 'model'}\n")
     assert (out / "model" / "config.json").read_text() == "{}"
     again = rlhf("fetch", "sort", "--output", str(out))
     assert again.exit_code == 2 and "OutputExists" in again.stderr
+    saved = rlhf("fetch", "sort", "saved", "--output", str(out))
+    assert (saved.exit_code, saved.stdout) == (0, f"{out / 'saved'}\n")
+    assert (out / pairs).read_text() == '{"step": 12}\n'
     everything = rlhf("fetch", "sort", "all", "--output", str(out), "--force")
     assert everything.exit_code == 0
     assert [Path(line).name for line in everything.stdout.splitlines()] == [
         "model",
         "report.html",
+        "saved",
         "logs",
     ]
-    assert len(fake.deleted) == 3 and not fake.list(Kind.POD, "team").items
+    assert len(fake.deleted) == 4 and not fake.list(Kind.POD, "team").items
 
 
 def test_a_model_that_is_not_there_yet_says_when_it_will_be(

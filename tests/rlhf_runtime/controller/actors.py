@@ -14,7 +14,7 @@ from rlhf_api.plan import Mesh
 from rlhf_flow.calls import ComputeOptions
 from rlhf_flow.operations import Custom
 from rlhf_runtime.dataplane.calls import protocol_of
-from rlhf_runtime.dataplane.columns import Column, pack
+from rlhf_runtime.dataplane.columns import Column, pack, pack_texts
 from rlhf_runtime.dataplane.protocol import Coordinates
 from rlhf_runtime.dataplane.shards import Shard, ShardIndex
 from rlhf_runtime.workers.inputs import Inputs
@@ -29,6 +29,7 @@ Result = tuple[dict[str, Column], dict[str, float]]
 METHODS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "double": (("tokens",), ("doubled",)),
     "widen": (("tokens",), ("wide",)),
+    "write": (("tokens",), ("lines",)),
     "check": (("doubled", "tokens"), ()),
     "total": (("wide",), ()),
     "fail": (("tokens",), ("doubled",)),
@@ -87,6 +88,12 @@ class ToyRank:
         """Every token twice as large."""
         tokens = inputs.load(inputs.rows())["tokens"]
         return {"doubled": Column(np.add(tokens.values, tokens.values), tokens.lengths)}, {}
+
+    def write(self, inputs: Inputs) -> Result:
+        """Lines: none, two or one, as the row's number has it."""
+        forms = ("", "{row}, 1\n{row}, 2", "{row}")
+        rows = inputs.rows().tolist()
+        return {"lines": pack_texts([forms[row % 3].format(row=row) for row in rows])}, {}
 
     def check(self, inputs: Inputs) -> Result:
         """Count rows, and rows whose columns are not those of the row's number."""

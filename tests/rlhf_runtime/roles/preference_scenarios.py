@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,8 +15,8 @@ from transformers import AutoModelForSequenceClassification
 
 from rlhf_flow.calls import ComputeOptions, TrainOptions
 from rlhf_flow.losses import BradleyTerry, Dpo
-from rlhf_flow.operations import BestAgainstWorst
-from rlhf_runtime.dataplane.columns import Column
+from rlhf_flow.operations import BestAgainstWorst, PairLines
+from rlhf_runtime.dataplane.columns import Column, pack_texts
 from rlhf_runtime.engines.fsdp.model import FsdpModel
 from rlhf_runtime.engines.fsdp.packing import MicroBatch
 from rlhf_runtime.engines.world import World
@@ -162,6 +163,42 @@ def the_best_is_preferred_to_the_worst(world: World, folder: Path) -> None:
     close(metrics_of(result, world)["groups/equal"], 0.25, "one of four groups is equal")
 
 
+def pairs_become_lines(world: World, folder: Path) -> None:
+    """Each where the chosen row is, on however many ranks."""
+    place, columns = model_folder(world, folder), make_batch()
+    rows = [{"prompt": f"{group}?"} for group in GROUPS]
+    records = [json.dumps({"prompt": "written", "record": row}) for row in rows]
+    columns["record"] = pack_texts(records)
+    columns["response_text"] = pack_texts([f"answer {row}" for row in range(NUM_ROWS)])
+    columns["preference"] = Column(PREFERENCE)
+    operation = PairLines("reward_scores")
+    call = replace(
+        call_of(make_job(place), world, "compute"),
+        reads=tuple(sorted(operation.reads)),
+        writes=operation.writes,
+        options=ComputeOptions((operation,)),
+    )
+    result = compute(inputs_of(call, columns, world), parallel_of(world), {})
+    scores = columns["reward_scores"].values.tolist()
+    found = [bytes(each.tolist()).decode() for each in whole(result, world)["lines"]]
+    for row, text in enumerate(found):
+        lines = [json.loads(line) for line in text.splitlines()]
+        beaten = [
+            other
+            for other in range(NUM_ROWS)
+            if GROUPS[other] == GROUPS[row] and PREFERENCE[row] > 0 > PREFERENCE[other]
+        ]
+        assert lines == [
+            {
+                **rows[row],
+                **{"chosen": f"answer {row}", "rejected": f"answer {other}", "step": 1},
+                **{"chosen_score": scores[row], "rejected_score": scores[other]},
+            }
+            for other in beaten
+        ], (row, text)
+    assert sum(map(bool, found)) > 1
+
+
 def reward_model_trains_by_the_formula(world: World, folder: Path) -> None:
     """Some prompts have several pairs, one has none; no pair is torn between ranks or
     micro-batches, whatever fits."""
@@ -248,6 +285,7 @@ SCENARIOS: dict[str, Scenario] = {
     },
     "DPO without a pair changes nothing": dpo_without_a_pair_changes_nothing,
     "the best is preferred to the worst": the_best_is_preferred_to_the_worst,
+    "pairs become lines": pairs_become_lines,
     "reward model trains by the formula": reward_model_trains_by_the_formula,
     "a reward model scores as transformers does": partial(
         a_reward_model_scores_as_transformers_does, precision="float32", tolerance=1e-5

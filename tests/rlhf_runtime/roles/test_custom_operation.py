@@ -12,7 +12,7 @@ import pytest
 
 from rlhf_flow.fields import Kind
 from rlhf_flow.operations import Custom
-from rlhf_runtime.dataplane.columns import Column
+from rlhf_runtime.dataplane.columns import Column, pack_texts
 from rlhf_runtime.errors import UserCodeFailed
 from rlhf_runtime.roles.custom_operation import run_custom
 
@@ -90,6 +90,14 @@ def test_a_mask_has_a_value_for_each_token(monkeypatch: pytest.MonkeyPatch) -> N
         run({"response_mask": Column(np.ones(3))}, monkeypatch, "response_mask")
     with pytest.raises(UserCodeFailed, match="response_mask of other lengths than the resp"):
         run({"response_mask": Column(np.ones(5), LENGTHS[::-1])}, monkeypatch, "response_mask")
+
+
+def test_texts_are_packed_as_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = pack_texts(["{}", "", "[]"])
+    assert run({"lines": lines}, monkeypatch, "lines") == {"lines": lines}
+    for wrong in (TOKENS, Column(lines.values[:3])):
+        with pytest.raises(UserCodeFailed, match=r"lines as \w+: allowed texts; write pack_texts"):
+            run({"lines": wrong}, monkeypatch, "lines")
 
 
 def test_what_it_raises_is_shown_from_its_own_line_on(monkeypatch: pytest.MonkeyPatch) -> None:

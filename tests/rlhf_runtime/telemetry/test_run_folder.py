@@ -154,6 +154,26 @@ def test_a_record_that_does_not_fit_is_refused_and_leaves_whole_lines(
         assert folder.read().steps[-1].step == fitting + 1
 
 
+def test_a_step_that_is_repeated_replaces_what_it_saved(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    folder.write_lines("pairs", 12, b'{"step": 12}\n' * 3)
+    folder.write_lines("pairs", 12, b'{"step": 12}\n')
+    folder.write_lines("pairs", 1234567, b"")
+    found = {path.name: path.read_bytes() for path in (folder.saved / "pairs").iterdir()}
+    assert found == {"step-000012.jsonl": b'{"step": 12}\n', "step-1234567.jsonl": b""}
+
+
+def test_lines_that_do_not_fit_are_refused_and_no_file_is_half_there(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", mebibytes=1) as disk:
+        folder = RunFolder(disk.seen / "run")
+        folder.write_lines("pairs", 1, b"first\n")
+        with pytest.raises(CannotRecord, match="No space left on device"):
+            folder.write_lines("pairs", 2, b"second\n" * 2**20)
+        assert [path.name for path in (folder.saved / "pairs").glob("*.jsonl")] == [
+            "step-000001.jsonl"
+        ]
+
+
 def test_a_file_that_does_not_fit_keeps_its_former_text(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", mebibytes=1) as disk:
         folder = RunFolder(disk.seen / "run")

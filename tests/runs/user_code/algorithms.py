@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 
 import numpy as np
@@ -26,7 +27,7 @@ from rlhf_flow.operations import (
     GroupAdvantages,
     Scope,
 )
-from rlhf_runtime.dataplane.columns import Column
+from rlhf_runtime.dataplane.columns import Column, pack_texts
 from rlhf_runtime.dataplane.partition import Share
 from rlhf_runtime.dataplane.protocol import Protocol
 
@@ -72,7 +73,8 @@ class Rloo(Algorithm):
 
 
 class Refill(Algorithm):
-    """GRPO on so many prompts whose responses differ in their score: DAPO's dynamic sampling."""
+    """GRPO on so many prompts whose responses differ in their score: DAPO's dynamic sampling. The
+    responses of all rounds are kept."""
 
     def __init__(self, prompts: int) -> None:
         how = {"parameters": {"prompts": prompts}, "scope": Scope.BATCH}
@@ -88,7 +90,9 @@ class Refill(Algorithm):
     def step(self, flow: Flow, prompts: BatchValue) -> None:
         def sample(fresh: BatchValue) -> BatchValue:
             batch = flow.actor.generate(fresh)
-            return batch | flow.reward.score(batch)
+            batch |= flow.reward.score(batch)
+            flow.save(flow.compute(batch, KEPT), "responses")
+            return batch
 
         batch = flow.repeat(sample, until=self.enough, max_rounds=4, expected_rounds=2)
         batch |= flow.compute(batch, self.mixed, GroupAdvantages("reward_scores", "mixed"))
@@ -151,6 +155,22 @@ LEAVE_ONE_OUT = Custom(
     reads=["reward_scores", "prompt_id", "response_tokens"],
     writes=["advantages"],
 )
+
+
+KEPT = Custom(
+    f"{__name__}:lines", reads=["record", "response_text", "reward_scores"], writes=["lines"]
+)
+
+
+def lines(columns: Mapping[str, Column]) -> dict[str, Column]:
+    """A line of JSON for each response."""
+    texts = zip(columns["record"].texts(), columns["response_text"].texts(), strict=True)
+    scores = columns["reward_scores"].values.tolist()
+    rows = [
+        {**json.loads(record)["record"], "response": text, "score": score}
+        for (record, text), score in zip(texts, scores, strict=True)
+    ]
+    return {"lines": pack_texts(list(map(json.dumps, rows)))}
 
 
 def leave_one_out(columns: Mapping[str, Column]) -> dict[str, Column]:
