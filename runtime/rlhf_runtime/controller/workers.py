@@ -26,6 +26,7 @@ from rlhf_runtime.controller.watch import Watch
 from rlhf_runtime.errors import NoProgress
 from rlhf_runtime.faults import Fault
 from rlhf_runtime.hooks import Hook
+from rlhf_runtime.rewards.measured import check_measured
 from rlhf_runtime.workers.data_host import DataHost
 from rlhf_runtime.workers.rank import Rank
 from rlhf_runtime.workers.reward_host import RewardHost
@@ -76,6 +77,8 @@ class Workers:
         """Of every role's model; known when built."""
         self.counts: dict[str, int] = {}
         """Rows of the data, used and not; known when built."""
+        self.measured: dict[str, str] = {}
+        """Metrics that verifiers declare, by the reward's name; known when built."""
         self._begin = time.monotonic()
         self._reserved: dict[str, PlacementGroup] = {}
         try:
@@ -109,11 +112,11 @@ class Workers:
             rank.join.remote(places[name][0]) for name, r in self._ranks.items() for rank in r
         ]
         built = [rank.build.remote(folders) for rank in self.ranks]
-        data = self.data.load.remote(folders)
+        data, verifiers = self.data.load.remote(folders), self.reward.start.remote()
         phases = {
             "libraries": [place for of_pool in places.values() for place in of_pool],
             "data": [data],
-            "verifiers": [self.reward.start.remote()],
+            "verifiers": [verifiers],
             "models and engines": [*joined, *built],
         }
         self._watch = self._make_watch(wait_for(watched, self._start_deadline()))
@@ -122,6 +125,9 @@ class Workers:
             now = time.monotonic()
             if phase == "libraries":
                 libraries = now
+            if phase == "verifiers":
+                (self.measured,) = wait_for([verifiers])
+                check_measured(self.job.spec, self.measured)
             started(phase, now - (self._begin if phase in FROM_THE_BEGINNING else libraries))
         if not self.plan.standby:
             self._site.forget_libraries(self._nodes, self.look)

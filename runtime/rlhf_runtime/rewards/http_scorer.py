@@ -65,7 +65,7 @@ class HTTPScorer:
         self._thread.start()
 
     def wait_until_ready(self) -> None:
-        """Return at once: a service may come up later than the job."""
+        """Return at once: a service may come up later than the job, and declares no metric."""
 
     def submit(self, samples: Sequence[Sample]) -> Future[Scores]:
         """Score samples without waiting; calls are served one after the other.

@@ -42,17 +42,18 @@ class VerifierPool:
         self._function = spec.function
         self._start_seconds = start_seconds
         self._processes: list[VerifierProcess] = []
+        self._metric: str | None = None
         self._closed, self._close_signal = Pipe(duplex=False)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"verifier-{spec.name}")
         self._started = self._thread.submit(self._start)
 
-    def wait_until_ready(self) -> None:
-        """Wait until every process has loaded the function.
+    def wait_until_ready(self) -> str | None:
+        """Wait until every process has loaded the function; returns the metric that it measures.
 
         Raises:
             InvalidReward: it cannot be loaded.
         """
-        self._started.result()
+        return self._started.result()
 
     def score(self, samples: Sequence[Sample]) -> Scores:
         """Score samples and wait for the result.
@@ -85,7 +86,7 @@ class VerifierPool:
     ) -> None:
         self.close()
 
-    def _start(self) -> None:
+    def _start(self) -> str | None:
         nothing = Request((), self._function.batch_size)
         try:
             for _ in range(self._function.processes):
@@ -95,6 +96,7 @@ class VerifierPool:
         except RewardError:
             self._kill_all()
             raise
+        return self._metric
 
     def _score(self, samples: Sequence[Sample]) -> Scores:
         self._started.result()
@@ -159,7 +161,7 @@ class VerifierPool:
         if isinstance(message, Unusable):
             raise InvalidReward(f"{self._title} cannot be used: {message.why}")
         if isinstance(message, Ready):
-            process.is_ready = True
+            process.is_ready, self._metric = True, message.metric
             return
         assert isinstance(message, BatchScores) and process.batch is not None
         request.answer(process.batch, message)

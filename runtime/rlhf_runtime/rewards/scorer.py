@@ -61,10 +61,13 @@ class Scorer:
         self._is_whole = len(self._rewards) == len(rewards)
         self._pools = [_started(reward) for reward in self._rewards]
         try:
-            _wait_until_ready(self._pools)
+            metrics = _wait_until_ready(self._pools)
         except BaseException:
             self.close()
             raise
+        named = zip(self._rewards, metrics, strict=True)
+        self.measured = {reward.name: metric for reward, metric in named if metric is not None}
+        """The metrics that verifiers declare, by the reward's name."""
 
     def score(self, samples: Sequence[Sample]) -> ScoredSamples:
         """Score samples with every verifier at once.
@@ -163,12 +166,14 @@ def _started(reward: RewardSpec) -> VerifierPool | HTTPScorer:
     return HTTPScorer(reward) if reward.http is not None else VerifierPool(reward)
 
 
-def _wait_until_ready(pools: Sequence[VerifierPool | HTTPScorer]) -> None:
-    problems = []
+def _wait_until_ready(pools: Sequence[VerifierPool | HTTPScorer]) -> list[str | None]:
+    """The metric that each measures."""
+    metrics, problems = [], []
     for pool in pools:
         try:
-            pool.wait_until_ready()
+            metrics.append(pool.wait_until_ready())
         except InvalidReward as problem:
             problems.append(str(problem))
     if problems:
         raise InvalidReward("\n".join(problems))
+    return metrics

@@ -41,10 +41,16 @@ class RewardHost(Watched):
         self._faults = Faults(faults, log_file.parent, "reward")
         self._rewards = job.spec.rewards
 
-    def start(self) -> None:
-        """Import the verifiers and start their processes."""
+    def start(self) -> dict[str, str]:
+        """Import the verifiers and start their processes; returns the metrics that they declare, by
+        the reward's name."""
         with self.activity.during("start", progress=Progress.LIMITED):
             self._scorers = scorers(self._rewards)
+        return {
+            name: metric
+            for scorer in self._scorers.values()
+            for name, metric in scorer.measured.items()
+        }
 
     def run(self, header: bytes, own: bytes, *shards: Shard) -> tuple[bytes, Shard]:
         """Scores and their validity for every row."""

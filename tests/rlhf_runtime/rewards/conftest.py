@@ -15,6 +15,8 @@ from rlhf_runtime.rewards import Sample
 VERIFIERS = '''
     import os, signal, subprocess, sys, time
 
+    from rlhf_runtime.rewards import measures
+
     def length(samples, factor=1.0):
         return [factor * len(sample.response) for sample in samples]
 
@@ -63,6 +65,10 @@ VERIFIERS = '''
 
     def heavy(samples):
         return [float("torch" in sys.modules or "numpy" in sys.modules)] * len(samples)
+
+    @measures("accuracy")
+    def measuring(samples):
+        return [1.0] * len(samples)
 
     NUMBER = 3
 '''

@@ -38,6 +38,7 @@ def test_the_reward_is_the_weighted_sum(reward: MakeReward, samples: MakeSamples
     assert result.metrics["reward/std"] == pytest.approx(np.std([1.5, -1.0, -1.5]))
     assert result.counts["score/invalid"] == 0
     assert result.errors == {}
+    assert scorer.measured == {"correct": "exact_match"}
 
 
 def test_excluded_samples_are_marked_and_counted(reward: MakeReward) -> None:
