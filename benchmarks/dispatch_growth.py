@@ -15,7 +15,7 @@ from outcome import bound, note, print_json, print_table
 from rlhf_api.plan import CallKind, GraphName, Mesh
 from rlhf_flow.calls import GenerateOptions, ModelCall
 from rlhf_runtime.controller.batch import ShardRef, as_batch
-from rlhf_runtime.controller.dispatch import WorkerGroup
+from rlhf_runtime.controller.dispatch import HostGroup, WorkerGroup
 from rlhf_runtime.dataplane.partition import Extent
 from rlhf_runtime.workers.orders import Order, OrderedBatch
 from rlhf_runtime.workers.process import resident_bytes
@@ -106,7 +106,7 @@ class Sender:
     """Sends steps to a group of ranks and a host."""
 
     ranks: WorkerGroup
-    host: WorkerGroup
+    host: HostGroup
     anything: Any
     """A reference that stands for what the data host gives."""
 
@@ -167,7 +167,7 @@ def _to_actors(
     """Milliseconds of the controller and of bare Ray, in turns."""
     remote = ray.remote(Listener).options(num_cpus=0, max_restarts=0, max_task_retries=0)
     actors = [remote.remote(rank) for rank in range(size + 1)]
-    sender = Sender(WorkerGroup(actors[:size]), WorkerGroup(actors[size:]), ray.put(b""))
+    sender = Sender(WorkerGroup(actors[:size]), HostGroup(actors[size:]), ray.put(b""))
     found, bare = [], []
     for _ in range(rounds + 2):  # the first ones connect
         seconds, results = sender.step()
@@ -194,7 +194,7 @@ def _bare_step(actors: Sequence[Any], references: Mapping[str, float]) -> dict[s
 
 
 def _to_nobody(size: int, rounds: int) -> tuple[dict[str, float], float]:
-    sender = Sender(WorkerGroup([Simulated() for _ in range(size)]), WorkerGroup([Simulated()]), 0)
+    sender = Sender(WorkerGroup([Simulated() for _ in range(size)]), HostGroup([Simulated()]), 0)
     half = [[sender.step()[0] for _ in range(rounds)]]
     before = resident_bytes()
     half.append([sender.step()[0] for _ in range(rounds)])
@@ -211,7 +211,7 @@ def references_of(size: int) -> dict[str, float]:
         before = sum(totals.values())
         totals[call] = sum(worker.references for worker in workers) - before
 
-    Sender(WorkerGroup(workers), WorkerGroup([Simulated()]), 0).step(count)
+    Sender(WorkerGroup(workers), HostGroup([Simulated()]), 0).step(count)
     return {call: total / size for call, total in totals.items()}
 
 

@@ -54,7 +54,8 @@ OTHERS = {
 TWO_POOLS = "spec.resources.nodePools=[{name: a}, {name: b}]"
 GROUPS = "spec.placement={type: Groups, groups: "
 """What groups follow, and a closing brace."""
-MEASURED = "spec.rewards[0].function.entrypoint=rlhf_runtime.rewards.exact_match:score"
+UNMEASURED = "spec.rewards=[{name: judge, http: {url: 'http://judge/score'}}]"
+"""Nothing that may measure exact match."""
 
 
 @dataclass(frozen=True)
@@ -351,16 +352,20 @@ CREATED: dict[str, Case] = {
         *("spec.algorithm.safeRLHF.criticWarmupSteps", "allowed less than schedule.steps"),
     ),
     "nothing to measure": Case(
-        ("spec.schedule.warmStart.stopAtExactMatch=0.5", MEASURED),
+        ("spec.schedule.warmStart.stopAtExactMatch=0.5",),
         *("spec.schedule.warmStart.stopAtExactMatch", "add data.evaluation"),
     ),
     "nothing that measures": Case(
-        ("spec.schedule.warmStart.stopAtExactMatch=0.5", "spec.data.evaluation.path=/e.jsonl"),
-        *("spec.schedule.warmStart.stopAtExactMatch", "rlhf_runtime.rewards.exact_match:score"),
+        (
+            "spec.schedule.warmStart.stopAtExactMatch=0.5",
+            "spec.data.evaluation.path=/e.jsonl",
+            UNMEASURED,
+        ),
+        *("spec.schedule.warmStart.stopAtExactMatch", '@measures("exact_match"); add one'),
     ),
     "a metric that nobody measures": Case(
-        ("spec.checkpoint.keepBest=ExactMatch",),
-        *("spec.checkpoint.keepBest", "allowed rlhf_runtime.rewards.exact_match:score; add it"),
+        ("spec.checkpoint.keepBest=ExactMatch", UNMEASURED),
+        *("spec.checkpoint.keepBest", '@measures("exact_match"); add one'),
     ),
     "few rows": Case(
         ("spec.data.train.maxRows=3",),
@@ -468,13 +473,9 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "a measured warm start": (
         "spec.schedule.warmStart.stopAtExactMatch=0.5",
         "spec.data.train={builtin: SortDigits}",
-        MEASURED,
     ),
     "a warm start without an aim": ("spec.schedule.warmStart={}",),
-    "a best checkpoint by exact match": (
-        "spec.checkpoint.keepBest=ExactMatch",
-        MEASURED,
-    ),
+    "a best checkpoint by exact match": ("spec.checkpoint.keepBest=ExactMatch",),
     "no best checkpoint": ("spec.checkpoint.keepBest=None",),
     "as many rows as a step": ("spec.data.train.maxRows=4",),
     "a pool for each half": (TWO_POOLS, "spec.placement={type: Split}"),

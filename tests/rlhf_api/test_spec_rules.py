@@ -12,7 +12,7 @@ from rlhf_api.reading.validation import validate_document
 from rlhf_api.spec.cross_field import SPEC_RULES
 from rlhf_api.spec.job import RLHFJob
 
-from .rule_cases import GOOD, GROUPS, MEASURED, SHAPE, TWO_POOLS
+from .rule_cases import GOOD, GROUPS, SHAPE, TWO_POOLS, UNMEASURED
 
 
 def problems(*overrides: str) -> list[tuple[str, str]]:
@@ -55,19 +55,23 @@ def test_a_good_spec_has_no_problem() -> None:
             "got 10 of 10 steps",
         ),
         (
-            ["spec.checkpoint.keepBest=ExactMatch"],
+            ["spec.checkpoint.keepBest=ExactMatch", UNMEASURED],
             "spec.checkpoint.keepBest",
-            "got a:b, allowed rlhf_runtime.rewards.exact_match:score",
+            'got judge, allowed a function with @measures("exact_match")',
         ),
         (
-            ["spec.schedule.warmStart.stopAtExactMatch=0.5", MEASURED],
+            ["spec.schedule.warmStart.stopAtExactMatch=0.5"],
             "spec.schedule.warmStart.stopAtExactMatch",
             "add data.evaluation",
         ),
         (
-            ["spec.schedule.warmStart.stopAtExactMatch=0.5", "spec.data.evaluation.path=/e.jsonl"],
+            [
+                "spec.schedule.warmStart.stopAtExactMatch=0.5",
+                "spec.data.evaluation.path=/e.jsonl",
+                UNMEASURED,
+            ],
             "spec.schedule.warmStart.stopAtExactMatch",
-            "got a:b, allowed rlhf_runtime.rewards.exact_match:score",
+            'got judge, allowed a function with @measures("exact_match")',
         ),
         (["spec.rewards[0].name=mean"], "spec.rewards[0].name", "own metrics"),
         (["spec.data.train.maxRows=3"], "spec.data.train.maxRows", "promptsPerStep, 4"),
@@ -162,7 +166,7 @@ def test_values_at_the_limit_are_allowed(override: str) -> None:
 
 def test_a_builtin_task_measures_a_warm_start() -> None:
     warm_start = "spec.schedule.warmStart.stopAtExactMatch=0.5"
-    assert problems(warm_start, MEASURED, "spec.data.train={builtin: SortDigits}") == []
+    assert problems(warm_start, "spec.data.train={builtin: SortDigits}") == []
 
 
 def test_a_custom_algorithm_has_any_roles() -> None:
@@ -193,4 +197,4 @@ def test_a_job_that_breaks_a_rule_cannot_be_made_in_python() -> None:
 
 @pytest.mark.parametrize("metric", ["ExactMatch", "None"])
 def test_the_best_checkpoint_can_be_told_by_what_is_measured(metric: str) -> None:
-    assert problems(f"spec.checkpoint.keepBest={metric}", MEASURED) == []
+    assert problems(f"spec.checkpoint.keepBest={metric}") == []

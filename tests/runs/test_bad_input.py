@@ -63,6 +63,14 @@ MISTAKES = {
         ("no_such_module",),
         change={"rewards": [{"function": {"entrypoint": "no_such_module:score"}}]},
     ),
+    "a warm start by what no verifier measures": Mistake(
+        "InvalidReward",
+        ("schedule.warmStart.stopAtExactMatch", "got reward (none)", '@measures("exact_match")'),
+        change={
+            "rewards": [{"function": {"entrypoint": "rlhf_runtime.rewards.length:penalty"}}],
+            "schedule": {"warmStart": {"maxSteps": 1, "stopAtExactMatch": 0.5}},
+        },
+    ),
 }
 
 

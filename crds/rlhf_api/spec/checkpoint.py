@@ -62,7 +62,7 @@ class KeepBest(StrEnum):
     LENGTH_MEAN = "LengthMean"
     """The mean length of a response, evaluation/length_mean."""
     EXACT_MATCH = "ExactMatch"
-    """Exact match, evaluation/exact_match: where its verifier is among the rewards."""
+    """Exact match, evaluation/exact_match: a reward's function has to measure it."""
     NONE = "None"
     """Nothing: no checkpoint stays for being the best."""
 

@@ -15,14 +15,8 @@ if TYPE_CHECKING:
     from rlhf_api.spec.job import RLHFJobSpec
 
 
-EXACT_MATCH_VERIFIER = "rlhf_runtime.rewards.exact_match:score"
-"""The verifier whose mean on held-out prompts is the metric exact match."""
-
-_FUNCTION = member("reward", "function")
-_MEASURES_EXACT_MATCH = (
-    f"self.rewards.exists(reward, has({_FUNCTION}) && "
-    f"{_FUNCTION}.entrypoint == {text(EXACT_MATCH_VERIFIER)})"
-)
+_MEASURES = f"self.rewards.exists(reward, has({member('reward', 'function')}))"
+"""Whether anything may measure exact match: which function does shows when it is imported."""
 _STOPS_AT_EXACT_MATCH = (
     "has(self.schedule.warmStart) && has(self.schedule.warmStart.stopAtExactMatch)"
 )
@@ -106,9 +100,8 @@ def _best_checkpoint_is_measured(spec: RLHFJobSpec) -> list[Found]:
 
 
 def _unmeasured(spec: RLHFJobSpec) -> list[Found]:
-    functions = [reward.function for reward in spec.rewards if reward.function is not None]
-    entrypoints = [function.entrypoint for function in functions]
-    return found(EXACT_MATCH_VERIFIER not in entrypoints, ", ".join(entrypoints) or "none")
+    has_function = any(reward.function is not None for reward in spec.rewards)
+    return found(not has_function, ", ".join(reward.name for reward in spec.rewards) or "none")
 
 
 def _rows_fill_a_step(spec: RLHFJobSpec) -> list[Found]:
@@ -214,19 +207,18 @@ SPEC_RULES: tuple[Rule, ...] = (
         check=_warm_start_has_held_out_data,
     ),
     Rule(
-        holds=f"!({_STOPS_AT_EXACT_MATCH}) || {_MEASURES_EXACT_MATCH}",
-        what="exact match is measured by its verifier, which is not among the rewards",
-        allowed=EXACT_MATCH_VERIFIER,
-        do="add it, if need be with weight: 0, or remove stopAtExactMatch",
+        holds=f"!({_STOPS_AT_EXACT_MATCH}) || {_MEASURES}",
+        what="exact match is measured by a function, and no reward has one",
+        allowed='a function with @measures("exact_match")',
+        do="add one, if need be with weight: 0, or remove stopAtExactMatch",
         field=".schedule.warmStart.stopAtExactMatch",
         check=_warm_start_is_measured,
     ),
     Rule(
-        holds=f"self.checkpoint.keepBest != {text(KeepBest.EXACT_MATCH)} || "
-        f"{_MEASURES_EXACT_MATCH}",
-        what="exact match is measured by its verifier, which is not among the rewards",
-        allowed=EXACT_MATCH_VERIFIER,
-        do="add it, if need be with weight: 0, or choose another metric",
+        holds=f"self.checkpoint.keepBest != {text(KeepBest.EXACT_MATCH)} || {_MEASURES}",
+        what="exact match is measured by a function, and no reward has one",
+        allowed='a function with @measures("exact_match")',
+        do="add one, if need be with weight: 0, or choose another metric",
         field=".checkpoint.keepBest",
         check=_best_checkpoint_is_measured,
     ),

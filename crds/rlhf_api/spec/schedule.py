@@ -16,7 +16,8 @@ class WarmStartSpec(Contract):
     max_steps: Count = 60
     """It ends here at the latest."""
     stop_at_exact_match: Fraction | None = None
-    """It ends when held-out exact match reaches this. Default: it takes all its steps."""
+    """It ends when held-out exact match, which a reward's function has to measure, reaches this.
+    Default: it takes all its steps."""
     evaluate_every_steps: Count = 5
     """How often held-out exact match is measured, when stopAtExactMatch is set."""
     prompts_per_step: Count = 128

@@ -104,6 +104,10 @@ class Batch:
         base = (*self.base, *_behind(before, other.base))
         return Batch(base, columns, self.extent.then(other.extent))
 
+    def pieces(self, field: str) -> list[ShardRef]:
+        """The shards that a column comes in, but those without rows."""
+        return [shard for held in self.columns[field].held for shard in held.shards if shard.rows]
+
     def sources(self, fields: Sequence[str]) -> Sources:
         """Where the given fields are; without fields, the rows."""
         grouped: dict[tuple[Held, ...], dict[str, tuple[str, ...]]] = {}

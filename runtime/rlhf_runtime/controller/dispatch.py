@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from rlhf_api.plan import CallKind, GraphName, Mesh, Plan
@@ -13,8 +13,9 @@ from rlhf_flow.fields import ENOUGH
 from rlhf_runtime.controller.batch import Batch, ShardRef, Sources, as_batch
 from rlhf_runtime.controller.results import wait_for
 from rlhf_runtime.controller.saved_lines import Save
+from rlhf_runtime.controller.scored import require_scores
 from rlhf_runtime.dataplane.calls import bounds_of_part, protocol_of
-from rlhf_runtime.dataplane.partition import Extent
+from rlhf_runtime.dataplane.partition import Extent, Share
 from rlhf_runtime.dataplane.protocol import Coordinates
 from rlhf_runtime.errors import UnknownCall
 from rlhf_runtime.hooks import Hook, nothing
@@ -40,8 +41,12 @@ class StepData(Protocol):
         """Rows of data.pretraining."""
 
 
+Sending = tuple[int, Coordinates, Order]
+"""A worker's number in its group, its place, and what it is to do."""
+
+
 class WorkerGroup:
-    """All ranks of a pool, in order, or one host."""
+    """All ranks of a pool, in order."""
 
     def __init__(self, workers: Sequence[Handle]) -> None:
         self.workers = tuple(workers)
@@ -51,7 +56,7 @@ class WorkerGroup:
     def submit(
         self, order: Order, batches: Sequence[Batch], mesh: Mesh | None
     ) -> tuple[list[Any], Batch | None]:
-        """Send a call to the ranks of its mesh; returns references to reports, and the result.
+        """Send a call to the workers that run it; returns references to reports, and the result.
 
         Each gets references to the shards that it can need. A call that writes nothing has no
         result.
@@ -64,18 +69,38 @@ class WorkerGroup:
         everything = range(extent.num_groups)
         reports: list[Any] = []
         shards: list[ShardRef] = []
-        for rank, at in _places(mesh):
+        for worker, at, own in self._sendings(order, batches[0], mesh):
             picked, references = _pick(order, read, at)
-            message = order.message(references, header, picked)
+            message = own.message(references, header, picked)
             if not names or not protocol_of(call).collect(at):
-                reports.append(self._running[rank].remote(*message))
+                reports.append(self._running[worker].remote(*message))
                 continue
-            report, shard = self._returning[rank].remote(*message)
+            report, shard = self._returning[worker].remote(*message)
             reports.append(report)
             held = bounds_of_part(call, extent, at, everything)
             shards.append(ShardRef(shard, range(held.start * samples, held.stop * samples)))
         shards.sort(key=lambda shard: shard.rows.start)  # a protocol need not give them in order
         return reports, as_batch(names, shards, extent.times(samples)) if names else None
+
+    def _sendings(self, order: Order, batch: Batch, mesh: Mesh | None) -> Iterator[Sending]:
+        """To every rank of the call's mesh."""
+        assert mesh is not None
+        for rank in mesh.ranks:
+            yield rank, Coordinates.of(rank, mesh), order
+
+
+class HostGroup(WorkerGroup):
+    """A host beside the ranks, which is sent a call in as many parts as its rows come in: it begins
+    with those that are there."""
+
+    def _sendings(self, order: Order, batch: Batch, mesh: Mesh | None) -> Iterator[Sending]:
+        """Parts are those of the read column that comes in most, as by a mesh with a data axis of
+        as many ranks: whoever generated cut whole groups by the same rule."""
+        count = max(len(batch.pieces(field)) for field in order.call.reads)
+        for number in range(max(1, count)):
+            part = Share(number, max(1, count))
+            at = Coordinates(data=part.number, data_size=part.count)
+            yield 0, at, replace(order, part=part)
 
 
 def _pick(
@@ -89,15 +114,6 @@ def _pick(
         told.append(picked)
         references += found
     return told, references
-
-
-def _places(mesh: Mesh | None) -> Iterator[tuple[int, Coordinates]]:
-    """The ranks of a mesh, as the pool numbers them, with their places; a host is alone."""
-    if mesh is None:
-        yield 0, Coordinates(data=0, data_size=1)
-        return
-    for rank in mesh.ranks:
-        yield rank, Coordinates.of(rank, mesh)
 
 
 def _rows_needed(order: Order, extent: Extent, at: Coordinates) -> range:
@@ -221,7 +237,8 @@ class StepBackend:
         assert isinstance(answer, Batch)
         column = answer.columns[ENOUGH]
         shard = next(each for each in column.held[0].shards if each.rows)
-        *_, found = wait_for([*self.reports, shard.reference], self.look)
+        *reports, found = wait_for([*self.reports, shard.reference], self.look)
+        require_scores([CallReport.read(message) for message in reports], self.step)
         return bool(found.columns[column.names[0]].values.all())
 
     def _received(self, sent: tuple[Any, Batch]) -> Batch:
@@ -230,7 +247,12 @@ class StepBackend:
         return batch
 
     def wait(self) -> list[CallReport]:
-        """Every call's reports, as they come; raises the first error of any rank."""
+        """Every call's reports, as they come; raises the first error of any worker.
+
+        Raises:
+            NothingScored: no response of a call could be scored.
+        """
         reports = [CallReport.read(message) for message in wait_for(self.reports, self.look)]
         self.reports.clear()
+        require_scores(reports, self.step)
         return reports

@@ -14,9 +14,9 @@ from typing import Any
 from rlhf_api.plan import GraphName, Plan
 from rlhf_api.report import REWARD_MEAN
 from rlhf_api.spec.checkpoint import EXACT_MATCH, HELD_OUT_LENGTH, HELD_OUT_REWARD
-from rlhf_api.spec.cross_field import EXACT_MATCH_VERIFIER
-from rlhf_api.spec.job import RLHFJob, RLHFJobSpec
+from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.models import Precision
+from rlhf_api.spec.rewards import RewardSpec
 from rlhf_flow.algorithm import Algorithm
 from rlhf_flow.job_graphs import rewards_of, trace_algorithms
 from rlhf_runtime.checkpoint.store import Checkpoint
@@ -209,7 +209,8 @@ class JobRun:
         return self._evaluation_metrics(done)
 
     def _evaluation_metrics(self, done: Pass) -> dict[str, float]:
-        return evaluation_metrics(self._spec, self._rewards[GraphName.EVALUATION], done)
+        roles = self._rewards[GraphName.EVALUATION]
+        return evaluation_metrics(done, roles, self._spec.rewards, self._workers.measured)
 
     def _note_first_tokens(self, done: Pass) -> None:
         """The first generation pays for what engines put off until then: a part of the start-up."""
@@ -254,24 +255,28 @@ def step_record(step: int, done: Pass, rewards: Sequence[str]) -> StepRecord:
     )
 
 
-def evaluation_metrics(spec: RLHFJobSpec, rewards: Sequence[str], done: Pass) -> dict[str, float]:
-    """Metrics of held-out prompts; exact match if a verifier of the job measures it.
+def evaluation_metrics(
+    done: Pass, roles: Sequence[str], rewards: Sequence[RewardSpec], measured: Mapping[str, str]
+) -> dict[str, float]:
+    """Metrics of held-out prompts, with those that verifiers declare to measure.
 
     Args:
-        rewards: the roles that score; one of them stands for the job.
+        done: the evaluation.
+        roles: that score; one of them stands for the job.
+        rewards: of the job.
+        measured: metrics by the reward's name.
     """
     shown = {HELD_OUT_LENGTH: "response/length_mean"}
-    if headline := _headline(rewards):
+    if headline := _headline(roles):
         shown[HELD_OUT_REWARD] = headline
         own = headline.removesuffix("mean")
         passing = (name for name in done.metrics if name.startswith(f"{own}pass_at_"))
         shown |= {f"evaluation/{name.removeprefix(own)}": name for name in passing}
     metrics = {name: done.metrics[held] for name, held in shown.items()}
-    for reward in spec.rewards:
+    for reward in rewards:
         name = f"{reward.role}/{reward.name}"  # missing where the verifier scored nothing
-        entrypoint = None if reward.function is None else reward.function.entrypoint
-        if entrypoint == EXACT_MATCH_VERIFIER and name in done.metrics:
-            metrics[EXACT_MATCH] = done.metrics[name]
+        if reward.name in measured and name in done.metrics:
+            metrics[f"evaluation/{measured[reward.name]}"] = done.metrics[name]
     return metrics
 
 

@@ -15,9 +15,11 @@ from rlhf_runtime.controller.batch import Batch, ShardRef, as_batch
 from rlhf_runtime.controller.cluster import object_store_bytes
 from rlhf_runtime.controller.dispatch import StepBackend
 from rlhf_runtime.controller.saved_lines import lines_by_name
+from rlhf_runtime.controller.scored import notices_of
 from rlhf_runtime.controller.workers import Workers
 from rlhf_runtime.dataplane.partition import Extent
 from rlhf_runtime.telemetry.records import Span
+from rlhf_runtime.telemetry.timeline_chart import busy_seconds
 from rlhf_runtime.workers.orders import CallReport, Statistics, merge
 from rlhf_runtime.workers.process import resident_bytes
 
@@ -166,8 +168,7 @@ def summarize(reports: Sequence[CallReport], start: float, end: float) -> Pass:
     spans = tuple(span for report in reports for span in report.spans)
     tokens = int(metrics.pop("batch/tokens", 0))
     memory = {report.spans[-1].process: report.memory_bytes for report in reports if report.spans}
-    notices = tuple(notice for report in reports for notice in report.notices)
-    return Pass(metrics, _phases(spans), spans, end - start, tokens, memory, notices)
+    return Pass(metrics, _phases(spans), spans, end - start, tokens, memory, notices_of(reports))
 
 
 def _named_by_call(report: CallReport, calls: Collection[str]) -> Statistics:
@@ -186,19 +187,19 @@ def _named_by_call(report: CallReport, calls: Collection[str]) -> Statistics:
         {f"{prefix}{name}{suffix}": value for name, value in own.means.items()},
         {f"{prefix}{name}{suffix}": value for name, value in own.maxima.items()},
         own.sums,
+        {f"{prefix}{name}{suffix}": value for name, value in own.spreads.items()},
     )
 
 
 def _phases(spans: Sequence[Span]) -> dict[str, float]:
-    by_process: dict[tuple[str, str], float] = {}
+    by_process: dict[tuple[str, str], list[Span]] = {}
     for span in spans:
         phase = PHASES.get(span.call)
         if phase is not None:
-            key = (phase, span.process)
-            by_process[key] = by_process.get(key, 0.0) + span.seconds
+            by_process.setdefault((phase, span.process), []).append(span)
     phases: dict[str, float] = {}
-    for (phase, _), seconds in by_process.items():
-        phases[phase] = max(phases.get(phase, 0.0), seconds)
+    for (phase, _), calls in by_process.items():
+        phases[phase] = max(phases.get(phase, 0.0), busy_seconds(calls))
     return phases
 
 

@@ -15,7 +15,6 @@ from pathlib import Path
 from rlhf_runtime.errors import NoProgress
 from rlhf_runtime.workers.activity import Status, ask
 
-MAIN_THREAD = "MainThread"
 SHOWN_FRAMES = 3
 """Of each rank's stack in the message; all of them are in the file."""
 
@@ -101,7 +100,7 @@ class Watch:
                 continue
             doing = f"in {status.call}, step {status.step}" if status.call else "waits for a call"
             lines.append(f"{name} {doing}, nothing done for {status.seconds:.0f} s")
-            frames = status.stacks.get(MAIN_THREAD, "").rstrip().splitlines()
+            frames = status.stacks.get(status.thread, "").rstrip().splitlines()
             lines += [f"  {frame}" for frame in frames[-2 * SHOWN_FRAMES :]]
         return "\n".join(lines)
 

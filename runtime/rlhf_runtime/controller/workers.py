@@ -19,13 +19,14 @@ from rlhf_api.plan import Mesh, Plan, PoolPlan
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.resources import Device
 from rlhf_runtime.controller.cluster import SHARED_MEMORY
-from rlhf_runtime.controller.dispatch import WorkerGroup
+from rlhf_runtime.controller.dispatch import HostGroup, WorkerGroup
 from rlhf_runtime.controller.results import as_they_come, wait_for
 from rlhf_runtime.controller.site import Reserved, Site
 from rlhf_runtime.controller.watch import Watch
 from rlhf_runtime.errors import NoProgress
 from rlhf_runtime.faults import Fault
 from rlhf_runtime.hooks import Hook
+from rlhf_runtime.rewards.measured import check_measured
 from rlhf_runtime.workers.data_host import DataHost
 from rlhf_runtime.workers.rank import Rank
 from rlhf_runtime.workers.reward_host import RewardHost
@@ -33,6 +34,9 @@ from rlhf_runtime.workers.setup import RankSetup
 
 CLOSE_SECONDS = 10.0
 """How long workers may take to end by themselves."""
+
+MOST_PARTS = 64
+"""Parts of batches that a reward host scores at a time, at most."""
 
 FROM_THE_BEGINNING = ("libraries", "verifiers")
 """Phases of the start-up that wait for no other."""
@@ -76,6 +80,8 @@ class Workers:
         """Of every role's model; known when built."""
         self.counts: dict[str, int] = {}
         """Rows of the data, used and not; known when built."""
+        self.measured: dict[str, str] = {}
+        """Metrics that verifiers declare, by the reward's name; known when built."""
         self._begin = time.monotonic()
         self._reserved: dict[str, PlacementGroup] = {}
         try:
@@ -85,8 +91,9 @@ class Workers:
             raise
         self._ranks = {pool.name: self._start_ranks(pool) for pool in plan.pools}
         self.data = self._start_host(DataHost, "data", plan)
-        self.reward = self._start_host(RewardHost, "reward", settings.faults)
-        self.worker_groups: dict[str | None, WorkerGroup] = {None: WorkerGroup((self.reward,))}
+        parts = min(MOST_PARTS, 2 * plan.num_devices)  # of two calls: roles or passes
+        self.reward = self._start_host(RewardHost, "reward", settings.faults, at_once=parts)
+        self.worker_groups: dict[str | None, WorkerGroup] = {None: HostGroup((self.reward,))}
         """The workers of each pool, and those of the host beside them (None)."""
         self.worker_groups |= {name: WorkerGroup(ranks) for name, ranks in self._ranks.items()}
 
@@ -109,11 +116,11 @@ class Workers:
             rank.join.remote(places[name][0]) for name, r in self._ranks.items() for rank in r
         ]
         built = [rank.build.remote(folders) for rank in self.ranks]
-        data = self.data.load.remote(folders)
+        data, verifiers = self.data.load.remote(folders), self.reward.start.remote()
         phases = {
             "libraries": [place for of_pool in places.values() for place in of_pool],
             "data": [data],
-            "verifiers": [self.reward.start.remote()],
+            "verifiers": [verifiers],
             "models and engines": [*joined, *built],
         }
         self._watch = self._make_watch(wait_for(watched, self._start_deadline()))
@@ -122,6 +129,9 @@ class Workers:
             now = time.monotonic()
             if phase == "libraries":
                 libraries = now
+            if phase == "verifiers":
+                (self.measured,) = wait_for([verifiers])
+                check_measured(self.job.spec, self.measured)
             started(phase, now - (self._begin if phase in FROM_THE_BEGINNING else libraries))
         if not self.plan.standby:
             self._site.forget_libraries(self._nodes, self.look)
@@ -259,11 +269,13 @@ class Workers:
             .remote(setup)
         )
 
-    def _start_host(self, kind: type, name: str, *more: Any) -> Any:
+    def _start_host(self, kind: type, name: str, *more: Any, at_once: int = 1) -> Any:
+        """A host, which runs so many calls at a time: if several, as their shards come."""
         log = self._settings.logs / f"{name}.log"
         options = ray.remote(kind).options(
             name=self._actor_name(name),
             num_cpus=1,
+            max_concurrency=at_once,
             max_restarts=0,
             max_task_retries=0,
             scheduling_strategy=self._on_node(self.plan.policy_pool, 0),

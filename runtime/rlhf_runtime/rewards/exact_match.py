@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rlhf_runtime.rewards.measures import measures
 from rlhf_runtime.rewards.sample import Sample
 
 
+@measures("exact_match")
 def score(samples: Sequence[Sample], *, field: str = "answer") -> list[float]:
     """1 for a response equal to the reference answer, white space at the ends aside, else 0.
 

@@ -61,16 +61,16 @@ class HTTPScorer:
         self._lock = threading.Lock()
         self._closed = False
         self._loop = asyncio.new_event_loop()
-        self._turn = asyncio.Lock()
+        self._turns = asyncio.Semaphore(spec.http.max_concurrency)
         name = f"http-{spec.name}"
         self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
         self._thread.start()
 
     def wait_until_ready(self) -> None:
-        """Return at once: a service may come up later than the job."""
+        """Return at once: a service may come up later than the job, and declares no metric."""
 
     def submit(self, samples: Sequence[Sample]) -> Future[Scores]:
-        """Score samples without waiting; calls are served one after the other.
+        """Score samples without waiting; calls share the requests under way.
 
         Raises:
             RewardError: it is closed.
@@ -94,7 +94,7 @@ class HTTPScorer:
     async def _score(self, samples: Sequence[Sample]) -> Scores:
         request = Request(samples, self._http.batch_size)
         try:
-            async with self._turn, self._session() as session, asyncio.TaskGroup() as group:
+            async with self._session() as session, asyncio.TaskGroup() as group:
                 for _ in range(min(self._http.max_concurrency, len(request.pending))):
                     group.create_task(self._send_batches(session, request))
         except asyncio.CancelledError:
@@ -114,8 +114,11 @@ class HTTPScorer:
     async def _send_batches(self, session: aiohttp.ClientSession, request: Request) -> None:
         """One of the requests at a time, until nothing is pending."""
         while request.pending:
-            start = request.pending.popleft()
-            request.answer(start, await self._ask(session, request.batch(start)))
+            async with self._turns:
+                if not request.pending:
+                    return
+                batch = request.next_batch()
+                request.answer(batch.start, await self._ask(session, batch.samples))
             if request.has_errors and self._stops_at_errors:
                 request.pending.clear()
 

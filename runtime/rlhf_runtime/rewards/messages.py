@@ -42,7 +42,12 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """From the process: the function is loaded."""
+    """From the process: the function is loaded.
+
+    metric: the one that it declares to measure.
+    """
+
+    metric: str | None
 
 
 @dataclass(frozen=True, slots=True)

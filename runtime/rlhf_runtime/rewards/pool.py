@@ -6,9 +6,10 @@ kernel ends them when the thread that started them ends.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from multiprocessing import Pipe, connection
 from types import TracebackType
 from typing import Self
@@ -26,7 +27,7 @@ START_SECONDS = 120.0
 
 
 class VerifierPool:
-    """The processes of one reward.
+    """The processes of one reward, which score the batches of any number of requests.
 
     A process that exceeds the time limit or dies is replaced; its batch counts as errors and is not
     tried again. Use it as a context manager, or close it.
@@ -42,17 +43,25 @@ class VerifierPool:
         self._function = spec.function
         self._start_seconds = start_seconds
         self._processes: list[VerifierProcess] = []
-        self._closed, self._close_signal = Pipe(duplex=False)
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"verifier-{spec.name}")
-        self._started = self._thread.submit(self._start)
+        self._metric: str | None = None
+        self._requests: list[Request] = []
+        self._lock = threading.Lock()
+        """Over the requests, the failure and the sending end of the pipe."""
+        self._failure: Exception | None = None
+        self._news, self._teller = Pipe(duplex=False)
+        """Wakes the thread: there is a request, or, where the pipe ends, the pool is closed."""
+        self._started: Future[str | None] = Future()
+        name = f"verifier-{spec.name}"
+        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+        self._thread.start()
 
-    def wait_until_ready(self) -> None:
-        """Wait until every process has loaded the function.
+    def wait_until_ready(self) -> str | None:
+        """Wait until every process has loaded the function; returns the metric that it measures.
 
         Raises:
             InvalidReward: it cannot be loaded.
         """
-        self._started.result()
+        return self._started.result()
 
     def score(self, samples: Sequence[Sample]) -> Scores:
         """Score samples and wait for the result.
@@ -64,15 +73,23 @@ class VerifierPool:
         return self.submit(samples).result()
 
     def submit(self, samples: Sequence[Sample]) -> Future[Scores]:
-        """Score samples without waiting; requests are served one after the other."""
-        return self._thread.submit(self._score, samples)
+        """Score samples without waiting. A process that is free takes the next batch of the first
+        request that has one."""
+        request = Request(samples, self._function.batch_size)
+        with self._lock:
+            if self._failure is not None:
+                request.result.set_exception(self._failure)
+            else:
+                self._requests.append(request)
+                self._teller.send_bytes(b"request")
+        return request.result
 
     def close(self) -> None:
-        """End all processes; a request under way fails. Closing twice does nothing."""
-        self._close_signal.close()
-        self._thread.shutdown(wait=True, cancel_futures=True)
-        self._kill_all()
-        self._closed.close()
+        """End all processes; requests under way fail. Closing twice does nothing."""
+        with self._lock:
+            self._failure = self._failure or self._closing()
+            self._teller.close()
+        self._thread.join()
 
     def __enter__(self) -> Self:
         return self
@@ -85,94 +102,115 @@ class VerifierPool:
     ) -> None:
         self.close()
 
-    def _start(self) -> None:
-        nothing = Request((), self._function.batch_size)
+    def _serve(self) -> None:
+        """The thread: start the processes and serve requests until the pool is closed."""
         try:
             for _ in range(self._function.processes):
                 self._processes.append(self._new_process())
             while not all(process.is_ready for process in self._processes):
-                self._await_answers(nothing)
-        except RewardError:
-            self._kill_all()
-            raise
+                self._await_answers()
+            self._started.set_result(self._metric)
+            while True:
+                self._hand_out()
+                self._end_requests()
+                self._await_answers()
+        except Exception as error:  # whoever waits has to hear of it, whatever it is
+            self._give_up(error)
 
-    def _score(self, samples: Sequence[Sample]) -> Scores:
-        self._started.result()
-        request = Request(samples, self._function.batch_size)
-        try:
-            self._run(request)
-        except RewardError:
-            self._kill_all()
-            raise
-        scores = request.scores()
-        if scores.first_error is not None and self._stops_at_errors:
-            raise RewardError(
-                f"{self._title} failed and onError is fail: {scores.first_error}\ncorrect the "
-                "function, or set onError to exclude or zero"
-            )
-        return scores
+    def _give_up(self, error: Exception) -> None:
+        """End all processes; what is asked, now and later, fails."""
+        for process in self._processes:
+            process.kill()
+        with self._lock:
+            self._failure = error
+            asked, self._requests = self._requests, []
+        self._news.close()
+        if not self._started.done():
+            self._started.set_exception(error)
+        for request in asked:
+            request.result.set_exception(error)
 
-    def _run(self, request: Request) -> None:
-        """Serve a request until nothing is pending and no process is busy."""
-        while True:
+    def _hand_out(self) -> None:
+        """Give the next batches to idle processes."""
+        with self._lock:
+            asked = list(self._requests)
+        for request in asked:
             if request.has_errors and self._stops_at_errors:
                 request.pending.clear()
-            self._hand_out(request)
-            if not request.pending and all(process.batch is None for process in self._processes):
-                return
-            self._await_answers(request)
-
-    def _hand_out(self, request: Request) -> None:
-        """Give the next batches to idle processes."""
         for index, process in enumerate(self._processes):
-            if not request.pending or not process.is_ready or process.batch is not None:
+            pending = next((request for request in asked if request.pending), None)
+            if pending is None:
+                return
+            if not process.is_ready or process.batch is not None:
                 continue
-            start = request.pending[0]
+            batch = pending.next_batch()
             deadline = time.monotonic() + self._function.timeout_seconds
             try:
-                process.hand_over(request.batch(start), start, deadline)
-            except ProcessEnded:
-                self._processes[index] = self._new_process()  # it died idle: no fault of the batch
-            else:
-                request.pending.popleft()
+                process.hand_over(batch, deadline)
+            except ProcessEnded:  # it died idle: no fault of the batch
+                pending.put_back(batch)
+                self._processes[index] = self._new_process()
 
-    def _await_answers(self, request: Request) -> None:
-        """Wait until a process says something or is late, and deal with it."""
+    def _end_requests(self) -> None:
+        """Give those that are over their result."""
+        with self._lock:
+            over = [request for request in self._requests if request.is_over]
+            self._requests = [request for request in self._requests if not request.is_over]
+        for request in over:
+            scores = request.scores()
+            if scores.first_error is not None and self._stops_at_errors:
+                request.result.set_exception(
+                    RewardError(
+                        f"{self._title} failed and onError is fail: {scores.first_error}\ncorrect "
+                        "the function, or set onError to exclude or zero"
+                    )
+                )
+            else:
+                request.result.set_result(scores)
+
+    def _await_answers(self) -> None:
+        """Wait until a process says something or is late, or there is news; and deal with it."""
         awaited = [one for one in self._processes if one.batch is not None or not one.is_ready]
-        seconds = min(one.deadline for one in awaited) - time.monotonic()
-        connections = [self._closed, *(one.connection for one in awaited)]
-        readable = connection.wait(connections, max(seconds, 0.0))
-        if self._closed in readable:
-            raise RewardError(f"{self._title} was closed while it was in use")
+        deadline = min((one.deadline for one in awaited), default=None)
+        seconds = None if deadline is None else max(deadline - time.monotonic(), 0.0)
+        readable = connection.wait([self._news, *(one.connection for one in awaited)], seconds)
+        if self._news in readable:
+            self._hear_news()
         for process in awaited:
             if process.connection in readable:
-                self._take_answer(process, request)
+                self._take_answer(process)
             elif time.monotonic() >= process.deadline:
-                self._replace(process, request, Fault.TIMED_OUT, self._lateness(process))
+                self._replace(process, Fault.TIMED_OUT, self._lateness(process))
 
-    def _take_answer(self, process: VerifierProcess, request: Request) -> None:
+    def _hear_news(self) -> None:
+        try:
+            self._news.recv_bytes()
+        except EOFError:
+            raise self._closing() from None
+
+    def _take_answer(self, process: VerifierProcess) -> None:
         try:
             message = process.receive()
         except ProcessEnded as ending:
-            self._replace(process, request, Fault.DIED, str(ending))
+            self._replace(process, Fault.DIED, str(ending))
             return
         if isinstance(message, Unusable):
             raise InvalidReward(f"{self._title} cannot be used: {message.why}")
         if isinstance(message, Ready):
-            process.is_ready = True
+            process.is_ready, self._metric = True, message.metric
             return
         assert isinstance(message, BatchScores) and process.batch is not None
-        request.answer(process.batch, message)
+        request, start = process.batch
+        request.answer(start, message)
         process.batch = None
 
-    def _replace(
-        self, process: VerifierProcess, request: Request, fault: Fault, detail: str
-    ) -> None:
+    def _replace(self, process: VerifierProcess, fault: Fault, detail: str) -> None:
         """Kill a process, count its batch as errors, start another one."""
         process.kill()
         if process.batch is None:
             raise InvalidReward(f"{self._title} cannot be used: its module did not load: {detail}")
-        request.fail(process.batch, fault, detail)
+        request, start = process.batch
+        request.fail(start, fault, detail)
         self._processes[self._processes.index(process)] = self._new_process()
 
     def _new_process(self) -> VerifierProcess:
@@ -182,14 +220,13 @@ class VerifierPool:
         except ProcessEnded as ending:
             raise InvalidReward(f"{self._title} cannot be used: {ending}") from ending
 
-    def _kill_all(self) -> None:
-        for process in self._processes:
-            process.kill()
-
     def _lateness(self, process: VerifierProcess) -> str:
         if process.batch is None:
             return f"loading it took longer than {self._start_seconds:g} s"
         return f"a batch took longer than timeoutSeconds = {self._function.timeout_seconds}"
+
+    def _closing(self) -> RewardError:
+        return RewardError(f"{self._title} was closed while it was in use")
 
     @property
     def _stops_at_errors(self) -> bool:

@@ -18,6 +18,7 @@ from rlhf_runtime.rewards.http_scorer import HTTPScorer
 from rlhf_runtime.rewards.pool import VerifierPool
 from rlhf_runtime.rewards.sample import Sample
 from rlhf_runtime.rewards.scores import Scores
+from rlhf_runtime.telemetry.spread import Spread
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +30,9 @@ class ScoredSamples:
         exclude could not score them.
     terms: what each verifier said, by the reward's name, float32, shape [samples]; 0 where it could
         not score.
-    metrics: <role>/<name>, the mean of a verifier over the samples that it scored; <role>/mean and
-        <role>/std over the valid samples (without Bessel's correction), unless models add to the
-        sum. A mean of no samples is left out.
+    means: by metric a sum and a number of samples: <role>/<name>, of a verifier over the samples
+        that it scored; <role>/mean over the valid samples, unless models add to the sum.
+    spreads: <role>/std, of the valid samples, under the same condition.
     counts: score/invalid, samples that some verifier could not score, left out or not;
         score/excluded, samples left out; score/<fault>, how often a verifier failed that way.
     errors: first error of each verifier that had one, by the reward's name.
@@ -40,7 +41,8 @@ class ScoredSamples:
     values: NDArray[np.float32]
     valid: NDArray[np.bool_]
     terms: Mapping[str, NDArray[np.float32]]
-    metrics: Mapping[str, float]
+    means: Mapping[str, tuple[float, float]]
+    spreads: Mapping[str, Spread]
     counts: Mapping[str, float]
     errors: Mapping[str, str]
 
@@ -61,10 +63,13 @@ class Scorer:
         self._is_whole = len(self._rewards) == len(rewards)
         self._pools = [_started(reward) for reward in self._rewards]
         try:
-            _wait_until_ready(self._pools)
+            metrics = _wait_until_ready(self._pools)
         except BaseException:
             self.close()
             raise
+        named = zip(self._rewards, metrics, strict=True)
+        self.measured = {reward.name: metric for reward, metric in named if metric is not None}
+        """The metrics that verifiers declare, by the reward's name."""
 
     def score(self, samples: Sequence[Sample]) -> ScoredSamples:
         """Score samples with every verifier at once.
@@ -117,34 +122,32 @@ def combine(
     num_samples: int,
     is_whole: bool = True,
 ) -> ScoredSamples:
-    """The weighted sum of what the verifiers of one role said, and its metrics. Pure.
+    """The weighted sum of what the verifiers of one role said, and its statistics. Pure.
 
     Args:
         rewards: of the role.
         scores: of each.
         num_samples: that were scored.
-        is_whole: whether nothing is added to the sum, so that it has metrics.
+        is_whole: whether nothing is added to the sum, so that it has statistics.
     """
     total = np.zeros(num_samples, dtype=np.float64)
     valid = np.ones(num_samples, dtype=np.bool_)
     scored = np.ones(num_samples, dtype=np.bool_)
     faults: Counter[str] = Counter()
-    metrics: dict[str, float] = {}
+    means: dict[str, tuple[float, float]] = {}
     for reward, score in zip(rewards, scores, strict=True):
         total += reward.weight * score.values.astype(np.float64)
         scored &= score.valid
         if reward.on_error is OnRewardError.EXCLUDE:
             valid &= score.valid
         faults.update(score.errors)
-        if score.valid.any():
-            metrics[f"{reward.role}/{reward.name}"] = float(
-                score.values[score.valid].mean(dtype=float)
-            )
+        means[f"{reward.role}/{reward.name}"] = _mean(score.values[score.valid])
     values = np.where(valid, total, 0.0).astype(np.float32)
-    if is_whole and valid.any():
+    spreads: dict[str, Spread] = {}
+    if is_whole:
         role = rewards[0].role
-        metrics[f"{role}/mean"] = float(values[valid].mean(dtype=float))
-        metrics[f"{role}/std"] = float(values[valid].std(dtype=float))
+        means[f"{role}/mean"] = _mean(values[valid])
+        spreads[f"{role}/std"] = Spread.of(values[valid])
     counts = {
         "score/invalid": float(num_samples - scored.sum()),
         "score/excluded": float(num_samples - valid.sum()),
@@ -156,19 +159,25 @@ def combine(
         if score.first_error is not None
     }
     terms = {each.name: score.values for each, score in zip(rewards, scores, strict=True)}
-    return ScoredSamples(values, valid, terms, metrics, counts, errors)
+    return ScoredSamples(values, valid, terms, means, spreads, counts, errors)
+
+
+def _mean(values: NDArray[np.float32]) -> tuple[float, float]:
+    return float(values.sum(dtype=float)), float(len(values))
 
 
 def _started(reward: RewardSpec) -> VerifierPool | HTTPScorer:
     return HTTPScorer(reward) if reward.http is not None else VerifierPool(reward)
 
 
-def _wait_until_ready(pools: Sequence[VerifierPool | HTTPScorer]) -> None:
-    problems = []
+def _wait_until_ready(pools: Sequence[VerifierPool | HTTPScorer]) -> list[str | None]:
+    """The metric that each measures."""
+    metrics, problems = [], []
     for pool in pools:
         try:
-            pool.wait_until_ready()
+            metrics.append(pool.wait_until_ready())
         except InvalidReward as problem:
             problems.append(str(problem))
     if problems:
         raise InvalidReward("\n".join(problems))
+    return metrics

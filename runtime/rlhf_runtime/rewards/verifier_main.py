@@ -18,6 +18,7 @@ from typing import Any
 
 from rlhf_runtime.fate import end_with
 from rlhf_runtime.rewards.checks import checked_scores, wrong_count
+from rlhf_runtime.rewards.measures import metric_of
 from rlhf_runtime.rewards.messages import BatchScores, Fault, Load, Ready, Unusable
 from rlhf_runtime.rewards.sample import Sample
 
@@ -52,7 +53,7 @@ def _serve(connection: Connection) -> None:
     except CannotLoad as error:
         connection.send(Unusable(str(error)))
         return
-    connection.send(Ready())
+    connection.send(Ready(metric_of(verifier)))
     while True:
         connection.send(score_batch(verifier, connection.recv(), load.parameters))
 

@@ -15,12 +15,12 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Sequence
 from multiprocessing import Pipe
 from typing import IO
 
 from rlhf_api.spec.rewards import FunctionReward
 from rlhf_runtime.rewards.messages import BatchScores, Load, Ready, Unusable
+from rlhf_runtime.rewards.request import Batch
 from rlhf_runtime.rewards.sample import Sample
 
 LOGGER = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class VerifierProcess:
 
     connection: readable when the process has said something or has ended.
     is_ready: whether the function is loaded.
-    batch: where the samples it is scoring begin in the request; None when it is idle.
+    batch: what it is scoring; None when it is idle.
     deadline: clock time by which it must have answered; meaningless when it is ready and idle.
     """
 
@@ -78,7 +78,7 @@ class VerifierProcess:
         )
         self._log_thread.start()
         self.is_ready = False
-        self.batch: int | None = None
+        self.batch: Batch | None = None
         self.deadline = deadline
         self._send(Load(function.entrypoint, function.parameters))
 
@@ -87,14 +87,14 @@ class VerifierProcess:
         """Process id."""
         return self._popen.pid
 
-    def hand_over(self, samples: Sequence[Sample], start: int, deadline: float) -> None:
+    def hand_over(self, batch: Batch, deadline: float) -> None:
         """Give it a batch to score.
 
         Raises:
             ProcessEnded: it died while it was idle.
         """
-        self._send(list(samples))
-        self.batch, self.deadline = start, deadline
+        self._send(list(batch.samples))
+        self.batch, self.deadline = batch, deadline
 
     def receive(self) -> Ready | Unusable | BatchScores:
         """What it says; call only when the connection is readable.

@@ -112,15 +112,15 @@ class Generation:
         assert prompts.lengths is not None and lengths is not None
         repeated = answered.repeat(len(number) // max(1, len(answered.rows)))
         index = ShardIndex(repeated.rows, repeated.groups, prompts.lengths + lengths)
-        texts = self._tokenizer.decode(generated.tokens)
+        once = inputs.at.tensor == inputs.at.pipeline == 0  # a replica's other ranks hold the same
+        texts = self._tokenizer.decode(generated.tokens) if once else []
         count = float(len(number))
         means = {
             "response/length_mean": (float(lengths.sum()), count),
-            "response/empty": (float(num_empty(texts)), count),
+            "response/empty": (float(num_empty(texts)), float(len(texts))),
             "response/truncated": (count - float(generated.finished.sum()), count),
             **statistics.means,
         }
-        once = inputs.at.tensor == inputs.at.pipeline == 0  # a replica's other ranks hold the same
         tokens = float(index.lengths.sum()) if once else 0.0
         maxima = {"response/length_max": float(lengths.max(initial=0)), **statistics.maxima}
         return Result(

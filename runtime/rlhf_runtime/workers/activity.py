@@ -54,13 +54,30 @@ class Status:
     """Since something was done (`Progress`): a call, a micro-batch, a step of generation."""
     stacks: Mapping[str, str]
     """Python stack of every thread, by name."""
+    thread: str
+    """The one that the call is in."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Doing:
+    """A call, or a part of one."""
+
+    call: str
+    step: int
+    progress: Progress
+    thread: str
+
+
+_NOTHING = _Doing("", 0, Progress.TICKS, threading.main_thread().name)
 
 
 class Activity:
-    """Kept up to date by the worker, read by the thread."""
+    """Kept up to date by the worker's threads, read by the one that answers. Of calls in several
+    threads it tells the one that began last."""
 
     def __init__(self) -> None:
-        self._now = ("", 0, Progress.TICKS)
+        self._doing: list[_Doing] = []
+        """What has begun and not ended, in the order in which it began."""
         self._since = time.monotonic()
         self._effort, self._effort_seen = own_effort(), time.monotonic()
         self._server: socketserver.ThreadingTCPServer | None = None
@@ -70,13 +87,13 @@ class Activity:
         self, call: str, step: int = 0, progress: Progress = Progress.TICKS
     ) -> Iterator[None]:
         """A call, or a part of one, from its beginning to its end."""
-        before = self._now
-        self._now = (call, step, progress)
+        doing = _Doing(call, step, progress, threading.current_thread().name)
+        self._doing.append(doing)
         self.tick()
         try:
             yield
         finally:
-            self._now = before
+            self._doing.remove(doing)
             self.tick()
 
     def tick(self) -> None:
@@ -90,10 +107,13 @@ class Activity:
             names.get(number, str(number)): "".join(traceback.format_stack(frame))
             for number, frame in sys._current_frames().items()
         }
-        call, step, progress = self._now
-        if progress is Progress.LIMITED or (progress is Progress.EFFORT and self._has_worked()):
+        now = next(iter(self._doing[-1:]), _NOTHING)
+        if now.progress is Progress.LIMITED or (
+            now.progress is Progress.EFFORT and self._has_worked()
+        ):
             self.tick()
-        return Status(call, step, time.monotonic() - self._since, stacks)
+        seconds = time.monotonic() - self._since
+        return Status(now.call, now.step, seconds, stacks, now.thread)
 
     def _has_worked(self) -> bool:
         """Whether the process has done anything since it was asked before."""

@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 
 from rlhf_api.plan import GraphName
 from rlhf_flow.calls import ModelCall
-from rlhf_runtime.dataplane.partition import Extent
+from rlhf_runtime.dataplane.partition import Extent, Share
 from rlhf_runtime.telemetry.records import Span
+from rlhf_runtime.telemetry.spread import Spread
 
 
 class Part(NamedTuple):
@@ -70,6 +71,8 @@ class Order:
     """Parts of each batch, where the call trains."""
     round: int = 0
     """The round of `flow.repeat`, from 0."""
+    part: Share = Share(0, 1)
+    """Which part of the rows a host works on. A rank's follows from its place in the mesh."""
 
     def header(self) -> bytes:
         """What is the same for all workers of the call."""
@@ -102,22 +105,30 @@ class Order:
         if sources is None:
             sources = [batch.sources for batch in self.batches]
         own = [[[tuple(part) for part in source.parts] for source in each] for each in sources]
-        return (header or self.header(), pickle.dumps(own, pickle.HIGHEST_PROTOCOL), *shards)
+        told = (own, (self.part.number, self.part.count))
+        return (header or self.header(), pickle.dumps(told, pickle.HIGHEST_PROTOCOL), *shards)
 
     @staticmethod
     def read(header: bytes, own: bytes) -> Order:
         """What the bytes of a message say."""
         call, step, graph, incarnation, extents, mini_batches, number = pickle.loads(header)
+        told, share = pickle.loads(own)
         sources = (
-            tuple(Source(tuple(Part(*part) for part in parts)) for parts in each)
-            for each in pickle.loads(own)
+            tuple(Source(tuple(Part(*part) for part in parts)) for parts in each) for each in told
         )
         batches = tuple(
             OrderedBatch(Extent(*extent), each)
             for extent, each in zip(extents, sources, strict=True)
         )
         return Order(
-            _read_call(call), step, GraphName(graph), incarnation, batches, mini_batches, number
+            _read_call(call),
+            step,
+            GraphName(graph),
+            incarnation,
+            batches,
+            mini_batches,
+            number,
+            Share(*share),
         )
 
 
@@ -139,19 +150,34 @@ class Statistics:
     """Largest value by metric name."""
     sums: Mapping[str, float] = field(default_factory=dict)
     """Totals by metric name."""
+    spreads: Mapping[str, Spread] = field(default_factory=dict)
+    """Of what a metric is the standard deviation, by its name."""
+
+
+@dataclass(frozen=True)
+class Scored:
+    """What became of the responses of one order to score."""
+
+    round: int
+    """Of `flow.repeat`, from 0."""
+    num_samples: int
+    num_valid: int
+    """Those that count."""
+    errors: Mapping[str, str]
+    """The first of each reward that had one, by its name."""
 
 
 @dataclass(frozen=True)
 class CallReport:
-    """How a call went on one rank: all of it that the driver reads, but for saved lines."""
+    """How a call went on one worker: all of it that the driver reads, but for saved lines."""
 
     call: str
     statistics: Statistics
     spans: tuple[Span, ...]
     memory_bytes: int
     """Resident memory of the process afterwards."""
-    notices: tuple[str, ...] = ()
-    """What a person should read."""
+    scored: Scored | None = None
+    """Of a call that scores."""
 
     def message(self) -> bytes:
         """What travels."""
@@ -168,9 +194,11 @@ class CallReport:
 def merge(reports: Sequence[Statistics]) -> dict[str, float]:
     """Metrics from the statistics of all ranks and calls of a step.
 
-    A mean without weight is left out. A maximum over values with a NaN is NaN, whatever the order.
+    A mean without weight is left out, and a spread of nothing. A maximum over values with a NaN is
+    NaN, whatever the order.
     """
     sums: dict[str, tuple[float, float]] = {}
+    spreads: dict[str, Spread] = {}
     metrics: dict[str, float] = {}
     for statistics in reports:
         for name, (total, weight) in statistics.means.items():
@@ -180,7 +208,10 @@ def merge(reports: Sequence[Statistics]) -> dict[str, float]:
             metrics[name] = value if isnan(value) else max(metrics.get(name, value), value)
         for name, value in statistics.sums.items():
             metrics[name] = metrics.get(name, 0.0) + value
+        for name, spread in statistics.spreads.items():
+            spreads[name] = spreads[name].joined(spread) if name in spreads else spread
     metrics.update({name: total / weight for name, (total, weight) in sums.items() if weight})
+    metrics.update({name: spread.deviation for name, spread in spreads.items() if spread.count})
     return metrics
 
 

@@ -16,18 +16,17 @@ from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.dataplane.protocol import Coordinates
 from rlhf_runtime.dataplane.shards import Shard
 from rlhf_runtime.faults import Fault, Faults, Phase
-from rlhf_runtime.rewards.errors import NothingScored
 from rlhf_runtime.rewards.sample import Sample
 from rlhf_runtime.rewards.scorer import scorers
 from rlhf_runtime.telemetry.records import Span
 from rlhf_runtime.workers.activity import Progress, Watched
 from rlhf_runtime.workers.inputs import Inputs
-from rlhf_runtime.workers.orders import CallReport, Order, Statistics
+from rlhf_runtime.workers.orders import CallReport, Order, Scored, Statistics
 from rlhf_runtime.workers.process import configure_process, resident_bytes
 
 
 class RewardHost(Watched):
-    """Scores whole batches; groups are never cut."""
+    """Scores parts of batches, several at a time; groups are never cut."""
 
     def __init__(
         self,
@@ -41,13 +40,19 @@ class RewardHost(Watched):
         self._faults = Faults(faults, log_file.parent, "reward")
         self._rewards = job.spec.rewards
 
-    def start(self) -> None:
-        """Import the verifiers and start their processes."""
+    def start(self) -> dict[str, str]:
+        """Import the verifiers and start their processes; returns the metrics that they declare, by
+        the reward's name."""
         with self.activity.during("start", progress=Progress.LIMITED):
             self._scorers = scorers(self._rewards)
+        return {
+            name: metric
+            for scorer in self._scorers.values()
+            for name, metric in scorer.measured.items()
+        }
 
     def run(self, header: bytes, own: bytes, *shards: Shard) -> tuple[bytes, Shard]:
-        """Scores and their validity for every row."""
+        """Scores and their validity for every row of the order's part."""
         order = Order.read(header, own)
         with self.activity.during(order.call.id, order.step):
             return self._run(order, shards)
@@ -57,22 +62,18 @@ class RewardHost(Watched):
         assert role is not None
         if order.graph is GraphName.STEP:
             self._faults.enter(Phase.SCORE, order.step)
-        inputs = Inputs(order, shards, Coordinates(data=0, data_size=1))
+        part = order.part
+        inputs = Inputs(order, shards, Coordinates(data=part.number, data_size=part.count))
         rows = inputs.rows()
         columns = inputs.load(rows)
         with self.activity.during(order.call.id, order.step, Progress.LIMITED):
             scored = self._scorers[role].score(_samples(columns))
-        if len(scored.valid) and not scored.valid.any():
-            raise NothingScored(
-                f"no sample could be scored: got errors for all {len(scored.valid)} responses of "
-                f"step {order.step}; correct the verifier, or see to its service. "
-                + " ".join(f"{name}: {text}" for name, text in scored.errors.items())
-            )
-        means = {name: (value, 1.0) for name, value in scored.metrics.items()}
-        span = Span("reward", role, order.call.method, start, time.time())
-        notices = tuple(f"reward {name}: {text}" for name, text in scored.errors.items())
         report = CallReport(
-            order.call.id, Statistics(means, sums=scored.counts), (span,), resident_bytes(), notices
+            order.call.id,
+            Statistics(scored.means, sums=scored.counts, spreads=scored.spreads),
+            (Span("reward", role, order.call.method, start, time.time()),),
+            resident_bytes(),
+            Scored(order.round, len(scored.valid), int(scored.valid.sum()), scored.errors),
         )
         results = {
             scores_of(role): Column(scored.values),

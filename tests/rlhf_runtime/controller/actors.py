@@ -37,6 +37,8 @@ METHODS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "sample": (("tokens",), ("sampled",)),
     "enough": (("sampled",), ("enough",)),
     "add": (("sampled",), ()),
+    "answer": (("tokens",), ("answers",)),
+    "score": (("answers",), ("scored",)),
 }
 """What the methods of a ToyRank read and write."""
 
@@ -73,7 +75,8 @@ class ToyRank:
         """One call, as `Rank.run`."""
         order = Order.read(header, own)
         assert order.call.role is not None
-        at = self._places[order.call.role]
+        part = order.part  # a host is told which; a rank knows its place
+        at = self._places.get(order.call.role) or Coordinates(part.number, part.count)
         inputs = Inputs(order, shards, at)
         method: Callable[[Inputs], Result] = getattr(self, order.call.method)
         columns, sums = method(inputs)
@@ -134,6 +137,27 @@ class ToyRank:
         own.touch()
         wait_until(other.exists, 60.0, f"{other.name} to begin")
         return {}, {"met": 1.0}
+
+    def answer(self, inputs: Inputs) -> Result:
+        """On rank `last` end only when a file is there: what is begun after it would wait, too."""
+        options = inputs.call.options
+        assert isinstance(options, ComputeOptions)
+        (operation,) = options.operations
+        assert isinstance(operation, Custom)
+        if inputs.at.data == operation.parameters["last"]:
+            scored = Path(str(operation.parameters["scored"]))
+            wait_until(scored.exists, 60.0, "another rank's answers to be scored")
+        return {"answers": Column(inputs.rows())}, {}
+
+    def score(self, inputs: Inputs) -> Result:
+        """Leave a file when it is over."""
+        options = inputs.call.options
+        assert isinstance(options, ComputeOptions)
+        (operation,) = options.operations
+        assert isinstance(operation, Custom)
+        answers = inputs.load(inputs.rows())["answers"]
+        Path(str(operation.parameters["scored"])).touch()
+        return {"scored": answers}, {"rows": float(answers.num_rows)}
 
     def sample(self, inputs: Inputs) -> Result:
         """What a round makes of its prompts."""

@@ -14,7 +14,7 @@ from rlhf_flow.operations import Custom, Scope
 from rlhf_flow.planning.make_plan import make_plan, pools_of
 from rlhf_runtime.controller import results
 from rlhf_runtime.controller.batch import Batch, ShardRef, as_batch
-from rlhf_runtime.controller.dispatch import StepBackend, WorkerGroup
+from rlhf_runtime.controller.dispatch import HostGroup, StepBackend, WorkerGroup
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.dataplane.partition import Extent
 from rlhf_runtime.dataplane.shards import ShardIndex
@@ -22,7 +22,7 @@ from rlhf_runtime.errors import UnknownCall, WorkerRaised
 from rlhf_runtime.workers.orders import merge
 from rlhf_runtime.workers.process import resident_bytes
 
-from .actors import METHODS, start
+from .actors import METHODS, ToyRank, start
 from .jobs import make_job
 
 MEBIBYTE = 2**20
@@ -192,6 +192,37 @@ def test_calls_on_disjoint_ranks_overlap(workers: tuple[Any, ...], tmp_path: Pat
     backend.run(call_of("actor", "meet", own=one, other=other), batch)
     backend.run(call_of("critic", "meet", own=other, other=one), batch)
     assert sums_of(backend) == {"met": 2.0}
+
+
+@ray_test
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("last", [0, 1])
+def test_a_ranks_answers_are_scored_while_another_generates(
+    workers: tuple[Any, ...], tmp_path: Path, last: int
+) -> None:
+    """Whichever is the last one: its call ends only once the other's answers have been scored."""
+    host = ray.remote(ToyRank).options(num_cpus=0, max_concurrency=2).remote()
+    backend = backend_of(actor=(workers[:2], Mesh(pool="a", data=2)))
+    reads, writes = METHODS["score"]
+    score = CallPlan(
+        graph=GraphName.STEP,
+        call="reward.score",
+        role="reward",
+        method="score",
+        kind=CallKind.SCORE,
+        mesh=None,
+        reads=reads,
+        writes=writes,
+    )
+    backend.plan = backend.plan.model_copy(update={"calls": (*backend.plan.calls, score)})
+    backend.worker_groups = {**backend.worker_groups, None: HostGroup([host])}
+    batch, told = prompts(workers[2], 5), str(tmp_path / "scored")
+    generate = replace(call_of("actor", "answer", last=last, scored=told), kind=CallKind.GENERATE)
+    batch |= backend.run(generate, batch)
+    made = backend.run(replace(call_of("reward", "score", scored=told), kind=CallKind.SCORE), batch)
+    assert len(made.pieces("scored")) == 2
+    assert sums_of(backend) == {"rows": 5.0}
+    ray.kill(host)
 
 
 @ray_test

@@ -15,7 +15,7 @@ from rlhf_flow.calls import ComputeOptions, GenerateOptions, ModelCall, Options,
 from rlhf_flow.losses import BradleyTerry, CrossEntropy, Dpo
 from rlhf_flow.operations import Custom, Scope
 from rlhf_runtime.controller.batch import Batch, ShardRef, as_batch
-from rlhf_runtime.controller.dispatch import WorkerGroup
+from rlhf_runtime.controller.dispatch import HostGroup, WorkerGroup
 from rlhf_runtime.dataplane.columns import Column, Rows
 from rlhf_runtime.dataplane.partition import Extent
 from rlhf_runtime.dataplane.protocol import Coordinates
@@ -35,12 +35,14 @@ class Reference:
 
 
 class FakeRank:
-    """Finds its rows as a rank does, and compares what it reads with what it should."""
+    """Finds its rows as a rank does, or a host, and compares what it reads with what it should."""
 
-    def __init__(self, rank: int, mesh: Mesh, expected: Expected) -> None:
-        self._at = Coordinates.of(rank, mesh) if rank in mesh.ranks else Coordinates(0, 1)
+    def __init__(self, at: Coordinates | None, expected: Expected) -> None:
+        """at: its place; None: a host, which is told its part."""
+        self._at = at
         self._expected = expected
         self.parts: list[list[int]] = []
+        self.sent: list[tuple[list[int], int]] = []
 
     @property
     def run(self) -> FakeRank:
@@ -51,7 +53,8 @@ class FakeRank:
 
     def remote(self, header: bytes, own: bytes, *shards: Reference) -> Any:
         order = Order.read(header, own)
-        inputs = Inputs(order, [each.shard for each in shards], self._at)
+        at = self._at or Coordinates(data=order.part.number, data_size=order.part.count)
+        inputs = Inputs(order, [each.shard for each in shards], at)
         options = order.call.options
         if order.call.kind is CallKind.TRAIN:
             found = inputs.mini_batches()
@@ -64,6 +67,7 @@ class FakeRank:
         for rows in found:
             self._check(inputs, rows)
         self.parts = [rows.tolist() for rows in found]
+        self.sent.append((self.parts[0], len(shards)))
         samples = options.samples if isinstance(options, GenerateOptions) else 1
         made = inputs.index.find(found[0]).repeat(samples)
         lengths = (1 + made.rows * 7919 % 37).astype(np.int32)
@@ -98,16 +102,61 @@ def send(
 ) -> tuple[Batch | None, list[list[list[int]]]]:
     """A call's result, and the rows of every part on each replica."""
     call = ModelCall("call", "actor", "call", kind, reads, writes, options=options)
-    ranks = [FakeRank(rank, mesh, expected) for rank in range(mesh.ranks.stop)]
+    places = {rank: Coordinates.of(rank, mesh) for rank in mesh.ranks}
+    ranks = [FakeRank(places.get(rank), expected) for rank in range(mesh.ranks.stop)]
     given = (OrderedBatch(batch.extent),)
     order = Order(call, 1, GraphName.STEP, "one", given, mini_batches)
     _, made = WorkerGroup(ranks).submit(order, [batch], mesh)
-    replicas = {Coordinates.of(rank, mesh).data: ranks[rank].parts for rank in mesh.ranks}
+    replicas = {at.data: ranks[rank].parts for rank, at in places.items()}
     return made, list(replicas.values())
+
+
+def send_to_host(batch: Batch, expected: Expected) -> tuple[Batch, list[tuple[list[int], int]]]:
+    """Its scores, and the rows of every part with the number of shards that it was sent."""
+    call = ModelCall("score", "reward", "score", CallKind.SCORE, tuple(expected), ("scores",))
+    host = FakeRank(None, expected)
+    order = Order(call, 1, GraphName.STEP, "one", (OrderedBatch(batch.extent),))
+    reports, made = HostGroup([host]).submit(order, [batch], None)
+    assert made is not None and len(reports) == len(host.sent)
+    return made, host.sent
 
 
 def same(rows: Rows) -> Rows:
     return rows
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(1, 50), st.integers(1, 4), st.integers(1, 3), MESHES)
+def test_a_part_of_what_is_scored_is_what_one_replica_generated(
+    prompts: int, samples: int, rounds: int, mesh: Mesh
+) -> None:
+    """Of one round or of several: none waits for another replica's responses."""
+    collected: Batch | None = None
+    for _ in range(rounds):
+        numbers = np.arange(prompts, dtype=np.int64)
+        index = ShardIndex(numbers, numbers, np.ones(prompts, dtype=np.int32))
+        held = [ShardRef(Reference(Shard(index, {"prompt": Column(numbers)})), range(prompts))]
+        given_prompts = as_batch(("prompt",), held, Extent(prompts))
+        of = (CallKind.GENERATE, given_prompts, mesh, {"prompt": same}, ("prompt",), ("tokens",))
+        batch, generated = send(*of, GenerateOptions(samples))
+        assert batch is not None
+        collected = batch if collected is None else collected.concat(batch)
+    assert collected is not None
+
+    def of_round(rows: Rows) -> Rows:
+        return rows % (prompts * samples)
+
+    scored, parts = send_to_host(collected, {"tokens": of_round})
+    answered = [rows for ((*rows,),) in generated if rows]
+    expected = [
+        [samples * (prompts * number + row) + sample for row in rows for sample in range(samples)]
+        for number in range(rounds)
+        for rows in answered
+    ]
+    assert parts == [(rows, 1) for rows in expected]
+    assert [shard.rows for shard in scored.pieces("scores")] == [
+        range(rows[0], rows[-1] + 1) for rows in expected
+    ]
 
 
 @settings(deadline=None, max_examples=60)
@@ -140,13 +189,15 @@ def test_every_rank_finds_its_rows_in_what_it_is_sent(
         read, _ = send(CallKind.INFER, batch, mesh(), told, ("baseline", "tokens"), ("log_probs",))
         assert read is not None
         batch |= read
+        scored, _ = send_to_host(batch, {"tokens": same})
+        batch |= scored
         collected = batch if collected is None else collected.concat(batch)
     assert collected is not None and collected.extent == Extent(prompts * rounds, samples)
 
     def of_round(rows: Rows) -> Rows:
         return rows % (prompts * samples)
 
-    told = {"tokens": of_round, "log_probs": of_round}
+    told = {"tokens": of_round, "log_probs": of_round, "scores": of_round}
     told["baseline"] = lambda rows: of_round(rows) // samples
     scope = data.draw(st.sampled_from([Scope.GROUP, Scope.BATCH]))
     operation = ComputeOptions((Custom("mine:f", ["log_probs"], ["made"], scope=scope),))

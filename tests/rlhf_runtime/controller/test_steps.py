@@ -1,6 +1,10 @@
+import pytest
+
+from rlhf_runtime.controller.scored import require_scores
 from rlhf_runtime.controller.steps import last_end, summarize
+from rlhf_runtime.rewards.errors import NothingScored
 from rlhf_runtime.telemetry.records import Span
-from rlhf_runtime.workers.orders import CallReport, Statistics
+from rlhf_runtime.workers.orders import CallReport, Scored, Statistics
 
 
 def report(
@@ -20,8 +24,7 @@ def test_a_phase_takes_as_long_as_its_slowest_process() -> None:
             report("rank 0", ("transition", 1.0), ("generate", 4.0)),
             report("rank 1", ("transition", 2.0), ("generate", 3.0)),
             report("reward", ("score", 0.5)),
-            report("rank 0", ("log_probs", 1.0)),
-            report("rank 0", ("values", 2.0)),
+            report("rank 0", ("log_probs", 1.0), ("values", 2.0)),
             report("rank 1", ("log_probs", 2.5)),
         ],
         start=100.0,
@@ -68,12 +71,54 @@ def test_spans_keep_their_order_and_memory_is_each_process_latest() -> None:
     assert done.memory == {"rank 0": 4, "rank 1": 6}
 
 
-def test_notices_of_all_processes_are_kept() -> None:
+def test_calls_of_a_process_that_run_at_the_same_time_take_their_time_once() -> None:
+    """Two parts from 100 to 103 and from 102 to 104, another one from 106 on."""
+    spans = [Span("reward", "reward", "score", 100.0 + a, 100.0 + b) for a, b in PARTS]
+    reports = [CallReport("reward.score", Statistics(), (span,), 0) for span in spans]
+    assert summarize(reports, 100.0, 110.0).phases == {"score": 5.0}
+
+
+PARTS = ((0.0, 3.0), (2.0, 4.0), (6.0, 7.0))
+
+
+def part(
+    call: str, number: int, valid: int, round: int = 0, samples: int = 4, **errors: str
+) -> CallReport:
+    """What a host says of one part of a call that scores."""
+    return CallReport(call, Statistics(), (), number, Scored(round, samples, valid, errors))
+
+
+def test_a_reward_has_one_notice_for_each_call_and_round() -> None:
     reports = [
-        CallReport("reward.score", Statistics(), (), 0, ("first",)),
-        CallReport("reward.score", Statistics(), (), 0, ("second", "third")),
+        part("reward.score", 0, 4),
+        part("reward.score", 1, 2, exact="raised: one"),
+        part("reward.score", 2, 2, exact="raised: two", other="died: three"),
+        part("reward.score", 0, 3, round=1, exact="raised: four"),
+        part("cost.score", 0, 3, harm="raised: five"),
     ]
-    assert summarize(reports, 0.0, 1.0).notices == ("first", "second", "third")
+    assert summarize(reports, 0.0, 1.0).notices == (
+        "reward exact: raised: one",
+        "reward other: died: three",
+        "reward exact: raised: four",
+        "reward harm: raised: five",
+    )
+
+
+def test_a_call_may_have_parts_of_which_nothing_was_scored() -> None:
+    require_scores([part("a", 0, 0, exact="no"), part("a", 1, 1), part("b", 0, 0, samples=0)], 3)
+
+
+@pytest.mark.parametrize("other", [part("b", 0, 4), part("a", 0, 4, round=1)])
+def test_a_call_of_which_nothing_was_scored_ends_the_job(other: CallReport) -> None:
+    """Whatever was in other calls, and in other rounds."""
+    nothing = [part("a", 0, 0, exact="one"), part("a", 1, 0, exact="two", other="three")]
+    with pytest.raises(NothingScored) as caught:
+        require_scores([other, *nothing], 3)
+    assert str(caught.value) == (
+        "no sample could be scored: got errors for all 8 responses of step 3; correct the "
+        "verifier, or see to its service. exact: one other: three"
+    )
+    assert int(caught.value.exit_code) == 3
 
 
 def test_a_pass_ends_with_its_last_call_whenever_the_driver_hears_of_it() -> None:

@@ -12,11 +12,11 @@ from rlhf_runtime.workers.activity import Activity, Status
 
 
 def busy(seconds: float) -> Status:
-    return Status("actor.train", 3, seconds, {})
+    return Status("actor.train", 3, seconds, {}, "MainThread")
 
 
 def idle(seconds: float) -> Status:
-    return Status("", 3, seconds, {})
+    return Status("", 3, seconds, {}, "MainThread")
 
 
 def test_who_moves_is_not_hung() -> None:

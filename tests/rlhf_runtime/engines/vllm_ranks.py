@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -233,6 +234,25 @@ def a_weight_that_arrives_wrong_is_named(at: Pair) -> None:
     at.assert_greedy_answers_are_right()
 
 
+def no_text_is_made_in_vllm(at: Pair) -> None:
+    """It has no tokenizer, and is not asked for texts: the role makes them of what is returned."""
+    core, asked = at.engine._core, []
+    submit = core.preprocess_add_request
+
+    def note(request: Any) -> Any:
+        asked.append(request.sampling_params.detokenize)
+        return submit(request)
+
+    at.transition.refresh()
+    core.preprocess_add_request = note
+    try:
+        at.generate(at.prompts(), 0.0)
+    finally:
+        core.preprocess_add_request = submit
+    assert asked == [False] * len(PROMPT_LENGTHS)
+    assert core.vllm_config.model_config.skip_tokenizer_init
+
+
 EVERY_MODEL: dict[str, Callable[[Pair], None]] = {
     "greedy answers follow the trainer": greedy_answers_follow_the_trainer,
     "log-probs agree with the trainer": log_probs_agree_with_the_trainer,
@@ -243,6 +263,7 @@ ONE_MODEL: dict[str, Callable[[Pair], None]] = {
     "prompts may be as long as the limit": prompts_may_be_as_long_as_the_limit,
     "released memory comes back without a trace": released_memory_comes_back_without_a_trace,
     "a weight that arrives wrong is named": a_weight_that_arrives_wrong_is_named,
+    "no text is made in vLLM": no_text_is_made_in_vllm,
 }
 
 

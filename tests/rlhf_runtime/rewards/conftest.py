@@ -15,6 +15,8 @@ from rlhf_runtime.rewards import Sample
 VERIFIERS = '''
     import os, signal, subprocess, sys, time
 
+    from rlhf_runtime.rewards import measures
+
     def length(samples, factor=1.0):
         return [factor * len(sample.response) for sample in samples]
 
@@ -61,8 +63,19 @@ VERIFIERS = '''
             print(os.getpid(), child.pid, file=file)
         time.sleep(3600)
 
+    def until_there(samples):
+        """Touch a file, and end only once another one is there."""
+        open(samples[0].record["touch"], "w").close()
+        while not os.path.exists(samples[0].response):
+            time.sleep(0.01)
+        return [1.0] * len(samples)
+
     def heavy(samples):
         return [float("torch" in sys.modules or "numpy" in sys.modules)] * len(samples)
+
+    @measures("accuracy")
+    def measuring(samples):
+        return [1.0] * len(samples)
 
     NUMBER = 3
 '''

@@ -132,9 +132,19 @@ def test_no_more_requests_at_once_than_allowed(
         return BatchScores(array("f", [1.0]))
 
     monkeypatch.setattr(HTTPScorer, "_post", post)
-    found, _ = scored(http("http://a/", batchSize=1, maxConcurrency=2), samples(*"abcdef"))
-    assert found.valid.all()
+    scorer = HTTPScorer(http("http://a/", batchSize=1, maxConcurrency=2))
+    asked = [scorer.submit(samples(*"abcdef")) for _call in range(3)]
+    assert all(each.result(timeout=20).valid.all() for each in asked)
+    scorer.close()
     assert max(busy) == 2
+
+
+def test_calls_share_the_requests_under_way(service: Service, samples: MakeSamples) -> None:
+    service.together = threading.Barrier(2)  # each waits for another one
+    scorer = HTTPScorer(http(service.url, maxConcurrency=2))
+    asked = [scorer.submit(samples("a")) for _call in range(2)]
+    assert all(each.result(timeout=20).valid.all() for each in asked)
+    scorer.close()
 
 
 def test_requests_are_under_way_at_once(service: Service, samples: MakeSamples) -> None:
@@ -226,7 +236,7 @@ def test_functions_and_services_are_summed(
     with Scorer([reward("length", name="local", weight=0.5), remote]) as scorer:
         result = scorer.score(samples("a", "bbb"))
     assert result.values.tolist() == [10.5, 31.5]
-    assert result.metrics["reward/local"] == result.metrics["reward/remote"] == 2.0
+    assert result.means["reward/local"] == result.means["reward/remote"] == (4.0, 2.0)
 
 
 def test_waits_have_a_bound() -> None:

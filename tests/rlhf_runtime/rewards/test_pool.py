@@ -9,7 +9,6 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import CancelledError
 from pathlib import Path
 
 import numpy as np
@@ -200,10 +199,30 @@ def test_closing_ends_a_request_under_way(reward: MakeReward, samples: MakeSampl
     request, queued = pool.submit(samples("sleep")), pool.submit(samples("ok"))
     pool.close()
     pool.close()
-    with pytest.raises((RewardError, CancelledError)):
-        request.result(timeout=0)
-    with pytest.raises(CancelledError):
-        queued.result(timeout=0)
+    for asked in (request, queued, pool.submit(samples("ok"))):
+        with pytest.raises(RewardError, match="was closed while it was in use"):
+            asked.result(timeout=0)
+
+
+def test_a_process_that_is_free_begins_with_the_next_request(
+    reward: MakeReward, samples: MakeSamples, tmp_path: Path
+) -> None:
+    """The first request's batch, on one process, ends once the second request's has been scored."""
+    begun, ended = tmp_path / "begun", tmp_path / "ended"
+    with VerifierPool(reward("until_there", processes=2)) as pool:
+        first = pool.submit([Sample("p", str(ended), {"touch": str(begun)}, True)])
+        second = pool.submit([Sample("p", str(begun), {"touch": str(ended)}, True)])
+        assert second.result().valid.all() and first.result().valid.all()
+
+
+def test_a_request_that_fails_leaves_the_others_alone(
+    reward: MakeReward, samples: MakeSamples
+) -> None:
+    with VerifierPool(reward("by_response", batchSize=1, onError="Fail")) as pool:
+        failing, good = pool.submit(samples("ok", "raise", "ok")), pool.submit(samples("ok"))
+        with pytest.raises(RewardError, match="own mistake"):
+            failing.result()
+        assert good.result().values.tolist() == [1.0]
 
 
 def test_closing_does_not_wait_for_a_slow_start(reward: MakeReward, verifiers: Path) -> None:

@@ -32,12 +32,15 @@ def test_the_reward_is_the_weighted_sum(reward: MakeReward, samples: MakeSamples
     assert result.values.dtype == np.float32
     assert result.values.tolist() == [1.5, -1.0, -1.5]
     assert result.valid.all()
-    assert result.metrics["reward/correct"] == pytest.approx(1 / 3)
-    assert result.metrics["reward/length"] == pytest.approx(2.0)
-    assert result.metrics["reward/mean"] == pytest.approx(-1 / 3)
-    assert result.metrics["reward/std"] == pytest.approx(np.std([1.5, -1.0, -1.5]))
+    assert result.means == {
+        "reward/correct": (1.0, 3.0),
+        "reward/length": (6.0, 3.0),
+        "reward/mean": (-1.0, 3.0),
+    }
+    assert result.spreads["reward/std"].deviation == pytest.approx(np.std([1.5, -1.0, -1.5]))
     assert result.counts["score/invalid"] == 0
     assert result.errors == {}
+    assert scorer.measured == {"correct": "exact_match"}
 
 
 def test_excluded_samples_are_marked_and_counted(reward: MakeReward) -> None:
@@ -48,8 +51,8 @@ def test_excluded_samples_are_marked_and_counted(reward: MakeReward) -> None:
     )
     assert result.valid.tolist() == [True, False, True]
     assert result.values.tolist() == [11, 0, 13]
-    assert result.metrics["reward/b"] == 1.0
-    assert result.metrics["reward/mean"] == 12.0
+    assert result.means["reward/b"] == (2.0, 2.0)
+    assert result.means["reward/mean"] == (24.0, 2.0)
     assert result.counts["score/invalid"] == result.counts["score/excluded"] == 1
     assert result.counts["score/raised"] == 1
     assert result.errors == {"b": "raised"}
@@ -65,13 +68,14 @@ def test_zero_keeps_the_sample_and_still_counts_it(reward: MakeReward) -> None:
     assert result.values.tolist() == [2, 2]
     assert result.counts["score/invalid"] == 1
     assert result.counts["score/excluded"] == 0
-    assert result.metrics["reward/b"] == 1.0
+    assert result.means["reward/b"] == (1.0, 1.0)
 
 
-def test_a_mean_of_no_samples_is_left_out(reward: MakeReward) -> None:
+def test_means_of_no_samples_have_no_weight(reward: MakeReward) -> None:
     result = combine([reward("a", name="a")], [scores([0, 0], [False] * 2, died=2)], 2)
     assert not result.valid.any()
-    assert result.metrics == {}
+    assert result.means == {"reward/a": (0.0, 0.0), "reward/mean": (0.0, 0.0)}
+    assert result.spreads["reward/std"].count == 0
     assert result.counts == {"score/invalid": 2, "score/excluded": 2, "score/died": 2}
 
 
@@ -87,7 +91,8 @@ def test_every_role_has_a_sum_and_metrics_of_its_own(
         "reward": [2.0],
         "cost": [4.0],
     }
-    assert set(found["cost"].metrics) == {"cost/bad", "cost/mean", "cost/std"}
+    assert set(found["cost"].means) == {"cost/bad", "cost/mean"}
+    assert set(found["cost"].spreads) == {"cost/std"}
 
 
 def test_a_failing_verifier_stops_only_where_it_must(

@@ -6,10 +6,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 
 from rlhf_api.plan import GraphName
-from rlhf_runtime.dataplane.columns import Column
+from rlhf_runtime.dataplane.columns import Column, pack
+from rlhf_runtime.dataplane.protocol import Coordinates
+from rlhf_runtime.dataplane.shards import ShardIndex
+from rlhf_runtime.engines.vllm.engine import Generated
 from rlhf_runtime.roles.generation import Generation, num_empty, sample_numbers
+from rlhf_runtime.workers.orders import Statistics
 
 
 def seeds_of(graph: GraphName, call: str, step: int = 1, round: int = 0) -> Any:
@@ -38,6 +43,38 @@ def test_every_call_of_every_graph_and_step_samples_anew() -> None:
 
 def test_blank_responses_are_empty() -> None:
     assert num_empty(["", " \n\t", "7", " 7 "]) == 2
+
+
+class CountingTokenizer:
+    """Makes texts of numbers, and counts the rows."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+
+    def decode(self, responses: Column) -> list[str]:
+        self.rows += responses.num_rows
+        return ["".join(map(str, run)) for run in responses.runs()]
+
+
+@pytest.mark.parametrize(("tensor", "rows"), [(0, 4), (1, 0)])
+def test_responses_become_texts_once(tensor: int, rows: int) -> None:
+    """On the rank of a replica whose shard counts; verifiers get these very texts."""
+    generation = Generation.__new__(Generation)
+    tokenizer = CountingTokenizer()
+    generation._tokenizer = tokenizer  # type: ignore[assignment]
+    at = Coordinates(data=0, data_size=1, tensor=tensor, tensor_size=2)
+    answered = ShardIndex(np.arange(2), np.arange(2), np.ones(2, dtype=np.int32))
+    tokens = pack([[1, 2], [], [3], [4, 5]], np.int32)
+    generated = Generated(tokens, tokens, np.ones(4, dtype=np.int8))
+    prompts = {"prompt_tokens": pack([[9]] * 4, np.int32)}
+    number = np.array([0, 1, 0, 1], dtype=np.int32)
+    made = generation._result(
+        SimpleNamespace(at=at),  # type: ignore[arg-type]
+        *(answered, prompts, number, generated, Statistics()),
+    )
+    assert tokenizer.rows == rows
+    assert made.columns["response_text"].texts() == ["12", "", "3", "45"][:rows]
+    assert made.statistics.means["response/empty"] == (rows / 4, rows)
 
 
 def test_samples_are_numbered_over_all_rows_of_a_prompt() -> None:

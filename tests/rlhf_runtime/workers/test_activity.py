@@ -52,6 +52,20 @@ def test_what_counts_as_progress_is_the_calls(
     assert (status.seconds < 100.0) is moves
 
 
+def test_of_calls_at_the_same_time_the_last_one_is_told() -> None:
+    """As by two threads: the first call ends first, and does not bring back what was before it."""
+    activity = Activity()
+    first, second = activity.during("reward.score", 1), activity.during("cost.score", 2)
+    told = [activity.status().call]
+    for change in (first.__enter__, second.__enter__):
+        change()
+        told.append(activity.status().call)
+    for call in (first, second):
+        call.__exit__(None, None, None)
+        told.append(activity.status().call)
+    assert told == ["", "reward.score", "cost.score", "cost.score", ""]
+
+
 def test_a_method_can_be_watched_by_effort() -> None:
     class Worker(Watched):
         @watched_by_effort
@@ -80,6 +94,7 @@ def test_stacks_say_where_every_thread_is() -> None:
     thread.join()
     activity.close()
     assert status is not None and "stuck_here" in status.stacks["stuck"]
+    assert status.thread == "MainThread"
     assert "test_stacks_say_where" in status.stacks["MainThread"]
 
 

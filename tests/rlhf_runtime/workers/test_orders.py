@@ -2,17 +2,20 @@ import math
 from dataclasses import replace
 from itertools import permutations
 
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlhf_api.plan import CallKind, GraphName
 from rlhf_flow.calls import GenerateOptions, ModelCall
-from rlhf_runtime.dataplane.partition import Extent
+from rlhf_runtime.dataplane.partition import Extent, Share
+from rlhf_runtime.telemetry.spread import Spread
 from rlhf_runtime.workers.orders import (
     CallReport,
     Order,
     OrderedBatch,
     Part,
+    Scored,
     Source,
     Statistics,
     merge,
@@ -42,6 +45,18 @@ def test_a_mean_of_parts_is_the_mean_of_everything(
         [Statistics(means={"loss": (float(sum(part)), float(len(part)))}) for part in parts]
     )
     assert math.isclose(merged["loss"], sum(values) / len(values), abs_tol=1e-12)
+
+
+@settings(deadline=None)
+@given(st.lists(st.lists(st.floats(-1e6, 1e6, width=32), max_size=5), max_size=5))
+def test_a_deviation_of_parts_is_that_of_everything(parts: list[list[float]]) -> None:
+    spreads = [Spread.of(np.asarray(part, dtype=np.float32)) for part in parts]
+    merged = merge([Statistics(spreads={"std": spread}) for spread in spreads])
+    everything = np.asarray([value for part in parts for value in part], dtype=np.float64)
+    if not len(everything):
+        assert merged == {}, "nothing has no deviation"
+    else:
+        assert math.isclose(merged["std"], everything.std(), rel_tol=1e-9, abs_tol=1e-6)
 
 
 def test_maxima_sums_and_means_of_ranks_and_calls_are_put_together() -> None:
@@ -86,10 +101,13 @@ def test_what_is_read_is_what_was_sent() -> None:
     batches = (OrderedBatch(Extent(4, 2)), OrderedBatch(Extent(9)))
     nothing = Order(GENERATE, 3, GraphName.STEP, "one", batches, 3, 2)
     told = (batches[0]._replace(sources=sources), batches[1])
-    for order in (replace(nothing, batches=told), nothing):
+    part = replace(nothing, batches=told, part=Share(1, 3))
+    for order in (replace(nothing, batches=told), part, nothing):
         header, own, *shards = order.message(["a", "b", "c", "d"])
         assert Order.read(header, own) == order
         assert shards == ["a", "b", "c", "d"]
         assert order.message([], nothing.header()) == (header, own)
-    report = CallReport("actor.generate", Statistics({"kl": (1.0, 2.0)}), (), 5, ("look",))
+    spreads = {"reward/std": Spread(2, 1.0, 0.5)}
+    statistics = Statistics({"kl": (1.0, 2.0)}, spreads=spreads)
+    report = CallReport("reward.score", statistics, (), 5, Scored(1, 4, 3, {"exact": "raised"}))
     assert CallReport.read(report.message()) == report

@@ -1,0 +1,107 @@
+"""The host of verifiers, in this process: parts of a call come to what the whole comes to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rlhf_api.plan import CallKind, GraphName
+from rlhf_flow.calls import ModelCall
+from rlhf_runtime.controller.scored import notices_of, require_scores
+from rlhf_runtime.dataplane.columns import Column, pack_texts
+from rlhf_runtime.dataplane.partition import Extent, Share
+from rlhf_runtime.dataplane.shards import Shard, ShardIndex
+from rlhf_runtime.workers import reward_host as module
+from rlhf_runtime.workers.orders import CallReport, Order, OrderedBatch, Part, Source, merge
+from rlhf_runtime.workers.reward_host import RewardHost
+
+from ..controller.jobs import make_job
+
+VERIFIERS = """
+from rlhf_runtime.rewards import measures
+
+@measures("number")
+def number(samples):
+    return [float(sample.response) for sample in samples]
+
+def length(samples):
+    return [float(len(sample.response)) for sample in samples]
+"""
+REWARDS = [
+    {"name": "number", "function": {"entrypoint": "numbers_of_responses:number", "batchSize": 3}},
+    {"name": "length", "weight": -0.5, "function": {"entrypoint": "numbers_of_responses:length"}},
+]
+CALL = ModelCall(
+    "reward.score",
+    "reward",
+    "score",
+    CallKind.SCORE,
+    reads=("finished", "record", "response_text"),
+    writes=("reward_scores", "reward_valid", "reward_number_scores"),
+)
+RESPONSES = [*("1", "nan", "3.5", "-2", "nan", "nan", "8", "0.25"), *("nan", "7", "5", "1e3")]
+"""Two to each prompt; of the third prompt nothing can be scored."""
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RewardHost]:
+    folder = tmp_path_factory.mktemp("verifiers")
+    (folder / "numbers_of_responses.py").write_text(VERIFIERS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "configure_process", lambda *_: None)
+        patch.syspath_prepend(str(folder))
+        made = RewardHost(make_job(rewards=REWARDS), Path("reward.log"), ())
+        assert made.start() == {"number": "number"}
+    yield made
+    made.close()
+
+
+def score(host: RewardHost, parts: int) -> tuple[list[CallReport], dict[str, list[float]]]:
+    """The reports of all parts, and the columns of all rows."""
+    rows = np.arange(len(RESPONSES), dtype=np.int64)
+    index = ShardIndex(rows, rows // 2, np.ones(len(rows), dtype=np.int32))
+    record = json.dumps({"prompt": "p", "record": {}})
+    columns = {
+        "response_text": pack_texts(RESPONSES),
+        "record": pack_texts([record] * len(rows)),
+        "finished": Column(np.ones(len(rows), dtype=np.int8)),
+    }
+    source = Source((Part(1, {name: name for name in columns}),))
+    batch = OrderedBatch(Extent(len(rows) // 2, 2), (source,))
+    order = Order(CALL, 3, GraphName.STEP, "one", (batch,))
+    reports, made = [], []
+    for number in range(parts):
+        message = replace(order, part=Share(number, parts)).message([Shard(index, columns)])
+        report, shard = host.run(*message)
+        reports.append(CallReport.read(report))
+        made.append(shard)
+    assert np.concatenate([shard.index.rows for shard in made]).tolist() == rows.tolist()
+    return reports, {
+        name: np.concatenate([shard.columns[name].values for shard in made]).tolist()
+        for name in CALL.writes
+    }
+
+
+@pytest.mark.parametrize("parts", [2, 3, 6])
+def test_parts_come_to_what_the_whole_comes_to(host: RewardHost, parts: int) -> None:
+    """Of six parts the third has only faults."""
+    (whole,), expected = score(host, 1)
+    reports, columns = score(host, parts)
+    assert columns == expected
+    metrics = merge([report.statistics for report in reports])
+    assert metrics == pytest.approx(merge([whole.statistics]), rel=1e-12)
+    numbers = np.asarray([float(each) for each in RESPONSES])
+    scored = ~np.isnan(numbers)
+    rewards = (numbers - 0.5 * np.asarray([len(each) for each in RESPONSES]))[scored]
+    assert metrics["reward/number"] == pytest.approx(numbers[scored].mean())
+    assert metrics["reward/length"] == pytest.approx(np.mean([len(each) for each in RESPONSES]))
+    assert metrics["reward/mean"] == pytest.approx(rewards.mean())
+    assert metrics["reward/std"] == pytest.approx(rewards.std())
+    assert metrics["score/invalid"] == metrics["score/nonFinite"] == (~scored).sum()
+    require_scores(reports, 3)
+    assert notices_of(reports) == notices_of([whole]) and len(notices_of(reports)) == 1
