@@ -173,10 +173,11 @@ def check_models(job: RLHFJob, graph: Graph) -> None:
             continue
         near = get_close_matches(role, set(given) - set(graph.roles), n=1)
         meant = f", or rename models.{near[0]} (did you mean {role}?)" if near else ""
+        others = ", or models.actor, from whose weights roles start that are left out"
         raise InvalidAlgorithm(
             f"a role without a model: got {', '.join(f'models.{each}' for each in given)} and none "
-            f"for {role}, allowed models.{role}, or models.actor, from whose weights roles start "
-            f"that are left out; add models.{role} with its source{meant}"
+            f"for {role}, allowed models.{role}{'' if role == 'actor' else others}; add "
+            f"models.{role} with its source{meant}"
         )
 
 

@@ -20,8 +20,11 @@ from rlhf_flow.graph import Graph
 from rlhf_flow.job_graphs import job_roles
 from rlhf_flow.losses import ClippedLoss, Loss
 from rlhf_flow.masks import reads_of
-from rlhf_flow.operations import Operation
+from rlhf_flow.operations import BestAgainstWorst, GroupAdvantages, MixedGroups, Operation
 from rlhf_flow.registry import needs_old_log_probs
+
+_COMPARING = (GroupAdvantages, MixedGroups, BestAgainstWorst)
+"""Operations to which a single response to a prompt says nothing."""
 
 
 def lint_job(job: RLHFJob, graphs: Mapping[GraphName, Graph], device: Device) -> tuple[str, ...]:
@@ -40,6 +43,8 @@ def lint_job(job: RLHFJob, graphs: Mapping[GraphName, Graph], device: Device) ->
         *_rounded_ratios(job, step, device),
         *_penalties_against_oneself(step),
         *_late_log_probs(step),
+        *_lonely_responses(step),
+        *_undivided_batches(job, step),
         *_partial_masks(step),
     )
 
@@ -199,6 +204,32 @@ def _sampled_by(graph: Graph, call_id: str) -> set[str]:
         seen |= sources
         waiting |= sources & later
     return seen - later
+
+
+def _lonely_responses(graph: Graph) -> Iterator[str]:
+    for call in graph.of_kind(CallKind.COMPUTE):
+        assert isinstance(call.options, ComputeOptions)
+        for operation in call.options.operations:
+            if isinstance(operation, _COMPARING) and graph.rows[call.id].most == 1:
+                yield (
+                    f"{call.id} compares the responses to a prompt, and there is one: got "
+                    f"{type(operation).__name__} of one row for each, allowed two or more; raise "
+                    "rollout.samplesPerPrompt, or generate with samples="
+                )
+
+
+def _undivided_batches(job: RLHFJob, graph: Graph) -> Iterator[str]:
+    """Losses that make one update of a step's batch, where the manifest asks for several."""
+    asked = job.spec.schedule.mini_batch_prompts
+    trainings = [call.options for call in graph.of_kind(CallKind.TRAIN)]
+    losses = [options.loss for options in trainings if isinstance(options, TrainOptions)]
+    if job.spec.schedule.updates_per_epoch > 1 and all(each.updates(2) == 1 for each in losses):
+        yield (
+            f"schedule.miniBatchPrompts has no effect: got {asked} beside "
+            f"{', '.join(dict.fromkeys(type(each).__name__ for each in losses))}, which makes one "
+            "update of a step's whole batch, allowed with other losses; lower promptsPerStep for "
+            "smaller updates, or remove it"
+        )
 
 
 def _policy_losses(graph: Graph) -> Iterator[tuple[ModelCall, ClippedLoss]]:

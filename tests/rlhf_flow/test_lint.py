@@ -16,6 +16,8 @@ from rlhf_api.spec.resources import Device
 from rlhf_flow.job_graphs import trace_job
 from rlhf_flow.lint import lint_job
 
+from .conftest import MakeJob
+
 HEAD = """
     from rlhf_flow import *
     from rlhf_flow.operations import *
@@ -232,3 +234,22 @@ def test_built_in_algorithms_are_never_odd(
     schedule = {"steps": 10, "promptsPerStep": 16, "miniBatchPrompts": mini_batch}
     made = job(algorithm={"type": name.upper(), name: own}, schedule=schedule)
     assert lint_job(made, trace_job(made, device), device) == ()
+
+
+def test_a_comparison_of_one_response_is_told(lint: Lint) -> None:
+    line = "batch |= flow.compute(batch, MixedGroups('reward_scores', 'reward_valid'))"
+    loss = "ClippedLoss('mixed')"
+    assert lint(line, loss=loss) == ()
+    rollout = {"samplesPerPrompt": 1, "maxPromptTokens": 32, "maxResponseTokens": 32}
+    (told,) = lint(line, loss=loss, rollout=rollout)
+    assert "compares the responses to a prompt, and there is one: got MixedGroups" in told
+
+
+def test_mini_batches_of_a_loss_that_takes_all_are_told(job: MakeJob) -> None:
+    data = {"train": {"path": "a.jsonl", "answerField": "answer"}}
+    schedule = {"steps": 1, "promptsPerStep": 16, "miniBatchPrompts": 4}
+    made = job(algorithm={"type": "SFT"}, data=data, rewards=[], schedule=schedule)
+    (told,) = lint_job(made, trace_job(made), Device.CPU)
+    assert "schedule.miniBatchPrompts has no effect: got 4 beside CrossEntropy" in told
+    both = job(schedule=schedule)
+    assert lint_job(both, trace_job(both), Device.CPU) == ()

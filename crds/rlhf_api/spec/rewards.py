@@ -137,7 +137,7 @@ class RewardSpec(Alternatives):
     """The algorithm's role that it is a term of; a custom algorithm may have several, such as a
     reward and a cost."""
     weight: float = 1.0
-    """Factor in the sum."""
+    """Factor in the sum; below 0 for a penalty."""
     function: FunctionReward | None = None
     """A Python verifier that computes it."""
     http: HTTPReward | None = None

@@ -87,6 +87,8 @@ class LanguageModel:
                 *(self._term(batch, loss, "cross_entropy", means) for batch, loss in auxiliary),
             ]
             self._step(terms, means, own.share)
+            if not isinstance(options.loss, Dpo):
+                means.note_tokens(self._context.role, own)
         return Result(statistics=means.statistics())
 
     def _mini_batches(self, inputs: BatchInputs, loss: Loss) -> list[MiniBatch]:

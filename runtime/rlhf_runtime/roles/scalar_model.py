@@ -124,6 +124,7 @@ class ScalarModel:
             micro = micro_batches(batch, self.model, self._context.micro_batch_tokens)
             terms = ValueTerms(batch, loss, self._context.role, means)
             self._step(LossTerm(micro, terms), means, batch.share)
+            means.note_tokens(self._context.role, batch)
         return Result(statistics=means.statistics())
 
     def _train_scores(self, inputs: Inputs, loss: BradleyTerry) -> Result:

@@ -157,6 +157,11 @@ class Means:
         self.count(f"{role}/skipped_updates", 0.0 if isfinite(norm) else share)
         self.add(f"{role}/learning_rate", rate * share, share)
 
+    def note_tokens(self, role: str, batch: MiniBatch) -> None:
+        """How many tokens of all ranks count in a loss that is a mean of its tokens."""
+        tokens = batch.denominators.num_tokens
+        self.add(f"{role}/loss_tokens", tokens * batch.share, batch.share)
+
     def max(self, name: str, value: float) -> None:
         """Raise a maximum."""
         self.maxima[name] = max(self.maxima.get(name, value), value)

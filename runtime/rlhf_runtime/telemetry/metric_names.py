@@ -147,6 +147,13 @@ OF_ROLES: dict[str, Metric] = {
         "Largest ratio of a token's probability, when sampled and now",
         None,
     ),
+    "loss_tokens": Metric(
+        "Tokens in the loss",
+        "tokens",
+        "Response tokens of an update that count in its loss: of rows that count, not masked",
+        None,
+        Format.COUNT,
+    ),
     "gradient_norm": Metric("Gradient norm", "", "The gradient's norm before clipping", None),
     "skipped_updates": Metric(
         "Skipped updates",

@@ -52,7 +52,7 @@ def load_causal_lm(
         config.tie_word_embeddings = False
     is_classifier = _is_classifier(config)
     if is_classifier:
-        _check_classifier(folder, config, value_head)
+        _check_classifier(folder, config, value_head, needs_head)
     elif needs_head:
         raise WrongHead(
             "a language model gives no score, and this one is never trained to: got "
@@ -101,7 +101,7 @@ def _is_classifier(config: AutoConfig) -> bool:
     return any(name.endswith("ForSequenceClassification") for name in config.architectures or ())
 
 
-def _check_classifier(folder: Path, config: AutoConfig, value_head: bool) -> None:
+def _check_classifier(folder: Path, config: AutoConfig, value_head: bool, needs_head: bool) -> None:
     if not value_head:
         raise WrongHead(
             f"a model without an output over the vocabulary: got {folder} with "
@@ -109,9 +109,10 @@ def _check_classifier(folder: Path, config: AutoConfig, value_head: bool) -> Non
             "role be a ScalarModel"
         )
     if config.num_labels != 1:
+        other = "" if needs_head else " or a causal language model"
         raise WrongHead(
             f"a classifier of several labels gives no score: got {config.num_labels} labels in "
-            f"{folder}, allowed 1; choose a reward model or a causal language model"
+            f"{folder}, allowed 1; choose a reward model{other}"
         )
 
 
