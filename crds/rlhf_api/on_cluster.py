@@ -66,7 +66,8 @@ HUB_FOLDER: Final = "/rlhf/hub"
 FINAL_REPORT: Final = "rlhf-final-report "
 """The driver's last line of output begins so; its final StatusReport in JSON follows."""
 NUM_HOSTS: Final = 2
-"""Workers of a job besides its ranks: data and rewards. They live with the first node's ranks."""
+"""Workers of a job besides its ranks on the first node of the policy's pool: data and rewards. On
+its other nodes is one, of rewards."""
 HEAD_CPUS: Final = 0
 """`num-cpus` of the head: Ray puts no worker there. It has no GPUs either."""
 

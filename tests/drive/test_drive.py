@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.ray
 NODES = 2
 """Each with one rank."""
 CPUS = 3
-"""Of a node: its rank and, on the first, two hosts."""
+"""Of a node: its rank and a host of rewards, on the first also that of the data."""
 ON_A_CLUSTER = {
     "code": {"configMap": {"name": "verifiers"}},
     "resources": {
@@ -145,6 +146,10 @@ def test_a_job_is_stopped_and_goes_on_and_survives_the_loss_of_a_worker(
     for rank in range(NODES):
         log = (run / "logs" / f"rank-{rank}.log").read_text()
         assert f"listens at {address}" in log, "other nodes can reach it"
+    assert {"reward-0.log", "reward-1.log"} <= {log.name for log in (run / "logs").iterdir()}
+    last = json.loads((run / "timeline.jsonl").read_text().splitlines()[-1])
+    scored = {span[0] for span in last["spans"] if span[2] == "score"}
+    assert scored == {"reward 0", "reward 1"}, "each node scores what it has generated"
     trained = [record["step"] for record in records(run, "step")]
     assert sorted(set(trained)) == list(range(1, steps + 1))
     lost.assert_without_actors()

@@ -42,7 +42,7 @@ class FunctionReward(Contract):
     batch_size: Annotated[int, Field(ge=1, le=65536)] = 256
     """Samples per call."""
     processes: Annotated[int, Field(ge=1, le=256)] = 1
-    """Processes that score side by side."""
+    """Processes that score side by side, on each node of the policy's pool."""
     on_error: OnRewardError = OnRewardError.EXCLUDE
     """What happens to samples that could not be scored: Exclude, Zero or Fail."""
 
@@ -61,7 +61,8 @@ class HTTPReward(Contract):
     batch_size: Annotated[int, Field(ge=1, le=65536)] = 64
     """Samples per request."""
     max_concurrency: Annotated[int, Field(ge=1, le=1024)] = 8
-    """Requests under way at once."""
+    """Requests of the job under way at once. The nodes of the policy's pool divide them; each has
+    at least one."""
     max_retries: Annotated[int, Field(ge=0, le=32)] = 3
     """How often a request is sent again that met no server, took too long, or was answered with
     429 or 5xx; then its samples count as errors."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rlhf_flow.batches import BatchValue
+from rlhf_runtime.controller.nodes import Node
 from rlhf_runtime.dataplane.partition import Extent
 from rlhf_runtime.workers.orders import Part, Source
 
@@ -20,6 +21,8 @@ class ShardRef:
     """Ray's, to a `Shard`."""
     rows: range
     """Among which its rows are; other shards may have some of these."""
+    node: Node | None = None
+    """Where it was made, if that is known."""
 
 
 Shards = tuple[ShardRef, ...]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import cycle
 from typing import Any, Protocol
 
 from rlhf_api.plan import CallKind, GraphName, Mesh, Plan
@@ -11,6 +12,7 @@ from rlhf_flow.batches import BatchValue
 from rlhf_flow.calls import ComputeOptions, GenerateOptions, ModelCall
 from rlhf_flow.fields import ENOUGH
 from rlhf_runtime.controller.batch import Batch, ShardRef, Sources, as_batch
+from rlhf_runtime.controller.nodes import Node
 from rlhf_runtime.controller.results import wait_for
 from rlhf_runtime.controller.saved_lines import Save
 from rlhf_runtime.controller.scored import require_scores
@@ -48,8 +50,10 @@ Sending = tuple[int, Coordinates, Order]
 class WorkerGroup:
     """All ranks of a pool, in order."""
 
-    def __init__(self, workers: Sequence[Handle]) -> None:
+    def __init__(self, workers: Sequence[Handle], nodes: Sequence[Node] = ()) -> None:
+        """nodes: of the workers, where they are known."""
         self.workers = tuple(workers)
+        self.nodes = tuple(nodes) or (None,) * len(self.workers)
         self._running = [worker.run for worker in workers]
         self._returning = [worker.run.options(num_returns=2) for worker in workers]
 
@@ -78,7 +82,8 @@ class WorkerGroup:
             report, shard = self._returning[worker].remote(*message)
             reports.append(report)
             held = bounds_of_part(call, extent, at, everything)
-            shards.append(ShardRef(shard, range(held.start * samples, held.stop * samples)))
+            rows = range(held.start * samples, held.stop * samples)
+            shards.append(ShardRef(shard, rows, self.nodes[worker]))
         shards.sort(key=lambda shard: shard.rows.start)  # a protocol need not give them in order
         return reports, as_batch(names, shards, extent.times(samples)) if names else None
 
@@ -90,17 +95,24 @@ class WorkerGroup:
 
 
 class HostGroup(WorkerGroup):
-    """A host beside the ranks, which is sent a call in as many parts as its rows come in: it begins
-    with those that are there."""
+    """Hosts beside the ranks, which are sent a call in as many parts as its rows come in: they
+    begin with those that are there."""
+
+    def __init__(self, workers: Sequence[Handle], nodes: Sequence[Node] = ()) -> None:
+        super().__init__(workers, nodes)
+        self._turns = cycle(range(len(self.workers)))
 
     def _sendings(self, order: Order, batch: Batch, mesh: Mesh | None) -> Iterator[Sending]:
         """Parts are those of the read column that comes in most, as by a mesh with a data axis of
-        as many ranks: whoever generated cut whole groups by the same rule."""
-        count = max(len(batch.pieces(field)) for field in order.call.reads)
-        for number in range(max(1, count)):
-            part = Share(number, max(1, count))
-            at = Coordinates(data=part.number, data_size=part.count)
-            yield 0, at, replace(order, part=part)
+        as many ranks: whoever generated cut whole groups by the same rule. Each goes to the host on
+        the node where it was made; where none is, hosts take turns."""
+        pieces = max((batch.pieces(field) for field in order.call.reads), key=len)
+        nodes = [piece.node for piece in pieces] or [None]
+        for number, node in enumerate(nodes):
+            known = node is not None and node in self.nodes
+            host = self.nodes.index(node) if known else next(self._turns)
+            part = Share(number, len(nodes))
+            yield host, Coordinates(part.number, part.count), replace(order, part=part)
 
 
 def _pick(
@@ -138,7 +150,7 @@ class StepBackend:
 
     plan: Plan
     worker_groups: Mapping[str | None, WorkerGroup]
-    """By pool; None: the host of verifiers."""
+    """By pool; None: the hosts of verifiers."""
     data: StepData
     graph: GraphName
     step: int

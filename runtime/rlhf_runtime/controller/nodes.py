@@ -3,22 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from rlhf_api.on_cluster import NUM_HOSTS, pool_resource
-from rlhf_api.plan import PoolPlan
+from rlhf_api.plan import Plan, PoolPlan
 from rlhf_api.spec.resources import Device
+
+
+class Node(NamedTuple):
+    """A node of a pool."""
+
+    pool: str
+    number: int
+
+
+def nodes_of_ranks(pool: PoolPlan) -> list[Node]:
+    """The node of every rank."""
+    per_node = pool.devices_per_node
+    return [Node(pool.name, rank // per_node) for rank in range(pool.num_devices)]
+
+
+def reward_hosts(plan: Plan) -> dict[str, Node]:
+    """Names of the hosts that score, with their nodes: one for each of the policy's pool."""
+    pool = plan.policy_pool
+    nodes = [Node(pool.name, number) for number in range(pool.nodes)]
+    return {"reward" if pool.nodes == 1 else f"reward {node.number}": node for node in nodes}
 
 
 def node_bundles(pool: PoolPlan) -> list[dict[str, float]]:
     """What the workers of a pool take, in Ray's words: one bundle for each node.
 
-    Ranks are numbered along the nodes, so that neighbours share one. The first node of a
-    pool has room for the hosts of data and rewards, which are with the policy's ranks: in a
-    cluster, the head has no place for anybody.
+    Ranks are numbered along the nodes, so that neighbours share one. Each node has room for a host
+    of rewards, and the first for that of the data: they are with the policy's ranks. In a cluster,
+    the head has no place for anybody.
     """
     devices = float(pool.devices_per_node)
-    bundle = {"CPU": devices} | ({"GPU": devices} if pool.device is Device.GPU else {})
+    bundle = {"CPU": devices + 1} | ({"GPU": devices} if pool.device is Device.GPU else {})
     return [bundle | {"CPU": devices + NUM_HOSTS}, *([bundle] * (pool.nodes - 1))]
 
 

@@ -20,9 +20,11 @@ from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.resources import Device
 from rlhf_runtime.controller.cluster import SHARED_MEMORY
 from rlhf_runtime.controller.dispatch import HostGroup, WorkerGroup
+from rlhf_runtime.controller.nodes import nodes_of_ranks, reward_hosts
 from rlhf_runtime.controller.results import as_they_come, wait_for
 from rlhf_runtime.controller.site import Reserved, Site
 from rlhf_runtime.controller.watch import Watch
+from rlhf_runtime.dataplane.partition import Share
 from rlhf_runtime.errors import NoProgress
 from rlhf_runtime.faults import Fault
 from rlhf_runtime.hooks import Hook
@@ -61,7 +63,7 @@ class WorkerSettings:
 
 
 class Workers:
-    """The ranks of every pool, the data host and the reward host."""
+    """The ranks of every pool, the data host and the reward hosts."""
 
     def __init__(
         self,
@@ -90,12 +92,18 @@ class Workers:
             self._give_back()
             raise
         self._ranks = {pool.name: self._start_ranks(pool) for pool in plan.pools}
-        self.data = self._start_host(DataHost, "data", plan)
-        parts = min(MOST_PARTS, 2 * plan.num_devices)  # of two calls: roles or passes
-        self.reward = self._start_host(RewardHost, "reward", settings.faults, at_once=parts)
-        self.worker_groups: dict[str | None, WorkerGroup] = {None: HostGroup((self.reward,))}
-        """The workers of each pool, and those of the host beside them (None)."""
-        self.worker_groups |= {name: WorkerGroup(ranks) for name, ranks in self._ranks.items()}
+        self.data = self._start_host(DataHost, "data", 0, plan)
+        hosts = reward_hosts(plan)
+        self.rewards = {name: self._start_reward_host(name, len(hosts)) for name in hosts}
+        """By name."""
+        self.worker_groups: dict[str | None, WorkerGroup] = {
+            None: HostGroup(list(self.rewards.values()), list(hosts.values()))
+        }
+        """The workers of each pool, and the hosts beside them (None)."""
+        self.worker_groups |= {
+            pool.name: WorkerGroup(self._ranks[pool.name], nodes_of_ranks(pool))
+            for pool in plan.pools
+        }
 
     @property
     def ranks(self) -> tuple[Any, ...]:
@@ -116,11 +124,12 @@ class Workers:
             rank.join.remote(places[name][0]) for name, r in self._ranks.items() for rank in r
         ]
         built = [rank.build.remote(folders) for rank in self.ranks]
-        data, verifiers = self.data.load.remote(folders), self.reward.start.remote()
+        data = self.data.load.remote(folders)
+        verifiers = [host.start.remote() for host in self.rewards.values()]
         phases = {
             "libraries": [place for of_pool in places.values() for place in of_pool],
             "data": [data],
-            "verifiers": [verifiers],
+            "verifiers": verifiers,
             "models and engines": [*joined, *built],
         }
         self._watch = self._make_watch(wait_for(watched, self._start_deadline()))
@@ -130,7 +139,7 @@ class Workers:
             if phase == "libraries":
                 libraries = now
             if phase == "verifiers":
-                (self.measured,) = wait_for([verifiers])
+                self.measured, *_ = wait_for(verifiers)
                 check_measured(self.job.spec, self.measured)
             started(phase, now - (self._begin if phase in FROM_THE_BEGINNING else libraries))
         if not self.plan.standby:
@@ -171,7 +180,7 @@ class Workers:
 
     def close(self) -> None:
         """Let the workers leave their world in order, then end them."""
-        everyone = [*self.ranks, self.reward]
+        everyone = [*self.ranks, *self.rewards.values()]
         closing = [worker.close.remote() for worker in everyone]
         try:
             ray.wait(closing, num_returns=len(closing), timeout=CLOSE_SECONDS)
@@ -180,7 +189,7 @@ class Workers:
 
     def kill(self) -> None:
         """End the workers at once."""
-        for worker in (*self.ranks, self.reward, self.data):
+        for worker in (*self.ranks, *self.rewards.values(), self.data):
             ray.kill(worker)
         self._give_back()
         for segment in SHARED_MEMORY.glob(f"*{self.incarnation}*"):
@@ -225,14 +234,14 @@ class Workers:
 
     def _watched(self) -> list[Any]:
         """References to where each worker answers; the ranks' come first."""
-        everyone = [*self.ranks, self.data, self.reward]
+        everyone = [*self.ranks, self.data, *self.rewards.values()]
         return [
             worker.watched.remote(self._site.one_machine, self._watch_key) for worker in everyone
         ]
 
     def _make_watch(self, addresses: Sequence[tuple[str, int]]) -> Watch:
         ranks = [f"rank {number}" for number in range(self.plan.num_devices)]
-        names = dict(zip([*ranks, "data", "reward"], addresses, strict=True))
+        names = dict(zip([*ranks, "data", *self.rewards], addresses, strict=True))
         deadline = self.job.spec.failure_policy.progress_deadline_seconds
         stacks = self._settings.logs / "stacks.txt"
         return Watch(names, self._watch_key, deadline, stacks, self.job.name)
@@ -269,16 +278,25 @@ class Workers:
             .remote(setup)
         )
 
-    def _start_host(self, kind: type, name: str, *more: Any, at_once: int = 1) -> Any:
-        """A host, which runs so many calls at a time: if several, as their shards come."""
-        log = self._settings.logs / f"{name}.log"
+    def _start_reward_host(self, name: str, count: int) -> Any:
+        """One of so many."""
+        node = reward_hosts(self.plan)[name].number
+        faults = () if node else self._settings.faults  # the first host has all
+        at_once = min(MOST_PARTS, 2 * -(-self.plan.num_devices // count))  # of two roles, or passes
+        more = (name, Share(node, count), faults)
+        return self._start_host(RewardHost, name, node, *more, at_once=at_once)
+
+    def _start_host(self, kind: type, name: str, node: int, *more: Any, at_once: int = 1) -> Any:
+        """A host on a node of the policy's pool, which runs so many calls at a time: if several, as
+        their shards come."""
+        log = self._settings.logs / f"{name.replace(' ', '-')}.log"
         options = ray.remote(kind).options(
             name=self._actor_name(name),
             num_cpus=1,
             max_concurrency=at_once,
             max_restarts=0,
             max_task_retries=0,
-            scheduling_strategy=self._on_node(self.plan.policy_pool, 0),
+            scheduling_strategy=self._on_node(self.plan.policy_pool, node),
             **self._site.worker_options,
         )
         return options.remote(self.job, log, self._settings.python_path, *more)

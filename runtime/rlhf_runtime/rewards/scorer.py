@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf_api.spec.rewards import OnRewardError, RewardSpec
+from rlhf_runtime.dataplane.partition import Share
 from rlhf_runtime.rewards.errors import InvalidReward
 from rlhf_runtime.rewards.http_scorer import HTTPScorer
 from rlhf_runtime.rewards.pool import VerifierPool
@@ -99,21 +100,36 @@ class Scorer:
         self.close()
 
 
-def scorers(rewards: Sequence[RewardSpec]) -> dict[str, Scorer]:
+def scorers(rewards: Sequence[RewardSpec], host: Share) -> dict[str, Scorer]:
     """Of each role its verifiers, started.
+
+    Args:
+        rewards: of the job.
+        host: which of the job's hosts starts them; they divide the requests to a service.
 
     Raises:
         InvalidReward: some cannot be loaded.
     """
     made: dict[str, Scorer] = {}
+    own = [of_host(reward, host) for reward in rewards]
     try:
-        for role in dict.fromkeys(reward.role for reward in rewards if reward.model is None):
-            made[role] = Scorer([reward for reward in rewards if reward.role == role])
+        for role in dict.fromkeys(reward.role for reward in own if reward.model is None):
+            made[role] = Scorer([reward for reward in own if reward.role == role])
     except BaseException:
         for scorer in made.values():
             scorer.close()
         raise
     return made
+
+
+def of_host(reward: RewardSpec, host: Share) -> RewardSpec:
+    """A reward as one of the hosts computes it: with its share of maxConcurrency, at least 1."""
+    if reward.http is None:
+        return reward
+    whole = reward.http.max_concurrency
+    share = whole * (host.number + 1) // host.count - whole * host.number // host.count
+    http = reward.http.model_copy(update={"max_concurrency": max(1, share)})
+    return reward.model_copy(update={"http": http})
 
 
 def combine(

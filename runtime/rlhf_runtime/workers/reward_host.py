@@ -13,6 +13,7 @@ from rlhf_api.plan import GraphName
 from rlhf_api.spec.job import RLHFJob
 from rlhf_flow.fields import scores_of, term_scores_of, valid_of
 from rlhf_runtime.dataplane.columns import Column
+from rlhf_runtime.dataplane.partition import Share
 from rlhf_runtime.dataplane.protocol import Coordinates
 from rlhf_runtime.dataplane.shards import Shard
 from rlhf_runtime.faults import Fault, Faults, Phase
@@ -33,10 +34,22 @@ class RewardHost(Watched):
         job: RLHFJob,
         log_file: Path,
         python_path: tuple[str, ...],
+        name: str,
+        host: Share,
         faults: tuple[Fault, ...] = (),
     ) -> None:
+        """
+        Args:
+            job: what it works for.
+            log_file: where it writes.
+            python_path: folders of the user's own code.
+            name: its own, in the timeline.
+            host: which of the job's hosts it is.
+            faults: faults on purpose.
+        """
         configure_process(log_file, 1, python_path)
         super().__init__()
+        self._name, self._host = name, host
         self._faults = Faults(faults, log_file.parent, "reward")
         self._rewards = job.spec.rewards
 
@@ -44,7 +57,7 @@ class RewardHost(Watched):
         """Import the verifiers and start their processes; returns the metrics that they declare, by
         the reward's name."""
         with self.activity.during("start", progress=Progress.LIMITED):
-            self._scorers = scorers(self._rewards)
+            self._scorers = scorers(self._rewards, self._host)
         return {
             name: metric
             for scorer in self._scorers.values()
@@ -71,7 +84,7 @@ class RewardHost(Watched):
         report = CallReport(
             order.call.id,
             Statistics(scored.means, sums=scored.counts, spreads=scored.spreads),
-            (Span("reward", role, order.call.method, start, time.time()),),
+            (Span(self._name, role, order.call.method, start, time.time()),),
             resident_bytes(),
             Scored(order.round, len(scored.valid), int(scored.valid.sum()), scored.errors),
         )

@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 from rlhf_api.plan import CallKind, GraphName, Mesh
 from rlhf_flow.calls import GenerateOptions, ModelCall
 from rlhf_runtime.controller.batch import Batch, ColumnAt, Held, ShardRef, Sources, as_batch
-from rlhf_runtime.controller.dispatch import WorkerGroup
+from rlhf_runtime.controller.dispatch import HostGroup, WorkerGroup
+from rlhf_runtime.controller.nodes import Node
 from rlhf_runtime.dataplane.calls import bounds_of_part
-from rlhf_runtime.dataplane.partition import WINDOW_PARTS, Extent
+from rlhf_runtime.dataplane.partition import WINDOW_PARTS, Extent, Share
 from rlhf_runtime.dataplane.protocol import Coordinates
 from rlhf_runtime.workers.orders import Order, OrderedBatch
 
@@ -244,6 +245,55 @@ def test_only_the_ranks_of_a_mesh_are_sent_a_call() -> None:
     assert len(reports) == 2 and isinstance(made, Batch)
     (held,) = made.base
     assert [shard.reference for shard in held.shards] == [("call", "1"), ("call", "2")]
+
+
+SCORE = ModelCall("score", "reward", "score", CallKind.SCORE, ("tokens",), ("scores",))
+GENERATE = ModelCall("generate", "actor", "generate", CallKind.GENERATE, ("prompt",), ("tokens",))
+
+
+def scored_by(hosts: HostGroup, batch: Batch) -> list[str]:
+    """The host of each part, in the order of the rows."""
+    reports, made = hosts.submit(order_of(SCORE, batch), [batch], None)
+    assert made is not None and len(reports) == len(made.pieces("scores"))
+    return [shard.reference[1] for shard in made.pieces("scores")]
+
+
+def hosts_on(*nodes: Node) -> HostGroup:
+    return HostGroup([Listener(f"host {node.number}") for node in nodes], nodes)
+
+
+def test_a_part_is_scored_on_the_node_where_it_was_generated() -> None:
+    """Four ranks on two nodes; the prompts of one batch are too few for all of them."""
+    ranks = WorkerGroup(
+        [Listener(str(rank)) for rank in range(4)], [Node("a", rank // 2) for rank in range(4)]
+    )
+    for num_prompts, expected in ((9, [0, 0, 1, 1]), (2, [0, 1]), (1, [1])):
+        prompts = as_batch(("prompt",), (ShardRef("p", range(num_prompts)),), Extent(num_prompts))
+        mesh = Mesh(pool="a", data=4)
+        _, batch = ranks.submit(order_of(GENERATE, prompts), [prompts], mesh)
+        assert batch is not None
+        hosts = hosts_on(Node("a", 0), Node("a", 1))
+        assert scored_by(hosts, batch) == [f"host {number}" for number in expected]
+        both = batch.concat(batch)
+        assert scored_by(hosts, both) == [f"host {number}" for number in expected * 2]
+
+
+def test_hosts_take_turns_where_nobody_knows_where_a_part_was_generated() -> None:
+    """As when another pool than the hosts' generates; a further call goes on with the next."""
+    shards = [ShardRef(name, range(n, n + 1), Node("b", 0)) for n, name in enumerate("xyz")]
+    batch = as_batch(("tokens",), shards, Extent(3))
+    hosts = hosts_on(Node("a", 0), Node("a", 1))
+    assert scored_by(hosts, batch) == ["host 0", "host 1", "host 0"]
+    unknown = as_batch(("tokens",), [ShardRef("x", range(3))], Extent(3))
+    assert scored_by(hosts, unknown) == ["host 1"]
+
+
+def test_a_batch_without_rows_is_scored_once() -> None:
+    nothing = as_batch(("tokens",), [ShardRef("x", range(0))], Extent(0))
+    hosts = hosts_on(Node("a", 0))
+    hosts.submit(order_of(SCORE, nothing), [nothing], None)
+    ((order, shards),) = hosts.workers[0].sent
+    assert (order.part, shards) == (Share(0, 1), ("x",))
 
 
 def test_the_choice_of_shards_does_not_depend_on_chance() -> None:

@@ -6,7 +6,17 @@ from typing import Any
 
 from rlhf_api.plan import PoolPlan
 from rlhf_api.spec.resources import Device
-from rlhf_runtime.controller.nodes import cluster_bundles, missing_nodes, node_bundles
+from rlhf_flow.planning.make_plan import make_plan, pools_of
+from rlhf_runtime.controller.nodes import (
+    Node,
+    cluster_bundles,
+    missing_nodes,
+    node_bundles,
+    nodes_of_ranks,
+    reward_hosts,
+)
+
+from .jobs import make_job
 
 HEAD: dict[str, Any] = {"Alive": True, "Resources": {"node:__internal_head__": 1.0}}
 
@@ -26,12 +36,22 @@ def node(cpus: float, gpus: float = 0.0, alive: bool = True, pool: str = "a") ->
     return {"Alive": alive, "Resources": resources}
 
 
-def test_a_node_is_taken_as_a_whole_and_the_hosts_are_on_the_first() -> None:
-    assert node_bundles(pool(2, 4)) == [{"CPU": 6.0, "GPU": 4.0}, {"CPU": 4.0, "GPU": 4.0}]
+def test_a_node_is_taken_as_a_whole_with_room_for_a_host_and_the_first_for_two() -> None:
+    assert node_bundles(pool(2, 4)) == [{"CPU": 6.0, "GPU": 4.0}, {"CPU": 5.0, "GPU": 4.0}]
     assert node_bundles(pool(1, 2, Device.CPU)) == [{"CPU": 4.0}]
     first, second = cluster_bundles(pool(2, 4))
     assert first == {"CPU": 6.0, "GPU": 4.0, "pool-a": 1.0}
-    assert second == {"CPU": 4.0, "GPU": 4.0, "pool-a": 1.0}
+    assert second == {"CPU": 5.0, "GPU": 4.0, "pool-a": 1.0}
+
+
+def test_every_node_of_the_policys_pool_has_a_host_of_rewards() -> None:
+    _, plan = make_plan(make_job(), pools_of(make_job(), 1))
+    assert reward_hosts(plan) == {"reward": Node(plan.policy_pool.name, 0)}
+    on_two = plan.policy_pool.model_copy(update={"nodes": 2, "devices_per_node": 2})
+    several = plan.model_copy(update={"pools": (on_two, pool(3, 1))})
+    nodes = [Node(on_two.name, 0), Node(on_two.name, 1)]
+    assert reward_hosts(several) == {"reward 0": nodes[0], "reward 1": nodes[1]}
+    assert nodes_of_ranks(on_two) == [nodes[0], nodes[0], nodes[1], nodes[1]]
 
 
 def test_nothing_is_missing_where_enough_nodes_fit() -> None:

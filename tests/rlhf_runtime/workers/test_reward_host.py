@@ -55,7 +55,9 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RewardHost]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "configure_process", lambda *_: None)
         patch.syspath_prepend(str(folder))
-        made = RewardHost(make_job(rewards=REWARDS), Path("reward.log"), ())
+        made = RewardHost(
+            make_job(rewards=REWARDS), Path("reward.log"), (), "reward 1", Share(1, 2)
+        )
         assert made.start() == {"number": "number"}
     yield made
     made.close()
@@ -93,6 +95,7 @@ def test_parts_come_to_what_the_whole_comes_to(host: RewardHost, parts: int) -> 
     (whole,), expected = score(host, 1)
     reports, columns = score(host, parts)
     assert columns == expected
+    assert {span.process for report in reports for span in report.spans} == {"reward 1"}
     metrics = merge([report.statistics for report in reports])
     assert metrics == pytest.approx(merge([whole.statistics]), rel=1e-12)
     numbers = np.asarray([float(each) for each in RESPONSES])
