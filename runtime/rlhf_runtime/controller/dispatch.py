@@ -111,8 +111,8 @@ class HostGroup(WorkerGroup):
         for number, node in enumerate(nodes):
             known = node is not None and node in self.nodes
             host = self.nodes.index(node) if known else next(self._turns)
-            part = Share(number, len(nodes))
-            yield host, Coordinates(part.number, part.count), replace(order, part=part)
+            share = Share(number, len(nodes))
+            yield host, Coordinates(share.number, share.count), replace(order, share=share)
 
 
 def _pick(
@@ -163,6 +163,8 @@ class StepBackend:
     """The calls so far that save lines."""
     rounds: dict[str, int] = field(default_factory=dict)
     """How many each `flow.repeat` took."""
+    _num_judged: int = 0
+    """Reports of which is known that their calls have scores."""
     _round: int = 0
     """The one whose calls are sent."""
     _prompts: list[Batch] = field(default_factory=list)
@@ -249,8 +251,10 @@ class StepBackend:
         assert isinstance(answer, Batch)
         column = answer.columns[ENOUGH]
         shard = next(each for each in column.held[0].shards if each.rows)
-        *reports, found = wait_for([*self.reports, shard.reference], self.look)
-        require_scores([CallReport.read(message) for message in reports], self.step)
+        *messages, found = wait_for([*self.reports, shard.reference], self.look)
+        fresh = messages[self._num_judged :]
+        require_scores([CallReport.read(message) for message in fresh], self.step)
+        self._num_judged = len(messages)
         return bool(found.columns[column.names[0]].values.all())
 
     def _received(self, sent: tuple[Any, Batch]) -> Batch:
@@ -266,5 +270,6 @@ class StepBackend:
         """
         reports = [CallReport.read(message) for message in wait_for(self.reports, self.look)]
         self.reports.clear()
+        self._num_judged = 0
         require_scores(reports, self.step)
         return reports

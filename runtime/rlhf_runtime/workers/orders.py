@@ -71,8 +71,8 @@ class Order:
     """Parts of each batch, where the call trains."""
     round: int = 0
     """The round of `flow.repeat`, from 0."""
-    part: Share = Share(0, 1)
-    """Which part of the rows a host works on. A rank's follows from its place in the mesh."""
+    share: Share = Share(0, 1)
+    """Of the rows, a host's. A rank's follows from its place in the mesh."""
 
     def header(self) -> bytes:
         """What is the same for all workers of the call."""
@@ -105,7 +105,7 @@ class Order:
         if sources is None:
             sources = [batch.sources for batch in self.batches]
         own = [[[tuple(part) for part in source.parts] for source in each] for each in sources]
-        told = (own, (self.part.number, self.part.count))
+        told = (own, (self.share.number, self.share.count))
         return (header or self.header(), pickle.dumps(told, pickle.HIGHEST_PROTOCOL), *shards)
 
     @staticmethod

@@ -65,7 +65,7 @@ class RewardHost(Watched):
         }
 
     def run(self, header: bytes, own: bytes, *shards: Shard) -> tuple[bytes, Shard]:
-        """Scores and their validity for every row of the order's part."""
+        """Scores and their validity for every row of the order's share."""
         order = Order.read(header, own)
         with self.activity.during(order.call.id, order.step):
             return self._run(order, shards)
@@ -75,8 +75,8 @@ class RewardHost(Watched):
         assert role is not None
         if order.graph is GraphName.STEP:
             self._faults.enter(Phase.SCORE, order.step)
-        part = order.part
-        inputs = Inputs(order, shards, Coordinates(data=part.number, data_size=part.count))
+        at = Coordinates(data=order.share.number, data_size=order.share.count)
+        inputs = Inputs(order, shards, at)
         rows = inputs.rows()
         columns = inputs.load(rows)
         with self.activity.during(order.call.id, order.step, Progress.LIMITED):

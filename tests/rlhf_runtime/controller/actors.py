@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import ray
 
-from rlhf_api.plan import Mesh
+from rlhf_api.plan import CallKind, Mesh
 from rlhf_flow.calls import ComputeOptions
 from rlhf_flow.operations import Custom
 from rlhf_runtime.dataplane.calls import protocol_of
@@ -18,7 +18,7 @@ from rlhf_runtime.dataplane.columns import Column, pack, pack_texts
 from rlhf_runtime.dataplane.protocol import Coordinates
 from rlhf_runtime.dataplane.shards import Shard, ShardIndex
 from rlhf_runtime.workers.inputs import Inputs
-from rlhf_runtime.workers.orders import CallReport, Order, Statistics, returned_columns
+from rlhf_runtime.workers.orders import CallReport, Order, Scored, Statistics, returned_columns
 from rlhf_runtime.workers.process import resident_bytes
 
 from ...waiting import wait_until
@@ -75,12 +75,15 @@ class ToyRank:
         """One call, as `Rank.run`."""
         order = Order.read(header, own)
         assert order.call.role is not None
-        part = order.part  # a host is told which; a rank knows its place
-        at = self._places.get(order.call.role) or Coordinates(part.number, part.count)
+        share = order.share  # a host is told which; a rank knows its place
+        at = self._places.get(order.call.role) or Coordinates(share.number, share.count)
         inputs = Inputs(order, shards, at)
         method: Callable[[Inputs], Result] = getattr(self, order.call.method)
         columns, sums = method(inputs)
-        report = CallReport(order.call.id, Statistics(sums=sums), (), resident_bytes()).message()
+        statistics, scored = Statistics(sums=sums), None
+        if order.call.kind is CallKind.SCORE:
+            scored = Scored(order.round, int(sums["rows"]), int(sums["valid"]), {"toy": "no"})
+        report = CallReport(order.call.id, statistics, (), resident_bytes(), scored).message()
         names = returned_columns(order.call)
         if not names or not protocol_of(order.call).collect(at):
             return report
@@ -150,14 +153,16 @@ class ToyRank:
         return {"answers": Column(inputs.rows())}, {}
 
     def score(self, inputs: Inputs) -> Result:
-        """Leave a file when it is over."""
+        """Leave a file when it is over; without a name for it nothing can be scored."""
         options = inputs.call.options
         assert isinstance(options, ComputeOptions)
         (operation,) = options.operations
         assert isinstance(operation, Custom)
         answers = inputs.load(inputs.rows())["answers"]
-        Path(str(operation.parameters["scored"])).touch()
-        return {"scored": answers}, {"rows": float(answers.num_rows)}
+        told, rows = str(operation.parameters["scored"]), float(answers.num_rows)
+        if told:
+            Path(told).touch()
+        return {"scored": answers}, {"rows": rows, "valid": rows if told else 0.0}
 
     def sample(self, inputs: Inputs) -> Result:
         """What a round makes of its prompts."""

@@ -293,7 +293,7 @@ def test_a_batch_without_rows_is_scored_once() -> None:
     hosts = hosts_on(Node("a", 0))
     hosts.submit(order_of(SCORE, nothing), [nothing], None)
     ((order, shards),) = hosts.workers[0].sent
-    assert (order.part, shards) == (Share(0, 1), ("x",))
+    assert (order.share, shards) == (Share(0, 1), ("x",))
 
 
 def test_the_choice_of_shards_does_not_depend_on_chance() -> None:

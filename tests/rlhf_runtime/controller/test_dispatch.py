@@ -19,6 +19,7 @@ from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.dataplane.partition import Extent
 from rlhf_runtime.dataplane.shards import ShardIndex
 from rlhf_runtime.errors import UnknownCall, WorkerRaised
+from rlhf_runtime.rewards.errors import NothingScored
 from rlhf_runtime.workers.orders import merge
 from rlhf_runtime.workers.process import resident_bytes
 
@@ -76,6 +77,30 @@ def prompts(worker: Any, num_rows: int) -> Batch:
     """Rows without groups of two: of three tokens and fewer."""
     shard = ShardRef(worker.prompts.remote(num_rows), range(num_rows))
     return as_batch(("tokens",), [shard], Extent(num_rows))
+
+
+@pytest.fixture(scope="module")
+def host(local_ray: None) -> Any:
+    """A host that runs two calls at a time."""
+    return ray.remote(ToyRank).options(num_cpus=0, max_concurrency=2).remote()
+
+
+def with_host(backend: StepBackend, host: Any) -> StepBackend:
+    """The backend, with a host that scores."""
+    reads, writes = METHODS["score"]
+    score = CallPlan(
+        graph=GraphName.STEP,
+        call="reward.score",
+        role="reward",
+        method="score",
+        kind=CallKind.SCORE,
+        mesh=None,
+        reads=reads,
+        writes=writes,
+    )
+    backend.plan = backend.plan.model_copy(update={"calls": (*backend.plan.calls, score)})
+    backend.worker_groups = {**backend.worker_groups, None: HostGroup([host])}
+    return backend
 
 
 class ToyData:
@@ -198,31 +223,16 @@ def test_calls_on_disjoint_ranks_overlap(workers: tuple[Any, ...], tmp_path: Pat
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("last", [0, 1])
 def test_a_ranks_answers_are_scored_while_another_generates(
-    workers: tuple[Any, ...], tmp_path: Path, last: int
+    workers: tuple[Any, ...], host: Any, tmp_path: Path, last: int
 ) -> None:
     """Whichever is the last one: its call ends only once the other's answers have been scored."""
-    host = ray.remote(ToyRank).options(num_cpus=0, max_concurrency=2).remote()
-    backend = backend_of(actor=(workers[:2], Mesh(pool="a", data=2)))
-    reads, writes = METHODS["score"]
-    score = CallPlan(
-        graph=GraphName.STEP,
-        call="reward.score",
-        role="reward",
-        method="score",
-        kind=CallKind.SCORE,
-        mesh=None,
-        reads=reads,
-        writes=writes,
-    )
-    backend.plan = backend.plan.model_copy(update={"calls": (*backend.plan.calls, score)})
-    backend.worker_groups = {**backend.worker_groups, None: HostGroup([host])}
+    backend = with_host(backend_of(actor=(workers[:2], Mesh(pool="a", data=2))), host)
     batch, told = prompts(workers[2], 5), str(tmp_path / "scored")
     generate = replace(call_of("actor", "answer", last=last, scored=told), kind=CallKind.GENERATE)
     batch |= backend.run(generate, batch)
     made = backend.run(replace(call_of("reward", "score", scored=told), kind=CallKind.SCORE), batch)
     assert len(made.pieces("scored")) == 2
-    assert sums_of(backend) == {"rows": 5.0}
-    ray.kill(host)
+    assert sums_of(backend) == {"rows": 5.0, "valid": 5.0}
 
 
 @ray_test
@@ -299,6 +309,29 @@ def test_rows_are_collected_until_they_suffice(
     backend.run(call_of("critic", "add"), rows)
     total = sum(10_100 * number + row for number in range(rounds) for row in range(5))
     assert sums_of(backend) == {"rows": 5.0 * rounds, "total": total}
+
+
+@ray_test
+def test_a_round_of_which_nothing_was_scored_is_the_last(
+    workers: tuple[Any, ...], host: Any
+) -> None:
+    backend = with_host(backend_of(actor=(workers[:2], Mesh(pool="a", data=2))), host)
+    data = backend.data = ToyData(workers[0], 4)
+    enough = call_of("actor", "enough", rows=99)
+
+    def body(fresh: BatchValue) -> Batch:
+        rows = backend.run(call_of("actor", "sample"), fresh).rename(sampled="answers")
+        score = replace(call_of("reward", "score", scored=""), kind=CallKind.SCORE)
+        return rows | backend.run(score, rows)
+
+    with pytest.raises(NothingScored, match="errors for all 4 responses of step 1"):
+        backend.repeat(
+            "repeat",
+            body,
+            lambda rows: backend.run(enough, rows.rename(answers="sampled")),
+            *(2, 1.5),
+        )
+    assert data.taken == [0]
 
 
 @ray_test

@@ -53,7 +53,7 @@ class FakeRank:
 
     def remote(self, header: bytes, own: bytes, *shards: Reference) -> Any:
         order = Order.read(header, own)
-        at = self._at or Coordinates(data=order.part.number, data_size=order.part.count)
+        at = self._at or Coordinates(data=order.share.number, data_size=order.share.count)
         inputs = Inputs(order, [each.shard for each in shards], at)
         options = order.call.options
         if order.call.kind is CallKind.TRAIN:

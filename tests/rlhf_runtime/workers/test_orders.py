@@ -101,8 +101,8 @@ def test_what_is_read_is_what_was_sent() -> None:
     batches = (OrderedBatch(Extent(4, 2)), OrderedBatch(Extent(9)))
     nothing = Order(GENERATE, 3, GraphName.STEP, "one", batches, 3, 2)
     told = (batches[0]._replace(sources=sources), batches[1])
-    part = replace(nothing, batches=told, part=Share(1, 3))
-    for order in (replace(nothing, batches=told), part, nothing):
+    share = replace(nothing, batches=told, share=Share(1, 3))
+    for order in (replace(nothing, batches=told), share, nothing):
         header, own, *shards = order.message(["a", "b", "c", "d"])
         assert Order.read(header, own) == order
         assert shards == ["a", "b", "c", "d"]

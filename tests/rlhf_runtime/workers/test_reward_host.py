@@ -78,7 +78,7 @@ def score(host: RewardHost, parts: int) -> tuple[list[CallReport], dict[str, lis
     order = Order(CALL, 3, GraphName.STEP, "one", (batch,))
     reports, made = [], []
     for number in range(parts):
-        message = replace(order, part=Share(number, parts)).message([Shard(index, columns)])
+        message = replace(order, share=Share(number, parts)).message([Shard(index, columns)])
         report, shard = host.run(*message)
         reports.append(CallReport.read(report))
         made.append(shard)
