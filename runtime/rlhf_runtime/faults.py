@@ -55,7 +55,7 @@ class Fault:
 
     action: FaultAction
     target: str
-    """`driver`, `reward`, or a rank's number."""
+    """`driver`, `reward` (of several hosts the first), or a rank's number."""
     phase: Phase
     step: int
     """The training step; the start-up is step 0."""
