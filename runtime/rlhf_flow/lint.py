@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from rlhf_api.plan import CallKind, GraphName
 from rlhf_api.spec.job import RLHFJob
+from rlhf_api.spec.models import Precision
 from rlhf_api.spec.resources import Device
 from rlhf_flow.calls import ComputeOptions, ModelCall, TrainOptions
 from rlhf_flow.checks import suggest
@@ -17,10 +18,18 @@ from rlhf_flow.fields import (
     log_probs_of,
 )
 from rlhf_flow.graph import Graph
-from rlhf_flow.job_graphs import job_roles
+from rlhf_flow.job_graphs import job_roles, policy_of
 from rlhf_flow.losses import ClippedLoss, Loss
 from rlhf_flow.masks import reads_of
-from rlhf_flow.operations import BestAgainstWorst, GroupAdvantages, MixedGroups, Operation
+from rlhf_flow.operations import (
+    BestAgainstWorst,
+    GroupAdvantages,
+    MixedGroups,
+    Operation,
+    PenalizedScores,
+    TokenRewards,
+)
+from rlhf_flow.precision import resolve_precision
 from rlhf_flow.registry import needs_old_log_probs
 
 _COMPARING = (GroupAdvantages, MixedGroups, BestAgainstWorst)
@@ -41,6 +50,7 @@ def lint_job(job: RLHFJob, graphs: Mapping[GraphName, Graph], device: Device) ->
         *_unused_roles(graphs),
         *_unread_results(step),
         *_rounded_ratios(job, step, device),
+        *_rounded_penalties(job, step, device),
         *_penalties_against_oneself(step),
         *_late_log_probs(step),
         *_lonely_responses(step),
@@ -116,6 +126,25 @@ def _rounded_ratios(job: RLHFJob, graph: Graph, device: Device) -> Iterator[str]
                 f"old_log_probs={ROLLOUT_LOG_PROBS!r}, allowed the trainer's own; join "
                 f"flow.{call.role}.log_probs(batch) and say old_log_probs={own!r}"
             )
+
+
+def _rounded_penalties(job: RLHFJob, graph: Graph, device: Device) -> Iterator[str]:
+    policy = policy_of(graph)
+    precision = resolve_precision(job.spec.model_for(policy).training.precision, device)
+    if precision is not Precision.BFLOAT16:
+        return
+    own = log_probs_of(policy)
+    for call in graph.of_kind(CallKind.COMPUTE):
+        assert isinstance(call.options, ComputeOptions)
+        for operation in call.options.operations:
+            is_penalty = isinstance(operation, TokenRewards | PenalizedScores)
+            if is_penalty and ROLLOUT_LOG_PROBS in operation.reads:
+                yield (
+                    f"{call.id} penalizes KL by log-probabilities of two engines, although the "
+                    f"trainer computes in bfloat16: got policy_log_probs={ROLLOUT_LOG_PROBS!r} of "
+                    f"{type(operation).__name__}, allowed the trainer's own; join "
+                    f"flow.{policy}.log_probs(batch) and say policy_log_probs={own!r}"
+                )
 
 
 def _penalties_against_oneself(graph: Graph) -> Iterator[str]:

@@ -236,6 +236,33 @@ def test_built_in_algorithms_are_never_odd(
     assert lint_job(made, trace_job(made, device), device) == ()
 
 
+@pytest.mark.parametrize("device", Device)
+def test_a_penalty_by_two_engines_is_told_where_they_round(lint: Lint, device: Device) -> None:
+    """In bfloat16, which GPUs use."""
+    more = "0.1, reference_log_probs='judge_log_probs', rewards='shaped'"
+    lines = (
+        "batch |= flow.judge.log_probs(batch) | flow.actor.log_probs(batch)",
+        f"rewards = TokenRewards('reward_scores', {more}OWN)",
+        "batch |= flow.compute(batch, rewards, Whiten('reward_valid', 'shaped'))",
+    )
+    loss = PLAIN.replace(")", ", advantages='shaped', old_log_probs='actor_log_probs')")
+    own = ", policy_log_probs='actor_log_probs'"
+    found = {
+        name: lint(
+            *(line.replace("OWN", name) for line in lines),
+            loss=loss,
+            extra='{"judge": LanguageModel}',
+            device=device,
+        )
+        for name in ("", own)
+    }
+    told = [
+        text for text in found[""] if "penalizes KL by log-probabilities of two engines" in text
+    ]
+    assert len(told) == (device is Device.GPU)
+    assert not any("of two engines" in each for each in found[own])
+
+
 def test_a_comparison_of_one_response_is_told(lint: Lint) -> None:
     line = "batch |= flow.compute(batch, MixedGroups('reward_scores', 'reward_valid'))"
     loss = "ClippedLoss('mixed')"
