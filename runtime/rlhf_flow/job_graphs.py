@@ -19,7 +19,13 @@ from rlhf_api.spec.resources import Device
 from rlhf_flow.algorithm import Algorithm
 from rlhf_flow.checks import suggest
 from rlhf_flow.errors import InvalidAlgorithm
-from rlhf_flow.fields import ANSWER_FIELDS, PAIR_FIELDS, PROMPT_FIELDS
+from rlhf_flow.fields import (
+    ANSWER_FIELDS,
+    PAIR_FIELDS,
+    PROMPT_FIELDS,
+    scores_of,
+    term_scores_of,
+)
 from rlhf_flow.graph import PROMPTS, Graph, RowCount
 from rlhf_flow.registry import build_algorithm, build_evaluation, build_warm_start
 from rlhf_flow.reward_terms import reward_terms
@@ -233,6 +239,19 @@ def check_rewards(job: RLHFJob, graph: Graph) -> None:
         )
         for index, role in enumerate(given)
         if role not in roles and (roles or role in graph.roles)
+    ]
+    terms = reward_terms(job.spec.rewards)
+    problems += [
+        Problem(
+            ("spec", "rewards", index, "name"),
+            "a reward whose column is another role's score",
+            got=f"{reward.name} of {reward.role}, whose scores are {column}",
+            allowed="any other name",
+            do="rename it",
+        )
+        for index, reward in enumerate(job.spec.rewards)
+        if reward.name in terms[reward.role].columns
+        if (column := term_scores_of(reward.role, reward.name)) in map(scores_of, graph.roles)
     ]
     if not problems:
         problems = [

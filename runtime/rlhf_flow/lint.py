@@ -26,11 +26,16 @@ from rlhf_flow.operations import (
     GroupAdvantages,
     MixedGroups,
     Operation,
+    PassAtK,
     PenalizedScores,
     TokenRewards,
+    WeightedSum,
 )
 from rlhf_flow.precision import resolve_precision
 from rlhf_flow.registry import needs_old_log_probs
+
+_MEASURING = (PassAtK, WeightedSum)
+"""Operations that report metrics, whatever becomes of what they write."""
 
 _COMPARING = (GroupAdvantages, MixedGroups, BestAgainstWorst)
 """Operations to which a single response to a prompt says nothing."""
@@ -99,7 +104,7 @@ def _unread_operations(graph: Graph, number: int, read: set[tuple[str, str]]) ->
     assert isinstance(call.options, ComputeOptions)
     wanted = {field for field in call.writes if (call.id, field) in read} | {ENOUGH}
     for operation in reversed(call.options.operations):
-        if wanted.isdisjoint(operation.writes):
+        if wanted.isdisjoint(operation.writes) and not isinstance(operation, _MEASURING):
             yield (
                 f"{call.id} computes what nothing reads: got {type(operation).__name__} of "
                 f"{', '.join(operation.writes)}{_overwriting(graph, number, operation.writes)}; "

@@ -361,11 +361,11 @@ CREATED: dict[str, Case] = {
             "spec.data.evaluation.path=/e.jsonl",
             UNMEASURED,
         ),
-        *("spec.schedule.warmStart.stopAtExactMatch", '@measures("exact_match"); add one'),
+        *("spec.schedule.warmStart.stopAtExactMatch", "by a function, and no reward has one"),
     ),
     "a metric that nobody measures": Case(
         ("spec.checkpoint.keepBest=ExactMatch", UNMEASURED),
-        *("spec.checkpoint.keepBest", '@measures("exact_match"); add one'),
+        *("spec.checkpoint.keepBest", "by a function, and no reward has one"),
     ),
     "few rows": Case(
         ("spec.data.train.maxRows=3",),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from rlhf_api.errors import ManifestError
 from rlhf_api.plan import CallKind, GraphName, Head
 from rlhf_flow import (
     Algorithm,
@@ -20,7 +22,7 @@ from rlhf_flow import (
 from rlhf_flow.calls import ComputeOptions
 from rlhf_flow.errors import FlowError, UnknownRole
 from rlhf_flow.graph import Graph
-from rlhf_flow.job_graphs import job_roles, trace_job
+from rlhf_flow.job_graphs import check_rewards, job_roles, trace_job
 from rlhf_flow.operations import WeightedSum
 from rlhf_flow.planning.inventory import GIB, local_inventory
 from rlhf_flow.planning.make_plan import make_plan
@@ -230,3 +232,24 @@ def test_a_sum_of_other_fields_than_scores_is_refused() -> None:
 
     with pytest.raises(FlowError, match="finished.*allowed a score per row"):
         trace(Wrong())
+
+
+class Nested(Judged):
+    """Two roles that score, of which one is named as a reward of the other would be."""
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    def roles(self) -> Roles:
+        return {"actor": LanguageModel, "reward": RewardSource, "reward_cost": RewardSource}
+
+
+def test_a_column_that_is_another_roles_score_is_refused(job: MakeJob) -> None:
+    rewards = [
+        EXACT | {"name": "cost"},
+        EXACT | {"name": "other"},
+        EXACT | {"name": "third", "role": "reward_cost"},
+    ]
+    with pytest.raises(ManifestError, match=r"rewards\[0\].name: a reward whose column is another"):
+        check_rewards(job(rewards=rewards), replace(trace(Judged()), roles=Nested().roles()))
+    check_rewards(job(rewards=rewards[1:]), replace(trace(Judged()), roles=Nested().roles()))

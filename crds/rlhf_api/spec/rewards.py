@@ -160,9 +160,10 @@ class RewardSpec(Alternatives):
 
     @property
     def on_error(self) -> OnRewardError:
-        """What happens to samples that could not be scored; a model scores all."""
+        """What happens to samples that a function or a service could not score."""
         given = self.function or self.http
-        return OnRewardError.FAIL if given is None else given.on_error
+        assert given is not None, "a model scores all"
+        return given.on_error
 
     @property
     def model_role(self) -> str:

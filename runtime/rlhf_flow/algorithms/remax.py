@@ -37,9 +37,8 @@ class ReMax(PolicyAlgorithm):
         batch |= flow.reward.score(batch)
         greedy = flow.actor.generate(prompts, samples=1, greedy=True)
         scored = flow.reward.score(greedy)
-        baseline = scored.rename(
-            **{scores_of(REWARD): "baseline", valid_of(REWARD): "has_baseline"}
-        )
+        names = {scores_of(REWARD): "baseline", valid_of(REWARD): "has_baseline"}
+        baseline = scored.select(*names).rename(**names)
         batch |= baseline.broadcast(batch)
         batch = self.with_log_probs(flow, batch)
         batch |= flow.compute(batch, *self.advantages)

@@ -13,9 +13,9 @@ _ADVICE: Mapping[MemoryWhat, str] = {
     MemoryWhat.GRADIENTS: "take more devices or a smaller model",
     MemoryWhat.WEIGHTS: "take more devices or a smaller model",
     MemoryWhat.GATHERED: "take a smaller model",
-    MemoryWhat.ACTIVATIONS: "lower training.microBatchTokens",
-    MemoryWhat.LOGITS: "lower training.microBatchTokens",
-    MemoryWhat.MASKS: "lower training.microBatchTokens",
+    MemoryWhat.ACTIVATIONS: "lower microBatchTokens",
+    MemoryWhat.LOGITS: "lower microBatchTokens",
+    MemoryWhat.MASKS: "lower microBatchTokens",
     MemoryWhat.TRANSFER: "take devices with more memory",
     MemoryWhat.GENERATION_WEIGHTS: "raise rollout.parallelism.tensor",
     MemoryWhat.KV_CACHE: "lower rollout.maxPromptTokens, rollout.maxResponseTokens or "

@@ -163,7 +163,7 @@ class StepBackend:
     """The calls so far that save lines."""
     rounds: dict[str, int] = field(default_factory=dict)
     """How many each `flow.repeat` took."""
-    _num_judged: int = 0
+    _num_checked: int = 0
     """Reports of which is known that their calls have scores."""
     _round: int = 0
     """The one whose calls are sent."""
@@ -252,9 +252,9 @@ class StepBackend:
         column = answer.columns[ENOUGH]
         shard = next(each for each in column.held[0].shards if each.rows)
         *messages, found = wait_for([*self.reports, shard.reference], self.look)
-        fresh = messages[self._num_judged :]
+        fresh = messages[self._num_checked :]
         require_scores([CallReport.read(message) for message in fresh], self.step)
-        self._num_judged = len(messages)
+        self._num_checked = len(messages)
         return bool(found.columns[column.names[0]].values.all())
 
     def _received(self, sent: tuple[Any, Batch]) -> Batch:
@@ -270,6 +270,6 @@ class StepBackend:
         """
         reports = [CallReport.read(message) for message in wait_for(self.reports, self.look)]
         self.reports.clear()
-        self._num_judged = 0
+        self._num_checked = 0
         require_scores(reports, self.step)
         return reports

@@ -37,7 +37,6 @@ from rlhf_runtime.numerics.kl import kl_estimate
 from rlhf_runtime.numerics.moments import (
     Reduce,
     explained_variance,
-    moments,
     on_this_rank,
     whiten,
 )
@@ -201,12 +200,9 @@ def _weighted_sum(work: Workspace, operation: WeightedSum) -> None:
         counts = work.rows(operation.counted).bool()
     work.put_rows(operation.scores, torch.where(counts, total, 0.0))
     work.put_rows(operation.valid, counts)
-    num_rows, mean, variance = moments(total, counts, work.sum)
-    if num_rows > 0:  # of all ranks: the same on each
-        role = role_of(operation.scores)
-        spread = (variance * (num_rows - 1) / num_rows).sqrt()
-        work.means.add(f"{role}/mean", float(mean), 1.0)
-        work.means.add(f"{role}/std", float(spread), 1.0)
+    role, kept = role_of(operation.scores), total[counts]
+    work.means.add(f"{role}/mean", float(kept.double().sum()), float(len(kept)))
+    work.means.spread(f"{role}/std", kept)
 
 
 def _token_rewards(work: Workspace, operation: TokenRewards) -> None:

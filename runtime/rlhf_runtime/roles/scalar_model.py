@@ -25,6 +25,7 @@ from rlhf_runtime.engines.fsdp.settings import OptimizerSettings
 from rlhf_runtime.numerics.aggregation import aggregate
 from rlhf_runtime.numerics.padding import length_mask, pad
 from rlhf_runtime.numerics.value_loss import clipped_value_loss
+from rlhf_runtime.rewards.errors import RewardError
 from rlhf_runtime.roles.context import Result, RoleContext
 from rlhf_runtime.roles.preference_terms import ScoreTerms
 from rlhf_runtime.roles.sequences import PROMPTS, RESPONSES, as_tensor, infer, infer_scores
@@ -89,6 +90,12 @@ class ScalarModel:
         (field,) = inputs.call.writes
         tokens = self._context.micro_batch_tokens
         scores = infer_scores(self.model, prompts, responses, index.groups, tokens)
+        if wrong := int((~torch.isfinite(scores)).sum()):
+            raise RewardError(
+                f"the model of {self._context.role} gives scores that are not finite: got {wrong} "
+                f"of {len(scores)}, allowed finite numbers; choose another model, or precision: "
+                "float32"
+            )
         means = Means()
         means.add(self._context.score_metric, float(scores.double().sum()), len(scores))
         return Result({field: Column(scores.numpy())}, means.statistics(), index)

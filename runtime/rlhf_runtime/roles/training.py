@@ -17,6 +17,7 @@ from rlhf_runtime.engines.parallel import ParallelContext
 from rlhf_runtime.numerics.aggregation import Denominators
 from rlhf_runtime.roles.own_tokens import OwnTokens
 from rlhf_runtime.roles.sequences import PROMPTS, RESPONSES
+from rlhf_runtime.telemetry.spread import Spread
 from rlhf_runtime.workers.inputs import BatchInputs
 from rlhf_runtime.workers.orders import Statistics
 
@@ -131,17 +132,23 @@ def _counts(tokens: torch.Tensor) -> list[int]:
 
 
 class Means:
-    """Collects weighted means, maxima and sums while a call runs."""
+    """Collects weighted means, maxima, sums and spreads while a call runs."""
 
     def __init__(self) -> None:
         self.means: dict[str, tuple[float, float]] = {}
         self.maxima: dict[str, float] = {}
         self.sums: dict[str, float] = {}
+        self.spreads: dict[str, Spread] = {}
 
     def add(self, name: str, total: float, weight: float) -> None:
         """Add to a mean."""
         before = self.means.get(name, (0.0, 0.0))
         self.means[name] = (before[0] + total, before[1] + weight)
+
+    def spread(self, name: str, values: torch.Tensor) -> None:
+        """Add numbers to those of which a metric is the standard deviation."""
+        added = Spread.of(values.numpy())
+        self.spreads[name] = self.spreads[name].joined(added) if name in self.spreads else added
 
     def count(self, name: str, amount: float) -> None:
         """Add to a sum over ranks."""
@@ -149,7 +156,7 @@ class Means:
 
     def statistics(self) -> Statistics:
         """Everything, for the report."""
-        return Statistics(self.means, self.maxima, self.sums)
+        return Statistics(self.means, self.maxima, self.sums, self.spreads)
 
     def note_update(self, role: str, rate: float, norm: float, share: float) -> None:
         """How an optimizer step of a role went; norms that are not finite left it out."""

@@ -6,16 +6,19 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 
 from rlhf_flow.calls import ComputeOptions
 from rlhf_flow.operations import Custom, LagrangeMultiplier, Scope, WeightedSum
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.roles.operations import compute
+from rlhf_runtime.workers.orders import merge
 
 from ..meshes import parallel_of
 from ..world_of_processes import Scenario
@@ -27,6 +30,7 @@ def scores_are_added_up(world: World, folder: Path) -> None:
     place, columns = model_folder(world, folder), make_batch()
     columns["learned_scores"] = Column(np.linspace(-2, 3, NUM_ROWS).astype(np.float32))
     valid = columns["reward_valid"].values.astype(bool)
+    results, totals = [], []
     for counted, kept in (("reward_valid", valid), (None, np.ones_like(valid))):
         terms = {"reward_scores": 1.0, "learned_scores": -0.5}
         operation = WeightedSum(terms, scores="total_scores", valid="counts", counted=counted)
@@ -43,6 +47,14 @@ def scores_are_added_up(world: World, folder: Path) -> None:
         assert np.concatenate(found["counts"]).astype(bool).tolist() == kept.tolist()
         close(metrics["total/mean"], float(total[kept].mean()), "mean")
         close(metrics["total/std"], float(total[kept].std()), "standard deviation")
+        results.append(result.statistics)
+        totals.append(total[kept])
+    everyone: list[Any] = [None] * world.size
+    dist.all_gather_object(everyone, results)
+    rounds = merge([each for rank in everyone for each in rank])
+    both = np.concatenate(totals)
+    close(rounds["total/mean"], float(both.mean()), "mean of both calls, as of two rounds")
+    close(rounds["total/std"], float(both.std()), "standard deviation of both calls")
 
 
 def advantages_compare_within_groups(
