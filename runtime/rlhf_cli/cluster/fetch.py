@@ -95,8 +95,9 @@ def fetch(job: Job, opened: Opened, what: str, output: Path, replace: bool = Fal
         progress = job.status.progress
         steps = f", step {progress.step} of {progress.total_steps}" if progress else ""
         raise NothingToRead(
-            f"there is nothing of that yet: got {what} of {job.name} "
-            f"({job.status.phase}{steps}); model and report are written at the end"
+            f"there is nothing of that: got {what} of {job.name} "
+            f"({job.status.phase}{steps}); model and report are written at the end, and "
+            "only a step that calls flow.save has something saved"
         )
     return places
 
