@@ -118,11 +118,11 @@ def why_unknown(job: RLHFJob) -> str:
     """Why a job cannot be planned here: the operator runs no user's code and opens no model."""
     if job.spec.algorithm.type is AlgorithmType.CUSTOM:
         return "the algorithm is the user's own code, which only the driver runs: it plans first"
-    for field, model in job.spec.given_models.values():
-        if model.source.path is not None and model.shape is None:
+    for given in job.spec.given_models.values():
+        if given.model.source.path is not None and given.model.shape is None:
             return (
-                f"the shape of {field} is in its files, which only the driver reads: it plans "
-                f"first (spec.{field}.shape would let the operator plan)"
+                f"the shape of {given.field} is in its files, which only the driver reads: it "
+                f"plans first (spec.{given.field}.shape would let the operator plan)"
             )
     return ""
 

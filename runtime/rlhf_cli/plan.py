@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from rlhf_api.plan import CallPlan, GraphName, MemoryPlan, Plan
+    from rlhf_api.plan import CallPlan, GraphName, Plan
+    from rlhf_api.plan_memory import MemoryPlan
     from rlhf_flow.graph import Graph
 
 PIPE_WIDTH = 140

@@ -11,6 +11,9 @@ from rlhf_flow.fields import ALLOWED_NAMES, is_name
 from rlhf_flow.losses import BradleyTerry, Dpo, Loss
 from rlhf_flow.operations import Custom, Operation, Scope, widest
 
+SCORING = frozenset({"scores", "scores_of_texts"})
+"""Primitives by which a model scores responses."""
+
 
 @dataclass(frozen=True)
 class GenerateOptions:
@@ -169,10 +172,12 @@ class ModelCall:
 
     @property
     def compares_responses(self) -> bool:
-        """Whether it trains on differences between responses to one prompt, which then stay
-        together."""
+        """Whether it compares responses to one prompt, which then stay together: it trains on their
+        differences, or gives equal ones one score."""
         options = self.options
-        return isinstance(options, TrainOptions) and isinstance(options.loss, BradleyTerry | Dpo)
+        if isinstance(options, TrainOptions):
+            return isinstance(options.loss, BradleyTerry | Dpo)
+        return self.method in SCORING
 
 
 def _protocol_of(operation: Operation) -> str | None:

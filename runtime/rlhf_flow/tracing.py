@@ -8,6 +8,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from rlhf_api.plan import CallKind, GraphInputs
+from rlhf_api.spec.rewards import MODEL_ROLE
 from rlhf_flow.algorithm import Algorithm
 from rlhf_flow.batches import BatchValue
 from rlhf_flow.calls import ComputeOptions, GenerateOptions, ModelCall, TrainOptions
@@ -355,10 +356,10 @@ def _reward_models(name: str, roles: Roles, rewards: Mapping[str, RewardTerms]) 
         term.role for role, terms in rewards.items() if role in roles for term in terms.models
     ]
     if clash := sorted(set(models) & set(roles)):
+        reward = clash[0].removesuffix(MODEL_ROLE)
         raise FlowError(
             f"a reward model and a role of {name}.roles() have one name: got {clash[0]}, allowed "
-            f"another one; rename the reward {clash[0].removesuffix('_model')} in the manifest, or "
-            "the role"
+            f"another one; rename the reward {reward} in the manifest, or the role"
         )
     return dict.fromkeys(models, ScalarModel)
 

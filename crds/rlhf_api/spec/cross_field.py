@@ -10,11 +10,13 @@ from rlhf_api.rules import Found, Rule, found
 from rlhf_api.spec.algorithm_rules import ALGORITHM_RULES
 from rlhf_api.spec.checkpoint import KeepBest
 from rlhf_api.spec.placement import PLACEMENT_RULES
+from rlhf_api.spec.rewards import MODEL_ROLE
 
 if TYPE_CHECKING:
     from rlhf_api.spec.job import RLHFJobSpec
 
 
+_MODEL_ROLE = f"reward.name + {text(MODEL_ROLE)}"
 _MEASURES = f"self.rewards.exists(reward, has({member('reward', 'function')}))"
 """Whether anything may measure exact match: which function does shows when it is imported."""
 _STOPS_AT_EXACT_MATCH = (
@@ -43,8 +45,8 @@ def _same_as_names_a_source(spec: RLHFJobSpec) -> Iterator[Found]:
         origin = model.source.same_as
         others = sorted(
             other
-            for other, (_, candidate) in spec.given_models.items()
-            if other != role and candidate.source.same_as is None
+            for other, given in spec.given_models.items()
+            if other != role and given.model.source.same_as is None
         )
         if origin is not None and role != "actor" and origin not in others:
             yield Found(origin, ("models", role, "source", "sameAs"), ", ".join(others))
@@ -163,15 +165,14 @@ SPEC_RULES: tuple[Rule, ...] = (
         "!has(self.models[role].source.sameAs) || self.models.exists(other, other != role && "
         "other == self.models[role].source.sameAs && !has(self.models[other].source.sameAs)) || "
         "self.rewards.exists(reward, has(reward.model) && "
-        "reward.name + '_model' == self.models[role].source.sameAs))",
+        f"{_MODEL_ROLE} == self.models[role].source.sameAs))",
         what="sameAs names no other role with a source of its own",
         do="name such a role",
         field=".models",
         check=_same_as_names_a_source,
     ),
     Rule(
-        holds="self.rewards.all(reward, !has(reward.model) || "
-        "!(reward.name + '_model' in self.models))",
+        holds=f"self.rewards.all(reward, !has(reward.model) || !({_MODEL_ROLE} in self.models))",
         what="a reward's model and an entry of models are the same role",
         allowed="a name with which no entry of models is called <name>_model",
         do="rename the reward, or remove the entry of models",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -49,6 +49,14 @@ class Metadata(Contract):
     """Labels; Kueue's queue name is passed to the RayCluster."""
     annotations: ObjectAnnotations = {}
     """Annotations."""
+
+
+class GivenModel(NamedTuple):
+    """A role's model, as the manifest has it."""
+
+    field: str
+    """Which describes it, such as models.actor."""
+    model: ModelSpec
 
 
 class RLHFJobSpec(Contract):
@@ -108,11 +116,11 @@ class RLHFJobSpec(Contract):
         return {each.model_role: each.model for each in self.rewards if each.model is not None}
 
     @property
-    def given_models(self) -> dict[str, tuple[str, ModelSpec]]:
-        """Every model that the manifest describes, by its role, with the field that does."""
-        listed = {role: (f"models.{role}", model) for role, model in self.models.items()}
+    def given_models(self) -> dict[str, GivenModel]:
+        """Every model that the manifest describes, by its role."""
+        listed = {role: GivenModel(f"models.{role}", each) for role, each in self.models.items()}
         return listed | {
-            each.model_role: (f"rewards[{index}].model", each.model.as_model)
+            each.model_role: GivenModel(f"rewards[{index}].model", each.model.as_model)
             for index, each in enumerate(self.rewards)
             if each.model is not None
         }
@@ -127,7 +135,7 @@ class RLHFJobSpec(Contract):
         Where there is no actor either, tracing refuses the job."""
         given = self.given_models.get(role)
         if given is not None:
-            return given[1]
+            return given.model
         return ModelSpec(
             source=ModelSource(same_as="actor"),
             shape=self.models["actor"].shape,

@@ -27,6 +27,18 @@ class BuiltinModel(StrEnum):
     """A Llama of 0.5 M parameters with a character vocabulary of 64, for examples and tests."""
 
 
+REVISION_RULE = Rule(
+    holds="!has(self.revision) || has(self.huggingFace)",
+    what="revision without huggingFace",
+    do="remove it, or name the model by its Hugging Face id",
+    field=".revision",
+    check=lambda self: found(
+        self.revision is not None and self.hugging_face is None, self.revision
+    ),
+)
+"""Of what names a model by a Hugging Face id or otherwise."""
+
+
 class ModelSource(Alternatives):
     """Where a role's weights and tokenizer come from: exactly one."""
 
@@ -43,17 +55,7 @@ class ModelSource(Alternatives):
     same_as: Identifier | None = None
     """Another role whose weights this one starts from (after a warm start, if there is one)."""
 
-    validations: ClassVar = (
-        Rule(
-            holds="!has(self.revision) || has(self.huggingFace)",
-            what="revision without huggingFace",
-            do="remove it, or name the model by its Hugging Face id",
-            field=".revision",
-            check=lambda self: found(
-                self.revision is not None and self.hugging_face is None, self.revision
-            ),
-        ),
-    )
+    validations: ClassVar = (REVISION_RULE,)
 
 
 class ModelShape(Contract):

@@ -12,7 +12,17 @@ from rlhf_api.cel import texts
 from rlhf_api.exclusive import Alternatives
 from rlhf_api.rules import Rule, found
 from rlhf_api.spec.algorithm import ParameterValue
-from rlhf_api.spec.models import ModelShape, ModelSource, ModelSpec, Precision, TrainingSpec
+from rlhf_api.spec.models import (
+    REVISION_RULE,
+    ModelShape,
+    ModelSource,
+    ModelSpec,
+    Precision,
+    TrainingSpec,
+)
+
+MODEL_ROLE = "_model"
+"""What the role of a reward's model is called, behind the reward's name."""
 
 RESERVED_REWARDS = ("mean", "std", "kl", "multiplier")
 """Names that other metrics of a reward's role have."""
@@ -101,17 +111,7 @@ class ModelReward(Alternatives):
     """Padded tokens that a rank runs at once; a longer sequence runs alone. Default: 16384 on GPUs,
     4096 on CPUs."""
 
-    validations: ClassVar = (
-        Rule(
-            holds="!has(self.revision) || has(self.huggingFace)",
-            what="revision without huggingFace",
-            do="remove it, or name the model by its Hugging Face id",
-            field=".revision",
-            check=lambda self: found(
-                self.revision is not None and self.hugging_face is None, self.revision
-            ),
-        ),
-    )
+    validations: ClassVar = (REVISION_RULE,)
 
     @property
     def as_model(self) -> ModelSpec:
@@ -168,4 +168,4 @@ class RewardSpec(Alternatives):
     @property
     def model_role(self) -> str:
         """The role of its model, where it has one."""
-        return f"{self.name}_model"
+        return f"{self.name}{MODEL_ROLE}"

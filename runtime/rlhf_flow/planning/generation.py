@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rlhf_api import RLHFJob
-from rlhf_api.plan import CallKind, MemoryItem, Mesh, phase_name, sum_by_phase, transition_phase
+from rlhf_api.plan import CallKind, Mesh, phase_name, transition_phase
+from rlhf_api.plan_memory import MemoryItem, sum_by_phase
 from rlhf_api.quantity import whole
 from rlhf_flow.errors import DoesNotDivide, DoesNotFit, KvCacheTooSmall
 from rlhf_flow.planning.generation_memory import GenerationLoad, generation_items, kv_bytes

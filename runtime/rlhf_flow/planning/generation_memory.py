@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rlhf_api.plan import CallKind, MemoryItem, MemoryWhat, Mesh, phase_name, transition_phase
+from rlhf_api.plan import CallKind, Mesh, phase_name, transition_phase
+from rlhf_api.plan_memory import MemoryItem, MemoryWhat
 from rlhf_api.spec.resources import Device
 from rlhf_flow.planning.memory import FLOAT32_BYTES, MIB
 from rlhf_flow.planning.shapes import DecoderShape

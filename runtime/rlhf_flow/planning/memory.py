@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rlhf_api.plan import CallKind, Head, MemoryItem, MemoryWhat, Mesh, phase_name
+from rlhf_api.plan import CallKind, Head, Mesh, phase_name
+from rlhf_api.plan_memory import MemoryItem, MemoryWhat
 from rlhf_api.spec.models import Precision
 from rlhf_api.spec.resources import Device
 from rlhf_flow.planning.shapes import DecoderShape

@@ -15,15 +15,14 @@ from rlhf_api.plan import (
     CallPlan,
     GenerationPlan,
     GraphName,
-    MemoryPlan,
     Mesh,
     Plan,
     PoolPlan,
     RolePlan,
     phase_name,
-    sum_by_phase,
     transition_phase,
 )
+from rlhf_api.plan_memory import MemoryPlan, sum_by_phase
 from rlhf_api.spec.placement import PlacementType
 from rlhf_api.spec.resources import Device
 from rlhf_flow.calls import ModelCall, TrainOptions

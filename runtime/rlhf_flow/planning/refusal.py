@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rlhf_api.plan import CallKind, MemoryItem, MemoryWhat, phase_name, sum_by_phase
+from rlhf_api.plan import CallKind, phase_name
+from rlhf_api.plan_memory import MemoryItem, MemoryWhat, sum_by_phase
 from rlhf_flow.planning.memory import GIB, MIB
 
 _ADVICE: Mapping[MemoryWhat, str] = {

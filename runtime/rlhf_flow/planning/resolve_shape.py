@@ -31,7 +31,7 @@ def resolve_shape(job: RLHFJob, role: str, cache: Path) -> DecoderShape:
     if given is not None:
         return DecoderShape.from_spec(given)
     source = job.spec.model_for(named).source
-    field, _ = job.spec.given_models[named]
+    field = job.spec.given_models[named].field
     advice = (
         f"give numLayers, hiddenSize and so on as spec.{field}.shape "
         "(see `rlhf explain spec.models.shape`)"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rlhf_api import RLHFJob
-from rlhf_api.plan import MemoryItem
+from rlhf_api.plan_memory import MemoryItem
 from rlhf_api.spec.resources import Device
 from rlhf_flow.planning.generation import GroupMemory
 from rlhf_flow.planning.inventory import DeviceInventory

@@ -70,14 +70,12 @@ class HTTPScorer:
         """Return at once: a service may come up later than the job, and declares no metric."""
 
     def submit(self, samples: Sequence[Sample]) -> Future[Scores]:
-        """Score samples without waiting; calls share the requests under way.
-
-        Raises:
-            RewardError: it is closed.
-        """
+        """Score samples without waiting; calls share the requests under way."""
         with self._lock:
             if self._closed:
-                raise self._closing()
+                failed: Future[Scores] = Future()
+                failed.set_exception(self._closing())
+                return failed
             return asyncio.run_coroutine_threadsafe(self._score(samples), self._loop)
 
     def close(self) -> None:

@@ -64,6 +64,9 @@ def infer_scores(
 ) -> torch.Tensor:
     """What a model with a scalar head gives after the last token of each row: float32 [rows].
 
+    Equal rows are run once: the last digits depend on what is beside a row in its micro-batch, and
+    equal responses to a prompt that score differently would look as if one were better.
+
     Args:
         model: gives outputs[n, 1].
         prompts: token ids of the rows.
@@ -72,11 +75,27 @@ def infer_scores(
         micro_batch_tokens: padded tokens to run at once.
     """
     scores = torch.zeros(len(groups), dtype=torch.float32)
+    first = _first_equal(prompts, responses, groups)
 
     def consume(outputs: torch.Tensor, micro_batch: MicroBatch) -> None:
         scores[micro_batch.rows] = outputs[:, 0].float().cpu()
 
     packing = model.packing(micro_batch_tokens)
-    parts = cut(prompts, responses, groups, packing)
+    parts = cut(prompts, responses, groups, packing, np.unique(first))
     model.infer([replace(part, predictors=part.ends) for part in parts], consume)
-    return scores
+    return scores[torch.from_numpy(first)]
+
+
+def _first_equal(
+    prompts: Column, responses: Column, groups: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """For each row the first that has its prompt and its response."""
+    found: dict[tuple[int, bytes, bytes], int] = {}
+    rows = zip(groups.tolist(), prompts.runs(), responses.runs(), strict=True)
+    return np.asarray(
+        [
+            found.setdefault((group, prompt.tobytes(), response.tobytes()), row)
+            for row, (group, prompt, response) in enumerate(rows)
+        ],
+        dtype=np.int64,
+    )

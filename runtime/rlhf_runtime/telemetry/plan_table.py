@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from rlhf_api.plan import CallPlan, Head, MemoryPlan, Plan, RolePlan
+from rlhf_api.plan import CallPlan, Head, Plan, RolePlan
+from rlhf_api.plan_memory import MemoryPlan
 from rlhf_flow.planning.placement import describe_devices
 from rlhf_runtime.telemetry.metric_names import format_bytes, format_seconds
 

@@ -64,7 +64,7 @@ class Order:
     graph: GraphName
     """The graph that the call belongs to: each samples with seeds of its own."""
     incarnation: str
-    """Workers of another incarnation refuse it."""
+    """Ranks of another incarnation refuse it."""
     batches: tuple[OrderedBatch, ...]
     """Those that the call reads: its own, then those of auxiliary losses."""
     mini_batches: int = 1

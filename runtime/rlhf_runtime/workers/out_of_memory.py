@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rlhf_api.plan import MemoryItem, MemoryPlan, MemoryWhat, phase_name
+from rlhf_api.plan import phase_name
+from rlhf_api.plan_memory import MemoryItem, MemoryPlan, MemoryWhat
 from rlhf_flow.calls import ModelCall
 from rlhf_flow.planning.refusal import advice, describe_item, format_bytes
 

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlhf_api.plan import Head, MemoryItem, MemoryPlan, MemoryWhat, Mesh, sum_by_phase
+from rlhf_api.plan import Head, Mesh
+from rlhf_api.plan_memory import MemoryItem, MemoryPlan, MemoryWhat, sum_by_phase
 from rlhf_api.spec.models import BuiltinModel, Precision
 from rlhf_api.spec.resources import Device
 from rlhf_flow.planning.generation_memory import (

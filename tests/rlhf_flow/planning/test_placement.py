@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlhf_api.exits import ExitCode
-from rlhf_api.plan import CallKind, GraphName, MemoryWhat, Mesh, Plan, sum_by_phase
+from rlhf_api.plan import CallKind, GraphName, Mesh, Plan
+from rlhf_api.plan_memory import MemoryWhat, sum_by_phase
 from rlhf_api.spec.placement import PlacementSpec
 from rlhf_api.spec.resources import Device
 from rlhf_flow.errors import (

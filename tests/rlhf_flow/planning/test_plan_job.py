@@ -10,17 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlhf_api.exits import ExitCode
-from rlhf_api.plan import (
-    CallKind,
-    GenerationPlan,
-    GraphName,
-    Head,
-    MemoryPlan,
-    MemoryWhat,
-    Mesh,
-    Plan,
-    sum_by_phase,
-)
+from rlhf_api.plan import CallKind, GenerationPlan, GraphName, Head, Mesh, Plan
+from rlhf_api.plan_memory import MemoryPlan, MemoryWhat, sum_by_phase
 from rlhf_api.spec.models import Precision
 from rlhf_api.spec.resources import Device
 from rlhf_flow.errors import DoesNotDivide, DoesNotFit, KvCacheTooSmall, NotOffered, PlanError

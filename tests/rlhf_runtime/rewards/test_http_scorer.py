@@ -226,7 +226,7 @@ def test_closing_ends_requests_under_way(service: Service, samples: MakeSamples)
     with pytest.raises(RewardError, match="closed"):
         pending.result(timeout=5)
     with pytest.raises(RewardError, match="closed"):
-        scorer.submit(samples("a"))
+        scorer.submit(samples("a")).result(timeout=5)
 
 
 def test_functions_and_services_are_summed(

@@ -13,9 +13,12 @@ import torch
 import torch.distributed as dist
 from transformers import AutoModelForSequenceClassification
 
+from rlhf_api.plan import GraphName
 from rlhf_flow.calls import ComputeOptions, TrainOptions
 from rlhf_flow.losses import BradleyTerry, Dpo
 from rlhf_flow.operations import BestAgainstWorst, PairLines
+from rlhf_runtime.data.character_tokenizer import write_tokenizer
+from rlhf_runtime.data.tokenizer import TextTokenizer
 from rlhf_runtime.dataplane.columns import Column, pack_texts
 from rlhf_runtime.engines.fsdp.model import FsdpModel
 from rlhf_runtime.engines.fsdp.packing import MicroBatch
@@ -49,6 +52,9 @@ from .small_batch import (
     make_job,
     model_of,
 )
+
+EQUAL_ROWS = (6, 7)
+"""Of one prompt, and of one length."""
 
 
 def pairs_in(groups: tuple[int, ...]) -> list[tuple[int, int]]:
@@ -245,11 +251,22 @@ def classifier_folder(world: World, folder: Path) -> Path:
     return place
 
 
+def with_equal_responses(responses: Column) -> Column:
+    """Two rows of a prompt with the same response."""
+    rows = np.arange(NUM_ROWS)
+    one, other = EQUAL_ROWS
+    assert GROUPS[one] == GROUPS[other]
+    assert not np.array_equal(responses.runs()[one], responses.runs()[other])
+    rows[other] = one
+    return responses.take(rows)
+
+
 def a_reward_model_scores_as_transformers_does(
     world: World, folder: Path, precision: str, tolerance: float
 ) -> None:
     """Row by row, without padding; here rows share prompts and micro-batches."""
     place, columns = model_folder(world, folder), make_batch()
+    columns["response_tokens"] = with_equal_responses(columns["response_tokens"])
     given = classifier_folder(world, folder)
     model = {"path": str(given), "precision": precision, "microBatchTokens": 60}
     job = make_job(place, rewards=[{"name": "learned", "model": model}])
@@ -263,6 +280,7 @@ def a_reward_model_scores_as_transformers_does(
     with torch.no_grad():
         expected = [float(reference.eval()(row).logits) for row in rows]
     assert np.std(expected) > 0.5
+    assert found[EQUAL_ROWS[0]] == found[EQUAL_ROWS[1]], "to the last bit"
     assert np.allclose(found, expected, atol=tolerance), (found, expected)
     metric = metrics_of(result, world)["reward/learned"]
     assert abs(metric - float(np.mean(found))) < 1e-5
@@ -272,6 +290,40 @@ DPO_SETTINGS: dict[str, dict[str, Any]] = {
     "one epoch, shared prompts": {"beta": 0.1},
     "two epochs, a prompt each": {"beta": 0.5, "label_smoothing": 0.2, "epochs_per_batch": 2},
 }
+
+
+def texts_are_read_by_the_data_that_they_are_of(world: World, folder: Path) -> None:
+    """Held-out data have another field for their prompts; both are in the model's own tokens."""
+    place, columns = model_folder(world, folder), make_batch()
+    given = classifier_folder(world, folder)
+    if world.rank == 0:
+        write_tokenizer(given)
+    dist.barrier()
+    rows = [{"prompt": f"{group}=", "question": f"{group}+"} for group in GROUPS.tolist()]
+    columns["record"] = pack_texts([json.dumps({"prompt": "", "record": row}) for row in rows])
+    columns["response_text"] = pack_texts([str(row) for row in range(NUM_ROWS)])
+    columns["finished"] = Column(np.ones(NUM_ROWS, dtype=np.int8))
+    model = {"path": str(given), "tokenizer": "Own", "precision": "float32"}
+    data = {
+        "train": {"path": "train.jsonl"},
+        "evaluation": {"path": "held-out.jsonl", "promptField": "question"},
+    }
+    job = make_job(place, rewards=[{"name": "own", "model": model}], data=data)
+    scorer = ScalarModel(context_of(job, "own_model", given, world))
+    call = call_of(job, world, "own_model.scores_of_texts")
+    inputs, tokenizer = inputs_of(call, columns, world), TextTokenizer(given)
+    reference = AutoModelForSequenceClassification.from_pretrained(given).eval()
+    for graph, field in ((GraphName.STEP, "prompt"), (GraphName.EVALUATION, "question")):
+        inputs.graph = graph
+        result = scorer.scores_of_texts(inputs)
+        found = np.concatenate(whole(result, world, whole_groups=False)["own_model_scores"])
+        for number, row in enumerate(rows):
+            tokens = tokenizer.encode([f"{row[field]}{number}"], True).values.tolist()
+            with torch.no_grad():
+                logits = reference(torch.tensor([[*tokens, tokenizer.eos_token_id]])).logits
+            close(float(found[number]), float(logits), f"{field} of row {number}")
+
+
 SCENARIOS: dict[str, Scenario] = {
     **{
         f"DPO trains by the formula ({name}{end})": partial(
@@ -290,6 +342,7 @@ SCENARIOS: dict[str, Scenario] = {
     "a reward model scores as transformers does": partial(
         a_reward_model_scores_as_transformers_does, precision="float32", tolerance=1e-5
     ),
+    "texts are read by the data that they are of": texts_are_read_by_the_data_that_they_are_of,
     "a reward model scores in bfloat16": partial(
         a_reward_model_scores_as_transformers_does, precision="bfloat16", tolerance=0.1
     ),

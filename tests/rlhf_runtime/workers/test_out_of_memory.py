@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from rlhf_api.plan import CallKind, MemoryWhat, Plan
+from rlhf_api.plan import CallKind, Plan
+from rlhf_api.plan_memory import MemoryWhat
 from rlhf_api.reading.manifest import load_file
 from rlhf_flow.calls import ModelCall
 from rlhf_flow.planning.make_plan import make_plan, pools_of

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.distributed.fsdp import FSDPModule
 
-from rlhf_api.plan import MemoryWhat
+from rlhf_api.plan_memory import MemoryWhat
 from rlhf_runtime.engines.fsdp.loading import (
     copy_weights,
     load_causal_lm,

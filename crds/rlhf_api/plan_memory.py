@@ -1,0 +1,107 @@
+"""The memory arithmetic of a plan: what each device holds in which phase."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from rlhf_api.base import Contract, Count, Identifier, Name, Text
+
+Bytes = Annotated[int, Field(ge=0, le=2**63 - 1)]
+
+
+class MemoryWhat(StrEnum):
+    """What memory is used for."""
+
+    MASTER_WEIGHTS = "MasterWeights"
+    """Sharded float32 weights of a trained role."""
+    OPTIMIZER = "Optimizer"
+    """Adam's two moments, float32, sharded."""
+    GRADIENTS = "Gradients"
+    """Sharded float32 gradients and the gathered ones before they are reduced."""
+    WEIGHTS = "Weights"
+    """A frozen role's sharded weights."""
+    GATHERED = "Gathered"
+    """The layers that are whole at once, for a computation."""
+    ACTIVATIONS = "Activations"
+    """What a micro-batch keeps for its backward pass, or a forward pass works on."""
+    LOGITS = "Logits"
+    """Scores over the vocabulary and their gradient."""
+    MASKS = "Masks"
+    """Which tokens see each other where responses share their prompt."""
+    GENERATION_WEIGHTS = "GenerationWeights"
+    """The generation engine's weights."""
+    KV_CACHE = "KVCache"
+    """Keys and values of the sequences in flight."""
+    TRANSFER = "Transfer"
+    """Staging buffers of weights on their way from training to generation, and their checksums."""
+    CHECKPOINT = "Checkpoint"
+    """The copy of a role's state that is written while training goes on."""
+    OVERHEAD = "Overhead"
+    """Libraries and contexts of a process, whatever the job."""
+    STANDBY = "Standby"
+    """Libraries that stay in memory for the next start of workers."""
+
+
+class MemoryItem(Contract):
+    """One use of memory on each device."""
+
+    role: Identifier | None
+    """Whose; None: the process's own."""
+    what: MemoryWhat
+    """What for."""
+    bytes: Bytes
+    """How much, on the fullest device."""
+    phases: Annotated[tuple[Text, ...], Field(min_length=1, max_length=64)]
+    """Phases (`phase_name`, such as actor.train) in which it is there."""
+
+
+class MemoryPlan(Contract):
+    """Memory of one device through the phases of a step, the same for all devices of a group: those
+    that hold the same roles."""
+
+    pool: Name
+    """The group's pool."""
+    first_rank: Annotated[int, Field(ge=0)]
+    """Its first rank, as the pool numbers them."""
+    num_devices: Count
+    """Its devices, one after the other."""
+    capacity_bytes: Bytes
+    """What a device has."""
+    items: Annotated[tuple[MemoryItem, ...], Field(max_length=512)]
+    """Every use counted."""
+    peaks: Annotated[dict[Text, Bytes], Field(max_length=64)]
+    """For each phase the sum of the items that are there."""
+
+    @model_validator(mode="after")
+    def _sums_are_right(self) -> MemoryPlan:
+        sums = sum_by_phase(self.items)
+        if sums != self.peaks:
+            raise ValueError(f"peaks are not the sums of the items: got {self.peaks}, want {sums}")
+        return self
+
+    @property
+    def peak_phase(self) -> str:
+        """The phase with the highest sum; the first of equals."""
+        return max(self.peaks, key=lambda phase: self.peaks[phase])
+
+    @property
+    def peak_bytes(self) -> int:
+        """The highest sum."""
+        return max(self.peaks.values())
+
+    @property
+    def ranks(self) -> range:
+        """The group's ranks, as the pool numbers them."""
+        return range(self.first_rank, self.first_rank + self.num_devices)
+
+
+def sum_by_phase(items: tuple[MemoryItem, ...]) -> dict[str, int]:
+    """Bytes of every phase, in the order in which the items name the phases."""
+    sums: dict[str, int] = {}
+    for item in items:
+        for phase in item.phases:
+            sums[phase] = sums.get(phase, 0) + item.bytes
+    return sums
