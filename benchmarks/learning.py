@@ -50,7 +50,7 @@ TRIALS = {
     "06": Trial(steps=120, gain=0.4),
     "07": Trial(steps=120, gain=0.3),
     "08": Trial(steps=160, gain=0.15, seeds=SEVERAL_SEEDS),
-    "09": Trial(steps=76, gain=0.3, seeds=SEVERAL_SEEDS),
+    "09": Trial(steps=84, gain=0.3, seeds=SEVERAL_SEEDS),
     "10": Trial(steps=40, gain=0.4),
     "11": Trial(steps=150, gain=0.3, starts_from="10"),
     "12": Trial(steps=40, gain=0.03, starts_from="10", scored_by="11"),

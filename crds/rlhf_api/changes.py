@@ -34,6 +34,7 @@ ON_RESUME = (
     "placement",
     "priorityClassName",
     "resources",
+    "rewards.*.model.microBatchTokens",
     "rollout.kvCacheMemory",
     "rollout.maxConcurrentSequences",
     "rollout.parallelism",
@@ -48,6 +49,9 @@ the weights, moments and counters of a checkpoint. How much is computed at once,
 devices, changes the order of sums and nothing else.
 """
 
+
+Path = tuple[str | int, ...]
+"""Names of fields, and numbers of entries of lists."""
 
 NOT_IN_DIGEST = {"managedBy", *WHILE_RUNNING}
 """Fields of spec that a running cluster and driver do not go by."""
@@ -78,7 +82,8 @@ def refused_changes(
     Args:
         old: the document of the spec in force.
         new: the one that is to follow it.
-        allowed: fields that may differ; with a field everything below it, `*` for any one name.
+        allowed: fields that may differ; with a field everything below it, `*` for any one name or
+            entry of a list.
     """
     return [
         Problem(
@@ -93,17 +98,18 @@ def refused_changes(
     ]
 
 
-def _differences(
-    path: tuple[str, ...], old: Any, new: Any
-) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
+def _differences(path: Path, old: Any, new: Any) -> Iterator[tuple[Path, Any, Any]]:
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         for name in dict.fromkeys([*old, *new]):
             yield from _differences((*path, name), old.get(name), new.get(name))
+    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        for index, (before, after) in enumerate(zip(old, new, strict=True)):
+            yield from _differences((*path, index), before, after)
     elif old != new:
         yield path, old, new
 
 
-def _covers(pattern: Sequence[str], path: Sequence[str]) -> bool:
+def _covers(pattern: Sequence[str], path: Path) -> bool:
     if len(path) < len(pattern):
         return False
-    return all(fnmatchcase(name, part) for name, part in zip(path, pattern, strict=False))
+    return all(fnmatchcase(str(name), part) for name, part in zip(path, pattern, strict=False))

@@ -628,6 +628,23 @@ UPDATED: dict[str, Update] = {
     "a reward's parameter": Update(
         ("spec.rewards[0].function.parameters.a=2",), "spec.rewards cannot change", (SUSPENDED,)
     ),
+    "a reward model": Update(
+        ("spec.rewards=[{model: {path: /n}}]",),
+        *("spec.rewards cannot change, but for rewards.*.model.microBatchTokens",),
+        *(("spec.rewards=[{model: {path: /m}}]", SUSPENDED),),
+    ),
+    "a reward's function in the place of its model": Update(
+        (), "spec.rewards cannot change", ("spec.rewards=[{model: {path: /m}}]", SUSPENDED)
+    ),
+    "micro-batches of a reward model": Update(
+        ("spec.rewards=[{model: {path: /m, microBatchTokens: 512}}]",),
+        "spec.rewards.*.model.microBatchTokens can change only while the job is suspended",
+        ("spec.rewards=[{model: {path: /m, microBatchTokens: 64}}]",),
+    ),
+    "micro-batches of a suspended job's reward model": Update(
+        ("spec.rewards=[{model: {path: /m, microBatchTokens: 512}}]",),
+        before=("spec.rewards=[{model: {path: /m}}]", SUSPENDED),
+    ),
     "the order of rewards": Update(
         (
             "spec.rewards=[{name: b, function: {entrypoint: 'a:b'}}, "

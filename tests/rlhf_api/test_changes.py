@@ -11,7 +11,7 @@ OLD: dict[str, Any] = {
     },
     "rollout": {"temperature": 1.0, "kvCacheMemory": None},
     "code": {"git": {"url": "https://example.com/r.git", "revision": "main"}},
-    "rewards": [{"weight": 1.0}],
+    "rewards": [{"weight": 1.0, "model": None}, {"weight": 1.0, "model": {"path": "/m"}}],
     "telemetry": None,
 }
 
@@ -42,6 +42,12 @@ def _copy(value: Any) -> Any:
         {"rollout__kvCacheMemory": "1Gi"},
         {"code__git__revision": "corrected"},
         {"telemetry": {"trackers": []}},
+        {
+            "rewards": [
+                OLD["rewards"][0],
+                {"weight": 1.0, "model": {"path": "/m", "microBatchTokens": 64}},
+            ]
+        },
         {"suspend": True},
     ],
 )
@@ -54,7 +60,15 @@ def test_what_may_change_is_not_refused(fields: dict[str, Any]) -> None:
     [
         ({"schedule__seed": 1}, "spec.schedule.seed: this field cannot change"),
         ({"models__actor__training__weightDecay": 0.1}, "weightDecay"),
-        ({"rewards": [{"weight": 2.0}]}, "spec.rewards"),
+        ({"rewards": OLD["rewards"][:1]}, "spec.rewards: this field"),
+        (
+            {"rewards": [{"weight": 2.0, "model": None}, OLD["rewards"][1]]},
+            "spec.rewards[0].weight: this field",
+        ),
+        (
+            {"rewards": [OLD["rewards"][0], {"weight": 1.0, "model": {"path": "/n"}}]},
+            "spec.rewards[1].model.path: this field",
+        ),
         ({"rollout__temperature": 0.5}, "spec.rollout.temperature"),
         ({"models__critic": {"training": {}}}, "spec.models.critic"),
     ],

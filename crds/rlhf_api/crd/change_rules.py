@@ -58,15 +58,26 @@ def _fixed(section: str) -> str:
 
 
 def _unchanged(schema: Schema, path: _Pattern, new: str = "self", old: str = "oldSelf") -> str:
-    """The condition that nothing at a path changed, `*` in it standing for every name of a map."""
+    """The condition that nothing at a path changed, `*` in it standing for every name of a map, or
+    every entry of a list."""
     name, rest = path[0], path[1:]
+    if name == "*" and "items" in schema:
+        return _of_entries(schema, new, old, _unchanged(schema["items"], rest, "entry", "before"))
     if name == "*":
         held = _unchanged(schema["additionalProperties"], rest, f"{new}[key]", f"{old}[key]")
         return f"{new}.all(key, !(key in {old}) || {held})"
     if not rest:
         return _same(schema, new, old, name, [])
-    assert _is_always_there(schema, name), f"a pattern leads through {name}, which may be missing"
-    return _unchanged(schema["properties"][name], rest, member(new, name), member(old, name))
+    mine, others = member(new, name), member(old, name)
+    held = _unchanged(schema["properties"][name], rest, mine, others)
+    return held if _is_always_there(schema, name) else f"!has({mine}) || !has({others}) || ({held})"
+
+
+def _of_entries(schema: Schema, new: str, old: str, held: str) -> str:
+    """The condition that something holds of every entry of a list and that of its name before."""
+    (key,) = schema["x-kubernetes-list-map-keys"]
+    other = f"{member('before', key)} != {member('entry', key)}"
+    return f"{new}.all(entry, {old}.all(before, {other} || ({held})))"
 
 
 def _same(owner: Schema, new: str, old: str, name: str, but: Sequence[_Pattern]) -> str:
@@ -97,6 +108,10 @@ def _equal(schema: Schema, new: str, old: str, but: Sequence[_Pattern]) -> Itera
         values = _equal(schema["additionalProperties"], f"{new}[key]", f"{old}[key]", inner)
         yield f"{old}.all(key, key in {new})"
         yield f"{new}.all(key, key in {old} && {' && '.join(values)})"
+    elif "items" in schema:
+        inner = [pattern[1:] for pattern in but]
+        values = _equal(schema["items"], "entry", "before", inner)
+        yield _of_entries(schema, new, old, " && ".join(values))
     else:
         for name in schema["properties"]:
             if [name] not in but:
