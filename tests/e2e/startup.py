@@ -25,6 +25,8 @@ class StartupTimes:
     submitted: float
     """The operator: from then until it submitted the driver. A pod tells whole seconds only, so up
     to one second of `pods` is counted here."""
+    head_answered_at_once: bool
+    """Whether Ray's Jobs API did: where not, `submitted` is its time, too."""
     driver: float
     """Ray's Jobs API and Python: until the run began."""
     workers: Mapping[str, float]
@@ -34,16 +36,17 @@ class StartupTimes:
 
     @property
     def operator(self) -> float:
-        """The operator's own share, without planning."""
-        return self.accepted + self.submitted
+        """The operator's own share, without planning; less where the head did not answer."""
+        return self.accepted + (self.submitted if self.head_answered_at_once else 0.0)
 
     def table(self) -> str:
         """For people."""
+        who = "operator" if self.head_answered_at_once else "head"
         rows = {
             "operator: accepted": self.accepted,
             "planning": self.planning,
             "pods ready": self.pods,
-            "operator: driver submitted": self.submitted,
+            f"{who}: driver submitted": self.submitted,
             "driver's start": self.driver,
             **{f"  {name}": seconds for name, seconds in self.workers.items()},
             "run to the end of step 1": self.first_step,
@@ -70,6 +73,7 @@ def startup_times(job: JobOnCluster, applied: float, folder: Path) -> StartupTim
         planning=at["Provisioning"] - at["Planning"],
         pods=ready - at["Provisioning"],
         submitted=at["Submitted"] - ready,
+        head_answered_at_once=not at.keys() & {"HeadUnreachable", "HeadRefused"},
         driver=begun - at["Submitted"],
         workers=records.startup.phases,
         first_step=first_step - begun,
