@@ -13,7 +13,7 @@ from rlhf_flow.planning.generation_memory import KV_BLOCK_TOKENS
 from rlhf_runtime.data.tokenizer import TextTokenizer
 from rlhf_runtime.dataplane.columns import Column, pack_texts, repeat_rows
 from rlhf_runtime.dataplane.shards import ShardIndex
-from rlhf_runtime.engines.fsdp.model import FsdpModel
+from rlhf_runtime.engines.training import TrainingEngine
 from rlhf_runtime.engines.vllm.engine import EngineSettings, Generated, Sampling, VllmEngine
 from rlhf_runtime.faults import Phase
 from rlhf_runtime.roles.context import Result, RoleContext
@@ -28,7 +28,7 @@ DTYPE_NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 class Generation:
     """A vLLM engine that always generates with the trainer's current weights."""
 
-    def __init__(self, context: RoleContext, model: FsdpModel) -> None:
+    def __init__(self, context: RoleContext, trainer: TrainingEngine) -> None:
         rollout, plan = context.job.spec.rollout, context.plan.generation(context.role)
         assert plan is not None
         block_tokens = KV_BLOCK_TOKENS[context.plan.device]
@@ -52,7 +52,7 @@ class Generation:
             ),
             context.parallel,
         )
-        self._transition = Transition(model, self._engine, context.parallel)
+        self._transition = Transition(trainer, self._engine, context.parallel)
         if plan.release_during_training:
             self._release()
 

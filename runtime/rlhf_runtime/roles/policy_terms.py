@@ -11,9 +11,9 @@ from rlhf_api.spec.policy_loss import KlEstimator, PolicyObjective
 from rlhf_flow import fields
 from rlhf_flow.losses import ClippedLoss
 from rlhf_runtime.dataplane.columns import Column, Rows
-from rlhf_runtime.engines.fsdp.packing import MicroBatch
+from rlhf_runtime.engines.packing import MicroBatch
+from rlhf_runtime.engines.training import TokenOutputs
 from rlhf_runtime.numerics.aggregation import aggregate
-from rlhf_runtime.numerics.entropy import token_log_probs
 from rlhf_runtime.numerics.kl import kl_estimate
 from rlhf_runtime.numerics.padding import length_mask, pad
 from rlhf_runtime.numerics.policy_loss import (
@@ -50,15 +50,13 @@ def agreeing(loss: ClippedLoss) -> Keep | None:
 
 
 class PolicyTerms:
-    """The policy loss of one mini-batch: called with outputs[n, vocabulary] of each micro-batch."""
+    """The policy loss of one mini-batch: called with the log-probabilities and
+    entropies of each micro-batch."""
 
-    def __init__(
-        self, batch: MiniBatch, loss: ClippedLoss, role: str, temperature: float, means: Means
-    ) -> None:
+    def __init__(self, batch: MiniBatch, loss: ClippedLoss, role: str, means: Means) -> None:
         self._batch = batch
         self._loss = loss
         self._role = role
-        self._temperature = temperature
         self._means = means
         self._advantages = as_tensor(batch.columns[loss.advantages])
         self._old = as_tensor(batch.columns[loss.old_log_probs])
@@ -72,13 +70,11 @@ class PolicyTerms:
             rejected = float((valid & ~batch.kept).sum())
             means.add(f"{role}/rejected_sequences", rejected, float(valid.sum()))
 
-    def __call__(self, outputs: torch.Tensor, part: MicroBatch) -> torch.Tensor:
+    def __call__(self, outputs: TokenOutputs, part: MicroBatch) -> torch.Tensor:
         """This micro-batch's share of the mini-batch's loss."""
-        device = outputs.device
-        log_probs, entropy = token_log_probs(
-            outputs, part.targets.to(device), self._temperature, with_entropy=True
-        )
-        assert entropy is not None
+        log_probs, entropy = outputs
+        assert entropy is not None, "entropies are read, too"
+        device = log_probs.device
         terms = self._policy_loss(log_probs, part)
         losses = terms.token_losses
         if self._old_is_trainers:

@@ -7,9 +7,9 @@ import torch
 
 from rlhf_flow.losses import BradleyTerry, Dpo
 from rlhf_runtime.dataplane.columns import Rows
-from rlhf_runtime.engines.fsdp.packing import MicroBatch
+from rlhf_runtime.engines.packing import MicroBatch
 from rlhf_runtime.engines.parallel import ParallelContext
-from rlhf_runtime.numerics.entropy import token_log_probs
+from rlhf_runtime.engines.training import TokenOutputs
 from rlhf_runtime.numerics.padding import pad
 from rlhf_runtime.numerics.preferences import (
     Pairs,
@@ -75,7 +75,7 @@ class Comparison:
 
 
 class ScoreTerms:
-    """Scores held against preferences: called with outputs[responses, 1], a response's score."""
+    """Scores held against preferences: called with the score of each response."""
 
     def __init__(
         self,
@@ -87,21 +87,20 @@ class ScoreTerms:
     ) -> None:
         self._compared = Comparison(batch, loss.preference, parallel, role, means)
 
-    def __call__(self, outputs: torch.Tensor, part: MicroBatch) -> torch.Tensor:
+    def __call__(self, outputs: TokenOutputs, part: MicroBatch) -> torch.Tensor:
         """This micro-batch's share of the mini-batch's loss."""
-        scores = outputs[:, 0]
+        scores = outputs.values
         pairs = self._compared.pairs(part, scores.device)
         return self._compared.share(scores[pairs.chosen] - scores[pairs.rejected])
 
 
 class DpoTerms:
-    """Implicit rewards held against preferences: called with outputs[n, vocabulary]."""
+    """Implicit rewards held against preferences: called with log-probabilities."""
 
     def __init__(
         self,
         batch: MiniBatch,
         loss: Dpo,
-        temperature: float,
         parallel: ParallelContext,
         role: str,
         means: Means,
@@ -109,17 +108,15 @@ class DpoTerms:
         self._compared = Comparison(batch, loss.preference, parallel, role, means)
         self._reference = as_tensor(batch.columns[loss.reference_log_probs])
         self._loss = loss
-        self._temperature = temperature
 
     def rows(self) -> Rows:
         """Those that are in pairs: no other has a gradient, or is told about."""
         return self._compared.rows()
 
-    def __call__(self, outputs: torch.Tensor, part: MicroBatch) -> torch.Tensor:
+    def __call__(self, outputs: TokenOutputs, part: MicroBatch) -> torch.Tensor:
         """This micro-batch's share of the mini-batch's loss."""
-        device = outputs.device
-        log_probs, _ = token_log_probs(outputs, part.targets.to(device), self._temperature)
-        ratios = log_probs - self._reference[part.tokens].to(device)
+        device = outputs.values.device
+        ratios = outputs.values - self._reference[part.tokens].to(device)
         padded, _ = pad(ratios, part.response_lengths.to(device))
         rewards = self._loss.beta * padded.sum(dim=1)
         pairs = self._compared.pairs(part, device)

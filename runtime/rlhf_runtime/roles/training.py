@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 
 from rlhf_runtime.dataplane.columns import Column, Rows
-from rlhf_runtime.engines.fsdp.model import FsdpModel
-from rlhf_runtime.engines.fsdp.packing import MicroBatch, cut
+from rlhf_runtime.engines.packing import MicroBatch, cut
 from rlhf_runtime.engines.parallel import ParallelContext
+from rlhf_runtime.engines.training import TrainingEngine
 from rlhf_runtime.numerics.aggregation import Denominators
 from rlhf_runtime.roles.own_tokens import OwnTokens
 from rlhf_runtime.roles.sequences import PROMPTS, RESPONSES
@@ -93,18 +93,18 @@ def mini_batches(
 
 def micro_batches(
     batch: MiniBatch,
-    model: FsdpModel,
+    engine: TrainingEngine,
     max_padded_tokens: int,
     rows: Rows | None = None,
     whole_groups: bool = False,
 ) -> list[MicroBatch]:
-    """Rows of a mini-batch, by default all, as micro-batches for a model, which predicts the tokens
-    that count; with `whole_groups` rows of a prompt are in one."""
+    """Rows of a mini-batch, by default all, as micro-batches for an engine, in which the tokens
+    that count are predicted; with `whole_groups` rows of a prompt are in one."""
     parts = cut(
         batch.columns[PROMPTS],
         batch.columns[RESPONSES],
         batch.groups,
-        model.packing(max_padded_tokens),
+        engine.packing(max_padded_tokens),
         rows,
         whole_groups,
     )

@@ -22,7 +22,6 @@ from transformers import (
 )
 
 from rlhf_runtime.engines.parallel import ParallelContext
-from rlhf_runtime.errors import UnsupportedModel
 from rlhf_runtime.models.errors import WrongHead
 
 
@@ -190,11 +189,6 @@ def _allocate_storage(model: PreTrainedModel) -> None:
             module.reshard()
 
 
-def local_parameters(model: nn.Module) -> dict[str, torch.Tensor]:
-    """The rank's own storage of every parameter, by Hugging Face name; maybe without rows."""
-    return {name: _local(parameter.data) for name, parameter in model.named_parameters()}
-
-
 def local_bytes(tensors: Iterable[torch.Tensor]) -> int:
     """Bytes of the rank's own part of tensors."""
     return sum(_local(tensor).nbytes for tensor in tensors)
@@ -202,36 +196,6 @@ def local_bytes(tensors: Iterable[torch.Tensor]) -> int:
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
-
-
-def copy_weights(source: nn.Module, target: nn.Module) -> None:
-    """Overwrite the target's parameters by the source's of the same name and shape, rank by rank.
-
-    Parameters that only one of them has (a value head) are left alone. Both must be cut alike.
-    """
-    given = local_parameters(source)
-    with torch.no_grad():
-        for name, parameter in local_parameters(target).items():
-            if name in given and given[name].shape == parameter.shape:
-                parameter.copy_(given[name])
-
-
-def require_alike(source: nn.Module, target: nn.Module) -> None:
-    """Refuse two models whose parameters differ in name or shape.
-
-    Raises:
-        UnsupportedModel: there is one.
-    """
-    one, other = (
-        {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
-        for model in (source, target)
-    )
-    if odd := sorted(name for name in {*one, *other} if one.get(name) != other.get(name)):
-        raise UnsupportedModel(
-            f"weights cannot be copied between models that differ: got {odd[0]} of shape "
-            f"{one.get(odd[0], 'none')} and {other.get(odd[0], 'none')}, allowed the same; give "
-            "both roles models of one architecture"
-        )
 
 
 def load_weights(model: nn.Module, folder: Path, parallel: ParallelContext) -> None:

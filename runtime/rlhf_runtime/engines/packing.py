@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from rlhf_runtime.dataplane.columns import Column, Rows, run_positions
 from rlhf_runtime.dataplane.partition import micro_batches
-from rlhf_runtime.engines.fsdp.sequences import group_into_sequences
+from rlhf_runtime.engines.sequences import group_into_sequences
 
 T = TypeVar("T")
 
