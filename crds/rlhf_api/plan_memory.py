@@ -28,7 +28,7 @@ class MemoryWhat(StrEnum):
     ACTIVATIONS = "Activations"
     """What a micro-batch keeps for its backward pass, or a forward pass works on."""
     LOGITS = "Logits"
-    """Scores over the vocabulary and their gradient."""
+    """Scores over the vocabulary, as far as they are there at once, and the head's input."""
     MASKS = "Masks"
     """Which tokens see each other where responses share their prompt."""
     GENERATION_WEIGHTS = "GenerationWeights"

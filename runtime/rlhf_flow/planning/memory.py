@@ -13,6 +13,7 @@ from rlhf_api.plan import CallKind, Head, Mesh, phase_name
 from rlhf_api.plan_memory import MemoryItem, MemoryWhat
 from rlhf_api.spec.models import Precision
 from rlhf_api.spec.resources import Device
+from rlhf_flow.planning.head_memory import block_bytes
 from rlhf_flow.planning.shapes import DecoderShape
 
 MIB = 2**20
@@ -36,6 +37,8 @@ class RoleModel:
     """Its name."""
     mesh: Mesh
     """The ranks that hold it."""
+    device: Device
+    """What they compute on."""
     head: Head
     """What its model ends in."""
     is_trained: bool
@@ -112,15 +115,13 @@ def training_activation_bytes(model: RoleModel) -> int:
 
 
 def logits_bytes(model: RoleModel) -> int:
-    """Bytes of a micro-batch's scores over the vocabulary; 0 for a scalar head.
-
-    Twice in float32 (log-probabilities, and either the scores or the gradient), and once more in
-    the compute format where that is another.
-    """
+    """Bytes of what a language model's head works on: a block of the scores over the vocabulary,
+    its input and that one's gradient, which is summed in float32."""
     if model.head is Head.SCALAR:
         return 0
-    copy = model.compute_bytes if model.compute_bytes != FLOAT32_BYTES else 0
-    return model.peak_tokens * model.shape.vocab_size * (2 * FLOAT32_BYTES + copy)
+    block = block_bytes(model.device, model.peak_tokens, model.shape.vocab_size)
+    inputs = model.shape.hidden_size * (FLOAT32_BYTES + 2 * model.compute_bytes)
+    return block + model.peak_tokens * inputs
 
 
 def mask_bytes(model: RoleModel) -> int:

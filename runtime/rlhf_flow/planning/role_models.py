@@ -98,6 +98,7 @@ def role_models(
         RoleModel(
             role=role,
             mesh=meshes[role],
+            device=device,
             head=found.head,
             is_trained=found.is_trained,
             generates=found.generates,

@@ -16,7 +16,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear
 
-from rlhf_flow.planning.head_memory import MIN_BLOCK_WIDTH, block_elements
+from rlhf_api.spec.resources import Device
+from rlhf_flow.planning.head_memory import block_width
 from rlhf_runtime.numerics.entropy import LOWEST_LOG_PROB, require_positive
 
 
@@ -127,7 +128,7 @@ class _HeadLogProbs(torch.autograd.Function):
 
 def _blocks(weight: Tensor, num_rows: int) -> Iterator[slice]:
     """Slices of the vocabulary whose logits fit in a block."""
-    width = max(MIN_BLOCK_WIDTH, block_elements(weight.device.type) // max(1, num_rows))
+    width = block_width(Device.CPU if weight.device.type == "cpu" else Device.GPU, num_rows)
     return (slice(at, min(at + width, len(weight))) for at in range(0, len(weight), width))
 
 

@@ -137,5 +137,5 @@ class SupervisedTerms:
     def __call__(self, outputs: TokenOutputs, part: MicroBatch) -> torch.Tensor:
         """This micro-batch's share of the mini-batch's loss."""
         share = -outputs.values.sum() / self._num_tokens
-        self._means.add(self._metric, float(share), 0.0)
+        self._means.add(self._metric, share, 0.0)
         return share * self._weight

@@ -94,7 +94,7 @@ class PolicyTerms:
         self._note_ratios(terms, part)
         self._note_difference(self._old[part.tokens] if self._old_is_trainers else log_probs, part)
         share = self._aggregate(losses, part)
-        self._means.add(f"{self._role}/loss", float(share), 0.0)
+        self._means.add(f"{self._role}/loss", share, 0.0)
         return share
 
     def _policy_loss(self, log_probs: torch.Tensor, part: MicroBatch) -> PolicyLoss:
@@ -134,7 +134,7 @@ class PolicyTerms:
 
     def _note(self, name: str, values: torch.Tensor, part: MicroBatch) -> None:
         kept = self._kept(part)
-        total = float(values.detach().double().cpu()[kept].sum())
+        total = torch.where(kept.to(values.device), values.detach().double(), 0.0).sum()
         self._means.add(f"{self._role}/{name}", total, float(kept.sum()))
 
     def _note_ratios(self, terms: PolicyLoss, part: MicroBatch) -> None:
@@ -142,22 +142,23 @@ class PolicyTerms:
         self._note("clip_fraction", (terms.clipped | terms.dual_clipped).float(), part)
         self._note("clip_fraction_low", (terms.clipped & (terms.ratios < 1)).float(), part)
         self._note("clip_fraction_high", (terms.clipped & (terms.ratios > 1)).float(), part)
-        kept = terms.ratios.cpu()[self._kept(part)]
-        if len(kept):
-            self._means.max(f"{self._role}/ratio_max", float(kept.max()))
-            self._means.max(f"{self._role}/inverse_ratio_max", float(1 / kept.min()))
+        kept, ratios = self._kept(part), terms.ratios.detach()
+        if kept.any():
+            ratios = torch.where(kept.to(ratios.device), ratios, 1.0)
+            self._means.max(f"{self._role}/ratio_max", ratios.max())
+            self._means.max(f"{self._role}/inverse_ratio_max", 1 / ratios.min())
 
     def _note_difference(self, log_probs: torch.Tensor, part: MicroBatch) -> None:
         """How far the trainer's log-probabilities are from the generation engine's.
 
         Both belong to the weights that sampled: updates since then are no disagreement.
         """
-        own, rollout = log_probs.detach().cpu(), self._rollout[part.tokens]
+        own, rollout = log_probs.detach(), self._rollout[part.tokens].to(log_probs.device)
         difference = (own - rollout).abs()
         self._note("log_prob_difference_mean", difference, part)
         self._note("mismatch_kl", kl_estimate(rollout, own, KlEstimator.K3), part)
         if len(difference):
-            self._means.max(f"{self._role}/log_prob_difference_max", float(difference.max()))
+            self._means.max(f"{self._role}/log_prob_difference_max", difference.max())
 
     def _aggregate(self, losses: torch.Tensor, part: MicroBatch) -> torch.Tensor:
         lengths = part.response_lengths.to(losses.device)

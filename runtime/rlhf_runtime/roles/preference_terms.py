@@ -63,15 +63,14 @@ class Comparison:
         """What some pairs are of the mini-batch's loss."""
         losses = bradley_terry_loss(margins, label_smoothing)
         share = losses.sum() / max(1, self._num_pairs)
-        self._means.add(f"{self._role}/loss", float(share), 0.0)
+        self._means.add(f"{self._role}/loss", share, 0.0)
         self.note("accuracy", (margins > 0).float())
         self.note("margin", margins)
         return share
 
     def note(self, name: str, values: torch.Tensor) -> None:
         """Add a number of each of some pairs to a mean."""
-        total = float(values.detach().double().sum())
-        self._means.add(f"{self._role}/{name}", total, len(values))
+        self._means.add(f"{self._role}/{name}", values.double().sum(), len(values))
 
 
 class ScoreTerms:

@@ -196,5 +196,5 @@ class ValueTerms:
         kept = self._batch.kept[part.rows].to(device)
         mask = length_mask(lengths) & kept[:, None]
         share = aggregate(padded, mask, self._loss.aggregation, self._batch.denominators)
-        self._means.add(self._metric, float(share), 0.0)
+        self._means.add(self._metric, share, 0.0)
         return share

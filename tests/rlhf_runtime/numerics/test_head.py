@@ -4,7 +4,9 @@ from torch import Tensor
 from torch.distributions import Categorical
 from torch.nn.functional import linear
 
+from rlhf_api.spec.resources import Device
 from rlhf_flow.planning import head_memory
+from rlhf_flow.planning.head_memory import BYTES_PER_LOGIT, block_bytes
 from rlhf_runtime.numerics import head
 from rlhf_runtime.numerics.head import head_log_probs
 
@@ -24,8 +26,8 @@ def sample(rows: int, dtype: torch.dtype, scale: float = 1.0) -> tuple[Tensor, T
 
 def set_width(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
     """Cut the vocabulary into blocks of a width."""
-    monkeypatch.setattr(head, "MIN_BLOCK_WIDTH", width)
-    monkeypatch.setitem(head_memory.BLOCK_ELEMENTS, "cpu", 1)
+    monkeypatch.setattr(head_memory, "MIN_BLOCK_WIDTH", width)
+    monkeypatch.setitem(head_memory.BLOCK_ELEMENTS, Device.CPU, 1)
 
 
 @pytest.mark.parametrize("width", BLOCKS)
@@ -85,11 +87,10 @@ def test_no_more_logits_are_held_than_plans_count(monkeypatch: pytest.MonkeyPatc
 
     set_width(monkeypatch, 5)
     monkeypatch.setattr(head, "linear", noted)
-    monkeypatch.setattr(head_memory, "MIN_BLOCK_WIDTH", 5)
     hidden, weight, tokens = sample(8, torch.float32)
     log_probs, _ = head_log_probs(hidden.requires_grad_(), weight.requires_grad_(), tokens)
     log_probs.sum().backward()
-    assert max(widest) == head_memory.widest_block("cpu", 8, VOCABULARY) == 40
+    assert max(widest) * BYTES_PER_LOGIT == block_bytes(Device.CPU, 8, VOCABULARY) == 40 * 12
     assert len(widest) == 2 * 5, "forward and, once more, backward"
 
 
