@@ -15,7 +15,7 @@ from rlhf_runtime.engines.packing import MicroBatch
 from rlhf_runtime.engines.training import TokenOutputs
 from rlhf_runtime.numerics.aggregation import aggregate
 from rlhf_runtime.numerics.kl import kl_estimate
-from rlhf_runtime.numerics.padding import length_mask, pad
+from rlhf_runtime.numerics.padding import pad
 from rlhf_runtime.numerics.policy_loss import (
     PolicyLoss,
     agreeing_sequences,
@@ -108,7 +108,7 @@ class PolicyTerms:
                 return clipped_policy_loss(ratios, advantages, low, high, loss.dual_clip)
             case PolicyObjective.GSPO:
                 kept = self._kept(part).to(device)
-                whole = sequence_log_ratios(ratios, part.response_lengths.to(device), kept)
+                whole = sequence_log_ratios(ratios, part.response_lengths, kept)
                 return clipped_policy_loss(whole, advantages, low, high)
             case PolicyObjective.CISPO:
                 return cispo_loss(log_probs, ratios, advantages, low, high)
@@ -161,8 +161,6 @@ class PolicyTerms:
             self._means.max(f"{self._role}/log_prob_difference_max", difference.max())
 
     def _aggregate(self, losses: torch.Tensor, part: MicroBatch) -> torch.Tensor:
-        lengths = part.response_lengths.to(losses.device)
-        padded, _ = pad(losses, lengths)
-        kept = self._batch.kept[part.rows].to(losses.device)
-        mask = length_mask(lengths) & kept[:, None]
+        padded, mask = pad(losses, part.response_lengths)
+        mask &= self._batch.kept[part.rows, None].to(losses.device)
         return aggregate(padded, mask, self._loss.aggregation, self._batch.denominators)

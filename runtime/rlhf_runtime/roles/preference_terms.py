@@ -116,7 +116,7 @@ class DpoTerms:
         """This micro-batch's share of the mini-batch's loss."""
         device = outputs.values.device
         ratios = outputs.values - self._reference[part.tokens].to(device)
-        padded, _ = pad(ratios, part.response_lengths.to(device))
+        padded, _ = pad(ratios, part.response_lengths)
         rewards = self._loss.beta * padded.sum(dim=1)
         pairs = self._compared.pairs(part, device)
         chosen, rejected = rewards[pairs.chosen], rewards[pairs.rejected]

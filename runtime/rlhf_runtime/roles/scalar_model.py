@@ -23,7 +23,7 @@ from rlhf_runtime.engines.fsdp.engine import FsdpEngine
 from rlhf_runtime.engines.packing import MicroBatch
 from rlhf_runtime.engines.training import LossTerm, ReadValues, TokenOutputs, TrainingEngine
 from rlhf_runtime.numerics.aggregation import aggregate
-from rlhf_runtime.numerics.padding import length_mask, pad
+from rlhf_runtime.numerics.padding import pad
 from rlhf_runtime.numerics.value_loss import clipped_value_loss
 from rlhf_runtime.rewards.errors import RewardError
 from rlhf_runtime.roles.context import Result, RoleContext
@@ -191,10 +191,8 @@ class ValueTerms:
             self._returns[part.tokens].to(device),
             self._loss.clip_range,
         )
-        lengths = part.response_lengths.to(device)
-        padded, _ = pad(terms.token_losses, lengths)
-        kept = self._batch.kept[part.rows].to(device)
-        mask = length_mask(lengths) & kept[:, None]
+        padded, mask = pad(terms.token_losses, part.response_lengths)
+        mask &= self._batch.kept[part.rows, None].to(device)
         share = aggregate(padded, mask, self._loss.aggregation, self._batch.denominators)
         self._means.add(self._metric, share, 0.0)
         return share
