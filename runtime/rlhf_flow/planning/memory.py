@@ -79,6 +79,11 @@ class RoleModel:
         """Bytes of a number in the computation."""
         return 2 if self.precision is Precision.BFLOAT16 else FLOAT32_BYTES
 
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of a weight: trained ones are kept in float32."""
+        return FLOAT32_BYTES if self.is_trained else self.compute_bytes
+
 
 def shard_bytes(num_parameters: int, num_shards: int, number_bytes: int) -> int:
     """Bytes of the largest of equal shards."""
@@ -133,8 +138,9 @@ def mask_bytes(model: RoleModel) -> int:
 
 
 def is_sharded(model: RoleModel, num_shards: int) -> bool:
-    """Whether FSDP manages the weights: one rank that computes in float32 keeps ordinary ones."""
-    return num_shards > 1 or model.precision is not Precision.FLOAT32
+    """Whether FSDP manages the weights: one rank that computes in their format keeps ordinary
+    ones."""
+    return num_shards > 1 or model.compute_bytes != model.stored_bytes
 
 
 def gathered_bytes(model: RoleModel, num_shards: int) -> int:
@@ -179,7 +185,7 @@ def role_items(model: RoleModel, phases: tuple[str, ...]) -> tuple[MemoryItem, .
             (MemoryWhat.GRADIENTS, gradient_bytes(model, num_shards), train),
         ]
     else:
-        stored = shard_bytes(model.num_parameters, num_shards, FLOAT32_BYTES)
+        stored = shard_bytes(model.num_parameters, num_shards, model.stored_bytes)
         sizes.append((MemoryWhat.WEIGHTS, stored, phases))
     sizes += [
         (MemoryWhat.GATHERED, gathered_bytes(model, num_shards), infer + train),
@@ -199,7 +205,7 @@ def checkpoint_items(model: RoleModel, phases: tuple[str, ...]) -> tuple[MemoryI
     """The copy of a saved role's state, where devices and host share their memory."""
     if not model.is_saved:
         return ()
-    number_bytes = FLOAT32_BYTES + (ADAM_BYTES if model.is_trained else 0)
+    number_bytes = model.stored_bytes + (ADAM_BYTES if model.is_trained else 0)
     size = shard_bytes(model.num_parameters, model.mesh.data, number_bytes)
     item = MemoryItem(role=model.role, what=MemoryWhat.CHECKPOINT, bytes=size, phases=phases)
     return (item,)

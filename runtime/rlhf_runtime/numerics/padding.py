@@ -49,7 +49,7 @@ def pad(
     places = mask.flatten().nonzero()[:, 0].to(values.device)
     padded = values.new_full((mask.numel(), *values.shape[1:]), fill)
     padded[places] = values
-    return padded.unflatten(0, mask.shape), mask.to(values.device)
+    return padded.reshape(*mask.shape, *values.shape[1:]), mask.to(values.device)
 
 
 def unpad(

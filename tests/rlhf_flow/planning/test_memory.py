@@ -94,6 +94,19 @@ def test_a_frozen_role_has_weights_and_no_states() -> None:
     assert sizes(items, "actor.generate") == {MemoryWhat.WEIGHTS: 541_312 * 2}
 
 
+def test_a_frozen_role_keeps_its_weights_in_the_format_it_computes_in() -> None:
+    made = model(is_trained=False, is_saved=True, precision=Precision.BFLOAT16)
+    for num_ranks in (1, 2):
+        items = role_items(on(num_ranks, made), PHASES)
+        assert sizes(items, "actor.generate") == {MemoryWhat.WEIGHTS: 541_312 * 2 // num_ranks}
+        gathered = {item.what for item in items} & {MemoryWhat.GATHERED}
+        assert bool(gathered) == (num_ranks > 1), (
+            "nothing is cast, so that one rank gathers nothing"
+        )
+        (saved,) = checkpoint_items(on(num_ranks, made), PHASES)
+        assert saved.bytes == 541_312 * 2 // num_ranks
+
+
 def test_a_critic_has_no_logits() -> None:
     items = role_items(on(2, model(head=Head.SCALAR)), PHASES)
     assert MemoryWhat.LOGITS not in {item.what for item in items}

@@ -317,6 +317,24 @@ def frozen_models_keep_no_gradients(world: World, folder: Path) -> None:
     assert all(p.grad is None and not p.requires_grad for p in model.module.parameters())
 
 
+def frozen_models_are_kept_in_the_format_they_compute_in(world: World, folder: Path) -> None:
+    place = model_folder("tied", world, folder)
+    trained, frozen = (
+        FsdpEngine(place, parallel_of(world), torch.bfloat16, trained=trained)
+        for trained in (True, False)
+    )
+    assert {tensor.dtype for tensor in local_weights(trained)} == {torch.float32}
+    assert {tensor.dtype for tensor in local_weights(frozen)} == {torch.bfloat16}
+    expected = log_probs_of(trained)
+    assert torch.equal(log_probs_of(frozen), expected), "the same numbers, bit by bit"
+    trained.use_optimizer(settings())
+    trained.update([LossTerm(LANGUAGE, mine(trained, 1000), cross_entropy)])
+    frozen.copy_weights_from(trained, entirely=True)
+    changed = log_probs_of(trained)
+    assert not torch.equal(changed, expected)
+    assert torch.equal(log_probs_of(frozen), changed)
+
+
 def a_rank_without_rows_takes_part(world: World, folder: Path) -> None:
     place = model_folder("llama", world, folder)
     uneven, single = engine(place, world), engine_alone(place, world)
@@ -471,6 +489,9 @@ SCENARIOS: dict[str, Scenario] = {
     ),
     "a reward model without its head is refused": a_reward_model_without_its_head_is_refused,
     "frozen models keep no gradients": frozen_models_keep_no_gradients,
+    "frozen models are kept in the format they compute in": (
+        frozen_models_are_kept_in_the_format_they_compute_in
+    ),
     "a rank without rows takes part": a_rank_without_rows_takes_part,
 }
 

@@ -61,7 +61,8 @@ class FsdpEngine:
             precision,
             value_head=value_head,
             needs_head=needs_head,
-            recompute=recompute and trained,
+            trained=trained,
+            recompute=recompute,
         )
         self.module.requires_grad_(trained)
         self._optimizer: Optimizer | None = None

@@ -32,13 +32,18 @@ def load_causal_lm(
     *,
     value_head: bool,
     needs_head: bool,
+    trained: bool,
     recompute: bool,
 ) -> PreTrainedModel:
-    """The model of a folder with float32 weights, cut over the mesh's data axis by rows.
+    """The model of a folder, cut over the mesh's data axis by rows.
+
+    Weights that are `trained` are in float32, others in the number format that they are computed
+    in.
 
     With `value_head` the output projection is replaced by one output: that of a folder with a
     reward model (a sequence classifier of one label), else one that starts at zero, which
-    `needs_head` refuses. A mesh of one rank that computes in float32 keeps ordinary parameters.
+    `needs_head` refuses. A mesh of one rank that computes in its weights' format keeps ordinary
+    parameters.
 
     Raises:
         WrongHead: a classifier where a language model is wanted, one of several labels or without
@@ -63,11 +68,14 @@ def load_causal_lm(
     if value_head and not (parallel.is_first and is_classifier):
         _replace_head(model)
     model.eval()
-    if recompute:
+    stored = torch.float32 if trained else precision
+    for parameter in model.parameters():  # buffers stay: what is in them is exact in float32 only
+        parameter.data = parameter.data.to(stored)
+    if trained and recompute:
         _recompute_blocks(model)
-    if parallel.size == 1 and precision is torch.float32:
+    if parallel.size == 1 and precision is stored:
         return model.to(parallel.device)
-    _shard(model, parallel, precision)
+    _shard(model, parallel, None if precision is stored else precision)
     return model
 
 
@@ -141,14 +149,18 @@ def _recompute_blocks(model: PreTrainedModel) -> None:
             module.training = True
 
 
-def _shard(model: PreTrainedModel, parallel: ParallelContext, precision: torch.dtype) -> None:
-    """Cut every decoder block, then the rest, and spread the first rank's weights over all."""
+def _shard(
+    model: PreTrainedModel, parallel: ParallelContext, precision: torch.dtype | None
+) -> None:
+    """Cut every decoder block, then the rest, and spread the first rank's weights over all.
+
+    Args:
+        precision: in which gathered weights compute, where it is not theirs.
+    """
     whole = {name: parameter.data for name, parameter in model.named_parameters()}
     buffers = dict(model.named_buffers())
     mesh = parallel.data_groups
-    policy = MixedPrecisionPolicy(
-        param_dtype=None if precision is torch.float32 else precision, reduce_dtype=torch.float32
-    )
+    policy = MixedPrecisionPolicy(param_dtype=precision, reduce_dtype=torch.float32)
     blocks = set(model._no_split_modules or ())
     for module in model.modules():
         if type(module).__name__ in blocks:
