@@ -45,6 +45,17 @@ class MemoryWhat(StrEnum):
     """Libraries that stay in memory for the next start of workers."""
 
 
+ENGINE_MEMORY = frozenset(
+    {
+        MemoryWhat.GENERATION_WEIGHTS,
+        MemoryWhat.KV_CACHE,
+        MemoryWhat.ACTIVATIONS,
+        MemoryWhat.LOGITS,
+    }
+)
+"""What a generation engine uses memory for."""
+
+
 class MemoryItem(Contract):
     """One use of memory on each device."""
 

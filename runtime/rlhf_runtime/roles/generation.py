@@ -14,7 +14,8 @@ from rlhf_runtime.data.tokenizer import TextTokenizer
 from rlhf_runtime.dataplane.columns import Column, pack_texts, repeat_rows
 from rlhf_runtime.dataplane.shards import ShardIndex
 from rlhf_runtime.engines.training import TrainingEngine
-from rlhf_runtime.engines.vllm.engine import EngineSettings, Generated, Sampling, VllmEngine
+from rlhf_runtime.engines.vllm.arguments import EngineSettings
+from rlhf_runtime.engines.vllm.engine import Generated, Sampling, VllmEngine
 from rlhf_runtime.faults import Phase
 from rlhf_runtime.roles.context import Result, RoleContext
 from rlhf_runtime.roles.transition import Transition
@@ -41,6 +42,7 @@ class Generation:
                 dtype=DTYPE_NAMES[context.precision],
                 tensor_size=plan.mesh.tensor,
                 kv_cache_bytes=plan.kv_cache_bytes,
+                memory_bytes=context.plan.engine_bytes(context.role),
                 max_prompt_tokens=rollout.max_prompt_tokens,
                 max_response_tokens=rollout.max_response_tokens,
                 max_concurrent_sequences=plan.max_concurrent_sequences,

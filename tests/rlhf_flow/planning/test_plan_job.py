@@ -77,6 +77,19 @@ def llama(job: Any, **sections: Any) -> Any:
     return job(**({"models": models, "rollout": rollout, "schedule": SMALL_STEP} | sections))
 
 
+def test_an_engine_gets_its_own_part_of_a_device(job: Any) -> None:
+    """Of a GPU it shares with the trainer's weights and optimizer."""
+    made = plan(llama(job), gpus(8, gibibytes=60))
+    memory, engines = memory_of(made), engines_of(made)
+    share = made.engine_bytes("actor")
+    weights = next(i.bytes for i in memory.items if i.what is MemoryWhat.GENERATION_WEIGHTS)
+    trainer = sum(
+        i.bytes for i in memory.items if i.what in (MemoryWhat.MASTER_WEIGHTS, MemoryWhat.OPTIMIZER)
+    )
+    assert engines.kv_cache_bytes + weights < share
+    assert share + trainer <= memory.capacity_bytes
+
+
 def test_every_call_lies_on_all_devices_and_verifiers_on_the_host(job: Any) -> None:
     made = plan(job(algorithm={"type": "PPO", "ppo": {"klCoefficient": 0.1}}), cpus(2))
     (pool,) = made.pools

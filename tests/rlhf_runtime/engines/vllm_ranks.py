@@ -23,7 +23,8 @@ from rlhf_runtime.engines.fsdp.engine import FsdpEngine
 from rlhf_runtime.engines.packing import MicroBatch, cut
 from rlhf_runtime.engines.parallel import ParallelContext, make_contexts
 from rlhf_runtime.engines.training import ReadLogProbs, TokenOutputs
-from rlhf_runtime.engines.vllm.engine import EngineSettings, Generated, Sampling, VllmEngine
+from rlhf_runtime.engines.vllm.arguments import EngineSettings
+from rlhf_runtime.engines.vllm.engine import Generated, Sampling, VllmEngine
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.errors import StaleWeights
 from rlhf_runtime.roles.transition import Transition
@@ -55,6 +56,7 @@ class Pair:
                 dtype="float32",
                 tensor_size=tensor_size,
                 kv_cache_bytes=CACHE_BYTES[kind],
+                memory_bytes=2 * CACHE_BYTES[kind],
                 max_prompt_tokens=MAX_PROMPT,
                 max_response_tokens=MAX_RESPONSE,
                 max_concurrent_sequences=64,
