@@ -99,7 +99,12 @@ def cut(
     assert prompts.lengths is not None and responses.lengths is not None
     chosen = np.arange(len(groups), dtype=np.int64) if rows is None else rows
     sequences = group_into_sequences(
-        chosen, prompts.lengths, responses.lengths, groups, packing.hidden_size
+        chosen,
+        prompts.lengths,
+        responses.lengths,
+        groups,
+        packing.hidden_size,
+        packing.max_padded_tokens,
     )
     if not packing.share_prompts:
         sequences = [np.asarray([row]) for row in chosen]
