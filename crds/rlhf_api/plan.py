@@ -20,7 +20,7 @@ from rlhf_api.base import (
     PositiveFloat,
     Text,
 )
-from rlhf_api.plan_memory import Bytes, MemoryPlan
+from rlhf_api.plan_memory import ENGINE_MEMORY, Bytes, MemoryPlan
 from rlhf_api.spec.models import Precision
 from rlhf_api.spec.resources import Device
 
@@ -304,6 +304,18 @@ class Plan(Contract):
     def memory_of(self, pool: str, rank: int) -> MemoryPlan:
         """Memory of the device of a rank, as its pool numbers them."""
         return next(each for each in self.memory if each.pool == pool and rank in each.ranks)
+
+    def engine_bytes(self, role: str) -> int:
+        """What the generation engine of a role may take on each of its devices."""
+        generation = self.generation(role)
+        assert generation is not None
+        memory = self.memory_of(generation.mesh.pool, generation.mesh.ranks.start)
+        generates = phase_name(role, CallKind.GENERATE)
+        return sum(
+            item.bytes
+            for item in memory.items
+            if item.role == role and item.what in ENGINE_MEMORY and generates in item.phases
+        )
 
     def roles_in(self, pool: str) -> tuple[str, ...]:
         """Roles whose models live in a pool, or on some of its ranks."""

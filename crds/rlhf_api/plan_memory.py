@@ -28,7 +28,7 @@ class MemoryWhat(StrEnum):
     ACTIVATIONS = "Activations"
     """What a micro-batch keeps for its backward pass, or a forward pass works on."""
     LOGITS = "Logits"
-    """Scores over the vocabulary and their gradient."""
+    """Scores over the vocabulary, as far as they are there at once, and the head's input."""
     MASKS = "Masks"
     """Which tokens see each other where responses share their prompt."""
     GENERATION_WEIGHTS = "GenerationWeights"
@@ -43,6 +43,17 @@ class MemoryWhat(StrEnum):
     """Libraries and contexts of a process, whatever the job."""
     STANDBY = "Standby"
     """Libraries that stay in memory for the next start of workers."""
+
+
+ENGINE_MEMORY = frozenset(
+    {
+        MemoryWhat.GENERATION_WEIGHTS,
+        MemoryWhat.KV_CACHE,
+        MemoryWhat.ACTIVATIONS,
+        MemoryWhat.LOGITS,
+    }
+)
+"""What a generation engine uses memory for."""
 
 
 class MemoryItem(Contract):

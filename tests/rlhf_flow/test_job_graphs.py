@@ -99,7 +99,7 @@ def test_pairs_take_memory_together_however_small_a_micro_batch_is(job: MakeJob)
     made = compared(job, models={"reward_model": model})
     shapes = {"reward_model": resolve_shape(made, "reward_model", Path())}
     mesh = {"reward_model": Mesh(pool="local", data=16)}
-    (found,) = role_models(made, trace_job(made), Device.CPU, mesh, shapes)
+    (found,) = role_models(made, trace_job(made), Device.CPU, mesh, shapes, 4096)
     assert found.peak_tokens == 2 * 64
 
 

@@ -146,7 +146,7 @@ class TrainingSpec(Contract):
     """Largest global norm of the gradient."""
     micro_batch_tokens: Count | None = None
     """Padded tokens that a rank runs forward and backward at once; a longer sequence runs alone.
-    Default: 16384 on GPUs, 4096 on CPUs."""
+    Default: 16384 on GPUs, 4096 on CPUs, or that halved until everything fits."""
     activation_recompute: bool = False
     """Whether activations are computed again for the backward pass: slower, but less memory."""
     precision: Precision = Precision.AUTO

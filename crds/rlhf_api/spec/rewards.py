@@ -109,7 +109,7 @@ class ModelReward(Alternatives):
     """Number format of the computation."""
     micro_batch_tokens: Count | None = None
     """Padded tokens that a rank runs at once; a longer sequence runs alone. Default: 16384 on GPUs,
-    4096 on CPUs."""
+    4096 on CPUs, or that halved until everything fits."""
 
     validations: ClassVar = (REVISION_RULE,)
 

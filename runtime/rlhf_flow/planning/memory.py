@@ -13,6 +13,7 @@ from rlhf_api.plan import CallKind, Head, Mesh, phase_name
 from rlhf_api.plan_memory import MemoryItem, MemoryWhat
 from rlhf_api.spec.models import Precision
 from rlhf_api.spec.resources import Device
+from rlhf_flow.planning.head_memory import block_bytes
 from rlhf_flow.planning.shapes import DecoderShape
 
 MIB = 2**20
@@ -36,6 +37,8 @@ class RoleModel:
     """Its name."""
     mesh: Mesh
     """The ranks that hold it."""
+    device: Device
+    """What they compute on."""
     head: Head
     """What its model ends in."""
     is_trained: bool
@@ -76,6 +79,11 @@ class RoleModel:
         """Bytes of a number in the computation."""
         return 2 if self.precision is Precision.BFLOAT16 else FLOAT32_BYTES
 
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of a weight: trained ones are kept in float32."""
+        return FLOAT32_BYTES if self.is_trained else self.compute_bytes
+
 
 def shard_bytes(num_parameters: int, num_shards: int, number_bytes: int) -> int:
     """Bytes of the largest of equal shards."""
@@ -112,15 +120,13 @@ def training_activation_bytes(model: RoleModel) -> int:
 
 
 def logits_bytes(model: RoleModel) -> int:
-    """Bytes of a micro-batch's scores over the vocabulary; 0 for a scalar head.
-
-    Twice in float32 (log-probabilities, and either the scores or the gradient), and once more in
-    the compute format where that is another.
-    """
+    """Bytes of what a language model's head works on: a block of the scores over the vocabulary,
+    its input and that one's gradient, which is summed in float32."""
     if model.head is Head.SCALAR:
         return 0
-    copy = model.compute_bytes if model.compute_bytes != FLOAT32_BYTES else 0
-    return model.peak_tokens * model.shape.vocab_size * (2 * FLOAT32_BYTES + copy)
+    block = block_bytes(model.device, model.peak_tokens, model.shape.vocab_size)
+    inputs = model.shape.hidden_size * (FLOAT32_BYTES + 2 * model.compute_bytes)
+    return block + model.peak_tokens * inputs
 
 
 def mask_bytes(model: RoleModel) -> int:
@@ -132,8 +138,9 @@ def mask_bytes(model: RoleModel) -> int:
 
 
 def is_sharded(model: RoleModel, num_shards: int) -> bool:
-    """Whether FSDP manages the weights: one rank that computes in float32 keeps ordinary ones."""
-    return num_shards > 1 or model.precision is not Precision.FLOAT32
+    """Whether FSDP manages the weights: one rank that computes in their format keeps ordinary
+    ones."""
+    return num_shards > 1 or model.compute_bytes != model.stored_bytes
 
 
 def gathered_bytes(model: RoleModel, num_shards: int) -> int:
@@ -178,7 +185,7 @@ def role_items(model: RoleModel, phases: tuple[str, ...]) -> tuple[MemoryItem, .
             (MemoryWhat.GRADIENTS, gradient_bytes(model, num_shards), train),
         ]
     else:
-        stored = shard_bytes(model.num_parameters, num_shards, FLOAT32_BYTES)
+        stored = shard_bytes(model.num_parameters, num_shards, model.stored_bytes)
         sizes.append((MemoryWhat.WEIGHTS, stored, phases))
     sizes += [
         (MemoryWhat.GATHERED, gathered_bytes(model, num_shards), infer + train),
@@ -198,7 +205,7 @@ def checkpoint_items(model: RoleModel, phases: tuple[str, ...]) -> tuple[MemoryI
     """The copy of a saved role's state, where devices and host share their memory."""
     if not model.is_saved:
         return ()
-    number_bytes = FLOAT32_BYTES + (ADAM_BYTES if model.is_trained else 0)
+    number_bytes = model.stored_bytes + (ADAM_BYTES if model.is_trained else 0)
     size = shard_bytes(model.num_parameters, model.mesh.data, number_bytes)
     item = MemoryItem(role=model.role, what=MemoryWhat.CHECKPOINT, bytes=size, phases=phases)
     return (item,)

@@ -26,6 +26,7 @@ from rlhf_api.plan_memory import MemoryPlan, sum_by_phase
 from rlhf_api.spec.placement import PlacementType
 from rlhf_api.spec.resources import Device
 from rlhf_flow.calls import ModelCall, TrainOptions
+from rlhf_flow.errors import DoesNotFit
 from rlhf_flow.graph import Graph
 from rlhf_flow.job_graphs import job_roles, policy_of
 from rlhf_flow.planning.copies import check_copies
@@ -42,7 +43,12 @@ from rlhf_flow.planning.memory import RoleModel, checkpoint_items, process_item,
 from rlhf_flow.planning.offered import check_offered
 from rlhf_flow.planning.placement import DeviceGroup, device_groups, place_roles
 from rlhf_flow.planning.refusal import format_bytes
-from rlhf_flow.planning.role_models import longest_sequence_tokens, role_models
+from rlhf_flow.planning.role_models import (
+    MICRO_BATCH_TOKENS,
+    default_micro_batches,
+    longest_sequence_tokens,
+    role_models,
+)
 from rlhf_flow.planning.role_sets import place_sets, role_sets
 from rlhf_flow.planning.shapes import DecoderShape
 from rlhf_flow.planning.standby import required_standby, with_standby
@@ -79,7 +85,25 @@ def plan_job(
     meshes = _meshes(job, graphs, shapes, pools)
     check_offered(graphs, pools, meshes)
     check_copies(graphs, meshes, shapes)
-    models = role_models(job, graphs, device_of(pools), meshes, shapes)
+    *better, last = default_micro_batches(job, graphs, device_of(pools))
+    for tokens in better:
+        try:
+            return _plan(job, graphs, pools, meshes, shapes, tokens)
+        except DoesNotFit:
+            continue
+    return _plan(job, graphs, pools, meshes, shapes, last)
+
+
+def _plan(
+    job: RLHFJob,
+    graphs: Graphs,
+    pools: Sequence[DeviceInventory],
+    meshes: Mapping[str, Mesh],
+    shapes: Mapping[str, DecoderShape],
+    default_tokens: int,
+) -> Plan:
+    """The plan with a default of training.microBatchTokens."""
+    models = role_models(job, graphs, device_of(pools), meshes, shapes, default_tokens)
     groups = device_groups(pools, meshes)
     static = [_static_memory(job, graphs, group, models) for group in groups]
     choices = [
@@ -109,7 +133,11 @@ def plan_job(
         ),
         memory=tuple(map(_memory_plan, memory)),
         standby=standby,
-        reasons=(*_reasons(job, groups, choices), standby_reason),
+        reasons=(
+            *_reasons(job, groups, choices),
+            *_micro_batch_reasons(job, models, default_tokens),
+            standby_reason,
+        ),
     )
 
 
@@ -301,6 +329,25 @@ def _reasons(
                 else "generation's weights and cache stay: they fit beside all other phases"
             )
     return tuple(reasons)
+
+
+def _micro_batch_reasons(
+    job: RLHFJob, models: Sequence[RoleModel], default_tokens: int
+) -> tuple[str, ...]:
+    """That micro-batches are smaller than they would be with more memory."""
+    chosen = [
+        model.role
+        for model in models
+        if job.spec.model_for(model.role).training.micro_batch_tokens is None
+        and default_tokens < MICRO_BATCH_TOKENS[model.device]
+    ]
+    if not chosen:
+        return ()
+    best = max(MICRO_BATCH_TOKENS[model.device] for model in models)
+    return (
+        f"micro-batches of {', '.join(chosen)} have up to {default_tokens} tokens: the most, of "
+        f"{best} halved again and again, with which everything fits",
+    )
 
 
 def _placement_reason(group: DeviceGroup, num_groups: int, kind: PlacementType) -> str:

@@ -17,8 +17,12 @@ MICRO_BATCH_TOKENS: Mapping[Device, int] = {Device.CPU: 4096, Device.GPU: 16384}
 """Default of training.microBatchTokens: on CPUs more fall out of the cache, on GPUs fewer leave
 the device idle."""
 
+SMALLEST_MICRO_BATCH_TOKENS = 1024
+"""Down to which the default is halved where memory is short."""
+
 MAX_SHARED_TOKENS = 8192
-"""Longest sequence with several responses: its mask has the square of it, in bytes."""
+"""Longest sequence with several responses: its mask has the square of it, in bytes. Nor is one
+longer than a micro-batch."""
 
 
 def longest_sequence_tokens(job: RLHFJob) -> int:
@@ -26,18 +30,26 @@ def longest_sequence_tokens(job: RLHFJob) -> int:
     return job.spec.rollout.max_prompt_tokens + job.spec.rollout.max_response_tokens
 
 
-def longest_shared_tokens(job: RLHFJob, rows_per_prompt: int) -> int:
+def longest_shared_tokens(job: RLHFJob, rows_per_prompt: int, micro_batch_tokens: int) -> int:
     """Longest sequence of a prompt and several of its responses; 0 where none is shared."""
     if rows_per_prompt == 1:
         return 0
     rollout = job.spec.rollout
     everything = rollout.max_prompt_tokens + rows_per_prompt * rollout.max_response_tokens
-    return min(everything, MAX_SHARED_TOKENS)
+    return min(everything, MAX_SHARED_TOKENS, micro_batch_tokens)
 
 
-def micro_batch_tokens(job: RLHFJob, role: str, device: Device) -> int:
-    """Padded tokens of a micro-batch, as the manifest says or as suits the device."""
-    return job.spec.model_for(role).training.micro_batch_tokens or MICRO_BATCH_TOKENS[device]
+def default_micro_batches(
+    job: RLHFJob, graphs: Mapping[GraphName, Graph], device: Device
+) -> list[int]:
+    """What training.microBatchTokens may be where the manifest leaves it out, best first; one where
+    it is given for every role."""
+    best = MICRO_BATCH_TOKENS[device]
+    roles = (role for role, found in job_roles(graphs).items() if found.head is not None)
+    if all(job.spec.model_for(role).training.micro_batch_tokens for role in roles):
+        return [best]
+    halvings = (best // SMALLEST_MICRO_BATCH_TOKENS).bit_length()
+    return [best >> times for times in range(halvings)]
 
 
 def is_saved(job: RLHFJob, name: str, role: JobRole, policy: str) -> bool:
@@ -80,6 +92,7 @@ def role_models(
     device: Device,
     meshes: Mapping[str, Mesh],
     shapes: Mapping[str, DecoderShape],
+    default_tokens: int,
 ) -> tuple[RoleModel, ...]:
     """Every role that holds weights.
 
@@ -89,30 +102,37 @@ def role_models(
         device: what ranks compute on.
         meshes: the ranks of each of these roles.
         shapes: of their models.
+        default_tokens: of a micro-batch, where the manifest leaves it out.
     """
     roles, step = job_roles(graphs), graphs[GraphName.STEP]
     rows = {role: step.most_rows(role) for role in roles}
     together = {role: rows_together(step, role) for role in roles}
+    tokens = {
+        role: job.spec.model_for(role).training.micro_batch_tokens or default_tokens
+        for role, found in roles.items()
+        if found.head is not None
+    }
+    shared = {role: longest_shared_tokens(job, rows[role], tokens[role]) for role in tokens}
     policy = policy_of(step)
     return tuple(
         RoleModel(
             role=role,
             mesh=meshes[role],
+            device=device,
             head=found.head,
             is_trained=found.is_trained,
             generates=found.generates,
             shape=shapes[role],
             precision=resolve_precision(job.spec.model_for(role).training.precision, device),
-            micro_batch_tokens=micro_batch_tokens(job, role, device),
+            micro_batch_tokens=tokens[role],
             peak_tokens=min(
                 max(
-                    micro_batch_tokens(job, role, device),
+                    tokens[role],
                     together[role] * longest_sequence_tokens(job),  # a longer one runs alone
-                    longest_shared_tokens(job, rows[role]),
                 ),
                 rank_tokens(job, rows[role], meshes[role].data, together[role]),
             ),
-            longest_shared_tokens=longest_shared_tokens(job, rows[role]),
+            longest_shared_tokens=shared[role],
             is_saved=is_saved(job, role, found, policy),
             recompute=job.spec.model_for(role).training.activation_recompute,
         )

@@ -7,7 +7,7 @@ from rlhf_api.spec.models import LearningRateDecay
 from rlhf_api.spec.schedule import ScheduleSpec
 from rlhf_flow.calls import ModelCall, TrainOptions
 from rlhf_flow.graph import Graph
-from rlhf_runtime.engines.fsdp.settings import OptimizerSettings
+from rlhf_runtime.engines.optimizer_settings import OptimizerSettings
 
 
 def training_settings(spec: RLHFJobSpec, role: str, graph: Graph) -> OptimizerSettings:

@@ -15,7 +15,6 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from rlhf_api.spec.policy_loss import LossAggregation
-from rlhf_runtime.numerics.moments import Reduce, on_this_rank
 
 
 @dataclass(frozen=True)
@@ -28,24 +27,6 @@ class Denominators:
     """Sequences with at least one kept token."""
     fixed_length: int | None = None
     """The length that SEQUENCE_MEAN_FIXED_LENGTH divides by: the longest allowed response."""
-
-    @classmethod
-    def of(
-        cls,
-        mask: Bool[Tensor, "rows time"],
-        fixed_length: int | None = None,
-        reduce: Reduce = on_this_rank,
-    ) -> Denominators:
-        """Count a mini-batch from the mask of this rank's part of it.
-
-        Args:
-            mask: True on kept tokens.
-            fixed_length: passed on.
-            reduce: sums over the ranks that hold the other parts.
-        """
-        counts = torch.stack([mask.sum(), mask.any(dim=1).sum()]).double()
-        num_tokens, num_sequences = reduce(counts).tolist()
-        return cls(int(num_tokens), int(num_sequences), fixed_length)
 
 
 def aggregate(

@@ -45,14 +45,23 @@ def token_log_probs(
     Raises:
         ValueError: temperature is not positive.
     """
-    if not temperature > 0:
-        raise ValueError(
-            f"temperature must be positive: got {temperature}; for greedy sampling use 1.0 here"
-        )
+    require_positive(temperature)
     apply: Callable[..., tuple[Tensor, Tensor | None]] = (
         _TokenLogProbs.apply
     )  # torch leaves it untyped
     return apply(logits, tokens, temperature, with_entropy)
+
+
+def require_positive(temperature: float) -> None:
+    """Refuse a temperature under which there is no distribution.
+
+    Raises:
+        ValueError: it is not positive.
+    """
+    if not temperature > 0:
+        raise ValueError(
+            f"temperature must be positive: got {temperature}; for greedy sampling use 1.0 here"
+        )
 
 
 def _blocks(logits: Float[Tensor, "n vocabulary"]) -> Iterator[slice]:

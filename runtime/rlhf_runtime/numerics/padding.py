@@ -29,11 +29,12 @@ def pad(
 
     Args:
         values: all rows, one after the other; any dtype.
-        lengths: values in each row; they sum to `total`.
+        lengths: values in each row; they sum to `total`. Best on the host, wherever the values are:
+            nobody waits for a device then.
         fill: value of the padded positions.
 
     Returns:
-        The padded rows and the mask that is True on real values.
+        The padded rows and the mask that is True on real values, where the values are.
 
     Raises:
         ValueError: the lengths do not sum to `total`.
@@ -45,9 +46,10 @@ def pad(
             f"packed values do not match their lengths: got {values.shape[0]} values, lengths that "
             f"sum to {num_values}; pass the lengths of the same rows"
         )
-    padded = values.new_full((*mask.shape, *values.shape[1:]), fill)
-    padded[mask] = values
-    return padded, mask
+    places = mask.flatten().nonzero()[:, 0].to(values.device)
+    padded = values.new_full((mask.numel(), *values.shape[1:]), fill)
+    padded[places] = values
+    return padded.reshape(*mask.shape, *values.shape[1:]), mask.to(values.device)
 
 
 def unpad(

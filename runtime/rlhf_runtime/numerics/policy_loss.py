@@ -46,12 +46,13 @@ def sequence_log_ratios(
 
     Args:
         token_log_ratios: packed, row after row; whole responses.
-        lengths: tokens of each row; they sum to `tokens`.
+        lengths: tokens of each row; they sum to `tokens`. Best on the host, wherever the rest is.
         kept: False on tokens that do not count.
 
     Source: GSPO (arXiv 2507.18071), equation 7.
     """
-    row_of = torch.repeat_interleave(torch.arange(len(lengths), device=lengths.device), lengths)
+    rows = torch.arange(len(lengths), device=lengths.device)
+    row_of = torch.repeat_interleave(rows, lengths).to(token_log_ratios.device)
     zeros = token_log_ratios.new_zeros(len(lengths))
     sums = zeros.index_add(0, row_of, torch.where(kept, token_log_ratios, 0.0))
     counts = zeros.index_add(0, row_of, kept.to(zeros.dtype))

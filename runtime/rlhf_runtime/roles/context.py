@@ -16,9 +16,8 @@ from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.models import Precision
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.dataplane.shards import ShardIndex
-from rlhf_runtime.engines.fsdp.model import FsdpModel
-from rlhf_runtime.engines.fsdp.settings import OptimizerSettings
 from rlhf_runtime.engines.parallel import ParallelContext
+from rlhf_runtime.engines.training import TrainingEngine
 from rlhf_runtime.faults import Faults
 from rlhf_runtime.hooks import Hook, nothing
 from rlhf_runtime.telemetry.records import Span
@@ -111,14 +110,13 @@ class SpanLog:
 class Role(Protocol):
     """A role on one rank: its model, and its primitives by name."""
 
-    model: FsdpModel
+    @property
+    def engine(self) -> TrainingEngine:
+        """Trains its model, or reads it."""
 
     @property
     def methods(self) -> Mapping[str, Callable[[Inputs], Result]]:
         """What its calls run."""
-
-    def use_optimizer(self, settings: OptimizerSettings) -> None:
-        """Train with a new optimizer from now on."""
 
     def close(self) -> None:
         """End what it has started."""

@@ -13,8 +13,9 @@ from rlhf_flow.planning.generation_memory import KV_BLOCK_TOKENS
 from rlhf_runtime.data.tokenizer import TextTokenizer
 from rlhf_runtime.dataplane.columns import Column, pack_texts, repeat_rows
 from rlhf_runtime.dataplane.shards import ShardIndex
-from rlhf_runtime.engines.fsdp.model import FsdpModel
-from rlhf_runtime.engines.vllm.engine import EngineSettings, Generated, Sampling, VllmEngine
+from rlhf_runtime.engines.training import TrainingEngine
+from rlhf_runtime.engines.vllm.arguments import EngineSettings
+from rlhf_runtime.engines.vllm.engine import Generated, Sampling, VllmEngine
 from rlhf_runtime.faults import Phase
 from rlhf_runtime.roles.context import Result, RoleContext
 from rlhf_runtime.roles.transition import Transition
@@ -28,7 +29,7 @@ DTYPE_NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 class Generation:
     """A vLLM engine that always generates with the trainer's current weights."""
 
-    def __init__(self, context: RoleContext, model: FsdpModel) -> None:
+    def __init__(self, context: RoleContext, trainer: TrainingEngine) -> None:
         rollout, plan = context.job.spec.rollout, context.plan.generation(context.role)
         assert plan is not None
         block_tokens = KV_BLOCK_TOKENS[context.plan.device]
@@ -41,6 +42,7 @@ class Generation:
                 dtype=DTYPE_NAMES[context.precision],
                 tensor_size=plan.mesh.tensor,
                 kv_cache_bytes=plan.kv_cache_bytes,
+                memory_bytes=context.plan.engine_bytes(context.role),
                 max_prompt_tokens=rollout.max_prompt_tokens,
                 max_response_tokens=rollout.max_response_tokens,
                 max_concurrent_sequences=plan.max_concurrent_sequences,
@@ -52,7 +54,7 @@ class Generation:
             ),
             context.parallel,
         )
-        self._transition = Transition(model, self._engine, context.parallel)
+        self._transition = Transition(trainer, self._engine, context.parallel)
         if plan.release_during_training:
             self._release()
 

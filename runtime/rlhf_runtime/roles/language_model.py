@@ -8,10 +8,9 @@ import torch
 
 from rlhf_flow.calls import TrainOptions
 from rlhf_flow.losses import BradleyTerry, ClippedLoss, CrossEntropy, Dpo, Loss, ValueLoss
-from rlhf_runtime.engines.fsdp.model import FsdpModel, LossTerm
-from rlhf_runtime.engines.fsdp.packing import MicroBatch
-from rlhf_runtime.engines.fsdp.settings import OptimizerSettings
-from rlhf_runtime.numerics.entropy import token_log_probs
+from rlhf_runtime.engines.fsdp.engine import FsdpEngine
+from rlhf_runtime.engines.packing import MicroBatch
+from rlhf_runtime.engines.training import LossTerm, ReadLogProbs, TokenOutputs, TrainingEngine
 from rlhf_runtime.roles.context import Result, RoleContext
 from rlhf_runtime.roles.generation import Generation
 from rlhf_runtime.roles.policy_terms import PolicyTerms, agreeing
@@ -27,7 +26,7 @@ class LanguageModel:
     def __init__(self, context: RoleContext) -> None:
         self._context = context
         self._temperature = context.job.spec.rollout.temperature
-        self.model = FsdpModel(
+        self.engine: TrainingEngine = FsdpEngine(
             context.folder,
             context.parallel,
             context.precision,
@@ -36,7 +35,7 @@ class LanguageModel:
             tick=context.tick,
         )
         generates = context.planned.generates
-        self.generation = Generation(context, self.model) if generates else None
+        self.generation = Generation(context, self.engine) if generates else None
         self.methods = {
             "generate": self.generate,
             "log_probs": self.log_probs,
@@ -56,17 +55,9 @@ class LanguageModel:
     def log_probs(self, inputs: Inputs) -> Result:
         """Log-probabilities of the responses at the sampling temperature, as the training engine
         computes them."""
-
-        def read(outputs: torch.Tensor, micro_batch: MicroBatch) -> torch.Tensor:
-            targets = micro_batch.targets.to(outputs.device)
-            return token_log_probs(outputs, targets, self._temperature)[0]
-
         (field,) = inputs.call.writes
-        return infer(self.model, inputs, self._context.micro_batch_tokens, field, read)
-
-    def use_optimizer(self, settings: OptimizerSettings) -> None:
-        """Train with a new optimizer from now on."""
-        self.model.use_optimizer(settings)
+        tokens, reading = self._context.micro_batch_tokens, ReadLogProbs(self._temperature)
+        return infer(self.engine, inputs, tokens, field, reading)
 
     def train(self, inputs: Inputs) -> Result:
         """One or more optimizer steps on the batch."""
@@ -107,33 +98,33 @@ class LanguageModel:
         role, tokens = self._context.role, self._context.micro_batch_tokens
         match loss:
             case ClippedLoss():
-                policy = PolicyTerms(batch, loss, role, self._temperature, means)
+                policy = PolicyTerms(batch, loss, role, means)
                 trained, silent = (
-                    micro_batches(batch, self.model, tokens, rows)
+                    micro_batches(batch, self.engine, tokens, rows)
                     for rows in policy.rows_by_signal()
                 )
-                return LossTerm(trained, policy, silent)
+                reading = ReadLogProbs(self._temperature, with_entropy=True)
+                return LossTerm(reading, trained, policy, silent)
             case CrossEntropy():
                 supervised = SupervisedTerms(batch, loss, f"{role}/{metric}", means)
-                return LossTerm(micro_batches(batch, self.model, tokens), supervised)
+                parts = micro_batches(batch, self.engine, tokens)
+                return LossTerm(ReadLogProbs(), parts, supervised)
             case Dpo():
-                parallel = self._context.parallel
-                compared = DpoTerms(batch, loss, self._temperature, parallel, role, means)
-                paired = micro_batches(batch, self.model, tokens, compared.rows(), True)
-                return LossTerm(paired, compared)
+                compared = DpoTerms(batch, loss, self._context.parallel, role, means)
+                paired = micro_batches(batch, self.engine, tokens, compared.rows(), True)
+                return LossTerm(ReadLogProbs(self._temperature), paired, compared)
             case ValueLoss() | BradleyTerry():
                 raise AssertionError("a language model gives no values and no scores")
 
     def _step(self, terms: Sequence[LossTerm], means: Means, share: float) -> None:
-        assert self.model.optimizer is not None
-        rate = self.model.optimizer.learning_rate
-        norm = self.model.update(terms)
+        rate = self.engine.learning_rate
+        norm = self.engine.update(terms)
         means.note_update(self._context.role, rate, norm, share)
 
 
 class SupervisedTerms:
-    """The cross-entropy of one mini-batch: called with outputs[n, vocabulary] of each micro-batch.
-    The metric is without the loss's weight."""
+    """The cross-entropy of one mini-batch: called with the log-probabilities of each
+    micro-batch. The metric is without the loss's weight."""
 
     def __init__(self, batch: MiniBatch, loss: CrossEntropy, metric: str, means: Means) -> None:
         self._num_tokens = max(1, batch.denominators.num_tokens)
@@ -143,9 +134,8 @@ class SupervisedTerms:
         if batch.denominators.num_tokens:
             means.add(metric, 0.0, batch.share)
 
-    def __call__(self, outputs: torch.Tensor, part: MicroBatch) -> torch.Tensor:
+    def __call__(self, outputs: TokenOutputs, part: MicroBatch) -> torch.Tensor:
         """This micro-batch's share of the mini-batch's loss."""
-        log_probs, _ = token_log_probs(outputs, part.targets.to(outputs.device))
-        share = -log_probs.sum() / self._num_tokens
-        self._means.add(self._metric, float(share), 0.0)
+        share = -outputs.values.sum() / self._num_tokens
+        self._means.add(self._metric, share, 0.0)
         return share * self._weight

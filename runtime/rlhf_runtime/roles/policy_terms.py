@@ -11,11 +11,11 @@ from rlhf_api.spec.policy_loss import KlEstimator, PolicyObjective
 from rlhf_flow import fields
 from rlhf_flow.losses import ClippedLoss
 from rlhf_runtime.dataplane.columns import Column, Rows
-from rlhf_runtime.engines.fsdp.packing import MicroBatch
+from rlhf_runtime.engines.packing import MicroBatch
+from rlhf_runtime.engines.training import TokenOutputs
 from rlhf_runtime.numerics.aggregation import aggregate
-from rlhf_runtime.numerics.entropy import token_log_probs
 from rlhf_runtime.numerics.kl import kl_estimate
-from rlhf_runtime.numerics.padding import length_mask, pad
+from rlhf_runtime.numerics.padding import pad
 from rlhf_runtime.numerics.policy_loss import (
     PolicyLoss,
     agreeing_sequences,
@@ -50,15 +50,13 @@ def agreeing(loss: ClippedLoss) -> Keep | None:
 
 
 class PolicyTerms:
-    """The policy loss of one mini-batch: called with outputs[n, vocabulary] of each micro-batch."""
+    """The policy loss of one mini-batch: called with the log-probabilities and
+    entropies of each micro-batch."""
 
-    def __init__(
-        self, batch: MiniBatch, loss: ClippedLoss, role: str, temperature: float, means: Means
-    ) -> None:
+    def __init__(self, batch: MiniBatch, loss: ClippedLoss, role: str, means: Means) -> None:
         self._batch = batch
         self._loss = loss
         self._role = role
-        self._temperature = temperature
         self._means = means
         self._advantages = as_tensor(batch.columns[loss.advantages])
         self._old = as_tensor(batch.columns[loss.old_log_probs])
@@ -72,13 +70,11 @@ class PolicyTerms:
             rejected = float((valid & ~batch.kept).sum())
             means.add(f"{role}/rejected_sequences", rejected, float(valid.sum()))
 
-    def __call__(self, outputs: torch.Tensor, part: MicroBatch) -> torch.Tensor:
+    def __call__(self, outputs: TokenOutputs, part: MicroBatch) -> torch.Tensor:
         """This micro-batch's share of the mini-batch's loss."""
-        device = outputs.device
-        log_probs, entropy = token_log_probs(
-            outputs, part.targets.to(device), self._temperature, with_entropy=True
-        )
-        assert entropy is not None
+        log_probs, entropy = outputs
+        assert entropy is not None, "entropies are read, too"
+        device = log_probs.device
         terms = self._policy_loss(log_probs, part)
         losses = terms.token_losses
         if self._old_is_trainers:
@@ -98,7 +94,7 @@ class PolicyTerms:
         self._note_ratios(terms, part)
         self._note_difference(self._old[part.tokens] if self._old_is_trainers else log_probs, part)
         share = self._aggregate(losses, part)
-        self._means.add(f"{self._role}/loss", float(share), 0.0)
+        self._means.add(f"{self._role}/loss", share, 0.0)
         return share
 
     def _policy_loss(self, log_probs: torch.Tensor, part: MicroBatch) -> PolicyLoss:
@@ -112,7 +108,7 @@ class PolicyTerms:
                 return clipped_policy_loss(ratios, advantages, low, high, loss.dual_clip)
             case PolicyObjective.GSPO:
                 kept = self._kept(part).to(device)
-                whole = sequence_log_ratios(ratios, part.response_lengths.to(device), kept)
+                whole = sequence_log_ratios(ratios, part.response_lengths, kept)
                 return clipped_policy_loss(whole, advantages, low, high)
             case PolicyObjective.CISPO:
                 return cispo_loss(log_probs, ratios, advantages, low, high)
@@ -138,7 +134,7 @@ class PolicyTerms:
 
     def _note(self, name: str, values: torch.Tensor, part: MicroBatch) -> None:
         kept = self._kept(part)
-        total = float(values.detach().double().cpu()[kept].sum())
+        total = torch.where(kept.to(values.device), values.detach().double(), 0.0).sum()
         self._means.add(f"{self._role}/{name}", total, float(kept.sum()))
 
     def _note_ratios(self, terms: PolicyLoss, part: MicroBatch) -> None:
@@ -146,26 +142,25 @@ class PolicyTerms:
         self._note("clip_fraction", (terms.clipped | terms.dual_clipped).float(), part)
         self._note("clip_fraction_low", (terms.clipped & (terms.ratios < 1)).float(), part)
         self._note("clip_fraction_high", (terms.clipped & (terms.ratios > 1)).float(), part)
-        kept = terms.ratios.cpu()[self._kept(part)]
-        if len(kept):
-            self._means.max(f"{self._role}/ratio_max", float(kept.max()))
-            self._means.max(f"{self._role}/inverse_ratio_max", float(1 / kept.min()))
+        kept, ratios = self._kept(part), terms.ratios.detach()
+        if kept.any():
+            ratios = torch.where(kept.to(ratios.device), ratios, 1.0)
+            self._means.max(f"{self._role}/ratio_max", ratios.max())
+            self._means.max(f"{self._role}/inverse_ratio_max", 1 / ratios.min())
 
     def _note_difference(self, log_probs: torch.Tensor, part: MicroBatch) -> None:
         """How far the trainer's log-probabilities are from the generation engine's.
 
         Both belong to the weights that sampled: updates since then are no disagreement.
         """
-        own, rollout = log_probs.detach().cpu(), self._rollout[part.tokens]
+        own, rollout = log_probs.detach(), self._rollout[part.tokens].to(log_probs.device)
         difference = (own - rollout).abs()
         self._note("log_prob_difference_mean", difference, part)
         self._note("mismatch_kl", kl_estimate(rollout, own, KlEstimator.K3), part)
         if len(difference):
-            self._means.max(f"{self._role}/log_prob_difference_max", float(difference.max()))
+            self._means.max(f"{self._role}/log_prob_difference_max", difference.max())
 
     def _aggregate(self, losses: torch.Tensor, part: MicroBatch) -> torch.Tensor:
-        lengths = part.response_lengths.to(losses.device)
-        padded, _ = pad(losses, lengths)
-        kept = self._batch.kept[part.rows].to(losses.device)
-        mask = length_mask(lengths) & kept[:, None]
+        padded, mask = pad(losses, part.response_lengths)
+        mask &= self._batch.kept[part.rows, None].to(losses.device)
         return aggregate(padded, mask, self._loss.aggregation, self._batch.denominators)

@@ -7,9 +7,9 @@ import torch
 
 from rlhf_flow.losses import BradleyTerry, Dpo
 from rlhf_runtime.dataplane.columns import Rows
-from rlhf_runtime.engines.fsdp.packing import MicroBatch
+from rlhf_runtime.engines.packing import MicroBatch
 from rlhf_runtime.engines.parallel import ParallelContext
-from rlhf_runtime.numerics.entropy import token_log_probs
+from rlhf_runtime.engines.training import TokenOutputs
 from rlhf_runtime.numerics.padding import pad
 from rlhf_runtime.numerics.preferences import (
     Pairs,
@@ -63,19 +63,18 @@ class Comparison:
         """What some pairs are of the mini-batch's loss."""
         losses = bradley_terry_loss(margins, label_smoothing)
         share = losses.sum() / max(1, self._num_pairs)
-        self._means.add(f"{self._role}/loss", float(share), 0.0)
+        self._means.add(f"{self._role}/loss", share, 0.0)
         self.note("accuracy", (margins > 0).float())
         self.note("margin", margins)
         return share
 
     def note(self, name: str, values: torch.Tensor) -> None:
         """Add a number of each of some pairs to a mean."""
-        total = float(values.detach().double().sum())
-        self._means.add(f"{self._role}/{name}", total, len(values))
+        self._means.add(f"{self._role}/{name}", values.double().sum(), len(values))
 
 
 class ScoreTerms:
-    """Scores held against preferences: called with outputs[responses, 1], a response's score."""
+    """Scores held against preferences: called with the score of each response."""
 
     def __init__(
         self,
@@ -87,21 +86,20 @@ class ScoreTerms:
     ) -> None:
         self._compared = Comparison(batch, loss.preference, parallel, role, means)
 
-    def __call__(self, outputs: torch.Tensor, part: MicroBatch) -> torch.Tensor:
+    def __call__(self, outputs: TokenOutputs, part: MicroBatch) -> torch.Tensor:
         """This micro-batch's share of the mini-batch's loss."""
-        scores = outputs[:, 0]
+        scores = outputs.values
         pairs = self._compared.pairs(part, scores.device)
         return self._compared.share(scores[pairs.chosen] - scores[pairs.rejected])
 
 
 class DpoTerms:
-    """Implicit rewards held against preferences: called with outputs[n, vocabulary]."""
+    """Implicit rewards held against preferences: called with log-probabilities."""
 
     def __init__(
         self,
         batch: MiniBatch,
         loss: Dpo,
-        temperature: float,
         parallel: ParallelContext,
         role: str,
         means: Means,
@@ -109,18 +107,16 @@ class DpoTerms:
         self._compared = Comparison(batch, loss.preference, parallel, role, means)
         self._reference = as_tensor(batch.columns[loss.reference_log_probs])
         self._loss = loss
-        self._temperature = temperature
 
     def rows(self) -> Rows:
         """Those that are in pairs: no other has a gradient, or is told about."""
         return self._compared.rows()
 
-    def __call__(self, outputs: torch.Tensor, part: MicroBatch) -> torch.Tensor:
+    def __call__(self, outputs: TokenOutputs, part: MicroBatch) -> torch.Tensor:
         """This micro-batch's share of the mini-batch's loss."""
-        device = outputs.device
-        log_probs, _ = token_log_probs(outputs, part.targets.to(device), self._temperature)
-        ratios = log_probs - self._reference[part.tokens].to(device)
-        padded, _ = pad(ratios, part.response_lengths.to(device))
+        device = outputs.values.device
+        ratios = outputs.values - self._reference[part.tokens].to(device)
+        padded, _ = pad(ratios, part.response_lengths)
         rewards = self._loss.beta * padded.sum(dim=1)
         pairs = self._compared.pairs(part, device)
         chosen, rejected = rewards[pairs.chosen], rewards[pairs.rejected]

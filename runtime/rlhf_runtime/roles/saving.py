@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from rlhf_runtime.checkpoint.saver import State, load, parts_of, saved_keys
-from rlhf_runtime.engines.fsdp.model import FsdpModel
+from rlhf_runtime.engines.training import TrainingEngine
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.errors import CheckpointFailed
 
@@ -20,22 +20,22 @@ OPERATIONS = "operations."
 
 
 def state_of(
-    models: Mapping[str, FsdpModel], operations: Mapping[str, torch.Tensor], world: World
+    engines: Mapping[str, TrainingEngine], operations: Mapping[str, torch.Tensor], world: World
 ) -> State:
     """Everything that later steps on this rank depend on.
 
     Args:
-        models: of the roles on this rank that are saved.
+        engines: of the roles on this rank that are saved.
         operations: what operations keep from step to step.
         world: the ranks of its pool.
     """
-    states: State = {f"roles.{role}": model.state() for role, model in models.items()}
+    states: State = {f"roles.{role}": model.state() for role, model in engines.items()}
     states |= {f"{OPERATIONS}{name}": value for name, value in operations.items()}
     return states | {f"random.{world.rank}": _random_state()}
 
 
 def restore(
-    models: Mapping[str, FsdpModel],
+    engines: Mapping[str, TrainingEngine],
     operations: dict[str, torch.Tensor] | None,
     world: World,
     address: str,
@@ -49,7 +49,7 @@ def restore(
     custom code begin anew.
 
     Args:
-        models: of the roles on this rank that are saved.
+        engines: of the roles on this rank that are saved.
         operations: gets what operations keep. None: none run on this rank.
         world: the ranks of its pool.
         address: of the checkpoint.
@@ -60,9 +60,9 @@ def restore(
         StorageFailed: it cannot be read.
     """
     saved = {part: saved_keys(part) for part in parts_of(address)}
-    _require_roles(models, saved, address)
+    _require_roles(engines, saved, address)
     for part, keys in saved.items():
-        here = {role: model for role, model in models.items() if _version(role) in keys}
+        here = {role: model for role, model in engines.items() if _version(role) in keys}
         for role, model in here.items():
             model.expect_state(_names_below(keys, f"roles.{role}.optimizer.adam."))
         state: State = {f"roles.{role}": model.state() for role, model in here.items()}
@@ -88,10 +88,10 @@ def _version(role: str) -> str:
 
 
 def _require_roles(
-    models: Mapping[str, FsdpModel], saved: Mapping[str, frozenset[str]], address: str
+    engines: Mapping[str, TrainingEngine], saved: Mapping[str, frozenset[str]], address: str
 ) -> None:
     found = frozenset().union(*saved.values())
-    for role in models:
+    for role in engines:
         if _version(role) not in found:
             raise CheckpointFailed(f"{address} does not fit: it has no roles.{role}")
 

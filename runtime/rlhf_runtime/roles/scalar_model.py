@@ -19,11 +19,11 @@ from rlhf_runtime.data.rows import Split
 from rlhf_runtime.data.tokenizer import TextTokenizer
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.dataplane.shards import ShardIndex
-from rlhf_runtime.engines.fsdp.model import FsdpModel, LossTerm
-from rlhf_runtime.engines.fsdp.packing import MicroBatch
-from rlhf_runtime.engines.fsdp.settings import OptimizerSettings
+from rlhf_runtime.engines.fsdp.engine import FsdpEngine
+from rlhf_runtime.engines.packing import MicroBatch
+from rlhf_runtime.engines.training import LossTerm, ReadValues, TokenOutputs, TrainingEngine
 from rlhf_runtime.numerics.aggregation import aggregate
-from rlhf_runtime.numerics.padding import length_mask, pad
+from rlhf_runtime.numerics.padding import pad
 from rlhf_runtime.numerics.value_loss import clipped_value_loss
 from rlhf_runtime.rewards.errors import RewardError
 from rlhf_runtime.roles.context import Result, RoleContext
@@ -38,7 +38,7 @@ class ScalarModel:
 
     def __init__(self, context: RoleContext) -> None:
         self._context = context
-        self.model = FsdpModel(
+        self.engine: TrainingEngine = FsdpEngine(
             context.folder,
             context.parallel,
             context.precision,
@@ -63,7 +63,7 @@ class ScalarModel:
         """The value before each response token."""
         (field,) = inputs.call.writes
         tokens = self._context.micro_batch_tokens
-        return infer(self.model, inputs, tokens, field, lambda outputs, _: outputs[:, 0])
+        return infer(self.engine, inputs, tokens, field, ReadValues())
 
     def scores(self, inputs: Inputs) -> Result:
         """What it says of each response, after its last token."""
@@ -89,7 +89,7 @@ class ScalarModel:
     ) -> Result:
         (field,) = inputs.call.writes
         tokens = self._context.micro_batch_tokens
-        scores = infer_scores(self.model, prompts, responses, index.groups, tokens)
+        scores = infer_scores(self.engine, prompts, responses, index.groups, tokens)
         if wrong := int((~torch.isfinite(scores)).sum()):
             raise RewardError(
                 f"the model of {self._context.role} gives scores that are not finite: got {wrong} "
@@ -99,10 +99,6 @@ class ScalarModel:
         means = Means()
         means.add(self._context.score_metric, float(scores.double().sum()), len(scores))
         return Result({field: Column(scores.numpy())}, means.statistics(), index)
-
-    def use_optimizer(self, settings: OptimizerSettings) -> None:
-        """Train with a new optimizer from now on."""
-        self.model.use_optimizer(settings)
 
     def train(self, inputs: Inputs) -> Result:
         """One or more optimizer steps on the batch."""
@@ -128,9 +124,9 @@ class ScalarModel:
         )
         means = Means()
         for batch in batches * loss.epochs_per_batch:
-            micro = micro_batches(batch, self.model, self._context.micro_batch_tokens)
+            micro = micro_batches(batch, self.engine, self._context.micro_batch_tokens)
             terms = ValueTerms(batch, loss, self._context.role, means)
-            self._step(LossTerm(micro, terms), means, batch.share)
+            self._step(LossTerm(ReadValues(), micro, terms), means, batch.share)
             means.note_tokens(self._context.role, batch)
         return Result(statistics=means.statistics())
 
@@ -143,16 +139,15 @@ class ScalarModel:
         )
         means, tokens = Means(), self._context.micro_batch_tokens
         for batch in batches * loss.epochs_per_batch:
-            micro = micro_batches(batch, self.model, tokens, whole_groups=True)
+            micro = micro_batches(batch, self.engine, tokens, whole_groups=True)
             scored = [replace(part, predictors=part.ends) for part in micro]
             terms = ScoreTerms(batch, loss, self._context.parallel, self._context.role, means)
-            self._step(LossTerm(scored, terms), means, batch.share)
+            self._step(LossTerm(ReadValues(), scored, terms), means, batch.share)
         return Result(statistics=means.statistics())
 
     def _step(self, term: LossTerm, means: Means, share: float) -> None:
-        assert self.model.optimizer is not None
-        rate = self.model.optimizer.learning_rate
-        norm = self.model.update([term])
+        rate = self.engine.learning_rate
+        norm = self.engine.update([term])
         means.note_update(self._context.role, rate, norm, share)
 
 
@@ -176,7 +171,7 @@ def retokenizers(context: RoleContext) -> dict[Split, Retokenizer]:
 
 
 class ValueTerms:
-    """The value loss of one mini-batch: called with outputs[n, 1] of each micro-batch."""
+    """The value loss of one mini-batch: called with the values of each micro-batch."""
 
     def __init__(self, batch: MiniBatch, loss: ValueLoss, role: str, means: Means) -> None:
         self._batch = batch
@@ -187,19 +182,17 @@ class ValueTerms:
         self._returns = as_tensor(batch.columns[loss.returns])
         means.add(self._metric, 0.0, batch.share)
 
-    def __call__(self, outputs: torch.Tensor, part: MicroBatch) -> torch.Tensor:
+    def __call__(self, outputs: TokenOutputs, part: MicroBatch) -> torch.Tensor:
         """This micro-batch's share of the mini-batch's loss."""
-        device = outputs.device
+        device = outputs.values.device
         terms = clipped_value_loss(
-            outputs[:, 0],
+            outputs.values,
             self._values[part.tokens].to(device),
             self._returns[part.tokens].to(device),
             self._loss.clip_range,
         )
-        lengths = part.response_lengths.to(device)
-        padded, _ = pad(terms.token_losses, lengths)
-        kept = self._batch.kept[part.rows].to(device)
-        mask = length_mask(lengths) & kept[:, None]
+        padded, mask = pad(terms.token_losses, part.response_lengths)
+        mask &= self._batch.kept[part.rows, None].to(device)
         share = aggregate(padded, mask, self._loss.aggregation, self._batch.denominators)
-        self._means.add(self._metric, float(share), 0.0)
+        self._means.add(self._metric, share, 0.0)
         return share

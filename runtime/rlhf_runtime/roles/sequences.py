@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -10,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 
 from rlhf_runtime.dataplane.columns import Column
-from rlhf_runtime.engines.fsdp.model import FsdpModel
-from rlhf_runtime.engines.fsdp.packing import MicroBatch, cut
+from rlhf_runtime.engines.packing import MicroBatch, cut
+from rlhf_runtime.engines.training import HeadReading, ReadValues, TokenOutputs, TrainingEngine
 from rlhf_runtime.roles.context import Result
 from rlhf_runtime.workers.inputs import Inputs
 
@@ -31,32 +30,30 @@ def lengths_of(column: Column) -> torch.Tensor:
 
 
 def infer(
-    model: FsdpModel,
+    engine: TrainingEngine,
     inputs: Inputs,
     micro_batch_tokens: int,
     field: str,
-    read: Callable[[torch.Tensor, MicroBatch], torch.Tensor],
+    reading: HeadReading,
 ) -> Result:
-    """A forward pass over this rank's rows: one float32 per response token, packed, as `field`.
-
-    `read` turns outputs[n, width] into numbers[n].
-    """
+    """A forward pass over this rank's rows: one float32 per response token, packed, as `field`."""
     rows = inputs.rows()
     columns = inputs.load(rows)
     responses = columns[RESPONSES]
     values = torch.zeros(len(responses.values), dtype=torch.float32)
 
-    def consume(outputs: torch.Tensor, micro_batch: MicroBatch) -> None:
-        values[micro_batch.tokens] = read(outputs, micro_batch).float().cpu()
+    def consume(outputs: TokenOutputs, part: MicroBatch) -> None:
+        values[part.tokens] = outputs.values.cpu()
 
     index = inputs.index.find(rows)
-    packing = model.packing(micro_batch_tokens)
-    model.infer(cut(columns[PROMPTS], responses, index.groups, packing), consume)
+    packing = engine.packing(micro_batch_tokens)
+    parts = cut(columns[PROMPTS], responses, index.groups, packing)
+    engine.infer(parts, reading, consume)
     return Result(columns={field: Column(values.numpy(), responses.lengths)}, index=index)
 
 
 def infer_scores(
-    model: FsdpModel,
+    engine: TrainingEngine,
     prompts: Column,
     responses: Column,
     groups: NDArray[np.int64],
@@ -68,7 +65,7 @@ def infer_scores(
     equal responses to a prompt that score differently would look as if one were better.
 
     Args:
-        model: gives outputs[n, 1].
+        engine: of a model with a scalar head.
         prompts: token ids of the rows.
         responses: token ids of the rows; a row without any is scored after its prompt.
         groups: rows of the same number have the same prompt, int64 [rows].
@@ -77,12 +74,12 @@ def infer_scores(
     scores = torch.zeros(len(groups), dtype=torch.float32)
     first = _first_equal(prompts, responses, groups)
 
-    def consume(outputs: torch.Tensor, micro_batch: MicroBatch) -> None:
-        scores[micro_batch.rows] = outputs[:, 0].float().cpu()
+    def consume(outputs: TokenOutputs, part: MicroBatch) -> None:
+        scores[part.rows] = outputs.values.cpu()
 
-    packing = model.packing(micro_batch_tokens)
+    packing = engine.packing(micro_batch_tokens)
     parts = cut(prompts, responses, groups, packing, np.unique(first))
-    model.infer([replace(part, predictors=part.ends) for part in parts], consume)
+    engine.infer([replace(part, predictors=part.ends) for part in parts], ReadValues(), consume)
     return scores[torch.from_numpy(first)]
 
 

@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 
 from rlhf_runtime.dataplane.columns import Column, Rows
-from rlhf_runtime.engines.fsdp.model import FsdpModel
-from rlhf_runtime.engines.fsdp.packing import MicroBatch, cut
+from rlhf_runtime.engines.packing import MicroBatch, cut
 from rlhf_runtime.engines.parallel import ParallelContext
+from rlhf_runtime.engines.training import TrainingEngine
 from rlhf_runtime.numerics.aggregation import Denominators
 from rlhf_runtime.roles.own_tokens import OwnTokens
 from rlhf_runtime.roles.sequences import PROMPTS, RESPONSES
@@ -93,18 +93,18 @@ def mini_batches(
 
 def micro_batches(
     batch: MiniBatch,
-    model: FsdpModel,
+    engine: TrainingEngine,
     max_padded_tokens: int,
     rows: Rows | None = None,
     whole_groups: bool = False,
 ) -> list[MicroBatch]:
-    """Rows of a mini-batch, by default all, as micro-batches for a model, which predicts the tokens
-    that count; with `whole_groups` rows of a prompt are in one."""
+    """Rows of a mini-batch, by default all, as micro-batches for an engine, in which the tokens
+    that count are predicted; with `whole_groups` rows of a prompt are in one."""
     parts = cut(
         batch.columns[PROMPTS],
         batch.columns[RESPONSES],
         batch.groups,
-        model.packing(max_padded_tokens),
+        engine.packing(max_padded_tokens),
         rows,
         whole_groups,
     )
@@ -132,31 +132,50 @@ def _counts(tokens: torch.Tensor) -> list[int]:
 
 
 class Means:
-    """Collects weighted means, maxima, sums and spreads while a call runs."""
+    """Collects weighted means, maxima, sums and spreads while a call runs.
+
+    What is on a device is read when all of it is asked for: the host would wait for it otherwise.
+    """
 
     def __init__(self) -> None:
-        self.means: dict[str, tuple[float, float]] = {}
-        self.maxima: dict[str, float] = {}
-        self.sums: dict[str, float] = {}
-        self.spreads: dict[str, Spread] = {}
+        self._totals: list[tuple[str, float | torch.Tensor, float]] = []
+        """Of means: name, what is added, weight."""
+        self._largest: list[tuple[str, float | torch.Tensor]] = []
+        self._sums: dict[str, float] = {}
+        self._spreads: dict[str, Spread] = {}
 
-    def add(self, name: str, total: float, weight: float) -> None:
-        """Add to a mean."""
-        before = self.means.get(name, (0.0, 0.0))
-        self.means[name] = (before[0] + total, before[1] + weight)
+    def add(self, name: str, total: float | torch.Tensor, weight: float) -> None:
+        """Add to a mean.
+
+        Args:
+            name: of the metric.
+            total: a number, or a tensor of one.
+            weight: by how much the mean's divisor grows.
+        """
+        self._totals.append((name, _detached(total), weight))
 
     def spread(self, name: str, values: torch.Tensor) -> None:
         """Add numbers to those of which a metric is the standard deviation."""
         added = Spread.of(values.numpy())
-        self.spreads[name] = self.spreads[name].joined(added) if name in self.spreads else added
+        before = self._spreads.get(name)
+        self._spreads[name] = added if before is None else before.joined(added)
 
     def count(self, name: str, amount: float) -> None:
         """Add to a sum over ranks."""
-        self.sums[name] = self.sums.get(name, 0.0) + amount
+        self._sums[name] = self._sums.get(name, 0.0) + amount
 
     def statistics(self) -> Statistics:
         """Everything, for the report."""
-        return Statistics(self.means, self.maxima, self.sums, self.spreads)
+        means: dict[str, tuple[float, float]] = {}
+        totals = _numbers([total for _, total, _ in self._totals])
+        for (name, _, weight), total in zip(self._totals, totals, strict=True):
+            before = means.get(name, (0.0, 0.0))
+            means[name] = (before[0] + total, before[1] + weight)
+        maxima: dict[str, float] = {}
+        largest = _numbers([value for _, value in self._largest])
+        for (name, _), value in zip(self._largest, largest, strict=True):
+            maxima[name] = max(maxima.get(name, value), value)
+        return Statistics(means, maxima, self._sums, self._spreads)
 
     def note_update(self, role: str, rate: float, norm: float, share: float) -> None:
         """How an optimizer step of a role went; norms that are not finite left it out."""
@@ -169,6 +188,17 @@ class Means:
         tokens = batch.denominators.num_tokens
         self.add(f"{role}/loss_tokens", tokens * batch.share, batch.share)
 
-    def max(self, name: str, value: float) -> None:
-        """Raise a maximum."""
-        self.maxima[name] = max(self.maxima.get(name, value), value)
+    def max(self, name: str, value: float | torch.Tensor) -> None:
+        """Raise a maximum: by a number, or a tensor of one."""
+        self._largest.append((name, _detached(value)))
+
+
+def _detached(value: float | torch.Tensor) -> float | torch.Tensor:
+    return value.detach() if isinstance(value, torch.Tensor) else value
+
+
+def _numbers(values: list[float | torch.Tensor]) -> list[float]:
+    """All as numbers, brought to the host together."""
+    on_device = [value.double() for value in values if isinstance(value, torch.Tensor)]
+    found = iter(torch.stack(on_device).tolist() if on_device else ())
+    return [next(found) if isinstance(value, torch.Tensor) else value for value in values]

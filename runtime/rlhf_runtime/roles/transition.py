@@ -6,39 +6,37 @@ import math
 
 import torch
 import torch.distributed as dist
-from torch.distributed.tensor import DTensor
-from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-from rlhf_runtime.engines.fsdp.model import FsdpModel
 from rlhf_runtime.engines.parallel import ParallelContext
+from rlhf_runtime.engines.training import TrainingEngine
 from rlhf_runtime.engines.vllm.engine import VllmEngine
 from rlhf_runtime.errors import StaleWeights, UnsupportedModel
-from rlhf_runtime.reshard.boxes import Box
 from rlhf_runtime.reshard.checksum import piece_checksum
 from rlhf_runtime.reshard.execute import PreparedTransfer
 from rlhf_runtime.reshard.layout import Layout, Piece
 from rlhf_runtime.reshard.plan import plan_reshard
-from rlhf_runtime.reshard.views import View, Views
+from rlhf_runtime.reshard.views import Views
 from rlhf_runtime.workers.orders import Statistics
 
 
 class Transition:
-    """Keeps an engine's weights equal to a model's. Planned once, run after every update.
+    """Keeps a generation engine's weights equal to a training engine's.
 
-    Every rank of the role's mesh makes and refreshes it together.
+    Planned once, run after every update. Every rank of the role's mesh makes and refreshes it
+    together.
     """
 
-    def __init__(self, model: FsdpModel, engine: VllmEngine, parallel: ParallelContext) -> None:
-        self._model = model
+    def __init__(
+        self, trainer: TrainingEngine, engine: VllmEngine, parallel: ParallelContext
+    ) -> None:
+        self._trainer = trainer
         self._engine = engine
         self._parallel = parallel
         self._version = -1
-        shapes = {name: tuple(p.shape) for name, p in model.module.named_parameters()}
-        self._source = source_views(model)
+        self._source = trainer.views()
         self._target = engine.views()
-        _check_names(set(shapes), set(self._target))
-        sources, targets = self._layouts(shapes)
-        self._names = sorted(shapes)
+        sources, targets = self._layouts()
+        self._names = sorted(sources.shapes)
         self._copies = [_num_copies(targets, name) for name in self._names]
         self._transfer = PreparedTransfer(
             plan_reshard(sources, targets),
@@ -49,18 +47,18 @@ class Transition:
         )
 
     def refresh(self) -> Statistics:
-        """Bring the engine's weights to the model's version, if they are not there yet.
+        """Bring the engine's weights to the trainer's version, if they are not there yet.
 
         Raises:
             StaleWeights: the weights that arrived are not those that were sent.
         """
         self._engine.restore()
-        if self._version == self._model.version and self._engine.has_weights:
+        if self._version == self._trainer.version and self._engine.has_weights:
             return Statistics()
         moved = self._transfer.run()
         self._verify()
         self._engine.weights_written()
-        self._version = self._model.version
+        self._version = self._trainer.version
         return Statistics(
             means={
                 "throughput/transition_bytes": (
@@ -74,14 +72,16 @@ class Transition:
         """Give back the memory in which weights wait for their transfer."""
         self._transfer.release()
 
-    def _layouts(self, shapes: dict[str, tuple[int, ...]]) -> tuple[Layout, Layout]:
+    def _layouts(self) -> tuple[Layout, Layout]:
         mine = (_pieces(self._source), _pieces(self._target))
         everyone = [mine]
         if self._parallel.size > 1:
             everyone = [mine] * self._parallel.size
             dist.all_gather_object(everyone, mine, self._parallel.group)
         sources, targets = zip(*everyone, strict=True)
-        return Layout(shapes, tuple(sources)), Layout(shapes, tuple(targets))
+        trained, generating = _shapes(sources), _shapes(targets)
+        _check_names(set(trained), set(generating))
+        return Layout(trained, sources), Layout(generating, targets)
 
     def _verify(self) -> None:
         """Compare, tensor by tensor, the checksums of all that was sent and all that arrived.
@@ -98,27 +98,21 @@ class Transition:
             raise StaleWeights(
                 f"weights changed on their way to generation: got other checksums for {len(wrong)} "
                 f"of {len(self._names)} tensors, the first {self._names[wrong[0]]}, at version "
-                f"{self._model.version}; nothing was generated with them"
+                f"{self._trainer.version}; nothing was generated with them"
             )
-
-
-def source_views(model: FsdpModel) -> Views:
-    """This rank's rows of every parameter."""
-    views: dict[str, list[View]] = {}
-    for name, parameter in model.module.named_parameters():
-        if isinstance(parameter, DTensor):
-            shape, start = compute_local_shape_and_global_offset(
-                parameter.shape, parameter.device_mesh, parameter.placements
-            )
-            box = Box(tuple(start), tuple(shape))
-            views[name] = [View(parameter.to_local().detach(), box)]
-        else:
-            views[name] = [View(parameter.data, Box.whole(tuple(parameter.shape)))]
-    return views
 
 
 def _pieces(views: Views) -> tuple[Piece, ...]:
     return tuple(Piece(name, view.box) for name, parts in views.items() for view in parts)
+
+
+def _shapes(pieces: tuple[tuple[Piece, ...], ...]) -> dict[str, tuple[int, ...]]:
+    """The full shape of every tensor, of which all ranks' pieces are known."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for of_rank in pieces:
+        for name, box in of_rank:
+            shapes[name] = tuple(map(max, shapes.get(name, box.stop), box.stop))
+    return shapes
 
 
 def _num_copies(layout: Layout, name: str) -> int:

@@ -17,7 +17,7 @@ from rlhf_runtime.checkpoint.record import SavedFile
 from rlhf_runtime.dataplane.calls import protocol_of
 from rlhf_runtime.dataplane.protocol import Coordinates
 from rlhf_runtime.dataplane.shards import Shard
-from rlhf_runtime.engines.fsdp.settings import OptimizerSettings
+from rlhf_runtime.engines.optimizer_settings import OptimizerSettings
 from rlhf_runtime.errors import OutOfMemory, UnknownCall, WorkerLost, model_not_saved
 from rlhf_runtime.faults import Faults, Phase
 from rlhf_runtime.workers.activity import Progress, Watched, watched_by_effort
@@ -30,7 +30,7 @@ from rlhf_runtime.workers.process import configure_process, resident_bytes, usab
 from rlhf_runtime.workers.setup import RankSetup
 
 if TYPE_CHECKING:  # torch is imported when a rank prepares
-    from rlhf_runtime.engines.fsdp.model import FsdpModel
+    from rlhf_runtime.engines.training import TrainingEngine
     from rlhf_runtime.roles.context import Result, Role
     from rlhf_runtime.roles.operations import OperationState
 
@@ -138,17 +138,17 @@ class Rank(Watched):
     @watched_by_effort
     def use_optimizer(self, role: str, settings: OptimizerSettings) -> None:
         """Train a role of this rank with a new optimizer from now on."""
-        self._roles[role].use_optimizer(settings)
+        self._roles[role].engine.use_optimizer(settings)
 
     @watched_by_effort
     def copy_weights(self, source: str, target: str) -> None:
         """Let a role start from the weights of another one that is cut over the same ranks."""
-        self._roles[target].model.copy_weights_from(self._roles[source].model)
+        self._roles[target].engine.copy_weights_from(self._roles[source].engine)
 
     @watched_by_effort
     def load_weights(self, role: str, folder: Path) -> None:
         """Let a role start from a saved model. Collective over its ranks."""
-        self._roles[role].model.load_weights(folder)
+        self._roles[role].engine.load_weights(folder)
 
     @watched_by_effort
     def save(self, role: str, folder: Path, dtype: str) -> None:
@@ -157,7 +157,7 @@ class Rank(Watched):
         from safetensors import SafetensorError
 
         try:
-            self._roles[role].model.save(folder, getattr(torch, dtype))
+            self._roles[role].engine.save(folder, getattr(torch, dtype))
         except (OSError, SafetensorError) as error:
             raise model_not_saved(folder, error) from error
 
@@ -166,7 +166,7 @@ class Rank(Watched):
         from rlhf_runtime.roles.saving import state_of
 
         with self.activity.during("save", step, Progress.EFFORT):
-            state = state_of(self._saved_models(), self._operations, self._world)
+            state = state_of(self._saved_engines(), self._operations, self._world)
             self._saver.begin(state, f"{address}/{self._setup.pool}")
             self._faults.enter(Phase.SAVE, step)
 
@@ -184,7 +184,7 @@ class Rank(Watched):
         pool = self._setup.pool
         # Only where operations run: elsewhere it would grow old, and be saved again.
         operations = self._operations if self._runs_operations() else None
-        restore(self._saved_models(), operations, self._world, address, pool)
+        restore(self._saved_engines(), operations, self._world, address, pool)
 
     def run(self, header: bytes, own: bytes, *shards: Shard) -> tuple[bytes, Shard] | bytes:
         """One call: a report, and on ranks whose output counts a shard."""
@@ -236,7 +236,7 @@ class Rank(Watched):
         held = {
             (role, what): num_bytes
             for role, player in self._roles.items()
-            for what, num_bytes in player.model.held_bytes().items()
+            for what, num_bytes in player.engine.held_bytes().items()
         }
         return OutOfMemory(
             out_of_memory_text(
@@ -257,9 +257,9 @@ class Rank(Watched):
         assert planned is not None and planned.mesh is not None
         return planned.mesh.pool == setup.pool and setup.rank in planned.mesh.ranks
 
-    def _saved_models(self) -> dict[str, FsdpModel]:
+    def _saved_engines(self) -> dict[str, TrainingEngine]:
         saved = (planned.role for planned in self._setup.plan.roles if planned.is_saved)
-        return {role: self._roles[role].model for role in saved if role in self._roles}
+        return {role: self._roles[role].engine for role in saved if role in self._roles}
 
     def _mesh(self, order: Order) -> Mesh:
         planned = self._setup.plan.call(order.graph, order.call.id)
@@ -284,7 +284,7 @@ class Rank(Watched):
         from rlhf_runtime.roles.context import Result
 
         def copy(_: Inputs) -> Result:
-            self._roles[target].model.copy_weights_from(self._roles[source].model, entirely=True)
+            self._roles[target].engine.copy_weights_from(self._roles[source].engine, entirely=True)
             return Result()
 
         return copy

@@ -36,6 +36,7 @@ def model(**changes: object) -> RoleModel:
     base = RoleModel(
         role="actor",
         mesh=Mesh(pool="pool", data=1),
+        device=Device.CPU,
         head=Head.LM,
         is_trained=True,
         generates=True,
@@ -75,7 +76,7 @@ def test_one_rank_in_float32_holds_sixteen_bytes_a_parameter() -> None:
         MemoryWhat.OPTIMIZER: 541_312 * 8,
         MemoryWhat.GRADIENTS: 541_312 * 4,
         MemoryWhat.ACTIVATIONS: 1000 * 2 * 13_336,
-        MemoryWhat.LOGITS: 1000 * 64 * 8,
+        MemoryWhat.LOGITS: 1000 * (64 * 12 + 128 * 12),
     }
 
 
@@ -93,9 +94,30 @@ def test_a_frozen_role_has_weights_and_no_states() -> None:
     assert sizes(items, "actor.generate") == {MemoryWhat.WEIGHTS: 541_312 * 2}
 
 
+def test_a_frozen_role_keeps_its_weights_in_the_format_it_computes_in() -> None:
+    made = model(is_trained=False, is_saved=True, precision=Precision.BFLOAT16)
+    for num_ranks in (1, 2):
+        items = role_items(on(num_ranks, made), PHASES)
+        assert sizes(items, "actor.generate") == {MemoryWhat.WEIGHTS: 541_312 * 2 // num_ranks}
+        gathered = {item.what for item in items} & {MemoryWhat.GATHERED}
+        assert bool(gathered) == (num_ranks > 1), (
+            "nothing is cast, so that one rank gathers nothing"
+        )
+        (saved,) = checkpoint_items(on(num_ranks, made), PHASES)
+        assert saved.bytes == 541_312 * 2 // num_ranks
+
+
 def test_a_critic_has_no_logits() -> None:
     items = role_items(on(2, model(head=Head.SCALAR)), PHASES)
     assert MemoryWhat.LOGITS not in {item.what for item in items}
+
+
+def test_of_a_large_vocabulary_one_block_is_there_at_once() -> None:
+    made = model(shape=LLAMA, device=Device.GPU, precision=Precision.BFLOAT16)
+    for tokens, block in ((100, 100 * 128_256), (16_384, 1 << 25), (65_536, 65_536 * 1024)):
+        large = dataclasses.replace(made, peak_tokens=tokens)
+        found = sizes(role_items(on(8, large), PHASES), "actor.train")[MemoryWhat.LOGITS]
+        assert found == block * 12 + tokens * 4096 * 8
 
 
 def test_recomputation_keeps_one_layer_and_the_inputs_of_all() -> None:

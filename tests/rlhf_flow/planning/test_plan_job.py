@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,44 @@ def llama(job: Any, **sections: Any) -> Any:
     models = {"actor": LLAMA | {"training": FRUGAL}}
     rollout = {"samplesPerPrompt": 4, "maxPromptTokens": 512, "maxResponseTokens": 512}
     return job(**({"models": models, "rollout": rollout, "schedule": SMALL_STEP} | sections))
+
+
+LONG = {"samplesPerPrompt": 8, "maxPromptTokens": 1024, "maxResponseTokens": 1024}
+
+
+@pytest.mark.parametrize("gibibytes", [40, 80, 140, 300])
+def test_micro_batches_are_as_large_as_memory_allows(job: Any, gibibytes: int) -> None:
+    """Unless the manifest says how large they are."""
+
+    def of_size(tokens: int | None) -> Plan:
+        training = {} if tokens is None else {"microBatchTokens": tokens}
+        models = {"actor": LLAMA | {"training": training}}
+        schedule = {"steps": 1, "promptsPerStep": 128}
+        return plan(job(models=models, rollout=LONG, schedule=schedule), gpus(8, 1, gibibytes))
+
+    fitting = []
+    for tokens in (16384, 8192, 4096, 2048, 1024):
+        with contextlib.suppress(DoesNotFit):
+            fitting.append((tokens, of_size(tokens)))
+    made = of_size(None)
+    tokens, expected = fitting[0]
+    assert memory_of(made) == memory_of(expected)
+    assert made.roles == expected.roles
+    told = [reason for reason in made.reasons if "micro-batches of actor" in reason]
+    assert len(told) == (tokens < 16384) and all(f"up to {tokens} tokens" in r for r in told)
+
+
+def test_an_engine_gets_its_own_part_of_a_device(job: Any) -> None:
+    """Of a GPU it shares with the trainer's weights and optimizer."""
+    made = plan(llama(job), gpus(8, gibibytes=60))
+    memory, engines = memory_of(made), engines_of(made)
+    share = made.engine_bytes("actor")
+    weights = next(i.bytes for i in memory.items if i.what is MemoryWhat.GENERATION_WEIGHTS)
+    trainer = sum(
+        i.bytes for i in memory.items if i.what in (MemoryWhat.MASTER_WEIGHTS, MemoryWhat.OPTIMIZER)
+    )
+    assert engines.kv_cache_bytes + weights < share
+    assert share + trainer <= memory.capacity_bytes
 
 
 def test_every_call_lies_on_all_devices_and_verifiers_on_the_host(job: Any) -> None:

@@ -13,19 +13,28 @@ import torch.distributed as dist
 from rlhf_api.spec.models import LearningRateDecay
 from rlhf_runtime.checkpoint.record import SavedFile
 from rlhf_runtime.checkpoint.saver import Saver
-from rlhf_runtime.engines.fsdp.model import FsdpModel, LossTerm
+from rlhf_runtime.engines.fsdp.engine import FsdpEngine
+from rlhf_runtime.engines.training import LossTerm
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.errors import CheckpointFailed
 from rlhf_runtime.roles.saving import restore, state_of
 
-from ..engines.fsdp_ranks import cross_entropy, engine, mine, model_folder, settings
+from ..engines.fsdp_ranks import (
+    LANGUAGE,
+    cross_entropy,
+    engine,
+    local_weights,
+    mine,
+    model_folder,
+    settings,
+)
 from ..world_of_processes import Scenario, run_scenarios
 
 POOL = "pool"
 LINEAR = settings(decay=LearningRateDecay.LINEAR, warmup_updates=2, total_updates=9)
 
 
-def trained(world: World, folder: Path, updates: int) -> FsdpModel:
+def trained(world: World, folder: Path, updates: int) -> FsdpEngine:
     """A model after so many updates."""
     model = engine(model_folder("llama", world, folder), world)
     model.use_optimizer(LINEAR)
@@ -33,22 +42,21 @@ def trained(world: World, folder: Path, updates: int) -> FsdpModel:
     return model
 
 
-def update(model: FsdpModel, times: int) -> list[float]:
+def update(model: FsdpEngine, times: int) -> list[float]:
     """Gradient norms of so many updates."""
-    return [model.update([LossTerm(mine(model, 40), cross_entropy)]) for _ in range(times)]
+    terms = [LossTerm(LANGUAGE, mine(model, 40), cross_entropy)]
+    return [model.update(terms) for _ in range(times)]
 
 
-def assert_equal(one: FsdpModel, other: FsdpModel) -> None:
+def assert_equal(one: FsdpEngine, other: FsdpEngine) -> None:
     """Bit by bit, on this rank."""
-    others = other.local_parameters()
-    for name, tensor in one.local_parameters().items():
-        assert torch.equal(tensor, others[name]), name
+    for tensor, others in zip(local_weights(one), local_weights(other), strict=True):
+        assert torch.equal(tensor, others)
     assert one.version == other.version
-    assert one.optimizer is not None and other.optimizer is not None
-    assert one.optimizer.learning_rate == other.optimizer.learning_rate
+    assert one.learning_rate == other.learning_rate
 
 
-def saved(world: World, folder: Path, model: FsdpModel) -> tuple[str, Saver]:
+def saved(world: World, folder: Path, model: FsdpEngine) -> tuple[str, Saver]:
     """A checkpoint that is being written."""
     address = str(folder / "saved")
     saver = Saver(world)
@@ -84,8 +92,8 @@ def a_frozen_model_comes_back(world: World, folder: Path) -> None:
     dist.barrier()
     fresh = engine(folder / "llama", world, trained=False)
     restore({"reference": fresh}, {}, world, address, POOL)
-    others = model.local_parameters()
-    assert all(torch.equal(t, others[name]) for name, t in fresh.local_parameters().items())
+    for tensor, others in zip(local_weights(fresh), local_weights(model), strict=True):
+        assert torch.equal(tensor, others)
 
 
 def what_operations_keep_comes_back(world: World, folder: Path) -> None:

@@ -7,7 +7,7 @@ from rlhf_flow import Algorithm, BatchValue, CrossEntropy, Flow, LanguageModel, 
 from rlhf_flow.job_graphs import trace_job
 from rlhf_flow.tracing import trace
 from rlhf_runtime.controller.optimizers import training_settings, warm_start_settings
-from rlhf_runtime.engines.fsdp.settings import OptimizerSettings
+from rlhf_runtime.engines.optimizer_settings import OptimizerSettings
 
 from .jobs import make_job
 

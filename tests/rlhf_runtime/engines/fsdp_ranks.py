@@ -25,10 +25,17 @@ from transformers import (
 
 from rlhf_api.spec.models import LearningRateDecay
 from rlhf_runtime.dataplane.columns import Column
-from rlhf_runtime.engines.fsdp.model import FsdpModel, Loss, LossTerm
-from rlhf_runtime.engines.fsdp.packing import MicroBatch, cut
-from rlhf_runtime.engines.fsdp.settings import OptimizerSettings
+from rlhf_runtime.engines.fsdp.engine import FsdpEngine
+from rlhf_runtime.engines.optimizer_settings import OptimizerSettings
+from rlhf_runtime.engines.packing import MicroBatch, cut
 from rlhf_runtime.engines.parallel import ParallelContext
+from rlhf_runtime.engines.training import (
+    Loss,
+    LossTerm,
+    ReadLogProbs,
+    ReadValues,
+    TokenOutputs,
+)
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.errors import UnsupportedModel
 from rlhf_runtime.models.errors import WrongHead
@@ -42,6 +49,7 @@ RESPONSE_LENGTHS = [4, 11, 1, 6, 2, 8]
 GROUPS = np.array([0, 0, 0, 1, 2, 2])
 """Which prompt each response answers."""
 NUM_TOKENS = sum(RESPONSE_LENGTHS)
+LANGUAGE, SCALAR = ReadLogProbs(), ReadValues()
 
 
 def settings(**changes: object) -> OptimizerSettings:
@@ -72,7 +80,7 @@ def rows_of(parallel: ParallelContext) -> NDArray[np.int64]:
 
 
 def pieces(
-    model: FsdpModel, rows: NDArray[np.int64], max_tokens: int, share: bool = True
+    model: FsdpEngine, rows: NDArray[np.int64], max_tokens: int, share: bool = True
 ) -> list[MicroBatch]:
     """Rows as micro-batches; prompts are shared where the model says that it can."""
     packing = model.packing(max_tokens)
@@ -80,26 +88,25 @@ def pieces(
     return cut(*batch(), GROUPS, replace(packing, share_prompts=share), rows)
 
 
-def mine(model: FsdpModel, max_tokens: int) -> list[MicroBatch]:
+def mine(model: FsdpEngine, max_tokens: int) -> list[MicroBatch]:
     """This rank's rows, or all on a mesh of one."""
     return pieces(model, rows_of(model.parallel), max_tokens)
 
 
-def log_probs_of(model: FsdpModel, max_tokens: int = 1000, share: bool = True) -> torch.Tensor:
+def log_probs_of(model: FsdpEngine, max_tokens: int = 1000, share: bool = True) -> torch.Tensor:
     """Log-probabilities of all response tokens, packed; every rank computes them all."""
     got = torch.full((NUM_TOKENS,), torch.nan)
 
-    def read(outputs: torch.Tensor, part: MicroBatch) -> None:
-        got[part.tokens] = outputs.log_softmax(-1).gather(1, part.targets[:, None])[:, 0]
+    def read(outputs: TokenOutputs, part: MicroBatch) -> None:
+        got[part.tokens] = outputs.values
 
-    model.infer(pieces(model, np.arange(6), max_tokens, share), read)
+    model.infer(pieces(model, np.arange(6), max_tokens, share), LANGUAGE, read)
     return got
 
 
-def cross_entropy(outputs: torch.Tensor, part: MicroBatch) -> torch.Tensor:
+def cross_entropy(outputs: TokenOutputs, _: MicroBatch) -> torch.Tensor:
     """This micro-batch's share of the mean over all tokens of the whole batch."""
-    chosen = outputs.log_softmax(-1).gather(1, part.targets[:, None])
-    return -chosen.sum() / NUM_TOKENS
+    return -outputs.values.sum() / NUM_TOKENS
 
 
 def model_folder(kind: str, world: World, folder: Path) -> Path:
@@ -110,14 +117,14 @@ def model_folder(kind: str, world: World, folder: Path) -> Path:
     return place
 
 
-def engine(folder: Path, world: World, **options: bool) -> FsdpModel:
+def engine(folder: Path, world: World, **options: bool) -> FsdpEngine:
     """On all ranks."""
-    return FsdpModel(folder, parallel_of(world), torch.float32, **options)
+    return FsdpEngine(folder, parallel_of(world), torch.float32, **options)
 
 
-def engine_alone(folder: Path, world: World) -> FsdpModel:
+def engine_alone(folder: Path, world: World) -> FsdpEngine:
     """On each rank one of its own."""
-    return FsdpModel(folder, alone(world), torch.float32)
+    return FsdpEngine(folder, alone(world), torch.float32)
 
 
 def full(parameter: torch.Tensor) -> torch.Tensor:
@@ -125,11 +132,16 @@ def full(parameter: torch.Tensor) -> torch.Tensor:
     return gathered.detach().clone()
 
 
-def weights(model: FsdpModel) -> dict[str, torch.Tensor]:
+def local_weights(model: FsdpEngine) -> list[torch.Tensor]:
+    """This rank's own storage of every weight, by name."""
+    return [view.tensor for _, views in sorted(model.views().items()) for view in views]
+
+
+def weights(model: FsdpEngine) -> dict[str, torch.Tensor]:
     return {name: full(parameter) for name, parameter in model.module.named_parameters()}
 
 
-def assert_same_weights(one: FsdpModel, other: FsdpModel) -> None:
+def assert_same_weights(one: FsdpEngine, other: FsdpEngine) -> None:
     expected = weights(other)
     for name, tensor in weights(one).items():
         difference = float((tensor - expected[name]).abs().max())
@@ -164,7 +176,7 @@ def outputs_equal_hugging_face(world: World, folder: Path, kind: str) -> None:
 
 
 def check_outputs(place: Path, parallel: ParallelContext) -> None:
-    model = FsdpModel(place, parallel, torch.float32, trained=False)
+    model = FsdpEngine(place, parallel, torch.float32, trained=False)
     expected = expected_log_probs(place)
     for share in (False, True):
         for max_tokens in (1, 40, 1000):  # each sequence alone, some together, all together
@@ -176,18 +188,18 @@ def a_value_head_starts_at_zero_and_learns(world: World, folder: Path, kind: str
     model = engine(model_folder(kind, world, folder), world, value_head=True)
     model.use_optimizer(settings(learning_rate=3e-3))
 
-    def squared_error(outputs: torch.Tensor, part: MicroBatch) -> torch.Tensor:
-        seen.append(outputs.detach().clone())
-        return (outputs[:, 0] - 1.0).square().sum() / NUM_TOKENS
+    def squared_error(outputs: TokenOutputs, _: MicroBatch) -> torch.Tensor:
+        seen.append(outputs.values.detach().clone())
+        return (outputs.values - 1.0).square().sum() / NUM_TOKENS
 
     seen: list[torch.Tensor] = []
-    model.update([LossTerm(mine(model, 1000), squared_error)])
-    assert all(outputs.shape[1] == 1 and (outputs == 0).all() for outputs in seen)
+    model.update([LossTerm(SCALAR, mine(model, 1000), squared_error)])
+    assert all((values == 0).all() for values in seen)
     for _ in range(20):
         seen.clear()
-        model.update([LossTerm(mine(model, 1000), squared_error)])
+        model.update([LossTerm(SCALAR, mine(model, 1000), squared_error)])
     distance = parallel_of(world).sum(
-        torch.stack([(outputs - 1.0).square().sum() for outputs in seen]).sum()
+        torch.stack([(values - 1.0).square().sum() for values in seen]).sum()
     )
     assert float(distance) < 0.5 * NUM_TOKENS, distance
 
@@ -198,8 +210,8 @@ def pieces_give_the_gradient_of_the_whole(world: World, folder: Path, kind: str)
     for model in (whole, parted):
         model.use_optimizer(settings())
     for _ in range(3):
-        one = whole.update([LossTerm(mine(whole, 1000), cross_entropy)])
-        many = parted.update([LossTerm(mine(parted, 20), cross_entropy)])
+        one = whole.update([LossTerm(LANGUAGE, mine(whole, 1000), cross_entropy)])
+        many = parted.update([LossTerm(LANGUAGE, mine(parted, 20), cross_entropy)])
         assert abs(one - many) < 1e-5, (one, many)
     assert_same_weights(whole, parted)
 
@@ -212,8 +224,8 @@ def ranks_do_not_change_the_result(world: World, folder: Path, kind: str) -> Non
     for _ in range(3):
         losses = torch.zeros(2)
         norms = [
-            together.update([LossTerm(mine(together, 40), recording(losses, 0))]),
-            single.update([LossTerm(mine(single, 40), recording(losses, 1))]),
+            together.update([LossTerm(LANGUAGE, mine(together, 40), recording(losses, 0))]),
+            single.update([LossTerm(LANGUAGE, mine(single, 40), recording(losses, 1))]),
         ]
         total = parallel_of(world).sum(losses[:1])
         assert abs(float(total[0] - losses[1])) < 1e-5, (total, losses)
@@ -223,7 +235,7 @@ def ranks_do_not_change_the_result(world: World, folder: Path, kind: str) -> Non
 
 
 def recording(losses: torch.Tensor, place: int) -> Loss:
-    def loss(outputs: torch.Tensor, part: MicroBatch) -> torch.Tensor:
+    def loss(outputs: TokenOutputs, part: MicroBatch) -> torch.Tensor:
         share = cross_entropy(outputs, part)
         losses[place] += share.detach()
         return share
@@ -237,13 +249,13 @@ def recomputation_changes_nothing(world: World, folder: Path, kind: str) -> None
     for model in (plain, again):
         model.use_optimizer(settings())
     for _ in range(3):
-        norms = [m.update([LossTerm(mine(m, 40), cross_entropy)]) for m in (plain, again)]
+        norms = [m.update([LossTerm(LANGUAGE, mine(m, 40), cross_entropy)]) for m in (plain, again)]
         assert abs(norms[0] - norms[1]) < 1e-5, norms
     assert_same_weights(plain, again)
 
 
-def updates_are_those_of_plain_torch(world: World, folder: Path) -> None:
-    check_updates(model_folder("llama", world, folder), parallel_of(world))
+def updates_are_those_of_plain_torch(world: World, folder: Path, kind: str) -> None:
+    check_updates(model_folder(kind, world, folder), parallel_of(world))
 
 
 def check_updates(place: Path, parallel: ParallelContext) -> None:
@@ -255,7 +267,7 @@ def check_updates(place: Path, parallel: ParallelContext) -> None:
         decay=LearningRateDecay.LINEAR,
         epsilon=1e-4,
     )
-    model = FsdpModel(place, parallel, torch.float32)
+    model = FsdpEngine(place, parallel, torch.float32)
     model.use_optimizer(chosen)
     reference = hugging_face(place)
     adam = torch.optim.AdamW(
@@ -263,9 +275,8 @@ def check_updates(place: Path, parallel: ParallelContext) -> None:
     )
     prompts, responses = batch()
     for factor in (0.0, 0.5, 1.0, 0.75, 0.5, 0.25):
-        assert model.optimizer is not None
-        assert abs(model.optimizer.learning_rate - 1e-3 * factor) < 1e-12
-        norm = model.update([LossTerm(mine(model, 40), cross_entropy)])
+        assert abs(model.learning_rate - 1e-3 * factor) < 1e-12
+        norm = model.update([LossTerm(LANGUAGE, mine(model, 40), cross_entropy)])
         for prompt, response in zip(prompts.runs(), responses.runs(), strict=True):
             tokens = torch.tensor(np.concatenate([prompt, response]), dtype=torch.long)
             log_probs = reference(tokens[None]).logits[0].log_softmax(-1)[len(prompt) - 1 : -1]
@@ -279,7 +290,7 @@ def check_updates(place: Path, parallel: ParallelContext) -> None:
     expected = dict(reference.named_parameters())
     for name, tensor in weights(model).items():
         assert_close(tensor, expected[name].detach())
-    assert model.optimizer is not None and model.optimizer.learning_rate == 0.0
+    assert model.learning_rate == 0.0
 
 
 def a_gradient_that_is_not_finite_changes_no_weight(world: World, folder: Path) -> None:
@@ -288,22 +299,40 @@ def a_gradient_that_is_not_finite_changes_no_weight(world: World, folder: Path) 
     before = weights(model)
     bad_rank = world.size - 1
 
-    def broken(outputs: torch.Tensor, part: MicroBatch) -> torch.Tensor:
+    def broken(outputs: TokenOutputs, part: MicroBatch) -> torch.Tensor:
         share = cross_entropy(outputs, part)
         return share * torch.nan if world.rank == bad_rank else share
 
-    norm = model.update([LossTerm(mine(model, 1000), broken)])
+    norm = model.update([LossTerm(LANGUAGE, mine(model, 1000), broken)])
     assert not np.isfinite(norm), norm
     for name, tensor in weights(model).items():
         assert torch.equal(tensor, before[name]), name
-    assert np.isfinite(model.update([LossTerm(mine(model, 1000), cross_entropy)]))
+    assert np.isfinite(model.update([LossTerm(LANGUAGE, mine(model, 1000), cross_entropy)]))
     assert any(not torch.equal(tensor, before[name]) for name, tensor in weights(model).items())
 
 
 def frozen_models_keep_no_gradients(world: World, folder: Path) -> None:
     model = engine(model_folder("llama", world, folder), world, trained=False)
-    model.infer(mine(model, 40), lambda outputs, part: None)
+    model.infer(mine(model, 40), LANGUAGE, lambda outputs, part: None)
     assert all(p.grad is None and not p.requires_grad for p in model.module.parameters())
+
+
+def frozen_models_are_kept_in_the_format_they_compute_in(world: World, folder: Path) -> None:
+    place = model_folder("tied", world, folder)
+    trained, frozen = (
+        FsdpEngine(place, parallel_of(world), torch.bfloat16, trained=trained)
+        for trained in (True, False)
+    )
+    assert {tensor.dtype for tensor in local_weights(trained)} == {torch.float32}
+    assert {tensor.dtype for tensor in local_weights(frozen)} == {torch.bfloat16}
+    expected = log_probs_of(trained)
+    assert torch.equal(log_probs_of(frozen), expected), "the same numbers, bit by bit"
+    trained.use_optimizer(settings())
+    trained.update([LossTerm(LANGUAGE, mine(trained, 1000), cross_entropy)])
+    frozen.copy_weights_from(trained, entirely=True)
+    changed = log_probs_of(trained)
+    assert not torch.equal(changed, expected)
+    assert torch.equal(log_probs_of(frozen), changed)
 
 
 def a_rank_without_rows_takes_part(world: World, folder: Path) -> None:
@@ -312,11 +341,10 @@ def a_rank_without_rows_takes_part(world: World, folder: Path) -> None:
     for model in (uneven, single):
         model.use_optimizer(settings())
     everything = pieces(single, np.arange(6), 20)
+    own = [LossTerm(LANGUAGE, everything if world.rank == 0 else [], cross_entropy)]
+    whole = [LossTerm(LANGUAGE, everything, cross_entropy)]
     for _ in range(2):
-        norms = [
-            uneven.update([LossTerm(everything if world.rank == 0 else [], cross_entropy)]),
-            single.update([LossTerm(everything, cross_entropy)]),
-        ]
+        norms = [uneven.update(own), single.update(whole)]
         assert abs(norms[0] - norms[1]) < 1e-5, norms
     assert_same_weights(uneven, single)
 
@@ -326,9 +354,9 @@ def saved_models_load_elsewhere(world: World, folder: Path, kind: str) -> None:
 
 
 def check_saved_models(place: Path, parallel: ParallelContext, folder: Path) -> None:
-    model = FsdpModel(place, parallel, torch.float32)
+    model = FsdpEngine(place, parallel, torch.float32)
     model.use_optimizer(settings())
-    model.update([LossTerm(mine(model, 1000), cross_entropy)])
+    model.update([LossTerm(LANGUAGE, mine(model, 1000), cross_entropy)])
     for dtype in (torch.float32, torch.bfloat16):
         target = folder / f"saved-{dtype}"
         model.save(target, dtype)
@@ -350,11 +378,11 @@ def reward_models_load_elsewhere(world: World, folder: Path, kind: str) -> None:
     model = engine(place, world, value_head=True)
     model.use_optimizer(settings(learning_rate=3e-3))
 
-    def distance(outputs: torch.Tensor, part: MicroBatch) -> torch.Tensor:
-        return (outputs[:, 0] - 1.0).square().sum() / NUM_TOKENS
+    def distance(outputs: TokenOutputs, _: MicroBatch) -> torch.Tensor:
+        return (outputs.values - 1.0).square().sum() / NUM_TOKENS
 
     for _ in range(3):
-        model.update([LossTerm(mine(model, 1000), distance)])
+        model.update([LossTerm(SCALAR, mine(model, 1000), distance)])
     target = folder / f"saved-{kind}-classifier"
     model.save(target, torch.float32)
     dist.barrier()
@@ -367,12 +395,12 @@ def reward_models_load_elsewhere(world: World, folder: Path, kind: str) -> None:
     assert_same_weights(again, model)
     scores = {}
 
-    def read(outputs: torch.Tensor, part: MicroBatch) -> None:
-        scores.update(zip(part.rows.tolist(), outputs[:, 0].tolist(), strict=True))
+    def read(outputs: TokenOutputs, part: MicroBatch) -> None:
+        scores.update(zip(part.rows.tolist(), outputs.values.tolist(), strict=True))
 
     for max_tokens in (1, 1000):
         parts = mine(again, max_tokens)
-        again.infer([replace(part, predictors=part.ends) for part in parts], read)
+        again.infer([replace(part, predictors=part.ends) for part in parts], SCALAR, read)
     prompts, responses = batch()
     assert len(scores) == len(rows_of(world))
     for row, score in zip(
@@ -405,7 +433,7 @@ def a_critic_takes_the_actors_trunk_only(world: World, folder: Path, kind: str) 
     place = model_folder(kind, world, folder)
     actor, critic = engine(place, world), engine(place, world, value_head=True)
     actor.use_optimizer(settings())
-    actor.update([LossTerm(mine(actor, 1000), cross_entropy)])
+    actor.update([LossTerm(LANGUAGE, mine(actor, 1000), cross_entropy)])
     critic.copy_weights_from(actor)
     trained, taken = weights(actor), weights(critic)
     head = {name for name in taken if taken[name].shape == (1, 128)}
@@ -418,13 +446,13 @@ def a_whole_copy_is_of_models_that_are_alike(world: World, folder: Path, kind: s
     place = model_folder(kind, world, folder)
     actor, reference = engine(place, world), engine(place, world, trained=False)
     actor.use_optimizer(settings())
-    actor.update([LossTerm(mine(actor, 1000), cross_entropy)])
+    actor.update([LossTerm(LANGUAGE, mine(actor, 1000), cross_entropy)])
     before = reference.version
     reference.copy_weights_from(actor, entirely=True)
     copied = weights(reference)
     assert all(torch.equal(copied[name], value) for name, value in weights(actor).items())
     assert reference.version == before + 1, "a generation engine sees that there are new ones"
-    actor.update([LossTerm(mine(actor, 1000), cross_entropy)])
+    actor.update([LossTerm(LANGUAGE, mine(actor, 1000), cross_entropy)])
     assert any(not torch.equal(copied[name], value) for name, value in weights(actor).items())
     assert all(torch.equal(copied[name], value) for name, value in weights(reference).items())
     with pytest.raises(UnsupportedModel, match="models that differ: got .* of shape"):
@@ -448,12 +476,22 @@ SCENARIOS: dict[str, Scenario] = {
         for name, scenario in PER_MODEL.items()
         for kind in MODELS
     },
-    "updates are those of plain torch": updates_are_those_of_plain_torch,
+    **{
+        f"{name} (granite)": partial(PER_MODEL[name], kind="granite")
+        for name in ("outputs equal Hugging Face's", "saved models load elsewhere")
+    },
+    "updates are those of plain torch": partial(updates_are_those_of_plain_torch, kind="llama"),
+    "updates are those of plain torch (granite)": partial(
+        updates_are_those_of_plain_torch, kind="granite"
+    ),
     "a gradient that is not finite changes no weight": (
         a_gradient_that_is_not_finite_changes_no_weight
     ),
     "a reward model without its head is refused": a_reward_model_without_its_head_is_refused,
     "frozen models keep no gradients": frozen_models_keep_no_gradients,
+    "frozen models are kept in the format they compute in": (
+        frozen_models_are_kept_in_the_format_they_compute_in
+    ),
     "a rank without rows takes part": a_rank_without_rows_takes_part,
 }
 

@@ -16,14 +16,16 @@ import torch.distributed as dist
 
 from rlhf_api.plan import Mesh
 from rlhf_runtime.checkpoint.saver import Saver
-from rlhf_runtime.engines.fsdp.model import FsdpModel, LossTerm
+from rlhf_runtime.engines.fsdp.engine import FsdpEngine
 from rlhf_runtime.engines.parallel import ParallelContext, make_contexts
+from rlhf_runtime.engines.training import LossTerm
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.roles.saving import restore, state_of
 
 from ..meshes import mesh_of, part_of
 from ..world_of_processes import Scenario, run_scenarios
 from .fsdp_ranks import (
+    LANGUAGE,
     assert_same_weights,
     check_outputs,
     check_saved_models,
@@ -79,15 +81,16 @@ def models_are_saved(world: World, folder: Path, mesh: Mesh) -> None:
     on_a_part(world, folder, mesh, partial(check_saved_models, folder=folder))
 
 
-def trained(place: Path, parallel: ParallelContext, updates: int) -> FsdpModel:
-    model = FsdpModel(place, parallel, torch.float32)
+def trained(place: Path, parallel: ParallelContext, updates: int) -> FsdpEngine:
+    model = FsdpEngine(place, parallel, torch.float32)
     model.use_optimizer(settings())
     update(model, updates)
     return model
 
 
-def update(model: FsdpModel, times: int) -> list[float]:
-    return [model.update([LossTerm(mine(model, 40), cross_entropy)]) for _ in range(times)]
+def update(model: FsdpEngine, times: int) -> list[float]:
+    terms = [LossTerm(LANGUAGE, mine(model, 40), cross_entropy)]
+    return [model.update(terms) for _ in range(times)]
 
 
 def a_rank_may_be_in_two_meshes(world: World, folder: Path) -> None:
@@ -113,9 +116,9 @@ def weights_come_from_a_saved_model(world: World, folder: Path) -> None:
         trained(place, contexts[LAST], 2).save(saved, torch.float32)
     dist.barrier()
     if FIRST in contexts:
-        critic = FsdpModel(place, contexts[FIRST], torch.float32, value_head=True)
+        critic = FsdpEngine(place, contexts[FIRST], torch.float32, value_head=True)
         critic.load_weights(saved)
-        given = FsdpModel(saved, contexts[FIRST], torch.float32)
+        given = FsdpEngine(saved, contexts[FIRST], torch.float32)
         expected, version = weights(given), critic.version
         for name, tensor in weights(critic).items():
             is_head = tensor.shape == (1, 128)

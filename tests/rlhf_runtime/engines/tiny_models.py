@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from transformers import (
     AutoModelForSequenceClassification,
+    GraniteConfig,
+    GraniteForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     PreTrainedModel,
@@ -55,17 +57,24 @@ def _tied() -> PreTrainedModel:
     )
 
 
+def _granite() -> PreTrainedModel:
+    """What the output projection gives is divided before anybody sees it."""
+    return GraniteForCausalLM(GraniteConfig(**_SIZES, num_key_value_heads=2, logits_scaling=3.0))
+
+
 MODELS: Mapping[str, Callable[[], PreTrainedModel]] = {
     "llama": _llama,
     "qwen2": _qwen2,
     "tied": _tied,
 }
+TRAINED_ONLY: Mapping[str, Callable[[], PreTrainedModel]] = {"granite": _granite}
+"""That nothing generates with here."""
 
 
 def write_model(kind: str, folder: Path, seed: int = 0) -> Path:
     """Write a model whose parameters are all random and large enough to make clear choices."""
     torch.manual_seed(seed)
-    model = MODELS[kind]()
+    model = {**MODELS, **TRAINED_ONLY}[kind]()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.08)

@@ -19,18 +19,20 @@ import torch.distributed as dist
 from transformers import AutoModelForCausalLM
 
 from rlhf_runtime.dataplane.columns import Column, repeat_rows
-from rlhf_runtime.engines.fsdp.model import FsdpModel
-from rlhf_runtime.engines.fsdp.packing import MicroBatch, cut
+from rlhf_runtime.engines.fsdp.engine import FsdpEngine
+from rlhf_runtime.engines.packing import MicroBatch, cut
 from rlhf_runtime.engines.parallel import ParallelContext, make_contexts
-from rlhf_runtime.engines.vllm.engine import EngineSettings, Generated, Sampling, VllmEngine
+from rlhf_runtime.engines.training import ReadLogProbs, TokenOutputs
+from rlhf_runtime.engines.vllm.arguments import EngineSettings
+from rlhf_runtime.engines.vllm.engine import Generated, Sampling, VllmEngine
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.errors import StaleWeights
-from rlhf_runtime.numerics.entropy import token_log_probs
 from rlhf_runtime.roles.transition import Transition
 from rlhf_runtime.workers.process import resident_bytes
 
 from ..meshes import mesh_of, part_of
 from ..world_of_processes import Scenario, run_scenarios
+from .fsdp_ranks import local_weights
 from .tiny_models import END, MODELS, ragged, write_model
 
 PROMPT_LENGTHS = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 140, 260, 300]
@@ -47,13 +49,14 @@ class Pair:
     ) -> None:
         self.folder, self.parallel, self.tensor_size = folder, parallel, tensor_size
         place = folder / kind
-        self.model = FsdpModel(place, parallel, torch.float32)
+        self.model = FsdpEngine(place, parallel, torch.float32)
         self.engine = VllmEngine(
             EngineSettings(
                 folder=place,
                 dtype="float32",
                 tensor_size=tensor_size,
                 kv_cache_bytes=CACHE_BYTES[kind],
+                memory_bytes=2 * CACHE_BYTES[kind],
                 max_prompt_tokens=MAX_PROMPT,
                 max_response_tokens=MAX_RESPONSE,
                 max_concurrent_sequences=64,
@@ -70,9 +73,9 @@ class Pair:
     def change_weights(self, seed: int) -> None:
         """Move every parameter at random, as an update does."""
         torch.manual_seed(100 * seed + self.parallel.rank)
-        for tensor in self.model.local_parameters().values():
+        for tensor in local_weights(self.model):
             tensor.add_(torch.randn_like(tensor), alpha=0.05)
-        self.model.version += 1
+        self.model._version += 1
 
     @property
     def group(self) -> int:
@@ -138,16 +141,12 @@ def log_probs_agree_with_the_trainer(at: Pair) -> None:
         got = at.generate(prompts, temperature)
         trainer = torch.full((len(got.tokens.values),), torch.nan)
 
-        def read(
-            outputs: torch.Tensor,
-            part: MicroBatch,
-            into: torch.Tensor = trainer,
-            temperature: float = temperature,
-        ) -> None:
-            into[part.tokens] = token_log_probs(outputs, part.targets, temperature)[0]
+        def read(outputs: TokenOutputs, part: MicroBatch, into: torch.Tensor = trainer) -> None:
+            into[part.tokens] = outputs.values
 
         groups = np.repeat(np.arange(len(PROMPT_LENGTHS)), 3)
-        at.model.infer(cut(prompts, got.tokens, groups, at.model.packing(4000)), read)
+        parts = cut(prompts, got.tokens, groups, at.model.packing(4000))
+        at.model.infer(parts, ReadLogProbs(temperature), read)
         difference = (trainer - torch.tensor(got.log_probs.values)).abs().max()
         assert difference < 1e-4, (temperature, difference)
         assert len(set(map(tuple, tokens_of(got)))) > 16, "samples of a prompt differ"

@@ -40,7 +40,7 @@ def critic_trains_by_the_formula(
     )
     context = context_of(job, "critic", place, world)
     critic = ScalarModel(context)
-    critic.use_optimizer(OPTIMIZER)
+    critic.engine.use_optimizer(OPTIMIZER)
     call, columns = batch_for(call_of(job, world, "critic.train"), has_mask)
     values = critic.values(inputs_of(call_of(job, world, "critic.values"), columns, world))
     assert (values.columns["critic_values"].values == 0).all()
@@ -53,7 +53,7 @@ def critic_trains_by_the_formula(
             reference.update(rows, reference.value_losses(loss), loss.aggregation)
     close(metrics["critic/loss"], float(np.mean(reference.losses)), "loss")
     close(metrics["critic/gradient_norm"], float(np.mean(reference.norms)), "gradient norm")
-    assert_trained_like(critic.model, reference)
+    assert_trained_like(critic.engine, reference)
 
 
 CRITIC_SETTINGS: dict[str, dict[str, Any]] = {

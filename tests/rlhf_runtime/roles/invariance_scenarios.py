@@ -64,10 +64,10 @@ def trained_by(
         if role == "actor"
         else ScalarModel(context_of(job, role, place, world))
     )
-    made.use_optimizer(OPTIMIZER)
+    made.engine.use_optimizer(OPTIMIZER)
     read = reading_mask(call) if has_mask else call
     metrics = metrics_of(made.train(inputs_of(read, columns, world, mini_batches=2)), world)
-    return parameters_of(made.model), metrics
+    return parameters_of(made.engine), metrics
 
 
 def a_mask_of_ones_changes_nothing(world: World, folder: Path, role: str, loss: Loss) -> None:

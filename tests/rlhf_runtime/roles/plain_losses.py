@@ -12,7 +12,7 @@ from torch import nn
 from rlhf_api.spec.policy_loss import KlEstimator, LossAggregation, PolicyObjective
 from rlhf_flow.losses import ClippedLoss, ValueLoss
 from rlhf_runtime.dataplane.columns import Column
-from rlhf_runtime.engines.fsdp.settings import OptimizerSettings
+from rlhf_runtime.engines.optimizer_settings import OptimizerSettings
 
 Rows = Sequence[int]
 RowLosses = Callable[[int], torch.Tensor]

@@ -69,8 +69,8 @@ def policy_trains_by_the_formula(
     close(metrics["actor/loss"], float(np.mean(reference.losses)), "loss")
     close(metrics["actor/gradient_norm"], float(np.mean(reference.norms)), "gradient norm")
     close(metrics["actor/learning_rate"], OPTIMIZER.learning_rate, "learning rate")
-    assert_trained_like(policy.model, reference)
-    assert policy.model.version == len(reference.losses)
+    assert_trained_like(policy.engine, reference)
+    assert policy.engine.version == len(reference.losses)
 
 
 def trained_with(
@@ -98,8 +98,8 @@ def micro_batches_change_nothing(world: World, folder: Path, settings: dict[str,
     assert found.keys() == expected.keys()
     for name, value in expected.items():
         assert abs(found[name] - value) <= 5e-6 * max(1.0, abs(value)), (name, found[name], value)
-    of_cut = parameters_of(cut.model)
-    for name, parameter in parameters_of(whole.model).items():
+    of_cut = parameters_of(cut.engine)
+    for name, parameter in parameters_of(whole.engine).items():
         assert torch.allclose(parameter, of_cut[name], rtol=0, atol=1e-6), name
 
 
@@ -115,7 +115,7 @@ def bfloat16_trains_nearly_as_float32(world: World, folder: Path) -> None:
     module = AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32)
     moves = []
     for policy in (exact, rounded):
-        trained = parameters_of(policy.model)
+        trained = parameters_of(policy.engine)
         assert {each.dtype for each in trained.values()} == {torch.float32}
         moved = [trained[name] - each.detach() for name, each in module.named_parameters()]
         moves.append(torch.cat([each.flatten() for each in moved]).double())
@@ -135,7 +135,7 @@ def a_single_update_needs_no_old_log_probs(world: World, folder: Path) -> None:
     update = reference.policy_losses(loss, "rollout_log_probs", False)
     reference.update(rows, update, loss.aggregation)
     close(metrics["actor/loss"], reference.losses[0], "loss")
-    assert_trained_like(policy.model, reference)
+    assert_trained_like(policy.engine, reference)
 
 
 def rows_without_signal_change_nothing(world: World, folder: Path) -> None:
@@ -149,12 +149,12 @@ def rows_without_signal_change_nothing(world: World, folder: Path) -> None:
     call = call_of(job, world, "actor.train")
     metrics = metrics_of(policy.train(inputs_of(call, columns, world)), world)
     assert metrics["actor/gradient_norm"] == 0 and metrics["actor/loss"] == 0
-    assert metrics["actor/entropy"] > 1 and policy.model.version == 1
+    assert metrics["actor/entropy"] > 1 and policy.engine.version == 1
     reference = plain(place, columns)
     (rows,) = mini_batches(1)
     losses = reference.policy_losses(ClippedLoss("reward_valid"), "rollout_log_probs", False)
     reference.update(rows, losses, ClippedLoss("reward_valid").aggregation)
-    assert_trained_like(policy.model, reference)
+    assert_trained_like(policy.engine, reference)
 
 
 def the_actor_waits_for_the_critic(world: World, folder: Path) -> None:
@@ -164,7 +164,7 @@ def the_actor_waits_for_the_critic(world: World, folder: Path) -> None:
     policy = make_policy(job, place, world)
     for step, version in ((1, 0), (2, 0), (3, 1)):
         policy.train(inputs_of(call, columns, world, step))
-        assert policy.model.version == version
+        assert policy.engine.version == version
 
 
 GRPO_SETTINGS: dict[str, dict[str, Any]] = {

@@ -20,8 +20,9 @@ from rlhf_flow.operations import BestAgainstWorst, PairLines
 from rlhf_runtime.data.character_tokenizer import write_tokenizer
 from rlhf_runtime.data.tokenizer import TextTokenizer
 from rlhf_runtime.dataplane.columns import Column, pack_texts
-from rlhf_runtime.engines.fsdp.model import FsdpModel
-from rlhf_runtime.engines.fsdp.packing import MicroBatch
+from rlhf_runtime.engines.fsdp.engine import FsdpEngine
+from rlhf_runtime.engines.packing import MicroBatch
+from rlhf_runtime.engines.training import HeadReading, TokenOutputs
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.roles.operations import compute
 from rlhf_runtime.roles.scalar_model import ScalarModel
@@ -85,8 +86,8 @@ def dpo_trains_by_the_formula(
     call, columns = batch_for(call, has_mask)
     columns["preference"] = Column(PREFERENCE)
     policy = make_policy(job, place, world)
-    policy.model._shares_prompts &= shares
-    seen = noted_rows(policy.model)
+    policy.engine._shares_prompts &= shares
+    seen = noted_rows(policy.engine)
     metrics = metrics_of(policy.train(inputs_of(call, columns, world, mini_batches=2)), world)
     reference = plain(place, columns)
     told: dict[str, list[float]] = {name: [] for name in ("chosen", "rejected", "margin")}
@@ -109,23 +110,23 @@ def dpo_trains_by_the_formula(
     close(metrics["actor/accuracy"], float(np.mean(np.array(told["margin"]) > 0)), "accuracy")
     close(metrics["actor/chosen_reward"], float(np.mean(told["chosen"])), "chosen reward")
     close(metrics["actor/rejected_reward"], float(np.mean(told["rejected"])), "rejected reward")
-    assert_trained_like(policy.model, reference)
-    assert policy.model.version == len(reference.losses)
+    assert_trained_like(policy.engine, reference)
+    assert policy.engine.version == len(reference.losses)
     own = torch.tensor([sum(seen)])
     dist.all_reduce(own)
     assert int(own) == 8 * loss.epochs_per_batch, "rows in no pair are not run"
 
 
-def noted_rows(model: FsdpModel) -> list[int]:
+def noted_rows(model: FsdpEngine) -> list[int]:
     """Gets the responses of every forward pass from now on."""
     seen: list[int] = []
-    plain_outputs = model.outputs
+    plain_outputs = model._outputs
 
-    def outputs(part: MicroBatch) -> torch.Tensor:
+    def outputs(part: MicroBatch, reading: HeadReading) -> TokenOutputs:
         seen.append(len(part.rows))
-        return plain_outputs(part)
+        return plain_outputs(part, reading)
 
-    setattr(model, "outputs", outputs)  # noqa: B010
+    setattr(model, "_outputs", outputs)  # noqa: B010
     return seen
 
 
@@ -144,7 +145,7 @@ def dpo_without_a_pair_changes_nothing(world: World, folder: Path) -> None:
     assert "actor/accuracy" not in metrics and "actor/margin" not in metrics
     reference = plain(place, columns)
     reference.step(0 * reference.log_probs(0).sum())
-    assert_trained_like(policy.model, reference)
+    assert_trained_like(policy.engine, reference)
 
 
 def the_best_is_preferred_to_the_worst(world: World, folder: Path) -> None:
@@ -223,7 +224,7 @@ def reward_model_trains_by_the_formula(world: World, folder: Path) -> None:
         options=TrainOptions(loss),
     )
     scorer = ScalarModel(context_of(job, "critic", place, world))
-    scorer.use_optimizer(OPTIMIZER)
+    scorer.engine.use_optimizer(OPTIMIZER)
     metrics = metrics_of(scorer.train(inputs_of(call, columns, world, mini_batches=2)), world)
     reference = plain(place, columns, value_head=True)
     margins: list[float] = []
@@ -239,7 +240,7 @@ def reward_model_trains_by_the_formula(world: World, folder: Path) -> None:
     close(metrics["critic/gradient_norm"], float(np.mean(reference.norms)), "gradient norm")
     close(metrics["critic/margin"], float(np.mean(margins)), "margin")
     close(metrics["critic/accuracy"], float(np.mean(np.array(margins) > 0)), "accuracy")
-    assert_trained_like(scorer.model, reference)
+    assert_trained_like(scorer.engine, reference)
 
 
 def classifier_folder(world: World, folder: Path) -> Path:

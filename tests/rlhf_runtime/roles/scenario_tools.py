@@ -18,8 +18,8 @@ from rlhf_api.spec.models import LearningRateDecay
 from rlhf_flow.calls import ModelCall, TrainOptions
 from rlhf_flow.losses import Loss
 from rlhf_runtime.dataplane.columns import Column
-from rlhf_runtime.engines.fsdp.model import FsdpModel
-from rlhf_runtime.engines.fsdp.settings import OptimizerSettings
+from rlhf_runtime.engines.fsdp.engine import FsdpEngine
+from rlhf_runtime.engines.optimizer_settings import OptimizerSettings
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.roles import language_model
 from rlhf_runtime.roles.context import Result
@@ -64,7 +64,7 @@ def model_folder(world: World, folder: Path) -> Path:
 def make_policy(job: RLHFJob, folder: Path, world: World) -> LanguageModel:
     setattr(language_model, "Generation", NoGeneration)  # noqa: B010
     policy = LanguageModel(context_of(job, "actor", folder, world))
-    policy.use_optimizer(OPTIMIZER)
+    policy.engine.use_optimizer(OPTIMIZER)
     return policy
 
 
@@ -142,7 +142,7 @@ def close(got: float, expected: float, what: str) -> None:
     assert abs(got - expected) < 2e-5 * max(1.0, abs(expected)), (what, got, expected)
 
 
-def parameters_of(model: FsdpModel) -> dict[str, torch.Tensor]:
+def parameters_of(model: FsdpEngine) -> dict[str, torch.Tensor]:
     """Whole ones, gathered from all ranks."""
     return {
         name: (each.full_tensor() if hasattr(each, "full_tensor") else each).detach()
@@ -150,7 +150,7 @@ def parameters_of(model: FsdpModel) -> dict[str, torch.Tensor]:
     }
 
 
-def assert_trained_like(model: FsdpModel, reference: Plain) -> None:
+def assert_trained_like(model: FsdpEngine, reference: Plain) -> None:
     expected = dict(reference.module.named_parameters())
     for name, full in parameters_of(model).items():
         difference = float((full - expected[name].detach()).abs().max())

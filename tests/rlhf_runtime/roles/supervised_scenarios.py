@@ -54,7 +54,7 @@ def warm_start_is_plain_cross_entropy(world: World, folder: Path, has_mask: bool
         )
         close(metrics["actor/loss"], reference.losses[-1], "loss")
         close(metrics["actor/gradient_norm"], reference.norms[-1], "gradient norm")
-    assert_trained_like(policy.model, reference)
+    assert_trained_like(policy.engine, reference)
 
 
 def pretraining_is_added_to_the_policys_loss(world: World, folder: Path, has_mask: bool) -> None:
@@ -93,7 +93,7 @@ def pretraining_is_added_to_the_policys_loss(world: World, folder: Path, has_mas
     close(metrics["actor/loss"], float(np.mean(policy_losses)), "loss")
     close(metrics["actor/cross_entropy"], float(np.mean(entropies)), "cross entropy")
     close(metrics["actor/gradient_norm"], float(np.mean(reference.norms)), "gradient norm")
-    assert_trained_like(policy.model, reference)
+    assert_trained_like(policy.engine, reference)
 
 
 SCENARIOS: dict[str, Scenario] = {

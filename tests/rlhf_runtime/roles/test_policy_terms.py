@@ -49,7 +49,7 @@ def test_rows_have_a_gradient_by_their_tokens_that_count(
         Denominators(1, 1),
         1.0,
     )
-    terms = PolicyTerms(batch, ClippedLoss("reward_valid", **settings), "actor", 1.0, Means())
+    terms = PolicyTerms(batch, ClippedLoss("reward_valid", **settings), "actor", Means())
     trained, silent = terms.rows_by_signal()
     assert trained.tolist() == expected
     assert sorted([*trained, *silent]) == list(range(6))

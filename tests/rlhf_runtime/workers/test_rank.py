@@ -75,10 +75,10 @@ def test_a_message_of_another_incarnation_is_refused(rank: Rank) -> None:
 
 
 class Large:
-    """A role whose model takes 4 MiB."""
+    """A role whose model takes 4 MiB, and its engine."""
 
     def __init__(self) -> None:
-        self.model = self
+        self.engine = self
 
     def save(self, folder: Path, dtype: torch.dtype) -> None:
         save_file({"weight": torch.zeros(1 << 20, dtype=dtype)}, folder / "model.safetensors")

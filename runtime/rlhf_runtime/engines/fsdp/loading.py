@@ -22,7 +22,6 @@ from transformers import (
 )
 
 from rlhf_runtime.engines.parallel import ParallelContext
-from rlhf_runtime.errors import UnsupportedModel
 from rlhf_runtime.models.errors import WrongHead
 
 
@@ -33,13 +32,18 @@ def load_causal_lm(
     *,
     value_head: bool,
     needs_head: bool,
+    trained: bool,
     recompute: bool,
 ) -> PreTrainedModel:
-    """The model of a folder with float32 weights, cut over the mesh's data axis by rows.
+    """The model of a folder, cut over the mesh's data axis by rows.
+
+    Weights that are `trained` are in float32, others in the number format that they are computed
+    in.
 
     With `value_head` the output projection is replaced by one output: that of a folder with a
     reward model (a sequence classifier of one label), else one that starts at zero, which
-    `needs_head` refuses. A mesh of one rank that computes in float32 keeps ordinary parameters.
+    `needs_head` refuses. A mesh of one rank that computes in its weights' format keeps ordinary
+    parameters.
 
     Raises:
         WrongHead: a classifier where a language model is wanted, one of several labels or without
@@ -64,11 +68,14 @@ def load_causal_lm(
     if value_head and not (parallel.is_first and is_classifier):
         _replace_head(model)
     model.eval()
-    if recompute:
+    stored = torch.float32 if trained else precision
+    for parameter in model.parameters():  # buffers stay: what is in them is exact in float32 only
+        parameter.data = parameter.data.to(stored)
+    if trained and recompute:
         _recompute_blocks(model)
-    if parallel.size == 1 and precision is torch.float32:
+    if parallel.size == 1 and precision is stored:
         return model.to(parallel.device)
-    _shard(model, parallel, precision)
+    _shard(model, parallel, None if precision is stored else precision)
     return model
 
 
@@ -142,14 +149,18 @@ def _recompute_blocks(model: PreTrainedModel) -> None:
             module.training = True
 
 
-def _shard(model: PreTrainedModel, parallel: ParallelContext, precision: torch.dtype) -> None:
-    """Cut every decoder block, then the rest, and spread the first rank's weights over all."""
+def _shard(
+    model: PreTrainedModel, parallel: ParallelContext, precision: torch.dtype | None
+) -> None:
+    """Cut every decoder block, then the rest, and spread the first rank's weights over all.
+
+    Args:
+        precision: in which gathered weights compute, where it is not theirs.
+    """
     whole = {name: parameter.data for name, parameter in model.named_parameters()}
     buffers = dict(model.named_buffers())
     mesh = parallel.data_groups
-    policy = MixedPrecisionPolicy(
-        param_dtype=None if precision is torch.float32 else precision, reduce_dtype=torch.float32
-    )
+    policy = MixedPrecisionPolicy(param_dtype=precision, reduce_dtype=torch.float32)
     blocks = set(model._no_split_modules or ())
     for module in model.modules():
         if type(module).__name__ in blocks:
@@ -190,11 +201,6 @@ def _allocate_storage(model: PreTrainedModel) -> None:
             module.reshard()
 
 
-def local_parameters(model: nn.Module) -> dict[str, torch.Tensor]:
-    """The rank's own storage of every parameter, by Hugging Face name; maybe without rows."""
-    return {name: _local(parameter.data) for name, parameter in model.named_parameters()}
-
-
 def local_bytes(tensors: Iterable[torch.Tensor]) -> int:
     """Bytes of the rank's own part of tensors."""
     return sum(_local(tensor).nbytes for tensor in tensors)
@@ -202,36 +208,6 @@ def local_bytes(tensors: Iterable[torch.Tensor]) -> int:
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
-
-
-def copy_weights(source: nn.Module, target: nn.Module) -> None:
-    """Overwrite the target's parameters by the source's of the same name and shape, rank by rank.
-
-    Parameters that only one of them has (a value head) are left alone. Both must be cut alike.
-    """
-    given = local_parameters(source)
-    with torch.no_grad():
-        for name, parameter in local_parameters(target).items():
-            if name in given and given[name].shape == parameter.shape:
-                parameter.copy_(given[name])
-
-
-def require_alike(source: nn.Module, target: nn.Module) -> None:
-    """Refuse two models whose parameters differ in name or shape.
-
-    Raises:
-        UnsupportedModel: there is one.
-    """
-    one, other = (
-        {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
-        for model in (source, target)
-    )
-    if odd := sorted(name for name in {*one, *other} if one.get(name) != other.get(name)):
-        raise UnsupportedModel(
-            f"weights cannot be copied between models that differ: got {odd[0]} of shape "
-            f"{one.get(odd[0], 'none')} and {other.get(odd[0], 'none')}, allowed the same; give "
-            "both roles models of one architecture"
-        )
 
 
 def load_weights(model: nn.Module, folder: Path, parallel: ParallelContext) -> None:

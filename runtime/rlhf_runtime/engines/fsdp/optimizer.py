@@ -12,7 +12,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from transformers import get_scheduler
 
 from rlhf_api.spec.models import LearningRateDecay
-from rlhf_runtime.engines.fsdp.settings import OptimizerSettings
+from rlhf_runtime.engines.optimizer_settings import OptimizerSettings
 
 SCHEDULERS = {
     LearningRateDecay.NONE: "constant_with_warmup",

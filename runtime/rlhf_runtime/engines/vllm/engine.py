@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,32 +20,13 @@ from rlhf_api.spec.resources import Device
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.engines.parallel import ParallelContext
 from rlhf_runtime.engines.vllm import patches
+from rlhf_runtime.engines.vllm.arguments import EngineSettings, engine_arguments
 from rlhf_runtime.engines.vllm.layout import vllm_views
 from rlhf_runtime.engines.vllm.libraries import import_vllm
 from rlhf_runtime.engines.vllm.memory import DeviceMemory, EngineMemory, HostMemory
 from rlhf_runtime.errors import GenerationFailed, StaleWeights
 from rlhf_runtime.hooks import Hook, nothing
 from rlhf_runtime.reshard.views import Views
-
-
-@dataclass(frozen=True)
-class EngineSettings:
-    """What an engine is built with; lengths in tokens."""
-
-    folder: Path
-    dtype: str
-    tensor_size: int
-    kv_cache_bytes: int
-    max_prompt_tokens: int
-    max_response_tokens: int
-    max_concurrent_sequences: int
-    block_tokens: int
-    """Tokens of a block of the key-value cache."""
-    stop_token_ids: tuple[int, ...]
-    world: str
-    """A name of the ranks that generate and of this incarnation, like no other's on the node."""
-    share_prompts: bool = False
-    """Whether keys and values of equal prompts are computed once."""
 
 
 @dataclass(frozen=True)
@@ -189,26 +169,8 @@ def _build_core(settings: EngineSettings, device: torch.device) -> Any:
     from vllm.v1.engine.core import EngineCore
     from vllm.v1.executor import Executor
 
-    longest = settings.max_prompt_tokens + settings.max_response_tokens
-    arguments = EngineArgs(
-        model=str(settings.folder),
-        skip_tokenizer_init=True,
-        load_format="dummy",  # the trainer's weights come before the first request
-        dtype=settings.dtype,
-        enforce_eager=device.type == "cpu",
-        block_size=settings.block_tokens,
-        tensor_parallel_size=settings.tensor_size,
-        distributed_executor_backend="external_launcher",
-        kv_cache_memory_bytes=settings.kv_cache_bytes,
-        max_model_len=longest,
-        max_num_seqs=settings.max_concurrent_sequences,
-        max_num_batched_tokens=max(8192, longest),
-        enable_prefix_caching=settings.share_prompts,
-        enable_sleep_mode=device.type != "cpu",
-        disable_log_stats=True,
-        logprobs_mode="processed_logprobs",
-        seed=0,
-    )
+    total = None if device.type == "cpu" else torch.cuda.mem_get_info(device)[1]
+    arguments = EngineArgs(**engine_arguments(settings, total))
     config = arguments.create_engine_config(UsageContext.LLM_CLASS)
     return EngineCore(config, Executor.get_class(config), log_stats=False)
 

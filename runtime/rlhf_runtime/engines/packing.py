@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from rlhf_runtime.dataplane.columns import Column, Rows, run_positions
 from rlhf_runtime.dataplane.partition import micro_batches
-from rlhf_runtime.engines.fsdp.sequences import group_into_sequences
+from rlhf_runtime.engines.sequences import group_into_sequences
 
 T = TypeVar("T")
 
@@ -99,7 +99,12 @@ def cut(
     assert prompts.lengths is not None and responses.lengths is not None
     chosen = np.arange(len(groups), dtype=np.int64) if rows is None else rows
     sequences = group_into_sequences(
-        chosen, prompts.lengths, responses.lengths, groups, packing.hidden_size
+        chosen,
+        prompts.lengths,
+        responses.lengths,
+        groups,
+        packing.hidden_size,
+        packing.max_padded_tokens,
     )
     if not packing.share_prompts:
         sequences = [np.asarray([row]) for row in chosen]

@@ -9,10 +9,11 @@ import numpy as np
 import torch
 
 from rlhf_runtime.dataplane.columns import pack
-from rlhf_runtime.engines.fsdp.packing import MicroBatch, Packing, cut
+from rlhf_runtime.engines.packing import MicroBatch, Packing, cut
 
-TOLERANCE = 2e-2
-"""Largest difference of outputs, relative to their scale; bfloat16 rounds to about 4e-3."""
+TOLERANCE = 5e-2
+"""Largest distance of a token's outputs, relative to their norm; bfloat16 rounds to about 4e-3 in
+each layer, and whoever sees other tokens is far away."""
 
 
 def looks_at_everything(config: Any) -> bool:
@@ -45,5 +46,5 @@ def shares_prompts(
         got = outputs(shared)[torch.argsort(shared.tokens)]
     except (TypeError, ValueError, RuntimeError, IndexError):
         return False
-    scale = float(expected.abs().max().clamp(min=1e-3))
-    return bool(float((got - expected).abs().max()) <= TOLERANCE * scale)
+    distances = (got - expected).norm(dim=1) / expected.norm(dim=1).clamp(min=1e-6)
+    return bool(distances.max() <= TOLERANCE)

@@ -1,0 +1,207 @@
+"""A causal language model, or one with a value head, trained by FSDP2."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.fsdp import FSDPModule
+
+from rlhf_api.plan_memory import MemoryWhat
+from rlhf_runtime.engines.copying import copy_weights
+from rlhf_runtime.engines.fsdp.head import Head
+from rlhf_runtime.engines.fsdp.loading import (
+    load_causal_lm,
+    load_weights,
+    local_bytes,
+    save_causal_lm,
+)
+from rlhf_runtime.engines.fsdp.optimizer import Optimizer
+from rlhf_runtime.engines.fsdp.rows import row_views
+from rlhf_runtime.engines.optimizer_settings import OptimizerSettings
+from rlhf_runtime.engines.packing import MicroBatch, Packing, empty_micro_batch, in_step
+from rlhf_runtime.engines.parallel import ParallelContext
+from rlhf_runtime.engines.sharing import looks_at_everything, shares_prompts
+from rlhf_runtime.engines.training import (
+    Consume,
+    HeadReading,
+    LossTerm,
+    TokenOutputs,
+    TrainingEngine,
+)
+from rlhf_runtime.hooks import Hook, nothing
+from rlhf_runtime.reshard.views import Views
+
+logger = logging.getLogger(__name__)
+
+
+class FsdpEngine:
+    """A `TrainingEngine` for any causal language model of transformers."""
+
+    def __init__(
+        self,
+        folder: Path,
+        parallel: ParallelContext,
+        precision: torch.dtype,
+        *,
+        value_head: bool = False,
+        needs_head: bool = False,
+        trained: bool = True,
+        recompute: bool = False,
+        tick: Hook = nothing,
+    ) -> None:
+        self.parallel = parallel
+        self._tick = tick
+        self.module = load_causal_lm(
+            folder,
+            parallel,
+            precision,
+            value_head=value_head,
+            needs_head=needs_head,
+            trained=trained,
+            recompute=recompute,
+        )
+        self.module.requires_grad_(trained)
+        self._optimizer: Optimizer | None = None
+        self._version = 0
+        self._head = Head(self.module)
+        self._shares_prompts = self._probe()
+        if not self._shares_prompts:
+            logger.info("%s computes a prompt with each of its responses", folder.name)
+
+    @property
+    def version(self) -> int:
+        """How often the weights have changed."""
+        return self._version
+
+    @property
+    def learning_rate(self) -> float:
+        """The rate that the next update uses."""
+        assert self._optimizer is not None, "use_optimizer comes before"
+        return self._optimizer.learning_rate
+
+    def use_optimizer(self, settings: OptimizerSettings) -> None:
+        """Train with a new optimizer from now on."""
+        self._optimizer = Optimizer(self.module, settings)
+
+    def packing(self, max_padded_tokens: int) -> Packing:
+        """How this model's micro-batches are made."""
+        return Packing(max_padded_tokens, self.module.config.hidden_size, self._shares_prompts)
+
+    @torch.no_grad()
+    def infer(
+        self, micro_batches: Sequence[MicroBatch], reading: HeadReading, consume: Consume
+    ) -> None:
+        """Run every micro-batch forward and hand what its head says to `consume`. Collective."""
+        rounds = self._rounds(len(micro_batches))
+        for part in in_step(micro_batches, rounds, empty_micro_batch()):
+            consume(self._outputs(part, reading), part)
+            self._tick()
+        self._cut_again()
+
+    def update(self, terms: Sequence[LossTerm]) -> float:
+        """One optimizer step on the sum of all terms over micro-batches and ranks; returns the
+        gradient's norm. Collective, be it with no micro-batch.
+
+        Args:
+            terms: at least one; the same losses on every rank.
+        """
+        assert self._optimizer is not None, "use_optimizer comes before update"
+        forward_only = [(part, term) for term in terms for part in term.silent]
+        trained = [(part, term) for term in terms for part in term.micro_batches]
+        empty = (empty_micro_batch(), terms[0])
+        with torch.no_grad():
+            for part, term in in_step(forward_only, self._rounds(len(forward_only)), empty):
+                term.loss(self._outputs(part, term.reading), part)
+                self._tick()
+        rounds = max(1, self._rounds(len(trained)))  # momentum moves on without a signal
+        for part, term in in_step(trained, rounds, empty):
+            share = term.loss(self._outputs(part, term.reading), part)
+            torch.autograd.backward(share * self.parallel.data_size)  # FSDP averages over ranks
+            self._tick()
+        self._version += 1
+        return self._optimizer.step()
+
+    def views(self) -> Views:
+        """This rank's rows of every parameter, by Hugging Face name."""
+        return row_views(self.module)
+
+    def state(self) -> dict[str, Any]:
+        """What later steps depend on; its tensors are the model's own, to save or to overwrite."""
+        return {
+            "weights": dict(self.module.named_parameters()),
+            "version": self.version,
+            "optimizer": {} if self._optimizer is None else self._optimizer.state(),
+        }
+
+    def expect_state(self, parameters: Collection[str]) -> None:
+        """Make room for the optimizer's state of the parameters with these names."""
+        if self._optimizer is not None:
+            self._optimizer.expect_state(parameters)
+
+    def adopt(self, state: dict[str, Any]) -> None:
+        """Take over the plain values of a `state` whose tensors have been overwritten."""
+        self._version = state["version"]
+        if self._optimizer is not None:
+            self._optimizer.resume(state["optimizer"]["updates"])
+
+    def held_bytes(self) -> dict[MemoryWhat, int]:
+        """What this rank holds of weights, gradients and optimizer now."""
+        parameters = list(self.module.parameters())
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        if self._optimizer is None:
+            return {MemoryWhat.WEIGHTS: local_bytes(parameters)}
+        return {
+            MemoryWhat.MASTER_WEIGHTS: local_bytes(parameters),
+            MemoryWhat.GRADIENTS: local_bytes(gradients),
+            MemoryWhat.OPTIMIZER: local_bytes(self._optimizer.tensors()),
+        }
+
+    def copy_weights_from(self, other: TrainingEngine, entirely: bool = False) -> None:
+        """Take over the weights of another engine that is cut alike, except those that it does not
+        have.
+
+        Raises:
+            UnsupportedModel: some are not of both models, and all should be copied.
+        """
+        copy_weights(other.views(), self.views(), entirely)
+        self._version += 1
+
+    def load_weights(self, folder: Path) -> None:
+        """Take over the weights of a saved model, except those it does not have. Collective."""
+        load_weights(self.module, folder, self.parallel)
+        self._version += 1
+
+    def save(self, folder: Path, dtype: torch.dtype) -> None:
+        """Write the model in Hugging Face format. Every rank must call."""
+        save_causal_lm(self.module, folder, self.parallel, dtype)
+
+    def _rounds(self, mine: int) -> int:
+        """Forward passes that every rank makes: FSDP's collectives need all of them."""
+        if not isinstance(self.module, FSDPModule):
+            return mine
+        return int(self.parallel.max(torch.tensor([mine]))[0])
+
+    def _outputs(self, part: MicroBatch, reading: HeadReading) -> TokenOutputs:
+        return self._head.run(part.to(self.parallel.device), reading)
+
+    def _probe(self) -> bool:
+        """Ask the model how it treats its logits, and whether responses may share their prompt.
+
+        Hidden states are compared: a value head of zeros would agree with anything.
+        """
+        device, config = self.parallel.device, self.module.config
+        self._head.look_for_changed_logits(empty_micro_batch().to(device))
+        shares = looks_at_everything(config) and shares_prompts(
+            lambda part: self._head.hidden(part.to(device)), config.vocab_size, config.hidden_size
+        )
+        self._cut_again()
+        return shares
+
+    def _cut_again(self) -> None:
+        """Without a backward pass FSDP's root would keep gathered weights."""
+        if isinstance(self.module, FSDPModule):
+            self.module.reshard()

@@ -1,0 +1,159 @@
+"""Log-probabilities and entropies of a language model's head, from its input: without its logits.
+
+A micro-batch's logits are its largest tensor by far. Here they exist one block of the vocabulary at
+a time: their sums are carried from block to block, and the backward pass computes each block again.
+Only where one block is all of the vocabulary is it kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn.functional import linear
+
+from rlhf_api.spec.resources import Device
+from rlhf_flow.planning.head_memory import block_width
+from rlhf_runtime.numerics.entropy import LOWEST_LOG_PROB, require_positive
+
+
+def head_log_probs(
+    hidden: Float[Tensor, "n hidden"],
+    weight: Float[Tensor, "vocabulary hidden"],
+    tokens: Int[Tensor, " n"],
+    temperature: float = 1.0,
+    with_entropy: bool = False,
+) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"] | None]:
+    """Log-probabilities of tokens under softmax(hidden weight^T / temperature), and its entropy.
+
+    Differentiable once in `hidden` and `weight`. Products are in their dtype, everything after them
+    in float32 (float64 stays float64).
+
+    Args:
+        hidden: what the head gets where a token is predicted.
+        weight: of the head, without a bias.
+        tokens: the token of each row, int64.
+        temperature: the sampler's temperature, above 0.
+        with_entropy: whether the entropy is wanted.
+
+    Returns:
+        Log-probabilities, and entropies in nats or None.
+
+    Raises:
+        ValueError: temperature is not positive.
+
+    Source: the online softmax of Milakov and Gimelshein (arXiv 1805.02867), over blocks.
+    """
+    require_positive(temperature)
+    apply: Callable[..., tuple[Tensor, Tensor | None]] = (
+        _HeadLogProbs.apply
+    )  # torch leaves it untyped
+    return apply(hidden, weight, tokens, temperature, with_entropy)
+
+
+class _Sums(NamedTuple):
+    """Of x = logits / T over the vocabulary so far, each [n]: the maximum m of x, the sum of
+    exp(x - m), and the sum of exp(x - m) (x - m) where the entropy is wanted."""
+
+    maximum: Tensor
+    total: Tensor
+    weighted: Tensor | None
+
+
+class _HeadLogProbs(torch.autograd.Function):
+    """With p the softmax of x = logits / T and H its entropy: d log p_k / dx_i = [i = k] - p_i and
+    dH / dx_i = -p_i (log p_i + H)."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        tokens: Tensor,
+        temperature: float,
+        with_entropy: bool,
+    ) -> tuple[Tensor, Tensor | None]:
+        dtype = torch.promote_types(hidden.dtype, torch.float32)
+        chosen = torch.zeros(len(tokens), dtype=dtype, device=hidden.device)
+        sums: _Sums | None = None
+        blocks = list(_blocks(weight, len(tokens)))
+        kept = None
+        for columns in blocks:
+            logits = linear(hidden, weight[columns])
+            kept = logits if len(blocks) == 1 else None
+            scaled = logits.to(dtype) / temperature
+            inside, places = _inside(tokens, columns)
+            chosen += scaled.gather(1, places[:, None])[:, 0].masked_fill_(~inside, 0)
+            sums = _added(sums, scaled, with_entropy)
+        assert sums is not None, "a vocabulary has tokens"
+        log_totals = sums.total.log()
+        log_sums = sums.maximum + log_totals
+        entropies = None if sums.weighted is None else log_totals - sums.weighted / sums.total
+        ctx.save_for_backward(hidden, weight, tokens, log_sums, entropies, kept)
+        ctx.temperature = temperature
+        return chosen - log_sums, entropies
+
+    @staticmethod
+    @once_differentiable
+    def backward(
+        ctx: Any, log_prob_grads: Tensor, entropy_grads: Tensor | None
+    ) -> tuple[Tensor, Tensor, None, None, None]:
+        hidden, weight, tokens, log_sums, entropies, kept = ctx.saved_tensors
+        hidden_grad = torch.zeros_like(hidden, dtype=log_sums.dtype)
+        weight_grad = torch.empty_like(weight)
+        own = log_prob_grads[:, None]
+        for columns in _blocks(weight, len(tokens)):
+            part = weight[columns]
+            logits = linear(hidden, part) if kept is None else kept
+            block = logits.to(log_sums.dtype) / ctx.temperature
+            block.sub_(log_sums[:, None])
+            if entropies is None:
+                block.exp_().mul_(-own)
+            else:
+                assert entropy_grads is not None
+                probs = block.exp()
+                block.clamp_(min=LOWEST_LOG_PROB).add_(entropies[:, None])
+                block.mul_(-entropy_grads[:, None]).sub_(own).mul_(probs)
+            inside, places = _inside(tokens, columns)
+            block.scatter_add_(1, places[:, None], own * inside[:, None])
+            grads = block.div_(ctx.temperature).to(hidden.dtype)
+            hidden_grad += grads @ part
+            torch.mm(grads.T, hidden, out=weight_grad[columns])
+        return hidden_grad.to(hidden.dtype), weight_grad, None, None, None
+
+
+def _blocks(weight: Tensor, num_rows: int) -> Iterator[slice]:
+    """Slices of the vocabulary whose logits fit in a block."""
+    width = block_width(Device.CPU if weight.device.type == "cpu" else Device.GPU, num_rows)
+    return (slice(at, min(at + width, len(weight))) for at in range(0, len(weight), width))
+
+
+def _inside(tokens: Tensor, columns: slice) -> tuple[Tensor, Tensor]:
+    """Which tokens are in a slice of the vocabulary, and where; the others are at 0."""
+    inside = (tokens >= columns.start) & (tokens < columns.stop)
+    return inside, torch.where(inside, tokens - columns.start, 0)
+
+
+def _added(sums: _Sums | None, block: Tensor, with_entropy: bool) -> _Sums:
+    """The sums with those of one more block, which is overwritten."""
+    maximum = block.amax(dim=1)
+    if sums is not None:
+        maximum = torch.maximum(maximum, sums.maximum)
+    block.sub_(maximum[:, None])
+    if with_entropy:
+        block.clamp_(min=LOWEST_LOG_PROB)
+    exponentials = block.exp()
+    total = exponentials.sum(dim=1)
+    weighted = exponentials.mul_(block).sum(dim=1) if with_entropy else None
+    if sums is None:
+        return _Sums(maximum, total, weighted)
+    shift = sums.maximum - maximum
+    scale = shift.exp()
+    if weighted is not None:
+        assert sums.weighted is not None
+        weighted += scale * (sums.weighted + shift * sums.total)
+    return _Sums(maximum, total + scale * sums.total, weighted)

@@ -1,0 +1,95 @@
+"""Losses where the model is on another device than the batch: nothing of both is put together, and
+the host never waits for a number. A device without numbers shows both: it has none to give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+
+from rlhf_api.spec.policy_loss import LossAggregation, PolicyObjective
+from rlhf_flow.losses import BradleyTerry, ClippedLoss, CrossEntropy, Dpo, ValueLoss
+from rlhf_runtime.dataplane.columns import Column
+from rlhf_runtime.engines.packing import MicroBatch, Packing, cut
+from rlhf_runtime.engines.parallel import ParallelContext
+from rlhf_runtime.engines.training import Loss, TokenOutputs
+from rlhf_runtime.numerics.aggregation import Denominators
+from rlhf_runtime.roles.language_model import SupervisedTerms
+from rlhf_runtime.roles.own_tokens import OwnTokens
+from rlhf_runtime.roles.policy_terms import PolicyTerms
+from rlhf_runtime.roles.preference_terms import DpoTerms, ScoreTerms
+from rlhf_runtime.roles.scalar_model import ValueTerms
+from rlhf_runtime.roles.training import Means, MiniBatch
+
+from .small_batch import GROUPS, NUM_ROWS, make_batch, masked
+
+PREFERENCE = np.array([1, 0, -1] * (NUM_ROWS // 3), dtype=np.int8)
+ALONE = cast(ParallelContext, SimpleNamespace(sum=lambda values: values))
+
+
+def policy(**settings: Any) -> Callable[[MiniBatch, Means], Loss]:
+    loss = ClippedLoss("reward_valid", **settings)
+    return lambda batch, means: PolicyTerms(batch, loss, "actor", means)
+
+
+TRUSTED = {"old_log_probs": "actor_log_probs", "rejection_threshold": 2.0, "dual_clip": 3.0}
+WITH_KL = {"reference_log_probs": "reference_log_probs", "kl_coefficient": 0.1}
+LOSSES: dict[str, Callable[[MiniBatch, Means], Loss]] = {
+    **{
+        f"{objective.value}, {mode.value}": policy(objective=objective, aggregation=mode)
+        for objective in PolicyObjective
+        for mode in LossAggregation
+    },
+    "old log-probs": policy(**TRUSTED),
+    "reference and entropy": policy(**WITH_KL, entropy_coefficient=0.01),
+    "cross-entropy": lambda batch, means: SupervisedTerms(batch, CrossEntropy(), "loss", means),
+    "dpo": lambda batch, means: DpoTerms(batch, Dpo("reference_log_probs"), ALONE, "actor", means),
+    "scores": lambda batch, means: ScoreTerms(batch, BradleyTerry(), ALONE, "reward", means),
+    "values": lambda batch, means: ValueTerms(
+        batch, ValueLoss("reward_valid", "critic_values"), "critic", means
+    ),
+}
+
+
+def mini_batch(has_mask: bool) -> MiniBatch:
+    columns = masked(make_batch()) if has_mask else make_batch()
+    columns["preference"] = Column(PREFERENCE)
+    lengths = columns["response_tokens"].lengths
+    assert lengths is not None
+    own = OwnTokens.of(columns, lengths, np.arange(NUM_ROWS))
+    kept = torch.tensor(columns["reward_valid"].values).bool()
+    return MiniBatch(columns, GROUPS, kept, own, Denominators(20, 9, 16), 1.0)
+
+
+def parts_of(batch: MiniBatch) -> list[MicroBatch]:
+    columns, packing = batch.columns, Packing(80, 64, share_prompts=True)
+    parts = cut(
+        columns["prompt_tokens"],
+        columns["response_tokens"],
+        batch.groups,
+        packing,
+        whole_groups=True,
+    )
+    return [part.only(batch.own_tokens.flags[part.tokens]) for part in parts]
+
+
+@pytest.mark.parametrize("has_mask", [False, True])
+@pytest.mark.parametrize("name", list(LOSSES))
+def test_a_loss_is_computed_where_the_model_is(name: str, has_mask: bool) -> None:
+    batch, means = mini_batch(has_mask), Means()
+    loss = LOSSES[name](batch, means)
+    parts = parts_of(batch)
+    assert len(parts) > 1
+    for part in parts:
+        count = len(part.rows) if name == "scores" else len(part.targets)
+        values, entropies = (
+            torch.zeros(count, device="meta", requires_grad=True) for _ in range(2)
+        )
+        share = loss(TokenOutputs(values, entropies), part)
+        assert share.device.type == "meta"
+        torch.autograd.backward(share)
+        assert values.grad is not None and values.grad.device.type == "meta"
