@@ -123,15 +123,15 @@ def generation_items(
         tensor: ranks that one engine spans.
         kv_cache_bytes: its cache on each device.
         phases: all phases of these devices.
-        release: whether weights and cache are freed when no call generates. Both are there again
-            when new weights are handed over (the transition).
+        release: whether weights and cache are freed when no call generates. Weights are there again
+            when new ones are handed over (the transition), the cache afterwards.
     """
     generate, transition = phase_name(role, CallKind.GENERATE), transition_phase(role)
     held = (transition, generate) if release else phases
     logits = load.max_concurrent_sequences * load.shape.vocab_size * 2 * FLOAT32_BYTES
     sizes = (
         (MemoryWhat.GENERATION_WEIGHTS, generation_weight_bytes(load, tensor), held),
-        (MemoryWhat.KV_CACHE, kv_cache_bytes, held),
+        (MemoryWhat.KV_CACHE, kv_cache_bytes, (generate,) if release else phases),
         (MemoryWhat.ACTIVATIONS, generation_activation_bytes(load, tensor), (generate,)),
         (MemoryWhat.LOGITS, logits, (generate,)),
         (MemoryWhat.TRANSFER, transfer_bytes(load, tensor), (transition,)),

@@ -56,7 +56,7 @@ class Generation:
         )
         self._transition = Transition(trainer, self._engine, context.parallel)
         if plan.release_during_training:
-            self._release()
+            self._engine.release()
 
     def generate(self, inputs: Inputs) -> Result:
         """Responses to this rank's prompts, every prompt `samples` times."""
@@ -80,16 +80,12 @@ class Generation:
             self._context.tick,
         )
         if self._plan.release_during_training:
-            self._release()
+            self._engine.release()
         return self._result(inputs, index, carried, number, generated, statistics)
 
     def close(self) -> None:
         """End the engine."""
         self._engine.close()
-
-    def _release(self) -> None:
-        self._engine.release()
-        self._transition.release()
 
     def _sampling(
         self, carried: dict[str, Column], number: np.ndarray, inputs: Inputs, temperature: float

@@ -49,16 +49,20 @@ class Transition:
     def refresh(self) -> Statistics:
         """Bring the engine's weights to the trainer's version, if they are not there yet.
 
+        What the transfer needs is given back before the engine takes its cache.
+
         Raises:
             StaleWeights: the weights that arrived are not those that were sent.
         """
-        self._engine.restore()
         if self._version == self._trainer.version and self._engine.has_weights:
             return Statistics()
+        self._engine.restore_weights()
         moved = self._transfer.run()
         self._verify()
         self._engine.weights_written()
         self._version = self._trainer.version
+        self._transfer.release()
+        self._engine.restore_cache()
         return Statistics(
             means={
                 "throughput/transition_bytes": (
@@ -67,10 +71,6 @@ class Transition:
                 )
             }
         )
-
-    def release(self) -> None:
-        """Give back the memory in which weights wait for their transfer."""
-        self._transfer.release()
 
     def _layouts(self) -> tuple[Layout, Layout]:
         mine = (_pieces(self._source), _pieces(self._target))

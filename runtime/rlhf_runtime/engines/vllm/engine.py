@@ -111,13 +111,17 @@ class VllmEngine:
         self.has_weights = True
 
     def release(self) -> None:
-        """Give the memory of weights and cache back; `restore` must come before use."""
+        """Give the memory of weights and cache back; both must be restored before use."""
         self.has_weights = False
         self._memory.release()
 
-    def restore(self) -> None:
-        """Take the memory again. Weights are undefined until they are written."""
-        self._memory.restore()
+    def restore_weights(self) -> None:
+        """Take the memory of the weights again. They are undefined until they are written."""
+        self._memory.restore_weights()
+
+    def restore_cache(self) -> None:
+        """Take the memory of the cache again: after the weights were written, which needs some."""
+        self._memory.restore_cache()
 
     def close(self) -> None:
         """End the engine and free what it holds."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 import torch
@@ -15,13 +16,17 @@ from rlhf_runtime.engines.vllm.layout import storages
 
 
 class EngineMemory(Protocol):
-    """Weights and key-value cache of one engine."""
+    """Weights and key-value cache of one engine. The cache is of no use while weights are written,
+    so it may take the memory that this needs."""
 
     def release(self) -> None:
         """Give the memory back."""
 
-    def restore(self) -> None:
-        """Take it again, if it was given back: weights are undefined, the cache is empty."""
+    def restore_weights(self) -> None:
+        """Take that of the weights again, if it was given back: they are undefined."""
+
+    def restore_cache(self) -> None:
+        """Take that of the cache again, if it was given back: it is empty."""
 
 
 class HostMemory:
@@ -29,31 +34,50 @@ class HostMemory:
 
     def __init__(self, runner: Any) -> None:
         self._runner = runner
-        self._released: list[tuple[torch.UntypedStorage, int]] = []
+        self._weights: Storages = []
+        self._cache: Storages = []
 
     def release(self) -> None:
         """Shrink the storages and hand free pages to the operating system."""
-        if self._released:
+        if self._weights:
             return
         caches = {t.untyped_storage().data_ptr(): t.untyped_storage() for t in self._caches()}
-        for storage in [*storages(self._runner.model), *caches.values()]:
-            self._released.append((storage, storage.nbytes()))
-            storage.resize_(0)
+        self._weights = _shrunk(storages(self._runner.model))
+        self._cache = _shrunk(caches.values())
         gc.collect()
         ctypes.CDLL("libc.so.6").malloc_trim(0)
 
-    def restore(self) -> None:
-        """Grow the storages."""
-        if not self._released:
-            return
-        for storage, size in self._released:
-            storage.resize_(size)
-        self._released.clear()
-        for cache in self._caches():
-            cache.zero_()
+    def restore_weights(self) -> None:
+        """Grow their storages."""
+        _grow(self._weights)
+
+    def restore_cache(self) -> None:
+        """Grow its storages."""
+        if self._cache:
+            _grow(self._cache)
+            for cache in self._caches():
+                cache.zero_()
 
     def _caches(self) -> list[torch.Tensor]:
         return list(self._runner.kv_caches)
+
+
+Storages = list[tuple[torch.UntypedStorage, int]]
+"""With the bytes that each had."""
+
+
+def _shrunk(found: Iterable[torch.UntypedStorage]) -> Storages:
+    """Storages with the bytes that they had; they have none any more."""
+    sizes = [(storage, storage.nbytes()) for storage in found]
+    for storage, _ in sizes:
+        storage.resize_(0)
+    return sizes
+
+
+def _grow(released: Storages) -> None:
+    for storage, size in released:
+        storage.resize_(size)
+    released.clear()
 
 
 class DeviceMemory:
@@ -61,16 +85,26 @@ class DeviceMemory:
 
     def __init__(self, core: Any) -> None:
         self._core = core
-        self._released = False
+        self._asleep: set[str] = set()
+        """Which parts are, by vLLM's names."""
 
     def release(self) -> None:
         """Sleep at level 2: weights and cache are dropped, buffers kept on the host."""
-        if not self._released:
+        if not self._asleep:
             self._core.sleep(level=2)
-            self._released = True
+            self._asleep = {"weights", "kv_cache"}
 
-    def restore(self) -> None:
-        """Wake up."""
-        if self._released:
-            self._core.wake_up()
-            self._released = False
+    def restore_weights(self) -> None:
+        """Wake their part, once the trainer's free memory is the device's again."""
+        if "weights" in self._asleep:
+            torch.cuda.empty_cache()
+            self._wake("weights")
+
+    def restore_cache(self) -> None:
+        """Wake its part."""
+        if "kv_cache" in self._asleep:
+            self._wake("kv_cache")
+
+    def _wake(self, part: str) -> None:
+        self._core.wake_up([part])
+        self._asleep.remove(part)
