@@ -27,7 +27,7 @@ WIDTH = 72
 """Characters of a timeline."""
 LETTERS = {
     "generate": "g",
-    "transition": "t",
+    "reshard": "t",
     "score": "s",
     "log_probs": "l",
     "values": "v",

@@ -57,16 +57,15 @@ class CallKind(StrEnum):
     """Another role's weights taken over."""
     SAVE = "Save"
     """Lines of a step, written to a file of the run's folder."""
+    RESHARD = "Reshard"
+    """A role's weights brought into its generation engines; made by the plan, not by a step."""
+    RELEASE = "Release"
+    """The memory of a role's generation engines given back; made by the plan, too."""
 
 
 def phase_name(role: str, kind: CallKind) -> str:
     """The phase in which a role's calls of a kind run, such as actor.train."""
     return f"{role}.{kind.name.lower()}"
-
-
-def transition_phase(role: str) -> str:
-    """The phase in which a role's new weights go to its generation engines."""
-    return f"{role}.transition"
 
 
 class GraphName(StrEnum):
@@ -183,6 +182,11 @@ class CallPlan(Contract):
     """Expected time of one run. None: not estimated."""
 
     @property
+    def is_transition(self) -> bool:
+        """Whether the plan makes it, and no step."""
+        return self.kind in (CallKind.RESHARD, CallKind.RELEASE)
+
+    @property
     def beside_ranks(self) -> str:
         """Who runs it where no rank does: the host of verifiers, or the driver."""
         return "driver" if self.kind is CallKind.SAVE else "host"
@@ -190,7 +194,13 @@ class CallPlan(Contract):
     @property
     def effect(self) -> str:
         """What it changes, if it writes no field."""
-        return "a file" if self.kind is CallKind.SAVE else "weights"
+        match self.kind:
+            case CallKind.SAVE:
+                return "a file"
+            case CallKind.RELEASE:
+                return "memory"
+            case _:
+                return "weights"
 
 
 class GraphInputs(Contract):
@@ -324,6 +334,16 @@ class Plan(Contract):
     def call(self, graph: GraphName, call: str) -> CallPlan | None:
         """The plan of a call site, or None where the plan does not have it."""
         return next((c for c in self.calls if c.graph is graph and c.call == call), None)
+
+    def transitions(self, graph: GraphName, call: str) -> tuple[list[CallPlan], list[CallPlan]]:
+        """What runs right before a call, and right after it, without the step's knowing."""
+        calls = [each for each in self.calls if each.graph is graph]
+        at = next(number for number, each in enumerate(calls) if each.call == call)
+        before, after = calls[at - 1 : at] if at else [], calls[at + 1 : at + 2]
+        return (
+            [each for each in before if each.kind is CallKind.RESHARD],
+            [each for each in after if each.kind is CallKind.RELEASE],
+        )
 
     def generation(self, role: str) -> GenerationPlan | None:
         """The generation engines of a role, or None where it does not generate."""

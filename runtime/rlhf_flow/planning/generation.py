@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rlhf_api import RLHFJob
-from rlhf_api.plan import CallKind, Mesh, phase_name, transition_phase
+from rlhf_api.plan import CallKind, Mesh, phase_name
 from rlhf_api.plan_memory import MemoryItem, sum_by_phase
 from rlhf_api.quantity import whole
 from rlhf_flow.errors import DoesNotDivide, DoesNotFit, KvCacheTooSmall
@@ -51,7 +51,9 @@ class GroupMemory:
     def held_peak(self, role: str) -> int:
         """Bytes in the fuller of the two phases that hold a role's cache."""
         sums = sum_by_phase(self.items)
-        return max(sums[transition_phase(role)], sums[phase_name(role, CallKind.GENERATE)])
+        return max(
+            *(sums[phase_name(role, kind)] for kind in (CallKind.RESHARD, CallKind.GENERATE))
+        )
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rlhf_api.plan import CallKind, Mesh, phase_name, transition_phase
+from rlhf_api.plan import CallKind, Mesh, phase_name
 from rlhf_api.plan_memory import MemoryItem, MemoryWhat
 from rlhf_api.spec.resources import Device
 from rlhf_flow.planning.memory import FLOAT32_BYTES, MIB
@@ -124,17 +124,17 @@ def generation_items(
         kv_cache_bytes: its cache on each device.
         phases: all phases of these devices.
         release: whether weights and cache are freed when no call generates. Weights are there again
-            when new ones are handed over (the transition), the cache afterwards.
+            when new ones are handed over (`reshard`), the cache afterwards.
     """
-    generate, transition = phase_name(role, CallKind.GENERATE), transition_phase(role)
-    held = (transition, generate) if release else phases
+    generate, reshard = (phase_name(role, kind) for kind in (CallKind.GENERATE, CallKind.RESHARD))
+    held = (reshard, generate) if release else phases
     logits = load.max_concurrent_sequences * load.shape.vocab_size * 2 * FLOAT32_BYTES
     sizes = (
         (MemoryWhat.GENERATION_WEIGHTS, generation_weight_bytes(load, tensor), held),
         (MemoryWhat.KV_CACHE, kv_cache_bytes, (generate,) if release else phases),
         (MemoryWhat.ACTIVATIONS, generation_activation_bytes(load, tensor), (generate,)),
         (MemoryWhat.LOGITS, logits, (generate,)),
-        (MemoryWhat.TRANSFER, transfer_bytes(load, tensor), (transition,)),
+        (MemoryWhat.TRANSFER, transfer_bytes(load, tensor), (reshard,)),
     )
     return tuple(
         MemoryItem(role=role, what=what, bytes=size, phases=tuple(p for p in phases if p in where))

@@ -7,7 +7,7 @@ it gives its memory back while others work.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from rlhf_api import RLHFJob
 from rlhf_api.plan import (
@@ -20,7 +20,6 @@ from rlhf_api.plan import (
     PoolPlan,
     RolePlan,
     phase_name,
-    transition_phase,
 )
 from rlhf_api.plan_memory import MemoryPlan, sum_by_phase
 from rlhf_api.spec.placement import PlacementType
@@ -52,6 +51,7 @@ from rlhf_flow.planning.role_models import (
 from rlhf_flow.planning.role_sets import place_sets, role_sets
 from rlhf_flow.planning.shapes import DecoderShape
 from rlhf_flow.planning.standby import required_standby, with_standby
+from rlhf_flow.planning.transitions import with_transitions
 
 Graphs = Mapping[GraphName, Graph]
 
@@ -118,12 +118,13 @@ def _plan(
     found = tuple(each for choice in choices for each in choice.memory)
     memory, standby, standby_reason = with_standby(job, found)
     engines = {engine.role: engine for choice in choices for engine in choice.engines}
+    releases = {e.role for choice in choices if choice.release for e in choice.engines}
     policy = policy_of(graphs[GraphName.STEP])
     return Plan(
         job=job.name,
         pools=tuple(map(_pool_plan, pools)),
         roles=_role_plans(job, graphs, models),
-        calls=_call_plans(job, graphs, meshes, engines, policy),
+        calls=_call_plans(job, graphs, meshes, engines, policy, releases),
         inputs={name: graph.inputs for name, graph in graphs.items()},
         policy=policy,
         generations=tuple(
@@ -171,7 +172,7 @@ def job_phases(graphs: Graphs, held: Sequence[str]) -> tuple[str, ...]:
         name
         for role in generating
         if role in held
-        for name in (transition_phase(role), phase_name(role, CallKind.GENERATE))
+        for name in (phase_name(role, CallKind.RESHARD), phase_name(role, CallKind.GENERATE))
     ]
     return tuple(dict.fromkeys([*engines, *names])) or (IDLE,)
 
@@ -265,12 +266,13 @@ def _call_plans(
     meshes: Mapping[str, Mesh],
     engines: Mapping[str, EngineChoice],
     policy: str,
+    releases: Collection[str],
 ) -> tuple[CallPlan, ...]:
     def mesh(call: ModelCall) -> Mesh | None:
         match call.kind:
             case CallKind.SCORE | CallKind.SAVE:
                 return None
-            case CallKind.GENERATE:
+            case CallKind.GENERATE | CallKind.RESHARD | CallKind.RELEASE:
                 assert call.role is not None
                 return engines[call.role].mesh
             case _:  # numerics without a model run beside the policy, which trains on them
@@ -290,7 +292,7 @@ def _call_plans(
             expected_count=graph.expected_count(call.id),
         )
         for name, graph in graphs.items()
-        for call in graph.calls
+        for call in with_transitions(graph.calls, releases)
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import cycle
 from typing import Any, Protocol
 
-from rlhf_api.plan import CallKind, GraphName, Mesh, Plan
+from rlhf_api.plan import CallKind, CallPlan, GraphName, Mesh, Plan
 from rlhf_flow.batches import BatchValue
 from rlhf_flow.calls import ComputeOptions, GenerateOptions, ModelCall
 from rlhf_flow.fields import ENOUGH
@@ -189,7 +189,25 @@ class StepBackend:
     def run(
         self, call: ModelCall, batch: BatchValue, auxiliary: Sequence[BatchValue] = ()
     ) -> Batch:
-        """Send a call where the plan says."""
+        """Send a call where the plan says, with what the plan has beside it."""
+        before, after = self._transitions(call)
+        for planned in before:
+            self._send_transition(planned)
+        result = self._send(call, batch, auxiliary)
+        for planned in after:
+            self._send_transition(planned)
+        return result
+
+    def _transitions(self, call: ModelCall) -> tuple[Sequence[CallPlan], Sequence[CallPlan]]:
+        if call.kind is not CallKind.GENERATE or self.plan.call(self.graph, call.id) is None:
+            return (), ()
+        return self.plan.transitions(self.graph, call.id)
+
+    def _send_transition(self, planned: CallPlan) -> None:
+        call = ModelCall(planned.call, planned.role, planned.method, planned.kind, (), ())
+        self._send(call, self.no_rows(), ())
+
+    def _send(self, call: ModelCall, batch: BatchValue, auxiliary: Sequence[BatchValue]) -> Batch:
         batches = [each for each in (batch, *auxiliary) if isinstance(each, Batch)]
         planned = self.plan.call(self.graph, call.id)
         if planned is None:

@@ -204,7 +204,8 @@ def _phases(spans: Sequence[Span]) -> dict[str, float]:
 
 
 PHASES: Mapping[str, str] = {
-    "transition": "transition",
+    "reshard": "transition",
+    "release": "transition",
     "generate": "generate",
     "score": "score",
     "log_probs": "infer",

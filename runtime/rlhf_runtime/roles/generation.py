@@ -27,7 +27,7 @@ DTYPE_NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 
 
 class Generation:
-    """A vLLM engine that always generates with the trainer's current weights."""
+    """A vLLM engine that generates with the trainer's current weights, or not at all."""
 
     def __init__(self, context: RoleContext, trainer: TrainingEngine) -> None:
         rollout, plan = context.job.spec.rollout, context.plan.generation(context.role)
@@ -58,16 +58,24 @@ class Generation:
         if plan.release_during_training:
             self._engine.release()
 
+    def reshard(self, inputs: Inputs) -> Result:
+        """Bring the trainer's weights into the engine, unless they are there."""
+        if inputs.graph is GraphName.STEP:
+            self._context.faults.enter(Phase.TRANSITION, inputs.step)
+        return Result(statistics=self._transition.refresh())
+
+    def release(self, _: Inputs) -> Result:
+        """Give the memory of the engine's weights and cache back."""
+        self._engine.release()
+        return Result()
+
     def generate(self, inputs: Inputs) -> Result:
         """Responses to this rank's prompts, every prompt `samples` times."""
         options, rollout = inputs.call.options, self._context.job.spec.rollout
         assert isinstance(options, GenerateOptions)
         samples = options.samples
         temperature = 0.0 if options.greedy else options.temperature or rollout.temperature
-        with self._context.spans.span(self._context.role, "transition"):
-            if inputs.graph is GraphName.STEP:
-                self._context.faults.enter(Phase.TRANSITION, inputs.step)
-            statistics = self._transition.refresh()
+        self._transition.require_current()
         prompts_held = inputs.rows()
         carried = {
             name: repeat_rows(column, samples) for name, column in inputs.load(prompts_held).items()
@@ -79,9 +87,7 @@ class Generation:
             self._sampling(carried, number, inputs, temperature),
             self._context.tick,
         )
-        if self._plan.release_during_training:
-            self._engine.release()
-        return self._result(inputs, index, carried, number, generated, statistics)
+        return self._result(inputs, index, carried, number, generated)
 
     def close(self) -> None:
         """End the engine."""
@@ -104,7 +110,6 @@ class Generation:
         carried: dict[str, Column],
         number: np.ndarray,
         generated: Generated,
-        statistics: Statistics,
     ) -> Result:
         prompts, lengths = carried["prompt_tokens"], generated.tokens.lengths
         assert prompts.lengths is not None and lengths is not None
@@ -117,10 +122,9 @@ class Generation:
             "response/length_mean": (float(lengths.sum()), count),
             "response/empty": (float(num_empty(texts)), float(len(texts))),
             "response/truncated": (count - float(generated.finished.sum()), count),
-            **statistics.means,
         }
         tokens = float(index.lengths.sum()) if once else 0.0
-        maxima = {"response/length_max": float(lengths.max(initial=0)), **statistics.maxima}
+        maxima = {"response/length_max": float(lengths.max(initial=0))}
         return Result(
             columns={
                 **carried,

@@ -37,7 +37,9 @@ class LanguageModel:
         generates = context.planned.generates
         self.generation = Generation(context, self.engine) if generates else None
         self.methods = {
+            "reshard": self.reshard,
             "generate": self.generate,
+            "release": self.release,
             "log_probs": self.log_probs,
             "train": self.train,
         }
@@ -46,6 +48,16 @@ class LanguageModel:
         """End the generation engine."""
         if self.generation is not None:
             self.generation.close()
+
+    def reshard(self, inputs: Inputs) -> Result:
+        """Bring the current weights into the generation engine."""
+        assert self.generation is not None
+        return self.generation.reshard(inputs)
+
+    def release(self, inputs: Inputs) -> Result:
+        """Give the generation engine's memory back."""
+        assert self.generation is not None
+        return self.generation.release(inputs)
 
     def generate(self, inputs: Inputs) -> Result:
         """Responses to prompts, with the log-probabilities of the distribution sampled from."""

@@ -46,6 +46,19 @@ class Transition:
             parallel.group,
         )
 
+    def require_current(self) -> None:
+        """Refuse to generate with other weights than the trainer's.
+
+        Raises:
+            StaleWeights: the engine has others, or none.
+        """
+        if self._version != self._trainer.version or not self._engine.has_weights:
+            held = f"version {self._version}" if self._engine.has_weights else "none"
+            raise StaleWeights(
+                f"the engine has other weights than the trainer: got {held}, allowed version "
+                f"{self._trainer.version}; the plan lacks a reshard before this call"
+            )
+
     def refresh(self) -> Statistics:
         """Bring the engine's weights to the trainer's version, if they are not there yet.
 

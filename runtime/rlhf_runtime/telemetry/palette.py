@@ -24,6 +24,8 @@ KNOWN = {
     "values": 7,
     "compute": 4,
     "transition": 5,
+    "reshard": 5,
+    "release": 5,
     "update_weights": 5,
     "evaluate": 6,
     OTHER: 6,

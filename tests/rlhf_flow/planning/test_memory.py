@@ -29,7 +29,7 @@ from rlhf_flow.planning.shapes import DecoderShape
 
 TINY = BUILTIN_MODELS[BuiltinModel.TINY_LLAMA]
 LLAMA = KNOWN_MODELS["meta-llama/Llama-3.1-8B"]
-PHASES = ("actor.transition", "actor.generate", "actor.infer", "actor.train")
+PHASES = ("actor.reshard", "actor.generate", "actor.infer", "actor.train")
 
 
 def model(**changes: object) -> RoleModel:

@@ -238,6 +238,7 @@ def test_calls_and_memory_of_groups_that_share_devices(job: Any) -> None:
     made = plan(placed(job, TRAINED, CRITIC | {"firstDevice": 1}), cpus(2))
     both, second = mesh(0, 2), mesh(1, 1)
     assert meshes_of(made) == {
+        "actor.reshard": both,
         "actor.generate": both,
         "reference.log_probs": both,
         "critic.values": second,

@@ -213,7 +213,7 @@ def test_generation_memory_is_released_where_it_does_not_fit_beside_training(job
 def test_a_cache_that_cannot_be_whole_takes_what_is_left(job: Any) -> None:
     made = plan(llama(job), gpus(8, gibibytes=60))
     assert memory_of(made).peak_bytes <= memory_of(made).capacity_bytes
-    held = max(memory_of(made).peaks["actor.generate"], memory_of(made).peaks["actor.transition"])
+    held = max(memory_of(made).peaks["actor.generate"], memory_of(made).peaks["actor.reshard"])
     assert held == memory_of(made).capacity_bytes
     assert engines_of(made).kv_cache_bytes > 1024 * 128 * 1024
 

@@ -21,8 +21,8 @@ def report(
 def test_a_phase_takes_as_long_as_its_slowest_process() -> None:
     done = summarize(
         [
-            report("rank 0", ("transition", 1.0), ("generate", 4.0)),
-            report("rank 1", ("transition", 2.0), ("generate", 3.0)),
+            report("rank 0", ("reshard", 1.0), ("generate", 4.0)),
+            report("rank 1", ("reshard", 2.0), ("generate", 3.0)),
             report("reward", ("score", 0.5)),
             report("rank 0", ("log_probs", 1.0), ("values", 2.0)),
             report("rank 1", ("log_probs", 2.5)),

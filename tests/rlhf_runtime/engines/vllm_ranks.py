@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 import torch.distributed as dist
 from transformers import AutoModelForCausalLM
@@ -184,6 +185,20 @@ def prompts_may_be_as_long_as_the_limit(at: Pair) -> None:
     assert nothing.tokens.num_rows == 0
 
 
+def only_current_weights_generate(at: Pair) -> None:
+    at.transition.refresh()
+    at.transition.require_current()
+    at.change_weights(3)
+    with pytest.raises(StaleWeights, match="got version .*, allowed version"):
+        at.transition.require_current()
+    at.transition.refresh()
+    at.engine.release()
+    with pytest.raises(StaleWeights, match="got none, allowed version"):
+        at.transition.require_current()
+    at.transition.refresh()
+    at.transition.require_current()
+
+
 def released_memory_comes_back_without_a_trace(at: Pair) -> None:
     """Keys and values of 128 MiB: their release must show in the process's memory."""
     at.transition.refresh()
@@ -275,6 +290,7 @@ ONE_MODEL: dict[str, Callable[[Pair], None]] = {
     "seeds alone decide a sample": seeds_alone_decide_a_sample,
     "answers end at an end token or the limit": answers_end_at_an_end_token_or_the_limit,
     "prompts may be as long as the limit": prompts_may_be_as_long_as_the_limit,
+    "only current weights generate": only_current_weights_generate,
     "released memory comes back without a trace": released_memory_comes_back_without_a_trace,
     "a weight that arrives wrong is named": a_weight_that_arrives_wrong_is_named,
     "no text is made in vLLM": no_text_is_made_in_vllm,

@@ -1,0 +1,75 @@
+"""Where a role's weights go to its generation engines in a pass, and where these give their memory
+back: calls of the plan that no step makes. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+
+from rlhf_api.plan import CallKind
+from rlhf_flow.calls import ModelCall
+
+RESHARD, RELEASE = "reshard", "release"
+"""The methods of such calls."""
+
+
+def with_transitions(calls: Sequence[ModelCall], releases: Collection[str]) -> list[ModelCall]:
+    """The calls of a graph with those between training and generation.
+
+    A role's weights are resharded before it generates, unless they are known to be there: from a
+    call before, since which nothing has changed them. What a region (`flow.every`, `flow.repeat`)
+    leaves behind is not known, as it may run or not; nor is what the last pass does.
+
+    Args:
+        calls: in program order.
+        releases: roles whose engines give weights and cache back after they have generated, unless
+            they are to generate next.
+
+    Source: HybridFlow (arXiv 2409.19256), section 5.1; ReaL (arXiv 2406.14088), section 4.
+    """
+    made: list[ModelCall] = []
+    current: set[str] = set()
+    region = ""
+    for number, call in enumerate(calls):
+        if _region(call) != region:
+            region = _region(call)
+            current.clear()
+        current -= {role for role in current if call.changes(role)}
+        if call.kind is not CallKind.GENERATE:
+            made.append(call)
+            continue
+        assert call.role is not None
+        if call.role not in current:
+            made.append(_beside(call, RESHARD, CallKind.RESHARD))
+        made.append(call)
+        if call.role in releases and not _generates_next(call, calls[number + 1 :]):
+            made.append(_beside(call, RELEASE, CallKind.RELEASE))
+            current.discard(call.role)
+        else:
+            current.add(call.role)
+    return made
+
+
+def _region(call: ModelCall) -> str:
+    return call.id.rpartition("/")[0]
+
+
+def _beside(call: ModelCall, method: str, kind: CallKind) -> ModelCall:
+    """A call that belongs to a role's generation, named after it."""
+    region, slash, site = call.id.rpartition("/")
+    _, number, count = site.partition("#")
+    name = f"{region}{slash}{call.role}.{method}{number}{count}"
+    return ModelCall(name, call.role, method, kind, (), ())
+
+
+def _generates_next(call: ModelCall, following: Sequence[ModelCall]) -> bool:
+    """Whether the next call on ranks is the same role's, generates, and runs whenever this one
+    does."""
+    found = next(_on_ranks(following), None)
+    if found is None:
+        return False
+    is_alike = found.kind is CallKind.GENERATE and found.role == call.role
+    return is_alike and _region(found) == _region(call)
+
+
+def _on_ranks(calls: Sequence[ModelCall]) -> Iterator[ModelCall]:
+    return (call for call in calls if call.kind not in (CallKind.SCORE, CallKind.SAVE))

@@ -1,0 +1,120 @@
+"""Where weights go to generation engines, and where these give their memory back."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlhf_api.plan import CallKind
+from rlhf_flow.calls import ModelCall
+from rlhf_flow.planning.transitions import with_transitions
+
+KINDS = {
+    "generate": CallKind.GENERATE,
+    "log_probs": CallKind.INFER,
+    "train": CallKind.TRAIN,
+    "score": CallKind.SCORE,
+    "copy_weights_from": CallKind.COPY,
+}
+
+
+def calls(*ids: str) -> list[ModelCall]:
+    """By their ids."""
+    found = []
+    for name in ids:
+        role, method = name.rpartition("/")[2].partition("#")[0].split(".")
+        found.append(ModelCall(name, role, method, KINDS[method], (), ()))
+    return found
+
+
+def around(*ids: str, releases: bool) -> list[str]:
+    made = with_transitions(calls(*ids), {"actor"} if releases else set())
+    return [call.id for call in made]
+
+
+def test_weights_go_to_the_engines_once_for_all_calls_until_they_change() -> None:
+    step = ("actor.generate", "reward.score", "actor.generate#2", "actor.train", "actor.generate#3")
+    assert around(*step, releases=False) == [
+        "actor.reshard",
+        *("actor.generate", "reward.score", "actor.generate#2", "actor.train"),
+        *("actor.reshard#3", "actor.generate#3"),
+    ]
+
+
+def test_memory_is_given_back_as_soon_as_something_else_needs_ranks() -> None:
+    step = ("actor.generate", "reward.score", "actor.generate#2", "reward.score#2", "actor.train")
+    assert around(*step, releases=True) == [
+        *("actor.reshard", "actor.generate", "reward.score", "actor.generate#2"),
+        *("actor.release#2", "reward.score#2", "actor.train"),
+    ]
+
+
+def test_a_forward_pass_between_needs_the_memory_too() -> None:
+    step = ("actor.generate", "reference.log_probs", "actor.generate#2")
+    assert around(*step, releases=True) == [
+        *("actor.reshard", "actor.generate", "actor.release", "reference.log_probs"),
+        *("actor.reshard#2", "actor.generate#2", "actor.release#2"),
+    ]
+
+
+def test_what_a_region_leaves_behind_is_not_known() -> None:
+    """It may run or not, or once more."""
+    step = ("actor.generate", "every-10/actor.generate", "actor.generate#2")
+    for releases in (False, True):
+        made = around(*step, releases=releases)
+        assert [name for name in made if "reshard" in name] == [
+            *("actor.reshard", "every-10/actor.reshard", "actor.reshard#2")
+        ]
+        assert sum("release" in name for name in made) == 3 * releases
+
+
+def test_a_role_that_takes_over_weights_is_resharded_and_no_other() -> None:
+    step = ("actor.generate", "other.generate", "other.copy_weights_from", "actor.generate#2")
+    assert around(*step, "other.generate#2", releases=False) == [
+        *("actor.reshard", "actor.generate", "other.reshard", "other.generate"),
+        *("other.copy_weights_from", "actor.generate#2", "other.reshard#2", "other.generate#2"),
+    ]
+
+
+@pytest.mark.parametrize("releases", [False, True])
+@given(
+    st.lists(
+        st.sampled_from(
+            [
+                *("actor.generate", "actor.train", "actor.log_probs", "reward.score"),
+                *("every-2/actor.generate", "every-2/actor.train"),
+            ]
+        ),
+        max_size=8,
+    ),
+    st.lists(st.booleans(), min_size=8, max_size=8),
+)
+def test_no_call_generates_with_other_weights_or_beside_another_ones_memory(
+    releases: bool, names: list[str], runs: list[bool]
+) -> None:
+    """Whichever regions run: an engine's state followed through two passes."""
+    ids = [f"{name}#{number}" for number, name in enumerate(names)]
+    planned = with_transitions(calls(*ids), {"actor"} if releases else set())
+    version = 0
+    held: int | None = None
+    for number in range(2):
+        inside = skips = False
+        for place, call in enumerate(planned):
+            was_inside, inside = inside, call.id.startswith("every-2/")
+            if inside and not was_inside:
+                skips = not runs[(place + number) % 8]
+            if inside and skips:
+                continue
+            match call.kind:
+                case CallKind.RESHARD:
+                    held = version
+                case CallKind.RELEASE:
+                    held = None
+                case CallKind.GENERATE:
+                    assert held == version
+                case CallKind.TRAIN | CallKind.INFER:
+                    assert not releases or held is None
+                    version += call.kind is CallKind.TRAIN
+                case _:
+                    pass
