@@ -182,11 +182,6 @@ class CallPlan(Contract):
     """Expected time of one run. None: not estimated."""
 
     @property
-    def is_transition(self) -> bool:
-        """Whether the plan makes it, and no step."""
-        return self.kind in (CallKind.RESHARD, CallKind.RELEASE)
-
-    @property
     def beside_ranks(self) -> str:
         """Who runs it where no rank does: the host of verifiers, or the driver."""
         return "driver" if self.kind is CallKind.SAVE else "host"

@@ -161,7 +161,7 @@ def _where(ranks: range, pool: str, plan: Plan) -> str:
 
 
 def _fields(call: CallPlan) -> str:
-    return f"{', '.join(call.reads)} -> {', '.join(call.writes) or call.effect}"
+    return f"{', '.join(call.reads)} -> {', '.join(call.writes) or call.effect}".strip()
 
 
 def _console() -> Console:
