@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import torch
-import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
@@ -16,7 +15,8 @@ from rlhf_runtime.errors import StaleWeights, UnsupportedModel
 from rlhf_runtime.reshard.boxes import Box
 from rlhf_runtime.reshard.checksum import piece_checksum
 from rlhf_runtime.reshard.execute import PreparedTransfer
-from rlhf_runtime.reshard.layout import Layout, Piece
+from rlhf_runtime.reshard.gathering import gather_layouts
+from rlhf_runtime.reshard.layout import Layout
 from rlhf_runtime.reshard.plan import plan_reshard
 from rlhf_runtime.reshard.views import View, Views
 from rlhf_runtime.workers.orders import Statistics
@@ -37,11 +37,13 @@ class Transition:
         self._source = source_views(model)
         self._target = engine.views()
         _check_names(set(shapes), set(self._target))
-        sources, targets = self._layouts(shapes)
+        group = parallel.group if parallel.size > 1 else None
+        gathered = gather_layouts(shapes, self._source, self._target, group)
         self._names = sorted(shapes)
-        self._copies = [_num_copies(targets, name) for name in self._names]
+        copies = _num_copies(gathered.target)
+        self._copies = [copies[name] for name in self._names]
         self._transfer = PreparedTransfer(
-            plan_reshard(sources, targets),
+            plan_reshard(*gathered),
             parallel.rank,
             self._source,
             self._target,
@@ -73,15 +75,6 @@ class Transition:
     def release(self) -> None:
         """Give back the memory in which weights wait for their transfer."""
         self._transfer.release()
-
-    def _layouts(self, shapes: dict[str, tuple[int, ...]]) -> tuple[Layout, Layout]:
-        mine = (_pieces(self._source), _pieces(self._target))
-        everyone = [mine]
-        if self._parallel.size > 1:
-            everyone = [mine] * self._parallel.size
-            dist.all_gather_object(everyone, mine, self._parallel.group)
-        sources, targets = zip(*everyone, strict=True)
-        return Layout(shapes, tuple(sources)), Layout(shapes, tuple(targets))
 
     def _verify(self) -> None:
         """Compare, tensor by tensor, the checksums of all that was sent and all that arrived.
@@ -117,14 +110,14 @@ def source_views(model: FsdpModel) -> Views:
     return views
 
 
-def _pieces(views: Views) -> tuple[Piece, ...]:
-    return tuple(Piece(name, view.box) for name, parts in views.items() for view in parts)
-
-
-def _num_copies(layout: Layout, name: str) -> int:
-    """How many ranks hold each element of a tensor."""
-    held = sum(p.box.volume for pieces in layout.pieces for p in pieces if p.name == name)
-    return held // max(1, math.prod(layout.shapes[name]))
+def _num_copies(layout: Layout) -> dict[str, int]:
+    """How many ranks hold each element of a tensor, by name."""
+    return {
+        name: sum(box.volume * len(ranks) for box, ranks in family.holders.items())
+        // max(1, math.prod(family.shape))
+        for family in layout.families
+        for name in family.names
+    }
 
 
 def _checksums(names: list[str], views: Views, dtypes: dict[str, torch.dtype]) -> torch.Tensor:

@@ -119,9 +119,9 @@ def sharded_rows_fill_a_fused_engine(rank: int, world_size: int) -> None:
     views, storage = fused_engine(rank)
     stats = execute(plan, rank, filled(source, rank, full), views)
     assert_equal(views, full)
-    assert stats.bytes_sent == 4 * plan.sent[rank]
-    assert stats.bytes_received == 4 * plan.received[rank]
-    assert stats.bytes_local == 4 * plan.kept[rank]
+    assert stats.bytes_sent == 4 * plan.traffic.sent[rank]
+    assert stats.bytes_received == 4 * plan.traffic.received[rank]
+    assert stats.bytes_local == 4 * plan.traffic.kept[rank]
     if rank % 2:
         assert (storage["lm_head.weight"][140:] == 0).all(), "padding rows stay as they were"
 
@@ -137,7 +137,7 @@ def values_are_cast_to_the_targets_dtype(
     stats = execute(plan, rank, filled(source, rank, full), views)
     assert_equal(views, full)
     expected = sum(
-        m.box.volume * dtype(m.name).itemsize for m in plan.moves if m.target_rank == rank
+        m.box.volume * dtype(m.name).itemsize for m in plan.direct if m.target_rank == rank
     )
     assert stats.bytes_received == expected
 
@@ -150,7 +150,7 @@ def small_buckets_bound_the_staging_memory(rank: int, world_size: int) -> None:
     views = empty(target, rank, mixed)
     stats = execute(plan, rank, filled(source, rank, full), views, bucket_elements=1000)
     assert_equal(views, full)
-    assert 0 < stats.peak_staging_bytes <= 2 * 1000 * 4
+    assert 0 < stats.peak_staging_bytes <= 1000 * 4
 
 
 def a_prepared_transfer_runs_again_with_new_values(rank: int, world_size: int) -> None:
