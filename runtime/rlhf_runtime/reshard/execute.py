@@ -1,8 +1,8 @@
 """Carries out a reshard plan over torch.distributed, straight into the target's views.
 
-What stays on a rank is copied. The rest goes from rank to rank in rounds, in the target's dtype: from
-storage to storage where both are contiguous, else through a staging buffer of bounded size. No full
-tensor and no second model is ever made.
+What stays on a rank is copied. The rest goes from rank to rank in rounds, in the target's dtype:
+from storage to storage where both are contiguous, else through a staging buffer of bounded size. No
+full tensor and no second model is ever made.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from rlhf_runtime.reshard.plan import ReshardPlan
 from rlhf_runtime.reshard.rounds import rounds_of
 from rlhf_runtime.reshard.transport import GroupTransport, Message, Transport
 from rlhf_runtime.reshard.views import Views, check_views, is_same_memory, part_of
-
 
 BUCKET_ELEMENTS = 2 * TRANSFER_BUCKET_ELEMENTS
 """Weights that a rank sends and receives at once, both together."""

@@ -38,19 +38,19 @@ def gather_layouts(
     Raises:
         LayoutError: ranks differ about a shape, or pieces do not make up their tensors.
     """
-    own = pickle.dumps((dict(shapes), _pieces(source), _pieces(target)))
-    gathered = [(own, this_node())]
+    own = (dict(shapes), _pieces(source), _pieces(target))
+    said = [(*map(pickle.dumps, own), this_node())]
     if group is not None:
-        gathered *= dist.get_world_size(group)
-        dist.all_gather_object(gathered, gathered[0], group)
-    # Replicas say the same: each is read once, and shares its pieces.
-    read = {said: pickle.loads(said) for said, _ in gathered}
+        said *= dist.get_world_size(group)
+        dist.all_gather_object(said, said[0], group)
+    # Replicas say the same: each thing is read once, and then shared.
+    read = {each: pickle.loads(each) for by_rank in said for each in by_rank[:3]}
     all_shapes: dict[str, tuple[int, ...]] = {}
-    for rank, (said, _) in enumerate(gathered):
-        _merge(all_shapes, read[said][0], rank)
-    sources: tuple[Pieces, ...] = tuple(read[said][1] for said, _ in gathered)
-    targets: tuple[Pieces, ...] = tuple(read[said][2] for said, _ in gathered)
-    topology = Topology.of([node for _, node in gathered])
+    for rank, (of_rank, *_) in enumerate(said):
+        _merge(all_shapes, read[of_rank], rank)
+    sources: tuple[Pieces, ...] = tuple(read[of_rank] for _, of_rank, _, _ in said)
+    targets: tuple[Pieces, ...] = tuple(read[of_rank] for _, _, of_rank, _ in said)
+    topology = Topology.of([node for *_, node in said])
     return Gathered(Layout(all_shapes, sources), Layout(all_shapes, targets), topology)
 
 

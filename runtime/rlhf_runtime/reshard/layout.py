@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -138,6 +138,20 @@ class Layout:
                 f"tensor {family.names[0]!r} of shape {family.shape} is not fully held: nobody of "
                 f"{self.world_size} ranks holds {missing[0]}; add the missing pieces"
             )
+
+
+def alike(source: Layout, target: Layout) -> Iterator[tuple[tuple[str, ...], Family, Family]]:
+    """The target's tensors by how they are held in both layouts, in a fixed order.
+
+    The source has all of them, in the same shapes.
+    """
+    held_as = {name: family for family in source.families for name in family.names}
+    for wanted in target.families:
+        by_source: dict[int, list[str]] = {}
+        for name in wanted.names:
+            by_source.setdefault(id(held_as[name]), []).append(name)
+        for names in by_source.values():
+            yield tuple(names), held_as[names[0]], wanted
 
 
 def _shares(

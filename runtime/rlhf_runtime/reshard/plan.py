@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from rlhf_runtime.reshard.boxes import Box, are_disjoint
 from rlhf_runtime.reshard.errors import PlanError
-from rlhf_runtime.reshard.layout import Family, Layout
+from rlhf_runtime.reshard.layout import Family, Layout, alike
 from rlhf_runtime.reshard.partition import Partition, partition
 from rlhf_runtime.reshard.senders import Loads, Traffic
 from rlhf_runtime.reshard.topology import Topology
@@ -119,7 +119,8 @@ def plan_reshard(source: Layout, target: Layout, topology: Topology | None = Non
     _check_fit(source, target, topology)
     loads = Loads(topology)
     batches: list[Batch] = []
-    for names, held, wanted in _alike(source, target):
+    for names, held, wanted in alike(source, target):
+        _check_wanted_once(wanted)
         cut = partition(held, wanted)
         for some in _portions(names, cut, topology):
             batches.append(_plan_batch(some, cut, loads))
@@ -147,19 +148,6 @@ def _plan_batch(names: tuple[str, ...], cut: Partition, loads: Loads) -> Batch:
         loads.keep(rank, box.volume * len(names))
     local = tuple(Route(rank, rank, box) for rank, box in cut.local)
     return Batch(names, local, tuple(direct), tuple(forwarded))
-
-
-def _alike(source: Layout, target: Layout) -> Iterator[tuple[tuple[str, ...], Family, Family]]:
-    """The wanted tensors by how they are held and wanted, ordered by their first names."""
-    held_as = {name: family for family in source.families for name in family.names}
-    for wanted in target.families:
-        by_source: dict[int, list[str]] = {}
-        for name in wanted.names:
-            by_source.setdefault(id(held_as[name]), []).append(name)
-        if wanted.shares:
-            _check_wanted_once(wanted)
-            for names in by_source.values():
-                yield tuple(names), held_as[names[0]], wanted
 
 
 def _portions(

@@ -21,10 +21,12 @@ from torch import Tensor
 
 from rlhf_runtime.reshard.boxes import Box
 from rlhf_runtime.reshard.checksum import piece_checksum
-from rlhf_runtime.reshard.errors import TransferError
+from rlhf_runtime.reshard.errors import LayoutError, TransferError
 from rlhf_runtime.reshard.execute import PreparedTransfer, execute
+from rlhf_runtime.reshard.gathering import gather_layouts
 from rlhf_runtime.reshard.layout import Layout, Piece
 from rlhf_runtime.reshard.plan import plan_reshard
+from rlhf_runtime.reshard.topology import Topology
 from rlhf_runtime.reshard.views import View, Views
 
 from . import model_layouts as ml
@@ -175,6 +177,51 @@ def a_prepared_transfer_runs_again_with_new_values(rank: int, world_size: int) -
             storage.resize_(size)
 
 
+def what_nodes_share_crosses_once_and_is_forwarded(rank: int, world_size: int) -> None:
+    shapes = shapes_of()
+    full = full_weights(shapes)
+    everything = tuple(Piece(name, Box.whole(shape)) for name, shape in shapes.items())
+    source = ml.fully_sharded(shapes, world_size)
+    target = Layout(shapes, (everything,) * world_size)
+    topology = Topology.regular(world_size, world_size // 2)
+    plan = plan_reshard(source, target, topology)
+    for bucket_elements in (1 << 20, 777):
+        views = empty(target, rank, bfloat16)
+        stats = execute(
+            plan, rank, filled(source, rank, full), views, bucket_elements=bucket_elements
+        )
+        assert_equal(views, full)
+        traffic = plan.traffic
+        assert stats.bytes_sent == 2 * traffic.sent[rank]
+        assert stats.bytes_sent_between == 2 * traffic.sent_between[rank]
+        assert stats.bytes_received == 2 * traffic.received[rank]
+        assert stats.bytes_received_between == 2 * traffic.received_between[rank]
+    size = sum(prod(shape) for shape in shapes.values())
+    assert sum(plan.traffic.sent_between) == size, "every node lacks what the other holds"
+    assert bool(plan.forwarded) == (world_size > 2)
+
+
+def every_rank_learns_all_layouts(rank: int, world_size: int) -> None:
+    shapes = shapes_of()
+    source = ml.model_parallel(shapes, ml.training_places(world_size, 1, 1), 1, world_size, 2)
+    target = tensor_parallel(shapes, world_size)
+    own = {name: shapes[name] for name, _ in source.pieces[rank]}
+    views = filled(source, rank, full_weights(shapes)), empty(target, rank, float32)
+    gathered = gather_layouts(own, *views, dist.group.WORLD)
+    assert sorted(gathered.source.shapes.items()) == sorted(shapes.items())
+    assert gathered.source.pieces == source.pieces
+    assert gathered.target.pieces == target.pieces
+    assert gathered.target.pieces[0] is gathered.target.pieces[world_size - 2]
+    assert gathered.topology == Topology.regular(world_size)
+    other = {name: (*shape, 1) for name, shape in own.items()} if rank else shapes
+    try:
+        gather_layouts(other, *views, dist.group.WORLD)
+    except LayoutError as error:
+        assert "ranks differ about a tensor's shape" in str(error)
+    else:
+        raise AssertionError("no error")
+
+
 def ranks_without_rows_take_part(rank: int, world_size: int) -> None:
     shapes: ml.Shapes = {"w": (5, 3), "b": (1,)}
     full = full_weights(shapes)
@@ -286,6 +333,8 @@ SCENARIOS: dict[str, Callable[[int, int], None]] = {
     "each tensor has its own dtype": partial(values_are_cast_to_the_targets_dtype, dtype=mixed),
     "small buckets bound the staging memory": small_buckets_bound_the_staging_memory,
     "a prepared transfer runs again": a_prepared_transfer_runs_again_with_new_values,
+    "nodes share what crosses": what_nodes_share_crosses_once_and_is_forwarded,
+    "every rank learns all layouts": every_rank_learns_all_layouts,
     "ranks without rows take part": ranks_without_rows_take_part,
     "nested shards stay in place": nested_shards_stay_in_place,
     "pairs of ranks reshard by themselves": pairs_of_ranks_reshard_by_themselves,

@@ -10,7 +10,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlhf_runtime.reshard.accounting import peak_elements, redundant_elements
 from rlhf_runtime.reshard.boxes import Box, cut
 from rlhf_runtime.reshard.errors import PlanError
 from rlhf_runtime.reshard.layout import Layout, Piece
@@ -197,35 +196,6 @@ def test_a_sender_on_the_same_node_comes_first() -> None:
     assert plan_reshard(source, target).traffic.sent == (4, 4, 0, 0)
 
 
-GROUPINGS = [(1, 4, 2, 1, 2), (1, 8, 1, 1, 2), (2, 4, 1, 1, 2), (4, 2, 2, 2, 2), (2, 2, 1, 2, 1)]
-
-
-@pytest.mark.parametrize(("p", "t", "d", "p_g", "t_g"), GROUPINGS)
-def test_strided_groups_move_and_keep_what_the_paper_says(
-    p: int, t: int, d: int, p_g: int, t_g: int
-) -> None:
-    shapes = ml.matrices(num_layers=4)
-    size = sum(prod(shape) for shape in shapes.values())
-    source = ml.model_parallel(shapes, ml.training_places(p, t, d), t, p, 4)
-    target = ml.model_parallel(shapes, ml.strided_places(p, t, d, p_g, t_g), t_g, p_g, 4)
-    plan = plan_reshard(source, target)
-    carried_out(plan, source, target)
-    for rank in range(p * t * d):
-        assert plan.traffic.received[rank] * t_g * p_g * t * p == (t * p - t_g * p_g) * size
-        assert peak_elements(source, target, plan, rank) * t_g * p_g == size
-        assert redundant_elements(source, plan, rank) == 0
-
-
-def test_consecutive_groups_leave_redundant_shards_on_the_middle_ranks() -> None:
-    shapes = ml.matrices(num_layers=1)
-    size = sum(prod(shape) for shape in shapes.values())
-    source = ml.model_parallel(shapes, ml.training_places(1, 4, 1), 4, 1, 1)
-    target = ml.model_parallel(shapes, ml.consecutive_places(1, 4, 1, 1, 2), 2, 1, 1)
-    plan = plan_reshard(source, target)
-    assert [4 * redundant_elements(source, plan, rank) for rank in range(4)] == [0, size, size, 0]
-    assert [4 * received for received in plan.traffic.received] == [size, 2 * size, 2 * size, size]
-
-
 @pytest.mark.parametrize("world_size", [2, 3, 4])
 def test_fully_sharded_rows_become_tensor_parallel_shards(world_size: int) -> None:
     shapes = ml.with_norms_and_vocabulary(ml.matrices(2), hidden=64, vocabulary=300)
@@ -274,6 +244,13 @@ def test_the_plan_does_not_depend_on_the_order_of_names() -> None:
     assert plan_reshard(source, target) == plan_reshard(
         dataclasses.replace(source, shapes=backwards), dataclasses.replace(target, shapes=backwards)
     )
+
+
+def test_an_element_that_a_rank_wants_twice_is_refused() -> None:
+    whole, top = Piece("w", Box.whole((4,))), Piece("w", Box((0,), (2,)))
+    layout = Layout({"w": (4,)}, ((whole,), (whole,)))
+    with pytest.raises(PlanError, match="'w' on rank 1"):
+        plan_reshard(layout, dataclasses.replace(layout, pieces=((whole,), (whole, top))))
 
 
 def test_layouts_that_do_not_fit_are_refused() -> None:
