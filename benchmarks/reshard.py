@@ -3,11 +3,14 @@
 Three ways to fill each rank's generation parameters, in turns:
 reshard:   the plan's moves, straight into them
 gathering: every tensor to every rank in full, of which each keeps its part
-raw:       one all-gather that brings each rank as many bytes as the plan does, and nothing else
+raw:       one all-gather that brings each rank as many bytes as the plan does, and nothing else;
+           and one all-to-all
 
 Models are a tiny Llama and one of 100 M parameters; sources are tensor-parallel shards (1-4-1) and
-FSDP's rows (4), the target is tensor-parallel over 2 ranks. Bytes that were moved are compared with
-the plan. `--accounting` prints what a transition costs by HybridFlow's table 2; it moves nothing.
+FSDP's rows (4), targets are tensor-parallel over 2 ranks, and the whole model on every rank, where
+an all-gather moves no more than the plan. What arrives is checked, and bytes that were moved are
+compared with the plan. `--accounting` prints what a transition costs by HybridFlow's table 2; it
+moves nothing.
 """
 
 from __future__ import annotations
@@ -25,9 +28,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from outcome import bound, milliseconds, note, paired_ratio, print_json, print_table, verdict
+from outcome import milliseconds, note, paired_ratio, print_json, print_table, verdict
 from reshard_accounting import print_accounting
-from reshard_models import SHAPES, SOURCES, Llama, generation_layout
+from reshard_models import CASES, SHAPES, Llama, generation_layout
 from torch import Tensor
 
 from rlhf_runtime.reshard.boxes import Box
@@ -36,12 +39,12 @@ from rlhf_runtime.reshard.layout import Layout
 from rlhf_runtime.reshard.plan import plan_reshard
 from rlhf_runtime.reshard.views import View, Views
 
-RANKS, TENSOR = 4, 2
+RANKS = 4
 ELEMENT_BYTES = 4
 AGAINST_GATHERING, AGAINST_RAW = 1.2, 1.5
 """Targets: of the gathering's time times the share of its bytes; of the raw all-gather's time."""
-LARGE = "100M"
-"""The model that the targets hold for."""
+HAVE_TARGETS = [("100M", "1-4-1 -> 1-2"), ("100M", "FSDP 4 -> tp 2")]
+"""Models and cases that the targets hold for."""
 
 
 @dataclass(frozen=True)
@@ -50,27 +53,29 @@ class Measured:
 
     reshard: list[float]
     gathering: list[float]
-    raw: list[float]
+    all_gather: list[float]
+    all_to_all: list[float]
     sent: int
     received: int
     staged: int
 
 
-def run_rank(rank: int, model: str, source_name: str, rounds: int, folder: Path, out: Any) -> None:
+def run_rank(rank: int, model: str, case: str, rounds: int, folder: Path, out: Any) -> None:
     """One rank of a measurement."""
     torch.set_num_threads(1)
     store = f"file://{folder}/store"
     dist.init_process_group("gloo", init_method=store, rank=rank, world_size=RANKS)
     llama = SHAPES[model]
-    source, target = layouts_of(llama, source_name)
+    source, target = layouts_of(llama, case)
     plan = plan_reshard(source, target)
-    sources, targets = views_of(source, rank, 1.0 + rank), views_of(target, rank, 0.0)
+    sources, targets = views_of(source, rank), empty_views(target, rank)
     transfer = PreparedTransfer(plan, rank, sources, targets)
     received = max(plan.traffic.received)
     ways: dict[str, Callable[[], object]] = {
         "reshard": transfer.run,
         "gathering": partial(gather_all, source, sources, targets),
-        "raw": raw_all_gather(received),
+        "all_gather": raw_all_gather(received),
+        "all_to_all": raw_all_to_all(received),
     }
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     for number in range(rounds + 1):
@@ -81,32 +86,46 @@ def run_rank(rank: int, model: str, source_name: str, rounds: int, folder: Path,
             dist.barrier()
             if number:  # the first one takes memory
                 seconds[name].append(time.perf_counter() - start)
+    for views in targets.values():
+        for tensor, _ in views:
+            tensor.zero_()
     stats = transfer.run()
+    check_arrived(target, rank, targets)
     staged = stats.peak_staging_bytes
-    out.put(
-        (
-            rank,
-            Measured(
-                **seconds, sent=stats.bytes_sent, received=stats.bytes_received, staged=staged
-            ),
-        )
-    )
+    sent, received = stats.bytes_sent, stats.bytes_received
+    out.put((rank, Measured(**seconds, sent=sent, received=received, staged=staged)))
     dist.barrier()
     dist.destroy_process_group()
 
 
-def layouts_of(llama: Llama, source_name: str) -> tuple[Layout, Layout]:
+def layouts_of(llama: Llama, case: str) -> tuple[Layout, Layout]:
     """Training's layout, and generation's in the groups that move least from it."""
-    source = SOURCES[source_name](llama, RANKS)
-    return source, generation_layout(llama, source, TENSOR)
+    make, tensor_size = CASES[case]
+    source = make(llama, RANKS)
+    return source, generation_layout(llama, source, tensor_size)
 
 
-def views_of(layout: Layout, rank: int, value: float) -> Views:
+def part(shape: tuple[int, ...], box: Box) -> Tensor:
+    """A box of a tensor whose elements are numbered."""
+    numbers = torch.arange(prod(shape), dtype=torch.float32).view(shape)
+    return numbers[box.slices_in(Box.whole(shape))].clone()
+
+
+def views_of(layout: Layout, rank: int) -> Views:
+    """A rank's pieces, each in a tensor of its own, with numbered elements."""
+    return {n: [View(part(layout.shapes[n], box), box)] for n, box in layout.pieces[rank]}
+
+
+def empty_views(layout: Layout, rank: int) -> Views:
     """A rank's pieces, each in a tensor of its own."""
-    views: dict[str, list[View]] = {}
+    return {name: [View(torch.zeros(box.shape), box)] for name, box in layout.pieces[rank]}
+
+
+def check_arrived(layout: Layout, rank: int, views: Views) -> None:
+    """Raises RuntimeError when a rank does not hold the numbered elements of its pieces."""
     for name, box in layout.pieces[rank]:
-        views.setdefault(name, []).append(View(torch.full(box.shape, value), box))
-    return views
+        if not torch.equal(views[name][0].tensor, part(layout.shapes[name], box)):
+            raise RuntimeError(f"rank {rank} has something else for {name}")
 
 
 def gather_all(source: Layout, sources: Views, targets: Views) -> None:
@@ -127,18 +146,22 @@ def raw_all_gather(received: int) -> Callable[[], object]:
     """An all-gather of flat tensors after which each rank has received so many elements."""
     own = torch.ones(received // (RANKS - 1))
     gathered = torch.empty(RANKS * own.numel())
-    return partial(dist.all_gather_into_tensor, gathered, own)
+    return partial(dist.all_gather_single, gathered, own)
 
 
-def measure(model: str, source_name: str, rounds: int) -> list[Measured]:
+def raw_all_to_all(received: int) -> Callable[[], object]:
+    """An all-to-all of flat tensors in which each rank receives so many elements."""
+    own = torch.ones(RANKS * (received // (RANKS - 1)))
+    return partial(dist.all_to_all_single, torch.empty_like(own), own)
+
+
+def measure(model: str, case: str, rounds: int) -> list[Measured]:
     """All ranks' measurements, in their order."""
     context = multiprocessing.get_context("spawn")
     out: Any = context.Queue()
     with tempfile.TemporaryDirectory(prefix="bench-reshard-") as folder:
         ranks = [
-            context.Process(
-                target=run_rank, args=(rank, model, source_name, rounds, Path(folder), out)
-            )
+            context.Process(target=run_rank, args=(rank, model, case, rounds, Path(folder), out))
             for rank in range(RANKS)
         ]
         for process in ranks:
@@ -149,9 +172,9 @@ def measure(model: str, source_name: str, rounds: int) -> list[Measured]:
     return [found[rank] for rank in range(RANKS)]
 
 
-def report(model: str, source_name: str, ranks: list[Measured]) -> dict[str, object]:
+def report(model: str, case: str, ranks: list[Measured]) -> dict[str, object]:
     """Compare bytes with the plan and times with the baselines; print a line for each target."""
-    source, target = layouts_of(SHAPES[model], source_name)
+    source, target = layouts_of(SHAPES[model], case)
     traffic = plan_reshard(source, target).traffic
     for rank, measured in enumerate(ranks):
         planned = ELEMENT_BYTES * traffic.sent[rank], ELEMENT_BYTES * traffic.received[rank]
@@ -162,22 +185,24 @@ def report(model: str, source_name: str, ranks: list[Measured]) -> dict[str, obj
     share = sum(traffic.received) / gathered
     first = ranks[0]
     against = paired_ratio(first.reshard, first.gathering)
-    raw = paired_ratio(first.reshard, first.raw)
-    if model == LARGE:
-        name = f"{source_name}, {share:.2f} of the bytes, time against gathering / that share"
+    raw = paired_ratio(first.reshard, first.all_gather)
+    if (model, case) in HAVE_TARGETS:
+        name = f"{case}, {share:.2f} of the bytes, time against gathering / that share"
         print(verdict(name, against / share, AGAINST_GATHERING))
-        print(verdict(f"{source_name}, time against a raw all-gather", raw, AGAINST_RAW))
+        print(verdict(f"{case}, time against a raw all-gather", raw, AGAINST_RAW))
     return {
         "model": model,
-        "source": source_name,
+        "case": case,
         "share": share,
         "MB": ELEMENT_BYTES * max(traffic.received) / 1e6,
         "staged MB": max(each.staged for each in ranks) / 1e6,
         "reshard ms": milliseconds(first.reshard),
         "gathering ms": milliseconds(first.gathering),
-        "raw ms": milliseconds(first.raw),
+        "all-gather ms": milliseconds(first.all_gather),
+        "all-to-all ms": milliseconds(first.all_to_all),
         "/ gathering": against,
-        "/ raw": raw,
+        "/ all-gather": raw,
+        "/ all-to-all": paired_ratio(first.reshard, first.all_to_all),
     }
 
 
@@ -194,9 +219,9 @@ def main() -> None:
         return
     rows = []
     for model in SHAPES:
-        for source_name in SOURCES:
-            note(f"{model}, {source_name}")
-            rows.append(report(model, source_name, measure(model, source_name, options.rounds)))
+        for case in CASES:
+            note(f"{model}, {case}")
+            rows.append(report(model, case, measure(model, case, options.rounds)))
     print_table(list(rows[0]), [list(row.values()) for row in rows])
     print_json("reshard", rows=rows)
 

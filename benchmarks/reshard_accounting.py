@@ -16,9 +16,11 @@ from rlhf_runtime.reshard.accounting import (
     kinds_of_cut,
     only,
 )
+from rlhf_runtime.reshard.execute import BUCKET_ELEMENTS
 from rlhf_runtime.reshard.grouping import layout_of, regular_groupings
 from rlhf_runtime.reshard.layout import Layout
 from rlhf_runtime.reshard.plan import plan_reshard
+from rlhf_runtime.reshard.rounds import rounds_of
 from rlhf_runtime.reshard.tensor_parallel import tensor_parallel_pieces
 from rlhf_runtime.reshard.topology import Topology
 
@@ -51,9 +53,8 @@ def print_accounting() -> None:
     ]
     header = ["scheme", "cut", "elements", "received", "between nodes", "peak", "redundant"]
     print_table(header, rows)
-    print(
-        f"\n1-8-16 -> 1-2-64 on {PLANNED_RANKS} ranks: {planning_seconds():.2f} s for both layouts and the plan"
-    )
+    planned = f"\n1-{TENSOR}-16 -> 1-{GENERATION_TENSOR}-64 on {PLANNED_RANKS} ranks"
+    print(f"{planned}: {planning_seconds():.2f} s for layouts, groups, plan and a rank's moves")
 
 
 def rows_of(
@@ -86,10 +87,10 @@ def neighbours_of(source: Layout, size: int) -> Layout:
 
 
 def planning_seconds() -> float:
-    """Layouts and plan of a job on 128 ranks, as one of them makes them."""
+    """Layouts, groups, plan and its own moves of a job on 128 ranks, as one of them makes them."""
     start = perf_counter()
     source = tensor_parallel(LLAMA_70B, PLANNED_RANKS, TENSOR)
     topology = Topology.regular(PLANNED_RANKS, RANKS_PER_NODE)
     target = generation_layout(LLAMA_70B, source, GENERATION_TENSOR, topology)
-    plan_reshard(source, target, topology)
+    rounds_of(plan_reshard(source, target, topology), PLANNED_RANKS // 2, BUCKET_ELEMENTS)
     return perf_counter() - start

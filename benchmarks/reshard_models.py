@@ -72,10 +72,17 @@ def fully_sharded(llama: Llama, world_size: int) -> Layout:
     )
 
 
-SOURCES: dict[str, Callable[[Llama, int], Layout]] = {
-    "1-4-1 -> 1-2": lambda llama, ranks: tensor_parallel(llama, ranks, ranks),
-    "FSDP 4 -> tp 2": fully_sharded,
+def one_model(llama: Llama, ranks: int) -> Layout:
+    """Tensor parallelism over all ranks."""
+    return tensor_parallel(llama, ranks, ranks)
+
+
+CASES: dict[str, tuple[Callable[[Llama, int], Layout], int]] = {
+    "1-4-1 -> 1-2": (one_model, 2),
+    "FSDP 4 -> tp 2": (fully_sharded, 2),
+    "1-4-1 -> 1-1": (one_model, 1),
 }
+"""How training lays a model out, and the ranks of a generation group."""
 
 
 def generation_layout(

@@ -25,6 +25,7 @@ from rlhf_runtime.reshard.errors import LayoutError, TransferError
 from rlhf_runtime.reshard.execute import PreparedTransfer, execute
 from rlhf_runtime.reshard.gathering import gather_layouts
 from rlhf_runtime.reshard.layout import Layout, Piece
+from rlhf_runtime.reshard.messages import ALONE_BYTES
 from rlhf_runtime.reshard.plan import plan_reshard
 from rlhf_runtime.reshard.topology import Topology
 from rlhf_runtime.reshard.views import View, Views
@@ -201,6 +202,29 @@ def what_nodes_share_crosses_once_and_is_forwarded(rank: int, world_size: int) -
     assert bool(plan.forwarded) == (world_size > 2)
 
 
+def large_parts_travel_from_storage_to_storage(rank: int, world_size: int) -> None:
+    rows, columns = 2048, 64
+    shapes: ml.Shapes = {"w": (rows, columns)}
+    full = full_weights(shapes)
+    source = ml.fully_sharded(shapes, world_size)
+    own_bytes = 4 * rows * columns // world_size
+    assert own_bytes // 2 >= ALONE_BYTES
+    whole = [Box.whole((rows, columns))] * world_size
+    halves = [Box((0, columns // 2 * (r % 2)), (rows, columns // 2)) for r in range(world_size)]
+
+    def staged(boxes: list[Box], dtype: Callable[[str], torch.dtype]) -> int:
+        target = Layout(shapes, tuple((Piece("w", box),) for box in boxes))
+        views = empty(target, rank, dtype)
+        stats = execute(plan_reshard(source, target), rank, filled(source, rank, full), views)
+        assert_equal(views, full)
+        return stats.peak_staging_bytes
+
+    assert staged(whole, float32) == 0
+    assert staged(whole, bfloat16) == own_bytes // 2, "what is cast is packed once for all"
+    packed = min(2, world_size - 1)  # its own half only where another rank wants it, too
+    assert staged(halves, float32) == (packed + world_size - 1) * own_bytes // 2
+
+
 def every_rank_learns_all_layouts(rank: int, world_size: int) -> None:
     shapes = shapes_of()
     source = ml.model_parallel(shapes, ml.training_places(world_size, 1, 1), 1, world_size, 2)
@@ -334,6 +358,7 @@ SCENARIOS: dict[str, Callable[[int, int], None]] = {
     "small buckets bound the staging memory": small_buckets_bound_the_staging_memory,
     "a prepared transfer runs again": a_prepared_transfer_runs_again_with_new_values,
     "nodes share what crosses": what_nodes_share_crosses_once_and_is_forwarded,
+    "large parts travel from storage to storage": large_parts_travel_from_storage_to_storage,
     "every rank learns all layouts": every_rank_learns_all_layouts,
     "ranks without rows take part": ranks_without_rows_take_part,
     "nested shards stay in place": nested_shards_stay_in_place,
