@@ -39,12 +39,14 @@ def gather_layouts(
         LayoutError: ranks differ about a shape, or pieces do not make up their tensors.
     """
     own = (dict(shapes), _pieces(source), _pieces(target))
-    said = [(*map(pickle.dumps, own), this_node())]
+    of_shapes, of_source, of_target = map(pickle.dumps, own)
+    said = [(of_shapes, of_source, of_target, this_node())]
     if group is not None:
         said *= dist.get_world_size(group)
         dist.all_gather_object(said, said[0], group)
     # Replicas say the same: each thing is read once, and then shared.
-    read = {each: pickle.loads(each) for by_rank in said for each in by_rank[:3]}
+    distinct = {each for one, two, three, _ in said for each in (one, two, three)}
+    read = {each: pickle.loads(each) for each in distinct}
     all_shapes: dict[str, tuple[int, ...]] = {}
     for rank, (of_rank, *_) in enumerate(said):
         _merge(all_shapes, read[of_rank], rank)

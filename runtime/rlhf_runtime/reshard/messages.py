@@ -144,7 +144,7 @@ class _Draft:
                 flat = staging.slot(offset, sum(t.numel() for t in tensors), each.dtype)
                 offset += flat.nbytes
                 staged[each.parts] = flat
-                slots = flat.split([t.numel() for t in tensors])
+                slots = torch.split(flat, [t.numel() for t in tensors])
                 direction.parts.extend(tensors)
                 direction.slots.extend(s.view(t.shape) for s, t in zip(slots, tensors, strict=True))
             direction.messages.append(Message(each.peer, staged[each.parts]))
