@@ -16,7 +16,7 @@ from torch import Tensor
 
 from rlhf_flow.planning.generation_memory import TRANSFER_BUCKET_ELEMENTS
 from rlhf_runtime.reshard.agreement import agree
-from rlhf_runtime.reshard.messages import Exchange, Staging, bind, copy_all
+from rlhf_runtime.reshard.messages import Staging, bind, copy_all
 from rlhf_runtime.reshard.plan import ReshardPlan
 from rlhf_runtime.reshard.rounds import rounds_of
 from rlhf_runtime.reshard.transport import GroupTransport, Message, Transport
@@ -79,19 +79,17 @@ class PreparedTransfer:
         """
         self._plan, self._rank = plan, rank
         self._devices = _cuda_devices(source_views, target_views)
-        self._exchanges: list[Exchange] = []
         self._staging = Staging(torch.device("cpu"))
-        self._transport: Transport = GroupTransport(group)
-        rounds = []
+        dtypes: dict[str, torch.dtype] = {}
         if plan.world_size > 1:
             dtypes = agree(plan, rank, target_views, group, bucket_elements)
-            rounds = rounds_of(plan, rank, bucket_elements)
             self._staging = Staging(_staging_device(group, self._devices))
         check_views(source_views, rank)
         check_views(target_views, rank)
         self._bind_copies(plan, rank, source_views, target_views)
-        if rounds:
-            self._exchanges = bind(rounds, rank, source_views, target_views, dtypes, self._staging)
+        rounds = rounds_of(plan, rank, bucket_elements)
+        self._exchanges = bind(rounds, rank, source_views, target_views, dtypes, self._staging)
+        self._transport: Transport = GroupTransport(group, self._staging.device)
 
     @torch.no_grad()
     def run(self) -> TransferStats:

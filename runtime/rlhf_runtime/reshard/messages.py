@@ -23,6 +23,8 @@ from rlhf_runtime.reshard.views import Views, part_of
 
 ALONE_BYTES = 1 << 16
 """Parts of at least 64 KiB travel alone; smaller ones for the same rank share a message."""
+ALIGNMENT = 8
+"""Bytes of the widest dtype."""
 
 
 class Contents(NamedTuple):
@@ -124,13 +126,14 @@ class _Draft:
             for each in contents
         ]
         self._device = device
-        self.num_bytes = sum(
+        size = sum(
             {
                 each.parts: sum(t.numel() for t in tensors) * each.dtype.itemsize
                 for each, tensors in self._bound
                 if not self._is_direct(each, tensors)
             }.values()
         )
+        self.num_bytes = -(-size // ALIGNMENT) * ALIGNMENT
 
     def placed(self, staging: Staging, offset: int) -> Direction:
         """The direction, with slots in the staging buffer from a byte on."""

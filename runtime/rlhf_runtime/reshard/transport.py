@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
@@ -29,8 +30,16 @@ class Transport(Protocol):
 class GroupTransport:
     """A torch process group: gloo or NCCL. All messages are under way at once."""
 
-    def __init__(self, group: dist.ProcessGroup | None) -> None:
+    def __init__(self, group: dist.ProcessGroup | None, device: torch.device) -> None:
+        """Connect the ranks; collective on GPUs.
+
+        Args:
+            group: the ranks of a transfer; None for all.
+            device: where messages are: on GPUs NCCL takes them.
+        """
         self._group = group
+        if device.type == "cuda":  # NCCL connects at the first call, which all ranks must make
+            dist.all_reduce(torch.zeros(1, device=device), group=group)
 
     def exchange(self, outgoing: Sequence[Message], incoming: Sequence[Message]) -> None:
         """See Transport."""
