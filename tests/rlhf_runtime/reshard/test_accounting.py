@@ -79,6 +79,7 @@ def test_consecutive_groups_leave_redundant_shards_on_the_middle_ranks() -> None
     target = ml.model_parallel(shapes, ml.consecutive_places(1, 4, 1, 1, 2), 2, 1, 1)
     accounts = account(source, target, plan_reshard(source, target, Topology.regular(4, 2)))
     assert [4 * a.redundant for a in accounts] == [0, size, size, 0]
+    assert [4 * a.peak for a in accounts] == [2 * size, 3 * size, 3 * size, 2 * size]
     assert [4 * a.received for a in accounts] == [size, 2 * size, 2 * size, size]
     assert [4 * a.received_between for a in accounts] == [0, 2 * size, 2 * size, 0]
 
