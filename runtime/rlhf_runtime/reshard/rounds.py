@@ -65,17 +65,24 @@ def _filled(batches: Batches, rank: int, max_elements: int) -> Iterator[list[Mov
     filled = 0
     for names, routes in batches:
         busiest = _busiest(routes)
+        if busiest > max_elements:
+            yield current
+            current, filled = [], 0
+            parts = _split_routes(routes, rank, max_elements)
+            yield from (_moves(name, own) for name in names for own in parts)
+            continue
         own = [route for route in routes if rank in (route.source_rank, route.target_rank)]
         for name in names:
             if filled + busiest > max_elements:
                 yield current
                 current, filled = [], 0
-            if busiest > max_elements:
-                yield from _split_tensor(name, routes, rank, max_elements)
-                continue
-            current.extend(Move(source, target, name, box) for source, target, box in own)
+            current.extend(_moves(name, own))
             filled += busiest
     yield current
+
+
+def _moves(name: str, routes: Iterable[Route]) -> list[Move]:
+    return [Move(source, target, name, box) for source, target, box in routes]
 
 
 def _busiest(routes: Sequence[Route]) -> int:
@@ -88,11 +95,12 @@ def _busiest(routes: Sequence[Route]) -> int:
     return max(moved.values(), default=0)
 
 
-def _split_tensor(
-    name: str, routes: Sequence[Route], rank: int, max_elements: int
-) -> list[list[Move]]:
-    """Each part in the first round in which both of its ranks have room."""
-    own: defaultdict[int, list[Move]] = defaultdict(list)
+def _split_routes(routes: Sequence[Route], rank: int, max_elements: int) -> list[list[Route]]:
+    """A rank's parts of a tensor by round: each in the first in which both of its ranks have room.
+
+    The rounds are those of every tensor that goes these routes.
+    """
+    own: defaultdict[int, list[Route]] = defaultdict(list)
     moved: list[Counter[int]] = []
     for source, target, whole in routes:
         for box in split(whole, max_elements):
@@ -100,7 +108,7 @@ def _split_tensor(
             moved[number][source] += box.volume
             moved[number][target] += box.volume
             if rank in (source, target):
-                own[number].append(Move(source, target, name, box))
+                own[number].append(Route(source, target, box))
     return [own[number] for number in range(len(moved))]
 
 
