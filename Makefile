@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .PHONY: help setup demo test check format generate lock clean \
 	cluster-up cluster-status cluster-down cluster-images images check-locks e2e \
 	bench-step bench-dispatch bench-startup bench-recovery bench-peers bench-learning bench-placement \
-	bench-operator
+	bench-operator bench-reshard
 
 export PYTHON
 BIN := .venv/bin
@@ -104,3 +104,6 @@ bench-placement: setup ## a step of PPO on the same ranks, colocated and split, 
 
 bench-operator: setup ## many jobs at once under one operator; ARGS="--jobs 1000"
 	@PYTHONPATH="$(CURDIR)" $(BENCH)/operator_jobs.py $(ARGS)
+
+bench-reshard: setup ## weights from training to generation, against gathering them; ARGS=--accounting
+	@$(BENCH)/reshard.py $(ARGS)

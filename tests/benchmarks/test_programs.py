@@ -18,6 +18,7 @@ PROGRAMS = {
     "startup": "startup",
     "recovery": "recovery",
     "operator": "operator_jobs",
+    "reshard": "reshard",
 }
 """Each target's program; one named operator would stand before Python's own module."""
 

@@ -1,7 +1,8 @@
 """Carries out a reshard plan over torch.distributed, straight into the target's views.
 
-What stays on a rank is copied. The rest goes in rounds: packed into one flat staging buffer in the
-target's dtype, one all-to-all, unpacked. No full tensor and no second model is ever made.
+What stays on a rank is copied. The rest goes from rank to rank in rounds, in the target's dtype:
+from storage to storage where both are contiguous, else through a staging buffer of bounded size. No
+full tensor and no second model is ever made.
 """
 
 from __future__ import annotations
@@ -15,10 +16,14 @@ from torch import Tensor
 
 from rlhf_flow.planning.generation_memory import TRANSFER_BUCKET_ELEMENTS
 from rlhf_runtime.reshard.agreement import agree
-from rlhf_runtime.reshard.buckets import buckets
-from rlhf_runtime.reshard.exchange import Direction, exchanges_of
+from rlhf_runtime.reshard.messages import Staging, bind, copy_all
 from rlhf_runtime.reshard.plan import ReshardPlan
+from rlhf_runtime.reshard.rounds import rounds_of
+from rlhf_runtime.reshard.transport import GroupTransport, Message, Transport
 from rlhf_runtime.reshard.views import Views, check_views, is_same_memory, part_of
+
+BUCKET_ELEMENTS = 2 * TRANSFER_BUCKET_ELEMENTS
+"""Weights that a rank sends and receives at once, both together."""
 
 
 @dataclass(frozen=True)
@@ -27,20 +32,24 @@ class TransferStats:
 
     bytes_sent: int
     """Handed to the transport for other ranks."""
+    bytes_sent_between: int
+    """Of these, for other nodes."""
     bytes_received: int
     """Taken from the transport."""
+    bytes_received_between: int
+    """Of these, from other nodes."""
     bytes_local: int
     """Copied within the rank."""
     bytes_in_place: int
     """Not touched, because source and target are the same memory."""
     peak_staging_bytes: int
-    """Both staging buffers together."""
+    """The staging buffer."""
     seconds: float
     """Wall time; with GPUs until their work is done."""
 
 
 class PreparedTransfer:
-    """A plan bound to a rank's views: indices, buffers and splits are made once, `run` many times.
+    """A plan bound to a rank's views: indices and messages are made once, `run` many times.
 
     Every rank of the group prepares and runs it together. The views must keep their storages, which
     may shrink to nothing and grow again between runs.
@@ -53,7 +62,7 @@ class PreparedTransfer:
         source_views: Views,
         target_views: Views,
         group: dist.ProcessGroup | None = None,
-        bucket_elements: int = TRANSFER_BUCKET_ELEMENTS,
+        bucket_elements: int = BUCKET_ELEMENTS,
     ) -> None:
         """Bind a plan; collective when the world has more than one rank.
 
@@ -63,50 +72,60 @@ class PreparedTransfer:
             source_views: this rank's pieces of the plan's source layout.
             target_views: its pieces of the target layout; their dtypes are what is sent.
             group: the ranks of the plan; None for all. Not used in a world of one.
-            bucket_elements: bound of each of the two staging buffers, the same on all ranks.
+            bucket_elements: bound of what is under way on a rank, the same on all ranks.
 
         Raises:
             TransferError: the views do not fit the plan, or the ranks do not agree.
         """
-        exchanges = []
+        self._plan, self._rank = plan, rank
+        self._devices = _cuda_devices(source_views, target_views)
+        self._staging = Staging(torch.device("cpu"))
+        dtypes: dict[str, torch.dtype] = {}
         if plan.world_size > 1:
             dtypes = agree(plan, rank, target_views, group, bucket_elements)
-            exchanges = exchanges_of(buckets(plan, bucket_elements), dtypes)
+            self._staging = Staging(_staging_device(group, self._devices))
         check_views(source_views, rank)
         check_views(target_views, rank)
-        self._group = group
-        self._devices = _cuda_devices(source_views, target_views)
         self._bind_copies(plan, rank, source_views, target_views)
-        device = _staging_device(group, self._devices) if exchanges else torch.device("cpu")
-        self._outgoing = Direction(exchanges, source_views, rank, plan.world_size, device, True)
-        self._incoming = Direction(exchanges, target_views, rank, plan.world_size, device, False)
+        rounds = rounds_of(plan, rank, bucket_elements)
+        self._exchanges = bind(rounds, rank, source_views, target_views, dtypes, self._staging)
+        self._transport: Transport = GroupTransport(group, self._staging.device)
 
     @torch.no_grad()
     def run(self) -> TransferStats:
         """Bring the source's present values into the target; collective."""
         start = perf_counter()
-        self._outgoing.reserve()
-        self._incoming.reserve()
-        _copy_all(self._copy_targets, self._copy_sources)
-        for out, into in zip(self._outgoing.packings, self._incoming.packings, strict=True):
-            _copy_all(out.slots, out.parts)
-            dist.all_to_all_single(into.flat, out.flat, into.splits, out.splits, group=self._group)
-            _copy_all(into.parts, into.slots)
+        self._staging.reserve()
+        copy_all(self._copy_targets, self._copy_sources)
+        sent, received = _Counted(), _Counted()
+        for outgoing, incoming in self._exchanges:
+            outgoing.pack()
+            self._transport.exchange(outgoing.messages, incoming.messages)
+            incoming.unpack()
+            self._count(sent, outgoing.messages)
+            self._count(received, incoming.messages)
         for device in self._devices:
             torch.cuda.synchronize(device)
         return TransferStats(
-            bytes_sent=self._outgoing.num_bytes,
-            bytes_received=self._incoming.num_bytes,
+            bytes_sent=sent.num_bytes,
+            bytes_sent_between=sent.between_nodes,
+            bytes_received=received.num_bytes,
+            bytes_received_between=received.between_nodes,
             bytes_local=self._bytes_local,
             bytes_in_place=self._bytes_in_place,
-            peak_staging_bytes=self._outgoing.staging_bytes + self._incoming.staging_bytes,
+            peak_staging_bytes=self._staging.num_bytes,
             seconds=perf_counter() - start,
         )
 
     def release(self) -> None:
         """Give the staging memory back; the next run takes it again."""
-        self._outgoing.release()
-        self._incoming.release()
+        self._staging.release()
+
+    def _count(self, counted: _Counted, messages: list[Message]) -> None:
+        for peer, elements in messages:
+            counted.num_bytes += elements.nbytes
+            if not self._plan.topology.same_node(self._rank, peer):
+                counted.between_nodes += elements.nbytes
 
     def _bind_copies(
         self, plan: ReshardPlan, rank: int, source_views: Views, target_views: Views
@@ -114,9 +133,7 @@ class PreparedTransfer:
         self._copy_sources: list[Tensor] = []
         self._copy_targets: list[Tensor] = []
         self._bytes_local = self._bytes_in_place = 0
-        for move in plan.copies:
-            if move.target_rank != rank:
-                continue
+        for move in plan.local_moves(rank):
             source = part_of(source_views, move.name, move.box, rank)
             target = part_of(target_views, move.name, move.box, rank)
             if is_same_memory(source, target):
@@ -133,16 +150,16 @@ def execute(
     source_views: Views,
     target_views: Views,
     group: dist.ProcessGroup | None = None,
-    bucket_elements: int = TRANSFER_BUCKET_ELEMENTS,
+    bucket_elements: int = BUCKET_ELEMENTS,
 ) -> TransferStats:
     """Prepare a plan and run it once; arguments and errors as in PreparedTransfer."""
     return PreparedTransfer(plan, rank, source_views, target_views, group, bucket_elements).run()
 
 
-def _copy_all(targets: list[Tensor], sources: list[Tensor]) -> None:
-    """Copy tensor by tensor, casting where dtypes differ; one launch on GPUs where possible."""
-    if targets:
-        torch._foreach_copy_(targets, sources)
+@dataclass
+class _Counted:
+    num_bytes: int = 0
+    between_nodes: int = 0
 
 
 def _cuda_devices(*views: Views) -> list[torch.device]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from math import prod
 from typing import NamedTuple
 
 from rlhf_runtime.reshard.boxes import Box, uncovered
@@ -19,11 +21,49 @@ class Piece(NamedTuple):
     """Where the part lies in the full tensor; may be empty."""
 
 
+Pieces = tuple[Piece, ...]
+"""What one rank holds."""
+
+
+class Share(NamedTuple):
+    """What some ranks hold of a tensor, all the same."""
+
+    ranks: tuple[int, ...]
+    boxes: tuple[Box, ...]
+    """Not empty, in the order of the ranks' pieces."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """Tensors of one shape that all ranks hold alike, such as a projection of every layer."""
+
+    names: tuple[str, ...]
+    """In the order of their names."""
+    shape: tuple[int, ...]
+    shares: tuple[Share, ...]
+    """Of disjoint ranks. Ranks that hold nothing are in none."""
+
+    @cached_property
+    def holders(self) -> dict[Box, tuple[int, ...]]:
+        """The distinct boxes, and the ascending ranks that hold each."""
+        found: dict[Box, list[int]] = {}
+        for ranks, boxes in self.shares:
+            for box in dict.fromkeys(boxes):
+                found.setdefault(box, []).extend(ranks)
+        return {box: tuple(sorted(ranks)) for box, ranks in found.items()}
+
+    @property
+    def is_disjoint(self) -> bool:
+        """Whether no element lies in two different boxes; they cover the tensor."""
+        return sum(box.volume for box in self.holders) == prod(self.shape)
+
+
 @dataclass(frozen=True)
 class Layout:
     """The pieces of every rank of a world. Checked when made; says nothing about dtypes.
 
     Several ranks may hold the same elements (replicas); a rank may hold several pieces of a tensor.
+    Ranks that hold the same may share one tuple of pieces: it is then read only once.
 
     Raises:
         LayoutError: a piece reaches beyond its tensor, names no tensor or has another number of
@@ -32,12 +72,13 @@ class Layout:
 
     shapes: Mapping[str, tuple[int, ...]]
     """The full shape of every tensor."""
-    pieces: tuple[tuple[Piece, ...], ...]
+    pieces: tuple[Pieces, ...]
     """The pieces of each rank."""
 
     def __post_init__(self) -> None:
-        self._check_pieces()
-        self._check_coverage()
+        for family in self.families:
+            self._check_inside(family)
+            self._check_coverage(family)
 
     @property
     def world_size(self) -> int:
@@ -48,53 +89,82 @@ class Layout:
         """Elements that a rank holds."""
         return sum(piece.box.volume for piece in self.pieces[rank])
 
-    def holders(self) -> dict[str, dict[Box, tuple[int, ...]]]:
-        """The distinct non-empty boxes of every tensor, and the ascending ranks that hold each."""
-        holders: dict[str, dict[Box, list[int]]] = {name: {} for name in self.shapes}
-        for rank, pieces in enumerate(self.pieces):
+    @cached_property
+    def families(self) -> tuple[Family, ...]:
+        """The tensors by how they are held, ordered by their first names."""
+        holdings = self._distinct_holdings()
+        held: dict[str, list[tuple[int, Box]]] = {name: [] for name in sorted(self.shapes)}
+        for number, (pieces, ranks) in enumerate(holdings):
             for name, box in pieces:
-                if 0 not in box.shape:
-                    holders[name].setdefault(box, []).append(rank)
-        return {
-            name: {box: tuple(dict.fromkeys(ranks)) for box, ranks in boxes.items()}
-            for name, boxes in holders.items()
-        }
-
-    def _check_pieces(self) -> None:
-        checked: set[tuple[tuple[int, ...], Box]] = set()
-        for rank, pieces in enumerate(self.pieces):
-            for name, box in pieces:
-                shape = self.shapes.get(name)
-                if shape is None:
+                if name not in held:
                     raise LayoutError(
-                        f"piece of an unknown tensor: got {name!r} on rank {rank}; add its full "
-                        "shape to the layout or drop the piece"
+                        f"piece of an unknown tensor: got {name!r} on rank {ranks[0]}; add its "
+                        "full shape to the layout or drop the piece"
                     )
-                if (shape, box) not in checked:
-                    _check_inside(rank, name, box, shape)
-                    checked.add((shape, box))
+                if 0 not in box.shape:
+                    held[name].append((number, box))
+        alike: dict[tuple[tuple[int, ...], tuple[tuple[int, Box], ...]], list[str]] = {}
+        for name, boxes in held.items():
+            alike.setdefault((tuple(self.shapes[name]), tuple(boxes)), []).append(name)
+        ranks_of = [ranks for _, ranks in holdings]
+        return tuple(
+            Family(tuple(names), shape, _shares(boxes, ranks_of))
+            for (shape, boxes), names in alike.items()
+        )
 
-    def _check_coverage(self) -> None:
-        covered: set[tuple[tuple[int, ...], tuple[Box, ...]]] = set()
-        for name, holders in self.holders().items():
-            shape, boxes = self.shapes[name], tuple(holders)
-            if (shape, boxes) in covered:
-                continue
-            if missing := uncovered(Box.whole(shape), boxes):
-                raise LayoutError(
-                    f"tensor {name!r} of shape {shape} is not fully held: nobody of "
-                    f"{self.world_size} ranks holds {missing[0]}; add the missing pieces"
-                )
-            covered.add((shape, boxes))
+    def _distinct_holdings(self) -> list[tuple[Pieces, tuple[int, ...]]]:
+        """What some rank holds, and the ascending ranks that hold just that."""
+        by_identity: dict[int, list[int]] = {}
+        for rank, pieces in enumerate(self.pieces):
+            by_identity.setdefault(id(pieces), []).append(rank)
+        ranks_of: dict[Pieces, list[int]] = {}
+        for ranks in by_identity.values():
+            ranks_of.setdefault(self.pieces[ranks[0]], []).extend(ranks)
+        return [(pieces, tuple(sorted(ranks))) for pieces, ranks in ranks_of.items()]
+
+    def _check_inside(self, family: Family) -> None:
+        for ranks, boxes in family.shares:
+            for box in boxes:
+                if not _is_inside(box, family.shape):
+                    raise LayoutError(
+                        f"piece outside its tensor: got {box} of {family.names[0]!r} on rank "
+                        f"{ranks[0]}, allowed inside shape {family.shape}; leave padding out and "
+                        "use the full tensor's indices"
+                    )
+
+    def _check_coverage(self, family: Family) -> None:
+        if missing := uncovered(Box.whole(family.shape), family.holders):
+            raise LayoutError(
+                f"tensor {family.names[0]!r} of shape {family.shape} is not fully held: nobody of "
+                f"{self.world_size} ranks holds {missing[0]}; add the missing pieces"
+            )
 
 
-def _check_inside(rank: int, name: str, box: Box, shape: tuple[int, ...]) -> None:
-    fits = len(box.start) == len(box.shape) == len(shape) and all(
+def alike(source: Layout, target: Layout) -> Iterator[tuple[tuple[str, ...], Family, Family]]:
+    """The target's tensors by how they are held in both layouts, in a fixed order.
+
+    The source has all of them, in the same shapes.
+    """
+    held_as = {name: family for family in source.families for name in family.names}
+    for wanted in target.families:
+        by_source: dict[int, list[str]] = {}
+        for name in wanted.names:
+            by_source.setdefault(id(held_as[name]), []).append(name)
+        for names in by_source.values():
+            yield tuple(names), held_as[names[0]], wanted
+
+
+def _shares(
+    boxes: tuple[tuple[int, Box], ...], ranks_of: list[tuple[int, ...]]
+) -> tuple[Share, ...]:
+    by_holding: dict[int, list[Box]] = {}
+    for number, box in boxes:
+        by_holding.setdefault(number, []).append(box)
+    return tuple(Share(ranks_of[number], tuple(held)) for number, held in by_holding.items())
+
+
+def _is_inside(box: Box, shape: tuple[int, ...]) -> bool:
+    return len(box.start) == len(box.shape) == len(shape) and all(
         first >= 0 and length >= 0 and first + length <= full
         for first, length, full in zip(box.start, box.shape, shape, strict=True)
     )
-    if not fits:
-        raise LayoutError(
-            f"piece outside its tensor: got {box} of {name!r} on rank {rank}, allowed inside shape "
-            f"{shape}; leave padding out and use the full tensor's indices"
-        )

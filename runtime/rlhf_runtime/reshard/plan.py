@@ -1,14 +1,25 @@
-"""Which rank sends what to whom so that one layout becomes another. Pure: equal on all ranks."""
+"""Which rank sends what to whom so that one layout becomes another. Pure: equal on all ranks.
+
+Tensors that all ranks hold alike, before and after, are planned together: the work does not grow
+with the number of layers. Nor is a list made of every move of every rank; it can be had.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
-from rlhf_runtime.reshard.boxes import Box
+from rlhf_runtime.reshard.boxes import Box, are_disjoint
 from rlhf_runtime.reshard.errors import PlanError
-from rlhf_runtime.reshard.layout import Layout
+from rlhf_runtime.reshard.layout import Family, Layout, alike
+from rlhf_runtime.reshard.partition import Partition, partition
+from rlhf_runtime.reshard.senders import Loads, Traffic
+from rlhf_runtime.reshard.topology import Topology
+
+ITEMS_PER_RANK = 16
+"""Into about so many items what a rank wants of alike tensors is divided among several senders."""
 
 
 class Move(NamedTuple):
@@ -20,157 +31,154 @@ class Move(NamedTuple):
     box: Box
 
 
+class Route(NamedTuple):
+    """A part of every tensor of a batch that goes from one rank to another, or stays there."""
+
+    source_rank: int
+    target_rank: int
+    box: Box
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Tensors whose parts go the same ways."""
+
+    names: tuple[str, ...]
+    local: tuple[Route, ...]
+    """From a rank's source pieces to its own target pieces."""
+    direct: tuple[Route, ...]
+    """From a rank's source pieces to another's target pieces."""
+    forwarded: tuple[Route, ...]
+    """From a rank's target pieces, where it was received, to those of others on its node."""
+
+    def moves(self, routes: Iterable[Route]) -> Iterator[Move]:
+        """Every tensor's moves along some of the routes."""
+        for name in self.names:
+            for source, target, box in routes:
+                yield Move(source, target, name, box)
+
+
 @dataclass(frozen=True)
 class ReshardPlan:
-    """All moves between two layouts, ordered by name and target rank, with each rank's elements."""
+    """How one layout becomes another: first local and direct moves, then those that forward."""
 
-    world_size: int
-    moves: tuple[Move, ...]
-    """Between different ranks."""
-    copies: tuple[Move, ...]
-    """Within a rank."""
-    sent: tuple[int, ...]
-    """Elements that each rank sends."""
-    received: tuple[int, ...]
-    """Elements that each rank receives."""
-    kept: tuple[int, ...]
-    """Elements that each rank takes from itself."""
+    topology: Topology
+    batches: tuple[Batch, ...]
+    traffic: Traffic
+    """What each rank sends, receives and keeps, in elements."""
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return self.topology.world_size
+
+    @cached_property
+    def copies(self) -> tuple[Move, ...]:
+        """All moves within a rank."""
+        return tuple(move for batch in self.batches for move in batch.moves(batch.local))
+
+    @cached_property
+    def direct(self) -> tuple[Move, ...]:
+        """All moves of source pieces to other ranks."""
+        return tuple(move for batch in self.batches for move in batch.moves(batch.direct))
+
+    @cached_property
+    def forwarded(self) -> tuple[Move, ...]:
+        """All moves of received pieces to other ranks of a node."""
+        return tuple(move for batch in self.batches for move in batch.moves(batch.forwarded))
+
+    def local_moves(self, rank: int) -> Iterator[Move]:
+        """What a rank copies within itself."""
+        for batch in self.batches:
+            yield from batch.moves([route for route in batch.local if route.target_rank == rank])
 
 
-def plan_reshard(
-    source: Layout, target: Layout, node_of: Sequence[int] | None = None
-) -> ReshardPlan:
+def plan_reshard(source: Layout, target: Layout, topology: Topology | None = None) -> ReshardPlan:
     """Plan how every target piece is put together from source pieces.
 
-    Each part comes from the rank itself if it holds it, else from a rank on the same node, else
-    from any; among several from the one that sends least so far, then from the lowest rank.
+    Each part comes from the rank itself if it holds it, else from a rank of its node. What no rank
+    of a node holds is sent there once, to one of the ranks that want it, which forwards it to the
+    others. Among several senders the one that sends least so far over such links is taken, then the
+    lowest rank; among those that can receive for a node the one that has received least.
 
     Args:
         source: who holds what now.
         target: who shall hold what; a subset of the source's tensors will do.
-        node_of: the node of each rank; None if all are on one.
+        topology: the node of each rank; None if all are on one.
 
     Returns:
         The plan.
 
     Raises:
-        PlanError: the layouts differ in ranks, in a tensor's shape, or a tensor has no source.
+        PlanError: the layouts differ in ranks, in a tensor's shape, a tensor has no source, or a
+            rank wants an element twice.
 
     Source: HybridFlow (arXiv 2409.19256), section 5; ReaL (arXiv 2406.14088), section 5.
     """
-    nodes = tuple(node_of) if node_of is not None else (0,) * source.world_size
-    _check_fit(source, target, nodes)
-    world_size = source.world_size
-    sent, received, kept = [0] * world_size, [0] * world_size, [0] * world_size
-    moves: list[Move] = []
-    copies: list[Move] = []
-    for name, parts_of, wanted in _by_name(source, target, nodes):
-        for rank, box in wanted:
-            for part in parts_of.parts(rank, box):
-                if rank in part.holders:
-                    kept[rank] += part.volume
-                    copies.append(Move(rank, rank, name, part.box))
-                    continue
-                senders = part.senders(nodes[rank])
-                sender = senders[0] if len(senders) == 1 else min(senders, key=sent.__getitem__)
-                sent[sender] += part.volume
-                received[rank] += part.volume
-                moves.append(Move(sender, rank, name, part.box))
-    return ReshardPlan(
-        world_size, tuple(moves), tuple(copies), tuple(sent), tuple(received), tuple(kept)
+    topology = topology or Topology.regular(source.world_size)
+    _check_fit(source, target, topology)
+    loads = Loads(topology)
+    batches: list[Batch] = []
+    for names, held, wanted in alike(source, target):
+        _check_wanted_once(wanted)
+        cut = partition(held, wanted)
+        for some in _portions(names, cut, topology):
+            batches.append(_plan_batch(some, cut, loads))
+    return ReshardPlan(topology, tuple(batches), loads.traffic())
+
+
+def _plan_batch(names: tuple[str, ...], cut: Partition, loads: Loads) -> Batch:
+    """Choose senders for alike tensors, and count what they send."""
+    direct: list[Route] = []
+    forwarded: list[Route] = []
+    for box, holders, wanted_by in cut.parts:
+        volume = box.volume * len(names)
+        near = loads.topology.by_node(holders)
+        for node, asking in loads.topology.by_node(wanted_by).items():
+            if node in near:
+                for rank in asking:
+                    direct.append(Route(loads.send_within(near[node], rank, volume), rank, box))
+                continue
+            sender, receiver = loads.send_between(holders, asking, volume)
+            direct.append(Route(sender, receiver, box))
+            for rank in asking:
+                if rank != receiver:
+                    forwarded.append(Route(loads.send_within([receiver], rank, volume), rank, box))
+    for rank, box in cut.local:
+        loads.keep(rank, box.volume * len(names))
+    local = tuple(Route(rank, rank, box) for rank, box in cut.local)
+    return Batch(names, local, tuple(direct), tuple(forwarded))
+
+
+def _portions(
+    names: tuple[str, ...], cut: Partition, topology: Topology
+) -> Iterator[tuple[str, ...]]:
+    """Alike tensors in as many portions as it takes to use several senders evenly; mostly one."""
+    num_portions = 1
+    if any(_has_choice(part.holders, part.wanted_by, topology) for part in cut.parts):
+        num_ranks = len({rank for part in cut.parts for rank in part.wanted_by})
+        items = sum(len(part.wanted_by) for part in cut.parts) // num_ranks
+        num_portions = min(len(names), -(-ITEMS_PER_RANK // items))
+    for index in range(num_portions):
+        first, last = (len(names) * i // num_portions for i in (index, index + 1))
+        yield names[first:last]
+
+
+def _has_choice(holders: tuple[int, ...], wanted_by: tuple[int, ...], topology: Topology) -> bool:
+    """Whether anybody could get a part in several ways."""
+    near = topology.by_node(holders)
+    return any(
+        len(near[node]) > 1 if node in near else len(holders) > 1 or len(asking) > 1
+        for node, asking in topology.by_node(wanted_by).items()
     )
 
 
-class _Part:
-    """A part of a wanted box, all of which the same ranks hold."""
-
-    def __init__(self, box: Box, holders: Iterable[int], nodes: tuple[int, ...]) -> None:
-        self.box = box
-        self.volume = box.volume
-        self.holders = frozenset(holders)
-        self._everywhere = tuple(sorted(self.holders))
-        self._on_node: dict[int, tuple[int, ...]] = {}
-        for rank in self._everywhere:
-            self._on_node[nodes[rank]] = (*self._on_node.get(nodes[rank], ()), rank)
-
-    def senders(self, node: int) -> tuple[int, ...]:
-        """The holders on a node; all holders if none is there."""
-        return self._on_node.get(node, self._everywhere)
-
-
-class _Partition:
-    """How wanted boxes fall apart over the source boxes of a tensor.
-
-    Layers repeat: tensors with the same source boxes on the same ranks share one partition.
-    """
-
-    def __init__(self, holders: dict[Box, tuple[int, ...]], nodes: tuple[int, ...]) -> None:
-        self._holders = holders
-        self._nodes = nodes
-        self._own: dict[int, list[Box]] = {}
-        for box, ranks in holders.items():
-            for rank in ranks:
-                self._own.setdefault(rank, []).append(box)
-        self._wanted: dict[tuple[int, Box], list[_Part]] = {}
-        self._parts: dict[tuple[Box, bool], list[_Part]] = {}
-
-    def parts(self, rank: int, box: Box) -> list[_Part]:
-        """The parts of the box that a rank wants; the box itself if the rank holds all of it."""
-        if (rank, box) not in self._wanted:
-            is_whole = self._holds(rank, box)
-            if (box, is_whole) not in self._parts:
-                self._parts[box, is_whole] = self._uncut(box) if is_whole else self._split(box)
-            self._wanted[rank, box] = self._parts[box, is_whole]
-        return self._wanted[rank, box]
-
-    def _holds(self, rank: int, box: Box) -> bool:
-        return any(mine.contains(box) for mine in self._own.get(rank, ()))
-
-    def _uncut(self, box: Box) -> list[_Part]:
-        return [_Part(box, (rank for rank in self._own if self._holds(rank, box)), self._nodes)]
-
-    def _split(self, box: Box) -> list[_Part]:
-        """Cut the box along all source boxes; where these overlap, parts have more holders."""
-        parts: list[tuple[Box, tuple[int, ...]]] = [(box, ())]
-        for source, ranks in self._holders.items():
-            if source.intersection(box) is None:
-                continue
-            cut: list[tuple[Box, tuple[int, ...]]] = []
-            for part, holders in parts:
-                common = part.intersection(source)
-                if common is None:
-                    cut.append((part, holders))
-                    continue
-                cut.append((common, (*holders, *ranks)))
-                cut.extend((rest, holders) for rest in part.difference(common))
-            parts = cut
-        return [_Part(part, holders, self._nodes) for part, holders in sorted(parts)]
-
-
-def _by_name(
-    source: Layout, target: Layout, nodes: tuple[int, ...]
-) -> Iterator[tuple[str, _Partition, list[tuple[int, Box]]]]:
-    """Every wanted tensor with its partition and the (rank, box) pairs that want it."""
-    wanted: dict[str, list[tuple[int, Box]]] = {name: [] for name in target.shapes}
-    for rank, pieces in enumerate(target.pieces):
-        for name, box in pieces:
-            if 0 not in box.shape:
-                wanted[name].append((rank, box))
-    holders = source.holders()
-    partitions: dict[tuple[tuple[Box, tuple[int, ...]], ...], _Partition] = {}
-    for name in sorted(wanted):
-        pattern = tuple(holders[name].items())
-        if pattern not in partitions:
-            partitions[pattern] = _Partition(holders[name], nodes)
-        yield name, partitions[pattern], wanted[name]
-
-
-def _check_fit(source: Layout, target: Layout, nodes: tuple[int, ...]) -> None:
-    if not source.world_size == target.world_size == len(nodes):
+def _check_fit(source: Layout, target: Layout, topology: Topology) -> None:
+    if not source.world_size == target.world_size == topology.world_size:
         raise PlanError(
             f"layouts of different worlds: got {source.world_size} source ranks, "
-            f"{target.world_size} target ranks and nodes of {len(nodes)}; list every rank of the "
-            "pool in both, with no pieces where it holds nothing"
+            f"{target.world_size} target ranks and nodes of {topology.world_size}; list every rank "
+            "of the pool in both, with no pieces where it holds nothing"
         )
     for name, shape in target.shapes.items():
         if name not in source.shapes:
@@ -178,8 +186,17 @@ def _check_fit(source: Layout, target: Layout, nodes: tuple[int, ...]) -> None:
                 f"tensor without a source: got {name!r} in the target only; drop it there or add "
                 "its pieces to the source"
             )
-        if source.shapes[name] != shape:
+        if tuple(source.shapes[name]) != tuple(shape):
             raise PlanError(
                 f"tensor {name!r} has two shapes: got {source.shapes[name]} in the source and "
                 f"{shape} in the target; use the full unpadded shape in both"
+            )
+
+
+def _check_wanted_once(wanted: Family) -> None:
+    for ranks, boxes in wanted.shares:
+        if len(boxes) > 1 and not are_disjoint(boxes):
+            raise PlanError(
+                f"elements that are wanted twice: got {list(boxes)} of {wanted.names[0]!r} on rank "
+                f"{ranks[0]}, allowed boxes that do not overlap; list every element once"
             )

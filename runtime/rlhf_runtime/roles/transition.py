@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import torch
-import torch.distributed as dist
 
 from rlhf_runtime.engines.parallel import ParallelContext
 from rlhf_runtime.engines.training import TrainingEngine
@@ -13,7 +12,8 @@ from rlhf_runtime.engines.vllm.engine import VllmEngine
 from rlhf_runtime.errors import StaleWeights, UnsupportedModel
 from rlhf_runtime.reshard.checksum import piece_checksum
 from rlhf_runtime.reshard.execute import PreparedTransfer
-from rlhf_runtime.reshard.layout import Layout, Piece
+from rlhf_runtime.reshard.gathering import gather_layouts
+from rlhf_runtime.reshard.layout import Layout
 from rlhf_runtime.reshard.plan import plan_reshard
 from rlhf_runtime.reshard.views import Views
 from rlhf_runtime.workers.orders import Statistics
@@ -35,11 +35,14 @@ class Transition:
         self._version = -1
         self._source = trainer.views()
         self._target = engine.views()
-        sources, targets = self._layouts()
-        self._names = sorted(sources.shapes)
-        self._copies = [_num_copies(targets, name) for name in self._names]
+        group = parallel.group if parallel.size > 1 else None
+        gathered = gather_layouts(self._source, self._target, group)
+        _check_names(set(gathered.source.shapes), set(gathered.target.shapes))
+        self._names = sorted(gathered.source.shapes)
+        copies = _num_copies(gathered.target)
+        self._copies = [copies[name] for name in self._names]
         self._transfer = PreparedTransfer(
-            plan_reshard(sources, targets),
+            plan_reshard(*gathered),
             parallel.rank,
             self._source,
             self._target,
@@ -85,17 +88,6 @@ class Transition:
             }
         )
 
-    def _layouts(self) -> tuple[Layout, Layout]:
-        mine = (_pieces(self._source), _pieces(self._target))
-        everyone = [mine]
-        if self._parallel.size > 1:
-            everyone = [mine] * self._parallel.size
-            dist.all_gather_object(everyone, mine, self._parallel.group)
-        sources, targets = zip(*everyone, strict=True)
-        trained, generating = _shapes(sources), _shapes(targets)
-        _check_names(set(trained), set(generating))
-        return Layout(trained, sources), Layout(generating, targets)
-
     def _verify(self) -> None:
         """Compare, tensor by tensor, the checksums of all that was sent and all that arrived.
 
@@ -115,23 +107,14 @@ class Transition:
             )
 
 
-def _pieces(views: Views) -> tuple[Piece, ...]:
-    return tuple(Piece(name, view.box) for name, parts in views.items() for view in parts)
-
-
-def _shapes(pieces: tuple[tuple[Piece, ...], ...]) -> dict[str, tuple[int, ...]]:
-    """The full shape of every tensor, of which all ranks' pieces are known."""
-    shapes: dict[str, tuple[int, ...]] = {}
-    for of_rank in pieces:
-        for name, box in of_rank:
-            shapes[name] = tuple(map(max, shapes.get(name, box.stop), box.stop))
-    return shapes
-
-
-def _num_copies(layout: Layout, name: str) -> int:
-    """How many ranks hold each element of a tensor."""
-    held = sum(p.box.volume for pieces in layout.pieces for p in pieces if p.name == name)
-    return held // max(1, math.prod(layout.shapes[name]))
+def _num_copies(layout: Layout) -> dict[str, int]:
+    """How many ranks hold each element of a tensor, by name."""
+    return {
+        name: sum(box.volume * len(ranks) for box, ranks in family.holders.items())
+        // max(1, math.prod(family.shape))
+        for family in layout.families
+        for name in family.names
+    }
 
 
 def _checksums(names: list[str], views: Views, dtypes: dict[str, torch.dtype]) -> torch.Tensor:

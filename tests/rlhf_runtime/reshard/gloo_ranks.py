@@ -21,10 +21,13 @@ from torch import Tensor
 
 from rlhf_runtime.reshard.boxes import Box
 from rlhf_runtime.reshard.checksum import piece_checksum
-from rlhf_runtime.reshard.errors import TransferError
+from rlhf_runtime.reshard.errors import PlanError, TransferError
 from rlhf_runtime.reshard.execute import PreparedTransfer, execute
+from rlhf_runtime.reshard.gathering import gather_layouts
 from rlhf_runtime.reshard.layout import Layout, Piece
+from rlhf_runtime.reshard.messages import ALIGNMENT, ALONE_BYTES
 from rlhf_runtime.reshard.plan import plan_reshard
+from rlhf_runtime.reshard.topology import Topology
 from rlhf_runtime.reshard.views import View, Views
 
 from . import model_layouts as ml
@@ -119,9 +122,9 @@ def sharded_rows_fill_a_fused_engine(rank: int, world_size: int) -> None:
     views, storage = fused_engine(rank)
     stats = execute(plan, rank, filled(source, rank, full), views)
     assert_equal(views, full)
-    assert stats.bytes_sent == 4 * plan.sent[rank]
-    assert stats.bytes_received == 4 * plan.received[rank]
-    assert stats.bytes_local == 4 * plan.kept[rank]
+    assert stats.bytes_sent == 4 * plan.traffic.sent[rank]
+    assert stats.bytes_received == 4 * plan.traffic.received[rank]
+    assert stats.bytes_local == 4 * plan.traffic.kept[rank]
     if rank % 2:
         assert (storage["lm_head.weight"][140:] == 0).all(), "padding rows stay as they were"
 
@@ -137,9 +140,21 @@ def values_are_cast_to_the_targets_dtype(
     stats = execute(plan, rank, filled(source, rank, full), views)
     assert_equal(views, full)
     expected = sum(
-        m.box.volume * dtype(m.name).itemsize for m in plan.moves if m.target_rank == rank
+        m.box.volume * dtype(m.name).itemsize for m in plan.direct if m.target_rank == rank
     )
     assert stats.bytes_received == expected
+
+
+def odd_sizes_of_two_dtypes_share_the_staging_memory(rank: int, world_size: int) -> None:
+    shapes: ml.Shapes = {"w": (5, 3), "norm": (7,), "other_norm": (7,)}
+    full = full_weights(shapes)
+    source = ml.fully_sharded(shapes, world_size)
+    target = Layout(
+        shapes, (tuple(Piece(n, Box.whole(s)) for n, s in shapes.items()),) * world_size
+    )
+    views = empty(target, rank, mixed)
+    execute(plan_reshard(source, target), rank, filled(source, rank, full), views)
+    assert_equal(views, full)
 
 
 def small_buckets_bound_the_staging_memory(rank: int, world_size: int) -> None:
@@ -150,7 +165,7 @@ def small_buckets_bound_the_staging_memory(rank: int, world_size: int) -> None:
     views = empty(target, rank, mixed)
     stats = execute(plan, rank, filled(source, rank, full), views, bucket_elements=1000)
     assert_equal(views, full)
-    assert 0 < stats.peak_staging_bytes <= 2 * 1000 * 4
+    assert 0 < stats.peak_staging_bytes <= 1000 * 4 + 2 * ALIGNMENT
 
 
 def a_prepared_transfer_runs_again_with_new_values(rank: int, world_size: int) -> None:
@@ -173,6 +188,73 @@ def a_prepared_transfer_runs_again_with_new_values(rank: int, world_size: int) -
         for storage, size in zip(storages, sizes, strict=True):  # the target sleeps and wakes
             storage.resize_(0)
             storage.resize_(size)
+
+
+def what_nodes_share_crosses_once_and_is_forwarded(rank: int, world_size: int) -> None:
+    shapes = shapes_of()
+    full = full_weights(shapes)
+    everything = tuple(Piece(name, Box.whole(shape)) for name, shape in shapes.items())
+    source = ml.fully_sharded(shapes, world_size)
+    target = Layout(shapes, (everything,) * world_size)
+    topology = Topology.regular(world_size, world_size // 2)
+    plan = plan_reshard(source, target, topology)
+    for bucket_elements in (1 << 20, 777):
+        views = empty(target, rank, bfloat16)
+        stats = execute(
+            plan, rank, filled(source, rank, full), views, bucket_elements=bucket_elements
+        )
+        assert_equal(views, full)
+        traffic = plan.traffic
+        assert stats.bytes_sent == 2 * traffic.sent[rank]
+        assert stats.bytes_sent_between == 2 * traffic.sent_between[rank]
+        assert stats.bytes_received == 2 * traffic.received[rank]
+        assert stats.bytes_received_between == 2 * traffic.received_between[rank]
+    size = sum(prod(shape) for shape in shapes.values())
+    assert sum(plan.traffic.sent_between) == size, "every node lacks what the other holds"
+    assert bool(plan.forwarded) == (world_size > 2)
+
+
+def large_parts_travel_from_storage_to_storage(rank: int, world_size: int) -> None:
+    rows, columns = 2048, 64
+    shapes: ml.Shapes = {"w": (rows, columns)}
+    full = full_weights(shapes)
+    source = ml.fully_sharded(shapes, world_size)
+    own_bytes = 4 * rows * columns // world_size
+    assert own_bytes // 2 >= ALONE_BYTES
+    whole = [Box.whole((rows, columns))] * world_size
+    halves = [Box((0, columns // 2 * (r % 2)), (rows, columns // 2)) for r in range(world_size)]
+
+    def staged(boxes: list[Box], dtype: Callable[[str], torch.dtype]) -> int:
+        target = Layout(shapes, tuple((Piece("w", box),) for box in boxes))
+        views = empty(target, rank, dtype)
+        stats = execute(plan_reshard(source, target), rank, filled(source, rank, full), views)
+        assert_equal(views, full)
+        return stats.peak_staging_bytes
+
+    assert staged(whole, float32) == 0
+    assert staged(whole, bfloat16) == own_bytes // 2, "what is cast is packed once for all"
+    packed = min(2, world_size - 1)  # its own half only where another rank wants it, too
+    assert staged(halves, float32) == packed * own_bytes // 2, "rows arrive in place"
+
+
+def every_rank_learns_all_layouts(rank: int, world_size: int) -> None:
+    shapes = shapes_of()
+    source = ml.model_parallel(shapes, ml.training_places(world_size, 1, 1), 1, world_size, 2)
+    target = tensor_parallel(shapes, world_size)
+    views = filled(source, rank, full_weights(shapes)), empty(target, rank, float32)
+    gathered = gather_layouts(*views, dist.group.WORLD)
+    assert sorted(gathered.source.shapes.items()) == sorted(shapes.items())
+    assert gathered.source.pieces == source.pieces
+    assert gathered.target.pieces == target.pieces
+    assert gathered.target.pieces[0] is gathered.target.pieces[world_size - 2]
+    assert gathered.topology == Topology.regular(world_size)
+    lacking = {} if rank == 0 else views[0]
+    try:
+        plan_reshard(*gather_layouts(lacking, views[1], dist.group.WORLD))
+    except PlanError as error:
+        assert "tensor without a source" in str(error)
+    else:
+        raise AssertionError("no error")
 
 
 def ranks_without_rows_take_part(rank: int, world_size: int) -> None:
@@ -284,8 +366,12 @@ SCENARIOS: dict[str, Callable[[int, int], None]] = {
     "sharded rows fill a fused engine": sharded_rows_fill_a_fused_engine,
     "values are cast to bfloat16": partial(values_are_cast_to_the_targets_dtype, dtype=bfloat16),
     "each tensor has its own dtype": partial(values_are_cast_to_the_targets_dtype, dtype=mixed),
+    "odd sizes of two dtypes": odd_sizes_of_two_dtypes_share_the_staging_memory,
     "small buckets bound the staging memory": small_buckets_bound_the_staging_memory,
     "a prepared transfer runs again": a_prepared_transfer_runs_again_with_new_values,
+    "nodes share what crosses": what_nodes_share_crosses_once_and_is_forwarded,
+    "large parts travel from storage to storage": large_parts_travel_from_storage_to_storage,
+    "every rank learns all layouts": every_rank_learns_all_layouts,
     "ranks without rows take part": ranks_without_rows_take_part,
     "nested shards stay in place": nested_shards_stay_in_place,
     "pairs of ranks reshard by themselves": pairs_of_ranks_reshard_by_themselves,

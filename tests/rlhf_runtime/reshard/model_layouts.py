@@ -8,13 +8,16 @@ from rlhf_runtime.reshard.layout import Layout, Piece
 Shapes = dict[str, tuple[int, ...]]
 
 
-def matrices(num_layers: int, hidden: int = 64, intermediate: int = 128) -> Shapes:
+def matrices(
+    num_layers: int, hidden: int = 64, intermediate: int = 128, key_value: int | None = None
+) -> Shapes:
     """Weights that tensor parallelism cuts, of equal size in every layer."""
     shapes: Shapes = {}
     for layer in range(num_layers):
         prefix = f"model.layers.{layer}."
         for part in "qkvo":
-            shapes[f"{prefix}self_attn.{part}_proj.weight"] = (hidden, hidden)
+            rows = (key_value or hidden) if part in "kv" else hidden
+            shapes[f"{prefix}self_attn.{part}_proj.weight"] = (rows, hidden)
         for part in ("gate", "up"):
             shapes[f"{prefix}mlp.{part}_proj.weight"] = (intermediate, hidden)
         shapes[f"{prefix}mlp.down_proj.weight"] = (hidden, intermediate)
@@ -54,17 +57,15 @@ def model_parallel(
             return 0 if "embed" in name else pipeline - 1
         return int(name.split("layers.")[1].split(".")[0]) * pipeline // num_layers
 
-    return Layout(
-        shapes,
-        tuple(
-            tuple(
-                Piece(name, tensor_parallel_box(name, shape, index, tensor))
-                for name, shape in shapes.items()
-                if stage_of(name) == stage
-            )
-            for stage, index in places
-        ),
-    )
+    of_place = {
+        (stage, index): tuple(
+            Piece(name, tensor_parallel_box(name, shape, index, tensor))
+            for name, shape in shapes.items()
+            if stage_of(name) == stage
+        )
+        for stage, index in set(places)
+    }
+    return Layout(shapes, tuple(of_place[place] for place in places))
 
 
 def training_places(p: int, t: int, d: int) -> list[tuple[int, int]]:

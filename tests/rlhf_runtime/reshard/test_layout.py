@@ -13,7 +13,10 @@ def test_replicas_and_empty_pieces_are_allowed() -> None:
     layout = Layout(SHAPES, ((WHOLE_A, WHOLE_B), (WHOLE_A, empty), ()))
     assert layout.world_size == 3
     assert [layout.num_elements(rank) for rank in range(3)] == [11, 8, 0]
-    assert layout.holders() == {"a": {WHOLE_A.box: (0, 1)}, "b": {WHOLE_B.box: (0,)}}
+    assert {f.names: f.holders for f in layout.families} == {
+        ("a",): {WHOLE_A.box: (0, 1)},
+        ("b",): {WHOLE_B.box: (0,)},
+    }
 
 
 def test_a_part_that_nobody_holds_is_named() -> None:
@@ -34,3 +37,15 @@ def test_a_piece_outside_its_tensor_is_named_with_its_rank(box: Box) -> None:
 def test_a_piece_of_no_tensor_is_named_with_its_rank() -> None:
     with pytest.raises(LayoutError, match="unknown tensor: got 'c' on rank 0"):
         Layout(SHAPES, ((WHOLE_A, WHOLE_B, Piece("c", Box.whole((1,)))),))
+
+
+def test_tensors_that_all_ranks_hold_alike_are_a_family() -> None:
+    shapes = {"a": (4, 2), "b": (4, 2), "c": (4, 2), "d": (2, 4)}
+    top, bottom = Box((0, 0), (2, 2)), Box((2, 0), (2, 2))
+    first = (Piece("b", top), Piece("a", top), Piece("c", bottom), Piece("d", Box.whole((2, 4))))
+    second = (Piece("a", bottom), Piece("b", bottom), Piece("c", top))
+    layout = Layout(shapes, (first, second, first))
+    assert [family.names for family in layout.families] == [("a", "b"), ("c",), ("d",)]
+    assert layout.families[0].holders == {top: (0, 2), bottom: (1,)}
+    assert layout.families[1].holders == {bottom: (0, 2), top: (1,)}
+    assert layout == Layout(shapes, (first, second, tuple(list(first))))

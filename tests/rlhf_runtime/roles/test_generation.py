@@ -14,7 +14,6 @@ from rlhf_runtime.dataplane.protocol import Coordinates
 from rlhf_runtime.dataplane.shards import ShardIndex
 from rlhf_runtime.engines.vllm.engine import Generated
 from rlhf_runtime.roles.generation import Generation, num_empty, sample_numbers
-from rlhf_runtime.workers.orders import Statistics
 
 
 def seeds_of(graph: GraphName, call: str, step: int = 1, round: int = 0) -> Any:
@@ -70,7 +69,7 @@ def test_responses_become_texts_once(tensor: int, rows: int) -> None:
     number = np.array([0, 1, 0, 1], dtype=np.int32)
     made = generation._result(
         SimpleNamespace(at=at),  # type: ignore[arg-type]
-        *(answered, prompts, number, generated, Statistics()),
+        *(answered, prompts, number, generated),
     )
     assert tokenizer.rows == rows
     assert made.columns["response_text"].texts() == ["12", "", "3", "45"][:rows]

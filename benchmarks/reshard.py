@@ -1,0 +1,230 @@
+"""bench-reshard: weights from training to generation, on gloo ranks, and what it costs by plan.
+
+Three ways to fill each rank's generation parameters, in turns:
+reshard:   the plan's moves, straight into them
+gathering: every tensor to every rank in full, of which each keeps its part
+raw:       one all-gather that brings each rank as many bytes as the plan does, and nothing else;
+           and one all-to-all
+
+Models are a tiny Llama and one of 100 M parameters; sources are tensor-parallel shards (1-4-1) and
+FSDP's rows (4), targets are tensor-parallel over 2 ranks, and the whole model on every rank, where
+an all-gather moves no more than the plan. What arrives is checked, and bytes that were moved are
+compared with the plan. `--accounting` prints what a transition costs by HybridFlow's table 2; it
+moves nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from outcome import milliseconds, note, paired_ratio, print_json, print_table, verdict
+from reshard_accounting import print_accounting
+from reshard_models import CASES, SHAPES, Llama, generation_layout
+from torch import Tensor
+
+from rlhf_runtime.reshard.boxes import Box
+from rlhf_runtime.reshard.execute import PreparedTransfer
+from rlhf_runtime.reshard.layout import Layout
+from rlhf_runtime.reshard.plan import plan_reshard
+from rlhf_runtime.reshard.views import View, Views
+
+RANKS = 4
+ELEMENT_BYTES = 4
+AGAINST_GATHERING, AGAINST_RAW = 1.2, 1.5
+"""Targets: of the gathering's time times the share of its bytes; of the raw all-gather's time."""
+HAVE_TARGETS = [("100M", "1-4-1 -> 1-2"), ("100M", "FSDP 4 -> tp 2")]
+"""Models and cases that the targets hold for."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One rank's seconds by round, and the bytes that it moved."""
+
+    reshard: list[float]
+    gathering: list[float]
+    all_gather: list[float]
+    all_to_all: list[float]
+    sent: int
+    received: int
+    staged: int
+
+
+def run_rank(rank: int, model: str, case: str, rounds: int, folder: Path, out: Any) -> None:
+    """One rank of a measurement."""
+    torch.set_num_threads(1)
+    store = f"file://{folder}/store"
+    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=RANKS)
+    llama = SHAPES[model]
+    source, target = layouts_of(llama, case)
+    plan = plan_reshard(source, target)
+    sources, targets = views_of(source, rank), empty_views(target, rank)
+    transfer = PreparedTransfer(plan, rank, sources, targets)
+    received = max(plan.traffic.received)
+    ways: dict[str, Callable[[], object]] = {
+        "reshard": transfer.run,
+        "gathering": partial(gather_all, source, sources, targets),
+        "all_gather": raw_all_gather(received),
+        "all_to_all": raw_all_to_all(received),
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    for number in range(rounds + 1):
+        for name, way in ways.items():
+            dist.barrier()
+            start = time.perf_counter()
+            way()
+            dist.barrier()
+            if number:  # the first one takes memory
+                seconds[name].append(time.perf_counter() - start)
+    for views in targets.values():
+        for tensor, _ in views:
+            tensor.zero_()
+    stats = transfer.run()
+    check_arrived(target, rank, targets)
+    staged = stats.peak_staging_bytes
+    sent, received = stats.bytes_sent, stats.bytes_received
+    out.put((rank, Measured(**seconds, sent=sent, received=received, staged=staged)))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def layouts_of(llama: Llama, case: str) -> tuple[Layout, Layout]:
+    """Training's layout, and generation's in the groups that move least from it."""
+    make, tensor_size = CASES[case]
+    source = make(llama, RANKS)
+    return source, generation_layout(llama, source, tensor_size)
+
+
+def part(shape: tuple[int, ...], box: Box) -> Tensor:
+    """A box of a tensor whose elements are numbered."""
+    numbers = torch.arange(prod(shape), dtype=torch.float32).view(shape)
+    return numbers[box.slices_in(Box.whole(shape))].clone()
+
+
+def views_of(layout: Layout, rank: int) -> Views:
+    """A rank's pieces, each in a tensor of its own, with numbered elements."""
+    return {n: [View(part(layout.shapes[n], box), box)] for n, box in layout.pieces[rank]}
+
+
+def empty_views(layout: Layout, rank: int) -> Views:
+    """A rank's pieces, each in a tensor of its own."""
+    return {name: [View(torch.zeros(box.shape), box)] for name, box in layout.pieces[rank]}
+
+
+def check_arrived(layout: Layout, rank: int, views: Views) -> None:
+    """Raises RuntimeError when a rank does not hold the numbered elements of its pieces."""
+    for name, box in layout.pieces[rank]:
+        if not torch.equal(views[name][0].tensor, part(layout.shapes[name], box)):
+            raise RuntimeError(f"rank {rank} has something else for {name}")
+
+
+def gather_all(source: Layout, sources: Views, targets: Views) -> None:
+    """Every tensor in full on every rank, one after the other; each keeps its target's part."""
+    for name, shape in source.shapes.items():
+        ((own, own_box),) = sources[name]
+        full = own
+        if own_box.shape != shape:
+            parts = [torch.empty_like(own) for _ in range(RANKS)]
+            dist.all_gather(parts, own)
+            dim = next(d for d, length in enumerate(shape) if own_box.shape[d] != length)
+            full = torch.cat(parts, dim)
+        for tensor, box in targets[name]:
+            tensor.copy_(full[box.slices_in(Box.whole(shape))])
+
+
+def raw_all_gather(received: int) -> Callable[[], object]:
+    """An all-gather of flat tensors after which each rank has received so many elements."""
+    own = torch.ones(received // (RANKS - 1))
+    gathered = torch.empty(RANKS * own.numel())
+    return partial(dist.all_gather_single, gathered, own)
+
+
+def raw_all_to_all(received: int) -> Callable[[], object]:
+    """An all-to-all of flat tensors in which each rank receives so many elements."""
+    own = torch.ones(RANKS * (received // (RANKS - 1)))
+    return partial(dist.all_to_all_single, torch.empty_like(own), own)
+
+
+def measure(model: str, case: str, rounds: int) -> list[Measured]:
+    """All ranks' measurements, in their order."""
+    context = multiprocessing.get_context("spawn")
+    out: Any = context.Queue()
+    with tempfile.TemporaryDirectory(prefix="bench-reshard-") as folder:
+        ranks = [
+            context.Process(target=run_rank, args=(rank, model, case, rounds, Path(folder), out))
+            for rank in range(RANKS)
+        ]
+        for process in ranks:
+            process.start()
+        found = dict(out.get(timeout=600) for _ in ranks)
+        for process in ranks:
+            process.join()
+    return [found[rank] for rank in range(RANKS)]
+
+
+def report(model: str, case: str, ranks: list[Measured]) -> dict[str, object]:
+    """Compare bytes with the plan and times with the baselines; print a line for each target."""
+    source, target = layouts_of(SHAPES[model], case)
+    traffic = plan_reshard(source, target).traffic
+    for rank, measured in enumerate(ranks):
+        planned = ELEMENT_BYTES * traffic.sent[rank], ELEMENT_BYTES * traffic.received[rank]
+        if planned != (measured.sent, measured.received):
+            raise RuntimeError(f"rank {rank} moved {measured.sent, measured.received}: {planned}")
+    size = sum(prod(shape) for shape in source.shapes.values())
+    gathered = sum(size - source.num_elements(rank) for rank in range(RANKS))
+    share = sum(traffic.received) / gathered
+    first = ranks[0]
+    against = paired_ratio(first.reshard, first.gathering)
+    raw = paired_ratio(first.reshard, first.all_gather)
+    if (model, case) in HAVE_TARGETS:
+        name = f"{case}, {share:.2f} of the bytes, time against gathering / that share"
+        print(verdict(name, against / share, AGAINST_GATHERING))
+        print(verdict(f"{case}, time against a raw all-gather", raw, AGAINST_RAW))
+    return {
+        "model": model,
+        "case": case,
+        "share": share,
+        "MB": ELEMENT_BYTES * max(traffic.received) / 1e6,
+        "staged MB": max(each.staged for each in ranks) / 1e6,
+        "reshard ms": milliseconds(first.reshard),
+        "gathering ms": milliseconds(first.gathering),
+        "all-gather ms": milliseconds(first.all_gather),
+        "all-to-all ms": milliseconds(first.all_to_all),
+        "/ gathering": against,
+        "/ all-gather": raw,
+        "/ all-to-all": paired_ratio(first.reshard, first.all_to_all),
+    }
+
+
+def main() -> None:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=7, help="of each way (default 7)")
+    parser.add_argument("--accounting", action="store_true", help="print table 2 and end")
+    options = parser.parse_args()
+    if options.accounting:
+        print_accounting()
+        return
+    rows = []
+    for model in SHAPES:
+        for case in CASES:
+            note(f"{model}, {case}")
+            rows.append(report(model, case, measure(model, case, options.rounds)))
+    print_table(list(rows[0]), [list(row.values()) for row in rows])
+    print_json("reshard", rows=rows)
+
+
+if __name__ == "__main__":
+    main()

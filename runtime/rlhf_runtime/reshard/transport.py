@@ -1,0 +1,53 @@
+"""What carries bytes between the ranks of a transfer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+class Message(NamedTuple):
+    """Elements for a rank, or from it."""
+
+    peer: int
+    """The other rank's number within the transfer."""
+    elements: Tensor
+    """Contiguous; read or written in place."""
+
+
+class Transport(Protocol):
+    """Delivers messages between ranks."""
+
+    def exchange(self, outgoing: Sequence[Message], incoming: Sequence[Message]) -> None:
+        """Send and receive; returns when all that is incoming is there and all that is outgoing
+        may change. Messages of a pair of ranks arrive in the order in which they are sent."""
+
+
+class GroupTransport:
+    """A torch process group: gloo or NCCL. All messages are under way at once."""
+
+    def __init__(self, group: dist.ProcessGroup | None, device: torch.device) -> None:
+        """Connect the ranks; collective on GPUs.
+
+        Args:
+            group: the ranks of a transfer; None for all.
+            device: where messages are: on GPUs NCCL takes them.
+        """
+        self._group = group
+        if device.type == "cuda":  # NCCL connects at the first call, which all ranks must make
+            dist.all_reduce(torch.zeros(1, device=device), group=group)
+
+    def exchange(self, outgoing: Sequence[Message], incoming: Sequence[Message]) -> None:
+        """See Transport."""
+        operations = [
+            dist.P2POp(how, elements, group=self._group, group_peer=peer)
+            for how, messages in ((dist.irecv, incoming), (dist.isend, outgoing))
+            for peer, elements in messages
+        ]
+        if operations:
+            for work in dist.batch_isend_irecv(operations):
+                work.wait()
