@@ -1,0 +1,406 @@
+"""Scenarios of Megatron's stages, for test_megatron: run on one rank, on two and on four.
+
+Run as `python -m tests.rlhf_runtime.engines.megatron_ranks RANK WORLD_SIZE FOLDER`. The oracle is
+Hugging Face's own model: its logits, its gradients and the files that it writes.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
+from megatron.core.tensor_parallel.layers import param_is_not_tensor_parallel_duplicate
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+from rlhf_api.plan import Mesh
+from rlhf_runtime.engines.megatron.coverage import check_coverage
+from rlhf_runtime.engines.megatron.layout import pieces_of
+from rlhf_runtime.engines.megatron.loading import WeightFiles, load_weights
+from rlhf_runtime.engines.megatron.pipeline import (
+    Inputs,
+    forward_backward,
+    infer,
+    with_gradients,
+)
+from rlhf_runtime.engines.megatron.saving import save_model
+from rlhf_runtime.engines.megatron.shim import run_on_cpu
+from rlhf_runtime.engines.megatron.stage import Stage
+from rlhf_runtime.engines.parallel import ParallelContext, make_contexts
+from rlhf_runtime.engines.world import World
+from rlhf_runtime.reshard.boxes import Box
+
+from ..world_of_processes import Scenario, run_scenarios
+from .megatron_models import CONFIGS, PLAIN, TIED, VOCABULARY, WIDE, write_model
+
+SHAPES = ((2, 8), (3, 12), (1, 6))
+"""Sequences and their lengths of each micro-batch; multiples of two, for sequence parallelism."""
+
+
+def mesh_of(data: int, pipeline: int, tensor: int) -> Mesh:
+    return Mesh(pool="pool", data=data, pipeline=pipeline, tensor=tensor)
+
+
+ONE = mesh_of(1, 1, 1)
+TWO_TENSOR, TWO_STAGES, TWO_REPLICAS = mesh_of(1, 1, 2), mesh_of(1, 2, 1), mesh_of(2, 1, 1)
+STAGES_OF_TENSOR, REPLICAS_OF_TENSOR = mesh_of(1, 2, 2), mesh_of(2, 1, 2)
+FOUR_STAGES = mesh_of(1, 4, 1)
+MESHES: dict[int, dict[str, tuple[Mesh, tuple[str, ...]]]] = {
+    1: {"one rank": (ONE, tuple(CONFIGS))},
+    2: {
+        "two tensor ranks": (TWO_TENSOR, tuple(CONFIGS)),
+        "two stages": (TWO_STAGES, tuple(CONFIGS)),
+        "two replicas": (TWO_REPLICAS, (PLAIN,)),
+    },
+    4: {
+        "two stages of two tensor ranks": (STAGES_OF_TENSOR, tuple(CONFIGS)),
+        "two replicas of two tensor ranks": (REPLICAS_OF_TENSOR, (WIDE,)),
+        "four stages": (FOUR_STAGES, (WIDE,)),
+    },
+}
+"""By ranks of the world: each mesh and its models."""
+
+
+def context_of(world: World, mesh: Mesh) -> ParallelContext:
+    return make_contexts([mesh], world)[mesh]
+
+
+def write_once(world: World, kind: str, folder: Path, shard_size: str = "5GB") -> Path:
+    place = folder / "model"
+    if world.rank == 0:
+        write_model(kind, place, shard_size)
+    dist.barrier()
+    return place
+
+
+def stage_of(
+    place: Path,
+    parallel: ParallelContext,
+    *,
+    sequence_parallel: bool = False,
+    dtype: torch.dtype = torch.float32,
+) -> Stage:
+    """A stage with its weights; memory that nobody wrote to is NaN."""
+    config = AutoConfig.from_pretrained(place)
+    torch.use_deterministic_algorithms(True)  # fills new memory
+    try:
+        stage = Stage(config, parallel, sequence_parallel=sequence_parallel, dtype=dtype)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    with WeightFiles(place) as files:
+        load_weights(stage.views(), stage.architecture, files)
+    return stage
+
+
+def batches() -> list[Inputs]:
+    draw = torch.Generator().manual_seed(1)
+    return [Inputs(torch.randint(0, VOCABULARY, shape, generator=draw)) for shape in SHAPES]
+
+
+def factors() -> list[torch.Tensor]:
+    """What each logit counts in the loss, which is their weighted sum."""
+    draw = torch.Generator().manual_seed(2)
+    return [torch.randn(*shape, VOCABULARY, generator=draw) / 100 for shape in SHAPES]
+
+
+def hugging_face(place: Path) -> PreTrainedModel:
+    return AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32).eval()
+
+
+def assert_close(got: torch.Tensor, expected: torch.Tensor, what: str, limit: float = 1e-5) -> None:
+    assert got.shape == expected.shape, (what, got.shape, expected.shape)
+    difference = float((got - expected).abs().max()) if got.numel() else 0.0
+    assert difference < limit, (what, difference)
+
+
+def outputs_and_gradients_equal_hugging_faces(
+    world: World, folder: Path, mesh: Mesh, kind: str, sequence_parallel: bool = False
+) -> None:
+    place = write_once(world, kind, folder)
+    stage = stage_of(place, context_of(world, mesh), sequence_parallel=sequence_parallel)
+    check_logits(stage, hugging_face(place))
+    check_gradients(stage, hugging_face(place))
+
+
+def logits_of(stage: Stage, inputs: list[Inputs]) -> list[torch.Tensor]:
+    """Of this rank's tokens, on ranks of the last stage. What is wrong with them is found after all
+    stages have met: one that fails alone would let the others wait."""
+    found: dict[int, torch.Tensor] = {}
+
+    def keep(number: int, logits: torch.Tensor) -> None:
+        found[number] = logits.clone()
+
+    infer(stage, inputs, keep)
+    assert list(found) == (list(range(len(inputs))) if stage.parallel.is_last_stage else [])
+    return list(found.values())
+
+
+@torch.no_grad()
+def check_logits(stage: Stage, model: PreTrainedModel) -> None:
+    inputs, own = batches(), stage.own_vocabulary()
+    for batch, logits in zip(inputs, logits_of(stage, inputs)):  # noqa: B905  # maybe none
+        expected = model(batch.token_ids).logits[..., own.start : own.stop]
+        assert_close(logits, expected, "logits")
+
+
+def check_gradients(stage: Stage, model: PreTrainedModel) -> None:
+    """Replicas have different micro-batches; their gradients are summed."""
+    inputs, weights, own = batches(), factors(), stage.own_vocabulary()
+    for batch, factor in zip(inputs, weights, strict=True):
+        (model(batch.token_ids).logits * factor).sum().backward()
+    at, mine = stage.parallel.at, range(len(inputs))
+    if at.data_size == 2:
+        mine = range(2) if at.data == 0 else range(2, 3)
+    trained = with_gradients(stage)
+
+    def loss(number: int, logits: torch.Tensor) -> torch.Tensor:
+        return (logits * weights[mine[number]][..., own.start : own.stop]).sum()
+
+    for _ in range(2):  # the second time must not see the first time's
+        forward_backward(trained, [inputs[number] for number in mine], loss)
+    views = stage.views(lambda parameter: parameter.main_grad)
+    assert views.keys() == stage.views().keys()
+    expected = {name: parameter.grad for name, parameter in model.named_parameters()}
+    for name, parts in views.items():
+        for gradient, box in parts:
+            whole = Box.whole(tuple(expected[name].shape))
+            assert_close(gradient, expected[name][box.slices_in(whole)], name, 1e-5)
+
+
+def ranks_hold_every_weight(world: World, folder: Path, mesh: Mesh, kind: str) -> None:
+    """As often as they should, and in the model's own storage."""
+    place = write_once(world, kind, folder)
+    parallel = context_of(world, mesh)
+    stage = stage_of(place, parallel)
+    pieces = [pieces_of(stage.views())] * world.size
+    dist.all_gather_object(pieces, pieces_of(stage.views()))
+    group = slice(0, mesh.tensor * mesh.pipeline)
+    check_coverage(stage.architecture, pieces[group], mesh.tensor, mesh.pipeline)
+    expected = dict(hugging_face(place).named_parameters())
+    for name, parts in stage.views().items():
+        for tensor, box in parts:
+            whole = Box.whole(tuple(expected[name].shape))
+            assert torch.equal(tensor, expected[name][box.slices_in(whole)].detach()), name
+    held = sum(view.tensor.numel() for parts in stage.views().values() for view in parts)
+    padding = sum(
+        (p.shape[0] - len(stage.own_vocabulary())) * p.shape[1]
+        for p, parameter, _ in stage.held()
+        if "vocabulary" in parameter.weights[0].shape
+    )
+    assert held + padding == sum(parameter.numel() for parameter in stage.parameters())
+
+
+def models_are_saved_as_they_were(world: World, folder: Path, mesh: Mesh, kind: str) -> None:
+    place = write_once(world, kind, folder)
+    stage = stage_of(place, context_of(world, mesh))
+    save_model(stage, folder / "saved", torch.float32)
+    save_model(stage, folder / "parts", torch.float32, file_bytes=100_000)
+    save_model(stage, folder / "half", torch.bfloat16)
+    dist.barrier()
+    if world.rank == 0:
+        file = "model.safetensors"
+        assert (folder / "saved" / file).read_bytes() == (place / file).read_bytes()
+        original = hugging_face(place)
+        half = AutoModelForCausalLM.from_pretrained(folder / "half")
+        assert half.dtype is torch.bfloat16 and half.config.use_cache
+        assert len(list((folder / "parts").glob("*.safetensors"))) > 3
+        again = hugging_face(folder / "parts")
+        for name, parameter in original.named_parameters():
+            assert torch.equal(again.get_parameter(name), parameter), name
+            assert torch.equal(half.get_parameter(name), parameter.bfloat16()), name
+    dist.barrier()
+    reloaded = stage_of(folder / "parts", context_of(world, mesh))
+    for one, other in zip(stage.parameters(), reloaded.parameters(), strict=True):
+        own = len(stage.own_vocabulary())
+        assert torch.equal(one[:own], other[:own])
+
+
+def positions_and_masks_are_those_given(world: World, folder: Path) -> None:
+    """Two continuations of one beginning, in one sequence; neither sees the other."""
+    place = write_once(world, PLAIN, folder)
+    tokens = batches()[0].token_ids[:, :8]
+    positions = torch.tensor([[0, 1, 2, 3, 4, 5, 4, 5]]).expand(2, -1)
+    mask = torch.ones(8, 8, dtype=torch.bool).tril()
+    mask[6:, 4:6] = False
+    mask = mask.expand(2, 1, 8, 8)
+    model = hugging_face(place)
+    with torch.no_grad():
+        expected = model(tokens, position_ids=positions, attention_mask=mask).logits
+        plain = model(tokens).logits
+    assert float((expected - plain).abs().max()) > 1e-3
+    for mesh in (TWO_TENSOR, TWO_STAGES):
+        stage = stage_of(place, context_of(world, mesh))
+        own = stage.own_vocabulary()
+        for logits in logits_of(stage, [Inputs(tokens, positions, mask)]):
+            assert_close(logits, expected[..., own.start : own.stop], "logits")
+
+
+def roles_with_different_meshes_share_a_process(world: World, folder: Path) -> None:
+    """Their forward and backward passes take turns, and nothing of Megatron's is global."""
+    place = write_once(world, PLAIN, folder)
+    contexts = make_contexts([TWO_TENSOR, TWO_STAGES], world)
+    actor, critic = (stage_of(place, parallel) for parallel in contexts.values())
+    for _ in range(2):
+        check_logits(actor, hugging_face(place))
+        check_logits(critic, hugging_face(place))
+    check_gradients(actor, hugging_face(place))
+    check_gradients(critic, hugging_face(place))
+    assert not parallel_state.is_initialized()
+
+
+def frozen_models_compute_the_same(world: World, folder: Path, sequence_parallel: bool) -> None:
+    place = write_once(world, PLAIN, folder)
+    parallel = context_of(world, TWO_TENSOR)
+    stage = stage_of(place, parallel, sequence_parallel=sequence_parallel)
+    stage.requires_grad_(False)
+    check_logits(stage, hugging_face(place))
+    assert all(parameter.grad is None for parameter in stage.parameters())
+
+
+def half_precision_computes_alike(world: World, folder: Path, mesh: Mesh) -> None:
+    """bfloat16 weights, float32 gradients: as far from float32 as Hugging Face's model is with
+    weights like these."""
+    place = write_once(world, PLAIN, folder)
+    inputs, weights, whole = batches(), factors(), hugging_face(place)
+    half = AutoModelForCausalLM.from_pretrained(place, dtype=torch.bfloat16).eval()
+    for batch, factor in zip(inputs, weights, strict=True):
+        for model in (whole, half):
+            (model(batch.token_ids).logits.float() * factor).sum().backward()
+    stage = stage_of(place, context_of(world, mesh), dtype=torch.bfloat16)
+    own = stage.own_vocabulary()
+    for batch, logits in zip(inputs, logits_of(stage, inputs)):  # noqa: B905  # maybe none
+        assert logits.dtype is torch.bfloat16
+        exact, rounded = (model(batch.token_ids).logits.detach() for model in (whole, half))
+        assert_as_close(logits, rounded, exact, (..., slice(own.start, own.stop)), "logits")
+
+    def loss(number: int, logits: torch.Tensor) -> torch.Tensor:
+        return (logits.float() * weights[number][..., own.start : own.stop]).sum()
+
+    forward_backward(with_gradients(stage), inputs, loss)
+    for name, parts in stage.views(lambda parameter: parameter.main_grad).items():
+        exact, rounded = (model.get_parameter(name).grad for model in (whole, half))
+        for gradient, box in parts:
+            assert gradient.dtype is torch.float32
+            index = box.slices_in(Box.whole(tuple(exact.shape)))
+            assert_as_close(gradient, rounded, exact, index, name)
+
+
+def assert_as_close(
+    got: torch.Tensor, rounded: torch.Tensor, exact: torch.Tensor, index: Any, what: str
+) -> None:
+    """Parts of the exact result are as far away as from another rounded one, in the mean."""
+    error = float((got.float() - exact[index]).abs().mean())
+    usual = float((rounded.float() - exact).abs().mean())
+    assert error < 1.5 * usual, (what, error, usual)
+
+
+def tensor_ranks_know_what_they_share(world: World, folder: Path) -> None:
+    """What Megatron counts in a gradient's norm on tensor rank 0 only, and everything else on all,
+    is each weight once."""
+    place = write_once(world, WIDE, folder)
+    stage = stage_of(place, context_of(world, TWO_TENSOR))
+    counted = sum(
+        parameter.numel()
+        for parameter in stage.parameters()
+        if param_is_not_tensor_parallel_duplicate(parameter, stage.pg_collection.tp)
+    )
+    total = torch.tensor(counted)
+    dist.all_reduce(total)
+    hidden, padding = stage.architecture.hidden_size, 320 - VOCABULARY
+    assert int(total) == hugging_face(place).num_parameters() + padding * hidden
+
+
+def torch_stays_as_it_was(world: World, folder: Path) -> None:
+    """Only Megatron sees a torch without a GPU; and a second time nothing more is changed."""
+    before = [torch.zeros, torch.empty, torch.cuda.current_device]
+    schedules = import_module("megatron.core.pipeline_parallel.schedules")
+    run_on_cpu()
+    changed = schedules.torch
+    run_on_cpu()
+    assert schedules.torch is changed and changed is not torch
+    assert before == [torch.zeros, torch.empty, torch.cuda.current_device]
+    assert changed.zeros(2, device="cuda").device.type == "cpu"
+    assert changed.nn is torch.nn and changed.Tensor is torch.Tensor
+
+
+def per_mesh(size: int) -> dict[str, Scenario]:
+    return {
+        f"outputs and gradients equal Hugging Face's ({kind}; {name})": partial(
+            outputs_and_gradients_equal_hugging_faces, mesh=mesh, kind=kind
+        )
+        for name, (mesh, kinds) in MESHES[size].items()
+        for kind in kinds
+    }
+
+
+def of_files(size: int) -> dict[str, Scenario]:
+    checks: dict[str, Callable[..., None]] = {
+        "ranks hold every weight": ranks_hold_every_weight,
+        "models are saved as they were": models_are_saved_as_they_were,
+    }
+    return {
+        f"{what} ({kind}; {name})": partial(check, mesh=mesh, kind=kind)
+        for what, check in checks.items()
+        for name, (mesh, kinds) in MESHES[size].items()
+        for kind in kinds
+        if kind in (TIED, "qwen2", WIDE) or mesh.data > 1
+    }
+
+
+def with_sequence_parallelism(size: int) -> dict[str, Scenario]:
+    return {
+        f"tensor ranks share sequences ({kind}; {name})": partial(
+            outputs_and_gradients_equal_hugging_faces,
+            mesh=mesh,
+            kind=kind,
+            sequence_parallel=True,
+        )
+        for name, (mesh, kinds) in MESHES[size].items()
+        if mesh.tensor > 1
+        for kind in kinds
+        if size == 2 or kind in (PLAIN, WIDE)
+    }
+
+
+OTHERS: dict[int, dict[str, Scenario]] = {
+    1: {"torch stays as it was": torch_stays_as_it_was},
+    2: {
+        "positions and masks are those given": positions_and_masks_are_those_given,
+        "roles with different meshes share a process": roles_with_different_meshes_share_a_process,
+        "frozen models compute the same": partial(
+            frozen_models_compute_the_same, sequence_parallel=False
+        ),
+        "frozen models compute the same (tensor ranks share sequences)": partial(
+            frozen_models_compute_the_same, sequence_parallel=True
+        ),
+        "half precision computes alike (two tensor ranks)": partial(
+            half_precision_computes_alike, mesh=TWO_TENSOR
+        ),
+        "half precision computes alike (two stages)": partial(
+            half_precision_computes_alike, mesh=TWO_STAGES
+        ),
+        "tensor ranks know what they share": tensor_ranks_know_what_they_share,
+    },
+    4: {},
+}
+
+
+def scenarios(size: int) -> dict[str, Scenario]:
+    """Those of a world of so many ranks."""
+    return {
+        **per_mesh(size),
+        **of_files(size),
+        **with_sequence_parallelism(size),
+        **OTHERS[size],
+    }
+
+
+if __name__ == "__main__":
+    world_size = int(sys.argv[2])
+    run_scenarios(int(sys.argv[1]), world_size, Path(sys.argv[3]), scenarios(world_size))
