@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 from transformers import (
+    AutoModelForCausalLM,
     LlamaConfig,
     MistralConfig,
     PretrainedConfig,
@@ -14,7 +15,6 @@ from transformers import (
     Qwen2Config,
     Qwen3Config,
 )
-from transformers import AutoModelForCausalLM as AnyModel
 
 VOCABULARY = 300
 """No multiple of 64: padded to 320 rows, of which the second of two tensor ranks has 140."""
@@ -59,7 +59,7 @@ CONFIGS: Mapping[str, Callable[[], PretrainedConfig]] = {
 def make_model(kind: str) -> PreTrainedModel:
     """A model all of whose parameters are random, norms and biases included."""
     torch.manual_seed(0)
-    model = AnyModel.from_config(CONFIGS[kind](), dtype=torch.float32)
+    model = AutoModelForCausalLM.from_config(CONFIGS[kind](), dtype=torch.float32)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.1)

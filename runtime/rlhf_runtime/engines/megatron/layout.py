@@ -14,7 +14,7 @@ from rlhf_runtime.reshard.layout import Piece
 from rlhf_runtime.reshard.views import View, Views
 
 Storage = Callable[[torch.nn.Parameter], torch.Tensor | None]
-"""What of a parameter is looked at: its values, or another tensor of its shape; None for nothing."""
+"""What of a parameter is looked at: its values, or another tensor of its shape; None: nothing."""
 
 
 @dataclass(frozen=True)

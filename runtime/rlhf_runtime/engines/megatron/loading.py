@@ -1,4 +1,4 @@
-"""From a folder in Hugging Face format into a stage's own storage: each rank reads its own parts."""
+"""From a folder in Hugging Face format into a stage's own storage: a rank reads its own parts."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class WeightFiles:
         self.folder = folder
         self._stack = ExitStack()
         try:
-            self._files = {
-                name: opened for opened in map(self._open, _files(folder)) for name in opened.keys()
-            }
+            self._files = {}
+            for opened in map(self._open, _files(folder)):
+                self._files |= dict.fromkeys(opened.keys(), opened)
         except BaseException:
             self._stack.close()
             raise
