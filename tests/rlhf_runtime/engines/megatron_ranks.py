@@ -7,7 +7,6 @@ Hugging Face's own model: its logits, its gradients and the files that it writes
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -34,37 +33,15 @@ from rlhf_runtime.engines.megatron.shim import run_on_cpu
 from rlhf_runtime.engines.megatron.stage import Stage
 from rlhf_runtime.engines.parallel import ParallelContext, make_contexts
 from rlhf_runtime.engines.world import World
+from rlhf_runtime.numerics import entropy, vocab_parallel
 from rlhf_runtime.reshard.boxes import Box
 
 from ..world_of_processes import Scenario, run_scenarios
-from .megatron_models import CONFIGS, PLAIN, TIED, VOCABULARY, WIDE, write_model
+from .megatron_cases import TWO_STAGES, TWO_TENSOR, cases
+from .megatron_models import PLAIN, VOCABULARY, WIDE, write_model
 
 SHAPES = ((2, 8), (3, 12), (1, 6))
 """Sequences and their lengths of each micro-batch; multiples of two, for sequence parallelism."""
-
-
-def mesh_of(data: int, pipeline: int, tensor: int) -> Mesh:
-    return Mesh(pool="pool", data=data, pipeline=pipeline, tensor=tensor)
-
-
-ONE = mesh_of(1, 1, 1)
-TWO_TENSOR, TWO_STAGES, TWO_REPLICAS = mesh_of(1, 1, 2), mesh_of(1, 2, 1), mesh_of(2, 1, 1)
-STAGES_OF_TENSOR, REPLICAS_OF_TENSOR = mesh_of(1, 2, 2), mesh_of(2, 1, 2)
-FOUR_STAGES = mesh_of(1, 4, 1)
-MESHES: dict[int, dict[str, tuple[Mesh, tuple[str, ...]]]] = {
-    1: {"one rank": (ONE, tuple(CONFIGS))},
-    2: {
-        "two tensor ranks": (TWO_TENSOR, tuple(CONFIGS)),
-        "two stages": (TWO_STAGES, tuple(CONFIGS)),
-        "two replicas": (TWO_REPLICAS, (PLAIN,)),
-    },
-    4: {
-        "two stages of two tensor ranks": (STAGES_OF_TENSOR, tuple(CONFIGS)),
-        "two replicas of two tensor ranks": (REPLICAS_OF_TENSOR, (WIDE,)),
-        "four stages": (FOUR_STAGES, (WIDE,)),
-    },
-}
-"""By ranks of the world: each mesh and its models."""
 
 
 def context_of(world: World, mesh: Mesh) -> ParallelContext:
@@ -241,6 +218,50 @@ def positions_and_masks_are_those_given(world: World, folder: Path) -> None:
             assert_close(logits, expected[..., own.start : own.stop], "logits")
 
 
+def losses_of_log_probs_equal_hugging_faces(
+    world: World, folder: Path, mesh: Mesh, sequence_parallel: bool
+) -> None:
+    """Log-probabilities and entropies from the vocabulary's parts, in a loss of both."""
+    place = write_once(world, WIDE, folder)
+    stage = stage_of(place, context_of(world, mesh), sequence_parallel=sequence_parallel)
+    inputs, model = batches(), hugging_face(place)
+    expected, found = [], dict[int, torch.Tensor]()
+
+    def loss(results: tuple[torch.Tensor, torch.Tensor | None]) -> torch.Tensor:
+        log_probs, entropies = results
+        assert entropies is not None
+        return (log_probs * torch.linspace(-1, 1, len(log_probs)) - 0.3 * entropies).sum() / 50
+
+    for batch in inputs:
+        logits = model(batch.token_ids).logits[:, :-1].flatten(0, 1)
+        expected.append(loss(entropy.token_log_probs(logits, targets_of(batch), 0.9, True)))
+    torch.stack(expected).sum().backward()
+
+    def share(number: int, logits: torch.Tensor) -> torch.Tensor:
+        results = vocab_parallel.token_log_probs(
+            logits[:, :-1].flatten(0, 1),
+            targets_of(inputs[number]),
+            stage.own_vocabulary(),
+            stage.parallel.tensor_group,
+            0.9,
+            with_entropy=True,
+        )
+        found[number] = loss(results)
+        return found[number]
+
+    forward_backward(with_gradients(stage), inputs, share)
+    for number, value in found.items():
+        assert_close(value.detach(), expected[number].detach(), "loss")
+    for name, parts in stage.views(lambda parameter: parameter.main_grad).items():
+        wanted = model.get_parameter(name).grad
+        for gradient, box in parts:
+            assert_close(gradient, wanted[box.slices_in(Box.whole(tuple(wanted.shape)))], name)
+
+
+def targets_of(batch: Inputs) -> torch.Tensor:
+    return batch.token_ids[:, 1:].flatten()
+
+
 def roles_with_different_meshes_share_a_process(world: World, folder: Path) -> None:
     """Their forward and backward passes take turns, and nothing of Megatron's is global."""
     place = write_once(world, PLAIN, folder)
@@ -329,75 +350,10 @@ def torch_stays_as_it_was(world: World, folder: Path) -> None:
     assert changed.nn is torch.nn and changed.Tensor is torch.Tensor
 
 
-def per_mesh(size: int) -> dict[str, Scenario]:
-    return {
-        f"outputs and gradients equal Hugging Face's ({kind}; {name})": partial(
-            outputs_and_gradients_equal_hugging_faces, mesh=mesh, kind=kind
-        )
-        for name, (mesh, kinds) in MESHES[size].items()
-        for kind in kinds
-    }
-
-
-def of_files(size: int) -> dict[str, Scenario]:
-    checks: dict[str, Callable[..., None]] = {
-        "ranks hold every weight": ranks_hold_every_weight,
-        "models are saved as they were": models_are_saved_as_they_were,
-    }
-    return {
-        f"{what} ({kind}; {name})": partial(check, mesh=mesh, kind=kind)
-        for what, check in checks.items()
-        for name, (mesh, kinds) in MESHES[size].items()
-        for kind in kinds
-        if kind in (TIED, "qwen2", WIDE) or mesh.data > 1
-    }
-
-
-def with_sequence_parallelism(size: int) -> dict[str, Scenario]:
-    return {
-        f"tensor ranks share sequences ({kind}; {name})": partial(
-            outputs_and_gradients_equal_hugging_faces,
-            mesh=mesh,
-            kind=kind,
-            sequence_parallel=True,
-        )
-        for name, (mesh, kinds) in MESHES[size].items()
-        if mesh.tensor > 1
-        for kind in kinds
-        if size == 2 or kind in (PLAIN, WIDE)
-    }
-
-
-OTHERS: dict[int, dict[str, Scenario]] = {
-    1: {"torch stays as it was": torch_stays_as_it_was},
-    2: {
-        "positions and masks are those given": positions_and_masks_are_those_given,
-        "roles with different meshes share a process": roles_with_different_meshes_share_a_process,
-        "frozen models compute the same": partial(
-            frozen_models_compute_the_same, sequence_parallel=False
-        ),
-        "frozen models compute the same (tensor ranks share sequences)": partial(
-            frozen_models_compute_the_same, sequence_parallel=True
-        ),
-        "half precision computes alike (two tensor ranks)": partial(
-            half_precision_computes_alike, mesh=TWO_TENSOR
-        ),
-        "half precision computes alike (two stages)": partial(
-            half_precision_computes_alike, mesh=TWO_STAGES
-        ),
-        "tensor ranks know what they share": tensor_ranks_know_what_they_share,
-    },
-    4: {},
-}
-
-
 def scenarios(size: int) -> dict[str, Scenario]:
     """Those of a world of so many ranks."""
     return {
-        **per_mesh(size),
-        **of_files(size),
-        **with_sequence_parallelism(size),
-        **OTHERS[size],
+        name: partial(globals()[check], **options) for name, (check, options) in cases(size).items()
     }
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ..world_of_processes import failures, start_world
-from . import megatron_ranks as ranks
+from .megatron_cases import cases
 
 SIZES = (1, 2, 4)
 
@@ -19,7 +19,7 @@ def worlds(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
 
 
 @pytest.mark.parametrize(
-    ("size", "scenario"), [(size, name) for size in SIZES for name in ranks.scenarios(size)]
+    ("size", "scenario"), [(size, name) for size in SIZES for name in cases(size)]
 )
 def test_megatron(
     worlds: dict[int, Path], tmp_path_factory: pytest.TempPathFactory, size: int, scenario: str

@@ -8,8 +8,8 @@ that alone is refused (more tensor ranks than key and value heads: `Architecture
 from __future__ import annotations
 
 import torch.distributed as dist
-from megatron.core.process_groups_config import ProcessGroupCollection
 
+from rlhf_runtime.engines.megatron.core import ProcessGroupCollection
 from rlhf_runtime.engines.parallel import ParallelContext
 
 

@@ -34,8 +34,8 @@ class WeightFiles:
         """
         self.folder = folder
         self._stack = ExitStack()
+        self._files: dict[str, Any] = {}
         try:
-            self._files = {}
             for opened in map(self._open, _files(folder)):
                 self._files |= dict.fromkeys(opened.keys(), opened)
         except BaseException:

@@ -9,10 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from megatron.core.models.common.embeddings.rotary_pos_embedding import RotaryEmbedding
 from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+from rlhf_runtime.engines.megatron.core import RotaryEmbedding
 
 
 class RmsNorm(nn.RMSNorm):
@@ -21,7 +22,7 @@ class RmsNorm(nn.RMSNorm):
 
     def __init__(self, config: Any, hidden_size: int, eps: float) -> None:
         super().__init__(hidden_size, eps=eps, dtype=config.params_dtype)
-        self.weight.sequence_parallel = config.sequence_parallel  # type: ignore[assignment]
+        setattr(self.weight, "sequence_parallel", config.sequence_parallel)  # noqa: B010
 
 
 class Attention(nn.Module):
@@ -48,13 +49,15 @@ class Attention(nn.Module):
             attention_mask: bool[batch or 1, 1, length, length], true where the second token is
                 seen by the first (not as in Megatron); None for all earlier ones.
         """
-        heads = (part.permute(1, 2, 0, 3) for part in (query, key, value))
+        heads, keys, values = (part.permute(1, 2, 0, 3) for part in (query, key, value))
         seen = scaled_dot_product_attention(
-            *heads,
+            heads,
+            keys,
+            values,
             attn_mask=attention_mask,
             is_causal=attention_mask is None,
             scale=self._scale,
-            enable_gqa=True,
+            enable_gqa=heads.shape[1] != keys.shape[1],
         )
         return seen.permute(2, 0, 1, 3).flatten(2)
 

@@ -8,11 +8,14 @@ from functools import partial
 from typing import Any
 
 import torch
-from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
-from megatron.core.distributed.finalize_model_grads import finalize_model_grads
-from megatron.core.pipeline_parallel.p2p_communication import P2PCommunicator
-from megatron.core.pipeline_parallel.schedules import get_forward_backward_func
 
+from rlhf_runtime.engines.megatron.core import (
+    DistributedDataParallel,
+    DistributedDataParallelConfig,
+    P2PCommunicator,
+    finalize_model_grads,
+    get_forward_backward_func,
+)
 from rlhf_runtime.engines.megatron.stage import Stage
 
 

@@ -8,28 +8,28 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from megatron.core import parallel_state
-from megatron.core.fusions.fused_bias_dropout import get_bias_dropout_add
-from megatron.core.models.gpt.gpt_model import GPTModel
-from megatron.core.tensor_parallel.layers import (
-    ColumnParallelLinear,
-    RowParallelLinear,
-    set_tensor_model_parallel_attributes,
-)
-from megatron.core.tensor_parallel.random import initialize_rng_tracker
-from megatron.core.transformer.attention import SelfAttention, SelfAttentionSubmodules
-from megatron.core.transformer.enums import AttnMaskType
-from megatron.core.transformer.mlp import MLP, MLPSubmodules
-from megatron.core.transformer.spec_utils import ModuleSpec
-from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
-from megatron.core.transformer.transformer_config import TransformerConfig
-from megatron.core.transformer.transformer_layer import (
-    TransformerLayer,
-    TransformerLayerSubmodules,
-)
 from torch.nn.functional import silu
 
 from rlhf_runtime.engines.megatron.architecture import Architecture
+from rlhf_runtime.engines.megatron.core import (
+    MLP,
+    AttnMaskType,
+    ColumnParallelLinear,
+    GPTModel,
+    MLPSubmodules,
+    ModuleSpec,
+    RowParallelLinear,
+    SelfAttention,
+    SelfAttentionSubmodules,
+    TransformerBlockSubmodules,
+    TransformerConfig,
+    TransformerLayer,
+    TransformerLayerSubmodules,
+    get_bias_dropout_add,
+    initialize_rng_tracker,
+    parallel_state,
+    set_tensor_model_parallel_attributes,
+)
 from rlhf_runtime.engines.megatron.family import (
     EMBEDDING,
     FINAL_NORM,
