@@ -10,7 +10,7 @@ import sys
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -90,10 +90,20 @@ def hugging_face(place: Path) -> PreTrainedModel:
     return AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32).eval()
 
 
-def assert_close(got: torch.Tensor, expected: torch.Tensor, what: str, limit: float = 1e-5) -> None:
-    assert got.shape == expected.shape, (what, got.shape, expected.shape)
-    difference = float((got - expected).abs().max()) if got.numel() else 0.0
-    assert difference < limit, (what, difference)
+class Pair(NamedTuple):
+    """Two results that should be one. Pairs are compared when a scenario has nothing more to do
+    with other ranks: one that fails before would let them wait."""
+
+    what: str
+    got: torch.Tensor
+    expected: torch.Tensor
+
+
+def assert_same(*found: list[Pair]) -> None:
+    for what, got, expected in (pair for pairs in found for pair in pairs):
+        assert got.shape == expected.shape, (what, got.shape, expected.shape)
+        difference = float((got - expected).abs().max())
+        assert difference < 1e-5, (what, difference)
 
 
 def outputs_and_gradients_equal_hugging_faces(
@@ -101,8 +111,7 @@ def outputs_and_gradients_equal_hugging_faces(
 ) -> None:
     place = write_once(world, kind, folder)
     stage = stage_of(place, context_of(world, mesh), sequence_parallel=sequence_parallel)
-    check_logits(stage, hugging_face(place))
-    check_gradients(stage, hugging_face(place))
+    assert_same(logits(stage, hugging_face(place)), gradients(stage, hugging_face(place)))
 
 
 def logits_of(stage: Stage, inputs: list[Inputs]) -> list[torch.Tensor]:
@@ -119,15 +128,17 @@ def logits_of(stage: Stage, inputs: list[Inputs]) -> list[torch.Tensor]:
 
 
 @torch.no_grad()
-def check_logits(stage: Stage, model: PreTrainedModel) -> None:
+def logits(stage: Stage, model: PreTrainedModel) -> list[Pair]:
+    """Against the model's, on ranks of the last stage."""
     inputs, own = batches(), stage.own_vocabulary()
-    for batch, logits in zip(inputs, logits_of(stage, inputs)):  # noqa: B905  # maybe none
-        expected = model(batch.token_ids).logits[..., own.start : own.stop]
-        assert_close(logits, expected, "logits")
+    return [
+        Pair("logits", found, model(batch.token_ids).logits[..., own.start : own.stop])
+        for batch, found in zip(inputs, logits_of(stage, inputs))  # noqa: B905  # maybe none
+    ]
 
 
-def check_gradients(stage: Stage, model: PreTrainedModel) -> None:
-    """Replicas have different micro-batches; their gradients are summed."""
+def gradients(stage: Stage, model: PreTrainedModel) -> list[Pair]:
+    """Against the model's. Replicas have different micro-batches; their gradients are summed."""
     inputs, weights, own = batches(), factors(), stage.own_vocabulary()
     for batch, factor in zip(inputs, weights, strict=True):
         (model(batch.token_ids).logits * factor).sum().backward()
@@ -141,13 +152,23 @@ def check_gradients(stage: Stage, model: PreTrainedModel) -> None:
 
     for _ in range(2):  # the second time must not see the first time's
         forward_backward(trained, [inputs[number] for number in mine], loss)
+    return gradient_pairs(stage, model)
+
+
+def gradient_pairs(stage: Stage, model: PreTrainedModel) -> list[Pair]:
+    """What has been summed up in this rank's storage, and those parts of the model's gradients."""
     views = stage.views(lambda parameter: parameter.main_grad)
     assert views.keys() == stage.views().keys()
-    expected = {name: parameter.grad for name, parameter in model.named_parameters()}
-    for name, parts in views.items():
-        for gradient, box in parts:
-            whole = Box.whole(tuple(expected[name].shape))
-            assert_close(gradient, expected[name][box.slices_in(whole)], name, 1e-5)
+    wanted = {name: parameter.grad for name, parameter in model.named_parameters()}
+    return [
+        Pair(name, gradient, part_of(wanted[name], box))
+        for name, parts in views.items()
+        for gradient, box in parts
+    ]
+
+
+def part_of(whole: torch.Tensor, box: Box) -> torch.Tensor:
+    return whole.detach()[box.slices_in(Box.whole(tuple(whole.shape)))]
 
 
 def ranks_hold_every_weight(world: World, folder: Path, mesh: Mesh, kind: str) -> None:
@@ -162,8 +183,7 @@ def ranks_hold_every_weight(world: World, folder: Path, mesh: Mesh, kind: str) -
     expected = dict(hugging_face(place).named_parameters())
     for name, parts in stage.views().items():
         for tensor, box in parts:
-            whole = Box.whole(tuple(expected[name].shape))
-            assert torch.equal(tensor, expected[name][box.slices_in(whole)].detach()), name
+            assert torch.equal(tensor, part_of(expected[name], box)), name
     held = sum(view.tensor.numel() for parts in stage.views().values() for view in parts)
     padding = sum(
         (p.shape[0] - len(stage.own_vocabulary())) * p.shape[1]
@@ -180,6 +200,9 @@ def models_are_saved_as_they_were(world: World, folder: Path, mesh: Mesh, kind: 
     save_model(stage, folder / "parts", torch.float32, file_bytes=100_000)
     save_model(stage, folder / "half", torch.bfloat16)
     dist.barrier()
+    reloaded = stage_of(folder / "parts", context_of(world, mesh))
+    for one, other in zip(stage.parameters(), reloaded.parameters(), strict=True):
+        assert torch.equal(one, other)
     if world.rank == 0:
         file = "model.safetensors"
         assert (folder / "saved" / file).read_bytes() == (place / file).read_bytes()
@@ -191,11 +214,6 @@ def models_are_saved_as_they_were(world: World, folder: Path, mesh: Mesh, kind: 
         for name, parameter in original.named_parameters():
             assert torch.equal(again.get_parameter(name), parameter), name
             assert torch.equal(half.get_parameter(name), parameter.bfloat16()), name
-    dist.barrier()
-    reloaded = stage_of(folder / "parts", context_of(world, mesh))
-    for one, other in zip(stage.parameters(), reloaded.parameters(), strict=True):
-        own = len(stage.own_vocabulary())
-        assert torch.equal(one[:own], other[:own])
 
 
 def positions_and_masks_are_those_given(world: World, folder: Path) -> None:
@@ -211,11 +229,13 @@ def positions_and_masks_are_those_given(world: World, folder: Path) -> None:
         expected = model(tokens, position_ids=positions, attention_mask=mask).logits
         plain = model(tokens).logits
     assert float((expected - plain).abs().max()) > 1e-3
+    pairs = []
     for mesh in (TWO_TENSOR, TWO_STAGES):
         stage = stage_of(place, context_of(world, mesh))
         own = stage.own_vocabulary()
-        for logits in logits_of(stage, [Inputs(tokens, positions, mask)]):
-            assert_close(logits, expected[..., own.start : own.stop], "logits")
+        for found in logits_of(stage, [Inputs(tokens, positions, mask)]):
+            pairs.append(Pair("logits", found, expected[..., own.start : own.stop]))
+    assert_same(pairs)
 
 
 def losses_of_log_probs_equal_hugging_faces(
@@ -250,12 +270,8 @@ def losses_of_log_probs_equal_hugging_faces(
         return found[number]
 
     forward_backward(with_gradients(stage), inputs, share)
-    for number, value in found.items():
-        assert_close(value.detach(), expected[number].detach(), "loss")
-    for name, parts in stage.views(lambda parameter: parameter.main_grad).items():
-        wanted = model.get_parameter(name).grad
-        for gradient, box in parts:
-            assert_close(gradient, wanted[box.slices_in(Box.whole(tuple(wanted.shape)))], name)
+    losses = [Pair("loss", found[n].detach(), expected[n].detach()) for n in found]
+    assert_same(losses, gradient_pairs(stage, model))
 
 
 def targets_of(batch: Inputs) -> torch.Tensor:
@@ -267,11 +283,10 @@ def roles_with_different_meshes_share_a_process(world: World, folder: Path) -> N
     place = write_once(world, PLAIN, folder)
     contexts = make_contexts([TWO_TENSOR, TWO_STAGES], world)
     actor, critic = (stage_of(place, parallel) for parallel in contexts.values())
-    for _ in range(2):
-        check_logits(actor, hugging_face(place))
-        check_logits(critic, hugging_face(place))
-    check_gradients(actor, hugging_face(place))
-    check_gradients(critic, hugging_face(place))
+    roles = (actor, critic, actor, critic)
+    found = [logits(role, hugging_face(place)) for role in roles]
+    found += [gradients(role, hugging_face(place)) for role in roles[:2]]
+    assert_same(*found)
     assert not parallel_state.is_initialized()
 
 
@@ -280,7 +295,7 @@ def frozen_models_compute_the_same(world: World, folder: Path, sequence_parallel
     parallel = context_of(world, TWO_TENSOR)
     stage = stage_of(place, parallel, sequence_parallel=sequence_parallel)
     stage.requires_grad_(False)
-    check_logits(stage, hugging_face(place))
+    assert_same(logits(stage, hugging_face(place)))
     assert all(parameter.grad is None for parameter in stage.parameters())
 
 
@@ -295,30 +310,28 @@ def half_precision_computes_alike(world: World, folder: Path, mesh: Mesh) -> Non
             (model(batch.token_ids).logits.float() * factor).sum().backward()
     stage = stage_of(place, context_of(world, mesh), dtype=torch.bfloat16)
     own = stage.own_vocabulary()
-    for batch, logits in zip(inputs, logits_of(stage, inputs)):  # noqa: B905  # maybe none
-        assert logits.dtype is torch.bfloat16
-        exact, rounded = (model(batch.token_ids).logits.detach() for model in (whole, half))
-        assert_as_close(logits, rounded, exact, (..., slice(own.start, own.stop)), "logits")
+    outputs = logits_of(stage, inputs)
 
     def loss(number: int, logits: torch.Tensor) -> torch.Tensor:
         return (logits.float() * weights[number][..., own.start : own.stop]).sum()
 
     forward_backward(with_gradients(stage), inputs, loss)
-    for name, parts in stage.views(lambda parameter: parameter.main_grad).items():
-        exact, rounded = (model.get_parameter(name).grad for model in (whole, half))
-        for gradient, box in parts:
-            assert gradient.dtype is torch.float32
-            index = box.slices_in(Box.whole(tuple(exact.shape)))
-            assert_as_close(gradient, rounded, exact, index, name)
+    for batch, found in zip(inputs, outputs):  # noqa: B905  # maybe none
+        assert found.dtype is torch.bfloat16
+        exact, rounded = (model(batch.token_ids).logits.detach() for model in (whole, half))
+        part = exact[..., own.start : own.stop]
+        assert_as_close(Pair("logits", found, part), rounded - exact)
+    rounded = {name: parameter.grad for name, parameter in half.named_parameters()}
+    exact = {name: parameter.grad for name, parameter in whole.named_parameters()}
+    for pair in gradient_pairs(stage, whole):
+        assert pair.got.dtype is torch.float32
+        assert_as_close(pair, rounded[pair.what] - exact[pair.what])
 
 
-def assert_as_close(
-    got: torch.Tensor, rounded: torch.Tensor, exact: torch.Tensor, index: Any, what: str
-) -> None:
-    """Parts of the exact result are as far away as from another rounded one, in the mean."""
-    error = float((got.float() - exact[index]).abs().mean())
-    usual = float((rounded.float() - exact).abs().mean())
-    assert error < 1.5 * usual, (what, error, usual)
+def assert_as_close(pair: Pair, usual: torch.Tensor) -> None:
+    """A result is as far from what it should be as another one is, in the mean."""
+    error = float((pair.got.float() - pair.expected).abs().mean())
+    assert error < 1.5 * float(usual.abs().mean()), (pair.what, error)
 
 
 def tensor_ranks_know_what_they_share(world: World, folder: Path) -> None:

@@ -114,7 +114,7 @@ def check_names(
         raise UnsupportedModel(
             f"weights that Megatron's layers do not have: got {_some(unknown)} in {folder}; train "
             "the model with the engine FSDP2, or complete its family "
-            "(docs/guides/add-a-model-family.md)"
+            "(docs/model-families.md)"
         )
     for name in _differing(wanted, found):
         raise UnsupportedModel(

@@ -39,8 +39,8 @@ vocabulary] to this rank's share of the loss. Every tensor rank computes the sam
 def with_gradients(stage: Stage) -> DistributedDataParallel:
     """A stage whose gradients are summed up in float32 over micro-batches, and then over ranks that
     hold the same weights: `parameter.main_grad`."""
-    for parameter in stage.parameters():
-        assert parameter.requires_grad
+    assert all(parameter.requires_grad for parameter in stage.parameters())
+    stage.config.finalize_model_grads_func = _finish_gradients
     return DistributedDataParallel(
         stage.config,
         DistributedDataParallelConfig(grad_reduce_in_fp32=True),
@@ -57,17 +57,17 @@ def forward_backward(
 
     Args:
         model: this rank's.
-        micro_batches: as many on all ranks of the mesh.
+        micro_batches: at least one, and as many on all ranks of the mesh.
         consume: gives every micro-batch's share of the loss.
     """
     model.zero_grad_buffer()
-    model.config.finalize_model_grads_func = _finish_gradients
     _run(model, model.module, micro_batches, consume, forward_only=False)
 
 
 @torch.no_grad()
 def infer(stage: Stage, micro_batches: Sequence[Inputs], consume: Consume) -> None:
-    """Run micro-batches forward; on ranks of the last stage `consume` reads their logits."""
+    """Run micro-batches, at least one, forward; on ranks of the last stage `consume` reads their
+    logits."""
     _run(stage, stage, micro_batches, consume, forward_only=True)
 
 
