@@ -46,6 +46,7 @@ OTHERS: dict[int, dict[str, Case]] = {
             "roles_with_different_meshes_share_a_process",
             {},
         ),
+        "weights go from one mesh to another": ("weights_go_from_one_mesh_to_another", {}),
         "tensor ranks know what they share": ("tensor_ranks_know_what_they_share", {}),
         **{
             f"frozen models compute the same (sequence parallelism: {shared})": (

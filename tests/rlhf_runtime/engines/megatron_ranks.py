@@ -35,6 +35,9 @@ from rlhf_runtime.engines.parallel import ParallelContext, make_contexts
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.numerics import entropy, vocab_parallel
 from rlhf_runtime.reshard.boxes import Box
+from rlhf_runtime.reshard.execute import execute
+from rlhf_runtime.reshard.layout import Layout
+from rlhf_runtime.reshard.plan import plan_reshard
 
 from ..world_of_processes import Scenario, run_scenarios
 from .megatron_cases import TWO_STAGES, TWO_TENSOR, cases
@@ -288,6 +291,27 @@ def roles_with_different_meshes_share_a_process(world: World, folder: Path) -> N
     found += [gradients(role, hugging_face(place)) for role in roles[:2]]
     assert_same(*found)
     assert not parallel_state.is_initialized()
+
+
+def weights_go_from_one_mesh_to_another(world: World, folder: Path) -> None:
+    """From tensor ranks to stages and back, straight into their storage."""
+    place = write_once(world, WIDE, folder)
+    contexts = make_contexts([TWO_TENSOR, TWO_STAGES], world)
+    cut, staged = (stage_of(place, parallel) for parallel in contexts.values())
+    for source, target in ((cut, staged), (staged, cut)):
+        for parameter in target.parameters():
+            parameter.data.zero_()
+        layouts = []
+        for stage in (source, target):
+            held = [pieces_of(stage.views())] * world.size
+            dist.all_gather_object(held, pieces_of(stage.views()))
+            layouts.append(Layout(stage.architecture.shapes(), tuple(held)))
+        plan = plan_reshard(*layouts)
+        execute(plan, world.rank, source.views(), target.views(), world.make_group([0, 1]))
+    expected = dict(hugging_face(place).named_parameters())
+    for stage in (cut, staged):
+        for name, parts in stage.views().items():
+            assert all(torch.equal(tensor, part_of(expected[name], box)) for tensor, box in parts)
 
 
 def frozen_models_compute_the_same(world: World, folder: Path, sequence_parallel: bool) -> None:
