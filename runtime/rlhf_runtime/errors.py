@@ -43,7 +43,7 @@ class RuntimeFailure(RlhfError):
 
 
 class UnsupportedModel(RuntimeFailure):
-    """The model's weights cannot be carried between training and generation."""
+    """An engine cannot compute the model, or its weights cannot be carried between two."""
 
     reason = "UnsupportedModel"
     exit_code = ExitCode.USER

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cached_property
 
 import torch
 import torch.distributed as dist
@@ -60,6 +61,44 @@ class ParallelContext:
         """The data axis, over which FSDP shards."""
         return self.device_mesh if self.device_mesh.ndim == 1 else self.device_mesh[DATA]
 
+    @property
+    def is_first_stage(self) -> bool:
+        """Whether it has the first layers, which tokens enter."""
+        return self.at.pipeline == 0
+
+    @property
+    def is_last_stage(self) -> bool:
+        """Whether it has the last layers, whose outputs a loss sees."""
+        return self.at.pipeline == self.at.pipeline_size - 1
+
+    @property
+    def data_group(self) -> dist.ProcessGroup:
+        """The ranks that hold the same weights and other rows."""
+        return self.data_groups.get_group()
+
+    @property
+    def tensor_group(self) -> dist.ProcessGroup:
+        """The ranks that share this rank's layers."""
+        return self._group_along(TENSOR)
+
+    @property
+    def pipeline_group(self) -> dist.ProcessGroup:
+        """The ranks that compute the same rows, stage by stage."""
+        return self._group_along(PIPELINE)
+
+    @cached_property
+    def own_group(self) -> dist.ProcessGroup:
+        """This rank alone. Made without the others when it is first asked for."""
+        made: dist.ProcessGroup = dist.new_group(
+            [dist.get_rank()], timeout=self.timeout, use_local_synchronization=True
+        )
+        return made
+
+    def _group_along(self, axis: str) -> dist.ProcessGroup:
+        if self.device_mesh.ndim == 1:
+            return self.own_group
+        return self.device_mesh.get_group(axis)
+
     def sum(self, values: torch.Tensor) -> torch.Tensor:
         """The sum over the data axis of a small host tensor, equal on all ranks.
 
@@ -74,7 +113,7 @@ class ParallelContext:
     def _reduced(self, values: torch.Tensor, how: dist.ReduceOp.RedOpType) -> torch.Tensor:
         if self.data_size > 1:
             values = values.clone()
-            dist.all_reduce(values, op=how, group=self.data_groups.get_group())
+            dist.all_reduce(values, op=how, group=self.data_group)
         return values
 
 

@@ -64,8 +64,8 @@ def require_positive(temperature: float) -> None:
         )
 
 
-def _blocks(logits: Float[Tensor, "n vocabulary"]) -> Iterator[slice]:
-    """Slices of rows that fit in a block."""
+def row_blocks(logits: Float[Tensor, "n vocabulary"]) -> Iterator[slice]:
+    """Slices of rows that fit in a block: logits are read in float32 block by block."""
     elements = CPU_BLOCK_ELEMENTS if logits.device.type == "cpu" else GPU_BLOCK_ELEMENTS
     num_rows = max(1, elements // max(1, logits.shape[1]))
     return (slice(row, row + num_rows) for row in range(0, logits.shape[0], num_rows))
@@ -89,7 +89,7 @@ class _TokenLogProbs(torch.autograd.Function):
         dtype = torch.promote_types(logits.dtype, torch.float32)
         log_sums = torch.empty(logits.shape[0], dtype=dtype, device=logits.device)
         entropies = torch.empty_like(log_sums) if with_entropy else None
-        for rows in _blocks(logits):
+        for rows in row_blocks(logits):
             block = logits[rows].to(dtype) / temperature
             log_sums[rows] = torch.logsumexp(block, dim=1)
             if entropies is not None:
@@ -107,7 +107,7 @@ class _TokenLogProbs(torch.autograd.Function):
     ) -> tuple[Tensor, None, None, None]:
         logits, tokens, log_sums, entropies = ctx.saved_tensors
         grads = torch.empty_like(logits)
-        for rows in _blocks(logits):
+        for rows in row_blocks(logits):
             block = logits[rows].to(log_sums.dtype) / ctx.temperature
             block.sub_(log_sums[rows, None])
             own = log_prob_grads[rows, None]

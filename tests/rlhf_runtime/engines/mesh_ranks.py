@@ -66,6 +66,26 @@ def sums_go_over_the_data_axis(world: World, folder: Path) -> None:
         assert value.tolist() == [1100.0]
 
 
+def groups_go_along_the_axes(world: World, folder: Path) -> None:
+    """Tensor ranks are neighbours, then stages; along an axis of one rank it is alone."""
+    cut, part = Mesh(pool="pool", data=1, pipeline=2, tensor=2), mesh_of(1, 2)
+    contexts = make_contexts([cut, part], world)
+    ranks, whole = dist.get_process_group_ranks, contexts[cut]
+    assert ranks(whole.tensor_group) == ([0, 1] if world.rank < 2 else [2, 3])
+    assert ranks(whole.pipeline_group) == ([0, 2] if world.rank % 2 == 0 else [1, 3])
+    assert ranks(whole.data_group) == [world.rank]
+    assert (whole.is_first_stage, whole.is_last_stage) == (world.rank < 2, world.rank >= 2)
+    if part in contexts:
+        alone = contexts[part]
+        assert ranks(alone.tensor_group) == ranks(alone.pipeline_group) == [world.rank]
+        assert ranks(alone.data_group) == [1, 2]
+        assert alone.is_first_stage and alone.is_last_stage
+    if world.rank == 2:  # the others need not be there
+        value = torch.ones(1)
+        dist.all_reduce(value, group=whole.own_group)
+        assert value.tolist() == [1.0]
+
+
 def on_a_part(
     world: World, folder: Path, mesh: Mesh, check: Callable[[Path, ParallelContext], None]
 ) -> None:
@@ -153,6 +173,7 @@ def what_was_saved_goes_on_elsewhere(world: World, folder: Path, before: Mesh, n
 
 SCENARIOS: dict[str, Scenario] = {
     "sums go over the data axis": sums_go_over_the_data_axis,
+    "groups go along the axes": groups_go_along_the_axes,
     **{
         f"{name} ({part})": partial(on_a_part, mesh=mesh, check=check)
         for part, mesh in PARTS.items()

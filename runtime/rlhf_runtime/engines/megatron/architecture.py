@@ -1,0 +1,185 @@
+"""What a Hugging Face config says, as far as Megatron's layers are built from it; and what cannot
+be built or cut: refused here, before anything is allocated."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rlhf_runtime.engines.megatron.family import (
+    EMBEDDING,
+    FAMILIES,
+    FINAL_NORM,
+    LAYER_NAME,
+    LAYER_PATH,
+    OUTPUT,
+    TIED_OUTPUT,
+    Family,
+    Parameter,
+    Weight,
+)
+from rlhf_runtime.engines.sharing import looks_at_everything
+from rlhf_runtime.errors import UnsupportedModel
+
+VOCABULARY_MULTIPLE = 64
+"""vLLM pads a vocabulary to it: with the same padding a rank's rows lie within a generating
+rank's."""
+ROTARY_TYPES = ("default", "linear", "llama3")
+"""Rotary embeddings whose frequencies depend neither on the length nor scale the attention."""
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A causal language model of a known family."""
+
+    family: Family
+    num_layers: int
+    num_heads: int
+    num_groups: int
+    """Heads of keys and values; each is shared by a group of queries."""
+    head_size: int
+    hidden_size: int
+    intermediate_size: int
+    vocabulary_size: int
+    """Without padding."""
+    norm_epsilon: float
+    is_tied: bool
+    """Whether the output projection is the embedding."""
+
+    @staticmethod
+    def of(config: Any) -> Architecture:
+        """Read a transformers config.
+
+        Raises:
+            UnsupportedModel: no mapping for the family, or a setting that Megatron's layers lack.
+        """
+        family = FAMILIES.get(config.model_type)
+        if family is None:
+            raise UnsupportedModel(
+                f"Megatron's layers are not mapped for this family: got model_type "
+                f"{config.model_type!r}, allowed {', '.join(sorted(FAMILIES))}; train it with the "
+                "engine FSDP2, or add the family (docs/model-families.md)"
+            )
+        _check_settings(config, family)
+        heads = config.num_attention_heads
+        return Architecture(
+            family=family,
+            num_layers=config.num_hidden_layers,
+            num_heads=heads,
+            num_groups=config.num_key_value_heads or heads,
+            head_size=getattr(config, "head_dim", None) or config.hidden_size // heads,
+            hidden_size=config.hidden_size,
+            intermediate_size=config.intermediate_size,
+            vocabulary_size=config.vocab_size,
+            norm_epsilon=config.rms_norm_eps,
+            is_tied=bool(config.tie_word_embeddings),
+        )
+
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        """Lengths by the names that shapes of weights use."""
+        return {
+            "vocabulary": self.vocabulary_size,
+            "hidden": self.hidden_size,
+            "intermediate": self.intermediate_size,
+            "query": self.num_heads * self.head_size,
+            "key": self.num_groups * self.head_size,
+            "head": self.head_size,
+        }
+
+    def parameters(self) -> Iterator[tuple[str, Parameter, int | None]]:
+        """All parameters of a whole model: Megatron's path, what it holds, and its layer.
+
+        The layer is counted from 0 over all stages; None at the model's ends.
+        """
+        yield EMBEDDING.path, EMBEDDING, None
+        for layer in range(self.num_layers):
+            for parameter in self.family.layer:
+                yield f"{LAYER_PATH}{layer}.{parameter.path}", parameter, layer
+        yield FINAL_NORM.path, FINAL_NORM, None
+        output = TIED_OUTPUT if self.is_tied else OUTPUT
+        yield output.path, output, None
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The full shape of every weight, by Hugging Face name."""
+        return {
+            full_name(weight, layer): self.shape_of(weight)
+            for _, parameter, layer in self.parameters()
+            for weight in parameter.weights
+        }
+
+    def shape_of(self, weight: Weight) -> tuple[int, ...]:
+        """The full shape of a weight."""
+        return tuple(self.sizes[length] for length in weight.shape)
+
+    def padded_vocabulary(self, tensor: int) -> int:
+        """Rows of embedding and output projection over all tensor ranks."""
+        multiple = math.lcm(VOCABULARY_MULTIPLE, tensor)
+        return -(-self.vocabulary_size // multiple) * multiple
+
+    def check_cut(self, tensor: int, pipeline: int) -> None:
+        """Refuse a cut that does not come out even.
+
+        Raises:
+            UnsupportedModel: with the arithmetic.
+        """
+        counts = {
+            "attention heads": self.num_heads,
+            "key and value heads": self.num_groups,
+            "columns of the MLP": self.intermediate_size,
+        }
+        allowed = [n for n in range(1, 1 + math.gcd(*counts.values())) if _all_divide(n, counts)]
+        for what, count in counts.items():
+            if count % tensor:
+                raise UnsupportedModel(
+                    f"tensor ranks cannot share {count} {what} evenly: got tensor {tensor}, and "
+                    f"{count} / {tensor} = {count / tensor:.4g}; allowed for this model "
+                    f"{', '.join(map(str, allowed))}; change the mesh of the role"
+                )
+        if self.num_layers % pipeline:
+            stages = [n for n in range(1, 1 + self.num_layers) if self.num_layers % n == 0]
+            raise UnsupportedModel(
+                f"pipeline stages cannot share {self.num_layers} layers evenly: got pipeline "
+                f"{pipeline}, and {self.num_layers} / {pipeline} = "
+                f"{self.num_layers / pipeline:.4g}; allowed for this model "
+                f"{', '.join(map(str, stages))}; change the mesh of the role"
+            )
+
+
+def full_name(weight: Weight, layer: int | None) -> str:
+    """A weight's Hugging Face name; its layer is counted from 0."""
+    return weight.name if layer is None else f"{LAYER_NAME}{layer}.{weight.name}"
+
+
+def _all_divide(number: int, counts: Mapping[str, int]) -> bool:
+    return all(count % number == 0 for count in counts.values())
+
+
+def _check_settings(config: Any, family: Family) -> None:
+    wrong = {
+        name: getattr(config, name)
+        for name, value in family.fixed.items()
+        if getattr(config, name, value) != value
+    }
+    for name, value in wrong.items():
+        raise UnsupportedModel(
+            f"Megatron's layers lack a setting of this model: got {name} = {value!r}, allowed "
+            f"{family.fixed[name]!r} for {config.model_type}; train it with the engine FSDP2"
+        )
+    if not looks_at_everything(config):
+        raise UnsupportedModel(
+            "attention that does not look at all earlier tokens: got sliding_window = "
+            f"{getattr(config, 'sliding_window', None)}, layer_types = "
+            f"{sorted(set(getattr(config, 'layer_types', None) or ()))}, allowed full attention in "
+            "every layer; train it with the engine FSDP2"
+        )
+    rotary = config.rope_parameters
+    kind, part = rotary.get("rope_type", "default"), rotary.get("partial_rotary_factor", 1.0)
+    if kind not in ROTARY_TYPES or part != 1.0:
+        raise UnsupportedModel(
+            f"a rotary embedding that Megatron's layers lack: got rope_type {kind!r} of "
+            f"{part:.4g} of a head, allowed {', '.join(ROTARY_TYPES)} of whole heads; train the "
+            "model with the engine FSDP2"
+        )

@@ -1,0 +1,96 @@
+"""Where Megatron keeps each Hugging Face weight: views of its fused, cut parameters, with boxes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+
+from rlhf_runtime.engines.megatron.architecture import Architecture, full_name
+from rlhf_runtime.engines.megatron.family import Cut, Parameter
+from rlhf_runtime.reshard.boxes import Box
+from rlhf_runtime.reshard.layout import Piece
+from rlhf_runtime.reshard.views import View, Views
+
+Storage = Callable[[torch.nn.Parameter], torch.Tensor | None]
+"""What of a parameter is looked at: its values, or another tensor of its shape; None: nothing."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Which of a parameter's equal parts a rank holds."""
+
+    tensor: int
+    tensor_size: int
+
+
+Part = tuple[str, torch.Tensor, Box]
+
+
+def parts_of(
+    tensor: torch.Tensor,
+    parameter: Parameter,
+    layer: int | None,
+    architecture: Architecture,
+    place: Place,
+) -> Iterator[Part]:
+    """The weights in a rank's storage of one parameter: names, views of it, and their boxes.
+
+    Padding of the vocabulary is in none of them.
+
+    Args:
+        tensor: the rank's storage.
+        parameter: what it is.
+        layer: counted from 0 over all stages; None outside of layers.
+        architecture: of the model.
+        place: the rank's.
+    """
+    names = [full_name(weight, layer) for weight in parameter.weights]
+    if parameter.cut is Cut.GROUPS:
+        yield from _groups(tensor, names, architecture, place)
+    elif parameter.cut is Cut.PAIRS:
+        for name, half in zip(names, tensor.chunk(2), strict=True):
+            yield name, half, _rows(half, place.tensor * half.shape[0])
+    elif parameter.cut is Cut.VOCABULARY:
+        first = place.tensor * tensor.shape[0]
+        own = tensor[: max(0, architecture.vocabulary_size - first)]
+        yield names[0], own, _rows(own, min(first, architecture.vocabulary_size))
+    elif parameter.cut is Cut.COLUMNS:
+        start = (0, place.tensor * tensor.shape[1])
+        yield names[0], tensor, Box(start, tuple(tensor.shape))
+    else:
+        yield names[0], tensor, Box.whole(tuple(tensor.shape))
+
+
+def _groups(
+    tensor: torch.Tensor, names: list[str], architecture: Architecture, place: Place
+) -> Iterator[Part]:
+    """Rows of each group's queries, then of its key, then of its value."""
+    size = architecture.head_size
+    queries = architecture.num_heads // architecture.num_groups * size
+    num_groups = architecture.num_groups // place.tensor_size
+    row = 0
+    for group in range(place.tensor * num_groups, (place.tensor + 1) * num_groups):
+        for name, rows in zip(names, (queries, size, size), strict=True):
+            held = tensor[row : row + rows]
+            yield name, held, _rows(held, group * rows)
+            row += rows
+
+
+def _rows(tensor: torch.Tensor, start: int) -> Box:
+    return Box((start, *(0,) * (tensor.dim() - 1)), tuple(tensor.shape))
+
+
+def pieces_of(views: Views) -> tuple[Piece, ...]:
+    """What a rank's views hold, for a layout."""
+    return tuple(Piece(name, view.box) for name, parts in views.items() for view in parts)
+
+
+def collect(parts: Iterator[Part]) -> Views:
+    """Views by name; those without an element are left out."""
+    views: dict[str, list[View]] = {}
+    for name, tensor, box in parts:
+        if tensor.numel():
+            views.setdefault(name, []).append(View(tensor, box))
+    return views

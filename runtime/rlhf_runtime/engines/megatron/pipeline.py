@@ -1,0 +1,112 @@
+"""Micro-batches through the stages of a mesh: Megatron's schedules, with our groups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from rlhf_runtime.engines.megatron.core import (
+    DistributedDataParallel,
+    DistributedDataParallelConfig,
+    P2PCommunicator,
+    finalize_model_grads,
+    get_forward_backward_func,
+)
+from rlhf_runtime.engines.megatron.stage import Stage
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a stage computes at once, the same on all stages."""
+
+    token_ids: torch.Tensor
+    """int64[sequences, longest], padded at the right."""
+    position_ids: torch.Tensor | None = None
+    """int64 like token_ids; None where positions count from each sequence's beginning."""
+    attention_mask: torch.Tensor | None = None
+    """bool[sequences, 1, longest, longest], who sees whom; None for plain causal attention."""
+
+
+Consume = Callable[[int, torch.Tensor], torch.Tensor | None]
+"""On ranks of the last stage: from a micro-batch's number and its logits [sequences, longest, own
+vocabulary] to this rank's share of the loss. Every tensor rank computes the same share."""
+
+
+def with_gradients(stage: Stage) -> DistributedDataParallel:
+    """A stage whose gradients are summed up in float32 over micro-batches, and then over ranks that
+    hold the same weights: `parameter.main_grad`."""
+    assert all(parameter.requires_grad for parameter in stage.parameters())
+    stage.config.finalize_model_grads_func = _finish_gradients
+    return DistributedDataParallel(
+        stage.config,
+        DistributedDataParallelConfig(grad_reduce_in_fp32=True),
+        stage,
+        pg_collection=stage.pg_collection,
+    )
+
+
+def forward_backward(
+    model: DistributedDataParallel, micro_batches: Sequence[Inputs], consume: Consume
+) -> None:
+    """Run micro-batches forward and backward, one forward and one backward in turns, and sum
+    gradients over all ranks that have parts of them.
+
+    Args:
+        model: this rank's.
+        micro_batches: at least one, and as many on all ranks of the mesh.
+        consume: gives every micro-batch's share of the loss.
+    """
+    model.zero_grad_buffer()
+    _run(model, model.module, micro_batches, consume, forward_only=False)
+
+
+@torch.no_grad()
+def infer(stage: Stage, micro_batches: Sequence[Inputs], consume: Consume) -> None:
+    """Run micro-batches, at least one, forward; on ranks of the last stage `consume` reads their
+    logits."""
+    _run(stage, stage, micro_batches, consume, forward_only=True)
+
+
+def _run(
+    model: Any,
+    stage: Stage,
+    micro_batches: Sequence[Inputs],
+    consume: Consume,
+    *,
+    forward_only: bool,
+) -> None:
+    run = get_forward_backward_func(stage.parallel.at.pipeline_size, None)
+    run(
+        forward_step_func=partial(_forward, consume=consume),
+        data_iterator=iter(enumerate(micro_batches)),
+        model=model,
+        num_microbatches=len(micro_batches),
+        seq_length=0,  # stages tell each other the shapes
+        micro_batch_size=0,
+        forward_only=forward_only,
+        p2p_communicator=P2PCommunicator(stage.pg_collection.pp, stage.config),
+        pg_collection=stage.pg_collection,
+    )
+
+
+def _forward(inputs: Any, model: Any, consume: Consume) -> tuple[torch.Tensor, Any]:
+    """What Megatron's schedule asks for: outputs, and what makes a loss of those of the last
+    stage."""
+    number, batch = next(inputs)
+    outputs = model(batch.token_ids, batch.position_ids, batch.attention_mask)
+
+    def loss(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
+        share = consume(number, logits)
+        none = torch.zeros((), dtype=torch.int)
+        return (none if share is None else share), none, None
+
+    return outputs, loss
+
+
+def _finish_gradients(models: Any, num_tokens: Any, **options: Any) -> None:
+    """Sum gradients; losses have been divided already, so Megatron does not."""
+    finalize_model_grads(models, None, **options)

@@ -1,0 +1,282 @@
+"""What is held where, and what cannot be: without Megatron and without ranks."""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import GemmaConfig, LlamaConfig, PretrainedConfig
+
+from rlhf_runtime.engines.megatron.architecture import Architecture
+from rlhf_runtime.engines.megatron.coverage import check_coverage, wanted_copies
+from rlhf_runtime.engines.megatron.family import FAMILIES, Cut
+from rlhf_runtime.engines.megatron.layout import Place, collect, parts_of, pieces_of
+from rlhf_runtime.engines.megatron.loading import WeightFiles, load_weights
+from rlhf_runtime.errors import UnsupportedModel
+from rlhf_runtime.models.errors import ModelIncomplete
+from rlhf_runtime.reshard.boxes import Box
+from rlhf_runtime.reshard.errors import LayoutError
+from rlhf_runtime.reshard.layout import Piece
+from rlhf_runtime.reshard.views import Views
+
+from .megatron_models import CONFIGS, PLAIN, TIED, WIDE, make_model, write_model
+
+
+def fused(architecture: Architecture, path: str, place: Place) -> torch.Tensor:
+    """A rank's storage of a parameter, of the size that Megatron gives it."""
+    size, sizes = place.tensor_size, architecture.sizes
+    rows = {
+        Cut.GROUPS: (sizes["query"] + 2 * sizes["key"]) // size,
+        Cut.PAIRS: 2 * sizes["intermediate"] // size,
+        Cut.VOCABULARY: architecture.padded_vocabulary(size) // size,
+    }
+    (parameter,) = {p for found, p, _ in architecture.parameters() if found == path}
+    shape = architecture.shape_of(parameter.weights[0])
+    if parameter.cut is Cut.COLUMNS:
+        return torch.zeros(shape[0], shape[1] // size)
+    return torch.zeros(rows.get(parameter.cut, shape[0]), *shape[1:])
+
+
+def model_views(architecture: Architecture, tensor: int, size: int) -> Views:
+    """Of a tensor rank that has all layers."""
+    place = Place(tensor, size)
+    return collect(
+        part
+        for path, parameter, layer in architecture.parameters()
+        if not (architecture.is_tied and path == "output_layer.weight")
+        for part in parts_of(
+            fused(architecture, path, place), parameter, layer, architecture, place
+        )
+    )
+
+
+def pieces(kind: str, size: int) -> tuple[Architecture, list[list[Piece]]]:
+    architecture = Architecture.of(CONFIGS[kind]())
+    return architecture, [
+        list(pieces_of(model_views(architecture, tensor, size))) for tensor in range(size)
+    ]
+
+
+@pytest.mark.parametrize("kind", list(CONFIGS))
+def test_a_family_knows_every_weight_of_its_models_and_its_shape(kind: str) -> None:
+    expected = {name: tuple(p.shape) for name, p in make_model(kind).named_parameters()}
+    assert Architecture.of(CONFIGS[kind]()).shapes() == expected
+
+
+@pytest.mark.parametrize(("kind", "size"), list(product(CONFIGS, (1, 2))))
+def test_tensor_ranks_hold_everything(kind: str, size: int) -> None:
+    architecture, held = pieces(kind, size)
+    check_coverage(architecture, held, size, 1)
+
+
+def test_rows_of_queries_keys_and_values_alternate_by_group() -> None:
+    """Four heads of two groups, of 16 rows each: on rank 1 of 2 heads 2 and 3, key and value 1."""
+    architecture = Architecture.of(CONFIGS["qwen2"]())
+    (parameter,) = (p for p in architecture.family.layer if p.path.endswith("linear_qkv.bias"))
+    storage = torch.arange(64.0)
+    parts = list(parts_of(storage, parameter, 1, architecture, Place(1, 2)))
+    assert [(name.split(".")[-2], box) for name, _, box in parts] == [
+        ("q_proj", Box((32,), (32,))),
+        ("k_proj", Box((16,), (16,))),
+        ("v_proj", Box((16,), (16,))),
+    ]
+    assert [part.tolist() for _, part, _ in parts] == [
+        list(map(float, rows)) for rows in (range(32), range(32, 48), range(48, 64))
+    ]
+    assert all(part.data_ptr() == storage[int(part[0]) :].data_ptr() for _, part, _ in parts)
+    names = [
+        name for name, _, _ in parts_of(torch.zeros(128), parameter, 1, architecture, Place(0, 1))
+    ]
+    assert [name.split(".")[-2][0] for name in names] == list("qkvqkv")
+
+
+def test_the_vocabulary_is_padded_so_that_ranks_share_it_and_vllms_rows_contain_theirs() -> None:
+    architecture = Architecture.of(CONFIGS[PLAIN]())
+    assert [architecture.padded_vocabulary(n) for n in (1, 2, 4, 6)] == [320, 320, 320, 384]
+
+
+def test_copies_are_of_norms_and_of_tied_embeddings() -> None:
+    copies = wanted_copies(Architecture.of(CONFIGS[TIED]()), 2, 2)
+    assert copies["model.embed_tokens.weight"] == copies["model.norm.weight"] == 2
+    assert copies["model.layers.1.mlp.up_proj.weight"] == 1 and "lm_head.weight" not in copies
+    assert wanted_copies(Architecture.of(CONFIGS[TIED]()), 4, 1)["model.embed_tokens.weight"] == 1
+
+
+def test_a_missing_region_is_named() -> None:
+    architecture, held = pieces(PLAIN, 2)
+    held[1] = [piece for piece in held[1] if "0.self_attn.k_proj" not in piece.name]
+    with pytest.raises(LayoutError, match=r"start=\(16, 0\).*layers.0.self_attn.k_proj.weight"):
+        check_coverage(architecture, held, 2, 1)
+
+
+def test_a_norm_that_one_rank_lacks_is_named() -> None:
+    architecture, held = pieces(WIDE, 2)
+    held[0] = [piece for piece in held[0] if "3.self_attn.q_norm" not in piece.name]
+    with pytest.raises(LayoutError, match="q_norm.weight' is not held 2 times"):
+        check_coverage(architecture, held, 2, 1)
+
+
+def test_a_doubled_region_is_named_even_where_another_is_missing() -> None:
+    architecture, held = pieces(PLAIN, 2)
+    held[1] = [
+        Piece(name, Box((1, 0), box.shape)) if name == "lm_head.weight" else Piece(name, box)
+        for name, box in held[1]
+    ]
+    with pytest.raises(LayoutError, match=r"too often: got Box\(start=\(1, 0\).*lm_head.*rank 1"):
+        check_coverage(architecture, held, 2, 1)
+
+
+def test_padding_and_unknown_names_are_no_part_of_a_model() -> None:
+    architecture, held = pieces(PLAIN, 1)
+    with pytest.raises(LayoutError, match="does not have: got 'model.bias' on rank 0"):
+        check_coverage(architecture, [[*held[0], Piece("model.bias", Box((0,), (1,)))]], 1, 1)
+    padded = Piece("lm_head.weight", Box((0, 0), (320, 64)))
+    with pytest.raises(LayoutError, match="outside its weight"):
+        check_coverage(architecture, [[*held[0], padded]], 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"attention_bias": True}, "attention_bias = True, allowed False for llama"),
+        ({"mlp_bias": True}, "mlp_bias = True"),
+        ({"hidden_act": "gelu"}, "hidden_act = 'gelu', allowed 'silu'"),
+        ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0}}, "'yarn'"),
+        (
+            {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}},
+            "'dynamic' of 1 of a head, allowed default, linear, llama3 of whole heads",
+        ),
+    ],
+)
+def test_settings_that_the_layers_lack_are_refused(
+    changes: dict[str, object], message: str
+) -> None:
+    with pytest.raises(UnsupportedModel, match=message):
+        Architecture.of(LlamaConfig(**changes))
+
+
+def test_sliding_windows_are_refused() -> None:
+    config = CONFIGS["mistral, no groups"]()
+    config.sliding_window = 16
+    with pytest.raises(UnsupportedModel, match="sliding_window = 16.*allowed full attention"):
+        Architecture.of(config)
+
+
+def test_a_family_without_mapping_is_refused() -> None:
+    """Gemma scales its embeddings, and its norms add one to their weights."""
+    with pytest.raises(UnsupportedModel) as caught:
+        Architecture.of(GemmaConfig())
+    assert "'gemma', allowed llama, mistral, qwen2, qwen3; train it with" in str(caught.value)
+    assert caught.value.exit_code == 3
+
+
+@pytest.mark.parametrize(
+    ("tensor", "pipeline", "message"),
+    [
+        (3, 1, "4 attention heads evenly: got tensor 3, and 4 / 3 = 1.333; allowed .* 1, 2;"),
+        (4, 1, "2 key and value heads evenly: got tensor 4, and 2 / 4 = 0.5; allowed .* 1, 2;"),
+        (1, 3, "2 layers evenly: got pipeline 3, and 2 / 3 = 0.6667; allowed .* 1, 2;"),
+    ],
+)
+def test_cuts_that_do_not_come_out_even_are_refused(
+    tensor: int, pipeline: int, message: str
+) -> None:
+    with pytest.raises(UnsupportedModel, match=message):
+        Architecture.of(CONFIGS[PLAIN]()).check_cut(tensor, pipeline)
+
+
+def test_columns_of_the_mlp_are_shared_evenly() -> None:
+    config = LlamaConfig(num_attention_heads=8, num_key_value_heads=8, intermediate_size=100)
+    with pytest.raises(UnsupportedModel, match="100 columns of the MLP.*allowed .* 1, 2, 4;"):
+        Architecture.of(config).check_cut(8, 1)
+
+
+class CountingFiles(WeightFiles):
+    """Files that count the elements that are read."""
+
+    elements = 0
+
+    def read(self, name: str, box: Box) -> torch.Tensor:
+        self.elements += box.volume
+        part = super().read(name, box)
+        assert part.shape == box.shape
+        return part
+
+
+@pytest.mark.parametrize("shard_size", ["5GB", "50KB"])
+def test_a_rank_reads_its_own_parts_only(tmp_path: Path, shard_size: str) -> None:
+    write_model("qwen2", tmp_path, shard_size)
+    assert (tmp_path / "model.safetensors.index.json").exists() == (shard_size == "50KB")
+    architecture = Architecture.of(CONFIGS["qwen2"]())
+    total = sum(p.numel() for p in make_model("qwen2").parameters())
+    expected = dict(make_model("qwen2").named_parameters())
+    for tensor in range(2):
+        views = model_views(architecture, tensor, 2)
+        with CountingFiles(tmp_path) as files:
+            load_weights(views, architecture, files)
+        held = sum(view.tensor.numel() for parts in views.values() for view in parts)
+        assert files.elements == held < 0.55 * total
+        for name, parts in views.items():
+            whole = Box.whole(tuple(expected[name].shape))
+            for part, box in parts:
+                assert torch.equal(part, expected[name][box.slices_in(whole)]), name
+
+
+def load(folder: Path, config: PretrainedConfig) -> None:
+    architecture = Architecture.of(config)
+    with WeightFiles(folder) as files:
+        load_weights(model_views(architecture, 0, 1), architecture, files)
+
+
+def changed(folder: Path, remove: str | None = None, **more: torch.Tensor) -> Path:
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    if remove is not None:
+        del tensors[remove]
+    save_file({**tensors, **more}, file, {"format": "pt"})
+    return folder
+
+
+def test_missing_weights_are_named(tmp_path: Path) -> None:
+    changed(write_model(PLAIN, tmp_path), "model.layers.1.mlp.up_proj.weight")
+    with pytest.raises(ModelIncomplete, match="without model.layers.1.mlp.up_proj.weight; copy"):
+        load(tmp_path, CONFIGS[PLAIN]())
+
+
+def test_weights_that_nobody_would_use_are_named(tmp_path: Path) -> None:
+    more = {f"model.layers.{n}.mlp.up_proj.bias": torch.zeros(96) for n in range(2)}
+    changed(write_model(PLAIN, tmp_path), **more)
+    with pytest.raises(UnsupportedModel, match=r"got model.layers.0.mlp.up_proj.bias, model"):
+        load(tmp_path, CONFIGS[PLAIN]())
+
+
+def test_weights_that_follow_from_others_may_be_there(tmp_path: Path) -> None:
+    more = {
+        "lm_head.weight": torch.zeros(300, 64),
+        "model.layers.0.self_attn.rotary_emb.inv_freq": torch.zeros(8),
+    }
+    load(changed(write_model(TIED, tmp_path), **more), CONFIGS[TIED]())
+
+
+def test_weights_of_another_shape_are_named(tmp_path: Path) -> None:
+    write_model(PLAIN, tmp_path)
+    changed(tmp_path, **{"model.norm.weight": torch.zeros(32)})
+    with pytest.raises(UnsupportedModel, match=r"got \(32,\) of model.norm.weight .* \(64,\)"):
+        load(tmp_path, CONFIGS[PLAIN]())
+
+
+def test_folders_without_safetensors_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "pytorch_model.bin").touch()
+    with pytest.raises(ModelIncomplete, match="with pytorch_model.bin, allowed model.safetensors"):
+        load(tmp_path, CONFIGS[PLAIN]())
+    write_model(PLAIN, tmp_path / "parts", "50KB")
+    next((tmp_path / "parts").glob("*-00002-of-*")).unlink()
+    with pytest.raises(ModelIncomplete, match=r"without model-00002-of-"):
+        load(tmp_path / "parts", CONFIGS[PLAIN]())
+
+
+def test_every_family_is_tested() -> None:
+    assert {make().model_type for make in CONFIGS.values()} == set(FAMILIES)
