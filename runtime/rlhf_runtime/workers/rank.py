@@ -52,6 +52,8 @@ class Rank(Watched):
         self._operations: OperationState = {}
         """What operations keep from step to step."""
         self._faults = Faults(setup.faults, setup.log_file.parent, str(setup.number))
+        self._failure: Exception | None = None
+        """That of the first call that failed: this incarnation is over."""
 
     @watched_by_effort
     def prepare(self) -> tuple[str, int]:
@@ -187,15 +189,25 @@ class Rank(Watched):
         restore(self._saved_engines(), operations, self._world, address, pool)
 
     def run(self, header: bytes, own: bytes, *shards: Shard) -> tuple[bytes, Shard] | bytes:
-        """One call: a report, and on ranks whose output counts a shard."""
+        """One call: a report, and on ranks whose output counts a shard.
+
+        Calls are sent ahead. After one that failed none is run: each gives the first one's error,
+        not what follows from it.
+        """
         order = Order.read(header, own)
         if order.incarnation != self._setup.incarnation:
             raise WorkerLost(
                 f"{order.call.id} is for incarnation {order.incarnation}, this rank belongs to "
                 f"{self._setup.incarnation}: the message is late; it was not run"
             )
-        with self.activity.during(order.call.id, order.step):
-            return self._run(order, shards)
+        if self._failure is not None:
+            raise self._failure
+        try:
+            with self.activity.during(order.call.id, order.step):
+                return self._run(order, shards)
+        except Exception as error:
+            self._failure = error
+            raise
 
     def _run(self, order: Order, shards: Sequence[Shard]) -> tuple[bytes, Shard] | bytes:
         start = time.time()

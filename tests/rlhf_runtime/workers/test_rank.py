@@ -74,6 +74,26 @@ def test_a_message_of_another_incarnation_is_refused(rank: Rank) -> None:
         rank.run(*order_of("actor.generate", "old").message([]))
 
 
+class Fragile:
+    """A role whose first call fails."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.methods = {"log_probs": self.log_probs}
+
+    def log_probs(self, _: object) -> object:
+        self.calls += 1
+        raise ZeroDivisionError("the first") if self.calls == 1 else KeyError("a consequence")
+
+
+def test_after_a_call_that_failed_none_is_run_and_each_tells_the_cause(rank: Rank) -> None:
+    rank._roles["actor"] = role = Fragile()
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError, match="the first"):
+            rank.run(*order_of("actor.generate", "new").message([]))
+    assert role.calls == 1
+
+
 class Large:
     """A role whose model takes 4 MiB, and its engine."""
 
