@@ -48,12 +48,12 @@ class GroupMemory:
         """How much that is more than a device has; negative where it fits."""
         return self.peak_bytes - self.group.pool.memory_bytes_per_device
 
-    def held_peak(self, role: str) -> int:
-        """Bytes in the fuller of the two phases that hold a role's cache."""
+    def held_peak(self, role: str, release: bool) -> int:
+        """Bytes in the fuller of the phases of generation that hold a role's cache: while its
+        weights arrive only where it is not given back."""
         sums = sum_by_phase(self.items)
-        return max(
-            *(sums[phase_name(role, kind)] for kind in (CallKind.RESHARD, CallKind.GENERATE))
-        )
+        kinds = (CallKind.GENERATE,) if release else (CallKind.RESHARD, CallKind.GENERATE)
+        return max(sums[phase_name(role, kind)] for kind in kinds)
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class GenerationChoice:
     def spare_bytes(self, role: str) -> int:
         """What is left on the fullest device that holds a role's cache."""
         return min(
-            each.group.pool.memory_bytes_per_device - each.held_peak(role)
+            each.group.pool.memory_bytes_per_device - each.held_peak(role, self.release)
             for each in self.memory
             if role in each.group.roles
         )

@@ -12,8 +12,8 @@ BLOCK_ELEMENTS = {Device.CPU: 1 << 18, Device.GPU: 1 << 25}
 MIN_BLOCK_WIDTH = 1024
 """Tokens of the vocabulary in a block at least: narrower products of matrices waste the device."""
 BYTES_PER_LOGIT = 12
-"""Of a block: logits, scaled logits and probabilities in float32; or the latter two in float32,
-logits and their gradient in bfloat16."""
+"""Of a block: logits, scaled logits and probabilities in float32; with bfloat16 the latter two in
+float32, and logits that are kept, or else their gradient, in bfloat16."""
 
 
 def block_width(device: Device, num_tokens: int) -> int:

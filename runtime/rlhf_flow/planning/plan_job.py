@@ -268,6 +268,10 @@ def _call_plans(
     policy: str,
     releases: Collection[str],
 ) -> tuple[CallPlan, ...]:
+    def share_ranks(role: str, other: str) -> bool:
+        one, two = meshes[role], meshes.get(other)
+        return two is not None and one.pool == two.pool and bool({*one.ranks} & {*two.ranks})
+
     def mesh(call: ModelCall) -> Mesh | None:
         match call.kind:
             case CallKind.SCORE | CallKind.SAVE:
@@ -292,7 +296,7 @@ def _call_plans(
             expected_count=graph.expected_count(call.id),
         )
         for name, graph in graphs.items()
-        for call in with_transitions(graph.calls, releases)
+        for call in with_transitions(graph.calls, releases, share_ranks)
     )
 
 

@@ -3,7 +3,7 @@ back: calls of the plan that no step makes. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from rlhf_api.plan import CallKind
 from rlhf_flow.calls import ModelCall
@@ -12,7 +12,15 @@ RESHARD, RELEASE = "reshard", "release"
 """The methods of such calls."""
 
 
-def with_transitions(calls: Sequence[ModelCall], releases: Collection[str]) -> list[ModelCall]:
+LIGHT = (CallKind.COMPUTE, CallKind.SCORE, CallKind.SAVE)
+"""Calls that need next to no memory of a device."""
+
+
+def with_transitions(
+    calls: Sequence[ModelCall],
+    releases: Collection[str],
+    share_ranks: Callable[[str, str], bool],
+) -> list[ModelCall]:
     """The calls of a graph with those between training and generation.
 
     A role's weights are resharded before it generates, unless they are known to be there: from a
@@ -22,7 +30,8 @@ def with_transitions(calls: Sequence[ModelCall], releases: Collection[str]) -> l
     Args:
         calls: in program order.
         releases: roles whose engines give weights and cache back after they have generated, unless
-            they are to generate next.
+            they are the next that need memory on their ranks.
+        share_ranks: whether two roles are on some of the same ranks.
 
     Source: HybridFlow (arXiv 2409.19256), section 5.1; ReaL (arXiv 2406.14088), section 4.
     """
@@ -41,7 +50,7 @@ def with_transitions(calls: Sequence[ModelCall], releases: Collection[str]) -> l
         if call.role not in current:
             made.append(_beside(call, RESHARD, CallKind.RESHARD))
         made.append(call)
-        if call.role in releases and not _generates_next(call, calls[number + 1 :]):
+        if call.role in releases and not _generates_next(call, calls[number + 1 :], share_ranks):
             made.append(_beside(call, RELEASE, CallKind.RELEASE))
             current.discard(call.role)
         else:
@@ -61,15 +70,16 @@ def _beside(call: ModelCall, method: str, kind: CallKind) -> ModelCall:
     return ModelCall(name, call.role, method, kind, (), ())
 
 
-def _generates_next(call: ModelCall, following: Sequence[ModelCall]) -> bool:
-    """Whether the next call on ranks is the same role's, generates, and runs whenever this one
-    does."""
-    found = next(_on_ranks(following), None)
-    if found is None:
-        return False
-    is_alike = found.kind is CallKind.GENERATE and found.role == call.role
-    return is_alike and _region(found) == _region(call)
-
-
-def _on_ranks(calls: Sequence[ModelCall]) -> Iterator[ModelCall]:
-    return (call for call in calls if call.kind not in (CallKind.SCORE, CallKind.SAVE))
+def _generates_next(
+    call: ModelCall, following: Sequence[ModelCall], share_ranks: Callable[[str, str], bool]
+) -> bool:
+    """Whether the next call that needs memory on a role's ranks is its own, generates, and runs
+    whenever this one does."""
+    assert call.role is not None
+    for other in following:
+        if _region(other) != _region(call):
+            return False
+        if other.kind in LIGHT or other.role is None or not share_ranks(call.role, other.role):
+            continue
+        return other.kind is CallKind.GENERATE and other.role == call.role
+    return False

@@ -30,6 +30,8 @@ class ReadLogProbs:
     """Above 0."""
     with_entropy: bool = False
     """Whether the distributions' entropies are wanted, too."""
+    entropy_gradient: bool = False
+    """Whether they are part of a loss."""
 
 
 @dataclass(frozen=True)

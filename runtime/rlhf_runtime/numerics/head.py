@@ -66,7 +66,10 @@ class _Sums(NamedTuple):
 
 class _HeadLogProbs(torch.autograd.Function):
     """With p the softmax of x = logits / T and H its entropy: d log p_k / dx_i = [i = k] - p_i and
-    dH / dx_i = -p_i (log p_i + H)."""
+    dH / dx_i = -p_i (log p_i + H).
+
+    What is made of a block is gone before the next one is: `BYTES_PER_LOGIT`.
+    """
 
     @staticmethod
     def forward(
@@ -80,49 +83,54 @@ class _HeadLogProbs(torch.autograd.Function):
         dtype = torch.promote_types(hidden.dtype, torch.float32)
         chosen = torch.zeros(len(tokens), dtype=dtype, device=hidden.device)
         sums: _Sums | None = None
-        blocks = list(_blocks(weight, len(tokens)))
-        kept = None
-        for columns in blocks:
+        kept: Tensor | None = None
+        for columns in _blocks(weight, len(tokens)):
             logits = linear(hidden, weight[columns])
-            kept = logits if len(blocks) == 1 else None
-            scaled = logits.to(dtype) / temperature
+            scaled = logits.to(dtype, copy=True).div_(temperature)
+            kept = logits if len(logits.T) == len(weight) else None
+            del logits
             inside, places = _inside(tokens, columns)
             chosen += scaled.gather(1, places[:, None])[:, 0].masked_fill_(~inside, 0)
             sums = _added(sums, scaled, with_entropy)
+            del scaled
         assert sums is not None, "a vocabulary has tokens"
         log_totals = sums.total.log()
         log_sums = sums.maximum + log_totals
         entropies = None if sums.weighted is None else log_totals - sums.weighted / sums.total
         ctx.save_for_backward(hidden, weight, tokens, log_sums, entropies, kept)
         ctx.temperature = temperature
+        ctx.set_materialize_grads(False)
         return chosen - log_sums, entropies
 
     @staticmethod
     @once_differentiable
     def backward(
-        ctx: Any, log_prob_grads: Tensor, entropy_grads: Tensor | None
+        ctx: Any, log_prob_grads: Tensor | None, entropy_grads: Tensor | None
     ) -> tuple[Tensor, Tensor, None, None, None]:
         hidden, weight, tokens, log_sums, entropies, kept = ctx.saved_tensors
+        own = torch.zeros_like(log_sums) if log_prob_grads is None else log_prob_grads
         hidden_grad = torch.zeros_like(hidden, dtype=log_sums.dtype)
         weight_grad = torch.empty_like(weight)
-        own = log_prob_grads[:, None]
         for columns in _blocks(weight, len(tokens)):
             part = weight[columns]
             logits = linear(hidden, part) if kept is None else kept
-            block = logits.to(log_sums.dtype) / ctx.temperature
+            block = logits.to(log_sums.dtype, copy=True).div_(ctx.temperature)
+            del logits
             block.sub_(log_sums[:, None])
-            if entropies is None:
-                block.exp_().mul_(-own)
+            if entropy_grads is None:
+                block.exp_().mul_(-own[:, None])
             else:
-                assert entropy_grads is not None
                 probs = block.exp()
                 block.clamp_(min=LOWEST_LOG_PROB).add_(entropies[:, None])
-                block.mul_(-entropy_grads[:, None]).sub_(own).mul_(probs)
+                block.mul_(-entropy_grads[:, None]).sub_(own[:, None]).mul_(probs)
+                del probs
             inside, places = _inside(tokens, columns)
-            block.scatter_add_(1, places[:, None], own * inside[:, None])
+            block.scatter_add_(1, places[:, None], (own * inside)[:, None])
             grads = block.div_(ctx.temperature).to(hidden.dtype)
+            del block
             hidden_grad += grads @ part
             torch.mm(grads.T, hidden, out=weight_grad[columns])
+            del grads
         return hidden_grad.to(hidden.dtype), weight_grad, None, None, None
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -20,7 +18,6 @@ from rlhf_runtime.engines.parallel import ParallelContext
 from rlhf_runtime.engines.training import TrainingEngine
 from rlhf_runtime.faults import Faults
 from rlhf_runtime.hooks import Hook, nothing
-from rlhf_runtime.telemetry.records import Span
 from rlhf_runtime.workers.inputs import Inputs
 from rlhf_runtime.workers.orders import Statistics
 
@@ -39,7 +36,6 @@ class RoleContext:
     parallel: ParallelContext
     """The role's ranks, this one among them."""
     incarnation: str
-    spans: SpanLog
     faults: Faults
     """Faults on purpose."""
     tick: Hook = nothing
@@ -83,28 +79,6 @@ class RoleContext:
         planned = self.plan.role(self.role)
         assert planned is not None
         return planned
-
-
-@dataclass
-class SpanLog:
-    """What a process has done since the log was last taken."""
-
-    process: str
-    _spans: list[Span] = field(default_factory=list)
-
-    @contextmanager
-    def span(self, role: str, call: str) -> Iterator[None]:
-        """Record what happens inside."""
-        start = time.time()
-        try:
-            yield
-        finally:
-            self._spans.append(Span(self.process, role, call, start, time.time()))
-
-    def take(self) -> tuple[Span, ...]:
-        """The spans so far; the log begins anew."""
-        spans, self._spans = tuple(self._spans), []
-        return spans
 
 
 class Role(Protocol):

@@ -115,7 +115,8 @@ class LanguageModel:
                     micro_batches(batch, self.engine, tokens, rows)
                     for rows in policy.rows_by_signal()
                 )
-                reading = ReadLogProbs(self._temperature, with_entropy=True)
+                has_bonus = loss.entropy_coefficient != 0
+                reading = ReadLogProbs(self._temperature, True, entropy_gradient=has_bonus)
                 return LossTerm(reading, trained, policy, silent)
             case CrossEntropy():
                 supervised = SupervisedTerms(batch, loss, f"{role}/{metric}", means)

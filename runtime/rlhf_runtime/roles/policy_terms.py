@@ -77,12 +77,12 @@ class PolicyTerms:
         device = log_probs.device
         terms = self._policy_loss(log_probs, part)
         losses = terms.token_losses
+        old = self._old[part.tokens].to(device)
         if self._old_is_trainers:
-            weights = importance_weights(
-                self._old[part.tokens], self._rollout[part.tokens], self._loss.importance_cap
-            )
+            rollout = self._rollout[part.tokens].to(device)
+            weights = importance_weights(old, rollout, self._loss.importance_cap)
             self._note("importance_weight", weights, part)
-            losses = losses * weights.to(device)
+            losses = losses * weights
         if self._loss.entropy_coefficient:
             losses = losses - self._loss.entropy_coefficient * entropy
         if self._reference is not None:
@@ -92,7 +92,7 @@ class PolicyTerms:
             self._note("kl", kl, part)
         self._note("entropy", entropy, part)
         self._note_ratios(terms, part)
-        self._note_difference(self._old[part.tokens] if self._old_is_trainers else log_probs, part)
+        self._note_difference(old if self._old_is_trainers else log_probs, part)
         share = self._aggregate(losses, part)
         self._means.add(f"{self._role}/loss", share, 0.0)
         return share
@@ -144,9 +144,11 @@ class PolicyTerms:
         self._note("clip_fraction_high", (terms.clipped & (terms.ratios > 1)).float(), part)
         kept, ratios = self._kept(part), terms.ratios.detach()
         if kept.any():
-            ratios = torch.where(kept.to(ratios.device), ratios, 1.0)
-            self._means.max(f"{self._role}/ratio_max", ratios.max())
-            self._means.max(f"{self._role}/inverse_ratio_max", 1 / ratios.min())
+            kept = kept.to(ratios.device)
+            largest = torch.where(kept, ratios, -torch.inf).max()
+            smallest = torch.where(kept, ratios, torch.inf).min()
+            self._means.max(f"{self._role}/ratio_max", largest)
+            self._means.max(f"{self._role}/inverse_ratio_max", 1 / smallest)
 
     def _note_difference(self, log_probs: torch.Tensor, part: MicroBatch) -> None:
         """How far the trainer's log-probabilities are from the generation engine's.

@@ -118,14 +118,16 @@ def _num_copies(layout: Layout) -> dict[str, int]:
 
 
 def _checksums(names: list[str], views: Views, dtypes: dict[str, torch.dtype]) -> torch.Tensor:
+    device = next((view.tensor.device for of in views.values() for view in of), None)
+    nothing = torch.zeros((), dtype=torch.int64, device=device)
     sums = [
         sum(
             (piece_checksum(view.tensor, view.box, dtypes[name]) for view in views.get(name, ())),
-            torch.zeros((), dtype=torch.int64),
+            nothing,
         )
         for name in names
     ]
-    return torch.stack([total.cpu() for total in sums])
+    return torch.stack(sums).cpu()  # all at once: the host would wait for each of them
 
 
 def _check_names(trained: set[str], generating: set[str]) -> None:

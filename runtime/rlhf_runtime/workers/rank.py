@@ -64,14 +64,12 @@ class Rank(Watched):
         import torch
 
         from rlhf_runtime.engines.world import serve_store
-        from rlhf_runtime.roles.context import SpanLog
 
         self._device = torch.device("cuda", 0) if device is Device.GPU else torch.device("cpu")
         address = own_address(setup.one_machine)
         use_interface(address)
         logger.info("listens at %s", address)
         torch.set_num_threads(self._num_threads)
-        self._spans = SpanLog(f"rank {setup.number}")
         if setup.rank > 0:
             return address, 0
         self._store = serve_store(address, setup.world_size, setup.timeout_seconds)
@@ -130,7 +128,6 @@ class Rank(Watched):
                 folder=folders[planned.role],
                 parallel=parallel,
                 incarnation=self._setup.incarnation,
-                spans=self._spans,
                 faults=self._faults,
                 tick=self.activity.tick,
             )
@@ -164,7 +161,12 @@ class Rank(Watched):
             raise model_not_saved(folder, error) from error
 
     def begin_save(self, address: str, step: int) -> None:
-        """Copy the state after a step and begin to write it there. Collective."""
+        """Copy the state after a step and begin to write it there. Collective.
+
+        After a call that failed there is nothing to save, as no call is run.
+        """
+        if self._failure is not None:
+            raise self._failure
         from rlhf_runtime.roles.saving import state_of
 
         with self.activity.during("save", step, Progress.EFFORT):
@@ -304,11 +306,9 @@ class Rank(Watched):
     def _report(self, order: Order, statistics: Statistics, start: float) -> CallReport:
         from rlhf_runtime.telemetry.records import Span
 
-        nested = self._spans.take()
-        begun = max((span.end for span in nested), default=start)
         call, process = order.call, f"rank {self._setup.number}"
-        span = Span(process, call.role or "", call.method, begun, time.time())
-        return CallReport(order.call.id, statistics, (*nested, span), resident_bytes())
+        span = Span(process, call.role or "", call.method, start, time.time())
+        return CallReport(call.id, statistics, (span,), resident_bytes())
 
 
 def ranks_of_node(setup: RankSetup) -> int:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,6 +19,7 @@ KINDS = {
     "train": CallKind.TRAIN,
     "score": CallKind.SCORE,
     "copy_weights_from": CallKind.COPY,
+    "compute": CallKind.COMPUTE,
 }
 
 
@@ -23,14 +27,22 @@ def calls(*ids: str) -> list[ModelCall]:
     """By their ids."""
     found = []
     for name in ids:
-        role, method = name.rpartition("/")[2].partition("#")[0].split(".")
-        found.append(ModelCall(name, role, method, KINDS[method], (), ()))
+        role, _, method = name.rpartition("/")[2].partition("#")[0].rpartition(".")
+        found.append(ModelCall(name, role or None, method, KINDS[method], (), ()))
     return found
 
 
+def share_ranks(role: str, other: str) -> bool:
+    """Whether neither is on ranks of its own."""
+    return role == other or not other.startswith("far")
+
+
+def planned(ids: Iterable[str], releases: bool) -> list[ModelCall]:
+    return with_transitions(calls(*ids), {"actor"} if releases else set(), share_ranks)
+
+
 def around(*ids: str, releases: bool) -> list[str]:
-    made = with_transitions(calls(*ids), {"actor"} if releases else set())
-    return [call.id for call in made]
+    return [call.id for call in planned(ids, releases)]
 
 
 def test_weights_go_to_the_engines_once_for_all_calls_until_they_change() -> None:
@@ -58,6 +70,14 @@ def test_a_forward_pass_between_needs_the_memory_too() -> None:
     ]
 
 
+def test_numerics_and_models_elsewhere_leave_memory_to_the_engines() -> None:
+    step = ("actor.generate", "compute", "far_reward.log_probs", "actor.generate#2", "actor.train")
+    assert around(*step, releases=True) == [
+        *("actor.reshard", "actor.generate", "compute", "far_reward.log_probs"),
+        *("actor.generate#2", "actor.release#2", "actor.train"),
+    ]
+
+
 def test_what_a_region_leaves_behind_is_not_known() -> None:
     """It may run or not, or once more."""
     step = ("actor.generate", "every-10/actor.generate", "actor.generate#2")
@@ -77,44 +97,41 @@ def test_a_role_that_takes_over_weights_is_resharded_and_no_other() -> None:
     ]
 
 
-@pytest.mark.parametrize("releases", [False, True])
-@given(
-    st.lists(
-        st.sampled_from(
-            [
-                *("actor.generate", "actor.train", "actor.log_probs", "reward.score"),
-                *("every-2/actor.generate", "every-2/actor.train"),
-            ]
-        ),
-        max_size=8,
-    ),
-    st.lists(st.booleans(), min_size=8, max_size=8),
+SITES = (
+    *("actor.generate", "actor.train", "actor.log_probs", "reward.score", "compute"),
+    *("reference.log_probs", "far_critic.train"),
+    *("every-2/actor.generate", "every-2/actor.train"),
+    *("repeat/actor.generate", "repeat/reference.log_probs", "repeat/compute"),
 )
+
+
+@pytest.mark.parametrize("releases", [False, True])
+@given(st.lists(st.sampled_from(SITES), max_size=9), st.lists(st.integers(0, 3), min_size=6))
 def test_no_call_generates_with_other_weights_or_beside_another_ones_memory(
-    releases: bool, names: list[str], runs: list[bool]
+    releases: bool, names: list[str], runs: list[int]
 ) -> None:
-    """Whichever regions run: an engine's state followed through two passes."""
+    """However often regions run: an engine's state followed through two passes."""
     ids = [f"{name}#{number}" for number, name in enumerate(names)]
-    planned = with_transitions(calls(*ids), {"actor"} if releases else set())
+    made = planned(ids, releases)
     version = 0
     held: int | None = None
-    for number in range(2):
-        inside = skips = False
-        for place, call in enumerate(planned):
-            was_inside, inside = inside, call.id.startswith("every-2/")
-            if inside and not was_inside:
-                skips = not runs[(place + number) % 8]
-            if inside and skips:
-                continue
-            match call.kind:
-                case CallKind.RESHARD:
-                    held = version
-                case CallKind.RELEASE:
-                    held = None
-                case CallKind.GENERATE:
-                    assert held == version
-                case CallKind.TRAIN | CallKind.INFER:
-                    assert not releases or held is None
-                    version += call.kind is CallKind.TRAIN
-                case _:
-                    pass
+    counts = itertools.cycle(runs)
+    for _ in range(2):
+        for region, body in itertools.groupby(made, lambda call: call.id.rpartition("/")[0]):
+            inside = list(body)
+            count = next(counts)
+            times = {"": 1, "every-2": count % 2, "repeat": max(1, count)}[region]
+            for call in inside * times:
+                match call.kind:
+                    case CallKind.RESHARD:
+                        held = version
+                    case CallKind.RELEASE:
+                        held = None
+                    case CallKind.GENERATE:
+                        assert held == version
+                    case CallKind.TRAIN | CallKind.INFER if not str(call.role).startswith("far"):
+                        assert not releases or held is None
+                        version += call.kind is CallKind.TRAIN
+                    case _:
+                        pass
+        assert not releases or held is None, "the next pass begins with a checkpoint, or trains"

@@ -84,8 +84,8 @@ def pieces(
 ) -> list[MicroBatch]:
     """Rows as micro-batches; prompts are shared where the model says that it can."""
     packing = model.packing(max_tokens)
-    assert packing.share_prompts, "all models here attend to everything"
-    return cut(*batch(), GROUPS, replace(packing, share_prompts=share), rows)
+    shares = share and packing.share_prompts
+    return cut(*batch(), GROUPS, replace(packing, share_prompts=shares), rows)
 
 
 def mine(model: FsdpEngine, max_tokens: int) -> list[MicroBatch]:
@@ -172,11 +172,12 @@ def expected_log_probs(folder: Path) -> torch.Tensor:
 
 
 def outputs_equal_hugging_face(world: World, folder: Path, kind: str) -> None:
-    check_outputs(model_folder(kind, world, folder), parallel_of(world))
+    check_outputs(model_folder(kind, world, folder), parallel_of(world), kind != "gemma2")
 
 
-def check_outputs(place: Path, parallel: ParallelContext) -> None:
+def check_outputs(place: Path, parallel: ParallelContext, shares: bool = True) -> None:
     model = FsdpEngine(place, parallel, torch.float32, trained=False)
+    assert model.packing(1).share_prompts is shares, "where all tokens see everything before them"
     expected = expected_log_probs(place)
     for share in (False, True):
         for max_tokens in (1, 40, 1000):  # each sequence alone, some together, all together
@@ -477,9 +478,11 @@ SCENARIOS: dict[str, Scenario] = {
         for kind in MODELS
     },
     **{
-        f"{name} (granite)": partial(PER_MODEL[name], kind="granite")
+        f"{name} ({kind})": partial(PER_MODEL[name], kind=kind)
+        for kind in ("granite", "gemma2")
         for name in ("outputs equal Hugging Face's", "saved models load elsewhere")
     },
+    "reward models load elsewhere (gemma2)": partial(reward_models_load_elsewhere, kind="gemma2"),
     "updates are those of plain torch": partial(updates_are_those_of_plain_torch, kind="llama"),
     "updates are those of plain torch (granite)": partial(
         updates_are_those_of_plain_torch, kind="granite"

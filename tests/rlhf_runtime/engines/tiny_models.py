@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from transformers import (
     AutoModelForSequenceClassification,
+    Gemma2Config,
+    Gemma2ForCausalLM,
     GraniteConfig,
     GraniteForCausalLM,
     LlamaConfig,
@@ -62,12 +65,25 @@ def _granite() -> PreTrainedModel:
     return GraniteForCausalLM(GraniteConfig(**_SIZES, num_key_value_heads=2, logits_scaling=3.0))
 
 
+def _gemma2() -> PreTrainedModel:
+    """What the output projection gives is capped, far below what it gives here; one layer looks
+    back only so far."""
+    settings: dict[str, Any] = {
+        "attn_logit_softcapping": None,
+        "final_logit_softcapping": 0.5,
+    }
+    return Gemma2ForCausalLM(Gemma2Config(**_SIZES, **settings, num_key_value_heads=2, head_dim=32))
+
+
 MODELS: Mapping[str, Callable[[], PreTrainedModel]] = {
     "llama": _llama,
     "qwen2": _qwen2,
     "tied": _tied,
 }
-TRAINED_ONLY: Mapping[str, Callable[[], PreTrainedModel]] = {"granite": _granite}
+TRAINED_ONLY: Mapping[str, Callable[[], PreTrainedModel]] = {
+    "granite": _granite,
+    "gemma2": _gemma2,
+}
 """That nothing generates with here."""
 
 

@@ -1,13 +1,17 @@
+from typing import Any
+
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, is_tensor
 from torch.distributions import Categorical
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.functional import linear
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from rlhf_api.spec.resources import Device
 from rlhf_flow.planning import head_memory
-from rlhf_flow.planning.head_memory import BYTES_PER_LOGIT, block_bytes
-from rlhf_runtime.numerics import head
+from rlhf_flow.planning.head_memory import block_bytes
 from rlhf_runtime.numerics.head import head_log_probs
 
 VOCABULARY = 23
@@ -77,21 +81,48 @@ def test_logits_far_apart_neither_overflow_nor_lose_their_sum(
     torch.testing.assert_close(entropies.double(), oracle.entropy(), rtol=1e-5, atol=1e-5)
 
 
-def test_no_more_logits_are_held_than_plans_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    widest: list[int] = []
+class Held(TorchDispatchMode):
+    """The most bytes that tensors hold at once which are made meanwhile."""
 
-    def noted(hidden: Tensor, weight: Tensor) -> Tensor:
-        made = linear(hidden, weight)
-        widest.append(made.numel())
+    def __init__(self) -> None:
+        super().__init__()
+        self.peak = 0
+        self._made: dict[int, tuple[StorageWeakRef, int]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = {each.untyped_storage()._cdata for each in tree_leaves(args) if is_tensor(each)}
+        made = func(*args, **(kwargs or {}))
+        for each in tree_leaves(made):
+            if is_tensor(each) and each.untyped_storage()._cdata not in given:
+                storage = each.untyped_storage()
+                self._made[storage._cdata] = (StorageWeakRef(storage), storage.nbytes())
+        alive = {key: each for key, each in self._made.items() if not each[0].expired()}
+        self._made = alive
+        self.peak = max(self.peak, sum(size for _, size in alive.values()))
         return made
 
-    set_width(monkeypatch, 5)
-    monkeypatch.setattr(head, "linear", noted)
-    hidden, weight, tokens = sample(8, torch.float32)
-    log_probs, _ = head_log_probs(hidden.requires_grad_(), weight.requires_grad_(), tokens)
-    log_probs.sum().backward()
-    assert max(widest) * BYTES_PER_LOGIT == block_bytes(Device.CPU, 8, VOCABULARY) == 40 * 12
-    assert len(widest) == 2 * 5, "forward and, once more, backward"
+
+@pytest.mark.parametrize("width", [128, 1000])
+@pytest.mark.parametrize("with_entropy", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_no_more_is_held_than_plans_count(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, with_entropy: bool, width: int
+) -> None:
+    """Beside the gradient of the weights, and a few numbers for each token."""
+    set_width(monkeypatch, width)
+    rows, vocabulary, hidden_size = 512, 600, 32
+    hidden = torch.randn(rows, hidden_size).to(dtype).requires_grad_()
+    weight = torch.randn(vocabulary, hidden_size).to(dtype).requires_grad_()
+    tokens = torch.randint(vocabulary, (rows,))
+    with Held() as held:
+        log_probs, entropies = head_log_probs(hidden, weight, tokens, 0.9, with_entropy)
+        loss = log_probs.sum() if entropies is None else (log_probs + entropies).sum()
+        torch.autograd.backward(loss)
+    planned = block_bytes(Device.CPU, rows, vocabulary)
+    inputs = rows * hidden_size * (4 + 2 * dtype.itemsize)
+    few = rows * 4 * 16
+    assert held.peak <= planned + inputs + few + weight.nbytes, (held.peak, planned)
+    assert held.peak > planned / 2, "else the plan counts too much"
 
 
 def test_where_nothing_is_predicted_gradients_are_zero() -> None:

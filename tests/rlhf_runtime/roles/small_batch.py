@@ -19,7 +19,7 @@ from rlhf_runtime.dataplane.protocol import Coordinates
 from rlhf_runtime.dataplane.shards import Shard, ShardIndex
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.faults import Faults
-from rlhf_runtime.roles.context import RoleContext, SpanLog
+from rlhf_runtime.roles.context import RoleContext
 from rlhf_runtime.workers.inputs import Inputs
 from rlhf_runtime.workers.orders import Order, OrderedBatch, Part, Source
 
@@ -128,7 +128,6 @@ def context_of(job: RLHFJob, role: str, folder: Path, world: World) -> RoleConte
         folder=folder,
         parallel=parallel_of(world),
         incarnation="test",
-        spans=SpanLog(f"rank {world.rank}"),
         faults=Faults((), folder, str(world.rank)),
     )
 

@@ -1,5 +1,5 @@
 """Losses where the model is on another device than the batch: nothing of both is put together, and
-the host never waits for a number. A device without numbers shows both: it has none to give."""
+the host reads none of their numbers. A device without numbers shows both: it has none to give."""
 
 from __future__ import annotations
 
@@ -93,3 +93,6 @@ def test_a_loss_is_computed_where_the_model_is(name: str, has_mask: bool) -> Non
         assert share.device.type == "meta"
         torch.autograd.backward(share)
         assert values.grad is not None and values.grad.device.type == "meta"
+    noted = [total for _, total, _ in means._totals] + [value for _, value in means._largest]
+    devices = {each.device.type for each in noted if isinstance(each, torch.Tensor)}
+    assert devices == {"meta"}, "read together: they must be in one place"

@@ -92,6 +92,8 @@ def test_after_a_call_that_failed_none_is_run_and_each_tells_the_cause(rank: Ran
         with pytest.raises(ZeroDivisionError, match="the first"):
             rank.run(*order_of("actor.generate", "new").message([]))
     assert role.calls == 1
+    with pytest.raises(ZeroDivisionError, match="the first"):
+        rank.begin_save("nowhere", 1)
 
 
 class Large:

@@ -102,4 +102,7 @@ class Head:
         log_probs, entropies = head_log_probs(
             hidden, weight, part.targets, self._reading.temperature, self._reading.with_entropy
         )
-        return torch.stack([log_probs] if entropies is None else [log_probs, entropies], dim=1)
+        if entropies is None:
+            return log_probs[:, None]
+        kept = entropies if self._reading.entropy_gradient else entropies.detach()
+        return torch.stack([log_probs, kept], dim=1)

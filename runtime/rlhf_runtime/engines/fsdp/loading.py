@@ -24,6 +24,10 @@ from transformers import (
 from rlhf_runtime.engines.parallel import ParallelContext
 from rlhf_runtime.models.errors import WrongHead
 
+UNCHANGED_OUTPUTS = {"final_logit_softcapping": None, "logits_scaling": 1.0, "logit_scale": 1.0}
+"""Settings of models by which logits are changed after the output layer, and their neutral values
+(Gemma, Granite, Cohere)."""
+
 
 def load_causal_lm(
     folder: Path,
@@ -54,6 +58,7 @@ def load_causal_lm(
     config.use_cache = False
     if value_head:
         config.tie_word_embeddings = False
+        _leave_outputs_alone(config)
     is_classifier = _is_classifier(config)
     if is_classifier:
         _check_classifier(folder, config, value_head, needs_head)
@@ -77,6 +82,14 @@ def load_causal_lm(
         return model.to(parallel.device)
     _shard(model, parallel, None if precision is stored else precision)
     return model
+
+
+def _leave_outputs_alone(config: AutoConfig) -> None:
+    """Let a causal language model's class do to its outputs what a classifier's does: nothing. Some
+    cap logits or scale them, which are no logits here."""
+    for name, neutral in UNCHANGED_OUTPUTS.items():
+        if hasattr(config, name):
+            setattr(config, name, neutral)
 
 
 def _read(folder: Path, config: AutoConfig) -> PreTrainedModel:

@@ -1,4 +1,5 @@
-"""What is used of Megatron-core: the only module that imports it, and seconds long.
+"""What is used of Megatron-core: the only module that imports it (`shim` finds modules of it by
+name), and seconds long.
 
 Importing it warns of libraries with kernels for GPUs that are not installed: nothing here asks for
 them.

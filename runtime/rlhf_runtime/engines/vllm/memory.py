@@ -95,9 +95,8 @@ class DeviceMemory:
             self._asleep = {"weights", "kv_cache"}
 
     def restore_weights(self) -> None:
-        """Wake their part, once the trainer's free memory is the device's again."""
+        """Wake their part. vLLM gives the device what the trainer's allocator has free before."""
         if "weights" in self._asleep:
-            torch.cuda.empty_cache()
             self._wake("weights")
 
     def restore_cache(self) -> None:
