@@ -71,12 +71,38 @@ def row_blocks(logits: Float[Tensor, "n vocabulary"]) -> Iterator[slice]:
     return (slice(row, row + num_rows) for row in range(0, logits.shape[0], num_rows))
 
 
-class _TokenLogProbs(torch.autograd.Function):
-    """Keeps the logits themselves for the backward pass and computes the softmax there again.
+def softmax_gradients_(
+    scaled: Float[Tensor, "n some"],
+    log_sums: Float[Tensor, " n"],
+    log_prob_grads: Float[Tensor, " n"],
+    entropies: Float[Tensor, " n"] | None,
+    entropy_grads: Float[Tensor, " n"] | None,
+) -> None:
+    """Overwrite x = logits / T, of some or all tokens of the vocabulary, by the gradient in x; the
+    chosen tokens' own, 1 times that of their log-probability, is left to the caller.
 
-    With p the softmax of x = logits / T and H its entropy: d log p_k / dx_i = [i = k] - p_i and
+    With p the softmax of x and H its entropy: d log p_k / dx_i = [i = k] - p_i and
     dH / dx_i = -p_i (log p_i + H).
+
+    Args:
+        scaled: x.
+        log_sums: the logarithm of the sum of exp x over the whole vocabulary.
+        log_prob_grads: of the chosen tokens' log-probabilities.
+        entropies: H.
+        entropy_grads: their gradient; None: they are not part of the loss.
     """
+    own = log_prob_grads[:, None]
+    scaled.sub_(log_sums[:, None])
+    if entropies is None or entropy_grads is None:
+        scaled.exp_().mul_(-own)
+        return
+    probs = scaled.exp()
+    scaled.clamp_(min=LOWEST_LOG_PROB).add_(entropies[:, None])
+    scaled.mul_(-entropy_grads[:, None]).sub_(own).mul_(probs)
+
+
+class _TokenLogProbs(torch.autograd.Function):
+    """Keeps the logits themselves for the backward pass and computes the softmax there again."""
 
     @staticmethod
     def forward(
@@ -109,15 +135,11 @@ class _TokenLogProbs(torch.autograd.Function):
         grads = torch.empty_like(logits)
         for rows in row_blocks(logits):
             block = logits[rows].to(log_sums.dtype) / ctx.temperature
-            block.sub_(log_sums[rows, None])
-            own = log_prob_grads[rows, None]
-            if entropies is None:
-                block.exp_().mul_(-own)
-            else:
-                assert entropy_grads is not None
-                probs = block.exp()
-                block.clamp_(min=LOWEST_LOG_PROB).add_(entropies[rows, None])
-                block.mul_(-entropy_grads[rows, None]).sub_(own).mul_(probs)
-            block.scatter_add_(1, tokens[rows, None], own)
+            own = log_prob_grads[rows]
+            of_entropy = (
+                None if each is None else each[rows] for each in (entropies, entropy_grads)
+            )
+            softmax_gradients_(block, log_sums[rows], own, *of_entropy)
+            block.scatter_add_(1, tokens[rows, None], own[:, None])
             grads[rows] = block.div_(ctx.temperature)
         return grads, None, None, None

@@ -18,7 +18,7 @@ from torch.nn.functional import linear
 
 from rlhf_api.spec.resources import Device
 from rlhf_flow.planning.head_memory import block_width
-from rlhf_runtime.numerics.entropy import LOWEST_LOG_PROB, require_positive
+from rlhf_runtime.numerics.entropy import LOWEST_LOG_PROB, require_positive, softmax_gradients_
 
 
 def head_log_probs(
@@ -65,11 +65,7 @@ class _Sums(NamedTuple):
 
 
 class _HeadLogProbs(torch.autograd.Function):
-    """With p the softmax of x = logits / T and H its entropy: d log p_k / dx_i = [i = k] - p_i and
-    dH / dx_i = -p_i (log p_i + H).
-
-    What is made of a block is gone before the next one is: `BYTES_PER_LOGIT`.
-    """
+    """What is made of a block is gone before the next one is: `BYTES_PER_LOGIT`."""
 
     @staticmethod
     def forward(
@@ -116,14 +112,7 @@ class _HeadLogProbs(torch.autograd.Function):
             logits = linear(hidden, part) if kept is None else kept
             block = logits.to(log_sums.dtype, copy=True).div_(ctx.temperature)
             del logits
-            block.sub_(log_sums[:, None])
-            if entropy_grads is None:
-                block.exp_().mul_(-own[:, None])
-            else:
-                probs = block.exp()
-                block.clamp_(min=LOWEST_LOG_PROB).add_(entropies[:, None])
-                block.mul_(-entropy_grads[:, None]).sub_(own[:, None]).mul_(probs)
-                del probs
+            softmax_gradients_(block, log_sums, own, entropies, entropy_grads)
             inside, places = _inside(tokens, columns)
             block.scatter_add_(1, places[:, None], (own * inside)[:, None])
             grads = block.div_(ctx.temperature).to(hidden.dtype)

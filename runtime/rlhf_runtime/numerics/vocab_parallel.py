@@ -15,7 +15,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from rlhf_runtime.numerics.entropy import LOWEST_LOG_PROB, require_positive, row_blocks
+from rlhf_runtime.numerics.entropy import (
+    LOWEST_LOG_PROB,
+    require_positive,
+    row_blocks,
+    softmax_gradients_,
+)
 
 
 def token_log_probs(
@@ -101,16 +106,12 @@ class _TokenLogProbs(torch.autograd.Function):
         grads = torch.empty_like(logits)
         for rows in row_blocks(logits) if logits.shape[1] else ():
             block = logits[rows].to(log_sums.dtype) / ctx.temperature
-            block.sub_(log_sums[rows, None])
-            own = log_prob_grads[rows, None]
-            if entropies is None:
-                block.exp_().mul_(-own)
-            else:
-                assert entropy_grads is not None
-                probs = block.exp()
-                block.clamp_(min=LOWEST_LOG_PROB).add_(entropies[rows, None])
-                block.mul_(-entropy_grads[rows, None]).sub_(own).mul_(probs)
-            block.scatter_add_(1, places[rows, None], own.where(held[rows, None], 0))
+            own = log_prob_grads[rows]
+            of_entropy = (
+                None if each is None else each[rows] for each in (entropies, entropy_grads)
+            )
+            softmax_gradients_(block, log_sums[rows], own, *of_entropy)
+            block.scatter_add_(1, places[rows, None], own.where(held[rows], 0)[:, None])
             grads[rows] = block.div_(ctx.temperature)
         return grads, None, None, None, None, None
 
