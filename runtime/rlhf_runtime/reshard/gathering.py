@@ -34,7 +34,7 @@ def gather_layouts(source: Views, target: Views, group: dist.ProcessGroup | None
     Raises:
         LayoutError: pieces do not make up their tensors.
     """
-    own = (_pieces(source), _pieces(target))
+    own = (pieces_of(source), pieces_of(target))
     of_source, of_target = map(pickle.dumps, own)
     said = [(of_source, of_target, this_node())]
     if group is not None:
@@ -49,7 +49,8 @@ def gather_layouts(source: Views, target: Views, group: dist.ProcessGroup | None
     return Gathered(Layout(_shapes(sources), sources), Layout(_shapes(targets), targets), topology)
 
 
-def _pieces(views: Views) -> Pieces:
+def pieces_of(views: Views) -> Pieces:
+    """What a rank's views hold, for a layout."""
     return tuple(Piece(name, view.box) for name, parts in views.items() for view in parts)
 
 

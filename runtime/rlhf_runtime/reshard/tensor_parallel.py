@@ -6,11 +6,10 @@ known before an engine is there that could list its views.
 
 from __future__ import annotations
 
+from rlhf_flow.planning.generation_memory import VOCABULARY_MULTIPLE
 from rlhf_runtime.reshard.boxes import Box, cut
 from rlhf_runtime.reshard.layout import Piece, Pieces
 
-VOCABULARY_MULTIPLE = 64
-"""vLLM pads the vocabulary to a multiple of this before it is cut."""
 KEY_VALUE = ("k_proj", "v_proj")
 ROWS = ("q_proj", *KEY_VALUE, "gate_proj", "up_proj")
 COLUMNS = ("o_proj", "down_proj")

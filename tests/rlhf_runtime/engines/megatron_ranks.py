@@ -20,7 +20,6 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from rlhf_api.plan import Mesh
 from rlhf_runtime.engines.megatron.coverage import check_coverage
-from rlhf_runtime.engines.megatron.layout import pieces_of
 from rlhf_runtime.engines.megatron.loading import WeightFiles, load_weights
 from rlhf_runtime.engines.megatron.pipeline import (
     Inputs,
@@ -36,6 +35,7 @@ from rlhf_runtime.engines.world import World
 from rlhf_runtime.numerics import entropy, vocab_parallel
 from rlhf_runtime.reshard.boxes import Box
 from rlhf_runtime.reshard.execute import execute
+from rlhf_runtime.reshard.gathering import pieces_of
 from rlhf_runtime.reshard.layout import Layout
 from rlhf_runtime.reshard.plan import plan_reshard
 

@@ -13,12 +13,13 @@ from transformers import GemmaConfig, LlamaConfig, PretrainedConfig
 from rlhf_runtime.engines.megatron.architecture import Architecture
 from rlhf_runtime.engines.megatron.coverage import check_coverage, wanted_copies
 from rlhf_runtime.engines.megatron.family import FAMILIES, Cut
-from rlhf_runtime.engines.megatron.layout import Place, collect, parts_of, pieces_of
+from rlhf_runtime.engines.megatron.layout import Place, collect, parts_of
 from rlhf_runtime.engines.megatron.loading import WeightFiles, load_weights
 from rlhf_runtime.errors import UnsupportedModel
 from rlhf_runtime.models.errors import ModelIncomplete
 from rlhf_runtime.reshard.boxes import Box
 from rlhf_runtime.reshard.errors import LayoutError
+from rlhf_runtime.reshard.gathering import pieces_of
 from rlhf_runtime.reshard.layout import Piece
 from rlhf_runtime.reshard.views import Views
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from rlhf_flow.planning.generation_memory import VOCABULARY_MULTIPLE
 from rlhf_runtime.engines.megatron.family import (
     EMBEDDING,
     FAMILIES,
@@ -23,9 +24,6 @@ from rlhf_runtime.engines.megatron.family import (
 from rlhf_runtime.engines.sharing import looks_at_everything
 from rlhf_runtime.errors import UnsupportedModel
 
-VOCABULARY_MULTIPLE = 64
-"""vLLM pads a vocabulary to it: with the same padding a rank's rows lie within a generating
-rank's."""
 ROTARY_TYPES = ("default", "linear", "llama3")
 """Rotary embeddings whose frequencies depend neither on the length nor scale the attention."""
 
@@ -116,6 +114,7 @@ class Architecture:
 
     def padded_vocabulary(self, tensor: int) -> int:
         """Rows of embedding and output projection over all tensor ranks."""
+        # As vLLM pads it: so a rank's rows lie within those of a rank that generates.
         multiple = math.lcm(VOCABULARY_MULTIPLE, tensor)
         return -(-self.vocabulary_size // multiple) * multiple
 

@@ -10,7 +10,6 @@ import torch
 from rlhf_runtime.engines.megatron.architecture import Architecture, full_name
 from rlhf_runtime.engines.megatron.family import Cut, Parameter
 from rlhf_runtime.reshard.boxes import Box
-from rlhf_runtime.reshard.layout import Piece
 from rlhf_runtime.reshard.views import View, Views
 
 Storage = Callable[[torch.nn.Parameter], torch.Tensor | None]
@@ -80,11 +79,6 @@ def _groups(
 
 def _rows(tensor: torch.Tensor, start: int) -> Box:
     return Box((start, *(0,) * (tensor.dim() - 1)), tuple(tensor.shape))
-
-
-def pieces_of(views: Views) -> tuple[Piece, ...]:
-    """What a rank's views hold, for a layout."""
-    return tuple(Piece(name, view.box) for name, parts in views.items() for view in parts)
 
 
 def collect(parts: Iterator[Part]) -> Views:

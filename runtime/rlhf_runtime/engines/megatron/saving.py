@@ -13,11 +13,11 @@ import torch.distributed as dist
 from safetensors.torch import save_file
 from transformers import GenerationConfig
 
-from rlhf_runtime.engines.megatron.layout import pieces_of
 from rlhf_runtime.engines.megatron.loading import INDEX, WEIGHTS
 from rlhf_runtime.engines.megatron.stage import Stage
 from rlhf_runtime.reshard.boxes import Box
 from rlhf_runtime.reshard.execute import execute
+from rlhf_runtime.reshard.gathering import pieces_of
 from rlhf_runtime.reshard.layout import Layout, Piece
 from rlhf_runtime.reshard.plan import plan_reshard
 from rlhf_runtime.reshard.views import View, Views
