@@ -93,7 +93,8 @@ class TrainingEngine(Protocol):
     def infer(
         self, micro_batches: Sequence[MicroBatch], reading: HeadReading, consume: Consume
     ) -> None:
-        """Run every micro-batch forward and hand what its head says to `consume`. Collective."""
+        """Run every micro-batch forward; on ranks that have the head `consume` gets what it says.
+        Collective."""
 
     def update(self, terms: Sequence[LossTerm]) -> float:
         """One optimizer step on the sum of all terms over micro-batches and ranks; returns the
@@ -104,7 +105,10 @@ class TrainingEngine(Protocol):
         """
 
     def views(self) -> Views:
-        """This rank's storage of every weight that it holds, by Hugging Face name."""
+        """This rank's storage of every weight that it computes with, by Hugging Face name."""
+
+    def master_views(self) -> Views:
+        """Its storage of every weight that it trains, in float32; of frozen weights `views`."""
 
     def state(self) -> dict[str, Any]:
         """What later steps depend on; its tensors are the engine's own, to save or to overwrite."""
@@ -119,8 +123,8 @@ class TrainingEngine(Protocol):
         """What this rank holds of weights, gradients and optimizer now."""
 
     def copy_weights_from(self, other: TrainingEngine, entirely: bool = False) -> None:
-        """Take over the weights of another engine that is cut alike, except those that it does not
-        have.
+        """Take over the weights of another engine on the same ranks, except those that it does not
+        have. Collective.
 
         Raises:
             UnsupportedModel: some are not of both models, and all should be copied.

@@ -2,7 +2,8 @@
 
 A micro-batch's logits are its largest tensor by far. Here they exist one block of the vocabulary at
 a time: their sums are carried from block to block, and the backward pass computes each block again.
-Only where one block is all of the vocabulary is it kept.
+Only where one block is all of the vocabulary is it kept. Ranks that share the vocabulary exchange a
+few numbers for each predicted token, once forward and not at all backward.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
@@ -21,24 +23,38 @@ from rlhf_flow.planning.head_memory import block_width
 from rlhf_runtime.numerics.entropy import LOWEST_LOG_PROB, require_positive, softmax_gradients_
 
 
+class VocabularyPart(NamedTuple):
+    """A rank's share of the vocabulary."""
+
+    own: range
+    """The tokens of which it has rows of the head; may be empty, and all are the whole."""
+    group: dist.ProcessGroup
+    """The ranks that share the vocabulary."""
+
+
 def head_log_probs(
     hidden: Float[Tensor, "n hidden"],
     weight: Float[Tensor, "vocabulary hidden"],
     tokens: Int[Tensor, " n"],
     temperature: float = 1.0,
     with_entropy: bool = False,
+    part: VocabularyPart | None = None,
 ) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"] | None]:
     """Log-probabilities of tokens under softmax(hidden weight^T / temperature), and its entropy.
 
     Differentiable once in `hidden` and `weight`. Products are in their dtype, everything after them
-    in float32 (float64 stays float64).
+    in float32 (float64 stays float64). With a `part` it is collective, results are equal on all
+    ranks of the group, and the gradient in `hidden` is this rank's part of their sum, for losses
+    that all ranks compute alike.
 
     Args:
-        hidden: what the head gets where a token is predicted.
-        weight: of the head, without a bias.
+        hidden: what the head gets where a token is predicted; the same on ranks that share the
+            vocabulary.
+        weight: of the head, without a bias and without padding; this rank's rows.
         tokens: the token of each row, int64.
         temperature: the sampler's temperature, above 0.
         with_entropy: whether the entropy is wanted.
+        part: which rows they are. None: of the whole vocabulary.
 
     Returns:
         Log-probabilities, and entropies in nats or None.
@@ -52,7 +68,8 @@ def head_log_probs(
     apply: Callable[..., tuple[Tensor, Tensor | None]] = (
         _HeadLogProbs.apply
     )  # torch leaves it untyped
-    return apply(hidden, weight, tokens, temperature, with_entropy)
+    assert part is None or len(part.own) == len(weight), (part, weight.shape)
+    return apply(hidden, weight, tokens, temperature, with_entropy, part)
 
 
 class _Sums(NamedTuple):
@@ -75,8 +92,10 @@ class _HeadLogProbs(torch.autograd.Function):
         tokens: Tensor,
         temperature: float,
         with_entropy: bool,
+        part: VocabularyPart | None,
     ) -> tuple[Tensor, Tensor | None]:
         dtype = torch.promote_types(hidden.dtype, torch.float32)
+        tokens = tokens if part is None else tokens - part.own.start
         chosen = torch.zeros(len(tokens), dtype=dtype, device=hidden.device)
         sums: _Sums | None = None
         kept: Tensor | None = None
@@ -89,7 +108,10 @@ class _HeadLogProbs(torch.autograd.Function):
             chosen += scaled.gather(1, places[:, None])[:, 0].masked_fill_(~inside, 0)
             sums = _added(sums, scaled, with_entropy)
             del scaled
-        assert sums is not None, "a vocabulary has tokens"
+        if sums is None:
+            sums = _no_sums(chosen, with_entropy)
+        if part is not None and len(tokens):
+            sums, chosen = _joined(sums, chosen, part.group)
         log_totals = sums.total.log()
         log_sums = sums.maximum + log_totals
         entropies = None if sums.weighted is None else log_totals - sums.weighted / sums.total
@@ -102,7 +124,7 @@ class _HeadLogProbs(torch.autograd.Function):
     @once_differentiable
     def backward(
         ctx: Any, log_prob_grads: Tensor | None, entropy_grads: Tensor | None
-    ) -> tuple[Tensor, Tensor, None, None, None]:
+    ) -> tuple[Tensor, Tensor, None, None, None, None]:
         hidden, weight, tokens, log_sums, entropies, kept = ctx.saved_tensors
         own = torch.zeros_like(log_sums) if log_prob_grads is None else log_prob_grads
         hidden_grad = torch.zeros_like(hidden, dtype=log_sums.dtype)
@@ -120,7 +142,7 @@ class _HeadLogProbs(torch.autograd.Function):
             hidden_grad += grads @ part
             torch.mm(grads.T, hidden, out=weight_grad[columns])
             del grads
-        return hidden_grad.to(hidden.dtype), weight_grad, None, None, None
+        return hidden_grad.to(hidden.dtype), weight_grad, None, None, None, None
 
 
 def _blocks(weight: Tensor, num_rows: int) -> Iterator[slice]:
@@ -154,3 +176,23 @@ def _added(sums: _Sums | None, block: Tensor, with_entropy: bool) -> _Sums:
         assert sums.weighted is not None
         weighted += scale * (sums.weighted + shift * sums.total)
     return _Sums(maximum, total + scale * sums.total, weighted)
+
+
+def _no_sums(chosen: Tensor, with_entropy: bool) -> _Sums:
+    """Those of no token of the vocabulary."""
+    nothing = torch.zeros_like(chosen)
+    return _Sums(nothing - torch.inf, nothing, nothing if with_entropy else None)
+
+
+def _joined(sums: _Sums, chosen: Tensor, group: dist.ProcessGroup) -> tuple[_Sums, Tensor]:
+    """The sums over the whole vocabulary, and the chosen tokens' x, of ranks that have parts."""
+    maximum = sums.maximum.clone()
+    dist.all_reduce(maximum, op=dist.ReduceOp.MAX, group=group)
+    shift = (sums.maximum - maximum).clamp_(min=LOWEST_LOG_PROB)
+    scale = shift.exp()
+    parts = [chosen, scale * sums.total]
+    if sums.weighted is not None:
+        parts.append(scale * (sums.weighted + shift * sums.total))
+    joined = torch.stack(parts)
+    dist.all_reduce(joined, group=group)
+    return _Sums(maximum, joined[1], joined[2] if len(joined) > 2 else None), joined[0]

@@ -7,6 +7,7 @@ Hugging Face's own model: its logits, its gradients and the files that it writes
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -20,7 +21,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from rlhf_api.plan import Mesh
 from rlhf_runtime.engines.megatron.coverage import check_coverage
-from rlhf_runtime.engines.megatron.loading import WeightFiles, load_weights
+from rlhf_runtime.engines.megatron.head import Question, read_answer
+from rlhf_runtime.engines.megatron.loading import load_model
 from rlhf_runtime.engines.megatron.pipeline import (
     Inputs,
     forward_backward,
@@ -31,8 +33,9 @@ from rlhf_runtime.engines.megatron.saving import save_model
 from rlhf_runtime.engines.megatron.shim import run_on_cpu
 from rlhf_runtime.engines.megatron.stage import Stage
 from rlhf_runtime.engines.parallel import ParallelContext, make_contexts
+from rlhf_runtime.engines.training import ReadLogProbs
 from rlhf_runtime.engines.world import World
-from rlhf_runtime.numerics import entropy, vocab_parallel
+from rlhf_runtime.numerics import entropy
 from rlhf_runtime.reshard.boxes import Box
 from rlhf_runtime.reshard.execute import execute
 from rlhf_runtime.reshard.gathering import pieces_of
@@ -73,8 +76,7 @@ def stage_of(
         stage = Stage(config, parallel, sequence_parallel=sequence_parallel, dtype=dtype)
     finally:
         torch.use_deterministic_algorithms(False)
-    with WeightFiles(place) as files:
-        load_weights(stage.views(), stage.architecture, files)
+    load_model(stage.views(), stage.architecture, place)
     return stage
 
 
@@ -125,7 +127,7 @@ def logits_of(stage: Stage, inputs: list[Inputs]) -> list[torch.Tensor]:
     def keep(number: int, logits: torch.Tensor) -> None:
         found[number] = logits.clone()
 
-    infer(stage, inputs, keep)
+    infer(stage, inputs, len(inputs), keep)
     assert list(found) == (list(range(len(inputs))) if stage.parallel.is_last_stage else [])
     return list(found.values())
 
@@ -154,7 +156,7 @@ def gradients(stage: Stage, model: PreTrainedModel) -> list[Pair]:
         return (logits * weights[mine[number]][..., own.start : own.stop]).sum()
 
     for _ in range(2):  # the second time must not see the first time's
-        forward_backward(trained, [inputs[number] for number in mine], loss)
+        forward_backward(trained, [inputs[number] for number in mine], len(mine), loss)
     return gradient_pairs(stage, model)
 
 
@@ -199,9 +201,9 @@ def ranks_hold_every_weight(world: World, folder: Path, mesh: Mesh, kind: str) -
 def models_are_saved_as_they_were(world: World, folder: Path, mesh: Mesh, kind: str) -> None:
     place = write_once(world, kind, folder)
     stage = stage_of(place, context_of(world, mesh))
-    save_model(stage, folder / "saved", torch.float32)
-    save_model(stage, folder / "parts", torch.float32, file_bytes=100_000)
-    save_model(stage, folder / "half", torch.bfloat16)
+    save_model(stage, stage.views(), folder / "saved", torch.float32)
+    save_model(stage, stage.views(), folder / "parts", torch.float32, file_bytes=100_000)
+    save_model(stage, stage.views(), folder / "half", torch.bfloat16)
     dist.barrier()
     reloaded = stage_of(folder / "parts", context_of(world, mesh))
     for one, other in zip(stage.parameters(), reloaded.parameters(), strict=True):
@@ -250,29 +252,25 @@ def losses_of_log_probs_equal_hugging_faces(
     inputs, model = batches(), hugging_face(place)
     expected, found = [], dict[int, torch.Tensor]()
 
-    def loss(results: tuple[torch.Tensor, torch.Tensor | None]) -> torch.Tensor:
-        log_probs, entropies = results
+    def loss(log_probs: torch.Tensor, entropies: torch.Tensor | None) -> torch.Tensor:
         assert entropies is not None
         return (log_probs * torch.linspace(-1, 1, len(log_probs)) - 0.3 * entropies).sum() / 50
 
+    reading = ReadLogProbs(0.9, with_entropy=True, entropy_gradient=True)
+    asking = []
     for batch in inputs:
+        sequences, longest = batch.token_ids.shape
         logits = model(batch.token_ids).logits[:, :-1].flatten(0, 1)
-        expected.append(loss(entropy.token_log_probs(logits, targets_of(batch), 0.9, True)))
+        expected.append(loss(*entropy.token_log_probs(logits, targets_of(batch), 0.9, True)))
+        places = torch.arange(longest * sequences).view(longest, sequences).t()[:, :-1].flatten()
+        asking.append(replace(batch, question=Question(reading, places, targets_of(batch))))
     torch.stack(expected).sum().backward()
 
-    def share(number: int, logits: torch.Tensor) -> torch.Tensor:
-        results = vocab_parallel.token_log_probs(
-            logits[:, :-1].flatten(0, 1),
-            targets_of(inputs[number]),
-            stage.own_vocabulary(),
-            stage.parallel.tensor_group,
-            0.9,
-            with_entropy=True,
-        )
-        found[number] = loss(results)
+    def share(number: int, answer: torch.Tensor) -> torch.Tensor:
+        found[number] = loss(*read_answer(answer, reading))
         return found[number]
 
-    forward_backward(with_gradients(stage), inputs, share)
+    forward_backward(with_gradients(stage), asking, len(asking), share)
     losses = [Pair("loss", found[n].detach(), expected[n].detach()) for n in found]
     assert_same(losses, gradient_pairs(stage, model))
 
@@ -339,7 +337,7 @@ def half_precision_computes_alike(world: World, folder: Path, mesh: Mesh) -> Non
     def loss(number: int, logits: torch.Tensor) -> torch.Tensor:
         return (logits.float() * weights[number][..., own.start : own.stop]).sum()
 
-    forward_backward(with_gradients(stage), inputs, loss)
+    forward_backward(with_gradients(stage), inputs, len(inputs), loss)
     for batch, found in zip(inputs, outputs):  # noqa: B905  # maybe none
         assert found.dtype is torch.bfloat16
         exact, rounded = (model(batch.token_ids).logits.detach() for model in (whole, half))

@@ -12,6 +12,6 @@ from . import fsdp_ranks as ranks
 world = worlds_of_one_and_two("tests.rlhf_runtime.engines.fsdp_ranks")
 
 
-@pytest.mark.parametrize("scenario", list(ranks.SCENARIOS))
+@pytest.mark.parametrize("scenario", list(ranks.scenarios(1)))
 def test_training_engine(world: Path, scenario: str) -> None:
     assert not failures(world, scenario)

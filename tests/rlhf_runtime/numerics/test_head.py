@@ -1,3 +1,4 @@
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,9 @@ from rlhf_api.spec.resources import Device
 from rlhf_flow.planning import head_memory
 from rlhf_flow.planning.head_memory import block_bytes
 from rlhf_runtime.numerics.head import head_log_probs
+
+from ..world_of_processes import failures, start_world
+from . import head_ranks as ranks
 
 VOCABULARY = 23
 BLOCKS = [1, 5, VOCABULARY, 1000]
@@ -136,3 +140,15 @@ def test_where_nothing_is_predicted_gradients_are_zero() -> None:
 def test_a_temperature_of_zero_is_refused() -> None:
     with pytest.raises(ValueError, match="must be positive: got 0"):
         head_log_probs(*sample(1, torch.float32), temperature=0.0)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with every rank's results, after all scenarios ran."""
+    folder: Path = tmp_path_factory.mktemp("world")
+    return start_world("tests.rlhf_runtime.numerics.head_ranks", 3, folder)
+
+
+@pytest.mark.parametrize("scenario", list(ranks.SCENARIOS))
+def test_ranks_that_share_the_vocabulary(world: Path, scenario: str) -> None:
+    assert not failures(world, scenario)

@@ -19,8 +19,8 @@ from rlhf_runtime.engines.fsdp.loading import (
     local_bytes,
     save_causal_lm,
 )
-from rlhf_runtime.engines.fsdp.optimizer import Optimizer
 from rlhf_runtime.engines.fsdp.rows import row_views
+from rlhf_runtime.engines.optimizer import Optimizer
 from rlhf_runtime.engines.optimizer_settings import OptimizerSettings
 from rlhf_runtime.engines.packing import MicroBatch, Packing, empty_micro_batch, in_step
 from rlhf_runtime.engines.parallel import ParallelContext
@@ -85,7 +85,8 @@ class FsdpEngine:
 
     def use_optimizer(self, settings: OptimizerSettings) -> None:
         """Train with a new optimizer from now on."""
-        self._optimizer = Optimizer(self.module, settings)
+        trained = {n: p for n, p in self.module.named_parameters() if p.requires_grad}
+        self._optimizer = Optimizer(trained, settings)
 
     def packing(self, max_padded_tokens: int) -> Packing:
         """How this model's micro-batches are made."""
@@ -129,6 +130,10 @@ class FsdpEngine:
         """This rank's rows of every parameter, by Hugging Face name."""
         return row_views(self.module)
 
+    def master_views(self) -> Views:
+        """This rank's part of every weight as it is trained: here there is no other."""
+        return self.views()
+
     def state(self) -> dict[str, Any]:
         """What later steps depend on; its tensors are the model's own, to save or to overwrite."""
         return {
@@ -161,13 +166,13 @@ class FsdpEngine:
         }
 
     def copy_weights_from(self, other: TrainingEngine, entirely: bool = False) -> None:
-        """Take over the weights of another engine that is cut alike, except those that it does not
-        have.
+        """Take over the weights of another engine on the same ranks, except those that it does not
+        have. Collective.
 
         Raises:
             UnsupportedModel: some are not of both models, and all should be copied.
         """
-        copy_weights(other.views(), self.views(), entirely)
+        copy_weights(other.master_views(), self.master_views(), self.parallel, entirely)
         self._version += 1
 
     def load_weights(self, folder: Path) -> None:

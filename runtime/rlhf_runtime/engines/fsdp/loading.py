@@ -21,8 +21,8 @@ from transformers import (
     PreTrainedModel,
 )
 
+from rlhf_runtime.engines.heads import SCORE, check_head, is_classifier, without_head
 from rlhf_runtime.engines.parallel import ParallelContext
-from rlhf_runtime.models.errors import WrongHead
 
 UNCHANGED_OUTPUTS = {"final_logit_softcapping": None, "logits_scaling": 1.0, "logit_scale": 1.0}
 """Settings of models by which logits are changed after the output layer, and their neutral values
@@ -59,18 +59,9 @@ def load_causal_lm(
     if value_head:
         config.tie_word_embeddings = False
         _leave_outputs_alone(config)
-    is_classifier = _is_classifier(config)
-    if is_classifier:
-        _check_classifier(folder, config, value_head, needs_head)
-    elif needs_head:
-        raise WrongHead(
-            "a language model gives no score, and this one is never trained to: got "
-            f"{folder} with {', '.join(config.architectures or ('no architecture',))}, allowed a "
-            "sequence classifier of one label; choose a reward model, or train one by an algorithm "
-            "of type RewardModel"
-        )
+    check_head(folder, config, value_head=value_head, needs_head=needs_head)
     model = _read(folder, config) if parallel.is_first else _outline(config)
-    if value_head and not (parallel.is_first and is_classifier):
+    if value_head and not (parallel.is_first and is_classifier(config)):
         _replace_head(model)
     model.eval()
     stored = torch.float32 if trained else precision
@@ -94,8 +85,7 @@ def _leave_outputs_alone(config: AutoConfig) -> None:
 
 def _read(folder: Path, config: AutoConfig) -> PreTrainedModel:
     """A model in the form of a causal language model; a classifier's head is its output."""
-    is_classifier = _is_classifier(config)
-    kind = AutoModelForSequenceClassification if is_classifier else AutoModelForCausalLM
+    kind = AutoModelForSequenceClassification if is_classifier(config) else AutoModelForCausalLM
     found, info = kind.from_pretrained(
         folder,
         config=config,
@@ -104,36 +94,14 @@ def _read(folder: Path, config: AutoConfig) -> PreTrainedModel:
         local_files_only=True,
         output_loading_info=True,
     )
-    if not is_classifier:
+    if not is_classifier(config):
         return found
     if missing := [name for name in info["missing_keys"] if name.startswith("score.")]:
-        raise WrongHead(
-            f"a reward model without its output's weights: got {folder} without {missing[0]}, "
-            "allowed one that was saved with its head; copy it again, or choose another"
-        )
+        raise without_head(folder, missing[0])
     model = _outline(config)
     setattr(model, model.base_model_prefix, found.base_model)
     model.set_output_embeddings(found.score)
     return model
-
-
-def _is_classifier(config: AutoConfig) -> bool:
-    return any(name.endswith("ForSequenceClassification") for name in config.architectures or ())
-
-
-def _check_classifier(folder: Path, config: AutoConfig, value_head: bool, needs_head: bool) -> None:
-    if not value_head:
-        raise WrongHead(
-            f"a model without an output over the vocabulary: got {folder} with "
-            f"{config.architectures[0]}, allowed a causal language model; choose one, or let the "
-            "role be a ScalarModel"
-        )
-    if config.num_labels != 1:
-        other = "" if needs_head else " or a causal language model"
-        raise WrongHead(
-            f"a classifier of several labels gives no score: got {config.num_labels} labels in "
-            f"{folder}, allowed 1; choose a reward model{other}"
-        )
 
 
 def _outline(config: AutoConfig) -> PreTrainedModel:
@@ -251,7 +219,7 @@ def save_causal_lm(
     for name, parameter in model.named_parameters():
         full = parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
         if parallel.is_first:
-            saved = "score.weight" if is_scalar and name == head_weight else name
+            saved = SCORE if is_scalar and name == head_weight else name
             state[saved] = full.detach().to("cpu", dtype)
     if parallel.is_first:
         config = type(model.config).from_dict(model.config.to_dict())

@@ -16,6 +16,7 @@ from rlhf_runtime.engines.megatron.family import (
     LAYER_NAME,
     LAYER_PATH,
     OUTPUT,
+    SCALAR_OUTPUT,
     TIED_OUTPUT,
     Family,
     Parameter,
@@ -45,10 +46,16 @@ class Architecture:
     norm_epsilon: float
     is_tied: bool
     """Whether the output projection is the embedding."""
+    has_scalar_head: bool = False
+    """Whether one number for each token is in the place of the output projection."""
 
     @staticmethod
-    def of(config: Any) -> Architecture:
+    def of(config: Any, value_head: bool = False) -> Architecture:
         """Read a transformers config.
+
+        Args:
+            config: of the model.
+            value_head: whether a scalar head takes the place of the output projection.
 
         Raises:
             UnsupportedModel: no mapping for the family, or a setting that Megatron's layers lack.
@@ -58,7 +65,7 @@ class Architecture:
             raise UnsupportedModel(
                 f"Megatron's layers are not mapped for this family: got model_type "
                 f"{config.model_type!r}, allowed {', '.join(sorted(FAMILIES))}; train it with the "
-                "engine FSDP2, or add the family (docs/model-families.md)"
+                "engine FSDP, or add the family (docs/model-families.md)"
             )
         _check_settings(config, family)
         heads = config.num_attention_heads
@@ -72,7 +79,8 @@ class Architecture:
             intermediate_size=config.intermediate_size,
             vocabulary_size=config.vocab_size,
             norm_epsilon=config.rms_norm_eps,
-            is_tied=bool(config.tie_word_embeddings),
+            is_tied=bool(config.tie_word_embeddings) and not value_head,
+            has_scalar_head=value_head,
         )
 
     @property
@@ -85,7 +93,15 @@ class Architecture:
             "query": self.num_heads * self.head_size,
             "key": self.num_groups * self.head_size,
             "head": self.head_size,
+            "one": 1,
         }
+
+    @property
+    def output(self) -> Parameter:
+        """What the last stage ends in."""
+        if self.has_scalar_head:
+            return SCALAR_OUTPUT
+        return TIED_OUTPUT if self.is_tied else OUTPUT
 
     def parameters(self) -> Iterator[tuple[str, Parameter, int | None]]:
         """All parameters of a whole model: Megatron's path, what it holds, and its layer.
@@ -97,8 +113,7 @@ class Architecture:
             for parameter in self.family.layer:
                 yield f"{LAYER_PATH}{layer}.{parameter.path}", parameter, layer
         yield FINAL_NORM.path, FINAL_NORM, None
-        output = TIED_OUTPUT if self.is_tied else OUTPUT
-        yield output.path, output, None
+        yield self.output.path, self.output, None
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The full shape of every weight, by Hugging Face name."""
@@ -165,14 +180,14 @@ def _check_settings(config: Any, family: Family) -> None:
     for name, value in wrong.items():
         raise UnsupportedModel(
             f"Megatron's layers lack a setting of this model: got {name} = {value!r}, allowed "
-            f"{family.fixed[name]!r} for {config.model_type}; train it with the engine FSDP2"
+            f"{family.fixed[name]!r} for {config.model_type}; train it with the engine FSDP"
         )
     if not looks_at_everything(config):
         raise UnsupportedModel(
             "attention that does not look at all earlier tokens: got sliding_window = "
             f"{getattr(config, 'sliding_window', None)}, layer_types = "
             f"{sorted(set(getattr(config, 'layer_types', None) or ()))}, allowed full attention in "
-            "every layer; train it with the engine FSDP2"
+            "every layer; train it with the engine FSDP"
         )
     rotary = config.rope_parameters
     kind, part = rotary.get("rope_type", "default"), rotary.get("partial_rotary_factor", 1.0)
@@ -180,5 +195,5 @@ def _check_settings(config: Any, family: Family) -> None:
         raise UnsupportedModel(
             f"a rotary embedding that Megatron's layers lack: got rope_type {kind!r} of "
             f"{part:.4g} of a head, allowed {', '.join(ROTARY_TYPES)} of whole heads; train the "
-            "model with the engine FSDP2"
+            "model with the engine FSDP"
         )

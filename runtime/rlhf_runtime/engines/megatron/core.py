@@ -26,7 +26,12 @@ with warnings.catch_warnings():
     from megatron.core.tensor_parallel.layers import (
         ColumnParallelLinear,
         RowParallelLinear,
+        param_is_not_tensor_parallel_duplicate,
         set_tensor_model_parallel_attributes,
+    )
+    from megatron.core.tensor_parallel.mappings import (
+        copy_to_tensor_model_parallel_region,
+        gather_from_sequence_parallel_region,
     )
     from megatron.core.tensor_parallel.random import initialize_rng_tracker
     from megatron.core.transformer.attention import SelfAttention, SelfAttentionSubmodules
@@ -59,10 +64,13 @@ __all__ = [
     "TransformerConfig",
     "TransformerLayer",
     "TransformerLayerSubmodules",
+    "copy_to_tensor_model_parallel_region",
     "finalize_model_grads",
+    "gather_from_sequence_parallel_region",
     "get_bias_dropout_add",
     "get_forward_backward_func",
     "initialize_rng_tracker",
     "parallel_state",
+    "param_is_not_tensor_parallel_duplicate",
     "set_tensor_model_parallel_attributes",
 ]

@@ -68,6 +68,8 @@ OUTPUT = Parameter(
     Cut.VOCABULARY,
     (Weight("lm_head.weight", ("vocabulary", "hidden")),),
 )
+SCALAR_OUTPUT = Parameter(OUTPUT.path, Cut.WHOLE, (Weight("lm_head.weight", ("one", "hidden")),))
+"""In the place of the output projection: one number for each token."""
 TIED_OUTPUT = Parameter(OUTPUT.path, OUTPUT.cut, EMBEDDING.weights)
 """The last stage's copy of the embedding, where the first stage is another one."""
 

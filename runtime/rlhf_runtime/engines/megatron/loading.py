@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from safetensors import safe_open
 
+from rlhf_runtime.engines.heads import SCORE, without_head
 from rlhf_runtime.engines.megatron.architecture import Architecture
 from rlhf_runtime.engines.megatron.family import OUTPUT
 from rlhf_runtime.errors import UnsupportedModel
@@ -21,6 +22,8 @@ from rlhf_runtime.reshard.views import Views
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 NO_WEIGHT = ".rotary_emb.inv_freq"
 """What older files name so is computed from the config."""
+HEAD = OUTPUT.weights[0].name
+"""A model's head, whichever it is; in files a classifier's is called otherwise."""
 
 
 class WeightFiles:
@@ -38,6 +41,7 @@ class WeightFiles:
         try:
             for opened in map(self._open, _files(folder)):
                 self._files |= dict.fromkeys(opened.keys(), opened)
+            self._heads = {HEAD: SCORE} if SCORE in self._files else {}
         except BaseException:
             self._stack.close()
             raise
@@ -49,15 +53,17 @@ class WeightFiles:
         self._stack.close()
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The full shape of everything in the files, by name."""
-        return {
+        """The full shape of everything in the files, by name; that of a head is `HEAD`."""
+        shapes = {
             name: tuple(opened.get_slice(name).get_shape()) for name, opened in self._files.items()
         }
+        return shapes | {name: shapes.pop(saved) for name, saved in self._heads.items()}
 
     def read(self, name: str, box: Box) -> torch.Tensor:
         """A part of a weight, in the file's dtype, on the CPU."""
         whole = Box((0,) * len(box.start), box.stop)
-        part: torch.Tensor = self._files[name].get_slice(name)[box.slices_in(whole)]
+        saved = self._heads.get(name, name)
+        part: torch.Tensor = self._files[saved].get_slice(saved)[box.slices_in(whole)]
         return part
 
     def _open(self, file: Path) -> Any:
@@ -84,36 +90,71 @@ def _files(folder: Path) -> list[Path]:
 
 
 @torch.no_grad()
-def load_weights(views: Views, architecture: Architecture, files: WeightFiles) -> None:
-    """Fill a rank's views; nothing else is read.
+def load_model(
+    views: Views, architecture: Architecture, folder: Path, *, from_classifier: bool = False
+) -> None:
+    """Fill a rank's views from a folder; nothing else is read. A scalar head that the folder does
+    not have is left as it is.
+
+    Args:
+        views: of all weights that this rank has.
+        architecture: of the model.
+        folder: in Hugging Face format.
+        from_classifier: whether it has a sequence classifier.
 
     Raises:
         ModelIncomplete: the files lack a weight of the model (of any rank).
+        WrongHead: those of a classifier lack its head.
         UnsupportedModel: they have one that the model does not, or of another shape.
     """
-    check_names(architecture, files.shapes(), files.folder)
-    for name, parts in views.items():
-        for tensor, box in parts:
-            tensor.copy_(files.read(name, box))
+    with WeightFiles(folder) as files:
+        found = files.shapes()
+        if from_classifier and HEAD not in found:
+            raise without_head(folder, SCORE)
+        check_names(architecture, found, folder)
+        for name, parts in views.items():
+            if architecture.has_scalar_head and name == HEAD and not from_classifier:
+                continue
+            for tensor, box in parts:
+                tensor.copy_(files.read(name, box))
+
+
+@torch.no_grad()
+def overwrite_weights(views: Views, architecture: Architecture, folder: Path) -> None:
+    """Fill a rank's views of all weights that a folder has in the same shape.
+
+    Raises:
+        ModelIncomplete: it has no weights in the safetensors format.
+    """
+    with WeightFiles(folder) as files:
+        found, wanted = files.shapes(), architecture.shapes()
+        for name, parts in views.items():
+            if found.get(name) == wanted[name]:
+                for tensor, box in parts:
+                    tensor.copy_(files.read(name, box))
 
 
 def check_names(
     architecture: Architecture, found: Mapping[str, tuple[int, ...]], folder: Path
 ) -> None:
-    """Compare what files hold with what a model consists of; errors as of `load_weights`."""
+    """Compare what files hold with what a model consists of, but for a scalar head that they lack
+    or have another head than; errors as of `load_model`."""
     wanted = architecture.shapes()
+    given = {name for name in found if not name.endswith(NO_WEIGHT)}
+    if architecture.is_tied:
+        given.discard(HEAD)  # some files hold the embedding twice
+    if architecture.has_scalar_head and found.get(HEAD) != wanted[HEAD]:
+        given.discard(HEAD)
+        del wanted[HEAD]
     if missing := sorted(wanted.keys() - found.keys()):
         raise ModelIncomplete(
             f"a model without all its weights: got {folder} without {_some(missing)}; copy the "
             "whole folder, or save the model again with save_pretrained"
         )
-    given = {name for name in found if not name.endswith(NO_WEIGHT)}
-    if architecture.is_tied:
-        given.discard(OUTPUT.weights[0].name)  # some files hold the embedding twice
     if unknown := sorted(given - wanted.keys()):
         raise UnsupportedModel(
             f"weights that Megatron's layers do not have: got {_some(unknown)} in {folder}; train "
-            "the model with the engine FSDP2, or complete its family "
+            "the model with the engine FSDP, or complete its family "
             "(docs/model-families.md)"
         )
     for name in _differing(wanted, found):

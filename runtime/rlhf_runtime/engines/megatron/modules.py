@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
+from torch.utils.checkpoint import checkpoint
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from rlhf_runtime.engines.megatron.core import RotaryEmbedding
+from rlhf_runtime.engines.megatron.core import RotaryEmbedding, TransformerLayer
 
 
 class RmsNorm(nn.RMSNorm):
@@ -60,6 +61,18 @@ class Attention(nn.Module):
             enable_gqa=heads.shape[1] != keys.shape[1],
         )
         return seen.permute(2, 0, 1, 3).flatten(2)
+
+
+class RecomputedLayer(TransformerLayer):  # type: ignore[misc]  # Megatron is not typed
+    """A layer that keeps its input only, and computes the rest again for the backward pass.
+
+    Megatron's own way keeps states of a GPU's random numbers, of which none is drawn here.
+    """
+
+    def forward(self, *args: Any, **options: Any) -> Any:
+        """As the layer's own."""
+        run = super().forward
+        return checkpoint(run, *args, use_reentrant=False, preserve_rng_state=False, **options)
 
 
 class RotaryAngles(RotaryEmbedding):  # type: ignore[misc]  # Megatron is not typed

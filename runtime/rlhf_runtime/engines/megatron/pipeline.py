@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,6 +16,7 @@ from rlhf_runtime.engines.megatron.core import (
     finalize_model_grads,
     get_forward_backward_func,
 )
+from rlhf_runtime.engines.megatron.head import Question
 from rlhf_runtime.engines.megatron.stage import Stage
 
 
@@ -29,52 +30,62 @@ class Inputs:
     """int64 like token_ids; None where positions count from each sequence's beginning."""
     attention_mask: torch.Tensor | None = None
     """bool[sequences, 1, longest, longest], who sees whom; None for plain causal attention."""
+    question: Question | None = None
+    """What the last stage reads; None: logits."""
 
 
 Consume = Callable[[int, torch.Tensor], torch.Tensor | None]
-"""On ranks of the last stage: from a micro-batch's number and its logits [sequences, longest, own
-vocabulary] to this rank's share of the loss. Every tensor rank computes the same share."""
+"""On ranks of the last stage: from a micro-batch's number and what its question is answered to this
+rank's share of the loss. Every tensor rank computes the same share."""
 
 
-def with_gradients(stage: Stage) -> DistributedDataParallel:
+def with_gradients(stage: Stage, *, sharded: bool = False) -> DistributedDataParallel:
     """A stage whose gradients are summed up in float32 over micro-batches, and then over ranks that
-    hold the same weights: `parameter.main_grad`."""
+    hold the same weights: `parameter.main_grad`.
+
+    Args:
+        stage: this rank's; its parameters may move to other memory.
+        sharded: whether a replica gets the sums of its share of them only, as `shards` says.
+    """
     assert all(parameter.requires_grad for parameter in stage.parameters())
     stage.config.finalize_model_grads_func = _finish_gradients
     return DistributedDataParallel(
         stage.config,
-        DistributedDataParallelConfig(grad_reduce_in_fp32=True),
+        DistributedDataParallelConfig(grad_reduce_in_fp32=True, use_distributed_optimizer=sharded),
         stage,
         pg_collection=stage.pg_collection,
     )
 
 
 def forward_backward(
-    model: DistributedDataParallel, micro_batches: Sequence[Inputs], consume: Consume
+    model: DistributedDataParallel, micro_batches: Iterable[Inputs], count: int, consume: Consume
 ) -> None:
     """Run micro-batches forward and backward, one forward and one backward in turns, and sum
     gradients over all ranks that have parts of them.
 
     Args:
         model: this rank's.
-        micro_batches: at least one, and as many on all ranks of the mesh.
+        micro_batches: at least one, and as many on all ranks of the mesh; each is taken when its
+            turn comes.
+        count: how many there are.
         consume: gives every micro-batch's share of the loss.
     """
     model.zero_grad_buffer()
-    _run(model, model.module, micro_batches, consume, forward_only=False)
+    _run(model, model.module, micro_batches, count, consume, forward_only=False)
 
 
 @torch.no_grad()
-def infer(stage: Stage, micro_batches: Sequence[Inputs], consume: Consume) -> None:
-    """Run micro-batches, at least one, forward; on ranks of the last stage `consume` reads their
-    logits."""
-    _run(stage, stage, micro_batches, consume, forward_only=True)
+def infer(stage: Stage, micro_batches: Iterable[Inputs], count: int, consume: Consume) -> None:
+    """Run micro-batches forward; on ranks of the last stage `consume` gets what they are asked.
+    Arguments as of `forward_backward`."""
+    _run(stage, stage, micro_batches, count, consume, forward_only=True)
 
 
 def _run(
     model: Any,
     stage: Stage,
-    micro_batches: Sequence[Inputs],
+    micro_batches: Iterable[Inputs],
+    count: int,
     consume: Consume,
     *,
     forward_only: bool,
@@ -84,7 +95,7 @@ def _run(
         forward_step_func=partial(_forward, consume=consume),
         data_iterator=iter(enumerate(micro_batches)),
         model=model,
-        num_microbatches=len(micro_batches),
+        num_microbatches=count,
         seq_length=0,  # stages tell each other the shapes
         micro_batch_size=0,
         forward_only=forward_only,
@@ -97,10 +108,12 @@ def _forward(inputs: Any, model: Any, consume: Consume) -> tuple[torch.Tensor, A
     """What Megatron's schedule asks for: outputs, and what makes a loss of those of the last
     stage."""
     number, batch = next(inputs)
-    outputs = model(batch.token_ids, batch.position_ids, batch.attention_mask)
+    outputs = model(
+        batch.token_ids, batch.position_ids, batch.attention_mask, question=batch.question
+    )
 
-    def loss(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
-        share = consume(number, logits)
+    def loss(answer: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
+        share = consume(number, answer)
         none = torch.zeros((), dtype=torch.int)
         return (none if share is None else share), none, None
 

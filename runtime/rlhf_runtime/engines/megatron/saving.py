@@ -11,9 +11,10 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from safetensors.torch import save_file
-from transformers import GenerationConfig
+from transformers import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING, GenerationConfig
 
-from rlhf_runtime.engines.megatron.loading import INDEX, WEIGHTS
+from rlhf_runtime.engines.heads import SCORE
+from rlhf_runtime.engines.megatron.loading import HEAD, INDEX, WEIGHTS
 from rlhf_runtime.engines.megatron.stage import Stage
 from rlhf_runtime.reshard.boxes import Box
 from rlhf_runtime.reshard.execute import execute
@@ -29,12 +30,15 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 def save_model(
-    stage: Stage, folder: Path, dtype: torch.dtype, file_bytes: int = FILE_BYTES
+    stage: Stage, views: Views, folder: Path, dtype: torch.dtype, file_bytes: int = FILE_BYTES
 ) -> None:
     """Write the whole model; every rank of its mesh calls, the first one writes, file by file.
 
+    One with a scalar head becomes a sequence classifier of one label, as reward models are.
+
     Args:
         stage: this rank's.
+        views: this rank's part of its weights.
         folder: made if it is not there. What it holds under the same names is overwritten.
         dtype: of the weights in the files.
         file_bytes: what the first rank holds at a time beside its own weights.
@@ -43,17 +47,27 @@ def save_model(
     if parallel.is_first:
         folder.mkdir(parents=True, exist_ok=True)
         _write_configs(stage, folder, dtype)
-    views, shapes = stage.views(), stage.architecture.shapes()
+    shapes = stage.architecture.shapes()
     held = _pieces_of_all(views, stage)
     groups = list(_by_file(shapes, file_bytes // dtype.itemsize))
     names = _file_names(len(groups))
     for file, own in zip(names, groups, strict=True):
         weights = _gather(own, views, held, stage, dtype)
         if parallel.is_first:
+            weights = {saved_name(stage, name): tensor for name, tensor in weights.items()}
             save_file(weights, folder / file, metadata={"format": "pt"})
     if parallel.is_first and len(groups) > 1:
-        places = {name: file for file, own in zip(names, groups, strict=True) for name in own}
+        places = {
+            saved_name(stage, name): file
+            for file, own in zip(names, groups, strict=True)
+            for name in own
+        }
         _write_index(folder, shapes, places, dtype)
+
+
+def saved_name(stage: Stage, name: str) -> str:
+    """What a weight is called in files."""
+    return SCORE if stage.architecture.has_scalar_head and name == HEAD else name
 
 
 def _by_file(shapes: Shapes, max_elements: int) -> Iterator[Shapes]:
@@ -108,6 +122,11 @@ def _write_configs(stage: Stage, folder: Path, dtype: torch.dtype) -> None:
     config = deepcopy(stage.hf_config)
     config.dtype = dtype
     config.use_cache = True
+    if stage.architecture.has_scalar_head:
+        config.num_labels = 1
+        config.architectures = [MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING[type(config)].__name__]
+        config.save_pretrained(folder)
+        return  # it does not generate
     config.save_pretrained(folder)
     source = Path(config.name_or_path)
     if (source / "generation_config.json").is_file():

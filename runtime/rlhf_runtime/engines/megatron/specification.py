@@ -23,7 +23,7 @@ from rlhf_runtime.engines.megatron.core import (
     TransformerLayerSubmodules,
     get_bias_dropout_add,
 )
-from rlhf_runtime.engines.megatron.modules import Attention, RmsNorm
+from rlhf_runtime.engines.megatron.modules import Attention, RecomputedLayer, RmsNorm
 from rlhf_runtime.engines.parallel import ParallelContext
 
 
@@ -80,12 +80,15 @@ def make_settings(
     )
 
 
-def make_layers(settings: TransformerConfig, count: int) -> TransformerBlockSubmodules:
+def make_layers(
+    settings: TransformerConfig, count: int, recompute: bool
+) -> TransformerBlockSubmodules:
     """What a stage's layers are made of.
 
     Args:
         settings: of the model.
         count: layers of one stage.
+        recompute: whether their activations are computed again for the backward pass.
     """
     norm = RmsNorm if settings.qk_layernorm else None
     attention = ModuleSpec(
@@ -105,7 +108,7 @@ def make_layers(settings: TransformerConfig, count: int) -> TransformerBlockSubm
         submodules=MLPSubmodules(linear_fc1=ColumnParallelLinear, linear_fc2=RowParallelLinear),
     )
     layer = ModuleSpec(
-        TransformerLayer,
+        RecomputedLayer if recompute else TransformerLayer,
         submodules=TransformerLayerSubmodules(
             input_layernorm=RmsNorm,
             self_attention=attention,

@@ -19,12 +19,11 @@ from rlhf_runtime.engines.megatron.family import (
     EMBEDDING,
     FINAL_NORM,
     LAYER_PATH,
-    OUTPUT,
-    TIED_OUTPUT,
     Cut,
     Parameter,
 )
 from rlhf_runtime.engines.megatron.groups import process_groups
+from rlhf_runtime.engines.megatron.head import Head, Question, ScalarLayer
 from rlhf_runtime.engines.megatron.layout import Place, Storage, collect, parts_of
 from rlhf_runtime.engines.megatron.modules import RotaryAngles
 from rlhf_runtime.engines.megatron.shim import run_on_cpu
@@ -45,7 +44,9 @@ class Stage(GPTModel):  # type: ignore[misc]  # Megatron is not typed
         config: Any,
         parallel: ParallelContext,
         *,
+        value_head: bool = False,
         sequence_parallel: bool = False,
+        recompute: bool = False,
         dtype: torch.dtype = torch.float32,
     ) -> None:
         """Build it; every rank of the mesh does.
@@ -53,15 +54,17 @@ class Stage(GPTModel):  # type: ignore[misc]  # Megatron is not typed
         Args:
             config: of transformers.
             parallel: the mesh, as this rank sees it.
+            value_head: whether a scalar head, of zeros, takes the place of the output projection.
             sequence_parallel: whether tensor ranks share the positions of a sequence between
                 matrix products. Lengths must then be multiples of their number. Without several
                 tensor ranks there is nothing to share.
+            recompute: whether a layer's activations are computed again for the backward pass.
             dtype: of weights and of what stages send each other.
 
         Raises:
             UnsupportedModel: the family, a setting of the model or the cut.
         """
-        architecture = Architecture.of(config)
+        architecture = Architecture.of(config, value_head)
         at = parallel.at
         architecture.check_cut(at.tensor_size, at.pipeline_size)
         _prepare_process(parallel.device)
@@ -70,7 +73,7 @@ class Stage(GPTModel):  # type: ignore[misc]  # Megatron is not typed
         settings = make_settings(architecture, parallel, sequence_parallel, dtype)
         super().__init__(
             settings,
-            make_layers(settings, architecture.num_layers // at.pipeline_size),
+            make_layers(settings, architecture.num_layers // at.pipeline_size, recompute),
             architecture.padded_vocabulary(at.tensor_size),
             config.max_position_embeddings,
             pre_process=parallel.is_first_stage,
@@ -85,6 +88,7 @@ class Stage(GPTModel):  # type: ignore[misc]  # Megatron is not typed
         self.architecture = architecture
         self.parallel = parallel
         self.hf_config = config
+        self._head = self._make_head(value_head) if parallel.is_last_stage else None
         self._say_what_is_cut()
         self._clear_padding()
         self.to(parallel.device)
@@ -94,9 +98,11 @@ class Stage(GPTModel):  # type: ignore[misc]  # Megatron is not typed
         input_ids: torch.Tensor,
         position_ids: torch.Tensor | None,
         attention_mask: torch.Tensor | None,
+        question: Question | None = None,
         **options: Any,
     ) -> torch.Tensor:
-        """Hidden states for the next stage; of the last stage, logits.
+        """Hidden states for the next stage; of the last stage what is asked, float32[1 or 2, n]:
+        see `read_answer`. Where nothing is asked, logits.
 
         Logits are float[batch, length, own vocabulary]: those of this tensor rank's tokens, without
         the padding of the vocabulary, which so never takes part in a softmax.
@@ -106,11 +112,14 @@ class Stage(GPTModel):  # type: ignore[misc]  # Megatron is not typed
             position_ids: like them, or None for 0, 1, 2, ...
             attention_mask: bool[batch or 1, 1, length, length], true where the second token is seen
                 by the first; None for all earlier ones.
+            question: what the last stage shall read; other stages do not look at it.
             options: see GPTModel.
         """
         self.rotary_pos_emb.positions = position_ids
+        if self._head is not None:
+            self._head.question = question
         result: torch.Tensor = super().forward(input_ids, position_ids, attention_mask, **options)
-        if not self.parallel.is_last_stage:
+        if not self.parallel.is_last_stage or question is not None:
             return result
         own = self.own_vocabulary()
         return result if len(own) == result.shape[-1] else result[..., : len(own)]
@@ -128,8 +137,7 @@ class Stage(GPTModel):  # type: ignore[misc]  # Megatron is not typed
             UnsupportedModel: Megatron has a parameter that the family's mapping does not know.
         """
         known = {parameter.path: parameter for parameter in self.architecture.family.layer}
-        output = TIED_OUTPUT if self.architecture.is_tied else OUTPUT
-        ends = {parameter.path: parameter for parameter in (EMBEDDING, FINAL_NORM, output)}
+        ends = {end.path: end for end in (EMBEDDING, FINAL_NORM, self.architecture.output)}
         first = self.parallel.at.pipeline * len(self.decoder.layers)
         for path, parameter in self.named_parameters():
             layer: int | None = None
@@ -159,6 +167,16 @@ class Stage(GPTModel):  # type: ignore[misc]  # Megatron is not typed
             for parameter, held, layer in self.held()
             if (tensor := storage(parameter)) is not None
             for part in parts_of(tensor, held, layer, self.architecture, place)
+        )
+
+    def _make_head(self, value_head: bool) -> Head:
+        if value_head:
+            self.output_layer = ScalarLayer(self.config.hidden_size, self.config.params_dtype)
+        return Head(
+            self.output_layer,
+            None if value_head else self.own_vocabulary(),
+            self.parallel.tensor_group,
+            self.config.sequence_parallel,
         )
 
     def _say_what_is_cut(self) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import torch
-from torch import nn
 from torch.distributed.tensor import DTensor
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import get_scheduler
 
@@ -21,16 +21,33 @@ SCHEDULERS = {
 }
 """By the names of transformers; all of them warm up."""
 
+GlobalNorm = Callable[[], torch.Tensor]
+"""The norm of all gradients of all ranks, equal on all of them."""
+
 
 class Optimizer:
-    """Steps the parameters of one model."""
+    """Steps the parameters of one model, or a rank's parts of them."""
 
-    def __init__(self, model: nn.Module, settings: OptimizerSettings) -> None:
-        self._named = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    def __init__(
+        self,
+        parameters: Mapping[str, torch.Tensor],
+        settings: OptimizerSettings,
+        global_norm: GlobalNorm | None = None,
+    ) -> None:
+        """Begin to optimize.
+
+        Args:
+            parameters: by name: what is stepped by its `grad`, in float32.
+            settings: of the optimizer.
+            global_norm: collective. None: torch knows it of its own tensors.
+        """
+        self._named = dict(parameters)
         self._parameters = list(self._named.values())
         self._settings = settings
+        self._global_norm = global_norm or self._norm_of_gradients
         self.adam = torch.optim.AdamW(
-            self._parameters,
+            # A rank may have no part of any: torch refuses an optimizer of nothing.
+            self._parameters or [torch.zeros(0)],
             lr=settings.learning_rate,
             betas=(settings.beta1, settings.beta2),
             eps=settings.epsilon,
@@ -49,15 +66,21 @@ class Optimizer:
         """The rate that the next step uses."""
         return float(self.scheduler.get_last_lr()[0])
 
+    @property
+    def updates(self) -> int:
+        """Steps so far, those that were left out among them."""
+        return int(self.scheduler.last_epoch)
+
+    def moments(self) -> dict[str, dict[str, torch.Tensor]]:
+        """Adam's state of each parameter that was stepped, by name; its own tensors."""
+        states = {name: self.adam.state.get(p) for name, p in self._named.items()}
+        return {name: dict(state) for name, state in states.items() if state}
+
     def state(self) -> dict[str, Any]:
         """What the next step depends on, beside weights and settings; tensors are its own."""
-        moments = {name: self.adam.state.get(p) for name, p in self._named.items()}
-        return {
-            "adam": {name: dict(state) for name, state in moments.items() if state},
-            "updates": self.scheduler.last_epoch,
-        }
+        return {"adam": self.moments(), "updates": self.updates}
 
-    def tensors(self) -> list[torch.Tensor]:
+    def tensors(self) -> Iterable[torch.Tensor]:
         """Everything that it holds beside the parameters."""
         return [tensor for state in self.adam.state.values() for tensor in state.values()]
 
@@ -88,10 +111,15 @@ class Optimizer:
 
         With a norm that is not finite nothing is updated; the learning rate moves on all the same.
         """
-        norm = torch.nn.utils.clip_grad_norm_(self._parameters, self._settings.gradient_clip)
+        norm = self._global_norm()
+        clip_grads_with_norm_(self._parameters, self._settings.gradient_clip, norm)
         value = float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
         if value == value and value != float("inf"):
             self.adam.step()
         self.adam.zero_grad(set_to_none=True)
         self.scheduler.step()
         return value
+
+    def _norm_of_gradients(self) -> torch.Tensor:
+        gradients = [p.grad for p in self._parameters if p.grad is not None]
+        return get_total_norm(gradients)

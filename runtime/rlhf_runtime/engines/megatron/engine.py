@@ -1,0 +1,284 @@
+"""A decoder of a known family, trained by Megatron-core over tensor ranks, stages and replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn.functional import pad
+from transformers import AutoConfig
+
+from rlhf_api.plan_memory import MemoryWhat
+from rlhf_runtime.engines.copying import copy_weights
+from rlhf_runtime.engines.heads import check_head, is_classifier
+from rlhf_runtime.engines.megatron.head import Question, read_answer
+from rlhf_runtime.engines.megatron.loading import load_model, overwrite_weights
+from rlhf_runtime.engines.megatron.masters import MasterWeights
+from rlhf_runtime.engines.megatron.pipeline import (
+    Inputs,
+    forward_backward,
+    infer,
+    with_gradients,
+)
+from rlhf_runtime.engines.megatron.saving import save_model
+from rlhf_runtime.engines.megatron.stage import Stage
+from rlhf_runtime.engines.optimizer import Optimizer
+from rlhf_runtime.engines.optimizer_settings import OptimizerSettings
+from rlhf_runtime.engines.packing import MicroBatch, Packing, empty_micro_batch, in_step
+from rlhf_runtime.engines.parallel import ParallelContext
+from rlhf_runtime.engines.training import (
+    Consume,
+    HeadReading,
+    LossTerm,
+    TrainingEngine,
+)
+from rlhf_runtime.hooks import Hook, nothing
+from rlhf_runtime.reshard.views import Views
+
+
+@dataclass(frozen=True)
+class Cutting:
+    """How a mesh shares the work, beside what the mesh says."""
+
+    sequence_parallel: bool = True
+    """Whether tensor ranks share the positions of sequences between products of matrices."""
+    distributed_optimizer: bool = True
+    """Whether replicas share master weights and Adam's moments."""
+
+
+class MegatronEngine:
+    """A `TrainingEngine` for models of the families that `engines/megatron/family.py` lists."""
+
+    def __init__(
+        self,
+        folder: Path,
+        parallel: ParallelContext,
+        precision: torch.dtype,
+        *,
+        value_head: bool = False,
+        needs_head: bool = False,
+        trained: bool = True,
+        recompute: bool = False,
+        cutting: Cutting = Cutting(),
+        tick: Hook = nothing,
+    ) -> None:
+        """Build it, and read this rank's weights. Every rank of the mesh does.
+
+        Args:
+            folder: of the model, in Hugging Face format, with safetensors files.
+            parallel: the mesh, as this rank sees it.
+            precision: of weights and activations; trained weights are kept in float32, too.
+            value_head: whether a scalar head takes the place of the output projection.
+            needs_head: whether the folder must have it.
+            trained: whether weights will change.
+            recompute: whether activations are computed again for the backward pass.
+            cutting: how the work is shared.
+            tick: called after each micro-batch.
+
+        Raises:
+            UnsupportedModel: no family that is known, or a cut that does not come out even.
+            ModelIncomplete: the folder lacks weights.
+            WrongHead: the folder has another head than is needed.
+        """
+        self.parallel = parallel
+        self._tick = tick
+        config = AutoConfig.from_pretrained(folder, local_files_only=True)
+        check_head(folder, config, value_head=value_head, needs_head=needs_head)
+        self.stage = Stage(
+            config,
+            parallel,
+            value_head=value_head,
+            sequence_parallel=cutting.sequence_parallel,
+            recompute=recompute and trained,
+            dtype=precision,
+        )
+        self.stage.requires_grad_(trained)
+        self.stage.eval()
+        self._gradients = (
+            with_gradients(self.stage, sharded=cutting.distributed_optimizer) if trained else None
+        )
+        self._masters = None if self._gradients is None else MasterWeights(self._gradients)
+        load_model(
+            self.master_views(),
+            self.stage.architecture,
+            folder,
+            from_classifier=is_classifier(config),
+        )
+        self._weights_changed()
+        self._optimizer: Optimizer | None = None
+        self._version = 0
+
+    @property
+    def version(self) -> int:
+        """How often the weights have changed."""
+        return self._version
+
+    @property
+    def learning_rate(self) -> float:
+        """The rate that the next update uses."""
+        assert self._optimizer is not None, "use_optimizer comes before"
+        return self._optimizer.learning_rate
+
+    def use_optimizer(self, settings: OptimizerSettings) -> None:
+        """Train with a new optimizer from now on."""
+        assert self._masters is not None, "the model is trained"
+        weights, norm = self._masters.weights(), self._masters.gradient_norm
+        self._optimizer = Optimizer(weights, settings, norm)
+
+    def packing(self, max_padded_tokens: int) -> Packing:
+        """How this model's micro-batches are made."""
+        return Packing(max_padded_tokens, self.stage.architecture.hidden_size, share_prompts=True)
+
+    def infer(
+        self, micro_batches: Sequence[MicroBatch], reading: HeadReading, consume: Consume
+    ) -> None:
+        """Run every micro-batch forward; on ranks of the last stage `consume` gets what its head
+        says. Collective."""
+        rounds = self._rounds(len(micro_batches))
+        if rounds:
+            parts = list(in_step(micro_batches, rounds, empty_micro_batch()))
+            infer(
+                self.stage,
+                self._inputs((part, reading) for part in parts),
+                rounds,
+                lambda number, answer: consume(read_answer(answer, reading), parts[number]),
+            )
+
+    def update(self, terms: Sequence[LossTerm]) -> float:
+        """One optimizer step on the sum of all terms over micro-batches and ranks; returns the
+        gradient's norm. Collective, be it with no micro-batch.
+
+        Args:
+            terms: at least one; the same losses on every rank.
+        """
+        assert self._optimizer is not None, "use_optimizer comes before update"
+        assert self._masters is not None and self._gradients is not None
+        silent = [(part, term) for term in terms for part in term.silent]
+        trained = [(part, term) for term in terms for part in term.micro_batches]
+        empty = (empty_micro_batch(), terms[0])
+        if rounds := self._rounds(len(silent)):
+            parts = list(in_step(silent, rounds, empty))
+            infer(self.stage, self._asking(parts), rounds, _losses(parts))
+        rounds = max(1, self._rounds(len(trained)))  # momentum moves on without a signal
+        parts = list(in_step(trained, rounds, empty))
+        forward_backward(self._gradients, self._asking(parts), rounds, _losses(parts))
+        self._masters.give_gradients()
+        norm = self._optimizer.step()
+        self._weights_changed()
+        self._version += 1
+        return norm
+
+    def views(self) -> Views:
+        """This rank's part of every weight, in the format of the computation."""
+        return self.stage.views()
+
+    def state(self) -> dict[str, Any]:
+        """What later steps depend on; its tensors are the engine's own, to save or to overwrite."""
+        raise NotImplementedError
+
+    def expect_state(self, parameters: Collection[str]) -> None:
+        """Make room for the optimizer's state of the parameters with these names."""
+        raise NotImplementedError
+
+    def adopt(self, state: dict[str, Any]) -> None:
+        """Take over the plain values of a `state` whose tensors have been overwritten."""
+        raise NotImplementedError
+
+    def held_bytes(self) -> Mapping[MemoryWhat, int]:
+        """What this rank holds of weights, gradients and optimizer now."""
+        weights = sum(parameter.nbytes for parameter in self.stage.parameters())
+        if self._masters is None or self._gradients is None:
+            return {MemoryWhat.WEIGHTS: weights}
+        masters = [
+            shard.master.nbytes
+            for shard in self._masters.shards.values()
+            if not shard.is_own_storage
+        ]
+        held = {
+            MemoryWhat.WEIGHTS if masters else MemoryWhat.MASTER_WEIGHTS: weights,
+            MemoryWhat.GRADIENTS: sum(each.grad_data.nbytes for each in self._gradients.buffers),
+        }
+        if masters:
+            held[MemoryWhat.MASTER_WEIGHTS] = sum(masters)
+        if self._optimizer is not None:
+            held[MemoryWhat.OPTIMIZER] = sum(each.nbytes for each in self._optimizer.tensors())
+        return held
+
+    def copy_weights_from(self, other: TrainingEngine, entirely: bool = False) -> None:
+        """Take over the weights of another engine on the same ranks, except those that it does not
+        have. Collective.
+
+        Raises:
+            UnsupportedModel: some are not of both models, and all should be copied.
+        """
+        copy_weights(other.master_views(), self.master_views(), self.parallel, entirely)
+        self._weights_changed()
+        self._version += 1
+
+    def load_weights(self, folder: Path) -> None:
+        """Take over the weights of a saved model, except those it does not have. Collective."""
+        overwrite_weights(self.master_views(), self.stage.architecture, folder)
+        self._weights_changed()
+        self._version += 1
+
+    def save(self, folder: Path, dtype: torch.dtype) -> None:
+        """Write the model in Hugging Face format. Collective."""
+        save_model(self.stage, self.master_views(), folder, dtype)
+
+    def master_views(self) -> Views:
+        """This rank's part of every weight as it is trained, in float32; of frozen ones `views`."""
+        if self._masters is None:
+            return self.stage.views()
+        return self._masters.views(lambda _, shard: shard.master)
+
+    def _weights_changed(self) -> None:
+        if self._masters is not None:
+            self._masters.write_parameters()
+
+    def _rounds(self, mine: int) -> int:
+        """Micro-batches that every rank runs: those of one replica on all of its ranks, and as
+        many on all replicas."""
+        return int(self.parallel.max(torch.tensor([mine]))[0])
+
+    def _asking(self, parts: Iterable[tuple[MicroBatch, LossTerm]]) -> Iterator[Inputs]:
+        return self._inputs((part, term.reading) for part, term in parts)
+
+    def _inputs(self, parts: Iterable[tuple[MicroBatch, HeadReading]]) -> Iterator[Inputs]:
+        """What a stage computes of micro-batches, each made when its turn comes."""
+        multiple = self.parallel.at.tensor_size if self.stage.config.sequence_parallel else 1
+        for number, (part, reading) in enumerate(parts):
+            if number:
+                self._tick()
+            yield _as_inputs(part.to(self.parallel.device), reading, multiple)
+        self._tick()
+
+
+def _losses(parts: Sequence[tuple[MicroBatch, LossTerm]]) -> Any:
+    """What the last stage does with the answer for each of the micro-batches."""
+
+    def loss(number: int, answer: torch.Tensor) -> torch.Tensor:
+        part, term = parts[number]
+        return term.loss(read_answer(answer, term.reading), part)
+
+    return loss
+
+
+def _as_inputs(part: MicroBatch, reading: HeadReading, multiple: int) -> Inputs:
+    """A micro-batch for a stage, longer where its length is no multiple.
+
+    Nobody sees what is added; it sees the beginning, as attention to nothing gives no number.
+    """
+    sequences, longest = part.token_ids.shape
+    predictors = part.predictors % longest * sequences + part.predictors // longest
+    question = Question(reading, predictors, part.targets)
+    token_ids, positions, mask = part.token_ids, part.position_ids, part.attention_mask
+    if more := -longest % multiple:
+        token_ids = pad(token_ids, (0, more))
+        positions = None if positions is None else pad(positions, (0, more))
+        mask = None if mask is None else pad(mask, (0, more, 0, more))
+        if mask is not None:
+            mask[..., longest:, 0] = True
+    return Inputs(token_ids, positions, mask, question)

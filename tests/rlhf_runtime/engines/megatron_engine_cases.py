@@ -1,0 +1,49 @@
+"""The meshes of test_megatron_engine, and which scenarios run on which, by name.
+
+Apart from the scenarios, whose libraries take seconds to import: tests are collected without them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from .megatron_cases import (
+    ONE,
+    REPLICAS_OF_TENSOR,
+    STAGES_OF_TENSOR,
+    TWO_REPLICAS,
+    TWO_STAGES,
+    TWO_TENSOR,
+    mesh_of,
+)
+
+
+class Case(NamedTuple):
+    """A mesh, and with which options and models scenarios run there."""
+
+    mesh: Any
+    kinds: tuple[str, ...]
+    sequence_parallel: bool = False
+    distributed_optimizer: bool = False
+
+
+CASES: dict[int, dict[str, Case]] = {
+    1: {"one rank": Case(ONE, ("llama", "tied"))},
+    2: {
+        "two tensor ranks": Case(TWO_TENSOR, ("qwen2",)),
+        "two tensor ranks that share sequences": Case(TWO_TENSOR, ("llama",), True),
+        "two stages": Case(TWO_STAGES, ("tied",)),
+        "two replicas": Case(TWO_REPLICAS, ("llama",)),
+        "two replicas that share": Case(TWO_REPLICAS, ("tied",), distributed_optimizer=True),
+    },
+    4: {
+        "two stages of two tensor ranks": Case(STAGES_OF_TENSOR, ("llama",), True),
+        "two replicas of two tensor ranks that share": Case(
+            REPLICAS_OF_TENSOR, ("qwen2",), True, True
+        ),
+        "two replicas of two stages that share": Case(
+            mesh_of(2, 2, 1), ("tied",), distributed_optimizer=True
+        ),
+    },
+}
+"""By ranks of the world."""
