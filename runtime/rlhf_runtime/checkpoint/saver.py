@@ -38,19 +38,15 @@ class Saver:
 
     def __init__(self, world: World) -> None:
         self._group = dist.new_group(backend="gloo", timeout=LONGEST_SAVE)
-        pinned = world.device.type == "cuda"
-        self._staging = StagingOptions(
-            use_pinned_memory=pinned,
-            use_shared_memory=False,
-            use_async_staging=False,
-            use_non_blocking_copy=pinned,
-        )
+        self._staging = _Staging(pinned=world.device.type == "cuda")
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._written: Future[dict[str, SavedFile]] | None = None
 
     def begin(self, state: State, address: str) -> None:
-        """Copy the state and begin to write the copy; collective. `finish` tells of failures."""
-        stager, writer = DefaultStager(self._staging), DigestingWriter(address)
+        """Copy the state and begin to write the copy; collective. `finish` tells of failures, and
+        comes before the next one."""
+        assert self._written is None, "its copy would be overwritten"
+        stager, writer = self._staging.take(), DigestingWriter(address)
         writing = async_save(
             state,
             storage_writer=writer,
@@ -58,7 +54,7 @@ class Saver:
             async_stager=stager,
         )
         assert isinstance(writing, Future)  # the copy is made: only then training may go on
-        self._written = self._thread.submit(_files, writing, stager, writer)
+        self._written = self._thread.submit(self._files, writing, stager, writer)
 
     def finish(self) -> dict[str, SavedFile]:
         """Wait until it is written; returns the files that this rank wrote, if any was begun.
@@ -71,20 +67,44 @@ class Saver:
         written, self._written = self._written, None
         return written.result()
 
+    def _files(
+        self, writing: Future[Any], stager: DefaultStager, writer: DigestingWriter
+    ) -> dict[str, SavedFile]:
+        """In the thread: what this rank has written, when it is there."""
+        try:
+            writing.result()
+            return writer.written
+        except CheckpointException as error:
+            raise _not_written(_causes(error)) from error
+        except Exception as error:  # every file system has errors of its own
+            raise _not_written(f"{type(error).__name__}: {error}") from error
+        finally:
+            self._staging.give_back(stager)
 
-def _files(
-    writing: Future[Any], stager: DefaultStager, writer: DigestingWriter
-) -> dict[str, SavedFile]:
-    """In the thread: what this rank has written, when it is there."""
-    try:
-        writing.result()
-        return writer.written
-    except CheckpointException as error:
-        raise _not_written(_causes(error)) from error
-    except Exception as error:  # every file system has errors of its own
-        raise _not_written(f"{type(error).__name__}: {error}") from error
-    finally:
-        stager.close()  # it holds the copy, in a cycle
+
+class _Staging:
+    """Where copies are made. To pin memory takes long: it is kept for the next copy, as long as
+    what was copied lives. Other memory is given back once a copy is written."""
+
+    def __init__(self, pinned: bool) -> None:
+        self._options = StagingOptions(
+            use_pinned_memory=pinned,
+            use_shared_memory=False,
+            use_async_staging=False,
+            use_non_blocking_copy=pinned,
+        )
+        self._kept: DefaultStager | None = None
+
+    def take(self) -> DefaultStager:
+        """A stager for one copy."""
+        return self._kept or DefaultStager(self._options)
+
+    def give_back(self, stager: DefaultStager) -> None:
+        """The copy is written, or will not be."""
+        if self._options.use_pinned_memory:
+            self._kept = stager
+        else:
+            stager.close()  # it holds the copy, in a cycle
 
 
 def parts_of(address: str) -> list[str]:
