@@ -21,6 +21,8 @@ SCHEDULERS = {
 }
 """By the names of transformers; all of them warm up."""
 
+STEP = "step"
+"""What Adam calls the number of its steps; everything else that it keeps is like the parameter."""
 GlobalNorm = Callable[[], torch.Tensor]
 """The norm of all gradients of all ranks, equal on all of them."""
 
@@ -90,7 +92,7 @@ class Optimizer:
         for name in parameters:
             parameter = self._named[name]
             self.adam.state[parameter] = {
-                "step": torch.zeros((), dtype=torch.float32, device=parameter.device),
+                STEP: torch.zeros((), dtype=torch.float32, device=parameter.device),
                 "exp_avg": torch.zeros_like(parameter),
                 "exp_avg_sq": torch.zeros_like(parameter),
             }

@@ -117,7 +117,8 @@ class TrainingEngine(Protocol):
         """Make room for the optimizer's state of the parameters with these names."""
 
     def adopt(self, state: dict[str, Any]) -> None:
-        """Take over the plain values of a `state` whose tensors have been overwritten."""
+        """Take over the plain values of a `state` whose tensors have been overwritten.
+        Collective."""
 
     def held_bytes(self) -> Mapping[MemoryWhat, int]:
         """What this rank holds of weights, gradients and optimizer now."""

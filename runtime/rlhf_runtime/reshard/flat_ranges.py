@@ -106,7 +106,7 @@ def _check_view(parameter: Tensor, name: str, view: View) -> None:
             span += (length - 1) * stride
     same = view.tensor.untyped_storage()._cdata == parameter.untyped_storage()._cdata
     first = view.tensor.storage_offset() - parameter.storage_offset()
-    if not (same and follows and 0 <= first and first + span <= parameter.numel()):
+    if not (same and follows and first >= 0 and first + span <= parameter.numel()):
         raise LayoutError(
             f"a view of {name!r} that is no part of the parameter, or whose rows do not follow one "
             f"another there: got shape {tuple(sizes)}, strides {strides}, first element {first}; "

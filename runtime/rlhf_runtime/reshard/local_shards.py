@@ -49,7 +49,11 @@ class LocalShards(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(
-        cls, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+        cls,
+        func: Any,
+        types: Any,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
     ) -> LocalShards:
         """For the stager of checkpoints, which makes an empty one and copies the attributes."""
         if func is torch.ops.aten.new_empty.default:

@@ -14,53 +14,49 @@ from rlhf_api.spec.models import LearningRateDecay
 from rlhf_runtime.checkpoint.record import SavedFile
 from rlhf_runtime.checkpoint.saver import Saver
 from rlhf_runtime.engines.fsdp.engine import FsdpEngine
-from rlhf_runtime.engines.training import LossTerm
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.errors import CheckpointFailed
 from rlhf_runtime.roles.saving import restore, state_of
 
-from ..engines.fsdp_ranks import (
-    LANGUAGE,
-    cross_entropy,
-    engine,
-    local_weights,
-    mine,
-    model_folder,
-    settings,
-)
+from ..engines.fsdp_ranks import local_weights
+from ..engines.training_contract import Built, Setup, model_folder, settings
+from ..meshes import mesh_of
 from ..world_of_processes import Scenario, run_scenarios
 
 POOL = "pool"
 LINEAR = settings(decay=LearningRateDecay.LINEAR, warmup_updates=2, total_updates=9)
 
 
-def trained(world: World, folder: Path, updates: int) -> FsdpEngine:
+def setup_of(world: World) -> Setup:
+    return Setup(FsdpEngine, mesh_of(0, world.size))
+
+
+def trained(world: World, folder: Path, updates: int) -> Built:
     """A model after so many updates."""
-    model = engine(model_folder("llama", world, folder), world)
-    model.use_optimizer(LINEAR)
+    model = setup_of(world).build(model_folder("llama", world, folder), world)
+    model.engine.use_optimizer(LINEAR)
     update(model, updates)
     return model
 
 
-def update(model: FsdpEngine, times: int) -> list[float]:
+def update(model: Built, times: int) -> list[float]:
     """Gradient norms of so many updates."""
-    terms = [LossTerm(LANGUAGE, mine(model, 40), cross_entropy)]
-    return [model.update(terms) for _ in range(times)]
+    return [model.train() for _ in range(times)]
 
 
-def assert_equal(one: FsdpEngine, other: FsdpEngine) -> None:
+def assert_equal(one: Built, other: Built) -> None:
     """Bit by bit, on this rank."""
-    for tensor, others in zip(local_weights(one), local_weights(other), strict=True):
+    for tensor, others in zip(local_weights(one.engine), local_weights(other.engine), strict=True):
         assert torch.equal(tensor, others)
-    assert one.version == other.version
-    assert one.learning_rate == other.learning_rate
+    assert one.engine.version == other.engine.version
+    assert one.engine.learning_rate == other.engine.learning_rate
 
 
-def saved(world: World, folder: Path, model: FsdpEngine) -> tuple[str, Saver]:
+def saved(world: World, folder: Path, model: Built) -> tuple[str, Saver]:
     """A checkpoint that is being written."""
     address = str(folder / "saved")
     saver = Saver(world)
-    saver.begin(state_of({"actor": model}, {}, world), f"{address}/{POOL}")
+    saver.begin(state_of({"actor": model.engine}, {}, world), f"{address}/{POOL}")
     return address, saver
 
 
@@ -76,23 +72,28 @@ def going_on_is_never_having_stopped(world: World, folder: Path, before: int) ->
     assert all(isinstance(file, SavedFile) and file.num_bytes > 0 for file in files.values())
     dist.barrier()
     other = trained(world, folder, 1)
-    restore({"actor": other}, {}, world, address, POOL)
+    restore({"actor": other.engine}, {}, world, address, POOL)
     assert update(other, 3) == norms
     assert_equal(other, model)
 
 
 def a_frozen_model_comes_back(world: World, folder: Path) -> None:
     model = trained(world, folder, 2)
-    frozen = engine(folder / "llama", world, trained=False)
-    frozen.copy_weights_from(model)
+    frozen = setup_of(world).build(folder / "llama", world, trained=False)
+    frozen.engine.copy_weights_from(model.engine)
     address = str(folder / "saved")
     saver = Saver(world)
-    saver.begin(state_of({"actor": model, "reference": frozen}, {}, world), f"{address}/{POOL}")
+    saver.begin(
+        state_of({"actor": model.engine, "reference": frozen.engine}, {}, world),
+        f"{address}/{POOL}",
+    )
     saver.finish()
     dist.barrier()
-    fresh = engine(folder / "llama", world, trained=False)
-    restore({"reference": fresh}, {}, world, address, POOL)
-    for tensor, others in zip(local_weights(fresh), local_weights(model), strict=True):
+    fresh = setup_of(world).build(folder / "llama", world, trained=False)
+    restore({"reference": fresh.engine}, {}, world, address, POOL)
+    for tensor, others in zip(
+        local_weights(fresh.engine), local_weights(model.engine), strict=True
+    ):
         assert torch.equal(tensor, others)
 
 
@@ -100,12 +101,12 @@ def what_operations_keep_comes_back(world: World, folder: Path) -> None:
     model = trained(world, folder, 1)
     kept = {"multiplier": torch.tensor(1.0 / 3.0, dtype=torch.float64)}
     address, saver = str(folder / "saved"), Saver(world)
-    saver.begin(state_of({"actor": model}, kept, world), f"{address}/{POOL}")
+    saver.begin(state_of({"actor": model.engine}, kept, world), f"{address}/{POOL}")
     kept["multiplier"] += 1  # while it is written
     saver.finish()
     dist.barrier()
     operations: dict[str, torch.Tensor] = {}
-    restore({"actor": model}, operations, world, address, POOL)
+    restore({"actor": model.engine}, operations, world, address, POOL)
     assert operations == {"multiplier": torch.tensor(1.0 / 3.0, dtype=torch.float64)}
 
 
@@ -122,7 +123,7 @@ def random_numbers_go_on(world: World, folder: Path) -> None:
     expected = draw()
     saver.finish()
     dist.barrier()
-    restore({"actor": model}, {}, world, address, POOL)
+    restore({"actor": model.engine}, {}, world, address, POOL)
     assert draw() == expected
 
 
@@ -131,14 +132,14 @@ def what_cannot_be_written_is_told_and_the_next_one_is(world: World, folder: Pat
     saver = Saver(world)
     assert saver.finish() == {}
     (folder / "file").touch()
-    saver.begin(state_of({"actor": model}, {}, world), str(folder / "file" / "below"))
+    saver.begin(state_of({"actor": model.engine}, {}, world), str(folder / "file" / "below"))
     try:
         saver.finish()
     except CheckpointFailed as error:
         assert "file" in str(error), error
     else:
         raise AssertionError("a folder below a file was written")
-    saver.begin(state_of({"actor": model}, {}, world), str(folder / "saved"))
+    saver.begin(state_of({"actor": model.engine}, {}, world), str(folder / "saved"))
     assert saver.finish()
 
 
@@ -148,7 +149,7 @@ def what_does_not_fit_is_told(world: World, folder: Path) -> None:
     saver.finish()
     dist.barrier()
     try:
-        restore({"critic": model}, {}, world, address, POOL)
+        restore({"critic": model.engine}, {}, world, address, POOL)
     except CheckpointFailed as error:
         assert "roles.critic" in str(error), error
     else:

@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from rlhf_runtime.engines.fsdp.engine import FsdpEngine
+from rlhf_runtime.engines.training import TrainingEngine
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.models.errors import WrongHead
 
@@ -25,7 +26,6 @@ from .training_contract import (
     LANGUAGE,
     ONCE,
     PER_MODEL,
-    Built,
     Setup,
     log_probs_of,
     mine,
@@ -36,9 +36,9 @@ from .training_contract import (
 )
 
 
-def local_weights(built: Built) -> list[torch.Tensor]:
+def local_weights(engine: TrainingEngine) -> list[torch.Tensor]:
     """This rank's own storage of every weight, by name."""
-    return [view.tensor for _, views in sorted(built.engine.views().items()) for view in views]
+    return [view.tensor for _, views in sorted(engine.views().items()) for view in views]
 
 
 def frozen_models_keep_no_gradients(world: World, folder: Path, setup: Setup) -> None:
@@ -55,8 +55,8 @@ def frozen_models_are_kept_in_the_format_they_compute_in(
     trained, frozen = (
         setup.build(place, world, torch.bfloat16, trained=trained) for trained in (True, False)
     )
-    assert {tensor.dtype for tensor in local_weights(trained)} == {torch.float32}
-    assert {tensor.dtype for tensor in local_weights(frozen)} == {torch.bfloat16}
+    assert {tensor.dtype for tensor in local_weights(trained.engine)} == {torch.float32}
+    assert {tensor.dtype for tensor in local_weights(frozen.engine)} == {torch.bfloat16}
     expected = log_probs_of(trained)
     assert torch.equal(log_probs_of(frozen), expected), "the same numbers, bit by bit"
     trained.engine.use_optimizer(settings())

@@ -1,6 +1,6 @@
-"""The meshes of test_megatron_engine, and which scenarios run on which, by name.
+"""The meshes of test_megatron_engine.
 
-Apart from the scenarios, whose libraries take seconds to import: tests are collected without them.
+Apart from the scenarios, as Megatron takes seconds to import: tests are collected without it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from .megatron_cases import (
     TWO_TENSOR,
     mesh_of,
 )
+from .training_contract import ONCE, PER_MODEL
 
 
 class Case(NamedTuple):
@@ -47,3 +48,15 @@ CASES: dict[int, dict[str, Case]] = {
     },
 }
 """By ranks of the world."""
+
+
+def names(size: int) -> dict[str, tuple[str, str, str]]:
+    """The scenarios of a world of so many ranks: where, what and with which model, by name."""
+    found = {}
+    for where, case in CASES[size].items():
+        for name in PER_MODEL:
+            for kind in case.kinds:
+                found[f"{name} ({kind}; {where})"] = where, name, kind
+        for name in ONCE:
+            found[f"{name} ({where})"] = where, name, case.kinds[0]
+    return found

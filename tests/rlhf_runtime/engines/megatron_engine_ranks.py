@@ -12,22 +12,22 @@ from pathlib import Path
 from rlhf_runtime.engines.megatron.engine import Cutting, MegatronEngine
 
 from ..world_of_processes import Scenario, run_scenarios
-from .megatron_engine_cases import CASES
+from .megatron_engine_cases import CASES, Case, names
 from .training_contract import ONCE, PER_MODEL, Setup
+
+
+def setup_of(case: Case) -> Setup:
+    cutting = Cutting(case.sequence_parallel, case.distributed_optimizer)
+    return Setup(MegatronEngine, case.mesh, {"cutting": cutting})
 
 
 def scenarios(size: int) -> dict[str, Scenario]:
     """Those of a world of so many ranks."""
-    found: dict[str, Scenario] = {}
-    for where, case in CASES[size].items():
-        cutting = Cutting(case.sequence_parallel, case.distributed_optimizer)
-        setup = Setup(MegatronEngine, case.mesh, {"cutting": cutting})
-        for name, scenario in PER_MODEL.items():
-            for kind in case.kinds:
-                found[f"{name} ({kind}; {where})"] = partial(scenario, setup=setup, kind=kind)
-        for name, scenario in ONCE.items():
-            found[f"{name} ({where})"] = partial(scenario, setup=setup, kind=case.kinds[0])
-    return found
+    setups = {where: setup_of(case) for where, case in CASES[size].items()}
+    return {
+        name: partial((PER_MODEL | ONCE)[what], setup=setups[where], kind=kind)
+        for name, (where, what, kind) in names(size).items()
+    }
 
 
 if __name__ == "__main__":

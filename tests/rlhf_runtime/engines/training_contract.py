@@ -131,10 +131,12 @@ def fsdp_alone(folder: Path, world: World) -> Built:
 
 
 def rows_of(parallel: ParallelContext) -> NDArray[np.int64]:
-    """The rows of a rank's replica: of two, four and two of them, so that groups are cut."""
+    """The rows of a rank's replica: of several the first has four and the second two, so that
+    groups are cut."""
     if parallel.data_size == 1:
         return np.arange(6)
-    return np.array([0, 2, 3, 5]) if parallel.at.data == 0 else np.array([1, 4])
+    parts = {0: [0, 2, 3, 5], 1: [1, 4]}
+    return np.array(parts.get(parallel.at.data, []), dtype=np.int64)
 
 
 def pieces(
@@ -457,7 +459,7 @@ def silent_rows_are_read_and_change_nothing(
     ]
     for _ in range(2):
         norms = [parted.engine.update(terms), single.engine.update(oracle)]
-        assert abs(norms[0] - norms[1]) < 1e-5, norms
+        assert abs(norms[0] - norms[1]) < 1e-5 * norms[1], norms
     assert not parted.reads or sum(seen) >= 2 * len(rows)
     assert_same_weights(parted, single)
 

@@ -25,7 +25,7 @@ from rlhf_runtime.engines.megatron.pipeline import (
 )
 from rlhf_runtime.engines.megatron.saving import save_model
 from rlhf_runtime.engines.megatron.stage import Stage
-from rlhf_runtime.engines.optimizer import Optimizer
+from rlhf_runtime.engines.optimizer import STEP, Optimizer
 from rlhf_runtime.engines.optimizer_settings import OptimizerSettings
 from rlhf_runtime.engines.packing import MicroBatch, Packing, empty_micro_batch, in_step
 from rlhf_runtime.engines.parallel import ParallelContext
@@ -36,6 +36,7 @@ from rlhf_runtime.engines.training import (
     TrainingEngine,
 )
 from rlhf_runtime.hooks import Hook, nothing
+from rlhf_runtime.reshard.local_shards import LocalShards, local_shards
 from rlhf_runtime.reshard.views import Views
 
 
@@ -176,16 +177,31 @@ class MegatronEngine:
         return self.stage.views()
 
     def state(self) -> dict[str, Any]:
-        """What later steps depend on; its tensors are the engine's own, to save or to overwrite."""
-        raise NotImplementedError
+        """What later steps depend on; its tensors are the engine's own, to save or to overwrite.
+
+        It is what FSDP has, cut otherwise: each may go on from the other's.
+        """
+        return {
+            "weights": self._to_save(self.master_views()),
+            "version": self.version,
+            "optimizer": {} if self._optimizer is None else self._optimizer_state(self._optimizer),
+        }
 
     def expect_state(self, parameters: Collection[str]) -> None:
         """Make room for the optimizer's state of the parameters with these names."""
-        raise NotImplementedError
+        if self._optimizer is not None:
+            assert self._masters is not None
+            masters = self._masters
+            given = [path for path in masters.shards if {*masters.names(path)} & {*parameters}]
+            self._optimizer.expect_state(given)
 
     def adopt(self, state: dict[str, Any]) -> None:
-        """Take over the plain values of a `state` whose tensors have been overwritten."""
-        raise NotImplementedError
+        """Take over the plain values of a `state` whose tensors have been overwritten.
+        Collective."""
+        self._weights_changed()
+        self._version = state["version"]
+        if self._optimizer is not None:
+            self._optimizer.resume(state["optimizer"]["updates"])
 
     def held_bytes(self) -> Mapping[MemoryWhat, int]:
         """What this rank holds of weights, gradients and optimizer now."""
@@ -232,7 +248,24 @@ class MegatronEngine:
         """This rank's part of every weight as it is trained, in float32; of frozen ones `views`."""
         if self._masters is None:
             return self.stage.views()
-        return self._masters.views(lambda _, shard: shard.master)
+        return self._masters.views(self._masters.weights())
+
+    def _optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
+        """By Hugging Face name; weights in one parameter share its number of steps."""
+        assert self._masters is not None
+        states, adam = optimizer.moments(), dict[str, dict[str, torch.Tensor]]()
+        for kind in {kind for state in states.values() for kind in state} - {STEP}:
+            flat = {path: state[kind] for path, state in states.items()}
+            for name, shards in self._to_save(self._masters.views(flat)).items():
+                adam.setdefault(name, {})[kind] = shards
+        for path, state in states.items():
+            for name in adam.keys() & self._masters.names(path):
+                adam[name][STEP] = state[STEP]
+        return {"adam": adam, "updates": optimizer.updates}
+
+    def _to_save(self, views: Views) -> dict[str, LocalShards]:
+        shapes = self.stage.architecture.shapes()
+        return local_shards(views, shapes, self.parallel.rank, self.stage.copies)
 
     def _weights_changed(self) -> None:
         if self._masters is not None:

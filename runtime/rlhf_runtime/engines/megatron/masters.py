@@ -7,19 +7,20 @@ replica is responsible for an equal range of every bucket of a buffer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 
+from rlhf_runtime.engines.megatron.architecture import full_name
 from rlhf_runtime.engines.megatron.core import (
     DistributedDataParallel,
     param_is_not_tensor_parallel_duplicate,
 )
 from rlhf_runtime.engines.megatron.family import Parameter
-from rlhf_runtime.engines.megatron.layout import Part, Place, collect, parts_of
 from rlhf_runtime.engines.megatron.stage import Stage
+from rlhf_runtime.reshard.flat_ranges import FlatShard
 from rlhf_runtime.reshard.views import Views
 
 
@@ -53,31 +54,36 @@ class MasterWeights:
         self._stage: Stage = model.module
         self._is_sharded: bool = model.ddp_config.use_distributed_optimizer
         owned = _owned_elements(model) if self._is_sharded else {}
-        paths = {parameter: path for path, parameter in self._stage.named_parameters()}
+        self._paths = {parameter: path for path, parameter in self._stage.named_parameters()}
         self.shards: dict[str, Shard] = {}
         """By Megatron's path; parameters of which this rank steps nothing are left out."""
         for parameter, held, layer in self._stage.held():
             elements = owned.get(parameter, range(parameter.numel()))
             if elements:
                 shard = _shard(parameter, held, layer, elements)
-                self.shards[paths[parameter]] = shard
+                self.shards[self._paths[parameter]] = shard
 
     def weights(self) -> dict[str, torch.Tensor]:
         """What an optimizer steps, by Megatron's path."""
         return {path: shard.master for path, shard in self.shards.items()}
 
-    def views(self, of: Callable[[str, Shard], torch.Tensor | None]) -> Views:
-        """For each Hugging Face name the views of something of the shards' shape.
+    def views(self, flat: Mapping[str, torch.Tensor]) -> Views:
+        """For each Hugging Face name the views of something that a rank has of its shards.
 
         Args:
-            of: a shard's, by its path; None: nothing.
+            flat: by Megatron's path, of a shard's shape.
         """
-        return collect(
-            part
-            for path, shard in self.shards.items()
-            if (flat := of(path, shard)) is not None
-            for part in self._parts(shard, flat)
-        )
+
+        def storage(parameter: torch.nn.Parameter) -> FlatShard | None:
+            path = self._paths[parameter]
+            return FlatShard(flat[path], self.shards[path].elements.start) if path in flat else None
+
+        return self._stage.views(storage)
+
+    def names(self, path: str) -> list[str]:
+        """The Hugging Face names of the weights in a parameter."""
+        shard = self.shards[path]
+        return [full_name(weight, shard.layer) for weight in shard.held.weights]
 
     def give_gradients(self) -> None:
         """Let an optimizer find what was summed up."""
@@ -106,12 +112,6 @@ class MasterWeights:
         if self._is_sharded:
             for group in self._model.bucket_groups:
                 group.start_param_sync(force_sync=True)
-
-    def _parts(self, shard: Shard, flat: torch.Tensor) -> Iterator[Part]:
-        at = self._stage.parallel.at
-        shape, place = shard.parameter.shape, Place(at.tensor, at.tensor_size)
-        assert len(shard.elements) == shard.parameter.numel()
-        return parts_of(flat.view(shape), shard.held, shard.layer, self._stage.architecture, place)
 
 
 def _shard(

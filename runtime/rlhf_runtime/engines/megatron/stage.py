@@ -180,7 +180,7 @@ class Stage(GPTModel):  # type: ignore[misc]  # Megatron is not typed
         a tied model the embedding."""
         at_end = self.parallel.is_last_stage and not self.parallel.is_first_stage
         is_copy = at_end and self.architecture.is_tied
-        return frozenset(weight.name for weight in TIED_OUTPUT.weights if is_copy)
+        return frozenset(weight.name for weight in self.architecture.output.weights if is_copy)
 
     def _make_head(self, value_head: bool) -> Head:
         if value_head:
