@@ -150,7 +150,7 @@ def share_devices(
     can = _sums(max(0, num_devices), multiples)
 
     def lacks(number: int) -> tuple[float, int]:
-        return ((due[number] - counts[number]) / multiples[number], -number)
+        return (due[number] - counts[number], -number)
 
     while (left := num_devices - sum(counts)) < 0 or not can[left]:
         larger = [n for n, count in enumerate(counts) if count > multiples[n]]
