@@ -104,8 +104,8 @@ def print_tables(plan: Plan, console: Console) -> None:
 
 def roles_table(plan: Plan) -> Table:
     """One line for each role with a model: its engine, where, how cut, and how it computes."""
-    names = ("role", "engine", "devices", *CUT, "parameters", "precision", "tokens at once")
-    table = _table("Roles", names, right=(*CUT, "parameters", "tokens at once"))
+    names = ("role", "engine", "devices", *CUT, "parameters", "precision", "micro-batch tokens")
+    table = _table("Roles", names, right=(*CUT, "parameters", "micro-batch tokens"))
     for role in plan.roles:
         if role.mesh is None or role.engine is None or role.precision is None:
             continue
