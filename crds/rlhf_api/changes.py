@@ -29,8 +29,11 @@ ON_RESUME = (
     "hub",
     "image",
     "models.*.training.activationRecompute",
+    "models.*.training.distributedOptimizer",
+    "models.*.training.engine",
     "models.*.training.learningRate",
     "models.*.training.microBatchTokens",
+    "models.*.training.parallelism",
     "placement",
     "priorityClassName",
     "resources",
@@ -45,8 +48,8 @@ ON_RESUME = (
 """Fields of spec that may also change while a job is suspended, or before it is resumed.
 
 What is saved does not depend on them: workers are built anew from the manifest, and only then take
-the weights, moments and counters of a checkpoint. How much is computed at once, and on how many
-devices, changes the order of sums and nothing else.
+the weights, moments and counters of a checkpoint. How much is computed at once, on how many
+devices, and by which engine, changes the order of sums and nothing else.
 """
 
 

@@ -21,7 +21,7 @@ from rlhf_api.base import (
     Text,
 )
 from rlhf_api.plan_memory import ENGINE_MEMORY, Bytes, MemoryPlan
-from rlhf_api.spec.models import Precision
+from rlhf_api.spec.models import Precision, TrainingEngineType
 from rlhf_api.spec.resources import Device
 
 CallId = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[A-Za-z0-9_.#/-]+$")]
@@ -142,6 +142,8 @@ class RolePlan(Contract):
     """The role whose source its weights come from: itself or another. None without a model."""
     mesh: Mesh | None = None
     """The ranks that hold its model, for training and forward passes. None without a model."""
+    engine: TrainingEngineType | None = None
+    """What trains its model, or runs it forward. None without a model."""
     num_parameters: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0
     """Parameters, exactly; 0 without a model."""
     precision: Precision | None = None

@@ -16,13 +16,14 @@ class MemoryWhat(StrEnum):
     """What memory is used for."""
 
     MASTER_WEIGHTS = "MasterWeights"
-    """Sharded float32 weights of a trained role."""
+    """Float32 weights of a trained role, sharded or, as Megatron's in float32, its only ones."""
     OPTIMIZER = "Optimizer"
-    """Adam's two moments, float32, sharded."""
+    """Adam's two moments, float32; sharded unless Megatron's replicas each have theirs."""
     GRADIENTS = "Gradients"
-    """Sharded float32 gradients and the gathered ones before they are reduced."""
+    """Sharded float32 gradients and the gathered ones before they are reduced; Megatron's buffer,
+    in float32 and always there."""
     WEIGHTS = "Weights"
-    """A frozen role's sharded weights."""
+    """A frozen role's weights; of a trained one those that Megatron computes with in bfloat16."""
     GATHERED = "Gathered"
     """The layers that are whole at once, for a computation."""
     ACTIVATIONS = "Activations"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,12 +12,16 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from rlhf_api.plan import CallPlan, GraphName, Plan
+    from rich.console import JustifyMethod
+
+    from rlhf_api.plan import CallPlan, GraphName, Mesh, Plan
     from rlhf_api.plan_memory import MemoryPlan
     from rlhf_flow.graph import Graph
 
 PIPE_WIDTH = 140
 """Columns of a table that goes to a file or a pipe."""
+CUT = ("dp", "tp", "pp")
+"""How ranks are cut: data parallel replicas, tensor ranks, pipeline stages."""
 
 
 def plan_command(file: Path, devices: int | None, output: str) -> None:
@@ -77,7 +81,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def print_tables(plan: Plan, console: Console) -> None:
-    """Calls, memory and reasons, for people."""
+    """Roles, calls, memory and reasons, for people."""
     pools = [
         f"{pool.nodes} x {pool.devices_per_node} {pool.device.value} (pool {pool.name})"
         for pool in plan.pools
@@ -88,6 +92,7 @@ def print_tables(plan: Plan, console: Console) -> None:
         for each in plan.generations
     ]
     console.print(f"[bold]{plan.job}[/bold]: {', '.join([*pools, *engines])}", highlight=False)
+    console.print(roles_table(plan))
     console.print(calls_table(plan))
     for memory in plan.memory:
         where = _group(memory) if len(plan.memory) > 1 else ""
@@ -97,16 +102,38 @@ def print_tables(plan: Plan, console: Console) -> None:
         console.print(f"- {reason}", highlight=False, markup=False)
 
 
+def roles_table(plan: Plan) -> Table:
+    """One line for each role with a model: its engine, where, how cut, and how it computes."""
+    names = ("role", "engine", "devices", *CUT, "parameters", "precision", "micro-batch tokens")
+    table = _table("Roles", names, right=(*CUT, "parameters", "micro-batch tokens"))
+    for role in plan.roles:
+        if role.mesh is None or role.engine is None or role.precision is None:
+            continue
+        table.add_row(
+            role.role,
+            role.engine.value,
+            *_mesh(role.mesh, plan),
+            f"{role.num_parameters:,}",
+            role.precision.value,
+            str(role.micro_batch_tokens),
+        )
+    return table
+
+
 def calls_table(plan: Plan) -> Table:
     """One line for each call: what, where, how cut, fields."""
-    table = Table(title="Calls", title_justify="left", expand=False)
-    for name in ("graph", "call", "kind", "devices", "dp", "tp", "pp", "reads -> writes"):
-        right = name in ("dp", "tp", "pp")
-        table.add_column(name, justify="right" if right else "left", overflow="fold")
+    table = _table("Calls", ("graph", "call", "kind", "devices", *CUT, "reads -> writes"), CUT)
     for call in plan.calls:
-        table.add_row(
-            call.graph.value, call.call, call.kind.value, *_mesh(call, plan), _fields(call)
-        )
+        where = (call.beside_ranks, "", "", "") if call.mesh is None else _mesh(call.mesh, plan)
+        table.add_row(call.graph.value, call.call, call.kind.value, *where, _fields(call))
+    return table
+
+
+def _table(title: str, names: Sequence[str], right: Sequence[str]) -> Table:
+    table = Table(title=title, title_justify="left", expand=False)
+    for name in names:
+        justify: JustifyMethod = "right" if name in right else "left"
+        table.add_column(name, justify=justify, overflow="fold")
     return table
 
 
@@ -140,10 +167,8 @@ def peaks_table(memory: MemoryPlan, where: str = "") -> Table:
     return table
 
 
-def _mesh(call: CallPlan, plan: Plan) -> tuple[str, str, str, str]:
-    if call.mesh is None:
-        return (call.beside_ranks, "", "", "")
-    mesh = call.mesh
+def _mesh(mesh: Mesh, plan: Plan) -> tuple[str, str, str, str]:
+    """Devices, and replicas, tensor ranks and pipeline stages, as CUT names them."""
     where = _where(mesh.ranks, mesh.pool, plan)
     return (where, str(mesh.data), str(mesh.tensor), str(mesh.pipeline))
 

@@ -10,7 +10,7 @@ PlanError                the manifest asks for what cannot be
 ├── DevicesUnknown       a pool's memory cannot be found out
 ├── InvalidPlacement     groups of roles that do not fit the roles or the pools
 ├── NotOffered           a setting that this version does not have
-├── DoesNotDivide        a degree of parallelism that does not divide devices or heads
+├── DoesNotDivide        a degree of parallelism that does not divide devices or models
 ├── KvCacheTooSmall      rollout.kvCacheMemory below one longest sequence
 └── DoesNotFit           the sum of memory exceeds a device
 """
@@ -79,7 +79,7 @@ class NotOffered(PlanError):
 
 
 class DoesNotDivide(PlanError):
-    """A degree of parallelism that does not divide devices or heads."""
+    """A degree of parallelism that does not divide devices, heads, layers or their width."""
 
     reason = "DoesNotDivide"
 

@@ -27,6 +27,7 @@ SHAPE = (
     "{numLayers: 1, hiddenSize: 8, intermediateSize: 8, numAttentionHeads: 6, "
     "numKeyValueHeads: %d, headDim: 8, vocabSize: 8}"
 )
+TRAINING = "spec.models.actor.training={engine: Megatron, parallelism: {tensor: %d, pipeline: %d}}"
 TEXTS = "spec.data.pretraining="
 CUSTOM = "spec.algorithm={type: Custom, custom: {entrypoint: 'mine:Mine'}}"
 SAFE = "spec.algorithm={type: SafeRLHF, safeRLHF: "
@@ -118,6 +119,39 @@ CREATED: dict[str, Case] = {
     "heads cut unevenly": Case(
         (f"spec.models.actor.shape={SHAPE % 6}", "spec.rollout.parallelism.tensor=4"),
         *("spec.rollout.parallelism.tensor", "a divisor of models.actor.shape.numAttentionHeads"),
+    ),
+    "a cut under FSDP": Case(
+        ("spec.models.actor.training.parallelism.pipeline=2",),
+        "spec.models[actor].training.parallelism",
+        "allowed 1 with engine FSDP; write engine: Megatron",
+    ),
+    "an optimizer of one's own under FSDP": Case(
+        ("spec.models.critic={source: {sameAs: actor}, training: {distributedOptimizer: false}}",),
+        "spec.models[critic].training.distributedOptimizer",
+        "allowed true with engine FSDP; write engine: Megatron",
+    ),
+    "query heads that tensor ranks cannot share": Case(
+        (f"spec.models.actor.shape={SHAPE % 6}", TRAINING % (4, 1)),
+        "spec.models[actor].training.parallelism.tensor",
+        "allowed a divisor of numAttentionHeads, numKeyValueHeads and intermediateSize",
+    ),
+    "key heads that tensor ranks cannot share": Case(
+        (f"spec.models.actor.shape={SHAPE % 3}", TRAINING % (2, 1)),
+        *("spec.models[actor].training.parallelism.tensor", "a divisor of numAttentionHeads"),
+    ),
+    "columns that tensor ranks cannot share": Case(
+        (f"spec.models.actor.shape={SHAPE % 6}", TRAINING % (3, 1)),
+        *("spec.models[actor].training.parallelism.tensor", "a divisor of numAttentionHeads"),
+    ),
+    "layers that stages cannot share": Case(
+        (f"spec.models.actor.shape={SHAPE % 6}", TRAINING % (1, 2)),
+        *("spec.models[actor].training.parallelism.pipeline", "allowed a divisor of numLayers"),
+    ),
+    "a model on more devices than a pool has": Case(
+        (TRAINING % (4, 3), "spec.placement.type=Split")
+        + ("spec.resources.nodePools=[{name: a, devicesPerNode: 4}, {name: b}]",),
+        "spec.models",
+        "allowed at most nodes x devicesPerNode for tensor x pipeline; lower tensor or pipeline",
     ),
     "a role that is no name": Case(
         ("spec.algorithm={type: Custom, custom: {entrypoint: 'a:B'}}",)
@@ -446,6 +480,13 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "a name of 40": (f"metadata.name={'a' * 40}",),
     "a role's own source": ("spec.models.critic.source.path=/c",),
     "a critic from the actor": ("spec.models.critic.source.sameAs=actor",),
+    "a model cut over all devices": (f"spec.models.actor.shape={SHAPE % 6}", TRAINING % (2, 1))
+    + ("spec.resources.nodePools[0]={name: a, devicesPerNode: 2}",),
+    "stages without known layers": (TRAINING % (2, 4),),
+    "replicas with optimizers of their own": (
+        "spec.models.actor.training={engine: Megatron, distributedOptimizer: false}",
+    ),
+    "whole sequences under FSDP": ("spec.models.actor.training.parallelism.sequence=false",),
     "a role of a custom algorithm": (
         "spec.algorithm={type: Custom, custom: {entrypoint: 'mine:Mine', parameters: {a: 1}}}",
         "spec.models.judge.source.sameAs=actor",
@@ -603,6 +644,24 @@ UPDATED: dict[str, Update] = {
     "recomputation": Update(
         ("spec.models.actor.training.activationRecompute=true",),
         "spec.models.*.training.activationRecompute can change only while",
+    ),
+    "the training engine": Update(
+        ("spec.models.actor.training.engine=Megatron",),
+        "spec.models.*.training.engine can change only while the job is suspended",
+    ),
+    "the cut of a model": Update(
+        (TRAINING % (2, 2),),
+        "spec.models.*.training.parallelism can change only while the job is suspended",
+        (TRAINING % (1, 1),),
+    ),
+    "the optimizer of replicas": Update(
+        ("spec.models.actor.training={engine: Megatron, distributedOptimizer: false}",),
+        "spec.models.*.training.distributedOptimizer can change only while",
+        (TRAINING % (1, 1),),
+    ),
+    "engine, cut and optimizer of a suspended job": Update(
+        (TRAINING % (2, 2), "spec.models.actor.training.distributedOptimizer=false"),
+        before=(SUSPENDED,),
     ),
     "sequences at once": Update(
         ("spec.rollout.maxConcurrentSequences=8",),

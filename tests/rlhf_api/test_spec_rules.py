@@ -12,7 +12,7 @@ from rlhf_api.reading.validation import validate_document
 from rlhf_api.spec.cross_field import SPEC_RULES
 from rlhf_api.spec.job import RLHFJob
 
-from .rule_cases import GOOD, GROUPS, SHAPE, TWO_POOLS, UNMEASURED
+from .rule_cases import GOOD, GROUPS, SHAPE, TRAINING, TWO_POOLS, UNMEASURED
 
 
 def problems(*overrides: str) -> list[tuple[str, str]]:
@@ -138,6 +138,36 @@ def test_a_good_spec_has_no_problem() -> None:
             [f"spec.models.actor.shape={SHAPE % 6}", "spec.rollout.parallelism.tensor=4"],
             "spec.rollout.parallelism.tensor",
             "numAttentionHeads, 6",
+        ),
+        (
+            ["spec.models.actor.training.parallelism.tensor=2"],
+            "spec.models.actor.training.parallelism.tensor",
+            "got 2, allowed 1 with engine FSDP; write engine: Megatron, or remove it",
+        ),
+        (
+            [TRAINING % (4, 3)],
+            "spec.models.actor.training.parallelism",
+            "got tensor 4 x pipeline 3 = 12, allowed at most 8, of pools with 8 (a)",
+        ),
+        (
+            [f"spec.models.actor.shape={SHAPE % 6}", TRAINING % (4, 1)],
+            "spec.models.actor.training.parallelism.tensor",
+            "got tensor 4, and 6 attention heads / 4 = 1.5, allowed 1, 2 for this model",
+        ),
+        (
+            [f"spec.models.actor.shape={SHAPE % 3}", TRAINING % (2, 1)],
+            "spec.models.actor.training.parallelism.tensor",
+            "got tensor 2, and 3 key and value heads / 2 = 1.5, allowed 1 for this model",
+        ),
+        (
+            [f"spec.models.actor.shape={SHAPE % 6}", TRAINING % (3, 1)],
+            "spec.models.actor.training.parallelism.tensor",
+            "8 columns of the feed-forward layer / 3 = 2.667, allowed 1, 2 for this model",
+        ),
+        (
+            [f"spec.models.actor.shape={SHAPE % 6}", TRAINING % (1, 2)],
+            "spec.models.actor.training.parallelism.pipeline",
+            "got pipeline 2, and 1 layers / 2 = 0.5, allowed 1 for this model",
         ),
     ],
 )

@@ -56,6 +56,26 @@ def test_the_table_shows_calls_memory_and_reasons(manifest: Path) -> None:
     assert "Sum in each phase" in out and "calls take turns" in out
 
 
+def test_roles_show_their_engine_and_how_they_are_cut(manifest: Path) -> None:
+    cut = "training: {engine: Megatron, parallelism: {tensor: 2, pipeline: 2}}"
+    text = job(algorithm="{type: PPO}")
+    model = "{source: {builtin: TinyLlama}"
+    cut_model = f"{model}, {cut}}}, critic: {{source: {{sameAs: actor}}"
+    manifest.write_text(text.replace(model, cut_model))
+    code, out, _ = run(str(manifest), "--devices", "8")
+    assert code == 0
+    before, after = out.split("Calls", 1)
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in before.splitlines()]
+    assert [row for row in rows if row] == [
+        ["actor", "Megatron", "0-7", "2", "2", "2", "541,312", "float32", "4096"],
+        ["critic", "FSDP", "0-7", "8", "1", "1", "533,248", "float32", "4096"],
+    ]
+    (train,) = (line for line in after.splitlines() if "actor.train" in line and "Train" in line)
+    assert [cell.strip() for cell in train.split("│")[4:8]] == ["0-7", "2", "2", "2"]
+    code, _, told = run(str(manifest), "--devices", "6")
+    assert code == 2 and "got 6 for copies on tensor 2 x pipeline 2 = 4" in told
+
+
 def test_what_a_step_saves_is_a_file_that_the_driver_writes(manifest: Path) -> None:
     manifest.write_text(job(algorithm="{type: OnlineDPO, onlineDPO: {savePairs: true}}"))
     code, out, _ = run(str(manifest), "--devices", "2")

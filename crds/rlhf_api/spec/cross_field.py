@@ -9,6 +9,7 @@ from rlhf_api.cel import member, text
 from rlhf_api.rules import Found, Rule, found
 from rlhf_api.spec.algorithm_rules import ALGORITHM_RULES
 from rlhf_api.spec.checkpoint import KeepBest
+from rlhf_api.spec.models import TrainingEngineType
 from rlhf_api.spec.placement import PLACEMENT_RULES
 from rlhf_api.spec.rewards import MODEL_ROLE
 
@@ -26,6 +27,7 @@ _PREFERENCES = "self.data.train.preferences"
 _POOLS = "self.resources.nodePools"
 _TENSOR = "self.rollout.parallelism.tensor"
 _SHAPE = "self.models['actor'].shape"
+_CUT_OF_ROLE = "self.models[role].training.parallelism"
 _DEVICES = f"{_POOLS}.map(pool, pool.nodes * pool.devicesPerNode).sum()"
 
 
@@ -139,6 +141,20 @@ def _more_than_there_are(spec: RLHFJobSpec, devices: int | None) -> list[Found]:
     terms = " + ".join(f"{pool.nodes} x {pool.devices_per_node} ({pool.name})" for pool in pools)
     too_many = bool(pools) and devices is not None and devices > total
     return found(too_many, devices, f"at most {total} = {terms}")
+
+
+def _models_fit(spec: RLHFJobSpec) -> Iterator[Found]:
+    pools = spec.resources.node_pools
+    most = max((pool.num_devices for pool in pools), default=0)
+    sizes = ", ".join(f"{pool.num_devices} ({pool.name})" for pool in pools)
+    for role, model in spec.models.items():
+        cut = model.training.parallelism
+        if pools and model.uses_megatron and cut.num_ranks > most:
+            yield Found(
+                f"tensor {cut.tensor} x pipeline {cut.pipeline} = {cut.num_ranks}",
+                ("models", role, "training", "parallelism"),
+                f"at most {most}, of pools with {sizes}",
+            )
 
 
 def _heads_are_cut_evenly(spec: RLHFJobSpec) -> list[Found]:
@@ -267,6 +283,17 @@ SPEC_RULES: tuple[Rule, ...] = (
         do="lower it or add nodes",
         field=".rollout.parallelism.tensor",
         check=_engine_fits,
+    ),
+    Rule(
+        holds=f"{_POOLS}.size() == 0 || self.models.all(role, "
+        f"self.models[role].training.engine != {text(TrainingEngineType.MEGATRON)} || "
+        f"{_POOLS}.exists(pool, "
+        f"{_CUT_OF_ROLE}.tensor * {_CUT_OF_ROLE}.pipeline <= pool.nodes * pool.devicesPerNode))",
+        what="one copy of a model needs more devices than any node pool has",
+        allowed="at most nodes x devicesPerNode for tensor x pipeline",
+        do="lower tensor or pipeline, or add nodes",
+        field=".models",
+        check=_models_fit,
     ),
     Rule(
         holds=f"!has({_TENSOR}) || !('actor' in self.models) || !has({_SHAPE}) || "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import Annotated, ClassVar
 
@@ -16,8 +17,10 @@ from rlhf_api.base import (
     PositiveFloat,
     Text,
 )
+from rlhf_api.cel import text
 from rlhf_api.exclusive import Alternatives
-from rlhf_api.rules import Rule, found
+from rlhf_api.rules import Found, Rule, found
+from rlhf_api.spec.model_cut import uneven_pipeline, uneven_tensor
 
 
 class BuiltinModel(StrEnum):
@@ -91,11 +94,32 @@ class ModelShape(Contract):
     )
 
 
-class TrainingEngine(StrEnum):
-    """What trains a model."""
+class TrainingEngineType(StrEnum):
+    """What trains a model, or runs it forward."""
 
     FSDP = "FSDP"
     """PyTorch FSDP2: any Hugging Face causal language model."""
+    MEGATRON = "Megatron"
+    """Megatron-core, cut by parallelism: Llama, Mistral, Qwen2 and Qwen3 with full attention."""
+
+
+class TrainingParallelism(Contract):
+    """How Megatron cuts a model. What it leaves of a role's devices are replicas, which share the
+    data: devices / (tensor x pipeline)."""
+
+    tensor: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Ranks over which each layer is cut, on one node. It divides attention heads, key and value
+    heads, and the intermediate size."""
+    pipeline: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Stages over which the layers are distributed. It divides their number."""
+    sequence: bool = True
+    """Whether tensor ranks share the tokens of a sequence where layers are not cut, which takes
+    less memory for activations; without meaning where tensor is 1."""
+
+    @property
+    def num_ranks(self) -> int:
+        """Devices that hold the model once."""
+        return self.tensor * self.pipeline
 
 
 class LearningRateDecay(StrEnum):
@@ -126,8 +150,13 @@ class Precision(StrEnum):
 class TrainingSpec(Contract):
     """How a role is trained."""
 
-    engine: TrainingEngine = TrainingEngine.FSDP
-    """What trains it."""
+    engine: TrainingEngineType = TrainingEngineType.FSDP
+    """What trains it, or runs it forward where it is only read: FSDP or Megatron."""
+    parallelism: TrainingParallelism = TrainingParallelism()
+    """How Megatron cuts it. Default: not at all, every device has a replica."""
+    distributed_optimizer: bool = True
+    """For Megatron: whether replicas share master weights and Adam's moments (ZeRO-1), or each
+    keeps all of them."""
     learning_rate: PositiveFloat = 1e-6
     """Peak learning rate of AdamW."""
     learning_rate_decay: LearningRateDecay = LearningRateDecay.NONE
@@ -153,6 +182,33 @@ class TrainingSpec(Contract):
     """Number format of the computation; master weights and optimizer state are float32."""
 
 
+def _is_uncut(spec: ModelSpec) -> Iterable[Found]:
+    parallelism = spec.training.parallelism
+    for field, parts in (("tensor", parallelism.tensor), ("pipeline", parallelism.pipeline)):
+        if not spec.uses_megatron and parts > 1:
+            yield Found(str(parts), ("training", "parallelism", field))
+
+
+def _shares_its_optimizer(spec: ModelSpec) -> Iterable[Found]:
+    return found(not spec.uses_megatron and not spec.training.distributed_optimizer, "false")
+
+
+def _tensor_is_even(spec: ModelSpec) -> Iterable[Found]:
+    if spec.shape is None or not spec.uses_megatron:
+        return ()
+    return uneven_tensor(spec.shape, spec.training.parallelism.tensor)
+
+
+def _pipeline_is_even(spec: ModelSpec) -> Iterable[Found]:
+    if spec.shape is None or not spec.uses_megatron:
+        return ()
+    return uneven_pipeline(spec.shape, spec.training.parallelism.pipeline)
+
+
+_MEGATRON = f"self.training.engine == {text(TrainingEngineType.MEGATRON)}"
+_TENSOR, _PIPELINE = "self.training.parallelism.tensor", "self.training.parallelism.pipeline"
+
+
 class ModelSpec(Contract):
     """One role's model."""
 
@@ -161,4 +217,48 @@ class ModelSpec(Contract):
     shape: ModelShape | None = None
     """The model's dimensions, for planning before its config.json can be read. Default: unknown."""
     training: TrainingSpec = TrainingSpec()
-    """How it is trained; without meaning for roles that are only read."""
+    """How it is trained. For roles that are only read, engine, parallelism, precision and
+    microBatchTokens say how they run forward; the rest is without meaning."""
+
+    validations: ClassVar = (
+        Rule(
+            holds=f"{_MEGATRON} || ({_TENSOR} == 1 && {_PIPELINE} == 1)",
+            what="FSDP cuts no model into tensor ranks or pipeline stages",
+            allowed="1 with engine FSDP",
+            do="write engine: Megatron, or remove it",
+            field=".training.parallelism",
+            check=_is_uncut,
+        ),
+        Rule(
+            holds=f"{_MEGATRON} || self.training.distributedOptimizer",
+            what="FSDP always shares master weights and moments among all devices",
+            allowed="true with engine FSDP",
+            do="write engine: Megatron, or remove it",
+            field=".training.distributedOptimizer",
+            check=_shares_its_optimizer,
+        ),
+        Rule(
+            holds=f"!has(self.shape) || !({_MEGATRON}) || "
+            f"(self.shape.numAttentionHeads % {_TENSOR} == 0 && "
+            f"self.shape.numKeyValueHeads % {_TENSOR} == 0 && "
+            f"self.shape.intermediateSize % {_TENSOR} == 0)",
+            what="tensor ranks cannot share the model evenly",
+            allowed="a divisor of numAttentionHeads, numKeyValueHeads and intermediateSize",
+            do="choose such a number",
+            field=".training.parallelism.tensor",
+            check=_tensor_is_even,
+        ),
+        Rule(
+            holds=f"!has(self.shape) || !({_MEGATRON}) || self.shape.numLayers % {_PIPELINE} == 0",
+            what="pipeline stages cannot share the layers evenly",
+            allowed="a divisor of numLayers",
+            do="choose such a number",
+            field=".training.parallelism.pipeline",
+            check=_pipeline_is_even,
+        ),
+    )
+
+    @property
+    def uses_megatron(self) -> bool:
+        """Whether Megatron trains it, or runs it forward."""
+        return self.training.engine is TrainingEngineType.MEGATRON

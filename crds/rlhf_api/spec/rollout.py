@@ -11,7 +11,7 @@ from rlhf_api.base import Contract, Count
 from rlhf_api.quantity import Quantity
 
 
-class GenerationEngine(StrEnum):
+class GenerationEngineType(StrEnum):
     """What generates."""
 
     VLLM = "VLLM"
@@ -32,7 +32,7 @@ class RolloutSpec(Contract):
     those of the full distribution at this temperature.
     """
 
-    engine: GenerationEngine = GenerationEngine.VLLM
+    engine: GenerationEngineType = GenerationEngineType.VLLM
     """What generates."""
     samples_per_prompt: Annotated[int, Field(ge=1, le=1024)] = 1
     """Responses sampled for every prompt: the group size of GRPO."""

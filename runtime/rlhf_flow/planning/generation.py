@@ -236,7 +236,7 @@ def _choices(
 
 
 def _engine_mesh(mesh: Mesh, tensor: int) -> Mesh:
-    cut = {"data": mesh.num_devices // tensor, "tensor": tensor}
+    cut = {"data": mesh.num_devices // tensor, "tensor": tensor, "pipeline": 1}
     return mesh.model_copy(update=cut)
 
 

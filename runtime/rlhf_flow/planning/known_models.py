@@ -14,17 +14,27 @@ from rlhf_flow.planning.shapes import DecoderShape
 
 
 def _llama(layers: int, hidden: int, middle: int, heads: int, kv: int, dim: int) -> DecoderShape:
-    return DecoderShape(layers, hidden, middle, heads, kv, dim, vocab_size=128256)
+    return DecoderShape(layers, hidden, middle, heads, kv, dim, vocab_size=128256, family="llama")
 
 
 def _qwen2(layers: int, hidden: int, middle: int, heads: int, kv: int, vocab: int) -> DecoderShape:
     dim = hidden // heads
-    return DecoderShape(layers, hidden, middle, heads, kv, dim, vocab_size=vocab, qkv_bias=True)
+    return DecoderShape(
+        layers, hidden, middle, heads, kv, dim, vocab_size=vocab, qkv_bias=True, family="qwen2"
+    )
 
 
 def _qwen3(layers: int, hidden: int, middle: int, heads: int, kv: int = 8) -> DecoderShape:
     return DecoderShape(
-        layers, hidden, middle, heads, kv, 128, vocab_size=151936, query_key_norm=True
+        layers,
+        hidden,
+        middle,
+        heads,
+        kv,
+        128,
+        vocab_size=151936,
+        query_key_norm=True,
+        family="qwen3",
     )
 
 
@@ -39,6 +49,7 @@ def _gemma2(layers: int, hidden: int, middle: int, heads: int, kv: int, dim: int
         vocab_size=256000,
         tied_embeddings=True,
         norms_per_layer=4,
+        family="gemma2",
     )
 
 
@@ -51,7 +62,7 @@ _LLAMA_70B = _llama(80, 8192, 28672, 64, 8, 128)
 _LLAMA_405B = _llama(126, 16384, 53248, 128, 8, 128)
 _LLAMA_1B = _tied(_llama(16, 2048, 8192, 32, 8, 64))
 _LLAMA_3B = _tied(_llama(28, 3072, 8192, 24, 8, 128))
-_MISTRAL_7B = DecoderShape(32, 4096, 14336, 32, 8, 128, vocab_size=32000)
+_MISTRAL_7B = DecoderShape(32, 4096, 14336, 32, 8, 128, vocab_size=32000, family="mistral")
 _MISTRAL_7B_V3 = replace(_MISTRAL_7B, vocab_size=32768)
 
 _QWEN25 = {
@@ -92,6 +103,7 @@ _GEMMA3_1B = DecoderShape(
     tied_embeddings=True,
     query_key_norm=True,
     norms_per_layer=4,
+    family="gemma3_text",
 )
 
 KNOWN_MODELS: Mapping[str, DecoderShape] = {
@@ -122,5 +134,5 @@ KNOWN_MODELS: Mapping[str, DecoderShape] = {
 }
 
 BUILTIN_MODELS: Mapping[BuiltinModel, DecoderShape] = {
-    BuiltinModel.TINY_LLAMA: DecoderShape(2, 128, 512, 4, 4, 32, vocab_size=64),
+    BuiltinModel.TINY_LLAMA: DecoderShape(2, 128, 512, 4, 4, 32, vocab_size=64, family="llama"),
 }

@@ -25,8 +25,9 @@ from rlhf_flow.planning.local_gpus import gpu_inventory, gpu_memory_bytes
 from rlhf_flow.planning.model_config import hub_cache
 from rlhf_flow.planning.plan_job import plan_job
 from rlhf_flow.planning.resolve_shape import resolve_shape
-from rlhf_flow.planning.role_sets import role_sets
+from rlhf_flow.planning.role_sets import role_sets, set_multiples
 from rlhf_flow.planning.shapes import DecoderShape
+from rlhf_flow.planning.training_mesh import copy_devices
 
 
 def make_plan(
@@ -89,17 +90,21 @@ def local_pools(job: RLHFJob, num_devices: int | None = None) -> tuple[DeviceInv
 
 
 def _devices_needed(job: RLHFJob) -> int:
-    """The fewest devices on which a job can be placed as it says.
+    """The fewest devices on which a job can be placed as it says; groups of roles that do not say
+    how many they have count for one.
 
     Raises:
         FlowError: an algorithm that cannot be traced.
         InvalidPlacement: a placement that has nothing to place apart.
     """
-    placement = job.spec.placement
-    if placement.type not in (PlacementType.SPLIT, PlacementType.STANDALONE):
-        return devices_asked_for(placement)
+    kind = job.spec.placement.type
+    if kind is PlacementType.GROUPS:
+        return devices_asked_for(job.spec.placement)
+    if kind not in (PlacementType.SPLIT, PlacementType.STANDALONE):
+        return copy_devices(job, job.spec.models)
     graphs = trace_job(job, Device.CPU)
-    return len(role_sets(placement.type, job_roles(graphs), policy_of(graphs[GraphName.STEP])))
+    sets = role_sets(kind, job_roles(graphs), policy_of(graphs[GraphName.STEP]))
+    return sum(set_multiples(job, sets))
 
 
 def local_device() -> Device:

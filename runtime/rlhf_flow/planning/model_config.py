@@ -20,6 +20,8 @@ _FOUR_NORMS = frozenset({"gemma2", "gemma3_text"})
 _TIED_BY_DEFAULT = frozenset({"gemma", "gemma2", "gemma3_text"})
 MODEL_TYPES = frozenset({"llama", "mistral", "gemma"}) | _QKV_BIAS | _QUERY_KEY_NORM | _FOUR_NORMS
 """Values of `model_type` whose layers are known here."""
+MEGATRON_FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
+"""Values of `model_type` whose layers are mapped to Megatron's, as rlhf_runtime does it."""
 
 
 def read_shape(folder: Path, advice: str) -> DecoderShape:
@@ -115,6 +117,7 @@ def shape_from_config(config: Mapping[str, Any], origin: str, advice: str) -> De
         qkv_bias=model_type in _QKV_BIAS,
         query_key_norm=model_type in _QUERY_KEY_NORM,
         norms_per_layer=4 if model_type in _FOUR_NORMS else 2,
+        family=model_type,
     )
 
 

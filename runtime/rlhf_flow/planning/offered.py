@@ -52,7 +52,7 @@ def _check_engines(
             f"that gives its memory back is alone in its process: got {first}, {second}, allowed "
             "one; generate with one of them, or place them apart with placement.groups"
         )
-    if one != other or one.num_devices != pool.num_devices:
+    if one.ranks != other.ranks or one.num_devices != pool.num_devices:
         raise NotOffered(
             "roles that generate on some of the same devices are not offered yet: got "
             f"{first} on {describe_devices(one.ranks, one.pool)} and {second} on "

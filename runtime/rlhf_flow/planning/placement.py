@@ -36,7 +36,7 @@ class DeviceGroup:
 def place_roles(
     job: RLHFJob, roles: Sequence[str], pools: Sequence[DeviceInventory]
 ) -> Mapping[str, Mesh]:
-    """The ranks that hold each role's model, cut along `data`.
+    """The ranks that hold each role's model, cut along `data` only.
 
     Args:
         job: the manifest.

@@ -1,7 +1,7 @@
 """From a job's graphs and devices to its plan.
 
-Placement says which ranks hold each model; training and inference shard over all of them. What is
-decided here is generation: over how many ranks an engine spans, how large its cache is, and whether
+Placement says which ranks hold each model, training how it is cut over them. What is decided here
+is generation: over how many ranks an engine spans, how large its cache is, and whether
 it gives its memory back while others work.
 """
 
@@ -38,19 +38,21 @@ from rlhf_flow.planning.generation import (
     generation_loads,
 )
 from rlhf_flow.planning.inventory import DeviceInventory, device_of, limit_devices
-from rlhf_flow.planning.memory import RoleModel, checkpoint_items, process_item, role_items
+from rlhf_flow.planning.memory import RoleModel, process_item
 from rlhf_flow.planning.offered import check_offered
 from rlhf_flow.planning.placement import DeviceGroup, device_groups, place_roles
 from rlhf_flow.planning.refusal import format_bytes
+from rlhf_flow.planning.role_memory import checkpoint_items, role_items
 from rlhf_flow.planning.role_models import (
     MICRO_BATCH_TOKENS,
     default_micro_batches,
     longest_sequence_tokens,
     role_models,
 )
-from rlhf_flow.planning.role_sets import place_sets, role_sets
+from rlhf_flow.planning.role_sets import place_sets, role_sets, set_multiples
 from rlhf_flow.planning.shapes import DecoderShape
 from rlhf_flow.planning.standby import required_standby, with_standby
+from rlhf_flow.planning.training_mesh import cut_meshes
 from rlhf_flow.planning.transitions import with_transitions
 
 Graphs = Mapping[GraphName, Graph]
@@ -76,15 +78,16 @@ def plan_job(
     Raises:
         InvalidPlacement: groups that do not fit the roles or the pools.
         NotOffered: several roles that generate on the same GPUs or on some of
-            a pool's devices, or weights that would be copied between devices.
-        DoesNotDivide: a tensor parallelism that does not divide devices, heads or layers' width.
+            a pool's devices, weights that would be copied between devices, or a family of models
+            that an engine does not have.
+        DoesNotDivide: a parallelism that does not divide devices, heads, layers or their width.
         KvCacheTooSmall: a given cache below one longest sequence.
         DoesNotFit: more memory than a device has; the message shows the sum.
     """
     pools = tuple(limit_devices(pool, job.spec.placement) for pool in devices)
     meshes = _meshes(job, graphs, shapes, pools)
     check_offered(graphs, pools, meshes)
-    check_copies(graphs, meshes, shapes)
+    check_copies(job, graphs, meshes, shapes)
     *better, last = default_micro_batches(job, graphs, device_of(pools))
     for tokens in better:
         try:
@@ -148,13 +151,16 @@ def _meshes(
     shapes: Mapping[str, DecoderShape],
     pools: Sequence[DeviceInventory],
 ) -> Mapping[str, Mesh]:
-    """The ranks of each role with a model, by the manifest's placement."""
+    """The ranks of each role with a model, by the manifest's placement, and how they are cut."""
     kind = job.spec.placement.type
-    if kind not in (PlacementType.SPLIT, PlacementType.STANDALONE):
-        return place_roles(job, tuple(shapes), pools)
-    roles = job_roles(graphs)
-    sets = role_sets(kind, roles, policy_of(graphs[GraphName.STEP]))
-    return place_sets(sets, roles, shapes, pools, job.spec.rollout.parallelism.tensor)
+    if kind in (PlacementType.SPLIT, PlacementType.STANDALONE):
+        roles = job_roles(graphs)
+        sets = role_sets(kind, roles, policy_of(graphs[GraphName.STEP]))
+        multiples = set_multiples(job, sets)
+        placed = place_sets(sets, roles, shapes, pools, multiples)
+    else:
+        placed = place_roles(job, tuple(shapes), pools)
+    return cut_meshes(job, placed, shapes, pools)
 
 
 def job_phases(graphs: Graphs, held: Sequence[str]) -> tuple[str, ...]:
@@ -237,6 +243,7 @@ def _role_plans(
                 generates=model.generates,
                 origin=job.spec.origin_of(role),
                 mesh=model.mesh,
+                engine=model.engine,
                 num_parameters=model.num_parameters,
                 precision=model.precision,
                 micro_batch_tokens=model.micro_batch_tokens,

@@ -8,11 +8,16 @@ from rlhf_api.plan import CallKind, phase_name
 from rlhf_api.plan_memory import MemoryItem, MemoryWhat, sum_by_phase
 from rlhf_flow.planning.memory import GIB, MIB
 
+_MORE_DEVICES = "take more devices, which share the training state"
+_LARGER_CUT = (
+    "take more devices (with engine Megatron also raise training.parallelism) or a smaller model"
+)
+
 _ADVICE: Mapping[MemoryWhat, str] = {
-    MemoryWhat.MASTER_WEIGHTS: "take more devices, which share the training state",
-    MemoryWhat.OPTIMIZER: "take more devices, which share the training state",
-    MemoryWhat.GRADIENTS: "take more devices or a smaller model",
-    MemoryWhat.WEIGHTS: "take more devices or a smaller model",
+    MemoryWhat.MASTER_WEIGHTS: _MORE_DEVICES,
+    MemoryWhat.OPTIMIZER: _MORE_DEVICES,
+    MemoryWhat.GRADIENTS: _LARGER_CUT,
+    MemoryWhat.WEIGHTS: _LARGER_CUT,
     MemoryWhat.GATHERED: "take a smaller model",
     MemoryWhat.ACTIVATIONS: "lower microBatchTokens",
     MemoryWhat.LOGITS: "lower microBatchTokens",
@@ -21,7 +26,7 @@ _ADVICE: Mapping[MemoryWhat, str] = {
     MemoryWhat.GENERATION_WEIGHTS: "raise rollout.parallelism.tensor",
     MemoryWhat.KV_CACHE: "lower rollout.maxPromptTokens, rollout.maxResponseTokens or "
     "rollout.kvCacheMemory, or raise rollout.parallelism.tensor",
-    MemoryWhat.CHECKPOINT: "take more devices, which share the training state",
+    MemoryWhat.CHECKPOINT: _MORE_DEVICES,
     MemoryWhat.OVERHEAD: "take devices with more memory, or fewer processes on a machine",
     MemoryWhat.STANDBY: "set failurePolicy.standby to false",
 }

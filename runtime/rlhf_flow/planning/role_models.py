@@ -123,7 +123,7 @@ def role_models(
             is_trained=found.is_trained,
             generates=found.generates,
             shape=shapes[role],
-            precision=resolve_precision(job.spec.model_for(role).training.precision, device),
+            precision=resolve_precision(training.precision, device),
             micro_batch_tokens=tokens[role],
             peak_tokens=min(
                 max(
@@ -134,8 +134,12 @@ def role_models(
             ),
             longest_shared_tokens=shared[role],
             is_saved=is_saved(job, role, found, policy),
-            recompute=job.spec.model_for(role).training.activation_recompute,
+            recompute=training.activation_recompute,
+            engine=training.engine,
+            sequence_parallel=training.parallelism.sequence,
+            distributed_optimizer=training.distributed_optimizer,
         )
         for role, found in roles.items()
         if found.head is not None
+        for training in [job.spec.model_for(role).training]
     )

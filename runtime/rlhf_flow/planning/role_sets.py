@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import lcm
 
+from rlhf_api import RLHFJob
 from rlhf_api.plan import Head, Mesh
 from rlhf_api.spec.placement import PlacementType
 from rlhf_flow.errors import InvalidPlacement
 from rlhf_flow.job_graphs import JobRole
 from rlhf_flow.planning.inventory import DeviceInventory
 from rlhf_flow.planning.shapes import DecoderShape
+from rlhf_flow.planning.training_mesh import copy_devices
 
 RoleSets = tuple[tuple[str, ...], ...]
 """Roles that share devices, that with the policy first."""
@@ -47,39 +50,44 @@ def role_sets(kind: PlacementType, roles: Mapping[str, JobRole], policy: str) ->
     return sets
 
 
+def set_multiples(job: RLHFJob, sets: RoleSets) -> tuple[int, ...]:
+    """What the devices of each set are a multiple of: whole copies of its models, and in the first
+    set whole generation engines."""
+    engine = job.spec.rollout.parallelism.tensor or 1
+    first, *others = (copy_devices(job, roles) for roles in sets)
+    return (lcm(first, engine), *others)
+
+
 def place_sets(
     sets: RoleSets,
     roles: Mapping[str, JobRole],
     shapes: Mapping[str, DecoderShape],
     pools: Sequence[DeviceInventory],
-    tensor: int | None = None,
+    multiples: Sequence[int],
 ) -> Mapping[str, Mesh]:
-    """The ranks of each role: a pool for each set, or consecutive devices of the only pool in
-    proportion to the sets' work, at least one.
+    """The ranks of each role, cut along `data` only: a pool for each set, or consecutive devices of
+    the only pool in proportion to the sets' work.
 
     Args:
         sets: of `role_sets`.
         roles: all of the job's.
         shapes: of every role with a model.
         pools: all devices.
-        tensor: ranks of a generation engine; the first set has a multiple of them. None: any.
+        multiples: what the devices of each set in a common pool are a multiple of.
 
     Raises:
-        InvalidPlacement: too few devices, or another number of pools than of sets.
+        InvalidPlacement: a number of devices that cannot be shared out so, or another number of
+            pools than of sets.
     """
     listed = "; ".join(", ".join(each) for each in sets)
     if len(pools) == len(sets):
         meshes = [Mesh(pool=pool.pool, data=pool.num_devices) for pool in pools]
     elif len(pools) == 1:
         (pool,) = pools
-        if pool.num_devices < len(sets):
-            raise InvalidPlacement(
-                f"fewer devices than sets of roles: got {pool.num_devices} for {len(sets)} "
-                f"({listed}), allowed at least {len(sets)}; add devices (--devices {len(sets)} on "
-                "one machine), or write type: Colocated"
-            )
         works = [sum(_work(roles[name], shapes[name]) for name in each) for each in sets]
-        counts = _shares(pool.num_devices, works, tensor or 1)
+        counts = share_devices(pool.num_devices, works, multiples)
+        if counts is None:
+            raise InvalidPlacement(_cannot_share(pool.num_devices, sets, multiples, listed))
         starts = [sum(counts[:number]) for number in range(len(counts))]
         meshes = [
             Mesh(pool=pool.pool, first_rank=start, data=count)
@@ -94,6 +102,27 @@ def place_sets(
     return {name: mesh for each, mesh in zip(sets, meshes, strict=True) for name in each}
 
 
+def _cannot_share(num_devices: int, sets: RoleSets, multiples: Sequence[int], listed: str) -> str:
+    """Why the devices of a pool cannot be shared out."""
+    least = sum(multiples)
+    if least == len(sets):
+        return (
+            f"fewer devices than sets of roles: got {num_devices} for {len(sets)} ({listed}), "
+            f"allowed at least {len(sets)}; add devices (--devices {len(sets)} on one machine), or "
+            "write type: Colocated"
+        )
+    terms = [f"{size} ({', '.join(each)})" for size, each in zip(multiples, sets, strict=True)]
+    # Every set's number added to a sum is one, so one is above within the first of them.
+    can = _sums(max(0, num_devices - least) + multiples[0], multiples)
+    sums = [least + more for more, is_sum in enumerate(can) if is_sum]
+    nearest = [n for n in sums if n < num_devices][-1:] + [n for n in sums if n > num_devices][:1]
+    return (
+        f"devices that sets of roles cannot share: got {num_devices}, allowed sums of multiples of "
+        f"{' and '.join(terms)}, such as {' or '.join(map(str, nearest))}; take such a number, or "
+        "change training.parallelism or rollout.parallelism.tensor"
+    )
+
+
 def _work(role: JobRole, shape: DecoderShape) -> int:
     """Parameters x passes over them for each token, forward passes."""
     scalar = role.head is Head.SCALAR
@@ -101,26 +130,48 @@ def _work(role: JobRole, shape: DecoderShape) -> int:
     return size * (1 + TRAINING_PASSES * role.is_trained)
 
 
-def _shares(num_devices: int, works: Sequence[int], multiple: int) -> list[int]:
-    """Devices of each set: one, and of the rest as many as its work is of all; what is left over
-    goes to those with the largest remainders. The first has a multiple of `multiple`, where there
-    are as many and one for each other."""
+def share_devices(
+    num_devices: int, works: Sequence[int], multiples: Sequence[int]
+) -> list[int] | None:
+    """Devices of each set: multiples of its number, as near as can be to one and of the rest as
+    many as its work is of all. Together they are all devices. None: that cannot be.
+
+    Args:
+        num_devices: to share out.
+        works: of the sets.
+        multiples: a number for each set.
+    """
     rest = num_devices - len(works)
-    exact = [rest * work / sum(works) for work in works]
-    counts = [1 + int(each) for each in exact]
-    by_remainder = sorted(range(len(works)), key=lambda n: (int(exact[n]) - exact[n], n))
-    for number in by_remainder[: num_devices - sum(counts)]:
-        counts[number] += 1
-    wanted = max(multiple, counts[0] // multiple * multiple)
-    if num_devices - wanted >= len(works) - 1:
-        while counts[0] != wanted:
-            step = 1 if counts[0] > wanted else -1
-            # From the first to the one that has least of what is due, or back from who has most.
-            other = max(range(1, len(works)), key=lambda n: step * (exact[n] - counts[n]))
-            if counts[other] + step < 1:
-                other = max(range(1, len(works)), key=lambda n: counts[n])
-            counts[0], counts[other] = counts[0] - step, counts[other] + step
+    due = [1 + rest * work / sum(works) for work in works]
+    counts = [
+        max(multiple, int(each) // multiple * multiple)
+        for each, multiple in zip(due, multiples, strict=True)
+    ]
+    can = _sums(max(0, num_devices), multiples)
+
+    def lacks(number: int) -> tuple[float, int]:
+        return (due[number] - counts[number], -number)
+
+    while (left := num_devices - sum(counts)) < 0 or not can[left]:
+        larger = [n for n, count in enumerate(counts) if count > multiples[n]]
+        if not larger:
+            return None
+        least = min(larger, key=lacks)
+        counts[least] -= multiples[least]
+    while left := num_devices - sum(counts):
+        fitting = [n for n, size in enumerate(multiples) if size <= left and can[left - size]]
+        most = max(fitting, key=lacks)
+        counts[most] += multiples[most]
     return counts
+
+
+def _sums(largest: int, sizes: Sequence[int]) -> list[bool]:
+    """Whether each number from 0 on is a sum of such sizes, each as often as need be."""
+    can = [True] + [False] * largest
+    for size in sizes:
+        for number in range(size, largest + 1):
+            can[number] |= can[number - size]
+    return can
 
 
 def _what_is_apart(kind: PlacementType) -> str:

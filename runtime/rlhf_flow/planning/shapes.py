@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rlhf_api.spec.models import ModelShape
 
@@ -30,6 +30,8 @@ class DecoderShape:
     norms_per_layer: int = 2
     """Norms over the hidden size in a block: 2, or 4 with norms after attention and
     feed-forward."""
+    family: str | None = field(default=None, compare=False)
+    """`model_type` in config.json. None: not known, as of a shape that a manifest gives."""
 
     @classmethod
     def from_spec(cls, shape: ModelShape) -> DecoderShape:

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from rlhf_api.plan import Head, Mesh
 from rlhf_api.plan_memory import MemoryItem, MemoryPlan, MemoryWhat, sum_by_phase
-from rlhf_api.spec.models import BuiltinModel, Precision
+from rlhf_api.spec.models import BuiltinModel, Precision, TrainingEngineType
 from rlhf_api.spec.resources import Device
+from rlhf_flow.planning.fsdp_memory import layer_activation_bytes
 from rlhf_flow.planning.generation_memory import (
     GenerationLoad,
     generation_weight_bytes,
@@ -19,12 +20,8 @@ from rlhf_flow.planning.generation_memory import (
     kv_token_bytes,
 )
 from rlhf_flow.planning.known_models import BUILTIN_MODELS, KNOWN_MODELS
-from rlhf_flow.planning.memory import (
-    RoleModel,
-    checkpoint_items,
-    layer_activation_bytes,
-    role_items,
-)
+from rlhf_flow.planning.memory import RoleModel
+from rlhf_flow.planning.role_memory import checkpoint_items, role_items
 from rlhf_flow.planning.shapes import DecoderShape
 
 TINY = BUILTIN_MODELS[BuiltinModel.TINY_LLAMA]
@@ -47,6 +44,9 @@ def model(**changes: object) -> RoleModel:
         longest_shared_tokens=0,
         is_saved=False,
         recompute=False,
+        engine=TrainingEngineType.FSDP,
+        sequence_parallel=True,
+        distributed_optimizer=True,
     )
     return dataclasses.replace(base, **changes)  # type: ignore[arg-type]
 
@@ -184,6 +184,9 @@ MODELS = st.builds(
     longest_shared_tokens=st.integers(0, 8192),
     is_saved=st.just(False),
     recompute=st.booleans(),
+    engine=st.just(TrainingEngineType.FSDP),
+    sequence_parallel=st.just(True),
+    distributed_optimizer=st.just(True),
 )
 
 

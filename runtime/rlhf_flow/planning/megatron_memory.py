@@ -1,0 +1,176 @@
+"""Memory of one device under Megatron-core: a part of each layer of a pipeline stage.
+
+The numbers are those of the fullest stage. That is the first, which has the embedding and most
+micro-batches under way, or the last, which has the output layer and the logits; what is held always
+and what a phase works on are taken from whichever has more of it.
+"""
+
+from __future__ import annotations
+
+from math import lcm
+
+from rlhf_api.plan import Head
+from rlhf_api.plan_memory import MemoryWhat
+from rlhf_flow.planning.generation_memory import VOCABULARY_MULTIPLE
+from rlhf_flow.planning.head_memory import row_block_bytes
+from rlhf_flow.planning.memory import (
+    ADAM_BYTES,
+    FLOAT32_BYTES,
+    Item,
+    RoleModel,
+    RolePhases,
+    shard_bytes,
+)
+from rlhf_flow.planning.shapes import DecoderShape
+
+
+def vocabulary_rows(shape: DecoderShape, tensor: int) -> int:
+    """Rows of the embedding on each tensor rank, padding included."""
+    multiple = lcm(VOCABULARY_MULTIPLE, tensor)
+    return -(-shape.vocab_size // multiple) * multiple // tensor
+
+
+def layer_parameters(shape: DecoderShape, tensor: int) -> int:
+    """Parameters of one layer on each tensor rank: matrices and their biases are cut, norms are
+    not."""
+    head_norms = 2 * shape.head_dim if shape.query_key_norm else 0
+    norms = shape.norms_per_layer * shape.hidden_size + head_norms
+    return (shape.block_parameters - norms) // tensor + norms
+
+
+def stage_parameters(model: RoleModel, stage: int) -> int:
+    """Parameters of a pipeline stage on each tensor rank. Where input and output share the
+    embedding, both ends of the pipeline hold it."""
+    shape, mesh = model.shape, model.mesh
+    table = vocabulary_rows(shape, mesh.tensor) * shape.hidden_size
+    count = shape.num_layers // mesh.pipeline * layer_parameters(shape, mesh.tensor)
+    if stage == 0:
+        count += table
+    if stage == mesh.pipeline - 1:
+        is_there = model.head is Head.LM and shape.tied_embeddings and stage == 0
+        output = shape.hidden_size if model.head is Head.SCALAR else table
+        count += shape.hidden_size + (0 if is_there else output)
+    return count
+
+
+def layer_token_bytes(model: RoleModel) -> int:
+    """Bytes that one layer keeps per token for its backward pass, without recomputation.
+
+    Each norm keeps its input and the normalized one in float32, its output in the compute format
+    and a float32 for each row. Attention keeps the fused projections, rotated queries and keys, its
+    output and a float32 for each head, and the angles' cosines and sines for queries and keys. The
+    feed-forward layer keeps gate, up, the activated gate, up again and the product. Equal, to the
+    byte, to what PyTorch's saved-tensor hooks count for a `Stage` on CPUs. Norms are shared by
+    tensor ranks with sequence parallelism only, angles never.
+    """
+    shape, number, tensor = model.shape, model.compute_bytes, model.mesh.tensor
+    norms = shape.norms_per_layer * (
+        shape.hidden_size * (2 * FLOAT32_BYTES + number) + FLOAT32_BYTES
+    )
+    heads, width = shape.num_attention_heads, shape.query_size + shape.key_value_size
+    cut = 3 * width * number + heads * FLOAT32_BYTES + 5 * shape.intermediate_size * number
+    if shape.query_key_norm:
+        # In float32 their input is the projections, which are kept already.
+        copies = 1 if number == FLOAT32_BYTES else 2
+        cut += (copies * width + heads + shape.num_key_value_heads) * FLOAT32_BYTES
+    angles = 4 * shape.head_dim * number
+    return -(-norms // _sequence_parts(model)) + -(-cut // tensor) + angles
+
+
+def activation_bytes(model: RoleModel, stage: int) -> int:
+    """Bytes of the activations of all micro-batches that are under way on a stage when a backward
+    pass begins, one forward and one backward in turns; with recomputation of their layers' inputs
+    and one layer."""
+    layer = layer_token_bytes(model)
+    kept, at_work = layer, 0
+    if model.recompute:
+        inputs = model.shape.hidden_size * model.compute_bytes
+        kept, at_work = -(-inputs // _sequence_parts(model)), layer
+    return model.peak_tokens * (_layers_under_way(model, stage) * kept + at_work)
+
+
+def logits_bytes(model: RoleModel, stage: int, *, with_gradients: bool) -> int:
+    """Bytes of what the output layer works on, of one micro-batch: this tensor rank's logits of all
+    its tokens, their gradient, blocks of them in float32, and the layer's input."""
+    if model.head is Head.SCALAR or stage != model.mesh.pipeline - 1:
+        return 0
+    shape, tokens, number = model.shape, model.peak_tokens, model.compute_bytes
+    own = min(shape.vocab_size, vocabulary_rows(shape, model.mesh.tensor))
+    logits = tokens * own * number * (2 if with_gradients else 1)
+    norm = -(-shape.hidden_size * (2 * FLOAT32_BYTES + number) // _sequence_parts(model))
+    inputs = norm + 2 * shape.hidden_size * number
+    return logits + row_block_bytes(model.device, tokens, own) + tokens * inputs
+
+
+def masks_bytes(model: RoleModel, num_layers: int) -> int:
+    """Bytes of attention masks: of booleans, and for each layer of what attention adds to scores.
+    At most, that is if every response shares its prompt."""
+    pairs = model.peak_tokens * model.longest_shared_tokens
+    return pairs * (1 + num_layers * model.compute_bytes)
+
+
+def megatron_items(model: RoleModel, phases: RolePhases) -> list[Item]:
+    """What a role needs on each of its devices, apart from generation."""
+    ends = {0, model.mesh.pipeline - 1}
+    infer = max((_forward(model, stage) for stage in ends), key=sum)
+    train = max((_forward_and_backward(model, stage) for stage in ends), key=sum)
+    used_for = (MemoryWhat.ACTIVATIONS, MemoryWhat.LOGITS, MemoryWhat.MASKS)
+    return [
+        *_states(model, phases.all),
+        *((what, size, phases.infer) for what, size in zip(used_for, infer, strict=True)),
+        *((what, size, phases.train) for what, size in zip(used_for, train, strict=True)),
+    ]
+
+
+def megatron_checkpoint_bytes(model: RoleModel) -> int:
+    """Bytes of the copy of a saved role's state: the float32 weights and moments that a rank holds,
+    or a frozen role's weights."""
+    kinds = (MemoryWhat.MASTER_WEIGHTS, MemoryWhat.OPTIMIZER)
+    saved = kinds if model.is_trained else (MemoryWhat.WEIGHTS,)
+    return sum(size for what, size, _ in _states(model, ()) if what in saved)
+
+
+def _states(model: RoleModel, phases: tuple[str, ...]) -> list[Item]:
+    """What is held always. Gradients are, too: in one buffer, which is made with the model."""
+    count = max(stage_parameters(model, stage) for stage in (0, model.mesh.pipeline - 1))
+    weights = (MemoryWhat.WEIGHTS, count * model.compute_bytes, phases)
+    if not model.is_trained:
+        return [weights]
+    sharing = model.mesh.data if model.distributed_optimizer else 1
+    states = [
+        (MemoryWhat.OPTIMIZER, shard_bytes(count, sharing, ADAM_BYTES), phases),
+        (MemoryWhat.GRADIENTS, count * FLOAT32_BYTES, phases),
+    ]
+    if model.compute_bytes == FLOAT32_BYTES:  # weights are their own masters
+        return [(MemoryWhat.MASTER_WEIGHTS, count * FLOAT32_BYTES, phases), *states]
+    masters = shard_bytes(count, sharing, FLOAT32_BYTES)
+    return [weights, (MemoryWhat.MASTER_WEIGHTS, masters, phases), *states]
+
+
+def _forward(model: RoleModel, stage: int) -> tuple[int, int, int]:
+    """Activations, logits and masks of a forward pass, which keeps nothing."""
+    return (
+        model.peak_tokens * layer_token_bytes(model),
+        logits_bytes(model, stage, with_gradients=False),
+        masks_bytes(model, 1),
+    )
+
+
+def _forward_and_backward(model: RoleModel, stage: int) -> tuple[int, int, int]:
+    """Activations, logits and masks of training."""
+    return (
+        activation_bytes(model, stage),
+        logits_bytes(model, stage, with_gradients=True),
+        masks_bytes(model, 1 if model.recompute else _layers_under_way(model, stage)),
+    )
+
+
+def _layers_under_way(model: RoleModel, stage: int) -> int:
+    """Layers of a stage, counted once for each micro-batch whose backward pass is still to come."""
+    pipeline = model.mesh.pipeline
+    return (pipeline - stage) * (model.shape.num_layers // pipeline)
+
+
+def _sequence_parts(model: RoleModel) -> int:
+    """Parts into which tensor ranks cut what they would otherwise all hold."""
+    return model.mesh.tensor if model.sequence_parallel else 1

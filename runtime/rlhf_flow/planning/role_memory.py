@@ -1,0 +1,41 @@
+"""Memory of one device: what each role's weights, training and inference need, by its engine."""
+
+from __future__ import annotations
+
+from rlhf_api.plan import CallKind, phase_name
+from rlhf_api.plan_memory import MemoryItem, MemoryWhat
+from rlhf_api.spec.models import TrainingEngineType
+from rlhf_flow.planning.fsdp_memory import fsdp_checkpoint_bytes, fsdp_items
+from rlhf_flow.planning.megatron_memory import megatron_checkpoint_bytes, megatron_items
+from rlhf_flow.planning.memory import RoleModel, RolePhases
+
+
+def role_items(model: RoleModel, phases: tuple[str, ...]) -> tuple[MemoryItem, ...]:
+    """What a role needs on each of its devices, apart from generation.
+
+    Args:
+        model: the role.
+        phases: all phases of these devices.
+    """
+    infer, train = (
+        tuple(phase for phase in phases if phase == phase_name(model.role, kind))
+        for kind in (CallKind.INFER, CallKind.TRAIN)
+    )
+    own = RolePhases(phases, infer, train)
+    is_megatron = model.engine is TrainingEngineType.MEGATRON
+    items = megatron_items(model, own) if is_megatron else fsdp_items(model, own)
+    return tuple(
+        MemoryItem(role=model.role, what=what, bytes=size, phases=where)
+        for what, size, where in items
+        if size and where
+    )
+
+
+def checkpoint_items(model: RoleModel, phases: tuple[str, ...]) -> tuple[MemoryItem, ...]:
+    """The copy of a saved role's state, where devices and host share their memory."""
+    if not model.is_saved:
+        return ()
+    is_megatron = model.engine is TrainingEngineType.MEGATRON
+    size = megatron_checkpoint_bytes(model) if is_megatron else fsdp_checkpoint_bytes(model)
+    item = MemoryItem(role=model.role, what=MemoryWhat.CHECKPOINT, bytes=size, phases=phases)
+    return (item,)

@@ -1,0 +1,126 @@
+"""How each role's devices are cut for training and forward passes: by its engine.
+
+FSDP shards over all of them. Megatron cuts the model over tensor ranks and pipeline stages, and
+what is left of the devices are replicas. Whatever does not come out even is refused here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from math import lcm
+
+from rlhf_api import RLHFJob
+from rlhf_api.plan import Mesh
+from rlhf_api.spec.model_cut import divisors, uneven_pipeline, uneven_tensor
+from rlhf_api.spec.models import TrainingParallelism
+from rlhf_flow.errors import DoesNotDivide, InvalidPlacement, NotOffered
+from rlhf_flow.planning.inventory import DeviceInventory
+from rlhf_flow.planning.model_config import MEGATRON_FAMILIES
+from rlhf_flow.planning.placement import describe_devices
+from rlhf_flow.planning.shapes import DecoderShape
+
+
+def copy_devices(job: RLHFJob, roles: Iterable[str]) -> int:
+    """The fewest devices on which each of these roles has whole copies of its model; where all of
+    them are, there is a multiple of it."""
+    return lcm(*(job.spec.model_for(role).training.parallelism.num_ranks for role in roles))
+
+
+def cut_meshes(
+    job: RLHFJob,
+    meshes: Mapping[str, Mesh],
+    shapes: Mapping[str, DecoderShape],
+    pools: Sequence[DeviceInventory],
+) -> Mapping[str, Mesh]:
+    """The meshes of roles, cut as their training says.
+
+    Args:
+        job: the manifest.
+        meshes: the devices of each role with a model, cut along `data` only.
+        shapes: of their models.
+        pools: all devices.
+
+    Raises:
+        NotOffered: a model of a family that Megatron's layers are not mapped for.
+        DoesNotDivide: a cut that does not divide the model, the devices or those of a node.
+        InvalidPlacement: tensor ranks that lie on two nodes because of the role's first device.
+    """
+    by_name = {pool.pool: pool for pool in pools}
+    cut = dict(meshes)
+    for role, mesh in meshes.items():
+        if not job.spec.model_for(role).uses_megatron:
+            continue
+        parallelism = job.spec.model_for(role).training.parallelism
+        field = f"{training_field(job, role)}.parallelism"
+        _check_family(job, role, shapes[role])
+        _check_model(role, shapes[role], parallelism, field)
+        cut[role] = _cut(role, mesh, parallelism, field)
+        _check_nodes(role, cut[role], by_name[mesh.pool], field)
+    return cut
+
+
+def training_field(job: RLHFJob, role: str) -> str:
+    """Where the manifest says how a role is trained; one that it leaves out is as the actor."""
+    return f"models.{role if role in job.spec.models else 'actor'}.training"
+
+
+def _check_family(job: RLHFJob, role: str, shape: DecoderShape) -> None:
+    if shape.family is not None and shape.family not in MEGATRON_FAMILIES:
+        raise NotOffered(
+            f"Megatron's layers are not mapped for the model of {role}: got model_type "
+            f"{shape.family}, allowed {', '.join(sorted(MEGATRON_FAMILIES))}; write "
+            f"{training_field(job, role)}.engine: FSDP, or add the family "
+            "(docs/model-families.md)"
+        )
+
+
+def _check_model(
+    role: str, shape: DecoderShape, parallelism: TrainingParallelism, field: str
+) -> None:
+    for uneven in chain(
+        uneven_tensor(shape, parallelism.tensor), uneven_pipeline(shape, parallelism.pipeline)
+    ):
+        raise DoesNotDivide(
+            f"the model of {role} cannot be cut evenly: got {uneven.got}, allowed "
+            f"{uneven.allowed}; change {field}.{uneven.at[-1]}"
+        )
+
+
+def _cut(role: str, mesh: Mesh, parallelism: TrainingParallelism, field: str) -> Mesh:
+    devices, size = mesh.num_devices, parallelism.num_ranks
+    if devices % size:
+        raise DoesNotDivide(
+            f"the devices of {role} do not come out even: got {devices} for copies on "
+            f"tensor {parallelism.tensor} x pipeline {parallelism.pipeline} = {size}, and "
+            f"{devices} / {size} = {devices / size:.4g}; allowed multiples of {size}; give {role} "
+            f"such a number of devices, or change {field}"
+        )
+    return mesh.model_copy(
+        update={
+            "data": devices // size,
+            "tensor": parallelism.tensor,
+            "pipeline": parallelism.pipeline,
+        }
+    )
+
+
+def _check_nodes(role: str, mesh: Mesh, pool: DeviceInventory, field: str) -> None:
+    """Refuse tensor ranks that are not all on one node: they talk within every layer."""
+    per_node, tensor = pool.devices_per_node, mesh.tensor
+    starts = range(mesh.ranks.start, mesh.ranks.stop, tensor)
+    torn = [start for start in starts if start // per_node != (start + tensor - 1) // per_node]
+    if not torn:
+        return
+    where = describe_devices(range(torn[0], torn[0] + tensor), pool.pool)
+    if per_node % tensor:
+        raise DoesNotDivide(
+            f"tensor ranks of {role} lie on two nodes: got tensor {tensor} on {where}, with "
+            f"{per_node} on a node, and {per_node} / {tensor} = {per_node / tensor:.4g}; allowed "
+            f"for these nodes {divisors(per_node)}; change {field}.tensor"
+        )
+    raise InvalidPlacement(
+        f"tensor ranks of {role} lie on two nodes: got tensor {tensor} on {where}, with {per_node} "
+        f"on a node, as the first of all its devices is {mesh.first_rank}; allowed a multiple of "
+        f"{tensor}; write placement.type: Groups with such a firstDevice, or change {field}.tensor"
+    )

@@ -1,0 +1,303 @@
+"""Memory under Megatron: hand-computed sizes of stages, and what must grow with what."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlhf_api.plan import Head, Mesh
+from rlhf_api.plan_memory import MemoryItem, MemoryWhat, sum_by_phase
+from rlhf_api.spec.models import BuiltinModel, Precision, TrainingEngineType
+from rlhf_api.spec.resources import Device
+from rlhf_flow.planning.known_models import BUILTIN_MODELS, KNOWN_MODELS
+from rlhf_flow.planning.megatron_memory import (
+    layer_parameters,
+    layer_token_bytes,
+    stage_parameters,
+)
+from rlhf_flow.planning.memory import RoleModel
+from rlhf_flow.planning.role_memory import checkpoint_items, role_items
+from rlhf_flow.planning.shapes import DecoderShape
+
+TINY = BUILTIN_MODELS[BuiltinModel.TINY_LLAMA]
+LLAMA_8B = KNOWN_MODELS["meta-llama/Llama-3.1-8B"]
+LLAMA_70B = KNOWN_MODELS["meta-llama/Llama-3.1-70B"]
+PHASES = ("actor.generate", "actor.infer", "actor.train")
+
+
+def model(data: int = 1, tensor: int = 1, pipeline: int = 1, **changes: Any) -> RoleModel:
+    base = RoleModel(
+        role="actor",
+        mesh=Mesh(pool="pool", data=data, tensor=tensor, pipeline=pipeline),
+        device=Device.CPU,
+        head=Head.LM,
+        is_trained=True,
+        generates=True,
+        shape=TINY,
+        precision=Precision.FLOAT32,
+        micro_batch_tokens=1000,
+        peak_tokens=1000,
+        longest_shared_tokens=0,
+        is_saved=True,
+        recompute=False,
+        engine=TrainingEngineType.MEGATRON,
+        sequence_parallel=True,
+        distributed_optimizer=True,
+    )
+    return dataclasses.replace(base, **changes)
+
+
+def large(data: int, tensor: int, pipeline: int, **changes: Any) -> RoleModel:
+    """Llama 70B on GPUs."""
+    own = {"shape": LLAMA_70B, "precision": Precision.BFLOAT16, "device": Device.GPU}
+    return model(data, tensor, pipeline, **({"peak_tokens": 4096} | own | changes))
+
+
+def sizes(items: tuple[MemoryItem, ...], phase: str) -> dict[MemoryWhat, int]:
+    found = [item for item in items if phase in item.phases]
+    assert len({item.what for item in found}) == len(found)
+    return {item.what: item.bytes for item in found}
+
+
+@pytest.mark.parametrize(
+    ("changes", "tensor", "in_float32", "in_bfloat16"),
+    [
+        ({}, 1, 16_920, 9_496),
+        ({"num_key_value_heads": 2}, 1, 16_152, 9_112),
+        ({"query_key_norm": True}, 1, 17_976, 11_576),
+        ({"qkv_bias": True}, 1, 16_920, 9_496),
+        ({}, 2, 8_716, 4_876),
+    ],
+)
+def test_a_layer_keeps_what_autograd_saves(
+    changes: dict[str, Any], tensor: int, in_float32: int, in_bfloat16: int
+) -> None:
+    """Measured with saved_tensors_hooks on a `Stage` of TinyLlama's shape, as the difference
+    between 4 and 2 layers, per token."""
+    made = model(tensor=tensor, shape=dataclasses.replace(TINY, **changes))
+    assert layer_token_bytes(made) == in_float32
+    other = dataclasses.replace(made, precision=Precision.BFLOAT16)
+    assert layer_token_bytes(other) == in_bfloat16
+
+
+def test_norms_are_whole_without_sequence_parallelism() -> None:
+    """Measured like those above."""
+    whole = model(tensor=2, sequence_parallel=False)
+    assert layer_token_bytes(whole) == 10_256
+    assert layer_token_bytes(dataclasses.replace(whole, precision=Precision.BFLOAT16)) == 6_160
+
+
+def test_one_rank_holds_the_published_parameters() -> None:
+    for name in ("meta-llama/Llama-3.1-8B", "meta-llama/Llama-3.2-1B", "Qwen/Qwen3-8B"):
+        shape = KNOWN_MODELS[name]
+        assert stage_parameters(model(shape=shape), 0) == shape.num_parameters, name
+
+
+def test_stages_of_a_large_model_by_hand() -> None:
+    """Of 8 tensor ranks: matrices of 8192 x (8192 + 2 x 1024), 8192 x 8192 and 3 x 8192 x 28672,
+    two norms; 128,256 / 8 rows of 8192."""
+    layer = (8192 * 10_240 + 8192 * 8192 + 3 * 8192 * 28_672) // 8 + 2 * 8192
+    table = 16_032 * 8192
+    made = large(2, 8, 4)
+    assert layer_parameters(LLAMA_70B, 8) == layer == 106_971_136
+    found = [stage_parameters(made, stage) for stage in range(4)]
+    assert found == [20 * layer + table, 20 * layer, 20 * layer, 20 * layer + 8192 + table]
+
+
+def test_a_tied_model_holds_its_embedding_at_both_ends() -> None:
+    shape = KNOWN_MODELS["meta-llama/Llama-3.2-1B"]
+    first, last = (stage_parameters(model(pipeline=2, shape=shape), stage) for stage in (0, 1))
+    assert last - first == shape.hidden_size
+    assert first + last == shape.num_parameters + shape.embedding_parameters
+
+
+def test_a_critic_has_one_row_at_its_end() -> None:
+    critic = model(tensor=2, pipeline=2, head=Head.SCALAR)
+    layer = 131_072 + 256
+    assert [stage_parameters(critic, s) for s in (0, 1)] == [layer + 32 * 128, layer + 2 * 128]
+    assert stage_parameters(model(head=Head.SCALAR), 0) == TINY.num_critic_parameters
+    items = role_items(critic, PHASES)
+    assert MemoryWhat.LOGITS not in {item.what for item in items}
+
+
+def test_the_vocabulary_is_padded_for_all_tensor_ranks() -> None:
+    """50,257 rows: the next multiple of 64 is 50,304; with 3 ranks, of 192 as well."""
+    shape = dataclasses.replace(TINY, vocab_size=50_257)
+    cut = stage_parameters(model(tensor=2, shape=shape), 0)
+    assert cut == 2 * (131_072 + 256) + 2 * 25_152 * 128 + 128
+    three = DecoderShape(1, 96, 96, 3, 3, 32, vocab_size=193)
+    of_layer = 8 * 96 * 96 // 3 - 96 * 96 // 3  # 4 + 3 matrices of 96 x 96
+    assert stage_parameters(model(tensor=3, shape=three), 0) == (
+        of_layer + 2 * 96 + 2 * 128 * 96 + 96
+    )
+
+
+def test_a_tiny_model_on_eight_ranks_in_float32() -> None:
+    """The last stage has most weights, the first most activations: two micro-batches."""
+    items = role_items(model(2, 2, 2), PHASES)
+    count = 131_072 + 256 + 32 * 128 + 128
+    states = {
+        MemoryWhat.MASTER_WEIGHTS: count * 4,
+        MemoryWhat.OPTIMIZER: count // 2 * 8,
+        MemoryWhat.GRADIENTS: count * 4,
+    }
+    assert sizes(items, "actor.generate") == states
+    assert sizes(items, "actor.train") == states | {MemoryWhat.ACTIVATIONS: 1000 * 2 * 8_716}
+    logits = 32 * 4 + 32 * 8 + (128 * 12 // 2 + 2 * 128 * 4)
+    assert sizes(items, "actor.infer") == states | {
+        MemoryWhat.ACTIVATIONS: 1000 * 8_716,
+        MemoryWhat.LOGITS: 1000 * logits,
+    }
+
+
+def test_a_large_model_in_bfloat16() -> None:
+    """A layer keeps 20,481 bytes per token of norms, 42,784 of its matrices, 1,024 of angles."""
+    made = large(2, 8, 4)
+    count = stage_parameters(made, 3)
+    layer = (2 * (8192 * 10 + 4)) // 8 + (3 * 9216 * 2 + 64 * 4 + 5 * 28_672 * 2) // 8 + 1024
+    assert layer == 64_289
+    assert sizes(role_items(made, PHASES), "actor.train") == {
+        MemoryWhat.WEIGHTS: count * 2,
+        MemoryWhat.MASTER_WEIGHTS: count // 2 * 4,
+        MemoryWhat.OPTIMIZER: count // 2 * 8,
+        MemoryWhat.GRADIENTS: count * 4,
+        MemoryWhat.ACTIVATIONS: 4096 * 80 * layer,
+    }
+
+
+def test_logits_and_their_gradient_are_there_at_the_end_of_one_stage() -> None:
+    """Of a whole vocabulary in bfloat16, with a block of 2^25 / 128,256 = 261 rows in float32."""
+    made = model(8, shape=LLAMA_8B, precision=Precision.BFLOAT16, device=Device.GPU)
+    inputs = 4096 * (4 + 4 + 2) + 2 * 4096 * 2
+    block = 261 * 128_256 * 8
+    items = role_items(made, PHASES)
+    train, infer = (sizes(items, f"actor.{kind}")[MemoryWhat.LOGITS] for kind in ("train", "infer"))
+    assert train == 1000 * (2 * 128_256 * 2 + inputs) + block
+    assert infer == 1000 * (128_256 * 2 + inputs) + block
+
+
+def test_the_last_stage_is_the_fullest_where_its_logits_are_more_than_a_micro_batch() -> None:
+    shape = dataclasses.replace(TINY, vocab_size=64_000)
+    items = sizes(role_items(model(1, 1, 2, shape=shape), PHASES), "actor.train")
+    assert items[MemoryWhat.ACTIVATIONS] == 1000 * 16_920
+    assert items[MemoryWhat.LOGITS] == 1000 * (2 * 64_000 * 4 + 128 * 20) + 64_000 * 8
+
+
+def test_replicas_share_states_only_if_they_are_told_to() -> None:
+    shared, own = (
+        sizes(role_items(large(4, 8, 2, distributed_optimizer=each), PHASES), "actor.infer")
+        for each in (True, False)
+    )
+    for what in (MemoryWhat.MASTER_WEIGHTS, MemoryWhat.OPTIMIZER):
+        assert own[what] == pytest.approx(4 * shared[what])
+    for what in (MemoryWhat.WEIGHTS, MemoryWhat.GRADIENTS):
+        assert own[what] == shared[what]
+
+
+def test_a_frozen_role_has_weights_only() -> None:
+    made = large(2, 8, 4, is_trained=False)
+    weights = stage_parameters(made, 3) * 2
+    assert sizes(role_items(made, PHASES), "actor.generate") == {MemoryWhat.WEIGHTS: weights}
+    (saved,) = checkpoint_items(made, PHASES)
+    assert saved.bytes == weights
+
+
+def test_recomputation_keeps_the_inputs_of_layers_and_one_layer() -> None:
+    made = model(1, 2, 2, recompute=True)
+    items = sizes(role_items(made, PHASES), "actor.train")
+    inputs = 128 * 4 // 2
+    # The first stage has two micro-batches under way; the last one's logits are more than that.
+    logits = 1000 * (2 * 32 * 4 + 32 * 8 + 128 * 12 // 2 + 2 * 128 * 4)
+    assert items[MemoryWhat.ACTIVATIONS] == 1000 * (inputs + 8_716)
+    assert items[MemoryWhat.LOGITS] == logits > 1000 * inputs
+    whole = model(1, 2, 2, recompute=True, sequence_parallel=False, head=Head.SCALAR)
+    activations = sizes(role_items(whole, PHASES), "actor.train")[MemoryWhat.ACTIVATIONS]
+    assert activations == 1000 * (2 * 128 * 4 + 10_256)
+
+
+def test_every_layer_keeps_its_mask() -> None:
+    """Measured as 4 bytes for each pair of tokens in a layer, in float32."""
+    shared = model(pipeline=2, head=Head.SCALAR, longest_shared_tokens=500)
+    items = role_items(shared, PHASES)
+    assert sizes(items, "actor.train")[MemoryWhat.MASKS] == 1000 * 500 * (1 + 2 * 4)
+    assert sizes(items, "actor.infer")[MemoryWhat.MASKS] == 1000 * 500 * (1 + 4)
+    again = role_items(dataclasses.replace(shared, recompute=True), PHASES)
+    assert sizes(again, "actor.train")[MemoryWhat.MASKS] == 1000 * 500 * (1 + 4)
+
+
+@pytest.mark.parametrize(
+    ("precision", "data", "number_bytes"),
+    [(Precision.FLOAT32, 1, 12), (Precision.BFLOAT16, 1, 12), (Precision.BFLOAT16, 2, 6)],
+)
+def test_what_is_saved_is_float32_weights_and_moments(
+    precision: Precision, data: int, number_bytes: int
+) -> None:
+    (saved,) = checkpoint_items(model(data, 2, 2, precision=precision), PHASES)
+    assert saved.bytes == 135_552 * number_bytes
+    assert not checkpoint_items(model(is_saved=False), PHASES)
+
+
+MODELS = st.builds(
+    lambda data, tensor, pipeline, layers, heads, **rest: model(
+        data,
+        tensor,
+        pipeline,
+        shape=DecoderShape(
+            layers * pipeline, 64 * heads, 96 * tensor, heads * tensor, tensor, 64, 1000
+        ),
+        **rest,
+    ),
+    data=st.integers(1, 4),
+    tensor=st.sampled_from([1, 2, 3, 4, 8]),
+    pipeline=st.integers(1, 4),
+    layers=st.integers(1, 4),
+    heads=st.integers(1, 4),
+    head=st.sampled_from(Head),
+    precision=st.sampled_from([Precision.FLOAT32, Precision.BFLOAT16]),
+    recompute=st.booleans(),
+    sequence_parallel=st.booleans(),
+    distributed_optimizer=st.booleans(),
+    longest_shared_tokens=st.sampled_from([0, 100]),
+)
+
+
+def total(made: RoleModel) -> dict[str, int]:
+    return sum_by_phase(role_items(made, PHASES))
+
+
+@given(MODELS)
+def test_stages_and_tensor_ranks_hold_the_whole_model(made: RoleModel) -> None:
+    """Once, but for norms, a critic's row and the padding, which are on every tensor rank."""
+    mesh, shape = made.mesh, made.shape
+    held = sum(stage_parameters(made, stage) for stage in range(mesh.pipeline)) * mesh.tensor
+    norms = (2 * shape.num_layers + 1) * shape.hidden_size
+    padding = -1000 % (64 if mesh.tensor != 3 else 192) * shape.hidden_size
+    is_scalar = made.head is Head.SCALAR
+    extra = (mesh.tensor - 1) * (norms + is_scalar * shape.hidden_size)
+    tables = 1 if is_scalar else 2
+    assert held == made.num_parameters + extra + tables * padding
+
+
+@given(MODELS, st.integers(1, 1000))
+def test_more_tokens_never_take_less_and_more_replicas_never_more(
+    made: RoleModel, more: int
+) -> None:
+    before = total(made)
+    grown = total(dataclasses.replace(made, peak_tokens=made.peak_tokens + more))
+    assert all(grown[phase] >= before[phase] for phase in before)
+    doubled = made.mesh.model_copy(update={"data": 2 * made.mesh.data})
+    shared = total(dataclasses.replace(made, mesh=doubled))
+    assert all(shared[phase] <= before[phase] for phase in before)
+
+
+@given(MODELS)
+def test_sequence_parallelism_and_a_shared_optimizer_never_take_more(made: RoleModel) -> None:
+    for field in ("sequence_parallel", "distributed_optimizer"):
+        without, with_it = (
+            total(dataclasses.replace(made, **{field: each})) for each in (False, True)
+        )
+        assert all(with_it[phase] <= without[phase] for phase in without)

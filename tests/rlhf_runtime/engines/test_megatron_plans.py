@@ -1,0 +1,43 @@
+"""What plans know of Megatron's stages, against the stages themselves."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rlhf_api.spec.resources import Device
+from rlhf_flow.planning.head_memory import ROW_BLOCK_ELEMENTS
+from rlhf_flow.planning.megatron_memory import vocabulary_rows
+from rlhf_flow.planning.model_config import MEGATRON_FAMILIES, shape_from_config
+from rlhf_runtime.engines.megatron.architecture import Architecture
+from rlhf_runtime.engines.megatron.family import FAMILIES
+from rlhf_runtime.numerics import entropy
+
+from ..world_of_processes import failures, start_world
+from .megatron_models import CONFIGS, PLAIN
+
+
+def test_plans_know_the_families_that_are_mapped() -> None:
+    assert set(FAMILIES) == MEGATRON_FAMILIES
+
+
+@pytest.mark.parametrize("tensor", [1, 2, 3, 8])
+def test_plans_pad_the_vocabulary_alike(tensor: int) -> None:
+    config = CONFIGS[PLAIN]()
+    shape = shape_from_config(config.to_dict(), "the test", "")
+    padded = Architecture.of(config).padded_vocabulary(tensor)
+    assert vocabulary_rows(shape, tensor) * tensor == padded
+
+
+def test_plans_count_the_blocks_in_which_logits_are_read() -> None:
+    read = {Device.CPU: entropy.CPU_BLOCK_ELEMENTS, Device.GPU: entropy.GPU_BLOCK_ELEMENTS}
+    assert read == ROW_BLOCK_ELEMENTS
+
+
+def test_stages_hold_and_keep_what_is_planned(tmp_path: Path) -> None:
+    folder = start_world("tests.rlhf_runtime.engines.megatron_plan_ranks", 2, tmp_path)
+    ran = list(json.loads((folder / "rank0.json").read_text()))
+    assert len(ran) == 2 * len(CONFIGS) + 12
+    assert {name: found for name in ran if (found := failures(folder, name))} == {}
