@@ -56,11 +56,6 @@ class RoleContext:
         return tokens
 
     @property
-    def activation_recompute(self) -> bool:
-        """Whether activations are computed again in the backward pass."""
-        return self.job.spec.model_for(self.role).training.activation_recompute
-
-    @property
     def is_only_read(self) -> bool:
         """Whether its model stays as its source has it."""
         return not (self.planned.is_trained or self.planned.is_saved)

@@ -8,10 +8,10 @@ import torch
 
 from rlhf_flow.calls import TrainOptions
 from rlhf_flow.losses import BradleyTerry, ClippedLoss, CrossEntropy, Dpo, Loss, ValueLoss
-from rlhf_runtime.engines.fsdp.engine import FsdpEngine
 from rlhf_runtime.engines.packing import MicroBatch
 from rlhf_runtime.engines.training import LossTerm, ReadLogProbs, TokenOutputs, TrainingEngine
 from rlhf_runtime.roles.context import Result, RoleContext
+from rlhf_runtime.roles.engines import make_engine
 from rlhf_runtime.roles.generation import Generation
 from rlhf_runtime.roles.policy_terms import PolicyTerms, agreeing
 from rlhf_runtime.roles.preference_terms import DpoTerms
@@ -21,19 +21,12 @@ from rlhf_runtime.workers.inputs import BatchInputs, Inputs
 
 
 class LanguageModel:
-    """Trains by FSDP2 and generates by vLLM in the same process, as far as the plan needs it."""
+    """Trains, and generates by vLLM in the same process, as far as the plan needs it."""
 
     def __init__(self, context: RoleContext) -> None:
         self._context = context
         self._temperature = context.job.spec.rollout.temperature
-        self.engine: TrainingEngine = FsdpEngine(
-            context.folder,
-            context.parallel,
-            context.precision,
-            trained=context.planned.is_trained,
-            recompute=context.activation_recompute,
-            tick=context.tick,
-        )
+        self.engine: TrainingEngine = make_engine(context)
         generates = context.planned.generates
         self.generation = Generation(context, self.engine) if generates else None
         self.methods = {

@@ -19,7 +19,6 @@ from rlhf_runtime.data.rows import Split
 from rlhf_runtime.data.tokenizer import TextTokenizer
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.dataplane.shards import ShardIndex
-from rlhf_runtime.engines.fsdp.engine import FsdpEngine
 from rlhf_runtime.engines.packing import MicroBatch
 from rlhf_runtime.engines.training import LossTerm, ReadValues, TokenOutputs, TrainingEngine
 from rlhf_runtime.numerics.aggregation import aggregate
@@ -27,6 +26,7 @@ from rlhf_runtime.numerics.padding import pad
 from rlhf_runtime.numerics.value_loss import clipped_value_loss
 from rlhf_runtime.rewards.errors import RewardError
 from rlhf_runtime.roles.context import Result, RoleContext
+from rlhf_runtime.roles.engines import make_engine
 from rlhf_runtime.roles.preference_terms import ScoreTerms
 from rlhf_runtime.roles.sequences import PROMPTS, RESPONSES, as_tensor, infer, infer_scores
 from rlhf_runtime.roles.training import Means, MiniBatch, micro_batches, mini_batches
@@ -38,16 +38,7 @@ class ScalarModel:
 
     def __init__(self, context: RoleContext) -> None:
         self._context = context
-        self.engine: TrainingEngine = FsdpEngine(
-            context.folder,
-            context.parallel,
-            context.precision,
-            trained=context.planned.is_trained,
-            value_head=True,
-            needs_head=context.is_only_read,
-            recompute=context.activation_recompute,
-            tick=context.tick,
-        )
+        self.engine: TrainingEngine = make_engine(context, value_head=True)
         self._texts = retokenizers(context)
         self.methods = {
             "values": self.values,

@@ -223,9 +223,11 @@ class Rank(Watched):
             if is_out_of_memory(error):
                 raise self._out_of_memory(order, error) from error
             raise
-        report = self._report(order, result.statistics, start).message()
+        counts = protocol_of(order.call).collect(at)  # other ranks know the same, or nothing
+        statistics = result.statistics if counts else Statistics()
+        report = self._report(order, statistics, start).message()
         names = returned_columns(order.call)
-        if not names or not protocol_of(order.call).collect(at):
+        if not names or not counts:
             return report
         assert result.index is not None, "whoever makes columns says of which rows"
         return report, Shard(result.index, {name: result.columns[name] for name in names})
