@@ -82,7 +82,9 @@ class GraphName(StrEnum):
 class Mesh(Contract):
     """Consecutive ranks of a pool, and how a call's work is cut over them.
 
-    Along its axes tensor ranks are neighbours, then pipeline stages, then replicas.
+    Along its axes tensor ranks are neighbours, then pipeline stages, then replicas. With a tensor
+    stride so many replicas lie between each other: data 2, tensor 2 and a stride of 2 are the
+    groups {0,2} and {1,3}.
     """
 
     pool: Name
@@ -95,6 +97,18 @@ class Mesh(Contract):
     """Ranks over which each layer is cut."""
     pipeline: Count = 1
     """Ranks over which the layers are distributed."""
+    tensor_stride: Count = 1
+    """How far apart the ranks of a tensor group are."""
+
+    @model_validator(mode="after")
+    def _strides_come_out_even(self) -> Mesh:
+        if self.tensor_stride > 1 and (self.pipeline > 1 or self.data % self.tensor_stride):
+            raise ValueError(
+                f"a tensor stride of {self.tensor_stride} does not come out even: got data "
+                f"{self.data} and pipeline {self.pipeline}, allowed a multiple of the stride and "
+                "1; plan the job again"
+            )
+        return self
 
     @property
     def num_devices(self) -> int:
@@ -105,6 +119,21 @@ class Mesh(Contract):
     def ranks(self) -> range:
         """Its ranks, as the pool numbers them."""
         return range(self.first_rank, self.first_rank + self.num_devices)
+
+    def rank_at(self, data: int, pipeline: int, tensor: int) -> int:
+        """The rank at a place along the axes, as the pool numbers it."""
+        block, offset = divmod(data, self.tensor_stride)
+        inner = (block * self.pipeline + pipeline) * self.tensor + tensor
+        return self.first_rank + inner * self.tensor_stride + offset
+
+    @property
+    def tensor_groups(self) -> tuple[tuple[int, ...], ...]:
+        """The ranks of each tensor group, ascending: replica by replica, stage by stage."""
+        return tuple(
+            tuple(self.rank_at(data, pipeline, tensor) for tensor in range(self.tensor))
+            for data in range(self.data)
+            for pipeline in range(self.pipeline)
+        )
 
 
 class PoolPlan(Contract):

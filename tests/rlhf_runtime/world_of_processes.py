@@ -105,6 +105,7 @@ def run_scenarios(
             scenario(world, place)
         except Exception:  # reported to the test, which fails with it
             failures[name] = traceback.format_exc()
+            traceback.print_exc()  # others may wait for this rank in vain, and nothing be written
         else:
             failures[name] = None
         dist.barrier()

@@ -24,30 +24,37 @@ class Coordinates:
     tensor_size: int = 1
     pipeline: int = 0
     pipeline_size: int = 1
+    tensor_stride: int = 1
+    """Of the mesh: how far apart the ranks of a tensor group are."""
 
     @staticmethod
     def of(rank: int, mesh: Mesh) -> Coordinates:
-        """A rank's place: tensor ranks are consecutive, then pipeline stages, then replicas.
+        """A rank's place: tensor ranks are consecutive or a stride apart, then come pipeline
+        stages, then replicas.
 
         Args:
             rank: as the pool numbers it; one of the mesh's.
             mesh: of the call.
         """
-        place = mesh.ranks.index(rank)
-        inner = mesh.tensor * mesh.pipeline
+        inner, offset = divmod(mesh.ranks.index(rank), mesh.tensor_stride)
+        stage, tensor = divmod(inner, mesh.tensor)
+        block, pipeline = divmod(stage, mesh.pipeline)
         return Coordinates(
-            data=place // inner,
+            data=block * mesh.tensor_stride + offset,
             data_size=mesh.data,
-            tensor=place % mesh.tensor,
+            tensor=tensor,
             tensor_size=mesh.tensor,
-            pipeline=place // mesh.tensor % mesh.pipeline,
+            pipeline=pipeline,
             pipeline_size=mesh.pipeline,
+            tensor_stride=mesh.tensor_stride,
         )
 
     @property
     def rank(self) -> int:
         """Its number within the mesh, from 0."""
-        return (self.data * self.pipeline_size + self.pipeline) * self.tensor_size + self.tensor
+        block, offset = divmod(self.data, self.tensor_stride)
+        inner = (block * self.pipeline_size + self.pipeline) * self.tensor_size + self.tensor
+        return inner * self.tensor_stride + offset
 
     @property
     def num_ranks(self) -> int:

@@ -110,6 +110,13 @@ class ParallelContext:
         """The maximum over the data axis of a small host tensor, equal on all ranks."""
         return self._reduced(values, dist.ReduceOp.MAX)
 
+    def sum_over_mesh(self, values: torch.Tensor) -> torch.Tensor:
+        """The sum over all ranks of the mesh of a small host tensor, equal on all of them."""
+        if self.size > 1:
+            values = values.clone()
+            dist.all_reduce(values, group=self.group)
+        return values
+
     def _reduced(self, values: torch.Tensor, how: dist.ReduceOp.RedOpType) -> torch.Tensor:
         if self.data_size > 1:
             values = values.clone()
@@ -137,11 +144,11 @@ def make_contexts(meshes: Iterable[Mesh], world: World) -> Mapping[Mesh, Paralle
 
 def _make_groups(mesh: Mesh, world: World, group: dist.ProcessGroup) -> DeviceMesh | None:
     """A mesh's groups by axis; None on ranks that are not in it."""
-    ranks, device = torch.arange(mesh.ranks.start, mesh.ranks.stop), world.device.type
+    device = world.device.type
     is_member = world.rank in mesh.ranks
     if mesh.num_devices == mesh.data:
         return DeviceMesh.from_group(group, device, mesh_dim_names=(DATA,)) if is_member else None
-    cut = ranks.reshape(mesh.data, mesh.pipeline, mesh.tensor)
+    cut = torch.tensor(mesh.tensor_groups).reshape(mesh.data, mesh.pipeline, mesh.tensor)
     lines = [cut.movedim(axis, -1).flatten(0, -2).tolist() for axis in range(cut.ndim)]
     made = [[(line, world.make_group(line)) for line in axis] for axis in lines]
     if not is_member:

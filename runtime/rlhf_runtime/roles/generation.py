@@ -40,7 +40,7 @@ class Generation:
             EngineSettings(
                 folder=context.folder,
                 dtype=DTYPE_NAMES[context.precision],
-                tensor_size=plan.mesh.tensor,
+                groups=plan.mesh.tensor_groups,
                 kv_cache_bytes=plan.kv_cache_bytes,
                 memory_bytes=context.plan.engine_bytes(context.role),
                 max_prompt_tokens=rollout.max_prompt_tokens,

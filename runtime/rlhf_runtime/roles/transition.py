@@ -23,7 +23,8 @@ class Transition:
     """Keeps a generation engine's weights equal to a training engine's.
 
     Planned once, run after every update. Every rank of the role's mesh makes and refreshes it
-    together.
+    together. Both engines' views are asked for once: they must stay where the weights are, whatever
+    happens to the values.
     """
 
     def __init__(
@@ -39,8 +40,8 @@ class Transition:
         gathered = gather_layouts(self._source, self._target, group)
         _check_names(set(gathered.source.shapes), set(gathered.target.shapes))
         self._names = sorted(gathered.source.shapes)
-        copies = _num_copies(gathered.target)
-        self._copies = [copies[name] for name in self._names]
+        self._source_copies = _num_copies(gathered.source, self._names)
+        self._target_copies = _num_copies(gathered.target, self._names)
         self._transfer = PreparedTransfer(
             plan_reshard(*gathered),
             parallel.rank,
@@ -91,14 +92,16 @@ class Transition:
     def _verify(self) -> None:
         """Compare, tensor by tensor, the checksums of all that was sent and all that arrived.
 
-        Every element is held by the same number of ranks on the generation side, so the sum over
-        the ranks must be that many times the source's.
+        On either side every element of a tensor is held by the same number of ranks, so that sums
+        over all ranks of the mesh are as many times the tensor's checksum. Ranks that train copies
+        hold the same bits: where those of a norm, say, have drifted apart, that is found, too.
         """
         dtypes = {name: views[0].tensor.dtype for name, views in self._target.items()}
         sent = _checksums(self._names, self._source, dtypes)
         arrived = _checksums(self._names, self._target, dtypes)
-        sent, arrived = self._parallel.sum(torch.stack([sent, arrived]))
-        wrong = torch.nonzero(sent * torch.tensor(self._copies) != arrived).flatten().tolist()
+        sent, arrived = self._parallel.sum_over_mesh(torch.stack([sent, arrived]))
+        expected, found = sent * self._target_copies, arrived * self._source_copies
+        wrong = torch.nonzero(expected != found).flatten().tolist()
         if wrong:
             raise StaleWeights(
                 f"weights changed on their way to generation: got other checksums for {len(wrong)} "
@@ -107,14 +110,15 @@ class Transition:
             )
 
 
-def _num_copies(layout: Layout) -> dict[str, int]:
-    """How many ranks hold each element of a tensor, by name."""
-    return {
-        name: sum(box.volume * len(ranks) for box, ranks in family.holders.items())
-        // max(1, math.prod(family.shape))
-        for family in layout.families
-        for name in family.names
-    }
+def _num_copies(layout: Layout, names: list[str]) -> torch.Tensor:
+    """int64[names]: how many ranks hold each element of a tensor."""
+    copies: dict[str, int] = {}
+    for family in layout.families:
+        held = sum(box.volume * len(ranks) for box, ranks in family.holders.items())
+        number, rest = divmod(held, max(1, math.prod(family.shape)))
+        assert not rest, f"parts of {family.names[0]} are held by unequally many ranks"
+        copies |= dict.fromkeys(family.names, number)
+    return torch.tensor([copies[name] for name in names])
 
 
 def _checksums(names: list[str], views: Views, dtypes: dict[str, torch.dtype]) -> torch.Tensor:

@@ -60,6 +60,13 @@ def _tied() -> PreTrainedModel:
     )
 
 
+def _tied_pairs() -> PreTrainedModel:
+    """Tied, and cut by two tensor ranks: two heads share keys and values."""
+    return LlamaForCausalLM(
+        LlamaConfig(**_SIZES, num_key_value_heads=2, head_dim=32, tie_word_embeddings=True)
+    )
+
+
 def _granite() -> PreTrainedModel:
     """What the output projection gives is divided before anybody sees it."""
     return GraniteForCausalLM(GraniteConfig(**_SIZES, num_key_value_heads=2, logits_scaling=3.0))
@@ -80,6 +87,8 @@ MODELS: Mapping[str, Callable[[], PreTrainedModel]] = {
     "qwen2": _qwen2,
     "tied": _tied,
 }
+HANDED_OVER: Mapping[str, Callable[[], PreTrainedModel]] = {"tied pairs": _tied_pairs}
+"""From tensor ranks in several stages."""
 TRAINED_ONLY: Mapping[str, Callable[[], PreTrainedModel]] = {
     "granite": _granite,
     "gemma2": _gemma2,
@@ -90,7 +99,7 @@ TRAINED_ONLY: Mapping[str, Callable[[], PreTrainedModel]] = {
 def write_model(kind: str, folder: Path, seed: int = 0) -> Path:
     """Write a model whose parameters are all random and large enough to make clear choices."""
     torch.manual_seed(seed)
-    model = {**MODELS, **TRAINED_ONLY}[kind]()
+    model = {**MODELS, **HANDED_OVER, **TRAINED_ONLY}[kind]()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.08)

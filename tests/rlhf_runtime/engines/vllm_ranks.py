@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 from transformers import AutoModelForCausalLM
 
+from rlhf_api.plan import Mesh
 from rlhf_runtime.dataplane.columns import Column, repeat_rows
 from rlhf_runtime.engines.fsdp.engine import FsdpEngine
 from rlhf_runtime.engines.packing import MicroBatch, cut
@@ -45,17 +46,15 @@ MEBIBYTE = 1 << 20
 class Pair:
     """A trainer and its engine, with weights that the engine was not built with."""
 
-    def __init__(
-        self, kind: str, folder: Path, parallel: ParallelContext, tensor_size: int
-    ) -> None:
-        self.folder, self.parallel, self.tensor_size = folder, parallel, tensor_size
+    def __init__(self, kind: str, folder: Path, parallel: ParallelContext, mesh: Mesh) -> None:
+        self.folder, self.parallel, self.mesh = folder, parallel, mesh
         place = folder / kind
         self.model = FsdpEngine(place, parallel, torch.float32)
         self.engine = VllmEngine(
             EngineSettings(
                 folder=place,
                 dtype="float32",
-                tensor_size=tensor_size,
+                groups=mesh.tensor_groups,
                 kv_cache_bytes=CACHE_BYTES[kind],
                 memory_bytes=2 * CACHE_BYTES[kind],
                 max_prompt_tokens=MAX_PROMPT,
@@ -81,7 +80,7 @@ class Pair:
     @property
     def group(self) -> int:
         """Which engine this rank belongs to; engines answer prompts of their own."""
-        return self.parallel.rank // self.tensor_size
+        return self.parallel.rank // self.mesh.tensor
 
     def prompts(self) -> Column:
         return ragged(PROMPT_LENGTHS, seed=self.group)
@@ -323,7 +322,8 @@ def _scenario(
     if parallel is None:
         return
     if kind not in PAIRS:
-        PAIRS[kind] = Pair(kind, folder, parallel, tensor_size)
+        engines = mesh_of(first_rank, parallel.size // tensor_size, tensor_size)
+        PAIRS[kind] = Pair(kind, folder, parallel, engines)
     check(PAIRS[kind])
 
 

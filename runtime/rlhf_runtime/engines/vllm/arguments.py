@@ -13,13 +13,19 @@ SMALLEST_SHARE = 0.01
 """Of a device's memory; vLLM takes no share of zero."""
 
 
+Groups = tuple[tuple[int, ...], ...]
+"""Ranks that are an engine each, ascending: a rank's place in its group is its part of the
+model."""
+
+
 @dataclass(frozen=True)
 class EngineSettings:
     """What an engine is built with; lengths in tokens."""
 
     folder: Path
     dtype: str
-    tensor_size: int
+    groups: Groups
+    """The ranks of each engine of the role, as torch's world numbers them."""
     kv_cache_bytes: int
     memory_bytes: int
     """What the plan gives the engine on each device: weights, cache and what it works on."""
@@ -50,7 +56,7 @@ def engine_arguments(settings: EngineSettings, device_bytes: int | None) -> dict
         "dtype": settings.dtype,
         "enforce_eager": device_bytes is None,
         "block_size": settings.block_tokens,
-        "tensor_parallel_size": settings.tensor_size,
+        "tensor_parallel_size": len(settings.groups[0]),
         "distributed_executor_backend": "external_launcher",
         "kv_cache_memory_bytes": settings.kv_cache_bytes,
         "max_model_len": longest,

@@ -21,6 +21,7 @@ from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.engines.parallel import ParallelContext
 from rlhf_runtime.engines.vllm import patches
 from rlhf_runtime.engines.vllm.arguments import EngineSettings, engine_arguments
+from rlhf_runtime.engines.vllm.groups import engine_groups, leave_groups
 from rlhf_runtime.engines.vllm.layout import vllm_views
 from rlhf_runtime.engines.vllm.libraries import import_vllm
 from rlhf_runtime.engines.vllm.memory import DeviceMemory, EngineMemory, HostMemory
@@ -51,8 +52,7 @@ class VllmEngine:
     """Generates, and lends out its weights' storage."""
 
     def __init__(self, settings: EngineSettings, parallel: ParallelContext) -> None:
-        """Build it; collective over the mesh, which is not cut along `tensor` here: engines are
-        groups of `tensor_size` neighbours."""
+        """Build it; collective over the mesh, whose ranks are those of the settings' groups."""
         device = parallel.device
         import_vllm(Device.CPU if device.type == "cpu" else Device.GPU)
         set_num_threads, num_threads = torch.set_num_threads, torch.get_num_threads()
@@ -60,9 +60,9 @@ class VllmEngine:
         patches.inspect_models_here()
         local_rank = 0 if device.type == "cpu" else (device.index or 0)
         patches.join_existing_world(dist.get_rank(), local_rank, settings.world)
+        patches.keep_the_world()
         self._settings = settings
-        ranks = dist.get_process_group_ranks(parallel.group)
-        with patches.groups_within(ranks, parallel.timeout):
+        with engine_groups(settings.groups, parallel.timeout):
             self._core = _build_core(settings, device)
         torch.set_num_threads = set_num_threads  # vLLM's CPU worker replaces it by nothing
         torch.set_num_threads(num_threads)
@@ -124,8 +124,9 @@ class VllmEngine:
         self._memory.restore_cache()
 
     def close(self) -> None:
-        """End the engine and free what it holds."""
+        """End the engine and free what it holds. Collective over its ranks."""
         self._core.shutdown()
+        leave_groups()
 
     def _forget_prompts(self) -> None:
         """Older weights made their keys and values; besides, a call depends on itself only."""

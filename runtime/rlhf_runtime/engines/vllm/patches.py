@@ -1,19 +1,15 @@
-"""Everything that is changed about vLLM once it is imported, each with its reason.
+"""What is changed about vLLM once it is imported, each with its reason; its groups are in
+`groups`.
 
 Called by the engine before it builds vLLM's; nothing happens at import.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from datetime import timedelta
-from functools import partial
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import TypeVar
 
 import torch
-import torch.distributed as dist
-import torch.distributed.distributed_c10d as c10d
 
 _Answer = TypeVar("_Answer")
 
@@ -56,55 +52,8 @@ def join_existing_world(rank: int, local_rank: int, world: str) -> None:
     ExecutorWithExternalLauncher._distributed_args = distributed_args
 
 
-@contextmanager
-def groups_within(ranks: Sequence[int], timeout: timedelta) -> Iterator[None]:
-    """Let vLLM make its groups of some of the world's ranks only, and only these ranks take part.
+def keep_the_world() -> None:
+    """Let an engine that ends leave torch's world as it is, which is the process's own."""
+    import vllm.v1.engine.core as core
 
-    vLLM takes every rank of the world for its own: it cuts all of them into groups, which every
-    rank would have to make with it, also one that does not generate.
-
-    Args:
-        ranks: those that generate, the same on all of them; groups that vLLM cuts of the whole
-            world lie within them or beside them.
-        timeout: longest wait for other ranks in a collective.
-    """
-    import vllm.distributed.parallel_state as state
-
-    world_group, model_group = state.init_world_group, state.init_model_parallel_group
-
-    def own_world(_ranks: list[int], *arguments: Any, **options: Any) -> Any:
-        return world_group(list(ranks), *arguments, **options)
-
-    def own_groups(groups: list[list[int]], *arguments: Any, **options: Any) -> Any:
-        return model_group([g for g in groups if set(g) <= set(ranks)], *arguments, **options)
-
-    replaced: list[tuple[Any, str, Any]] = [
-        (dist, "new_group", partial(dist.new_group, timeout=timeout))
-    ]
-    if len(ranks) < dist.get_world_size():
-        by_members = partial(dist.new_group, timeout=timeout, use_local_synchronization=True)
-        replaced = [
-            (state, "init_world_group", own_world),
-            (state, "init_model_parallel_group", own_groups),
-            (dist, "new_group", by_members),
-            (c10d, "_hash_ranks_to_str", _name_for_members),
-        ]
-    before = [(owner, name, getattr(owner, name)) for owner, name, _ in replaced]
-    for owner, name, replacement in replaced:
-        setattr(owner, name, replacement)
-    try:
-        yield
-    finally:
-        for owner, name, original in before:
-            setattr(owner, name, original)
-
-
-def _name_for_members(ranks: list[int]) -> str:
-    """A name of a group that all of its members know.
-
-    torch's own has the number of all groups that a rank is in, in which members may differ: they
-    would wait for each other in different groups. All have made equally many of just these ranks.
-    """
-    prefix = f"generation-{'-'.join(map(str, ranks))}."
-    made = sum(name.startswith(prefix) for name in c10d._world.pg_names.values())
-    return f"{prefix}{made}"
+    core.cleanup_dist_env_and_memory = lambda: None

@@ -1,0 +1,66 @@
+"""The scenarios of test_transition, by name. Apart from what they run, whose libraries take seconds
+to import: tests are collected without them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from rlhf_api.plan import Mesh
+from rlhf_runtime.reshard.boxes import Box, cut
+
+
+class Case(NamedTuple):
+    """How a model is trained, and in which groups it generates."""
+
+    training: Mesh
+    """Cut along `data` alone: FSDP2. Else Megatron's."""
+    engines: Mesh
+    model: str = "llama"
+
+
+def mesh(data: int, tensor: int = 1, pipeline: int = 1, stride: int = 1, first: int = 0) -> Mesh:
+    return Mesh(
+        pool="pool",
+        first_rank=first,
+        data=data,
+        tensor=tensor,
+        pipeline=pipeline,
+        tensor_stride=stride,
+    )
+
+
+SHARDED, FOUR_TENSOR = mesh(4), mesh(1, tensor=4)
+REPLICAS_OF_TENSOR, STAGES_OF_TENSOR = mesh(2, tensor=2), mesh(1, tensor=2, pipeline=2)
+NEIGHBOURS, STRIDED = mesh(2, tensor=2), mesh(2, tensor=2, stride=2)
+
+CASES = {
+    "FSDP2 on 4, groups {0,1} and {2,3}": Case(SHARDED, NEIGHBOURS),
+    "FSDP2 on 4, groups {0,2} and {1,3}": Case(SHARDED, STRIDED),
+    "1-4-1 in groups {0,2} and {1,3}": Case(FOUR_TENSOR, STRIDED),
+    "1-4-1 in groups {0,1} and {2,3}": Case(FOUR_TENSOR, NEIGHBOURS),
+    "1-2-2 in engines of one rank": Case(REPLICAS_OF_TENSOR, mesh(4)),
+    "2-2-1 in groups {0,1} and {2,3}, tied": Case(STAGES_OF_TENSOR, NEIGHBOURS, "tied pairs"),
+    "1-4-1 in one engine": Case(FOUR_TENSOR, FOUR_TENSOR),
+    "FSDP2 and one engine on the two ranks in the middle": Case(
+        mesh(2, first=1), mesh(1, tensor=2, first=1)
+    ),
+}
+
+ENDS = {"embedding": (5, 3), "norm": (6,)}
+"""Full shapes."""
+WHOLE: Mapping[str, Mapping[str, tuple[Box | None, ...]]] = {
+    "rows": {
+        name: tuple(cut(shape, 0, rank, 4) for rank in range(4)) for name, shape in ENDS.items()
+    },
+    "copies": {name: (Box.whole(shape),) * 4 for name, shape in ENDS.items()},
+    "halves": {
+        "embedding": tuple(cut((5, 3), 1, rank % 2, 2) for rank in range(4)),
+        "norm": (Box.whole((6,)),) * 4,
+    },
+    "some": {
+        "embedding": tuple(cut((5, 3), 0, rank % 2, 2) for rank in range(4)),
+        "norm": (Box.whole((6,)), None, Box.whole((6,)), None),
+    },
+}
+"""Which part of each tensor the four ranks hold, or none."""

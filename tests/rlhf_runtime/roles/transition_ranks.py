@@ -1,0 +1,267 @@
+"""Scenarios of generation groups within a larger world, for test_transition: run on four ranks.
+
+Run as `python -m tests.rlhf_runtime.roles.transition_ranks RANK WORLD_SIZE FOLDER`. The oracle is
+Hugging Face's model, whose weights change as the trainer's do.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import zlib
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+from rlhf_api.plan import Mesh
+from rlhf_runtime.dataplane.columns import Column
+from rlhf_runtime.dataplane.protocol import Coordinates
+from rlhf_runtime.engines.fsdp.engine import FsdpEngine
+from rlhf_runtime.engines.megatron.loading import WeightFiles, load_weights
+from rlhf_runtime.engines.megatron.stage import Stage
+from rlhf_runtime.engines.parallel import ParallelContext, make_contexts
+from rlhf_runtime.engines.vllm.arguments import EngineSettings
+from rlhf_runtime.engines.vllm.engine import Sampling, VllmEngine
+from rlhf_runtime.engines.world import World
+from rlhf_runtime.errors import StaleWeights
+from rlhf_runtime.reshard.boxes import Box, uncovered
+from rlhf_runtime.reshard.views import View, Views
+from rlhf_runtime.roles.transition import Transition
+from rlhf_runtime.workers.process import resident_bytes
+
+from ..engines.tiny_models import END, ragged, write_model
+from ..world_of_processes import Scenario, run_scenarios
+from .transition_cases import CASES, ENDS, STAGES_OF_TENSOR, WHOLE, Case
+
+PROMPT_LENGTHS = [1, 5, 9, 40]
+MAX_RESPONSE = 6
+STOPS = (END, *range(200, 220))
+MEBIBYTE = 1 << 20
+CACHE_BYTES = 64 * MEBIBYTE
+
+
+class HeldStage:
+    """A trainer that is a stage of Megatron's, as far as a transition is concerned."""
+
+    def __init__(self, folder: Path, parallel: ParallelContext) -> None:
+        self.version = 0
+        self._stage = Stage(AutoConfig.from_pretrained(folder), parallel)
+        with WeightFiles(folder) as files:
+            load_weights(self._stage.views(), self._stage.architecture, files)
+
+    def views(self) -> Views:
+        return self._stage.views()
+
+
+class HeldViews:
+    """A trainer, or an engine, that is nothing but its storage."""
+
+    def __init__(self, views: Views) -> None:
+        self.version, self.has_weights = 0, False
+        self._views = views
+
+    def views(self) -> Views:
+        return self._views
+
+    def weights_written(self) -> None:
+        self.has_weights = True
+
+    def restore_weights(self) -> None: ...
+
+    def restore_cache(self) -> None: ...
+
+
+class Setting:
+    """A trainer, its engine, and the model that both should be."""
+
+    def __init__(self, world: World, folder: Path, case: Case, parallel: ParallelContext) -> None:
+        self.case, self.parallel = case, parallel
+        self.at = Coordinates.of(world.rank, case.engines)
+        place = folder / "model"
+        sharded = case.training.num_devices == case.training.data
+        self.trainer: Any = (
+            FsdpEngine(place, parallel, torch.float32) if sharded else HeldStage(place, parallel)
+        )
+        self.engine = VllmEngine(settings(folder, case.engines), parallel)
+        self.transition = Transition(self.trainer, self.engine, parallel)
+        self.model = AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32).eval()
+
+    @torch.no_grad()
+    def change_weights(self, seed: int) -> None:
+        """Move every weight at random: the model's, and the trainer's parts of it likewise."""
+        views = self.trainer.views()
+        for name, parameter in self.model.named_parameters():
+            draw = torch.Generator().manual_seed(zlib.crc32(f"{name} {seed}".encode()))
+            change = torch.randn(parameter.shape, generator=draw) * 0.05
+            parameter.add_(change)
+            for tensor, box in views.get(name, ()):
+                tensor.add_(change[box.slices_in(Box.whole(change.shape))])
+        if isinstance(self.trainer, FsdpEngine):
+            self.trainer._version += 1
+        else:
+            self.trainer.version += 1
+
+    def prompts(self) -> Column:
+        """Of this rank's engine; others answer other ones."""
+        return ragged(PROMPT_LENGTHS, seed=self.at.data)
+
+    def generate(self, temperature: float) -> list[list[int]]:
+        seeds = [1000 * self.at.data + row for row in range(len(PROMPT_LENGTHS))]
+        made = self.engine.generate(self.prompts(), Sampling(temperature, seeds))
+        return [run.tolist() for run in made.tokens.runs()]
+
+    def bytes_needed(self) -> int:
+        """Of what this rank generates with and does not train."""
+        held, elements = self.trainer.views(), 0
+        for name, parts in self.engine.views().items():
+            own = [view.box for view in held.get(name, ())]
+            elements += sum(rest.volume for part in parts for rest in uncovered(part.box, own))
+        return 4 * elements
+
+
+def settings(folder: Path, engines: Mesh) -> EngineSettings:
+    return EngineSettings(
+        folder=folder / "model",
+        dtype="float32",
+        groups=engines.tensor_groups,
+        kv_cache_bytes=CACHE_BYTES,
+        memory_bytes=2 * CACHE_BYTES,
+        max_prompt_tokens=max(PROMPT_LENGTHS),
+        max_response_tokens=MAX_RESPONSE,
+        max_concurrent_sequences=16,
+        block_tokens=32,
+        stop_token_ids=STOPS,
+        world=f"test-{folder.parent.name}-{folder.name}",
+    )
+
+
+def greedy_answers(model: PreTrainedModel, prompts: Column) -> list[list[int]]:
+    """Hugging Face's."""
+    found = []
+    for prompt in prompts.runs():
+        ids = torch.tensor(prompt.astype(np.int64))[None]
+        answer = model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            do_sample=False,
+            max_new_tokens=MAX_RESPONSE,
+            eos_token_id=list(STOPS),
+            pad_token_id=END,
+        )
+        found.append(answer[0, len(prompt) :].tolist())
+    return found
+
+
+def engines_follow_the_trainer(world: World, folder: Path, case: Case) -> None:
+    """Through two updates, and after their memory was given back."""
+    if world.rank == 0:
+        write_model(case.model, folder / "model")
+    dist.barrier()
+    parallel = make_contexts([case.training], world).get(case.training)
+    if parallel is None:
+        return
+    at = Setting(world, folder, case, parallel)
+    try:
+        assert at.engine.views().keys() == dict(at.model.named_parameters()).keys()
+        for seed in range(2):
+            at.change_weights(seed)
+            moved = at.transition.refresh().means["throughput/transition_bytes"]
+            assert moved == (at.bytes_needed(), 1 / parallel.size), case
+            assert at.generate(0.0) == greedy_answers(at.model, at.prompts())
+        sampled = at.generate(1.0)
+        assert_samples_are_those_of_other_groups(at, sampled, folder.parent)
+        give_memory_back(at)
+        at.transition.refresh()
+        assert at.generate(1.0) == sampled
+    finally:
+        at.engine.close()
+
+
+def assert_samples_are_those_of_other_groups(
+    at: Setting, sampled: list[list[int]], place: Path
+) -> None:
+    """An engine's samples depend on its prompts, their seeds and the number of its ranks only."""
+    assert len({tuple(tokens) for tokens in sampled}) == len(PROMPT_LENGTHS)
+    case = at.case
+    file = place / f"{case.model}-{case.engines.tensor}-{at.at.data}-{at.at.tensor}.json"
+    if file.exists():
+        assert json.loads(file.read_text()) == sampled
+    file.write_text(json.dumps(sampled))
+
+
+def give_memory_back(at: Setting) -> None:
+    """That of the weights, and the cache's, which shows in the process's."""
+    engine = at.engine
+    for cache in engine._runner.kv_caches:  # every page is in use
+        torch.empty(0, dtype=torch.uint8).set_(cache.untyped_storage()).zero_()
+    before = resident_bytes()
+    held = [view.tensor for views in engine.views().values() for view in views]
+    engine.release()
+    assert all(tensor.untyped_storage().nbytes() == 0 for tensor in held)
+    assert resident_bytes() < before - CACHE_BYTES * 3 // 4
+
+
+def copies_are_counted_on_both_sides(world: World, folder: Path) -> None:
+    """Rows that do not divide, of which the last ranks have none; copies on every side; and what is
+    wrong on one rank, wherever it is, is found by all."""
+    parallel = make_contexts([STAGES_OF_TENSOR], world)[STAGES_OF_TENSOR]
+    whole = {name: torch.randn(shape) for name, shape in ENDS.items()}
+    for tensor in whole.values():
+        dist.broadcast(tensor, 0)
+    for sources, targets in (("rows", "copies"), ("some", "rows"), ("copies", "halves")):
+        trainer = HeldViews(views_of(whole, WHOLE[sources], world.rank))
+        target = views_of(whole, WHOLE[targets], world.rank)
+        for (tensor, _), *_ in target.values():
+            tensor.zero_()
+        engine = HeldViews(target)
+        transition = Transition(trainer, engine, parallel)  # type: ignore[arg-type]
+        assert transition.refresh().means
+        for name, parts in engine.views().items():
+            for tensor, box in parts:
+                assert torch.equal(tensor, whole[name][box.slices_in(Box.whole(ENDS[name]))])
+        spoil(transition, engine, world.rank)
+        trainer.version += 1
+        with pytest.raises(StaleWeights, match="for 1 of 2 tensors, the first norm"):
+            transition.refresh()
+
+
+def spoil(transition: Transition, engine: HeldViews, rank: int) -> None:
+    """Let what arrives of one tensor on the first rank that has some of it be wrong."""
+    run = transition._transfer.run
+
+    def corrupting() -> object:
+        moved = run()
+        if rank == 0:
+            engine.views()["norm"][0].tensor[0] += 1e-3
+        return moved
+
+    transition._transfer.run = corrupting  # type: ignore[method-assign,assignment]
+
+
+def views_of(
+    whole: Mapping[str, torch.Tensor], held: Mapping[str, tuple[Box | None, ...]], rank: int
+) -> Views:
+    """Storage of a rank's boxes."""
+    return {
+        name: [View(whole[name][box.slices_in(Box.whole(ENDS[name]))].clone(), box)]
+        for name, boxes in held.items()
+        if (box := boxes[rank]) is not None
+    }
+
+
+def scenarios() -> dict[str, Scenario]:
+    return {
+        "copies are counted on both sides": copies_are_counted_on_both_sides,
+        **{name: partial(engines_follow_the_trainer, case=case) for name, case in CASES.items()},
+    }
+
+
+if __name__ == "__main__":
+    run_scenarios(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), scenarios())
