@@ -10,12 +10,14 @@ import pytest
 
 from rlhf_api.plan import CallKind, GraphName, Mesh, Plan
 from rlhf_api.plan_memory import MemoryWhat
+from rlhf_api.reading.explain import explain
 from rlhf_api.spec.models import TrainingEngineType
 from rlhf_api.spec.resources import Device
 from rlhf_flow.errors import DoesNotDivide, InvalidPlacement, NotOffered
 from rlhf_flow.planning import make_plan as make_plan_module
 from rlhf_flow.planning.inventory import GIB, DeviceInventory
 from rlhf_flow.planning.make_plan import local_pools, make_plan
+from rlhf_flow.planning.model_config import MEGATRON_FAMILIES
 
 PPO = {"type": "PPO", "ppo": {"klCoefficient": 0.1}}
 TINY = {"source": {"builtin": "TinyLlama"}}
@@ -171,6 +173,11 @@ def test_families_without_a_mapping_are_refused(job: Any, tmp_path: Path) -> Non
     with pytest.raises(NotOffered, match="got model_type gemma,"):
         plan(job(models={"actor": read | {"training": megatron()}}), cpus(2))
     plan(job(models={"actor": read}), cpus(2))
+
+
+def test_the_contract_names_the_families_that_are_mapped() -> None:
+    told = explain("spec.models.actor.training.engine").lower()
+    assert all(family in told for family in MEGATRON_FAMILIES)
 
 
 def test_a_given_shape_is_taken_at_its_word(job: Any) -> None:
