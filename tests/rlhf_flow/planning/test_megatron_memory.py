@@ -41,6 +41,7 @@ def model(data: int = 1, tensor: int = 1, pipeline: int = 1, **changes: Any) -> 
         precision=Precision.FLOAT32,
         micro_batch_tokens=1000,
         peak_tokens=1000,
+        batch_tokens=10**9,
         longest_shared_tokens=0,
         is_saved=True,
         recompute=False,
@@ -152,6 +153,15 @@ def test_a_tiny_model_on_eight_ranks_in_float32() -> None:
         MemoryWhat.ACTIVATIONS: 1000 * 8_716,
         MemoryWhat.LOGITS: 1000 * logits,
     }
+
+
+def test_no_more_tokens_are_under_way_than_a_replica_has() -> None:
+    """2,500 of them on the first of four stages with two layers each, not 4,000."""
+    shape = dataclasses.replace(TINY, num_layers=8)
+    made = model(1, 1, 4, shape=shape, batch_tokens=2_500, longest_shared_tokens=100)
+    items = sizes(role_items(made, PHASES), "actor.train")
+    assert items[MemoryWhat.ACTIVATIONS] == 2_500 * 2 * 16_920
+    assert items[MemoryWhat.MASKS] == (1000 + 2_500 * 2 * 4) * 100
 
 
 def test_a_large_model_in_bfloat16() -> None:
