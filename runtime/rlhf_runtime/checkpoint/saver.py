@@ -13,12 +13,13 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+from torch.distributed.checkpoint.staging import DefaultStager
 from torch.distributed.checkpoint.state_dict_loader import load as load_in_place
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
 from rlhf_runtime.checkpoint.places import options_of, place_of
 from rlhf_runtime.checkpoint.record import RECORD_FILE, SavedFile
+from rlhf_runtime.checkpoint.staging import Staging
 from rlhf_runtime.checkpoint.writer import DigestingWriter
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.errors import CheckpointFailed, StorageFailed
@@ -38,19 +39,15 @@ class Saver:
 
     def __init__(self, world: World) -> None:
         self._group = dist.new_group(backend="gloo", timeout=LONGEST_SAVE)
-        pinned = world.device.type == "cuda"
-        self._staging = StagingOptions(
-            use_pinned_memory=pinned,
-            use_shared_memory=False,
-            use_async_staging=False,
-            use_non_blocking_copy=pinned,
-        )
+        self._staging = Staging.on(world.device.type)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._written: Future[dict[str, SavedFile]] | None = None
 
     def begin(self, state: State, address: str) -> None:
-        """Copy the state and begin to write the copy; collective. `finish` tells of failures."""
-        stager, writer = DefaultStager(self._staging), DigestingWriter(address)
+        """Copy the state and begin to write the copy; collective. `finish` tells of failures, and
+        comes before the next one."""
+        assert self._written is None, "finish comes before begin"
+        stager, writer = self._staging.take(), DigestingWriter(address)
         writing = async_save(
             state,
             storage_writer=writer,
@@ -58,7 +55,7 @@ class Saver:
             async_stager=stager,
         )
         assert isinstance(writing, Future)  # the copy is made: only then training may go on
-        self._written = self._thread.submit(_files, writing, stager, writer)
+        self._written = self._thread.submit(self._files, writing, stager, writer)
 
     def finish(self) -> dict[str, SavedFile]:
         """Wait until it is written; returns the files that this rank wrote, if any was begun.
@@ -71,20 +68,19 @@ class Saver:
         written, self._written = self._written, None
         return written.result()
 
-
-def _files(
-    writing: Future[Any], stager: DefaultStager, writer: DigestingWriter
-) -> dict[str, SavedFile]:
-    """In the thread: what this rank has written, when it is there."""
-    try:
-        writing.result()
-        return writer.written
-    except CheckpointException as error:
-        raise _not_written(_causes(error)) from error
-    except Exception as error:  # every file system has errors of its own
-        raise _not_written(f"{type(error).__name__}: {error}") from error
-    finally:
-        stager.close()  # it holds the copy, in a cycle
+    def _files(
+        self, writing: Future[Any], stager: DefaultStager, writer: DigestingWriter
+    ) -> dict[str, SavedFile]:
+        """In the thread: what this rank has written, when it is there."""
+        try:
+            writing.result()
+            return writer.written
+        except CheckpointException as error:
+            raise _not_written(_causes(error)) from error
+        except Exception as error:  # every file system has errors of its own
+            raise _not_written(f"{type(error).__name__}: {error}") from error
+        finally:
+            self._staging.give_back(stager)
 
 
 def parts_of(address: str) -> list[str]:

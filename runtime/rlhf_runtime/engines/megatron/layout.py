@@ -10,10 +10,12 @@ import torch
 from rlhf_runtime.engines.megatron.architecture import Architecture, full_name
 from rlhf_runtime.engines.megatron.family import Cut, Parameter
 from rlhf_runtime.reshard.boxes import Box
+from rlhf_runtime.reshard.flat_ranges import FlatShard
 from rlhf_runtime.reshard.views import View, Views
 
-Storage = Callable[[torch.nn.Parameter], torch.Tensor | None]
-"""What of a parameter is looked at: its values, or another tensor of its shape; None: nothing."""
+Storage = Callable[[torch.nn.Parameter], torch.Tensor | FlatShard | None]
+"""What of a parameter is looked at: its values, another tensor of its shape, or what is held for a
+range of it once it is flattened; None: nothing."""
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@ config."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -31,7 +31,8 @@ from rlhf_runtime.engines.megatron.shim import run_on_cpu
 from rlhf_runtime.engines.megatron.specification import make_layers, make_settings
 from rlhf_runtime.engines.parallel import ParallelContext
 from rlhf_runtime.errors import UnsupportedModel
-from rlhf_runtime.reshard.views import Views
+from rlhf_runtime.reshard.flat_ranges import FlatShard, flat_range_views
+from rlhf_runtime.reshard.views import View, Views
 
 
 class Stage(GPTModel):  # type: ignore[misc]  # Megatron is not typed
@@ -150,16 +151,28 @@ class Stage(GPTModel):  # type: ignore[misc]  # Megatron is not typed
 
         Args:
             storage: which storage: that of the weights, or of something of their shape, such as
-                their gradients; parameters without it are left out.
+                their gradients, or of something for a range of them, such as what a distributed
+                optimizer has on one data rank; parameters without it are left out.
         """
         at = self.parallel.at
         place = Place(at.tensor, at.tensor_size)
-        return collect(
-            part
-            for parameter, held, layer in self.held()
-            if (tensor := storage(parameter)) is not None
-            for part in parts_of(tensor, held, layer, self.architecture, place)
-        )
+        views: dict[str, Sequence[View]] = {}
+        for parameter, held, layer in self.held():
+            found = storage(parameter)
+            if found is None:
+                continue
+            of = parameter.data if isinstance(found, FlatShard) else found
+            own = collect(parts_of(of, held, layer, self.architecture, place))
+            views |= flat_range_views(of, own, found) if isinstance(found, FlatShard) else own
+        return views
+
+    @property
+    def copies(self) -> frozenset[str]:
+        """The weights that are another stage's, of which this one has a copy: on the last stage of
+        a tied model the embedding."""
+        at_end = self.parallel.is_last_stage and not self.parallel.is_first_stage
+        is_copy = at_end and self.architecture.is_tied
+        return frozenset(weight.name for weight in TIED_OUTPUT.weights if is_copy)
 
     def _say_what_is_cut(self) -> None:
         """Tell Megatron which parameters differ between tensor ranks; its own initialization of
