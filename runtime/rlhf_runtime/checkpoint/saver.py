@@ -13,12 +13,13 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+from torch.distributed.checkpoint.staging import DefaultStager
 from torch.distributed.checkpoint.state_dict_loader import load as load_in_place
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
 from rlhf_runtime.checkpoint.places import options_of, place_of
 from rlhf_runtime.checkpoint.record import RECORD_FILE, SavedFile
+from rlhf_runtime.checkpoint.staging import Staging
 from rlhf_runtime.checkpoint.writer import DigestingWriter
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.errors import CheckpointFailed, StorageFailed
@@ -38,14 +39,22 @@ class Saver:
 
     def __init__(self, world: World) -> None:
         self._group = dist.new_group(backend="gloo", timeout=LONGEST_SAVE)
+<<<<<<< HEAD
         self._staging = _Staging(pinned=world.device.type == "cuda")
+=======
+        self._staging = Staging.on(world.device.type)
+>>>>>>> pieces
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._written: Future[dict[str, SavedFile]] | None = None
 
     def begin(self, state: State, address: str) -> None:
         """Copy the state and begin to write the copy; collective. `finish` tells of failures, and
         comes before the next one."""
+<<<<<<< HEAD
         assert self._written is None, "its copy would be overwritten"
+=======
+        assert self._written is None, "finish comes before begin"
+>>>>>>> pieces
         stager, writer = self._staging.take(), DigestingWriter(address)
         writing = async_save(
             state,
@@ -80,6 +89,7 @@ class Saver:
             raise _not_written(f"{type(error).__name__}: {error}") from error
         finally:
             self._staging.give_back(stager)
+<<<<<<< HEAD
 
 
 class _Staging:
@@ -105,6 +115,8 @@ class _Staging:
             self._kept = stager
         else:
             stager.close()  # it holds the copy, in a cycle
+=======
+>>>>>>> pieces
 
 
 def parts_of(address: str) -> list[str]:

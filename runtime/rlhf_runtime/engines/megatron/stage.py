@@ -180,6 +180,7 @@ class Stage(GPTModel):  # type: ignore[misc]  # Megatron is not typed
         a tied model the embedding."""
         at_end = self.parallel.is_last_stage and not self.parallel.is_first_stage
         is_copy = at_end and self.architecture.is_tied
+<<<<<<< HEAD
         return frozenset(weight.name for weight in self.architecture.output.weights if is_copy)
 
     def _make_head(self, value_head: bool) -> Head:
@@ -191,6 +192,9 @@ class Stage(GPTModel):  # type: ignore[misc]  # Megatron is not typed
             self.parallel.tensor_group,
             self.config.sequence_parallel,
         )
+=======
+        return frozenset(weight.name for weight in TIED_OUTPUT.weights if is_copy)
+>>>>>>> pieces
 
     def _say_what_is_cut(self) -> None:
         """Tell Megatron which parameters differ between tensor ranks; its own initialization of
