@@ -87,8 +87,8 @@ def worlds_of_one_and_two(module: str) -> Any:
 
 
 class Worlds:
-    """Worlds of several sizes, each started when a test first asks for it, and once only: also where
-    it fails, as every test that asks again would wait as long."""
+    """Worlds of several sizes, each started when a test first asks for it, and once only: where it
+    fails, too, as every test that asks again would wait as long."""
 
     def __init__(self, module: str, factory: pytest.TempPathFactory) -> None:
         self._module = module

@@ -12,7 +12,7 @@ from math import lcm
 from rlhf_api.plan import Head
 from rlhf_api.plan_memory import MemoryWhat
 from rlhf_flow.planning.generation_memory import VOCABULARY_MULTIPLE
-from rlhf_flow.planning.head_memory import row_block_bytes
+from rlhf_flow.planning.head_memory import block_bytes
 from rlhf_flow.planning.memory import (
     ADAM_BYTES,
     FLOAT32_BYTES,
@@ -88,16 +88,21 @@ def activation_bytes(model: RoleModel, stage: int) -> int:
 
 
 def logits_bytes(model: RoleModel, stage: int, *, with_gradients: bool) -> int:
-    """Bytes of what the output layer works on, of one micro-batch: this tensor rank's logits of all
-    its tokens, their gradient, blocks of them in float32, and the layer's input."""
+    """Bytes of what the output layer works on, of one micro-batch: a block of the scores over this
+    tensor rank's part of the vocabulary, and the layer's input, which the last norm makes, of all
+    tokens and of those that predict. Backward the input's gradient, which is summed in float32,
+    and that of the layer's weights, without the vocabulary's padding and with it."""
     if model.head is Head.SCALAR or stage != model.mesh.pipeline - 1:
         return 0
     shape, tokens, number = model.shape, model.peak_tokens, model.compute_bytes
     own = min(shape.vocab_size, vocabulary_rows(shape, model.mesh.tensor))
-    logits = tokens * own * number * (2 if with_gradients else 1)
     norm = -(-shape.hidden_size * (2 * FLOAT32_BYTES + number) // _sequence_parts(model))
-    inputs = norm + 2 * shape.hidden_size * number
-    return logits + row_block_bytes(model.device, tokens, own) + tokens * inputs
+    forward = tokens * (norm + 2 * shape.hidden_size * number)
+    block = block_bytes(model.device, tokens, own)
+    if not with_gradients:
+        return block + forward
+    gradients = tokens * (FLOAT32_BYTES + number) + 2 * own * number
+    return block + forward + shape.hidden_size * gradients
 
 
 def masks_bytes(model: RoleModel, layer_tokens: int) -> int:
