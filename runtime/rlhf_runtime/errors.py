@@ -5,6 +5,7 @@ RlhfError
     ├── UnsupportedModel      the model cannot be carried between the engines        exit 3
     ├── GenerationFailed      vLLM ended a request abnormally                        exit 4
     ├── StaleWeights          generation weights differ from the trained ones        exit 1
+    ├── NotLoaded             a role's weights are on the host                       exit 1
     ├── WorkerLost            a worker died                                          exit 4
     ├── NoProgress            a worker hangs                                         exit 4
     ├── WorkerRaised          a worker raised what is no RlhfError                   exit 1
@@ -60,6 +61,13 @@ class StaleWeights(RuntimeFailure):
     """The generation engine's weights are not those of the trainer."""
 
     reason = "StaleWeights"
+    exit_code = ExitCode.BUG
+
+
+class NotLoaded(RuntimeFailure):
+    """Weights and optimizer of a role are on the host where they are needed on the device."""
+
+    reason = "NotLoaded"
     exit_code = ExitCode.BUG
 
 

@@ -81,6 +81,25 @@ class TrainingEngine(Protocol):
         """How often the weights have changed."""
 
     @property
+    def is_offloaded(self) -> bool:
+        """Whether weights, gradients and optimizer are on the host: whatever needs them raises
+        `NotLoaded`."""
+
+    def offload(self) -> None:
+        """Give the device's memory of weights, gradients and optimizer back, with a copy on the
+        host, unless that was done. Views stay valid."""
+
+    def load(self) -> None:
+        """Undo it, if it was done; the copies may still run when this returns."""
+
+    def require_loaded(self) -> None:
+        """Let what follows find everything on the device: for those that hold views.
+
+        Raises:
+            NotLoaded: it is on the host.
+        """
+
+    @property
     def learning_rate(self) -> float:
         """The rate that the next update uses."""
 

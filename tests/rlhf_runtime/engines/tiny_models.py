@@ -55,6 +55,12 @@ def _qwen2() -> PreTrainedModel:
     return Qwen2(Qwen2Config(**_SIZES, num_key_value_heads=2))
 
 
+def _wide() -> PreTrainedModel:
+    """Large enough to be seen in a process's memory: 21 MB in float32."""
+    sizes = _SIZES | {"hidden_size": 512, "intermediate_size": 1024}
+    return LlamaForCausalLM(LlamaConfig(**sizes, num_key_value_heads=4))
+
+
 def _tied() -> PreTrainedModel:
     """The output projection is the embedding; all heads share one pair of keys and values."""
     return LlamaForCausalLM(
@@ -96,12 +102,14 @@ TRAINED_ONLY: Mapping[str, Callable[[], PreTrainedModel]] = {
     "gemma2": _gemma2,
 }
 """That nothing generates with here."""
+LARGE: Mapping[str, Callable[[], PreTrainedModel]] = {"wide": _wide}
+"""That is measured."""
 
 
 def write_model(kind: str, folder: Path, seed: int = 0) -> Path:
     """Write a model whose parameters are all random and large enough to make clear choices."""
     torch.manual_seed(seed)
-    model = {**MODELS, **HANDED_OVER, **TRAINED_ONLY}[kind]()
+    model = {**MODELS, **HANDED_OVER, **TRAINED_ONLY, **LARGE}[kind]()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.08)

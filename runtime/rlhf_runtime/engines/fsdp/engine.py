@@ -20,6 +20,7 @@ from rlhf_runtime.engines.fsdp.loading import (
     save_causal_lm,
 )
 from rlhf_runtime.engines.fsdp.rows import row_views
+from rlhf_runtime.engines.offloading import Offloading
 from rlhf_runtime.engines.optimizer import Optimizer
 from rlhf_runtime.engines.optimizer_settings import OptimizerSettings
 from rlhf_runtime.engines.packing import MicroBatch, Packing, empty_micro_batch, in_step
@@ -67,6 +68,7 @@ class FsdpEngine:
         self.module.requires_grad_(trained)
         self._optimizer: Optimizer | None = None
         self._version = 0
+        self._offloading = Offloading(parallel.device)
         self._head = Head(self.module)
         self._shares_prompts = self._probe()
         if not self._shares_prompts:
@@ -78,6 +80,26 @@ class FsdpEngine:
         return self._version
 
     @property
+    def is_offloaded(self) -> bool:
+        """Whether weights, gradients and optimizer are on the host."""
+        return self._offloading.is_away
+
+    def offload(self) -> None:
+        """Give the device's memory of weights, gradients and optimizer back."""
+        parameters = list(self.module.parameters())
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        optimizer = () if self._optimizer is None else self._optimizer.tensors()
+        self._offloading.offload([*parameters, *gradients, *optimizer])
+
+    def load(self) -> None:
+        """Take it again, with what was in it."""
+        self._offloading.load()
+
+    def require_loaded(self) -> None:
+        """Let what follows find everything on the device."""
+        self._offloading.require()
+
+    @property
     def learning_rate(self) -> float:
         """The rate that the next update uses."""
         assert self._optimizer is not None, "use_optimizer comes before"
@@ -85,6 +107,7 @@ class FsdpEngine:
 
     def use_optimizer(self, settings: OptimizerSettings) -> None:
         """Train with a new optimizer from now on."""
+        self.require_loaded()
         trained = {n: p for n, p in self.module.named_parameters() if p.requires_grad}
         self._optimizer = Optimizer(trained, settings)
 
@@ -97,6 +120,7 @@ class FsdpEngine:
         self, micro_batches: Sequence[MicroBatch], reading: HeadReading, consume: Consume
     ) -> None:
         """Run every micro-batch forward and hand what its head says to `consume`. Collective."""
+        self.require_loaded()
         rounds = self._rounds(len(micro_batches))
         for part in in_step(micro_batches, rounds, empty_micro_batch()):
             consume(self._outputs(part, reading), part)
@@ -111,6 +135,7 @@ class FsdpEngine:
             terms: at least one; the same losses on every rank.
         """
         assert self._optimizer is not None, "use_optimizer comes before update"
+        self.require_loaded()
         forward_only = [(part, term) for term in terms for part in term.silent]
         trained = [(part, term) for term in terms for part in term.micro_batches]
         empty = (empty_micro_batch(), terms[0])
@@ -128,6 +153,7 @@ class FsdpEngine:
 
     def views(self) -> Views:
         """This rank's rows of every parameter, by Hugging Face name."""
+        self.require_loaded()
         return row_views(self.module)
 
     def master_views(self) -> Views:
@@ -136,6 +162,7 @@ class FsdpEngine:
 
     def state(self) -> dict[str, Any]:
         """What later steps depend on; its tensors are the model's own, to save or to overwrite."""
+        self.require_loaded()
         return {
             "weights": dict(self.module.named_parameters()),
             "version": self.version,
@@ -155,6 +182,8 @@ class FsdpEngine:
 
     def held_bytes(self) -> dict[MemoryWhat, int]:
         """What this rank holds of weights, gradients and optimizer now."""
+        if self.is_offloaded:
+            return {}
         parameters = list(self.module.parameters())
         gradients = [p.grad for p in parameters if p.grad is not None]
         if self._optimizer is None:
@@ -177,11 +206,13 @@ class FsdpEngine:
 
     def load_weights(self, folder: Path) -> None:
         """Take over the weights of a saved model, except those it does not have. Collective."""
+        self.require_loaded()
         load_weights(self.module, folder, self.parallel)
         self._version += 1
 
     def save(self, folder: Path, dtype: torch.dtype) -> None:
         """Write the model in Hugging Face format. Every rank must call."""
+        self.require_loaded()
         save_causal_lm(self.module, folder, self.parallel, dtype)
 
     def _rounds(self, mine: int) -> int:

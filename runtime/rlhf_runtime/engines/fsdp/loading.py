@@ -70,8 +70,16 @@ def load_causal_lm(
     if trained and recompute:
         _recompute_blocks(model)
     if parallel.size == 1 and precision is stored:
-        return model.to(parallel.device)
+        return _on_own_memory(model.to(parallel.device))
     _shard(model, parallel, None if precision is stored else precision)
+    return model
+
+
+def _on_own_memory(model: PreTrainedModel) -> PreTrainedModel:
+    """A model none of whose parameters is a part of a file, which could not be offloaded."""
+    for parameter in model.parameters():
+        if not parameter.untyped_storage().resizable():
+            parameter.data = parameter.data.clone()
     return model
 
 

@@ -25,6 +25,7 @@ from rlhf_runtime.engines.megatron.pipeline import (
 )
 from rlhf_runtime.engines.megatron.saving import save_model
 from rlhf_runtime.engines.megatron.stage import Stage
+from rlhf_runtime.engines.offloading import Offloading
 from rlhf_runtime.engines.optimizer import STEP, Optimizer
 from rlhf_runtime.engines.optimizer_settings import OptimizerSettings
 from rlhf_runtime.engines.packing import MicroBatch, Packing, empty_micro_batch, in_step
@@ -86,6 +87,7 @@ class MegatronEngine:
         """
         self.parallel = parallel
         self._tick = tick
+        self._offloading = Offloading(parallel.device)
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
         check_head(folder, config, value_head=value_head, needs_head=needs_head)
         self.stage = Stage(
@@ -118,6 +120,30 @@ class MegatronEngine:
         return self._version
 
     @property
+    def is_offloaded(self) -> bool:
+        """Whether weights, gradients and optimizer are on the host."""
+        return self._offloading.is_away
+
+    def offload(self) -> None:
+        """Give the device's memory of weights, gradients and optimizer back."""
+        kept = list(self.stage.parameters())
+        lost = []
+        if self._masters is not None and self._gradients is not None:
+            kept += self._masters.weights().values()
+            lost = [buffer.grad_data for buffer in self._gradients.buffers]
+        if self._optimizer is not None:
+            kept += self._optimizer.tensors()
+        self._offloading.offload(kept, lost)
+
+    def load(self) -> None:
+        """Take it again, with what was in it."""
+        self._offloading.load()
+
+    def require_loaded(self) -> None:
+        """Let what follows find everything on the device."""
+        self._offloading.require()
+
+    @property
     def learning_rate(self) -> float:
         """The rate that the next update uses."""
         assert self._optimizer is not None, "use_optimizer comes before"
@@ -125,6 +151,7 @@ class MegatronEngine:
 
     def use_optimizer(self, settings: OptimizerSettings) -> None:
         """Train with a new optimizer from now on."""
+        self.require_loaded()
         assert self._masters is not None, "the model is trained"
         weights, norm = self._masters.weights(), self._masters.gradient_norm
         self._optimizer = Optimizer(weights, settings, norm)
@@ -138,6 +165,7 @@ class MegatronEngine:
     ) -> None:
         """Run every micro-batch forward; on ranks of the last stage `consume` gets what its head
         says. Collective."""
+        self.require_loaded()
         rounds = self._rounds(len(micro_batches))
         if rounds:
             parts = list(in_step(micro_batches, rounds, empty_micro_batch()))
@@ -156,6 +184,7 @@ class MegatronEngine:
             terms: at least one; the same losses on every rank.
         """
         assert self._optimizer is not None, "use_optimizer comes before update"
+        self.require_loaded()
         assert self._masters is not None and self._gradients is not None
         silent = [(part, term) for term in terms for part in term.silent]
         trained = [(part, term) for term in terms for part in term.micro_batches]
@@ -174,6 +203,7 @@ class MegatronEngine:
 
     def views(self) -> Views:
         """This rank's part of every weight, in the format of the computation."""
+        self.require_loaded()
         return self.stage.views()
 
     def state(self) -> dict[str, Any]:
@@ -205,6 +235,8 @@ class MegatronEngine:
 
     def held_bytes(self) -> Mapping[MemoryWhat, int]:
         """What this rank holds of weights, gradients and optimizer now."""
+        if self.is_offloaded:
+            return {}
         weights = sum(parameter.nbytes for parameter in self.stage.parameters())
         if self._masters is None or self._gradients is None:
             return {MemoryWhat.WEIGHTS: weights}
@@ -246,6 +278,7 @@ class MegatronEngine:
 
     def master_views(self) -> Views:
         """This rank's part of every weight as it is trained, in float32; of frozen ones `views`."""
+        self.require_loaded()
         if self._masters is None:
             return self.stage.views()
         return self._masters.views(self._masters.weights())

@@ -5,13 +5,12 @@ Both ways keep every tensor object and view valid; contents are lost.
 
 from __future__ import annotations
 
-import ctypes
-import gc
 from collections.abc import Iterable
 from typing import Any, Protocol
 
 import torch
 
+from rlhf_runtime.engines.offloading import give_free_pages_back
 from rlhf_runtime.engines.vllm.layout import storages
 
 
@@ -44,8 +43,7 @@ class HostMemory:
         caches = {t.untyped_storage().data_ptr(): t.untyped_storage() for t in self._caches()}
         self._weights = _shrunk(storages(self._runner.model))
         self._cache = _shrunk(caches.values())
-        gc.collect()
-        ctypes.CDLL("libc.so.6").malloc_trim(0)
+        give_free_pages_back()
 
     def restore_weights(self) -> None:
         """Grow their storages."""
