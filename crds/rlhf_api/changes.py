@@ -33,6 +33,7 @@ ON_RESUME = (
     "models.*.training.engine",
     "models.*.training.learningRate",
     "models.*.training.microBatchTokens",
+    "models.*.training.offload",
     "models.*.training.parallelism",
     "placement",
     "priorityClassName",

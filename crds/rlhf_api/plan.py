@@ -7,6 +7,7 @@ It holds decisions and derived values only, never what the manifest already says
 from __future__ import annotations
 
 from enum import StrEnum
+from itertools import dropwhile, takewhile
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -61,6 +62,14 @@ class CallKind(StrEnum):
     """A role's weights brought into its generation engines; made by the plan, not by a step."""
     RELEASE = "Release"
     """The memory of a role's generation engines given back; made by the plan, too."""
+    LOAD = "Load"
+    """An offloaded role's weights, gradients and optimizer brought to its devices; by the plan."""
+    OFFLOAD = "Offload"
+    """Their devices' memory given back, with a copy on the host; by the plan."""
+
+
+TRANSITIONS = frozenset({CallKind.RESHARD, CallKind.RELEASE, CallKind.LOAD, CallKind.OFFLOAD})
+"""Calls that the plan makes, and no step."""
 
 
 def phase_name(role: str, kind: CallKind) -> str:
@@ -183,6 +192,8 @@ class RolePlan(Contract):
     """Whether checkpoints hold its state: it is trained, takes over another role's weights in a
     step, or took the policy's after a warm start. All other weights can be had from their source.
     """
+    is_offloaded: bool = False
+    """Whether its weights, gradients and optimizer are on the host but for its own calls."""
 
 
 class CallPlan(Contract):
@@ -223,7 +234,7 @@ class CallPlan(Contract):
         match self.kind:
             case CallKind.SAVE:
                 return "a file"
-            case CallKind.RELEASE:
+            case CallKind.RELEASE | CallKind.LOAD | CallKind.OFFLOAD:
                 return "memory"
             case _:
                 return "weights"
@@ -362,14 +373,16 @@ class Plan(Contract):
         return next((c for c in self.calls if c.graph is graph and c.call == call), None)
 
     def transitions(self, graph: GraphName, call: str) -> tuple[list[CallPlan], list[CallPlan]]:
-        """What runs right before a call, and right after it, without the step's knowing."""
+        """What runs right before a call, and right after it, without the step's knowing.
+
+        Between two calls of a step come first those that give memory back after the one, then those
+        that make ready for the other, which begin by bringing something.
+        """
         calls = [each for each in self.calls if each.graph is graph]
         at = next(number for number, each in enumerate(calls) if each.call == call)
-        before, after = calls[at - 1 : at] if at else [], calls[at + 1 : at + 2]
-        return (
-            [each for each in before if each.kind is CallKind.RESHARD],
-            [each for each in after if each.kind is CallKind.RELEASE],
-        )
+        before = list(takewhile(_is_transition, reversed(calls[:at])))[::-1]
+        after = takewhile(_is_transition, calls[at + 1 :])
+        return list(dropwhile(_gives_back, before)), list(takewhile(_gives_back, after))
 
     def generation(self, role: str) -> GenerationPlan | None:
         """The generation engines of a role, or None where it does not generate."""
@@ -378,3 +391,11 @@ class Plan(Contract):
     def role(self, name: str) -> RolePlan | None:
         """The plan of a role, or None where the plan does not have it."""
         return next((role for role in self.roles if role.role == name), None)
+
+
+def _is_transition(call: CallPlan) -> bool:
+    return call.kind in TRANSITIONS
+
+
+def _gives_back(call: CallPlan) -> bool:
+    return call.kind in (CallKind.RELEASE, CallKind.OFFLOAD)

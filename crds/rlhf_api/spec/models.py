@@ -147,6 +147,17 @@ class Precision(StrEnum):
     """16 bits with the range of float32."""
 
 
+class Offload(StrEnum):
+    """Whether a role leaves its devices to others while these work there."""
+
+    AUTO = "Auto"
+    """Where not everything fits on the devices at once."""
+    ALWAYS = "Always"
+    """Always."""
+    NEVER = "Never"
+    """Never, be it that the job does not fit."""
+
+
 class TrainingSpec(Contract):
     """How a role is trained."""
 
@@ -180,6 +191,9 @@ class TrainingSpec(Contract):
     """Whether activations are computed again for the backward pass: slower, but less memory."""
     precision: Precision = Precision.AUTO
     """Number format of the computation; master weights and optimizer state are float32."""
+    offload: Offload = Offload.AUTO
+    """Whether weights, gradients and optimizer state are on the host, and on the devices for the
+    role's own calls only: Auto (where not everything fits at once), Always or Never."""
 
 
 def _is_uncut(spec: ModelSpec) -> Iterable[Found]:
@@ -241,8 +255,8 @@ class ModelSpec(Contract):
     shape: ModelShape | None = None
     """The model's dimensions, for planning before its config.json can be read. Default: unknown."""
     training: TrainingSpec = TrainingSpec()
-    """How it is trained. For roles that are only read, engine, parallelism, precision and
-    microBatchTokens say how they run forward; the rest is without meaning."""
+    """How it is trained. For roles that are only read, engine, parallelism, precision,
+    microBatchTokens and offload say how they run forward; the rest is without meaning."""
 
     validations: ClassVar = (
         Rule(

@@ -84,7 +84,7 @@ class RolePhases:
     """The phases of some devices, as far as one role is concerned."""
 
     all: tuple[str, ...]
-    """Every one."""
+    """Every one in which it is on its devices: all, unless it is offloaded."""
     infer: tuple[str, ...]
     """Its forward passes; empty where there is none."""
     train: tuple[str, ...]

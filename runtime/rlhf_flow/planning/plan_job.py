@@ -8,6 +8,7 @@ it gives its memory back while others work.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 
 from rlhf_api import RLHFJob
 from rlhf_api.plan import (
@@ -40,6 +41,14 @@ from rlhf_flow.planning.generation import (
 from rlhf_flow.planning.inventory import DeviceInventory, device_of, limit_devices
 from rlhf_flow.planning.memory import RoleModel, process_item
 from rlhf_flow.planning.offered import check_offered
+from rlhf_flow.planning.offloading import (
+    OffloadChoice,
+    offload_choices,
+    offload_reasons,
+    phases_on_device,
+    roles_on_device,
+    with_offloading,
+)
 from rlhf_flow.planning.placement import DeviceGroup, device_groups, place_roles
 from rlhf_flow.planning.refusal import format_bytes
 from rlhf_flow.planning.role_memory import checkpoint_items, role_items
@@ -88,13 +97,19 @@ def plan_job(
     meshes = _meshes(job, graphs, shapes, pools)
     check_offered(graphs, pools, meshes)
     check_copies(job, graphs, meshes, shapes)
-    *better, last = default_micro_batches(job, graphs, device_of(pools))
-    for tokens in better:
-        try:
-            return _plan(job, graphs, pools, meshes, shapes, tokens)
-        except DoesNotFit:
-            continue
-    return _plan(job, graphs, pools, meshes, shapes, last)
+    generating = [name for name, role in job_roles(graphs).items() if role.generates]
+    *better, last = [
+        (tokens, offload)
+        for offload in offload_choices(job, device_groups(pools, meshes), generating)
+        for tokens in default_micro_batches(job, graphs, device_of(pools))
+    ]
+    for choice in better:
+        with suppress(DoesNotFit):
+            return _plan(job, graphs, pools, meshes, shapes, *choice)
+    try:
+        return _plan(job, graphs, pools, meshes, shapes, *last)
+    except DoesNotFit as error:
+        raise DoesNotFit(f"{error}{last[1].note}") from error
 
 
 def _plan(
@@ -104,11 +119,12 @@ def _plan(
     meshes: Mapping[str, Mesh],
     shapes: Mapping[str, DecoderShape],
     default_tokens: int,
+    offload: OffloadChoice,
 ) -> Plan:
-    """The plan with a default of training.microBatchTokens."""
+    """The plan with a default of training.microBatchTokens and roles that are offloaded."""
     models = role_models(job, graphs, device_of(pools), meshes, shapes, default_tokens)
     groups = device_groups(pools, meshes)
-    static = [_static_memory(job, graphs, group, models) for group in groups]
+    static = [_static_memory(job, graphs, group, models, offload) for group in groups]
     choices = [
         choose_generation(
             job,
@@ -126,8 +142,8 @@ def _plan(
     return Plan(
         job=job.name,
         pools=tuple(map(_pool_plan, pools)),
-        roles=_role_plans(job, graphs, models),
-        calls=_call_plans(job, graphs, meshes, engines, policy, releases),
+        roles=_role_plans(job, graphs, models, offload),
+        calls=_call_plans(job, graphs, meshes, engines, policy, releases, offload),
         inputs={name: graph.inputs for name, graph in graphs.items()},
         policy=policy,
         generations=tuple(
@@ -140,6 +156,7 @@ def _plan(
         reasons=(
             *_reasons(job, groups, choices),
             *_micro_batch_reasons(job, models, default_tokens),
+            *offload_reasons(offload, device_of(pools), [each.items for each in memory]),
             standby_reason,
         ),
     )
@@ -163,9 +180,11 @@ def _meshes(
     return cut_meshes(job, placed, shapes, pools)
 
 
-def job_phases(graphs: Graphs, held: Sequence[str]) -> tuple[str, ...]:
+def job_phases(
+    graphs: Graphs, held: Sequence[str], offloaded: Collection[str] = ()
+) -> tuple[str, ...]:
     """The phases in which the memory of devices differs: those of calls of the roles that they
-    hold, and the transition of new weights."""
+    hold, the transition of new weights, and copies from or to a role that is offloaded."""
     kinds = (CallKind.GENERATE, CallKind.INFER, CallKind.TRAIN)
     names = [
         phase_name(call.role, call.kind)
@@ -180,19 +199,34 @@ def job_phases(graphs: Graphs, held: Sequence[str]) -> tuple[str, ...]:
         if role in held
         for name in (phase_name(role, CallKind.RESHARD), phase_name(role, CallKind.GENERATE))
     ]
-    return tuple(dict.fromkeys([*engines, *names])) or (IDLE,)
+    copies = [
+        phase_name(call.role, call.kind)
+        for graph in graphs.values()
+        for call in graph.of_kind(CallKind.COPY)
+        if call.role is not None and call.role in held and roles_on_device(call) & {*offloaded}
+    ]
+    return tuple(dict.fromkeys([*engines, *names, *copies])) or (IDLE,)
 
 
 def _static_memory(
-    job: RLHFJob, graphs: Graphs, group: DeviceGroup, models: Sequence[RoleModel]
+    job: RLHFJob,
+    graphs: Graphs,
+    group: DeviceGroup,
+    models: Sequence[RoleModel],
+    offload: OffloadChoice,
 ) -> GroupMemory:
     """All memory of a group's devices but that of generation."""
-    pool, phases = group.pool, job_phases(graphs, group.roles)
+    pool, phases = group.pool, job_phases(graphs, group.roles, offload.roles)
+    calls = [call for graph in graphs.values() for call in graph.calls]
     items = [process_item(pool.device, phases), *required_standby(job, pool, phases)]
     for model in models:
         if model.role not in group.roles:
             continue
-        items += role_items(model, phases)
+        held = phases
+        if model.role in offload.roles:
+            own = phases_on_device(model.role, calls)
+            held = tuple(phase for phase in phases if phase in own)
+        items += role_items(model, phases, held)
         if pool.device is Device.CPU and _saves_while_training(job):
             items += checkpoint_items(model, phases)
     return GroupMemory(group, phases, tuple(items))
@@ -226,7 +260,7 @@ def _memory_plan(memory: GroupMemory) -> MemoryPlan:
 
 
 def _role_plans(
-    job: RLHFJob, graphs: Graphs, models: tuple[RoleModel, ...]
+    job: RLHFJob, graphs: Graphs, models: tuple[RoleModel, ...], offload: OffloadChoice
 ) -> tuple[RolePlan, ...]:
     by_name = {model.role: model for model in models}
     plans = []
@@ -248,6 +282,7 @@ def _role_plans(
                 precision=model.precision,
                 micro_batch_tokens=model.micro_batch_tokens,
                 is_saved=model.is_saved,
+                is_offloaded=role in offload.roles,
             )
         )
     return tuple(plans)
@@ -274,6 +309,7 @@ def _call_plans(
     engines: Mapping[str, EngineChoice],
     policy: str,
     releases: Collection[str],
+    offload: OffloadChoice,
 ) -> tuple[CallPlan, ...]:
     def share_ranks(role: str, other: str) -> bool:
         one, two = meshes[role], meshes.get(other)
@@ -289,6 +325,10 @@ def _call_plans(
             case _:  # numerics without a model run beside the policy, which trains on them
                 return meshes[call.role or policy]
 
+    def completed(graph: Graph) -> list[ModelCall]:
+        calls = with_transitions(graph.calls, releases, share_ranks)
+        return with_offloading(calls, offload.roles, share_ranks)
+
     return tuple(
         CallPlan(
             graph=name,
@@ -303,7 +343,7 @@ def _call_plans(
             expected_count=graph.expected_count(call.id),
         )
         for name, graph in graphs.items()
-        for call in with_transitions(graph.calls, releases, share_ranks)
+        for call in completed(graph)
     )
 
 

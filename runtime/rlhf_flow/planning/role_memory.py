@@ -10,18 +10,21 @@ from rlhf_flow.planning.megatron_memory import megatron_checkpoint_bytes, megatr
 from rlhf_flow.planning.memory import RoleModel, RolePhases
 
 
-def role_items(model: RoleModel, phases: tuple[str, ...]) -> tuple[MemoryItem, ...]:
+def role_items(
+    model: RoleModel, phases: tuple[str, ...], held: tuple[str, ...] | None = None
+) -> tuple[MemoryItem, ...]:
     """What a role needs on each of its devices, apart from generation.
 
     Args:
         model: the role.
         phases: all phases of these devices.
+        held: those in which it is on them. None: all.
     """
     infer, train = (
         tuple(phase for phase in phases if phase == phase_name(model.role, kind))
         for kind in (CallKind.INFER, CallKind.TRAIN)
     )
-    own = RolePhases(phases, infer, train)
+    own = RolePhases(phases if held is None else held, infer, train)
     is_megatron = model.engine is TrainingEngineType.MEGATRON
     items = megatron_items(model, own) if is_megatron else fsdp_items(model, own)
     return tuple(

@@ -11,15 +11,16 @@ from rlhf_flow.calls import ModelCall
 RESHARD, RELEASE = "reshard", "release"
 """The methods of such calls."""
 
-
 LIGHT = (CallKind.COMPUTE, CallKind.SCORE, CallKind.SAVE)
 """Calls that need next to no memory of a device."""
+ShareRanks = Callable[[str, str], bool]
+"""Whether two roles are on some of the same ranks."""
 
 
 def with_transitions(
     calls: Sequence[ModelCall],
     releases: Collection[str],
-    share_ranks: Callable[[str, str], bool],
+    share_ranks: ShareRanks,
 ) -> list[ModelCall]:
     """The calls of a graph with those between training and generation.
 
@@ -39,8 +40,8 @@ def with_transitions(
     current: set[str] = set()
     region = ""
     for number, call in enumerate(calls):
-        if _region(call) != region:
-            region = _region(call)
+        if region_of(call) != region:
+            region = region_of(call)
             current.clear()
         current -= {role for role in current if call.changes(role)}
         if call.kind is not CallKind.GENERATE:
@@ -58,7 +59,8 @@ def with_transitions(
     return made
 
 
-def _region(call: ModelCall) -> str:
+def region_of(call: ModelCall) -> str:
+    """The region that a call stands in; empty outside of all."""
     return call.id.rpartition("/")[0]
 
 
@@ -71,13 +73,13 @@ def _beside(call: ModelCall, method: str, kind: CallKind) -> ModelCall:
 
 
 def _generates_next(
-    call: ModelCall, following: Sequence[ModelCall], share_ranks: Callable[[str, str], bool]
+    call: ModelCall, following: Sequence[ModelCall], share_ranks: ShareRanks
 ) -> bool:
     """Whether the next call that needs memory on a role's ranks is its own, generates, and runs
     whenever this one does."""
     assert call.role is not None
     for other in following:
-        if _region(other) != _region(call):
+        if region_of(other) != region_of(call):
             return False
         if other.kind in LIGHT or other.role is None or not share_ranks(call.role, other.role):
             continue

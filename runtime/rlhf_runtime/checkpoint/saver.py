@@ -6,6 +6,7 @@ that thread use a group of their own, so that they cannot meet those of training
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
@@ -19,7 +20,7 @@ from torch.distributed.checkpoint.state_dict_saver import async_save
 
 from rlhf_runtime.checkpoint.places import options_of, place_of
 from rlhf_runtime.checkpoint.record import RECORD_FILE, SavedFile
-from rlhf_runtime.checkpoint.staging import Staging
+from rlhf_runtime.checkpoint.staging import StagedInParts, Staging
 from rlhf_runtime.checkpoint.writer import DigestingWriter
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.errors import CheckpointFailed, StorageFailed
@@ -43,16 +44,21 @@ class Saver:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._written: Future[dict[str, SavedFile]] | None = None
 
-    def begin(self, state: State, address: str) -> None:
+    def begin(self, parts: Iterable[State], address: str) -> None:
         """Copy the state and begin to write the copy; collective. `finish` tells of failures, and
-        comes before the next one."""
+        comes before the next one.
+
+        Args:
+            parts: of the state; each is copied before the next is asked for.
+            address: where.
+        """
         assert self._written is None, "finish comes before begin"
         stager, writer = self._staging.take(), DigestingWriter(address)
         writing = async_save(
-            state,
+            {},
             storage_writer=writer,
             process_group=self._group,
-            async_stager=stager,
+            async_stager=StagedInParts(parts, stager),
         )
         assert isinstance(writing, Future)  # the copy is made: only then training may go on
         self._written = self._thread.submit(self._files, writing, stager, writer)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from torch.distributed.checkpoint.staging import AsyncStager, DefaultStager, StagingOptions
 
 
 class Staging:
@@ -40,3 +43,19 @@ class Staging:
             self._kept = stager
         else:
             stager.close()  # it holds the copy, in a cycle
+
+
+class StagedInParts(AsyncStager):
+    """Copies state that need not be in one place at the same time."""
+
+    def __init__(self, parts: Iterable[Mapping[str, Any]], stager: DefaultStager) -> None:
+        """The parts have no name in common; the stager makes the copies."""
+        self._parts = parts
+        self._stager = stager
+
+    def stage(self, state_dict: Mapping[str, Any], **_: Any) -> dict[str, Any]:
+        """Copies of all parts, beside the state that torch has got."""
+        staged = dict(state_dict)
+        for part in self._parts:
+            staged |= self._stager.stage(dict(part))  # type: ignore[operator]
+        return staged

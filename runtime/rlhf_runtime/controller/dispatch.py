@@ -199,7 +199,7 @@ class StepBackend:
         return result
 
     def _transitions(self, call: ModelCall) -> tuple[Sequence[CallPlan], Sequence[CallPlan]]:
-        if call.kind is not CallKind.GENERATE or self.plan.call(self.graph, call.id) is None:
+        if self.plan.call(self.graph, call.id) is None:
             return (), ()
         return self.plan.transitions(self.graph, call.id)
 

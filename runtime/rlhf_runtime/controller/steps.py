@@ -206,6 +206,8 @@ def _phases(spans: Sequence[Span]) -> dict[str, float]:
 PHASES: Mapping[str, str] = {
     "reshard": "transition",
     "release": "transition",
+    "load": "transition",
+    "offload": "transition",
     "generate": "generate",
     "score": "score",
     "log_probs": "infer",

@@ -21,6 +21,8 @@ BY_KIND: dict[CallKind, str] = {
     CallKind.SAVE: "one_to_all",
     CallKind.RESHARD: "one_to_all",
     CallKind.RELEASE: "one_to_all",
+    CallKind.LOAD: "one_to_all",
+    CallKind.OFFLOAD: "one_to_all",
 }
 """Which protocol a kind of call uses, unless the call names one of the user's own."""
 

@@ -13,6 +13,7 @@ from rlhf_runtime.engines.training import LossTerm, ReadLogProbs, TokenOutputs, 
 from rlhf_runtime.roles.context import Result, RoleContext
 from rlhf_runtime.roles.engines import make_engine
 from rlhf_runtime.roles.generation import Generation
+from rlhf_runtime.roles.offloading import offloading
 from rlhf_runtime.roles.policy_terms import PolicyTerms, agreeing
 from rlhf_runtime.roles.preference_terms import DpoTerms
 from rlhf_runtime.roles.sequences import infer
@@ -35,6 +36,7 @@ class LanguageModel:
             "release": self.release,
             "log_probs": self.log_probs,
             "train": self.train,
+            **offloading(self.engine),
         }
 
     def close(self) -> None:

@@ -4,34 +4,41 @@ from __future__ import annotations
 
 import pickle
 import random
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 
 from rlhf_runtime.checkpoint.saver import State, load, parts_of, saved_keys
+from rlhf_runtime.engines.offloading import on_device
 from rlhf_runtime.engines.training import TrainingEngine
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.errors import CheckpointFailed
 
+SAVED_ROLE = re.compile(r"roles\.([^.]+)\.version")
+"""What `_version` makes."""
 OPERATIONS = "operations."
 """Before the names of what operations keep."""
 
 
 def state_of(
     engines: Mapping[str, TrainingEngine], operations: Mapping[str, torch.Tensor], world: World
-) -> State:
-    """Everything that later steps on this rank depend on.
+) -> Iterator[State]:
+    """Everything that later steps on this rank depend on: one role after the other, each on its
+    device until the next is asked for.
 
     Args:
         engines: of the roles on this rank that are saved.
         operations: what operations keep from step to step.
         world: the ranks of its pool.
     """
-    states: State = {f"roles.{role}": model.state() for role, model in engines.items()}
-    states |= {f"{OPERATIONS}{name}": value for name, value in operations.items()}
-    return states | {f"random.{world.rank}": _random_state()}
+    for role, model in engines.items():
+        with on_device(model):
+            yield {f"roles.{role}": model.state()}
+    kept: State = {f"{OPERATIONS}{name}": value for name, value in operations.items()}
+    yield kept | {f"random.{world.rank}": _random_state()}
 
 
 def restore(
@@ -62,24 +69,38 @@ def restore(
     saved = {part: saved_keys(part) for part in parts_of(address)}
     _require_roles(engines, saved, address)
     for part, keys in saved.items():
-        here = {role: model for role, model in engines.items() if _version(role) in keys}
-        for role, model in here.items():
-            model.expect_state(_names_below(keys, f"roles.{role}.optimizer.adam."))
-        state: State = {f"roles.{role}": model.state() for role, model in here.items()}
+        for role in _roles_in(keys):
+            _restore_role(role, engines.get(role), keys, part)
         kept = [] if operations is None else sorted(k for k in keys if k.startswith(OPERATIONS))
-        state |= {key: torch.zeros((), dtype=torch.float64) for key in kept}
+        state: State = {key: torch.zeros((), dtype=torch.float64) for key in kept}
         own = f"random.{world.rank}"
         same_size = f"random.{world.size - 1}" in keys and f"random.{world.size}" not in keys
         has_own = same_size and part == f"{address}/{pool}"
         if has_own:
             state[own] = b""
         load(state, part)
-        for role, model in here.items():
-            model.adopt(state[f"roles.{role}"])
         if operations is not None:
             operations.update({key.removeprefix(OPERATIONS): state[key] for key in kept})
         if has_own:
             _set_random_state(state[own])
+
+
+def _restore_role(role: str, model: TrainingEngine | None, keys: frozenset[str], part: str) -> None:
+    """Let a role go on from its state; collective over the pool, also where it has no model."""
+    if model is None:
+        load({}, part)
+        return
+    with on_device(model):
+        model.expect_state(_names_below(keys, f"roles.{role}.optimizer.adam."))
+        state: State = {f"roles.{role}": model.state()}
+        load(state, part)
+        model.adopt(state[f"roles.{role}"])
+
+
+def _roles_in(keys: frozenset[str]) -> list[str]:
+    """Roles that are saved under these keys, in the same order on every rank."""
+    found = (SAVED_ROLE.fullmatch(key) for key in keys)
+    return sorted(match[1] for match in found if match)
 
 
 def _version(role: str) -> str:

@@ -27,6 +27,7 @@ from rlhf_runtime.numerics.value_loss import clipped_value_loss
 from rlhf_runtime.rewards.errors import RewardError
 from rlhf_runtime.roles.context import Result, RoleContext
 from rlhf_runtime.roles.engines import make_engine
+from rlhf_runtime.roles.offloading import offloading
 from rlhf_runtime.roles.preference_terms import ScoreTerms
 from rlhf_runtime.roles.sequences import PROMPTS, RESPONSES, as_tensor, infer, infer_scores
 from rlhf_runtime.roles.training import Means, MiniBatch, micro_batches, mini_batches
@@ -45,6 +46,7 @@ class ScalarModel:
             "scores": self.scores,
             "scores_of_texts": self.scores_of_texts,
             "train": self.train,
+            **offloading(self.engine),
         }
 
     def close(self) -> None:

@@ -70,9 +70,11 @@ class Transition:
 
         Raises:
             StaleWeights: the weights that arrived are not those that were sent.
+            NotLoaded: the trainer's are on the host.
         """
         if self._version == self._trainer.version and self._engine.has_weights:
             return Statistics()
+        self._trainer.require_loaded()
         self._engine.restore_weights()
         moved = self._transfer.run()
         self._verify()

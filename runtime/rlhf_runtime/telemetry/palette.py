@@ -26,6 +26,8 @@ KNOWN = {
     "transition": 5,
     "reshard": 5,
     "release": 5,
+    "load": 5,
+    "offload": 5,
     "update_weights": 5,
     "evaluate": 6,
     OTHER: 6,

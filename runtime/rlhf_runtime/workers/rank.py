@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -132,22 +133,27 @@ class Rank(Watched):
                 tick=self.activity.tick,
             )
             self._roles[planned.role] = ROLE_CLASSES[planned.head](context)
+            if planned.is_offloaded:  # before the next one is built
+                self._roles[planned.role].engine.offload()
             logger.info("built role %s (%s)", planned.role, planned.head.value)
 
     @watched_by_effort
     def use_optimizer(self, role: str, settings: OptimizerSettings) -> None:
         """Train a role of this rank with a new optimizer from now on."""
-        self._roles[role].engine.use_optimizer(settings)
+        with self._on_device(role) as (engine,):
+            engine.use_optimizer(settings)
 
     @watched_by_effort
     def copy_weights(self, source: str, target: str) -> None:
         """Let a role start from the weights of another one that is cut over the same ranks."""
-        self._roles[target].engine.copy_weights_from(self._roles[source].engine)
+        with self._on_device(source, target) as (given, taking):
+            taking.copy_weights_from(given)
 
     @watched_by_effort
     def load_weights(self, role: str, folder: Path) -> None:
         """Let a role start from a saved model. Collective over its ranks."""
-        self._roles[role].engine.load_weights(folder)
+        with self._on_device(role) as (engine,):
+            engine.load_weights(folder)
 
     @watched_by_effort
     def save(self, role: str, folder: Path, dtype: str) -> None:
@@ -156,7 +162,8 @@ class Rank(Watched):
         from safetensors import SafetensorError
 
         try:
-            self._roles[role].engine.save(folder, getattr(torch, dtype))
+            with self._on_device(role) as (engine,):
+                engine.save(folder, getattr(torch, dtype))
         except (OSError, SafetensorError) as error:
             raise model_not_saved(folder, error) from error
 
@@ -276,6 +283,15 @@ class Rank(Watched):
     def _saved_engines(self) -> dict[str, TrainingEngine]:
         saved = (planned.role for planned in self._setup.plan.roles if planned.is_saved)
         return {role: self._roles[role].engine for role in saved if role in self._roles}
+
+    @contextmanager
+    def _on_device(self, *roles: str) -> Iterator[tuple[TrainingEngine, ...]]:
+        """Engines of roles, on the device for what no call of the plan does."""
+        from rlhf_runtime.engines.offloading import on_device
+
+        engines = tuple(self._roles[role].engine for role in roles)
+        with on_device(*engines):
+            yield engines
 
     def _mesh(self, order: Order) -> Mesh:
         planned = self._setup.plan.call(order.graph, order.call.id)

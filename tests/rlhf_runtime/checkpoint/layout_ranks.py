@@ -121,7 +121,7 @@ def shards_of(world: World, boxes: list[Box], is_saved: bool = True) -> dict[str
 
 def written(world: World, folder: Path, state: dict[str, Any]) -> str:
     saver, address = Saver(world), str(folder / "saved")
-    saver.begin(state, address)
+    saver.begin([state], address)
     saver.finish()
     dist.barrier()
     return address

@@ -1,0 +1,64 @@
+"""Roles that leave the devices to each other come to the very numbers of roles that stay."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .cli import Finished, run
+from .manifests import example
+from .records import records, without_pace
+
+pytestmark = pytest.mark.ray
+
+ROLES = ("actor", "critic", "reference")
+PPO = {
+    "algorithm": {"ppo": {"klCoefficient": 0.05}},
+    "models": {"critic": {"training": {"engine": "Megatron"}}},
+    "schedule": {"steps": 4, "promptsPerStep": 16, "miniBatchPrompts": 8},
+    "checkpoint": {"everySteps": 1},
+    "failurePolicy": {"backoffSeconds": 0},
+}
+"""A trainer of each kind, and a role that is only read and takes the policy's weights at first."""
+KILLS = ("kill:rank=0,phase=train,step=2", "kill:rank=0,phase=save,step=3")
+
+
+def ppo(place: Path, offload: str, *words: str) -> Finished:
+    """A run with all roles offloaded, or none."""
+    models: dict[str, Any] = {role: {"training": {"offload": offload}} for role in ROLES}
+    models["reference"]["source"] = {"sameAs": "actor"}
+    manifest = example("02", place / f"{offload}.yaml", PPO, {"models": models})
+    ended = run(manifest, place / offload, "--devices", 1, *words)
+    assert ended.code == 0, ended.output
+    return ended
+
+
+def numbers(folder: Path) -> dict[tuple[str, int], dict[str, float]]:
+    """Metrics by kind and step, of the last time that each was made."""
+    return {
+        (kind, record["step"]): without_pace(record["metrics"])
+        for kind in ("warm_start", "evaluation", "step")
+        for record in records(folder, kind)
+    }
+
+
+def moves(folder: Path, step: int) -> Sequence[str]:
+    """What of the last run of a step was neither a computation nor a score, in order."""
+    made = [record for record in records(folder, "step") if record["step"] == step][-1]
+    shown = ("load", "offload", "reshard", "generate", "log_probs", "values", "train")
+    spans = sorted(made["spans"], key=lambda span: span["start"])
+    return [f"{span['role']}.{span['call']}" for span in spans if span["call"] in shown]
+
+
+def test_offloaded_roles_come_to_the_same_numbers_be_they_killed(place: Path) -> None:
+    stays = ppo(place, "Never")
+    leaves = ppo(place, "Always", *(word for kill in KILLS for word in ("--inject", kill)))
+    assert leaves.output.count(", after WorkerLost: ") == len(KILLS), leaves.output
+    assert numbers(leaves.folder) == numbers(stays.folder)
+    weights = [(each.folder / "model" / "model.safetensors").read_bytes() for each in (stays, leaves)]
+    assert weights[0] == weights[1]
+    assert not any("load" in move for move in moves(stays.folder, 4))
+    print(moves(leaves.folder, 4))
