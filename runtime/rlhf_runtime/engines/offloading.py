@@ -7,7 +7,6 @@ others hold, those of optimizers and of transfers, are as good afterwards as bef
 from __future__ import annotations
 
 import ctypes
-import gc
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -192,7 +191,6 @@ def _contents(storage: torch.UntypedStorage) -> torch.Tensor:
 
 def give_free_pages_back() -> None:
     """Let the operating system have the memory that this process no longer uses."""
-    gc.collect()
     ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 

@@ -66,7 +66,7 @@ class Transition:
     def refresh(self) -> Statistics:
         """Bring the engine's weights to the trainer's version, if they are not there yet.
 
-        What the transfer needs is given back before the engine takes its cache.
+        What the transfer needs is given back afterwards: the engine takes its cache when it generates.
 
         Raises:
             StaleWeights: the weights that arrived are not those that were sent.
@@ -81,7 +81,6 @@ class Transition:
         self._engine.weights_written()
         self._version = self._trainer.version
         self._transfer.release()
-        self._engine.restore_cache()
         return Statistics(
             means={
                 "throughput/transition_bytes": (

@@ -59,6 +59,8 @@ class HeldStage:
     def views(self) -> Views:
         return self._stage.views()
 
+    def require_loaded(self) -> None: ...
+
 
 class HeldViews:
     """A trainer, or an engine, that is nothing but its storage."""
@@ -75,7 +77,7 @@ class HeldViews:
 
     def restore_weights(self) -> None: ...
 
-    def restore_cache(self) -> None: ...
+    def require_loaded(self) -> None: ...
 
 
 class Setting:

@@ -78,9 +78,14 @@ class VllmEngine:
         return vllm_views(self._runner.model)
 
     def generate(self, prompts: Column, sampling: Sampling, tick: Hook = nothing) -> Generated:
-        """One response for each packed prompt, in the same order; `tick` after every token."""
+        """One response for each packed prompt, in the same order; `tick` after every token.
+
+        The cache takes its memory again, if it was given back: what brought the weights needs it no
+        more.
+        """
         from vllm.v1.engine import FinishReason
 
+        self._memory.restore_cache()
         self._forget_prompts()
         first = self._next_request
         self._submit(prompts, sampling)
@@ -111,17 +116,13 @@ class VllmEngine:
         self.has_weights = True
 
     def release(self) -> None:
-        """Give the memory of weights and cache back; both must be restored before use."""
+        """Give the memory of weights and cache back; weights must be restored before use."""
         self.has_weights = False
         self._memory.release()
 
     def restore_weights(self) -> None:
         """Take the memory of the weights again. They are undefined until they are written."""
         self._memory.restore_weights()
-
-    def restore_cache(self) -> None:
-        """Take the memory of the cache again: after the weights were written, which needs some."""
-        self._memory.restore_cache()
 
     def close(self) -> None:
         """End the engine and free what it holds. Collective over its ranks."""

@@ -5,6 +5,7 @@ Both ways keep every tensor object and view valid; contents are lost.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterable
 from typing import Any, Protocol
 
@@ -43,6 +44,7 @@ class HostMemory:
         caches = {t.untyped_storage().data_ptr(): t.untyped_storage() for t in self._caches()}
         self._weights = _shrunk(storages(self._runner.model))
         self._cache = _shrunk(caches.values())
+        gc.collect()
         give_free_pages_back()
 
     def restore_weights(self) -> None:

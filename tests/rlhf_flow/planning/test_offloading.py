@@ -1,0 +1,248 @@
+"""Roles that leave their devices to others: which, where in a pass, and what memory that takes."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlhf_api.plan import TRANSITIONS, CallKind, GraphName, Plan
+from rlhf_api.plan_memory import MemoryPlan, MemoryWhat
+from rlhf_api.spec.resources import Device
+from rlhf_flow.calls import CopyOptions, ModelCall
+from rlhf_flow.errors import DoesNotFit
+from rlhf_flow.planning.inventory import GIB, DeviceInventory
+from rlhf_flow.planning.known_models import KNOWN_MODELS
+from rlhf_flow.planning.make_plan import make_plan
+from rlhf_flow.planning.offloading import roles_on_device, with_offloading
+from rlhf_flow.planning.transitions import LIGHT, with_transitions
+
+KINDS = {
+    "generate": CallKind.GENERATE,
+    "log_probs": CallKind.INFER,
+    "train": CallKind.TRAIN,
+    "score": CallKind.SCORE,
+    "copy_weights_from": CallKind.COPY,
+    "compute": CallKind.COMPUTE,
+}
+ROLES = ("actor", "critic", "reference")
+
+
+def share_ranks(role: str, other: str) -> bool:
+    return role == other or not (role.startswith("far") or other.startswith("far"))
+
+
+def calls(names: Iterable[str]) -> list[ModelCall]:
+    """By their ids; whoever copies weights takes the actor's."""
+    found = []
+    for name in names:
+        role, _, method = name.rpartition("/")[2].partition("#")[0].rpartition(".")
+        options = CopyOptions("actor") if method == "copy_weights_from" else None
+        call = ModelCall(name, role or None, method, KINDS[method], (), (), options=options)
+        found.append(call)
+    return found
+
+
+def completed(names: Iterable[str], offloaded: Iterable[str] = ROLES) -> list[ModelCall]:
+    resharded = with_transitions(calls(names), {"actor"}, share_ranks)
+    return with_offloading(resharded, set(offloaded), share_ranks)
+
+
+def planned(*names: str, offloaded: Iterable[str] = ROLES) -> list[str]:
+    return [call.id for call in completed(names, offloaded)]
+
+
+def test_a_role_is_there_for_its_own_calls_and_for_no_others() -> None:
+    step = ("actor.generate", "reference.log_probs", "compute", "critic.train", "actor.train")
+    assert planned(*step) == [
+        *("actor.load", "actor.reshard", "actor.offload", "actor.generate", "actor.release"),
+        *("reference.load", "reference.log_probs", "compute", "reference.offload"),
+        *("critic.load", "critic.train", "critic.offload"),
+        *("actor.load#2", "actor.train", "actor.offload#2"),
+    ]
+
+
+def test_a_role_stays_until_another_needs_its_memory() -> None:
+    step = ("actor.log_probs", "compute", "reward.score", "far.train", "actor.train")
+    assert planned(*step) == ["actor.load", *step, "actor.offload"]
+
+
+def test_roles_that_are_not_offloaded_stay_and_drive_others_away() -> None:
+    step = ("critic.train", "actor.log_probs", "critic.train#2")
+    assert planned(*step, offloaded={"critic"}) == [
+        *("critic.load", "critic.train", "critic.offload"),
+        *("actor.log_probs", "critic.load#2", "critic.train#2", "critic.offload#2"),
+    ]
+    assert planned(*step, offloaded=()) == list(step)
+
+
+def test_nothing_is_loaded_where_a_region_begins_or_ends() -> None:
+    step = ("actor.train", "every-10/actor.log_probs", "every-10/actor.train", "actor.train#2")
+    assert planned(*step) == [
+        *("actor.load", "actor.train", "actor.offload"),
+        *("every-10/actor.load", "every-10/actor.log_probs", "every-10/actor.train"),
+        *("every-10/actor.offload", "actor.load#2", "actor.train#2", "actor.offload#2"),
+    ]
+
+
+def test_a_copy_needs_both_roles() -> None:
+    step = ("reference.log_probs", "actor.train", "reference.copy_weights_from")
+    assert planned(*step) == [
+        *("reference.load", "reference.log_probs", "reference.offload"),
+        *("actor.load", "actor.train", "reference.load#2", "reference.copy_weights_from"),
+        *("actor.offload", "reference.offload#2"),
+    ]
+
+
+SITES = (
+    *("actor.generate", "actor.train", "actor.log_probs", "reward.score", "compute"),
+    *("reference.log_probs", "critic.train", "far_critic.train"),
+    *("reference.copy_weights_from", "critic.copy_weights_from"),
+    *("every-2/actor.generate", "every-2/critic.train"),
+    *("repeat/actor.generate", "repeat/reference.log_probs", "repeat/compute"),
+)
+
+
+@given(
+    st.lists(st.sampled_from(SITES), max_size=9),
+    st.lists(st.integers(0, 3), min_size=6),
+    st.sets(st.sampled_from(ROLES)),
+)
+def test_every_call_finds_what_it_needs_and_nothing_else(
+    names: list[str], runs: list[int], offloaded: set[str]
+) -> None:
+    """However often regions run: what is loaded, followed through two passes."""
+    made = completed([f"{name}#{number}" for number, name in enumerate(names)], offloaded)
+    assert len({call.id for call in made}) == len(made)
+    loaded: set[str] = set()
+    counts = itertools.cycle(runs)
+    for _ in range(2):
+        for region, body in itertools.groupby(made, lambda call: call.id.rpartition("/")[0]):
+            inside = list(body)
+            count = next(counts)
+            times = {"": 1, "every-2": count % 2, "repeat": max(1, count)}[region]
+            for call in inside * times:
+                role = str(call.role)
+                if call.kind is CallKind.LOAD:
+                    assert role not in loaded
+                    loaded.add(role)
+                elif call.kind is CallKind.OFFLOAD:
+                    loaded.remove(role)
+                elif call.kind not in (*LIGHT, CallKind.RELEASE) and not role.startswith("far"):
+                    assert loaded == roles_on_device(call) & offloaded
+        assert not loaded, "checkpoints and evaluations come between passes"
+
+
+LLAMA = {"huggingFace": "meta-llama/Llama-3.1-8B"}
+NUMBER = KNOWN_MODELS["meta-llama/Llama-3.1-8B"].num_parameters
+
+
+def ppo(job: Any, **offload: str) -> Any:
+    """Actor, critic and reference of 8 B parameters each."""
+
+    def model(role: str) -> dict[str, Any]:
+        training = {"activationRecompute": True, "microBatchTokens": 2048}
+        training |= {"offload": offload[role]} if role in offload else {}
+        return {"source": LLAMA if role == "actor" else {"sameAs": "actor"}, "training": training}
+
+    return job(
+        algorithm={"type": "PPO", "ppo": {"klCoefficient": 0.1}},
+        models={role: model(role) for role in ROLES},
+        rollout={"samplesPerPrompt": 4, "maxPromptTokens": 512, "maxResponseTokens": 512},
+        schedule={"steps": 10, "promptsPerStep": 8},
+    )
+
+
+def plan(made: Any, gibibytes: float, device: Device = Device.GPU) -> Plan:
+    return make_plan(made, (DeviceInventory("pool", device, 1, 8, int(gibibytes * GIB)),))[1]
+
+
+def memory_of(made: Plan) -> MemoryPlan:
+    (memory,) = made.memory
+    return memory
+
+
+def offloaded_in(made: Plan) -> set[str]:
+    return {role.role for role in made.roles if role.is_offloaded}
+
+
+def test_roles_are_offloaded_only_where_not_everything_fits(job: Any) -> None:
+    roomy, tight = plan(ppo(job), 80), plan(ppo(job), 30)
+    assert not offloaded_in(roomy) and offloaded_in(tight) == set(ROLES)
+    assert not any(call.kind in (CallKind.LOAD, CallKind.OFFLOAD) for call in roomy.calls)
+    assert not any("offloaded" in reason for reason in roomy.reasons)
+    told = [reason for reason in tight.reasons if "offloaded" in reason]
+    assert "actor, critic, reference; not everything fits" in told[0]
+    # Weights, and of trained roles in float32 with two moments: all of it shared by eight.
+    critic = NUMBER - 128256 * 4096 + 4096
+    copies = (12 * NUMBER + 12 * critic + 2 * NUMBER) / 8
+    assert f"pinned memory of the host, up to {copies / GIB:.2f} GiB for each device" in told[1]
+
+
+def test_an_offloaded_role_takes_memory_while_it_works(job: Any) -> None:
+    """By hand: weights, moments and a process of 2 GiB; what computations take stays as it was."""
+    made, stays = plan(ppo(job), 30), plan(ppo(job), 80)
+    items = {(item.role, item.what): item for item in memory_of(made).items}
+    masters, moments = (
+        items["actor", MemoryWhat.MASTER_WEIGHTS],
+        items["actor", MemoryWhat.OPTIMIZER],
+    )
+    assert (masters.bytes, moments.bytes) == (4 * NUMBER // 8, 8 * NUMBER // 8)
+    for item in (masters, moments):
+        assert set(item.phases) == {"actor.reshard", "actor.infer", "actor.train"}
+    assert items["reference", MemoryWhat.WEIGHTS].phases == ("reference.infer",)
+    assert set(items["critic", MemoryWhat.OPTIMIZER].phases) == {"critic.infer", "critic.train"}
+    critic = NUMBER - 128256 * 4096 + 4096
+    others = {
+        "actor.train": 12 * critic // 8 + 2 * NUMBER // 8,
+        "critic.train": 12 * NUMBER // 8 + 2 * NUMBER // 8,
+        "reference.infer": 12 * NUMBER // 8 + 12 * critic // 8,
+    }
+    released = {item.what for item in memory_of(stays).items if item.role == "actor"}
+    assert MemoryWhat.KV_CACHE in released
+    tight = plan(ppo(job, **dict.fromkeys(ROLES, "Never")), 40)
+    assert not offloaded_in(tight)
+    for phase, size in others.items():
+        assert memory_of(tight).peaks[phase] - memory_of(made).peaks[phase] == size, phase
+
+
+def test_what_does_not_fit_even_so_is_refused_with_the_sum_of_what_was_tried(job: Any) -> None:
+    with pytest.raises(DoesNotFit) as caught:
+        plan(ppo(job), 20)
+    text = str(caught.value)
+    assert "with actor, critic, reference offloaded while others work" in text
+    assert "actor Optimizer" in text and "critic Optimizer" not in text
+    with pytest.raises(DoesNotFit) as caught:
+        plan(ppo(job, **dict.fromkeys(ROLES, "Never")), 30)
+    text = str(caught.value)
+    assert "critic Optimizer" in text and "offloaded while others" not in text
+    assert "training.offload forbids to offload actor, critic, reference" in text
+
+
+def test_the_manifest_says_which_roles_are_offloaded(job: Any) -> None:
+    assert offloaded_in(plan(ppo(job, critic="Always"), 80)) == {"critic"}
+    assert offloaded_in(plan(ppo(job, critic="Never"), 36)) == set()
+    assert offloaded_in(plan(ppo(job, critic="Never"), 34)) == {"actor", "reference"}
+    reasons = plan(ppo(job, critic="Always"), 30).reasons
+    assert any("offloaded: critic; as training.offload says" in reason for reason in reasons)
+    assert any("offloaded: actor, reference; not everything" in reason for reason in reasons)
+    on_cpus = plan(ppo(job, critic="Always"), 100, Device.CPU)
+    assert any("are in temporary files" in reason for reason in on_cpus.reasons)
+
+
+@pytest.mark.parametrize("gibibytes", [30, 80])
+def test_the_driver_sends_all_calls_of_a_plan_in_its_order(job: Any, gibibytes: int) -> None:
+    made = plan(ppo(job), gibibytes)
+    for graph in GraphName:
+        planned = [call for call in made.calls if call.graph is graph]
+        sent = []
+        for call in planned:
+            if call.kind not in TRANSITIONS:
+                before, after = made.transitions(graph, call.call)
+                sent += [*before, call, *after]
+        assert sent == planned
+        assert all(call.mesh is not None for call in planned if call.kind in TRANSITIONS)
