@@ -48,6 +48,8 @@ def write_model(folder: Path) -> None:
 class HeldByStage:
     """What Megatron's optimizers hold for a stage, as an engine's state."""
 
+    is_offloaded = False
+
     def __init__(self, folder: Path, parallel: ParallelContext, distributed: bool) -> None:
         dtype = torch.bfloat16 if distributed else torch.float32
         self._stage = Stage(AutoConfig.from_pretrained(folder), parallel, dtype=dtype)

@@ -59,8 +59,6 @@ class HeldStage:
     def views(self) -> Views:
         return self._stage.views()
 
-    def require_loaded(self) -> None: ...
-
 
 class HeldViews:
     """A trainer, or an engine, that is nothing but its storage."""
