@@ -654,6 +654,13 @@ UPDATED: dict[str, Update] = {
         "spec.models.*.training.parallelism can change only while the job is suspended",
         (TRAINING % (1, 1),),
     ),
+    "offloading": Update(
+        ("spec.models.actor.training.offload=Always",),
+        "spec.models.*.training.offload can change only while the job is suspended",
+    ),
+    "offloading of a suspended job": Update(
+        ("spec.models.actor.training.offload=Never",), before=(SUSPENDED,)
+    ),
     "the optimizer of replicas": Update(
         ("spec.models.actor.training={engine: Megatron, distributedOptimizer: false}",),
         "spec.models.*.training.distributedOptimizer can change only while",

@@ -3,7 +3,7 @@ them. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from rlhf_api import RLHFJob
@@ -165,8 +165,8 @@ def offload_reasons(
     )
     return (
         *(
-            f"on their devices for their own calls only, else offloaded: {', '.join(sorted(roles))}; "
-            f"{why}"
+            "on their devices for their own calls only, else offloaded: "
+            f"{', '.join(sorted(roles))}; {why}"
             for roles, why in parts
             if roles
         ),

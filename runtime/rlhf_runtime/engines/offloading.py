@@ -51,7 +51,8 @@ class FileCopy:
         """
         try:
             if self._file is None:
-                self._file = cast(BinaryIO, tempfile.TemporaryFile(prefix="rlhf-offload-"))
+                made = tempfile.TemporaryFile(prefix="rlhf-offload-")  # noqa: SIM115  # it stays
+                self._file = cast(BinaryIO, made)
             self._file.seek(0)
             for each in contents:
                 self._file.write(_buffer(each))

@@ -66,7 +66,7 @@ class Transition:
     def refresh(self) -> Statistics:
         """Bring the engine's weights to the trainer's version, if they are not there yet.
 
-        What the transfer needs is given back afterwards: the engine takes its cache when it generates.
+        What the transfer needs is given back before the engine takes its cache, to generate.
 
         Raises:
             StaleWeights: the weights that arrived are not those that were sent.

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +21,7 @@ from rlhf_runtime.errors import CheckpointFailed
 from rlhf_runtime.roles.saving import restore, state_of
 
 from ..engines.fsdp_ranks import local_weights
-from ..engines.training_contract import Built, Setup, model_folder, settings
+from ..engines.training_contract import Built, Setup, model_folder, settings, whole_weights
 from ..meshes import mesh_of
 from ..world_of_processes import Scenario, run_scenarios
 
@@ -97,6 +99,44 @@ def a_frozen_model_comes_back(world: World, folder: Path) -> None:
         assert torch.equal(tensor, others)
 
 
+def offloaded_roles_are_saved_and_go_on(world: World, folder: Path) -> None:
+    """They are where they were afterwards, and no two of them are on the device at once."""
+    actor, critic = trained(world, folder, 2), trained(world, folder, 1)
+    engines = {"actor": actor.engine, "critic": critic.engine}
+    expected = {
+        role: whole_weights(built) for role, built in (("actor", actor), ("critic", critic))
+    }
+    for engine in engines.values():
+        engine.offload()
+    address, saver = str(folder / "saved"), Saver(world)
+    on_device = []
+
+    def watched() -> Iterator[dict[str, Any]]:
+        for part in state_of(engines, {}, world):
+            on_device.append([role for role, each in engines.items() if not each.is_offloaded])
+            yield part
+
+    saver.begin(watched(), f"{address}/{POOL}")
+    assert on_device == [["actor"], ["critic"], []]
+    assert all(engine.is_offloaded for engine in engines.values())
+    saver.finish()
+    dist.barrier()
+    others = {"actor": trained(world, folder, 1), "critic": trained(world, folder, 0)}
+    for built in others.values():
+        built.engine.offload()
+    restore({role: built.engine for role, built in others.items()}, {}, world, address, POOL)
+    assert all(built.engine.is_offloaded for built in others.values())
+    for built in (actor, critic, *others.values()):
+        built.engine.load()
+    for role, built in others.items():
+        for name, tensor in whole_weights(built).items():
+            assert torch.equal(tensor, expected[role][name]), name
+    assert update(others["actor"], 2) == update(actor, 2)
+    assert update(others["critic"], 2) == update(critic, 2)
+    assert_equal(others["actor"], actor)
+    assert_equal(others["critic"], critic)
+
+
 def what_operations_keep_comes_back(world: World, folder: Path) -> None:
     model = trained(world, folder, 1)
     kept = {"multiplier": torch.tensor(1.0 / 3.0, dtype=torch.float64)}
@@ -164,6 +204,7 @@ SCENARIOS: dict[str, Scenario] = {
         world, folder, 0
     ),
     "a frozen model comes back": a_frozen_model_comes_back,
+    "offloaded roles are saved and go on": offloaded_roles_are_saved_and_go_on,
     "what operations keep comes back": what_operations_keep_comes_back,
     "random numbers go on": random_numbers_go_on,
     "what does not fit is told": what_does_not_fit_is_told,

@@ -99,6 +99,8 @@ def test_after_a_call_that_failed_none_is_run_and_each_tells_the_cause(rank: Ran
 class Large:
     """A role whose model takes 4 MiB, and its engine."""
 
+    is_offloaded = False
+
     def __init__(self) -> None:
         self.engine = self
 
