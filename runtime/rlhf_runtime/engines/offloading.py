@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import tempfile
+import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, BinaryIO, Protocol, cast
@@ -53,6 +54,7 @@ class FileCopy:
             if self._file is None:
                 made = tempfile.TemporaryFile(prefix="rlhf-offload-")  # noqa: SIM115  # it stays
                 self._file = cast(BinaryIO, made)
+                weakref.finalize(self, made.close)
             self._file.seek(0)
             for each in contents:
                 self._file.write(_buffer(each))
@@ -89,7 +91,7 @@ class PinnedCopy:
     own."""
 
     def __init__(self, device: torch.device) -> None:
-        self._stream = torch.cuda.Stream(device)
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._buffers: list[torch.Tensor] = []
         self._is_read: torch.cuda.Event | None = None
 
@@ -142,10 +144,11 @@ class Offloading:
         if self.is_away:
             return
         self._host.wait()
-        self._kept, self._lost = _sizes(kept), _sizes(lost)
-        self._host.write([_contents(storage) for storage, _ in self._kept])
-        for storage, _ in (*self._kept, *self._lost):
+        kept_storages, lost_storages = _sizes(kept), _sizes(lost)
+        self._host.write([_contents(storage) for storage, _ in kept_storages])
+        for storage, _ in (*kept_storages, *lost_storages):
             storage.resize_(0)
+        self._kept, self._lost = kept_storages, lost_storages
         self.is_away = True
         give_free_pages_back()
 
@@ -187,7 +190,7 @@ def _sizes(tensors: Iterable[torch.Tensor]) -> Sizes:
 
 def _contents(storage: torch.UntypedStorage) -> torch.Tensor:
     """uint8[bytes]: a view of all of a storage."""
-    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)  # type: ignore
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
 
 
 def give_free_pages_back() -> None:
