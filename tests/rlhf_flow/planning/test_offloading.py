@@ -246,3 +246,18 @@ def test_the_driver_sends_all_calls_of_a_plan_in_its_order(job: Any, gibibytes: 
                 sent += [*before, call, *after]
         assert sent == planned
         assert all(call.mesh is not None for call in planned if call.kind in TRANSITIONS)
+
+
+def test_a_role_alone_leaves_its_devices_to_its_own_generation(job: Any) -> None:
+    """By hand: a cache of 40 GiB, 15 GiB of weights, and 11 GiB of training state."""
+    training = {"activationRecompute": True, "microBatchTokens": 2048}
+    rollout = {"samplesPerPrompt": 4, "maxPromptTokens": 512, "maxResponseTokens": 512}
+    asked = job(
+        models={"actor": {"source": LLAMA, "training": training}},
+        rollout=rollout | {"kvCacheMemory": "40Gi", "parallelism": {"tensor": 1}},
+        schedule={"steps": 10, "promptsPerStep": 8},
+    )
+    roomy, tight = plan(asked, 72), plan(asked, 62)
+    assert (offloaded_in(roomy), offloaded_in(tight)) == (set(), {"actor"})
+    fell = memory_of(roomy).peaks["actor.generate"] - memory_of(tight).peaks["actor.generate"]
+    assert fell == 12 * NUMBER // 8
