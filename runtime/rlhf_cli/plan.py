@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from rlhf_api.plan import CallPlan, GraphName, Plan
+    from rlhf_api.plan import CallPlan, GenerationPlan, GraphName, Plan
     from rlhf_api.plan_memory import MemoryPlan
     from rlhf_flow.graph import Graph
 
@@ -82,11 +82,7 @@ def print_tables(plan: Plan, console: Console) -> None:
         f"{pool.nodes} x {pool.devices_per_node} {pool.device.value} (pool {pool.name})"
         for pool in plan.pools
     ]
-    engines = [
-        f"{counted(each.mesh.data, 'generation engine')} of {counted(each.mesh.tensor, 'rank')} "
-        f"for {each.role}"
-        for each in plan.generations
-    ]
+    engines = [_engines(each) for each in plan.generations]
     console.print(f"[bold]{plan.job}[/bold]: {', '.join([*pools, *engines])}", highlight=False)
     console.print(calls_table(plan))
     for memory in plan.memory:
@@ -95,6 +91,16 @@ def print_tables(plan: Plan, console: Console) -> None:
         console.print(peaks_table(memory, where))
     for reason in plan.reasons:
         console.print(f"- {reason}", highlight=False, markup=False)
+
+
+def _engines(generation: GenerationPlan) -> str:
+    """How many, of how many ranks, and of which, where there is a choice."""
+    from rlhf_flow.planning.generation_groups import describe_groups
+
+    mesh = generation.mesh
+    number, ranks = counted(mesh.data, "generation engine"), counted(mesh.tensor, "rank")
+    which = f" {describe_groups(mesh)}" if mesh.tensor > 1 and mesh.data > 1 else ""
+    return f"{number} of {ranks}{which} for {generation.role}"
 
 
 def calls_table(plan: Plan) -> Table:
