@@ -7,11 +7,8 @@ and what a phase works on are taken from whichever has more of it.
 
 from __future__ import annotations
 
-from math import lcm
-
 from rlhf_api.plan import Head
 from rlhf_api.plan_memory import MemoryWhat
-from rlhf_flow.planning.generation_memory import VOCABULARY_MULTIPLE
 from rlhf_flow.planning.head_memory import block_bytes
 from rlhf_flow.planning.memory import (
     ADAM_BYTES,
@@ -22,12 +19,12 @@ from rlhf_flow.planning.memory import (
     shard_bytes,
 )
 from rlhf_flow.planning.shapes import DecoderShape
+from rlhf_flow.planning.weight_parts import padded_vocabulary
 
 
 def vocabulary_rows(shape: DecoderShape, tensor: int) -> int:
     """Rows of the embedding on each tensor rank, padding included."""
-    multiple = lcm(VOCABULARY_MULTIPLE, tensor)
-    return -(-shape.vocab_size // multiple) * multiple // tensor
+    return padded_vocabulary(shape.vocab_size, tensor) // tensor
 
 
 def layer_parameters(shape: DecoderShape, tensor: int) -> int:

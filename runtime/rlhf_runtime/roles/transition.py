@@ -15,7 +15,7 @@ from rlhf_runtime.reshard.execute import PreparedTransfer
 from rlhf_runtime.reshard.gathering import gather_layouts
 from rlhf_runtime.reshard.layout import Layout
 from rlhf_runtime.reshard.plan import plan_reshard
-from rlhf_runtime.reshard.views import Views
+from rlhf_runtime.reshard.views import Views, is_same_memory
 from rlhf_runtime.workers.orders import Statistics
 
 
@@ -23,8 +23,7 @@ class Transition:
     """Keeps a generation engine's weights equal to a training engine's.
 
     Planned once, run after every update. Every rank of the role's mesh makes and refreshes it
-    together. Both engines' views are asked for once: they must stay where the weights are, whatever
-    happens to the values.
+    together. Each engine's weights must stay in the storage of the views that it gave at first.
     """
 
     def __init__(
@@ -69,10 +68,12 @@ class Transition:
         What the transfer needs is given back before the engine takes its cache.
 
         Raises:
-            StaleWeights: the weights that arrived are not those that were sent.
+            StaleWeights: the weights that arrived are not those that were sent, or the trainer has
+                its own elsewhere now.
         """
         if self._version == self._trainer.version and self._engine.has_weights:
             return Statistics()
+        self._require_same_storage()
         self._engine.restore_weights()
         moved = self._transfer.run()
         self._verify()
@@ -88,6 +89,20 @@ class Transition:
                 )
             }
         )
+
+    def _require_same_storage(self) -> None:
+        """What is sent is what lies in the first views, and checksums are of nothing else."""
+        for name, now in self._trainer.views().items():
+            before = self._source.get(name, ())
+            if len(now) != len(before) or not all(
+                is_same_memory(one.tensor, other.tensor)
+                for one, other in zip(now, before, strict=True)
+            ):
+                raise StaleWeights(
+                    f"the trainer has moved its weights: got other storage for {name} than when "
+                    "the transition was planned, allowed the same; an engine must take its memory "
+                    "before it gives its views"
+                )
 
     def _verify(self) -> None:
         """Compare, tensor by tensor, the checksums of all that was sent and all that arrived.

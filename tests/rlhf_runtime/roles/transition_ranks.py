@@ -18,14 +18,16 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel
+from vllm.distributed import parallel_state
 
 from rlhf_api.plan import Mesh
+from rlhf_flow.planning.generation_groups import TrainedModel, held_bytes, kept_bytes
+from rlhf_flow.planning.model_config import shape_from_config
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.dataplane.protocol import Coordinates
 from rlhf_runtime.engines.fsdp.engine import FsdpEngine
-from rlhf_runtime.engines.megatron.loading import WeightFiles, load_weights
-from rlhf_runtime.engines.megatron.stage import Stage
+from rlhf_runtime.engines.megatron.engine import MegatronEngine
 from rlhf_runtime.engines.parallel import ParallelContext, make_contexts
 from rlhf_runtime.engines.vllm.arguments import EngineSettings
 from rlhf_runtime.engines.vllm.engine import Sampling, VllmEngine
@@ -47,19 +49,6 @@ MEBIBYTE = 1 << 20
 CACHE_BYTES = 64 * MEBIBYTE
 
 
-class HeldStage:
-    """A trainer that is a stage of Megatron's, as far as a transition is concerned."""
-
-    def __init__(self, folder: Path, parallel: ParallelContext) -> None:
-        self.version = 0
-        self._stage = Stage(AutoConfig.from_pretrained(folder), parallel)
-        with WeightFiles(folder) as files:
-            load_weights(self._stage.views(), self._stage.architecture, files)
-
-    def views(self) -> Views:
-        return self._stage.views()
-
-
 class HeldViews:
     """A trainer, or an engine, that is nothing but its storage."""
 
@@ -69,6 +58,13 @@ class HeldViews:
 
     def views(self) -> Views:
         return self._views
+
+    def move(self) -> None:
+        """Have the same weights elsewhere."""
+        self._views = {
+            name: [View(tensor.clone(), box) for tensor, box in parts]
+            for name, parts in self._views.items()
+        }
 
     def weights_written(self) -> None:
         self.has_weights = True
@@ -86,9 +82,8 @@ class Setting:
         self.at = Coordinates.of(world.rank, case.engines)
         place = folder / "model"
         sharded = case.training.num_devices == case.training.data
-        self.trainer: Any = (
-            FsdpEngine(place, parallel, torch.float32) if sharded else HeldStage(place, parallel)
-        )
+        kind = FsdpEngine if sharded else MegatronEngine
+        self.trainer: Any = kind(place, parallel, torch.float32)
         self.engine = VllmEngine(settings(folder, case.engines), parallel)
         self.transition = Transition(self.trainer, self.engine, parallel)
         self.model = AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32).eval()
@@ -103,18 +98,16 @@ class Setting:
             parameter.add_(change)
             for tensor, box in views.get(name, ()):
                 tensor.add_(change[box.slices_in(Box.whole(change.shape))])
-        if isinstance(self.trainer, FsdpEngine):
-            self.trainer._version += 1
-        else:
-            self.trainer.version += 1
+        self.trainer._version += 1
 
     def prompts(self) -> Column:
-        """Of this rank's engine; others answer other ones."""
-        return ragged(PROMPT_LENGTHS, seed=self.at.data)
+        """Of this rank's engine; others answer other ones, and as many as their number says."""
+        return ragged(PROMPT_LENGTHS[self.at.data :], seed=self.at.data)
 
     def generate(self, temperature: float) -> list[list[int]]:
-        seeds = [1000 * self.at.data + row for row in range(len(PROMPT_LENGTHS))]
-        made = self.engine.generate(self.prompts(), Sampling(temperature, seeds))
+        prompts = self.prompts()
+        seeds = [1000 * self.at.data + row for row in range(prompts.num_rows)]
+        made = self.engine.generate(prompts, Sampling(temperature, seeds))
         return [run.tolist() for run in made.tokens.runs()]
 
     def bytes_needed(self) -> int:
@@ -124,6 +117,18 @@ class Setting:
             own = [view.box for view in held.get(name, ())]
             elements += sum(rest.volume for part in parts for rest in uncovered(part.box, own))
         return 4 * elements
+
+    def bytes_planned(self) -> int:
+        """Of all ranks: what the planner chose these groups by."""
+        shape = shape_from_config(self.model.config.to_dict(), "the model", "")
+        trained = TrainedModel(shape, self.case.training, 4)
+        return held_bytes(trained, self.case.engines) - kept_bytes(trained, self.case.engines)
+
+
+def assert_groups_have_our_time_limit(parallel: ParallelContext) -> None:
+    groups = parallel_state.get_tp_group(), parallel_state.get_world_group()
+    for group in (each for made in groups for each in (made.cpu_group, made.device_group)):
+        assert group._get_backend(torch.device("cpu")).options._timeout == parallel.timeout
 
 
 def settings(folder: Path, engines: Mesh) -> EngineSettings:
@@ -170,6 +175,8 @@ def engines_follow_the_trainer(world: World, folder: Path, case: Case) -> None:
     at = Setting(world, folder, case, parallel)
     try:
         assert at.engine.views().keys() == dict(at.model.named_parameters()).keys()
+        assert_groups_have_our_time_limit(parallel)
+        assert int(parallel.sum_over_mesh(torch.tensor(at.bytes_needed()))) == at.bytes_planned()
         for seed in range(2):
             at.change_weights(seed)
             moved = at.transition.refresh().means["throughput/transition_bytes"]
@@ -188,7 +195,7 @@ def assert_samples_are_those_of_other_groups(
     at: Setting, sampled: list[list[int]], place: Path
 ) -> None:
     """An engine's samples depend on its prompts, their seeds and the number of its ranks only."""
-    assert len({tuple(tokens) for tokens in sampled}) == len(PROMPT_LENGTHS)
+    assert len({tuple(tokens) for tokens in sampled}) == at.prompts().num_rows
     case = at.case
     file = place / f"{case.model}-{case.engines.tensor}-{at.at.data}-{at.at.tensor}.json"
     if file.exists():
@@ -229,6 +236,9 @@ def copies_are_counted_on_both_sides(world: World, folder: Path) -> None:
         spoil(transition, engine, world.rank)
         trainer.version += 1
         with pytest.raises(StaleWeights, match="for 1 of 2 tensors, the first norm"):
+            transition.refresh()
+        trainer.move()
+        with pytest.raises(StaleWeights, match="got other storage for embedding than when"):
             transition.refresh()
 
 
