@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from rlhf_api.plan import Mesh
+from rlhf_api.spec.models import TrainingEngineType
 from rlhf_runtime.reshard.boxes import Box, cut
 
 
@@ -17,6 +18,12 @@ class Case(NamedTuple):
     """Cut along `data` alone: FSDP2. Else Megatron's."""
     engines: Mesh
     model: str = "llama"
+
+    @property
+    def engine(self) -> TrainingEngineType:
+        """What trains it."""
+        is_sharded = self.training.num_devices == self.training.data
+        return TrainingEngineType.FSDP if is_sharded else TrainingEngineType.MEGATRON
 
 
 def mesh(data: int, tensor: int = 1, pipeline: int = 1, stride: int = 1, first: int = 0) -> Mesh:

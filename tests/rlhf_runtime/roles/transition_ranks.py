@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from vllm.distributed import parallel_state
 
 from rlhf_api.plan import Mesh
+from rlhf_api.spec.models import TrainingEngineType
 from rlhf_flow.planning.generation_groups import TrainedModel, held_bytes, kept_bytes
 from rlhf_flow.planning.model_config import shape_from_config
 from rlhf_runtime.dataplane.columns import Column
@@ -29,6 +30,7 @@ from rlhf_runtime.dataplane.protocol import Coordinates
 from rlhf_runtime.engines.fsdp.engine import FsdpEngine
 from rlhf_runtime.engines.megatron.engine import MegatronEngine
 from rlhf_runtime.engines.parallel import ParallelContext, make_contexts
+from rlhf_runtime.engines.training import TrainingEngine
 from rlhf_runtime.engines.vllm.arguments import EngineSettings
 from rlhf_runtime.engines.vllm.engine import Sampling, VllmEngine
 from rlhf_runtime.engines.world import World
@@ -47,6 +49,10 @@ MAX_RESPONSE = 6
 STOPS = (END, *range(200, 220))
 MEBIBYTE = 1 << 20
 CACHE_BYTES = 64 * MEBIBYTE
+ENGINES: Mapping[TrainingEngineType, Callable[..., TrainingEngine]] = {
+    TrainingEngineType.FSDP: FsdpEngine,
+    TrainingEngineType.MEGATRON: MegatronEngine,
+}
 
 
 class HeldViews:
@@ -81,9 +87,7 @@ class Setting:
         self.case, self.parallel = case, parallel
         self.at = Coordinates.of(world.rank, case.engines)
         place = folder / "model"
-        sharded = case.training.num_devices == case.training.data
-        kind = FsdpEngine if sharded else MegatronEngine
-        self.trainer: Any = kind(place, parallel, torch.float32)
+        self.trainer: Any = ENGINES[case.engine](place, parallel, torch.float32)
         self.engine = VllmEngine(settings(folder, case.engines), parallel)
         self.transition = Transition(self.trainer, self.engine, parallel)
         self.model = AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32).eval()
@@ -121,7 +125,7 @@ class Setting:
     def bytes_planned(self) -> int:
         """Of all ranks: what the planner chose these groups by."""
         shape = shape_from_config(self.model.config.to_dict(), "the model", "")
-        trained = TrainedModel(shape, self.case.training, 4)
+        trained = TrainedModel(shape, self.case.training, 4, self.case.engine)
         return held_bytes(trained, self.case.engines) - kept_bytes(trained, self.case.engines)
 
 
