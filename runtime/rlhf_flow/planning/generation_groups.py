@@ -29,7 +29,7 @@ class TrainedModel(NamedTuple):
     """Of training."""
     number_bytes: int
     """Of a weight in generation."""
-    engine: TrainingEngineType = TrainingEngineType.FSDP
+    engine: TrainingEngineType
     """What trains it."""
 
 

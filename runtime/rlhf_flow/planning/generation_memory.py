@@ -48,7 +48,7 @@ class GenerationLoad:
     """Longest response."""
     max_concurrent_sequences: int
     """Sequences that one engine decodes at once."""
-    engine: TrainingEngineType = TrainingEngineType.FSDP
+    engine: TrainingEngineType
     """What trains the model."""
 
     @property

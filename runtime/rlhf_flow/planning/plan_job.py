@@ -91,7 +91,7 @@ def plan_job(
     pools = tuple(limit_devices(pool, job.spec.placement) for pool in devices)
     meshes = _meshes(job, graphs, shapes, pools)
     check_offered(graphs, pools, meshes)
-    check_copies(job, graphs, meshes, shapes)
+    check_copies(graphs, meshes, shapes)
     *better, last = default_micro_batches(job, graphs, device_of(pools))
     for tokens in better:
         try:

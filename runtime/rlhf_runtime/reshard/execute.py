@@ -84,7 +84,7 @@ class PreparedTransfer:
         dtypes: dict[str, torch.dtype] = {}
         if plan.world_size > 1:
             dtypes = agree(plan, rank, target_views, group, bucket_elements)
-            self._staging = Staging(_staging_device(group, self._devices))
+            self._staging = Staging(_staging_device(group))
         check_views(source_views, rank)
         check_views(target_views, rank)
         self._bind_copies(plan, rank, source_views, target_views)
@@ -184,8 +184,9 @@ def _cuda_devices(*views: Views) -> list[torch.device]:
     return sorted((d for d in devices if d.type == "cuda"), key=str)
 
 
-def _staging_device(group: dist.ProcessGroup | None, devices: list[torch.device]) -> torch.device:
-    """Where the group's transport wants its buffers: on GPUs if NCCL serves theirs."""
-    if devices and "cuda:nccl" in dist.get_backend_config(group):
-        return devices[0]
+def _staging_device(group: dist.ProcessGroup | None) -> torch.device:
+    """Where the group's transport wants its buffers: on GPUs if NCCL serves theirs. All ranks say
+    the same, also one without a view."""
+    if "cuda:nccl" in dist.get_backend_config(group):
+        return torch.device("cuda", torch.cuda.current_device())
     return torch.device("cpu")
