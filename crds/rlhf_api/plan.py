@@ -316,9 +316,7 @@ class Plan(Contract):
 
     def _meshes(self) -> list[tuple[str, Mesh]]:
         """Every mesh, with what it is for."""
-        calls = [
-            (call.call, mesh) for call in self.calls for mesh in (call.mesh, call.source_mesh)
-        ]
+        calls = [(call.call, mesh) for call in self.calls for mesh in (call.mesh, call.source_mesh)]
         engines = [(f"generation of {each.role}", each.mesh) for each in self.generations]
         roles = [(role.role, role.mesh) for role in self.roles]
         return [(name, mesh) for name, mesh in (*calls, *roles, *engines) if mesh is not None]

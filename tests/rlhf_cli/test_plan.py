@@ -83,7 +83,7 @@ def test_what_a_step_saves_is_a_file_that_the_driver_writes(manifest: Path) -> N
     assert code == 0 and "driver" in line and "lines -> a file" in line
 
 
-PLACED = "  placement: {{type: Groups, groups: [{{roles: [actor]}}, {{roles: [critic], {}}}]}}\n"
+PLACED = "  placement: {{type: Manual, groups: [{{roles: [actor]}}, {{roles: [critic], {}}}]}}\n"
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ CRITIC = {"roles": ["critic"]}
 
 
 def placed(place: Path, name: str, groups: list[dict[str, Any]], *words: object) -> Finished:
-    return placed_by(place, name, {"type": "Groups", "groups": groups} if groups else {}, *words)
+    return placed_by(place, name, {"type": "Manual", "groups": groups} if groups else {}, *words)
 
 
 def placed_by(place: Path, name: str, placement: dict[str, Any], *words: object) -> Finished:

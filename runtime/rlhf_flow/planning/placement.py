@@ -46,7 +46,7 @@ def place_roles(
     Raises:
         InvalidPlacement: groups that leave a role out, name another, or do not lie in their pool.
     """
-    if job.spec.placement.type is not PlacementType.GROUPS:
+    if job.spec.placement.type is not PlacementType.MANUAL:
         pool, *_ = pools
         return dict.fromkeys(roles, Mesh(pool=pool.pool, data=pool.num_devices))
     groups = job.spec.placement.groups

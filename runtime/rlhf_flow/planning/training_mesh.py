@@ -122,5 +122,5 @@ def _check_nodes(role: str, mesh: Mesh, pool: DeviceInventory, field: str) -> No
     raise InvalidPlacement(
         f"tensor ranks of {role} lie on two nodes: got tensor {tensor} on {where}, with {per_node} "
         f"on a node, as the first of all its devices is {mesh.first_rank}; allowed a multiple of "
-        f"{tensor}; write placement.type: Groups with such a firstDevice, or change {field}.tensor"
+        f"{tensor}; write placement.type: Manual with such a firstDevice, or change {field}.tensor"
     )

@@ -43,7 +43,7 @@ def cpus(count: int, name: str = "local", gibibytes: float = 4) -> DeviceInvento
 
 
 def groups(*given: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "Groups", "groups": list(given)}
+    return {"type": "Manual", "groups": list(given)}
 
 
 def placed(job: Any, *given: dict[str, Any]) -> Any:

@@ -136,7 +136,9 @@ def greedy_answers_follow_the_trainer(at: Pair) -> None:
         moved.append(at.transition.refresh(MOMENT))
         at.assert_greedy_answers_are_right()
     assert all(statistics.means for statistics in moved)
-    assert not at.transition.refresh(MOMENT).means, "weights that have not changed are not moved again"
+    assert not at.transition.refresh(MOMENT).means, (
+        "weights that have not changed are not moved again"
+    )
 
 
 def log_probs_agree_with_the_trainer(at: Pair) -> None:
