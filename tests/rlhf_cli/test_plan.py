@@ -76,6 +76,16 @@ def test_roles_show_their_engine_and_how_they_are_cut(manifest: Path) -> None:
     assert code == 2 and "got 6 for copies on tensor 2 x pipeline 2 = 4" in told
 
 
+def test_engines_of_several_ranks_show_which_and_why(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(job().replace("rollout: {", "rollout: {parallelism: {tensor: 2}, "))
+    code, out, _ = run(str(path), "--devices", "4")
+    assert code == 0 and "2 generation engines of 2 ranks {0,2}, {1,3} for actor" in out
+    assert "- engines of actor are ranks {0,2}, {1,3}, which train " in out
+    code, out, _ = run(str(path), "--devices", "2")
+    assert code == 0 and "1 generation engine of 2 ranks for actor" in out
+
+
 def test_what_a_step_saves_is_a_file_that_the_driver_writes(manifest: Path) -> None:
     manifest.write_text(job(algorithm="{type: OnlineDPO, onlineDPO: {savePairs: true}}"))
     code, out, _ = run(str(manifest), "--devices", "2")

@@ -7,6 +7,11 @@ from typing import Any
 
 import pytest
 
+from rlhf_api.plan import Mesh, Plan
+from rlhf_api.spec.models import BuiltinModel
+from rlhf_flow.planning.generation_groups import TrainedModel, held_bytes, kept_bytes
+from rlhf_flow.planning.known_models import BUILTIN_MODELS
+
 from ..timelines import overlapping_steps
 from .cli import Finished, run
 from .manifests import example
@@ -69,6 +74,33 @@ def test_placements_by_what_roles_are(
     made = placed_by(place, kind.lower(), {"type": kind}, "--devices", devices)
     assert_same(made, colocated)
     assert any(overlapping_steps(made.folder, *calls) for calls in APART)
+
+
+def test_engines_of_two_ranks_that_are_not_neighbours(place: Path, colocated: Finished) -> None:
+    """On four ranks: {0,2} and {1,3}, which the plan chooses. The same responses are counted, and
+    as many bytes are moved as it chose by."""
+    sections = {"rollout": {"parallelism": {"tensor": 2}}}
+    manifest = example("02", place / "strided.yaml", CHANGES, sections)
+    made = run(manifest, place / "strided", "--devices", 4)
+    assert made.code == 0, made.output
+    plan = Plan.model_validate_json((made.folder / "plan.json").read_text())
+    (generation,) = plan.generations
+    assert generation.mesh.tensor_groups == ((0, 2), (1, 3))
+    assert_same(made, colocated)
+    trained = TrainedModel(BUILTIN_MODELS[BuiltinModel.TINY_LLAMA], mesh_of(plan, "actor"), 4)
+    sent = held_bytes(trained, generation.mesh) - kept_bytes(trained, generation.mesh)
+    counted = ("response/length_mean", "response/empty", "response/truncated", "reward/digits")
+    for got, wanted in zip(step_metrics(made.folder), step_metrics(colocated.folder), strict=True):
+        assert [got[name] for name in counted] == [wanted[name] for name in counted]
+        # A warm start has left what the first step generates with.
+        assert got.get("throughput/transition_bytes", sent) == sent
+    assert "throughput/transition_bytes" in got
+
+
+def mesh_of(plan: Plan, role: str) -> Mesh:
+    planned = plan.role(role)
+    assert planned is not None and planned.mesh is not None
+    return planned.mesh
 
 
 def test_two_pools_and_a_kill_in_the_second(place: Path, colocated: Finished) -> None:

@@ -10,6 +10,7 @@ from rlhf_api.plan import CallKind, Mesh, phase_name
 from rlhf_api.plan_memory import MemoryItem, sum_by_phase
 from rlhf_api.quantity import whole
 from rlhf_flow.errors import DoesNotDivide, DoesNotFit, KvCacheTooSmall
+from rlhf_flow.planning.generation_groups import engine_meshes, groupings
 from rlhf_flow.planning.generation_memory import GenerationLoad, generation_items, kv_bytes
 from rlhf_flow.planning.inventory import DeviceInventory
 from rlhf_flow.planning.memory import RoleModel
@@ -124,9 +125,11 @@ def choose_generation(
         DoesNotFit: no way fits.
     """
     sizes = _tensor_sizes(job, pool, tuple(loads.values()))
+    trained = {role: load.trained for role, load in loads.items()}
     last: GenerationChoice | None = None
     for tensor in sizes:
-        for choice in _choices(job, loads, tensor, static):
+        meshes = engine_meshes(trained, tensor, pool.devices_per_node)
+        for choice in _choices(job, loads, meshes, static):
             if choice.fits:
                 return choice
             last = choice
@@ -183,13 +186,15 @@ def _does_not_divide(tensor: int, pool: DeviceInventory, load: GenerationLoad) -
 
 
 def _not_aligned(tensor: int, pool: DeviceInventory, mesh: Mesh) -> str | None:
-    """Engines are groups of neighbours, counted from the pool's first device."""
-    if pool.devices_per_node % tensor:
-        return f"{pool.devices_per_node} devices per node, allowed one of its divisors"
+    """Every rank is in one engine, whose ranks share a node."""
     if mesh.num_devices % tensor:
         return f"{mesh.num_devices} devices that generate, allowed one of its divisors"
-    if mesh.first_rank % tensor:
-        return f"the first of them at {mesh.first_rank}, allowed one of its divisors"
+    if not groupings(mesh, tensor, pool.devices_per_node):
+        return (
+            f"{pool.devices_per_node} devices per node, and ranks {mesh.ranks.start} to "
+            f"{mesh.ranks.stop - 1} that generate, allowed a size of which all engines lie within "
+            "nodes"
+        )
     return None
 
 
@@ -205,23 +210,23 @@ def _not_cut(tensor: int, shape: DecoderShape) -> str | None:
 
 
 def _choices(
-    job: RLHFJob, loads: Loads, tensor: int, static: tuple[GroupMemory, ...]
+    job: RLHFJob, loads: Loads, meshes: Mapping[str, Mesh], static: tuple[GroupMemory, ...]
 ) -> Iterator[GenerationChoice]:
-    """Ways to generate with engines of a size, best first; none where a given cache is too
+    """Ways to generate with engines on some meshes, best first; none where a given cache is too
     small."""
 
     def choice(caches: Mapping[str, int], release: bool) -> GenerationChoice:
-        engines = tuple(
-            EngineChoice(role, _engine_mesh(load.mesh, tensor), caches[role])
-            for role, load in loads.items()
-        )
+        engines = tuple(EngineChoice(role, meshes[role], caches[role]) for role in loads)
         memory = tuple(_with_engines(each, loads, engines, release) for each in static)
         return GenerationChoice(engines, release, memory)
 
-    least = {role: kv_bytes(load, tensor, 1) for role, load in loads.items()}
-    most = {
-        role: kv_bytes(load, tensor, load.max_concurrent_sequences) for role, load in loads.items()
-    }
+    least, most = (
+        {
+            role: kv_bytes(load, meshes[role].tensor, sequences or load.max_concurrent_sequences)
+            for role, load in loads.items()
+        }
+        for sequences in (1, None)
+    )
     given = job.spec.rollout.kv_cache_memory
     if given is not None:
         fixed = whole(given)
@@ -233,11 +238,6 @@ def _choices(
     empty = choice(dict.fromkeys(loads, 0), True)
     spare = {role: empty.spare_bytes(role) for role in loads}
     yield choice({role: max(least[role], min(most[role], spare[role])) for role in loads}, True)
-
-
-def _engine_mesh(mesh: Mesh, tensor: int) -> Mesh:
-    cut = {"data": mesh.num_devices // tensor, "tensor": tensor, "pipeline": 1}
-    return mesh.model_copy(update=cut)
 
 
 def _with_engines(

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from rlhf_api.plan import CallKind, Mesh, phase_name
 from rlhf_api.plan_memory import MemoryItem, MemoryWhat
 from rlhf_api.spec.resources import Device
+from rlhf_flow.planning.generation_groups import TrainedModel
 from rlhf_flow.planning.memory import FLOAT32_BYTES, MIB
 from rlhf_flow.planning.shapes import DecoderShape
-
-VOCABULARY_MULTIPLE = 64
-"""vLLM pads the vocabulary to a multiple of this."""
+from rlhf_flow.planning.weight_parts import VOCABULARY_MULTIPLE
 
 BATCHED_TOKENS = 8192
 """Tokens that the engine runs through the model at once; more only for a longer sequence."""
@@ -48,6 +47,11 @@ class GenerationLoad:
     """Longest response."""
     max_concurrent_sequences: int
     """Sequences that one engine decodes at once."""
+
+    @property
+    def trained(self) -> TrainedModel:
+        """The model as it is trained."""
+        return TrainedModel(self.shape, self.mesh, self.number_bytes)
 
     @property
     def max_sequence_tokens(self) -> int:

@@ -40,8 +40,8 @@ def _check_engines(
 ) -> None:
     """Refuse two roles whose engines would share processes that cannot have both.
 
-    vLLM keeps one set of groups in a process. A second engine takes it over, where it has as many
-    ranks as torch's world: those of the whole pool.
+    vLLM keeps one set of groups in a process, which a second engine takes over: it has to be on the
+    same ranks.
     """
     one, other = meshes[first], meshes[second]
     if one.pool != other.pool or not set(one.ranks) & set(other.ranks):
@@ -52,10 +52,10 @@ def _check_engines(
             f"that gives its memory back is alone in its process: got {first}, {second}, allowed "
             "one; generate with one of them, or place them apart with placement.groups"
         )
-    if one.ranks != other.ranks or one.num_devices != pool.num_devices:
+    if one.ranks != other.ranks:
         raise NotOffered(
             "roles that generate on some of the same devices are not offered yet: got "
             f"{first} on {describe_devices(one.ranks, one.pool)} and {second} on "
-            f"{describe_devices(other.ranks, other.pool)}, allowed all {pool.num_devices} devices "
-            "of the pool for both, or none in common; change placement.groups"
+            f"{describe_devices(other.ranks, other.pool)}, allowed the same devices for both, or "
+            "none in common; change placement.groups"
         )

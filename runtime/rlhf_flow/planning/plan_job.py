@@ -1,13 +1,14 @@
 """From a job's graphs and devices to its plan.
 
 Placement says which ranks hold each model, training how it is cut over them. What is decided here
-is generation: over how many ranks an engine spans, how large its cache is, and whether
-it gives its memory back while others work.
+is generation: which ranks an engine spans, how large its cache is, and whether it gives its memory
+back while others work.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections import ChainMap
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from rlhf_api import RLHFJob
 from rlhf_api.plan import (
@@ -33,10 +34,13 @@ from rlhf_flow.planning.generation import (
     EngineChoice,
     GenerationChoice,
     GroupMemory,
+    Loads,
     cache_reason,
     choose_generation,
     generation_loads,
 )
+from rlhf_flow.planning.generation_groups import grouping_reason
+from rlhf_flow.planning.generation_memory import GenerationLoad
 from rlhf_flow.planning.inventory import DeviceInventory, device_of, limit_devices
 from rlhf_flow.planning.memory import RoleModel, process_item
 from rlhf_flow.planning.offered import check_offered
@@ -109,14 +113,12 @@ def _plan(
     models = role_models(job, graphs, device_of(pools), meshes, shapes, default_tokens)
     groups = device_groups(pools, meshes)
     static = [_static_memory(job, graphs, group, models) for group in groups]
+    loads = [generation_loads(job, pool, models) for pool in pools]
     choices = [
         choose_generation(
-            job,
-            pool,
-            generation_loads(job, pool, models),
-            tuple(each for each in static if each.group.pool == pool),
+            job, pool, of_pool, tuple(each for each in static if each.group.pool == pool)
         )
-        for pool in pools
+        for pool, of_pool in zip(pools, loads, strict=True)
     ]
     found = tuple(each for choice in choices for each in choice.memory)
     memory, standby, standby_reason = with_standby(job, found)
@@ -138,7 +140,7 @@ def _plan(
         memory=tuple(map(_memory_plan, memory)),
         standby=standby,
         reasons=(
-            *_reasons(job, groups, choices),
+            *_reasons(job, groups, choices, ChainMap(*map(dict, loads))),
             *_micro_batch_reasons(job, models, default_tokens),
             standby_reason,
         ),
@@ -328,12 +330,13 @@ def _reasons(
     job: RLHFJob,
     groups: Sequence[DeviceGroup],
     choices: Sequence[GenerationChoice],
+    loads: Loads,
 ) -> tuple[str, ...]:
     kind = job.spec.placement.type
     reasons = [_placement_reason(group, len(groups), kind) for group in groups]
     for choice in choices:
         for engine in choice.engines:
-            reasons += _engine_reasons(job, choice, engine)
+            reasons += _engine_reasons(job, choice, engine, loads[engine.role])
         if choice.engines:
             reasons.append(
                 "generation's weights and cache are freed while no call generates: they do not fit "
@@ -375,16 +378,20 @@ def _placement_reason(group: DeviceGroup, num_groups: int, kind: PlacementType) 
 
 
 def _engine_reasons(
-    job: RLHFJob, choice: GenerationChoice, engine: EngineChoice
-) -> tuple[str, str]:
+    job: RLHFJob, choice: GenerationChoice, engine: EngineChoice, load: GenerationLoad
+) -> Iterator[str]:
     is_given = job.spec.rollout.parallelism.tensor is not None
-    return (
+    yield (
         f"ranks that a generation engine of {engine.role} spans: {engine.mesh.tensor}, "
         + (
             "as rollout.parallelism.tensor says"
             if is_given
             else "the smallest power of two with which everything fits"
-        ),
+        )
+    )
+    if engine.mesh.tensor > 1:
+        yield grouping_reason(engine.role, load.trained, engine.mesh)
+    yield (
         f"its cache has {format_bytes(engine.kv_cache_bytes)} on each device: "
-        + cache_reason(job, choice, engine.role),
+        + cache_reason(job, choice, engine.role)
     )

@@ -18,7 +18,7 @@ from rlhf_runtime.reshard.execute import PreparedTransfer
 from rlhf_runtime.reshard.gathering import gather_layouts
 from rlhf_runtime.reshard.layout import Layout
 from rlhf_runtime.reshard.plan import plan_reshard
-from rlhf_runtime.reshard.views import Views
+from rlhf_runtime.reshard.views import Views, is_same_memory
 from rlhf_runtime.workers.orders import Statistics
 
 
@@ -36,8 +36,8 @@ class Transition:
     """Keeps a generation engine's weights equal to a training engine's.
 
     Planned once, run after every update. Every rank that trains or generates with the role makes
-    and refreshes it together; it may do both, or one. Both engines' views are asked for once: they
-    must stay where the weights are, whatever happens to the values.
+    and refreshes it together; it may do both, or one. Each engine's weights must stay in the
+    storage of the views that it gave at first.
     """
 
     def __init__(
@@ -99,12 +99,14 @@ class Transition:
             moment: of the call that asks for it.
 
         Raises:
-            StaleWeights: the weights that arrived are not those that were sent.
+            StaleWeights: the weights that arrived are not those that were sent, or the trainer has
+                its own elsewhere now.
         """
         self._moment = moment
         version, any_lacks = self._agree()
         if version == self._version and not any_lacks:
             return Statistics()
+        self._require_same_storage()
         if self._engine is not None:
             self._engine.restore_weights()
         moved = self._transfer.run()
@@ -124,6 +126,20 @@ class Transition:
         lacks = self._engine is not None and not self._engine.has_weights
         version, any_lacks = self._ranks.max(torch.tensor([version, int(lacks)])).tolist()
         return version, bool(any_lacks)
+
+    def _require_same_storage(self) -> None:
+        """What is sent is what lies in the first views, and checksums are of nothing else."""
+        for name, now in ({} if self._trainer is None else self._trainer.views()).items():
+            before = self._source.get(name, ())
+            if len(now) != len(before) or not all(
+                is_same_memory(one.tensor, other.tensor)
+                for one, other in zip(now, before, strict=True)
+            ):
+                raise StaleWeights(
+                    f"the trainer has moved its weights: got other storage for {name} than when "
+                    "the transition was planned, allowed the same; an engine must take its memory "
+                    "before it gives its views"
+                )
 
     def _verify(self, version: int) -> None:
         """Compare, tensor by tensor, the checksums of all that was sent and all that arrived.

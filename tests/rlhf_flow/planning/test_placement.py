@@ -315,24 +315,24 @@ def test_a_group_that_does_not_fit_is_named(job: Any) -> None:
 @pytest.mark.parametrize(
     ("given", "tensor", "engines"),
     [
-        (TRAINED | {"firstDevice": 2}, 2, (1, 2)),
-        (TRAINED | {"firstDevice": 1, "devices": 2}, 2, None),
+        (TRAINED | {"firstDevice": 2}, 2, ((2, 3),)),
+        (TRAINED | {"firstDevice": 1, "devices": 2}, 2, ((1, 2),)),
+        (TRAINED, 2, ((0, 2), (1, 3))),
         (TRAINED | {"devices": 3}, 2, None),
-        (TRAINED | {"firstDevice": 1, "devices": 2}, 1, (2, 1)),
+        (TRAINED | {"firstDevice": 1, "devices": 2}, 1, ((1,), (2,))),
     ],
 )
-def test_engines_are_neighbours_counted_from_the_pools_first_device(
-    job: Any, given: dict[str, Any], tensor: int, engines: tuple[int, int] | None
+def test_engines_are_ranks_of_the_mesh_wherever_it_begins(
+    job: Any, given: dict[str, Any], tensor: int, engines: tuple[tuple[int, ...], ...] | None
 ) -> None:
     rollout = {"samplesPerPrompt": 2, "parallelism": {"tensor": tensor}}
     made = job(algorithm=PPO, rollout=rollout, placement=groups(given, CRITIC))
     if engines is None:
-        with pytest.raises(DoesNotDivide, match="the first of them at 1|3 devices that generate"):
+        with pytest.raises(DoesNotDivide, match="3 devices that generate"):
             plan(made, cpus(4))
         return
     (generation,) = plan(made, cpus(4)).generations
-    assert (generation.mesh.data, generation.mesh.tensor) == engines
-    assert generation.mesh.first_rank == given["firstDevice"]
+    assert generation.mesh.tensor_groups == engines
 
 
 TWO = """
@@ -358,12 +358,12 @@ class Distill(Algorithm):
             {"firstDevice": 2},
             "got actor on devices 0 to 3 of pool local and teacher on devices 2 to 3 of pool local",
         ),
-        ({"devices": 2}, {"devices": 2}, "allowed all 4 devices of the pool for both, or none in"),
-        ({"devices": 1}, {"devices": 1}, "got actor on device 0 of pool local and teacher"),
+        ({"devices": 1}, {"devices": 2}, "allowed the same devices for both, or none in common"),
+        ({"devices": 2}, {"devices": 2}, ""),
     ],
-    ids=["everywhere", "apart", "overlapping", "the same part", "the same device"],
+    ids=["everywhere", "apart", "overlapping", "one of two", "the same part"],
 )
-def test_two_roles_generate_on_a_whole_pool_or_apart(
+def test_two_roles_generate_on_the_same_ranks_or_apart(
     job: Any,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -371,7 +371,7 @@ def test_two_roles_generate_on_a_whole_pool_or_apart(
     teacher: dict[str, Any],
     problem: str,
 ) -> None:
-    """A second engine takes over the groups of the first, where they are those of the world."""
+    """A second engine takes over the groups of the first."""
     (tmp_path / "two_apart.py").write_text(TWO)
     monkeypatch.syspath_prepend(tmp_path)
     made = job(
@@ -387,6 +387,8 @@ def test_two_roles_generate_on_a_whole_pool_or_apart(
             plan(made, cpus(4))
         return
     engines = {each.role: each.mesh for each in plan(made, cpus(4)).generations}
-    assert {role: tuple(each.ranks) for role, each in engines.items()} == (
-        {"actor": (0, 1), "teacher": (2, 3)} if actor else dict.fromkeys(engines, (0, 1, 2, 3))
-    )
+    first, number = teacher.get("firstDevice", 0), actor.get("devices", 4)
+    assert {role: tuple(each.ranks) for role, each in engines.items()} == {
+        "actor": tuple(range(number)),
+        "teacher": tuple(range(first, first + number)),
+    }

@@ -303,8 +303,8 @@ ONE_MODEL: dict[str, Callable[[Pair], None]] = {
 }
 
 
-ON_A_PART = "greedy answers follow the trainer (llama)"
-"""The scenario of engines that are on some ranks of the world only."""
+ON_A_PART = tuple(f"greedy answers follow the trainer ({kind})" for kind in ("llama", "tied"))
+"""The scenarios of engines that are on some ranks of the world only, two engines at a time."""
 
 
 def close_engines() -> None:
@@ -335,14 +335,14 @@ def _scenario(
 
 
 def scenarios(tensor_size: int, first_rank: int = 0) -> dict[str, Scenario]:
-    """All of them, model by model; on a part of the world one."""
+    """All of them, model by model; on a part of the world some."""
     options = {"tensor_size": tensor_size, "first_rank": first_rank}
     chosen = {
         f"{name} ({kind})": partial(_scenario, check=check, kind=kind, **options)
         for kind in MODELS
         for name, check in (EVERY_MODEL | (ONE_MODEL if kind == "llama" else {})).items()
     }
-    return {ON_A_PART: chosen[ON_A_PART]} if first_rank else dict(chosen)
+    return {name: chosen[name] for name in ON_A_PART} if first_rank else dict(chosen)
 
 
 if __name__ == "__main__":

@@ -38,7 +38,6 @@ CASES = {
     "FSDP2 on 4, groups {0,1} and {2,3}": Case(SHARDED, NEIGHBOURS),
     "FSDP2 on 4, groups {0,2} and {1,3}": Case(SHARDED, STRIDED),
     "1-4-1 in groups {0,2} and {1,3}": Case(FOUR_TENSOR, STRIDED),
-    "1-4-1 in groups {0,1} and {2,3}": Case(FOUR_TENSOR, NEIGHBOURS),
     "1-2-2 in engines of one rank": Case(REPLICAS_OF_TENSOR, mesh(4)),
     "2-2-1 in groups {0,1} and {2,3}, tied": Case(STAGES_OF_TENSOR, NEIGHBOURS, "tied pairs"),
     "1-4-1 in one engine": Case(FOUR_TENSOR, FOUR_TENSOR),

@@ -19,8 +19,11 @@ import pytest
 import torch
 import torch.distributed as dist
 from transformers import AutoModelForCausalLM, PreTrainedModel
+from vllm.distributed import parallel_state
 
 from rlhf_api.plan import GraphName, Mesh, ranks_of_both
+from rlhf_flow.planning.generation_groups import TrainedModel, held_bytes, kept_bytes
+from rlhf_flow.planning.model_config import shape_from_config
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.dataplane.protocol import Coordinates
 from rlhf_runtime.engines.fsdp.engine import FsdpEngine
@@ -57,6 +60,13 @@ class HeldViews:
 
     def views(self) -> Views:
         return self._views
+
+    def move(self) -> None:
+        """Have the same weights elsewhere."""
+        self._views = {
+            name: [View(tensor.clone(), box) for tensor, box in parts]
+            for name, parts in self._views.items()
+        }
 
     def weights_written(self) -> None:
         self.has_weights = True
@@ -100,14 +110,15 @@ class Setting:
             self.trainer._version += 1
 
     def prompts(self) -> Column:
-        """Of this rank's engine; others answer other ones."""
+        """Of this rank's engine; others answer other ones, and as many as their number says."""
         assert self.at is not None
-        return ragged(PROMPT_LENGTHS, seed=self.at.data)
+        return ragged(PROMPT_LENGTHS[self.at.data :], seed=self.at.data)
 
     def generate(self, temperature: float) -> list[list[int]]:
         assert self.at is not None and self.engine is not None
-        seeds = [1000 * self.at.data + row for row in range(len(PROMPT_LENGTHS))]
-        made = self.engine.generate(self.prompts(), Sampling(temperature, seeds))
+        prompts = self.prompts()
+        seeds = [1000 * self.at.data + row for row in range(prompts.num_rows)]
+        made = self.engine.generate(prompts, Sampling(temperature, seeds))
         return [run.tolist() for run in made.tokens.runs()]
 
     def bytes_needed(self) -> int:
@@ -118,6 +129,18 @@ class Setting:
             own = [view.box for view in held.get(name, ())]
             elements += sum(rest.volume for part in parts for rest in uncovered(part.box, own))
         return 4 * elements
+
+    def bytes_planned(self) -> int:
+        """Of all ranks: what the planner chose these groups by."""
+        shape = shape_from_config(self.model.config.to_dict(), "the model", "")
+        trained = TrainedModel(shape, self.case.training, 4)
+        return held_bytes(trained, self.case.engines) - kept_bytes(trained, self.case.engines)
+
+
+def assert_groups_have_our_time_limit(world: World) -> None:
+    groups = parallel_state.get_tp_group(), parallel_state.get_world_group()
+    for group in (each for made in groups for each in (made.cpu_group, made.device_group)):
+        assert group._get_backend(torch.device("cpu")).options._timeout == world.timeout
 
 
 def trainer_of(case: Case, place: Path, parallel: ParallelContext) -> Any:
@@ -171,11 +194,13 @@ def engines_follow_the_trainer(world: World, folder: Path, case: Case) -> None:
         return
     at = Setting(world, folder, case, parallel, ranks)
     try:
+        assert int(ranks.sum(torch.tensor(at.bytes_needed()))) == at.bytes_planned()
         for seed in range(2):
             at.change_weights(seed)
             moment = Moment(GraphName.STEP, 1, seed)
             if at.engine is not None:
                 assert at.engine.views().keys() == dict(at.model.named_parameters()).keys()
+                assert_groups_have_our_time_limit(world)
                 with pytest.raises(StaleWeights):
                     at.transition.require_current(moment)
             moved = at.transition.refresh(moment).means["throughput/transition_bytes"]
@@ -201,7 +226,7 @@ def assert_samples_are_those_of_other_groups(
     at: Setting, sampled: list[list[int]], place: Path
 ) -> None:
     """An engine's samples depend on its prompts, their seeds and the number of its ranks only."""
-    assert len({tuple(tokens) for tokens in sampled}) == len(PROMPT_LENGTHS)
+    assert len({tuple(tokens) for tokens in sampled}) == at.prompts().num_rows
     case = at.case
     assert at.at is not None
     file = place / f"{case.model}-{case.engines.tensor}-{at.at.data}-{at.at.tensor}.json"
@@ -245,6 +270,9 @@ def copies_are_counted_on_both_sides(world: World, folder: Path) -> None:
         spoil(transition, engine, world.rank)
         trainer.version += 1
         with pytest.raises(StaleWeights, match="for 1 of 2 tensors, the first norm"):
+            transition.refresh(MOMENT)
+        trainer.move()
+        with pytest.raises(StaleWeights, match="got other storage for embedding than when"):
             transition.refresh(MOMENT)
 
 

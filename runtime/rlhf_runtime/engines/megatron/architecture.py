@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rlhf_flow.planning.generation_memory import VOCABULARY_MULTIPLE
+from rlhf_flow.planning.weight_parts import padded_vocabulary
 from rlhf_runtime.engines.megatron.family import (
     EMBEDDING,
     FAMILIES,
@@ -130,8 +130,7 @@ class Architecture:
     def padded_vocabulary(self, tensor: int) -> int:
         """Rows of embedding and output projection over all tensor ranks."""
         # As vLLM pads it: so a rank's rows lie within those of a rank that generates.
-        multiple = math.lcm(VOCABULARY_MULTIPLE, tensor)
-        return -(-self.vocabulary_size // multiple) * multiple
+        return padded_vocabulary(self.vocabulary_size, tensor)
 
     def check_cut(self, tensor: int, pipeline: int) -> None:
         """Refuse a cut that does not come out even.
