@@ -1,4 +1,5 @@
-"""How each role's devices are cut for training and forward passes: by its engine.
+"""How each role's devices are cut for training and forward passes: by its engine, as the group that
+places it says, or else its training.
 
 FSDP shards over all of them. Megatron cuts the model over tensor ranks and pipeline stages, and
 what is left of the devices are replicas. Whatever does not come out even is refused here.
@@ -17,7 +18,7 @@ from rlhf_api.spec.models import TrainingParallelism
 from rlhf_flow.errors import DoesNotDivide, InvalidPlacement, NotOffered
 from rlhf_flow.planning.inventory import DeviceInventory
 from rlhf_flow.planning.model_config import MEGATRON_FAMILIES
-from rlhf_flow.planning.placement import describe_devices
+from rlhf_flow.planning.placement import CallPlace, RolePlace, describe_devices
 from rlhf_flow.planning.shapes import DecoderShape
 
 
@@ -29,7 +30,7 @@ def copy_devices(job: RLHFJob, roles: Iterable[str]) -> int:
 
 def cut_meshes(
     job: RLHFJob,
-    meshes: Mapping[str, Mesh],
+    places: Mapping[str, RolePlace],
     shapes: Mapping[str, DecoderShape],
     pools: Sequence[DeviceInventory],
 ) -> Mapping[str, Mesh]:
@@ -37,32 +38,52 @@ def cut_meshes(
 
     Args:
         job: the manifest.
-        meshes: the devices of each role with a model, cut along `data` only.
+        places: where each role with a model is.
         shapes: of their models.
         pools: all devices.
 
     Raises:
         NotOffered: a model of a family that Megatron's layers are not mapped for.
         DoesNotDivide: a cut that does not divide the model, the devices or those of a node.
-        InvalidPlacement: tensor ranks that lie on two nodes because of the role's first device.
+        InvalidPlacement: tensor ranks that lie on two nodes because of the role's first device, or
+            a cut of what FSDP trains.
     """
     by_name = {pool.pool: pool for pool in pools}
-    cut = dict(meshes)
-    for role, mesh in meshes.items():
+    cut: dict[str, Mesh] = {}
+    for role, place in places.items():
+        cut[role] = place.training.mesh
+        parallelism, field = _parallelism(job, role, place.training)
         if not job.spec.model_for(role).uses_megatron:
+            _check_uncut(job, role, parallelism, field)
             continue
-        parallelism = job.spec.model_for(role).training.parallelism
-        field = f"{training_field(job, role)}.parallelism"
         _check_family(job, role, shapes[role])
         _check_model(role, shapes[role], parallelism, field)
-        cut[role] = _cut(role, mesh, parallelism, field)
-        _check_nodes(role, cut[role], by_name[mesh.pool], field)
+        cut[role] = _cut(role, cut[role], parallelism, field)
+        _check_nodes(role, cut[role], by_name[cut[role].pool], field)
     return cut
+
+
+def _parallelism(job: RLHFJob, role: str, place: CallPlace) -> tuple[TrainingParallelism, str]:
+    """How a role's model is cut for training, and the field that says so."""
+    given = {"tensor": place.tensor, "pipeline": place.pipeline}
+    given = {name: size for name, size in given.items() if size is not None}
+    parallelism = job.spec.model_for(role).training.parallelism.model_copy(update=given)
+    return parallelism, place.field if given else f"{training_field(job, role)}.parallelism"
 
 
 def training_field(job: RLHFJob, role: str) -> str:
     """Where the manifest says how a role is trained; one that it leaves out is as the actor."""
     return f"models.{role if role in job.spec.models else 'actor'}.training"
+
+
+def _check_uncut(job: RLHFJob, role: str, parallelism: TrainingParallelism, field: str) -> None:
+    if parallelism.num_ranks > 1:
+        raise InvalidPlacement(
+            f"{field} cuts the model of {role}, which FSDP shards: got tensor "
+            f"{parallelism.tensor} x pipeline {parallelism.pipeline} = {parallelism.num_ranks}, "
+            f"allowed 1; write {training_field(job, role)}.engine: Megatron, or leave the cut out "
+            "where the group is not for Generate alone"
+        )
 
 
 def _check_family(job: RLHFJob, role: str, shape: DecoderShape) -> None:

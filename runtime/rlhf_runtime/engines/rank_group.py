@@ -1,6 +1,4 @@
-"""RankGroup: some ranks of a pool that need not be a mesh, such as all that train or generate with a
-role.
-"""
+"""RankGroup: ranks of a pool that need not be a mesh, such as all that train a role or generate."""
 
 from __future__ import annotations
 

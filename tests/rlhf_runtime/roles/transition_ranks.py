@@ -133,7 +133,7 @@ class Setting:
     def bytes_planned(self) -> int:
         """Of all ranks: what the planner chose these groups by."""
         shape = shape_from_config(self.model.config.to_dict(), "the model", "")
-        trained = TrainedModel(shape, self.case.training, 4)
+        trained = TrainedModel(shape, self.case.training, 4, self.case.engines)
         return held_bytes(trained, self.case.engines) - kept_bytes(trained, self.case.engines)
 
 
