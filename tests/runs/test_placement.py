@@ -35,6 +35,7 @@ APART = (("actor.train", "critic.train"), ("reference.log_probs", "critic.values
 """Calls that need nothing of each other, and where roles are placed apart no device either."""
 TRAINED = {"roles": ["actor", "reference"]}
 CRITIC = {"roles": ["critic"]}
+GENERATION = {"roles": ["actor"], "calls": ["Generate"]}
 
 
 def placed(place: Path, name: str, groups: list[dict[str, Any]], *words: object) -> Finished:
@@ -108,16 +109,42 @@ def test_two_pools_and_a_kill_in_the_second(place: Path, colocated: Finished) ->
     groups = [CRITIC | {"pool": "critics"}, TRAINED | {"pool": "actors"}]
     made = placed(place, "apart", groups, "--inject", "kill:rank=1,phase=train,step=3")
     assert (made.folder / "model" / "model.safetensors").is_file()
+    assert_last_same(made, colocated)
+
+
+def test_the_policy_generates_beside_the_critic_and_is_trained_elsewhere(
+    place: Path, colocated: Finished
+) -> None:
+    """Trained on {0,1}, it generates on {2,3}, of which one is killed while weights come."""
+    groups = [
+        TRAINED | {"devices": 2},
+        GENERATION | {"firstDevice": 2, "tensor": 2},
+        CRITIC | {"firstDevice": 2},
+    ]
+    words = ("--devices", 4, "--inject", "kill:rank=3,phase=transition,step=3")
+    made = placed(place, "elsewhere", groups, *words)
+    assert_last_same(made, colocated)
+    plan = Plan.model_validate_json((made.folder / "plan.json").read_text())
+    (generation,) = plan.generations
+    assert (generation.mesh.tensor_groups, mesh_of(plan, "actor").ranks) == (((2, 3),), range(2))
+    sent = [metrics.get("throughput/transition_bytes") for metrics in step_metrics(made.folder)]
+    model = BUILTIN_MODELS[BuiltinModel.TINY_LLAMA]
+    trained = TrainedModel(model, mesh_of(plan, "actor"), 4, generation.mesh)
+    assert sent[-1] == held_bytes(trained, generation.mesh)
+
+
+def assert_last_same(made: Finished, expected: Finished) -> None:
+    """As `assert_same`, where steps may have been run again."""
     assert [record["step"] for record in records(made.folder, "step")][:2] == [1, 2]
     last = {record["step"]: record["metrics"] for record in records(made.folder, "step")}
-    for number, wanted in enumerate(step_metrics(colocated.folder), start=1):
+    for number, wanted in enumerate(step_metrics(expected.folder), start=1):
         for name in COMPARED:
             assert last[number][name] == pytest.approx(wanted[name], rel=1e-4, abs=1e-5), name
 
 
 def test_what_was_saved_goes_on_under_another_placement(place: Path, colocated: Finished) -> None:
-    """Generation on a part of a pool, then everything on one rank."""
-    groups = [CRITIC | {"devices": 1}, TRAINED | {"firstDevice": 1}]
-    placed(place, "another-placement", groups, "--steps", 2)
+    """Generation also where only the critic is trained, then everything on one rank."""
+    groups = [CRITIC | {"devices": 1}, TRAINED | {"firstDevice": 1}, GENERATION]
+    placed(place, "another-placement", groups, "--devices", 2, "--steps", 2)
     made = placed(place, "another-placement", [], "--steps", 3)
     assert_same(made, colocated)

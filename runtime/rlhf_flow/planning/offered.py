@@ -63,6 +63,6 @@ def _check_engines(
     if one.tensor != other.tensor:
         raise NotOffered(
             "roles that generate on the same devices have engines of one size: got tensor "
-            f"{one.tensor or 'left out'} for {first} and {other.tensor or 'left out'} for {second}, "
-            "allowed the same for both; change placement.groups"
+            f"{one.tensor or 'left out'} for {first} and {other.tensor or 'left out'} for "
+            f"{second}, allowed the same for both; change placement.groups"
         )
