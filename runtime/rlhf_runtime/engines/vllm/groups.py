@@ -78,9 +78,13 @@ def _make_groups(
     *given: Any,
     **options: Any,
 ) -> Any:
-    """vLLM's groups of one kind: an engine's ranks, or each rank alone, as large as vLLM cut
-    them."""
+    """vLLM's groups of one kind: an engine's ranks, or each rank alone, as large as vLLM cut them.
+
+    Without queues in shared memory, which would stay there when ranks are killed: they are for
+    engines whose ranks do what one of them says.
+    """
     alone = [[rank] for rank in ranks]
+    options.pop("use_message_queue_broadcaster", None)
     return make(alone if len(cut[0]) == 1 else [list(group) for group in groups], *given, **options)
 
 
