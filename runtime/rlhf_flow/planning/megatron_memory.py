@@ -11,7 +11,6 @@ from math import lcm
 
 from rlhf_api.plan import Head
 from rlhf_api.plan_memory import MemoryWhat
-from rlhf_flow.planning.generation_memory import VOCABULARY_MULTIPLE
 from rlhf_flow.planning.head_memory import row_block_bytes
 from rlhf_flow.planning.memory import (
     ADAM_BYTES,
@@ -22,6 +21,7 @@ from rlhf_flow.planning.memory import (
     shard_bytes,
 )
 from rlhf_flow.planning.shapes import DecoderShape
+from rlhf_flow.planning.weight_parts import VOCABULARY_MULTIPLE
 
 
 def vocabulary_rows(shape: DecoderShape, tensor: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -40,7 +40,7 @@ class Generation:
         self._tokenizer = TextTokenizer(context.folder)
         self._vllm = self._start_engine(plan) if context.generates_here else None
         self._transition = Transition(trainer, self._vllm, ranks)
-        self.methods = {"reshard": self.reshard}
+        self.methods: dict[str, Callable[[Inputs], Result]] = {"reshard": self.reshard}
         if self._vllm is not None:
             self.methods |= {"generate": self.generate, "release": self.release}
             if plan.release_during_training:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -27,7 +27,10 @@ class LanguageModel:
         self._context = context
         self._temperature = context.job.spec.rollout.temperature
         self.engine: TrainingEngine = make_engine(context)
-        self.methods = {"log_probs": self.log_probs, "train": self.train}
+        self.methods: dict[str, Callable[[Inputs], Result]] = {
+            "log_probs": self.log_probs,
+            "train": self.train,
+        }
         self._generation: Generation | None = None
         if context.planned.generates:
             self._generation = Generation(context, self.engine)

@@ -113,7 +113,9 @@ class Order:
     @staticmethod
     def read(header: bytes, own: bytes) -> Order:
         """What the bytes of a message say."""
-        call, step, graph, incarnation, extents, *numbers = pickle.loads(header)
+        call, step, graph, incarnation, extents, mini_batches, number, changes = pickle.loads(
+            header
+        )
         told, share = pickle.loads(own)
         sources = (
             tuple(Source(tuple(Part(*part) for part in parts)) for parts in each) for each in told
@@ -128,7 +130,9 @@ class Order:
             GraphName(graph),
             incarnation,
             batches,
-            *numbers,
+            mini_batches,
+            number,
+            changes,
             Share(*share),
         )
 
