@@ -79,7 +79,7 @@ class NotOffered(PlanError):
 
 
 class DoesNotDivide(PlanError):
-    """A degree of parallelism that does not divide devices, heads, layers or their width."""
+    """A degree of parallelism that does not divide devices or models."""
 
     reason = "DoesNotDivide"
 

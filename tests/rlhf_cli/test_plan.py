@@ -74,6 +74,9 @@ def test_roles_show_their_engine_and_how_they_are_cut(manifest: Path) -> None:
     assert [cell.strip() for cell in train.split("│")[4:8]] == ["0-7", "2", "2", "2"]
     code, _, told = run(str(manifest), "--devices", "6")
     assert code == 2 and "got 6 for copies on tensor 2 x pipeline 2 = 4" in told
+    manifest.write_text(manifest.read_text().replace("pipeline: 2", "pipeline: 3"))
+    code, _, told = run(str(manifest), "--devices", "6")
+    assert code == 2 and f"{manifest}:7:" in told and "2 layers / 3 = 0.6667" in told
 
 
 def test_engines_of_several_ranks_show_which_and_why(tmp_path: Path) -> None:

@@ -86,6 +86,29 @@ def worlds_of_one_and_two(module: str) -> Any:
     return world
 
 
+class Worlds:
+    """Worlds of several sizes, each started when a test first asks for it, and once only: where it
+    fails, too, as every test that asks again would wait as long."""
+
+    def __init__(self, module: str, factory: pytest.TempPathFactory) -> None:
+        self._module = module
+        self._factory = factory
+        self._ended: dict[int, Path | AssertionError] = {}
+
+    def of(self, size: int) -> Path:
+        """The folder with every rank's results of a world of so many."""
+        if size not in self._ended:
+            folder = self._factory.mktemp(f"world-{size}-")
+            try:
+                self._ended[size] = start_world(self._module, size, folder)
+            except AssertionError as error:
+                self._ended[size] = error
+        ended = self._ended[size]
+        if isinstance(ended, AssertionError):
+            raise ended
+        return ended
+
+
 def run_scenarios(
     rank: int,
     world_size: int,

@@ -209,6 +209,30 @@ _MEGATRON = f"self.training.engine == {text(TrainingEngineType.MEGATRON)}"
 _TENSOR, _PIPELINE = "self.training.parallelism.tensor", "self.training.parallelism.pipeline"
 
 
+CUT_RULES = (
+    Rule(
+        holds=f"!has(self.shape) || !({_MEGATRON}) || "
+        f"(self.shape.numAttentionHeads % {_TENSOR} == 0 && "
+        f"self.shape.numKeyValueHeads % {_TENSOR} == 0 && "
+        f"self.shape.intermediateSize % {_TENSOR} == 0)",
+        what="tensor ranks cannot share the model evenly",
+        allowed="a divisor of numAttentionHeads, numKeyValueHeads and intermediateSize",
+        do="choose such a number",
+        field=".training.parallelism.tensor",
+        check=_tensor_is_even,
+    ),
+    Rule(
+        holds=f"!has(self.shape) || !({_MEGATRON}) || self.shape.numLayers % {_PIPELINE} == 0",
+        what="pipeline stages cannot share the layers evenly",
+        allowed="a divisor of numLayers",
+        do="choose such a number",
+        field=".training.parallelism.pipeline",
+        check=_pipeline_is_even,
+    ),
+)
+"""Of models whose dimensions are known; the planner applies them to those that it reads."""
+
+
 class ModelSpec(Contract):
     """One role's model."""
 
@@ -237,25 +261,7 @@ class ModelSpec(Contract):
             field=".training.distributedOptimizer",
             check=_shares_its_optimizer,
         ),
-        Rule(
-            holds=f"!has(self.shape) || !({_MEGATRON}) || "
-            f"(self.shape.numAttentionHeads % {_TENSOR} == 0 && "
-            f"self.shape.numKeyValueHeads % {_TENSOR} == 0 && "
-            f"self.shape.intermediateSize % {_TENSOR} == 0)",
-            what="tensor ranks cannot share the model evenly",
-            allowed="a divisor of numAttentionHeads, numKeyValueHeads and intermediateSize",
-            do="choose such a number",
-            field=".training.parallelism.tensor",
-            check=_tensor_is_even,
-        ),
-        Rule(
-            holds=f"!has(self.shape) || !({_MEGATRON}) || self.shape.numLayers % {_PIPELINE} == 0",
-            what="pipeline stages cannot share the layers evenly",
-            allowed="a divisor of numLayers",
-            do="choose such a number",
-            field=".training.parallelism.pipeline",
-            check=_pipeline_is_even,
-        ),
+        *CUT_RULES,
     )
 
     @property

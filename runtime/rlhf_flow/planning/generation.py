@@ -116,6 +116,7 @@ def generation_loads(
             max_prompt_tokens=job.spec.rollout.max_prompt_tokens,
             max_response_tokens=job.spec.rollout.max_response_tokens,
             max_concurrent_sequences=job.spec.rollout.max_concurrent_sequences,
+            engine=model.engine,
             elsewhere=None if place.mesh.ranks == model.mesh.ranks else place.mesh,
             tensor=place.tensor or job.spec.rollout.parallelism.tensor,
             tensor_field=f"{place.field}.tensor" if place.tensor else "rollout.parallelism.tensor",

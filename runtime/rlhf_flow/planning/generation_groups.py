@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from rlhf_api.plan import Mesh
+from rlhf_api.spec.models import TrainingEngineType
 from rlhf_flow.planning.held_weights import all_weights, num_training_layouts, trained_weights
 from rlhf_flow.planning.shapes import DecoderShape
 
@@ -25,9 +26,11 @@ class TrainedModel(NamedTuple):
 
     shape: DecoderShape
     mesh: Mesh
-    """FSDP's, or with tensor ranks or stages Megatron's."""
+    """Of training."""
     number_bytes: int
     """Of a weight in generation."""
+    engine: TrainingEngineType = TrainingEngineType.FSDP
+    """What trains it."""
     elsewhere: Mesh | None = None
     """The ranks that generate, where they are not those that train."""
 
@@ -105,7 +108,7 @@ def kept_bytes(model: TrainedModel, engines: Mesh) -> int:
         model: as its ranks train it.
         engines: on the ranks that generate; others than those that train have nothing to keep.
     """
-    num_layouts = num_training_layouts(model.mesh)
+    num_layouts = num_training_layouts(model.mesh, model.engine)
     kept: dict[tuple[int, int], int] = {}
     total = 0
     for group in engines.tensor_groups:
@@ -124,7 +127,7 @@ def _kept_elements(model: TrainedModel, engines: Mesh, place: int, index: int) -
     heads = model.shape.num_key_value_heads
     return sum(
         weights.number * held.overlap(weights.tensor_part(index, engines.tensor, heads))
-        for weights, held in trained_weights(model.shape, model.mesh, place)
+        for weights, held in trained_weights(model.shape, model.mesh, model.engine, place)
     )
 
 

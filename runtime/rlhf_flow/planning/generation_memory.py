@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from rlhf_api.plan import CallKind, Mesh, phase_name
 from rlhf_api.plan_memory import MemoryItem, MemoryWhat
+from rlhf_api.spec.models import TrainingEngineType
 from rlhf_api.spec.resources import Device
 from rlhf_flow.planning.generation_groups import TrainedModel
 from rlhf_flow.planning.memory import FLOAT32_BYTES, MIB
@@ -47,6 +48,8 @@ class GenerationLoad:
     """Longest response."""
     max_concurrent_sequences: int
     """Sequences that one engine decodes at once."""
+    engine: TrainingEngineType = TrainingEngineType.FSDP
+    """What trains the model."""
     elsewhere: Mesh | None = None
     """The ranks that generate, where they are not those that hold the model."""
     tensor: int | None = None
@@ -57,7 +60,7 @@ class GenerationLoad:
     @property
     def trained(self) -> TrainedModel:
         """The model as it is trained."""
-        return TrainedModel(self.shape, self.mesh, self.number_bytes, self.elsewhere)
+        return TrainedModel(self.shape, self.mesh, self.number_bytes, self.engine, self.elsewhere)
 
     @property
     def max_sequence_tokens(self) -> int:

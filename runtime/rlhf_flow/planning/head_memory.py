@@ -11,10 +11,6 @@ BLOCK_ELEMENTS = {Device.CPU: 1 << 18, Device.GPU: 1 << 25}
 """Logits of one block. CPU: measured. GPU: 128 MiB of float32."""
 MIN_BLOCK_WIDTH = 1024
 """Tokens of the vocabulary in a block at least: narrower products of matrices waste the device."""
-ROW_BLOCK_ELEMENTS = {Device.CPU: 1 << 16, Device.GPU: 1 << 25}
-"""Logits of a block of whole rows, where logits are there already (numerics/entropy.py)."""
-BYTES_PER_ROW_LOGIT = 8
-"""Of such a block: scaled logits and probabilities in float32."""
 BYTES_PER_LOGIT = 12
 """Of a block: logits, scaled logits and probabilities in float32; with bfloat16 the latter two in
 float32, and logits that are kept, or else their gradient, in bfloat16."""
@@ -29,9 +25,3 @@ def block_bytes(device: Device, num_tokens: int, vocab_size: int) -> int:
     """At most, of what exists of the logits at once, where up to so many tokens are predicted."""
     block = max(BLOCK_ELEMENTS[device], num_tokens * MIN_BLOCK_WIDTH)
     return min(num_tokens * vocab_size, block) * BYTES_PER_LOGIT
-
-
-def row_block_bytes(device: Device, num_tokens: int, width: int) -> int:
-    """Of blocks of whole rows, at least one, of logits of so many tokens that are there already."""
-    rows = max(1, ROW_BLOCK_ELEMENTS[device] // max(1, width))
-    return min(num_tokens, rows) * width * BYTES_PER_ROW_LOGIT

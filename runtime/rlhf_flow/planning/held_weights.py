@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from rlhf_api.plan import Mesh
+from rlhf_api.spec.models import TrainingEngineType
 from rlhf_flow.planning.shapes import DecoderShape
 from rlhf_flow.planning.weight_parts import Part, row_part, tensor_part
 
@@ -58,21 +59,25 @@ def layer_weights(shape: DecoderShape) -> Iterator[Weights]:
         yield Weights("self_attn.q_norm.weight", (shape.head_dim,), 2 * layers)
 
 
-def num_training_layouts(mesh: Mesh) -> int:
+def num_training_layouts(mesh: Mesh, engine: TrainingEngineType) -> int:
     """How many ranks of a training mesh hold something else: those after them hold the same."""
-    inner = mesh.tensor * mesh.pipeline
-    return mesh.num_devices if inner == 1 else inner
+    if engine is TrainingEngineType.FSDP:
+        return mesh.data
+    return mesh.tensor * mesh.pipeline
 
 
-def trained_weights(shape: DecoderShape, mesh: Mesh, place: int) -> Iterator[Held]:
-    """What a rank trains: of FSDP, or with tensor ranks or stages of Megatron.
+def trained_weights(
+    shape: DecoderShape, mesh: Mesh, engine: TrainingEngineType, place: int
+) -> Iterator[Held]:
+    """What a rank trains.
 
     Args:
         shape: of the model.
         mesh: of training.
+        engine: FSDP's ranks share rows, Megatron's replicas hold the same.
         place: of the rank in it, from 0; below `num_training_layouts`.
     """
-    if mesh.tensor * mesh.pipeline == 1:
+    if engine is TrainingEngineType.FSDP:
         for weights in all_weights(shape):
             yield weights, row_part(weights.shape, place, mesh.data)
         return

@@ -37,7 +37,7 @@ def make_plan(
 
     Raises:
         FlowError: an algorithm that cannot be traced.
-        ManifestError: rewards that do not fit its roles.
+        ManifestError: rewards that do not fit its roles, or engines that do not fit its models.
         PlanError: a job that cannot be planned on these devices.
     """
     graphs = trace_job(job, device_of(pools))

@@ -7,11 +7,9 @@ and what a phase works on are taken from whichever has more of it.
 
 from __future__ import annotations
 
-from math import lcm
-
 from rlhf_api.plan import Head
 from rlhf_api.plan_memory import MemoryWhat
-from rlhf_flow.planning.head_memory import row_block_bytes
+from rlhf_flow.planning.head_memory import block_bytes
 from rlhf_flow.planning.memory import (
     ADAM_BYTES,
     FLOAT32_BYTES,
@@ -21,13 +19,12 @@ from rlhf_flow.planning.memory import (
     shard_bytes,
 )
 from rlhf_flow.planning.shapes import DecoderShape
-from rlhf_flow.planning.weight_parts import VOCABULARY_MULTIPLE
+from rlhf_flow.planning.weight_parts import padded_vocabulary
 
 
 def vocabulary_rows(shape: DecoderShape, tensor: int) -> int:
     """Rows of the embedding on each tensor rank, padding included."""
-    multiple = lcm(VOCABULARY_MULTIPLE, tensor)
-    return -(-shape.vocab_size // multiple) * multiple // tensor
+    return padded_vocabulary(shape.vocab_size, tensor) // tensor
 
 
 def layer_parameters(shape: DecoderShape, tensor: int) -> int:
@@ -79,34 +76,42 @@ def layer_token_bytes(model: RoleModel) -> int:
 
 def activation_bytes(model: RoleModel, stage: int) -> int:
     """Bytes of the activations of all micro-batches that are under way on a stage when a backward
-    pass begins, one forward and one backward in turns; with recomputation of their layers' inputs
-    and one layer."""
+    pass begins; with recomputation of their layers' inputs and one layer of one of them."""
     layer = layer_token_bytes(model)
-    kept, at_work = layer, 0
-    if model.recompute:
-        inputs = model.shape.hidden_size * model.compute_bytes
-        kept, at_work = -(-inputs // _sequence_parts(model)), layer
-    return model.peak_tokens * (_layers_under_way(model, stage) * kept + at_work)
+    if not model.recompute:
+        return _layer_tokens_under_way(model, stage) * layer
+    inputs = -(-model.shape.hidden_size * model.compute_bytes // _sequence_parts(model))
+    return _layer_tokens_under_way(model, stage) * inputs + model.peak_tokens * layer
 
 
 def logits_bytes(model: RoleModel, stage: int, *, with_gradients: bool) -> int:
-    """Bytes of what the output layer works on, of one micro-batch: this tensor rank's logits of all
-    its tokens, their gradient, blocks of them in float32, and the layer's input."""
+    """Bytes of what the output layer works on, of one micro-batch: a block of the scores over this
+    tensor rank's part of the vocabulary, and the layer's input, which the last norm makes, of all
+    tokens and of those that predict. Backward the input's gradient, which is summed in float32,
+    and that of the layer's weights, without the vocabulary's padding and with it."""
     if model.head is Head.SCALAR or stage != model.mesh.pipeline - 1:
         return 0
     shape, tokens, number = model.shape, model.peak_tokens, model.compute_bytes
     own = min(shape.vocab_size, vocabulary_rows(shape, model.mesh.tensor))
-    logits = tokens * own * number * (2 if with_gradients else 1)
     norm = -(-shape.hidden_size * (2 * FLOAT32_BYTES + number) // _sequence_parts(model))
-    inputs = norm + 2 * shape.hidden_size * number
-    return logits + row_block_bytes(model.device, tokens, own) + tokens * inputs
+    forward = tokens * (norm + 2 * shape.hidden_size * number)
+    block = block_bytes(model.device, tokens, own)
+    if not with_gradients:
+        return block + forward
+    gradients = tokens * (FLOAT32_BYTES + number) + 2 * own * number
+    return block + forward + shape.hidden_size * gradients
 
 
-def masks_bytes(model: RoleModel, num_layers: int) -> int:
-    """Bytes of attention masks: of booleans, and for each layer of what attention adds to scores.
-    At most, that is if every response shares its prompt."""
-    pairs = model.peak_tokens * model.longest_shared_tokens
-    return pairs * (1 + num_layers * model.compute_bytes)
+def masks_bytes(model: RoleModel, layer_tokens: int) -> int:
+    """Bytes of attention masks: a micro-batch's of booleans, and in each layer what attention adds
+    to scores. At most, that is if every response shares its prompt.
+
+    Args:
+        model: the role.
+        layer_tokens: tokens, counted once for each layer that keeps its mask of them.
+    """
+    seen = model.longest_shared_tokens
+    return (model.peak_tokens + layer_tokens * model.compute_bytes) * seen
 
 
 def megatron_items(model: RoleModel, phases: RolePhases) -> list[Item]:
@@ -152,23 +157,27 @@ def _forward(model: RoleModel, stage: int) -> tuple[int, int, int]:
     return (
         model.peak_tokens * layer_token_bytes(model),
         logits_bytes(model, stage, with_gradients=False),
-        masks_bytes(model, 1),
+        masks_bytes(model, model.peak_tokens),
     )
 
 
 def _forward_and_backward(model: RoleModel, stage: int) -> tuple[int, int, int]:
     """Activations, logits and masks of training."""
+    at_once = model.peak_tokens if model.recompute else _layer_tokens_under_way(model, stage)
     return (
         activation_bytes(model, stage),
         logits_bytes(model, stage, with_gradients=True),
-        masks_bytes(model, 1 if model.recompute else _layers_under_way(model, stage)),
+        masks_bytes(model, at_once),
     )
 
 
-def _layers_under_way(model: RoleModel, stage: int) -> int:
-    """Layers of a stage, counted once for each micro-batch whose backward pass is still to come."""
+def _layer_tokens_under_way(model: RoleModel, stage: int) -> int:
+    """Tokens whose backward pass through a stage is still to come, counted once for each of its
+    layers. With one forward and one backward in turns these are of one micro-batch for each stage
+    from this one on, unless there are fewer."""
     pipeline = model.mesh.pipeline
-    return (pipeline - stage) * (model.shape.num_layers // pipeline)
+    tokens = min((pipeline - stage) * model.peak_tokens, model.batch_tokens)
+    return tokens * (model.shape.num_layers // pipeline)
 
 
 def _sequence_parts(model: RoleModel) -> int:

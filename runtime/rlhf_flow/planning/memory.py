@@ -51,6 +51,8 @@ class RoleModel:
     """Padded tokens that a rank runs through it at once, unless a sequence is longer."""
     peak_tokens: int
     """Padded tokens of the largest micro-batch that this job can have."""
+    batch_tokens: int
+    """Padded tokens of a replica's share of a step's batch, at most: of all its micro-batches."""
     longest_shared_tokens: int
     """Longest sequence of a prompt and several responses; 0 where none is shared."""
     is_saved: bool

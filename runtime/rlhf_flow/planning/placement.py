@@ -27,8 +27,19 @@ class CallPlace:
     """None: placement does not say."""
     pipeline: int | None = None
     """None: placement does not say."""
-    field: str = ""
-    """What says so in the manifest; empty: placement leaves the cut to others."""
+    group: int | None = None
+    """Which of placement.groups says so. None: none, they are all devices of roles."""
+
+    @property
+    def field(self) -> str:
+        """What says so in the manifest."""
+        return "placement" if self.group is None else f"placement.groups[{self.group}]"
+
+    @property
+    def cut(self) -> dict[str, int]:
+        """What placement says of how the model is cut, by name."""
+        given = {"tensor": self.tensor, "pipeline": self.pipeline}
+        return {name: size for name, size in given.items() if size is not None}
 
 
 @dataclass(frozen=True)
@@ -119,7 +130,7 @@ def _place(group: RoleGroup, number: int, pools: Sequence[DeviceInventory]) -> C
             f"{pool.pool}; lower firstDevice or devices, or add devices"
         )
     mesh = Mesh(pool=pool.pool, first_rank=group.first_device, data=devices)
-    return CallPlace(mesh, group.tensor, group.pipeline, f"placement.groups[{number}]")
+    return CallPlace(mesh, group.tensor, group.pipeline, number)
 
 
 def _placed(
@@ -183,13 +194,9 @@ def _check_kinds(
 
 
 def _is_same(one: CallPlace, other: CallPlace) -> bool:
-    return (one.mesh, one.tensor, one.pipeline) == (other.mesh, other.tensor, other.pipeline)
+    return (one.mesh, one.cut) == (other.mesh, other.cut)
 
 
 def _describe(place: CallPlace) -> str:
-    cut = [
-        f"{name} {size}"
-        for name, size in (("tensor", place.tensor), ("pipeline", place.pipeline))
-        if size is not None
-    ]
+    cut = [f"{name} {size}" for name, size in place.cut.items()]
     return " with ".join([describe_devices(place.mesh.ranks, place.mesh.pool), *cut])

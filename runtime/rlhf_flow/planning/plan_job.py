@@ -86,9 +86,10 @@ def plan_job(
     Raises:
         InvalidPlacement: groups that do not fit the roles, their calls or the pools.
         NotOffered: a role that is trained and runs forward on different devices, several roles
-            that generate on the same GPUs or on some of a pool's devices, weights that would be
-            copied between devices, or a family of models that an engine does not have.
-        DoesNotDivide: a parallelism that does not divide devices, heads, layers or their width.
+            that generate on the same GPUs or on some of a pool's devices, or weights that would be
+            copied between devices or engines.
+        ManifestError: a training engine or a cut that a model does not have.
+        DoesNotDivide: a parallelism that does not divide devices, heads or layers' width.
         KvCacheTooSmall: a given cache below one longest sequence.
         DoesNotFit: more memory than a device has; the message shows the sum.
     """

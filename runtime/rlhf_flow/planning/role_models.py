@@ -112,6 +112,9 @@ def role_models(
         for role, found in roles.items()
         if found.head is not None
     }
+    batch = {
+        role: rank_tokens(job, rows[role], meshes[role].data, together[role]) for role in tokens
+    }
     shared = {role: longest_shared_tokens(job, rows[role], tokens[role]) for role in tokens}
     policy = policy_of(step)
     return tuple(
@@ -130,8 +133,9 @@ def role_models(
                     tokens[role],
                     together[role] * longest_sequence_tokens(job),  # a longer one runs alone
                 ),
-                rank_tokens(job, rows[role], meshes[role].data, together[role]),
+                batch[role],
             ),
+            batch_tokens=batch[role],
             longest_shared_tokens=shared[role],
             is_saved=is_saved(job, role, found, policy),
             recompute=training.activation_recompute,

@@ -7,15 +7,17 @@ what is left of the devices are replicas. Whatever does not come out even is ref
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import lcm
 
 from rlhf_api import RLHFJob
+from rlhf_api.errors import ManifestError
 from rlhf_api.plan import Mesh
-from rlhf_api.spec.model_cut import divisors, uneven_pipeline, uneven_tensor
-from rlhf_api.spec.models import TrainingParallelism
-from rlhf_flow.errors import DoesNotDivide, InvalidPlacement, NotOffered
+from rlhf_api.problems import Problem
+from rlhf_api.spec.model_cut import divisors
+from rlhf_api.spec.models import CUT_RULES, TrainingParallelism
+from rlhf_flow.errors import DoesNotDivide, InvalidPlacement
 from rlhf_flow.planning.inventory import DeviceInventory
 from rlhf_flow.planning.model_config import MEGATRON_FAMILIES
 from rlhf_flow.planning.placement import CallPlace, RolePlace, describe_devices
@@ -43,37 +45,41 @@ def cut_meshes(
         pools: all devices.
 
     Raises:
-        NotOffered: a model of a family that Megatron's layers are not mapped for.
-        DoesNotDivide: a cut that does not divide the model, the devices or those of a node.
+        ManifestError: a model of a family that Megatron's layers are not mapped for, or a cut that
+            does not divide it.
+        DoesNotDivide: a cut that does not divide a role's devices or those of a node.
         InvalidPlacement: tensor ranks that lie on two nodes because of the role's first device, or
             a cut of what FSDP trains.
     """
+    megatron = [role for role in places if job.spec.model_for(role).uses_megatron]
+    problems = [
+        each for role in megatron for each in _problems(job, role, places[role], shapes[role])
+    ]
+    if problems:
+        raise ManifestError(list(dict.fromkeys(problems)))
     by_name = {pool.pool: pool for pool in pools}
-    cut: dict[str, Mesh] = {}
+    cut = {role: place.training.mesh for role, place in places.items()}
     for role, place in places.items():
-        cut[role] = place.training.mesh
         parallelism, field = _parallelism(job, role, place.training)
-        if not job.spec.model_for(role).uses_megatron:
+        if role not in megatron:
             _check_uncut(job, role, parallelism, field)
             continue
-        _check_family(job, role, shapes[role])
-        _check_model(role, shapes[role], parallelism, field)
         cut[role] = _cut(role, cut[role], parallelism, field)
         _check_nodes(role, cut[role], by_name[cut[role].pool], field)
     return cut
 
 
 def _parallelism(job: RLHFJob, role: str, place: CallPlace) -> tuple[TrainingParallelism, str]:
-    """How a role's model is cut for training, and the field that says so."""
-    given = {"tensor": place.tensor, "pipeline": place.pipeline}
-    given = {name: size for name, size in given.items() if size is not None}
-    parallelism = job.spec.model_for(role).training.parallelism.model_copy(update=given)
-    return parallelism, place.field if given else f"{training_field(job, role)}.parallelism"
+    """How a role's model is cut for training, and the field that says so: its group's, where that
+    says something, or its training's."""
+    parallelism = job.spec.model_for(role).training.parallelism.model_copy(update=place.cut)
+    own = f"models.{_trained_as(job, role)}.training.parallelism"
+    return parallelism, place.field if place.cut else own
 
 
-def training_field(job: RLHFJob, role: str) -> str:
-    """Where the manifest says how a role is trained; one that it leaves out is as the actor."""
-    return f"models.{role if role in job.spec.models else 'actor'}.training"
+def _trained_as(job: RLHFJob, role: str) -> str:
+    """The entry of models that says how a role is trained: its own, or the actor's."""
+    return role if role in job.spec.models else "actor"
 
 
 def _check_uncut(job: RLHFJob, role: str, parallelism: TrainingParallelism, field: str) -> None:
@@ -81,31 +87,32 @@ def _check_uncut(job: RLHFJob, role: str, parallelism: TrainingParallelism, fiel
         raise InvalidPlacement(
             f"{field} cuts the model of {role}, which FSDP shards: got tensor "
             f"{parallelism.tensor} x pipeline {parallelism.pipeline} = {parallelism.num_ranks}, "
-            f"allowed 1; write {training_field(job, role)}.engine: Megatron, or leave the cut out "
-            "where the group is not for Generate alone"
+            f"allowed 1; write models.{_trained_as(job, role)}.training.engine: Megatron, or leave "
+            "the cut out where the group is not for Generate alone"
         )
 
 
-def _check_family(job: RLHFJob, role: str, shape: DecoderShape) -> None:
+def _problems(job: RLHFJob, role: str, place: RolePlace, shape: DecoderShape) -> Iterator[Problem]:
+    """What Megatron has no layers for, or what of a model does not come out even."""
+    where = ("spec", "models", _trained_as(job, role))
     if shape.family is not None and shape.family not in MEGATRON_FAMILIES:
-        raise NotOffered(
-            f"Megatron's layers are not mapped for the model of {role}: got model_type "
-            f"{shape.family}, allowed {', '.join(sorted(MEGATRON_FAMILIES))}; write "
-            f"{training_field(job, role)}.engine: FSDP, or add the family "
-            "(docs/model-families.md)"
+        yield Problem(
+            (*where, "training", "engine"),
+            f"Megatron's layers are not mapped for the model of {role}",
+            got=f"model_type {shape.family}",
+            allowed=", ".join(sorted(MEGATRON_FAMILIES)),
+            do="write engine: FSDP, or add the family (docs/model-families.md)",
         )
-
-
-def _check_model(
-    role: str, shape: DecoderShape, parallelism: TrainingParallelism, field: str
-) -> None:
-    for uneven in chain(
-        uneven_tensor(shape, parallelism.tensor), uneven_pipeline(shape, parallelism.pipeline)
-    ):
-        raise DoesNotDivide(
-            f"the model of {role} cannot be cut evenly: got {uneven.got}, allowed "
-            f"{uneven.allowed}; change {field}.{uneven.at[-1]}"
-        )
+    model = job.spec.model_for(role)
+    parallelism, _ = _parallelism(job, role, place.training)
+    training = model.training.model_copy(update={"parallelism": parallelism})
+    known = model.model_copy(update={"shape": shape, "training": training})
+    for rule in CUT_RULES:
+        for problem in rule.problems(known):
+            size = problem.location[-1]
+            in_group = ("spec", "placement", "groups", place.training.group or 0, size)
+            at = in_group if size in place.training.cut else (*where, *problem.location)
+            yield replace(problem, location=at)
 
 
 def _cut(role: str, mesh: Mesh, parallelism: TrainingParallelism, field: str) -> Mesh:

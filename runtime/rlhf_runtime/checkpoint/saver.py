@@ -13,12 +13,13 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+from torch.distributed.checkpoint.staging import DefaultStager
 from torch.distributed.checkpoint.state_dict_loader import load as load_in_place
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
 from rlhf_runtime.checkpoint.places import options_of, place_of
 from rlhf_runtime.checkpoint.record import RECORD_FILE, SavedFile
+from rlhf_runtime.checkpoint.staging import Staging
 from rlhf_runtime.checkpoint.writer import DigestingWriter
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.errors import CheckpointFailed, StorageFailed
@@ -38,14 +39,14 @@ class Saver:
 
     def __init__(self, world: World) -> None:
         self._group = dist.new_group(backend="gloo", timeout=LONGEST_SAVE)
-        self._staging = _Staging(pinned=world.device.type == "cuda")
+        self._staging = Staging.on(world.device.type)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._written: Future[dict[str, SavedFile]] | None = None
 
     def begin(self, state: State, address: str) -> None:
         """Copy the state and begin to write the copy; collective. `finish` tells of failures, and
         comes before the next one."""
-        assert self._written is None, "its copy would be overwritten"
+        assert self._written is None, "finish comes before begin"
         stager, writer = self._staging.take(), DigestingWriter(address)
         writing = async_save(
             state,
@@ -80,31 +81,6 @@ class Saver:
             raise _not_written(f"{type(error).__name__}: {error}") from error
         finally:
             self._staging.give_back(stager)
-
-
-class _Staging:
-    """Where copies are made. To pin memory takes long: it is kept for the next copy, as long as
-    what was copied lives. Other memory is given back once a copy is written."""
-
-    def __init__(self, pinned: bool) -> None:
-        self._options = StagingOptions(
-            use_pinned_memory=pinned,
-            use_shared_memory=False,
-            use_async_staging=False,
-            use_non_blocking_copy=pinned,
-        )
-        self._kept: DefaultStager | None = None
-
-    def take(self) -> DefaultStager:
-        """A stager for one copy."""
-        return self._kept or DefaultStager(self._options)
-
-    def give_back(self, stager: DefaultStager) -> None:
-        """The copy is written, or will not be."""
-        if self._options.use_pinned_memory:
-            self._kept = stager
-        else:
-            stager.close()  # it holds the copy, in a cycle
 
 
 def parts_of(address: str) -> list[str]:

@@ -114,7 +114,8 @@ class TrainingEngine(Protocol):
         """What later steps depend on; its tensors are the engine's own, to save or to overwrite."""
 
     def expect_state(self, parameters: Collection[str]) -> None:
-        """Make room for the optimizer's state of the parameters with these names."""
+        """Make room for the optimizer's state of the parameters with these names, as far as this
+        rank holds them."""
 
     def adopt(self, state: dict[str, Any]) -> None:
         """Take over the plain values of a `state` whose tensors have been overwritten.

@@ -42,7 +42,7 @@ def flat_range_views(parameter: Tensor, views: Views, shard: FlatShard) -> Views
     for name, parts in views.items():
         for view in (part for part in parts if part.box.volume):
             _check_view(parameter, name, view)
-            if inside := list(_inside(view, parameter.storage_offset(), shard)):
+            if inside := list(_inside(view, int(parameter.storage_offset()), shard)):
                 found.setdefault(name, []).extend(inside)
     return found
 
@@ -50,7 +50,7 @@ def flat_range_views(parameter: Tensor, views: Views, shard: FlatShard) -> Views
 def _inside(view: View, origin: int, shard: FlatShard) -> Iterator[View]:
     """The elements of a view that a shard has. Numbers count from the view's first element."""
     strides = view.tensor.stride()
-    low = origin + shard.start - view.tensor.storage_offset()
+    low = origin + shard.start - int(view.tensor.storage_offset())
     for part in _between(view.box.shape, strides, low, low + shard.tensor.numel()):
         at = sum(index * stride for index, stride in zip(part.start, strides, strict=True))
         offset = shard.tensor.storage_offset() + at - low

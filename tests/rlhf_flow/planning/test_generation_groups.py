@@ -7,6 +7,7 @@ from itertools import combinations
 import pytest
 
 from rlhf_api.plan import Mesh
+from rlhf_api.spec.models import TrainingEngineType
 from rlhf_flow.planning.generation_groups import (
     TrainedModel,
     describe_groups,
@@ -38,6 +39,7 @@ SHAPE = DecoderShape(
 )
 TRAINED = {
     "fsdp-8": (8, 1, 1),
+    "1-1-8": (8, 1, 1),
     "1-8-1": (1, 1, 8),
     "1-4-2": (2, 1, 4),
     "1-2-4": (4, 1, 2),
@@ -54,10 +56,16 @@ def mesh_of(name: str, first_rank: int = 0) -> Mesh:
     return Mesh(pool="a", first_rank=first_rank, data=data, pipeline=pipeline, tensor=tensor)
 
 
-def source_of(shape: DecoderShape, mesh: Mesh) -> Layout:
+def trained(name: str, number_bytes: int, shape: DecoderShape = SHAPE) -> TrainedModel:
+    sharded = name.startswith("fsdp")
+    engine = TrainingEngineType.FSDP if sharded else TrainingEngineType.MEGATRON
+    return TrainedModel(shape, mesh_of(name), number_bytes, engine)
+
+
+def source_of(shape: DecoderShape, model: TrainedModel) -> Layout:
     """What ranks train, as reshard lays it out: written down by other rules than the planner's."""
-    shapes = ml.of_decoder(shape)
-    if mesh.num_devices == mesh.data:
+    shapes, mesh = ml.of_decoder(shape), model.mesh
+    if model.engine is TrainingEngineType.FSDP:
         return ml.fully_sharded(shapes, mesh.data)
     places = ml.training_places(mesh.pipeline, mesh.tensor, mesh.data)
     return ml.model_parallel(shapes, places, mesh.tensor, mesh.pipeline, shape.num_layers)
@@ -94,8 +102,8 @@ def chosen(model: TrainedModel, tensor: int, devices_per_node: int = 8) -> Mesh:
 def test_what_is_kept_is_what_a_reshard_does_not_send(name: str, tensor: int, tied: bool) -> None:
     """To the byte, at every stride; and no stride moves less than the one that is chosen."""
     shape = SHAPE if not tied else DecoderShape(**{**vars(SHAPE), "tied_embeddings": True})
-    model = TrainedModel(shape, mesh_of(name), number_bytes=2)
-    source, sent = source_of(shape, model.mesh), {}
+    model = trained(name, 2, shape)
+    source, sent = source_of(shape, model), {}
     for engines in groupings(model.mesh, tensor, 8):
         sent[engines] = 2 * moved(shape, source, engines.tensor_groups)
         assert held_bytes(model, engines) - kept_bytes(model, engines) == sent[engines]
@@ -112,8 +120,8 @@ def test_what_is_kept_is_what_a_reshard_does_not_send(name: str, tensor: int, ti
     ],
 )
 def test_where_groups_do_not_grow_no_ascending_grouping_moves_less(name: str, tensor: int) -> None:
-    model = TrainedModel(SHAPE, mesh_of(name), number_bytes=2)
-    source = source_of(SHAPE, model.mesh)
+    model = trained(name, 2)
+    source = source_of(SHAPE, model)
     best = min(moved(SHAPE, source, each) for each in all_groupings(tuple(range(8)), tensor))
     assert moved(SHAPE, source, chosen(model, tensor).tensor_groups) == best
 
@@ -130,7 +138,7 @@ def test_where_groups_do_not_grow_no_ascending_grouping_moves_less(name: str, te
     ],
 )
 def test_groups_are_those_worked_out_by_hand(name: str, tensor: int, groups: Groups) -> None:
-    assert chosen(TrainedModel(SHAPE, mesh_of(name), 4), tensor).tensor_groups == groups
+    assert chosen(trained(name, 4), tensor).tensor_groups == groups
 
 
 def test_the_reason_says_what_need_not_be_sent() -> None:
@@ -154,7 +162,7 @@ def test_the_reason_says_what_need_not_be_sent() -> None:
 
 
 def test_engines_stay_within_nodes_even_if_more_moves() -> None:
-    model = TrainedModel(SHAPE, mesh_of("fsdp-8"), number_bytes=2)
+    model = trained("fsdp-8", 2)
     assert chosen(model, 2, devices_per_node=4).tensor_stride == 1
     assert chosen(model, 2, devices_per_node=8).tensor_stride == 4
     begins_late = TrainedModel(SHAPE, Mesh(pool="a", first_rank=1, data=4), number_bytes=2)
@@ -167,7 +175,7 @@ def test_roles_on_the_same_ranks_have_the_same_engines() -> None:
     """The larger one's, where they would have others alone."""
     small = DecoderShape(**{**vars(SHAPE), "num_layers": 2})
     models = {
-        "actor": TrainedModel(SHAPE, mesh_of("1-4-2"), 2),
+        "actor": trained("1-4-2", 2),
         "teacher": TrainedModel(small, mesh_of("fsdp-8"), 2),
     }
     alone = {role: chosen(model, 2).tensor_stride for role, model in models.items()}

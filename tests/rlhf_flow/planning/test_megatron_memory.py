@@ -41,6 +41,7 @@ def model(data: int = 1, tensor: int = 1, pipeline: int = 1, **changes: Any) -> 
         precision=Precision.FLOAT32,
         micro_batch_tokens=1000,
         peak_tokens=1000,
+        batch_tokens=10**9,
         longest_shared_tokens=0,
         is_saved=True,
         recompute=False,
@@ -147,11 +148,20 @@ def test_a_tiny_model_on_eight_ranks_in_float32() -> None:
     }
     assert sizes(items, "actor.generate") == states
     assert sizes(items, "actor.train") == states | {MemoryWhat.ACTIVATIONS: 1000 * 2 * 8_716}
-    logits = 32 * 4 + 32 * 8 + (128 * 12 // 2 + 2 * 128 * 4)
+    logits = 32 * 12 + (128 * 12 // 2 + 2 * 128 * 4)
     assert sizes(items, "actor.infer") == states | {
         MemoryWhat.ACTIVATIONS: 1000 * 8_716,
         MemoryWhat.LOGITS: 1000 * logits,
     }
+
+
+def test_no_more_tokens_are_under_way_than_a_replica_has() -> None:
+    """2,500 of them on the first of four stages with two layers each, not 4,000."""
+    shape = dataclasses.replace(TINY, num_layers=8)
+    made = model(1, 1, 4, shape=shape, batch_tokens=2_500, longest_shared_tokens=100)
+    items = sizes(role_items(made, PHASES), "actor.train")
+    assert items[MemoryWhat.ACTIVATIONS] == 2_500 * 2 * 16_920
+    assert items[MemoryWhat.MASKS] == (1000 + 2_500 * 2 * 4) * 100
 
 
 def test_a_large_model_in_bfloat16() -> None:
@@ -170,21 +180,22 @@ def test_a_large_model_in_bfloat16() -> None:
 
 
 def test_logits_and_their_gradient_are_there_at_the_end_of_one_stage() -> None:
-    """Of a whole vocabulary in bfloat16, with a block of 2^25 / 128,256 = 261 rows in float32."""
+    """A block of 2^25 of them, of a micro-batch's 128 million; and the weights' gradient."""
     made = model(8, shape=LLAMA_8B, precision=Precision.BFLOAT16, device=Device.GPU)
     inputs = 4096 * (4 + 4 + 2) + 2 * 4096 * 2
-    block = 261 * 128_256 * 8
+    block = 2**25 * 12
     items = role_items(made, PHASES)
     train, infer = (sizes(items, f"actor.{kind}")[MemoryWhat.LOGITS] for kind in ("train", "infer"))
-    assert train == 1000 * (2 * 128_256 * 2 + inputs) + block
-    assert infer == 1000 * (128_256 * 2 + inputs) + block
+    assert infer == 1000 * inputs + block
+    assert train == infer + 1000 * 4096 * (4 + 2) + 2 * 128_256 * 4096 * 2
 
 
 def test_the_last_stage_is_the_fullest_where_its_logits_are_more_than_a_micro_batch() -> None:
     shape = dataclasses.replace(TINY, vocab_size=64_000)
     items = sizes(role_items(model(1, 1, 2, shape=shape), PHASES), "actor.train")
     assert items[MemoryWhat.ACTIVATIONS] == 1000 * 16_920
-    assert items[MemoryWhat.LOGITS] == 1000 * (2 * 64_000 * 4 + 128 * 20) + 64_000 * 8
+    gradients = 1000 * 128 * (4 + 4) + 2 * 64_000 * 128 * 4
+    assert items[MemoryWhat.LOGITS] == 1000 * 1024 * 12 + 1000 * 128 * 20 + gradients
 
 
 def test_replicas_share_states_only_if_they_are_told_to() -> None:
@@ -211,7 +222,8 @@ def test_recomputation_keeps_the_inputs_of_layers_and_one_layer() -> None:
     items = sizes(role_items(made, PHASES), "actor.train")
     inputs = 128 * 4 // 2
     # The first stage has two micro-batches under way; the last one's logits are more than that.
-    logits = 1000 * (2 * 32 * 4 + 32 * 8 + 128 * 12 // 2 + 2 * 128 * 4)
+    inside = 1000 * (32 * 12 + 128 * 12 // 2 + 2 * 128 * 4)
+    logits = inside + 1000 * 128 * (4 + 4) + 2 * 32 * 128 * 4
     assert items[MemoryWhat.ACTIVATIONS] == 1000 * (inputs + 8_716)
     assert items[MemoryWhat.LOGITS] == logits > 1000 * inputs
     whole = model(1, 2, 2, recompute=True, sequence_parallel=False, head=Head.SCALAR)

@@ -63,6 +63,21 @@ def test_every_known_shape_has_a_published_count() -> None:
     assert {shape.num_parameters for shape in KNOWN_MODELS.values()} == set(PUBLISHED.values())
 
 
+def test_known_models_are_of_the_family_that_their_configuration_names() -> None:
+    families = {
+        "meta-llama/Llama": "llama",
+        "mistralai/Mistral": "mistral",
+        "Qwen/Qwen2.5": "qwen2",
+        "Qwen/Qwen3": "qwen3",
+        "google/gemma-2": "gemma2",
+        "google/gemma-3": "gemma3_text",
+    }
+    for name, shape in KNOWN_MODELS.items():
+        (expected,) = {family for start, family in families.items() if name.startswith(start)}
+        assert shape.family == expected, name
+    assert {shape.family for shape in BUILTIN_MODELS.values()} == {"llama"}
+
+
 def test_tiny_llama_has_half_a_million_parameters() -> None:
     shape = BUILTIN_MODELS[BuiltinModel.TINY_LLAMA]
     assert shape.num_parameters == 541_312
@@ -81,7 +96,8 @@ def job_with(job: Any, **model: Any) -> Any:
 def test_a_folder_is_read(job: Any, tmp_path: Path) -> None:
     write_config(tmp_path / "model")
     made = job_with(job, source={"path": str(tmp_path / "model")})
-    assert resolve_shape(made, "actor", tmp_path) == KNOWN_MODELS["meta-llama/Llama-3.1-8B"]
+    found = resolve_shape(made, "actor", tmp_path)
+    assert found == KNOWN_MODELS["meta-llama/Llama-3.1-8B"] and found.family == "llama"
 
 
 def test_a_rewards_model_has_to_give_scores(job: Any, tmp_path: Path) -> None:

@@ -8,14 +8,17 @@ from typing import Any
 
 import pytest
 
+from rlhf_api.errors import ManifestError
 from rlhf_api.plan import CallKind, GraphName, Mesh, Plan
 from rlhf_api.plan_memory import MemoryWhat
+from rlhf_api.reading.explain import explain
 from rlhf_api.spec.models import TrainingEngineType
 from rlhf_api.spec.resources import Device
 from rlhf_flow.errors import DoesNotDivide, InvalidPlacement, NotOffered
 from rlhf_flow.planning import make_plan as make_plan_module
 from rlhf_flow.planning.inventory import GIB, DeviceInventory
 from rlhf_flow.planning.make_plan import local_pools, make_plan
+from rlhf_flow.planning.model_config import MEGATRON_FAMILIES
 
 PPO = {"type": "PPO", "ppo": {"klCoefficient": 0.1}}
 TINY = {"source": {"builtin": "TinyLlama"}}
@@ -129,8 +132,6 @@ def test_groups_are_cut_where_they_lie(job: Any) -> None:
 @pytest.mark.parametrize(
     ("tensor", "pipeline", "pool", "words"),
     [
-        (3, 1, cpus(3), "got tensor 3, and 4 attention heads / 3 = 1.333, allowed 1, 2, 4 for"),
-        (1, 4, cpus(4), "got pipeline 4, and 2 layers / 4 = 0.5, allowed 1, 2 for this model"),
         (2, 2, cpus(6), "got 6 for copies on tensor 2 x pipeline 2 = 4, and 6 / 4 = 1.5; allowed"),
         (4, 1, cpus(2), "got 2 for copies on tensor 4 x pipeline 1 = 4, and 2 / 4 = 0.5; allowed"),
         (4, 1, cpus(6, nodes=2), "on devices 4 to 7 .* 6 / 4 = 1.5; allowed for these nodes 1, 2"),
@@ -142,6 +143,24 @@ def test_what_does_not_come_out_even_is_refused_with_the_sum(
     with pytest.raises(DoesNotDivide, match=words) as refused:
         plan(job(models=models(megatron(tensor, pipeline))), pool)
     assert "change models.actor.training.parallelism" in str(refused.value)
+
+
+def test_what_does_not_divide_a_model_is_told_as_of_a_given_shape(job: Any) -> None:
+    """All of it at once, and once for all roles that have it from one entry."""
+    made = job(algorithm=PPO, models=models(megatron(3, 4), {"training": megatron(8)}))
+    with pytest.raises(ManifestError) as refused:
+        plan(made, cpus(24))
+    assert [str(each) for each in refused.value.problems] == [
+        "spec.models.actor.training.parallelism.tensor: tensor ranks cannot share the model "
+        "evenly: got tensor 3, and 4 attention heads / 3 = 1.333, allowed 1, 2, 4 for this model; "
+        "choose such a number",
+        "spec.models.actor.training.parallelism.pipeline: pipeline stages cannot share the layers "
+        "evenly: got pipeline 4, and 2 layers / 4 = 0.5, allowed 1, 2 for this model; choose such "
+        "a number",
+        "spec.models.critic.training.parallelism.tensor: tensor ranks cannot share the model "
+        "evenly: got tensor 8, and 4 attention heads / 8 = 0.5, allowed 1, 2, 4 for this model; "
+        "choose such a number",
+    ]
 
 
 def test_tensor_ranks_lie_on_one_node(job: Any) -> None:
@@ -159,18 +178,23 @@ def test_tensor_ranks_lie_on_one_node(job: Any) -> None:
 def test_families_without_a_mapping_are_refused(job: Any, tmp_path: Path) -> None:
     gemma = {"source": {"huggingFace": "google/gemma-2-2b"}, "training": megatron(2)}
     with pytest.raises(
-        NotOffered,
-        match="model of actor: got model_type gemma2, allowed llama, mistral, qwen2, qwen3; write "
-        r"models\.actor\.training\.engine: FSDP",
+        ManifestError,
+        match=r"spec.models.actor.training.engine: Megatron's .* model of actor: got model_type "
+        "gemma2, allowed llama, mistral, qwen2, qwen3; write engine: FSDP",
     ):
         plan(job(models={"actor": gemma}), cpus(2))
     config = {"model_type": "gemma", "num_hidden_layers": 2, "hidden_size": 64, "vocab_size": 64}
     config |= {"intermediate_size": 64, "num_attention_heads": 4}
     (tmp_path / "config.json").write_text(json.dumps(config))
     read = {"source": {"path": str(tmp_path)}}
-    with pytest.raises(NotOffered, match="got model_type gemma,"):
+    with pytest.raises(ManifestError, match="got model_type gemma,"):
         plan(job(models={"actor": read | {"training": megatron()}}), cpus(2))
     plan(job(models={"actor": read}), cpus(2))
+
+
+def test_the_contract_names_the_families_that_are_mapped() -> None:
+    told = explain("spec.models.actor.training.engine").lower()
+    assert all(family in told for family in MEGATRON_FAMILIES)
 
 
 def test_a_given_shape_is_taken_at_its_word(job: Any) -> None:
@@ -179,7 +203,7 @@ def test_a_given_shape_is_taken_at_its_word(job: Any) -> None:
     given = {"source": {"path": "/nowhere"}, "shape": shape, "training": megatron(2)}
     critic = {"source": {"sameAs": "actor"}, "training": megatron(4)}
     assert meshes(plan(job(models={"actor": given}), cpus(2)))["actor"] == mesh(0, 1, 2, 1)
-    with pytest.raises(DoesNotDivide, match="of critic .* 2 key and value heads / 4 = 0.5"):
+    with pytest.raises(ManifestError, match="models.critic.* 2 key and value heads / 4 = 0.5"):
         plan(job(algorithm=PPO, models={"actor": given, "critic": critic}), cpus(4))
 
 

@@ -44,6 +44,7 @@ def planned(config: PretrainedConfig, mesh: Mesh, dtype: torch.dtype, shared: bo
         precision=Precision(str(dtype).removeprefix("torch.")),
         micro_batch_tokens=TOKENS,
         peak_tokens=TOKENS,
+        batch_tokens=TOKENS,
         longest_shared_tokens=0,
         is_saved=False,
         recompute=False,
@@ -67,7 +68,7 @@ def layers_keep_what_is_planned(
     kept = partial(kept_by_a_layer, world, kind, dtype, shared)
     assert kept() == TOKENS * layer_token_bytes(role)
     masked = replace(role, longest_shared_tokens=TOKENS)
-    of_masks = masks_bytes(masked, 1) - masks_bytes(masked, 0)
+    of_masks = masks_bytes(masked, TOKENS) - masks_bytes(masked, 0)
     assert kept(torch.ones(1, 1, TOKENS, TOKENS, dtype=torch.bool).tril()) - kept() == of_masks
 
 

@@ -7,13 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_api.spec.resources import Device
-from rlhf_flow.planning.head_memory import ROW_BLOCK_ELEMENTS
 from rlhf_flow.planning.megatron_memory import vocabulary_rows
 from rlhf_flow.planning.model_config import MEGATRON_FAMILIES, shape_from_config
 from rlhf_runtime.engines.megatron.architecture import Architecture
 from rlhf_runtime.engines.megatron.family import FAMILIES
-from rlhf_runtime.numerics import entropy
 
 from ..world_of_processes import failures, start_world
 from .megatron_models import CONFIGS, PLAIN
@@ -29,11 +26,6 @@ def test_plans_pad_the_vocabulary_alike(tensor: int) -> None:
     shape = shape_from_config(config.to_dict(), "the test", "")
     padded = Architecture.of(config).padded_vocabulary(tensor)
     assert vocabulary_rows(shape, tensor) * tensor == padded
-
-
-def test_plans_count_the_blocks_in_which_logits_are_read() -> None:
-    read = {Device.CPU: entropy.CPU_BLOCK_ELEMENTS, Device.GPU: entropy.GPU_BLOCK_ELEMENTS}
-    assert read == ROW_BLOCK_ELEMENTS
 
 
 def test_stages_hold_and_keep_what_is_planned(tmp_path: Path) -> None:

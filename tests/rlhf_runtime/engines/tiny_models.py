@@ -27,6 +27,8 @@ VOCABULARY = 300
 """No multiple of 64: vLLM pads it to 320 rows."""
 END = 7
 """The token that ends a response."""
+PADDING = 11
+"""The token whose embedding transformers does not train; it stands among others here."""
 
 _SIZES = {
     "vocab_size": VOCABULARY,
@@ -37,7 +39,7 @@ _SIZES = {
     "max_position_embeddings": 512,
     "eos_token_id": END,
     "bos_token_id": None,
-    "pad_token_id": None,
+    "pad_token_id": PADDING,
     "dtype": "float32",
     "attention_dropout": 0.5,  # engines must never drop anything out
 }

@@ -42,6 +42,7 @@ from rlhf_runtime.models.errors import WrongHead
 
 from ..meshes import alone
 from .tiny_models import ragged, write_model
+from .whole_weights import gathered_weights
 
 PROMPT_LENGTHS = [30, 1, 9]
 RESPONSE_LENGTHS = [4, 11, 1, 6, 2, 8]
@@ -174,16 +175,7 @@ def model_folder(kind: str, world: World, folder: Path) -> Path:
 
 def whole_weights(built: Built) -> dict[str, torch.Tensor]:
     """All weights as they are trained, from the parts of all ranks. Collective."""
-    everyone: list[Any] = [None] * built.parallel.size
-    dist.all_gather_object(everyone, dict(built.engine.master_views()), built.parallel.group)
-    shapes: dict[str, tuple[int, ...]] = {}
-    parts = [(name, *view) for views in everyone for name, held in views.items() for view in held]
-    for name, _, box in parts:
-        shapes[name] = tuple(map(max, shapes.get(name, box.stop), box.stop))
-    found = {name: torch.full(shape, torch.nan) for name, shape in shapes.items()}
-    for name, tensor, box in parts:
-        found[name][tuple(map(slice, box.start, box.stop))] = tensor.float()
-    return found
+    return gathered_weights(built.engine.master_views(), built.parallel.group)
 
 
 def assert_same_weights(one: Built, other: Built) -> None:

@@ -18,8 +18,8 @@ from rlhf_api.spec.models import LearningRateDecay
 from rlhf_flow.calls import ModelCall, TrainOptions
 from rlhf_flow.losses import Loss
 from rlhf_runtime.dataplane.columns import Column
-from rlhf_runtime.engines.fsdp.engine import FsdpEngine
 from rlhf_runtime.engines.optimizer_settings import OptimizerSettings
+from rlhf_runtime.engines.training import TrainingEngine
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.roles import language_model
 from rlhf_runtime.roles.context import Result
@@ -27,6 +27,7 @@ from rlhf_runtime.roles.language_model import LanguageModel
 from rlhf_runtime.workers.orders import merge
 
 from ..engines.tiny_models import write_model
+from ..engines.whole_weights import gathered_weights
 from .plain_losses import Plain
 from .small_batch import GROUPS, MAX_RESPONSE, NUM_ROWS, context_of, make_batch, masked
 
@@ -144,15 +145,12 @@ def close(got: float, expected: float, what: str) -> None:
     assert abs(got - expected) < 2e-5 * max(1.0, abs(expected)), (what, got, expected)
 
 
-def parameters_of(model: FsdpEngine) -> dict[str, torch.Tensor]:
-    """Whole ones, gathered from all ranks."""
-    return {
-        name: (each.full_tensor() if hasattr(each, "full_tensor") else each).detach()
-        for name, each in model.module.named_parameters()
-    }
+def parameters_of(model: TrainingEngine) -> dict[str, torch.Tensor]:
+    """Whole ones, gathered from all ranks, which are one mesh."""
+    return gathered_weights(model.master_views(), dist.group.WORLD)
 
 
-def assert_trained_like(model: FsdpEngine, reference: Plain) -> None:
+def assert_trained_like(model: TrainingEngine, reference: Plain) -> None:
     expected = dict(reference.module.named_parameters())
     for name, full in parameters_of(model).items():
         difference = float((full - expected[name].detach()).abs().max())

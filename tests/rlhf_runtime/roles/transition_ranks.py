@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from vllm.distributed import parallel_state
 
 from rlhf_api.plan import GraphName, Mesh, ranks_of_both
+from rlhf_api.spec.models import TrainingEngineType
 from rlhf_flow.planning.generation_groups import TrainedModel, held_bytes, kept_bytes
 from rlhf_flow.planning.model_config import shape_from_config
 from rlhf_runtime.dataplane.columns import Column
@@ -30,6 +31,7 @@ from rlhf_runtime.engines.fsdp.engine import FsdpEngine
 from rlhf_runtime.engines.megatron.engine import MegatronEngine
 from rlhf_runtime.engines.parallel import ParallelContext, make_contexts
 from rlhf_runtime.engines.rank_group import RankGroup, make_rank_groups
+from rlhf_runtime.engines.training import TrainingEngine
 from rlhf_runtime.engines.vllm.arguments import EngineSettings
 from rlhf_runtime.engines.vllm.engine import Sampling, VllmEngine
 from rlhf_runtime.engines.world import World
@@ -49,6 +51,10 @@ STOPS = (END, *range(200, 220))
 MEBIBYTE = 1 << 20
 CACHE_BYTES = 64 * MEBIBYTE
 MOMENT = Moment(GraphName.STEP, 1, 0)
+ENGINES: Mapping[TrainingEngineType, Callable[..., TrainingEngine]] = {
+    TrainingEngineType.FSDP: FsdpEngine,
+    TrainingEngineType.MEGATRON: MegatronEngine,
+}
 
 
 class HeldViews:
@@ -89,7 +95,8 @@ class Setting:
     ) -> None:
         self.case, self.ranks = case, ranks
         place = folder / "model"
-        self.trainer: Any = None if parallel is None else trainer_of(case, place, parallel)
+        make = ENGINES[case.engine]
+        self.trainer: Any = None if parallel is None else make(place, parallel, torch.float32)
         generates = world.rank in case.engines.ranks
         self.at = Coordinates.of(world.rank, case.engines) if generates else None
         self.engine = VllmEngine(settings(folder, case.engines), world) if generates else None
@@ -133,7 +140,7 @@ class Setting:
     def bytes_planned(self) -> int:
         """Of all ranks: what the planner chose these groups by."""
         shape = shape_from_config(self.model.config.to_dict(), "the model", "")
-        trained = TrainedModel(shape, self.case.training, 4, self.case.engines)
+        trained = TrainedModel(shape, self.case.training, 4, self.case.engine, self.case.engines)
         return held_bytes(trained, self.case.engines) - kept_bytes(trained, self.case.engines)
 
 
@@ -141,11 +148,6 @@ def assert_groups_have_our_time_limit(world: World) -> None:
     groups = parallel_state.get_tp_group(), parallel_state.get_world_group()
     for group in (each for made in groups for each in (made.cpu_group, made.device_group)):
         assert group._get_backend(torch.device("cpu")).options._timeout == world.timeout
-
-
-def trainer_of(case: Case, place: Path, parallel: ParallelContext) -> Any:
-    sharded = case.training.num_devices == case.training.data
-    return (FsdpEngine if sharded else MegatronEngine)(place, parallel, torch.float32)
 
 
 def settings(folder: Path, engines: Mesh) -> EngineSettings:

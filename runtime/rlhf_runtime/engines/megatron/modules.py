@@ -75,6 +75,34 @@ class RecomputedLayer(TransformerLayer):  # type: ignore[misc]  # Megatron is no
         return checkpoint(run, *args, use_reentrant=False, preserve_rng_state=False, **options)
 
 
+class UntrainedPadding:
+    """Takes the place of the forward pass of an embedding, so that a model's padding token keeps
+    its embedding: as torch's `padding_idx`, which transformers sets, has it."""
+
+    def __init__(self, embedding: nn.Module, token: int, tensor_rank: int, is_cut: bool) -> None:
+        """Change the embedding.
+
+        Args:
+            embedding: Megatron's, of words.
+            token: the padding token.
+            tensor_rank: this rank's number among those that share the sequences.
+            is_cut: whether they do: it then gives [own positions, batch, hidden], else [batch,
+                length, hidden].
+        """
+        self._embed = embedding.forward
+        self._token, self._rank, self._is_cut = token, tensor_rank, is_cut
+        embedding.forward = self._forward
+
+    def _forward(self, token_ids: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self._embed(token_ids)
+        if self._is_cut:
+            own, length = token_ids.t(), found.shape[0]
+            token_ids = own[self._rank * length : (self._rank + 1) * length]
+        # Contiguous, as other stages get it: the result takes its strides from the condition, too.
+        is_padding = (token_ids == self._token).contiguous()[..., None]
+        return torch.where(is_padding, found.detach(), found)
+
+
 class RotaryAngles(RotaryEmbedding):  # type: ignore[misc]  # Megatron is not typed
     """The angles by which heads are rotated: transformers' frequencies, at any positions."""
 

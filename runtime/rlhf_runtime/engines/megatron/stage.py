@@ -25,7 +25,7 @@ from rlhf_runtime.engines.megatron.family import (
 from rlhf_runtime.engines.megatron.groups import process_groups
 from rlhf_runtime.engines.megatron.head import Head, Question, ScalarLayer
 from rlhf_runtime.engines.megatron.layout import Place, Storage, collect, parts_of
-from rlhf_runtime.engines.megatron.modules import RotaryAngles
+from rlhf_runtime.engines.megatron.modules import RotaryAngles, UntrainedPadding
 from rlhf_runtime.engines.megatron.shim import run_on_cpu
 from rlhf_runtime.engines.megatron.specification import make_layers, make_settings
 from rlhf_runtime.engines.parallel import ParallelContext
@@ -90,6 +90,7 @@ class Stage(GPTModel):  # type: ignore[misc]  # Megatron is not typed
         self.parallel = parallel
         self.hf_config = config
         self._head = self._make_head(value_head) if parallel.is_last_stage else None
+        self._leave_padding_token(config.pad_token_id)
         self._say_what_is_cut()
         self._clear_padding()
         self.to(parallel.device)
@@ -181,6 +182,11 @@ class Stage(GPTModel):  # type: ignore[misc]  # Megatron is not typed
         at_end = self.parallel.is_last_stage and not self.parallel.is_first_stage
         is_copy = at_end and self.architecture.is_tied
         return frozenset(weight.name for weight in self.architecture.output.weights if is_copy)
+
+    def _leave_padding_token(self, token: int | None) -> None:
+        if self.parallel.is_first_stage and token is not None:
+            words, is_cut = self.embedding.word_embeddings, self.config.sequence_parallel
+            UntrainedPadding(words, token, self.parallel.at.tensor, is_cut)
 
     def _make_head(self, value_head: bool) -> Head:
         if value_head:
