@@ -33,10 +33,10 @@ def check_offered(
     by_name = {pool.pool: pool for pool in pools}
     for first, second in combinations(generating, 2):
         one, other = places[first].generation, places[second].generation
-        _check_engines(first, one, second, other, by_name[one.mesh.pool])
+        check_engines(first, one, second, other, by_name[one.mesh.pool])
 
 
-def _check_engines(
+def check_engines(
     first: str, one: CallPlace, second: str, other: CallPlace, pool: DeviceInventory
 ) -> None:
     """Refuse two roles whose engines would share processes that cannot have both.

@@ -6,12 +6,15 @@ from typing import Any
 
 import pytest
 
+from rlhf_api.errors import ManifestError
 from rlhf_api.plan import CallKind, GraphName, Mesh, Plan, ranks_of_both
 from rlhf_api.plan_memory import MemoryWhat
 from rlhf_api.spec.resources import Device
 from rlhf_flow.errors import DoesNotDivide, DoesNotFit, InvalidPlacement, NotOffered
 from rlhf_flow.planning.inventory import GIB, DeviceInventory
 from rlhf_flow.planning.make_plan import make_plan
+from rlhf_flow.planning.offered import check_engines
+from rlhf_flow.planning.placement import CallPlace, RolePlace
 
 PPO = {"type": "PPO", "ppo": {"klCoefficient": 0.1}}
 MODELS = {"actor": {"source": {"builtin": "TinyLlama"}}}
@@ -242,6 +245,30 @@ def test_a_cut_of_a_group_must_come_out_even(job: Any) -> None:
     )
     with pytest.raises(DoesNotDivide, match=message):
         plan(placed(job, trained, GENERATION, CRITIC, models=models))
+
+
+def test_a_cut_of_a_group_must_divide_the_model(job: Any) -> None:
+    """It is told at the group's field, not at that of the role."""
+    models = {"actor": MODELS["actor"] | CUT}
+    groups = [{"roles": ["actor"], "calls": ["Train"], "devices": 3, "pipeline": 3}, GENERATION]
+    made = placed(job, *groups, models=models, algorithm={"type": "GRPO"})
+    with pytest.raises(ManifestError) as caught:
+        plan(made)
+    (problem,) = caught.value.problems
+    assert problem.location == ("spec", "placement", "groups", 0, "pipeline")
+    assert "2 layers / 3 = 0.6667" in problem.got
+
+
+def test_engines_on_the_same_devices_have_one_size(job: Any) -> None:
+    """vLLM has one set of groups in a process."""
+    places = {
+        name: RolePlace(CallPlace(mesh(0, 4)), CallPlace(mesh(0, 4), tensor=tensor))
+        for name, tensor in (("actor", 2), ("other", None))
+    }
+    one, other = (place.generation for place in places.values())
+    with pytest.raises(NotOffered, match="got tensor 2 for actor and left out for other, allowed"):
+        check_engines("actor", one, "other", other, cpus(4))
+    check_engines("actor", one, "other", one, cpus(4))
 
 
 def test_generation_is_in_the_pool_of_training(job: Any) -> None:
