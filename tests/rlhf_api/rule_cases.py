@@ -545,6 +545,10 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         f"{GROUPS}[{{roles: [actor, critic], calls: [Train, Infer], devices: 4}}, "
         "{roles: [actor], calls: [Generate], tensor: 2}]}",
     ),
+    "a group that cuts a model into fewer parts than its training does": (
+        TRAINING % (8, 4),
+        f"{GROUPS}[{{roles: [actor, critic], tensor: 2, pipeline: 2}}]}}",
+    ),
     "a group for what no other names": (
         f"{GROUPS}[{{roles: [actor, critic]}}, {{roles: [actor], calls: [Generate]}}]}}",
     ),

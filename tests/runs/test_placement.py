@@ -141,6 +141,7 @@ def test_the_policy_generates_beside_the_critic_and_is_trained_elsewhere(
     ]
     words = ("--devices", 4, "--inject", "kill:rank=3,phase=transition,step=3")
     made = placed(place, "elsewhere", groups, *words)
+    assert (made.folder / "logs" / "kill-3-transition-3.struck").exists()
     assert_same_at_last(made, colocated)
     plan = Plan.model_validate_json((made.folder / "plan.json").read_text())
     (generation,) = plan.generations
