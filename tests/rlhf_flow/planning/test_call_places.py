@@ -152,6 +152,22 @@ def test_nothing_is_released_where_nothing_else_is(job: Any) -> None:
     assert "generation's weights and cache stay: they fit beside all other phases" in apart.reasons
 
 
+def test_a_cache_that_takes_what_is_left_is_kept_where_it_is_alone(job: Any) -> None:
+    """There it has less than all sequences need, as where it is given back."""
+    groups = [{"roles": ["actor"], "devices": 2}, GENERATION | {"firstDevice": 2}]
+    rollout = {"maxPromptTokens": 32, "maxResponseTokens": 32, "samplesPerPrompt": 4}
+    rollout["maxConcurrentSequences"] = 16384
+    made = plan(
+        placed(job, *groups, rollout=rollout, algorithm={"type": "GRPO"}), cpus(4, gibibytes=1.5)
+    )
+    (generation,) = made.generations
+    assert not generation.release_during_training and not releases(made)
+    alone = made.memory_of("local", 2)
+    assert alone.peak_bytes == alone.capacity_bytes
+    stays = "generation's weights and cache stay: nothing else is on the devices that generate"
+    assert stays in made.reasons
+
+
 def test_memory_is_given_back_to_who_shares_the_devices_that_generate(job: Any) -> None:
     """The critic is there, and the policy is not: no call of the policy needs that memory."""
     groups = [TRAINED, GENERATION | {"firstDevice": 2}, CRITIC | {"firstDevice": 2}]
