@@ -130,9 +130,22 @@ def calls_table(plan: Plan) -> Table:
     """One line for each call: what, where, how cut, fields."""
     table = _table("Calls", ("graph", "call", "kind", "devices", *CUT, "reads -> writes"), CUT)
     for call in plan.calls:
-        where = (call.beside_ranks, "", "", "") if call.mesh is None else _mesh(call.mesh, plan)
-        table.add_row(call.graph.value, call.call, call.kind.value, *where, _fields(call))
+        table.add_row(
+            call.graph.value, call.call, call.kind.value, *_site(call, plan), _fields(call)
+        )
     return table
+
+
+def _site(call: CallPlan, plan: Plan) -> tuple[str, str, str, str]:
+    """Where a call runs, and how it is cut there; of a transition from other devices also which."""
+    if call.mesh is None:
+        return (call.beside_ranks, "", "", "")
+    where, *cut = _mesh(call.mesh, plan)
+    source = call.source_mesh
+    if source is not None and source.ranks != call.mesh.ranks:
+        where = f"{_where(source.ranks, source.pool, plan)} to {where}"
+    data, tensor, pipeline = cut
+    return (where, data, tensor, pipeline)
 
 
 def _table(title: str, names: Sequence[str], right: Sequence[str]) -> Table:

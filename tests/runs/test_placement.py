@@ -37,10 +37,11 @@ APART = (("actor.train", "critic.train"), ("reference.log_probs", "critic.values
 """Calls that need nothing of each other, and where roles are placed apart no device either."""
 TRAINED = {"roles": ["actor", "reference"]}
 CRITIC = {"roles": ["critic"]}
+GENERATION = {"roles": ["actor"], "calls": ["Generate"]}
 
 
 def placed(place: Path, name: str, groups: list[dict[str, Any]], *words: object) -> Finished:
-    return placed_by(place, name, {"type": "Groups", "groups": groups} if groups else {}, *words)
+    return placed_by(place, name, {"type": "Manual", "groups": groups} if groups else {}, *words)
 
 
 def placed_by(place: Path, name: str, placement: dict[str, Any], *words: object) -> Finished:
@@ -129,10 +130,32 @@ def test_two_pools_and_a_kill_in_the_second(place: Path, colocated: Finished) ->
     assert_same_at_last(made, colocated)
 
 
+def test_the_policy_generates_beside_the_critic_and_is_trained_elsewhere(
+    place: Path, colocated: Finished
+) -> None:
+    """Trained on {0,1}, it generates on {2,3}, of which one is killed while weights come."""
+    groups = [
+        TRAINED | {"devices": 2},
+        GENERATION | {"firstDevice": 2, "tensor": 2},
+        CRITIC | {"firstDevice": 2},
+    ]
+    words = ("--devices", 4, "--inject", "kill:rank=3,phase=transition,step=3")
+    made = placed(place, "elsewhere", groups, *words)
+    assert (made.folder / "logs" / "kill-3-transition-3.struck").exists()
+    assert_same_at_last(made, colocated)
+    plan = Plan.model_validate_json((made.folder / "plan.json").read_text())
+    (generation,) = plan.generations
+    assert (generation.mesh.tensor_groups, mesh_of(plan, "actor").ranks) == (((2, 3),), range(2))
+    sent = [metrics.get("throughput/transition_bytes") for metrics in step_metrics(made.folder)]
+    model = BUILTIN_MODELS[BuiltinModel.TINY_LLAMA]
+    trained = TrainedModel(model, mesh_of(plan, "actor"), 4, elsewhere=generation.mesh)
+    assert sent[-1] == held_bytes(trained, generation.mesh)
+
+
 def test_what_was_saved_goes_on_under_another_placement(place: Path, colocated: Finished) -> None:
-    """Generation on a part of a pool, then everything on one rank."""
-    groups = [CRITIC | {"devices": 1}, TRAINED | {"firstDevice": 1}]
-    placed(place, "another-placement", groups, "--steps", 2)
+    """Generation also where only the critic is trained, then everything on one rank."""
+    groups = [CRITIC | {"devices": 1}, TRAINED | {"firstDevice": 1}, GENERATION]
+    placed(place, "another-placement", groups, "--devices", 2, "--steps", 2)
     made = placed(place, "another-placement", [], "--steps", 3)
     assert_same(made, colocated)
 

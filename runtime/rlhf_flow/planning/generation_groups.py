@@ -22,7 +22,7 @@ SHOWN_GROUPS = 4
 
 
 class TrainedModel(NamedTuple):
-    """A model that generates, as its ranks hold it for training."""
+    """A model that generates, as ranks hold it for training."""
 
     shape: DecoderShape
     mesh: Mesh
@@ -31,6 +31,13 @@ class TrainedModel(NamedTuple):
     """Of a weight in generation."""
     engine: TrainingEngineType
     """What trains it."""
+    elsewhere: Mesh | None = None
+    """The ranks that generate, where they are not those that train."""
+
+    @property
+    def generating(self) -> Mesh:
+        """The ranks that generate."""
+        return self.elsewhere or self.mesh
 
 
 def engine_meshes(
@@ -49,12 +56,12 @@ def engine_meshes(
     """
     together: dict[range, list[TrainedModel]] = {}
     for model in models.values():
-        together.setdefault(model.mesh.ranks, []).append(model)
+        together.setdefault(model.generating.ranks, []).append(model)
     chosen = {
-        ranks: _best(of_ranks, groupings(of_ranks[0].mesh, tensor, devices_per_node))
+        ranks: _best(of_ranks, groupings(of_ranks[0].generating, tensor, devices_per_node))
         for ranks, of_ranks in together.items()
     }
-    return {role: chosen[model.mesh.ranks] for role, model in models.items()}
+    return {role: chosen[model.generating.ranks] for role, model in models.items()}
 
 
 def _best(models: Sequence[TrainedModel], choices: Sequence[Mesh]) -> Mesh:
@@ -62,22 +69,22 @@ def _best(models: Sequence[TrainedModel], choices: Sequence[Mesh]) -> Mesh:
     return max(choices, key=lambda engines: sum(kept_bytes(each, engines) for each in models))
 
 
-def groupings(trained: Mesh, tensor: int, devices_per_node: int) -> tuple[Mesh, ...]:
+def groupings(generating: Mesh, tensor: int, devices_per_node: int) -> tuple[Mesh, ...]:
     """The meshes of engines within nodes, one for each stride at which there are such.
 
     Args:
-        trained: the ranks, as they train.
+        generating: the ranks.
         tensor: ranks of an engine.
         devices_per_node: of the pool.
     """
-    data, rest = divmod(trained.num_devices, tensor)
+    data, rest = divmod(generating.num_devices, tensor)
     if rest:
         return ()
     strides = [n for n in range(1, data + 1) if data % n == 0] if tensor > 1 else [1]
     made = (
         Mesh(
-            pool=trained.pool,
-            first_rank=trained.first_rank,
+            pool=generating.pool,
+            first_rank=generating.first_rank,
             data=data,
             tensor=tensor,
             tensor_stride=stride,
@@ -98,15 +105,17 @@ def kept_bytes(model: TrainedModel, engines: Mesh) -> int:
     """Bytes that the ranks generate with and train themselves, so that nobody sends them.
 
     Args:
-        model: of the ranks.
-        engines: on the same ranks.
+        model: as its ranks train it.
+        engines: on the ranks that generate; others than those that train have nothing to keep.
     """
     num_layouts = num_training_layouts(model.mesh, model.engine)
     kept: dict[tuple[int, int], int] = {}
     total = 0
     for group in engines.tensor_groups:
         for index, rank in enumerate(group):
-            place = (rank - engines.first_rank) % num_layouts
+            if rank not in model.mesh.ranks:
+                continue
+            place = (rank - model.mesh.first_rank) % num_layouts
             if (place, index) not in kept:
                 kept[place, index] = _kept_elements(model, engines, place, index)
             total += kept[place, index]

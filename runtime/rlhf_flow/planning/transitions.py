@@ -19,7 +19,7 @@ LIGHT = (CallKind.COMPUTE, CallKind.SCORE, CallKind.SAVE)
 def with_transitions(
     calls: Sequence[ModelCall],
     releases: Collection[str],
-    share_ranks: Callable[[str, str], bool],
+    share_ranks: Callable[[ModelCall, ModelCall], bool],
 ) -> list[ModelCall]:
     """The calls of a graph with those between training and generation.
 
@@ -31,7 +31,7 @@ def with_transitions(
         calls: in program order.
         releases: roles whose engines give weights and cache back after they have generated, unless
             they are the next that need memory on their ranks.
-        share_ranks: whether two roles are on some of the same ranks.
+        share_ranks: whether two calls run on some of the same ranks.
 
     Source: HybridFlow (arXiv 2409.19256), section 5.1; ReaL (arXiv 2406.14088), section 4.
     """
@@ -71,15 +71,16 @@ def _beside(call: ModelCall, method: str, kind: CallKind) -> ModelCall:
 
 
 def _generates_next(
-    call: ModelCall, following: Sequence[ModelCall], share_ranks: Callable[[str, str], bool]
+    call: ModelCall,
+    following: Sequence[ModelCall],
+    share_ranks: Callable[[ModelCall, ModelCall], bool],
 ) -> bool:
-    """Whether the next call that needs memory on a role's ranks is its own, generates, and runs
-    whenever this one does."""
-    assert call.role is not None
+    """Whether the next call that needs memory on the ranks of one that generates is of the same
+    role, generates, and runs whenever this one does."""
     for other in following:
         if _region(other) != _region(call):
             return False
-        if other.kind in LIGHT or other.role is None or not share_ranks(call.role, other.role):
+        if other.kind in LIGHT or not share_ranks(call, other):
             continue
         return other.kind is CallKind.GENERATE and other.role == call.role
     return False

@@ -113,13 +113,6 @@ class ParallelContext:
         """The maximum over the data axis of a small host tensor, equal on all ranks."""
         return self._reduced(values, dist.ReduceOp.MAX)
 
-    def sum_over_mesh(self, values: torch.Tensor) -> torch.Tensor:
-        """The sum over all ranks of the mesh of a small host tensor, equal on all of them."""
-        if self.size > 1:
-            values = values.clone()
-            dist.all_reduce(values, group=self.group)
-        return values
-
     def _reduced(self, values: torch.Tensor, how: dist.ReduceOp.RedOpType) -> torch.Tensor:
         if self.data_size > 1:
             values = values.clone()

@@ -21,7 +21,7 @@ from rlhf_runtime.reshard.messages import Exchange, Staging, bind, copy_all
 from rlhf_runtime.reshard.plan import ReshardPlan
 from rlhf_runtime.reshard.rounds import rounds_of
 from rlhf_runtime.reshard.transport import Delivery, GroupTransport, Message, Transport
-from rlhf_runtime.reshard.views import Views, check_views, is_same_memory, part_of
+from rlhf_runtime.reshard.views import Views, check_views, dtypes_of, is_same_memory, part_of
 
 BUCKET_ELEMENTS = 2 * TRANSFER_BUCKET_ELEMENTS
 """Weights that a rank sends and receives at once, both together."""
@@ -81,15 +81,16 @@ class PreparedTransfer:
         self._plan, self._rank = plan, rank
         self._devices = _cuda_devices(source_views, target_views)
         self._staging = Staging(torch.device("cpu"))
-        dtypes: dict[str, torch.dtype] = {}
+        self.dtypes = dtypes_of(target_views)
+        """The target's dtype of every name, whichever ranks hold it."""
         if plan.world_size > 1:
-            dtypes = agree(plan, rank, target_views, group, bucket_elements)
+            self.dtypes = agree(plan, rank, target_views, group, bucket_elements)
             self._staging = Staging(_staging_device(group))
         check_views(source_views, rank)
         check_views(target_views, rank)
         self._bind_copies(plan, rank, source_views, target_views)
         rounds = rounds_of(plan, rank, max(1, bucket_elements // 2))  # of which two are staged
-        self._exchanges = bind(rounds, rank, source_views, target_views, dtypes, self._staging)
+        self._exchanges = bind(rounds, rank, source_views, target_views, self.dtypes, self._staging)
         self._transport: Transport = GroupTransport(group, self._staging.device)
 
     @torch.no_grad()

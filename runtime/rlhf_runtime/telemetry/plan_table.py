@@ -73,7 +73,10 @@ def _where(call: CallPlan) -> str:
     axes = [("data", mesh.data), ("tensor", mesh.tensor), ("pipeline", mesh.pipeline)]
     cut = " × ".join(f"{name} {size}" for name, size in axes if size > 1 or name == "data")
     groups = f" in groups {describe_groups(mesh)}" if mesh.tensor_stride > 1 else ""
-    return f"{describe_devices(mesh.ranks, mesh.pool)}: {cut}{groups}"
+    source = call.source_mesh
+    is_elsewhere = source is not None and source.ranks != mesh.ranks
+    origin = f"{describe_devices(source.ranks, source.pool)} to " if is_elsewhere and source else ""
+    return f"{origin}{describe_devices(mesh.ranks, mesh.pool)}: {cut}{groups}"
 
 
 def _time(call: CallPlan) -> str:

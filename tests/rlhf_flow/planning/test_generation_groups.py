@@ -171,6 +171,17 @@ def test_engines_stay_within_nodes_even_if_more_moves() -> None:
     assert groupings(mesh_of("fsdp-8"), 3, devices_per_node=8) == ()
 
 
+def test_ranks_that_do_not_train_keep_nothing() -> None:
+    training, others = Mesh(pool="a", data=2), Mesh(pool="a", first_rank=2, data=2)
+    apart = TrainedModel(SHAPE, training, 4, elsewhere=others)
+    engines = chosen(apart, 2, devices_per_node=4)
+    assert engines == Mesh(pool="a", first_rank=2, data=1, tensor=2)
+    assert kept_bytes(apart, engines) == 0
+    everywhere = Mesh(pool="a", data=4)
+    there = kept_bytes(TrainedModel(SHAPE, training, 4, elsewhere=everywhere), everywhere)
+    assert there == kept_bytes(TrainedModel(SHAPE, training, 4), training) > 0
+
+
 def test_roles_on_the_same_ranks_have_the_same_engines() -> None:
     """The larger one's, where they would have others alone."""
     small = DecoderShape(**{**vars(SHAPE), "num_layers": 2})

@@ -121,7 +121,7 @@ def test_groups_are_cut_where_they_lie(job: Any) -> None:
     made = job(
         algorithm=PPO,
         models=models(megatron(2, 2), {"training": megatron(1, 2)}),
-        placement={"type": "Groups", "groups": groups},
+        placement={"type": "Manual", "groups": groups},
     )
     found = meshes(plan(made, cpus(4, nodes=2)))
     assert found["actor"] == mesh(0, 1, 2, 2)
@@ -166,7 +166,7 @@ def test_what_does_not_divide_a_model_is_told_as_of_a_given_shape(job: Any) -> N
 def test_tensor_ranks_lie_on_one_node(job: Any) -> None:
     def of(first: int, devices: int) -> Plan:
         group = {"roles": ["actor"], "firstDevice": first, "devices": devices}
-        placement = {"type": "Groups", "groups": [group]}
+        placement = {"type": "Manual", "groups": [group]}
         return plan(job(models=models(megatron(2)), placement=placement), cpus(4, nodes=2))
 
     with pytest.raises(InvalidPlacement, match="tensor 2 on devices 3 to 4 .* allowed a multiple"):

@@ -118,3 +118,10 @@ def test_a_mesh_knows_which_rank_is_where(mesh: Mesh) -> None:
         assert mesh.rank_at(at.data, at.pipeline, at.tensor) == rank
         group = mesh.tensor_groups[at.data * mesh.pipeline + at.pipeline]
         assert group[at.tensor] == rank
+
+
+def test_a_call_between_two_meshes_gives_each_of_their_ranks_a_part() -> None:
+    training, engines = Mesh(pool="a", first_rank=4, data=2), Mesh(pool="a", data=1, tensor=2)
+    places = [Coordinates.in_call(rank, engines, training) for rank in (0, 1, 4, 5)]
+    assert places == [Coordinates(number, 4) for number in range(4)]
+    assert Coordinates.in_call(1, engines, None) == Coordinates.of(1, engines)

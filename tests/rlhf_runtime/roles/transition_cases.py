@@ -52,6 +52,13 @@ CASES = {
     "FSDP2 and one engine on the two ranks in the middle": Case(
         mesh(2, first=1), mesh(1, tensor=2, first=1)
     ),
+    "FSDP2 on {0,1}, one engine on {2,3}": Case(mesh(2), mesh(1, tensor=2, first=2)),
+    "FSDP2 on {0,1}, engines of one rank on all": Case(mesh(2), mesh(4)),
+    "FSDP2 on {1,2}, engines of one rank on {2,3}": Case(mesh(2, first=1), mesh(2, first=2)),
+    "1-2-1 on {0,1}, one engine on {2,3}": Case(mesh(1, tensor=2), mesh(1, tensor=2, first=2)),
+    "one rank, and an engine on {2,3} that is no neighbour": Case(
+        mesh(1), mesh(1, tensor=2, first=2)
+    ),
 }
 
 ENDS = {"embedding": (5, 3), "norm": (6,)}

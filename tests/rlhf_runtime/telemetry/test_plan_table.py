@@ -101,6 +101,14 @@ def test_each_group_of_devices_shows_its_memory() -> None:
     assert "devices 1 to 2 of pool local: data 1 × tensor 2" in html
 
 
+def test_a_transition_shows_from_which_devices_weights_come() -> None:
+    (call,) = PLAN.calls
+    source = Mesh(pool="local", first_rank=2, data=2)
+    apart = call.model_copy(update={"source_mesh": source})
+    html = plan_tables(PLAN.model_copy(update={"calls": (apart,)}))
+    assert "devices 2 to 3 of pool local to devices 0 to 1 of pool local: data 1" in html
+
+
 def test_groups_of_ranks_that_are_no_neighbours_are_shown() -> None:
     (call,) = PLAN.calls
     mesh = Mesh(pool="local", data=2, tensor=2, tensor_stride=2)
