@@ -26,6 +26,7 @@ from rlhf_runtime.reshard.plan import plan_reshard
 from ...rlhf_runtime.reshard import model_layouts as ml
 
 Groups = tuple[tuple[int, ...], ...]
+FSDP = TrainingEngineType.FSDP
 
 SHAPE = DecoderShape(
     num_layers=4,
@@ -57,15 +58,14 @@ def mesh_of(name: str, first_rank: int = 0) -> Mesh:
 
 
 def trained(name: str, number_bytes: int, shape: DecoderShape = SHAPE) -> TrainedModel:
-    sharded = name.startswith("fsdp")
-    engine = TrainingEngineType.FSDP if sharded else TrainingEngineType.MEGATRON
+    engine = FSDP if name.startswith("fsdp") else TrainingEngineType.MEGATRON
     return TrainedModel(shape, mesh_of(name), number_bytes, engine)
 
 
 def source_of(shape: DecoderShape, model: TrainedModel) -> Layout:
     """What ranks train, as reshard lays it out: written down by other rules than the planner's."""
     shapes, mesh = ml.of_decoder(shape), model.mesh
-    if model.engine is TrainingEngineType.FSDP:
+    if model.engine is FSDP:
         return ml.fully_sharded(shapes, mesh.data)
     places = ml.training_places(mesh.pipeline, mesh.tensor, mesh.data)
     return ml.model_parallel(shapes, places, mesh.tensor, mesh.pipeline, shape.num_layers)
@@ -145,7 +145,7 @@ def test_the_reason_says_what_need_not_be_sent() -> None:
     """On four FSDP ranks with engines of two. What is cut by rows in both: half of a rank's part
     where it trains rows of that part, 0 else; all ranks do in {0,2} and {1,3}, two in {0,1} and
     {2,3}. What generation cuts by columns, or not at all: a quarter."""
-    model = TrainedModel(SHAPE, Mesh(pool="a", data=4), number_bytes=4)
+    model = TrainedModel(SHAPE, Mesh(pool="a", data=4), 4, FSDP)
     neighbours, apart = groupings(model.mesh, 2, 4)
     assert (neighbours.tensor_groups, apart.tensor_groups) == (((0, 1), (2, 3)), ((0, 2), (1, 3)))
     by_rows = 4 * (3 * 64 * 64 + 3 * 64 + 2 * 128 * 64) + 2 * 300 * 64
@@ -165,7 +165,7 @@ def test_engines_stay_within_nodes_even_if_more_moves() -> None:
     model = trained("fsdp-8", 2)
     assert chosen(model, 2, devices_per_node=4).tensor_stride == 1
     assert chosen(model, 2, devices_per_node=8).tensor_stride == 4
-    begins_late = TrainedModel(SHAPE, Mesh(pool="a", first_rank=1, data=4), number_bytes=2)
+    begins_late = TrainedModel(SHAPE, Mesh(pool="a", first_rank=1, data=4), 2, FSDP)
     assert chosen(begins_late, 2, devices_per_node=5).tensor_groups == ((1, 3), (2, 4))
     assert groupings(begins_late.mesh, 2, devices_per_node=4) == ()
     assert groupings(mesh_of("fsdp-8"), 3, devices_per_node=8) == ()
@@ -173,13 +173,13 @@ def test_engines_stay_within_nodes_even_if_more_moves() -> None:
 
 def test_ranks_that_do_not_train_keep_nothing() -> None:
     training, others = Mesh(pool="a", data=2), Mesh(pool="a", first_rank=2, data=2)
-    apart = TrainedModel(SHAPE, training, 4, elsewhere=others)
+    apart = TrainedModel(SHAPE, training, 4, FSDP, elsewhere=others)
     engines = chosen(apart, 2, devices_per_node=4)
     assert engines == Mesh(pool="a", first_rank=2, data=1, tensor=2)
     assert kept_bytes(apart, engines) == 0
     everywhere = Mesh(pool="a", data=4)
-    there = kept_bytes(TrainedModel(SHAPE, training, 4, elsewhere=everywhere), everywhere)
-    assert there == kept_bytes(TrainedModel(SHAPE, training, 4), training) > 0
+    there = kept_bytes(TrainedModel(SHAPE, training, 4, FSDP, elsewhere=everywhere), everywhere)
+    assert there == kept_bytes(TrainedModel(SHAPE, training, 4, FSDP), training) > 0
 
 
 def test_roles_on_the_same_ranks_have_the_same_engines() -> None:
@@ -187,7 +187,7 @@ def test_roles_on_the_same_ranks_have_the_same_engines() -> None:
     small = DecoderShape(**{**vars(SHAPE), "num_layers": 2})
     models = {
         "actor": trained("1-4-2", 2),
-        "teacher": TrainedModel(small, mesh_of("fsdp-8"), 2),
+        "teacher": TrainedModel(small, mesh_of("fsdp-8"), 2, FSDP),
     }
     alone = {role: chosen(model, 2).tensor_stride for role, model in models.items()}
     assert alone == {"actor": 2, "teacher": 4}
@@ -198,7 +198,7 @@ def test_roles_on_the_same_ranks_have_the_same_engines() -> None:
         key=lambda mesh: sum(kept_bytes(model, mesh) for model in models.values()),
     )
     assert together["actor"] == best
-    apart = {"actor": models["actor"], "other": TrainedModel(SHAPE, mesh_of("fsdp-8", 8), 2)}
+    apart = {"actor": models["actor"], "other": TrainedModel(SHAPE, mesh_of("fsdp-8", 8), 2, FSDP)}
     assert {role: mesh.tensor_stride for role, mesh in engine_meshes(apart, 2, 8).items()} == {
         "actor": 2,
         "other": 4,

@@ -135,6 +135,7 @@ def load(**changes: object) -> GenerationLoad:
         max_prompt_tokens=1000,
         max_response_tokens=1001,
         max_concurrent_sequences=4,
+        engine=TrainingEngineType.FSDP,
     )
     return dataclasses.replace(base, **changes)  # type: ignore[arg-type]
 

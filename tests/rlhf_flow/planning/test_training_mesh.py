@@ -14,7 +14,7 @@ from rlhf_api.plan_memory import MemoryWhat
 from rlhf_api.reading.explain import explain
 from rlhf_api.spec.models import TrainingEngineType
 from rlhf_api.spec.resources import Device
-from rlhf_flow.errors import DoesNotDivide, InvalidPlacement, NotOffered
+from rlhf_flow.errors import DoesNotDivide, InvalidPlacement
 from rlhf_flow.planning import make_plan as make_plan_module
 from rlhf_flow.planning.inventory import GIB, DeviceInventory
 from rlhf_flow.planning.make_plan import local_pools, make_plan
@@ -213,21 +213,11 @@ def online(job: Any, reference: Any) -> Any:
     return job(algorithm=algorithm, models=models(megatron(2)) | {"reference": other})
 
 
-def test_weights_are_copied_between_equal_cuts_of_one_engine(job: Any) -> None:
-    made = plan(online(job, megatron(2)), cpus(4))
+@pytest.mark.parametrize("reference", [megatron(2), megatron(1, 2), {}])
+def test_weights_are_copied_between_all_cuts_of_the_same_devices(job: Any, reference: Any) -> None:
+    made = plan(online(job, reference), cpus(4))
     copy = made.call(GraphName.STEP, "every-2/reference.copy_weights_from")
-    assert copy is not None and copy.mesh == mesh(0, 2, 2, 1)
-    with pytest.raises(
-        NotOffered,
-        match="between engines: got Megatron for actor and FSDP for reference, allowed the same",
-    ):
-        plan(online(job, {}), cpus(4))
-    with pytest.raises(
-        NotOffered,
-        match="got data 2 x tensor 2 x pipeline 1 = 4 for actor and data 2 x tensor 1 x pipeline "
-        "2 = 4 for reference, allowed the same",
-    ):
-        plan(online(job, megatron(1, 2)), cpus(4))
+    assert copy is not None and copy.mesh == meshes(made)["reference"]
 
 
 TWO = """
