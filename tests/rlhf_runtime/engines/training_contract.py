@@ -91,7 +91,7 @@ class Setup:
         return make_contexts([self.mesh], world)[self.mesh]
 
     def build(
-        self, folder: Path, world: World, precision: torch.dtype = torch.float32, **options: bool
+        self, folder: Path, world: World, precision: torch.dtype = torch.float32, **options: Any
     ) -> Built:
         """An engine on all ranks. Collective."""
         return self.build_on(folder, self.parallel(world), precision, **options)
@@ -101,7 +101,7 @@ class Setup:
         folder: Path,
         parallel: ParallelContext,
         precision: torch.dtype = torch.float32,
-        **options: bool,
+        **options: Any,
     ) -> Built:
         """An engine on a mesh that is there."""
         made = self.engine(folder, parallel, precision, **self.options, **options)
@@ -574,6 +574,21 @@ def a_whole_copy_is_of_models_that_are_alike(
         critic.engine.copy_weights_from(actor.engine, entirely=True)
 
 
+def every_micro_batch_is_told(world: World, folder: Path, setup: Setup, kind: str) -> None:
+    """Who watches a rank sees that it goes on, on every stage, and when the last one is done."""
+    ticks: list[None] = []
+    place = model_folder(kind, world, folder)
+    built = setup.build(place, world, tick=lambda: ticks.append(None))
+    built.engine.use_optimizer(settings())
+    parts = pieces(built, np.arange(6), 1)
+    assert len(parts) > 2
+    built.engine.infer(parts, LANGUAGE, lambda outputs, part: None)
+    assert len(ticks) >= len(parts)
+    ticks.clear()
+    built.engine.update([LossTerm(LANGUAGE, parts, cross_entropy)])
+    assert len(ticks) >= len(parts)
+
+
 PER_MODEL: dict[str, Callable[..., None]] = {
     "outputs equal Hugging Face's": outputs_equal_hugging_face,
     "a value head starts at zero and learns": a_value_head_starts_at_zero_and_learns,
@@ -595,5 +610,6 @@ ONCE: dict[str, Callable[..., None]] = {
     ),
     "a replica without rows takes part": a_replica_without_rows_takes_part,
     "silent rows are read and change nothing": silent_rows_are_read_and_change_nothing,
+    "every micro-batch is told": every_micro_batch_is_told,
 }
 """For one."""

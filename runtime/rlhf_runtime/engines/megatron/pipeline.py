@@ -115,7 +115,8 @@ def _forward(inputs: Any, model: Any, consume: Answered) -> tuple[torch.Tensor, 
     def loss(answer: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
         share = consume(number, answer)
         none = torch.zeros((), dtype=torch.int)
-        return (none if share is None else share), none, None
+        # A copy: Megatron empties what it has been given.
+        return (none if share is None else share.clone()), none, None
 
     return outputs, loss
 
