@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rlhf_api.plan import Mesh
+from rlhf_api.spec.models import TrainingEngineType
 from rlhf_flow.planning.generation_groups import TrainedModel, engine_meshes
 from rlhf_flow.planning.shapes import DecoderShape
 from rlhf_runtime.reshard.boxes import cut
@@ -106,7 +107,9 @@ def generation_layout(
     llama: Llama, trained: Mesh, size: int, ranks_per_node: int | None = None
 ) -> Layout:
     """Generation in groups of so many ranks, those that the planner chooses."""
-    model = TrainedModel(llama.decoder, trained, ELEMENT_BYTES)
+    cut = trained.tensor * trained.pipeline > 1
+    engine = TrainingEngineType.MEGATRON if cut else TrainingEngineType.FSDP
+    model = TrainedModel(llama.decoder, trained, ELEMENT_BYTES, engine)
     per_node = ranks_per_node or trained.num_devices
     return engine_layout(llama, engine_meshes({"model": model}, size, per_node)["model"])
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rlhf_api.plan import Mesh, Plan
-from rlhf_api.spec.models import BuiltinModel
+from rlhf_api.spec.models import BuiltinModel, TrainingEngineType
 from rlhf_flow.planning.generation_groups import TrainedModel, held_bytes, kept_bytes
 from rlhf_flow.planning.known_models import BUILTIN_MODELS
 
@@ -91,7 +91,12 @@ def test_engines_of_two_ranks_that_are_not_neighbours(place: Path, colocated: Fi
     (generation,) = plan.generations
     assert generation.mesh.tensor_groups == ((0, 2), (1, 3))
     assert_same_at_last(made, colocated)
-    trained = TrainedModel(BUILTIN_MODELS[BuiltinModel.TINY_LLAMA], mesh_of(plan, "actor"), 4)
+    trained = TrainedModel(
+        BUILTIN_MODELS[BuiltinModel.TINY_LLAMA],
+        mesh_of(plan, "actor"),
+        4,
+        TrainingEngineType.FSDP,
+    )
     sent = held_bytes(trained, generation.mesh) - kept_bytes(trained, generation.mesh)
     counted = ("response/length_mean", "response/empty", "response/truncated", "reward/digits")
     found = last_metrics(made)
@@ -148,7 +153,9 @@ def test_the_policy_generates_beside_the_critic_and_is_trained_elsewhere(
     assert (generation.mesh.tensor_groups, mesh_of(plan, "actor").ranks) == (((2, 3),), range(2))
     sent = [metrics.get("throughput/transition_bytes") for metrics in step_metrics(made.folder)]
     model = BUILTIN_MODELS[BuiltinModel.TINY_LLAMA]
-    trained = TrainedModel(model, mesh_of(plan, "actor"), 4, elsewhere=generation.mesh)
+    trained = TrainedModel(
+        model, mesh_of(plan, "actor"), 4, TrainingEngineType.FSDP, elsewhere=generation.mesh
+    )
     assert sent[-1] == held_bytes(trained, generation.mesh)
 
 
