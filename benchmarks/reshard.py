@@ -30,7 +30,14 @@ import torch
 import torch.distributed as dist
 from outcome import milliseconds, note, paired_ratio, print_json, print_table, verdict
 from reshard_accounting import print_accounting
-from reshard_models import CASES, SHAPES, Llama, generation_layout
+from reshard_models import (
+    CASES,
+    ELEMENT_BYTES,
+    SHAPES,
+    Llama,
+    generation_layout,
+    training_layout,
+)
 from torch import Tensor
 
 from rlhf_runtime.reshard.boxes import Box
@@ -40,7 +47,6 @@ from rlhf_runtime.reshard.plan import plan_reshard
 from rlhf_runtime.reshard.views import View, Views
 
 RANKS = 4
-ELEMENT_BYTES = 4
 AGAINST_GATHERING, AGAINST_RAW = 1.2, 1.5
 """Targets: of the gathering's time times the share of its bytes; of the raw all-gather's time."""
 HAVE_TARGETS = [("100M", "1-4-1 -> 1-2"), ("100M", "FSDP 4 -> tp 2")]
@@ -100,9 +106,8 @@ def run_rank(rank: int, model: str, case: str, rounds: int, folder: Path, out: A
 
 def layouts_of(llama: Llama, case: str) -> tuple[Layout, Layout]:
     """Training's layout, and generation's in the groups that move least from it."""
-    make, tensor_size = CASES[case]
-    source = make(llama, RANKS)
-    return source, generation_layout(llama, source, tensor_size)
+    mesh, tensor_size = CASES[case]
+    return training_layout(llama, mesh), generation_layout(llama, mesh, tensor_size)
 
 
 def part(shape: tuple[int, ...], box: Box) -> Tensor:

@@ -7,7 +7,14 @@ from math import prod
 from time import perf_counter
 
 from outcome import print_table
-from reshard_models import LLAMA_70B, fully_sharded, generation_layout, tensor_parallel
+from reshard_models import (
+    LLAMA_70B,
+    engine_layout,
+    generation_layout,
+    sharded,
+    tensor_parallel,
+    training_layout,
+)
 
 from rlhf_runtime.reshard.accounting import (
     Account,
@@ -17,11 +24,9 @@ from rlhf_runtime.reshard.accounting import (
     only,
 )
 from rlhf_runtime.reshard.execute import BUCKET_ELEMENTS
-from rlhf_runtime.reshard.grouping import layout_of, regular_groupings
 from rlhf_runtime.reshard.layout import Layout
 from rlhf_runtime.reshard.plan import plan_reshard
 from rlhf_runtime.reshard.rounds import rounds_of
-from rlhf_runtime.reshard.tensor_parallel import tensor_parallel_pieces
 from rlhf_runtime.reshard.topology import Topology
 
 RANKS, TENSOR, GENERATION_TENSOR, RANKS_PER_NODE = 16, 8, 2, 8
@@ -31,33 +36,30 @@ PLANNED_RANKS = 128
 def print_accounting() -> None:
     """Tables of the three schemes, and the seconds that planning takes on 128 ranks."""
     llama, topology = LLAMA_70B, Topology.regular(RANKS, RANKS_PER_NODE)
-    sharded = fully_sharded(llama, RANKS)
-    trained = tensor_parallel(llama, RANKS, TENSOR)
-    neighbours = neighbours_of(trained, GENERATION_TENSOR)
-    strided = generation_layout(llama, trained, GENERATION_TENSOR, topology)
+    by_rows, by_tensor = sharded(RANKS), tensor_parallel(RANKS, TENSOR)
+    rows, trained = (training_layout(llama, mesh) for mesh in (by_rows, by_tensor))
+    neighbours = engine_layout(llama, tensor_parallel(RANKS, GENERATION_TENSOR))
+    chosen, of_rows = (
+        generation_layout(llama, mesh, GENERATION_TENSOR, RANKS_PER_NODE)
+        for mesh in (by_tensor, by_rows)
+    )
     print(
         f"Llama 70B, 1-{TENSOR}-{RANKS // TENSOR} on {RANKS} ranks -> 1-{GENERATION_TENSOR}; worst "
         "rank, as a share of these tensors"
     )
-    rows = [
-        *rows_of("DeepSpeed-Chat", sharded, neighbours, topology, gathers=True),
-        *rows_of("vanilla", trained, neighbours, topology, gathers=True),
-        *rows_of("HybridFlow", trained, strided, topology, gathers=False),
-        *rows_of(
-            "FSDP rows, planned",
-            sharded,
-            generation_layout(llama, sharded, GENERATION_TENSOR, topology),
-            topology,
-            gathers=False,
-        ),
+    lines = [
+        *lines_of("DeepSpeed-Chat", rows, neighbours, topology, gathers=True),
+        *lines_of("vanilla", trained, neighbours, topology, gathers=True),
+        *lines_of("HybridFlow", trained, chosen, topology, gathers=False),
+        *lines_of("FSDP rows, planned", rows, of_rows, topology, gathers=False),
     ]
     header = ["scheme", "cut", "elements", "received", "between nodes", "peak", "redundant"]
-    print_table(header, rows)
+    print_table(header, lines)
     planned = f"\n1-{TENSOR}-16 -> 1-{GENERATION_TENSOR}-64 on {PLANNED_RANKS} ranks"
     print(f"{planned}: {planning_seconds():.2f} s for layouts, groups, plan and a rank's moves")
 
 
-def rows_of(
+def lines_of(
     scheme: str, source: Layout, target: Layout, topology: Topology, gathers: bool
 ) -> list[list[object]]:
     """A line for each kind of cut, and one for all."""
@@ -79,18 +81,12 @@ def rows_of(
     return rows
 
 
-def neighbours_of(source: Layout, size: int) -> Layout:
-    """Generation in groups of neighbouring ranks."""
-    heads = LLAMA_70B.key_value_heads
-    parts = [tensor_parallel_pieces(LLAMA_70B.shapes, i, size, heads) for i in range(size)]
-    return layout_of(source, parts, regular_groupings(source.world_size, size)[0])
-
-
 def planning_seconds() -> float:
     """Layouts, groups, plan and its own moves of a job on 128 ranks, as one of them makes them."""
     start = perf_counter()
-    source = tensor_parallel(LLAMA_70B, PLANNED_RANKS, TENSOR)
+    mesh = tensor_parallel(PLANNED_RANKS, TENSOR)
+    source = training_layout(LLAMA_70B, mesh)
     topology = Topology.regular(PLANNED_RANKS, RANKS_PER_NODE)
-    target = generation_layout(LLAMA_70B, source, GENERATION_TENSOR, topology)
+    target = generation_layout(LLAMA_70B, mesh, GENERATION_TENSOR, RANKS_PER_NODE)
     rounds_of(plan_reshard(source, target, topology), PLANNED_RANKS // 2, BUCKET_ELEMENTS)
     return perf_counter() - start

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+from rlhf_api.plan import Mesh
+from rlhf_api.spec.models import TrainingEngineType
+from rlhf_flow.planning.generation_groups import TrainedModel, engine_meshes
+from rlhf_flow.planning.shapes import DecoderShape
 from rlhf_runtime.reshard.boxes import cut
-from rlhf_runtime.reshard.grouping import choose_groups, layout_of
 from rlhf_runtime.reshard.layout import Layout, Piece
 from rlhf_runtime.reshard.tensor_parallel import tensor_parallel_pieces
-from rlhf_runtime.reshard.topology import Topology
+
+ELEMENT_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -23,6 +27,20 @@ class Llama:
     """Rows of the key and of the value projection."""
     key_value_heads: int
     vocabulary: int
+
+    @property
+    def decoder(self) -> DecoderShape:
+        """What the planner knows of it."""
+        head = self.key_value // self.key_value_heads
+        return DecoderShape(
+            num_layers=self.layers,
+            hidden_size=self.hidden,
+            intermediate_size=self.intermediate,
+            num_attention_heads=self.hidden // head,
+            num_key_value_heads=self.key_value_heads,
+            head_dim=head,
+            vocab_size=self.vocabulary,
+        )
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -53,42 +71,52 @@ SHAPES = {
 LLAMA_70B = Llama(80, 8192, 28672, 1024, 8, 128256)
 
 
-def tensor_parallel(llama: Llama, world_size: int, size: int) -> Layout:
-    """Neighbouring ranks share a model; groups are replicas of each other."""
-    shapes = llama.shapes
-    parts = [tensor_parallel_pieces(shapes, i, size, llama.key_value_heads) for i in range(size)]
-    return Layout(shapes, tuple(parts[rank % size] for rank in range(world_size)))
+def sharded(ranks: int) -> Mesh:
+    """FSDP2 on so many ranks."""
+    return Mesh(pool="ranks", data=ranks)
 
 
-def fully_sharded(llama: Llama, world_size: int) -> Layout:
-    """FSDP2: every tensor cut by rows."""
-    shapes = llama.shapes
-    return Layout(
-        shapes,
-        tuple(
-            tuple(Piece(name, cut(shape, 0, rank, world_size)) for name, shape in shapes.items())
-            for rank in range(world_size)
-        ),
-    )
+def tensor_parallel(ranks: int, size: int) -> Mesh:
+    """Megatron's tensor groups of so many neighbours; groups are replicas of each other."""
+    return Mesh(pool="ranks", data=ranks // size, tensor=size)
 
 
-def one_model(llama: Llama, ranks: int) -> Layout:
-    """Tensor parallelism over all ranks."""
-    return tensor_parallel(llama, ranks, ranks)
-
-
-CASES: dict[str, tuple[Callable[[Llama, int], Layout], int]] = {
-    "1-4-1 -> 1-2": (one_model, 2),
-    "FSDP 4 -> tp 2": (fully_sharded, 2),
-    "1-4-1 -> 1-1": (one_model, 1),
+CASES: dict[str, tuple[Mesh, int]] = {
+    "1-4-1 -> 1-2": (tensor_parallel(4, 4), 2),
+    "FSDP 4 -> tp 2": (sharded(4), 2),
+    "1-4-1 -> 1-1": (tensor_parallel(4, 4), 1),
 }
 """How training lays a model out, and the ranks of a generation group."""
 
 
+def training_layout(llama: Llama, mesh: Mesh) -> Layout:
+    """What each rank trains."""
+    if mesh.tensor > 1:
+        return engine_layout(llama, mesh)
+    ranks = range(mesh.data)
+    return Layout(llama.shapes, tuple(tuple(rows_of(llama, r, mesh.data)) for r in ranks))
+
+
+def rows_of(llama: Llama, rank: int, ranks: int) -> Iterator[Piece]:
+    """FSDP2: every tensor cut by rows."""
+    for name, shape in llama.shapes.items():
+        yield Piece(name, cut(shape, 0, rank, ranks))
+
+
 def generation_layout(
-    llama: Llama, source: Layout, size: int, topology: Topology | None = None
+    llama: Llama, trained: Mesh, size: int, ranks_per_node: int | None = None
 ) -> Layout:
-    """Generation in groups of so many ranks, chosen for what the source holds."""
-    heads = llama.key_value_heads
-    parts = [tensor_parallel_pieces(llama.shapes, i, size, heads) for i in range(size)]
-    return layout_of(source, parts, choose_groups(source, parts, topology))
+    """Generation in groups of so many ranks, those that the planner chooses."""
+    cut = trained.tensor * trained.pipeline > 1
+    engine = TrainingEngineType.MEGATRON if cut else TrainingEngineType.FSDP
+    model = TrainedModel(llama.decoder, trained, ELEMENT_BYTES, engine)
+    per_node = ranks_per_node or trained.num_devices
+    return engine_layout(llama, engine_meshes({"model": model}, size, per_node)["model"])
+
+
+def engine_layout(llama: Llama, mesh: Mesh) -> Layout:
+    """What each rank of tensor groups holds."""
+    shapes, size = llama.shapes, mesh.tensor
+    parts = [tensor_parallel_pieces(shapes, i, size, llama.key_value_heads) for i in range(size)]
+    held = {rank: parts[i] for group in mesh.tensor_groups for i, rank in enumerate(group)}
+    return Layout(shapes, tuple(held[rank] for rank in mesh.ranks))

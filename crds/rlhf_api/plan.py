@@ -145,6 +145,11 @@ class Mesh(Contract):
         )
 
 
+def ranks_of_both(one: Mesh, other: Mesh) -> tuple[int, ...]:
+    """The ranks of two meshes of a pool, ascending."""
+    return tuple(sorted({*one.ranks, *other.ranks}))
+
+
 class PoolPlan(Contract):
     """Devices that share models; one process on each."""
 
@@ -211,6 +216,9 @@ class CallPlan(Contract):
     """What it does."""
     mesh: Mesh | None
     """The ranks that it runs on; None: beside them, on the host of verifiers or in the driver."""
+    source_mesh: Mesh | None = None
+    """Of a Reshard: the ranks that train the role, from which the weights come. They run it with
+    those of the mesh."""
     reads: Annotated[tuple[Column, ...], Field(max_length=64)]
     """Fields it reads, sorted."""
     writes: Annotated[tuple[Column, ...], Field(max_length=64)]
@@ -222,6 +230,13 @@ class CallPlan(Contract):
     """How often it runs in a pass of its graph, on average."""
     expected_seconds: NonNegativeFloat | None = None
     """Expected time of one run. None: not estimated."""
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks that run it, ascending; none where it runs beside them."""
+        if self.mesh is None:
+            return ()
+        return ranks_of_both(self.mesh, self.source_mesh or self.mesh)
 
     @property
     def beside_ranks(self) -> str:
@@ -312,9 +327,10 @@ class Plan(Contract):
 
     def _meshes(self) -> list[tuple[str, Mesh]]:
         """Every mesh, with what it is for."""
-        calls = [(call.call, call.mesh) for call in self.calls]
+        calls = [(call.call, mesh) for call in self.calls for mesh in (call.mesh, call.source_mesh)]
+        engines = [(f"generation of {each.role}", each.mesh) for each in self.generations]
         roles = [(role.role, role.mesh) for role in self.roles]
-        return [(name, mesh) for name, mesh in (*calls, *roles) if mesh is not None]
+        return [(name, mesh) for name, mesh in (*calls, *roles, *engines) if mesh is not None]
 
     @property
     def num_devices(self) -> int:

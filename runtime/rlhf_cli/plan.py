@@ -14,7 +14,7 @@ from rich.table import Table
 if TYPE_CHECKING:
     from rich.console import JustifyMethod
 
-    from rlhf_api.plan import CallPlan, GraphName, Mesh, Plan
+    from rlhf_api.plan import CallPlan, GenerationPlan, GraphName, Mesh, Plan
     from rlhf_api.plan_memory import MemoryPlan
     from rlhf_flow.graph import Graph
 
@@ -86,11 +86,7 @@ def print_tables(plan: Plan, console: Console) -> None:
         f"{pool.nodes} x {pool.devices_per_node} {pool.device.value} (pool {pool.name})"
         for pool in plan.pools
     ]
-    engines = [
-        f"{counted(each.mesh.data, 'generation engine')} of {counted(each.mesh.tensor, 'rank')} "
-        f"for {each.role}"
-        for each in plan.generations
-    ]
+    engines = [_engines(each) for each in plan.generations]
     console.print(f"[bold]{plan.job}[/bold]: {', '.join([*pools, *engines])}", highlight=False)
     console.print(roles_table(plan))
     console.print(calls_table(plan))
@@ -120,13 +116,36 @@ def roles_table(plan: Plan) -> Table:
     return table
 
 
+def _engines(generation: GenerationPlan) -> str:
+    """How many, of how many ranks, and of which, where there is a choice."""
+    from rlhf_flow.planning.generation_groups import describe_groups
+
+    mesh = generation.mesh
+    number, ranks = counted(mesh.data, "generation engine"), counted(mesh.tensor, "rank")
+    which = f" {describe_groups(mesh)}" if mesh.tensor > 1 and mesh.data > 1 else ""
+    return f"{number} of {ranks}{which} for {generation.role}"
+
+
 def calls_table(plan: Plan) -> Table:
     """One line for each call: what, where, how cut, fields."""
     table = _table("Calls", ("graph", "call", "kind", "devices", *CUT, "reads -> writes"), CUT)
     for call in plan.calls:
-        where = (call.beside_ranks, "", "", "") if call.mesh is None else _mesh(call.mesh, plan)
-        table.add_row(call.graph.value, call.call, call.kind.value, *where, _fields(call))
+        table.add_row(
+            call.graph.value, call.call, call.kind.value, *_site(call, plan), _fields(call)
+        )
     return table
+
+
+def _site(call: CallPlan, plan: Plan) -> tuple[str, str, str, str]:
+    """Where a call runs, and how it is cut there; of a transition from other devices also which."""
+    if call.mesh is None:
+        return (call.beside_ranks, "", "", "")
+    where, *cut = _mesh(call.mesh, plan)
+    source = call.source_mesh
+    if source is not None and source.ranks != call.mesh.ranks:
+        where = f"{_where(source.ranks, source.pool, plan)} to {where}"
+    data, tensor, pipeline = cut
+    return (where, data, tensor, pipeline)
 
 
 def _table(title: str, names: Sequence[str], right: Sequence[str]) -> Table:

@@ -53,7 +53,7 @@ OTHERS = {
 }
 """Built-in algorithms but PPO, with the fields of their settings."""
 TWO_POOLS = "spec.resources.nodePools=[{name: a}, {name: b}]"
-GROUPS = "spec.placement={type: Groups, groups: "
+GROUPS = "spec.placement={type: Manual, groups: "
 """What groups follow, and a closing brace."""
 UNMEASURED = "spec.rewards=[{name: judge, http: {url: 'http://judge/score'}}]"
 """Nothing that may measure exact match."""
@@ -415,12 +415,12 @@ CREATED: dict[str, Case] = {
         *("spec.placement.maxDevices", "more devices than the node pool has"),
     ),
     "groups without a group": Case(
-        ("spec.placement.type=Groups",),
+        ("spec.placement.type=Manual",),
         *("spec.placement.groups", "add one for every set of roles that share devices"),
     ),
     "groups of roles that are all together": Case(
         ("spec.placement={type: Colocated, groups: [{roles: [actor, critic]}]}",),
-        *("spec.placement.groups", "got Colocated, allowed Groups; write type: Groups"),
+        *("spec.placement.groups", "got Colocated, allowed Manual; write type: Manual"),
     ),
     "a limit beside groups": Case(
         (f"{GROUPS}[{{roles: [actor, critic]}}], maxDevices: 4}}",),
@@ -428,11 +428,26 @@ CREATED: dict[str, Case] = {
     ),
     "a role in two groups": Case(
         (f"{GROUPS}[{{roles: [actor, critic]}}, {{roles: [actor], firstDevice: 4}}]}}",),
-        *("spec.placement.groups", "a role twice among the groups; name it once"),
+        *("spec.placement.groups", "a role twice among the groups, for the same calls"),
     ),
     "a role twice in a group": Case(
         (f"{GROUPS}[{{roles: [actor, critic, critic]}}]}}",),
         *("spec.placement.groups", "a role twice among the groups"),
+    ),
+    "a role that generates in two groups": Case(
+        (
+            f"{GROUPS}[{{roles: [actor, critic]}}, {{roles: [actor], calls: [Generate, Train]}}, "
+            "{roles: [actor], calls: [Generate], devices: 4}]}",
+        ),
+        *("spec.placement.groups", "or let each of them have other calls of it"),
+    ),
+    "calls twice in a group": Case(
+        (f"{GROUPS}[{{roles: [actor, critic], calls: [Train, Infer, Train]}}]}}",),
+        *("spec.placement.groups[0].calls", "a kind of calls twice in a group; name it once"),
+    ),
+    "stages of generation": Case(
+        (f"{GROUPS}[{{roles: [actor], calls: [Generate], pipeline: 2}}]}}",),
+        *("spec.placement.groups[0].pipeline", "pipeline stages of generation, which has none"),
     ),
     "a group in a pool that is not there": Case(
         (f"{GROUPS}[{{roles: [actor, critic], pool: b}}]}}",),
@@ -455,7 +470,7 @@ CREATED: dict[str, Case] = {
     ),
     "groups beside a split": Case(
         ("spec.placement={type: Split, groups: [{roles: [actor, critic]}]}",),
-        *("spec.placement.groups", "got Split, allowed Groups; write type: Groups"),
+        *("spec.placement.groups", "got Split, allowed Manual; write type: Manual"),
     ),
     "a limit of several pools": Case(
         (TWO_POOLS, "spec.placement={type: Standalone, maxDevices: 2}"),
@@ -525,6 +540,17 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "a model on all devices": ("spec.rollout.parallelism={tensor: 8}",),
     "groups that share devices": (
         f"{GROUPS}[{{roles: [actor]}}, {{roles: [critic], firstDevice: 4, devices: 4}}]}}",
+    ),
+    "a role in a group for each kind of its calls": (
+        f"{GROUPS}[{{roles: [actor, critic], calls: [Train, Infer], devices: 4}}, "
+        "{roles: [actor], calls: [Generate], tensor: 2}]}",
+    ),
+    "a group that cuts a model into fewer parts than its training does": (
+        TRAINING % (8, 4),
+        f"{GROUPS}[{{roles: [actor, critic], tensor: 2, pipeline: 2}}]}}",
+    ),
+    "a group for what no other names": (
+        f"{GROUPS}[{{roles: [actor, critic]}}, {{roles: [actor], calls: [Generate]}}]}}",
     ),
     "groups in two pools": (
         TWO_POOLS,

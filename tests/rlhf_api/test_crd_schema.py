@@ -151,7 +151,8 @@ def test_the_values_of_an_enumeration_are_described_with_their_field() -> None:
     described = spec["properties"]["placement"]["properties"]["type"]["description"]
     assert described.endswith(
         "Standalone: Every role with a model has devices of its own. "
-        "Groups: Roles are where `groups` says; calls of roles without a common device overlap."
+        "Manual: Roles, or calls of theirs, are where `groups` says; those without a common device "
+        "overlap."
     )
 
 

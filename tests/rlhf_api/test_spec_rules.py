@@ -94,7 +94,7 @@ def test_a_good_spec_has_no_problem() -> None:
         (
             [f"{GROUPS}[{{roles: [actor]}}, {{roles: [critic, actor]}}]}}"],
             "spec.placement.groups[1].roles[1]",
-            "a role twice among the groups: got actor",
+            "a role twice among the groups, for the same calls: got actor",
         ),
         (
             [TWO_POOLS, f"{GROUPS}[{{roles: [actor], pool: a}}, {{roles: [critic]}}]}}"],

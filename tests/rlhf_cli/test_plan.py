@@ -79,6 +79,29 @@ def test_roles_show_their_engine_and_how_they_are_cut(manifest: Path) -> None:
     assert code == 2 and f"{manifest}:7:" in told and "2 layers / 3 = 0.6667" in told
 
 
+def test_engines_of_several_ranks_show_which_and_why(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(job().replace("rollout: {", "rollout: {parallelism: {tensor: 2}, "))
+    code, out, _ = run(str(path), "--devices", "4")
+    assert code == 0 and "2 generation engines of 2 ranks {0,2}, {1,3} for actor" in out
+    assert "- engines of actor are ranks {0,2}, {1,3}, which train " in out
+    code, out, _ = run(str(path), "--devices", "2")
+    assert code == 0 and "1 generation engine of 2 ranks for actor" in out
+
+
+def test_a_transition_to_other_devices_shows_both(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    trained, generation = "{roles: [actor], devices: 2}", "{roles: [actor], calls: [Generate]"
+    groups = f"[{trained}, {generation}, firstDevice: 2, tensor: 2}}]"
+    path.write_text(job() + f"  placement: {{type: Manual, groups: {groups}}}\n")
+    code, out, _ = run(str(path), "--devices", "4")
+    rows = [[cell.strip() for cell in line.split("│")] for line in out.splitlines()]
+    where = {row[2]: row[4:8] for row in rows if len(row) > 8 and row[1] == "Step"}
+    assert code == 0 and where["actor.reshard"] == ["0-1 to 2-3", "1", "2", "1"]
+    assert where["actor.train"][0] == "0-1" and where["actor.generate"][0] == "2-3"
+    assert "devices 2 to 3 of pool local: generation of actor, as placement.groups says" in out
+
+
 def test_what_a_step_saves_is_a_file_that_the_driver_writes(manifest: Path) -> None:
     manifest.write_text(job(algorithm="{type: OnlineDPO, onlineDPO: {savePairs: true}}"))
     code, out, _ = run(str(manifest), "--devices", "2")
@@ -86,7 +109,7 @@ def test_what_a_step_saves_is_a_file_that_the_driver_writes(manifest: Path) -> N
     assert code == 0 and "driver" in line and "lines -> a file" in line
 
 
-PLACED = "  placement: {{type: Groups, groups: [{{roles: [actor]}}, {{roles: [critic], {}}}]}}\n"
+PLACED = "  placement: {{type: Manual, groups: [{{roles: [actor]}}, {{roles: [critic], {}}}]}}\n"
 
 
 @pytest.mark.parametrize(

@@ -169,7 +169,7 @@ def test_several_pools_are_several_groups() -> None:
     groups = [{"roles": ["actor"], "pool": "big"}, {"roles": ["critic"], "pool": "small"}]
     spec = {
         "resources": {"nodePools": pools},
-        "placement": {"type": "Groups", "groups": groups},
+        "placement": {"type": "Manual", "groups": groups},
     }
     found = cluster(**spec)["spec"]["workerGroupSpecs"]
     assert [(each["groupName"], each["replicas"]) for each in found] == [("big", 2), ("small", 1)]

@@ -93,17 +93,17 @@ def test_two_pools_stand_in_the_summary(planner: Planner) -> None:
     asked = job(
         algorithm={"type": "PPO"},
         resources={"nodePools": pools},
-        placement={"type": "Groups", "groups": groups},
+        placement={"type": "Manual", "groups": groups},
     )
     seen = ask(planner, asked)
     assert seen.plan is not None, seen
-    assert seen.plan.placement is PlacementType.GROUPS
+    assert seen.plan.placement is PlacementType.MANUAL
     assert "2 x 4 GPU of pool large: actor; 1 x 4 GPU of pool small: critic" in seen.plan.summary
 
 
 def test_groups_that_leave_a_role_out_are_refused() -> None:
     groups = [{"roles": ["actor"]}]
-    seen = plan_of(job(algorithm={"type": "PPO"}, placement={"type": "Groups", "groups": groups}))
+    seen = plan_of(job(algorithm={"type": "PPO"}, placement={"type": "Manual", "groups": groups}))
     assert seen.refusal is not None and seen.refusal.reason == "InvalidPlacement"
     assert "no group with critic" in seen.refusal.message
 

@@ -7,6 +7,11 @@ from typing import Any
 
 import pytest
 
+from rlhf_api.plan import Mesh, Plan
+from rlhf_api.spec.models import BuiltinModel, TrainingEngineType
+from rlhf_flow.planning.generation_groups import TrainedModel, held_bytes, kept_bytes
+from rlhf_flow.planning.known_models import BUILTIN_MODELS
+
 from ..timelines import overlapping_steps
 from .cli import Finished, run
 from .manifests import example
@@ -32,10 +37,11 @@ APART = (("actor.train", "critic.train"), ("reference.log_probs", "critic.values
 """Calls that need nothing of each other, and where roles are placed apart no device either."""
 TRAINED = {"roles": ["actor", "reference"]}
 CRITIC = {"roles": ["critic"]}
+GENERATION = {"roles": ["actor"], "calls": ["Generate"]}
 
 
 def placed(place: Path, name: str, groups: list[dict[str, Any]], *words: object) -> Finished:
-    return placed_by(place, name, {"type": "Groups", "groups": groups} if groups else {}, *words)
+    return placed_by(place, name, {"type": "Manual", "groups": groups} if groups else {}, *words)
 
 
 def placed_by(place: Path, name: str, placement: dict[str, Any], *words: object) -> Finished:
@@ -73,22 +79,90 @@ def test_placements_by_what_roles_are(
     assert any(overlapping_steps(made.folder, *calls) for calls in APART)
 
 
+def test_engines_of_two_ranks_that_are_not_neighbours(place: Path, colocated: Finished) -> None:
+    """On four ranks: {0,2} and {1,3}, which the plan chooses. The same responses are counted, as
+    many bytes are moved as it chose by, and a rank that is killed leaves nothing behind."""
+    sections = {"rollout": {"parallelism": {"tensor": 2}}}
+    manifest = example("02", place / "strided.yaml", CHANGES, sections)
+    words = ("--devices", 4, "--inject", "kill:rank=2,phase=generate,step=3")
+    made = run(manifest, place / "strided", *words)
+    assert made.code == 0, made.output
+    plan = Plan.model_validate_json((made.folder / "plan.json").read_text())
+    (generation,) = plan.generations
+    assert generation.mesh.tensor_groups == ((0, 2), (1, 3))
+    assert_same_at_last(made, colocated)
+    trained = TrainedModel(
+        BUILTIN_MODELS[BuiltinModel.TINY_LLAMA],
+        mesh_of(plan, "actor"),
+        4,
+        TrainingEngineType.FSDP,
+    )
+    sent = held_bytes(trained, generation.mesh) - kept_bytes(trained, generation.mesh)
+    counted = ("response/length_mean", "response/empty", "response/truncated", "reward/digits")
+    found = last_metrics(made)
+    for number, wanted in enumerate(step_metrics(colocated.folder), start=1):
+        got = found[number]
+        assert [got[name] for name in counted] == [wanted[name] for name in counted]
+        # A warm start has left what the first step generates with.
+        assert got.get("throughput/transition_bytes", sent) == sent
+    assert found[3]["throughput/transition_bytes"] == sent
+
+
+def last_metrics(made: Finished) -> dict[int, dict[str, float]]:
+    """By step, of those that were made twice the later ones."""
+    return {record["step"]: record["metrics"] for record in records(made.folder, "step")}
+
+
+def assert_same_at_last(made: Finished, expected: Finished) -> None:
+    found = last_metrics(made)
+    for number, wanted in enumerate(step_metrics(expected.folder), start=1):
+        for name in COMPARED:
+            assert found[number][name] == pytest.approx(wanted[name], rel=1e-4, abs=1e-5), name
+
+
+def mesh_of(plan: Plan, role: str) -> Mesh:
+    planned = plan.role(role)
+    assert planned is not None and planned.mesh is not None
+    return planned.mesh
+
+
 def test_two_pools_and_a_kill_in_the_second(place: Path, colocated: Finished) -> None:
     """The policy is not in the first pool; what was killed goes on from each pool's part."""
     groups = [CRITIC | {"pool": "critics"}, TRAINED | {"pool": "actors"}]
     made = placed(place, "apart", groups, "--inject", "kill:rank=1,phase=train,step=3")
     assert (made.folder / "model" / "model.safetensors").is_file()
     assert [record["step"] for record in records(made.folder, "step")][:2] == [1, 2]
-    last = {record["step"]: record["metrics"] for record in records(made.folder, "step")}
-    for number, wanted in enumerate(step_metrics(colocated.folder), start=1):
-        for name in COMPARED:
-            assert last[number][name] == pytest.approx(wanted[name], rel=1e-4, abs=1e-5), name
+    assert_same_at_last(made, colocated)
+
+
+def test_the_policy_generates_beside_the_critic_and_is_trained_elsewhere(
+    place: Path, colocated: Finished
+) -> None:
+    """Trained on {0,1}, it generates on {2,3}, of which one is killed while weights come."""
+    groups = [
+        TRAINED | {"devices": 2},
+        GENERATION | {"firstDevice": 2, "tensor": 2},
+        CRITIC | {"firstDevice": 2},
+    ]
+    words = ("--devices", 4, "--inject", "kill:rank=3,phase=transition,step=3")
+    made = placed(place, "elsewhere", groups, *words)
+    assert (made.folder / "logs" / "kill-3-transition-3.struck").exists()
+    assert_same_at_last(made, colocated)
+    plan = Plan.model_validate_json((made.folder / "plan.json").read_text())
+    (generation,) = plan.generations
+    assert (generation.mesh.tensor_groups, mesh_of(plan, "actor").ranks) == (((2, 3),), range(2))
+    sent = [metrics.get("throughput/transition_bytes") for metrics in step_metrics(made.folder)]
+    model = BUILTIN_MODELS[BuiltinModel.TINY_LLAMA]
+    trained = TrainedModel(
+        model, mesh_of(plan, "actor"), 4, TrainingEngineType.FSDP, elsewhere=generation.mesh
+    )
+    assert sent[-1] == held_bytes(trained, generation.mesh)
 
 
 def test_what_was_saved_goes_on_under_another_placement(place: Path, colocated: Finished) -> None:
-    """Generation on a part of a pool, then everything on one rank."""
-    groups = [CRITIC | {"devices": 1}, TRAINED | {"firstDevice": 1}]
-    placed(place, "another-placement", groups, "--steps", 2)
+    """Generation also where only the critic is trained, then everything on one rank."""
+    groups = [CRITIC | {"devices": 1}, TRAINED | {"firstDevice": 1}, GENERATION]
+    placed(place, "another-placement", groups, "--devices", 2, "--steps", 2)
     made = placed(place, "another-placement", [], "--steps", 3)
     assert_same(made, colocated)
 

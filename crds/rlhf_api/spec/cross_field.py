@@ -10,7 +10,7 @@ from rlhf_api.rules import Found, Rule, found
 from rlhf_api.spec.algorithm_rules import ALGORITHM_RULES
 from rlhf_api.spec.checkpoint import KeepBest
 from rlhf_api.spec.models import TrainingEngineType
-from rlhf_api.spec.placement import PLACEMENT_RULES
+from rlhf_api.spec.placement import PLACEMENT_RULES, PlacementType
 from rlhf_api.spec.rewards import MODEL_ROLE
 
 if TYPE_CHECKING:
@@ -147,9 +147,10 @@ def _models_fit(spec: RLHFJobSpec) -> Iterator[Found]:
     pools = spec.resources.node_pools
     most = max((pool.num_devices for pool in pools), default=0)
     sizes = ", ".join(f"{pool.num_devices} ({pool.name})" for pool in pools)
+    is_manual = spec.placement.type is PlacementType.MANUAL  # groups may cut models otherwise
     for role, model in spec.models.items():
         cut = model.training.parallelism
-        if pools and model.uses_megatron and cut.num_ranks > most:
+        if pools and not is_manual and model.uses_megatron and cut.num_ranks > most:
             yield Found(
                 f"tensor {cut.tensor} x pipeline {cut.pipeline} = {cut.num_ranks}",
                 ("models", role, "training", "parallelism"),
@@ -285,7 +286,8 @@ SPEC_RULES: tuple[Rule, ...] = (
         check=_engine_fits,
     ),
     Rule(
-        holds=f"{_POOLS}.size() == 0 || self.models.all(role, "
+        holds=f"{_POOLS}.size() == 0 || self.placement.type == "
+        f"{text(PlacementType.MANUAL)} || self.models.all(role, "
         f"self.models[role].training.engine != {text(TrainingEngineType.MEGATRON)} || "
         f"{_POOLS}.exists(pool, "
         f"{_CUT_OF_ROLE}.tensor * {_CUT_OF_ROLE}.pipeline <= pool.nodes * pool.devicesPerNode))",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from difflib import get_close_matches
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
 
@@ -29,44 +29,99 @@ class PlacementType(StrEnum):
     once."""
     STANDALONE = "Standalone"
     """Every role with a model has devices of its own."""
-    GROUPS = "Groups"
-    """Roles are where `groups` says; calls of roles without a common device overlap."""
+    MANUAL = "Manual"
+    """Roles, or calls of theirs, are where `groups` says; those without a common device overlap."""
 
 
-PLACED_APART = (PlacementType.GROUPS, PlacementType.SPLIT, PlacementType.STANDALONE)
+PLACED_APART = (PlacementType.MANUAL, PlacementType.SPLIT, PlacementType.STANDALONE)
 """Placements that say which role is in which of several pools."""
 
 MAX_DEVICES = 4096 * 64
 """Of a pool: nodes x devices of a node, both at most what a NodePool may have."""
 
 
+class RoleCalls(StrEnum):
+    """Calls of a role that may have devices of their own."""
+
+    TRAIN = "Train"
+    """Updates of its model."""
+    INFER = "Infer"
+    """Forward passes, such as log-probabilities and values: on the devices that train it."""
+    GENERATE = "Generate"
+    """Responses to prompts: its weights go to the devices that generate whenever they have
+    changed."""
+
+
+def _calls_are_named_once(group: RoleGroup) -> Iterator[Found]:
+    for place, kind in enumerate(group.calls):
+        if kind in group.calls[:place]:
+            yield Found(kind.value, ("calls", place))
+
+
+def _generation_has_no_stages(group: RoleGroup) -> list[Found]:
+    generates = group.calls == (RoleCalls.GENERATE,)
+    return found(generates and group.pipeline is not None, group.pipeline)
+
+
 class RoleGroup(Contract):
-    """Roles and the devices that hold their models: consecutive ones of a pool. Groups may share
-    devices."""
+    """Roles, or some of their calls, and the devices for them: consecutive ones of a pool. Groups
+    may share devices."""
+
+    validations: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            holds="self.calls.all(kind, self.calls.filter(other, other == kind).size() == 1)",
+            what="a kind of calls twice in a group",
+            do="name it once",
+            field=".calls",
+            check=_calls_are_named_once,
+        ),
+        Rule(
+            holds=f"self.calls != {texts([RoleCalls.GENERATE.value])} || !has(self.pipeline)",
+            what="pipeline stages of generation, which has none",
+            do="remove pipeline, and give the engines more tensor ranks",
+            field=".pipeline",
+            check=_generation_has_no_stages,
+        ),
+    )
 
     roles: Annotated[tuple[Identifier, ...], Field(min_length=1, max_length=16)]
     """Roles with a model, such as actor and reference."""
+    calls: Annotated[tuple[RoleCalls, ...], Field(max_length=3)] = ()
+    """Which calls of these roles: Train, Infer, Generate. Default: all that no other group names of
+    a role."""
     pool: Name | None = None
     """The node pool. Default: the only one that the groups name, or that there is."""
     first_device: Annotated[int, Field(ge=0, le=MAX_DEVICES - 1)] = 0
     """The first of its devices, counted from 0 over the pool's nodes."""
     devices: Annotated[int, Field(ge=1, le=MAX_DEVICES)] | None = None
     """How many. Default: the rest of the pool."""
+    tensor: Annotated[int, Field(ge=1, le=1024)] | None = None
+    """Devices over which each layer is cut in these calls. Default: for Generate
+    rollout.parallelism.tensor, else training.parallelism.tensor of the role."""
+    pipeline: Annotated[int, Field(ge=1, le=1024)] | None = None
+    """Stages over which the layers are distributed in Train and Infer. Default:
+    training.parallelism.pipeline of the role."""
+
+    @property
+    def name(self) -> str:
+        """Which it is, for people."""
+        kinds = f" for {', '.join(self.calls)}" if self.calls else ""
+        return f"{', '.join(self.roles)}{kinds}"
 
 
 class PlacementSpec(Contract):
     """How roles share devices."""
 
     type: PlacementType = PlacementType.AUTO
-    """Auto, Colocated, Split, Standalone or Groups."""
+    """Auto, Colocated, Split, Standalone or Manual."""
     max_devices: Count | None = None
-    """Use at most so many devices of the pool; not for Groups. Default: all."""
+    """Use at most so many devices of the pool; not for Manual. Default: all."""
     groups: Annotated[tuple[RoleGroup, ...], Field(max_length=16)] = ()
-    """For Groups: every role with a model is in one of them."""
+    """For Manual: every call of every role with a model is in one of them."""
 
 
 def _is_groups(spec: RLHFJobSpec) -> bool:
-    return spec.placement.type is PlacementType.GROUPS
+    return spec.placement.type is PlacementType.MANUAL
 
 
 def _groups_are_there(spec: RLHFJobSpec) -> list[Found]:
@@ -84,12 +139,13 @@ def _groups_name_their_devices(spec: RLHFJobSpec) -> list[Found]:
 
 
 def _roles_stand_once(spec: RLHFJobSpec) -> Iterator[Found]:
-    seen: set[str] = set()
+    seen: set[tuple[str, RoleCalls | None]] = set()
     for number, group in enumerate(spec.placement.groups):
         for place, role in enumerate(group.roles):
-            if role in seen:
+            held = {(role, kind) for kind in dict.fromkeys(group.calls or (None,))}
+            if held & seen:
                 yield Found(role, ("placement", "groups", number, "roles", place))
-            seen.add(role)
+            seen |= held
 
 
 def _pools_of_groups_are_there(spec: RLHFJobSpec) -> Iterator[Found]:
@@ -132,23 +188,23 @@ _ONE_NAME = (
 
 PLACEMENT_RULES: tuple[Rule, ...] = (
     Rule(
-        holds=f"self.placement.type != 'Groups' || {_GROUPS}.size() > 0",
-        what="placement Groups without a group",
+        holds=f"self.placement.type != 'Manual' || {_GROUPS}.size() > 0",
+        what="placement Manual without a group",
         do="add one for every set of roles that share devices, or write type: Colocated",
         field=".placement.groups",
         check=_groups_are_there,
     ),
     Rule(
-        holds=f"self.placement.type == 'Groups' || {_GROUPS}.size() == 0",
+        holds=f"self.placement.type == 'Manual' || {_GROUPS}.size() == 0",
         what="groups beside another type of placement",
         got="self.placement.type",
-        allowed="Groups",
-        do="write type: Groups, or remove the groups",
+        allowed="Manual",
+        do="write type: Manual, or remove the groups",
         field=".placement.groups",
         check=_groups_are_wanted,
     ),
     Rule(
-        holds="self.placement.type != 'Groups' || !has(self.placement.maxDevices)",
+        holds="self.placement.type != 'Manual' || !has(self.placement.maxDevices)",
         what="a limit of devices beside groups that name theirs",
         do="remove it, and give the groups fewer devices",
         field=".placement.maxDevices",
@@ -156,9 +212,11 @@ PLACEMENT_RULES: tuple[Rule, ...] = (
     ),
     Rule(
         holds=f"{_GROUPS}.all(group, group.roles.all(role, {_GROUPS}.map(other, "
-        "other.roles.filter(each, each == role).size()).sum() == 1))",
-        what="a role twice among the groups",
-        do="name it once, in one of them",
+        "(group.calls.size() == 0 ? other.calls.size() == 0 : "
+        "group.calls.exists(kind, kind in other.calls)) ? "
+        "other.roles.filter(each, each == role).size() : 0).sum() == 1))",
+        what="a role twice among the groups, for the same calls",
+        do="name it once, or let each of them have other calls of it",
         field=".placement.groups",
         check=_roles_stand_once,
     ),
@@ -184,7 +242,7 @@ PLACEMENT_RULES: tuple[Rule, ...] = (
         holds=f"{_POOLS}.size() <= 1 || "
         f"self.placement.type in {texts([kind.value for kind in PLACED_APART])}",
         what="several pools, and nothing says which role is in which",
-        do="write placement.type: Groups with the groups of roles, Split or Standalone, or leave "
+        do="write placement.type: Manual with the groups of roles, Split or Standalone, or leave "
         "one pool",
         field=".placement.type",
         check=_several_pools_have_groups,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rlhf_api import RLHFJob
 from rlhf_api.plan import CallKind, GraphName, Mesh
 from rlhf_flow.errors import NotOffered
 from rlhf_flow.graph import Graph
@@ -13,16 +12,13 @@ from rlhf_flow.planning.shapes import DecoderShape
 
 
 def check_copies(
-    job: RLHFJob,
     graphs: Mapping[GraphName, Graph],
     meshes: Mapping[str, Mesh],
     shapes: Mapping[str, DecoderShape],
 ) -> None:
-    """Refuse copies between models that differ, or that are cut otherwise: every rank copies its
-    own part.
+    """Refuse copies between models that differ, or that are on other devices.
 
     Args:
-        job: the manifest.
         graphs: of the job.
         meshes: the ranks of each role with a model.
         shapes: of their models.
@@ -40,18 +36,7 @@ def check_copies(
                 f"{source} and {shapes[target]} of {target}, allowed the same; let "
                 f"models.{target}.source be {{sameAs: {source}}}"
             )
-        _check_engines(job, call.id, source, target)
         _check_meshes(call.id, source, meshes[source], target, meshes[target])
-
-
-def _check_engines(job: RLHFJob, call: str, source: str, target: str) -> None:
-    one, other = (job.spec.model_for(role).training.engine for role in (source, target))
-    if one is not other:
-        raise NotOffered(
-            f"{call} cannot copy between engines: got {one.value} for {source} and {other.value} "
-            f"for {target}, allowed the same for both; write models.{target}.training.engine: "
-            f"{one.value}"
-        )
 
 
 def _check_meshes(call: str, source: str, one: Mesh, target: str, other: Mesh) -> None:
@@ -62,15 +47,3 @@ def _check_meshes(call: str, source: str, one: Mesh, target: str, other: Mesh) -
             f"{describe_devices(other.ranks, other.pool)}, allowed the same for both; put "
             "them into one group of placement.groups"
         )
-    if one != other:
-        raise NotOffered(
-            f"{call} cannot copy between models that are cut otherwise yet: got {_cut(one)} for "
-            f"{source} and {_cut(other)} for {target}, allowed the same for both; write the same "
-            "training.parallelism for both in models"
-        )
-
-
-def _cut(mesh: Mesh) -> str:
-    return (
-        f"data {mesh.data} x tensor {mesh.tensor} x pipeline {mesh.pipeline} = {mesh.num_devices}"
-    )

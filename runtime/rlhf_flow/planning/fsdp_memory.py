@@ -68,12 +68,16 @@ def logits_bytes(model: RoleModel) -> int:
     return block + model.peak_tokens * inputs
 
 
-def mask_bytes(model: RoleModel) -> int:
-    """Bytes of a micro-batch's attention mask: of booleans, and as what attention adds to scores.
+def mask_bytes(model: RoleModel, num_layers: int) -> int:
+    """Bytes of a micro-batch's attention mask: of booleans, and in each layer what attention adds
+    to scores. At most, that is if every response shares its prompt.
 
-    At most, that is if every response shares its prompt.
+    Args:
+        model: the role.
+        num_layers: how many keep it at once.
     """
-    return model.peak_tokens * model.longest_shared_tokens * (1 + model.compute_bytes)
+    pairs = model.peak_tokens * model.longest_shared_tokens
+    return pairs * (1 + num_layers * model.compute_bytes)
 
 
 def is_sharded(model: RoleModel, num_shards: int) -> bool:
@@ -106,6 +110,7 @@ def fsdp_items(model: RoleModel, phases: RolePhases) -> list[Item]:
     """What a role needs on each of its devices, apart from generation."""
     num_shards, parameters = model.mesh.data, model.num_parameters
     layer = layer_activation_bytes(model.shape, model.compute_bytes)
+    layers = model.shape.num_layers
     always, infer, train = phases.all, phases.infer, phases.train
     items: list[Item] = []
     if model.is_trained:
@@ -123,7 +128,8 @@ def fsdp_items(model: RoleModel, phases: RolePhases) -> list[Item]:
         (MemoryWhat.ACTIVATIONS, model.peak_tokens * layer, infer),
         (MemoryWhat.ACTIVATIONS, training_activation_bytes(model), train),
         (MemoryWhat.LOGITS, logits_bytes(model), infer + train),
-        (MemoryWhat.MASKS, mask_bytes(model), infer + train),
+        (MemoryWhat.MASKS, mask_bytes(model, 1), infer),
+        (MemoryWhat.MASKS, mask_bytes(model, 1 if model.recompute else layers), train),
     ]
 
 

@@ -10,10 +10,17 @@ from rlhf_api.plan import CallKind, Mesh, phase_name
 from rlhf_api.plan_memory import MemoryItem, sum_by_phase
 from rlhf_api.quantity import whole
 from rlhf_flow.errors import DoesNotDivide, DoesNotFit, KvCacheTooSmall
-from rlhf_flow.planning.generation_memory import GenerationLoad, generation_items, kv_bytes
+from rlhf_flow.planning.device_groups import DeviceGroup
+from rlhf_flow.planning.generation_groups import TrainedModel, engine_meshes, groupings
+from rlhf_flow.planning.generation_memory import (
+    GenerationLoad,
+    generation_items,
+    kv_bytes,
+    sending_items,
+)
 from rlhf_flow.planning.inventory import DeviceInventory
 from rlhf_flow.planning.memory import RoleModel
-from rlhf_flow.planning.placement import DeviceGroup
+from rlhf_flow.planning.placement import RolePlace
 from rlhf_flow.planning.refusal import format_bytes, overflow_message
 from rlhf_flow.planning.shapes import DecoderShape
 
@@ -27,6 +34,8 @@ class EngineChoice:
     """Their ranks: an engine spans its tensor axis."""
     kv_cache_bytes: int
     """On each device."""
+    release: bool
+    """Whether its weights and cache are freed while no call generates."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +72,7 @@ class GenerationChoice:
     engines: tuple[EngineChoice, ...]
     """Of each role that generates there."""
     release: bool
-    """Whether weights and caches are freed while no call generates."""
+    """Whether weights and caches are freed while no call generates, where others use the device."""
     memory: tuple[GroupMemory, ...]
     """Of each group of the pool's devices, generation's items among them."""
 
@@ -79,10 +88,11 @@ class GenerationChoice:
 
     def spare_bytes(self, role: str) -> int:
         """What is left on the fullest device that holds a role's cache."""
+        (engine,) = (each for each in self.engines if each.role == role)
         return min(
-            each.group.pool.memory_bytes_per_device - each.held_peak(role, self.release)
+            each.group.pool.memory_bytes_per_device - each.held_peak(role, engine.release)
             for each in self.memory
-            if role in each.group.roles
+            if role in each.group.generating
         )
 
 
@@ -90,7 +100,12 @@ Loads = Mapping[str, GenerationLoad]
 """What each role that generates asks of its engines."""
 
 
-def generation_loads(job: RLHFJob, pool: DeviceInventory, models: Sequence[RoleModel]) -> Loads:
+def generation_loads(
+    job: RLHFJob,
+    pool: DeviceInventory,
+    models: Sequence[RoleModel],
+    places: Mapping[str, RolePlace],
+) -> Loads:
     """What the job asks of the engines of each role that generates on a pool."""
     return {
         model.role: GenerationLoad(
@@ -101,9 +116,14 @@ def generation_loads(job: RLHFJob, pool: DeviceInventory, models: Sequence[RoleM
             max_prompt_tokens=job.spec.rollout.max_prompt_tokens,
             max_response_tokens=job.spec.rollout.max_response_tokens,
             max_concurrent_sequences=job.spec.rollout.max_concurrent_sequences,
+            engine=model.engine,
+            elsewhere=None if place.mesh.ranks == model.mesh.ranks else place.mesh,
+            tensor=place.tensor or job.spec.rollout.parallelism.tensor,
+            tensor_field=f"{place.field}.tensor" if place.tensor else "rollout.parallelism.tensor",
         )
         for model in models
         if model.generates and model.mesh.pool == pool.pool
+        for place in [places[model.role].generation]
     }
 
 
@@ -123,19 +143,24 @@ def choose_generation(
         KvCacheTooSmall: a given cache below one longest sequence.
         DoesNotFit: no way fits.
     """
-    sizes = _tensor_sizes(job, pool, tuple(loads.values()))
+    sizes = _tensor_sizes(pool, tuple(loads.values()))
     last: GenerationChoice | None = None
     for tensor in sizes:
-        for choice in _choices(job, loads, tensor, static):
+        meshes = _engine_meshes(loads, tensor, pool)
+        for choice in _choices(job, loads, meshes, static):
             if choice.fits:
                 return choice
             last = choice
     if last is None:
-        least = max(kv_bytes(load, sizes[-1], 1) for load in loads.values())
+        least, tensor = max(
+            (kv_bytes(load, tensor, 1), tensor)
+            for load in loads.values()
+            for tensor in [load.tensor or sizes[-1]]
+        )
         raise KvCacheTooSmall(
             f"rollout.kvCacheMemory is below one longest sequence: got "
             f"{job.spec.rollout.kv_cache_memory}, allowed at least {format_bytes(least)} on each "
-            f"device with engines of {sizes[-1]}; raise it, or lower rollout.maxPromptTokens or "
+            f"device with engines of {tensor}; raise it, or lower rollout.maxPromptTokens or "
             "maxResponseTokens"
         )
     raise DoesNotFit(_overflow(last))
@@ -151,45 +176,58 @@ def _overflow(choice: GenerationChoice) -> str:
         f"{each.role}'s engines of {each.mesh.tensor} with a cache of "
         f"{format_bytes(each.kv_cache_bytes)}"
         for each in choice.engines
-        if each.role in group.roles
+        if each.role in group.generating
     ]
-    released = ["generation memory released during training"] if engines else []
+    released = ["generation memory released during training"] if engines and group.roles else []
     setting = ", ".join([devices, *engines, *released])
     return overflow_message(choice.fullest.items, pool.memory_bytes_per_device, setting)
 
 
-def _tensor_sizes(
-    job: RLHFJob, pool: DeviceInventory, loads: Sequence[GenerationLoad]
-) -> tuple[int, ...]:
-    """Sizes that the engines of all roles may have: those of a process share its groups."""
-    given = job.spec.rollout.parallelism.tensor
-    if given is not None:
-        for problem in filter(None, (_does_not_divide(given, pool, each) for each in loads)):
+def _engine_meshes(loads: Loads, tensor: int, pool: DeviceInventory) -> Mapping[str, Mesh]:
+    """Engines of the size that the manifest gives a role, or else of this one."""
+    by_size: dict[int, dict[str, TrainedModel]] = {}
+    for role, load in loads.items():
+        by_size.setdefault(load.tensor or tensor, {})[role] = load.trained
+    meshes: dict[str, Mesh] = {}
+    for size, models in by_size.items():
+        meshes |= engine_meshes(models, size, pool.devices_per_node)
+    return meshes
+
+
+def _tensor_sizes(pool: DeviceInventory, loads: Sequence[GenerationLoad]) -> tuple[int, ...]:
+    """Sizes of the engines of all roles for which the manifest has none: those of a process share
+    its groups."""
+    for load in loads:
+        if load.tensor and (problem := _does_not_divide(load.tensor, pool, load)):
             raise DoesNotDivide(
-                f"rollout.parallelism.tensor cannot be {given}: got {problem}; choose another one, "
+                f"{load.tensor_field} cannot be {load.tensor}: got {problem}; choose another one, "
                 "or leave it out and the planner chooses"
             )
-        return (given,)
+    free = [load for load in loads if load.tensor is None]
+    if loads and not free:
+        return (1,)
     powers = [2**k for k in range(pool.devices_per_node.bit_length())]
     return tuple(
         power
         for power in powers
-        if all(_does_not_divide(power, pool, each) is None for each in loads)
+        if all(_does_not_divide(power, pool, each) is None for each in free)
     )
 
 
 def _does_not_divide(tensor: int, pool: DeviceInventory, load: GenerationLoad) -> str | None:
-    return _not_aligned(tensor, pool, load.mesh) or _not_cut(tensor, load.shape)
+    return _not_aligned(tensor, pool, load.trained.generating) or _not_cut(tensor, load.shape)
 
 
 def _not_aligned(tensor: int, pool: DeviceInventory, mesh: Mesh) -> str | None:
-    """Engines are groups of neighbours, counted from the pool's first device."""
-    if pool.devices_per_node % tensor:
-        return f"{pool.devices_per_node} devices per node, allowed one of its divisors"
+    """Every rank is in one engine, whose ranks share a node."""
     if mesh.num_devices % tensor:
         return f"{mesh.num_devices} devices that generate, allowed one of its divisors"
-    if mesh.first_rank % tensor:
-        return f"the first of them at {mesh.first_rank}, allowed one of its divisors"
+    if not groupings(mesh, tensor, pool.devices_per_node):
+        return (
+            f"{pool.devices_per_node} devices per node, and ranks {mesh.ranks.start} to "
+            f"{mesh.ranks.stop - 1} that generate, allowed a size of which all engines lie within "
+            "nodes"
+        )
     return None
 
 
@@ -205,23 +243,26 @@ def _not_cut(tensor: int, shape: DecoderShape) -> str | None:
 
 
 def _choices(
-    job: RLHFJob, loads: Loads, tensor: int, static: tuple[GroupMemory, ...]
+    job: RLHFJob, loads: Loads, meshes: Mapping[str, Mesh], static: tuple[GroupMemory, ...]
 ) -> Iterator[GenerationChoice]:
-    """Ways to generate with engines of a size, best first; none where a given cache is too
+    """Ways to generate with engines on some meshes, best first; none where a given cache is too
     small."""
 
     def choice(caches: Mapping[str, int], release: bool) -> GenerationChoice:
         engines = tuple(
-            EngineChoice(role, _engine_mesh(load.mesh, tensor), caches[role])
-            for role, load in loads.items()
+            EngineChoice(role, meshes[role], caches[role], release and not _is_alone(role, static))
+            for role in loads
         )
-        memory = tuple(_with_engines(each, loads, engines, release) for each in static)
+        memory = tuple(_with_engines(each, loads, engines) for each in static)
         return GenerationChoice(engines, release, memory)
 
-    least = {role: kv_bytes(load, tensor, 1) for role, load in loads.items()}
-    most = {
-        role: kv_bytes(load, tensor, load.max_concurrent_sequences) for role, load in loads.items()
-    }
+    least, most = (
+        {
+            role: kv_bytes(load, meshes[role].tensor, sequences or load.max_concurrent_sequences)
+            for role, load in loads.items()
+        }
+        for sequences in (1, None)
+    )
     given = job.spec.rollout.kv_cache_memory
     if given is not None:
         fixed = whole(given)
@@ -235,25 +276,29 @@ def _choices(
     yield choice({role: max(least[role], min(most[role], spare[role])) for role in loads}, True)
 
 
-def _engine_mesh(mesh: Mesh, tensor: int) -> Mesh:
-    cut = {"data": mesh.num_devices // tensor, "tensor": tensor, "pipeline": 1}
-    return mesh.model_copy(update=cut)
+def _is_alone(role: str, static: Sequence[GroupMemory]) -> bool:
+    """Whether nothing else is on the devices on which a role generates."""
+    groups = [each.group for each in static if role in each.group.generating]
+    return all(not group.roles and group.generating == (role,) for group in groups)
 
 
 def _with_engines(
-    static: GroupMemory, loads: Loads, engines: Sequence[EngineChoice], release: bool
+    static: GroupMemory, loads: Loads, engines: Sequence[EngineChoice]
 ) -> GroupMemory:
-    items = static.items
+    items, phases = static.items, static.phases
     for engine in engines:
-        if engine.role in static.group.roles:
+        role, load, tensor = engine.role, loads[engine.role], engine.mesh.tensor
+        if role in static.group.generating:
             items += generation_items(
-                loads[engine.role],
-                role=engine.role,
-                tensor=engine.mesh.tensor,
+                load,
+                role=role,
+                tensor=tensor,
                 kv_cache_bytes=engine.kv_cache_bytes,
-                phases=static.phases,
-                release=release,
+                phases=phases,
+                release=engine.release,
             )
+        elif role in static.group.roles:
+            items += sending_items(load, role=role, tensor=tensor, phases=phases)
     return GroupMemory(static.group, static.phases, items)
 
 

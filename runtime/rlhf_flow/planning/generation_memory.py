@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from rlhf_api.plan import CallKind, Mesh, phase_name
 from rlhf_api.plan_memory import MemoryItem, MemoryWhat
+from rlhf_api.spec.models import TrainingEngineType
 from rlhf_api.spec.resources import Device
+from rlhf_flow.planning.generation_groups import TrainedModel
 from rlhf_flow.planning.memory import FLOAT32_BYTES, MIB
 from rlhf_flow.planning.shapes import DecoderShape
-
-VOCABULARY_MULTIPLE = 64
-"""vLLM pads the vocabulary to a multiple of this."""
+from rlhf_flow.planning.weight_parts import VOCABULARY_MULTIPLE
 
 BATCHED_TOKENS = 8192
 """Tokens that the engine runs through the model at once; more only for a longer sequence."""
@@ -37,7 +37,7 @@ class GenerationLoad:
     shape: DecoderShape
     """The model's dimensions."""
     mesh: Mesh
-    """The ranks that hold the model and generate."""
+    """The ranks that hold the model."""
     device: Device
     """What ranks compute on."""
     number_bytes: int
@@ -48,6 +48,19 @@ class GenerationLoad:
     """Longest response."""
     max_concurrent_sequences: int
     """Sequences that one engine decodes at once."""
+    engine: TrainingEngineType
+    """What trains the model."""
+    elsewhere: Mesh | None = None
+    """The ranks that generate, where they are not those that hold the model."""
+    tensor: int | None = None
+    """Ranks of an engine, as the manifest says. None: it does not."""
+    tensor_field: str = "rollout.parallelism.tensor"
+    """What says it."""
+
+    @property
+    def trained(self) -> TrainedModel:
+        """The model as it is trained."""
+        return TrainedModel(self.shape, self.mesh, self.number_bytes, self.engine, self.elsewhere)
 
     @property
     def max_sequence_tokens(self) -> int:
@@ -100,10 +113,18 @@ def generation_activation_bytes(load: GenerationLoad, tensor: int) -> int:
 def transfer_bytes(load: GenerationLoad, tensor: int) -> int:
     """Bytes that the transition needs beside both engines' weights."""
     checksums = CHECKSUM_BYTES[load.device]
-    if load.mesh.num_devices == 1:
+    if load.mesh.num_devices == 1 and load.elsewhere is None:
         return checksums
     bucket = TRANSFER_BUCKET_ELEMENTS * load.number_bytes
     return checksums + 2 * min(bucket, generation_weight_bytes(load, tensor))
+
+
+def sending_items(
+    load: GenerationLoad, *, role: str, tensor: int, phases: tuple[str, ...]
+) -> tuple[MemoryItem, ...]:
+    """What a transition needs on devices that hold the model and do not generate."""
+    size, reshard = transfer_bytes(load, tensor), phase_name(role, CallKind.RESHARD)
+    return (MemoryItem(role=role, what=MemoryWhat.TRANSFER, bytes=size, phases=(reshard,)),)
 
 
 def generation_items(

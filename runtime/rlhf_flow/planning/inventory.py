@@ -154,7 +154,7 @@ def split_machine(
 
 def _by_pool(placement: PlacementSpec) -> dict[str | None, list[RoleGroup]]:
     """The groups of each pool that they name; one pool, without groups, for other placements."""
-    if placement.type is not PlacementType.GROUPS:
+    if placement.type is not PlacementType.MANUAL:
         return {None: []}
     named = list(dict.fromkeys(group.pool for group in placement.groups if group.pool is not None))
     only = named[0] if named else None

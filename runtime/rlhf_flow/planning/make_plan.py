@@ -98,7 +98,7 @@ def _devices_needed(job: RLHFJob) -> int:
         InvalidPlacement: a placement that has nothing to place apart.
     """
     kind = job.spec.placement.type
-    if kind is PlacementType.GROUPS:
+    if kind is PlacementType.MANUAL:
         return devices_asked_for(job.spec.placement)
     if kind not in (PlacementType.SPLIT, PlacementType.STANDALONE):
         return copy_devices(job, job.spec.models)

@@ -7,11 +7,8 @@ and what a phase works on are taken from whichever has more of it.
 
 from __future__ import annotations
 
-from math import lcm
-
 from rlhf_api.plan import Head
 from rlhf_api.plan_memory import MemoryWhat
-from rlhf_flow.planning.generation_memory import VOCABULARY_MULTIPLE
 from rlhf_flow.planning.head_memory import block_bytes
 from rlhf_flow.planning.memory import (
     ADAM_BYTES,
@@ -22,12 +19,12 @@ from rlhf_flow.planning.memory import (
     shard_bytes,
 )
 from rlhf_flow.planning.shapes import DecoderShape
+from rlhf_flow.planning.weight_parts import padded_vocabulary
 
 
 def vocabulary_rows(shape: DecoderShape, tensor: int) -> int:
     """Rows of the embedding on each tensor rank, padding included."""
-    multiple = lcm(VOCABULARY_MULTIPLE, tensor)
-    return -(-shape.vocab_size // multiple) * multiple // tensor
+    return padded_vocabulary(shape.vocab_size, tensor) // tensor
 
 
 def layer_parameters(shape: DecoderShape, tensor: int) -> int:
@@ -92,10 +89,11 @@ def logits_bytes(model: RoleModel, stage: int, *, with_gradients: bool) -> int:
     tensor rank's part of the vocabulary, and the layer's input, which the last norm makes, of all
     tokens and of those that predict. Backward the input's gradient, which is summed in float32,
     and that of the layer's weights, without the vocabulary's padding and with it."""
-    if model.head is Head.SCALAR or stage != model.mesh.pipeline - 1:
-        return 0
     shape, tokens, number = model.shape, model.peak_tokens, model.compute_bytes
     own = min(shape.vocab_size, vocabulary_rows(shape, model.mesh.tensor))
+    if model.head is Head.SCALAR or stage != model.mesh.pipeline - 1:
+        # The first stage's embedding gets a gradient of all its rows.
+        return own * shape.hidden_size * number if with_gradients and stage == 0 else 0
     norm = -(-shape.hidden_size * (2 * FLOAT32_BYTES + number) // _sequence_parts(model))
     forward = tokens * (norm + 2 * shape.hidden_size * number)
     block = block_bytes(model.device, tokens, own)
@@ -103,6 +101,14 @@ def logits_bytes(model: RoleModel, stage: int, *, with_gradients: bool) -> int:
         return block + forward
     gradients = tokens * (FLOAT32_BYTES + number) + 2 * own * number
     return block + forward + shape.hidden_size * gradients
+
+
+def gathered_bytes(model: RoleModel) -> int:
+    """Bytes of the buffer in which tensor ranks put a sequence together that they share: one for
+    all layers, which Megatron never gives back."""
+    if model.mesh.tensor == 1 or not model.sequence_parallel:
+        return 0
+    return model.peak_tokens * model.shape.hidden_size * model.compute_bytes
 
 
 def masks_bytes(model: RoleModel, layer_tokens: int) -> int:
@@ -125,6 +131,7 @@ def megatron_items(model: RoleModel, phases: RolePhases) -> list[Item]:
     used_for = (MemoryWhat.ACTIVATIONS, MemoryWhat.LOGITS, MemoryWhat.MASKS)
     return [
         *_states(model, phases.all),
+        (MemoryWhat.GATHERED, gathered_bytes(model), phases.all),
         *((what, size, phases.infer) for what, size in zip(used_for, infer, strict=True)),
         *((what, size, phases.train) for what, size in zip(used_for, train, strict=True)),
     ]

@@ -5,26 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 
-from rlhf_api.plan import GraphName, Mesh
+from rlhf_api.plan import GraphName
 from rlhf_api.spec.resources import Device
 from rlhf_flow.errors import NotOffered
 from rlhf_flow.graph import Graph
 from rlhf_flow.job_graphs import job_roles
 from rlhf_flow.planning.inventory import DeviceInventory
-from rlhf_flow.planning.placement import describe_devices
+from rlhf_flow.planning.placement import CallPlace, RolePlace, describe_devices
 
 
 def check_offered(
     graphs: Mapping[GraphName, Graph],
     pools: Sequence[DeviceInventory],
-    meshes: Mapping[str, Mesh],
+    places: Mapping[str, RolePlace],
 ) -> None:
     """Refuse steps that no runtime runs yet.
 
     Args:
         graphs: of the job.
         pools: all devices.
-        meshes: the ranks of each role with a model.
+        places: where each role with a model is.
 
     Raises:
         NotOffered: with the call, and what to write instead.
@@ -32,19 +32,20 @@ def check_offered(
     generating = [name for name, role in job_roles(graphs).items() if role.generates]
     by_name = {pool.pool: pool for pool in pools}
     for first, second in combinations(generating, 2):
-        _check_engines(first, second, meshes, by_name[meshes[first].pool])
+        one, other = places[first].generation, places[second].generation
+        check_engines(first, one, second, other, by_name[one.mesh.pool])
 
 
-def _check_engines(
-    first: str, second: str, meshes: Mapping[str, Mesh], pool: DeviceInventory
+def check_engines(
+    first: str, one: CallPlace, second: str, other: CallPlace, pool: DeviceInventory
 ) -> None:
     """Refuse two roles whose engines would share processes that cannot have both.
 
-    vLLM keeps one set of groups in a process. A second engine takes it over, where it has as many
-    ranks as torch's world: those of the whole pool.
+    vLLM keeps one set of groups in a process, which a second engine takes over: it has to be on the
+    same ranks, and of the same size.
     """
-    one, other = meshes[first], meshes[second]
-    if one.pool != other.pool or not set(one.ranks) & set(other.ranks):
+    here, there = one.mesh, other.mesh
+    if here.pool != there.pool or not set(here.ranks) & set(there.ranks):
         return
     if pool.device is Device.GPU:
         raise NotOffered(
@@ -52,10 +53,16 @@ def _check_engines(
             f"that gives its memory back is alone in its process: got {first}, {second}, allowed "
             "one; generate with one of them, or place them apart with placement.groups"
         )
-    if one.ranks != other.ranks or one.num_devices != pool.num_devices:
+    if here.ranks != there.ranks:
         raise NotOffered(
             "roles that generate on some of the same devices are not offered yet: got "
-            f"{first} on {describe_devices(one.ranks, one.pool)} and {second} on "
-            f"{describe_devices(other.ranks, other.pool)}, allowed all {pool.num_devices} devices "
-            "of the pool for both, or none in common; change placement.groups"
+            f"{first} on {describe_devices(here.ranks, here.pool)} and {second} on "
+            f"{describe_devices(there.ranks, there.pool)}, allowed the same devices for both, or "
+            "none in common; change placement.groups"
+        )
+    if one.tensor != other.tensor:
+        raise NotOffered(
+            "roles that generate on the same devices have engines of one size: got tensor "
+            f"{one.tensor or 'left out'} for {first} and {other.tensor or 'left out'} for "
+            f"{second}, allowed the same for both; change placement.groups"
         )

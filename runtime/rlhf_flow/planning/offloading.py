@@ -3,7 +3,7 @@ them. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from rlhf_api import RLHFJob
@@ -12,9 +12,9 @@ from rlhf_api.plan_memory import MemoryItem, MemoryWhat
 from rlhf_api.spec.models import Offload
 from rlhf_api.spec.resources import Device
 from rlhf_flow.calls import ModelCall
-from rlhf_flow.planning.placement import DeviceGroup
+from rlhf_flow.planning.device_groups import DeviceGroup
 from rlhf_flow.planning.refusal import format_bytes
-from rlhf_flow.planning.transitions import LIGHT, ShareRanks, region_of
+from rlhf_flow.planning.transitions import LIGHT, region_of
 
 LOAD, OFFLOAD = "load", "offload"
 """The methods of such calls."""
@@ -46,20 +46,21 @@ class OffloadChoice:
         return "".join(lines)
 
 
-def offload_choices(
-    job: RLHFJob, groups: Sequence[DeviceGroup], generating: Collection[str]
-) -> tuple[OffloadChoice, ...]:
+def offload_choices(job: RLHFJob, groups: Sequence[DeviceGroup]) -> tuple[OffloadChoice, ...]:
     """The ways to offload roles, best first: those that must be, then all that may be and that
     leave their devices to something.
 
     Args:
         job: the manifest.
         groups: all devices.
-        generating: roles with generation engines, which use the devices of their trainers.
     """
     roles = dict.fromkeys(role for group in groups for role in group.roles)
-    shared = {role for group in groups if len(group.roles) > 1 for role in group.roles}
-    shared |= set(generating)
+    shared = {
+        role
+        for group in groups
+        if len(group.roles) + len(group.generating) > 1
+        for role in group.roles
+    }
     wanted = {role: job.spec.model_for(role).training.offload for role in roles}
     forced = frozenset(role for role in roles if wanted[role] is Offload.ALWAYS)
     may = forced | {role for role in shared if wanted.get(role) is Offload.AUTO}
@@ -96,7 +97,9 @@ def phases_on_device(role: str, calls: Iterable[ModelCall]) -> frozenset[str]:
 
 
 def with_offloading(
-    calls: Sequence[ModelCall], offloaded: Collection[str], share_ranks: ShareRanks
+    calls: Sequence[ModelCall],
+    offloaded: Collection[str],
+    needs_ranks_of: Callable[[ModelCall, str], bool],
 ) -> list[ModelCall]:
     """The calls of a graph with those that bring offloaded roles to their devices and back.
 
@@ -107,7 +110,7 @@ def with_offloading(
     Args:
         calls: in program order, with reshards and releases.
         offloaded: the roles.
-        share_ranks: whether two roles are on some of the same ranks.
+        needs_ranks_of: whether a call runs on some of the ranks of a role's trainer.
 
     Source: ReaL (arXiv 2406.14088), section 4; HybridFlow (arXiv 2409.19256), section 5.
     """
@@ -133,7 +136,7 @@ def with_offloading(
             region = region_of(call)
         if call.role is not None and call.kind not in (*LIGHT, CallKind.RELEASE):
             needed = roles_on_device(call)
-            offload(r for r in loaded if r not in needed and share_ranks(r, call.role))
+            offload(r for r in loaded if r not in needed and needs_ranks_of(call, r))
             for role in sorted(needed & {*offloaded} - loaded.keys()):
                 move(role, LOAD, CallKind.LOAD)
                 loaded[role] = None

@@ -1,71 +1,92 @@
-"""Where roles are: the ranks that hold each model, and groups of devices that hold the same."""
+"""Where roles are: the devices for each kind of their calls."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from difflib import get_close_matches
 
 from rlhf_api import RLHFJob
 from rlhf_api.plan import Mesh
-from rlhf_api.spec.placement import PlacementType, RoleGroup
-from rlhf_flow.errors import InvalidPlacement
+from rlhf_api.spec.placement import PlacementType, RoleCalls, RoleGroup
+from rlhf_flow.errors import InvalidPlacement, NotOffered
 from rlhf_flow.planning.inventory import DeviceInventory
+
+KindsOfCalls = Mapping[str, AbstractSet[RoleCalls]]
+"""Which kinds of calls each role with a model has, in any graph."""
 
 
 @dataclass(frozen=True)
-class DeviceGroup:
-    """Neighbouring devices of a pool that hold the same roles."""
+class CallPlace:
+    """The devices for some calls of a role, and how the manifest cuts the model there."""
 
-    pool: DeviceInventory
-    first_rank: int
-    """As the pool numbers them."""
-    num_devices: int
-    roles: tuple[str, ...]
-    """Roles whose models they hold."""
+    mesh: Mesh
+    """The devices, cut along `data` only."""
+    tensor: int | None = None
+    """None: placement does not say."""
+    pipeline: int | None = None
+    """None: placement does not say."""
+    group: int | None = None
+    """Which of placement.groups says so. None: none, they are all devices of roles."""
 
     @property
-    def ranks(self) -> range:
-        """As the pool numbers them."""
-        return range(self.first_rank, self.first_rank + self.num_devices)
+    def field(self) -> str:
+        """What says so in the manifest."""
+        return "placement" if self.group is None else f"placement.groups[{self.group}]"
 
-    def __str__(self) -> str:
-        return describe_devices(self.ranks, self.pool.pool)
+    @property
+    def cut(self) -> dict[str, int]:
+        """What placement says of how the model is cut, by name."""
+        given = {"tensor": self.tensor, "pipeline": self.pipeline}
+        return {name: size for name, size in given.items() if size is not None}
+
+
+@dataclass(frozen=True)
+class RolePlace:
+    """Where a role is."""
+
+    training: CallPlace
+    """For training and forward passes: these devices hold its model."""
+    generation: CallPlace
+    """For generation, if it has any."""
+
+
+def place_everywhere(meshes: Mapping[str, Mesh]) -> Mapping[str, RolePlace]:
+    """Roles all of whose calls are on the same devices."""
+    places = {role: CallPlace(mesh) for role, mesh in meshes.items()}
+    return {role: RolePlace(place, place) for role, place in places.items()}
 
 
 def place_roles(
-    job: RLHFJob, roles: Sequence[str], pools: Sequence[DeviceInventory]
-) -> Mapping[str, Mesh]:
-    """The ranks that hold each role's model, cut along `data` only.
+    job: RLHFJob, kinds: KindsOfCalls, pools: Sequence[DeviceInventory]
+) -> Mapping[str, RolePlace]:
+    """Where each role is.
 
     Args:
         job: the manifest.
-        roles: those with a model.
+        kinds: of the calls of each role with a model.
         pools: all devices.
 
     Raises:
-        InvalidPlacement: groups that leave a role out, name another, or do not lie in their pool.
+        InvalidPlacement: groups that leave a role or calls of it out, name others, or do not lie
+            in their pool.
+        NotOffered: calls of a role on devices on which no runtime runs them.
     """
-    if job.spec.placement.type is not PlacementType.GROUPS:
+    if job.spec.placement.type is not PlacementType.MANUAL:
         pool, *_ = pools
-        return dict.fromkeys(roles, Mesh(pool=pool.pool, data=pool.num_devices))
+        return place_everywhere(dict.fromkeys(kinds, Mesh(pool=pool.pool, data=pool.num_devices)))
     groups = job.spec.placement.groups
-    _check_roles(groups, roles)
-    meshes = {role: _mesh(group, pools) for group in groups for role in group.roles}
+    _check_roles(groups, tuple(kinds))
+    places = [_place(group, number, pools) for number, group in enumerate(groups)]
+    found = {role: _placed(role, groups, places, kinds[role]) for role in kinds}
     for pool in pools:
-        if all(mesh.pool != pool.pool for mesh in meshes.values()):
+        if all(pool.pool != place.mesh.pool for place in places):
             raise InvalidPlacement(
                 f"a pool that holds no role: got {pool.pool}, allowed pools that "
                 "placement.groups[].pool names; name it there, or remove it"
             )
-    return {role: meshes[role] for role in roles}
-
-
-def device_groups(
-    pools: Sequence[DeviceInventory], meshes: Mapping[str, Mesh]
-) -> tuple[DeviceGroup, ...]:
-    """All devices, in groups as large as they can be; a group may hold nothing."""
-    return tuple(group for pool in pools for group in _groups_of(pool, meshes))
+    return found
 
 
 def describe_devices(ranks: range, pool: str) -> str:
@@ -74,16 +95,6 @@ def describe_devices(ranks: range, pool: str) -> str:
     return f"device{'' if first == last else 's'} {first}" + (
         f" of pool {pool}" if first == last else f" to {last} of pool {pool}"
     )
-
-
-def _groups_of(pool: DeviceInventory, meshes: Mapping[str, Mesh]) -> Iterator[DeviceGroup]:
-    here = {role: mesh.ranks for role, mesh in meshes.items() if mesh.pool == pool.pool}
-    cuts = {0, pool.num_devices}
-    cuts |= {cut for ranks in here.values() for cut in (ranks.start, ranks.stop)}
-    bounds = sorted(cuts)
-    for first, end in zip(bounds[:-1], bounds[1:], strict=True):
-        held = tuple(role for role, ranks in here.items() if first in ranks)
-        yield DeviceGroup(pool, first, end - first, held)
 
 
 def _check_roles(groups: Sequence[RoleGroup], roles: Sequence[str]) -> None:
@@ -102,12 +113,11 @@ def _check_roles(groups: Sequence[RoleGroup], roles: Sequence[str]) -> None:
         )
 
 
-def _mesh(group: RoleGroup, pools: Sequence[DeviceInventory]) -> Mesh:
+def _place(group: RoleGroup, number: int, pools: Sequence[DeviceInventory]) -> CallPlace:
     pool = next((each for each in pools if group.pool in (None, each.pool)), None)
-    roles = ", ".join(group.roles)
     if pool is None:
         raise InvalidPlacement(
-            f"the group of {roles} is in a pool that is not there: got {group.pool}, allowed "
+            f"the group of {group.name} is in a pool that is not there: got {group.pool}, allowed "
             f"{', '.join(each.pool for each in pools)}; correct placement.groups"
         )
     left = pool.num_devices - group.first_device
@@ -115,8 +125,78 @@ def _mesh(group: RoleGroup, pools: Sequence[DeviceInventory]) -> Mesh:
     if not 1 <= devices <= left:
         last = group.first_device + (group.devices or 1) - 1
         raise InvalidPlacement(
-            f"the group of {roles} does not lie in its pool: got devices {group.first_device} to "
-            f"{last}, allowed 0 to {pool.num_devices - 1} of pool {pool.pool}; lower firstDevice "
-            "or devices, or add devices"
+            f"the group of {group.name} does not lie in its pool: got devices "
+            f"{group.first_device} to {last}, allowed 0 to {pool.num_devices - 1} of pool "
+            f"{pool.pool}; lower firstDevice or devices, or add devices"
         )
-    return Mesh(pool=pool.pool, first_rank=group.first_device, data=devices)
+    mesh = Mesh(pool=pool.pool, first_rank=group.first_device, data=devices)
+    return CallPlace(mesh, group.tensor, group.pipeline, number)
+
+
+def _placed(
+    role: str,
+    groups: Sequence[RoleGroup],
+    places: Sequence[CallPlace],
+    kinds: AbstractSet[RoleCalls],
+) -> RolePlace:
+    """Where a role is, by the groups that name it: which name each kind once, or none."""
+    of_role = [pair for pair in zip(groups, places, strict=True) if role in pair[0].roles]
+    named = {kind: place for group, place in of_role for kind in group.calls}
+    rest = next((place for group, place in of_role if not group.calls), None)
+    _check_kinds(role, named, rest, kinds)
+    found = {kind: named.get(kind, rest) for kind in RoleCalls}
+    trained, inferred = (
+        found[kind] if kind in kinds else None for kind in (RoleCalls.TRAIN, RoleCalls.INFER)
+    )
+    generating = found[RoleCalls.GENERATE] if RoleCalls.GENERATE in kinds else None
+    training = trained or inferred or generating or rest or of_role[0][1]
+    if inferred is not None and not _is_same(inferred, training):
+        raise NotOffered(
+            f"a role that is trained and runs forward on different devices is not offered: got "
+            f"Train of {role} on {_describe(training)} and Infer on {_describe(inferred)}, allowed "
+            "the same devices and cut for both; write calls: [Train, Infer] in one group"
+        )
+    generation = generating or training
+    if generation.mesh.pool != training.mesh.pool:
+        raise NotOffered(
+            f"a role that generates in another pool is not offered: got {role} in pool "
+            f"{training.mesh.pool}, and its generation in {generation.mesh.pool}, allowed one pool "
+            "for both; change placement.groups[].pool"
+        )
+    return RolePlace(training, generation)
+
+
+def _check_kinds(
+    role: str,
+    named: Mapping[RoleCalls, CallPlace],
+    rest: CallPlace | None,
+    kinds: AbstractSet[RoleCalls],
+) -> None:
+    allowed = ", ".join(kind for kind in RoleCalls if kind in kinds)
+    for kind, place in named.items():
+        if kind not in kinds:
+            raise InvalidPlacement(
+                f"{place.field} is for calls that {role} does not have: got {kind}, allowed "
+                f"{allowed}; remove them, or {role}, from this group"
+            )
+    left = [kind for kind in RoleCalls if kind in kinds and kind not in named]
+    if rest is None and left:
+        raise InvalidPlacement(
+            f"placement.groups leave calls of {role} out: got no group for {', '.join(left)}, "
+            f"allowed groups for all of {allowed}; add them to one's calls, or a group of {role} "
+            "without calls"
+        )
+    if rest is not None and kinds and not left:
+        raise InvalidPlacement(
+            f"{rest.field} has no calls of {role}: got other groups for all of {allowed}, allowed "
+            f"calls that no other group names; remove {role} from it"
+        )
+
+
+def _is_same(one: CallPlace, other: CallPlace) -> bool:
+    return (one.mesh, one.cut) == (other.mesh, other.cut)
+
+
+def _describe(place: CallPlace) -> str:
+    cut = [f"{name} {size}" for name, size in place.cut.items()]
+    return " with ".join([describe_devices(place.mesh.ranks, place.mesh.pool), *cut])

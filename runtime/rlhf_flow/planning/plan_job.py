@@ -1,13 +1,14 @@
 """From a job's graphs and devices to its plan.
 
-Placement says which ranks hold each model, training how it is cut over them. What is decided here
-is generation: over how many ranks an engine spans, how large its cache is, and whether
-it gives its memory back while others work.
+Placement says which ranks hold each model and which generate with it, training how it is cut. What
+is decided here is generation: which ranks an engine spans, how large its cache is, and whether it
+gives its memory back while others work.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections import ChainMap
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from rlhf_api import RLHFJob
@@ -23,21 +24,25 @@ from rlhf_api.plan import (
     phase_name,
 )
 from rlhf_api.plan_memory import MemoryPlan, sum_by_phase
-from rlhf_api.spec.placement import PlacementType
+from rlhf_api.spec.placement import PlacementType, RoleCalls
 from rlhf_api.spec.resources import Device
 from rlhf_flow.calls import ModelCall, TrainOptions
 from rlhf_flow.errors import DoesNotFit
 from rlhf_flow.graph import Graph
 from rlhf_flow.job_graphs import job_roles, policy_of
 from rlhf_flow.planning.copies import check_copies
+from rlhf_flow.planning.device_groups import DeviceGroup, device_groups
 from rlhf_flow.planning.generation import (
     EngineChoice,
     GenerationChoice,
     GroupMemory,
+    Loads,
     cache_reason,
     choose_generation,
     generation_loads,
 )
+from rlhf_flow.planning.generation_groups import grouping_reason
+from rlhf_flow.planning.generation_memory import GenerationLoad
 from rlhf_flow.planning.inventory import DeviceInventory, device_of, limit_devices
 from rlhf_flow.planning.memory import RoleModel, process_item
 from rlhf_flow.planning.offered import check_offered
@@ -49,7 +54,7 @@ from rlhf_flow.planning.offloading import (
     roles_on_device,
     with_offloading,
 )
-from rlhf_flow.planning.placement import DeviceGroup, device_groups, place_roles
+from rlhf_flow.planning.placement import RolePlace, place_everywhere, place_roles
 from rlhf_flow.planning.refusal import format_bytes
 from rlhf_flow.planning.role_memory import checkpoint_items, role_items
 from rlhf_flow.planning.role_models import (
@@ -65,6 +70,9 @@ from rlhf_flow.planning.training_mesh import cut_meshes
 from rlhf_flow.planning.transitions import with_transitions
 
 Graphs = Mapping[GraphName, Graph]
+
+MODEL_CALLS = (CallKind.GENERATE, CallKind.INFER, CallKind.TRAIN)
+"""Kinds of calls for which a device may hold a role."""
 
 IDLE = "idle"
 """The phase of devices that take part in no call."""
@@ -85,29 +93,30 @@ def plan_job(
         shapes: of every role with a model.
 
     Raises:
-        InvalidPlacement: groups that do not fit the roles or the pools.
-        NotOffered: several roles that generate on the same GPUs or on some of
-            a pool's devices, or weights that would be copied between devices or engines.
+        InvalidPlacement: groups that do not fit the roles, their calls or the pools.
+        NotOffered: a role that is trained and runs forward on different devices, several roles
+            that generate on the same GPUs or on some of a pool's devices, or weights that would be
+            copied between devices or engines.
         ManifestError: a training engine or a cut that a model does not have.
         DoesNotDivide: a parallelism that does not divide devices, heads or layers' width.
         KvCacheTooSmall: a given cache below one longest sequence.
         DoesNotFit: more memory than a device has; the message shows the sum.
     """
     pools = tuple(limit_devices(pool, job.spec.placement) for pool in devices)
-    meshes = _meshes(job, graphs, shapes, pools)
-    check_offered(graphs, pools, meshes)
-    check_copies(job, graphs, meshes, shapes)
-    generating = [name for name, role in job_roles(graphs).items() if role.generates]
+    places = _places(job, graphs, shapes, pools)
+    meshes = cut_meshes(job, places, shapes, pools)
+    check_offered(graphs, pools, places)
+    check_copies(graphs, meshes, shapes)
     *better, last = [
         (tokens, offload)
-        for offload in offload_choices(job, device_groups(pools, meshes), generating)
+        for offload in offload_choices(job, device_groups(pools, places))
         for tokens in default_micro_batches(job, graphs, device_of(pools))
     ]
     for choice in better:
         with suppress(DoesNotFit):
-            return _plan(job, graphs, pools, meshes, shapes, *choice)
+            return _plan(job, graphs, pools, places, meshes, shapes, *choice)
     try:
-        return _plan(job, graphs, pools, meshes, shapes, *last)
+        return _plan(job, graphs, pools, places, meshes, shapes, *last)
     except DoesNotFit as error:
         raise DoesNotFit(f"{error}{last[1].note}") from error
 
@@ -116,6 +125,7 @@ def _plan(
     job: RLHFJob,
     graphs: Graphs,
     pools: Sequence[DeviceInventory],
+    places: Mapping[str, RolePlace],
     meshes: Mapping[str, Mesh],
     shapes: Mapping[str, DecoderShape],
     default_tokens: int,
@@ -123,38 +133,31 @@ def _plan(
 ) -> Plan:
     """The plan with a default of training.microBatchTokens and roles that are offloaded."""
     models = role_models(job, graphs, device_of(pools), meshes, shapes, default_tokens)
-    groups = device_groups(pools, meshes)
+    groups = device_groups(pools, places)
     static = [_static_memory(job, graphs, group, models, offload) for group in groups]
+    loads = [generation_loads(job, pool, models, places) for pool in pools]
     choices = [
         choose_generation(
-            job,
-            pool,
-            generation_loads(job, pool, models),
-            tuple(each for each in static if each.group.pool == pool),
+            job, pool, of_pool, tuple(each for each in static if each.group.pool == pool)
         )
-        for pool in pools
+        for pool, of_pool in zip(pools, loads, strict=True)
     ]
     found = tuple(each for choice in choices for each in choice.memory)
     memory, standby, standby_reason = with_standby(job, found)
     engines = {engine.role: engine for choice in choices for engine in choice.engines}
-    releases = {e.role for choice in choices if choice.release for e in choice.engines}
     policy = policy_of(graphs[GraphName.STEP])
     return Plan(
         job=job.name,
         pools=tuple(map(_pool_plan, pools)),
         roles=_role_plans(job, graphs, models, offload),
-        calls=_call_plans(job, graphs, meshes, engines, policy, releases, offload),
+        calls=_call_plans(job, graphs, meshes, engines, policy, offload),
         inputs={name: graph.inputs for name, graph in graphs.items()},
         policy=policy,
-        generations=tuple(
-            _generation_plan(job, graphs, engine, choice.release)
-            for choice in choices
-            for engine in choice.engines
-        ),
+        generations=tuple(_generation_plan(job, graphs, engine) for engine in engines.values()),
         memory=tuple(map(_memory_plan, memory)),
         standby=standby,
         reasons=(
-            *_reasons(job, groups, choices),
+            *_reasons(job, groups, choices, ChainMap(*map(dict, loads))),
             *_micro_batch_reasons(job, models, default_tokens),
             *offload_reasons(offload, device_of(pools), [each.items for each in memory]),
             standby_reason,
@@ -162,48 +165,57 @@ def _plan(
     )
 
 
-def _meshes(
+def _places(
     job: RLHFJob,
     graphs: Graphs,
     shapes: Mapping[str, DecoderShape],
     pools: Sequence[DeviceInventory],
-) -> Mapping[str, Mesh]:
-    """The ranks of each role with a model, by the manifest's placement, and how they are cut."""
+) -> Mapping[str, RolePlace]:
+    """Where each role with a model is, by the manifest's placement."""
     kind = job.spec.placement.type
     if kind in (PlacementType.SPLIT, PlacementType.STANDALONE):
         roles = job_roles(graphs)
         sets = role_sets(kind, roles, policy_of(graphs[GraphName.STEP]))
         multiples = set_multiples(job, sets)
-        placed = place_sets(sets, roles, shapes, pools, multiples)
-    else:
-        placed = place_roles(job, tuple(shapes), pools)
-    return cut_meshes(job, placed, shapes, pools)
+        return place_everywhere(place_sets(sets, roles, shapes, pools, multiples))
+    return place_roles(job, {role: _kinds(graphs, role) for role in shapes}, pools)
+
+
+def _kinds(graphs: Graphs, role: str) -> frozenset[RoleCalls]:
+    """Of a role's calls."""
+    calls = (call for graph in graphs.values() for call in graph.of_kind(*MODEL_CALLS))
+    return frozenset(RoleCalls(call.kind.value) for call in calls if call.role == role)
 
 
 def job_phases(
-    graphs: Graphs, held: Sequence[str], offloaded: Collection[str] = ()
+    graphs: Graphs, group: DeviceGroup, offloaded: Collection[str] = ()
 ) -> tuple[str, ...]:
-    """The phases in which the memory of devices differs: those of calls of the roles that they
-    hold, the transition of new weights, and copies from or to a role that is offloaded."""
-    kinds = (CallKind.GENERATE, CallKind.INFER, CallKind.TRAIN)
+    """The phases in which the memory of a group's devices differs: those of calls that they run,
+    the transition of new weights, and copies from or to a role that is offloaded."""
     names = [
         phase_name(call.role, call.kind)
         for graph in graphs.values()
-        for call in graph.of_kind(*kinds)
-        if call.role is not None and call.role in held
+        for call in graph.of_kind(*MODEL_CALLS)
+        if call.role is not None
+        and call.role in (group.generating if call.kind is CallKind.GENERATE else group.roles)
     ]
-    generating = [name for name, role in job_roles(graphs).items() if role.generates]
     engines = [
-        name
-        for role in generating
-        if role in held
-        for name in (phase_name(role, CallKind.RESHARD), phase_name(role, CallKind.GENERATE))
+        phase_name(name, kind)
+        for name, role in job_roles(graphs).items()
+        if role.generates
+        for kind, here in (
+            (CallKind.RESHARD, {*group.roles, *group.generating}),
+            (CallKind.GENERATE, group.generating),
+        )
+        if name in here
     ]
     copies = [
         phase_name(call.role, call.kind)
         for graph in graphs.values()
         for call in graph.of_kind(CallKind.COPY)
-        if call.role is not None and call.role in held and roles_on_device(call) & {*offloaded}
+        if call.role is not None
+        and call.role in group.roles
+        and roles_on_device(call) & {*offloaded}
     ]
     return tuple(dict.fromkeys([*engines, *names, *copies])) or (IDLE,)
 
@@ -216,7 +228,7 @@ def _static_memory(
     offload: OffloadChoice,
 ) -> GroupMemory:
     """All memory of a group's devices but that of generation."""
-    pool, phases = group.pool, job_phases(graphs, group.roles, offload.roles)
+    pool, phases = group.pool, job_phases(graphs, group, offload.roles)
     calls = [call for graph in graphs.values() for call in graph.calls]
     items = [process_item(pool.device, phases), *required_standby(job, pool, phases)]
     for model in models:
@@ -288,16 +300,14 @@ def _role_plans(
     return tuple(plans)
 
 
-def _generation_plan(
-    job: RLHFJob, graphs: Graphs, engine: EngineChoice, release: bool
-) -> GenerationPlan:
+def _generation_plan(job: RLHFJob, graphs: Graphs, engine: EngineChoice) -> GenerationPlan:
     return GenerationPlan(
         role=engine.role,
         mesh=engine.mesh,
         kv_cache_bytes=engine.kv_cache_bytes,
         max_concurrent_sequences=job.spec.rollout.max_concurrent_sequences,
         max_sequence_tokens=longest_sequence_tokens(job),
-        release_during_training=release,
+        release_during_training=engine.release,
         max_samples_per_prompt=_max_samples(graphs, engine.role),
     )
 
@@ -308,12 +318,12 @@ def _call_plans(
     meshes: Mapping[str, Mesh],
     engines: Mapping[str, EngineChoice],
     policy: str,
-    releases: Collection[str],
     offload: OffloadChoice,
 ) -> tuple[CallPlan, ...]:
-    def share_ranks(role: str, other: str) -> bool:
-        one, two = meshes[role], meshes.get(other)
-        return two is not None and one.pool == two.pool and bool({*one.ranks} & {*two.ranks})
+    def share_ranks(call: ModelCall, other: ModelCall) -> bool:
+        one, two = mesh(call), mesh(other)
+        assert one is not None and two is not None, "they use memory of devices"
+        return one.pool == two.pool and bool({*one.ranks} & {*two.ranks})
 
     def mesh(call: ModelCall) -> Mesh | None:
         match call.kind:
@@ -325,9 +335,20 @@ def _call_plans(
             case _:  # numerics without a model run beside the policy, which trains on them
                 return meshes[call.role or policy]
 
+    releases = {role for role, engine in engines.items() if engine.release}
+
+    def needs_ranks_of(call: ModelCall, role: str) -> bool:
+        one = meshes[role]
+        sent = meshes.get(call.role or "") if call.kind is CallKind.RESHARD else None
+        used = (mesh(call), sent)
+        return any(
+            two is not None and one.pool == two.pool and bool({*one.ranks} & {*two.ranks})
+            for two in used
+        )
+
     def completed(graph: Graph) -> list[ModelCall]:
         calls = with_transitions(graph.calls, releases, share_ranks)
-        return with_offloading(calls, offload.roles, share_ranks)
+        return with_offloading(calls, offload.roles, needs_ranks_of)
 
     return tuple(
         CallPlan(
@@ -337,6 +358,7 @@ def _call_plans(
             method=call.method,
             kind=call.kind,
             mesh=mesh(call),
+            source_mesh=meshes[str(call.role)] if call.kind is CallKind.RESHARD else None,
             reads=call.reads,
             writes=call.writes,
             mini_batches=_mini_batches(job, call),
@@ -368,20 +390,27 @@ def _reasons(
     job: RLHFJob,
     groups: Sequence[DeviceGroup],
     choices: Sequence[GenerationChoice],
+    loads: Loads,
 ) -> tuple[str, ...]:
     kind = job.spec.placement.type
-    reasons = [_placement_reason(group, len(groups), kind) for group in groups]
+    reasons = [_placement_reason(group, len(groups), kind, loads) for group in groups]
     for choice in choices:
         for engine in choice.engines:
-            reasons += _engine_reasons(job, choice, engine)
+            reasons += _engine_reasons(job, choice, engine, loads[engine.role])
         if choice.engines:
             reasons.append(
                 "generation's weights and cache are freed while no call generates: they do not fit "
                 "beside the other phases"
-                if choice.release
-                else "generation's weights and cache stay: they fit beside all other phases"
+                if any(engine.release for engine in choice.engines)
+                else f"generation's weights and cache stay: {_why_they_stay(choice)}"
             )
     return tuple(reasons)
+
+
+def _why_they_stay(choice: GenerationChoice) -> str:
+    if choice.release:
+        return "nothing else is on the devices that generate"
+    return "they fit beside all other phases"
 
 
 def _micro_batch_reasons(
@@ -403,10 +432,26 @@ def _micro_batch_reasons(
     )
 
 
-def _placement_reason(group: DeviceGroup, num_groups: int, kind: PlacementType) -> str:
+def _held(group: DeviceGroup, engines: Collection[str]) -> list[str]:
+    """What devices hold, for people: roles, without or with nothing but their generation."""
+    roles = [
+        f"{role} without its generation"
+        if role in engines and role not in group.generating
+        else role
+        for role in group.roles
+    ]
+    return [
+        *roles,
+        *(f"generation of {r}" for r in group.generating if r in engines and r not in group.roles),
+    ]
+
+
+def _placement_reason(
+    group: DeviceGroup, num_groups: int, kind: PlacementType, engines: Collection[str]
+) -> str:
     if num_groups == 1:
         return f"every role is on every device of pool {group.pool.pool}: calls take turns"
-    held = ", ".join(group.roles) or "no role, so nothing happens there"
+    held = ", ".join(_held(group, engines)) or "no role, so nothing happens there"
     why = {
         PlacementType.SPLIT: "as placement Split puts language models and scalar models apart",
         PlacementType.STANDALONE: "as placement Standalone gives each role devices of its own",
@@ -415,16 +460,19 @@ def _placement_reason(group: DeviceGroup, num_groups: int, kind: PlacementType) 
 
 
 def _engine_reasons(
-    job: RLHFJob, choice: GenerationChoice, engine: EngineChoice
-) -> tuple[str, str]:
-    is_given = job.spec.rollout.parallelism.tensor is not None
-    return (
+    job: RLHFJob, choice: GenerationChoice, engine: EngineChoice, load: GenerationLoad
+) -> Iterator[str]:
+    yield (
         f"ranks that a generation engine of {engine.role} spans: {engine.mesh.tensor}, "
         + (
-            "as rollout.parallelism.tensor says"
-            if is_given
+            f"as {load.tensor_field} says"
+            if load.tensor
             else "the smallest power of two with which everything fits"
-        ),
+        )
+    )
+    if engine.mesh.tensor > 1:
+        yield grouping_reason(engine.role, load.trained, engine.mesh)
+    yield (
         f"its cache has {format_bytes(engine.kv_cache_bytes)} on each device: "
-        + cache_reason(job, choice, engine.role),
+        + cache_reason(job, choice, engine.role)
     )

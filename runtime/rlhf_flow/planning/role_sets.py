@@ -97,7 +97,7 @@ def place_sets(
         raise InvalidPlacement(
             f"other pools than sets of roles: got {len(pools)} pools for {len(sets)} sets "
             f"({listed}), allowed one pool, or one for each set; change resources.nodePools, or "
-            "write type: Groups with the roles of each pool"
+            "write type: Manual with the roles of each pool"
         )
     return {name: mesh for each, mesh in zip(sets, meshes, strict=True) for name in each}
 

@@ -1,4 +1,5 @@
-"""How each role's devices are cut for training and forward passes: by its engine.
+"""How each role's devices are cut for training and forward passes: by its engine, as the group that
+places it says, or else its training.
 
 FSDP shards over all of them. Megatron cuts the model over tensor ranks and pipeline stages, and
 what is left of the devices are replicas. Whatever does not come out even is refused here.
@@ -19,7 +20,7 @@ from rlhf_api.spec.models import CUT_RULES, TrainingParallelism
 from rlhf_flow.errors import DoesNotDivide, InvalidPlacement
 from rlhf_flow.planning.inventory import DeviceInventory
 from rlhf_flow.planning.model_config import MEGATRON_FAMILIES
-from rlhf_flow.planning.placement import describe_devices
+from rlhf_flow.planning.placement import CallPlace, RolePlace, describe_devices
 from rlhf_flow.planning.shapes import DecoderShape
 
 
@@ -31,7 +32,7 @@ def copy_devices(job: RLHFJob, roles: Iterable[str]) -> int:
 
 def cut_meshes(
     job: RLHFJob,
-    meshes: Mapping[str, Mesh],
+    places: Mapping[str, RolePlace],
     shapes: Mapping[str, DecoderShape],
     pools: Sequence[DeviceInventory],
 ) -> Mapping[str, Mesh]:
@@ -39,7 +40,7 @@ def cut_meshes(
 
     Args:
         job: the manifest.
-        meshes: the devices of each role with a model, cut along `data` only.
+        places: where each role with a model is.
         shapes: of their models.
         pools: all devices.
 
@@ -47,20 +48,33 @@ def cut_meshes(
         ManifestError: a model of a family that Megatron's layers are not mapped for, or a cut that
             does not divide it.
         DoesNotDivide: a cut that does not divide a role's devices or those of a node.
-        InvalidPlacement: tensor ranks that lie on two nodes because of the role's first device.
+        InvalidPlacement: tensor ranks that lie on two nodes because of the role's first device, or
+            a cut of what FSDP trains.
     """
-    megatron = [role for role in meshes if job.spec.model_for(role).uses_megatron]
-    problems = [each for role in megatron for each in _problems(job, role, shapes[role])]
+    megatron = [role for role in places if job.spec.model_for(role).uses_megatron]
+    problems = [
+        each for role in megatron for each in _problems(job, role, places[role], shapes[role])
+    ]
     if problems:
         raise ManifestError(list(dict.fromkeys(problems)))
     by_name = {pool.pool: pool for pool in pools}
-    cut = dict(meshes)
-    for role in megatron:
-        parallelism = job.spec.model_for(role).training.parallelism
-        field = f"models.{_trained_as(job, role)}.training.parallelism"
-        cut[role] = _cut(role, meshes[role], parallelism, field)
+    cut = {role: place.training.mesh for role, place in places.items()}
+    for role, place in places.items():
+        parallelism, field = _parallelism(job, role, place.training)
+        if role not in megatron:
+            _check_uncut(job, role, parallelism, field)
+            continue
+        cut[role] = _cut(role, cut[role], parallelism, field)
         _check_nodes(role, cut[role], by_name[cut[role].pool], field)
     return cut
+
+
+def _parallelism(job: RLHFJob, role: str, place: CallPlace) -> tuple[TrainingParallelism, str]:
+    """How a role's model is cut for training, and the field that says so: its group's, where that
+    says something, or its training's."""
+    parallelism = job.spec.model_for(role).training.parallelism.model_copy(update=place.cut)
+    own = f"models.{_trained_as(job, role)}.training.parallelism"
+    return parallelism, place.field if place.cut else own
 
 
 def _trained_as(job: RLHFJob, role: str) -> str:
@@ -68,7 +82,17 @@ def _trained_as(job: RLHFJob, role: str) -> str:
     return role if role in job.spec.models else "actor"
 
 
-def _problems(job: RLHFJob, role: str, shape: DecoderShape) -> Iterator[Problem]:
+def _check_uncut(job: RLHFJob, role: str, parallelism: TrainingParallelism, field: str) -> None:
+    if parallelism.num_ranks > 1:
+        raise InvalidPlacement(
+            f"{field} cuts the model of {role}, which FSDP shards: got tensor "
+            f"{parallelism.tensor} x pipeline {parallelism.pipeline} = {parallelism.num_ranks}, "
+            f"allowed 1; write models.{_trained_as(job, role)}.training.engine: Megatron, or leave "
+            "the cut out where the group is not for Generate alone"
+        )
+
+
+def _problems(job: RLHFJob, role: str, place: RolePlace, shape: DecoderShape) -> Iterator[Problem]:
     """What Megatron has no layers for, or what of a model does not come out even."""
     where = ("spec", "models", _trained_as(job, role))
     if shape.family is not None and shape.family not in MEGATRON_FAMILIES:
@@ -79,10 +103,16 @@ def _problems(job: RLHFJob, role: str, shape: DecoderShape) -> Iterator[Problem]
             allowed=", ".join(sorted(MEGATRON_FAMILIES)),
             do="write engine: FSDP, or add the family (docs/model-families.md)",
         )
-    known = job.spec.model_for(role).model_copy(update={"shape": shape})
+    model = job.spec.model_for(role)
+    parallelism, _ = _parallelism(job, role, place.training)
+    training = model.training.model_copy(update={"parallelism": parallelism})
+    known = model.model_copy(update={"shape": shape, "training": training})
     for rule in CUT_RULES:
         for problem in rule.problems(known):
-            yield replace(problem, location=(*where, *problem.location))
+            size = problem.location[-1]
+            in_group = ("spec", "placement", "groups", place.training.group or 0, size)
+            at = in_group if size in place.training.cut else (*where, *problem.location)
+            yield replace(problem, location=at)
 
 
 def _cut(role: str, mesh: Mesh, parallelism: TrainingParallelism, field: str) -> Mesh:
@@ -120,5 +150,5 @@ def _check_nodes(role: str, mesh: Mesh, pool: DeviceInventory, field: str) -> No
     raise InvalidPlacement(
         f"tensor ranks of {role} lie on two nodes: got tensor {tensor} on {where}, with {per_node} "
         f"on a node, as the first of all its devices is {mesh.first_rank}; allowed a multiple of "
-        f"{tensor}; write placement.type: Groups with such a firstDevice, or change {field}.tensor"
+        f"{tensor}; write placement.type: Manual with such a firstDevice, or change {field}.tensor"
     )

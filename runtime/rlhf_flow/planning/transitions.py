@@ -13,8 +13,8 @@ RESHARD, RELEASE = "reshard", "release"
 
 LIGHT = (CallKind.COMPUTE, CallKind.SCORE, CallKind.SAVE)
 """Calls that need next to no memory of a device."""
-ShareRanks = Callable[[str, str], bool]
-"""Whether two roles are on some of the same ranks."""
+ShareRanks = Callable[[ModelCall, ModelCall], bool]
+"""Whether two calls run on some of the same ranks."""
 
 
 def with_transitions(
@@ -32,7 +32,7 @@ def with_transitions(
         calls: in program order.
         releases: roles whose engines give weights and cache back after they have generated, unless
             they are the next that need memory on their ranks.
-        share_ranks: whether two roles are on some of the same ranks.
+        share_ranks: whether two calls run on some of the same ranks.
 
     Source: HybridFlow (arXiv 2409.19256), section 5.1; ReaL (arXiv 2406.14088), section 4.
     """
@@ -73,15 +73,16 @@ def _beside(call: ModelCall, method: str, kind: CallKind) -> ModelCall:
 
 
 def _generates_next(
-    call: ModelCall, following: Sequence[ModelCall], share_ranks: ShareRanks
+    call: ModelCall,
+    following: Sequence[ModelCall],
+    share_ranks: ShareRanks,
 ) -> bool:
-    """Whether the next call that needs memory on a role's ranks is its own, generates, and runs
-    whenever this one does."""
-    assert call.role is not None
+    """Whether the next call that needs memory on the ranks of one that generates is of the same
+    role, generates, and runs whenever this one does."""
     for other in following:
         if region_of(other) != region_of(call):
             return False
-        if other.kind in LIGHT or other.role is None or not share_ranks(call.role, other.role):
+        if other.kind in LIGHT or not share_ranks(call, other):
             continue
         return other.kind is CallKind.GENERATE and other.role == call.role
     return False

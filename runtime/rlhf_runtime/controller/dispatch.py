@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import cycle
 from typing import Any, Protocol
 
-from rlhf_api.plan import CallKind, CallPlan, GraphName, Mesh, Plan
+from rlhf_api.plan import CallKind, CallPlan, GraphName, Mesh, Plan, ranks_of_both
 from rlhf_flow.batches import BatchValue
 from rlhf_flow.calls import ComputeOptions, GenerateOptions, ModelCall
 from rlhf_flow.fields import ENOUGH
@@ -58,12 +59,22 @@ class WorkerGroup:
         self._returning = [worker.run.options(num_returns=2) for worker in workers]
 
     def submit(
-        self, order: Order, batches: Sequence[Batch], mesh: Mesh | None
+        self,
+        order: Order,
+        batches: Sequence[Batch],
+        mesh: Mesh | None,
+        source: Mesh | None = None,
     ) -> tuple[list[Any], Batch | None]:
         """Send a call to the workers that run it; returns references to reports, and the result.
 
         Each gets references to the shards that it can need. A call that writes nothing has no
         result.
+
+        Args:
+            order: the call.
+            batches: those that it reads.
+            mesh: its ranks; None for hosts.
+            source: the ranks that it brings weights from, where it does; they run it, too.
         """
         call, extent = order.call, batches[0].extent
         names, samples = returned_columns(call), _samples(call)
@@ -73,7 +84,7 @@ class WorkerGroup:
         everything = range(extent.num_groups)
         reports: list[Any] = []
         shards: list[ShardRef] = []
-        for worker, at, own in self._sendings(order, batches[0], mesh):
+        for worker, at, own in self._sendings(order, batches[0], mesh, source):
             picked, references = _pick(order, read, at)
             message = own.message(references, header, picked)
             if not names or not protocol_of(call).collect(at):
@@ -87,11 +98,13 @@ class WorkerGroup:
         shards.sort(key=lambda shard: shard.rows.start)  # a protocol need not give them in order
         return reports, as_batch(names, shards, extent.times(samples)) if names else None
 
-    def _sendings(self, order: Order, batch: Batch, mesh: Mesh | None) -> Iterator[Sending]:
-        """To every rank of the call's mesh."""
+    def _sendings(
+        self, order: Order, batch: Batch, mesh: Mesh | None, source: Mesh | None
+    ) -> Iterator[Sending]:
+        """To every rank of the call's meshes."""
         assert mesh is not None
-        for rank in mesh.ranks:
-            yield rank, Coordinates.of(rank, mesh), order
+        for rank in mesh.ranks if source is None else ranks_of_both(mesh, source):
+            yield rank, Coordinates.in_call(rank, mesh, source), order
 
 
 class HostGroup(WorkerGroup):
@@ -102,7 +115,9 @@ class HostGroup(WorkerGroup):
         super().__init__(workers, nodes)
         self._turns = cycle(range(len(self.workers)))
 
-    def _sendings(self, order: Order, batch: Batch, mesh: Mesh | None) -> Iterator[Sending]:
+    def _sendings(
+        self, order: Order, batch: Batch, mesh: Mesh | None, source: Mesh | None
+    ) -> Iterator[Sending]:
         """Parts are those of the read column that comes in most, as by a mesh with a data axis of
         as many ranks: whoever generated cut whole groups by the same rule. Each goes to the host on
         the node where it was made; where none is, hosts take turns."""
@@ -165,6 +180,8 @@ class StepBackend:
     """How many each `flow.repeat` took."""
     _num_checked: int = 0
     """Reports of which is known that their calls have scores."""
+    _changes: Counter[str | None] = field(default_factory=Counter)
+    """Calls so far that change the weights of each role."""
     _round: int = 0
     """The one whose calls are sent."""
     _prompts: list[Batch] = field(default_factory=list)
@@ -223,12 +240,16 @@ class StepBackend:
             tuple(OrderedBatch(each.extent) for each in batches),
             planned.mini_batches,
             self._round,
+            self._changes[call.role],
         )
+        if call.role is not None and call.changes(call.role):
+            self._changes[call.role] += 1
         if call.kind is CallKind.SAVE:
             self.saves.append(Save(order, batches[0]))
             return batches[0].select()
         pool = None if planned.mesh is None else planned.mesh.pool
-        reports, result = self.worker_groups[pool].submit(order, batches, planned.mesh)
+        group = self.worker_groups[pool]
+        reports, result = group.submit(order, batches, planned.mesh, planned.source_mesh)
         self.reports.extend(reports)
         return result if result is not None else batches[0].select()
 

@@ -157,9 +157,10 @@ class Workers:
         self._call([self._ranks[mesh.pool][rank] for rank in mesh.ranks], method, *arguments)
 
     def copy_weights(self, source: str, target: str) -> None:
-        """Let a role start from the weights of another: within its ranks where both are cut alike,
-        else by a saved model."""
-        if self._mesh_of(source) == self._mesh_of(target):
+        """Let a role start from the weights of another: within its ranks where both are on the
+        same, else by a saved model."""
+        one, other = self._mesh_of(source), self._mesh_of(target)
+        if (one.pool, one.ranks) == (other.pool, other.ranks):
             self.on_role(target, "copy_weights", source, target)
             return
         folder = self._settings.models / f"weights-of-{source}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rlhf_api.plan import Mesh
+from rlhf_api.plan import Mesh, ranks_of_both
 from rlhf_runtime.dataplane.partition import Share
 
 
@@ -48,6 +48,21 @@ class Coordinates:
             pipeline_size=mesh.pipeline,
             tensor_stride=mesh.tensor_stride,
         )
+
+    @staticmethod
+    def in_call(rank: int, mesh: Mesh, source: Mesh | None) -> Coordinates:
+        """A rank's place in a call. Between two meshes there are no common axes: each of their
+        ranks is a part of its own.
+
+        Args:
+            rank: as the pool numbers it; one of either mesh's.
+            mesh: of the call.
+            source: what it brings weights from; None: it brings none.
+        """
+        if source is None:
+            return Coordinates.of(rank, mesh)
+        ranks = ranks_of_both(mesh, source)
+        return Coordinates(ranks.index(rank), len(ranks))
 
     @property
     def rank(self) -> int:

@@ -37,8 +37,8 @@ def copy_weights(
         _require_alike(given, wanted)
     both = {name for name, shape in wanted.shapes.items() if given.shapes.get(name) == shape}
     plan = plan_reshard(_only(given, both), _only(wanted, both), topology)
-    own = ({name: views[name] for name in both & views.keys()} for views in (source, target))
-    execute(plan, parallel.rank, *own, parallel.group)
+    one, other = ({name: views[name] for name in both & views.keys()} for views in (source, target))
+    execute(plan, parallel.rank, one, other, parallel.group)
 
 
 def _only(layout: Layout, names: Collection[str]) -> Layout:

@@ -35,6 +35,9 @@ class ParallelContext:
     """All ranks of the mesh."""
     timeout: timedelta
     """Longest wait for other ranks in a collective."""
+    ends_group: dist.ProcessGroup | None = None
+    """The first and the last of this rank's stages, where there are others between them; None on
+    those."""
 
     @property
     def rank(self) -> int:
@@ -110,13 +113,6 @@ class ParallelContext:
         """The maximum over the data axis of a small host tensor, equal on all ranks."""
         return self._reduced(values, dist.ReduceOp.MAX)
 
-    def sum_over_mesh(self, values: torch.Tensor) -> torch.Tensor:
-        """The sum over all ranks of the mesh of a small host tensor, equal on all of them."""
-        if self.size > 1:
-            values = values.clone()
-            dist.all_reduce(values, group=self.group)
-        return values
-
     def _reduced(self, values: torch.Tensor, how: dist.ReduceOp.RedOpType) -> torch.Tensor:
         if self.data_size > 1:
             values = values.clone()
@@ -135,11 +131,21 @@ def make_contexts(meshes: Iterable[Mesh], world: World) -> Mapping[Mesh, Paralle
     contexts = {}
     for mesh in dict.fromkeys(meshes):
         group = world.make_group(mesh.ranks)
-        groups = _make_groups(mesh, world, group)
+        groups, ends = _make_groups(mesh, world, group), _make_ends(mesh, world)
         if groups is not None:
             at = Coordinates.of(world.rank, mesh)
-            contexts[mesh] = ParallelContext(at, world.device, groups, group, world.timeout)
+            contexts[mesh] = ParallelContext(at, world.device, groups, group, world.timeout, ends)
     return contexts
+
+
+def _make_ends(mesh: Mesh, world: World) -> dist.ProcessGroup | None:
+    """The pair of a first and a last stage that a rank is in, where there are stages between."""
+    if mesh.pipeline <= 2:
+        return None
+    cut = torch.tensor(mesh.tensor_groups).reshape(mesh.data, mesh.pipeline, mesh.tensor)
+    pairs = cut[:, [0, -1]].movedim(1, -1).flatten(0, -2).tolist()
+    made = [(pair, world.make_group(pair)) for pair in pairs]
+    return next((each for pair, each in made if world.rank in pair), None)
 
 
 def _make_groups(mesh: Mesh, world: World, group: dist.ProcessGroup) -> DeviceMesh | None:

@@ -1,8 +1,9 @@
 """Carries out a reshard plan over torch.distributed, straight into the target's views.
 
 What stays on a rank is copied. The rest goes from rank to rank in rounds, in the target's dtype:
-from storage to storage where both are contiguous, else through a staging buffer of bounded size. No
-full tensor and no second model is ever made.
+from storage to storage where both are contiguous, else through a staging buffer of bounded size.
+While a round is under way the next one is packed and the last one unpacked. No full tensor and no
+second model is ever made.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from torch import Tensor
 
 from rlhf_flow.planning.generation_memory import TRANSFER_BUCKET_ELEMENTS
 from rlhf_runtime.reshard.agreement import agree
-from rlhf_runtime.reshard.messages import Staging, bind, copy_all
+from rlhf_runtime.reshard.messages import Exchange, Staging, bind, copy_all
 from rlhf_runtime.reshard.plan import ReshardPlan
 from rlhf_runtime.reshard.rounds import rounds_of
-from rlhf_runtime.reshard.transport import GroupTransport, Message, Transport
-from rlhf_runtime.reshard.views import Views, check_views, is_same_memory, part_of
+from rlhf_runtime.reshard.transport import Delivery, GroupTransport, Message, Transport
+from rlhf_runtime.reshard.views import Views, check_views, dtypes_of, is_same_memory, part_of
 
 BUCKET_ELEMENTS = 2 * TRANSFER_BUCKET_ELEMENTS
 """Weights that a rank sends and receives at once, both together."""
@@ -80,15 +81,16 @@ class PreparedTransfer:
         self._plan, self._rank = plan, rank
         self._devices = _cuda_devices(source_views, target_views)
         self._staging = Staging(torch.device("cpu"))
-        dtypes: dict[str, torch.dtype] = {}
+        self.dtypes = dtypes_of(target_views)
+        """The target's dtype of every name, whichever ranks hold it."""
         if plan.world_size > 1:
-            dtypes = agree(plan, rank, target_views, group, bucket_elements)
-            self._staging = Staging(_staging_device(group, self._devices))
+            self.dtypes = agree(plan, rank, target_views, group, bucket_elements)
+            self._staging = Staging(_staging_device(group))
         check_views(source_views, rank)
         check_views(target_views, rank)
         self._bind_copies(plan, rank, source_views, target_views)
-        rounds = rounds_of(plan, rank, bucket_elements)
-        self._exchanges = bind(rounds, rank, source_views, target_views, dtypes, self._staging)
+        rounds = rounds_of(plan, rank, max(1, bucket_elements // 2))  # of which two are staged
+        self._exchanges = bind(rounds, rank, source_views, target_views, self.dtypes, self._staging)
         self._transport: Transport = GroupTransport(group, self._staging.device)
 
     @torch.no_grad()
@@ -96,14 +98,24 @@ class PreparedTransfer:
         """Bring the source's present values into the target; collective."""
         start = perf_counter()
         self._staging.reserve()
-        copy_all(self._copy_targets, self._copy_sources)
         sent, received = _Counted(), _Counted()
-        for outgoing, incoming in self._exchanges:
-            outgoing.pack()
-            self._transport.exchange(outgoing.messages, incoming.messages)
-            incoming.unpack()
-            self._count(sent, outgoing.messages)
-            self._count(received, incoming.messages)
+        under_way: tuple[Exchange, Delivery] | None = None
+        for exchange in self._exchanges:
+            if under_way is not None and exchange.forwards > under_way[0].forwards:
+                _finish(under_way)  # what was brought until now is what is forwarded from now on
+                under_way = None
+            exchange.outgoing.pack()
+            if under_way is not None:
+                under_way[1].wait()
+            begun = self._transport.begin(exchange.outgoing.messages, exchange.incoming.messages)
+            if under_way is not None:
+                under_way[0].incoming.unpack()
+            under_way = exchange, begun
+            self._count(sent, exchange.outgoing.messages)
+            self._count(received, exchange.incoming.messages)
+        copy_all(self._copy_targets, self._copy_sources)
+        if under_way is not None:
+            _finish(under_way)
         for device in self._devices:
             torch.cuda.synchronize(device)
         return TransferStats(
@@ -144,6 +156,12 @@ class PreparedTransfer:
             self._copy_targets.append(target)
 
 
+def _finish(under_way: tuple[Exchange, Delivery]) -> None:
+    exchange, delivery = under_way
+    delivery.wait()
+    exchange.incoming.unpack()
+
+
 def execute(
     plan: ReshardPlan,
     rank: int,
@@ -167,8 +185,9 @@ def _cuda_devices(*views: Views) -> list[torch.device]:
     return sorted((d for d in devices if d.type == "cuda"), key=str)
 
 
-def _staging_device(group: dist.ProcessGroup | None, devices: list[torch.device]) -> torch.device:
-    """Where the group's transport wants its buffers: on GPUs if NCCL serves theirs."""
-    if devices and "cuda:nccl" in dist.get_backend_config(group):
-        return devices[0]
+def _staging_device(group: dist.ProcessGroup | None) -> torch.device:
+    """Where the group's transport wants its buffers: on GPUs if NCCL serves theirs. All ranks say
+    the same, also one without a view."""
+    if "cuda:nccl" in dist.get_backend_config(group):
+        return torch.device("cuda", torch.cuda.current_device())
     return torch.device("cpu")

@@ -83,6 +83,8 @@ class Staging:
 class Exchange(NamedTuple):
     """One round of a rank."""
 
+    forwards: bool
+    """Whether it sends what rounds that do not forward have brought."""
     outgoing: Direction
     incoming: Direction
 
@@ -95,7 +97,8 @@ def bind(
     dtypes: Mapping[str, torch.dtype],
     staging: Staging,
 ) -> list[Exchange]:
-    """Bind every round's messages to the rank's views, and allocate the staging buffer.
+    """Bind every round's messages to the rank's views, and allocate the staging buffer: a half for
+    every other round, so that one may be packed while another is under way.
 
     Raises:
         TransferError: a move lies outside the views.
@@ -107,11 +110,18 @@ def bind(
         views = target_views if forwards else source_views
         outgoing = _Draft(_contents(sent, dtypes, True), views, rank, staging.device)
         incoming = _Draft(_contents(received, dtypes, False), target_views, rank, staging.device)
-        drafts.append((outgoing, incoming))
-    staging.allocate(max((o.num_bytes + i.num_bytes for o, i in drafts), default=0))
+        drafts.append((forwards, outgoing, incoming))
+    sizes = [o.num_bytes + i.num_bytes for _, o, i in drafts]
+    halves = [max(sizes[first::2], default=0) for first in (0, 1)]
+    staging.allocate(sum(halves))
+    starts = [0, halves[0]] * len(drafts)
     return [
-        Exchange(outgoing.placed(staging, 0), incoming.placed(staging, outgoing.num_bytes))
-        for outgoing, incoming in drafts
+        Exchange(
+            forwards,
+            outgoing.placed(staging, start),
+            incoming.placed(staging, start + outgoing.num_bytes),
+        )
+        for (forwards, outgoing, incoming), start in zip(drafts, starts, strict=False)
     ]
 
 

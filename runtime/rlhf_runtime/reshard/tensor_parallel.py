@@ -1,19 +1,10 @@
-"""How tensor parallelism cuts the weights of a decoder, by their Hugging Face names.
-
-Megatron and vLLM cut alike; what differs is how they arrange the parts. Used where a layout must be
-known before an engine is there that could list its views.
-"""
+"""The pieces of a tensor-parallel group, for layouts of engines that are not there."""
 
 from __future__ import annotations
 
-from rlhf_flow.planning.generation_memory import VOCABULARY_MULTIPLE
-from rlhf_runtime.reshard.boxes import Box, cut
+from rlhf_flow.planning.weight_parts import tensor_part
+from rlhf_runtime.reshard.boxes import Box
 from rlhf_runtime.reshard.layout import Piece, Pieces
-
-KEY_VALUE = ("k_proj", "v_proj")
-ROWS = ("q_proj", *KEY_VALUE, "gate_proj", "up_proj")
-COLUMNS = ("o_proj", "down_proj")
-VOCABULARY = ("embed_tokens", "lm_head")
 
 
 def tensor_parallel_pieces(
@@ -31,27 +22,12 @@ def tensor_parallel_pieces(
         One piece of every tensor. What is not cut, such as norms, is held by all.
     """
     return tuple(
-        Piece(name, _box(name, shape, index, size, num_key_value_heads))
+        Piece(name, _box(shape, *tensor_part(name, shape, index, size, num_key_value_heads)))
         for name, shape in shapes.items()
     )
 
 
-def _box(name: str, shape: tuple[int, ...], index: int, size: int, num_heads: int) -> Box:
-    module, _, parameter = name.rpartition(".")
-    kind = module.rpartition(".")[2]
-    if kind in KEY_VALUE and num_heads < size:
-        return cut(shape, 0, index * num_heads // size, num_heads)
-    if kind in ROWS:
-        return cut(shape, 0, index, size)
-    if kind in COLUMNS and parameter == "weight":
-        return cut(shape, 1, index, size)
-    if kind in VOCABULARY:
-        padded = -(-shape[0] // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
-        return _padded_rows(shape, index, -(-padded // size))
-    return Box.whole(shape)
-
-
-def _padded_rows(shape: tuple[int, ...], index: int, rows: int) -> Box:
-    """The real ones of a part's rows."""
-    first = min(index * rows, shape[0])
-    return Box((first, *(0 for _ in shape[1:])), (min(rows, shape[0] - first), *shape[1:]))
+def _box(shape: tuple[int, ...], rows: range, columns: range) -> Box:
+    """The part of a vector or of a matrix as a box."""
+    cut = (rows, columns)[: len(shape)]
+    return Box(tuple(each.start for each in cut), tuple(map(len, cut)))

@@ -19,12 +19,20 @@ class Message(NamedTuple):
     """Contiguous; read or written in place."""
 
 
+class Delivery(Protocol):
+    """Messages that are under way."""
+
+    def wait(self) -> None:
+        """Return when all that is incoming is there and all that is outgoing may change; on GPUs
+        for what is launched from then on."""
+
+
 class Transport(Protocol):
     """Delivers messages between ranks."""
 
-    def exchange(self, outgoing: Sequence[Message], incoming: Sequence[Message]) -> None:
-        """Send and receive; returns when all that is incoming is there and all that is outgoing
-        may change. Messages of a pair of ranks arrive in the order in which they are sent."""
+    def begin(self, outgoing: Sequence[Message], incoming: Sequence[Message]) -> Delivery:
+        """Begin to send and receive. Messages of a pair of ranks arrive in the order in which they
+        are sent."""
 
 
 class GroupTransport:
@@ -41,13 +49,20 @@ class GroupTransport:
         if device.type == "cuda":  # NCCL connects at the first call, which all ranks must make
             dist.all_reduce(torch.zeros(1, device=device), group=group)
 
-    def exchange(self, outgoing: Sequence[Message], incoming: Sequence[Message]) -> None:
+    def begin(self, outgoing: Sequence[Message], incoming: Sequence[Message]) -> Delivery:
         """See Transport."""
         operations = [
             dist.P2POp(how, elements, group=self._group, group_peer=peer)
             for how, messages in ((dist.irecv, incoming), (dist.isend, outgoing))
             for peer, elements in messages
         ]
-        if operations:
-            for work in dist.batch_isend_irecv(operations):
-                work.wait()
+        return _Works(dist.batch_isend_irecv(operations) if operations else [])
+
+
+class _Works:
+    def __init__(self, works: Sequence[dist.Work]) -> None:
+        self._works = works
+
+    def wait(self) -> None:
+        for work in self._works:
+            work.wait()

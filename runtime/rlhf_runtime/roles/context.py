@@ -15,7 +15,9 @@ from rlhf_api.spec.models import Precision
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.dataplane.shards import ShardIndex
 from rlhf_runtime.engines.parallel import ParallelContext
+from rlhf_runtime.engines.rank_group import RankGroup
 from rlhf_runtime.engines.training import TrainingEngine
+from rlhf_runtime.engines.world import World
 from rlhf_runtime.faults import Faults
 from rlhf_runtime.hooks import Hook, nothing
 from rlhf_runtime.workers.inputs import Inputs
@@ -33,13 +35,29 @@ class RoleContext:
     role: str
     folder: Path
     """The model's folder in Hugging Face format."""
-    parallel: ParallelContext
-    """The role's ranks, this one among them."""
+    world: World
+    """The ranks of its pool."""
+    mesh: ParallelContext | None
+    """The ranks that hold its model for training and forward passes. None: not this one."""
+    generating: RankGroup | None
+    """The ranks that do so or generate with it, this one among them. None: nobody generates."""
     incarnation: str
     faults: Faults
     """Faults on purpose."""
     tick: Hook = nothing
     """Says that something was done."""
+
+    @property
+    def parallel(self) -> ParallelContext:
+        """The ranks that hold its model, this one among them."""
+        assert self.mesh is not None, f"{self.role} only generates here"
+        return self.mesh
+
+    @property
+    def generates_here(self) -> bool:
+        """Whether a generation engine of the role is on this rank."""
+        generation = self.plan.generation(self.role)
+        return generation is not None and self.world.rank in generation.mesh.ranks
 
     @property
     def precision(self) -> torch.dtype:
@@ -80,8 +98,8 @@ class Role(Protocol):
     """A role on one rank: its model, and its primitives by name."""
 
     @property
-    def engine(self) -> TrainingEngine:
-        """Trains its model, or reads it."""
+    def engine(self) -> TrainingEngine | None:
+        """Trains its model, or reads it. None: the role only generates on this rank."""
 
     @property
     def methods(self) -> Mapping[str, Callable[[Inputs], Result]]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 
-from rlhf_api.plan import GraphName
+from rlhf_api.plan import GenerationPlan, GraphName
 from rlhf_flow.calls import GenerateOptions
 from rlhf_flow.planning.generation_memory import KV_BLOCK_TOKENS
 from rlhf_runtime.data.tokenizer import TextTokenizer
@@ -18,7 +18,7 @@ from rlhf_runtime.engines.vllm.arguments import EngineSettings
 from rlhf_runtime.engines.vllm.engine import Generated, Sampling, VllmEngine
 from rlhf_runtime.faults import Phase
 from rlhf_runtime.roles.context import Result, RoleContext
-from rlhf_runtime.roles.transition import Transition
+from rlhf_runtime.roles.transition import Moment, Transition
 from rlhf_runtime.seeds import sample_seeds
 from rlhf_runtime.workers.inputs import Inputs
 from rlhf_runtime.workers.orders import Statistics
@@ -27,62 +27,71 @@ DTYPE_NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 
 
 class Generation:
-    """A vLLM engine that generates with the trainer's current weights, or not at all."""
+    """A role's generation on a rank that has its engine, its trainer, or both: by vLLM with the
+    trainer's current weights, or not at all. Where it has no trainer, it is all of the role."""
 
-    def __init__(self, context: RoleContext, trainer: TrainingEngine) -> None:
-        rollout, plan = context.job.spec.rollout, context.plan.generation(context.role)
-        assert plan is not None
-        block_tokens = KV_BLOCK_TOKENS[context.plan.device]
+    def __init__(self, context: RoleContext, trainer: TrainingEngine | None) -> None:
+        """Start the engine, if one is here, and plan how weights come to all of them. Collective
+        over the ranks that train or generate."""
+        plan, ranks = context.plan.generation(context.role), context.generating
+        assert plan is not None and ranks is not None, f"{context.role} does not generate"
+        self.engine = trainer
         self._context = context
-        self._plan = plan
         self._tokenizer = TextTokenizer(context.folder)
-        self._engine = VllmEngine(
-            EngineSettings(
-                folder=context.folder,
-                dtype=DTYPE_NAMES[context.precision],
-                groups=plan.mesh.tensor_groups,
-                kv_cache_bytes=plan.kv_cache_bytes,
-                memory_bytes=context.plan.engine_bytes(context.role),
-                max_prompt_tokens=rollout.max_prompt_tokens,
-                max_response_tokens=rollout.max_response_tokens,
-                max_concurrent_sequences=plan.max_concurrent_sequences,
-                block_tokens=block_tokens,
-                stop_token_ids=self._tokenizer.end_token_ids,
-                share_prompts=plan.max_samples_per_prompt > 1
-                and rollout.max_prompt_tokens >= block_tokens,  # vLLM shares whole blocks only
-                world=f"{context.incarnation}-{plan.mesh.pool}",
-            ),
-            context.parallel,
+        self._vllm = self._start_engine(plan) if context.generates_here else None
+        self._transition = Transition(trainer, self._vllm, ranks)
+        self.methods: dict[str, Callable[[Inputs], Result]] = {"reshard": self.reshard}
+        if self._vllm is not None:
+            self.methods |= {"generate": self.generate, "release": self.release}
+            if plan.release_during_training:
+                self._vllm.release()
+
+    def _start_engine(self, plan: GenerationPlan) -> VllmEngine:
+        context, rollout = self._context, self._context.job.spec.rollout
+        block_tokens = KV_BLOCK_TOKENS[context.plan.device]
+        settings = EngineSettings(
+            folder=context.folder,
+            dtype=DTYPE_NAMES[context.precision],
+            groups=plan.mesh.tensor_groups,
+            kv_cache_bytes=plan.kv_cache_bytes,
+            memory_bytes=context.plan.engine_bytes(context.role),
+            max_prompt_tokens=rollout.max_prompt_tokens,
+            max_response_tokens=rollout.max_response_tokens,
+            max_concurrent_sequences=plan.max_concurrent_sequences,
+            block_tokens=block_tokens,
+            stop_token_ids=self._tokenizer.end_token_ids,
+            share_prompts=plan.max_samples_per_prompt > 1
+            and rollout.max_prompt_tokens >= block_tokens,  # vLLM shares whole blocks only
+            world=f"{context.incarnation}-{plan.mesh.pool}",
         )
-        self._transition = Transition(trainer, self._engine, context.parallel)
-        if plan.release_during_training:
-            self._engine.release()
+        return VllmEngine(settings, context.world)
 
     def reshard(self, inputs: Inputs) -> Result:
-        """Bring the trainer's weights into the engine, unless they are there."""
+        """Bring the trainer's weights into the engines, unless they are there."""
         if inputs.graph is GraphName.STEP:
             self._context.faults.enter(Phase.TRANSITION, inputs.step)
-        return Result(statistics=self._transition.refresh())
+        return Result(statistics=self._transition.refresh(_moment_of(inputs)))
 
     def release(self, _: Inputs) -> Result:
         """Give the memory of the engine's weights and cache back."""
-        self._engine.release()
+        assert self._vllm is not None
+        self._vllm.release()
         return Result()
 
     def generate(self, inputs: Inputs) -> Result:
         """Responses to this rank's prompts, every prompt `samples` times."""
         options, rollout = inputs.call.options, self._context.job.spec.rollout
-        assert isinstance(options, GenerateOptions)
+        assert isinstance(options, GenerateOptions) and self._vllm is not None
         samples = options.samples
         temperature = 0.0 if options.greedy else options.temperature or rollout.temperature
-        self._transition.require_current()
+        self._transition.require_current(_moment_of(inputs))
         prompts_held = inputs.rows()
         carried = {
             name: repeat_rows(column, samples) for name, column in inputs.load(prompts_held).items()
         }
         index = inputs.index.find(prompts_held)
         number = sample_numbers(index.groups, samples)
-        generated = self._engine.generate(
+        generated = self._vllm.generate(
             carried["prompt_tokens"],
             self._sampling(carried, number, inputs, temperature),
             self._context.tick,
@@ -91,7 +100,8 @@ class Generation:
 
     def close(self) -> None:
         """End the engine."""
-        self._engine.close()
+        if self._vllm is not None:
+            self._vllm.close()
 
     def _sampling(
         self, carried: dict[str, Column], number: np.ndarray, inputs: Inputs, temperature: float
@@ -137,6 +147,10 @@ class Generation:
             statistics=Statistics(means, maxima, {"batch/tokens": tokens}),
             index=index,
         )
+
+
+def _moment_of(inputs: Inputs) -> Moment:
+    return Moment(inputs.graph, inputs.step, inputs.changes)
 
 
 def sample_numbers(groups: np.ndarray, samples: int) -> np.ndarray:

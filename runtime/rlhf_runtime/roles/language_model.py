@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -22,42 +22,26 @@ from rlhf_runtime.workers.inputs import BatchInputs, Inputs
 
 
 class LanguageModel:
-    """Trains, and generates by vLLM in the same process, as far as the plan needs it."""
+    """Trains, and takes part in generation by vLLM, as far as the plan needs it on this rank."""
 
     def __init__(self, context: RoleContext) -> None:
         self._context = context
         self._temperature = context.job.spec.rollout.temperature
         self.engine: TrainingEngine = make_engine(context)
-        generates = context.planned.generates
-        self.generation = Generation(context, self.engine) if generates else None
-        self.methods = {
-            "reshard": self.reshard,
-            "generate": self.generate,
-            "release": self.release,
+        self.methods: dict[str, Callable[[Inputs], Result]] = {
             "log_probs": self.log_probs,
             "train": self.train,
             **offloading(self.engine),
         }
+        self._generation: Generation | None = None
+        if context.planned.generates:
+            self._generation = Generation(context, self.engine)
+            self.methods |= self._generation.methods
 
     def close(self) -> None:
         """End the generation engine."""
-        if self.generation is not None:
-            self.generation.close()
-
-    def reshard(self, inputs: Inputs) -> Result:
-        """Bring the current weights into the generation engine."""
-        assert self.generation is not None
-        return self.generation.reshard(inputs)
-
-    def release(self, inputs: Inputs) -> Result:
-        """Give the generation engine's memory back."""
-        assert self.generation is not None
-        return self.generation.release(inputs)
-
-    def generate(self, inputs: Inputs) -> Result:
-        """Responses to prompts, with the log-probabilities of the distribution sampled from."""
-        assert self.generation is not None
-        return self.generation.generate(inputs)
+        if self._generation is not None:
+            self._generation.close()
 
     def log_probs(self, inputs: Inputs) -> Result:
         """Log-probabilities of the responses at the sampling temperature, as the training engine

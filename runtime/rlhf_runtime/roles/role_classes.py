@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from rlhf_api.plan import Head
 from rlhf_runtime.roles.context import Role, RoleContext
+from rlhf_runtime.roles.generation import Generation
 from rlhf_runtime.roles.language_model import LanguageModel
 from rlhf_runtime.roles.scalar_model import ScalarModel
 
@@ -14,3 +15,11 @@ ROLE_CLASSES: Mapping[Head, Callable[[RoleContext], Role]] = {
     Head.SCALAR: ScalarModel,
 }
 """The table to extend."""
+
+
+def make_role(context: RoleContext) -> Role:
+    """A role on a rank that holds its model, generates with it, or both. Every such rank makes
+    it."""
+    head = context.planned.head
+    assert head is not None, f"{context.role} has no model"
+    return Generation(context, None) if context.mesh is None else ROLE_CLASSES[head](context)

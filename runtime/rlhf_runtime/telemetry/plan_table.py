@@ -7,6 +7,7 @@ from html import escape
 
 from rlhf_api.plan import CallPlan, Head, Plan, RolePlan
 from rlhf_api.plan_memory import MemoryPlan
+from rlhf_flow.planning.generation_groups import describe_groups
 from rlhf_flow.planning.placement import describe_devices
 from rlhf_runtime.telemetry.metric_names import format_bytes, format_seconds
 
@@ -71,7 +72,11 @@ def _where(call: CallPlan) -> str:
     mesh = call.mesh
     axes = [("data", mesh.data), ("tensor", mesh.tensor), ("pipeline", mesh.pipeline)]
     cut = " × ".join(f"{name} {size}" for name, size in axes if size > 1 or name == "data")
-    return f"{describe_devices(mesh.ranks, mesh.pool)}: {cut}"
+    groups = f" in groups {describe_groups(mesh)}" if mesh.tensor_stride > 1 else ""
+    source = call.source_mesh
+    is_elsewhere = source is not None and source.ranks != mesh.ranks
+    origin = f"{describe_devices(source.ranks, source.pool)} to " if is_elsewhere and source else ""
+    return f"{origin}{describe_devices(mesh.ranks, mesh.pool)}: {cut}{groups}"
 
 
 def _time(call: CallPlan) -> str:

@@ -96,6 +96,7 @@ class Inputs(BatchInputs):
         self.step = order.step
         self.graph = order.graph
         self.round = order.round
+        self.changes = order.changes
         self.at = at
         self.auxiliary = [
             BatchInputs(order, batch, held, at)

@@ -71,6 +71,8 @@ class Order:
     """Parts of each batch, where the call trains."""
     round: int = 0
     """The round of `flow.repeat`, from 0."""
+    changes: int = 0
+    """Calls of the pass before it that change the weights of its role."""
     share: Share = Share(0, 1)
     """Of the rows, a host's. A rank's follows from its place in the mesh."""
 
@@ -84,7 +86,7 @@ class Order:
                 self.graph.value,
                 self.incarnation,
             ),
-            *(extents, self.mini_batches, self.round),
+            *(extents, self.mini_batches, self.round, self.changes),
         )
         return pickle.dumps(static, pickle.HIGHEST_PROTOCOL)
 
@@ -111,7 +113,9 @@ class Order:
     @staticmethod
     def read(header: bytes, own: bytes) -> Order:
         """What the bytes of a message say."""
-        call, step, graph, incarnation, extents, mini_batches, number = pickle.loads(header)
+        call, step, graph, incarnation, extents, mini_batches, number, changes = pickle.loads(
+            header
+        )
         told, share = pickle.loads(own)
         sources = (
             tuple(Source(tuple(Part(*part) for part in parts)) for parts in each) for each in told
@@ -128,6 +132,7 @@ class Order:
             batches,
             mini_batches,
             number,
+            changes,
             Share(*share),
         )
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlhf_api.plan import GraphName, Mesh
+from rlhf_api.plan import CallPlan, GraphName, ranks_of_both
 from rlhf_api.spec.resources import Device
 from rlhf_runtime.checkpoint.record import SavedFile
 from rlhf_runtime.dataplane.calls import protocol_of
@@ -80,6 +80,7 @@ class Rank(Watched):
     def join(self, served: tuple[str, int]) -> None:
         """Enter the world whose store is served there. Collective."""
         from rlhf_runtime.engines.parallel import make_contexts
+        from rlhf_runtime.engines.rank_group import make_rank_groups
         from rlhf_runtime.engines.world import World, reach_store
 
         setup = self._setup
@@ -91,6 +92,7 @@ class Rank(Watched):
         meshes = [role.mesh for role in setup.plan.roles if role.mesh is not None]
         here = [mesh for mesh in meshes if mesh.pool == setup.pool]
         self._contexts = make_contexts(here, self._world)
+        self._rank_groups = make_rank_groups(self._generating_ranks().values(), self._world)
 
     @watched_by_effort
     def resolve(self, folder: Path) -> dict[str, Path]:
@@ -111,31 +113,36 @@ class Rank(Watched):
 
     @watched_by_effort
     def build(self, folders: Mapping[str, Path]) -> None:
-        """Load the model of every role that lives here from its folder. Collective."""
+        """Load the model of every role that lives here from its folder, and start its generation
+        engine. Collective."""
         from rlhf_runtime.checkpoint.saver import Saver
         from rlhf_runtime.roles.context import RoleContext
-        from rlhf_runtime.roles.role_classes import ROLE_CLASSES
+        from rlhf_runtime.roles.role_classes import make_role
 
         self._faults.enter(Phase.START)
         self._saver = Saver(self._world)
+        generating = self._generating_ranks()
         for planned in self._setup.plan.roles:
-            parallel = None if planned.mesh is None else self._contexts.get(planned.mesh)
-            if planned.head is None or parallel is None:
+            mesh = None if planned.mesh is None else self._contexts.get(planned.mesh)
+            ranks = self._rank_groups.get(generating.get(planned.role, ()))
+            if mesh is None and ranks is None:
                 continue
             context = RoleContext(
                 job=self._setup.job,
                 plan=self._setup.plan,
                 role=planned.role,
                 folder=folders[planned.role],
-                parallel=parallel,
+                world=self._world,
+                mesh=mesh,
+                generating=ranks,
                 incarnation=self._setup.incarnation,
                 faults=self._faults,
                 tick=self.activity.tick,
             )
-            self._roles[planned.role] = ROLE_CLASSES[planned.head](context)
-            if planned.is_offloaded:  # before the next one is built
-                self._roles[planned.role].engine.offload()
-            logger.info("built role %s (%s)", planned.role, planned.head.value)
+            role = self._roles[planned.role] = make_role(context)
+            if planned.is_offloaded and role.engine is not None:  # before the next one is built
+                role.engine.offload()
+            logger.info("built role %s for %s", planned.role, ", ".join(sorted(role.methods)))
 
     @watched_by_effort
     def use_optimizer(self, role: str, settings: OptimizerSettings) -> None:
@@ -220,7 +227,9 @@ class Rank(Watched):
 
     def _run(self, order: Order, shards: Sequence[Shard]) -> tuple[bytes, Shard] | bytes:
         start = time.time()
-        at = Coordinates.of(self._setup.rank, self._mesh(order))
+        planned = self._planned(order)
+        assert planned.mesh is not None
+        at = Coordinates.in_call(self._setup.rank, planned.mesh, planned.source_mesh)
         inputs = Inputs(order, shards, at)
         try:
             if order.graph is GraphName.STEP and order.call.method in FAULTY:
@@ -258,8 +267,8 @@ class Rank(Watched):
         setup = self._setup
         held = {
             (role, what): num_bytes
-            for role, player in self._roles.items()
-            for what, num_bytes in player.engine.held_bytes().items()
+            for role, engine in self._engines().items()
+            for what, num_bytes in engine.held_bytes().items()
         }
         return OutOfMemory(
             out_of_memory_text(
@@ -281,32 +290,54 @@ class Rank(Watched):
         return planned.mesh.pool == setup.pool and setup.rank in planned.mesh.ranks
 
     def _saved_engines(self) -> dict[str, TrainingEngine]:
-        saved = (planned.role for planned in self._setup.plan.roles if planned.is_saved)
-        return {role: self._roles[role].engine for role in saved if role in self._roles}
+        saved = [planned.role for planned in self._setup.plan.roles if planned.is_saved]
+        return {role: engine for role, engine in self._engines().items() if role in saved}
+
+    def _engines(self) -> dict[str, TrainingEngine]:
+        """Of the roles whose models are held here, not only generated with."""
+        engines = {role: player.engine for role, player in self._roles.items()}
+        return {role: engine for role, engine in engines.items() if engine is not None}
+
+    def _engine(self, role: str) -> TrainingEngine:
+        return self._engines()[role]
+
+    def _generating_ranks(self) -> dict[str, tuple[int, ...]]:
+        """For each role that generates in this pool the ranks that hold its model or generate with
+        it, ascending."""
+        plan = self._setup.plan
+        found = {}
+        for generation in plan.generations:
+            planned = plan.role(generation.role)
+            assert planned is not None and planned.mesh is not None
+            if planned.mesh.pool == self._setup.pool:
+                found[generation.role] = ranks_of_both(planned.mesh, generation.mesh)
+        return found
 
     @contextmanager
     def _on_device(self, *roles: str) -> Iterator[tuple[TrainingEngine, ...]]:
         """Engines of roles, on the device for what no call of the plan does."""
         from rlhf_runtime.engines.offloading import on_device
 
-        engines = tuple(self._roles[role].engine for role in roles)
+        engines = tuple(self._engine(role) for role in roles)
         with on_device(*engines):
             yield engines
 
-    def _mesh(self, order: Order) -> Mesh:
+    def _planned(self, order: Order) -> CallPlan:
         planned = self._setup.plan.call(order.graph, order.call.id)
         if planned is None or planned.mesh is None:
             raise UnknownCall(
                 f"the plan has no call {order.call.id} in {order.graph.value}: the step made "
                 "another call than its trace; a step must make the same calls every time"
             )
-        return planned.mesh
+        return planned
 
     def _method(self, order: Order) -> Callable[[Inputs], Result]:
         if order.call.role is None:
             from rlhf_runtime.roles.operations import compute
 
-            parallel = self._contexts[self._mesh(order)]
+            mesh = self._planned(order).mesh
+            assert mesh is not None
+            parallel = self._contexts[mesh]
             return lambda inputs: compute(inputs, parallel, self._operations)
         if source := order.call.copied_role:
             return self._copying(source, order.call.role)
@@ -316,7 +347,7 @@ class Rank(Watched):
         from rlhf_runtime.roles.context import Result
 
         def copy(_: Inputs) -> Result:
-            self._roles[target].engine.copy_weights_from(self._roles[source].engine, entirely=True)
+            self._engine(target).copy_weights_from(self._engine(source), entirely=True)
             return Result()
 
         return copy

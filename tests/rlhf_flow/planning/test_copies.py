@@ -54,7 +54,7 @@ def test_models_of_other_shapes_are_not_copied(job: Any) -> None:
 def test_weights_are_not_copied_between_devices(job: Any) -> None:
     groups = [{"roles": [role], "devices": 1} for role in ("actor", "reference")]
     groups[1]["firstDevice"] = 1
-    placement = {"type": "Groups", "groups": groups}
+    placement = {"type": "Manual", "groups": groups}
     with pytest.raises(NotOffered, match="actor on device 0 .* and reference on device 1 .*same"):
         plan_of(job, 3, placement=placement)
     plan_of(job, None, placement=placement)

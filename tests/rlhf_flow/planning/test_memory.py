@@ -135,6 +135,7 @@ def load(**changes: object) -> GenerationLoad:
         max_prompt_tokens=1000,
         max_response_tokens=1001,
         max_concurrent_sequences=4,
+        engine=TrainingEngineType.FSDP,
     )
     return dataclasses.replace(base, **changes)  # type: ignore[arg-type]
 
@@ -196,11 +197,17 @@ def total(made: RoleModel, num_shards: int) -> dict[str, int]:
     return sum_by_phase(role_items(on(num_shards, made), PHASES))
 
 
-def test_a_mask_has_a_boolean_and_a_number_for_each_pair_of_tokens() -> None:
-    """4 sequences of 500 tokens: 4 x 500 x 500 pairs."""
-    shared = model(peak_tokens=2000, longest_shared_tokens=500)
-    for phase in ("actor.train", "actor.infer"):
-        assert sizes(role_items(shared, PHASES), phase)[MemoryWhat.MASKS] == 1_000_000 * (1 + 4)
+@pytest.mark.parametrize("recompute", [False, True])
+def test_a_mask_has_a_boolean_and_a_number_for_each_pair_of_tokens(recompute: bool) -> None:
+    """4 sequences of 500 tokens: 4 x 500 x 500 pairs. Layers that keep their activations keep what
+    they made of it: measured as 4 bytes for each pair in float32."""
+    shared = model(peak_tokens=2000, longest_shared_tokens=500, recompute=recompute)
+    train, infer = (
+        sizes(role_items(shared, PHASES), phase)[MemoryWhat.MASKS]
+        for phase in ("actor.train", "actor.infer")
+    )
+    assert infer == 1_000_000 * (1 + 4)
+    assert train == 1_000_000 * (1 + 4 * (1 if recompute else shared.shape.num_layers))
 
 
 @given(MODELS, st.integers(1, 64), st.integers(1, 1000))

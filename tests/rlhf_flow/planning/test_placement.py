@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rlhf_api.exits import ExitCode
 from rlhf_api.plan import CallKind, GraphName, Mesh, Plan
 from rlhf_api.plan_memory import MemoryWhat, sum_by_phase
-from rlhf_api.spec.placement import PlacementSpec
+from rlhf_api.spec.placement import PlacementSpec, RoleCalls
 from rlhf_api.spec.resources import Device
 from rlhf_flow.errors import (
     DevicesUnknown,
@@ -22,6 +22,7 @@ from rlhf_flow.errors import (
     NotOffered,
 )
 from rlhf_flow.planning import make_plan as make_plan_module
+from rlhf_flow.planning.device_groups import device_groups
 from rlhf_flow.planning.inventory import (
     GIB,
     DeviceInventory,
@@ -30,9 +31,20 @@ from rlhf_flow.planning.inventory import (
     split_machine,
 )
 from rlhf_flow.planning.make_plan import make_plan, pools_of
-from rlhf_flow.planning.placement import describe_devices, device_groups, place_roles
+from rlhf_flow.planning.placement import (
+    CallPlace,
+    RolePlace,
+    describe_devices,
+    place_everywhere,
+    place_roles,
+)
 
 ROLES = ("actor", "reference", "critic")
+KINDS = {
+    "actor": frozenset(RoleCalls),
+    "reference": frozenset({RoleCalls.INFER}),
+    "critic": frozenset({RoleCalls.TRAIN, RoleCalls.INFER}),
+}
 TRAINED: dict[str, Any] = {"roles": ["actor", "reference"]}
 CRITIC: dict[str, Any] = {"roles": ["critic"]}
 PPO = {"type": "PPO", "ppo": {"klCoefficient": 0.1}}
@@ -43,7 +55,7 @@ def cpus(count: int, name: str = "local", gibibytes: float = 4) -> DeviceInvento
 
 
 def groups(*given: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "Groups", "groups": list(given)}
+    return {"type": "Manual", "groups": list(given)}
 
 
 def placed(job: Any, *given: dict[str, Any]) -> Any:
@@ -61,8 +73,8 @@ def mesh(first_rank: int, data: int, pool: str = "local", tensor: int = 1) -> Me
 
 @pytest.mark.parametrize("placement", [{}, {"type": "Colocated"}])
 def test_without_groups_every_role_is_everywhere(job: Any, placement: dict[str, Any]) -> None:
-    found = place_roles(job(placement=placement), ROLES, [cpus(3)])
-    assert found == dict.fromkeys(ROLES, mesh(0, 3))
+    found = place_roles(job(placement=placement), KINDS, [cpus(3)])
+    assert found == place_everywhere(dict.fromkeys(ROLES, mesh(0, 3)))
 
 
 @pytest.mark.parametrize(
@@ -98,8 +110,10 @@ def test_groups_say_where_roles_are(
     actor: Mesh,
     critic: Mesh,
 ) -> None:
-    found = place_roles(placed(job, *given), ROLES, pools)
-    assert found == {"actor": actor, "reference": actor, "critic": critic}
+    found = place_roles(placed(job, *given), KINDS, pools)
+    assert all(place.training == place.generation for place in found.values())
+    meshes = {role: place.training.mesh for role, place in found.items()}
+    assert meshes == {"actor": actor, "reference": actor, "critic": critic}
     assert list(found) == list(ROLES)
 
 
@@ -140,7 +154,7 @@ def test_groups_that_do_not_fit_the_roles_or_the_pools_are_refused(
     job: Any, given: list[dict[str, Any]], pools: list[DeviceInventory], message: str
 ) -> None:
     with pytest.raises(InvalidPlacement, match=message) as caught:
-        place_roles(placed(job, *given), ROLES, pools)
+        place_roles(placed(job, *given), KINDS, pools)
     assert caught.value.exit_code is ExitCode.MANIFEST
 
 
@@ -148,33 +162,42 @@ SIZES = st.lists(st.integers(1, 12), min_size=1, max_size=3)
 
 
 @st.composite
-def placements(draw: st.DrawFn) -> tuple[list[DeviceInventory], dict[str, Mesh]]:
-    """Pools, and meshes of any roles in them."""
+def placements(draw: st.DrawFn) -> tuple[list[DeviceInventory], dict[str, RolePlace]]:
+    """Pools, and any roles in them, each of which may generate elsewhere than it is trained."""
     pools = [cpus(size, f"pool{index}") for index, size in enumerate(draw(SIZES))]
-    meshes = {}
-    for role in range(draw(st.integers(0, 6))):
-        pool = draw(st.sampled_from(pools))
+
+    def place(pool: DeviceInventory) -> CallPlace:
         first = draw(st.integers(0, pool.num_devices - 1))
         count = draw(st.integers(1, pool.num_devices - first))
-        meshes[f"role{role}"] = mesh(first, count, pool.pool)
-    return pools, meshes
+        return CallPlace(mesh(first, count, pool.pool))
+
+    places = {}
+    for role in range(draw(st.integers(0, 6))):
+        pool = draw(st.sampled_from(pools))
+        training = place(pool)
+        places[f"role{role}"] = RolePlace(
+            training, training if draw(st.booleans()) else place(pool)
+        )
+    return pools, places
 
 
 @given(placements())
 def test_groups_are_all_devices_by_what_they_hold(
-    made: tuple[list[DeviceInventory], dict[str, Mesh]],
+    made: tuple[list[DeviceInventory], dict[str, RolePlace]],
 ) -> None:
-    pools, meshes = made
-    found = device_groups(pools, meshes)
+    pools, places = made
+    found = device_groups(pools, places)
+    both = [(role, each.training.mesh, each.generation.mesh) for role, each in places.items()]
     for pool in pools:
         of_pool = [group for group in found if group.pool == pool]
         assert [rank for each in of_pool for rank in each.ranks] == list(range(pool.num_devices))
         for group in of_pool:
             for rank in group.ranks:
-                held = {r for r, m in meshes.items() if m.pool == pool.pool and rank in m.ranks}
-                assert held == set(group.roles)
+                here = [each for each in both if each[1].pool == pool.pool]
+                assert {r for r, held, _ in here if rank in held.ranks} == set(group.roles)
+                assert {r for r, _, held in here if rank in held.ranks} == set(group.generating)
         bounds = {group.first_rank for group in of_pool} - {0}
-        edges = {e for m in meshes.values() for e in (m.ranks.start, m.ranks.stop)}
+        edges = {e for _, *ms in both for m in ms for e in (m.ranks.start, m.ranks.stop)}
         assert bounds <= edges, "as few as can be"
 
 
@@ -315,24 +338,24 @@ def test_a_group_that_does_not_fit_is_named(job: Any) -> None:
 @pytest.mark.parametrize(
     ("given", "tensor", "engines"),
     [
-        (TRAINED | {"firstDevice": 2}, 2, (1, 2)),
-        (TRAINED | {"firstDevice": 1, "devices": 2}, 2, None),
+        (TRAINED | {"firstDevice": 2}, 2, ((2, 3),)),
+        (TRAINED | {"firstDevice": 1, "devices": 2}, 2, ((1, 2),)),
+        (TRAINED, 2, ((0, 2), (1, 3))),
         (TRAINED | {"devices": 3}, 2, None),
-        (TRAINED | {"firstDevice": 1, "devices": 2}, 1, (2, 1)),
+        (TRAINED | {"firstDevice": 1, "devices": 2}, 1, ((1,), (2,))),
     ],
 )
-def test_engines_are_neighbours_counted_from_the_pools_first_device(
-    job: Any, given: dict[str, Any], tensor: int, engines: tuple[int, int] | None
+def test_engines_are_ranks_of_the_mesh_wherever_it_begins(
+    job: Any, given: dict[str, Any], tensor: int, engines: tuple[tuple[int, ...], ...] | None
 ) -> None:
     rollout = {"samplesPerPrompt": 2, "parallelism": {"tensor": tensor}}
     made = job(algorithm=PPO, rollout=rollout, placement=groups(given, CRITIC))
     if engines is None:
-        with pytest.raises(DoesNotDivide, match="the first of them at 1|3 devices that generate"):
+        with pytest.raises(DoesNotDivide, match="3 devices that generate"):
             plan(made, cpus(4))
         return
     (generation,) = plan(made, cpus(4)).generations
-    assert (generation.mesh.data, generation.mesh.tensor) == engines
-    assert generation.mesh.first_rank == given["firstDevice"]
+    assert generation.mesh.tensor_groups == engines
 
 
 TWO = """
@@ -358,12 +381,12 @@ class Distill(Algorithm):
             {"firstDevice": 2},
             "got actor on devices 0 to 3 of pool local and teacher on devices 2 to 3 of pool local",
         ),
-        ({"devices": 2}, {"devices": 2}, "allowed all 4 devices of the pool for both, or none in"),
-        ({"devices": 1}, {"devices": 1}, "got actor on device 0 of pool local and teacher"),
+        ({"devices": 1}, {"devices": 2}, "allowed the same devices for both, or none in common"),
+        ({"devices": 2}, {"devices": 2}, ""),
     ],
-    ids=["everywhere", "apart", "overlapping", "the same part", "the same device"],
+    ids=["everywhere", "apart", "overlapping", "one of two", "the same part"],
 )
-def test_two_roles_generate_on_a_whole_pool_or_apart(
+def test_two_roles_generate_on_the_same_ranks_or_apart(
     job: Any,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -371,7 +394,7 @@ def test_two_roles_generate_on_a_whole_pool_or_apart(
     teacher: dict[str, Any],
     problem: str,
 ) -> None:
-    """A second engine takes over the groups of the first, where they are those of the world."""
+    """A second engine takes over the groups of the first."""
     (tmp_path / "two_apart.py").write_text(TWO)
     monkeypatch.syspath_prepend(tmp_path)
     made = job(
@@ -387,6 +410,8 @@ def test_two_roles_generate_on_a_whole_pool_or_apart(
             plan(made, cpus(4))
         return
     engines = {each.role: each.mesh for each in plan(made, cpus(4)).generations}
-    assert {role: tuple(each.ranks) for role, each in engines.items()} == (
-        {"actor": (0, 1), "teacher": (2, 3)} if actor else dict.fromkeys(engines, (0, 1, 2, 3))
-    )
+    first, number = teacher.get("firstDevice", 0), actor.get("devices", 4)
+    assert {role: tuple(each.ranks) for role, each in engines.items()} == {
+        "actor": tuple(range(number)),
+        "teacher": tuple(range(first, first + number)),
+    }

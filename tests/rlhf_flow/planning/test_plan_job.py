@@ -344,7 +344,8 @@ def test_a_process_alone_may_be_too_much(job: Any) -> None:
 @pytest.mark.parametrize(
     ("tensor", "devices", "message"),
     [
-        (3, gpus(8), "8 devices per node"),
+        (3, gpus(8), "8 devices that generate"),
+        (4, gpus(6, nodes=2), "6 devices per node"),
         (16, gpus(8, nodes=2), "8 devices per node"),
         (6, gpus(6), "32 attention heads"),
     ],

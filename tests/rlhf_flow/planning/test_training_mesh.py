@@ -14,7 +14,7 @@ from rlhf_api.plan_memory import MemoryWhat
 from rlhf_api.reading.explain import explain
 from rlhf_api.spec.models import TrainingEngineType
 from rlhf_api.spec.resources import Device
-from rlhf_flow.errors import DoesNotDivide, InvalidPlacement, NotOffered
+from rlhf_flow.errors import DoesNotDivide, InvalidPlacement
 from rlhf_flow.planning import make_plan as make_plan_module
 from rlhf_flow.planning.inventory import GIB, DeviceInventory
 from rlhf_flow.planning.make_plan import local_pools, make_plan
@@ -121,7 +121,7 @@ def test_groups_are_cut_where_they_lie(job: Any) -> None:
     made = job(
         algorithm=PPO,
         models=models(megatron(2, 2), {"training": megatron(1, 2)}),
-        placement={"type": "Groups", "groups": groups},
+        placement={"type": "Manual", "groups": groups},
     )
     found = meshes(plan(made, cpus(4, nodes=2)))
     assert found["actor"] == mesh(0, 1, 2, 2)
@@ -166,7 +166,7 @@ def test_what_does_not_divide_a_model_is_told_as_of_a_given_shape(job: Any) -> N
 def test_tensor_ranks_lie_on_one_node(job: Any) -> None:
     def of(first: int, devices: int) -> Plan:
         group = {"roles": ["actor"], "firstDevice": first, "devices": devices}
-        placement = {"type": "Groups", "groups": [group]}
+        placement = {"type": "Manual", "groups": [group]}
         return plan(job(models=models(megatron(2)), placement=placement), cpus(4, nodes=2))
 
     with pytest.raises(InvalidPlacement, match="tensor 2 on devices 3 to 4 .* allowed a multiple"):
@@ -213,21 +213,11 @@ def online(job: Any, reference: Any) -> Any:
     return job(algorithm=algorithm, models=models(megatron(2)) | {"reference": other})
 
 
-def test_weights_are_copied_between_equal_cuts_of_one_engine(job: Any) -> None:
-    made = plan(online(job, megatron(2)), cpus(4))
+@pytest.mark.parametrize("reference", [megatron(2), megatron(1, 2), {}])
+def test_weights_are_copied_between_all_cuts_of_the_same_devices(job: Any, reference: Any) -> None:
+    made = plan(online(job, reference), cpus(4))
     copy = made.call(GraphName.STEP, "every-2/reference.copy_weights_from")
-    assert copy is not None and copy.mesh == mesh(0, 2, 2, 1)
-    with pytest.raises(
-        NotOffered,
-        match="between engines: got Megatron for actor and FSDP for reference, allowed the same",
-    ):
-        plan(online(job, {}), cpus(4))
-    with pytest.raises(
-        NotOffered,
-        match="got data 2 x tensor 2 x pipeline 1 = 4 for actor and data 2 x tensor 1 x pipeline "
-        "2 = 4 for reference, allowed the same",
-    ):
-        plan(online(job, megatron(1, 2)), cpus(4))
+    assert copy is not None and copy.mesh == meshes(made)["reference"]
 
 
 TWO = """

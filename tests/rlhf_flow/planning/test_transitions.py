@@ -32,9 +32,9 @@ def calls(*ids: str) -> list[ModelCall]:
     return found
 
 
-def share_ranks(role: str, other: str) -> bool:
-    """Whether neither is on ranks of its own."""
-    return role == other or not other.startswith("far")
+def share_ranks(call: ModelCall, other: ModelCall) -> bool:
+    """Whether the other is not on ranks of its own."""
+    return other.role is not None and not other.role.startswith("far")
 
 
 def planned(ids: Iterable[str], releases: bool) -> list[ModelCall]:

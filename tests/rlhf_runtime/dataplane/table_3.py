@@ -15,8 +15,11 @@ from rlhf_api.plan import Mesh
 GRIDS = [
     Mesh(pool="a", data=data, tensor=tensor, pipeline=pipeline)
     for pipeline, tensor, data in product((1, 2), repeat=3)
+] + [
+    Mesh(pool="a", data=data, tensor=2, tensor_stride=stride)
+    for data, stride in ((2, 2), (4, 2), (4, 4))
 ]
-"""Every (p, t, d) up to 2 x 2 x 2."""
+"""Every (p, t, d) up to 2 x 2 x 2, and tensor ranks that are not neighbours."""
 
 NUM_GROUPS = (1, 5, 7, 8)
 """Fewer than ranks, and such as no number of ranks divides."""
@@ -34,12 +37,14 @@ class MegatronRank(NamedTuple):
 
 
 def megatron_ranks(mesh: Mesh) -> list[MegatronRank]:
-    """In the order of their numbers: tensor ranks are neighbours, then stages, then replicas."""
+    """In the order of their numbers: tensor ranks are neighbours, then stages, then replicas; with
+    a stride so many replicas are next to each other before the next tensor rank."""
     ranks = []
-    for dp in range(mesh.data):
+    for block in range(mesh.data // mesh.tensor_stride):
         for pp in range(mesh.pipeline):
             for tp in range(mesh.tensor):
-                ranks.append(MegatronRank(dp, pp, tp))
+                for dp in range(mesh.tensor_stride):
+                    ranks.append(MegatronRank(block * mesh.tensor_stride + dp, pp, tp))
     return ranks
 
 

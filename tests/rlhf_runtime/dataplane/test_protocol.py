@@ -100,3 +100,28 @@ def test_a_mesh_begins_at_its_own_first_rank() -> None:
     ]
     with pytest.raises(ValueError, match="is not in range"):
         Coordinates.of(1, mesh)
+
+
+def test_tensor_ranks_may_be_a_stride_apart() -> None:
+    """Two blocks of the groups {0,2} and {1,3}, after a rank that is not in the mesh."""
+    mesh = Mesh(pool="a", first_rank=1, data=4, tensor=2, tensor_stride=2)
+    found = places(mesh)
+    assert [at.data for at in found] == [0, 1, 0, 1, 2, 3, 2, 3]
+    assert [at.tensor for at in found] == [0, 0, 1, 1, 0, 0, 1, 1]
+    assert [at.rank for at in found] == list(range(8))
+    assert {at.num_ranks for at in found} == {8}
+
+
+@pytest.mark.parametrize("mesh", GRIDS, ids=str)
+def test_a_mesh_knows_which_rank_is_where(mesh: Mesh) -> None:
+    for rank, at in zip(mesh.ranks, places(mesh), strict=True):
+        assert mesh.rank_at(at.data, at.pipeline, at.tensor) == rank
+        group = mesh.tensor_groups[at.data * mesh.pipeline + at.pipeline]
+        assert group[at.tensor] == rank
+
+
+def test_a_call_between_two_meshes_gives_each_of_their_ranks_a_part() -> None:
+    training, engines = Mesh(pool="a", first_rank=4, data=2), Mesh(pool="a", data=1, tensor=2)
+    places = [Coordinates.in_call(rank, engines, training) for rank in (0, 1, 4, 5)]
+    assert places == [Coordinates(number, 4) for number in range(4)]
+    assert Coordinates.in_call(1, engines, None) == Coordinates.of(1, engines)

@@ -39,7 +39,13 @@ MESHES: dict[int, dict[str, tuple[Mesh, tuple[str, ...]]]] = {
 """By ranks of the world: each mesh and its models."""
 
 OTHERS: dict[int, dict[str, Case]] = {
-    1: {"torch stays as it was": ("torch_stays_as_it_was", {})},
+    1: {
+        "torch stays as it was": ("torch_stays_as_it_was", {}),
+        "stages are on the device that they compute on": (
+            "stages_are_on_the_device_that_they_compute_on",
+            {},
+        ),
+    },
     2: {
         "positions and masks are those given": ("positions_and_masks_are_those_given", {}),
         "roles with different meshes share a process": (

@@ -43,7 +43,7 @@ from rlhf_runtime.reshard.layout import Layout
 from rlhf_runtime.reshard.plan import plan_reshard
 
 from ..world_of_processes import Scenario, run_scenarios
-from .megatron_cases import TWO_STAGES, TWO_TENSOR, cases
+from .megatron_cases import ONE, TWO_STAGES, TWO_TENSOR, cases
 from .megatron_models import PLAIN, VOCABULARY, WIDE, write_model
 
 SHAPES = ((2, 8), (3, 12), (1, 6))
@@ -51,7 +51,9 @@ SHAPES = ((2, 8), (3, 12), (1, 6))
 
 
 def context_of(world: World, mesh: Mesh) -> ParallelContext:
-    return make_contexts([mesh], world)[mesh]
+    """Beside that of another role, on some of the ranks: these are in more groups than others."""
+    other = Mesh(pool=mesh.pool, data=max(1, world.size // 2))
+    return make_contexts([other, mesh], world)[mesh]
 
 
 def write_once(world: World, kind: str, folder: Path, shard_size: str = "5GB") -> Path:
@@ -370,6 +372,14 @@ def tensor_ranks_know_what_they_share(world: World, folder: Path) -> None:
     dist.all_reduce(total)
     hidden, padding = stage.architecture.hidden_size, 320 - VOCABULARY
     assert int(total) == hugging_face(place).num_parameters() + padding * hidden
+
+
+def stages_are_on_the_device_that_they_compute_on(world: World, folder: Path) -> None:
+    """All of what they hold or make, and not only their parameters."""
+    place, device = write_once(world, WIDE, folder), torch.device("meta")
+    stage = Stage(AutoConfig.from_pretrained(place), replace(context_of(world, ONE), device=device))
+    held = [*stage.parameters(), *stage.buffers(), stage.rotary_pos_emb(8)]
+    assert {tensor.device for tensor in held} == {device}
 
 
 def torch_stays_as_it_was(world: World, folder: Path) -> None:

@@ -87,6 +87,22 @@ def groups_go_along_the_axes(world: World, folder: Path) -> None:
         assert value.tolist() == [1.0]
 
 
+def groups_may_be_a_stride_apart(world: World, folder: Path) -> None:
+    """Tensor groups {0,2} and {1,3}; along `data` the ranks that hold the same part."""
+    cut = Mesh(pool="pool", data=2, tensor=2, tensor_stride=2)
+    whole, ranks = make_contexts([cut], world)[cut], dist.get_process_group_ranks
+    assert ranks(whole.tensor_group) == ([0, 2] if world.rank % 2 == 0 else [1, 3])
+    assert ranks(whole.data_group) == ([0, 1] if world.rank < 2 else [2, 3])
+    assert (whole.rank, whole.at.data, whole.at.tensor) == (
+        world.rank,
+        world.rank % 2,
+        world.rank // 2,
+    )
+    value = torch.tensor([10.0**world.rank])
+    assert whole.sum(value).tolist() == ([11.0] if world.rank < 2 else [1100.0])
+    assert value.tolist() == [10.0**world.rank]
+
+
 def on_a_part(world: World, folder: Path, mesh: Mesh, check: Callable[[Built, Path], None]) -> None:
     """The mesh's ranks check; the others take part in nothing."""
     place = model_folder("llama", world, folder)
@@ -221,6 +237,7 @@ MOVES: dict[str, tuple[Setup, Setup, str]] = {
 SCENARIOS: dict[str, Scenario] = {
     "sums go over the data axis": sums_go_over_the_data_axis,
     "groups go along the axes": groups_go_along_the_axes,
+    "groups may be a stride apart": groups_may_be_a_stride_apart,
     **{
         f"{name} ({part})": partial(on_a_part, mesh=mesh, check=check)
         for part, mesh in PARTS.items()

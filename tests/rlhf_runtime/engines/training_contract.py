@@ -95,7 +95,7 @@ class Setup:
         return make_contexts([self.mesh], world)[self.mesh]
 
     def build(
-        self, folder: Path, world: World, precision: torch.dtype = torch.float32, **options: bool
+        self, folder: Path, world: World, precision: torch.dtype = torch.float32, **options: Any
     ) -> Built:
         """An engine on all ranks. Collective."""
         return self.build_on(folder, self.parallel(world), precision, **options)
@@ -105,7 +105,7 @@ class Setup:
         folder: Path,
         parallel: ParallelContext,
         precision: torch.dtype = torch.float32,
-        **options: bool,
+        **options: Any,
     ) -> Built:
         """An engine on a mesh that is there."""
         made = self.engine(folder, parallel, precision, **self.options, **options)
@@ -578,6 +578,21 @@ def a_whole_copy_is_of_models_that_are_alike(
         critic.engine.copy_weights_from(actor.engine, entirely=True)
 
 
+def every_micro_batch_is_told(world: World, folder: Path, setup: Setup, kind: str) -> None:
+    """Who watches a rank sees that it goes on, on every stage, and when the last one is done."""
+    ticks: list[None] = []
+    place = model_folder(kind, world, folder)
+    built = setup.build(place, world, tick=lambda: ticks.append(None))
+    built.engine.use_optimizer(settings())
+    parts = pieces(built, np.arange(6), 1)
+    assert len(parts) > 2
+    built.engine.infer(parts, LANGUAGE, lambda outputs, part: None)
+    assert len(ticks) >= len(parts)
+    ticks.clear()
+    built.engine.update([LossTerm(LANGUAGE, parts, cross_entropy)])
+    assert len(ticks) >= len(parts)
+
+
 def offloading_changes_nothing(world: World, folder: Path, setup: Setup, kind: str) -> None:
     """Not a bit, wherever it is done; what holds views sees what comes afterwards."""
     place = model_folder(kind, world, folder)
@@ -683,6 +698,7 @@ ONCE: dict[str, Callable[..., None]] = {
     ),
     "a replica without rows takes part": a_replica_without_rows_takes_part,
     "silent rows are read and change nothing": silent_rows_are_read_and_change_nothing,
+    "every micro-batch is told": every_micro_batch_is_told,
     "offloading changes nothing": offloading_changes_nothing,
     "offloading gives memory back": offloading_gives_memory_back,
 }

@@ -19,17 +19,18 @@ import torch
 import torch.distributed as dist
 from transformers import AutoModelForCausalLM
 
-from rlhf_api.plan import Mesh
+from rlhf_api.plan import GraphName, Mesh
 from rlhf_runtime.dataplane.columns import Column, repeat_rows
 from rlhf_runtime.engines.fsdp.engine import FsdpEngine
 from rlhf_runtime.engines.packing import MicroBatch, cut
 from rlhf_runtime.engines.parallel import ParallelContext, make_contexts
+from rlhf_runtime.engines.rank_group import RankGroup
 from rlhf_runtime.engines.training import ReadLogProbs, TokenOutputs
 from rlhf_runtime.engines.vllm.arguments import EngineSettings
 from rlhf_runtime.engines.vllm.engine import Generated, Sampling, VllmEngine
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.errors import StaleWeights
-from rlhf_runtime.roles.transition import Transition
+from rlhf_runtime.roles.transition import Moment, Transition
 from rlhf_runtime.workers.process import resident_bytes
 
 from ..meshes import mesh_of, part_of
@@ -41,12 +42,15 @@ PROMPT_LENGTHS = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 140, 260, 300]
 MAX_PROMPT, MAX_RESPONSE = 300, 12
 STOPS = (END, *range(200, 220))
 MEBIBYTE = 1 << 20
+MOMENT = Moment(GraphName.STEP, 1, 0)
 
 
 class Pair:
     """A trainer and its engine, with weights that the engine was not built with."""
 
-    def __init__(self, kind: str, folder: Path, parallel: ParallelContext, mesh: Mesh) -> None:
+    def __init__(
+        self, kind: str, folder: Path, world: World, parallel: ParallelContext, mesh: Mesh
+    ) -> None:
         self.folder, self.parallel, self.mesh = folder, parallel, mesh
         place = folder / kind
         self.model = FsdpEngine(place, parallel, torch.float32)
@@ -65,9 +69,10 @@ class Pair:
                 share_prompts=kind != "qwen2",
                 world=f"test-{folder.parent.name}-{folder.name}",
             ),
-            parallel,
+            world,
         )
-        self.transition = Transition(self.model, self.engine, parallel)
+        ranks = RankGroup(parallel.rank, parallel.size, parallel.group)
+        self.transition = Transition(self.model, self.engine, ranks)
 
     @torch.no_grad()
     def change_weights(self, seed: int) -> None:
@@ -128,14 +133,16 @@ def greedy_answers_follow_the_trainer(at: Pair) -> None:
     moved = []
     for seed in range(2):
         at.change_weights(seed)
-        moved.append(at.transition.refresh())
+        moved.append(at.transition.refresh(MOMENT))
         at.assert_greedy_answers_are_right()
     assert all(statistics.means for statistics in moved)
-    assert not at.transition.refresh().means, "weights that have not changed are not moved again"
+    assert not at.transition.refresh(MOMENT).means, (
+        "weights that have not changed are not moved again"
+    )
 
 
 def log_probs_agree_with_the_trainer(at: Pair) -> None:
-    at.transition.refresh()
+    at.transition.refresh(MOMENT)
     prompts = repeat_rows(at.prompts(), 3)
     for temperature in (0.7, 1.0):
         got = at.generate(prompts, temperature)
@@ -153,7 +160,7 @@ def log_probs_agree_with_the_trainer(at: Pair) -> None:
 
 
 def seeds_alone_decide_a_sample(at: Pair) -> None:
-    at.transition.refresh()
+    at.transition.refresh(MOMENT)
     prompts = at.prompts()
     everything = tokens_of(at.generate(prompts, 1.0, seed=5))
     assert tokens_of(at.generate(prompts, 1.0, seed=5)) == everything
@@ -165,7 +172,7 @@ def seeds_alone_decide_a_sample(at: Pair) -> None:
 
 
 def answers_end_at_an_end_token_or_the_limit(at: Pair) -> None:
-    at.transition.refresh()
+    at.transition.refresh(MOMENT)
     got = at.generate(repeat_rows(at.prompts(), 4), 2.0)
     assert got.log_probs.lengths is not None
     assert (got.log_probs.lengths == got.tokens.lengths).all()
@@ -177,7 +184,7 @@ def answers_end_at_an_end_token_or_the_limit(at: Pair) -> None:
 
 
 def prompts_may_be_as_long_as_the_limit(at: Pair) -> None:
-    at.transition.refresh()
+    at.transition.refresh(MOMENT)
     longest = ragged([MAX_PROMPT] * 3, seed=3)
     assert tokens_of(at.generate(longest, 0.0)) == at.expected(longest)
     nothing = at.generate(longest.take(np.empty(0, dtype=np.int64)), 1.0)
@@ -185,22 +192,22 @@ def prompts_may_be_as_long_as_the_limit(at: Pair) -> None:
 
 
 def only_current_weights_generate(at: Pair) -> None:
-    at.transition.refresh()
-    at.transition.require_current()
+    at.transition.refresh(MOMENT)
+    at.transition.require_current(MOMENT)
     at.change_weights(3)
     with pytest.raises(StaleWeights, match="got version .*, allowed version"):
-        at.transition.require_current()
-    at.transition.refresh()
+        at.transition.require_current(MOMENT)
+    at.transition.refresh(MOMENT)
     at.engine.release()
     with pytest.raises(StaleWeights, match="got none, allowed version"):
-        at.transition.require_current()
-    at.transition.refresh()
-    at.transition.require_current()
+        at.transition.require_current(MOMENT)
+    at.transition.refresh(MOMENT)
+    at.transition.require_current(MOMENT)
 
 
 def released_memory_comes_back_without_a_trace(at: Pair) -> None:
     """Keys and values of 128 MiB: their release must show in the process's memory."""
-    at.transition.refresh()
+    at.transition.refresh(MOMENT)
     prompts = at.prompts()
     greedy, sampled = tokens_of(at.generate(prompts, 0.0)), tokens_of(at.generate(prompts, 1.0))
     cache = [cache.untyped_storage() for cache in at.engine._runner.kv_caches]
@@ -215,7 +222,7 @@ def released_memory_comes_back_without_a_trace(at: Pair) -> None:
         assert all(tensor.untyped_storage().nbytes() == 0 for tensor in held)
         assert all(storage.nbytes() == 0 for storage in cache)
         assert resident_bytes() < before - 90 * MEBIBYTE
-        at.transition.refresh()
+        at.transition.refresh(MOMENT)
         assert all(storage.nbytes() == 0 for storage in cache), "others may need it until then"
         assert tokens_of(at.generate(prompts, 0.0)) == greedy
         assert [storage.nbytes() for storage in cache] == sizes
@@ -237,14 +244,14 @@ def a_weight_that_arrives_wrong_is_named(at: Pair) -> None:
     try:
         for _ in range(2):  # not taken for good the second time either
             try:
-                at.transition.refresh()
+                at.transition.refresh(MOMENT)
             except StaleWeights as error:
                 assert name in str(error) and "1 of" in str(error), error
             else:
                 raise AssertionError("nothing was noticed")
     finally:
         at.transition._transfer.run = run  # type: ignore[method-assign]
-    at.transition.refresh()
+    at.transition.refresh(MOMENT)
     at.assert_greedy_answers_are_right()
 
 
@@ -257,7 +264,7 @@ def no_text_is_made_in_vllm(at: Pair) -> None:
         asked.append(request.sampling_params.detokenize)
         return submit(request)
 
-    at.transition.refresh()
+    at.transition.refresh(MOMENT)
     core.preprocess_add_request = note
     try:
         at.generate(at.prompts(), 0.0)
@@ -282,8 +289,8 @@ ONE_MODEL: dict[str, Callable[[Pair], None]] = {
 }
 
 
-ON_A_PART = "greedy answers follow the trainer (llama)"
-"""The scenario of engines that are on some ranks of the world only."""
+ON_A_PART = tuple(f"greedy answers follow the trainer ({kind})" for kind in ("llama", "tied"))
+"""The scenarios of engines that are on some ranks of the world only, two engines at a time."""
 
 
 def close_engines() -> None:
@@ -309,19 +316,19 @@ def _scenario(
         return
     if kind not in PAIRS:
         engines = mesh_of(first_rank, parallel.size // tensor_size, tensor_size)
-        PAIRS[kind] = Pair(kind, folder, parallel, engines)
+        PAIRS[kind] = Pair(kind, folder, world, parallel, engines)
     check(PAIRS[kind])
 
 
 def scenarios(tensor_size: int, first_rank: int = 0) -> dict[str, Scenario]:
-    """All of them, model by model; on a part of the world one."""
+    """All of them, model by model; on a part of the world some."""
     options = {"tensor_size": tensor_size, "first_rank": first_rank}
     chosen = {
         f"{name} ({kind})": partial(_scenario, check=check, kind=kind, **options)
         for kind in MODELS
         for name, check in (EVERY_MODEL | (ONE_MODEL if kind == "llama" else {})).items()
     }
-    return {ON_A_PART: chosen[ON_A_PART]} if first_rank else dict(chosen)
+    return {name: chosen[name] for name in ON_A_PART} if first_rank else dict(chosen)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from rlhf_flow.planning.shapes import DecoderShape
 from rlhf_runtime.reshard.boxes import Box, cut
 from rlhf_runtime.reshard.layout import Layout, Piece
 
@@ -36,10 +37,26 @@ def with_norms_and_vocabulary(shapes: Shapes, hidden: int, vocabulary: int) -> S
     return {**shapes, **norms, **ends}
 
 
+def of_decoder(shape: DecoderShape) -> Shapes:
+    """All weights of a model of these dimensions."""
+    found = matrices(
+        shape.num_layers, shape.hidden_size, shape.intermediate_size, shape.key_value_size
+    )
+    for name, (rows, _) in list(found.items()):
+        if shape.qkv_bias and name.endswith(("q_proj.weight", "k_proj.weight", "v_proj.weight")):
+            found[name.replace(".weight", ".bias")] = (rows,)
+    found = with_norms_and_vocabulary(found, shape.hidden_size, shape.vocab_size)
+    for layer in range(shape.num_layers):
+        found[f"model.layers.{layer}.post_attention_layernorm.weight"] = (shape.hidden_size,)
+    if shape.tied_embeddings:
+        del found["lm_head.weight"]
+    return found
+
+
 def tensor_parallel_box(name: str, shape: tuple[int, ...], index: int, size: int) -> Box:
     """Rows or columns as Megatron and vLLM cut them; the vocabulary is padded to 64, then cut."""
     if len(shape) == 1:
-        return Box.whole(shape)
+        return cut(shape, 0, index, size) if name.endswith(".bias") else Box.whole(shape)
     if "embed" in name or "lm_head" in name:
         rows = -(-shape[0] // 64) * 64 // size
         first = min(index * rows, shape[0])
@@ -52,16 +69,19 @@ def model_parallel(
 ) -> Layout:
     """Every rank at its (pipeline stage, tensor index)."""
 
-    def stage_of(name: str) -> int:
-        if "layers." not in name:
-            return 0 if "embed" in name else pipeline - 1
-        return int(name.split("layers.")[1].split(".")[0]) * pipeline // num_layers
+    def is_on(name: str, stage: int) -> bool:
+        if "layers." in name:
+            return int(name.split("layers.")[1].split(".")[0]) * pipeline // num_layers == stage
+        ends = {0} if "embed" in name else {pipeline - 1}
+        return stage in (
+            ends if "lm_head.weight" in shapes or "norm" in name else {0, pipeline - 1}
+        )
 
     of_place = {
         (stage, index): tuple(
             Piece(name, tensor_parallel_box(name, shape, index, tensor))
             for name, shape in shapes.items()
-            if stage_of(name) == stage
+            if is_on(name, stage)
         )
         for stage, index in set(places)
     }

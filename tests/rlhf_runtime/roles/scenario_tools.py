@@ -50,6 +50,8 @@ MASKS = {"": False, ", masked": True}
 class NoGeneration:
     """Stands for vLLM, which these scenarios do not need."""
 
+    methods: Mapping[str, Any] = {}
+
     def __init__(self, context: object, model: object) -> None:
         pass
 

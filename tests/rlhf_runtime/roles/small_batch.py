@@ -126,7 +126,9 @@ def context_of(job: RLHFJob, role: str, folder: Path, world: World) -> RoleConte
         plan=plan_of(job, world)[1],
         role=role,
         folder=folder,
-        parallel=parallel_of(world),
+        world=world,
+        mesh=parallel_of(world),
+        generating=None,
         incarnation="test",
         faults=Faults((), folder, str(world.rank)),
     )

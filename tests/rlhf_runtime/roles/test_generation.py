@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -13,6 +13,7 @@ from rlhf_runtime.dataplane.columns import Column, pack
 from rlhf_runtime.dataplane.protocol import Coordinates
 from rlhf_runtime.dataplane.shards import ShardIndex
 from rlhf_runtime.engines.vllm.engine import Generated
+from rlhf_runtime.roles import generation as generation_module
 from rlhf_runtime.roles.generation import Generation, num_empty, sample_numbers
 
 
@@ -42,6 +43,48 @@ def test_every_call_of_every_graph_and_step_samples_anew() -> None:
 
 def test_blank_responses_are_empty() -> None:
     assert num_empty(["", " \n\t", "7", " 7 "]) == 2
+
+
+class Parts(NamedTuple):
+    """Of a role on a rank: what a transition is made of."""
+
+    trainer: object
+    engine: Any
+
+
+class Engine:
+    """Counts how often its memory was given back."""
+
+    released = 0
+
+    def release(self) -> None:
+        self.released += 1
+
+
+@pytest.mark.parametrize("trains", [True, False])
+@pytest.mark.parametrize("generates", [True, False])
+def test_a_rank_has_the_methods_of_what_is_on_it(
+    monkeypatch: pytest.MonkeyPatch, trains: bool, generates: bool
+) -> None:
+    """Each that trains or generates takes part in a reshard; without an engine in nothing else."""
+    plan: Any = SimpleNamespace(release_during_training=True)
+    context: Any = SimpleNamespace(
+        plan=SimpleNamespace(generation=lambda role: plan),
+        role="actor",
+        generating=object(),
+        generates_here=generates,
+        folder=None,
+    )
+    monkeypatch.setattr(generation_module, "TextTokenizer", lambda folder: None)
+    monkeypatch.setattr(generation_module, "Transition", lambda *parts: Parts(*parts[:2]))
+    monkeypatch.setattr(Generation, "_start_engine", lambda self, plan: Engine())
+    trainer: Any = object() if trains else None
+    made = Generation(context, trainer)
+    parts: Any = made._transition
+    assert made.engine is parts.trainer is trainer
+    assert set(made.methods) == {"reshard", *(("generate", "release") if generates else ())}
+    assert (parts.engine is not None) == generates
+    assert not generates or parts.engine.released == 1
 
 
 class CountingTokenizer:

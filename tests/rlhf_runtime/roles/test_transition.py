@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from .transition_cases import CASES
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder with every rank's results, after all scenarios ran."""
-    folder = tmp_path_factory.mktemp("transition-")
+    folder = tmp_path_factory.mktemp(f"transition-{os.getpid()}-")
     return start_world("tests.rlhf_runtime.roles.transition_ranks", 4, folder)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from rlhf_api.plan import Mesh
+from rlhf_api.spec.models import TrainingEngineType
 from rlhf_runtime.reshard.boxes import Box, cut
 
 
@@ -17,6 +18,12 @@ class Case(NamedTuple):
     """Cut along `data` alone: FSDP2. Else Megatron's."""
     engines: Mesh
     model: str = "llama"
+
+    @property
+    def engine(self) -> TrainingEngineType:
+        """What trains it."""
+        is_sharded = self.training.num_devices == self.training.data
+        return TrainingEngineType.FSDP if is_sharded else TrainingEngineType.MEGATRON
 
 
 def mesh(data: int, tensor: int = 1, pipeline: int = 1, stride: int = 1, first: int = 0) -> Mesh:
@@ -38,12 +45,19 @@ CASES = {
     "FSDP2 on 4, groups {0,1} and {2,3}": Case(SHARDED, NEIGHBOURS),
     "FSDP2 on 4, groups {0,2} and {1,3}": Case(SHARDED, STRIDED),
     "1-4-1 in groups {0,2} and {1,3}": Case(FOUR_TENSOR, STRIDED),
-    "1-4-1 in groups {0,1} and {2,3}": Case(FOUR_TENSOR, NEIGHBOURS),
     "1-2-2 in engines of one rank": Case(REPLICAS_OF_TENSOR, mesh(4)),
     "2-2-1 in groups {0,1} and {2,3}, tied": Case(STAGES_OF_TENSOR, NEIGHBOURS, "tied pairs"),
     "1-4-1 in one engine": Case(FOUR_TENSOR, FOUR_TENSOR),
+    "FSDP2 on the last three, whose rows do not divide": Case(mesh(3, first=1), mesh(3, first=1)),
     "FSDP2 and one engine on the two ranks in the middle": Case(
         mesh(2, first=1), mesh(1, tensor=2, first=1)
+    ),
+    "FSDP2 on {0,1}, one engine on {2,3}": Case(mesh(2), mesh(1, tensor=2, first=2)),
+    "FSDP2 on {0,1}, engines of one rank on all": Case(mesh(2), mesh(4)),
+    "FSDP2 on {1,2}, engines of one rank on {2,3}": Case(mesh(2, first=1), mesh(2, first=2)),
+    "1-2-1 on {0,1}, one engine on {2,3}": Case(mesh(1, tensor=2), mesh(1, tensor=2, first=2)),
+    "one rank, and an engine on {2,3} that is no neighbour": Case(
+        mesh(1), mesh(1, tensor=2, first=2)
     ),
 }
 

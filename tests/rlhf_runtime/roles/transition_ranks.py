@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,46 +18,43 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel
+from vllm.distributed import parallel_state
 
-from rlhf_api.plan import Mesh
+from rlhf_api.plan import GraphName, Mesh, ranks_of_both
+from rlhf_api.spec.models import TrainingEngineType
+from rlhf_flow.planning.generation_groups import TrainedModel, held_bytes, kept_bytes
+from rlhf_flow.planning.model_config import shape_from_config
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.dataplane.protocol import Coordinates
 from rlhf_runtime.engines.fsdp.engine import FsdpEngine
-from rlhf_runtime.engines.megatron.loading import WeightFiles, load_weights
-from rlhf_runtime.engines.megatron.stage import Stage
+from rlhf_runtime.engines.megatron.engine import MegatronEngine
 from rlhf_runtime.engines.parallel import ParallelContext, make_contexts
+from rlhf_runtime.engines.rank_group import RankGroup, make_rank_groups
+from rlhf_runtime.engines.training import TrainingEngine
 from rlhf_runtime.engines.vllm.arguments import EngineSettings
 from rlhf_runtime.engines.vllm.engine import Sampling, VllmEngine
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.errors import StaleWeights
 from rlhf_runtime.reshard.boxes import Box, uncovered
 from rlhf_runtime.reshard.views import View, Views
-from rlhf_runtime.roles.transition import Transition
+from rlhf_runtime.roles.transition import Moment, Transition
 from rlhf_runtime.workers.process import resident_bytes
 
 from ..engines.tiny_models import END, ragged, write_model
 from ..world_of_processes import Scenario, run_scenarios
-from .transition_cases import CASES, ENDS, STAGES_OF_TENSOR, WHOLE, Case
+from .transition_cases import CASES, ENDS, WHOLE, Case
 
 PROMPT_LENGTHS = [1, 5, 9, 40]
 MAX_RESPONSE = 6
 STOPS = (END, *range(200, 220))
 MEBIBYTE = 1 << 20
 CACHE_BYTES = 64 * MEBIBYTE
-
-
-class HeldStage:
-    """A trainer that is a stage of Megatron's, as far as a transition is concerned."""
-
-    def __init__(self, folder: Path, parallel: ParallelContext) -> None:
-        self.version = 0
-        self._stage = Stage(AutoConfig.from_pretrained(folder), parallel)
-        with WeightFiles(folder) as files:
-            load_weights(self._stage.views(), self._stage.architecture, files)
-
-    def views(self) -> Views:
-        return self._stage.views()
+MOMENT = Moment(GraphName.STEP, 1, 0)
+ENGINES: Mapping[TrainingEngineType, Callable[..., TrainingEngine]] = {
+    TrainingEngineType.FSDP: FsdpEngine,
+    TrainingEngineType.MEGATRON: MegatronEngine,
+}
 
 
 class HeldViews:
@@ -70,6 +67,13 @@ class HeldViews:
     def views(self) -> Views:
         return self._views
 
+    def move(self) -> None:
+        """Have the same weights elsewhere."""
+        self._views = {
+            name: [View(tensor.clone(), box) for tensor, box in parts]
+            for name, parts in self._views.items()
+        }
+
     def weights_written(self) -> None:
         self.has_weights = True
 
@@ -81,49 +85,69 @@ class HeldViews:
 class Setting:
     """A trainer, its engine, and the model that both should be."""
 
-    def __init__(self, world: World, folder: Path, case: Case, parallel: ParallelContext) -> None:
-        self.case, self.parallel = case, parallel
-        self.at = Coordinates.of(world.rank, case.engines)
+    def __init__(
+        self,
+        world: World,
+        folder: Path,
+        case: Case,
+        parallel: ParallelContext | None,
+        ranks: RankGroup,
+    ) -> None:
+        self.case, self.ranks = case, ranks
         place = folder / "model"
-        sharded = case.training.num_devices == case.training.data
-        self.trainer: Any = (
-            FsdpEngine(place, parallel, torch.float32) if sharded else HeldStage(place, parallel)
-        )
-        self.engine = VllmEngine(settings(folder, case.engines), parallel)
-        self.transition = Transition(self.trainer, self.engine, parallel)
+        make = ENGINES[case.engine]
+        self.trainer: Any = None if parallel is None else make(place, parallel, torch.float32)
+        generates = world.rank in case.engines.ranks
+        self.at = Coordinates.of(world.rank, case.engines) if generates else None
+        self.engine = VllmEngine(settings(folder, case.engines), world) if generates else None
+        self.transition = Transition(self.trainer, self.engine, ranks)
         self.model = AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32).eval()
 
     @torch.no_grad()
     def change_weights(self, seed: int) -> None:
         """Move every weight at random: the model's, and the trainer's parts of it likewise."""
-        views = self.trainer.views()
+        views = {} if self.trainer is None else self.trainer.views()
         for name, parameter in self.model.named_parameters():
             draw = torch.Generator().manual_seed(zlib.crc32(f"{name} {seed}".encode()))
             change = torch.randn(parameter.shape, generator=draw) * 0.05
             parameter.add_(change)
             for tensor, box in views.get(name, ()):
                 tensor.add_(change[box.slices_in(Box.whole(change.shape))])
-        if isinstance(self.trainer, FsdpEngine):
+        if self.trainer is not None:
             self.trainer._version += 1
-        else:
-            self.trainer.version += 1
 
     def prompts(self) -> Column:
-        """Of this rank's engine; others answer other ones."""
-        return ragged(PROMPT_LENGTHS, seed=self.at.data)
+        """Of this rank's engine; others answer other ones, and as many as their number says."""
+        assert self.at is not None
+        return ragged(PROMPT_LENGTHS[self.at.data :], seed=self.at.data)
 
     def generate(self, temperature: float) -> list[list[int]]:
-        seeds = [1000 * self.at.data + row for row in range(len(PROMPT_LENGTHS))]
-        made = self.engine.generate(self.prompts(), Sampling(temperature, seeds))
+        assert self.at is not None and self.engine is not None
+        prompts = self.prompts()
+        seeds = [1000 * self.at.data + row for row in range(prompts.num_rows)]
+        made = self.engine.generate(prompts, Sampling(temperature, seeds))
         return [run.tolist() for run in made.tokens.runs()]
 
     def bytes_needed(self) -> int:
         """Of what this rank generates with and does not train."""
-        held, elements = self.trainer.views(), 0
-        for name, parts in self.engine.views().items():
+        held = {} if self.trainer is None else self.trainer.views()
+        elements = 0
+        for name, parts in ({} if self.engine is None else self.engine.views()).items():
             own = [view.box for view in held.get(name, ())]
             elements += sum(rest.volume for part in parts for rest in uncovered(part.box, own))
         return 4 * elements
+
+    def bytes_planned(self) -> int:
+        """Of all ranks: what the planner chose these groups by."""
+        shape = shape_from_config(self.model.config.to_dict(), "the model", "")
+        trained = TrainedModel(shape, self.case.training, 4, self.case.engine, self.case.engines)
+        return held_bytes(trained, self.case.engines) - kept_bytes(trained, self.case.engines)
+
+
+def assert_groups_have_our_time_limit(world: World) -> None:
+    groups = parallel_state.get_tp_group(), parallel_state.get_world_group()
+    for group in (each for made in groups for each in (made.cpu_group, made.device_group)):
+        assert group._get_backend(torch.device("cpu")).options._timeout == world.timeout
 
 
 def settings(folder: Path, engines: Mesh) -> EngineSettings:
@@ -160,36 +184,53 @@ def greedy_answers(model: PreTrainedModel, prompts: Column) -> list[list[int]]:
 
 
 def engines_follow_the_trainer(world: World, folder: Path, case: Case) -> None:
-    """Through two updates, and after their memory was given back."""
+    """Through two updates, and after their memory was given back. Ranks that only train go on with
+    the next update while others generate."""
     if world.rank == 0:
         write_model(case.model, folder / "model")
     dist.barrier()
     parallel = make_contexts([case.training], world).get(case.training)
-    if parallel is None:
+    together = ranks_of_both(case.training, case.engines)
+    ranks = make_rank_groups([together], world).get(together)
+    if ranks is None:
         return
-    at = Setting(world, folder, case, parallel)
+    at = Setting(world, folder, case, parallel, ranks)
     try:
-        assert at.engine.views().keys() == dict(at.model.named_parameters()).keys()
+        assert int(ranks.sum(torch.tensor(at.bytes_needed()))) == at.bytes_planned()
         for seed in range(2):
             at.change_weights(seed)
-            moved = at.transition.refresh().means["throughput/transition_bytes"]
-            assert moved == (at.bytes_needed(), 1 / parallel.size), case
-            assert at.generate(0.0) == greedy_answers(at.model, at.prompts())
+            moment = Moment(GraphName.STEP, 1, seed)
+            if at.engine is not None:
+                assert at.engine.views().keys() == dict(at.model.named_parameters()).keys()
+                assert_groups_have_our_time_limit(world)
+                with pytest.raises(StaleWeights):
+                    at.transition.require_current(moment)
+            moved = at.transition.refresh(moment).means["throughput/transition_bytes"]
+            assert moved == (at.bytes_needed(), 1 / ranks.size), case
+            assert not at.transition.refresh(moment).means
+            if at.engine is not None:
+                at.transition.require_current(moment)
+                assert at.generate(0.0) == greedy_answers(at.model, at.prompts())
+        if at.engine is None:
+            assert at.transition.refresh(moment).means  # others have given theirs back
+            return
         sampled = at.generate(1.0)
         assert_samples_are_those_of_other_groups(at, sampled, folder.parent)
         give_memory_back(at)
-        at.transition.refresh()
+        at.transition.refresh(moment)
         assert at.generate(1.0) == sampled
     finally:
-        at.engine.close()
+        if at.engine is not None:
+            at.engine.close()
 
 
 def assert_samples_are_those_of_other_groups(
     at: Setting, sampled: list[list[int]], place: Path
 ) -> None:
     """An engine's samples depend on its prompts, their seeds and the number of its ranks only."""
-    assert len({tuple(tokens) for tokens in sampled}) == len(PROMPT_LENGTHS)
+    assert len({tuple(tokens) for tokens in sampled}) == at.prompts().num_rows
     case = at.case
+    assert at.at is not None
     file = place / f"{case.model}-{case.engines.tensor}-{at.at.data}-{at.at.tensor}.json"
     if file.exists():
         assert json.loads(file.read_text()) == sampled
@@ -199,6 +240,7 @@ def assert_samples_are_those_of_other_groups(
 def give_memory_back(at: Setting) -> None:
     """That of the weights, and the cache's, which shows in the process's."""
     engine = at.engine
+    assert engine is not None
     for cache in engine._runner.kv_caches:  # every page is in use
         torch.empty(0, dtype=torch.uint8).set_(cache.untyped_storage()).zero_()
     before = resident_bytes()
@@ -211,7 +253,8 @@ def give_memory_back(at: Setting) -> None:
 def copies_are_counted_on_both_sides(world: World, folder: Path) -> None:
     """Rows that do not divide, of which the last ranks have none; copies on every side; and what is
     wrong on one rank, wherever it is, is found by all."""
-    parallel = make_contexts([STAGES_OF_TENSOR], world)[STAGES_OF_TENSOR]
+    everyone = (0, 1, 2, 3)
+    ranks = make_rank_groups([everyone], world)[everyone]
     whole = {name: torch.randn(shape) for name, shape in ENDS.items()}
     for tensor in whole.values():
         dist.broadcast(tensor, 0)
@@ -221,15 +264,18 @@ def copies_are_counted_on_both_sides(world: World, folder: Path) -> None:
         for (tensor, _), *_ in target.values():
             tensor.zero_()
         engine = HeldViews(target)
-        transition = Transition(trainer, engine, parallel)  # type: ignore[arg-type]
-        assert transition.refresh().means
+        transition = Transition(trainer, engine, ranks)  # type: ignore[arg-type]
+        assert transition.refresh(MOMENT).means
         for name, parts in engine.views().items():
             for tensor, box in parts:
                 assert torch.equal(tensor, whole[name][box.slices_in(Box.whole(ENDS[name]))])
         spoil(transition, engine, world.rank)
         trainer.version += 1
         with pytest.raises(StaleWeights, match="for 1 of 2 tensors, the first norm"):
-            transition.refresh()
+            transition.refresh(MOMENT)
+        trainer.move()
+        with pytest.raises(StaleWeights, match="got other storage for embedding than when"):
+            transition.refresh(MOMENT)
 
 
 def spoil(transition: Transition, engine: HeldViews, rank: int) -> None:

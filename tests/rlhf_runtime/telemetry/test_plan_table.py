@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlhf_api.plan import Plan
+from rlhf_api.plan import Mesh, Plan
 from rlhf_runtime.telemetry.plan_table import plan_tables
 from rlhf_runtime.telemetry.report import write_report
 
@@ -99,6 +99,21 @@ def test_each_group_of_devices_shows_its_memory() -> None:
     assert "Memory of one device: device 0 of pool local</h3>" in html
     assert "Memory of one device: device 1 of pool local</h3>" in html
     assert "devices 1 to 2 of pool local: data 1 × tensor 2" in html
+
+
+def test_a_transition_shows_from_which_devices_weights_come() -> None:
+    (call,) = PLAN.calls
+    source = Mesh(pool="local", first_rank=2, data=2)
+    apart = call.model_copy(update={"source_mesh": source})
+    html = plan_tables(PLAN.model_copy(update={"calls": (apart,)}))
+    assert "devices 2 to 3 of pool local to devices 0 to 1 of pool local: data 1" in html
+
+
+def test_groups_of_ranks_that_are_no_neighbours_are_shown() -> None:
+    (call,) = PLAN.calls
+    mesh = Mesh(pool="local", data=2, tensor=2, tensor_stride=2)
+    html = plan_tables(PLAN.model_copy(update={"calls": (call.model_copy(update={"mesh": mesh}),)}))
+    assert "devices 0 to 3 of pool local: data 2 × tensor 2 in groups {0,2}, {1,3}" in html
 
 
 def test_the_report_has_the_plan_that_was_kept(make_run: MakeRun) -> None:

@@ -99,7 +99,7 @@ def test_what_is_read_is_what_was_sent() -> None:
     first, second = Part(2, {"base": "values"}), Part(1, {"base": "scores"}, groups_before=2)
     sources = (Source((first, second)), Source((Part(1, {"kl": "kl"}, repeat=3),)))
     batches = (OrderedBatch(Extent(4, 2)), OrderedBatch(Extent(9)))
-    nothing = Order(GENERATE, 3, GraphName.STEP, "one", batches, 3, 2)
+    nothing = Order(GENERATE, 3, GraphName.STEP, "one", batches, 3, 2, changes=4)
     told = (batches[0]._replace(sources=sources), batches[1])
     share = replace(nothing, batches=told, share=Share(1, 3))
     for order in (replace(nothing, batches=told), share, nothing):

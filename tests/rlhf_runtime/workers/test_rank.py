@@ -22,7 +22,7 @@ from ..controller.jobs import make_job
 APART: dict[str, Any] = {
     "algorithm": {"type": "PPO"},
     "placement": {
-        "type": "Groups",
+        "type": "Manual",
         "groups": [{"roles": ["critic"]}, {"roles": ["actor"], "firstDevice": 1}],
     },
 }

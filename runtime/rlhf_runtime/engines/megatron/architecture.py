@@ -3,12 +3,12 @@ be built or cut: refused here, before anything is allocated."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rlhf_flow.planning.generation_memory import VOCABULARY_MULTIPLE
+from rlhf_api.spec.model_cut import uneven_pipeline, uneven_tensor
+from rlhf_flow.planning.weight_parts import padded_vocabulary
 from rlhf_runtime.engines.megatron.family import (
     EMBEDDING,
     FAMILIES,
@@ -35,8 +35,8 @@ class Architecture:
 
     family: Family
     num_layers: int
-    num_heads: int
-    num_groups: int
+    num_attention_heads: int
+    num_key_value_heads: int
     """Heads of keys and values; each is shared by a group of queries."""
     head_size: int
     hidden_size: int
@@ -72,8 +72,8 @@ class Architecture:
         return Architecture(
             family=family,
             num_layers=config.num_hidden_layers,
-            num_heads=heads,
-            num_groups=config.num_key_value_heads or heads,
+            num_attention_heads=heads,
+            num_key_value_heads=config.num_key_value_heads or heads,
             head_size=getattr(config, "head_dim", None) or config.hidden_size // heads,
             hidden_size=config.hidden_size,
             intermediate_size=config.intermediate_size,
@@ -90,8 +90,8 @@ class Architecture:
             "vocabulary": self.vocabulary_size,
             "hidden": self.hidden_size,
             "intermediate": self.intermediate_size,
-            "query": self.num_heads * self.head_size,
-            "key": self.num_groups * self.head_size,
+            "query": self.num_attention_heads * self.head_size,
+            "key": self.num_key_value_heads * self.head_size,
             "head": self.head_size,
             "one": 1,
         }
@@ -130,8 +130,7 @@ class Architecture:
     def padded_vocabulary(self, tensor: int) -> int:
         """Rows of embedding and output projection over all tensor ranks."""
         # As vLLM pads it: so a rank's rows lie within those of a rank that generates.
-        multiple = math.lcm(VOCABULARY_MULTIPLE, tensor)
-        return -(-self.vocabulary_size // multiple) * multiple
+        return padded_vocabulary(self.vocabulary_size, tensor)
 
     def check_cut(self, tensor: int, pipeline: int) -> None:
         """Refuse a cut that does not come out even.
@@ -139,36 +138,16 @@ class Architecture:
         Raises:
             UnsupportedModel: with the arithmetic.
         """
-        counts = {
-            "attention heads": self.num_heads,
-            "key and value heads": self.num_groups,
-            "columns of the MLP": self.intermediate_size,
-        }
-        allowed = [n for n in range(1, 1 + math.gcd(*counts.values())) if _all_divide(n, counts)]
-        for what, count in counts.items():
-            if count % tensor:
-                raise UnsupportedModel(
-                    f"tensor ranks cannot share {count} {what} evenly: got tensor {tensor}, and "
-                    f"{count} / {tensor} = {count / tensor:.4g}; allowed for this model "
-                    f"{', '.join(map(str, allowed))}; change the mesh of the role"
-                )
-        if self.num_layers % pipeline:
-            stages = [n for n in range(1, 1 + self.num_layers) if self.num_layers % n == 0]
+        for found in (*uneven_tensor(self, tensor), *uneven_pipeline(self, pipeline)):
             raise UnsupportedModel(
-                f"pipeline stages cannot share {self.num_layers} layers evenly: got pipeline "
-                f"{pipeline}, and {self.num_layers} / {pipeline} = "
-                f"{self.num_layers / pipeline:.4g}; allowed for this model "
-                f"{', '.join(map(str, stages))}; change the mesh of the role"
+                f"the model cannot be cut so: got {found.got}, allowed {found.allowed}; change "
+                "training.parallelism of the role"
             )
 
 
 def full_name(weight: Weight, layer: int | None) -> str:
     """A weight's Hugging Face name; its layer is counted from 0."""
     return weight.name if layer is None else f"{LAYER_NAME}{layer}.{weight.name}"
-
-
-def _all_divide(number: int, counts: Mapping[str, int]) -> bool:
-    return all(count % number == 0 for count in counts.values())
 
 
 def _check_settings(config: Any, family: Family) -> None:

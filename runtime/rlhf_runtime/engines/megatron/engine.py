@@ -18,6 +18,7 @@ from rlhf_runtime.engines.megatron.head import Question, read_answer
 from rlhf_runtime.engines.megatron.loading import load_model, overwrite_weights
 from rlhf_runtime.engines.megatron.masters import MasterWeights
 from rlhf_runtime.engines.megatron.pipeline import (
+    Answered,
     Inputs,
     forward_backward,
     infer,
@@ -78,7 +79,7 @@ class MegatronEngine:
             trained: whether weights will change.
             recompute: whether activations are computed again for the backward pass.
             cutting: how the work is shared.
-            tick: called after each micro-batch.
+            tick: called before each micro-batch, and after the last one.
 
         Raises:
             UnsupportedModel: no family that is known, or a cut that does not come out even.
@@ -175,6 +176,7 @@ class MegatronEngine:
                 rounds,
                 lambda number, answer: consume(read_answer(answer, reading), parts[number]),
             )
+            self._tick()
 
     def update(self, terms: Sequence[LossTerm]) -> float:
         """One optimizer step on the sum of all terms over micro-batches and ranks; returns the
@@ -195,6 +197,7 @@ class MegatronEngine:
         rounds = max(1, self._rounds(len(trained)))  # momentum moves on without a signal
         parts = list(in_step(trained, rounds, empty))
         forward_backward(self._gradients, self._asking(parts), rounds, _losses(parts))
+        self._tick()
         self._masters.give_gradients()
         norm = self._optimizer.step()
         self._weights_changed()
@@ -315,14 +318,12 @@ class MegatronEngine:
     def _inputs(self, parts: Iterable[tuple[MicroBatch, HeadReading]]) -> Iterator[Inputs]:
         """What a stage computes of micro-batches, each made when its turn comes."""
         multiple = self.parallel.at.tensor_size if self.stage.config.sequence_parallel else 1
-        for number, (part, reading) in enumerate(parts):
-            if number:
-                self._tick()
+        for part, reading in parts:
+            self._tick()
             yield _as_inputs(part.to(self.parallel.device), reading, multiple)
-        self._tick()
 
 
-def _losses(parts: Sequence[tuple[MicroBatch, LossTerm]]) -> Any:
+def _losses(parts: Sequence[tuple[MicroBatch, LossTerm]]) -> Answered:
     """What the last stage does with the answer for each of the micro-batches."""
 
     def loss(number: int, answer: torch.Tensor) -> torch.Tensor:

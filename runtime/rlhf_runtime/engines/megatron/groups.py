@@ -36,12 +36,6 @@ def process_groups(parallel: ParallelContext, is_tied: bool) -> ProcessGroupColl
 
 def _embedding_group(parallel: ParallelContext) -> dist.ProcessGroup | None:
     """The first and the last of this rank's stages; None on those between them."""
-    stages = dist.get_process_group_ranks(parallel.pipeline_group)
-    if len(stages) <= 2:
+    if parallel.at.pipeline_size <= 2:
         return parallel.pipeline_group
-    if not (parallel.is_first_stage or parallel.is_last_stage):
-        return None
-    made: dist.ProcessGroup = dist.new_group(
-        [stages[0], stages[-1]], timeout=parallel.timeout, use_local_synchronization=True
-    )
-    return made
+    return parallel.ends_group

@@ -68,8 +68,8 @@ class Head:
         asked = self.question
         if asked is None:
             return self._logits(given, weight=weight, **options)
-        weight = self._layer.weight if weight is None else weight
-        assert isinstance(weight, Tensor)
+        if weight is None:
+            weight = self._layer.get_parameter("weight")
         hidden = self._positions(given).flatten(0, 1)[asked.predictors]
         if isinstance(asked.reading, ReadValues):
             return linear(hidden, weight).float(), None

@@ -69,8 +69,8 @@ def _groups(
 ) -> Iterator[Part]:
     """Rows of each group's queries, then of its key, then of its value."""
     size = architecture.head_size
-    queries = architecture.num_heads // architecture.num_groups * size
-    num_groups = architecture.num_groups // place.tensor_size
+    queries = architecture.num_attention_heads // architecture.num_key_value_heads * size
+    num_groups = architecture.num_key_value_heads // place.tensor_size
     row = 0
     for group in range(place.tensor * num_groups, (place.tensor + 1) * num_groups):
         for name, rows in zip(names, (queries, size, size), strict=True):

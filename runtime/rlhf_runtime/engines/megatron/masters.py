@@ -124,7 +124,7 @@ def _shard(
         layer,
         elements,
         parameter.data.view(-1)[part].float(),
-        parameter.main_grad.view(-1)[part],
+        getattr(parameter, "main_grad").view(-1)[part],  # noqa: B009  # Megatron puts it there
     )
 
 

@@ -51,6 +51,9 @@ class Attention(nn.Module):
                 seen by the first (not as in Megatron); None for all earlier ones.
         """
         heads, keys, values = (part.permute(1, 2, 0, 3) for part in (query, key, value))
+        if attention_mask is not None and heads.is_cuda:  # no fused kernel takes masks and groups
+            times = heads.shape[1] // keys.shape[1]
+            keys, values = (part.repeat_interleave(times, dim=1) for part in (keys, values))
         seen = scaled_dot_product_attention(
             heads,
             keys,
@@ -106,9 +109,10 @@ class UntrainedPadding:
 class RotaryAngles(RotaryEmbedding):  # type: ignore[misc]  # Megatron is not typed
     """The angles by which heads are rotated: transformers' frequencies, at any positions."""
 
-    def __init__(self, config: Any, head_size: int, alone: Any) -> None:
+    def __init__(self, config: Any, head_size: int, alone: Any, device: torch.device) -> None:
         super().__init__(head_size, 1.0, use_cpu_initialization=True, cp_group=alone)
-        self.inv_freq = LlamaRotaryEmbedding(config).inv_freq.clone()  # no buffer: float32 stays
+        # No buffer: it stays in float32, and nothing moves it to another device.
+        self.inv_freq = LlamaRotaryEmbedding(config).inv_freq.to(device, copy=True)
         self.positions: torch.Tensor | None = None
         """int64[batch, length] of the tokens that are computed next; None: 0, 1, 2, ..."""
 

@@ -34,7 +34,7 @@ class Inputs:
     """What the last stage reads; None: logits."""
 
 
-Consume = Callable[[int, torch.Tensor], torch.Tensor | None]
+Answered = Callable[[int, torch.Tensor], torch.Tensor | None]
 """On ranks of the last stage: from a micro-batch's number and what its question is answered to this
 rank's share of the loss. Every tensor rank computes the same share."""
 
@@ -45,7 +45,7 @@ def with_gradients(stage: Stage, *, sharded: bool = False) -> DistributedDataPar
 
     Args:
         stage: this rank's; its parameters may move to other memory.
-        sharded: whether a replica gets the sums of its share of them only, as `shards` says.
+        sharded: whether a replica gets the sums of its share of them only: `MasterWeights.shards`.
     """
     assert all(parameter.requires_grad for parameter in stage.parameters())
     stage.config.finalize_model_grads_func = _finish_gradients
@@ -58,7 +58,7 @@ def with_gradients(stage: Stage, *, sharded: bool = False) -> DistributedDataPar
 
 
 def forward_backward(
-    model: DistributedDataParallel, micro_batches: Iterable[Inputs], count: int, consume: Consume
+    model: DistributedDataParallel, micro_batches: Iterable[Inputs], count: int, consume: Answered
 ) -> None:
     """Run micro-batches forward and backward, one forward and one backward in turns, and sum
     gradients over all ranks that have parts of them.
@@ -75,7 +75,7 @@ def forward_backward(
 
 
 @torch.no_grad()
-def infer(stage: Stage, micro_batches: Iterable[Inputs], count: int, consume: Consume) -> None:
+def infer(stage: Stage, micro_batches: Iterable[Inputs], count: int, consume: Answered) -> None:
     """Run micro-batches forward; on ranks of the last stage `consume` gets what they are asked.
     Arguments as of `forward_backward`."""
     _run(stage, stage, micro_batches, count, consume, forward_only=True)
@@ -86,7 +86,7 @@ def _run(
     stage: Stage,
     micro_batches: Iterable[Inputs],
     count: int,
-    consume: Consume,
+    consume: Answered,
     *,
     forward_only: bool,
 ) -> None:
@@ -104,7 +104,7 @@ def _run(
     )
 
 
-def _forward(inputs: Any, model: Any, consume: Consume) -> tuple[torch.Tensor, Any]:
+def _forward(inputs: Any, model: Any, consume: Answered) -> tuple[torch.Tensor, Any]:
     """What Megatron's schedule asks for: outputs, and what makes a loss of those of the last
     stage."""
     number, batch = next(inputs)
@@ -115,7 +115,8 @@ def _forward(inputs: Any, model: Any, consume: Consume) -> tuple[torch.Tensor, A
     def loss(answer: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
         share = consume(number, answer)
         none = torch.zeros((), dtype=torch.int)
-        return (none if share is None else share), none, None
+        # A copy: Megatron empties what it has been given.
+        return (none if share is None else share.clone()), none, None
 
     return outputs, loss
 

@@ -46,8 +46,8 @@ def make_settings(
         num_layers=architecture.num_layers,
         hidden_size=architecture.hidden_size,
         ffn_hidden_size=architecture.intermediate_size,
-        num_attention_heads=architecture.num_heads,
-        num_query_groups=architecture.num_groups,
+        num_attention_heads=architecture.num_attention_heads,
+        num_query_groups=architecture.num_key_value_heads,
         kv_channels=architecture.head_size,
         normalization="RMSNorm",
         layernorm_epsilon=architecture.norm_epsilon,
@@ -75,6 +75,7 @@ def make_settings(
         sequence_parallel=sequence_parallel and at.tensor_size > 1,
         variable_seq_lengths=True,  # micro-batches are as long as their rows
         moe_token_dispatcher_type="alltoall",  # no experts here, but lengths that vary ask for it
+        deallocate_pipeline_outputs=True,  # what was sent is not kept for the backward pass
         batch_p2p_comm=True,  # the other way uses the world's group, which other roles use
         calculate_per_token_loss=True,  # losses say themselves what they are divided by
     )

@@ -37,7 +37,7 @@ from rlhf_runtime.reshard.views import View, Views
 class Stage(GPTModel):  # type: ignore[misc]  # Megatron is not typed
     """The layers of this rank's stage, and of each the part of this tensor rank.
 
-    Weights are not initialized: `loading.load_weights` fills them.
+    Weights are not initialized: `loading.load_model` fills them.
     """
 
     def __init__(
@@ -85,7 +85,9 @@ class Stage(GPTModel):  # type: ignore[misc]  # Megatron is not typed
         )
         groups.embd = embedding_group
         self.embd_group = embedding_group
-        self.rotary_pos_emb = RotaryAngles(config, architecture.head_size, groups.cp)
+        self.rotary_pos_emb = RotaryAngles(
+            config, architecture.head_size, groups.cp, parallel.device
+        )
         self.architecture = architecture
         self.parallel = parallel
         self.hf_config = config

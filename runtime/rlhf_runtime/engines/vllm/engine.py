@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 
 from rlhf_api.spec.resources import Device
 from rlhf_runtime.dataplane.columns import Column
-from rlhf_runtime.engines.parallel import ParallelContext
 from rlhf_runtime.engines.vllm import patches
 from rlhf_runtime.engines.vllm.arguments import EngineSettings, engine_arguments
 from rlhf_runtime.engines.vllm.groups import engine_groups, leave_groups
 from rlhf_runtime.engines.vllm.layout import vllm_views
 from rlhf_runtime.engines.vllm.libraries import import_vllm
 from rlhf_runtime.engines.vllm.memory import DeviceMemory, EngineMemory, HostMemory
+from rlhf_runtime.engines.world import World
 from rlhf_runtime.errors import GenerationFailed, StaleWeights
 from rlhf_runtime.hooks import Hook, nothing
 from rlhf_runtime.reshard.views import Views
@@ -51,9 +51,9 @@ class Generated:
 class VllmEngine:
     """Generates, and lends out its weights' storage."""
 
-    def __init__(self, settings: EngineSettings, parallel: ParallelContext) -> None:
-        """Build it; collective over the mesh, whose ranks are those of the settings' groups."""
-        device = parallel.device
+    def __init__(self, settings: EngineSettings, world: World) -> None:
+        """Build it; collective over the ranks of the settings' groups, which are of the world."""
+        device = world.device
         import_vllm(Device.CPU if device.type == "cpu" else Device.GPU)
         set_num_threads, num_threads = torch.set_num_threads, torch.get_num_threads()
         patches.keep_ordinary_weights()
@@ -62,7 +62,7 @@ class VllmEngine:
         patches.join_existing_world(dist.get_rank(), local_rank, settings.world)
         patches.keep_the_world()
         self._settings = settings
-        with engine_groups(settings.groups, parallel.timeout):
+        with engine_groups(settings.groups, world.timeout):
             self._core = _build_core(settings, device)
         torch.set_num_threads = set_num_threads  # vLLM's CPU worker replaces it by nothing
         torch.set_num_threads(num_threads)

@@ -35,7 +35,7 @@ def engine_groups(groups: Groups, timeout: timedelta) -> Iterator[None]:
     (own,) = (group for group in groups if rank in group)
     if state._TP is not None:
         assert list(own) == state._TP.ranks, "engines of a process share its groups"
-    replaced = [
+    replaced: list[tuple[Any, str, Any]] = [
         (state, "init_world_group", partial(_make_world, state.init_world_group, ranks)),
         (
             state,
@@ -55,7 +55,7 @@ def engine_groups(groups: Groups, timeout: timedelta) -> Iterator[None]:
 
 
 def leave_groups() -> None:
-    """Say that an engine has ended; the last one takes vLLM's groups along, and leaves the world."""
+    """Say that an engine has ended; vLLM's groups end with the last one, the world does not."""
     import vllm.distributed.parallel_state as state
 
     state._TP.engines -= 1
@@ -78,9 +78,13 @@ def _make_groups(
     *given: Any,
     **options: Any,
 ) -> Any:
-    """vLLM's groups of one kind: an engine's ranks, or each rank alone, as large as vLLM cut
-    them."""
+    """vLLM's groups of one kind: an engine's ranks, or each rank alone, as large as vLLM cut them.
+
+    Without queues in shared memory, which would stay there when ranks are killed: they are for
+    engines whose ranks do what one of them says.
+    """
     alone = [[rank] for rank in ranks]
+    options.pop("use_message_queue_broadcaster", None)
     return make(alone if len(cut[0]) == 1 else [list(group) for group in groups], *given, **options)
 
 

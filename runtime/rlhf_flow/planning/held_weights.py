@@ -1,0 +1,99 @@
+"""What each rank holds of a decoder's weights: known to the planner before there are engines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from rlhf_api.plan import Mesh
+from rlhf_api.spec.models import TrainingEngineType
+from rlhf_flow.planning.shapes import DecoderShape
+from rlhf_flow.planning.weight_parts import Part, row_part, tensor_part
+
+EMBEDDING, FINAL_NORM, OUTPUT = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
+
+
+class Weights(NamedTuple):
+    """Weights that are alike, such as one of every layer."""
+
+    name: str
+    """Of one, as far as it says how it is cut."""
+    shape: tuple[int, ...]
+    """The full shape of each."""
+    number: int
+    """How many there are."""
+
+    def tensor_part(self, index: int, size: int, num_key_value_heads: int) -> Part:
+        """What a rank of a tensor group holds of each."""
+        return tensor_part(self.name, self.shape, index, size, num_key_value_heads)
+
+
+Held = tuple[Weights, Part]
+"""Weights, and what a rank holds of each."""
+
+
+def all_weights(shape: DecoderShape) -> tuple[Weights, ...]:
+    """Every weight of a language model."""
+    ends = [
+        Weights(EMBEDDING, (shape.vocab_size, shape.hidden_size), 1),
+        Weights(FINAL_NORM, (shape.hidden_size,), 1),
+        Weights(OUTPUT, (shape.vocab_size, shape.hidden_size), 1),
+    ]
+    return (*layer_weights(shape), *(ends[:-1] if shape.tied_embeddings else ends))
+
+
+def layer_weights(shape: DecoderShape) -> Iterator[Weights]:
+    """Those of all layers."""
+    layers, hidden = shape.num_layers, shape.hidden_size
+    query, key, middle = shape.query_size, shape.key_value_size, shape.intermediate_size
+    for name, rows in {"q_proj": query, "k_proj": key, "v_proj": key}.items():
+        yield Weights(f"self_attn.{name}.weight", (rows, hidden), layers)
+        if shape.qkv_bias:
+            yield Weights(f"self_attn.{name}.bias", (rows,), layers)
+    yield Weights("self_attn.o_proj.weight", (hidden, query), layers)
+    for name in ("gate_proj", "up_proj"):
+        yield Weights(f"mlp.{name}.weight", (middle, hidden), layers)
+    yield Weights("mlp.down_proj.weight", (hidden, middle), layers)
+    yield Weights("input_layernorm.weight", (hidden,), layers * shape.norms_per_layer)
+    if shape.query_key_norm:
+        yield Weights("self_attn.q_norm.weight", (shape.head_dim,), 2 * layers)
+
+
+def num_training_layouts(mesh: Mesh, engine: TrainingEngineType) -> int:
+    """How many ranks of a training mesh hold something else: those after them hold the same."""
+    if engine is TrainingEngineType.FSDP:
+        return mesh.data
+    return mesh.tensor * mesh.pipeline
+
+
+def trained_weights(
+    shape: DecoderShape, mesh: Mesh, engine: TrainingEngineType, place: int
+) -> Iterator[Held]:
+    """What a rank trains.
+
+    Args:
+        shape: of the model.
+        mesh: of training.
+        engine: FSDP's ranks share rows, Megatron's replicas hold the same.
+        place: of the rank in it, from 0; below `num_training_layouts`.
+    """
+    if engine is TrainingEngineType.FSDP:
+        for weights in all_weights(shape):
+            yield weights, row_part(weights.shape, place, mesh.data)
+        return
+    stage, tensor = divmod(place, mesh.tensor)
+    for weights in all_weights(shape):
+        number = _on_stage(weights, stage, mesh.pipeline, shape.tied_embeddings)
+        if number:
+            part = weights.tensor_part(tensor, mesh.tensor, shape.num_key_value_heads)
+            yield weights._replace(number=number), part
+
+
+def _on_stage(weights: Weights, stage: int, num_stages: int, is_tied: bool) -> int:
+    """How many of some weights a pipeline stage has."""
+    is_first, is_last = stage == 0, stage == num_stages - 1
+    if weights.name == EMBEDDING:
+        return int(is_first or (is_last and is_tied))  # it is the output projection, too
+    if weights.name in (FINAL_NORM, OUTPUT):
+        return int(is_last)
+    return weights.number // num_stages

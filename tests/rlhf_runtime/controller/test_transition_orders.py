@@ -1,0 +1,76 @@
+"""What ranks are sent around generation that lies elsewhere than training."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, cast
+
+from rlhf_api.plan import GraphName
+from rlhf_flow.planning.inventory import GIB, local_inventory
+from rlhf_flow.planning.make_plan import make_plan
+from rlhf_runtime.controller.dispatch import StepBackend, StepData, WorkerGroup
+from rlhf_runtime.workers.orders import Order
+
+from .jobs import make_job
+
+PLACEMENT = {
+    "type": "Manual",
+    "groups": [
+        {"roles": ["actor"], "devices": 2},
+        {"roles": ["actor"], "calls": ["Generate"], "firstDevice": 3, "devices": 1},
+    ],
+}
+"""Trained on {0,1}, generating on 3; nothing is on 2."""
+
+
+class Notes:
+    """A worker that runs nothing."""
+
+    def __init__(self) -> None:
+        self.orders: list[Order] = []
+
+    @property
+    def run(self) -> Notes:
+        return self
+
+    def options(self, num_returns: int) -> Notes:
+        return self
+
+    def remote(self, header: bytes, own: bytes, *shards: Any) -> Any:
+        self.orders.append(Order.read(header, own))
+        return self, self
+
+
+def sent(calls: list[str], **sections: Any) -> list[list[tuple[str, int]]]:
+    """What each of four ranks is sent in a pass: the methods, each with the updates before it."""
+    job = make_job(placement=PLACEMENT, **sections)
+    graphs, plan = make_plan(job, [local_inventory(4, 16 * GIB)])
+    ranks, data = [Notes() for _ in range(4)], cast(StepData, None)
+    backend = StepBackend(plan, {"local": WorkerGroup(ranks)}, data, GraphName.STEP, 1, "one")
+    for call in calls:
+        made = graphs[GraphName.STEP].call(call)
+        bare = replace(made, reads=(), writes=(), carries=(), auxiliary_reads=())
+        backend.run(bare, backend.no_rows())
+    return [[(each.call.method, each.changes) for each in rank.orders] for rank in ranks]
+
+
+def test_each_rank_is_sent_what_runs_on_it_in_order() -> None:
+    first, second, idle, engine = sent(["actor.generate", "compute", "actor.train"])
+    assert first == second == [("reshard", 0), ("compute", 0), ("train", 0)]
+    assert engine == [("reshard", 0), ("generate", 0)]
+    assert idle == []
+
+
+def test_a_call_is_told_how_many_before_it_have_changed_the_weights() -> None:
+    """A step that generates again after an update: what it had before is of no use."""
+    first, _, _, engine = sent(["actor.generate", "actor.train", "actor.generate"])
+    assert engine == [("reshard", 0), ("generate", 0), ("reshard", 1), ("generate", 1)]
+    assert first == [("reshard", 0), ("train", 0), ("reshard", 1)]
+
+
+def test_two_generations_share_a_transition() -> None:
+    """ReMax's, of which the second is greedy."""
+    calls = ["actor.generate", "actor.generate#2", "actor.train"]
+    first, _, _, engine = sent(calls, algorithm={"type": "ReMax"})
+    assert engine == [("reshard", 0), ("generate", 0), ("generate", 0)]
+    assert first == [("reshard", 0), ("train", 0)]
