@@ -32,8 +32,13 @@ KINDS = {
 ROLES = ("actor", "critic", "reference")
 
 
-def share_ranks(role: str, other: str) -> bool:
-    return role == other or not (role.startswith("far") or other.startswith("far"))
+def needs_ranks_of(call: ModelCall, role: str) -> bool:
+    far = role.startswith("far") or str(call.role).startswith("far")
+    return role == call.role or not far
+
+
+def share_ranks(call: ModelCall, other: ModelCall) -> bool:
+    return needs_ranks_of(call, str(other.role))
 
 
 def calls(names: Iterable[str]) -> list[ModelCall]:
@@ -49,7 +54,7 @@ def calls(names: Iterable[str]) -> list[ModelCall]:
 
 def completed(names: Iterable[str], offloaded: Iterable[str] = ROLES) -> list[ModelCall]:
     resharded = with_transitions(calls(names), {"actor"}, share_ranks)
-    return with_offloading(resharded, set(offloaded), share_ranks)
+    return with_offloading(resharded, set(offloaded), needs_ranks_of)
 
 
 def planned(*names: str, offloaded: Iterable[str] = ROLES) -> list[str]:
