@@ -107,7 +107,10 @@ def raylet(server: OwnForkServer, tmp_path: Path) -> Iterator[Raylet]:
 
 def is_gone(process: object) -> bool:
     assert isinstance(process, int)
-    return not psutil.pid_exists(process) or psutil.Process(process).status() == "zombie"
+    try:
+        return psutil.Process(process).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:  # also one that ends while it is looked at
+        return True
 
 
 def test_what_is_forked_has_its_libraries_and_is_otherwise_as_if_it_had_been_started(
