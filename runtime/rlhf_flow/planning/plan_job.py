@@ -8,13 +8,12 @@ gives its memory back while others work.
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 
 from rlhf_api import RLHFJob
 from rlhf_api.plan import (
     CallKind,
-    CallPlan,
     GenerationPlan,
     GraphName,
     Mesh,
@@ -26,23 +25,18 @@ from rlhf_api.plan import (
 from rlhf_api.plan_memory import MemoryPlan, sum_by_phase
 from rlhf_api.spec.placement import PlacementType, RoleCalls
 from rlhf_api.spec.resources import Device
-from rlhf_flow.calls import ModelCall, TrainOptions
 from rlhf_flow.errors import DoesNotFit
 from rlhf_flow.graph import Graph
 from rlhf_flow.job_graphs import job_roles, policy_of
+from rlhf_flow.planning.call_plans import CallMeshes, call_plans
 from rlhf_flow.planning.copies import check_copies
 from rlhf_flow.planning.device_groups import DeviceGroup, device_groups
 from rlhf_flow.planning.generation import (
     EngineChoice,
-    GenerationChoice,
     GroupMemory,
-    Loads,
-    cache_reason,
     choose_generation,
     generation_loads,
 )
-from rlhf_flow.planning.generation_groups import grouping_reason
-from rlhf_flow.planning.generation_memory import GenerationLoad
 from rlhf_flow.planning.inventory import DeviceInventory, device_of, limit_devices
 from rlhf_flow.planning.memory import RoleModel, process_item
 from rlhf_flow.planning.offered import check_offered
@@ -52,13 +46,11 @@ from rlhf_flow.planning.offloading import (
     offload_reasons,
     phases_on_device,
     roles_on_device,
-    with_offloading,
 )
 from rlhf_flow.planning.placement import RolePlace, place_everywhere, place_roles
-from rlhf_flow.planning.refusal import format_bytes
+from rlhf_flow.planning.plan_reasons import micro_batch_reasons, plan_reasons
 from rlhf_flow.planning.role_memory import checkpoint_items, role_items
 from rlhf_flow.planning.role_models import (
-    MICRO_BATCH_TOKENS,
     default_micro_batches,
     longest_sequence_tokens,
     role_models,
@@ -67,7 +59,6 @@ from rlhf_flow.planning.role_sets import place_sets, role_sets, set_multiples
 from rlhf_flow.planning.shapes import DecoderShape
 from rlhf_flow.planning.standby import required_standby, with_standby
 from rlhf_flow.planning.training_mesh import cut_meshes
-from rlhf_flow.planning.transitions import with_transitions
 
 Graphs = Mapping[GraphName, Graph]
 
@@ -150,15 +141,15 @@ def _plan(
         job=job.name,
         pools=tuple(map(_pool_plan, pools)),
         roles=_role_plans(job, graphs, models, offload),
-        calls=_call_plans(job, graphs, meshes, engines, policy, offload),
+        calls=call_plans(job, graphs, CallMeshes(meshes, engines, policy), offload),
         inputs={name: graph.inputs for name, graph in graphs.items()},
         policy=policy,
         generations=tuple(_generation_plan(job, graphs, engine) for engine in engines.values()),
         memory=tuple(map(_memory_plan, memory)),
         standby=standby,
         reasons=(
-            *_reasons(job, groups, choices, ChainMap(*map(dict, loads))),
-            *_micro_batch_reasons(job, models, default_tokens),
+            *plan_reasons(job, groups, choices, ChainMap(*map(dict, loads))),
+            *micro_batch_reasons(job, models, default_tokens),
             *offload_reasons(offload, device_of(pools), [each.items for each in memory]),
             standby_reason,
         ),
@@ -312,70 +303,6 @@ def _generation_plan(job: RLHFJob, graphs: Graphs, engine: EngineChoice) -> Gene
     )
 
 
-def _call_plans(
-    job: RLHFJob,
-    graphs: Graphs,
-    meshes: Mapping[str, Mesh],
-    engines: Mapping[str, EngineChoice],
-    policy: str,
-    offload: OffloadChoice,
-) -> tuple[CallPlan, ...]:
-    def share_ranks(call: ModelCall, other: ModelCall) -> bool:
-        one, two = mesh(call), mesh(other)
-        assert one is not None and two is not None, "they use memory of devices"
-        return one.pool == two.pool and bool({*one.ranks} & {*two.ranks})
-
-    def mesh(call: ModelCall) -> Mesh | None:
-        match call.kind:
-            case CallKind.SCORE | CallKind.SAVE:
-                return None
-            case CallKind.GENERATE | CallKind.RESHARD | CallKind.RELEASE:
-                assert call.role is not None
-                return engines[call.role].mesh
-            case _:  # numerics without a model run beside the policy, which trains on them
-                return meshes[call.role or policy]
-
-    releases = {role for role, engine in engines.items() if engine.release}
-
-    def needs_ranks_of(call: ModelCall, role: str) -> bool:
-        one = meshes[role]
-        sent = meshes.get(call.role or "") if call.kind is CallKind.RESHARD else None
-        used = (mesh(call), sent)
-        return any(
-            two is not None and one.pool == two.pool and bool({*one.ranks} & {*two.ranks})
-            for two in used
-        )
-
-    def completed(graph: Graph) -> list[ModelCall]:
-        calls = with_transitions(graph.calls, releases, share_ranks)
-        return with_offloading(calls, offload.roles, needs_ranks_of)
-
-    return tuple(
-        CallPlan(
-            graph=name,
-            call=call.id,
-            role=call.role,
-            method=call.method,
-            kind=call.kind,
-            mesh=mesh(call),
-            source_mesh=meshes[str(call.role)] if call.kind is CallKind.RESHARD else None,
-            reads=call.reads,
-            writes=call.writes,
-            mini_batches=_mini_batches(job, call),
-            expected_count=graph.expected_count(call.id),
-        )
-        for name, graph in graphs.items()
-        for call in completed(graph)
-    )
-
-
-def _mini_batches(job: RLHFJob, call: ModelCall) -> int:
-    """Parts of a batch; a loss that makes one update has it whole."""
-    if not isinstance(call.options, TrainOptions) or call.options.loss.updates(2) == 1:
-        return 1
-    return job.spec.schedule.updates_per_epoch
-
-
 def _max_samples(graphs: Graphs, role: str) -> int:
     made = [
         graph.rows[call.id].most
@@ -384,95 +311,3 @@ def _max_samples(graphs: Graphs, role: str) -> int:
         if call.role == role
     ]
     return max(made)
-
-
-def _reasons(
-    job: RLHFJob,
-    groups: Sequence[DeviceGroup],
-    choices: Sequence[GenerationChoice],
-    loads: Loads,
-) -> tuple[str, ...]:
-    kind = job.spec.placement.type
-    reasons = [_placement_reason(group, len(groups), kind, loads) for group in groups]
-    for choice in choices:
-        for engine in choice.engines:
-            reasons += _engine_reasons(job, choice, engine, loads[engine.role])
-        if choice.engines:
-            reasons.append(
-                "generation's weights and cache are freed while no call generates: they do not fit "
-                "beside the other phases"
-                if any(engine.release for engine in choice.engines)
-                else f"generation's weights and cache stay: {_why_they_stay(choice)}"
-            )
-    return tuple(reasons)
-
-
-def _why_they_stay(choice: GenerationChoice) -> str:
-    if choice.release:
-        return "nothing else is on the devices that generate"
-    return "they fit beside all other phases"
-
-
-def _micro_batch_reasons(
-    job: RLHFJob, models: Sequence[RoleModel], default_tokens: int
-) -> tuple[str, ...]:
-    """That micro-batches are smaller than they would be with more memory."""
-    chosen = [
-        model.role
-        for model in models
-        if job.spec.model_for(model.role).training.micro_batch_tokens is None
-        and default_tokens < MICRO_BATCH_TOKENS[model.device]
-    ]
-    if not chosen:
-        return ()
-    best = max(MICRO_BATCH_TOKENS[model.device] for model in models)
-    return (
-        f"micro-batches of {', '.join(chosen)} have up to {default_tokens} tokens: the most, of "
-        f"{best} halved again and again, with which everything fits",
-    )
-
-
-def _held(group: DeviceGroup, engines: Collection[str]) -> list[str]:
-    """What devices hold, for people: roles, without or with nothing but their generation."""
-    roles = [
-        f"{role} without its generation"
-        if role in engines and role not in group.generating
-        else role
-        for role in group.roles
-    ]
-    return [
-        *roles,
-        *(f"generation of {r}" for r in group.generating if r in engines and r not in group.roles),
-    ]
-
-
-def _placement_reason(
-    group: DeviceGroup, num_groups: int, kind: PlacementType, engines: Collection[str]
-) -> str:
-    if num_groups == 1:
-        return f"every role is on every device of pool {group.pool.pool}: calls take turns"
-    held = ", ".join(_held(group, engines)) or "no role, so nothing happens there"
-    why = {
-        PlacementType.SPLIT: "as placement Split puts language models and scalar models apart",
-        PlacementType.STANDALONE: "as placement Standalone gives each role devices of its own",
-    }
-    return f"{group}: {held}, {why.get(kind, 'as placement.groups says')}"
-
-
-def _engine_reasons(
-    job: RLHFJob, choice: GenerationChoice, engine: EngineChoice, load: GenerationLoad
-) -> Iterator[str]:
-    yield (
-        f"ranks that a generation engine of {engine.role} spans: {engine.mesh.tensor}, "
-        + (
-            f"as {load.tensor_field} says"
-            if load.tensor
-            else "the smallest power of two with which everything fits"
-        )
-    )
-    if engine.mesh.tensor > 1:
-        yield grouping_reason(engine.role, load.trained, engine.mesh)
-    yield (
-        f"its cache has {format_bytes(engine.kv_cache_bytes)} on each device: "
-        + cache_reason(job, choice, engine.role)
-    )

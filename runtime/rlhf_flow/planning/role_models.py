@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from rlhf_api import RLHFJob
-from rlhf_api.plan import GraphName, Mesh
+from rlhf_api.plan import GraphName, Head, Mesh
 from rlhf_api.spec.resources import Device
 from rlhf_flow.graph import Graph
 from rlhf_flow.job_graphs import JobRole, job_roles, policy_of
@@ -104,46 +105,56 @@ def role_models(
         shapes: of their models.
         default_tokens: of a micro-batch, where the manifest leaves it out.
     """
-    roles, step = job_roles(graphs), graphs[GraphName.STEP]
-    rows = {role: step.most_rows(role) for role in roles}
-    together = {role: rows_together(step, role) for role in roles}
-    tokens = {
-        role: job.spec.model_for(role).training.micro_batch_tokens or default_tokens
-        for role, found in roles.items()
-        if found.head is not None
-    }
-    batch = {
-        role: rank_tokens(job, rows[role], meshes[role].data, together[role]) for role in tokens
-    }
-    shared = {role: longest_shared_tokens(job, rows[role], tokens[role]) for role in tokens}
+    step = graphs[GraphName.STEP]
     policy = policy_of(step)
-    return tuple(
-        RoleModel(
+
+    def model(role: str, found: JobRole, head: Head) -> RoleModel:
+        training = job.spec.model_for(role).training
+        sizes = _sizes(job, step, role, meshes[role], default_tokens)
+        return RoleModel(
             role=role,
             mesh=meshes[role],
             device=device,
-            head=found.head,
+            head=head,
             is_trained=found.is_trained,
             generates=found.generates,
             shape=shapes[role],
             precision=resolve_precision(training.precision, device),
-            micro_batch_tokens=tokens[role],
-            peak_tokens=min(
-                max(
-                    tokens[role],
-                    together[role] * longest_sequence_tokens(job),  # a longer one runs alone
-                ),
-                batch[role],
-            ),
-            batch_tokens=batch[role],
-            longest_shared_tokens=shared[role],
+            micro_batch_tokens=sizes.micro_batch,
+            peak_tokens=sizes.peak,
+            batch_tokens=sizes.batch,
+            longest_shared_tokens=sizes.longest_shared,
             is_saved=is_saved(job, role, found, policy),
             recompute=training.activation_recompute,
             engine=training.engine,
             sequence_parallel=training.parallelism.sequence,
             distributed_optimizer=training.distributed_optimizer,
         )
-        for role, found in roles.items()
+
+    return tuple(
+        model(role, found, found.head)
+        for role, found in job_roles(graphs).items()
         if found.head is not None
-        for training in [job.spec.model_for(role).training]
     )
+
+
+class _Sizes(NamedTuple):
+    """Padded tokens on a rank."""
+
+    micro_batch: int
+    """At once, unless a sequence is longer."""
+    peak: int
+    """Of the largest micro-batch that the job can have."""
+    batch: int
+    """Of all that a call can bring it."""
+    longest_shared: int
+    """Of a prompt and several responses; 0 where none is shared."""
+
+
+def _sizes(job: RLHFJob, step: Graph, role: str, mesh: Mesh, default_tokens: int) -> _Sizes:
+    rows, together = step.most_rows(role), rows_together(step, role)
+    tokens = job.spec.model_for(role).training.micro_batch_tokens or default_tokens
+    batch = rank_tokens(job, rows, mesh.data, together)
+    longest = together * longest_sequence_tokens(job)  # a longer one runs alone
+    shared = longest_shared_tokens(job, rows, tokens)
+    return _Sizes(tokens, min(max(tokens, longest), batch), batch, shared)

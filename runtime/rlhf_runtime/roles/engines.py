@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from rlhf_api.spec.models import TrainingEngineType
+from collections.abc import Callable
+from functools import partial
+
+from rlhf_api.spec.models import TrainingEngineType, TrainingSpec
 from rlhf_runtime.engines.fsdp.engine import FsdpEngine
 from rlhf_runtime.engines.training import TrainingEngine
 from rlhf_runtime.roles.context import RoleContext
@@ -19,30 +22,25 @@ def make_engine(context: RoleContext, *, value_head: bool = False) -> TrainingEn
         UnsupportedModel, ModelIncomplete, WrongHead: it cannot be trained so.
     """
     training = context.job.spec.model_for(context.role).training
+    return _engine_type(training)(
+        context.folder,
+        context.parallel,
+        context.precision,
+        value_head=value_head,
+        needs_head=value_head and context.is_only_read,
+        trained=context.planned.is_trained,
+        recompute=training.activation_recompute,
+        tick=context.tick,
+    )
+
+
+def _engine_type(training: TrainingSpec) -> Callable[..., TrainingEngine]:
     match training.engine:
         case TrainingEngineType.FSDP:
-            return FsdpEngine(
-                context.folder,
-                context.parallel,
-                context.precision,
-                value_head=value_head,
-                needs_head=value_head and context.is_only_read,
-                trained=context.planned.is_trained,
-                recompute=training.activation_recompute,
-                tick=context.tick,
-            )
+            return FsdpEngine
         case TrainingEngineType.MEGATRON:
             # Seconds to import, and only here.
             from rlhf_runtime.engines.megatron.engine import Cutting, MegatronEngine
 
-            return MegatronEngine(
-                context.folder,
-                context.parallel,
-                context.precision,
-                value_head=value_head,
-                needs_head=value_head and context.is_only_read,
-                trained=context.planned.is_trained,
-                recompute=training.activation_recompute,
-                cutting=Cutting(training.parallelism.sequence, training.distributed_optimizer),
-                tick=context.tick,
-            )
+            cutting = Cutting(training.parallelism.sequence, training.distributed_optimizer)
+            return partial(MegatronEngine, cutting=cutting)

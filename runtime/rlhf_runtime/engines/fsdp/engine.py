@@ -11,7 +11,7 @@ import torch
 from torch.distributed.fsdp import FSDPModule
 
 from rlhf_api.plan_memory import MemoryWhat
-from rlhf_runtime.engines.copying import copy_weights
+from rlhf_runtime.engines.base import EngineBase, Held
 from rlhf_runtime.engines.fsdp.head import Head
 from rlhf_runtime.engines.fsdp.loading import (
     load_causal_lm,
@@ -20,7 +20,6 @@ from rlhf_runtime.engines.fsdp.loading import (
     save_causal_lm,
 )
 from rlhf_runtime.engines.fsdp.rows import row_views
-from rlhf_runtime.engines.offloading import Offloading
 from rlhf_runtime.engines.optimizer import Optimizer
 from rlhf_runtime.engines.optimizer_settings import OptimizerSettings
 from rlhf_runtime.engines.packing import MicroBatch, Packing, empty_micro_batch, in_step
@@ -31,7 +30,6 @@ from rlhf_runtime.engines.training import (
     HeadReading,
     LossTerm,
     TokenOutputs,
-    TrainingEngine,
 )
 from rlhf_runtime.hooks import Hook, nothing
 from rlhf_runtime.reshard.views import Views
@@ -39,7 +37,7 @@ from rlhf_runtime.reshard.views import Views
 logger = logging.getLogger(__name__)
 
 
-class FsdpEngine:
+class FsdpEngine(EngineBase):
     """A `TrainingEngine` for any causal language model of transformers."""
 
     def __init__(
@@ -54,8 +52,7 @@ class FsdpEngine:
         recompute: bool = False,
         tick: Hook = nothing,
     ) -> None:
-        self.parallel = parallel
-        self._tick = tick
+        super().__init__(parallel, tick)
         self.module = load_causal_lm(
             folder,
             parallel,
@@ -66,44 +63,10 @@ class FsdpEngine:
             recompute=recompute,
         )
         self.module.requires_grad_(trained)
-        self._optimizer: Optimizer | None = None
-        self._version = 0
-        self._offloading = Offloading(parallel.device)
         self._head = Head(self.module)
         self._shares_prompts = self._probe()
         if not self._shares_prompts:
             logger.info("%s computes a prompt with each of its responses", folder.name)
-
-    @property
-    def version(self) -> int:
-        """How often the weights have changed."""
-        return self._version
-
-    @property
-    def is_offloaded(self) -> bool:
-        """Whether weights, gradients and optimizer are on the host."""
-        return self._offloading.is_away
-
-    def offload(self) -> None:
-        """Give the device's memory of weights, gradients and optimizer back."""
-        parameters = list(self.module.parameters())
-        gradients = [p.grad for p in parameters if p.grad is not None]
-        optimizer = () if self._optimizer is None else self._optimizer.tensors()
-        self._offloading.offload([*parameters, *gradients, *optimizer])
-
-    def load(self) -> None:
-        """Take it again, with what was in it."""
-        self._offloading.load()
-
-    def require_loaded(self) -> None:
-        """Let what follows find everything on the device."""
-        self._offloading.require()
-
-    @property
-    def learning_rate(self) -> float:
-        """The rate that the next update uses."""
-        assert self._optimizer is not None, "use_optimizer comes before"
-        return self._optimizer.learning_rate
 
     def use_optimizer(self, settings: OptimizerSettings) -> None:
         """Train with a new optimizer from now on."""
@@ -148,7 +111,7 @@ class FsdpEngine:
             share = term.loss(self._outputs(part, term.reading), part)
             torch.autograd.backward(share * self.parallel.data_size)  # FSDP averages over ranks
             self._tick()
-        self._version += 1
+        self._weights_changed()
         return self._optimizer.step()
 
     def views(self) -> Views:
@@ -174,12 +137,6 @@ class FsdpEngine:
         if self._optimizer is not None:
             self._optimizer.expect_state(parameters)
 
-    def adopt(self, state: dict[str, Any]) -> None:
-        """Take over the plain values of a `state` whose tensors have been overwritten."""
-        self._version = state["version"]
-        if self._optimizer is not None:
-            self._optimizer.resume(state["optimizer"]["updates"])
-
     def held_bytes(self) -> dict[MemoryWhat, int]:
         """What this rank holds of weights, gradients and optimizer now."""
         if self.is_offloaded:
@@ -194,21 +151,11 @@ class FsdpEngine:
             MemoryWhat.OPTIMIZER: local_bytes(self._optimizer.tensors()),
         }
 
-    def copy_weights_from(self, other: TrainingEngine, entirely: bool = False) -> None:
-        """Take over the weights of another engine on the same ranks, except those that it does not
-        have. Collective.
-
-        Raises:
-            UnsupportedModel: some are not of both models, and all should be copied.
-        """
-        copy_weights(other.master_views(), self.master_views(), self.parallel, entirely)
-        self._version += 1
-
     def load_weights(self, folder: Path) -> None:
         """Take over the weights of a saved model, except those it does not have. Collective."""
         self.require_loaded()
         load_weights(self.module, folder, self.parallel)
-        self._version += 1
+        self._weights_changed()
 
     def save(self, folder: Path, dtype: torch.dtype) -> None:
         """Write the model in Hugging Face format. Every rank must call."""
@@ -216,10 +163,14 @@ class FsdpEngine:
         save_causal_lm(self.module, folder, self.parallel, dtype)
 
     def _rounds(self, mine: int) -> int:
-        """Forward passes that every rank makes: FSDP's collectives need all of them."""
-        if not isinstance(self.module, FSDPModule):
-            return mine
-        return int(self.parallel.max(torch.tensor([mine]))[0])
+        """Forward passes that every rank makes: only FSDP's collectives need all of them."""
+        return super()._rounds(mine) if isinstance(self.module, FSDPModule) else mine
+
+    def _held(self) -> Held:
+        parameters = list(self.module.parameters())
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        optimizer = () if self._optimizer is None else self._optimizer.tensors()
+        return Held([*parameters, *gradients, *optimizer])
 
     def _outputs(self, part: MicroBatch, reading: HeadReading) -> TokenOutputs:
         return self._head.run(part.to(self.parallel.device), reading)

@@ -12,7 +12,7 @@ from torch.nn.functional import pad
 from transformers import AutoConfig
 
 from rlhf_api.plan_memory import MemoryWhat
-from rlhf_runtime.engines.copying import copy_weights
+from rlhf_runtime.engines.base import EngineBase, Held
 from rlhf_runtime.engines.heads import check_head, is_classifier
 from rlhf_runtime.engines.megatron.head import Question, read_answer
 from rlhf_runtime.engines.megatron.loading import load_model, overwrite_weights
@@ -26,7 +26,6 @@ from rlhf_runtime.engines.megatron.pipeline import (
 )
 from rlhf_runtime.engines.megatron.saving import save_model
 from rlhf_runtime.engines.megatron.stage import Stage
-from rlhf_runtime.engines.offloading import Offloading
 from rlhf_runtime.engines.optimizer import STEP, Optimizer
 from rlhf_runtime.engines.optimizer_settings import OptimizerSettings
 from rlhf_runtime.engines.packing import MicroBatch, Packing, empty_micro_batch, in_step
@@ -35,7 +34,6 @@ from rlhf_runtime.engines.training import (
     Consume,
     HeadReading,
     LossTerm,
-    TrainingEngine,
 )
 from rlhf_runtime.hooks import Hook, nothing
 from rlhf_runtime.reshard.local_shards import LocalShards, local_shards
@@ -52,7 +50,7 @@ class Cutting:
     """Whether replicas share master weights and Adam's moments."""
 
 
-class MegatronEngine:
+class MegatronEngine(EngineBase):
     """A `TrainingEngine` for models of the families that `engines/megatron/family.py` lists."""
 
     def __init__(
@@ -86,9 +84,7 @@ class MegatronEngine:
             ModelIncomplete: the folder lacks weights.
             WrongHead: the folder has another head than is needed.
         """
-        self.parallel = parallel
-        self._tick = tick
-        self._offloading = Offloading(parallel.device)
+        super().__init__(parallel, tick)
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
         check_head(folder, config, value_head=value_head, needs_head=needs_head)
         self.stage = Stage(
@@ -111,44 +107,7 @@ class MegatronEngine:
             folder,
             from_classifier=is_classifier(config),
         )
-        self._weights_changed()
-        self._optimizer: Optimizer | None = None
-        self._version = 0
-
-    @property
-    def version(self) -> int:
-        """How often the weights have changed."""
-        return self._version
-
-    @property
-    def is_offloaded(self) -> bool:
-        """Whether weights, gradients and optimizer are on the host."""
-        return self._offloading.is_away
-
-    def offload(self) -> None:
-        """Give the device's memory of weights, gradients and optimizer back."""
-        kept = list(self.stage.parameters())
-        lost = []
-        if self._masters is not None and self._gradients is not None:
-            kept += self._masters.weights().values()
-            lost = [buffer.grad_data for buffer in self._gradients.buffers]
-        if self._optimizer is not None:
-            kept += self._optimizer.tensors()
-        self._offloading.offload(kept, lost)
-
-    def load(self) -> None:
-        """Take it again, with what was in it."""
-        self._offloading.load()
-
-    def require_loaded(self) -> None:
-        """Let what follows find everything on the device."""
-        self._offloading.require()
-
-    @property
-    def learning_rate(self) -> float:
-        """The rate that the next update uses."""
-        assert self._optimizer is not None, "use_optimizer comes before"
-        return self._optimizer.learning_rate
+        self._write_parameters()
 
     def use_optimizer(self, settings: OptimizerSettings) -> None:
         """Train with a new optimizer from now on."""
@@ -201,7 +160,6 @@ class MegatronEngine:
         self._masters.give_gradients()
         norm = self._optimizer.step()
         self._weights_changed()
-        self._version += 1
         return norm
 
     def views(self) -> Views:
@@ -228,14 +186,6 @@ class MegatronEngine:
             given = [path for path in masters.shards if {*masters.names(path)} & {*parameters}]
             self._optimizer.expect_state(given)
 
-    def adopt(self, state: dict[str, Any]) -> None:
-        """Take over the plain values of a `state` whose tensors have been overwritten.
-        Collective."""
-        self._weights_changed()
-        self._version = state["version"]
-        if self._optimizer is not None:
-            self._optimizer.resume(state["optimizer"]["updates"])
-
     def held_bytes(self) -> Mapping[MemoryWhat, int]:
         """What this rank holds of weights, gradients and optimizer now."""
         if self.is_offloaded:
@@ -258,22 +208,10 @@ class MegatronEngine:
             held[MemoryWhat.OPTIMIZER] = sum(each.nbytes for each in self._optimizer.tensors())
         return held
 
-    def copy_weights_from(self, other: TrainingEngine, entirely: bool = False) -> None:
-        """Take over the weights of another engine on the same ranks, except those that it does not
-        have. Collective.
-
-        Raises:
-            UnsupportedModel: some are not of both models, and all should be copied.
-        """
-        copy_weights(other.master_views(), self.master_views(), self.parallel, entirely)
-        self._weights_changed()
-        self._version += 1
-
     def load_weights(self, folder: Path) -> None:
         """Take over the weights of a saved model, except those it does not have. Collective."""
         overwrite_weights(self.master_views(), self.stage.architecture, folder)
         self._weights_changed()
-        self._version += 1
 
     def save(self, folder: Path, dtype: torch.dtype) -> None:
         """Write the model in Hugging Face format. Collective."""
@@ -303,14 +241,18 @@ class MegatronEngine:
         shapes = self.stage.architecture.shapes()
         return local_shards(views, shapes, self.parallel.rank, self.stage.copies)
 
-    def _weights_changed(self) -> None:
+    def _write_parameters(self) -> None:
         if self._masters is not None:
             self._masters.write_parameters()
 
-    def _rounds(self, mine: int) -> int:
-        """Micro-batches that every rank runs: those of one replica on all of its ranks, and as
-        many on all replicas."""
-        return int(self.parallel.max(torch.tensor([mine]))[0])
+    def _held(self) -> Held:
+        kept, lost = list(self.stage.parameters()), []
+        if self._masters is not None and self._gradients is not None:
+            kept += self._masters.weights().values()
+            lost = [buffer.grad_data for buffer in self._gradients.buffers]
+        if self._optimizer is not None:
+            kept += self._optimizer.tensors()
+        return Held(kept, lost)
 
     def _asking(self, parts: Iterable[tuple[MicroBatch, LossTerm]]) -> Iterator[Inputs]:
         return self._inputs((part, term.reading) for part, term in parts)

@@ -1,0 +1,99 @@
+"""The calls of a plan: those of the graphs, and between them those that move weights and memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rlhf_api import RLHFJob
+from rlhf_api.plan import CallKind, CallPlan, GraphName, Mesh
+from rlhf_flow.calls import ModelCall, TrainOptions
+from rlhf_flow.graph import Graph
+from rlhf_flow.planning.generation import EngineChoice
+from rlhf_flow.planning.offloading import OffloadChoice, with_offloading
+from rlhf_flow.planning.transitions import with_transitions
+
+
+@dataclass(frozen=True)
+class CallMeshes:
+    """Where calls run."""
+
+    training: Mapping[str, Mesh]
+    """The ranks that hold each role's model."""
+    engines: Mapping[str, EngineChoice]
+    """Of each role that generates."""
+    policy: str
+    """The role beside which numerics without a model run, as it trains on them."""
+
+    def of(self, call: ModelCall) -> Mesh | None:
+        """A call's mesh; None where no rank runs it."""
+        match call.kind:
+            case CallKind.SCORE | CallKind.SAVE:
+                return None
+            case CallKind.GENERATE | CallKind.RESHARD | CallKind.RELEASE:
+                assert call.role is not None
+                return self.engines[call.role].mesh
+            case _:
+                return self.training[call.role or self.policy]
+
+    def source_of(self, call: ModelCall) -> Mesh | None:
+        """From which ranks a call brings weights; None where it brings none."""
+        return self.training[str(call.role)] if call.kind is CallKind.RESHARD else None
+
+    def share_ranks(self, one: ModelCall, other: ModelCall) -> bool:
+        """Whether two calls of a step run on some of the same ranks."""
+        return _in_common(self.of(one), self.of(other))
+
+    def needs_ranks_of(self, call: ModelCall, role: str) -> bool:
+        """Whether a call runs on some of the ranks that hold a role's model."""
+        held = self.training[role]
+        return any(_in_common(held, used) for used in (self.of(call), self.source_of(call)))
+
+
+def call_plans(
+    job: RLHFJob, graphs: Mapping[GraphName, Graph], meshes: CallMeshes, offload: OffloadChoice
+) -> tuple[CallPlan, ...]:
+    """Every call of every graph, in program order.
+
+    Args:
+        job: the manifest.
+        graphs: traced from it.
+        meshes: where calls run.
+        offload: which roles are offloaded between their calls.
+    """
+    releases = {role for role, engine in meshes.engines.items() if engine.release}
+
+    def completed(graph: Graph) -> list[ModelCall]:
+        calls = with_transitions(graph.calls, releases, meshes.share_ranks)
+        return with_offloading(calls, offload.roles, meshes.needs_ranks_of)
+
+    return tuple(
+        CallPlan(
+            graph=name,
+            call=call.id,
+            role=call.role,
+            method=call.method,
+            kind=call.kind,
+            mesh=meshes.of(call),
+            source_mesh=meshes.source_of(call),
+            reads=call.reads,
+            writes=call.writes,
+            mini_batches=_mini_batches(job, call),
+            expected_count=graph.expected_count(call.id),
+        )
+        for name, graph in graphs.items()
+        for call in completed(graph)
+    )
+
+
+def _mini_batches(job: RLHFJob, call: ModelCall) -> int:
+    """Parts of a batch; a loss that makes one update has it whole."""
+    if not isinstance(call.options, TrainOptions) or call.options.loss.updates(2) == 1:
+        return 1
+    return job.spec.schedule.updates_per_epoch
+
+
+def _in_common(one: Mesh | None, other: Mesh | None) -> bool:
+    if one is None or other is None or one.pool != other.pool:
+        return False
+    return bool({*one.ranks} & {*other.ranks})

@@ -1,0 +1,115 @@
+"""Why a plan is as it is, one sentence for each decision. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+
+from rlhf_api import RLHFJob
+from rlhf_api.spec.placement import PlacementType
+from rlhf_flow.planning.device_groups import DeviceGroup
+from rlhf_flow.planning.generation import EngineChoice, GenerationChoice, Loads, cache_reason
+from rlhf_flow.planning.generation_groups import grouping_reason
+from rlhf_flow.planning.generation_memory import GenerationLoad
+from rlhf_flow.planning.memory import RoleModel
+from rlhf_flow.planning.refusal import format_bytes
+from rlhf_flow.planning.role_models import MICRO_BATCH_TOKENS
+
+
+def plan_reasons(
+    job: RLHFJob,
+    groups: Sequence[DeviceGroup],
+    choices: Sequence[GenerationChoice],
+    loads: Loads,
+) -> tuple[str, ...]:
+    """Why roles are where they are, and how they generate.
+
+    Args:
+        job: the manifest.
+        groups: all devices.
+        choices: how roles generate on each pool.
+        loads: what was asked of the engines of each role.
+    """
+    kind = job.spec.placement.type
+    reasons = [_placement_reason(group, len(groups), kind, loads) for group in groups]
+    for choice in choices:
+        for engine in choice.engines:
+            reasons += _engine_reasons(job, choice, engine, loads[engine.role])
+        if choice.engines:
+            reasons.append(
+                "generation's weights and cache are freed while no call generates: they do not fit "
+                "beside the other phases"
+                if any(engine.release for engine in choice.engines)
+                else f"generation's weights and cache stay: {_why_they_stay(choice)}"
+            )
+    return tuple(reasons)
+
+
+def _why_they_stay(choice: GenerationChoice) -> str:
+    if choice.release:
+        return "nothing else is on the devices that generate"
+    return "they fit beside all other phases"
+
+
+def micro_batch_reasons(
+    job: RLHFJob, models: Sequence[RoleModel], default_tokens: int
+) -> tuple[str, ...]:
+    """That micro-batches are smaller than they would be with more memory."""
+    chosen = [
+        model.role
+        for model in models
+        if job.spec.model_for(model.role).training.micro_batch_tokens is None
+        and default_tokens < MICRO_BATCH_TOKENS[model.device]
+    ]
+    if not chosen:
+        return ()
+    best = max(MICRO_BATCH_TOKENS[model.device] for model in models)
+    return (
+        f"micro-batches of {', '.join(chosen)} have up to {default_tokens} tokens: the most, of "
+        f"{best} halved again and again, with which everything fits",
+    )
+
+
+def _held(group: DeviceGroup, engines: Collection[str]) -> list[str]:
+    """What devices hold, for people: roles, without or with nothing but their generation."""
+    roles = [
+        f"{role} without its generation"
+        if role in engines and role not in group.generating
+        else role
+        for role in group.roles
+    ]
+    return [
+        *roles,
+        *(f"generation of {r}" for r in group.generating if r in engines and r not in group.roles),
+    ]
+
+
+def _placement_reason(
+    group: DeviceGroup, num_groups: int, kind: PlacementType, engines: Collection[str]
+) -> str:
+    if num_groups == 1:
+        return f"every role is on every device of pool {group.pool.pool}: calls take turns"
+    held = ", ".join(_held(group, engines)) or "no role, so nothing happens there"
+    why = {
+        PlacementType.SPLIT: "as placement Split puts language models and scalar models apart",
+        PlacementType.STANDALONE: "as placement Standalone gives each role devices of its own",
+    }
+    return f"{group}: {held}, {why.get(kind, 'as placement.groups says')}"
+
+
+def _engine_reasons(
+    job: RLHFJob, choice: GenerationChoice, engine: EngineChoice, load: GenerationLoad
+) -> Iterator[str]:
+    yield (
+        f"ranks that a generation engine of {engine.role} spans: {engine.mesh.tensor}, "
+        + (
+            f"as {load.tensor_field} says"
+            if load.tensor
+            else "the smallest power of two with which everything fits"
+        )
+    )
+    if engine.mesh.tensor > 1:
+        yield grouping_reason(engine.role, load.trained, engine.mesh)
+    yield (
+        f"its cache has {format_bytes(engine.kv_cache_bytes)} on each device: "
+        + cache_reason(job, choice, engine.role)
+    )

@@ -1,0 +1,104 @@
+"""What every training engine has beside its model: an optimizer, a count of changes, and a place:
+the device or the host."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import torch
+
+from rlhf_runtime.engines.copying import copy_weights
+from rlhf_runtime.engines.offloading import Offloading
+from rlhf_runtime.engines.optimizer import Optimizer
+from rlhf_runtime.engines.parallel import ParallelContext
+from rlhf_runtime.engines.training import TrainingEngine
+from rlhf_runtime.hooks import Hook
+from rlhf_runtime.reshard.views import Views
+
+
+class Held(NamedTuple):
+    """An engine's tensors on the device."""
+
+    kept: Iterable[torch.Tensor]
+    """Whose values matter."""
+    lost: Iterable[torch.Tensor] = ()
+    """That are zeros whenever the engine is offloaded."""
+
+
+class EngineBase(ABC):
+    """The part of `TrainingEngine` that does not depend on how a model is computed."""
+
+    def __init__(self, parallel: ParallelContext, tick: Hook) -> None:
+        self.parallel = parallel
+        self._tick = tick
+        self._optimizer: Optimizer | None = None
+        self._version = 0
+        self._offloading = Offloading(parallel.device)
+
+    @property
+    def version(self) -> int:
+        """How often the weights have changed."""
+        return self._version
+
+    @property
+    def learning_rate(self) -> float:
+        """The rate that the next update uses."""
+        assert self._optimizer is not None, "use_optimizer comes before"
+        return self._optimizer.learning_rate
+
+    @property
+    def is_offloaded(self) -> bool:
+        """Whether weights, gradients and optimizer are on the host."""
+        return self._offloading.is_away
+
+    def offload(self) -> None:
+        """Give the device's memory of weights, gradients and optimizer back."""
+        self._offloading.offload(*self._held())
+
+    def load(self) -> None:
+        """Take it again, with what was in it."""
+        self._offloading.load()
+
+    def require_loaded(self) -> None:
+        """Let what follows find everything on the device."""
+        self._offloading.require()
+
+    def adopt(self, state: dict[str, Any]) -> None:
+        """Take over the plain values of a `state` whose tensors have been overwritten.
+        Collective."""
+        self._write_parameters()
+        self._version = state["version"]
+        if self._optimizer is not None:
+            self._optimizer.resume(state["optimizer"]["updates"])
+
+    def copy_weights_from(self, other: TrainingEngine, entirely: bool = False) -> None:
+        """Take over the weights of another engine on the same ranks, except those that it does not
+        have. Collective.
+
+        Raises:
+            UnsupportedModel: some are not of both models, and all should be copied.
+        """
+        copy_weights(other.master_views(), self.master_views(), self.parallel, entirely)
+        self._weights_changed()
+
+    @abstractmethod
+    def master_views(self) -> Views:
+        """This rank's storage of every weight that it trains."""
+
+    @abstractmethod
+    def _held(self) -> Held:
+        """Weights, gradients and optimizer, on the device."""
+
+    def _write_parameters(self) -> None:  # noqa: B027  # what is trained may be what computes
+        """Compute with the values that are trained. Collective."""
+
+    def _weights_changed(self) -> None:
+        """What is trained has other values now. Collective."""
+        self._write_parameters()
+        self._version += 1
+
+    def _rounds(self, mine: int) -> int:
+        """Micro-batches that every rank runs: as many as the replica that has most of them."""
+        return int(self.parallel.max(torch.tensor([mine]))[0])
