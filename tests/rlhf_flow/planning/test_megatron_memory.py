@@ -23,6 +23,8 @@ from rlhf_flow.planning.memory import RoleModel
 from rlhf_flow.planning.role_memory import checkpoint_items, role_items
 from rlhf_flow.planning.shapes import DecoderShape
 
+from .tiny_role import tiny_role
+
 TINY = BUILTIN_MODELS[BuiltinModel.TINY_LLAMA]
 LLAMA_8B = KNOWN_MODELS["meta-llama/Llama-3.1-8B"]
 LLAMA_70B = KNOWN_MODELS["meta-llama/Llama-3.1-70B"]
@@ -30,26 +32,9 @@ PHASES = ("actor.generate", "actor.infer", "actor.train")
 
 
 def model(data: int = 1, tensor: int = 1, pipeline: int = 1, **changes: Any) -> RoleModel:
-    base = RoleModel(
-        role="actor",
-        mesh=Mesh(pool="pool", data=data, tensor=tensor, pipeline=pipeline),
-        device=Device.CPU,
-        head=Head.LM,
-        is_trained=True,
-        generates=True,
-        shape=TINY,
-        precision=Precision.FLOAT32,
-        micro_batch_tokens=1000,
-        peak_tokens=1000,
-        batch_tokens=10**9,
-        longest_shared_tokens=0,
-        is_saved=True,
-        recompute=False,
-        engine=TrainingEngineType.MEGATRON,
-        sequence_parallel=True,
-        distributed_optimizer=True,
-    )
-    return dataclasses.replace(base, **changes)
+    own = {"engine": TrainingEngineType.MEGATRON, "is_saved": True}
+    mesh = Mesh(pool="pool", data=data, tensor=tensor, pipeline=pipeline)
+    return tiny_role(mesh=mesh, **(own | changes))
 
 
 def large(data: int, tensor: int, pipeline: int, **changes: Any) -> RoleModel:

@@ -24,32 +24,11 @@ from rlhf_flow.planning.memory import RoleModel
 from rlhf_flow.planning.role_memory import checkpoint_items, role_items
 from rlhf_flow.planning.shapes import DecoderShape
 
+from .tiny_role import tiny_role
+
 TINY = BUILTIN_MODELS[BuiltinModel.TINY_LLAMA]
 LLAMA = KNOWN_MODELS["meta-llama/Llama-3.1-8B"]
 PHASES = ("actor.reshard", "actor.generate", "actor.infer", "actor.train")
-
-
-def model(**changes: object) -> RoleModel:
-    base = RoleModel(
-        role="actor",
-        mesh=Mesh(pool="pool", data=1),
-        device=Device.CPU,
-        head=Head.LM,
-        is_trained=True,
-        generates=True,
-        shape=TINY,
-        precision=Precision.FLOAT32,
-        micro_batch_tokens=1000,
-        peak_tokens=1000,
-        batch_tokens=10**9,
-        longest_shared_tokens=0,
-        is_saved=False,
-        recompute=False,
-        engine=TrainingEngineType.FSDP,
-        sequence_parallel=True,
-        distributed_optimizer=True,
-    )
-    return dataclasses.replace(base, **changes)  # type: ignore[arg-type]
 
 
 def on(num_ranks: int, made: RoleModel) -> RoleModel:
@@ -72,7 +51,7 @@ def test_activations_are_those_that_autograd_saves(compute_bytes: int, measured:
 
 
 def test_one_rank_in_float32_holds_sixteen_bytes_a_parameter() -> None:
-    assert sizes(role_items(on(1, model()), PHASES), "actor.train") == {
+    assert sizes(role_items(on(1, tiny_role()), PHASES), "actor.train") == {
         MemoryWhat.MASTER_WEIGHTS: 541_312 * 4,
         MemoryWhat.OPTIMIZER: 541_312 * 8,
         MemoryWhat.GRADIENTS: 541_312 * 4,
@@ -83,7 +62,7 @@ def test_one_rank_in_float32_holds_sixteen_bytes_a_parameter() -> None:
 
 def test_two_ranks_share_states_and_gather_layers() -> None:
     block, root = 262_400, 2 * 64 * 128 + 128
-    items = sizes(role_items(on(2, model()), PHASES), "actor.train")
+    items = sizes(role_items(on(2, tiny_role()), PHASES), "actor.train")
     assert items[MemoryWhat.MASTER_WEIGHTS] == 541_312 * 2
     assert items[MemoryWhat.OPTIMIZER] == 541_312 * 4
     assert items[MemoryWhat.GRADIENTS] == 541_312 * 2 + (root + block) * 4
@@ -91,12 +70,12 @@ def test_two_ranks_share_states_and_gather_layers() -> None:
 
 
 def test_a_frozen_role_has_weights_and_no_states() -> None:
-    items = role_items(on(2, model(is_trained=False)), PHASES)
+    items = role_items(on(2, tiny_role(is_trained=False)), PHASES)
     assert sizes(items, "actor.generate") == {MemoryWhat.WEIGHTS: 541_312 * 2}
 
 
 def test_a_frozen_role_keeps_its_weights_in_the_format_it_computes_in() -> None:
-    made = model(is_trained=False, is_saved=True, precision=Precision.BFLOAT16)
+    made = tiny_role(is_trained=False, is_saved=True, precision=Precision.BFLOAT16)
     for num_ranks in (1, 2):
         items = role_items(on(num_ranks, made), PHASES)
         assert sizes(items, "actor.generate") == {MemoryWhat.WEIGHTS: 541_312 * 2 // num_ranks}
@@ -109,12 +88,12 @@ def test_a_frozen_role_keeps_its_weights_in_the_format_it_computes_in() -> None:
 
 
 def test_a_critic_has_no_logits() -> None:
-    items = role_items(on(2, model(head=Head.SCALAR)), PHASES)
+    items = role_items(on(2, tiny_role(head=Head.SCALAR)), PHASES)
     assert MemoryWhat.LOGITS not in {item.what for item in items}
 
 
 def test_of_a_large_vocabulary_one_block_is_there_at_once() -> None:
-    made = model(shape=LLAMA, device=Device.GPU, precision=Precision.BFLOAT16)
+    made = tiny_role(shape=LLAMA, device=Device.GPU, precision=Precision.BFLOAT16)
     for tokens, block in ((100, 100 * 128_256), (16_384, 1 << 25), (65_536, 65_536 * 1024)):
         large = dataclasses.replace(made, peak_tokens=tokens)
         found = sizes(role_items(on(8, large), PHASES), "actor.train")[MemoryWhat.LOGITS]
@@ -122,7 +101,7 @@ def test_of_a_large_vocabulary_one_block_is_there_at_once() -> None:
 
 
 def test_recomputation_keeps_one_layer_and_the_inputs_of_all() -> None:
-    items = sizes(role_items(on(1, model(recompute=True)), PHASES), "actor.train")
+    items = sizes(role_items(on(1, tiny_role(recompute=True)), PHASES), "actor.train")
     assert items[MemoryWhat.ACTIVATIONS] == 1000 * (2 * 128 * 4 + 13_336)
 
 
@@ -201,7 +180,7 @@ def total(made: RoleModel, num_shards: int) -> dict[str, int]:
 def test_a_mask_has_a_boolean_and_a_number_for_each_pair_of_tokens(recompute: bool) -> None:
     """4 sequences of 500 tokens: 4 x 500 x 500 pairs. Layers that keep their activations keep what
     they made of it: measured as 4 bytes for each pair in float32."""
-    shared = model(peak_tokens=2000, longest_shared_tokens=500, recompute=recompute)
+    shared = tiny_role(peak_tokens=2000, longest_shared_tokens=500, recompute=recompute)
     train, infer = (
         sizes(role_items(shared, PHASES), phase)[MemoryWhat.MASKS]
         for phase in ("actor.train", "actor.infer")
@@ -260,6 +239,6 @@ def test_a_memory_plan_with_wrong_sums_is_refused() -> None:
     ],
 )
 def test_what_is_saved_is_copied_first(is_trained: bool, saved: bool, num_bytes: int) -> None:
-    items = checkpoint_items(on(2, model(is_trained=is_trained, is_saved=saved)), PHASES)
+    items = checkpoint_items(on(2, tiny_role(is_trained=is_trained, is_saved=saved)), PHASES)
     assert sum(item.bytes for item in items) == num_bytes
     assert all(item.phases == PHASES for item in items)

@@ -20,8 +20,8 @@ from rlhf_runtime.engines.world import World
 from rlhf_runtime.errors import CheckpointFailed
 from rlhf_runtime.roles.saving import restore, state_of
 
+from ..engines.contract_setup import Built, Setup, model_folder, settings, whole_weights
 from ..engines.fsdp_ranks import local_weights
-from ..engines.training_contract import Built, Setup, model_folder, settings, whole_weights
 from ..meshes import mesh_of
 from ..world_of_processes import Scenario, run_scenarios
 

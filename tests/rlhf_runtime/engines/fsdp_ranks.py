@@ -21,19 +21,11 @@ from rlhf_runtime.models.errors import WrongHead
 
 from ..meshes import mesh_of
 from ..world_of_processes import Scenario, run_scenarios
+from .contract_models import reward_models_load_elsewhere
+from .contract_setup import LANGUAGE, Setup, log_probs_of, mine, model_folder, settings
+from .contract_updates import updates_are_those_of_plain_torch
 from .tiny_models import MODELS, write_classifier
-from .training_contract import (
-    LANGUAGE,
-    ONCE,
-    PER_MODEL,
-    Setup,
-    log_probs_of,
-    mine,
-    model_folder,
-    reward_models_load_elsewhere,
-    settings,
-    updates_are_those_of_plain_torch,
-)
+from .training_contract import ONCE, PER_MODEL
 
 
 def local_weights(engine: TrainingEngine) -> list[torch.Tensor]:

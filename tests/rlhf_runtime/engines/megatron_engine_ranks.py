@@ -12,8 +12,9 @@ from pathlib import Path
 from rlhf_runtime.engines.megatron.engine import Cutting, MegatronEngine
 
 from ..world_of_processes import Scenario, run_scenarios
+from .contract_setup import Setup
 from .megatron_engine_cases import CASES, Case, names
-from .training_contract import ONCE, PER_MODEL, Setup
+from .training_contract import ONCE, PER_MODEL
 
 
 def setup_of(case: Case) -> Setup:

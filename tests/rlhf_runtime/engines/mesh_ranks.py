@@ -25,19 +25,12 @@ from rlhf_runtime.roles.saving import restore, state_of
 
 from ..meshes import mesh_of, part_of
 from ..world_of_processes import Scenario, run_scenarios
+from .contract_models import check_saved_models
+from .contract_reading import check_outputs
+from .contract_setup import Built, Setup, assert_same_weights, model_folder, settings, whole_weights
+from .contract_updates import check_updates
 from .megatron_cases import REPLICAS_OF_TENSOR, STAGES_OF_TENSOR
 from .megatron_cases import mesh_of as cut_mesh
-from .training_contract import (
-    Built,
-    Setup,
-    assert_same_weights,
-    check_outputs,
-    check_saved_models,
-    check_updates,
-    model_folder,
-    settings,
-    whole_weights,
-)
 
 LAST, MIDDLE, FIRST = mesh_of(3, 1), mesh_of(1, 2), mesh_of(0, 2)
 """One rank, and pairs of them, of which the first begins at the world's rank 0."""

@@ -36,6 +36,7 @@ from rlhf_runtime.workers.process import resident_bytes
 from ..meshes import mesh_of, part_of
 from ..world_of_processes import Scenario, run_scenarios
 from .fsdp_ranks import local_weights
+from .greedy import greedy_answers
 from .tiny_models import END, MODELS, ragged, write_model
 
 PROMPT_LENGTHS = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 140, 260, 300]
@@ -100,19 +101,7 @@ class Pair:
         self.model.save(place, torch.float32)
         dist.barrier(self.parallel.group)
         model = AutoModelForCausalLM.from_pretrained(place).eval()
-        found = []
-        for prompt in prompts.runs():
-            ids = torch.tensor(prompt.astype(np.int64))[None]
-            answer = model.generate(
-                ids,
-                attention_mask=torch.ones_like(ids),
-                do_sample=False,
-                max_new_tokens=MAX_RESPONSE,
-                eos_token_id=list(STOPS),
-                pad_token_id=END,
-            )
-            found.append(answer[0, len(prompt) :].tolist())
-        return found
+        return greedy_answers(model, prompts, STOPS, MAX_RESPONSE)
 
     def assert_greedy_answers_are_right(self) -> None:
         prompts = self.prompts()

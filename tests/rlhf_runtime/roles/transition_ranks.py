@@ -14,11 +14,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM
 from vllm.distributed import parallel_state
 
 from rlhf_api.plan import GraphName, Mesh, ranks_of_both
@@ -41,6 +40,7 @@ from rlhf_runtime.reshard.views import View, Views
 from rlhf_runtime.roles.transition import Moment, Transition
 from rlhf_runtime.workers.process import resident_bytes
 
+from ..engines.greedy import greedy_answers
 from ..engines.tiny_models import END, ragged, write_model
 from ..world_of_processes import Scenario, run_scenarios
 from .transition_cases import CASES, ENDS, WHOLE, Case
@@ -166,23 +166,6 @@ def settings(folder: Path, engines: Mesh) -> EngineSettings:
     )
 
 
-def greedy_answers(model: PreTrainedModel, prompts: Column) -> list[list[int]]:
-    """Hugging Face's."""
-    found = []
-    for prompt in prompts.runs():
-        ids = torch.tensor(prompt.astype(np.int64))[None]
-        answer = model.generate(
-            ids,
-            attention_mask=torch.ones_like(ids),
-            do_sample=False,
-            max_new_tokens=MAX_RESPONSE,
-            eos_token_id=list(STOPS),
-            pad_token_id=END,
-        )
-        found.append(answer[0, len(prompt) :].tolist())
-    return found
-
-
 def engines_follow_the_trainer(world: World, folder: Path, case: Case) -> None:
     """Through two updates, and after their memory was given back. Ranks that only train go on with
     the next update while others generate."""
@@ -210,7 +193,9 @@ def engines_follow_the_trainer(world: World, folder: Path, case: Case) -> None:
             assert not at.transition.refresh(moment).means
             if at.engine is not None:
                 at.transition.require_current(moment)
-                assert at.generate(0.0) == greedy_answers(at.model, at.prompts())
+                assert at.generate(0.0) == greedy_answers(
+                    at.model, at.prompts(), STOPS, MAX_RESPONSE
+                )
         if at.engine is None:
             assert at.transition.refresh(moment).means  # others have given theirs back
             return

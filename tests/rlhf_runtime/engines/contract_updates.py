@@ -1,0 +1,232 @@
+"""How every training engine updates weights.
+
+Oracles are plain torch on the full batch, and FSDP on one rank.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from rlhf_api.spec.models import LearningRateDecay
+from rlhf_runtime.engines.packing import MicroBatch
+from rlhf_runtime.engines.training import (
+    Loss,
+    LossTerm,
+    ReadLogProbs,
+    TokenOutputs,
+)
+from rlhf_runtime.engines.world import World
+
+from .contract_setup import (
+    LANGUAGE,
+    NUM_TOKENS,
+    Built,
+    Setup,
+    assert_close,
+    assert_same_weights,
+    batch,
+    cross_entropy,
+    fsdp_alone,
+    hugging_face,
+    log_probs_of,
+    model_folder,
+    pieces,
+    rows_of,
+    settings,
+    whole_weights,
+)
+
+
+def pieces_give_the_gradient_of_the_whole(
+    world: World, folder: Path, setup: Setup, kind: str
+) -> None:
+    place = model_folder(kind, world, folder)
+    whole, parted = setup.build(place, world), setup.build(place, world)
+    for built in (whole, parted):
+        built.engine.use_optimizer(settings())
+    for _ in range(3):
+        one, many = whole.train(max_tokens=1000), parted.train(max_tokens=20)
+        assert abs(one - many) < 1e-5, (one, many)
+    assert_same_weights(whole, parted)
+
+
+def ranks_do_not_change_the_result(world: World, folder: Path, setup: Setup, kind: str) -> None:
+    """Losses, gradients and weights are those of FSDP on one rank."""
+    place = model_folder(kind, world, folder)
+    together, single = setup.build(place, world), fsdp_alone(place, world)
+    for built in (together, single):
+        built.engine.use_optimizer(settings())
+    for _ in range(3):
+        losses = torch.zeros(2)
+        norms = [together.train(recording(losses, 0)), single.train(recording(losses, 1))]
+        total = together.parallel.sum(losses[:1])
+        if together.reads:
+            assert abs(float(total[0] - losses[1])) < 1e-5, (total, losses)
+        assert abs(norms[0] - norms[1]) < 1e-5, norms
+    assert_same_weights(together, single)
+    assert together.engine.version == single.engine.version == 3
+
+
+def recording(losses: torch.Tensor, place: int) -> Loss:
+    def loss(outputs: TokenOutputs, part: MicroBatch) -> torch.Tensor:
+        share = cross_entropy(outputs, part)
+        losses[place] += share.detach()
+        return share
+
+    return loss
+
+
+def recomputation_changes_nothing(world: World, folder: Path, setup: Setup, kind: str) -> None:
+    place = model_folder(kind, world, folder)
+    plain, again = setup.build(place, world), setup.build(place, world, recompute=True)
+    for built in (plain, again):
+        built.engine.use_optimizer(settings())
+    for _ in range(3):
+        norms = [built.train() for built in (plain, again)]
+        assert abs(norms[0] - norms[1]) < 1e-5, norms
+    assert_same_weights(plain, again)
+
+
+def half_precision_trains_nearly_alike(world: World, folder: Path, setup: Setup, kind: str) -> None:
+    """Trained weights are kept in float32: small steps are not lost."""
+    place = model_folder(kind, world, folder)
+    half, single = setup.build(place, world, torch.bfloat16), fsdp_alone(place, world)
+    before = whole_weights(single)
+    for name, tensor in whole_weights(half).items():
+        assert torch.equal(tensor, before[name]), name
+    for built in (half, single):
+        built.engine.use_optimizer(settings(learning_rate=1e-4))
+        for _ in range(3):
+            built.train()
+    moved = [
+        torch.cat([(each[name] - before[name]).flatten() for name in before])
+        for each in (whole_weights(half), whole_weights(single))
+    ]
+    assert float(torch.cosine_similarity(*moved, dim=0)) > 0.95
+    got, expected = log_probs_of(half), log_probs_of(single)
+    if half.reads:
+        assert float((got - expected).abs().mean()) < 0.05
+
+
+def updates_are_those_of_plain_torch(world: World, folder: Path, setup: Setup, kind: str) -> None:
+    place = model_folder(kind, world, folder)
+    check_updates(setup.build(place, world), place)
+
+
+def check_updates(built: Built, place: Path) -> None:
+    """AdamW, clipping far below the gradient's norm, warm-up and a straight fall to zero."""
+    chosen = settings(
+        gradient_clip=0.05,
+        warmup_updates=2,
+        total_updates=6,
+        decay=LearningRateDecay.LINEAR,
+        epsilon=1e-4,
+    )
+    built.engine.use_optimizer(chosen)
+    reference = hugging_face(place)
+    adam = torch.optim.AdamW(
+        reference.parameters(), lr=1.0, betas=(0.9, 0.95), eps=1e-4, weight_decay=0.01
+    )
+    prompts, responses = batch()
+    for factor in (0.0, 0.5, 1.0, 0.75, 0.5, 0.25):
+        assert abs(built.engine.learning_rate - 1e-3 * factor) < 1e-12
+        norm = built.train()
+        for prompt, response in zip(prompts.runs(), responses.runs(), strict=True):
+            tokens = torch.tensor(np.concatenate([prompt, response]), dtype=torch.long)
+            log_probs = reference(tokens[None]).logits[0].log_softmax(-1)[len(prompt) - 1 : -1]
+            loss = -log_probs.gather(1, tokens[len(prompt) :, None]).sum() / NUM_TOKENS
+            loss.backward()
+        expected_norm = float(torch.nn.utils.clip_grad_norm_(reference.parameters(), 0.05))
+        adam.param_groups[0]["lr"] = 1e-3 * factor
+        adam.step()
+        adam.zero_grad()
+        assert abs(norm - expected_norm) < 1e-5 * max(1.0, expected_norm), (norm, expected_norm)
+    expected = dict(reference.named_parameters())
+    for name, tensor in whole_weights(built).items():
+        assert_close(tensor, expected[name].detach())
+    assert built.engine.learning_rate == 0.0
+
+
+def a_gradient_that_is_not_finite_changes_no_weight(
+    world: World, folder: Path, setup: Setup, kind: str
+) -> None:
+    built = setup.build(model_folder(kind, world, folder), world)
+    built.engine.use_optimizer(settings())
+    before = whole_weights(built)
+    bad_replica = built.parallel.data_size - 1
+
+    def broken(outputs: TokenOutputs, part: MicroBatch) -> torch.Tensor:
+        share = cross_entropy(outputs, part)
+        return share * torch.nan if built.parallel.at.data == bad_replica else share
+
+    norm = built.train(broken)
+    assert not np.isfinite(norm), norm
+    for name, tensor in whole_weights(built).items():
+        assert torch.equal(tensor, before[name]), name
+    assert np.isfinite(built.train())
+    after = whole_weights(built)
+    assert any(not torch.equal(tensor, before[name]) for name, tensor in after.items())
+
+
+def a_replica_without_rows_takes_part(world: World, folder: Path, setup: Setup, kind: str) -> None:
+    place = model_folder(kind, world, folder)
+    uneven, single = setup.build(place, world), fsdp_alone(place, world)
+    for built in (uneven, single):
+        built.engine.use_optimizer(settings())
+    everything = pieces(single, np.arange(6), 20)
+    has_rows = uneven.parallel.at.data == 0
+    own = [LossTerm(LANGUAGE, everything if has_rows else [], cross_entropy)]
+    whole = [LossTerm(LANGUAGE, everything, cross_entropy)]
+    for _ in range(2):
+        norms = [uneven.engine.update(own), single.engine.update(whole)]
+        assert abs(norms[0] - norms[1]) < 1e-5, norms
+    assert_same_weights(uneven, single)
+
+
+def silent_rows_are_read_and_change_nothing(
+    world: World, folder: Path, setup: Setup, kind: str
+) -> None:
+    """Two terms, of which one has rows without a gradient, is the sum of what has one."""
+    place = model_folder(kind, world, folder)
+    parted, single = setup.build(place, world), fsdp_alone(place, world)
+    seen = []
+
+    def counted(outputs: TokenOutputs, part: MicroBatch) -> torch.Tensor:
+        seen.append(len(part.rows))
+        return cross_entropy(outputs, part)
+
+    for built in (parted, single):
+        built.engine.use_optimizer(settings())
+    rows = rows_of(parted.parallel)
+    halves = [pieces(parted, rows[rows < 4], 20), pieces(parted, rows[rows >= 4], 20)]
+    terms = [
+        LossTerm(LANGUAGE, halves[0], cross_entropy, silent=halves[1]),
+        LossTerm(ReadLogProbs(0.5), halves[1], counted, silent=halves[0]),
+    ]
+    oracle = [
+        LossTerm(LANGUAGE, pieces(single, np.arange(4), 20), cross_entropy),
+        LossTerm(ReadLogProbs(0.5), pieces(single, np.arange(4, 6), 20), cross_entropy),
+    ]
+    for _ in range(2):
+        norms = [parted.engine.update(terms), single.engine.update(oracle)]
+        assert abs(norms[0] - norms[1]) < 1e-5 * norms[1], norms
+    assert not parted.reads or sum(seen) >= 2 * len(rows)
+    assert_same_weights(parted, single)
+
+
+def every_micro_batch_is_told(world: World, folder: Path, setup: Setup, kind: str) -> None:
+    """Who watches a rank sees that it goes on, on every stage, and when the last one is done."""
+    ticks: list[None] = []
+    place = model_folder(kind, world, folder)
+    built = setup.build(place, world, tick=lambda: ticks.append(None))
+    built.engine.use_optimizer(settings())
+    parts = pieces(built, np.arange(6), 1)
+    assert len(parts) > 2
+    built.engine.infer(parts, LANGUAGE, lambda outputs, part: None)
+    assert len(ticks) >= len(parts)
+    ticks.clear()
+    built.engine.update([LossTerm(LANGUAGE, parts, cross_entropy)])
+    assert len(ticks) >= len(parts)
