@@ -4,7 +4,7 @@ the device or the host."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -12,8 +12,9 @@ import torch
 from rlhf_runtime.engines.copying import copy_weights
 from rlhf_runtime.engines.offloading import Offloading
 from rlhf_runtime.engines.optimizer import Optimizer
+from rlhf_runtime.engines.packing import MicroBatch, empty_micro_batch, in_step
 from rlhf_runtime.engines.parallel import ParallelContext
-from rlhf_runtime.engines.training import TrainingEngine
+from rlhf_runtime.engines.training import LossTerm, TrainingEngine
 from rlhf_runtime.hooks import Hook
 from rlhf_runtime.reshard.views import Views
 
@@ -82,6 +83,34 @@ class EngineBase(ABC):
         """
         copy_weights(other.master_views(), self.master_views(), self.parallel, entirely)
         self._weights_changed()
+
+    def update(self, terms: Sequence[LossTerm]) -> float:
+        """One optimizer step on the sum of all terms over micro-batches and ranks; returns the
+        gradient's norm. Collective, be it with no micro-batch.
+
+        Args:
+            terms: at least one; the same losses on every rank.
+        """
+        assert self._optimizer is not None, "use_optimizer comes before update"
+        self.require_loaded()
+        silent = [(part, term) for term in terms for part in term.silent]
+        trained = [(part, term) for term in terms for part in term.micro_batches]
+        empty = (empty_micro_batch(), terms[0])
+        self._forward(list(in_step(silent, self._rounds(len(silent)), empty)))
+        rounds = max(1, self._rounds(len(trained)))  # momentum moves on without a signal
+        self._forward_backward(list(in_step(trained, rounds, empty)))
+        norm = self._optimizer.step()
+        self._weights_changed()
+        return norm
+
+    @abstractmethod
+    def _forward(self, parts: Sequence[tuple[MicroBatch, LossTerm]]) -> None:
+        """Call losses for what they collect; as many parts, be it none, on every rank."""
+
+    @abstractmethod
+    def _forward_backward(self, parts: Sequence[tuple[MicroBatch, LossTerm]]) -> None:
+        """Give the optimizer the gradients of the sum over parts and ranks; as many parts, at least
+        one, on every rank."""
 
     @abstractmethod
     def master_views(self) -> Views:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rlhf_api.plan import TRANSITIONS, CallKind, GraphName, Plan
 from rlhf_api.plan_memory import MemoryPlan, MemoryWhat
 from rlhf_api.spec.resources import Device
-from rlhf_flow.calls import CopyOptions, ModelCall
+from rlhf_flow.calls import ModelCall
 from rlhf_flow.errors import DoesNotFit
 from rlhf_flow.planning.inventory import GIB, DeviceInventory
 from rlhf_flow.planning.known_models import KNOWN_MODELS
@@ -21,14 +21,8 @@ from rlhf_flow.planning.make_plan import make_plan
 from rlhf_flow.planning.offloading import roles_on_device, with_offloading
 from rlhf_flow.planning.transitions import LIGHT, with_transitions
 
-KINDS = {
-    "generate": CallKind.GENERATE,
-    "log_probs": CallKind.INFER,
-    "train": CallKind.TRAIN,
-    "score": CallKind.SCORE,
-    "copy_weights_from": CallKind.COPY,
-    "compute": CallKind.COMPUTE,
-}
+from .named_calls import calls
+
 ROLES = ("actor", "critic", "reference")
 
 
@@ -39,17 +33,6 @@ def needs_ranks_of(call: ModelCall, role: str) -> bool:
 
 def share_ranks(call: ModelCall, other: ModelCall) -> bool:
     return needs_ranks_of(call, str(other.role))
-
-
-def calls(names: Iterable[str]) -> list[ModelCall]:
-    """By their ids; whoever copies weights takes the actor's."""
-    found = []
-    for name in names:
-        role, _, method = name.rpartition("/")[2].partition("#")[0].rpartition(".")
-        options = CopyOptions("actor") if method == "copy_weights_from" else None
-        call = ModelCall(name, role or None, method, KINDS[method], (), (), options=options)
-        found.append(call)
-    return found
 
 
 def completed(names: Iterable[str], offloaded: Iterable[str] = ROLES) -> list[ModelCall]:

@@ -13,23 +13,7 @@ from rlhf_api.plan import CallKind
 from rlhf_flow.calls import ModelCall
 from rlhf_flow.planning.transitions import with_transitions
 
-KINDS = {
-    "generate": CallKind.GENERATE,
-    "log_probs": CallKind.INFER,
-    "train": CallKind.TRAIN,
-    "score": CallKind.SCORE,
-    "copy_weights_from": CallKind.COPY,
-    "compute": CallKind.COMPUTE,
-}
-
-
-def calls(*ids: str) -> list[ModelCall]:
-    """By their ids."""
-    found = []
-    for name in ids:
-        role, _, method = name.rpartition("/")[2].partition("#")[0].rpartition(".")
-        found.append(ModelCall(name, role or None, method, KINDS[method], (), ()))
-    return found
+from .named_calls import calls
 
 
 def share_ranks(call: ModelCall, other: ModelCall) -> bool:
@@ -38,7 +22,7 @@ def share_ranks(call: ModelCall, other: ModelCall) -> bool:
 
 
 def planned(ids: Iterable[str], releases: bool) -> list[ModelCall]:
-    return with_transitions(calls(*ids), {"actor"} if releases else set(), share_ranks)
+    return with_transitions(calls(ids), {"actor"} if releases else set(), share_ranks)
 
 
 def around(*ids: str, releases: bool) -> list[str]:

@@ -90,29 +90,17 @@ class FsdpEngine(EngineBase):
             self._tick()
         self._cut_again()
 
-    def update(self, terms: Sequence[LossTerm]) -> float:
-        """One optimizer step on the sum of all terms over micro-batches and ranks; returns the
-        gradient's norm. Collective, be it with no micro-batch.
+    @torch.no_grad()
+    def _forward(self, parts: Sequence[tuple[MicroBatch, LossTerm]]) -> None:
+        for part, term in parts:
+            term.loss(self._outputs(part, term.reading), part)
+            self._tick()
 
-        Args:
-            terms: at least one; the same losses on every rank.
-        """
-        assert self._optimizer is not None, "use_optimizer comes before update"
-        self.require_loaded()
-        forward_only = [(part, term) for term in terms for part in term.silent]
-        trained = [(part, term) for term in terms for part in term.micro_batches]
-        empty = (empty_micro_batch(), terms[0])
-        with torch.no_grad():
-            for part, term in in_step(forward_only, self._rounds(len(forward_only)), empty):
-                term.loss(self._outputs(part, term.reading), part)
-                self._tick()
-        rounds = max(1, self._rounds(len(trained)))  # momentum moves on without a signal
-        for part, term in in_step(trained, rounds, empty):
+    def _forward_backward(self, parts: Sequence[tuple[MicroBatch, LossTerm]]) -> None:
+        for part, term in parts:
             share = term.loss(self._outputs(part, term.reading), part)
             torch.autograd.backward(share * self.parallel.data_size)  # FSDP averages over ranks
             self._tick()
-        self._weights_changed()
-        return self._optimizer.step()
 
     def views(self) -> Views:
         """This rank's rows of every parameter, by Hugging Face name."""

@@ -137,30 +137,15 @@ class MegatronEngine(EngineBase):
             )
             self._tick()
 
-    def update(self, terms: Sequence[LossTerm]) -> float:
-        """One optimizer step on the sum of all terms over micro-batches and ranks; returns the
-        gradient's norm. Collective, be it with no micro-batch.
+    def _forward(self, parts: Sequence[tuple[MicroBatch, LossTerm]]) -> None:
+        if parts:
+            infer(self.stage, self._asking(parts), len(parts), _losses(parts))
 
-        Args:
-            terms: at least one; the same losses on every rank.
-        """
-        assert self._optimizer is not None, "use_optimizer comes before update"
-        self.require_loaded()
+    def _forward_backward(self, parts: Sequence[tuple[MicroBatch, LossTerm]]) -> None:
         assert self._masters is not None and self._gradients is not None
-        silent = [(part, term) for term in terms for part in term.silent]
-        trained = [(part, term) for term in terms for part in term.micro_batches]
-        empty = (empty_micro_batch(), terms[0])
-        if rounds := self._rounds(len(silent)):
-            parts = list(in_step(silent, rounds, empty))
-            infer(self.stage, self._asking(parts), rounds, _losses(parts))
-        rounds = max(1, self._rounds(len(trained)))  # momentum moves on without a signal
-        parts = list(in_step(trained, rounds, empty))
-        forward_backward(self._gradients, self._asking(parts), rounds, _losses(parts))
+        forward_backward(self._gradients, self._asking(parts), len(parts), _losses(parts))
         self._tick()
         self._masters.give_gradients()
-        norm = self._optimizer.step()
-        self._weights_changed()
-        return norm
 
     def views(self) -> Views:
         """This rank's part of every weight, in the format of the computation."""
