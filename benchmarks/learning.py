@@ -40,6 +40,8 @@ class Trial:
     """The example whose model it starts from."""
     scored_by: str = ""
     """The example whose model is its first reward."""
+    devices: int = 1
+    """Ranks that it needs."""
 
 
 TRIALS = {
@@ -56,6 +58,8 @@ TRIALS = {
     "12": Trial(steps=40, gain=0.03, starts_from="10", scored_by="11"),
     "13": Trial(steps=120, gain=0.2),
     "14": Trial(steps=80, gain=0.04, starts_from="10"),
+    "15": Trial(steps=120, gain=0.4, devices=4),
+    "16": Trial(steps=120, gain=0.4, devices=4),
 }
 """By the example's number."""
 
@@ -95,7 +99,7 @@ def learn(number: str, seed: int, folder: Path) -> Learned:
     """One run, or what it came to before."""
     file, trial = example_of(number), TRIALS[number]
     spec = yaml.safe_load(file.read_text())["spec"]
-    options = [f"--seed={seed}", f"--steps={trial.steps}"]
+    options = [f"--seed={seed}", f"--steps={trial.steps}", f"--devices={trial.devices}"]
     (role, *_) = spec["models"]
     if trial.starts_from:
         learn(trial.starts_from, seed, folder)
@@ -123,7 +127,7 @@ def learn(number: str, seed: int, folder: Path) -> Learned:
 
 
 def _source(role: str, model: Path) -> list[str]:
-    return ["--set", f"spec.models.{role}.source={{path: {model}}}"]
+    return ["--set", f"spec.models.{role}.source={{path: {model.resolve()}}}"]
 
 
 def run_folder(number: str, seed: int, folder: Path) -> Path:

@@ -1,4 +1,4 @@
-"""bench-reshard: weights from training to generation, on gloo ranks, and what it costs by plan.
+"""bench-reshard: weights from training to generation, on four ranks, and what it costs by plan.
 
 Three ways to fill each rank's generation parameters, in turns:
 reshard:   the plan's moves, straight into them
@@ -9,8 +9,8 @@ raw:       one all-gather that brings each rank as many bytes as the plan does, 
 Models are a tiny Llama and one of 100 M parameters; sources are tensor-parallel shards (1-4-1) and
 FSDP's rows (4), targets are tensor-parallel over 2 ranks, and the whole model on every rank, where
 an all-gather moves no more than the plan. What arrives is checked, and bytes that were moved are
-compared with the plan. `--accounting` prints what a transition costs by HybridFlow's table 2; it
-moves nothing.
+compared with the plan. Ranks talk by NCCL where there is a GPU for each, else by gloo.
+`--accounting` prints what a transition costs by HybridFlow's table 2; it moves nothing.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from reshard_models import (
 )
 from torch import Tensor
 
+from rlhf_runtime.engines.world import BACKENDS
 from rlhf_runtime.reshard.boxes import Box
 from rlhf_runtime.reshard.execute import PreparedTransfer
 from rlhf_runtime.reshard.layout import Layout
@@ -69,8 +70,9 @@ class Measured:
 def run_rank(rank: int, model: str, case: str, rounds: int, folder: Path, out: Any) -> None:
     """One rank of a measurement."""
     torch.set_num_threads(1)
+    backend = use_device(rank)
     store = f"file://{folder}/store"
-    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=RANKS)
+    dist.init_process_group(backend, init_method=store, rank=rank, world_size=RANKS)
     llama = SHAPES[model]
     source, target = layouts_of(llama, case)
     plan = plan_reshard(source, target)
@@ -86,10 +88,10 @@ def run_rank(rank: int, model: str, case: str, rounds: int, folder: Path, out: A
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     for number in range(rounds + 1):
         for name, way in ways.items():
-            dist.barrier()
+            wait_for_all()
             start = time.perf_counter()
             way()
-            dist.barrier()
+            wait_for_all()
             if number:  # the first one takes memory
                 seconds[name].append(time.perf_counter() - start)
     for views in targets.values():
@@ -102,6 +104,22 @@ def run_rank(rank: int, model: str, case: str, rounds: int, folder: Path, out: A
     out.put((rank, Measured(**seconds, sent=sent, received=received, staged=staged)))
     dist.barrier()
     dist.destroy_process_group()
+
+
+def use_device(rank: int) -> str:
+    """Let tensors be made on a GPU of the rank's own, or on the CPU; returns the backend."""
+    if torch.cuda.device_count() < RANKS:
+        return BACKENDS["cpu"]
+    torch.cuda.set_device(rank)
+    torch.set_default_device("cuda")
+    return BACKENDS["cuda"]
+
+
+def wait_for_all() -> None:
+    """Until every rank has done what it was told."""
+    if torch.get_default_device().type == "cuda":
+        torch.cuda.synchronize()
+    dist.barrier()
 
 
 def layouts_of(llama: Llama, case: str) -> tuple[Layout, Layout]:

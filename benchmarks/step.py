@@ -115,7 +115,7 @@ class OurRun:
         self._workers.build(journal.started)
         rates = training_settings(job.spec, plan.policy, traced.graph)
         self._workers.on_role(plan.policy, "use_optimizer", plan.policy, rates)
-        self._stepper = Stepper(self._workers)
+        self._stepper = Stepper(self._workers, {GraphName.STEP: traced.graph})
         self._step = 0
         self.records: list[dict[str, float]] = []
 

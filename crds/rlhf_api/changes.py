@@ -97,9 +97,14 @@ def refused_changes(
             allowed=shown(before),
             do="change it back, or start over (rlhf run: --fresh)",
         )
-        for path, before, after in _differences((), old, new)
+        for path, before, after in differences(old, new)
         if not any(_covers(pattern.split("."), path) for pattern in allowed)
     ]
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[Path, Any, Any]]:
+    """Every field that differs between two specs: its path, and both values; None: left out."""
+    return _differences((), old, new)
 
 
 def _differences(path: Path, old: Any, new: Any) -> Iterator[tuple[Path, Any, Any]]:

@@ -3,7 +3,8 @@
 RlhfError                  base of every error that a user can do something about
 ├── ManifestError          InvalidManifest   a manifest has problems; all of them are listed
 ├── OverrideError          InvalidOverride   a `--set PATH=VALUE` cannot be applied
-└── UnknownFieldError      UnknownField      a path that names no field of the contract
+├── UnknownFieldError      UnknownField      a path that names no field of the contract
+└── SeveralErrors          SeveralErrors     errors that were found together; all are listed
 
 Other packages derive theirs from RlhfError. `reason` is stable: it appears in conditions, events
 and metrics, and failure rules match it. `exit_code` is what the command or driver ends with.
@@ -22,7 +23,7 @@ class RlhfError(Exception):
     """An error with a stable reason and an exit code; its text says what, got, allowed, do."""
 
     reason: ClassVar[str] = "Error"
-    exit_code: ClassVar[ExitCode] = ExitCode.BUG
+    exit_code: ExitCode = ExitCode.BUG
 
 
 class ManifestError(RlhfError):
@@ -49,3 +50,21 @@ class UnknownFieldError(RlhfError):
 
     reason = "UnknownField"
     exit_code = ExitCode.MANIFEST
+
+
+class SeveralErrors(RlhfError):
+    """Errors that were found together. Each is told with its reason; none follows from another."""
+
+    reason = "SeveralErrors"
+    exit_code = ExitCode.USER
+
+    def __init__(self, errors: Sequence[RlhfError]) -> None:
+        assert len(errors) > 1, "one error is raised as it is"
+        super().__init__("\n".join(f"{error.reason}: {error}" for error in errors))
+        self.errors: tuple[RlhfError, ...] = tuple(errors)
+        codes = {error.exit_code for error in errors}
+        if len(codes) == 1:  # else what is to be mended comes first
+            (self.exit_code,) = codes
+
+    def __reduce__(self) -> tuple[type[SeveralErrors], tuple[Sequence[RlhfError]]]:
+        return SeveralErrors, (self.errors,)

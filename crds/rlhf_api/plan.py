@@ -17,7 +17,6 @@ from rlhf_api.base import (
     Count,
     Identifier,
     Name,
-    NonNegativeFloat,
     PositiveFloat,
     Text,
 )
@@ -39,6 +38,18 @@ class Head(StrEnum):
     """Scores over the vocabulary: it has log-probabilities and can generate."""
     SCALAR = "Scalar"
     """One number for each token, such as a value."""
+
+
+class OffloadDepth(StrEnum):
+    """How much of a role leaves its devices while others work there."""
+
+    NOTHING = "Nothing"
+    """It stays."""
+    DERIVED = "Derived"
+    """Weights that master weights give again; these stay, and so does the optimizer's state.
+    Nothing is copied."""
+    EVERYTHING = "Everything"
+    """Weights, gradients and optimizer state: the host has a copy."""
 
 
 class CallKind(StrEnum):
@@ -193,12 +204,14 @@ class RolePlan(Contract):
     """Number format of its computation: float32 or bfloat16, never Auto. None without a model."""
     micro_batch_tokens: Count | None = None
     """Padded tokens that a rank runs through it at once. None without a model."""
+    recomputes: bool = False
+    """Whether activations are computed again for the backward pass."""
     is_saved: bool = False
     """Whether checkpoints hold its state: it is trained, takes over another role's weights in a
     step, or took the policy's after a warm start. All other weights can be had from their source.
     """
-    is_offloaded: bool = False
-    """Whether its weights, gradients and optimizer are on the host but for its own calls."""
+    offload: OffloadDepth = OffloadDepth.NOTHING
+    """What leaves its devices while others work there: Nothing, Derived or Everything."""
 
 
 class CallPlan(Contract):
@@ -228,8 +241,6 @@ class CallPlan(Contract):
     of rows."""
     expected_count: PositiveFloat = 1.0
     """How often it runs in a pass of its graph, on average."""
-    expected_seconds: NonNegativeFloat | None = None
-    """Expected time of one run. None: not estimated."""
 
     @property
     def ranks(self) -> tuple[int, ...]:

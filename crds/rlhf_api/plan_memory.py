@@ -21,7 +21,7 @@ class MemoryWhat(StrEnum):
     """Adam's two moments, float32; sharded unless Megatron's replicas each have theirs."""
     GRADIENTS = "Gradients"
     """Sharded float32 gradients and the gathered ones before they are reduced; Megatron's buffer,
-    in float32 and always there."""
+    in float32."""
     WEIGHTS = "Weights"
     """A frozen role's weights; of a trained one those that Megatron computes with in bfloat16."""
     GATHERED = "Gathered"
@@ -36,12 +36,16 @@ class MemoryWhat(StrEnum):
     """The generation engine's weights."""
     KV_CACHE = "KVCache"
     """Keys and values of the sequences in flight."""
+    GRAPHS = "Graphs"
+    """CUDA graphs of a generation engine, and the memory that attention works on."""
     TRANSFER = "Transfer"
     """Staging buffers of weights on their way from training to generation, and their checksums."""
     CHECKPOINT = "Checkpoint"
     """The copy of a role's state that is written while training goes on."""
     OVERHEAD = "Overhead"
     """Libraries and contexts of a process, whatever the job."""
+    MARGIN = "Margin"
+    """What an allocator cannot use: pieces between those that are used."""
     STANDBY = "Standby"
     """Libraries that stay in memory for the next start of workers."""
 
@@ -52,6 +56,7 @@ ENGINE_MEMORY = frozenset(
         MemoryWhat.KV_CACHE,
         MemoryWhat.ACTIVATIONS,
         MemoryWhat.LOGITS,
+        MemoryWhat.GRAPHS,
     }
 )
 """What a generation engine uses memory for."""

@@ -11,10 +11,13 @@ from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from functools import partial
 from multiprocessing.connection import wait
+from typing import Any
 
 from rlhf_api.errors import RlhfError
 from rlhf_api.plan import Plan
 from rlhf_api.spec.algorithm import AlgorithmType
+from rlhf_api.spec.checkpoint import CheckpointSpec
+from rlhf_api.spec.failure import FailurePolicy
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.placement import PlacementType
 from rlhf_api.status import PlanStatus
@@ -24,8 +27,12 @@ from rlhf_operator.decide.observed import PlanSeen, Refusal
 
 KEPT = 1024
 """Plans that are remembered; the ones used longest ago are made again."""
-NOT_PLANNED = {"suspend", "managed_by", "failure_policy", "checkpoint", "telemetry", "image"}
-"""Parts of a spec that no plan depends on."""
+NOT_PLANNED: dict[str, Any] = {
+    **dict.fromkeys(("suspend", "managed_by", "telemetry", "image"), True),
+    "failure_policy": {*FailurePolicy.model_fields} - {"standby"},
+    "checkpoint": {*CheckpointSpec.model_fields} - {"every_steps"},
+}
+"""Parts of a spec that no plan depends on, by fields."""
 
 
 def spawn(processes: int) -> Executor:

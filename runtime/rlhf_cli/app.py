@@ -14,6 +14,7 @@ import typer
 
 from rlhf_api.on_cluster import CODE_FOLDER, REPORT_PORT, job_of
 from rlhf_cli.cluster_commands import cluster_app
+from rlhf_cli.folder_commands import folder_app
 from rlhf_cli.guard import guarded
 from rlhf_cli.options import Filename, Manifest, Overrides
 from rlhf_cli.reading_commands import reading_app
@@ -26,6 +27,7 @@ Examples:
   rlhf validate job.yaml              list everything that is wrong
   rlhf explain spec.algorithm.ppo     what a field means
   rlhf plan job.yaml                  what would run where, and its memory
+  rlhf export rlhf-runs/job out       the model of its newest checkpoint
   rlhf submit job.yaml --watch        train on a Kubernetes cluster
   rlhf status                         the jobs there, and how far they are
 
@@ -69,6 +71,15 @@ def validate(
     files: Annotated[
         list[Path], typer.Argument(metavar="FILE...", help="Manifests; - is standard input.")
     ],
+    overrides: Overrides = None,
+    deep: Annotated[
+        bool,
+        typer.Option(
+            "--deep",
+            help="Check also data, models, verifiers, code and plan: all that a run checks before "
+            "it starts, and every row.",
+        ),
+    ] = False,
     _filename: Filename = False,
 ) -> None:
     """List everything that is wrong with manifests, with line, reason and remedy.
@@ -76,12 +87,14 @@ def validate(
     \b
     Examples:
       rlhf validate job.yaml
+      rlhf validate --deep job.yaml
       rlhf validate examples/*.yaml
+      rlhf validate job.yaml --set spec.schedule.steps=300
       helm template . | rlhf validate -
     """
     from rlhf_cli.validate import validate_command
 
-    validate_command(files)
+    validate_command(files, overrides or [], deep)
 
 
 @app.command()
@@ -116,6 +129,7 @@ def plan(
     output: Annotated[
         PlanOutput, typer.Option("--output", "-o", help="Form of the plan.")
     ] = PlanOutput.TABLE,
+    overrides: Overrides = None,
     _filename: Filename = False,
 ) -> None:
     """Show what a job would run where, and whether its memory suffices.
@@ -124,12 +138,13 @@ def plan(
     Examples:
       rlhf plan job.yaml
       rlhf plan job.yaml --devices 2
+      rlhf plan job.yaml --set spec.rollout.samplesPerPrompt=16
       rlhf plan job.yaml -o json
       rlhf plan job.yaml -o graph
     """
     from rlhf_cli.plan import plan_command
 
-    plan_command(file, devices, output.value)
+    plan_command(file, devices, output.value, overrides or [])
 
 
 @app.command()
@@ -248,22 +263,7 @@ def drive(
     drive_command(DriverStart(file, output, submission_id, report_port, ray_address, code, faults))
 
 
-@app.command()
-@guarded
-def report(
-    run_dir: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder of a run.")],
-) -> None:
-    """Summarize a run and write its report.html anew.
-
-    \b
-    Examples:
-      rlhf report rlhf-runs/sort-grpo
-    """
-    from rlhf_cli.report import report_command
-
-    report_command(run_dir)
-
-
+app.add_typer(folder_app)
 app.add_typer(cluster_app)
 app.add_typer(reading_app)
 

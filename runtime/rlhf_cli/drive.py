@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import typer
@@ -20,7 +21,8 @@ from rlhf_api.report import RunPhase
 from rlhf_api.spec.job import RLHFJob
 from rlhf_cli.driver_log import DriverLog
 from rlhf_cli.guard import tell
-from rlhf_cli.planned import planned
+from rlhf_cli.planned import devices_text
+from rlhf_cli.preflight import Place, checked, left_to_workers
 from rlhf_cli.resume import check_changes, has_work, open_store
 from rlhf_cli.stopping import hold_signals, take_over_signals
 from rlhf_cli.train import Task, ending_of, train
@@ -32,10 +34,10 @@ from rlhf_flow.planning.inventory import inventory_from_pools
 from rlhf_runtime.controller.ray_cluster import CLEAN_SECONDS, NODES_SECONDS, RayCluster
 from rlhf_runtime.controller.run_lock import locked
 from rlhf_runtime.controller.stop import StopRequest
-from rlhf_runtime.data.rows import find_sources
 from rlhf_runtime.errors import DirtyCluster, FolderInUse
 from rlhf_runtime.faults import parse_fault, require_at_home, require_targets
 from rlhf_runtime.patience import Patience
+from rlhf_runtime.preflight.limits import QUICK
 from rlhf_runtime.telemetry.progress import Both, make_progress
 from rlhf_runtime.telemetry.run_folder import RunFolder
 from rlhf_runtime.telemetry.status_board import StatusBoard
@@ -111,10 +113,14 @@ def _drive(start: DriverStart, board: StatusBoard, stop: StopRequest, log: Drive
     folder = RunFolder(start.output)
     progress = Both(make_progress(sys.stderr), StatusProgress(board))
     require_shared_storage(job)
-    with mounted_code(job, start.code) as python_path:
-        with lines_of(start.file, job):
-            graphs, plan = planned(job, inventory_from_pools(job.spec.resources.node_pools))
-        find_sources(job.spec.data)
+    cluster = Place(
+        pools=lambda: inventory_from_pools(job.spec.resources.node_pools),
+        code=mounted_code(job, start.code),
+        lines=partial(lines_of, start.file, job),
+        one_machine=False,
+    )
+    with checked(job, cluster, QUICK) as ready:
+        graphs, plan = ready.planned
         require_targets(faults, plan.num_devices)
         require_at_home(faults)
         log.keep_at(folder.path / DRIVER_LOG)
@@ -125,7 +131,7 @@ def _drive(start: DriverStart, board: StatusBoard, stop: StopRequest, log: Drive
             if not has_work(folder, job, fresh=False):
                 _tell_what_was(folder, board)
                 return
-            check_changes(job, folder, store)
+            changed = check_changes(job, folder, store, devices_text(plan))
             nodes_seconds = float(job.spec.start_deadline_seconds or NODES_SECONDS)
             site = RayCluster(
                 start.ray_address,
@@ -134,8 +140,9 @@ def _drive(start: DriverStart, board: StatusBoard, stop: StopRequest, log: Drive
                 stop.raise_if_requested,
                 board.beat,
             )
-            odd = lint_job(job, graphs, plan.device)
-            train(Task(job, plan, folder, store, site, stop, progress, python_path, faults, odd))
+            notices = [*changed, *lint_job(job, graphs, plan.device), *left_to_workers(ready)]
+            path = ready.python_path
+            train(Task(job, plan, folder, store, site, stop, progress, path, faults, notices))
 
 
 def require_shared_storage(job: RLHFJob) -> None:

@@ -9,7 +9,7 @@ from typing import ParamSpec
 
 import typer
 
-from rlhf_api.errors import ManifestError, RlhfError
+from rlhf_api.errors import ManifestError, RlhfError, SeveralErrors
 from rlhf_api.exits import ExitCode
 
 Parameters = ParamSpec("Parameters")
@@ -37,7 +37,7 @@ def tell(error: BaseException) -> ExitCode:
         typer.echo(describe(error), err=True)
         return error.exit_code
     if isinstance(error, KeyboardInterrupt):
-        typer.echo("interrupted", err=True)
+        typer.echo("\n".join(["interrupted", *map(str, error.args)]), err=True)
         return ExitCode.INTERRUPTED
     typer.echo("".join(traceback.format_exception(error)), err=True)
     typer.echo(
@@ -49,7 +49,10 @@ def tell(error: BaseException) -> ExitCode:
 
 
 def describe(error: RlhfError) -> str:
-    """An error's reason and text; for a manifest every problem on a line of its own."""
+    """An error's reason and text; of several, and of a manifest's problems, each on a line of its
+    own."""
+    if isinstance(error, SeveralErrors):
+        return f"{error}\n{error.reason}: {len(error.errors)} problems"
     if isinstance(error, ManifestError):
         count = len(error.problems)
         return f"{error}\n{error.reason}: {count} problem{'s' if count != 1 else ''}"

@@ -24,13 +24,16 @@ CUT = ("dp", "tp", "pp")
 """How ranks are cut: data parallel replicas, tensor ranks, pipeline stages."""
 
 
-def plan_command(file: Path, devices: int | None, output: str) -> None:
+def plan_command(
+    file: Path, devices: int | None, output: str, overrides: Sequence[str] = ()
+) -> None:
     """Print the plan of every job of a file, and on stderr what is odd about it.
 
     Args:
         file: the manifest; `-` is standard input.
         devices: CPU ranks of this machine, instead of the manifest's node pools.
         output: table, json, yaml, graph (a text picture) or mermaid.
+        overrides: PATH=VALUE texts of --set.
 
     Raises:
         ManifestError: the file has problems.
@@ -38,14 +41,15 @@ def plan_command(file: Path, devices: int | None, output: str) -> None:
         PlanError: a job that cannot be planned; the message shows the arithmetic.
         UserCodeFailed: a protocol of its own that does not cover the rows.
     """
+    from rlhf_cli.local_jobs import local_jobs
     from rlhf_cli.planned import planned
     from rlhf_cli.user_code import user_code
-    from rlhf_cli.validate import jobs_of, lines_of
+    from rlhf_cli.validate import lines_of
     from rlhf_flow.lint import lint_job
     from rlhf_flow.planning.make_plan import pools_of
 
-    for number, job in enumerate(jobs_of(file)):
-        with user_code(job, file.parent), lines_of(file, job):
+    for number, job in enumerate(local_jobs(file, overrides)):
+        with lines_of(file, job, overrides), user_code(job):
             graphs, plan = planned(job, pools_of(job, devices))
         for warning in lint_job(job, graphs, plan.device):
             typer.echo(f"warning: {warning}", err=True)
@@ -100,7 +104,8 @@ def print_tables(plan: Plan, console: Console) -> None:
 
 def roles_table(plan: Plan) -> Table:
     """One line for each role with a model: its engine, where, how cut, and how it computes."""
-    names = ("role", "engine", "devices", *CUT, "parameters", "precision", "micro-batch tokens")
+    computing = ("precision", "activations", "micro-batch tokens")
+    names = ("role", "engine", "devices", *CUT, "parameters", *computing)
     table = _table("Roles", names, right=(*CUT, "parameters", "micro-batch tokens"))
     for role in plan.roles:
         if role.mesh is None or role.engine is None or role.precision is None:
@@ -111,6 +116,7 @@ def roles_table(plan: Plan) -> Table:
             *_mesh(role.mesh, plan),
             f"{role.num_parameters:,}",
             role.precision.value,
+            ("recomputed" if role.recomputes else "kept") if role.is_trained else "",
             str(role.micro_batch_tokens),
         )
     return table

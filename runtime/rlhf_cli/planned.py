@@ -23,9 +23,27 @@ def planned(
         PlanError: a job that cannot be planned on these devices.
         UserCodeFailed: a protocol of its own that does not cover the rows on these devices.
     """
-    from rlhf_flow.planning.make_plan import make_plan
+    from rlhf_flow.job_graphs import trace_job
+    from rlhf_flow.planning.inventory import device_of
 
-    graphs, plan = make_plan(job, pools)
+    graphs = trace_job(job, device_of(pools))
+    return graphs, plan_of(job, graphs, pools)
+
+
+def plan_of(
+    job: RLHFJob, graphs: Mapping[GraphName, Graph], pools: Sequence[DeviceInventory]
+) -> Plan:
+    """Plan a job that is traced.
+
+    Raises:
+        ManifestError: engines that do not fit its models.
+        PlanError: a job that cannot be planned on these devices.
+        UserCodeFailed: a protocol of its own that does not cover the rows on these devices.
+    """
+    from rlhf_flow.planning.make_plan import resolve_shapes
+    from rlhf_flow.planning.plan_job import plan_job
+
+    plan = plan_job(job, graphs, pools, resolve_shapes(job, graphs))
     for name, graph in graphs.items():
         for call in graph.calls:
             if call.protocol is not None:
@@ -35,4 +53,10 @@ def planned(
                 site = plan.call(name, call.id)
                 assert site is not None and site.mesh is not None, "it runs beside the policy"
                 check_cover(call.protocol, site.mesh)
-    return graphs, plan
+    return plan
+
+
+def devices_text(plan: Plan) -> str:
+    """What a job runs on, for people."""
+    count = plan.num_devices
+    return f"{count} {plan.device.value} rank{'s' if count > 1 else ''}"

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from rlhf_api.changes import document_of, refused_changes
+from rlhf_api.changes import differences, document_of, refused_changes
 from rlhf_api.errors import ManifestError
 from rlhf_api.problems import Problem
 from rlhf_api.reading.manifest import load_jobs
+from rlhf_api.reading.model_errors import shown
 from rlhf_api.spec.job import RLHFJob
+from rlhf_cli.found_checkpoint import place_of_checkpoints
+from rlhf_cli.local_jobs import with_places
 from rlhf_runtime.checkpoint.store import CheckpointStore
+from rlhf_runtime.controller.run_lock import LOCK
 from rlhf_runtime.errors import CannotResume, FolderUnusable, StorageFailed, StorageUnusable
 from rlhf_runtime.telemetry.journal import Journal
 from rlhf_runtime.telemetry.records import Outcome
@@ -37,7 +41,7 @@ def has_work(folder: RunFolder, job: RLHFJob, fresh: bool) -> bool:
         try:
             aside.mkdir()
             for entry in folder.path.iterdir():
-                if entry.name != ".lock":
+                if entry.name != LOCK:
                     entry.rename(aside / entry.name)
         except OSError as error:
             raise FolderUnusable(
@@ -65,8 +69,12 @@ def _check_finished(job: RLHFJob, folder: RunFolder) -> None:
     Raises:
         CannotResume: a field differs that must not.
     """
-    before = _spec_of(folder)
+    before = _trained_spec(folder)
+    before = None if before is None else with_places(before, job)
     problems = [] if before is None else refused_changes(before, document_of(job.spec))
+    if before is not None:
+        for text in _told(before, job, "at the last start", "which changes nothing any more"):
+            sys.stderr.write(text + "\n")
     if problems:
         raise CannotResume(
             f"another manifest's run has finished in {folder.path}: --fresh starts over and keeps "
@@ -90,7 +98,7 @@ def open_store(job: RLHFJob, folder: RunFolder, fresh: bool) -> CheckpointStore:
     """
     storage = job.spec.checkpoint.storage
     given = storage.uri if storage is not None else None
-    address = given or str((folder.path / "checkpoints").resolve())
+    address = place_of_checkpoints(job.spec, folder)
     if forgets := _forgets(address):
         raise _unusable(address, ValueError(forgets))
     try:
@@ -151,18 +159,29 @@ def tell_where_it_begins(store: CheckpointStore, is_known: bool, journal: Journa
         )
 
 
-def check_changes(job: RLHFJob, folder: RunFolder, store: CheckpointStore) -> None:
+def check_changes(
+    job: RLHFJob, folder: RunFolder, store: CheckpointStore, devices: str = ""
+) -> list[str]:
     """Compare with the manifest under which the job has come as far as it has.
+
+    Args:
+        job: as it is now.
+        folder: of the run.
+        store: of its checkpoints.
+        devices: what it runs on now, for people; empty: that is not compared.
+
+    Returns:
+        What differs from the last start in this folder, each with both values: the new ones are in
+        force.
 
     Raises:
         CannotResume: a field differs that must not.
     """
     records = (store.record(step) for step in store.steps())
     record = next((record for record in records if record is not None), None)
-    before = _spec_of(folder) if record is None else record.spec
-    if before is None:
-        return
-    problems = refused_changes(before, document_of(job.spec))
+    before = _trained_spec(folder) if record is None else record.spec
+    before = None if before is None else with_places(before, job)
+    problems = [] if before is None else refused_changes(before, document_of(job.spec))
     if record is not None and job.spec.schedule.steps < record.step:
         problems.append(
             Problem(
@@ -178,12 +197,50 @@ def check_changes(job: RLHFJob, folder: RunFolder, store: CheckpointStore) -> No
             "the job cannot go on with this manifest; --fresh starts over and keeps this run\n"
             + "\n".join(str(problem) for problem in problems)
         )
+    return [
+        *_changed_fields(job, folder, None if record is None else record.spec),
+        *_changed_devices(folder, devices),
+    ]
+
+
+def _changed_fields(
+    job: RLHFJob, folder: RunFolder, saved: Mapping[str, Any] | None
+) -> Iterator[str]:
+    """Fields that differ from the last start in a folder; from a checkpoint's where it had none."""
+    last = _spec_of(folder) if folder.metrics.exists() else None
+    if last is not None:
+        yield from _told(with_places(last, job), job, "at the last start", "which is in force now")
+    elif saved is not None:
+        yield from _told(with_places(saved, job), job, "in the checkpoint", "which is in force now")
+
+
+def _changed_devices(folder: RunFolder, devices: str) -> Iterator[str]:
+    """Whether other devices are used than at the last start in a folder."""
+    runs = folder.read().runs if folder.metrics.exists() else ()
+    if devices and runs and runs[-1].devices != devices:
+        yield f"other devices than at the last start: {devices} now, {runs[-1].devices} then"
+
+
+def _told(before: Mapping[str, Any], job: RLHFJob, since: str, meaning: str) -> list[str]:
+    """Every field that differs from an earlier manifest."""
+    return [
+        f"another value than {since}: spec.{'.'.join(map(str, path))} is {shown(after)}, "
+        f"{meaning}, and was {shown(old)}"
+        for path, old, after in differences(before, document_of(job.spec))
+    ]
+
+
+def _trained_spec(folder: RunFolder) -> Mapping[str, Any] | None:
+    """The spec of the run in a folder. None: it has not trained yet, or is of another version."""
+    if not folder.metrics.exists() or not folder.read().steps:
+        return None
+    return _spec_of(folder)
 
 
 def _spec_of(folder: RunFolder) -> Mapping[str, Any] | None:
-    """The spec of the run in a folder. None: it has not trained yet, or is of another version."""
+    """The spec of the last start in a folder. None: there was none, or it is of another version."""
     text = folder.read_manifest()
-    if text is None or not folder.metrics.exists() or not folder.read().steps:
+    if text is None:
         return None
     try:
         (job,) = load_jobs(text, str(folder.manifest))

@@ -5,21 +5,25 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 from rlhf_api.spec.job import RLHFJob
-from rlhf_cli.planned import planned
+from rlhf_cli.going_on import how_to_go_on, same_command
+from rlhf_cli.local_jobs import local_jobs
+from rlhf_cli.planned import devices_text
+from rlhf_cli.preflight import Checked, Place, checked, left_to_workers
 from rlhf_cli.resume import check_changes, has_work, open_store
 from rlhf_cli.stopping import take_over_signals
 from rlhf_cli.user_code import user_code
-from rlhf_cli.validate import jobs_of, lines_of, only_job
+from rlhf_cli.validate import lines_of, only_job
 from rlhf_flow.lint import lint_job
 from rlhf_flow.planning.make_plan import local_pools
 from rlhf_runtime.controller.run_lock import locked
 from rlhf_runtime.controller.stop import StopRequest
-from rlhf_runtime.data.rows import find_sources
-from rlhf_runtime.faults import parse_fault, require_targets
+from rlhf_runtime.faults import Fault, parse_fault, require_targets
 from rlhf_runtime.forkserver.standing import server_for
+from rlhf_runtime.preflight.limits import QUICK
 from rlhf_runtime.telemetry.progress import make_progress
 from rlhf_runtime.telemetry.run_folder import RunFolder
 
@@ -53,49 +57,68 @@ def run_command(
     changes += [] if steps is None else [f"spec.schedule.steps={steps}"]
     changes += [] if seed is None else [f"spec.schedule.seed={seed}"]
     faults = tuple(map(parse_fault, inject))
-    job = only_job(jobs_of(file, changes), file)
-    with user_code(job, file.parent), lines_of(file, job, changes):
-        graphs, plan = planned(job, local_pools(job, devices))
-    find_sources(job.spec.data)
-    require_targets(faults, plan.num_devices)
-    folder = RunFolder(output or Path("rlhf-runs") / job.name)
-    stop = StopRequest()
-    take_over_signals(stop)
-    with locked(folder.path):
-        store = open_store(job, folder, fresh)
-        if not has_work(folder, job, fresh):
-            return
-        check_changes(job, folder, store)
-        fork_server, about_it = server_for(plan.device, plan.standby)
-        with (
-            closing(fork_server),
-            user_code(job, file.parent) as python_path,
-        ):
-            # Ray is imported beside what workers import.
-            from rlhf_cli.train import Task, train
-            from rlhf_runtime.controller.site import OneMachine
+    job = only_job(local_jobs(file, changes), file)
+    here = Place(
+        pools=partial(local_pools, job, devices),
+        code=user_code(job),
+        lines=partial(lines_of, file, job, changes),
+        one_machine=True,
+    )
+    with checked(job, here, QUICK) as start:
+        _, plan = start.planned
+        require_targets(faults, plan.num_devices)
+        folder = RunFolder(output or Path("rlhf-runs") / job.name)
+        stop = StopRequest()
+        take_over_signals(stop)
+        with locked(folder.path):
+            command = same_command(file, folder, devices, changes)
+            _train(job, start, folder, fresh, stop, faults, command)
 
-            train(
-                Task(
-                    job=job,
-                    plan=plan,
-                    folder=folder,
-                    store=store,
-                    site=OneMachine(fork_server),
-                    stop=stop,
-                    progress=make_progress(sys.stderr),
-                    python_path=python_path,
-                    faults=faults,
-                    notices=[
-                        *(
-                            f"spec.{section} is for clusters; rlhf run does without it"
-                            for section in ignored_sections(job)
-                        ),
-                        *lint_job(job, graphs, plan.device),
-                        *filter(None, [about_it]),
-                    ],
-                )
+
+def _train(
+    job: RLHFJob,
+    start: Checked,
+    folder: RunFolder,
+    fresh: bool,
+    stop: StopRequest,
+    faults: tuple[Fault, ...],
+    command: Sequence[str],
+) -> None:
+    """Train a job that has passed its checks, if there is something left to do."""
+    store = open_store(job, folder, fresh)
+    if not has_work(folder, job, fresh):
+        return
+    graphs, plan = start.planned
+    changed = check_changes(job, folder, store, devices_text(plan))
+    fork_server, about_it = server_for(plan.device, plan.standby)
+    with closing(fork_server), how_to_go_on(command, folder, store):
+        # Ray is imported beside what workers import.
+        from rlhf_cli.train import Task, train
+        from rlhf_runtime.controller.site import OneMachine
+
+        train(
+            Task(
+                job=job,
+                plan=plan,
+                folder=folder,
+                store=store,
+                site=OneMachine(fork_server),
+                stop=stop,
+                progress=make_progress(sys.stderr),
+                python_path=start.python_path,
+                faults=faults,
+                notices=[
+                    *changed,
+                    *(
+                        f"spec.{section} is for clusters; rlhf run does without it"
+                        for section in ignored_sections(job)
+                    ),
+                    *lint_job(job, graphs, plan.device),
+                    *left_to_workers(start),
+                    *filter(None, [about_it]),
+                ],
             )
+        )
 
 
 def ignored_sections(job: RLHFJob) -> list[str]:

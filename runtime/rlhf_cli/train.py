@@ -21,6 +21,7 @@ from rlhf_api.exits import ExitCode
 from rlhf_api.plan import Plan
 from rlhf_api.spec.job import RLHFJob
 from rlhf_cli.guard import tell
+from rlhf_cli.planned import devices_text
 from rlhf_cli.resume import tell_where_it_begins
 from rlhf_cli.stopping import take_over_signals
 from rlhf_runtime.checkpoint.store import Checkpoint, CheckpointStore
@@ -32,9 +33,9 @@ from rlhf_runtime.controller.site import Site
 from rlhf_runtime.controller.stop import StopRequest
 from rlhf_runtime.controller.supervise import supervise
 from rlhf_runtime.controller.workers import WorkerSettings
-from rlhf_runtime.errors import RayFailed
+from rlhf_runtime.errors import RayFailed, StorageFailed
 from rlhf_runtime.faults import DRIVER, Fault, announce, never_struck
-from rlhf_runtime.telemetry.errors import CannotRecord
+from rlhf_runtime.telemetry.errors import CannotRecord, RunFolderGone
 from rlhf_runtime.telemetry.journal import Journal
 from rlhf_runtime.telemetry.progress import Progress
 from rlhf_runtime.telemetry.records import Outcome, RunRecord
@@ -75,7 +76,7 @@ def train(task: Task) -> None:
     job, folder, store = task.job, task.folder, task.store
     trackers = make_trackers(job.spec.telemetry, job.name, folder.path)
     journal = Journal(folder, task.progress, trackers)
-    saves = Saves(store, job.spec.checkpoint, document_of(job.spec), journal)
+    saves = Saves(store, job.spec.checkpoint, document_of(job.spec), journal, task.plan)
     is_known = folder.metrics.exists()
     begun = _run_record(job, task.plan, folder)
     watch = RayWatch(task.site.require_ray, partial(_end_at_once, journal))
@@ -108,6 +109,9 @@ def train(task: Task) -> None:
                 f"{fault.step}"
             )
         journal.end(Outcome.SUCCEEDED)
+    except RunFolderGone as error:
+        trackers.close()  # nothing else can be written
+        raise RunFolderGone(f"{error}; {what_is_kept(store)}") from error
     except BaseException as error:
         with suppress(CannotRecord):  # the error itself matters more
             journal.end(*ending_of(error))
@@ -117,6 +121,20 @@ def train(task: Task) -> None:
         watch.stop_looking()
         task.site.close()
         watch.close()
+
+
+def what_is_kept(store: CheckpointStore) -> str:
+    """What is left of a job whose folder is gone, and what the same command makes of it."""
+    try:
+        steps = store.steps()
+    except StorageFailed as error:
+        return f"whether there are checkpoints is not known ({error})"
+    if not steps:
+        return f"no checkpoint is in {store.address}: the same command begins at the job's start"
+    return (
+        f"checkpoints up to step {steps[0]} are in {store.address}: the same command goes on from "
+        "there"
+    )
 
 
 def manifest_text(job: RLHFJob) -> str:
@@ -161,6 +179,7 @@ def _worker_settings(task: Task) -> WorkerSettings:
         python_path=task.python_path,
         timeout_seconds=COLLECTIVE_SECONDS,
         faults=task.faults,
+        require_folder=task.folder.require_there,
     )
 
 
@@ -177,12 +196,11 @@ def _incarnation(start: Callable[[], JobRun], model: Path, checkpoint: Checkpoin
 
 
 def _run_record(job: RLHFJob, plan: Plan, folder: RunFolder) -> RunRecord:
-    count, warm_start = plan.num_devices, job.spec.schedule.warm_start
-    ranks = f"{count} {plan.device.value} rank{'s' if count > 1 else ''}"
+    warm_start = job.spec.schedule.warm_start
     return RunRecord(
         job=job.name,
         algorithm=job.spec.algorithm.type.value,
-        devices=ranks,
+        devices=devices_text(plan),
         output=str(folder.path),
         total_steps=job.spec.schedule.steps,
         started=time.time(),

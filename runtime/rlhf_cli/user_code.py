@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from rlhf_api import RLHFJob
@@ -14,17 +14,48 @@ from rlhf_api.problems import Problem
 
 
 @contextmanager
-def user_code(job: RLHFJob, folder: Path) -> Iterator[tuple[str, ...]]:
+def user_code(job: RLHFJob) -> Iterator[tuple[str, ...]]:
     """Put `spec.code.local` and the current folder on the Python path; gives both.
 
     Args:
-        job: the manifest.
-        folder: where its file is; `spec.code.local` is relative to it.
+        job: the manifest, with absolute paths.
+
+    Raises:
+        ManifestError: `spec.code.local` is no folder.
     """
     code = job.spec.code
-    local = [] if code is None or code.local is None else [str((folder / code.local).resolve())]
+    local = [] if code is None or code.local is None else [_found(code.local)]
     with _on_python_path((*local, os.getcwd())) as wanted:
         yield wanted
+
+
+def code_here(job: RLHFJob) -> AbstractContextManager[tuple[str, ...]] | None:
+    """As `user_code`; None where the code is kept in a cluster or a Git repository."""
+    code = job.spec.code
+    return user_code(job) if code is None or code.local is not None else None
+
+
+def _found(local: str) -> str:
+    """The folder of `spec.code.local`.
+
+    Raises:
+        ManifestError: it is not there.
+    """
+    place = Path(local)
+    if not place.is_dir():
+        kind = "a file" if place.exists() else "nothing there"
+        raise ManifestError(
+            [
+                Problem(
+                    ("spec", "code", "local"),
+                    "not a folder",
+                    got=f"{place} ({kind})",
+                    allowed="the folder of your Python files, relative to the manifest's",
+                    do="correct the path, or remove spec.code where all code is installed",
+                )
+            ]
+        )
+    return local
 
 
 @contextmanager
@@ -59,9 +90,25 @@ def mounted_code(job: RLHFJob, folder: Path) -> Iterator[tuple[str, ...]]:
 @contextmanager
 def _on_python_path(wanted: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
     entries = [entry for entry in wanted if entry not in sys.path]
+    before = set(sys.modules)
     sys.path[:0] = entries
     try:
         yield wanted
     finally:
         for entry in entries:
             sys.path.remove(entry)
+        # Another job's folder may have modules of the same names.
+        for name in set(sys.modules) - before:
+            if name.partition(".")[0] in _modules_in(entries):
+                del sys.modules[name]
+
+
+def _modules_in(folders: Iterable[str]) -> set[str]:
+    """The modules and packages that lie in folders themselves."""
+    return {
+        entry.stem
+        for folder in map(Path, folders)
+        if folder.is_dir()
+        for entry in folder.iterdir()
+        if entry.suffix == ".py" or (entry / "__init__.py").is_file()
+    }

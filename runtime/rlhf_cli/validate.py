@@ -5,38 +5,120 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import typer
 
-from rlhf_api.errors import ManifestError
-from rlhf_api.exits import ExitCode
+from rlhf_api.errors import ManifestError, RlhfError, SeveralErrors
 from rlhf_api.problems import Problem
 from rlhf_api.reading.manifest import decode, load_file, load_jobs, read_limited, with_lines
 from rlhf_api.spec.algorithm import AlgorithmType
 from rlhf_api.spec.job import RLHFJob
+from rlhf_cli.cluster.errors import ExtraMissing
 
 STDIN = Path("-")
 
 
-def validate_command(files: Sequence[Path]) -> None:
-    """Check each file; print its jobs or its problems. Raises typer.Exit(2) if there are any."""
-    num_problems = num_bad_files = 0
-    for file in files:
+def validate_command(
+    files: Sequence[Path], overrides: Sequence[str] = (), deep: bool = False
+) -> None:
+    """Check each file; print its jobs or its problems.
+
+    Args:
+        files: manifests; `-` is standard input.
+        overrides: PATH=VALUE texts of --set, for every job of every file.
+        deep: whether to check also what manifests name, as a run does before it starts.
+
+    Raises:
+        typer.Exit: there are problems: with 2 where all are the manifests', else with 3.
+        OverrideError: an override that cannot be applied.
+    """
+    found = [_errors_of(file, overrides, deep) for file in files]
+    errors = [error for of_file in found for error in of_file]
+    if errors:
+        problems = _counted(sum(map(num_problems, errors)), "problem")
+        typer.echo(f"{problems} in {_counted(sum(map(bool, found)), 'file')}")
+        raise typer.Exit(max(error.exit_code for error in errors))
+
+
+def _errors_of(file: Path, overrides: Sequence[str], deep: bool) -> list[RlhfError]:
+    """Say of each job of a file what is wrong with it, or that nothing is; give what is wrong."""
+    shown = "<stdin>" if file == STDIN else str(file)
+    try:
+        jobs = jobs_of(file, overrides)
+    except ManifestError as error:
+        typer.echo(str(error))
+        return [error]
+    errors: list[RlhfError] = []
+    for job in jobs:
         try:
-            jobs = jobs_of(file)
-        except ManifestError as error:
-            num_bad_files += 1
-            num_problems += len(error.problems)
-            for problem in error.problems:
-                typer.echo(str(problem))
+            told = f"is valid{_unchecked(job, shown)}"
+            if deep:
+                told = _checked_deeply(job, file, overrides)
+        except RlhfError as error:
+            errors.append(error)
+            for each in parts_of(error):
+                known = "" if isinstance(each, ManifestError) else f"{shown}: {each.reason}: "
+                typer.echo(f"{known}{each}")
         else:
-            shown = "<stdin>" if file == STDIN else str(file)
-            for job in jobs:
-                typer.echo(f"{shown}: {job.name} is valid{_unchecked(job, shown)}")
-    if num_problems:
-        typer.echo(f"{_counted(num_problems, 'problem')} in {_counted(num_bad_files, 'file')}")
-        raise typer.Exit(ExitCode.MANIFEST)
+            typer.echo(f"{shown}: {job.name} {told}")
+    return errors
+
+
+def _checked_deeply(job: RLHFJob, file: Path, overrides: Sequence[str]) -> str:
+    """What there is to say about a job that could start.
+
+    Raises:
+        ExtraMissing: what reads data and models is not installed.
+        RlhfError: all that is wrong with it.
+    """
+    try:
+        from rlhf_cli.preflight import Place, checked
+        from rlhf_runtime.preflight.limits import THOROUGH
+    except ModuleNotFoundError as error:
+        if str(error.name).startswith("rlhf_"):
+            raise
+        raise ExtraMissing(
+            f"data and models are read by packages that the base install does not have: got "
+            f"{error}; install the extra cpu or gpu, or leave --deep out"
+        ) from error
+    from rlhf_cli.local_jobs import localized
+    from rlhf_cli.user_code import code_here
+    from rlhf_flow.lint import lint_job
+    from rlhf_flow.planning.make_plan import pools_of
+
+    job = localized(job, file)
+    place = Place(
+        pools=partial(pools_of, job),
+        code=code_here(job),
+        lines=partial(lines_of, file, job, overrides),
+        one_machine=not job.spec.resources.node_pools,
+    )
+    with checked(job, place, THOROUGH) as ready:
+        warnings: Sequence[str] = ()
+        if ready.traced is not None:
+            graphs, plan = ready.traced
+            warnings = lint_job(job, graphs, plan.device)
+        lines = [
+            "is valid and can start",
+            *ready.facts,
+            *(f"not checked: {text}" for text in ready.unchecked),
+            *(f"warning: {text}" for text in warnings),
+        ]
+    return "\n  ".join(lines)
+
+
+def parts_of(error: RlhfError) -> Sequence[RlhfError]:
+    """The errors that one stands for."""
+    return error.errors if isinstance(error, SeveralErrors) else [error]
+
+
+def num_problems(error: RlhfError) -> int:
+    """How many things an error says are wrong."""
+    return sum(
+        len(each.problems) if isinstance(each, ManifestError) else 1 for each in parts_of(error)
+    )
 
 
 def jobs_of(file: Path, overrides: Sequence[str] = ()) -> list[RLHFJob]:
@@ -93,4 +175,4 @@ def _unchecked(job: RLHFJob, shown: str) -> str:
     """What a look at the manifest alone cannot tell."""
     if job.spec.algorithm.type is not AlgorithmType.CUSTOM:
         return ""
-    return f"; its algorithm is code of your own, which only `rlhf plan {shown}` checks"
+    return f"; its algorithm is code of your own: check it by `rlhf validate --deep {shown}`"

@@ -8,6 +8,7 @@ import pkgutil
 import sys
 from collections.abc import Mapping
 
+from rlhf_api.entrypoint import as_module
 from rlhf_flow.algorithm import Algorithm
 from rlhf_flow.checks import suggest
 from rlhf_flow.errors import FlowError, InvalidAlgorithm
@@ -150,6 +151,11 @@ def _missing_module(
     what: str, entrypoint: str, module_name: str, error: ModuleNotFoundError, advice: str
 ) -> str:
     if error.name is not None and (module_name + ".").startswith(error.name + "."):
+        if meant := as_module(entrypoint):
+            return (
+                f"a file in the place of a module for {what}: got {entrypoint}, allowed "
+                f"package.module:name; did you mean {meant}?"
+            )
         return (
             f"no such module for {what}: got {entrypoint}, but there is no module {error.name} on "
             f"the Python path; {advice}, or bring the code with spec.code"

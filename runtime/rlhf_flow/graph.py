@@ -85,6 +85,11 @@ class Graph:
     """Outer before inner."""
     rows: Mapping[str, RowCount] = field(default_factory=dict)
     """Of every call, by its id."""
+    responses: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Of every call the generate calls whose responses it works on, by its id: its own id, where it
+    generates itself; none, where it works on no responses that were sampled."""
+    places: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """`file:line` of every call that stands in the user's own code, by its id."""
 
     def call(self, call_id: str) -> ModelCall:
         """The call of an id.
@@ -99,6 +104,11 @@ class Graph:
             f"no such call in the graph: got {call_id}, allowed "
             f"{', '.join(call.id for call in self.calls)}; correct the id"
         )
+
+    def told_at(self, call_id: str, text: str) -> str:
+        """A text about a call, with its place in front where it stands in the user's code."""
+        place = self.places.get(call_id)
+        return text if place is None else f"{place}: {text}"
 
     def of_kind(self, *kinds: CallKind) -> tuple[ModelCall, ...]:
         """The calls of these kinds, in program order."""

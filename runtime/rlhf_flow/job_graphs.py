@@ -27,6 +27,7 @@ from rlhf_flow.fields import (
     term_scores_of,
 )
 from rlhf_flow.graph import PROMPTS, Graph, RowCount
+from rlhf_flow.places import told_at
 from rlhf_flow.registry import build_algorithm, build_evaluation, build_warm_start
 from rlhf_flow.reward_terms import reward_terms
 from rlhf_flow.roles import RewardSource
@@ -76,8 +77,10 @@ def trace_algorithms(
     step = build_algorithm(job, device)
     inputs = data_fields(job.spec.data.train)
     graph = traced_with(step, inputs=inputs, pretraining=_pretraining_rows(job))
-    check_step(graph)
-    check_models(job, graph)
+    with told_at(type(step).step):
+        check_step(graph)
+    with told_at(type(step).roles):
+        check_models(job, graph)
     check_pairs(job, graph)
     check_pretraining(job, graph)
     check_rewards(job, graph)
@@ -198,11 +201,12 @@ def check_pairs(job: RLHFJob, graph: Graph) -> None:
     generating = {call.id for call in graph.of_kind(CallKind.GENERATE)}
     for edge in graph.data_edges:
         if edge.source == PROMPTS and edge.target in generating:
-            raise InvalidAlgorithm(
+            text = (
                 f"{edge.target} would answer every prompt twice: got the rows of "
                 "data.train.preferences, two for each prompt, allowed rows of prompts; remove "
                 "data.train.preferences, or the call"
             )
+            raise InvalidAlgorithm(graph.told_at(edge.target, text))
 
 
 def check_pretraining(job: RLHFJob, graph: Graph) -> None:

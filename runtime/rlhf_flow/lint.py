@@ -60,6 +60,7 @@ def lint_job(job: RLHFJob, graphs: Mapping[GraphName, Graph], device: Device) ->
         *_late_log_probs(step),
         *_lonely_responses(step),
         *_undivided_batches(job, step),
+        *_uneven_batches(job, step),
         *_partial_masks(step),
     )
 
@@ -254,16 +255,43 @@ def _lonely_responses(graph: Graph) -> Iterator[str]:
 
 def _undivided_batches(job: RLHFJob, graph: Graph) -> Iterator[str]:
     """Losses that make one update of a step's batch, where the manifest asks for several."""
-    asked = job.spec.schedule.mini_batch_prompts
-    trainings = [call.options for call in graph.of_kind(CallKind.TRAIN)]
-    losses = [options.loss for options in trainings if isinstance(options, TrainOptions)]
-    if job.spec.schedule.updates_per_epoch > 1 and all(each.updates(2) == 1 for each in losses):
+    asked, losses = job.spec.schedule.mini_batch_prompts, _losses(graph)
+    if job.spec.schedule.updates_per_epoch > 1 and not _makes_several_updates(losses):
         yield (
             f"schedule.miniBatchPrompts has no effect: got {asked} beside "
             f"{', '.join(dict.fromkeys(type(each).__name__ for each in losses))}, which makes one "
             "update of a step's whole batch, allowed with other losses; lower promptsPerStep for "
             "smaller updates, or remove it"
         )
+
+
+def _uneven_batches(job: RLHFJob, graph: Graph) -> Iterator[str]:
+    """Mini-batches that are smaller than the manifest says, as it does not divide a step."""
+    schedule = job.spec.schedule
+    prompts, asked = schedule.prompts_per_step, schedule.mini_batch_prompts
+    if asked is None or prompts % asked == 0 or not _makes_several_updates(_losses(graph)):
+        return
+    count = schedule.updates_per_epoch
+    least, larger = divmod(prompts, count)
+    sizes = f"{least} prompts" if not larger else f"{least + 1} or {least} prompts"
+    divisors = [size for size in range(1, prompts + 1) if prompts % size == 0]
+    below = max(size for size in divisors if size < asked)
+    above = min(size for size in divisors if size > asked)
+    yield (
+        f"schedule.miniBatchPrompts does not divide promptsPerStep: got {asked} of {prompts}, "
+        f"which makes {count} updates of {sizes}, none left out, allowed as it is; write {below} "
+        f"or {above} for equal ones"
+    )
+
+
+def _losses(graph: Graph) -> list[Loss]:
+    trainings = [call.options for call in graph.of_kind(CallKind.TRAIN)]
+    return [options.loss for options in trainings if isinstance(options, TrainOptions)]
+
+
+def _makes_several_updates(losses: Sequence[Loss]) -> bool:
+    """Whether some loss makes an update of each mini-batch."""
+    return any(each.updates(2) > 1 for each in losses)
 
 
 def _policy_losses(graph: Graph) -> Iterator[tuple[ModelCall, ClippedLoss]]:

@@ -212,16 +212,24 @@ class SymbolicBatch:
         return f"{self.rows} of {' and '.join(calls)}" if calls else str(self.rows)
 
     def _check_answers(self, other: SymbolicBatch) -> None:
-        """Refuse other responses in the place of those that the batch's columns are about."""
+        """Refuse anything else in the place of what a generate call has sampled."""
         for name, new in other.origins.items():
             old = self.origins.get(name, new)
-            if old != new and old.is_generated and new.is_generated:
+            if old == new or not old.is_generated:
+                continue
+            if new.is_generated:
                 raise FlowError(
                     f"a join puts other responses in the place of those that the batch has: got "
                     f"{name} of {new.calls} over that of {old.calls}, allowed fields of the same "
                     "responses; keep two batches, or choose fields of one by select and name them "
                     "anew by rename"
                 )
+            raise FlowError(
+                f"a join overwrites what was generated: got {name} of {new.calls} over that of "
+                f"{old.calls}, allowed the generated fields as they are, for trainers and "
+                "verifiers read them as one; give the other a name of its own, or, where it is "
+                "to be read in its place, leave the generated one out of the batch by select first"
+            )
 
     def _check_has(self, method: str, names: Iterable[str]) -> None:
         for name in names:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from types import MappingProxyType
@@ -11,7 +11,7 @@ from rlhf_api.plan import CallKind, GraphInputs
 from rlhf_api.spec.rewards import MODEL_ROLE
 from rlhf_flow.algorithm import Algorithm
 from rlhf_flow.batches import BatchValue
-from rlhf_flow.calls import ComputeOptions, GenerateOptions, ModelCall, TrainOptions
+from rlhf_flow.calls import ComputeOptions, GenerateOptions, ModelCall, TrainOptions, name_of
 from rlhf_flow.entrypoints import check_function, check_protocol
 from rlhf_flow.errors import FlowError, InvalidAlgorithm
 from rlhf_flow.fields import (
@@ -33,8 +33,8 @@ from rlhf_flow.graph import (
     version_edges,
 )
 from rlhf_flow.kinds import FieldCheck
-from rlhf_flow.operations import Custom, LagrangeMultiplier
-from rlhf_flow.places import told_with_place, with_place
+from rlhf_flow.operations import Custom, LagrangeMultiplier, Operation
+from rlhf_flow.places import at_code, place_within, told_at, told_with_place, with_place
 from rlhf_flow.reward_terms import RewardTerms
 from rlhf_flow.roles import Role, Roles, ScalarModel
 from rlhf_flow.symbolic import Origin, Rows, SymbolicBatch, Written
@@ -59,8 +59,10 @@ class TracingBackend:
         self.data_edges: list[DataEdge] = []
         self.regions: list[Region] = []
         self.rows: dict[str, RowCount] = {}
+        self.responses: dict[str, tuple[str, ...]] = {}
+        self.places: dict[str, str] = {}
         self.prompt_batches = 1
-        self._multipliers: set[str] = set()
+        self._kept: set[str] = set()
         self._region = ""
 
     def run(
@@ -72,11 +74,15 @@ class TracingBackend:
         checked = FieldCheck(self._roles, makers)
         made = checked.check_call(call, source.origins, [other.origins for other in others])
         about = _responses_of(call, source)
+        sampled = [call.id] if call.kind is CallKind.GENERATE else [each.call for each in about]
+        self.responses[call.id] = tuple(dict.fromkeys(sampled))
         origins = {name: replace(each, about=about) for name, each in made.items()}
         self._check_place(call)
         self._check_sampling(call, source)
         self._check_operations(call)
         self.calls.append(call)
+        if written := place_within(_trace_once.__code__):
+            self.places[call.id] = written
         reads = zip((source, *others), (call.reads, *call.auxiliary_reads), strict=True)
         by_source: dict[str, set[str]] = {}
         for given, names in reads:
@@ -191,19 +197,22 @@ class TracingBackend:
             return
         for operation in call.options.operations:
             if isinstance(operation, Custom):
-                check_function(operation.entrypoint, operation.parameters)
+                check_function(operation.entrypoint, operation.arguments)
+                self._check_kept(call, operation, operation.keeps)
                 if operation.protocol is not None:
                     check_protocol(operation.protocol)
             if isinstance(operation, LagrangeMultiplier):
-                self._check_multiplier(call, operation.multiplier)
+                self._check_kept(call, operation, [operation.multiplier])
 
-    def _check_multiplier(self, call: ModelCall, name: str) -> None:
-        if name in self._multipliers:
-            raise FlowError(
-                f"{call.id} has a second LagrangeMultiplier of one name: got multiplier={name!r} "
-                "twice, allowed one of each name in a step; give it another name"
-            )
-        self._multipliers.add(name)
+    def _check_kept(self, call: ModelCall, operation: Operation, names: Iterable[str]) -> None:
+        for name in names:
+            if name in self._kept:
+                raise FlowError(
+                    f"{call.id} has a second operation that keeps a number of one name: got "
+                    f"{name!r} of {name_of(operation)}, allowed one of each name in a step; give "
+                    "it another name"
+                )
+            self._kept.add(name)
 
     @contextmanager
     def _inside(self, region: str) -> Iterator[None]:
@@ -258,13 +267,15 @@ def trace(
     )
     name = type(algorithm).__qualname__
     if not first.calls:
-        raise InvalidAlgorithm(f"{name}.step calls nothing: call roles of the flow in it")
+        text = f"{name}.step calls nothing: call roles of the flow in it"
+        raise InvalidAlgorithm(at_code(type(algorithm).step, text))
     if first != second:
-        raise InvalidAlgorithm(
+        text = (
             f"{name}.step is not deterministic: {_difference(first, second)}; let conditions "
             "depend on the algorithm's settings only, not on time, chance or what the step itself "
             "changed"
         )
+        raise InvalidAlgorithm(at_code(type(algorithm).step, text))
     return first
 
 
@@ -285,10 +296,12 @@ def _trace_once(
         others = _data(PRETRAINING, PRETRAINING_FIELDS, rows)
     try:
         with told_with_place():
-            own = _checked_roles(name, algorithm.roles())
-            roles = {**own, **_reward_models(name, own, rewards)}
-            backend = TracingBackend(roles, prompts, others)
-            flow = Flow(own, backend, samples_per_prompt, rewards)
+            given = algorithm.roles()
+            with told_at(type(algorithm).roles):
+                own = _checked_roles(name, given)
+                roles = {**own, **_reward_models(name, own, rewards)}
+                backend = TracingBackend(roles, prompts, others)
+                flow = Flow(own, backend, samples_per_prompt, rewards)
             with flow.step():
                 algorithm.step(flow, prompts)
     except FlowError:
@@ -309,6 +322,8 @@ def _trace_once(
         version_edges=version_edges(calls, roles),
         regions=tuple(backend.regions),
         rows=backend.rows,
+        responses=backend.responses,
+        places=backend.places,
     )
 
 

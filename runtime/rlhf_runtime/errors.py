@@ -25,6 +25,7 @@ RlhfError
     ├── StorageFailed         checkpoints can be neither read nor written there      exit 4
     ├── StorageTaken          another run saves its checkpoints there                exit 2
     ├── CannotResume          the manifest changed in a way that forbids going on    exit 2
+    ├── CannotExport          no model can be made of a checkpoint, or not there     exit 2
     └── UnknownCall           a call that is not in the plan                         exit 1
 """
 
@@ -223,4 +224,11 @@ class CannotResume(RuntimeFailure):
     """The job cannot go on: its manifest changed where it must not."""
 
     reason = "CannotResume"
+    exit_code = ExitCode.MANIFEST
+
+
+class CannotExport(RuntimeFailure):
+    """There is no such checkpoint or role, it is damaged, or the model cannot be put there."""
+
+    reason = "CannotExport"
     exit_code = ExitCode.MANIFEST

@@ -130,6 +130,11 @@ CREATED: dict[str, Case] = {
         "spec.models[critic].training.distributedOptimizer",
         "allowed true with engine FSDP; write engine: Megatron",
     ),
+    "weights that follow from others under FSDP": Case(
+        ("spec.models.actor.training.offload=Derived",),
+        "spec.models[actor].training.offload",
+        "allowed Auto, Always or Never with engine FSDP; take engine Megatron",
+    ),
     "query heads that tensor ranks cannot share": Case(
         (f"spec.models.actor.shape={SHAPE % 6}", TRAINING % (4, 1)),
         "spec.models[actor].training.parallelism.tensor",

@@ -175,6 +175,28 @@ def test_a_problem_of_an_override_names_the_override() -> None:
     )
 
 
+SORT = SMALLEST.replace("steps: 150", "steps: 150, miniBatchPrompts: 8")
+BY_OVERRIDES = {
+    "spec.shedule.steps=3": "--set spec.shedule.steps=3: spec.shedule: unknown field",
+    "spec.models.actor.source.path=x": "--set spec.models.actor.source.path=x: "
+    "spec.models.actor.source: exactly one of",
+    "spec.schedule.promptsPerStep=4": "spec.schedule.miniBatchPrompts: a mini-batch larger than "
+    "the step (with --set spec.schedule.promptsPerStep=4): got 8",
+}
+
+
+@pytest.mark.parametrize("override", list(BY_OVERRIDES))
+def test_a_problem_that_an_override_brings_elsewhere_names_it_too(override: str) -> None:
+    """In the field around it, and in another one that is fine without it; what the file has wrong
+    by itself stays the file's."""
+    bad = SORT.replace("{name: sort-grpo}", "{name: sort-grpo, nothing: 1}")
+    with pytest.raises(ManifestError) as raised:
+        load_jobs(bad, "job.yaml", [override])
+    own, brought = sorted(map(str, raised.value.problems), key=lambda text: "nothing" not in text)
+    assert own.startswith("job.yaml:") and "--set" not in own
+    assert BY_OVERRIDES[override] in brought
+
+
 def test_an_override_of_an_unknown_field_is_refused() -> None:
     with pytest.raises(ManifestError, match="did you mean steps"):
         load_jobs(SMALLEST, "job.yaml", ["spec.schedule.stepz=3"])

@@ -67,4 +67,5 @@ def test_what_cannot_be_applied_is_refused_with_a_remedy(override: str, words: s
     with pytest.raises(OverrideError) as raised:
         apply_overrides({"a": {"b": 5}, "list": [1, 2], "empty": []}, [override])
     assert words in str(raised.value)
+    assert str(raised.value).startswith(f"--set {override}: "), "what was given is named"
     assert raised.value.exit_code is ExitCode.MANIFEST

@@ -67,8 +67,8 @@ def test_roles_show_their_engine_and_how_they_are_cut(manifest: Path) -> None:
     before, after = out.split("Calls", 1)
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in before.splitlines()]
     assert [row for row in rows if row] == [
-        ["actor", "Megatron", "0-7", "2", "2", "2", "541,312", "float32", "4096"],
-        ["critic", "FSDP", "0-7", "8", "1", "1", "533,248", "float32", "4096"],
+        ["actor", "Megatron", "0-7", "2", "2", "2", "541,312", "float32", "kept", "4096"],
+        ["critic", "FSDP", "0-7", "8", "1", "1", "533,248", "float32", "kept", "4096"],
     ]
     (train,) = (line for line in after.splitlines() if "actor.train" in line and "Train" in line)
     assert [cell.strip() for cell in train.split("│")[4:8]] == ["0-7", "2", "2", "2"]
@@ -164,6 +164,15 @@ def test_data_forms_are_the_plan_and_always_the_same(manifest: Path, form: str) 
     document = json.loads(out) if form == "json" else yaml.safe_load(out)
     assert Plan.model_validate(document).pools[0].num_devices == 2
     assert run(str(manifest), "--devices", "2", "-o", form)[1] == out
+
+
+def test_overrides_are_planned_as_they_would_run(manifest: Path) -> None:
+    penalty = "spec.algorithm={type: GRPO, grpo: {klCoefficient: 0.1}}"
+    code, output, _ = run(str(manifest), "-o", "graph", "--set", penalty)
+    assert code == 0 and "reference.log_probs" in output
+    code, _, error = run(str(manifest), "--set", "spec.schedule.steps=none")
+    assert code == 2
+    assert "--set spec.schedule.steps=none: spec.schedule.steps: not an integer" in error
 
 
 def test_the_graph_is_drawn(manifest: Path) -> None:

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from rlhf_api.changes import document_of
 from rlhf_api.reading.manifest import load_file
 from rlhf_api.spec.job import RLHFJob
-from rlhf_cli.resume import has_work, open_store, tell_where_it_begins
+from rlhf_cli.resume import check_changes, has_work, open_store, tell_where_it_begins
+from rlhf_cli.train import manifest_text
 from rlhf_runtime.checkpoint.record import CheckpointRecord
 from rlhf_runtime.checkpoint.store import CheckpointStore
 from rlhf_runtime.errors import CannotResume, StorageUnusable
@@ -135,3 +137,41 @@ def test_a_folder_and_checkpoints_that_do_not_belong_together_are_told(
         store.commit(CheckpointRecord(4, 1, {}))
     tell_where_it_begins(store, is_known, told)  # type: ignore[arg-type]
     assert [says in text for text in told.notices] == ([True] if says else [])
+
+
+def test_a_resume_tells_every_field_that_differs_and_which_value_is_in_force(
+    tmp_path: Path,
+) -> None:
+    folder, store = folder_with(tmp_path, BEGUN, TRAINED), CheckpointStore(str(tmp_path / "saved"))
+    (before,) = load_file(
+        EXAMPLE, ["spec.schedule.steps=9", "spec.models.actor.training.learningRate=0.1"]
+    )
+    folder.write_manifest(manifest_text(before))
+    told = check_changes(job_of(12), folder, store, "2 CPU ranks")
+    assert told == [
+        "another value than at the last start: spec.models.actor.training.learningRate is 0.0002, "
+        "which is in force now, and was 0.1",
+        "another value than at the last start: spec.schedule.steps is 12, which is in force now, "
+        "and was 9",
+        "other devices than at the last start: 2 CPU ranks now, 1 CPU rank then",
+    ]
+    assert check_changes(before, folder, store, "1 CPU rank") == []
+    empty = RunFolder(tmp_path / "none")
+    assert check_changes(job_of(12), empty, store, "2 CPU ranks") == []
+    store.begin(4)
+    store.commit(CheckpointRecord(4, 1, document_of(before.spec)))
+    told = check_changes(job_of(12), empty, store, "2 CPU ranks")
+    assert [line.partition(" is ")[0] for line in told] == [
+        "another value than in the checkpoint: spec.models.actor.training.learningRate",
+        "another value than in the checkpoint: spec.schedule.steps",
+    ]
+
+
+def test_what_differs_from_a_finished_run_changes_nothing_any_more(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = folder_with(tmp_path, BEGUN, TRAINED, EndRecord(Outcome.SUCCEEDED, 1.0))
+    folder.write_manifest(manifest_text(job_of(9)))
+    assert not has_work(folder, job_of(8), fresh=False)
+    told = capsys.readouterr().err
+    assert "spec.schedule.steps is 8, which changes nothing any more, and was 9" in told

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rlhf_api.errors import ManifestError
-from rlhf_cli.user_code import mounted_code, user_code
+from rlhf_cli.user_code import code_here, mounted_code, user_code
 
 from ..rlhf_runtime.controller.jobs import make_job
 
@@ -19,10 +20,28 @@ CODE: list[dict[str, Any]] = [
 ]
 
 
-def test_a_machine_reads_a_folder_beside_the_manifest(tmp_path: Path) -> None:
-    with user_code(make_job(code={"local": "mine"}), tmp_path) as path:
+def test_a_machine_reads_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    with user_code(make_job(code={"local": str(tmp_path / "mine")})) as path:
         assert path[0] == str(tmp_path / "mine") == sys.path[0]
     assert path[0] not in sys.path
+
+
+@pytest.mark.parametrize(("make", "kind"), [(None, "nothing there"), (Path.touch, "a file")])
+def test_a_folder_that_is_none_is_refused(tmp_path: Path, make: Any, kind: str) -> None:
+    if make is not None:
+        make(tmp_path / "mine")
+    message = rf"^spec\.code\.local: not a folder: got {tmp_path}/mine \({kind}\)"
+    with (
+        pytest.raises(ManifestError, match=message),
+        user_code(make_job(code={"local": str(tmp_path / "mine")})),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("code", CODE)
+def test_code_of_a_cluster_is_not_here(code: dict[str, Any]) -> None:
+    assert code_here(make_job(code=code)) is None
 
 
 @pytest.mark.parametrize("code", CODE)
@@ -44,3 +63,13 @@ def test_a_folder_of_the_users_machine_is_refused_with_a_remedy(tmp_path: Path) 
         mounted_code(job, tmp_path),
     ):
         pass
+
+
+def test_modules_of_one_folder_are_not_those_of_another(tmp_path: Path) -> None:
+    found = []
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "of_the_folder.py").write_text(f"NAME = {name!r}\n")
+        with user_code(make_job(code={"local": str(tmp_path / name)})):
+            found.append(import_module("of_the_folder").NAME)
+    assert found == ["one", "other"] and "of_the_folder" not in sys.modules

@@ -56,13 +56,23 @@ def test_all_problems_of_all_files_are_printed_and_counted(good: Path, bad: Path
     assert lines[-1] == "4 problems in 2 files"
 
 
-def test_what_only_a_plan_can_check_is_said(tmp_path: Path) -> None:
+def test_overrides_are_checked_with_every_file(good: Path) -> None:
+    result = runner.invoke(app, ["validate", str(good), "--set", "spec.schedule.steps=0"])
+    assert result.exit_code == 2
+    assert result.output.startswith("--set spec.schedule.steps=0: spec.schedule.steps: too small")
+    again = runner.invoke(app, ["validate", str(good), "--set", "spec.schedule.steps=1"])
+    assert (again.exit_code, again.output) == (0, f"{good}: sort is valid\n")
+    refused = runner.invoke(app, ["validate", str(good), "--set", "steps"])
+    assert refused.exit_code == 2 and "InvalidOverride: --set steps: " in refused.output
+
+
+def test_what_only_a_deep_look_can_check_is_said(tmp_path: Path) -> None:
     file = tmp_path / "custom.yaml"
     custom = "type: Custom, custom: {entrypoint: 'mine:Algorithm'}"
     file.write_text(GOOD.replace("type: GRPO", custom))
     result = runner.invoke(app, ["validate", str(file)])
     assert result.exit_code == 0
-    assert result.output.endswith(f"which only `rlhf plan {file}` checks\n")
+    assert result.output.endswith(f"check it by `rlhf validate --deep {file}`\n")
 
 
 def test_standard_input_is_read_for_a_dash() -> None:

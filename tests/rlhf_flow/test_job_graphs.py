@@ -93,14 +93,17 @@ def test_without_generation_there_is_no_engine(job: MakeJob) -> None:
     assert list(memory.peaks) == ["reward_model.train"]
 
 
-def test_pairs_take_memory_together_however_small_a_micro_batch_is(job: MakeJob) -> None:
+@pytest.mark.parametrize(("tokens", "peak"), [(32, 64), (100, 100), (4096, 2 * 64)])
+def test_pairs_take_memory_together_as_far_as_micro_batches_have_room(
+    job: MakeJob, tokens: int, peak: int
+) -> None:
     """Responses of 32 + 32 tokens; on sixteen ranks each has a pair of the step's sixteen."""
-    model = {"source": {"builtin": "TinyLlama"}, "training": {"microBatchTokens": 32}}
+    model = {"source": {"builtin": "TinyLlama"}, "training": {"microBatchTokens": tokens}}
     made = compared(job, models={"reward_model": model})
     shapes = {"reward_model": resolve_shape(made, "reward_model", Path())}
     mesh = {"reward_model": Mesh(pool="local", data=16)}
     (found,) = role_models(made, trace_job(made), Device.CPU, mesh, shapes, 4096)
-    assert found.peak_tokens == 2 * 64
+    assert found.peak_tokens == peak
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Callable
 from itertools import count
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from rlhf_api.spec.resources import Device
 from rlhf_flow.job_graphs import trace_job
 from rlhf_flow.lint import lint_job
+from rlhf_runtime.dataplane.partition import Extent
 
 from .conftest import MakeJob
 
@@ -280,3 +282,23 @@ def test_mini_batches_of_a_loss_that_takes_all_are_told(job: MakeJob) -> None:
     assert "schedule.miniBatchPrompts has no effect: got 4 beside CrossEntropy" in told
     both = job(schedule=schedule)
     assert lint_job(both, trace_job(both), Device.CPU) == ()
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        (3, "got 3 of 8, which makes 3 updates of 3 or 2 prompts, none left out.*write 2 or 4"),
+        (5, "got 5 of 8, which makes 2 updates of 4 prompts, none left out.*write 4 or 8"),
+        (4, None),
+        (8, None),
+    ],
+)
+def test_mini_batches_that_do_not_divide_a_step_are_told(
+    lint: Lint, asked: int, told: str | None
+) -> None:
+    schedule = {"steps": 1, "promptsPerStep": 8, "miniBatchPrompts": asked}
+    found = [each for each in lint(schedule=schedule) if "does not divide" in each]
+    assert bool(found) is (told is not None)
+    assert all(re.search(told or "", each) for each in found)
+    sizes = [len(part) for part in Extent(8).mini_batches(-(-8 // asked))]
+    assert sorted(sizes) == {3: [2, 3, 3], 5: [4, 4], 4: [4, 4], 8: [8]}[asked]

@@ -136,3 +136,26 @@ def test_what_sees_all_rows_has_no_protocol() -> None:
 def test_a_scope_is_one_of_three() -> None:
     with pytest.raises(FlowError, match="got scope='batch', allowed Scope.ROW, Scope.GROUP"):
         Custom("mine:f", [], [], scope="batch")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"keeps": {"mean": 0.0}}, "keeps numbers, of which every rank would have others"),
+        ({"keeps": {"mean": "0"}, "scope": Scope.BATCH}, "with a finite number"),
+        ({"keeps": {"mean": float("nan")}, "scope": Scope.BATCH}, "with a finite number"),
+        ({"keeps": {"a.b": 0.0}, "scope": Scope.BATCH}, "with a finite number"),
+        (
+            {"keeps": {"mean": 0}, "scope": Scope.BATCH, "parameters": {"state": 1}},
+            "a parameter of the name of what it keeps",
+        ),
+    ],
+)
+def test_what_an_operation_keeps_are_numbers_that_are_the_same_everywhere(
+    settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(FlowError, match=message):
+        Custom("mine:f", [], ["y"], **settings)
+    kept = Custom("mine:f", [], ["y"], {"beta": 1}, scope=Scope.BATCH, keeps={"mean": -1})
+    assert kept.arguments == {"beta": 1, "state": {"mean": -1}}
+    assert pickle.loads(pickle.dumps(kept)) == kept

@@ -9,11 +9,21 @@ from typing import Any
 
 import pytest
 
+from rlhf_api.plan import GraphName
+from rlhf_flow import Flow, LanguageModel, ScalarModel
 from rlhf_flow.arguments import checked_call, checked_settings
 from rlhf_flow.checks import suggest
 from rlhf_flow.entrypoints import check_function
 from rlhf_flow.errors import FlowError, InvalidAlgorithm
+from rlhf_flow.graph import DataEdge
 from rlhf_flow.job_graphs import trace_job
+from rlhf_flow.missing import sources_of
+from rlhf_flow.operations import Custom
+from rlhf_flow.symbolic import METHODS
+from rlhf_flow.tracing import trace
+from rlhf_runtime.controller.batch import Batch
+
+from .stepped import Stepped
 
 MODULE = """
     from rlhf_flow import *
@@ -220,3 +230,120 @@ def test_right_arguments_pass() -> None:
 )
 def test_the_nearest_name_or_the_shortest_that_begins_so(word: str, said: str) -> None:
     assert suggest(word, ["clip_range_high", "clip_range", "valid"], "otherwise") == said
+
+
+WHOLE = """
+    from rlhf_flow import *
+    from rlhf_flow.operations import *
+
+    class Mine(Algorithm):
+        def roles(self):
+            return ROLES
+
+        def step(self, flow, prompts):
+            STEP
+
+    def edited(columns):
+        return {}
+"""
+TWO = '{"actor": LanguageModel, "reward": RewardSource}'
+
+
+@pytest.mark.parametrize(
+    ("roles", "step", "line", "message"),
+    [
+        (TWO, ["pass"], 9, "Mine.step calls nothing"),
+        (TWO, ["flow.actor.generate(prompts)"], 9, "a step that trains nothing"),
+        ("['actor']", ["pass"], 6, r"Mine.roles\(\) returns what is no role"),
+        ('{"groups": LanguageModel}', ["pass"], 6, r"roles\(\) gives no usable names: got groups"),
+        (
+            '{"judge": ScalarModel, "actor": LanguageModel}',
+            ["flow.actor.train(flow.actor.generate(prompts), CrossEntropy())"],
+            None,
+            "",
+        ),
+        (
+            TWO,
+            [
+                "batch = flow.actor.generate(prompts)",
+                'edit = Custom("SELF:edited", reads=["response_text"], writes=["response_text"])',
+                "batch |= flow.compute(batch, edit)",
+            ],
+            12,
+            "a join overwrites what was generated: got response_text of compute over that of "
+            "actor.generate, allowed .* leave the generated one out of the batch by select first",
+        ),
+        (
+            TWO,
+            ["flow.actor.train(prompts.select('prompt_id'), ClippedLoss('reward_valid'))"],
+            10,
+            r"advantages comes from flow.compute\(batch, GroupAdvantages\(...\)\) or "
+            r"flow.compute\(batch, RewardsToGo\(...\)\): join",
+        ),
+    ],
+)
+def test_every_refusal_of_a_trace_names_its_line(
+    job: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    roles: str,
+    step: list[str],
+    line: int | None,
+    message: str,
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    name = f"refused_whole_{abs(hash((roles, *step)))}"
+    body = "\n        ".join(step)
+    text = textwrap.dedent(WHOLE).replace("ROLES", roles).replace("STEP", body)
+    (tmp_path / f"{name}.py").write_text(text.replace("SELF", name))
+    custom = {"type": "Custom", "custom": {"entrypoint": f"{name}:Mine"}}
+    rewards = [] if line is None else [{"function": {"entrypoint": "mine:score"}}]
+    made = job(algorithm=custom, rewards=rewards)
+    if line is None:
+        graph = trace_job(made)[GraphName.STEP]
+        assert graph.places == dict.fromkeys(("actor.generate", "actor.train"), f"{name}.py:10")
+        return
+    with pytest.raises(FlowError, match=rf"^{name}\.py:{line}: .*{message}"):
+        trace_job(made)
+
+
+def test_what_a_user_writes_in_the_place_of_the_generated_is_read_where_it_was_left_out(
+    job: Any,
+) -> None:
+    def step(flow: Flow, prompts: Any) -> None:
+        batch = flow.actor.generate(prompts)
+        edit = Custom(f"{__name__}:edited", reads=["response_text"], writes=["response_text"])
+        kept = batch.select(*(batch.fields - {"response_text"}))
+        flow.reward.score(kept | flow.compute(batch, edit))
+
+    assert trace(Stepped(step)).data_edges[-1] == DataEdge(
+        "compute", "reward.score", ("response_text",)
+    )
+
+
+def edited(columns: Any) -> dict[str, Any]:
+    return {}
+
+
+def test_hints_name_what_there_is_to_call() -> None:
+    roles: Any = {"actor": LanguageModel, "reference": LanguageModel, "critic": ScalarModel}
+    assert sources_of(lambda name, _: name == "finished", roles) == ["flow.actor.generate(batch)"]
+    of_returns = sources_of(lambda name, _: name == "returns", {"actor": LanguageModel})
+    assert of_returns == []  # Gae reads a critic's values
+
+    def reads_mask(flow: Flow, prompts: Any) -> None:
+        read = Custom(f"{__name__}:edited", reads=["response_mask"], writes=["x"])
+        flow.compute(flow.actor.generate(prompts), read)
+
+    with pytest.raises(FlowError, match=r'Custom\(\.\.\., writes=\["response_mask"\]\)\);'):
+        trace(Stepped(reads_mask))
+
+
+def test_a_batch_that_runs_has_every_method_that_hints_name() -> None:
+    assert all(hasattr(Batch, name) for name in METHODS)
+
+
+def test_an_operation_that_is_named_by_its_file_is_answered_with_its_module(refuse: Refuse) -> None:
+    said = refuse('flow.compute(batch, Custom("no_such.py:f", reads=[], writes=["x"]))')
+    assert said.endswith("did you mean no_such:f?"), said

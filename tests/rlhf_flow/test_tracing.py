@@ -25,10 +25,12 @@ from rlhf_flow.errors import FlowError, InvalidAlgorithm
 from rlhf_flow.graph import DataEdge, Graph, VersionEdge
 from rlhf_flow.job_graphs import JobRole, check_step, job_roles, policy_of, trace_job
 from rlhf_flow.operations import (
+    Custom,
     Gae,
     GroupAdvantages,
     LagrangeMultiplier,
     PassAtK,
+    Scope,
     TokenRewards,
 )
 from rlhf_flow.picture import draw_mermaid, draw_text
@@ -335,7 +337,32 @@ def test_two_multipliers_need_two_names() -> None:
         one = LagrangeMultiplier("reward_scores", "reward_valid")
         flow.compute(batch, one, LagrangeMultiplier("reward_scores", "reward_valid", 1.0))
 
-    with pytest.raises(FlowError, match="second LagrangeMultiplier of one name"):
+    def beside_a_function(flow: Flow, prompts: BatchValue) -> None:
+        batch = flow.actor.generate(prompts)
+        batch |= flow.reward.score(batch)
+        entrypoint = "tests.rlhf_flow.test_tracing:remembering"
+        kept = {"scope": Scope.BATCH, "keeps": {"multiplier": 1.0}}
+        flow.compute(batch, Custom(entrypoint, ["reward_scores"], ["y"], **kept))
+        flow.compute(batch, LagrangeMultiplier("reward_scores", "reward_valid"))
+
+    with pytest.raises(FlowError, match="'multiplier' of LagrangeMultiplier"):
+        trace(Stepped(beside_a_function))
+    with pytest.raises(FlowError, match="keeps a number of one name: got 'multiplier'"):
+        trace(Stepped(step))
+
+
+def remembering(columns: object, *, state: object) -> object:
+    """Of an operation."""
+    return columns, state
+
+
+def test_a_function_that_keeps_something_takes_it() -> None:
+    def step(flow: Flow, prompts: BatchValue) -> None:
+        entrypoint = "tests.rlhf_flow.stepped:function"
+        kept = {"scope": Scope.BATCH, "keeps": {"mean": 1.0}}
+        flow.compute(prompts, Custom(entrypoint, ["prompt_id"], ["y"], **kept))
+
+    with pytest.raises(InvalidAlgorithm, match="does not take its arguments: .*state"):
         trace(Stepped(step))
 
 

@@ -115,8 +115,14 @@ def test_a_plan_is_made_once_for_all_that_it_does_not_depend_on(
     before = counted.number
     same = job(suspend=True, failurePolicy={"maxRestarts": 9}, image={"runtime": "other:2"})
     assert ask(planner, same) == first and counted.number == before
-    ask(planner, job(rollout={"samplesPerPrompt": 4}))
-    assert counted.number == before + 1
+    others: list[dict[str, Any]] = [
+        {"rollout": {"samplesPerPrompt": 4}},
+        {"failurePolicy": {"standby": False}},
+        {"checkpoint": {"everySteps": 7}},
+    ]
+    for number, changes in enumerate(others, start=1):
+        ask(planner, job(**changes))
+        assert counted.number == before + number
 
 
 def test_what_cannot_fit_is_refused_with_the_arithmetic() -> None:

@@ -1,4 +1,6 @@
-"""Runs scenarios in a real world of gloo ranks, one process each, and brings back what failed.
+"""Runs scenarios in a real world of ranks, one process each, and brings back what failed.
+
+Ranks are on CPUs, or, with the same scenarios, one rank is on a GPU, where there is one.
 
 A module with scenarios is run once per rank as `python -m MODULE RANK WORLD_SIZE FOLDER` would run
 it, in a process that is forked from one that has imported the libraries. It calls `run_scenarios`;
@@ -30,6 +32,13 @@ LIMIT_SECONDS = 400
 """About 40 s on two idle cores; a busy machine takes several times as long."""
 COLLECTIVE_SECONDS = 120.0
 
+DEVICE = "RLHF_TEST_DEVICE"
+"""Names what a rank computes on."""
+ON_GPU = (
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+)
+
 Scenario = Callable[[World, Path], None]
 """Gets the world and an empty folder, the same on all ranks."""
 
@@ -39,12 +48,14 @@ FORKING = multiprocessing.get_context("forkserver")
 FORKING.set_forkserver_preload([LIBRARIES])
 
 
-def start_world(module: str, world_size: int, folder: Path, *arguments: str) -> Path:
+def start_world(
+    module: str, world_size: int, folder: Path, *arguments: str, device: str = "cpu"
+) -> Path:
     """Run a module's scenarios on so many ranks; the folder then holds every rank's results."""
     ranks = [
         FORKING.Process(
             target=_run_rank,
-            args=([module, str(rank), str(world_size), str(folder), *arguments],),
+            args=([module, str(rank), str(world_size), str(folder), *arguments], device),
         )
         for rank in range(world_size)
     ]
@@ -66,8 +77,9 @@ def start_world(module: str, world_size: int, folder: Path, *arguments: str) -> 
     return folder
 
 
-def _run_rank(words: list[str]) -> None:
+def _run_rank(words: list[str], device: str) -> None:
     """Be the process of a rank; a module's name and what it is called with."""
+    os.environ[DEVICE] = device
     import_module(LIBRARIES)  # unless that was done before the fork
     module, rank, _, folder, *_ = sys.argv = words
     with (Path(folder) / f"rank{rank}.log").open("w") as log:
@@ -77,11 +89,18 @@ def _run_rank(words: list[str]) -> None:
 
 
 def worlds_of_one_and_two(module: str) -> Any:
-    """A fixture: a module's scenarios in either world; the folder with every rank's results."""
+    """A fixture: a module's scenarios in either world, and on a GPU; the folder with every rank's
+    results."""
+    params = [
+        pytest.param((1, "cpu"), id="one-rank"),
+        pytest.param((2, "cpu"), id="two-ranks"),
+        pytest.param((1, "cuda"), id="one-gpu", marks=ON_GPU),
+    ]
 
-    @pytest.fixture(scope="module", params=[1, 2], ids=["one-rank", "two-ranks"])
+    @pytest.fixture(scope="module", params=params)
     def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-        return start_world(module, request.param, tmp_path_factory.mktemp("world"))
+        size, device = request.param
+        return start_world(module, size, tmp_path_factory.mktemp("world"), device=device)
 
     return world
 
@@ -93,17 +112,18 @@ class Worlds:
     def __init__(self, module: str, factory: pytest.TempPathFactory) -> None:
         self._module = module
         self._factory = factory
-        self._ended: dict[int, Path | AssertionError] = {}
+        self._ended: dict[tuple[int, str], Path | AssertionError] = {}
 
-    def of(self, size: int) -> Path:
+    def of(self, size: int, device: str = "cpu") -> Path:
         """The folder with every rank's results of a world of so many."""
-        if size not in self._ended:
+        key = size, device
+        if key not in self._ended:
             folder = self._factory.mktemp(f"world-{size}-")
             try:
-                self._ended[size] = start_world(self._module, size, folder)
+                self._ended[key] = start_world(self._module, size, folder, device=device)
             except AssertionError as error:
-                self._ended[size] = error
-        ended = self._ended[size]
+                self._ended[key] = error
+        ended = self._ended[key]
         if isinstance(ended, AssertionError):
             raise ended
         return ended
@@ -119,7 +139,9 @@ def run_scenarios(
     """Run every scenario on this rank, write what failed, close what they share."""
     torch.set_num_threads(1)
     store = FileStore(str(folder / "store"), world_size)
-    world = World.join(rank, world_size, store, torch.device("cpu"), COLLECTIVE_SECONDS)
+    world = World.join(
+        rank, world_size, store, torch.device(os.environ[DEVICE]), COLLECTIVE_SECONDS
+    )
     failures: dict[str, str | None] = {}
     for number, (name, scenario) in enumerate(scenarios.items()):
         place = folder / f"scenario{number}"

@@ -1,6 +1,6 @@
 """What a user can get wrong, through the real command: code, message, and nothing left behind.
 
-What only shows while workers start is tried three commands at a time, to use their waiting.
+Most of it is refused before anything starts (tests/rlhf_cli/test_preflight.py).
 """
 
 from __future__ import annotations
@@ -8,128 +8,76 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from rlhf_runtime.models.tiny_llama import write_tiny_llama
 
-from .cli import Finished, run
+from .cli import run
 from .manifests import digit_rows, example, write_rows
 from .records import end
 
 
-@dataclass(frozen=True)
-class Mistake:
-    """Something that is found out while workers start."""
-
-    reason: str
-    says: tuple[str, ...]
-    rows: list[dict[str, Any]] | None = None
-    """Training data instead of the builtin task."""
-    change: dict[str, Any] = field(default_factory=dict)
-
-
-def rows(count: int = 8, **last: Any) -> list[dict[str, Any]]:
-    """Good rows; the last one with changes."""
-    good = [dict(row) for row in digit_rows(count)]
-    good[-1].update(last)
-    return good
-
-
-MISTAKES = {
-    "NaN in the data": Mistake(
-        "InvalidRow", ("row 7", "weight", "onInvalidRow"), rows(weight=float("nan"))
-    ),
-    "an empty file": Mistake("EmptyDataset", ("data.train.path", "0 bytes"), []),
-    "fewer rows than a batch": Mistake(
-        "DatasetTooSmall", ("5", "schedule.promptsPerStep", "8"), rows(5)
-    ),
-    "a prompt over the limit": Mistake(
-        "PromptTooLong", ("row 7", "12 tokens", "maxPromptTokens = 8"), rows(prompt="40299140299=")
-    ),
-    "roles that disagree on tokens": Mistake(
-        "VocabularyMismatch",
-        ("actor", "reference"),
-        change={
-            "algorithm": {"grpo": {"klCoefficient": 0.1}},
-            "models": {"reference": {"source": {"path": "OTHER_MODEL"}}},
-        },
-    ),
-    "a verifier that does not import": Mistake(
-        "InvalidReward",
-        ("no_such_module",),
-        change={"rewards": [{"function": {"entrypoint": "no_such_module:score"}}]},
-    ),
-    "a warm start by what no verifier measures": Mistake(
-        "InvalidReward",
-        ("schedule.warmStart.stopAtExactMatch", "got reward (none)", '@measures("exact_match")'),
-        change={
-            "rewards": [{"function": {"entrypoint": "rlhf_runtime.rewards.length:penalty"}}],
-            "schedule": {"warmStart": {"maxSteps": 1, "stopAtExactMatch": 0.5}},
-        },
-    ),
-}
-
-
-def make(name: str, place: Path) -> Finished:
-    """Run a job with a mistake."""
-    mistake = MISTAKES[name]
-    stem = name.replace(" ", "-")
-    change: dict[str, Any] = json.loads(json.dumps(mistake.change))
-    if mistake.rows is not None:
-        data = write_rows(place / f"{stem}.jsonl", mistake.rows)
-        change["data"] = {"train": {"path": str(data), "builtin": None}}
-        change["schedule"] = {"warmStart": None}
-    if "models" in change:
-        change["models"]["reference"]["source"]["path"] = str(other_model(place))
-    manifest = example("01", place / f"{stem}.yaml", change)
-    return run(manifest, place / stem, "--devices", 1)
-
-
-def other_model(place: Path) -> Path:
-    """A model of the same size whose tokens 3 and 4 have changed places."""
-    folder = place / "other-model"
-    write_tiny_llama(folder, seed=5)
-    file = folder / "tokenizer.json"
-    tokenizer = json.loads(file.read_text())
-    vocabulary = tokenizer["model"]["vocab"]
-    vocabulary["0"], vocabulary["1"] = vocabulary["1"], vocabulary["0"]
-    file.write_text(json.dumps(tokenizer))
-    return folder
-
-
 @pytest.mark.ray
-@pytest.mark.parametrize("name", list(MISTAKES))
-def test_a_mistake_ends_the_run_with_its_reason(place: Path, name: str) -> None:
-    mistake, ended = MISTAKES[name], make(name, place)
+def test_a_model_that_the_engine_cannot_compute_ends_the_run_before_its_warm_start(
+    place: Path,
+) -> None:
+    """The plan believes a shape that the manifest gives; vLLM's kernels do not."""
+    folder = place / "narrow-heads"
+    write_narrow_heads(folder)
+    shape = {"numLayers": 2, "hiddenSize": 128, "intermediateSize": 512, "numAttentionHeads": 8}
+    shape |= {"numKeyValueHeads": 8, "headDim": 32, "vocabSize": 64}
+    actor = {"source": {"builtin": None, "path": str(folder)}, "shape": shape}
+    ended = run(
+        example("01", place / "narrow.yaml", {"models": {"actor": actor}}), place / "narrow"
+    )
     assert ended.code == 3, ended.output
     last = end(ended.folder)
-    assert (last["outcome"], last["reason"]) == ("failed", mistake.reason)
-    assert all(text in last["message"] for text in mistake.says), last["message"]
+    assert (last["outcome"], last["reason"]) == ("failed", "UnsupportedModel")
+    assert "model of actor: got RuntimeError at its first token" in last["message"], last["message"]
+    assert "head_dim=16" in last["message"]
     assert "Traceback" not in ended.output and "ray::" not in ended.output, ended.output
-    assert ended.output.splitlines()[-1] == f"{mistake.reason}: {last['message']}"
+    assert ended.output.splitlines()[-1] == f"UnsupportedModel: {last['message']}"
+    assert "warm_start" not in ended.output and "restart" not in ended.output
+    assert "Traceback" in (ended.folder / "logs" / "rank-0.log").read_text()
+
+
+def write_narrow_heads(folder: Path) -> None:
+    """The builtin model, whose four heads of 32 are taken for eight of 16."""
+    write_tiny_llama(folder, seed=5)
+    file = folder / "config.json"
+    heads = {"num_attention_heads": 8, "num_key_value_heads": 8, "head_dim": 16}
+    file.write_text(json.dumps(json.loads(file.read_text()) | heads))
 
 
 # Before anything starts
 
 
-def test_a_model_that_is_not_there_is_named(place: Path) -> None:
-    change = {"models": {"actor": {"source": {"path": "/no/such/model", "builtin": None}}}}
+def test_all_that_is_wrong_is_told_at_once(place: Path) -> None:
+    rows = [dict(row) for row in digit_rows(8)]
+    rows[7]["prompt"] = "40299140299="
+    data = write_rows(place / "long.jsonl", rows)
+    change = {
+        "models": {"actor": {"source": {"path": "/no/such/model", "builtin": None}}},
+        "data": {"train": {"path": "/no/such/rows.jsonl", "builtin": None}},
+        "schedule": {"warmStart": None},
+    }
     ended = run(example("01", place / "gone.yaml", change), place / "gone")
-    assert ended.code in (2, 3) and "/no/such/model" in ended.output, ended.output
-    assert "startup" not in ended.output and not (ended.folder / "metrics.jsonl").exists()
-
-
-def test_a_file_of_data_that_is_not_there_is_named(place: Path) -> None:
-    change = {"data": {"train": {"path": "/no/such/rows.jsonl", "builtin": None}}}
-    change["schedule"] = {"warmStart": None}
-    ended = run(example("01", place / "no-data.yaml", change), place / "no-data")
-    assert ended.code == 3 and "DataNotFound" in ended.output, ended.output
-    assert "data.train.path" in ended.output and "/no/such/rows.jsonl" in ended.output
+    assert ended.code == 3, ended.output
+    model, rows_told, counted = ended.output.splitlines()
+    assert model.startswith("ModelNotFound: ") and "/no/such/model" in model
+    assert rows_told.startswith("DataNotFound: data.train.path") and "/no/such/rows" in rows_told
+    assert counted == "SeveralErrors: 2 problems"
     assert not ended.folder.exists()
+    change = {
+        "data": {"train": {"path": str(data), "builtin": None}},
+        "schedule": change["schedule"],
+    }
+    ended = run(example("01", place / "long.yaml", change), place / "long")
+    assert ended.code == 3 and "PromptTooLong: " in ended.output, ended.output
+    assert "row 7 with 12 tokens; allowed rollout.maxPromptTokens = 8" in ended.output
+    assert "startup" not in ended.output and not ended.folder.exists()
 
 
 @pytest.mark.parametrize(

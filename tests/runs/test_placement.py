@@ -14,6 +14,7 @@ from rlhf_flow.planning.known_models import BUILTIN_MODELS
 
 from ..timelines import overlapping_steps
 from .cli import Finished, run
+from .exports import assert_exported_as_left
 from .manifests import example
 from .records import records, step_metrics
 
@@ -179,4 +180,6 @@ def test_stages_of_tensor_ranks_then_one_rank(place: Path, colocated: Finished) 
     ):
         made = run(example("02", file, CHANGES, *changes), folder, *words)
         assert made.code == 0, made.output
+        if words[-1] == 2:
+            assert_exported_as_left(folder, place / "from-stages")
     assert_same(made, colocated)

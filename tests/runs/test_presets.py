@@ -104,7 +104,9 @@ def test_a_greedy_response_is_the_baseline_of_all_samples(place: Path) -> None:
         assert 0 < once < twice < 1
     for metrics in step_metrics(made.folder):
         assert metrics["actor/gradient_norm"] > 0
-        assert metrics["reward/mean"] != metrics["reward/mean.2"], "that of the greedy responses"
+        assert metrics["reward/mean"] != metrics["reward/mean.actor.2"], (
+            "that of the greedy responses"
+        )
         assert metrics["reward/ended"] == pytest.approx(1 - metrics["response/truncated"])
         terms = metrics["reward/digits"] + 0.5 * metrics["reward/ended"]
         assert metrics["reward/mean"] == pytest.approx(terms)

@@ -15,6 +15,7 @@ from rlhf_runtime.checkpoint.store import CheckpointStore
 
 from ..object_store import s3_bucket
 from .cli import Command, Finished, run, start
+from .exports import assert_exported_as_left
 from .manifests import digit_rows, example, write_rows
 from .records import records, without_pace
 
@@ -202,6 +203,12 @@ def test_a_worker_that_hangs_freezes_or_raises_is_replaced(
     assert not (ended.folder / "checkpoints").exists()
 
 
+def test_a_model_is_made_of_the_checkpoint_that_is_the_one_that_the_run_left(
+    place: Path, undisturbed: dict[int, Finished]
+) -> None:
+    assert_exported_as_left(undisturbed[2].folder, place / "from-two-ranks")
+
+
 def interrupt_politely(command: Command) -> None:
     """What a batch system does in the middle of training."""
     command.wait_for_text("checkpoint step=1")
@@ -226,6 +233,12 @@ def test_a_job_that_was_stopped_goes_on_even_from_the_checkpoint_before_a_damage
         command.end()
     assert "stopping after this step" in command.output
     reached = last_step(folder)
+    words = command.output.splitlines()[-4:]
+    assert words[0] == f"to go on from the checkpoint of step {reached}:"
+    assert words[1] == (
+        f"  rlhf run {manifest} --output {folder} --devices 1 --set spec.schedule.steps=500"
+    )
+    assert words[3] == f"  rlhf export {folder} {folder}-step-{reached}"
     newest = folder / "checkpoints" / f"step-{reached:08d}"
     assert newest.is_dir(), "what was reached is saved"
 
@@ -244,7 +257,10 @@ def test_a_job_that_was_stopped_goes_on_even_from_the_checkpoint_before_a_damage
     assert ended.code == 0, ended.output
     assert f"step {reached} cannot be used" in ended.output and file.name in ended.output
     assert f"going on from the checkpoint of step {reached - 1}" in ended.output
-    assert summary(folder)["steps_repeated"] == 1
+    assert f"spec.schedule.steps is {max(STEPS, reached + 1)}, which is in force" in ended.output
+    came_to = summary(folder)
+    assert (came_to["starts"], came_to["restarts"], came_to["steps_repeated"]) == (2, 0, 1)
+    assert came_to["total_seconds"] > sum(each["seconds"] for each in records(folder, "step"))
     ours, theirs = numbers(folder), numbers(undisturbed[1].folder)
     assert all(ours[key] == theirs[key] for key in theirs if key in ours and key[1] < STEPS)
     assert sum(kind == "step" for kind, _ in ours) == max(STEPS, reached + 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -40,7 +41,7 @@ def test_a_custom_algorithm_runs_by_its_own_protocol_with_a_verifier_that_often_
                 "custom": {"entrypoint": "algorithms:Reinforce", "parameters": {"baseline": 0.2}},
             },
             "rewards": [
-                {"function": {"entrypoint": "verifiers:often_raises", "batchSize": 1}},
+                {"function": {"entrypoint": "verifiers:often_raises"}},
             ],
         },
     )
@@ -50,10 +51,17 @@ def test_a_custom_algorithm_runs_by_its_own_protocol_with_a_verifier_that_often_
     for metrics in step_metrics(made.folder):
         assert 0 < metrics["score/invalid"] < 64
         assert metrics["score/invalid"] % 8 == 0, "all eight samples of a prompt or none"
-        assert metrics["score/excluded"] == metrics["score/invalid"]
+        assert metrics["score/excluded"] == metrics["score/raised"] == metrics["score/invalid"]
+        assert metrics["score/rescored"] > metrics["score/raised"], "the others of their batches"
         assert metrics["actor/gradient_norm"] > 0
         assert "groups/equal" not in metrics, "the custom algorithm compares no groups"
-    assert "no opinion on" in made.output, "the first error is shown"
+    found = re.findall(
+        r"reward reward: raised: the response '.*' to SortDigits, row \d+", made.output
+    )
+    assert len(found) == 1 and "no opinion on" in made.output, "the first error is shown, once"
+    rows = {record["row"] for record in records(made.folder, "unscored")}
+    report = (made.folder / "report.html").read_text()
+    assert len(rows) > 1 and all(row in report for row in rows)
 
 
 def custom(name: str, **parameters: object) -> dict[str, object]:
@@ -98,7 +106,8 @@ def test_prompts_are_taken_until_there_are_enough_also_after_a_kill(place: Path)
 
 def test_a_reference_that_caught_up_generates_and_comes_back_after_a_kill(place: Path) -> None:
     """It catches up in steps 2 and 4. The run goes on from the checkpoint of step 2: the repeated
-    step 3 has the same numbers only if the reference is what it was."""
+    step 3 has the same numbers only if the reference is what it was. What an operation keeps comes
+    back as well."""
     schedule = {"steps": 4, "promptsPerStep": 16, "miniBatchPrompts": 8, "warmStart": None}
     sections = {
         "algorithm": custom("CatchUp"),
@@ -115,13 +124,22 @@ def test_a_reference_that_caught_up_generates_and_comes_back_after_a_kill(place:
     first, second, third, again, fourth = (without_pace(record["metrics"]) for record in steps)
     assert third == again
     for metrics in (first, third):
-        assert metrics["reward/mean.2"] != metrics["reward/mean.3"], "the reference is behind"
+        assert metrics["reward/mean.actor.2"] != metrics["reward/mean.reference"], (
+            "the reference is behind"
+        )
     for metrics in (second, fourth):
-        assert metrics["reward/mean.2"] == metrics["reward/mean.3"], "it generates what it took"
+        assert metrics["reward/mean.actor.2"] == metrics["reward/mean.reference"], (
+            "it generates what it took"
+        )
     for metrics in (first, second, third, fourth):
         assert metrics["actor/loss"] > 0 and metrics["actor/gradient_norm"] > 0
         rewards = metrics["actor/chosen_reward"] - metrics["actor/rejected_reward"]
         assert metrics["actor/margin"] == pytest.approx(rewards, abs=1e-6)
+    means = [metrics["reward/mean"] for metrics in (first, second, third, fourth)]
+    for step in (1, 2, 3, 4):
+        kept = (made.folder / "saved" / "average" / f"step-{step:06d}.jsonl").read_text()
+        average = pytest.approx(sum(means[:step]) / step, rel=1e-6)
+        assert json.loads(kept) == {"steps": step, "average": average}
 
 
 def test_a_frozen_teacher_generates_beside_the_policy(place: Path) -> None:

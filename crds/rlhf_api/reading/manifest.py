@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 from rlhf_api.errors import ManifestError
 from rlhf_api.problems import Problem
-from rlhf_api.reading.overrides import apply_overrides, overridden
+from rlhf_api.reading.overrides import apply_overrides, overridden, overridden_inside
 from rlhf_api.reading.validation import validate_document
 from rlhf_api.reading.yaml_documents import MAX_CHARACTERS, Document, read_documents
 from rlhf_api.spec.job import KIND, RLHFJob
@@ -41,7 +41,11 @@ def load_jobs(text: str, source_name: str, overrides: Sequence[str] = ()) -> lis
     seen: dict[tuple[str | None, str], int] = {}
     for document in documents:
         job, found = validate_document(apply_overrides(document.value, overrides))
-        problems += [_placed(each, document, source_name, overrides) for each in found]
+        before = validate_document(document.value)[1] if found and overrides else found
+        problems += [
+            _placed(each, document, source_name, overrides, is_new=each not in before)
+            for each in found
+        ]
         if job is not None:
             jobs.append(job)
             problems += _repeated(job, document, source_name, seen)
@@ -116,11 +120,25 @@ def _unreadable(file: str, what: str, *, got: str = "", do: str) -> ManifestErro
     return ManifestError([Problem((), what, got=got, do=do, file=file)])
 
 
-def _placed(problem: Problem, document: Document, file: str, overrides: Sequence[str]) -> Problem:
-    """Say where in the file a problem is, or which override made it."""
+def _placed(
+    problem: Problem,
+    document: Document,
+    file: str,
+    overrides: Sequence[str],
+    is_new: bool = False,
+) -> Problem:
+    """Say where in the file a problem is, or which override made it.
+
+    is_new: whether it is not there without the overrides.
+    """
     cause = overridden(problem.location, overrides)
+    if cause is None and is_new:
+        cause = overridden_inside(problem.location, overrides)
     if cause is not None:
         return replace(problem, file=f"--set {cause}")
+    if is_new:
+        given = " ".join(f"--set {each}" for each in overrides)
+        problem = replace(problem, what=f"{problem.what} (with {given})")
     about_key = problem.what.startswith(("unknown field", "a key"))
     place = (document.key_place if about_key else document.value_place)(problem.location)
     return replace(problem, file=file, line=place.line, column=place.column)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rlhf_api.errors import OverrideError
@@ -30,11 +30,22 @@ def apply_overrides(document: Any, overrides: Sequence[str]) -> Any:
 
 def overridden(location: FieldPath, overrides: Sequence[str]) -> str | None:
     """Return the last override that set the field at a location, or anything around it."""
-    for override in reversed(overrides):
-        target, _ = parse_override(override)
-        if _as_text(location[: len(target)]) == _as_text(target):
-            return override
-    return None
+    return _last(overrides, lambda target: _begins_with(location, target))
+
+
+def overridden_inside(location: FieldPath, overrides: Sequence[str]) -> str | None:
+    """Return the last override that set something inside the field at a location."""
+    return _last(overrides, lambda target: _begins_with(target, location))
+
+
+def _last(overrides: Sequence[str], is_meant: Callable[[FieldPath], bool]) -> str | None:
+    """The last override whose path is meant."""
+    targets = ((each, parse_override(each)[0]) for each in reversed(overrides))
+    return next((each for each, target in targets if is_meant(target)), None)
+
+
+def _begins_with(location: FieldPath, start: FieldPath) -> bool:
+    return _as_text(location[: len(start)]) == _as_text(start)
 
 
 def parse_override(override: str) -> tuple[FieldPath, Any]:
@@ -42,16 +53,16 @@ def parse_override(override: str) -> tuple[FieldPath, Any]:
     location, end = _parse_path(override)
     if not location or override[end : end + 1] != "=":
         raise OverrideError(
-            f"not an override: got {override!r}, allowed PATH=VALUE; "
-            "write for example spec.schedule.steps=3"
+            f"--set {override}: no field with a value, allowed PATH=VALUE; write for example --set "
+            "spec.schedule.steps=3"
         )
     text = override[end + 1 :]
     documents, problems = read_documents(text)
     if problems or len(documents) > 1:
         reason = problems[0].what if problems else "several documents"
         raise OverrideError(
-            f"the value of an override is not YAML ({reason}): got {text!r}; "
-            "put a text with special characters in double quotes"
+            f"--set {override}: its value is not YAML ({reason}): got {text!r}; put a text with "
+            "special characters in double quotes"
         )
     return location, documents[0].value if documents else None
 
@@ -91,8 +102,8 @@ def _assign(document: Any, location: FieldPath, value: Any, override: str) -> No
             node = node[index]
         else:
             raise OverrideError(
-                f"cannot apply --set {override}: {path_text(location[:length]) or 'the document'} "
-                f"is no map, got {node!r}; set that field as a whole"
+                f"--set {override}: {path_text(location[:length]) or 'the document'} is no map, "
+                f"got {node!r}; set that field as a whole"
             )
 
 
@@ -101,6 +112,6 @@ def _index(node: list[Any], segment: str | int, location: FieldPath, override: s
         return segment
     allowed = f"0 to {len(node) - 1}" if node else "none, the list is empty"
     raise OverrideError(
-        f"cannot apply --set {override}: {path_text(location)} is no entry of the list, "
-        f"got {segment}, allowed {allowed}; set the whole list to add entries"
+        f"--set {override}: {path_text(location)} is no entry of the list, got {segment}, allowed "
+        f"{allowed}; set the whole list to add entries"
     )

@@ -74,7 +74,7 @@ class CodeSpec(Alternatives):
     alternatives: ClassVar = ("local", "config_map", "git")
 
     local: Text | None = None
-    """A folder put on the Python path, relative to the manifest; only `rlhf run` can read it."""
+    """A folder put on the Python path, relative to the manifest's; only `rlhf run` can read it."""
     config_map: ConfigMapCode | None = None
     """Python files in a ConfigMap; only a cluster can read them."""
     git: GitCode | None = None

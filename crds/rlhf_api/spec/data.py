@@ -83,7 +83,8 @@ class DataSource(Alternatives):
     alternatives: ClassVar = ("path", "hugging_face", "builtin")
 
     path: Text | None = None
-    """A .parquet, .jsonl or .json file as the workers see it."""
+    """A .parquet, .jsonl or .json file as the workers see it. For `rlhf run` relative to the
+    manifest's folder."""
     hugging_face: Text | None = None
     """A Hugging Face dataset id, such as openai/gsm8k."""
     builtin: BuiltinData | None = None

@@ -52,7 +52,8 @@ class ModelSource(Alternatives):
     revision: Text | None = None
     """Branch, tag or commit of the Hugging Face id. Default: its main branch."""
     path: Text | None = None
-    """A folder with a model in Hugging Face format, as the workers see it."""
+    """A folder with a model in Hugging Face format, as the workers see it. For `rlhf run` relative
+    to the manifest's folder."""
     builtin: BuiltinModel | None = None
     """A model made on the spot."""
     same_as: Identifier | None = None
@@ -151,9 +152,12 @@ class Offload(StrEnum):
     """Whether a role leaves its devices to others while these work there."""
 
     AUTO = "Auto"
-    """Where not everything fits on the devices at once."""
+    """Where not everything fits on the devices at once, no more of it than has to."""
     ALWAYS = "Always"
-    """Always."""
+    """Always, with everything: the host has a copy."""
+    DERIVED = "Derived"
+    """Always, with what it can make anew, and nothing else: bfloat16 weights of a role that
+    Megatron trains, from its master weights."""
     NEVER = "Never"
     """Never, be it that the job does not fit."""
 
@@ -186,14 +190,16 @@ class TrainingSpec(Contract):
     """Largest global norm of the gradient."""
     micro_batch_tokens: Count | None = None
     """Padded tokens that a rank runs forward and backward at once; a longer sequence runs alone.
-    Default: 16384 on GPUs, 4096 on CPUs, or that halved until everything fits."""
-    activation_recompute: bool = False
-    """Whether activations are computed again for the backward pass: slower, but less memory."""
+    Default: 16384 on GPUs, 4096 on CPUs, or that halved until everything fits, down to 1024."""
+    activation_recompute: bool | None = None
+    """Whether activations are computed again for the backward pass: a third more computation, but
+    less memory. Default: where not everything fits otherwise."""
     precision: Precision = Precision.AUTO
     """Number format of the computation; master weights and optimizer state are float32."""
     offload: Offload = Offload.AUTO
-    """Whether weights, gradients and optimizer state are on the host, and on the devices for the
-    role's own calls only: Auto (where not everything fits at once), Always or Never."""
+    """Whether the role leaves its devices to others but for its own calls: Auto (where not
+    everything fits at once), Always (weights, gradients and optimizer state are on the host),
+    Derived (bfloat16 weights are made anew from master weights, Megatron only) or Never."""
 
 
 def _is_uncut(spec: ModelSpec) -> Iterable[Found]:
@@ -205,6 +211,11 @@ def _is_uncut(spec: ModelSpec) -> Iterable[Found]:
 
 def _shares_its_optimizer(spec: ModelSpec) -> Iterable[Found]:
     return found(not spec.uses_megatron and not spec.training.distributed_optimizer, "false")
+
+
+def _derives_weights(spec: ModelSpec) -> Iterable[Found]:
+    derives = spec.training.offload is Offload.DERIVED
+    return found(derives and not spec.uses_megatron, Offload.DERIVED.value)
 
 
 def _tensor_is_even(spec: ModelSpec) -> Iterable[Found]:
@@ -274,6 +285,14 @@ class ModelSpec(Contract):
             do="write engine: Megatron, or remove it",
             field=".training.distributedOptimizer",
             check=_shares_its_optimizer,
+        ),
+        Rule(
+            holds=f"{_MEGATRON} || self.training.offload != {text(Offload.DERIVED)}",
+            what="FSDP trains the weights that it computes with: none follow from others",
+            allowed="Auto, Always or Never with engine FSDP",
+            do="take engine Megatron, or another one of these",
+            field=".training.offload",
+            check=_derives_weights,
         ),
         *CUT_RULES,
     )

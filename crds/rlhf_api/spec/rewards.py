@@ -100,7 +100,8 @@ class ModelReward(Alternatives):
     revision: Text | None = None
     """Branch, tag or commit of the Hugging Face id. Default: its main branch."""
     path: Text | None = None
-    """A folder with a model in Hugging Face format, as the workers see it."""
+    """A folder with a model in Hugging Face format, as the workers see it. For `rlhf run` relative
+    to the manifest's folder."""
     tokenizer: RewardTokenizer = RewardTokenizer.POLICY
     """In which tokens it reads a response: Policy or Own."""
     shape: ModelShape | None = None
@@ -109,7 +110,7 @@ class ModelReward(Alternatives):
     """Number format of the computation."""
     micro_batch_tokens: Count | None = None
     """Padded tokens that a rank runs at once; a longer sequence runs alone. Default: 16384 on GPUs,
-    4096 on CPUs, or that halved until everything fits."""
+    4096 on CPUs, or that halved until everything fits, down to 1024."""
 
     validations: ClassVar = (REVISION_RULE,)
 

@@ -38,7 +38,8 @@ class ScheduleSpec(Contract):
     prompts_per_step: Count
     """Prompts per step; each is answered rollout.samplesPerPrompt times."""
     mini_batch_prompts: Count | None = None
-    """Prompts per optimizer step. Default: all of a step's."""
+    """Prompts per optimizer step. Where it does not divide promptsPerStep, a step makes one update
+    more, and all share the prompts evenly. Default: all of a step's."""
     evaluate_every_steps: NonNegativeCount = 25
     """How often held-out prompts are answered and scored; 0: only before and after training."""
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
@@ -63,5 +64,5 @@ class ScheduleSpec(Contract):
 
     @property
     def updates_per_epoch(self) -> int:
-        """Optimizer steps in one pass over a step's batch; the last mini-batch may be smaller."""
+        """Optimizer steps in one pass over a step's batch."""
         return -(-self.prompts_per_step // (self.mini_batch_prompts or self.prompts_per_step))

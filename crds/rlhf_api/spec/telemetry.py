@@ -20,7 +20,7 @@ class MlflowSpec(Contract):
     """MLflow."""
 
     tracking_uri: Text
-    """Address of the tracking server, or a folder."""
+    """Address of the tracking server, or a folder, for `rlhf run` relative to the manifest's."""
     experiment: Text
     """Experiment name."""
 

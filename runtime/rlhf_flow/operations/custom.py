@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 from rlhf_flow import fields
 from rlhf_flow.arguments import checked_settings
-from rlhf_flow.checks import check_member, suggest
+from rlhf_flow.checks import check, check_member, is_number, suggest
 from rlhf_flow.columns import (
     Input,
     Output,
@@ -16,6 +17,8 @@ from rlhf_flow.errors import FlowError
 from rlhf_flow.fields import Kind
 from rlhf_flow.operations.scope import Scope
 
+STATE = "state"
+"""The argument by which a function gets what it keeps."""
 Parameter = bool | int | float | str
 
 
@@ -36,7 +39,7 @@ class Custom:
     reads: Sequence[str]
     """Fields that it needs."""
     writes: Sequence[str]
-    """Fields that it makes; they may replace fields that it reads."""
+    """Fields that it makes; they may replace fields that it reads, but for what was generated."""
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
     """Keyword arguments of the function."""
     scope: Scope = Scope.GROUP
@@ -44,6 +47,10 @@ class Custom:
     kinds: Mapping[str, Kind] = field(default_factory=dict)
     """What fields that it writes hold. One that is not named holds what its name means in
     `rlhf_flow.fields`; where that says nothing it is taken for whatever reads it."""
+    keeps: Mapping[str, float] = field(default_factory=dict)
+    """Numbers that it keeps from step to step, with what they are before the first one; their names
+    in checkpoints as well. The function gets them as `state`, a dict, and changes them there. Needs
+    scope=Scope.BATCH, so that they come out the same on every rank."""
     protocol: str | None = None
     """`package.module:NAME` of a `rlhf_runtime.dataplane.protocol.Protocol`: which rows a rank
     gets, and which ranks' outputs count. None: that of every compute call."""
@@ -58,6 +65,7 @@ class Custom:
             self._check_names(label, names)
             object.__setattr__(self, label, tuple(names))
         object.__setattr__(self, "parameters", dict(self.parameters))
+        object.__setattr__(self, "keeps", dict(self.keeps))
         owner = f"the operation {self.entrypoint}"
         check_member(owner, "scope", self.scope, Scope)
         for written, kind in self.kinds.items():
@@ -68,6 +76,7 @@ class Custom:
                     f"allowed {', '.join(self.writes)}; "
                     f"{suggest(written, self.writes, 'add it to writes, or remove it')}"
                 )
+        self._check_keeps(owner)
         self._check_protocol(owner)
 
     def inputs(self) -> Iterator[Input]:
@@ -79,6 +88,28 @@ class Custom:
         for name in self.writes:
             known = fields.field_of(name)
             yield Output(name, self.kinds.get(name, known.kind if known else None))
+
+    @property
+    def arguments(self) -> Mapping[str, object]:
+        """Keyword arguments of the function before the first step."""
+        return {**self.parameters, STATE: dict(self.keeps)} if self.keeps else self.parameters
+
+    def _check_keeps(self, owner: str) -> None:
+        for name, initial in self.keeps.items():
+            allowed = f"{fields.ALLOWED_NAMES}, with a finite number"
+            is_fit = fields.is_name(name) and is_number(initial, least=-inf)
+            check(owner, "keeps", {name: initial}, is_fit, allowed)
+        if self.keeps and self.scope is not Scope.BATCH:
+            raise FlowError(
+                f"{owner} keeps numbers, of which every rank would have others: got "
+                f"keeps={dict(self.keeps)!r} and scope={self.scope}, allowed scope=Scope.BATCH, "
+                "where each rank sees all rows; set it"
+            )
+        if self.keeps and STATE in self.parameters:
+            raise FlowError(
+                f"{owner} has a parameter of the name of what it keeps: got {STATE}, allowed any "
+                "other name; rename it"
+            )
 
     def _check_protocol(self, owner: str) -> None:
         if self.protocol is None:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rlhf_api import RLHFJob
-from rlhf_api.plan import CallKind, Mesh, phase_name
+from rlhf_api.plan import CallKind, GraphName, Mesh, phase_name
 from rlhf_api.plan_memory import MemoryItem, sum_by_phase
 from rlhf_api.quantity import whole
 from rlhf_flow.errors import DoesNotDivide, DoesNotFit, KvCacheTooSmall
+from rlhf_flow.graph import Graph
 from rlhf_flow.planning.device_groups import DeviceGroup
-from rlhf_flow.planning.generation_groups import TrainedModel, engine_meshes, groupings
+from rlhf_flow.planning.generation_groups import TrainedModel, can_group, engine_meshes
 from rlhf_flow.planning.generation_memory import (
+    GenerationCall,
     GenerationLoad,
     generation_items,
     kv_bytes,
@@ -102,6 +104,7 @@ Loads = Mapping[str, GenerationLoad]
 
 def generation_loads(
     job: RLHFJob,
+    graphs: Mapping[GraphName, Graph],
     pool: DeviceInventory,
     models: Sequence[RoleModel],
     places: Mapping[str, RolePlace],
@@ -116,6 +119,7 @@ def generation_loads(
             max_prompt_tokens=job.spec.rollout.max_prompt_tokens,
             max_response_tokens=job.spec.rollout.max_response_tokens,
             max_concurrent_sequences=job.spec.rollout.max_concurrent_sequences,
+            calls=_calls_of(job, graphs, model.role),
             engine=model.engine,
             elsewhere=None if place.mesh.ranks == model.mesh.ranks else place.mesh,
             tensor=place.tensor or job.spec.rollout.parallelism.tensor,
@@ -125,6 +129,24 @@ def generation_loads(
         if model.generates and model.mesh.pool == pool.pool
         for place in [places[model.role].generation]
     }
+
+
+def _calls_of(
+    job: RLHFJob, graphs: Mapping[GraphName, Graph], role: str
+) -> tuple[GenerationCall, ...]:
+    """The calls of a role that generate, as far as it is known of how many prompts they are: of
+    held-out ones only where their number has a limit."""
+    held_out = job.spec.data.evaluation
+    prompts = {
+        GraphName.STEP: job.spec.schedule.prompts_per_step,
+        GraphName.EVALUATION: None if held_out is None else held_out.max_rows,
+    }
+    return tuple(
+        GenerationCall(count, graph.rows[call.id].most)
+        for name, graph in graphs.items()
+        for call in graph.of_kind(CallKind.GENERATE)
+        if call.role == role and (count := prompts.get(name)) is not None
+    )
 
 
 def choose_generation(
@@ -144,14 +166,14 @@ def choose_generation(
         DoesNotFit: no way fits.
     """
     sizes = _tensor_sizes(pool, tuple(loads.values()))
-    last: GenerationChoice | None = None
+    tried: list[GenerationChoice] = []
     for tensor in sizes:
-        meshes = _engine_meshes(loads, tensor, pool)
+        meshes = {role: _neighbours(load, load.tensor or tensor) for role, load in loads.items()}
         for choice in _choices(job, loads, meshes, static):
             if choice.fits:
                 return choice
-            last = choice
-    if last is None:
+            tried.append(choice)
+    if not tried:
         least, tensor = max(
             (kv_bytes(load, tensor, 1), tensor)
             for load in loads.values()
@@ -163,7 +185,7 @@ def choose_generation(
             f"device with engines of {tensor}; raise it, or lower rollout.maxPromptTokens or "
             "maxResponseTokens"
         )
-    raise DoesNotFit(_overflow(last))
+    raise DoesNotFit(_overflow(min(tried[::-1], key=lambda each: each.fullest.excess_bytes)))
 
 
 def _overflow(choice: GenerationChoice) -> str:
@@ -183,15 +205,33 @@ def _overflow(choice: GenerationChoice) -> str:
     return overflow_message(choice.fullest.items, pool.memory_bytes_per_device, setting)
 
 
-def _engine_meshes(loads: Loads, tensor: int, pool: DeviceInventory) -> Mapping[str, Mesh]:
-    """Engines of the size that the manifest gives a role, or else of this one."""
+def _neighbours(load: GenerationLoad, tensor: int) -> Mesh:
+    """Engines of neighbouring ranks: memory does not depend on which ranks are one together."""
+    ranks = load.trained.generating
+    return Mesh(
+        pool=ranks.pool,
+        first_rank=ranks.first_rank,
+        data=ranks.num_devices // tensor,
+        tensor=tensor,
+    )
+
+
+def with_groups(choice: GenerationChoice, loads: Loads, devices_per_node: int) -> GenerationChoice:
+    """A choice with engines of those ranks to which fewest weights must be sent.
+
+    Args:
+        choice: of a pool.
+        loads: of the roles that generate there.
+        devices_per_node: of the pool.
+    """
     by_size: dict[int, dict[str, TrainedModel]] = {}
-    for role, load in loads.items():
-        by_size.setdefault(load.tensor or tensor, {})[role] = load.trained
+    for engine in choice.engines:
+        by_size.setdefault(engine.mesh.tensor, {})[engine.role] = loads[engine.role].trained
     meshes: dict[str, Mesh] = {}
     for size, models in by_size.items():
-        meshes |= engine_meshes(models, size, pool.devices_per_node)
-    return meshes
+        meshes |= engine_meshes(models, size, devices_per_node)
+    engines = tuple(replace(engine, mesh=meshes[engine.role]) for engine in choice.engines)
+    return replace(choice, engines=engines)
 
 
 def _tensor_sizes(pool: DeviceInventory, loads: Sequence[GenerationLoad]) -> tuple[int, ...]:
@@ -222,7 +262,7 @@ def _not_aligned(tensor: int, pool: DeviceInventory, mesh: Mesh) -> str | None:
     """Every rank is in one engine, whose ranks share a node."""
     if mesh.num_devices % tensor:
         return f"{mesh.num_devices} devices that generate, allowed one of its divisors"
-    if not groupings(mesh, tensor, pool.devices_per_node):
+    if not can_group(mesh, tensor, pool.devices_per_node):
         return (
             f"{pool.devices_per_node} devices per node, and ranks {mesh.ranks.start} to "
             f"{mesh.ranks.stop - 1} that generate, allowed a size of which all engines lie within "
@@ -256,13 +296,11 @@ def _choices(
         memory = tuple(_with_engines(each, loads, engines) for each in static)
         return GenerationChoice(engines, release, memory)
 
-    least, most = (
-        {
-            role: kv_bytes(load, meshes[role].tensor, sequences or load.max_concurrent_sequences)
-            for role, load in loads.items()
-        }
-        for sequences in (1, None)
-    )
+    least = {role: kv_bytes(load, meshes[role].tensor, 1) for role, load in loads.items()}
+    most = {
+        role: kv_bytes(load, meshes[role].tensor, load.sequences(meshes[role].data))
+        for role, load in loads.items()
+    }
     given = job.spec.rollout.kv_cache_memory
     if given is not None:
         fixed = whole(given)
@@ -302,15 +340,22 @@ def _with_engines(
     return GroupMemory(static.group, static.phases, items)
 
 
-def cache_reason(job: RLHFJob, choice: GenerationChoice, role: str) -> str:
+def cache_reason(
+    job: RLHFJob, choice: GenerationChoice, engine: EngineChoice, load: GenerationLoad
+) -> str:
     """Why a role's cache has its size."""
-    rollout = job.spec.rollout
-    if rollout.kv_cache_memory is not None:
+    if job.spec.rollout.kv_cache_memory is not None:
         return "rollout.kvCacheMemory says so"
-    if not choice.release:
-        return f"all that {rollout.max_concurrent_sequences} longest sequences need"
-    if choice.spare_bytes(role) == 0:
-        return "what is left over while generation holds its memory"
+    sequences = load.sequences(engine.mesh.data)
+    which = (
+        "as many as rollout.maxConcurrentSequences"
+        if sequences == load.max_concurrent_sequences
+        else "as many as an engine gets at once"
+    )
+    needed = kv_bytes(load, engine.mesh.tensor, sequences)
+    if engine.kv_cache_bytes >= needed:
+        return f"all that {sequences} longest sequences need, {which}"
     return (
-        f"what {rollout.max_concurrent_sequences} longest sequences need, or at least one of them"
+        f"what is left over while generation holds its memory; {sequences} longest sequences, "
+        f"{which}, would need {format_bytes(needed)}"
     )

@@ -9,7 +9,7 @@ Source: HybridFlow (arXiv 2409.19256), section 5.3.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from rlhf_api.plan import Mesh
@@ -77,28 +77,33 @@ def groupings(generating: Mesh, tensor: int, devices_per_node: int) -> tuple[Mes
         tensor: ranks of an engine.
         devices_per_node: of the pool.
     """
+    return tuple(_groupings(generating, tensor, devices_per_node))
+
+
+def can_group(generating: Mesh, tensor: int, devices_per_node: int) -> bool:
+    """Whether there is one; arguments as of `groupings`."""
+    return any(True for _ in _groupings(generating, tensor, devices_per_node))
+
+
+def _groupings(generating: Mesh, tensor: int, devices_per_node: int) -> Iterator[Mesh]:
     data, rest = divmod(generating.num_devices, tensor)
     if rest:
-        return ()
-    strides = [n for n in range(1, data + 1) if data % n == 0] if tensor > 1 else [1]
-    made = (
-        Mesh(
+        return
+    for stride in range(1, (data if tensor > 1 else 1) + 1):
+        if data % stride:
+            continue
+        mesh = Mesh(
             pool=generating.pool,
             first_rank=generating.first_rank,
             data=data,
             tensor=tensor,
             tensor_stride=stride,
         )
-        for stride in strides
-    )
-    return tuple(
-        mesh
-        for mesh in made
         if all(
             group[0] // devices_per_node == group[-1] // devices_per_node
             for group in mesh.tensor_groups
-        )
-    )
+        ):
+            yield mesh
 
 
 def kept_bytes(model: TrainedModel, engines: Mesh) -> int:

@@ -26,8 +26,26 @@ TRANSFER_BUCKET_ELEMENTS = 1 << 26
 CHECKSUM_BYTES: Mapping[Device, int] = {Device.CPU: MIB, Device.GPU: 256 * MIB}
 """Blocks of weights that are widened to integers while their checksums are computed."""
 
+GRAPHS_BYTES: Mapping[Device, int] = {Device.CPU: 0, Device.GPU: 100 * 8 * MIB + 394 * MIB}
+"""About a hundred graphs of vLLM, and the workspace of its attention, which stay while the rest of
+an engine is given back. The graphs' sizes are an estimate."""
+
 KV_FLOOR_BYTES: Mapping[Device, int] = {Device.CPU: 16 * MIB, Device.GPU: 0}
 """Smallest cache that a plan gives."""
+
+
+@dataclass(frozen=True)
+class GenerationCall:
+    """A call that generates."""
+
+    prompts: int
+    """Of one run."""
+    samples: int
+    """Responses to each, at most."""
+
+    def sequences(self, num_engines: int) -> int:
+        """Those of one engine at most: engines get whole prompts, equally many or one more."""
+        return -(-self.prompts // num_engines) * self.samples
 
 
 @dataclass(frozen=True)
@@ -47,9 +65,11 @@ class GenerationLoad:
     max_response_tokens: int
     """Longest response."""
     max_concurrent_sequences: int
-    """Sequences that one engine decodes at once."""
+    """Sequences that one engine decodes at once, at most."""
     engine: TrainingEngineType
     """What trains the model."""
+    calls: tuple[GenerationCall, ...] = ()
+    """That generate, as far as their prompts are known."""
     elsewhere: Mesh | None = None
     """The ranks that generate, where they are not those that hold the model."""
     tensor: int | None = None
@@ -61,6 +81,11 @@ class GenerationLoad:
     def trained(self) -> TrainedModel:
         """The model as it is trained."""
         return TrainedModel(self.shape, self.mesh, self.number_bytes, self.engine, self.elsewhere)
+
+    def sequences(self, num_engines: int) -> int:
+        """Sequences that one of so many engines has at once."""
+        given = [call.sequences(num_engines) for call in self.calls]
+        return min(self.max_concurrent_sequences, max(given, default=self.max_concurrent_sequences))
 
     @property
     def max_sequence_tokens(self) -> int:
@@ -155,6 +180,7 @@ def generation_items(
         (MemoryWhat.KV_CACHE, kv_cache_bytes, (generate,) if release else phases),
         (MemoryWhat.ACTIVATIONS, generation_activation_bytes(load, tensor), (generate,)),
         (MemoryWhat.LOGITS, logits, (generate,)),
+        (MemoryWhat.GRAPHS, GRAPHS_BYTES[load.device], phases),
         (MemoryWhat.TRANSFER, transfer_bytes(load, tensor), (reshard,)),
     )
     return tuple(

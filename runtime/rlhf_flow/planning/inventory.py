@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rlhf_api.quantity import whole
+from rlhf_api.reading.suggestions import nearest
 from rlhf_api.spec.placement import PlacementSpec, PlacementType, RoleGroup
 from rlhf_api.spec.resources import Device, NodePool
 from rlhf_flow.errors import DevicesUnknown
@@ -37,6 +38,9 @@ GPU_MEMORY_BYTES: Mapping[str, int] = {
 }
 """Memory by the GPU's model as data sheets state it, in decimal gigabytes; what a driver reports is
 a few percent more, which is left for fragmentation."""
+
+_MAKERS = re.compile(r"^(NVIDIA-)?(GEFORCE-|TESLA-)?")
+"""What names of GPUs may begin with."""
 
 HOST_RESERVE_BYTES = GIB
 """Memory of the machine that ranks do not get: Ray's own processes and the driver, 0.85 GiB
@@ -210,8 +214,30 @@ def _memory_of(pool: NodePool) -> int:
             )
         return whole(pool.resources.memory) // pool.devices_per_node
     if pool.gpu is None or pool.gpu not in GPU_MEMORY_BYTES:
+        near = " or ".join(similar_gpus(pool.gpu or ""))
+        advice = f"did you mean {near}? Else" if near else "name one of these or"
         raise DevicesUnknown(
             f"the memory of a device is unknown: got gpu {pool.gpu or 'none'} in {where}, allowed "
-            f"{', '.join(GPU_MEMORY_BYTES)}; name one of these or set memoryPerDevice"
+            f"{', '.join(GPU_MEMORY_BYTES)}; {advice} set memoryPerDevice"
         )
     return GPU_MEMORY_BYTES[pool.gpu]
+
+
+def similar_gpus(name: str) -> list[str]:
+    """The known GPUs that a name can mean: as a driver or a cloud writes it (NVIDIA-H100-80GB-HBM3,
+    nvidia-tesla-t4), without its memory (A100), or mistyped."""
+    plain = _MAKERS.sub("", name.strip().upper().replace(" ", "-").replace("_", "-"))
+    plain = re.sub(r"(\d+)GB\b", r"\1G", plain)
+    longest = max(
+        (known for known in GPU_MEMORY_BYTES if _begins(plain, known)), key=len, default=""
+    )
+    of_kind = [known for known in GPU_MEMORY_BYTES if _begins(known, plain)]
+    if longest or of_kind:
+        return [longest] if longest else of_kind
+    near = nearest(plain, list(GPU_MEMORY_BYTES))
+    return [near] if near else []
+
+
+def _begins(text: str, word: str) -> bool:
+    """Whether a name is a word, or begins with it and goes on after a dash."""
+    return bool(word) and f"{text}-".startswith(f"{word}-")

@@ -130,7 +130,8 @@ def megatron_items(model: RoleModel, phases: RolePhases) -> list[Item]:
     train = max((_forward_and_backward(model, stage) for stage in ends), key=sum)
     used_for = (MemoryWhat.ACTIVATIONS, MemoryWhat.LOGITS, MemoryWhat.MASKS)
     return [
-        *_states(model, phases.all),
+        *_states(model, phases.all, phases.derived),
+        (MemoryWhat.GRADIENTS, _fullest(model) * FLOAT32_BYTES, phases.train),
         (MemoryWhat.GATHERED, gathered_bytes(model), phases.all),
         *((what, size, phases.infer) for what, size in zip(used_for, infer, strict=True)),
         *((what, size, phases.train) for what, size in zip(used_for, train, strict=True)),
@@ -142,24 +143,32 @@ def megatron_checkpoint_bytes(model: RoleModel) -> int:
     or a frozen role's weights."""
     kinds = (MemoryWhat.MASTER_WEIGHTS, MemoryWhat.OPTIMIZER)
     saved = kinds if model.is_trained else (MemoryWhat.WEIGHTS,)
-    return sum(size for what, size, _ in _states(model, ()) if what in saved)
+    return sum(size for what, size, _ in _states(model, (), ()) if what in saved)
 
 
-def _states(model: RoleModel, phases: tuple[str, ...]) -> list[Item]:
-    """What is held always. Gradients are, too: in one buffer, which is made with the model."""
-    count = max(stage_parameters(model, stage) for stage in (0, model.mesh.pipeline - 1))
-    weights = (MemoryWhat.WEIGHTS, count * model.compute_bytes, phases)
+def _states(model: RoleModel, phases: tuple[str, ...], derived: tuple[str, ...]) -> list[Item]:
+    """What is held always, unless it is offloaded.
+
+    Args:
+        model: the role.
+        phases: in which it is on its devices.
+        derived: those in which what follows from its master weights is.
+    """
+    count = _fullest(model)
     if not model.is_trained:
-        return [weights]
+        return [(MemoryWhat.WEIGHTS, count * model.compute_bytes, phases)]
     sharing = model.mesh.data if model.distributed_optimizer else 1
-    states = [
-        (MemoryWhat.OPTIMIZER, shard_bytes(count, sharing, ADAM_BYTES), phases),
-        (MemoryWhat.GRADIENTS, count * FLOAT32_BYTES, phases),
-    ]
+    optimizer = (MemoryWhat.OPTIMIZER, shard_bytes(count, sharing, ADAM_BYTES), phases)
     if model.compute_bytes == FLOAT32_BYTES:  # weights are their own masters
-        return [(MemoryWhat.MASTER_WEIGHTS, count * FLOAT32_BYTES, phases), *states]
+        return [(MemoryWhat.MASTER_WEIGHTS, count * FLOAT32_BYTES, phases), optimizer]
     masters = shard_bytes(count, sharing, FLOAT32_BYTES)
-    return [weights, (MemoryWhat.MASTER_WEIGHTS, masters, phases), *states]
+    weights = (MemoryWhat.WEIGHTS, count * model.compute_bytes, derived)
+    return [weights, (MemoryWhat.MASTER_WEIGHTS, masters, phases), optimizer]
+
+
+def _fullest(model: RoleModel) -> int:
+    """Parameters on each rank of the stage that has most of them."""
+    return max(stage_parameters(model, stage) for stage in (0, model.mesh.pipeline - 1))
 
 
 def _forward(model: RoleModel, stage: int) -> tuple[int, int, int]:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil
 
 from rlhf_api.plan import Head, Mesh
 from rlhf_api.plan_memory import MemoryItem, MemoryWhat
@@ -21,7 +23,9 @@ ADAM_BYTES = 8
 
 PROCESS_BYTES: Mapping[Device, int] = {Device.CPU: 3 * GIB // 4, Device.GPU: 2 * GIB}
 """A rank's libraries whatever the job. CPU: torch, transformers and vLLM imported, measured. GPU:
-the CUDA context, NCCL's buffers and the allocator's slack, an estimate."""
+the CUDA context and NCCL's buffers, an estimate."""
+MARGIN = Fraction(2, 100)
+"""Share of a GPU's memory that its allocator leaves unused between pieces, an estimate."""
 STANDBY_BYTES = GIB // 4
 """What a node's fork server holds for itself. Most pages of its libraries it shares with workers
 that it has forked; 50 to 150 MiB were its own beside one and two ranks at work."""
@@ -84,7 +88,9 @@ class RolePhases:
     """The phases of some devices, as far as one role is concerned."""
 
     all: tuple[str, ...]
-    """Every one in which it is on its devices: all, unless it is offloaded."""
+    """Every one in which it is on its devices: all, unless everything of it is offloaded."""
+    derived: tuple[str, ...]
+    """Those in which what follows from its master weights is."""
     infer: tuple[str, ...]
     """Its forward passes; empty where there is none."""
     train: tuple[str, ...]
@@ -100,10 +106,21 @@ def shard_bytes(num_parameters: int, num_shards: int, number_bytes: int) -> int:
     return -(-num_parameters // num_shards) * number_bytes
 
 
-def process_item(device: Device, phases: tuple[str, ...]) -> MemoryItem:
-    """What a rank needs before it has done anything."""
-    return MemoryItem(
-        role=None, what=MemoryWhat.OVERHEAD, bytes=PROCESS_BYTES[device], phases=phases
+def process_items(
+    device: Device, device_bytes: int, phases: tuple[str, ...]
+) -> tuple[MemoryItem, ...]:
+    """What a rank needs before it has done anything, and what it cannot use.
+
+    Args:
+        device: what it computes on.
+        device_bytes: memory of each.
+        phases: all phases of these devices.
+    """
+    sizes = {MemoryWhat.OVERHEAD: PROCESS_BYTES[device]}
+    if device is Device.GPU:
+        sizes[MemoryWhat.MARGIN] = ceil(device_bytes * MARGIN)
+    return tuple(
+        MemoryItem(role=None, what=what, bytes=size, phases=phases) for what, size in sizes.items()
     )
 
 

@@ -3,18 +3,20 @@ them. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rlhf_api import RLHFJob
-from rlhf_api.plan import CallKind, phase_name
+from rlhf_api.plan import CallKind, OffloadDepth, phase_name
 from rlhf_api.plan_memory import MemoryItem, MemoryWhat
-from rlhf_api.spec.models import Offload
+from rlhf_api.spec.models import Offload, Precision, TrainingEngineType, TrainingSpec
 from rlhf_api.spec.resources import Device
 from rlhf_flow.calls import ModelCall
+from rlhf_flow.job_graphs import JobRole
 from rlhf_flow.planning.device_groups import DeviceGroup
 from rlhf_flow.planning.refusal import format_bytes
 from rlhf_flow.planning.transitions import LIGHT, region_of
+from rlhf_flow.precision import resolve_precision
 
 LOAD, OFFLOAD = "load", "offload"
 """The methods of such calls."""
@@ -22,37 +24,54 @@ LOAD, OFFLOAD = "load", "offload"
 COPIED = (MemoryWhat.WEIGHTS, MemoryWhat.MASTER_WEIGHTS, MemoryWhat.OPTIMIZER)
 """What the host has a copy of; gradients come back as zeros."""
 
+DEPTH_TEXTS = {
+    OffloadDepth.DERIVED: (
+        "weights on their devices for their own calls only, made anew from master weights"
+    ),
+    OffloadDepth.EVERYTHING: "on their devices for their own calls only, else offloaded",
+}
+
 
 @dataclass(frozen=True)
 class OffloadChoice:
     """One way to offload roles."""
 
-    roles: frozenset[str]
-    """That are on their devices for their own calls only."""
+    depths: Mapping[str, OffloadDepth]
+    """Of those that are whole on their devices for their own calls only."""
     forced: frozenset[str]
     """Those of them whose manifest says so."""
-    forbidden: frozenset[str]
-    """Others that could be, but for their manifest."""
+    without_masters: frozenset[str] = frozenset()
+    """Those whose manifest says Derived in vain."""
 
     @property
-    def note(self) -> str:
-        """What a person should know where it does not fit, as lines; empty if nothing."""
-        lines = []
-        if self.roles:
-            lines.append(f"\n(with {', '.join(sorted(self.roles))} offloaded while others work)")
-        if self.forbidden:
-            names = ", ".join(sorted(self.forbidden))
-            lines.append(f"\n(training.offload forbids to offload {names}: Auto would allow it)")
-        return "".join(lines)
+    def roles(self) -> frozenset[str]:
+        """Those of which some or all leaves their devices."""
+        return frozenset(self.depths)
+
+    def depth_of(self, role: str) -> OffloadDepth:
+        """How much of a role leaves its devices while others work there."""
+        return self.depths.get(role, OffloadDepth.NOTHING)
+
+    @property
+    def chosen_to_copy(self) -> frozenset[str]:
+        """Those that the host gets a copy of without the manifest's saying so."""
+        return self.of_depth(OffloadDepth.EVERYTHING) - self.forced
+
+    def of_depth(self, depth: OffloadDepth) -> frozenset[str]:
+        """The roles of which as much leaves."""
+        return frozenset(role for role, found in self.depths.items() if found is depth)
 
 
-def offload_choices(job: RLHFJob, groups: Sequence[DeviceGroup]) -> tuple[OffloadChoice, ...]:
-    """The ways to offload roles, best first: those that must be, then all that may be and that
-    leave their devices to something.
+def offload_choices(
+    job: RLHFJob, groups: Sequence[DeviceGroup], job_roles: Mapping[str, JobRole]
+) -> tuple[OffloadChoice, ...]:
+    """The ways to offload roles, best first: those that must be; what can be derived of all that
+    may be and that leave their devices to something; all of these.
 
     Args:
         job: the manifest.
         groups: all devices.
+        job_roles: what its graphs do with each role.
     """
     roles = dict.fromkeys(role for group in groups for role in group.roles)
     shared = {
@@ -61,12 +80,40 @@ def offload_choices(job: RLHFJob, groups: Sequence[DeviceGroup]) -> tuple[Offloa
         if len(group.roles) + len(group.generating) > 1
         for role in group.roles
     }
-    wanted = {role: job.spec.model_for(role).training.offload for role in roles}
-    forced = frozenset(role for role in roles if wanted[role] is Offload.ALWAYS)
-    may = forced | {role for role in shared if wanted.get(role) is Offload.AUTO}
-    never = frozenset(role for role in shared if wanted.get(role) is Offload.NEVER)
-    choices = (OffloadChoice(forced, forced, never), OffloadChoice(may, forced, never))
-    return choices if may != forced else choices[:1]
+    training = {role: job.spec.model_for(role).training for role in roles}
+    wanted = {role: training[role].offload for role in roles}
+    derivable = {
+        role
+        for role in roles
+        if job_roles[role].is_trained and _has_masters(training[role], groups[0].pool.device)
+    }
+    forced = {role: OffloadDepth.EVERYTHING for role in roles if wanted[role] is Offload.ALWAYS}
+    forced |= {
+        role: OffloadDepth.DERIVED
+        for role in roles
+        if wanted[role] is Offload.DERIVED and role in derivable
+    }
+    may = [role for role in roles if role in shared and wanted[role] is Offload.AUTO]
+    found = [
+        forced,
+        forced | {role: OffloadDepth.DERIVED for role in may if role in derivable},
+        forced | dict.fromkeys(may, OffloadDepth.EVERYTHING),
+    ]
+    in_vain = frozenset(
+        role for role in roles if wanted[role] is Offload.DERIVED and role not in derivable
+    )
+    return tuple(
+        OffloadChoice(depths, frozenset(forced), in_vain)
+        for number, depths in enumerate(found)
+        if depths not in found[:number]
+    )
+
+
+def _has_masters(training: TrainingSpec, device: Device) -> bool:
+    """Whether a trained role computes with other weights than those that are stepped, and keeps
+    both."""
+    is_megatron = training.engine is TrainingEngineType.MEGATRON
+    return is_megatron and resolve_precision(training.precision, device) is Precision.BFLOAT16
 
 
 def roles_on_device(call: ModelCall) -> frozenset[str]:
@@ -105,7 +152,9 @@ def with_offloading(
 
     A role is loaded before the first call that works with its trainer, and offloaded before the
     next call of its ranks that needs memory and does not; at the end of a pass or region in any
-    case, so that nothing is loaded where one begins, whether it runs or not.
+    case, so that nothing is loaded where one begins, whether it runs or not. Both come before the
+    calls that need no memory and stand right before that call: what these wait for, such as
+    rewards, is waited for while weights are on their way.
 
     Args:
         calls: in program order, with reshards and releases.
@@ -118,12 +167,15 @@ def with_offloading(
     counts: dict[str, int] = {}
     loaded: dict[str, None] = {}  # in order
     region = ""
+    place = 0  # where moves go
 
     def move(role: str, method: str, kind: CallKind) -> None:
+        nonlocal place
         name = f"{region}{'/' if region else ''}{role}.{method}"
         counts[name] = counts.get(name, 0) + 1
         site = name if counts[name] == 1 else f"{name}#{counts[name]}"
-        made.append(ModelCall(site, role, method, kind, (), ()))
+        made.insert(place, ModelCall(site, role, method, kind, (), ()))
+        place += 1
 
     def offload(roles: Iterable[str]) -> None:
         for role in list(roles):
@@ -133,7 +185,7 @@ def with_offloading(
     for call in calls:
         if region_of(call) != region:
             offload(loaded)
-            region = region_of(call)
+            region, place = region_of(call), len(made)
         if call.role is not None and call.kind not in (*LIGHT, CallKind.RELEASE):
             needed = roles_on_device(call)
             offload(r for r in loaded if r not in needed and needs_ranks_of(call, r))
@@ -141,6 +193,8 @@ def with_offloading(
                 move(role, LOAD, CallKind.LOAD)
                 loaded[role] = None
         made.append(call)
+        if call.kind not in LIGHT:
+            place = len(made)
     offload(loaded)
     return made
 
@@ -155,24 +209,31 @@ def offload_reasons(
         device: what ranks compute on.
         items: uses of memory on each group of devices.
     """
-    if not choice.roles:
-        return ()
-    size = max(
-        sum(i.bytes for i in of_group if i.role in choice.roles and i.what in COPIED)
-        for of_group in items
-    )
-    where = "pinned memory of the host" if device is Device.GPU else "temporary files"
     parts = (
         (choice.forced, "as training.offload says"),
         (choice.roles - choice.forced, "not everything fits on the devices at once"),
     )
-    return (
-        *(
-            "on their devices for their own calls only, else offloaded: "
-            f"{', '.join(sorted(roles))}; {why}"
-            for roles, why in parts
-            if roles
-        ),
-        f"copies of what is offloaded are in {where}, up to {format_bytes(size)} for each device, "
-        "which is not counted here",
-    )
+    away = choice.of_depth(OffloadDepth.EVERYTHING)
+    reasons = [
+        f"{DEPTH_TEXTS[depth]}: {', '.join(sorted(roles))}; {why}"
+        for depth in DEPTH_TEXTS
+        for forced, why in parts
+        if (roles := forced & choice.of_depth(depth))
+    ]
+    if choice.without_masters:
+        names = ", ".join(sorted(choice.without_masters))
+        reasons.append(
+            f"training.offload Derived gives nothing back of {names}: only roles that are trained "
+            "in bfloat16 have master weights beside those that they compute with"
+        )
+    if away:
+        size = max(
+            sum(i.bytes for i in of_group if i.role in away and i.what in COPIED)
+            for of_group in items
+        )
+        where = "pinned memory of the host" if device is Device.GPU else "temporary files"
+        reasons.append(
+            f"copies of what is offloaded are in {where}, up to {format_bytes(size)} for each "
+            "device, which is not counted here"
+        )
+    return tuple(reasons)

@@ -1,72 +1,29 @@
-"""From a job's graphs and devices to its plan.
-
-Placement says which ranks hold each model and which generate with it, training how it is cut. What
-is decided here is generation: which ranks an engine spans, how large its cache is, and whether it
-gives its memory back while others work.
-"""
+"""From a job's graphs and devices to its plan: the first way to compute that fits, or why none
+does."""
 
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from rlhf_api import RLHFJob
-from rlhf_api.plan import (
-    CallKind,
-    GenerationPlan,
-    GraphName,
-    Mesh,
-    Plan,
-    PoolPlan,
-    RolePlan,
-    phase_name,
-)
+from rlhf_api.plan import CallKind, GenerationPlan, GraphName, Plan, PoolPlan, RolePlan
 from rlhf_api.plan_memory import MemoryPlan, sum_by_phase
-from rlhf_api.spec.placement import PlacementType, RoleCalls
-from rlhf_api.spec.resources import Device
 from rlhf_flow.errors import DoesNotFit
-from rlhf_flow.graph import Graph
 from rlhf_flow.job_graphs import job_roles, policy_of
+from rlhf_flow.planning.advice import advice_lines
 from rlhf_flow.planning.call_plans import CallMeshes, call_plans
-from rlhf_flow.planning.copies import check_copies
-from rlhf_flow.planning.device_groups import DeviceGroup, device_groups
-from rlhf_flow.planning.generation import (
-    EngineChoice,
-    GroupMemory,
-    choose_generation,
-    generation_loads,
-)
-from rlhf_flow.planning.inventory import DeviceInventory, device_of, limit_devices
-from rlhf_flow.planning.memory import RoleModel, process_item
-from rlhf_flow.planning.offered import check_offered
-from rlhf_flow.planning.offloading import (
-    OffloadChoice,
-    offload_choices,
-    offload_reasons,
-    phases_on_device,
-    roles_on_device,
-)
-from rlhf_flow.planning.placement import RolePlace, place_everywhere, place_roles
-from rlhf_flow.planning.plan_reasons import micro_batch_reasons, plan_reasons
-from rlhf_flow.planning.role_memory import checkpoint_items, role_items
-from rlhf_flow.planning.role_models import (
-    default_micro_batches,
-    longest_sequence_tokens,
-    role_models,
-)
-from rlhf_flow.planning.role_sets import place_sets, role_sets, set_multiples
+from rlhf_flow.planning.fitting import FittedJob, Graphs, PlacedJob, fit_job, place_job
+from rlhf_flow.planning.generation import EngineChoice, GroupMemory, with_groups
+from rlhf_flow.planning.inventory import DeviceInventory, device_of
+from rlhf_flow.planning.memory_choices import memory_choices, memory_reasons, tried
+from rlhf_flow.planning.offloading import offload_reasons
+from rlhf_flow.planning.plan_reasons import plan_reasons
+from rlhf_flow.planning.role_models import longest_sequence_tokens
 from rlhf_flow.planning.shapes import DecoderShape
-from rlhf_flow.planning.standby import required_standby, with_standby
-from rlhf_flow.planning.training_mesh import cut_meshes
-
-Graphs = Mapping[GraphName, Graph]
-
-MODEL_CALLS = (CallKind.GENERATE, CallKind.INFER, CallKind.TRAIN)
-"""Kinds of calls for which a device may hold a role."""
-
-IDLE = "idle"
-"""The phase of devices that take part in no call."""
+from rlhf_flow.planning.standby import with_standby
 
 
 def plan_job(
@@ -86,158 +43,79 @@ def plan_job(
     Raises:
         InvalidPlacement: groups that do not fit the roles, their calls or the pools.
         NotOffered: a role that is trained and runs forward on different devices, several roles
-            that generate on the same GPUs or on some of a pool's devices, or weights that would be
-            copied between devices or engines.
+            that generate on the same GPUs or on some of a pool's devices, weights that would be
+            copied between devices or engines, or a model that no engine serves.
         ManifestError: a training engine or a cut that a model does not have.
         DoesNotDivide: a parallelism that does not divide devices, heads or layers' width.
         KvCacheTooSmall: a given cache below one longest sequence.
-        DoesNotFit: more memory than a device has; the message shows the sum.
+        DoesNotFit: more memory than a device has; the message shows the sum, and what would fit.
     """
-    pools = tuple(limit_devices(pool, job.spec.placement) for pool in devices)
-    places = _places(job, graphs, shapes, pools)
-    meshes = cut_meshes(job, places, shapes, pools)
-    check_offered(graphs, pools, places)
-    check_copies(graphs, meshes, shapes)
-    *better, last = [
-        (tokens, offload)
-        for offload in offload_choices(job, device_groups(pools, places))
-        for tokens in default_micro_batches(job, graphs, device_of(pools))
-    ]
+    placed = place_job(job, graphs, devices, shapes)
+    return _plan(_with_groups(_with_less_recomputation(_first_that_fits(placed, devices))))
+
+
+def _first_that_fits(placed: PlacedJob, devices: Sequence[DeviceInventory]) -> FittedJob:
+    """The way to compute that takes least time of those that fit.
+
+    Raises:
+        DoesNotFit: none does.
+    """
+    *better, last = memory_choices(placed.job, placed.graphs, placed.groups)
     for choice in better:
         with suppress(DoesNotFit):
-            return _plan(job, graphs, pools, places, meshes, shapes, *choice)
+            return fit_job(placed, choice)
     try:
-        return _plan(job, graphs, pools, places, meshes, shapes, *last)
+        return fit_job(placed, last)
     except DoesNotFit as error:
-        raise DoesNotFit(f"{error}{last[1].note}") from error
+        lines = [str(error), *tried(last), *advice_lines(placed, devices)]
+        raise DoesNotFit("\n".join(lines)) from error
 
 
-def _plan(
-    job: RLHFJob,
-    graphs: Graphs,
-    pools: Sequence[DeviceInventory],
-    places: Mapping[str, RolePlace],
-    meshes: Mapping[str, Mesh],
-    shapes: Mapping[str, DecoderShape],
-    default_tokens: int,
-    offload: OffloadChoice,
-) -> Plan:
-    """The plan with a default of training.microBatchTokens and roles that are offloaded."""
-    models = role_models(job, graphs, device_of(pools), meshes, shapes, default_tokens)
-    groups = device_groups(pools, places)
-    static = [_static_memory(job, graphs, group, models, offload) for group in groups]
-    loads = [generation_loads(job, pool, models, places) for pool in pools]
-    choices = [
-        choose_generation(
-            job, pool, of_pool, tuple(each for each in static if each.group.pool == pool)
+def _with_less_recomputation(found: FittedJob) -> FittedJob:
+    """The same where roles keep their activations that need not recompute them."""
+    for role in sorted(found.choice.chosen_to_recompute):
+        choice = replace(found.choice, recomputed=found.choice.recomputed - {role})
+        with suppress(DoesNotFit):
+            other = fit_job(found.placed, choice)
+            found = other if other.engines == found.engines else found
+    return found
+
+
+def _with_groups(found: FittedJob) -> FittedJob:
+    """The same with engines of those ranks to which fewest weights must be sent."""
+    generations = tuple(
+        with_groups(choice, loads, pool.devices_per_node)
+        for choice, loads, pool in zip(
+            found.generations, found.loads, found.placed.pools, strict=True
         )
-        for pool, of_pool in zip(pools, loads, strict=True)
-    ]
-    found = tuple(each for choice in choices for each in choice.memory)
-    memory, standby, standby_reason = with_standby(job, found)
-    engines = {engine.role: engine for choice in choices for engine in choice.engines}
+    )
+    return replace(found, generations=generations)
+
+
+def _plan(found: FittedJob) -> Plan:
+    """The plan of a job that fits."""
+    placed, choice, engines = found.placed, found.choice, found.engines
+    job, graphs, device = placed.job, placed.graphs, device_of(placed.pools)
+    held = tuple(each for pool in found.generations for each in pool.memory)
+    memory, standby, standby_reason = with_standby(job, held)
     policy = policy_of(graphs[GraphName.STEP])
     return Plan(
         job=job.name,
-        pools=tuple(map(_pool_plan, pools)),
-        roles=_role_plans(job, graphs, models, offload),
-        calls=call_plans(job, graphs, CallMeshes(meshes, engines, policy), offload),
+        pools=tuple(map(_pool_plan, placed.pools)),
+        roles=_role_plans(found),
+        calls=call_plans(job, graphs, CallMeshes(placed.meshes, engines, policy), choice.offload),
         inputs={name: graph.inputs for name, graph in graphs.items()},
         policy=policy,
         generations=tuple(_generation_plan(job, graphs, engine) for engine in engines.values()),
         memory=tuple(map(_memory_plan, memory)),
         standby=standby,
         reasons=(
-            *plan_reasons(job, groups, choices, ChainMap(*map(dict, loads))),
-            *micro_batch_reasons(job, models, default_tokens),
-            *offload_reasons(offload, device_of(pools), [each.items for each in memory]),
+            *plan_reasons(job, placed.groups, found.generations, ChainMap(*map(dict, found.loads))),
+            *memory_reasons(job, found.models, choice),
+            *offload_reasons(choice.offload, device, [each.items for each in memory]),
             standby_reason,
         ),
     )
-
-
-def _places(
-    job: RLHFJob,
-    graphs: Graphs,
-    shapes: Mapping[str, DecoderShape],
-    pools: Sequence[DeviceInventory],
-) -> Mapping[str, RolePlace]:
-    """Where each role with a model is, by the manifest's placement."""
-    kind = job.spec.placement.type
-    if kind in (PlacementType.SPLIT, PlacementType.STANDALONE):
-        roles = job_roles(graphs)
-        sets = role_sets(kind, roles, policy_of(graphs[GraphName.STEP]))
-        multiples = set_multiples(job, sets)
-        return place_everywhere(place_sets(sets, roles, shapes, pools, multiples))
-    return place_roles(job, {role: _kinds(graphs, role) for role in shapes}, pools)
-
-
-def _kinds(graphs: Graphs, role: str) -> frozenset[RoleCalls]:
-    """Of a role's calls."""
-    calls = (call for graph in graphs.values() for call in graph.of_kind(*MODEL_CALLS))
-    return frozenset(RoleCalls(call.kind.value) for call in calls if call.role == role)
-
-
-def job_phases(
-    graphs: Graphs, group: DeviceGroup, offloaded: Collection[str] = ()
-) -> tuple[str, ...]:
-    """The phases in which the memory of a group's devices differs: those of calls that they run,
-    the transition of new weights, and copies from or to a role that is offloaded."""
-    names = [
-        phase_name(call.role, call.kind)
-        for graph in graphs.values()
-        for call in graph.of_kind(*MODEL_CALLS)
-        if call.role is not None
-        and call.role in (group.generating if call.kind is CallKind.GENERATE else group.roles)
-    ]
-    engines = [
-        phase_name(name, kind)
-        for name, role in job_roles(graphs).items()
-        if role.generates
-        for kind, here in (
-            (CallKind.RESHARD, {*group.roles, *group.generating}),
-            (CallKind.GENERATE, group.generating),
-        )
-        if name in here
-    ]
-    copies = [
-        phase_name(call.role, call.kind)
-        for graph in graphs.values()
-        for call in graph.of_kind(CallKind.COPY)
-        if call.role is not None
-        and call.role in group.roles
-        and roles_on_device(call) & {*offloaded}
-    ]
-    return tuple(dict.fromkeys([*engines, *names, *copies])) or (IDLE,)
-
-
-def _static_memory(
-    job: RLHFJob,
-    graphs: Graphs,
-    group: DeviceGroup,
-    models: Sequence[RoleModel],
-    offload: OffloadChoice,
-) -> GroupMemory:
-    """All memory of a group's devices but that of generation."""
-    pool, phases = group.pool, job_phases(graphs, group, offload.roles)
-    calls = [call for graph in graphs.values() for call in graph.calls]
-    items = [process_item(pool.device, phases), *required_standby(job, pool, phases)]
-    for model in models:
-        if model.role not in group.roles:
-            continue
-        held = phases
-        if model.role in offload.roles:
-            own = phases_on_device(model.role, calls)
-            held = tuple(phase for phase in phases if phase in own)
-        items += role_items(model, phases, held)
-        if pool.device is Device.CPU and _saves_while_training(job):
-            items += checkpoint_items(model, phases)
-    return GroupMemory(group, phases, tuple(items))
-
-
-def _saves_while_training(job: RLHFJob) -> bool:
-    """Whether a copy of the state is written beside steps; the last one has none beside it."""
-    return job.spec.checkpoint.every_steps > 0 or job.spec.schedule.warm_start is not None
 
 
 def _pool_plan(pool: DeviceInventory) -> PoolPlan:
@@ -262,12 +140,10 @@ def _memory_plan(memory: GroupMemory) -> MemoryPlan:
     )
 
 
-def _role_plans(
-    job: RLHFJob, graphs: Graphs, models: tuple[RoleModel, ...], offload: OffloadChoice
-) -> tuple[RolePlan, ...]:
-    by_name = {model.role: model for model in models}
+def _role_plans(found: FittedJob) -> tuple[RolePlan, ...]:
+    job, by_name = found.placed.job, {model.role: model for model in found.models}
     plans = []
-    for role in job_roles(graphs):
+    for role in job_roles(found.placed.graphs):
         if role not in by_name:
             plans.append(RolePlan(role=role))
             continue
@@ -284,8 +160,9 @@ def _role_plans(
                 num_parameters=model.num_parameters,
                 precision=model.precision,
                 micro_batch_tokens=model.micro_batch_tokens,
+                recomputes=model.is_trained and model.recompute,
                 is_saved=model.is_saved,
-                is_offloaded=role in offload.roles,
+                offload=found.choice.offload.depth_of(role),
             )
         )
     return tuple(plans)

@@ -10,9 +10,7 @@ from rlhf_flow.planning.device_groups import DeviceGroup
 from rlhf_flow.planning.generation import EngineChoice, GenerationChoice, Loads, cache_reason
 from rlhf_flow.planning.generation_groups import grouping_reason
 from rlhf_flow.planning.generation_memory import GenerationLoad
-from rlhf_flow.planning.memory import RoleModel
 from rlhf_flow.planning.refusal import format_bytes
-from rlhf_flow.planning.role_models import MICRO_BATCH_TOKENS
 
 
 def plan_reasons(
@@ -48,25 +46,6 @@ def _why_they_stay(choice: GenerationChoice) -> str:
     if choice.release:
         return "nothing else is on the devices that generate"
     return "they fit beside all other phases"
-
-
-def micro_batch_reasons(
-    job: RLHFJob, models: Sequence[RoleModel], default_tokens: int
-) -> tuple[str, ...]:
-    """That micro-batches are smaller than they would be with more memory."""
-    chosen = [
-        model.role
-        for model in models
-        if job.spec.model_for(model.role).training.micro_batch_tokens is None
-        and default_tokens < MICRO_BATCH_TOKENS[model.device]
-    ]
-    if not chosen:
-        return ()
-    best = max(MICRO_BATCH_TOKENS[model.device] for model in models)
-    return (
-        f"micro-batches of {', '.join(chosen)} have up to {default_tokens} tokens: the most, of "
-        f"{best} halved again and again, with which everything fits",
-    )
 
 
 def _held(group: DeviceGroup, engines: Collection[str]) -> list[str]:
@@ -111,5 +90,5 @@ def _engine_reasons(
         yield grouping_reason(engine.role, load.trained, engine.mesh)
     yield (
         f"its cache has {format_bytes(engine.kv_cache_bytes)} on each device: "
-        + cache_reason(job, choice, engine.role)
+        + cache_reason(job, choice, engine, load)
     )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from rlhf_api.plan import CallKind, phase_name
+from collections.abc import Collection
+
+from rlhf_api.plan import CallKind, OffloadDepth, phase_name
 from rlhf_api.plan_memory import MemoryItem, MemoryWhat
 from rlhf_api.spec.models import TrainingEngineType
 from rlhf_flow.planning.fsdp_memory import fsdp_checkpoint_bytes, fsdp_items
@@ -11,22 +13,29 @@ from rlhf_flow.planning.memory import RoleModel, RolePhases
 
 
 def role_items(
-    model: RoleModel, phases: tuple[str, ...], held: tuple[str, ...] | None = None
+    model: RoleModel,
+    phases: tuple[str, ...],
+    depth: OffloadDepth = OffloadDepth.NOTHING,
+    own: Collection[str] = (),
 ) -> tuple[MemoryItem, ...]:
     """What a role needs on each of its devices, apart from generation.
 
     Args:
         model: the role.
         phases: all phases of these devices.
-        held: those in which it is on them. None: all.
+        depth: how much of it leaves them while others work there.
+        own: the phases in which it is whole, where some of it leaves.
     """
     infer, train = (
         tuple(phase for phase in phases if phase == phase_name(model.role, kind))
         for kind in (CallKind.INFER, CallKind.TRAIN)
     )
-    own = RolePhases(phases if held is None else held, infer, train)
+    whole = tuple(phase for phase in phases if phase in own)
+    held = whole if depth is OffloadDepth.EVERYTHING else phases
+    derived = phases if depth is OffloadDepth.NOTHING else whole
+    role_phases = RolePhases(held, derived, infer, train)
     is_megatron = model.engine is TrainingEngineType.MEGATRON
-    items = megatron_items(model, own) if is_megatron else fsdp_items(model, own)
+    items = megatron_items(model, role_phases) if is_megatron else fsdp_items(model, role_phases)
     return tuple(
         MemoryItem(role=model.role, what=what, bytes=size, phases=where)
         for what, size, where in items

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from rlhf_api import RLHFJob
@@ -17,9 +17,6 @@ from rlhf_flow.precision import resolve_precision
 MICRO_BATCH_TOKENS: Mapping[Device, int] = {Device.CPU: 4096, Device.GPU: 16384}
 """Default of training.microBatchTokens: on CPUs more fall out of the cache, on GPUs fewer leave
 the device idle."""
-
-SMALLEST_MICRO_BATCH_TOKENS = 1024
-"""Down to which the default is halved where memory is short."""
 
 MAX_SHARED_TOKENS = 8192
 """Longest sequence with several responses: its mask has the square of it, in bytes. Nor is one
@@ -38,19 +35,6 @@ def longest_shared_tokens(job: RLHFJob, rows_per_prompt: int, micro_batch_tokens
     rollout = job.spec.rollout
     everything = rollout.max_prompt_tokens + rows_per_prompt * rollout.max_response_tokens
     return min(everything, MAX_SHARED_TOKENS, micro_batch_tokens)
-
-
-def default_micro_batches(
-    job: RLHFJob, graphs: Mapping[GraphName, Graph], device: Device
-) -> list[int]:
-    """What training.microBatchTokens may be where the manifest leaves it out, best first; one where
-    it is given for every role."""
-    best = MICRO_BATCH_TOKENS[device]
-    roles = (role for role, found in job_roles(graphs).items() if found.head is not None)
-    if all(job.spec.model_for(role).training.micro_batch_tokens for role in roles):
-        return [best]
-    halvings = (best // SMALLEST_MICRO_BATCH_TOKENS).bit_length()
-    return [best >> times for times in range(halvings)]
 
 
 def is_saved(job: RLHFJob, name: str, role: JobRole, policy: str) -> bool:
@@ -79,8 +63,8 @@ def rank_tokens(job: RLHFJob, rows_per_prompt: int, num_ranks: int, rows_togethe
 
 
 def rows_together(graph: Graph, role: str) -> int:
-    """Rows of a prompt that a role always has in one micro-batch: all where its loss compares
-    them, else one."""
+    """Rows of a prompt that a role always has on one rank: all where its loss compares them, else
+    one."""
     compared = [
         graph.rows[call.id].most for call in graph.trainings(role) if call.compares_responses
     ]
@@ -94,6 +78,7 @@ def role_models(
     meshes: Mapping[str, Mesh],
     shapes: Mapping[str, DecoderShape],
     default_tokens: int,
+    recomputed: Collection[str] = (),
 ) -> tuple[RoleModel, ...]:
     """Every role that holds weights.
 
@@ -104,6 +89,7 @@ def role_models(
         meshes: the ranks of each of these roles.
         shapes: of their models.
         default_tokens: of a micro-batch, where the manifest leaves it out.
+        recomputed: roles whose activations are computed again for the backward pass.
     """
     step = graphs[GraphName.STEP]
     policy = policy_of(step)
@@ -125,7 +111,7 @@ def role_models(
             batch_tokens=sizes.batch,
             longest_shared_tokens=sizes.longest_shared,
             is_saved=is_saved(job, role, found, policy),
-            recompute=training.activation_recompute,
+            recompute=role in recomputed,
             engine=training.engine,
             sequence_parallel=training.parallelism.sequence,
             distributed_optimizer=training.distributed_optimizer,
@@ -155,6 +141,6 @@ def _sizes(job: RLHFJob, step: Graph, role: str, mesh: Mesh, default_tokens: int
     rows, together = step.most_rows(role), rows_together(step, role)
     tokens = job.spec.model_for(role).training.micro_batch_tokens or default_tokens
     batch = rank_tokens(job, rows, mesh.data, together)
-    longest = together * longest_sequence_tokens(job)  # a longer one runs alone
+    longest = longest_sequence_tokens(job)  # one that is longer than a micro-batch runs alone
     shared = longest_shared_tokens(job, rows, tokens)
     return _Sizes(tokens, min(max(tokens, longest), batch), batch, shared)

@@ -101,7 +101,7 @@ def _problems(job: RLHFJob, role: str, place: RolePlace, shape: DecoderShape) ->
             f"Megatron's layers are not mapped for the model of {role}",
             got=f"model_type {shape.family}",
             allowed=", ".join(sorted(MEGATRON_FAMILIES)),
-            do="write engine: FSDP, or add the family (docs/model-families.md)",
+            do="write engine: FSDP, or add the family (docs/guides/add-a-model-family.md)",
         )
     model = job.spec.model_for(role)
     parallelism, _ = _parallelism(job, role, place.training)

@@ -41,6 +41,10 @@ class CheckpointRecord:
     """Held-out metrics of this step, if it was evaluated."""
     files: Mapping[str, SavedFile] = field(default_factory=dict)
     """By name, without this record's own."""
+    policy: str = ""
+    """The role whose model the job leaves; empty in checkpoints that were written before."""
+    precisions: Mapping[str, str] = field(default_factory=dict)
+    """Number formats that roles compute in and models are left in, by role."""
     version: int = VERSION
 
     def to_text(self) -> str:

@@ -6,6 +6,7 @@ that thread use a group of their own, so that they cannot meet those of training
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
@@ -14,6 +15,7 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.staging import DefaultStager
 from torch.distributed.checkpoint.state_dict_loader import load as load_in_place
 from torch.distributed.checkpoint.state_dict_saver import async_save
@@ -109,11 +111,23 @@ def saved_keys(address: str) -> frozenset[str]:
     Raises:
         StorageFailed: it cannot be read.
     """
+    return frozenset(saved_shapes(address))
+
+
+def saved_shapes(address: str) -> dict[str, tuple[int, ...] | None]:
+    """The full shape of every tensor in a checkpoint, by its name; None for what is no tensor.
+
+    Raises:
+        StorageFailed: it cannot be read.
+    """
     try:
         metadata = FsspecReader(address, **options_of(address)).read_metadata()
     except Exception as error:  # every file system has errors of its own
         raise _not_read(address, f"{type(error).__name__}: {error}") from error
-    return frozenset(metadata.state_dict_metadata)
+    return {
+        name: tuple(saved.size) if isinstance(saved, TensorStorageMetadata) else None
+        for name, saved in metadata.state_dict_metadata.items()
+    }
 
 
 def load(state: State, address: str) -> None:
@@ -123,8 +137,21 @@ def load(state: State, address: str) -> None:
         CheckpointFailed: it is not that of such a state.
         StorageFailed: it cannot be read.
     """
+    _load(state, address, alone=False)
+
+
+def load_alone(state: State, address: str) -> None:
+    """The same by one process, whether it is in a world or not. Tensors may have another dtype than
+    was saved; of what was saved one box is held at a time."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is disabled")  # as is meant
+        _load(state, address, alone=True)
+
+
+def _load(state: State, address: str, alone: bool) -> None:
+    reader = FsspecReader(address, **options_of(address))
     try:
-        load_in_place(state, storage_reader=FsspecReader(address, **options_of(address)))
+        load_in_place(state, storage_reader=reader, no_dist=alone)
     except CheckpointException as error:
         causes = [cause for cause, _ in error.failures.values()]
         if all(isinstance(cause, MISFITS) for cause in causes):

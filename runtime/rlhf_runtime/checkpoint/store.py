@@ -42,8 +42,18 @@ Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 
+def is_checkpoint_name(name: str) -> bool:
+    """Whether a folder is called as those of checkpoints are."""
+    return _NAME.fullmatch(name) is not None
+
+
 class Damaged(ValueError):
     """A checkpoint is not whole; the text names the file and what is wrong with it."""
+
+
+def damaged_text(step: int, error: Damaged) -> str:
+    """That another one is looked for."""
+    return f"the checkpoint of step {step} cannot be used: {error}; looking for the one before it"
 
 
 @dataclass(frozen=True)
@@ -135,6 +145,8 @@ class CheckpointStore:
                 file.flush()
                 os.fsync(file.fileno())
         if self._renames:
+            for each, saved in record.files.items():
+                self._require_written(f"{name}/{each}", saved)
             for part in sorted({file.rpartition("/")[0] for file in record.files} | {""}):
                 _sync_folder(f"{self._root}/{name}/{part}")
             final = f"step-{record.step:08d}"
@@ -171,6 +183,28 @@ class CheckpointStore:
             except Damaged as error:
                 faults.append(str(error))
         raise Damaged("; ".join(dict.fromkeys(faults)) or "it is gone")
+
+    def newest(self, tell: Callable[[int, Damaged], None]) -> Checkpoint | None:
+        """The newest whole checkpoint, after a look at every byte; None if there is none.
+
+        Args:
+            tell: hears of each newer one that is not whole.
+        """
+        for step in self.steps():
+            try:
+                return self.read(step)
+            except Damaged as error:
+                tell(step, error)
+        return None
+
+    @_reaching
+    def named(self, name: str) -> Checkpoint:
+        """The checkpoint in the folder of this name, after a look at every byte.
+
+        Raises:
+            Damaged: it is not whole.
+        """
+        return self._read(name)
 
     @_reaching
     def record(self, step: int) -> CheckpointRecord | None:
@@ -262,6 +296,16 @@ class CheckpointStore:
             raise Damaged(f"{RECORD_FILE} is missing: it was never finished") from None
         except ValueError as error:
             raise Damaged(f"{RECORD_FILE} is damaged: {error}") from error
+
+    def _require_written(self, name: str, saved: SavedFile) -> None:
+        """Let no checkpoint lack a file that somebody has deleted while it was written.
+
+        Raises:
+            FileNotFoundError, OSError: it does.
+        """
+        size = self._fs.size(f"{self._root}/{name}")
+        if size != saved.num_bytes:
+            raise OSError(f"{name} has {size} bytes instead of {saved.num_bytes}")
 
     def _make_folder(self, path: str) -> None:
         if self._has_folders:

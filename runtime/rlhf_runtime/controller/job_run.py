@@ -1,11 +1,13 @@
 """The life of a job on one incarnation of workers.
 
-build -> warm start or checkpoint -> [ step -> (evaluate) -> (save) ] x steps -> model
+build -> (first token -> warm start) or checkpoint -> [ step -> (evaluate) -> (save) ] x steps
+      -> model
 """
 
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,7 +41,11 @@ from rlhf_runtime.controller.workers import Workers, WorkerSettings
 from rlhf_runtime.errors import model_not_saved
 from rlhf_runtime.models.files import copy_tokenizer
 from rlhf_runtime.telemetry.journal import Journal
-from rlhf_runtime.telemetry.records import EvaluationRecord, StepRecord, WarmStartRecord
+from rlhf_runtime.telemetry.records import (
+    EvaluationRecord,
+    StepRecord,
+    WarmStartRecord,
+)
 
 PASSES_AHEAD = 1
 """Passes that are sent before the one that runs is over: workers never wait for the driver."""
@@ -73,11 +79,12 @@ class JobRun:
         self._saves = saves
         self._stop = stop
         traced = trace_algorithms(job, plan.device)
-        self._graph = traced[GraphName.STEP].graph
+        graphs = {name: each.graph for name, each in traced.items()}
+        self._graph = graphs[GraphName.STEP]
         self._algorithms = {name: each.algorithm for name, each in traced.items()}
-        self._rewards = {name: rewards_of(each.graph) for name, each in traced.items()}
+        self._rewards = {name: rewards_of(graph) for name, graph in graphs.items()}
         self._workers = Workers(job, plan, settings, site)
-        self._stepper = Stepper(self._workers)
+        self._stepper = Stepper(self._workers, graphs)
         self._has_generated = False
         self._step = 0
         self._divergence = Divergence(job.spec.failure_policy.max_skipped_steps)
@@ -90,13 +97,20 @@ class JobRun:
         self._workers.build(self._journal.started)
         self._journal.notice_data(self._workers.counts)
         self._stop.raise_if_requested()
+        self._journal.require_folder()
         self._saves.claim()
         if checkpoint is None and GraphName.WARM_START in self._algorithms:
+            self._try_generation()
             self._run_warm_start(self._algorithms[GraphName.WARM_START])
         self._begin_training(fresh=checkpoint is None)
         if checkpoint is not None:
             self._workers.on_ranks("restore", checkpoint.address)
         self._step = 0 if checkpoint is None else checkpoint.record.step
+        if self._step >= self._spec.schedule.steps:
+            self._journal.notice(
+                f"the checkpoint has {self._step} of {self._spec.schedule.steps} steps behind it: "
+                "nothing is left to train, and the model is made of it"
+            )
         try:
             self._train(checkpoint)
         finally:
@@ -113,6 +127,16 @@ class JobRun:
     def kill(self) -> None:
         """End the workers at once, whatever they are doing."""
         self._workers.kill()
+
+    def _try_generation(self) -> None:
+        """Generate one token, before a warm start spends minutes: engines say then what they cannot
+        do. Also pays for what they put off until then."""
+        if not self._plan.generations:
+            return
+        begin = time.monotonic()
+        self._workers.on_ranks("generate_first_token")
+        self._has_generated = True
+        self._journal.started("first generation", time.monotonic() - begin)
 
     def _run_warm_start(self, algorithm: Algorithm) -> None:
         """Train the policy on answers until it is good enough or its steps are over."""
@@ -162,6 +186,7 @@ class JobRun:
 
     def _send(self, wanted: PassAt) -> Sent:
         step = wanted.step
+        self._journal.require_folder()  # else a checkpoint would make it anew
         match wanted.kind:
             case PassKind.TRAIN:
                 algorithm = self._algorithms[GraphName.STEP]
@@ -197,15 +222,19 @@ class JobRun:
     def _wait(self, sent: Sent) -> Pass:
         done = self._stepper.wait(sent.handle)
         self._note_first_tokens(done)
-        for notice in done.notices:
-            self._journal.notice_once(notice)
+        self._tell_unscored(sent.pass_at.step, done)
         return done
+
+    def _tell_unscored(self, step: int, done: Pass) -> None:
+        for reward, failure in done.unscored:
+            self._journal.unscored(step, reward, failure)
 
     def _held_out(self) -> Mapping[str, float]:
         """Held-out metrics now, before reinforcement learning."""
         algorithm = self._algorithms[GraphName.EVALUATION]
         done = self._stepper.wait(self._stepper.evaluate(algorithm, 0))
         self._note_first_tokens(done)
+        self._tell_unscored(0, done)
         return self._evaluation_metrics(done)
 
     def _evaluation_metrics(self, done: Pass) -> dict[str, float]:
@@ -221,6 +250,7 @@ class JobRun:
     def _save_model(self, folder: Path) -> None:
         policy = self._plan.role(self._plan.policy)
         assert policy is not None and policy.precision is not None
+        self._journal.require_folder()
         dtype = "bfloat16" if policy.precision is Precision.BFLOAT16 else "float32"
         aside = folder.with_name(folder.name + ".new")
         shutil.rmtree(aside, ignore_errors=True)
@@ -252,6 +282,7 @@ def step_record(step: int, done: Pass, rewards: Sequence[str]) -> StepRecord:
         tokens=done.tokens,
         spans=done.spans,
         memory=done.memory,
+        finished=time.time(),
     )
 
 

@@ -10,6 +10,9 @@ from pathlib import Path
 
 from rlhf_runtime.errors import FolderInUse, FolderUnusable
 
+LOCK = ".lock"
+"""The file in a folder that is locked."""
+
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
@@ -21,7 +24,7 @@ def locked(folder: Path) -> Iterator[None]:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
         raise _unusable(folder, error) from error
     try:

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from rlhf_api.plan import Plan
 from rlhf_api.spec.checkpoint import CheckpointSpec, OnCheckpointError
 from rlhf_runtime.checkpoint.record import CheckpointRecord, SavedFile
 from rlhf_runtime.checkpoint.retention import kept_steps
-from rlhf_runtime.checkpoint.store import Checkpoint, CheckpointStore, Damaged
+from rlhf_runtime.checkpoint.store import Checkpoint, CheckpointStore, Damaged, damaged_text
 from rlhf_runtime.controller.results import wait_for, wait_for_end
 from rlhf_runtime.errors import CheckpointFailed, RuntimeFailure, StorageFailed
 from rlhf_runtime.hooks import Hook, nothing
@@ -37,12 +38,16 @@ class Saves:
     spec: Mapping[str, Any]
     """The job's spec in force, with defaults, by wire names."""
     journal: Journal
+    plan: Plan | None = None
+    """Where checkpoints say what the plan knows of their models."""
     _measured: tuple[int, Mapping[str, float]] = (0, MappingProxyType({}))
     """The last evaluation: after which step, and its metrics."""
     reached: int = -1
     """The step of the last checkpoint that is known to be whole; -1: none is."""
     _damaged: set[int] = field(default_factory=set)
     _has_claimed: bool = False
+    _kept: set[int] = field(default_factory=set)
+    """Steps whose checkpoints stay until further ones are written."""
 
     def claim(self) -> None:
         """Save at this address from now on. Only once: who takes it over later keeps it."""
@@ -56,18 +61,15 @@ class Saves:
         Raises:
             StorageFailed: nobody knows, because they cannot be read now.
         """
-        for step in self.store.steps():
-            try:
-                checkpoint = self.store.read(step)
-                self.reached = step
-                return checkpoint
-            except Damaged as error:
-                self._damaged.add(step)
-                self.journal.notice_once(
-                    f"the checkpoint of step {step} cannot be used: {error}; looking for the one "
-                    "before it"
-                )
-        return None
+        checkpoint = self.store.newest(self._tell_damaged)
+        if checkpoint is not None:
+            self.reached = checkpoint.record.step
+            self._kept = {self.reached}
+        return checkpoint
+
+    def _tell_damaged(self, step: int, error: Damaged) -> None:
+        self._damaged.add(step)
+        self.journal.notice_once(damaged_text(step, error))
 
     def measured(self, step: int, metrics: Mapping[str, float]) -> None:
         """Held-out metrics after a step; they belong to its checkpoint."""
@@ -77,10 +79,28 @@ class Saves:
         """Have all ranks copy their state and begin to write it."""
         try:
             address = self.store.begin(step)
+            self._tell_deleted()
         except StorageFailed as error:
             self._failed(step, error)
             return []
         return [rank.begin_save.remote(address, step) for rank in ranks]
+
+    def _tell_deleted(self) -> None:
+        """Say so where somebody has deleted checkpoints that stay: what follows is written as
+        ever."""
+        gone = self._kept - {*self.store.steps()}
+        if not gone:
+            return
+        self._kept -= gone
+        self.reached = max(self._kept, default=-1)
+        steps = ", ".join(map(str, sorted(gone)))
+        begins = f"from step {self.reached}" if self._kept else "at the job's start"
+        self.journal.notice(
+            f"checkpoints in {self.store.address} were deleted while the job ran: got none of step "
+            f"{steps} any more; until the next one is written, a restart begins {begins}"
+        )
+        if not self._kept:
+            self.store.claim()  # its name has gone with them
 
     def wait(self, copying: Sequence[Any], look: Hook = nothing) -> None:
         """Wait until state is copied; `look` is called every few seconds."""
@@ -115,6 +135,7 @@ class Saves:
             spec=self.spec,
             metrics=dict(metrics) if measured == step else {},
             files=files,
+            **_models_in(self.plan),
         )
         try:
             checkpoint = self.store.commit(record)
@@ -123,6 +144,7 @@ class Saves:
             return
         self.reached = step
         self._damaged.discard(step)
+        self._kept.add(step)
         self.journal.saved(step, checkpoint.address)
         self._prune(step)
 
@@ -139,6 +161,7 @@ class Saves:
                 if record and saved <= step and saved not in self._damaged
             ]
             kept = kept_steps(whole, self.settings.keep_last, self.settings.keep_best.metric)
+            self._kept = kept & records.keys()
             for saved, record in records.items():
                 is_being_written = record is None and saved > step
                 if saved not in kept and not is_being_written:
@@ -159,3 +182,11 @@ class Saves:
         if self.settings.on_error is OnCheckpointError.FAIL:
             raise CheckpointFailed(text) from error
         self.journal.notice(f"{text}; training goes on (checkpoint.onError)")
+
+
+def _models_in(plan: Plan | None) -> dict[str, Any]:
+    """What a record says of the models of a plan."""
+    if plan is None:
+        return {}
+    precisions = {role.role: role.precision.value for role in plan.roles if role.precision}
+    return {"policy": plan.policy, "precisions": precisions}

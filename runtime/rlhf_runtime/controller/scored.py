@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rlhf_runtime.rewards.errors import NothingScored
+from rlhf_runtime.rewards.failures import MOST_NAMED, Failure
 from rlhf_runtime.workers.orders import CallReport, Scored
 
 
@@ -24,16 +25,17 @@ def require_scores(reports: Sequence[CallReport], step: int) -> None:
             raise NothingScored(
                 f"no sample could be scored: got errors for all {count} responses of step {step}; "
                 "correct the verifier, or see to its service. "
-                + " ".join(f"{name}: {text}" for name, text in _errors(parts).items())
+                + " ".join(f"{name}: {each[0]}" for name, each in _failures(parts).items())
             )
 
 
-def notices_of(reports: Sequence[CallReport]) -> tuple[str, ...]:
-    """The first error of every reward, call by call and round by round."""
+def unscored_of(reports: Sequence[CallReport]) -> tuple[tuple[str, Failure], ...]:
+    """The foremost failures with the name of the reward, call by call and round by round."""
     return tuple(
-        f"reward {name}: {text}"
+        (name, failure)
         for parts in _calls(reports)
-        for name, text in _errors(parts).items()
+        for name, found in _failures(parts).items()
+        for failure in found[:MOST_NAMED]
     )
 
 
@@ -46,9 +48,10 @@ def _calls(reports: Sequence[CallReport]) -> list[list[Scored]]:
     return list(found.values())
 
 
-def _errors(parts: Sequence[Scored]) -> dict[str, str]:
-    """The foremost of every reward."""
-    errors: dict[str, str] = {}
+def _failures(parts: Sequence[Scored]) -> dict[str, tuple[Failure, ...]]:
+    """Those of every reward, the foremost first."""
+    found: dict[str, tuple[Failure, ...]] = {}
     for part in parts:
-        errors = {**part.errors, **errors}
-    return errors
+        for name, failures in part.failures.items():
+            found[name] = (*found.get(name, ()), *failures)
+    return found

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rlhf_api.plan import GraphName
 from rlhf_flow.algorithm import Algorithm
-from rlhf_flow.flow import REPEAT, Flow
+from rlhf_flow.flow import Flow
+from rlhf_flow.graph import Graph
 from rlhf_flow.reward_terms import reward_terms
 from rlhf_runtime.controller.batch import Batch, ShardRef, as_batch
+from rlhf_runtime.controller.call_names import CallNames
 from rlhf_runtime.controller.cluster import object_store_bytes
 from rlhf_runtime.controller.dispatch import StepBackend
 from rlhf_runtime.controller.saved_lines import lines_by_name
-from rlhf_runtime.controller.scored import notices_of
+from rlhf_runtime.controller.scored import unscored_of
 from rlhf_runtime.controller.workers import Workers
 from rlhf_runtime.dataplane.partition import Extent
+from rlhf_runtime.rewards.failures import Failure
 from rlhf_runtime.telemetry.records import Span
 from rlhf_runtime.telemetry.timeline_chart import busy_seconds
-from rlhf_runtime.workers.orders import CallReport, Statistics, merge
+from rlhf_runtime.workers.orders import CallReport, merge
 from rlhf_runtime.workers.process import resident_bytes
 
 
@@ -36,8 +39,8 @@ class Pass:
     tokens: int
     memory: Mapping[str, int]
     """Resident bytes by process, and of Ray's object store."""
-    notices: tuple[str, ...]
-    """What a person should read."""
+    unscored: tuple[tuple[str, Failure], ...] = ()
+    """What verifiers could not score, with the name of the reward."""
     lines: Mapping[str, bytes] = field(default_factory=dict)
     """What it saves, by name."""
 
@@ -49,6 +52,8 @@ class Submitted:
     backend: StepBackend
     start: float
     """Unix seconds."""
+    names: CallNames
+    """Of its metrics."""
 
 
 class Stepper:
@@ -58,8 +63,9 @@ class Stepper:
     one, the next is already waiting for them.
     """
 
-    def __init__(self, workers: Workers) -> None:
+    def __init__(self, workers: Workers, graphs: Mapping[GraphName, Graph]) -> None:
         self._workers = workers
+        self._names = {name: CallNames(graph) for name, graph in graphs.items()}
         self._last_end = 0.0
 
     def train(self, algorithm: Algorithm, step: int) -> Submitted:
@@ -87,9 +93,12 @@ class Stepper:
         reports = submitted.backend.wait()
         start = max(submitted.start, self._last_end)
         self._last_end = last_end(reports)
-        done = summarize(reports, start, self._last_end)
+        done = summarize(reports, start, self._last_end, submitted.names)
         own = {"driver": resident_bytes(), "object store": object_store_bytes()}
-        rounds = {f"{name}/rounds": float(n) for name, n in submitted.backend.rounds.items()}
+        rounds = {
+            f"{name.replace('#', '.')}/rounds": float(number)
+            for name, number in submitted.backend.rounds.items()
+        }
         return replace(
             done,
             metrics={**done.metrics, **rounds},
@@ -116,7 +125,7 @@ class Stepper:
         flow = Flow(algorithm.roles(), backend, samples, rewards)
         with flow.step():
             algorithm.step(flow, backend.prompts)
-        return Submitted(backend, start)
+        return Submitted(backend, start, self._names[graph])
 
 
 @dataclass(frozen=True)
@@ -161,34 +170,13 @@ def last_end(reports: Sequence[CallReport]) -> float:
     return max((span.end for report in reports for span in report.spans), default=time.time())
 
 
-def summarize(reports: Sequence[CallReport], start: float, end: float) -> Pass:
+def summarize(reports: Sequence[CallReport], start: float, end: float, names: CallNames) -> Pass:
     """Put the reports of a pass together."""
-    calls = {report.call for report in reports}
-    metrics = merge([_named_by_call(report, calls) for report in reports])
+    metrics = merge([names.of(report.call).named(report.statistics) for report in reports])
     spans = tuple(span for report in reports for span in report.spans)
     tokens = int(metrics.pop("batch/tokens", 0))
     memory = {report.spans[-1].process: report.memory_bytes for report in reports if report.spans}
-    return Pass(metrics, _phases(spans), spans, end - start, tokens, memory, notices_of(reports))
-
-
-def _named_by_call(report: CallReport, calls: Collection[str]) -> Statistics:
-    """A call's statistics. Means of a role's call that is not the first of its kind are its own:
-    the second has `reward/mean.2`, one in a region `every-10/reward/mean`. Those of all rounds of
-    the step's first `flow.repeat` are one, named as if the call were made once, unless the same
-    call is made outside as well. What operations report is named after the fields that it is about.
-    Totals are the step's."""
-    outside = report.call.removeprefix(f"{REPEAT}/")
-    region, _, site = (report.call if outside in calls else outside).rpartition("/")
-    method, _, number = site.partition("#")
-    prefix = f"{region}/" if region else ""
-    suffix = f".{number}" if number and method != "compute" else ""
-    own = report.statistics
-    return Statistics(
-        {f"{prefix}{name}{suffix}": value for name, value in own.means.items()},
-        {f"{prefix}{name}{suffix}": value for name, value in own.maxima.items()},
-        own.sums,
-        {f"{prefix}{name}{suffix}": value for name, value in own.spreads.items()},
-    )
+    return Pass(metrics, _phases(spans), spans, end - start, tokens, memory, unscored_of(reports))
 
 
 def _phases(spans: Sequence[Span]) -> dict[str, float]:

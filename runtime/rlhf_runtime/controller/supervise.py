@@ -10,6 +10,7 @@ from rlhf_runtime.checkpoint.store import Checkpoint
 from rlhf_runtime.controller.restarts import Restarts
 from rlhf_runtime.controller.saves import Saves
 from rlhf_runtime.controller.stop import StopRequest
+from rlhf_runtime.telemetry.errors import RunFolderGone
 from rlhf_runtime.telemetry.journal import Journal
 
 
@@ -44,7 +45,7 @@ def supervise(
                 journal.going_on(checkpoint.record.step, checkpoint.address)
             return incarnation(checkpoint)
         except RlhfError as error:
-            if stop.wanted:
+            if stop.wanted and not isinstance(error, RunFolderGone):
                 journal.notice(f"{error.reason}: {error}")
                 return False
             seconds = restarts.seconds_before(error, saves.reached)

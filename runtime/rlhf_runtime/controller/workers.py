@@ -27,7 +27,7 @@ from rlhf_runtime.controller.watch import Watch
 from rlhf_runtime.dataplane.partition import Share
 from rlhf_runtime.errors import NoProgress
 from rlhf_runtime.faults import Fault
-from rlhf_runtime.hooks import Hook
+from rlhf_runtime.hooks import Hook, nothing
 from rlhf_runtime.rewards.measured import check_measured
 from rlhf_runtime.workers.data_host import DataHost
 from rlhf_runtime.workers.rank import Rank
@@ -60,6 +60,8 @@ class WorkerSettings:
     """Default: an equal share of its node's cores."""
     faults: tuple[Fault, ...] = ()
     """Faults on purpose."""
+    require_folder: Hook = nothing
+    """Raises where the run's folder is gone."""
 
 
 class Workers:
@@ -173,9 +175,11 @@ class Workers:
 
         Raises:
             RayFailed: Ray itself has gone.
+            RunFolderGone: the run's folder was deleted, moved or replaced.
             NoProgress: a worker hangs.
         """
         self._site.require_ray()
+        self._settings.require_folder()
         self._watch.look()
         self._site.beat()
 
@@ -225,6 +229,7 @@ class Workers:
 
         def look() -> None:
             self._site.require_ray()
+            self._settings.require_folder()
             if time.monotonic() - begin > deadline:
                 raise NoProgress(
                     f"workers did not come to life: got no answer of some for {deadline:g} s "

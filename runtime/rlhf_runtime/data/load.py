@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+from rlhf_api.gathering import Gathered
+from rlhf_api.plan import GraphInputs, GraphName
 from rlhf_api.spec.data import DataSource, DataSpec, EvaluationData
 from rlhf_api.spec.job import RLHFJobSpec
+from rlhf_flow.fields import RESPONSE_TOKENS
 from rlhf_runtime.data.prompt_table import PromptTable
 from rlhf_runtime.data.prompts import PromptPolicy, build_prompt_table
-from rlhf_runtime.data.rows import Split, read_rows
+from rlhf_runtime.data.rows import Row, Split, read_rows
 from rlhf_runtime.data.tokenizer import TextTokenizer
 
 
@@ -21,52 +25,149 @@ class JobPrompts:
     evaluation: PromptTable | None
 
 
+@dataclass(frozen=True)
+class DataUse:
+    """What the graphs of a job do with its data."""
+
+    trains_on_answers: bool = False
+    """Whether answers of training data have to fit into a response."""
+    evaluates: bool = True
+    """Whether held-out prompts are asked for."""
+    batches_per_step: int = 1
+    """Of schedule.promptsPerStep prompts, that a step may take."""
+
+    @classmethod
+    def of(cls, inputs: Mapping[GraphName, GraphInputs]) -> DataUse:
+        """What graphs read."""
+        return cls(
+            any(RESPONSE_TOKENS in each.prompts for each in inputs.values()),
+            GraphName.EVALUATION in inputs,
+            inputs[GraphName.STEP].prompt_batches,
+        )
+
+
+PROMPTS_ONLY = DataUse()
+"""Answers are for verifiers, and held-out prompts are answered."""
+
+
 def load_prompts(
-    spec: RLHFJobSpec,
-    tokenizer: TextTokenizer,
-    *,
-    trains_on_answers: bool = False,
-    evaluates: bool = True,
-    batches_per_step: int = 1,
+    spec: RLHFJobSpec, tokenizer: TextTokenizer, use: DataUse = PROMPTS_ONLY
 ) -> JobPrompts:
     """Read, check and tokenize all rows of a job.
 
     Args:
         spec: of the job.
         tokenizer: the policy's.
-        trains_on_answers: whether answers of training data have to fit into a response.
-        evaluates: whether held-out prompts are asked for.
-        batches_per_step: of schedule.promptsPerStep prompts, that a step may take.
+        use: of the data.
 
     Raises:
         DataError: whatever is wrong with the data, before anything is trained.
+        SeveralErrors: several things are.
     """
-    longest = spec.rollout.max_response_tokens if trains_on_answers else None
-    train = _load(spec.data.train, Split.TRAIN, spec, tokenizer, longest)
-    per_step = spec.schedule.prompts_per_step
-    train.require_rows(per_step, "schedule.promptsPerStep", batches_per_step)
-    if spec.schedule.warm_start is not None:
-        warm_start = spec.schedule.warm_start
-        train.require_rows(warm_start.prompts_per_step, "schedule.warmStart.promptsPerStep")
-        train.require_answers()
-    held_out = evaluation_source(spec.data) if evaluates else None
-    return JobPrompts(
-        train,
-        _load_pretraining(spec, tokenizer),
-        None if held_out is None else _load(held_out, Split.EVALUATION, spec, tokenizer, None),
+    gathered = Gathered()
+    tables: dict[Split, PromptTable] = {}
+    for split, source in sources_in_use(spec, use).items():
+        with gathered.check():
+            table = load_table(spec, split, source, tokenizer, use)
+            tables[split] = table
+            check_rows(spec, table, use)
+    gathered.raise_all()
+    others = (tables.get(split) for split in (Split.PRETRAINING, Split.EVALUATION))
+    return JobPrompts(tables[Split.TRAIN], *others)
+
+
+def sources_in_use(spec: RLHFJobSpec, use: DataUse) -> Mapping[Split, DataSource]:
+    """The sources that a job reads."""
+    held_out = evaluation_source(spec.data) if use.evaluates else None
+    sources = {
+        Split.TRAIN: spec.data.train,
+        Split.PRETRAINING: spec.data.pretraining,
+        Split.EVALUATION: held_out,
+    }
+    return {split: source for split, source in sources.items() if source is not None}
+
+
+def load_table(
+    spec: RLHFJobSpec,
+    split: Split,
+    source: DataSource,
+    tokenizer: TextTokenizer,
+    use: DataUse,
+    some: Callable[[Iterable[Row]], Iterable[Row]] = iter,
+) -> PromptTable:
+    """Read, check and tokenize the rows of a source.
+
+    Args:
+        spec: of the job.
+        split: which source it is.
+        source: of rows.
+        tokenizer: the policy's.
+        use: of the data.
+        some: picks those that are read. Default: all.
+
+    Raises:
+        DataError: whatever is wrong with a row or the file.
+        SeveralErrors: several things are.
+    """
+    rollout = spec.rollout
+    trains_on_answers = {Split.TRAIN: use.trains_on_answers, Split.PRETRAINING: True}
+    policy = PromptPolicy(
+        rollout.max_prompt_tokens,
+        rollout.max_response_tokens if trains_on_answers.get(split) else None,
+        spec.data.on_invalid_row,
+        spec.data.on_long_prompt,
+        rollout.max_prompt_tokens + rollout.max_response_tokens,
     )
+    rows = some(read_rows(source, split, spec.schedule.seed))
+    return build_prompt_table(rows, source, split, tokenizer, policy)
 
 
-def _load_pretraining(spec: RLHFJobSpec, tokenizer: TextTokenizer) -> PromptTable | None:
-    source, count = spec.data.pretraining, spec.pretraining_rows_per_step
-    if source is None or count is None:
-        return None
-    longest = spec.rollout.max_response_tokens
-    table = _load(source, Split.PRETRAINING, spec, tokenizer, longest)
-    is_given = source.rows_per_step is not None
-    setting = "data.pretraining.rowsPerStep" if is_given else "schedule.promptsPerStep"
-    table.require_rows(count, setting)
-    return table
+def check_rows(spec: RLHFJobSpec, table: PromptTable, use: DataUse) -> None:
+    """Check that there are as many rows as steps need, with what they need.
+
+    Args:
+        spec: of the job.
+        table: of all rows of a source.
+        use: of the data.
+
+    Raises:
+        DatasetTooSmall: fewer than a step or the warm start takes.
+        MissingAnswer: a warm start over rows without reference answers.
+        SeveralErrors: several of these.
+    """
+    gathered = Gathered()
+    for count, setting, batches in _rows_needed(spec, table.split, use):
+        with gathered.check():
+            table.require_rows(count, setting, batches)
+    if table.split is Split.TRAIN and spec.schedule.warm_start is not None:
+        with gathered.check():
+            table.require_answers()
+    gathered.raise_all()
+
+
+def rows_needed(spec: RLHFJobSpec, split: Split, use: DataUse) -> int:
+    """Different rows that a source must have.
+
+    Args:
+        spec: of the job.
+        split: which source it is.
+        use: of the data.
+    """
+    return max((count * batches for count, _, batches in _rows_needed(spec, split, use)), default=1)
+
+
+def _rows_needed(spec: RLHFJobSpec, split: Split, use: DataUse) -> Iterable[tuple[int, str, int]]:
+    """Rows of a batch of a source, the setting that says so, and the batches of a step."""
+    schedule = spec.schedule
+    if split is Split.TRAIN:
+        yield schedule.prompts_per_step, "schedule.promptsPerStep", use.batches_per_step
+        if schedule.warm_start is not None:
+            yield schedule.warm_start.prompts_per_step, "schedule.warmStart.promptsPerStep", 1
+    if split is Split.PRETRAINING and (count := spec.pretraining_rows_per_step) is not None:
+        assert spec.data.pretraining is not None
+        is_given = spec.data.pretraining.rows_per_step is not None
+        setting = "data.pretraining.rowsPerStep" if is_given else "schedule.promptsPerStep"
+        yield count, setting, 1
 
 
 def evaluation_source(data: DataSpec) -> EvaluationData | None:
@@ -74,21 +175,3 @@ def evaluation_source(data: DataSpec) -> EvaluationData | None:
     if data.evaluation is None and data.train.builtin is not None:
         return EvaluationData(builtin=data.train.builtin)
     return data.evaluation
-
-
-def _load(
-    source: DataSource,
-    split: Split,
-    spec: RLHFJobSpec,
-    tokenizer: TextTokenizer,
-    max_answer_tokens: int | None,
-) -> PromptTable:
-    policy = PromptPolicy(
-        spec.rollout.max_prompt_tokens,
-        max_answer_tokens,
-        spec.data.on_invalid_row,
-        spec.data.on_long_prompt,
-        spec.rollout.max_prompt_tokens + spec.rollout.max_response_tokens,
-    )
-    rows = read_rows(source, split, spec.schedule.seed)
-    return build_prompt_table(rows, source, split, tokenizer, policy)

@@ -55,6 +55,12 @@ class PromptTable:
         record: dict[str, Any] = json.loads(self.records[index])
         return record
 
+    def longest_prompt(self) -> tuple[int, int]:
+        """The row of the source with the longest prompt, and the prompt's tokens."""
+        assert self.prompts.lengths is not None
+        index = int(self.prompts.lengths.argmax())
+        return int(self.source_rows[index]), int(self.prompts.lengths[index])
+
     def require_rows(self, count: int, setting: str, batches: int = 1) -> None:
         """Check that a step's batches can be filled with different rows.
 

@@ -9,8 +9,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rlhf_api.gathering import raise_together
 from rlhf_api.spec.data import DataSource, OnInvalidRow, OnLongPrompt
-from rlhf_runtime.data.errors import EmptyDataset, InvalidRow, MissingField, PromptTooLong
+from rlhf_runtime.data.errors import (
+    DataError,
+    EmptyDataset,
+    InvalidRow,
+    MissingField,
+    PromptTooLong,
+)
 from rlhf_runtime.data.prompt_table import PromptTable
 from rlhf_runtime.data.row_pair import pair_of
 from rlhf_runtime.data.row_text import (
@@ -83,6 +90,7 @@ def build_prompt_table(
             onInvalidRow is fail.
         PromptTooLong: a prompt over the limit, and onLongPrompt is fail.
         ChatTemplateUnusable: a template is needed and there is none.
+        SeveralErrors: several of these.
     """
     writer = PromptWriter(source, split, tokenizer.chat_template)
     collected = _Collected(answers=([],) if preferences_of(source) is None else ([], []))
@@ -118,14 +126,18 @@ def _chunks(rows: Iterable[Row]) -> Iterator[list[Row]]:
 
 
 def _require_fields(chunk: list[Row], source: DataSource, split: Split) -> None:
-    """Refuse a column that is nowhere in a chunk: the manifest names the wrong one."""
-    for setting, name in _named_fields(source).items():
-        if name is not None and not any(name in row for row in chunk):
-            columns = ", ".join(dict.fromkeys(column for row in chunk for column in row)) or "none"
-            raise MissingField(
+    """Refuse columns that are nowhere in a chunk: the manifest names the wrong ones."""
+    columns = list(dict.fromkeys(column for row in chunk for column in row))
+    raise_together(
+        [
+            MissingField(
                 f"data.{split.value}.{setting} names a column that does not exist: got {name}, "
-                f"allowed {columns}; correct data.{split.value}.{setting}"
+                f"allowed {', '.join(columns) or 'none'}; correct data.{split.value}.{setting}"
             )
+            for setting, name in _named_fields(source).items()
+            if name is not None and name not in columns
+        ]
+    )
 
 
 def _named_fields(source: DataSource) -> dict[str, str | None]:
@@ -239,28 +251,42 @@ def _lengths(column: Column) -> list[int]:
 
 
 def _refuse(collected: _Collected, source: DataSource, split: Split, policy: PromptPolicy) -> None:
-    """Raise for what the policy does not let pass."""
+    """Raise for what the policy does not let pass, all at once."""
+    where, errors = f"data.{split.value}{_named_file(source)}", list[DataError]()
     if collected.invalid and policy.on_invalid_row is OnInvalidRow.FAIL:
         named = _named(f"row {row}: {why}" for row, why in collected.invalid)
-        raise InvalidRow(
-            f"data.{split.value} has {len(collected.invalid)} rows that cannot be used (rows count "
-            f"from 0): got {named}; allowed {_allowed(source, policy)}; correct the rows or set "
-            "data.onInvalidRow: Skip"
+        errors.append(
+            InvalidRow(
+                f"{where} has {len(collected.invalid)} rows that cannot be used (rows count from "
+                f"0): got {named}; allowed {_allowed(source, policy)}; correct the rows or set "
+                "data.onInvalidRow: Skip"
+            )
         )
     if collected.too_long and policy.on_long_prompt is OnLongPrompt.FAIL:
         named = _named(f"row {row} with {size} tokens" for row, size in collected.too_long)
-        raise PromptTooLong(
-            f"data.{split.value} has {len(collected.too_long)} prompts over the limit (rows count "
-            f"from 0): got {named}; allowed rollout.maxPromptTokens = "
-            f"{policy.max_prompt_tokens}; raise it, shorten the prompts or set data.onLongPrompt: "
-            "Skip"
+        longest, most = max(collected.too_long, key=lambda found: found[1])
+        which = f", the longest row {longest} with {most}" if len(collected.too_long) > 1 else ""
+        errors.append(
+            PromptTooLong(
+                f"{where} has {len(collected.too_long)} prompts over the limit (rows count from "
+                f"0): got {named}{which}; allowed rollout.maxPromptTokens = "
+                f"{policy.max_prompt_tokens}; raise it ({most} takes all), shorten the prompts or "
+                "set data.onLongPrompt: Skip"
+            )
         )
-    if not collected.rows:
-        raise EmptyDataset(
-            f"data.{split.value} has no usable rows: got {collected.rows_read} rows, "
-            f"{len(collected.invalid)} of them invalid and {len(collected.too_long)} too long; "
-            "add rows"
+    if not collected.rows and not errors:
+        errors.append(
+            EmptyDataset(
+                f"{where} has no usable rows: got {collected.rows_read} rows, "
+                f"{len(collected.invalid)} of them invalid and {len(collected.too_long)} too long; "
+                "add rows"
+            )
         )
+    raise_together(errors)
+
+
+def _named_file(source: DataSource) -> str:
+    return "" if source.path is None else f" ({source.path})"
 
 
 def _allowed(source: DataSource, policy: PromptPolicy) -> str:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlhf_api.spec.data import DataSource
+from rlhf_api.spec.job import RLHFJobSpec
+from rlhf_api.spec.rewards import RewardTokenizer
 from rlhf_runtime.data.errors import ChatTemplateUnusable
+from rlhf_runtime.data.load import evaluation_source
 from rlhf_runtime.data.row_text import PromptWriter, RowProblem, prompt_of
 from rlhf_runtime.data.rows import Split
 from rlhf_runtime.data.tokenizer import TextTokenizer
@@ -92,6 +96,29 @@ class Retokenizer:
         return Sequences(
             self._tokenizer.encode(written, add_special_tokens=True), pack(closed, np.int32)
         )
+
+
+def retokenizers(spec: RLHFJobSpec, role: str, folder: Path) -> dict[Split, Retokenizer]:
+    """How a reward model with a tokenizer of its own reads the data's prompts; nothing for others.
+
+    Args:
+        spec: of the job.
+        role: of the reward model.
+        folder: its model's.
+
+    Raises:
+        TokenizerUnusable, ChatTemplateUnusable: it cannot.
+    """
+    reward = spec.reward_models.get(role)
+    if reward is None or reward.tokenizer is not RewardTokenizer.OWN:
+        return {}
+    tokenizer = TextTokenizer(folder)
+    sources = {Split.TRAIN: spec.data.train, Split.EVALUATION: evaluation_source(spec.data)}
+    return {
+        split: Retokenizer(role, source, split, tokenizer)
+        for split, source in sources.items()
+        if source is not None
+    }
 
 
 def _cut(column: Column, groups: NDArray[np.int64]) -> Sequences:

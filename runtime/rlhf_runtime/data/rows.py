@@ -10,6 +10,7 @@ from enum import StrEnum
 from itertools import islice
 from typing import Any
 
+from rlhf_api.gathering import Gathered
 from rlhf_api.spec.data import (
     BuiltinData,
     DataSource,
@@ -57,7 +58,9 @@ def find_sources(data: DataSpec) -> None:
 
     Raises:
         DataNotFound, DataUnreadable.
+        SeveralErrors: several of these.
     """
+    gathered = Gathered()
     sources: dict[Split, DataSource | None] = {
         Split.TRAIN: data.train,
         Split.PRETRAINING: data.pretraining,
@@ -65,7 +68,9 @@ def find_sources(data: DataSpec) -> None:
     }
     for split, source in sources.items():
         if source is not None and source.path is not None:
-            files.find_file(source.path, _setting(split))
+            with gathered.check():
+                files.find_file(source.path, _setting(split))
+    gathered.raise_all()
 
 
 def _setting(split: Split) -> str:

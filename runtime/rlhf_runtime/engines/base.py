@@ -4,11 +4,12 @@ the device or the host."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 
+from rlhf_api.plan import OffloadDepth
 from rlhf_runtime.engines.copying import copy_weights
 from rlhf_runtime.engines.offloading import Offloading
 from rlhf_runtime.engines.optimizer import Optimizer
@@ -22,10 +23,10 @@ from rlhf_runtime.reshard.views import Views
 class Held(NamedTuple):
     """An engine's tensors on the device."""
 
-    kept: Iterable[torch.Tensor]
+    kept: Sequence[torch.Tensor]
     """Whose values matter."""
-    lost: Iterable[torch.Tensor] = ()
-    """That are zeros whenever the engine is offloaded."""
+    derived: Sequence[torch.Tensor] = ()
+    """Others, whose values `_write_parameters` computes from them."""
 
 
 class EngineBase(ABC):
@@ -37,6 +38,7 @@ class EngineBase(ABC):
         self._optimizer: Optimizer | None = None
         self._version = 0
         self._offloading = Offloading(parallel.device)
+        self._offloaded = OffloadDepth.NOTHING
 
     @property
     def version(self) -> int:
@@ -50,17 +52,27 @@ class EngineBase(ABC):
         return self._optimizer.learning_rate
 
     @property
-    def is_offloaded(self) -> bool:
-        """Whether weights, gradients and optimizer are on the host."""
-        return self._offloading.is_away
+    def offloaded(self) -> OffloadDepth:
+        """How much has left the device."""
+        return self._offloaded
 
-    def offload(self) -> None:
-        """Give the device's memory of weights, gradients and optimizer back."""
-        self._offloading.offload(*self._held())
+    def offload(self, depth: OffloadDepth) -> None:
+        """Give memory of weights, gradients and optimizer back."""
+        if self._offloaded is not OffloadDepth.NOTHING:
+            return
+        held = self._held()
+        if depth is OffloadDepth.EVERYTHING:
+            self._offloading.offload((*held.kept, *held.derived))
+        elif depth is OffloadDepth.DERIVED:
+            self._offloading.offload((), held.derived)
+        self._offloaded = depth
 
     def load(self) -> None:
-        """Take it again, with what was in it."""
+        """Take it again, with what was in it. Collective."""
         self._offloading.load()
+        if self._offloaded is OffloadDepth.DERIVED:
+            self._write_parameters()
+        self._offloaded = OffloadDepth.NOTHING
 
     def require_loaded(self) -> None:
         """Let what follows find everything on the device."""
@@ -100,6 +112,7 @@ class EngineBase(ABC):
         rounds = max(1, self._rounds(len(trained)))  # momentum moves on without a signal
         self._forward_backward(list(in_step(trained, rounds, empty)))
         norm = self._optimizer.step()
+        self._free_gradients()
         self._weights_changed()
         return norm
 
@@ -122,6 +135,9 @@ class EngineBase(ABC):
 
     def _write_parameters(self) -> None:  # noqa: B027  # what is trained may be what computes
         """Compute with the values that are trained. Collective."""
+
+    def _free_gradients(self) -> None:  # noqa: B027  # the optimizer may have done so
+        """Give the device's memory of gradients back until the next update."""
 
     def _weights_changed(self) -> None:
         """What is trained has other values now. Collective."""

@@ -1,4 +1,4 @@
-"""Whether a model's files have the head that a role needs of them."""
+"""Heads of models: whether files have the one that a role needs, and what a scalar one changes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,20 @@ from rlhf_runtime.models.errors import WrongHead
 
 SCORE = "score.weight"
 """A classifier's head in files: a scalar model is saved as a sequence classifier of one label."""
+
+UNCHANGED_OUTPUTS = {"final_logit_softcapping": None, "logits_scaling": 1.0, "logit_scale": 1.0}
+"""Settings of models by which logits are changed after the output layer, and their neutral values
+(Gemma, Granite, Cohere)."""
+
+
+def as_scalar(config: Any) -> None:
+    """Make a config that of a model with a scalar head: it has a head of its own, and its class
+    does to outputs what a classifier's does, which is nothing. Some cap logits or scale them, which
+    are no logits here."""
+    config.tie_word_embeddings = False
+    for name, neutral in UNCHANGED_OUTPUTS.items():
+        if hasattr(config, name):
+            setattr(config, name, neutral)
 
 
 def is_classifier(config: Any) -> bool:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, BinaryIO, Protocol, cast
 import torch
 from torch.distributed.tensor import DTensor
 
+from rlhf_api.plan import OffloadDepth
 from rlhf_runtime.errors import NotEnoughResources, NotLoaded
 
 if TYPE_CHECKING:
@@ -50,6 +51,8 @@ class FileCopy:
         Raises:
             NotEnoughResources: there is no room.
         """
+        if not contents:
+            return
         try:
             if self._file is None:
                 made = tempfile.TemporaryFile(prefix="rlhf-offload-")  # noqa: SIM115  # it stays
@@ -69,12 +72,15 @@ class FileCopy:
             ) from error
 
     def read(self, contents: Sequence[torch.Tensor]) -> None:
-        """Read them in the same order."""
+        """Read them in the same order, and give the file's room back."""
+        if not contents:
+            return
         assert self._file is not None, "write comes before read"
         self._file.seek(0)
         for each in contents:
             got = self._file.readinto(_buffer(each))  # type: ignore[attr-defined]
             assert got == each.nbytes, "the file holds what was written"
+        self._file.truncate(0)
 
     def wait(self) -> None:
         """Everything is there when `read` returns."""
@@ -126,8 +132,8 @@ class Offloading:
 
     def __init__(self, device: torch.device) -> None:
         self._host: HostCopy = PinnedCopy(device) if device.type == "cuda" else FileCopy()
-        self._kept: Sizes = []
-        self._lost: Sizes = []
+        self._kept: Shrunk = []
+        self._lost: Shrunk = []
         self.is_away = False
         """Whether they are on the host."""
 
@@ -136,7 +142,7 @@ class Offloading:
 
         Args:
             kept: whose storages come back as they were.
-            lost: whose storages come back as zeros; none of them is one of `kept`.
+            lost: whose storages come back with whatever values; none of them is one of `kept`.
 
         Raises:
             NotEnoughResources: the host has no room; nothing was given back.
@@ -144,11 +150,9 @@ class Offloading:
         if self.is_away:
             return
         self._host.wait()
-        kept_storages, lost_storages = _sizes(kept), _sizes(lost)
-        self._host.write([_contents(storage) for storage, _ in kept_storages])
-        for storage, _ in (*kept_storages, *lost_storages):
-            storage.resize_(0)
-        self._kept, self._lost = kept_storages, lost_storages
+        kept_storages = storages_of(kept)
+        self._host.write([_contents(storage) for storage in kept_storages])
+        self._kept, self._lost = shrink(kept_storages), shrink(storages_of(lost))
         self.is_away = True
         give_free_pages_back()
 
@@ -156,12 +160,10 @@ class Offloading:
         """Take the memory again and begin to fill it, unless that was done."""
         if not self.is_away:
             return
-        for storage, size in (*self._kept, *self._lost):
-            storage.resize_(size)
-        for storage, _ in self._lost:
-            _contents(storage).zero_()
-        self._host.read([_contents(storage) for storage, _ in self._kept])
-        self._kept, self._lost = [], []
+        kept = [storage for storage, _ in self._kept]
+        grow(self._kept)
+        grow(self._lost)
+        self._host.read([_contents(storage) for storage in kept])
         self.is_away = False
 
     def require(self) -> None:
@@ -172,25 +174,47 @@ class Offloading:
         """
         if self.is_away:
             raise NotLoaded(
-                "weights and optimizer of a role are on the host: got a call that needs them on "
-                "the device, allowed calls after a load; the plan lacks a load before this call"
+                "weights or optimizer of a role have left the device: got a call that needs them "
+                "there, allowed calls after a load; the plan lacks a load before this call"
             )
         self._host.wait()
 
 
-Sizes = list[tuple[torch.UntypedStorage, int]]
-"""Storages, each once, with the bytes that they have on the device."""
+Shrunk = list[tuple[torch.UntypedStorage, int]]
+"""Storages without memory, with the bytes that they had."""
 
 
-def _sizes(tensors: Iterable[torch.Tensor]) -> Sizes:
+def shrink(storages: Iterable[torch.UntypedStorage]) -> Shrunk:
+    """Give the memory of storages back; whatever views them stays valid, without contents."""
+    sizes = [(storage, storage.nbytes()) for storage in storages]
+    for storage, _ in sizes:
+        storage.resize_(0)
+    return sizes
+
+
+def grow(shrunk: Shrunk) -> None:
+    """Take it again, with whatever is in it; nothing is left to do afterwards."""
+    for storage, size in shrunk:
+        storage.resize_(size)
+    shrunk.clear()
+
+
+def storages_of(tensors: Iterable[torch.Tensor]) -> list[torch.UntypedStorage]:
+    """The storages of a rank's own parts of tensors, each once, that have memory."""
     locals_ = (each.to_local() if isinstance(each, DTensor) else each for each in tensors)
     found = {each.untyped_storage().data_ptr(): each.untyped_storage() for each in locals_}
-    return [(storage, storage.nbytes()) for storage in found.values() if storage.nbytes()]
+    return [storage for storage in found.values() if storage.nbytes()]
 
 
 def _contents(storage: torch.UntypedStorage) -> torch.Tensor:
     """uint8[bytes]: a view of all of a storage."""
     return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+
+
+def device_bytes(tensors: Iterable[torch.Tensor]) -> int:
+    """Bytes of a rank's own parts of tensors, as far as they are on its device."""
+    locals_ = (each.to_local() if isinstance(each, DTensor) else each for each in tensors)
+    return sum(each.nbytes for each in locals_ if each.untyped_storage().nbytes())
 
 
 def give_free_pages_back() -> None:
@@ -201,12 +225,13 @@ def give_free_pages_back() -> None:
 @contextmanager
 def on_device(*engines: TrainingEngine) -> Iterator[None]:
     """Have engines on the device, for what no call of a plan does: those that were offloaded are so
-    again afterwards."""
-    away = [engine for engine in engines if engine.is_offloaded]
-    for engine in away:
+    again afterwards. Collective."""
+    away = [(each, each.offloaded) for each in engines]
+    away = [(each, depth) for each, depth in away if depth is not OffloadDepth.NOTHING]
+    for engine, _ in away:
         engine.load()
     try:
         yield
     finally:
-        for engine in away:
-            engine.offload()
+        for engine, depth in away:
+            engine.offload(depth)

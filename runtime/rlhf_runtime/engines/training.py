@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from rlhf_api.plan import OffloadDepth
 from rlhf_api.plan_memory import MemoryWhat
 from rlhf_runtime.engines.optimizer_settings import OptimizerSettings
 from rlhf_runtime.engines.packing import MicroBatch, Packing
@@ -66,8 +67,9 @@ class LossTerm:
     """This rank's part of the rows."""
     loss: Loss
     silent: Sequence[MicroBatch] = ()
-    """Rows whose loss is known to have no gradient: they run forward only, for the statistics that
-    the loss collects."""
+    """They run forward only, before any of the others: rows whose loss is known to have no
+    gradient, for the statistics that the loss collects, or such that the loss has to know of before
+    it says anything of others."""
 
 
 class TrainingEngine(Protocol):
@@ -81,16 +83,16 @@ class TrainingEngine(Protocol):
         """How often the weights have changed."""
 
     @property
-    def is_offloaded(self) -> bool:
-        """Whether weights, gradients and optimizer are on the host: whatever needs them raises
-        `NotLoaded`."""
+    def offloaded(self) -> OffloadDepth:
+        """How much has left the device: unless it is nothing, whatever needs weights, gradients or
+        optimizer raises `NotLoaded`."""
 
-    def offload(self) -> None:
-        """Give the device's memory of weights, gradients and optimizer back, with a copy on the
-        host, unless that was done. Views stay valid."""
+    def offload(self, depth: OffloadDepth) -> None:
+        """Give the device's memory of weights, gradients and optimizer back, or of what follows
+        from the rest, unless that was done. Views stay valid."""
 
     def load(self) -> None:
-        """Undo it, if it was done; the copies may still run when this returns."""
+        """Undo it, if it was done; copies may still run when this returns. Collective."""
 
     def require_loaded(self) -> None:
         """Let what follows find everything on the device: for those that hold views.

@@ -4,6 +4,7 @@ RlhfError
 └── ModelError                 a model cannot be used as the manifest says (exit code 3)
     ├── ModelNotFound          no such folder, id or revision, or no access to it
     ├── ModelIncomplete        a folder without everything that a model consists of
+    ├── ContextTooShort        a model with fewer positions than prompt and response need
     ├── WrongHead              a model that ends in something else than its role needs
     └── VocabularyMismatch     roles that read the same token ids understand them differently
 """
@@ -31,6 +32,12 @@ class ModelIncomplete(ModelError):
     """A folder that lacks a part of a model in Hugging Face format."""
 
     reason = "ModelIncomplete"
+
+
+class ContextTooShort(ModelError):
+    """A model with fewer positions than a prompt and a response together need."""
+
+    reason = "ContextTooShort"
 
 
 class WrongHead(ModelError):

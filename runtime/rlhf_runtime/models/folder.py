@@ -10,16 +10,17 @@ from rlhf_runtime.models.errors import ModelIncomplete
 
 CONFIG_FILE = "config.json"
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
+METADATA = "__metadata__"
 WEIGHT_INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 
 
 def require_complete(folder: Path, title: str) -> None:
-    """Check that a folder holds a config and all its weights.
+    """Check that a folder holds a config and all its weights, whole as far as their beginnings say.
 
     title: what the message calls the model.
 
     Raises:
-        ModelIncomplete: names every file that is missing.
+        ModelIncomplete: names every file that is missing, or the first that is damaged.
     """
     missing = missing_files(folder)
     if missing:
@@ -29,6 +30,67 @@ def require_complete(folder: Path, title: str) -> None:
             f"{', '.join(missing)}; copy the whole folder, or save the model again with "
             "save_pretrained"
         )
+    _require_whole(folder)
+
+
+def _require_whole(folder: Path) -> None:
+    """Check that safetensors files are as long as their headers say, and hold what the index
+    names."""
+    index = folder / WEIGHT_INDEXES[0]
+    single = folder / WEIGHT_FILES[0]
+    if index.is_file():
+        named: dict[str, set[str]] = {}
+        for tensor, file in _weight_map(index).items():
+            named.setdefault(file, set()).add(tensor)
+        for file, tensors in named.items():
+            if lacking := sorted(tensors - tensors_of(folder / file)):
+                raise ModelIncomplete(
+                    f"a file of weights lacks tensors that {index.name} names: got "
+                    f"{folder / file} without {lacking[0]}"
+                    + (f" and {len(lacking) - 1} more" if len(lacking) > 1 else "")
+                    + "; copy the folder again"
+                )
+    elif single.is_file():
+        tensors_of(single)
+
+
+def _weight_map(index: Path) -> dict[str, str]:
+    """The files of tensors, by the tensors' names.
+
+    Raises:
+        ModelIncomplete: the index does not name them.
+    """
+    names = read_object(index).get("weight_map")
+    if not isinstance(names, dict):
+        raise ModelIncomplete(f"an index without weight_map: got {index}; copy it again")
+    return names
+
+
+def tensors_of(file: Path) -> set[str]:
+    """Names of the tensors in a safetensors file, by its header.
+
+    Raises:
+        ModelIncomplete: it is none, or shorter than its header says.
+    """
+    size = file.stat().st_size
+    with file.open("rb") as stream:
+        begin = stream.read(8)
+        length = int.from_bytes(begin, "little")
+        header = stream.read(length) if len(begin) == 8 and length <= size else b""
+    try:
+        entries = json.loads(header)
+        ends = [entry["data_offsets"][1] for name, entry in entries.items() if name != METADATA]
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        is_pointer = begin == b"version "
+        do = "run `git lfs pull` there" if is_pointer else "copy it again"
+        what = "a pointer of Git LFS" if is_pointer else f"{size} bytes"
+        raise ModelIncomplete(f"not a safetensors file: got {file}, {what}; {do}") from error
+    if (whole := 8 + length + max(ends, default=0)) > size:
+        raise ModelIncomplete(
+            f"a file of weights is cut off: got {file} with {size} bytes, allowed the {whole} of "
+            "its header; copy it again"
+        )
+    return set(entries) - {METADATA}
 
 
 def missing_files(folder: Path) -> list[str]:
@@ -36,7 +98,7 @@ def missing_files(folder: Path) -> list[str]:
     missing = [] if (folder / CONFIG_FILE).is_file() else [CONFIG_FILE]
     index = next((name for name in WEIGHT_INDEXES if (folder / name).is_file()), None)
     if index is not None:
-        shards = set(read_object(folder / index)["weight_map"].values())
+        shards = set(_weight_map(folder / index).values())
         return missing + sorted(shard for shard in shards if not (folder / shard).is_file())
     if not any((folder / name).is_file() for name in WEIGHT_FILES):
         missing.append(f"weights ({' or '.join(WEIGHT_FILES)}, whole or in shards)")

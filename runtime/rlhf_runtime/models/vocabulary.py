@@ -104,7 +104,10 @@ def _tokens(folder: Path) -> dict[str, int] | None:
     if not file.is_file():
         return None
     content = read_object(file)
-    listed = content["model"]["vocab"]
+    model = content.get("model")
+    listed = model.get("vocab") if isinstance(model, dict) else None
+    if not isinstance(listed, dict | list):
+        raise ModelIncomplete(f"{TOKENIZER_FILE} has no vocabulary: got {file}; copy it again")
     if isinstance(listed, dict):
         tokens = dict(listed)
     else:  # Unigram models list tokens with their log-probabilities, in the order of their ids

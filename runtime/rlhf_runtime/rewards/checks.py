@@ -17,20 +17,19 @@ def checked_scores(values: Sequence[Any], num_samples: int) -> BatchScores:
     if len(values) != num_samples:
         return wrong_count(f"{len(values)} values", num_samples)
     scores = array("f", bytes(4 * len(values)))
-    faults: dict[int, Fault] = {}
-    detail = None
+    faults: dict[int, tuple[Fault, str]] = {}
     for index, value in enumerate(values):
         try:
             number = _as_number(value)
         except (TypeError, ValueError):
-            faults[index] = Fault.NOT_A_NUMBER
+            fault = Fault.NOT_A_NUMBER
         else:
             if math.isfinite(number) and abs(number) <= FLOAT32_MAX:
                 scores[index] = number
                 continue
-            faults[index] = Fault.NON_FINITE
-        detail = detail or f"got {value!r:.200} for sample {index}, allowed a finite number"
-    return BatchScores(scores, faults, None, detail)
+            fault = Fault.NON_FINITE
+        faults[index] = (fault, f"got {value!r:.200}, allowed a finite number")
+    return BatchScores(scores, faults)
 
 
 def _as_number(value: Any) -> float:

@@ -4,7 +4,9 @@ RlhfError
 └── RewardError            a verifier failed and onError is fail (exit code 3)
     ├── NothingScored      not one sample of a batch could be scored
     └── InvalidReward      a verifier cannot be used at all: it does not import, is no function,
-                           or does not take its parameters
+        │                  or does not take its parameters
+        ├── LoadsSlowly    its module has not been imported in time
+        └── DiesLoading    its process ended while its module was imported
 """
 
 from __future__ import annotations
@@ -32,3 +34,11 @@ class InvalidReward(RewardError):
 
     reason = "InvalidReward"
     exit_code = ExitCode.USER
+
+
+class LoadsSlowly(InvalidReward):
+    """A verifier whose module has not been imported in time."""
+
+
+class DiesLoading(InvalidReward):
+    """A verifier whose process ended while it imported the module."""

@@ -11,7 +11,7 @@ import random
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from email.utils import parsedate_to_datetime
 from time import time
 from typing import Any
@@ -21,8 +21,9 @@ import aiohttp
 from rlhf_api.spec.rewards import OnRewardError, RewardSpec
 from rlhf_runtime.rewards.checks import checked_scores
 from rlhf_runtime.rewards.errors import RewardError
+from rlhf_runtime.rewards.failures import NameOf, numbered
 from rlhf_runtime.rewards.messages import BatchScores, Fault
-from rlhf_runtime.rewards.request import Request
+from rlhf_runtime.rewards.request import Batch, Request
 from rlhf_runtime.rewards.sample import Sample
 from rlhf_runtime.rewards.scores import Scores
 
@@ -31,6 +32,9 @@ FIRST_WAIT_SECONDS = 0.5
 LONGEST_WAIT_SECONDS = 30.0
 """Also where the service asks for more in Retry-After."""
 TOO_MANY_REQUESTS = 429
+BY_ONE_SAMPLE = (400, 413, 422, 500)
+"""With these a service answers to a sample that it cannot take, among others; they are sent again
+one by one."""
 LONGEST_ANSWER_BYTES = 64 * 2**20
 """Of one answer; more is not read."""
 
@@ -40,10 +44,17 @@ Sleep = Callable[[float], Awaitable[None]]
 class TryAgain(Exception):
     """A request that failed in a way that may pass."""
 
-    def __init__(self, fault: Fault, why: str, wait_seconds: float | None = None) -> None:
+    def __init__(
+        self,
+        fault: Fault,
+        why: str,
+        wait_seconds: float | None = None,
+        by_one_sample: bool = False,
+    ) -> None:
         super().__init__(why)
         self.fault = fault
         self.wait_seconds = wait_seconds
+        self.by_one_sample = by_one_sample
 
 
 class HTTPScorer:
@@ -69,14 +80,17 @@ class HTTPScorer:
     def wait_until_ready(self) -> None:
         """Return at once: a service may come up later than the job, and declares no metric."""
 
-    def submit(self, samples: Sequence[Sample]) -> Future[Scores]:
-        """Score samples without waiting; calls share the requests under way."""
+    def submit(self, samples: Sequence[Sample], name_of: NameOf = numbered) -> Future[Scores]:
+        """Score samples without waiting; calls share the requests under way.
+
+        name_of: what a person finds a sample by, from its number.
+        """
         with self._lock:
             if self._closed:
                 failed: Future[Scores] = Future()
                 failed.set_exception(self._closing())
                 return failed
-            return asyncio.run_coroutine_threadsafe(self._score(samples), self._loop)
+            return asyncio.run_coroutine_threadsafe(self._score(samples, name_of), self._loop)
 
     def close(self) -> None:
         """End all requests; a call under way fails. Closing twice does nothing."""
@@ -89,18 +103,19 @@ class HTTPScorer:
         self._thread.join()
         self._loop.close()
 
-    async def _score(self, samples: Sequence[Sample]) -> Scores:
-        request = Request(samples, self._http.batch_size)
+    async def _score(self, samples: Sequence[Sample], name_of: NameOf) -> Scores:
+        request = Request(samples, self._http.batch_size, name_of, self._http.timeout_seconds)
         try:
             async with self._session() as session, asyncio.TaskGroup() as group:
-                for _ in range(min(self._http.max_concurrency, len(request.pending))):
-                    group.create_task(self._send_batches(session, request))
+                news = asyncio.Condition()
+                for _ in range(min(self._http.max_concurrency, len(samples))):
+                    group.create_task(self._send_batches(session, request, news))
         except asyncio.CancelledError:
             raise self._closing() from None
         scores = request.scores()
-        if scores.first_error is not None and self._stops_at_errors:
+        if request.has_errors and self._stops_at_errors:
             raise RewardError(
-                f"{self._title} failed and onError is Fail: {scores.first_error}\ncorrect the "
+                f"{self._title} failed and onError is Fail: {scores.failures[0]}\ncorrect the "
                 "service or its url, or set onError to Exclude or Zero"
             )
         return scores
@@ -109,28 +124,37 @@ class HTTPScorer:
         limit = aiohttp.ClientTimeout(total=self._http.timeout_seconds)
         return aiohttp.ClientSession(timeout=limit)
 
-    async def _send_batches(self, session: aiohttp.ClientSession, request: Request) -> None:
-        """One of the requests at a time, until nothing is pending."""
-        while request.pending:
+    async def _send_batches(
+        self, session: aiohttp.ClientSession, request: Request, news: asyncio.Condition
+    ) -> None:
+        """One batch at a time until all are over: one that fails may become several."""
+        while not request.is_over:
+            async with news:
+                await news.wait_for(lambda: request.pending or request.is_over)
             async with self._turns:
-                if not request.pending:
-                    return
-                batch = request.next_batch()
-                request.answer(batch.start, await self._ask(session, batch.samples))
+                if request.pending:
+                    batch = request.next_batch()
+                    request.answer(batch, await self._ask(session, batch))
             if request.has_errors and self._stops_at_errors:
                 request.pending.clear()
+            async with news:
+                news.notify_all()
 
-    async def _ask(self, session: aiohttp.ClientSession, batch: Sequence[Sample]) -> BatchScores:
+    async def _ask(self, session: aiohttp.ClientSession, batch: Batch) -> BatchScores:
         """Send a batch until it is answered or maxRetries is reached."""
-        for tries in range(self._http.max_retries + 1):
+        retries = 0 if batch.whole else self._http.max_retries
+        for tries in range(retries + 1):
             try:
-                return await self._post(session, batch)
+                return await self._post(session, batch.samples)
             except TryAgain as error:
                 failure = error
-            if tries < self._http.max_retries:
+            if tries < retries:
                 await self._sleep(wait_seconds(tries, failure.wait_seconds))
-        detail = f"{self._http.url}: {failure}, {tries + 1} times; see to the service or its url"
-        return BatchScores(batch_fault=failure.fault, detail=detail)
+        times = f", {tries + 1} times" if tries else ""
+        detail = f"{self._http.url}: {failure}{times}; see to the service or its url"
+        return BatchScores(
+            batch_fault=failure.fault, detail=detail, by_one_sample=failure.by_one_sample
+        )
 
     async def _post(self, session: aiohttp.ClientSession, batch: Sequence[Sample]) -> BatchScores:
         samples = [asdict(sample) for sample in batch]
@@ -146,9 +170,12 @@ class HTTPScorer:
             raise TryAgain(Fault.UNREACHABLE, f"no answer ({error})") from error
         if answer.status == TOO_MANY_REQUESTS or answer.status >= 500:
             asked = retry_after(answer.headers.get("Retry-After", ""))
-            raise TryAgain(Fault.REFUSED, _status(answer, content), asked)
+            raise TryAgain(
+                Fault.REFUSED, _status(answer, content), asked, answer.status in BY_ONE_SAMPLE
+            )
         if not 200 <= answer.status < 300:
-            return self._failed(Fault.REFUSED, _status(answer, content))
+            refusal = self._failed(Fault.REFUSED, _status(answer, content))
+            return replace(refusal, by_one_sample=answer.status in BY_ONE_SAMPLE)
         if len(content) > LONGEST_ANSWER_BYTES:
             why = (
                 f"got an answer of more than {LONGEST_ANSWER_BYTES} bytes, allowed at most as many"
@@ -166,8 +193,13 @@ class HTTPScorer:
             got = content[:200].decode(errors="replace")
             return self._failed(Fault.UNREADABLE, f'got {got!r}, allowed {{"scores": [...]}}')
         scores = checked_scores(values, num_samples)
-        detail = None if scores.detail is None else f"{self._http.url}: {scores.detail}"
-        return BatchScores(scores.values, scores.faults, scores.batch_fault, detail)
+        if scores.batch_fault is not None:
+            return replace(scores, detail=f"{self._http.url}: {scores.detail}")
+        told = {
+            index: (fault, f"{self._http.url}: {detail}")
+            for index, (fault, detail) in scores.faults.items()
+        }
+        return replace(scores, faults=told)
 
     def _failed(self, fault: Fault, why: str) -> BatchScores:
         detail = f"{self._http.url}: {why}; correct the service or the url"

@@ -62,12 +62,14 @@ class BatchScores:
     """From the process: the scores of one batch.
 
     values: float32, one for each sample, 0 where there is none; empty if the whole batch failed.
-    faults: sample's number in the batch to what is wrong with it.
+    faults: sample's number in the batch to what is wrong with it, also in words.
     batch_fault: what is wrong with the whole batch, if something is.
-    detail: the first fault in words, with the verifier's traceback if it raised.
+    detail: the same in words, with the verifier's traceback if it raised.
+    by_one_sample: whether one of the samples may be why the whole batch failed.
     """
 
     values: array[float] = field(default_factory=lambda: array("f"))
-    faults: Mapping[int, Fault] = field(default_factory=dict)
+    faults: Mapping[int, tuple[Fault, str]] = field(default_factory=dict)
     batch_fault: Fault | None = None
-    detail: str | None = None
+    detail: str = ""
+    by_one_sample: bool = False

@@ -15,7 +15,8 @@ from types import TracebackType
 from typing import Self
 
 from rlhf_api.spec.rewards import OnRewardError, RewardSpec
-from rlhf_runtime.rewards.errors import InvalidReward, RewardError
+from rlhf_runtime.rewards.errors import DiesLoading, InvalidReward, LoadsSlowly, RewardError
+from rlhf_runtime.rewards.failures import NameOf, numbered
 from rlhf_runtime.rewards.messages import BatchScores, Fault, Ready, Unusable
 from rlhf_runtime.rewards.request import Request
 from rlhf_runtime.rewards.sample import Sample
@@ -29,8 +30,9 @@ START_SECONDS = 120.0
 class VerifierPool:
     """The processes of one reward, which score the batches of any number of requests.
 
-    A process that exceeds the time limit or dies is replaced; its batch counts as errors and is not
-    tried again. Use it as a context manager, or close it.
+    Where the function raises on a batch, its samples are scored again one by one. A process that
+    exceeds the time limit or dies is replaced; its batch counts as errors and is not tried again.
+    Use it as a context manager, or close it.
     """
 
     def __init__(self, spec: RewardSpec, start_seconds: float = START_SECONDS) -> None:
@@ -63,19 +65,23 @@ class VerifierPool:
         """
         return self._started.result()
 
-    def score(self, samples: Sequence[Sample]) -> Scores:
+    def score(self, samples: Sequence[Sample], name_of: NameOf = numbered) -> Scores:
         """Score samples and wait for the result.
 
         Raises:
             RewardError: a sample has no score and onError is fail.
             InvalidReward: the function cannot be loaded.
         """
-        return self.submit(samples).result()
+        return self.submit(samples, name_of).result()
 
-    def submit(self, samples: Sequence[Sample]) -> Future[Scores]:
+    def submit(self, samples: Sequence[Sample], name_of: NameOf = numbered) -> Future[Scores]:
         """Score samples without waiting. A process that is free takes the next batch of the first
-        request that has one."""
-        request = Request(samples, self._function.batch_size)
+        request that has one.
+
+        name_of: what a person finds a sample by, from its number.
+        """
+        limit = self._function.timeout_seconds
+        request = Request(samples, self._function.batch_size, name_of, limit)
         with self._lock:
             if self._failure is not None:
                 request.result.set_exception(self._failure)
@@ -154,15 +160,14 @@ class VerifierPool:
     def _end_requests(self) -> None:
         """Give those that are over their result."""
         with self._lock:
-            over = [request for request in self._requests if request.is_over]
-            self._requests = [request for request in self._requests if not request.is_over]
-        for request in over:
-            scores = request.scores()
-            if scores.first_error is not None and self._stops_at_errors:
+            over = {request: request.scores() for request in self._requests if request.is_over}
+            self._requests = [request for request in self._requests if request not in over]
+        for request, scores in over.items():
+            if request.has_errors and self._stops_at_errors:
                 request.result.set_exception(
                     RewardError(
-                        f"{self._title} failed and onError is fail: {scores.first_error}\ncorrect "
-                        "the function, or set onError to exclude or zero"
+                        f"{self._title} failed and onError is Fail: {scores.failures[0]}\ncorrect "
+                        "the function or the row, or set onError to Exclude or Zero"
                     )
                 )
             else:
@@ -200,17 +205,16 @@ class VerifierPool:
             process.is_ready, self._metric = True, message.metric
             return
         assert isinstance(message, BatchScores) and process.batch is not None
-        request, start = process.batch
-        request.answer(start, message)
+        process.batch.request.answer(process.batch, message)
         process.batch = None
 
     def _replace(self, process: VerifierProcess, fault: Fault, detail: str) -> None:
         """Kill a process, count its batch as errors, start another one."""
         process.kill()
         if process.batch is None:
-            raise InvalidReward(f"{self._title} cannot be used: its module did not load: {detail}")
-        request, start = process.batch
-        request.fail(start, fault, detail)
+            kind = LoadsSlowly if fault is Fault.TIMED_OUT else DiesLoading
+            raise kind(f"{self._title} cannot be used: its module did not load: {detail}")
+        process.batch.request.fail(process.batch, fault, detail)
         self._processes[self._processes.index(process)] = self._new_process()
 
     def _new_process(self) -> VerifierProcess:

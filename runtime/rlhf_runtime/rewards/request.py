@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import NamedTuple
+from dataclasses import dataclass
+from math import inf
+from time import monotonic
 
+from rlhf_runtime.rewards.failures import NameOf, numbered
 from rlhf_runtime.rewards.messages import BatchScores, Fault
 from rlhf_runtime.rewards.sample import Sample
 from rlhf_runtime.rewards.scores import Scores, Tally
@@ -15,17 +18,33 @@ from rlhf_runtime.rewards.scores import Scores, Tally
 class Request:
     """Samples cut in batches.
 
-    pending: where the batches begin that no process has got yet.
+    pending: the batches that no process has got yet.
     result: what comes of it, for who waits.
     """
 
-    def __init__(self, samples: Sequence[Sample], batch_size: int) -> None:
-        """Cut samples in batches of at most batch_size."""
-        self._samples = samples
-        self._batch_size = batch_size
-        self._tally = Tally(len(samples))
+    def __init__(
+        self,
+        samples: Sequence[Sample],
+        batch_size: int,
+        name_of: NameOf = numbered,
+        limit_seconds: float = inf,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        """Cut samples in batches of at most batch_size.
+
+        name_of: what a person finds a sample by, from its number.
+        limit_seconds: how long samples of a failed batch are tried one by one, as long as none of
+            them has a score.
+        clock: in seconds.
+        """
+        self._limit_seconds = limit_seconds
+        self._clock = clock
+        self._tally = Tally(len(samples), name_of)
         self._num_under_way = 0
-        self.pending = deque(range(0, len(samples), batch_size))
+        self.pending = deque(
+            Batch(self, start, samples[start : start + batch_size])
+            for start in range(0, len(samples), batch_size)
+        )
         self.result: Future[Scores] = Future()
 
     @property
@@ -41,40 +60,75 @@ class Request:
     def next_batch(self) -> Batch:
         """The first of those pending; it is not over before it is answered or fails."""
         self._num_under_way += 1
-        return Batch(self, self.pending.popleft())
+        return self.pending.popleft()
 
     def put_back(self, batch: Batch) -> None:
         """A batch is pending again: nobody has begun with it."""
         self._num_under_way -= 1
-        self.pending.appendleft(batch.start)
+        self.pending.appendleft(batch)
 
-    def samples(self, start: int) -> Sequence[Sample]:
-        """Those of the batch that begins at `start`."""
-        return self._samples[start : start + self._batch_size]
-
-    def answer(self, start: int, scores: BatchScores) -> None:
-        """Take in what a process said about a batch."""
+    def answer(self, batch: Batch, scores: BatchScores) -> None:
+        """Take in what a process said about a batch. Where one sample may be why none has a score,
+        each of them is pending again, alone."""
         self._num_under_way -= 1
-        self._tally.add(start, len(self.samples(start)), scores)
+        if scores.batch_fault is not None and scores.by_one_sample and len(batch.samples) > 1:
+            self._take_apart(batch, scores.batch_fault, scores.detail)
+            return
+        self._tally.add(batch.start, len(batch.samples), scores)
+        if batch.whole is not None:
+            has_score = scores.batch_fault is None and not scores.faults
+            self._give_up_after_limit(batch.whole, has_score)
 
-    def fail(self, start: int, fault: Fault, detail: str) -> None:
+    def _take_apart(self, batch: Batch, fault: Fault, detail: str) -> None:
+        whole = FailedBatch(fault, detail, self._clock())
+        self._tally.take_apart(batch.start, len(batch.samples), fault, detail)
+        alone = [
+            Batch(self, batch.start + number, [sample], whole)
+            for number, sample in enumerate(batch.samples)
+        ]
+        self.pending.extendleft(reversed(alone))
+
+    def _give_up_after_limit(self, whole: FailedBatch, has_score: bool) -> None:
+        """Give up the other samples of a failed batch where none has a score for too long."""
+        whole.has_score |= has_score
+        if whole.has_score or self._clock() - whole.since < self._limit_seconds:
+            return
+        for batch in [batch for batch in self.pending if batch.whole is whole]:
+            self.pending.remove(batch)
+            self._tally.fail(batch.start, len(batch.samples), whole.fault, whole.detail)
+
+    def fail(self, batch: Batch, fault: Fault, detail: str) -> None:
         """Mark a whole batch as not scored."""
         self._num_under_way -= 1
-        self._tally.fail(start, len(self.samples(start)), fault, detail)
+        self._tally.fail(batch.start, len(batch.samples), fault, detail)
+        if batch.whole is not None:
+            self._give_up_after_limit(batch.whole, has_score=False)
 
     def scores(self) -> Scores:
         """Everything taken in so far."""
         return self._tally.scores()
 
 
-class Batch(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
     """Samples that are scored at once."""
 
     request: Request
     start: int
     """The first one's number in the request."""
+    samples: Sequence[Sample]
+    """In the order of the request."""
+    whole: FailedBatch | None = None
+    """The batch that failed, of which it is one sample."""
 
-    @property
-    def samples(self) -> Sequence[Sample]:
-        """In the order of the request."""
-        return self.request.samples(self.start)
+
+@dataclass(slots=True, eq=False)
+class FailedBatch:
+    """A batch that failed, and whose samples are tried one by one."""
+
+    fault: Fault
+    detail: str
+    since: float
+    """When it failed, by the request's clock."""
+    has_score: bool = False
+    """Whether one of them has a score."""

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from rlhf_api.spec.rewards import OnRewardError, RewardSpec
 from rlhf_runtime.dataplane.partition import Share
 from rlhf_runtime.rewards.errors import InvalidReward
+from rlhf_runtime.rewards.failures import Failure, NameOf, numbered
 from rlhf_runtime.rewards.http_scorer import HTTPScorer
 from rlhf_runtime.rewards.pool import VerifierPool
 from rlhf_runtime.rewards.sample import Sample
@@ -35,8 +36,9 @@ class ScoredSamples:
         that it scored; <role>/mean over the valid samples, unless models add to the sum.
     spreads: <role>/std, of the valid samples, under the same condition.
     counts: score/invalid, samples that some verifier could not score, left out or not;
-        score/excluded, samples left out; score/<fault>, how often a verifier failed that way.
-    errors: first error of each verifier that had one, by the reward's name.
+        score/excluded, samples left out; score/<fault>, how often a verifier failed that way;
+        score/rescored, how often a sample was scored again alone, since its batch failed.
+    failures: the foremost of each verifier that had some, by the reward's name.
     """
 
     values: NDArray[np.float32]
@@ -45,7 +47,7 @@ class ScoredSamples:
     means: Mapping[str, tuple[float, float]]
     spreads: Mapping[str, Spread]
     counts: Mapping[str, float]
-    errors: Mapping[str, str]
+    failures: Mapping[str, tuple[Failure, ...]]
 
 
 class Scorer:
@@ -72,13 +74,15 @@ class Scorer:
         self.measured = {reward.name: metric for reward, metric in named if metric is not None}
         """The metrics that verifiers declare, by the reward's name."""
 
-    def score(self, samples: Sequence[Sample]) -> ScoredSamples:
+    def score(self, samples: Sequence[Sample], name_of: NameOf = numbered) -> ScoredSamples:
         """Score samples with every verifier at once.
+
+        name_of: what a person finds a sample by, from its number.
 
         Raises:
             RewardError: a verifier failed and its onError is fail.
         """
-        requests = [pool.submit(samples) for pool in self._pools]
+        requests = [pool.submit(samples, name_of) for pool in self._pools]
         wait(requests)
         scores = [request.result() for request in requests]
         return combine(self._rewards, scores, len(samples), self._is_whole)
@@ -157,6 +161,7 @@ def combine(
         if reward.on_error is OnRewardError.EXCLUDE:
             valid &= score.valid
         faults.update(score.errors)
+        faults.update({"rescored": score.rescored} if score.rescored else {})
         means[f"{reward.role}/{reward.name}"] = _mean(score.values[score.valid])
     values = np.where(valid, total, 0.0).astype(np.float32)
     spreads: dict[str, Spread] = {}
@@ -169,13 +174,13 @@ def combine(
         "score/excluded": float(num_samples - valid.sum()),
         **{f"score/{fault}": float(count) for fault, count in sorted(faults.items())},
     }
-    errors = {
-        reward.name: score.first_error
+    failures = {
+        reward.name: score.failures
         for reward, score in zip(rewards, scores, strict=True)
-        if score.first_error is not None
+        if score.failures
     }
     terms = {each.name: score.values for each, score in zip(rewards, scores, strict=True)}
-    return ScoredSamples(values, valid, terms, means, spreads, counts, errors)
+    return ScoredSamples(values, valid, terms, means, spreads, counts, failures)
 
 
 def _mean(values: NDArray[np.float32]) -> tuple[float, float]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from rlhf_runtime.rewards.failures import MOST_NAMED, Failure, NameOf, numbered
 from rlhf_runtime.rewards.messages import BatchScores, Fault
 
 
@@ -19,24 +20,29 @@ class Scores:
     values: float32, shape [samples]; 0 where not valid.
     valid: bool, shape [samples]; whether the verifier scored the sample.
     errors: how many samples have no score, by Fault.
-    first_error: the first fault in words, with the verifier's traceback if it raised.
+    failures: the foremost of them in words; where all samples of a batch have a score one by one,
+        but had none together, that too.
+    rescored: samples that were scored again one by one.
     """
 
     values: NDArray[np.float32]
     valid: NDArray[np.bool_]
     errors: Mapping[str, int]
-    first_error: str | None
+    failures: tuple[Failure, ...] = ()
+    rescored: int = 0
 
 
 class Tally:
     """Collects the scores of batches, in whatever order they come."""
 
-    def __init__(self, num_samples: int) -> None:
+    def __init__(self, num_samples: int, name_of: NameOf = numbered) -> None:
         """Expect so many samples in all."""
         self._values = np.zeros(num_samples, dtype=np.float32)
         self._valid = np.zeros(num_samples, dtype=np.bool_)
-        self._errors: Counter[str] = Counter()
-        self._first_error: tuple[int, str] | None = None
+        self._errors: Counter[Fault] = Counter()
+        self._name_of = name_of
+        self._foremost: list[tuple[int, int, Fault, str]] = []
+        self._taken_apart: list[tuple[int, int, Fault, str]] = []
 
     @property
     def has_errors(self) -> bool:
@@ -46,25 +52,42 @@ class Tally:
     def add(self, start: int, size: int, batch: BatchScores) -> None:
         """Take in the answer to a batch of `size` samples that begins at sample `start`."""
         if batch.batch_fault is not None:
-            self.fail(start, size, batch.batch_fault, batch.detail or "")
+            self.fail(start, size, batch.batch_fault, batch.detail)
             return
         self._values[start : start + size] = np.frombuffer(batch.values, dtype=np.float32)
         self._valid[start : start + size] = True
-        for index, fault in batch.faults.items():
+        for index, (fault, detail) in batch.faults.items():
             self._valid[start + index] = False
-            self._note(start, 1, fault, batch.detail or "")
+            self.fail(start + index, 1, fault, detail)
 
     def fail(self, start: int, size: int, fault: Fault, detail: str) -> None:
-        """Mark a whole batch as not scored."""
-        self._note(start, size, fault, detail)
+        """Mark samples as not scored; the foremost are kept in words, whichever process was first
+        to answer."""
+        self._errors[fault] += size
+        self._foremost.append((start, size, fault, detail))
+        self._foremost = sorted(self._foremost)[:MOST_NAMED]
+
+    def take_apart(self, start: int, size: int, fault: Fault, detail: str) -> None:
+        """A batch failed whose samples are scored again one by one."""
+        self._taken_apart.append((start, size, fault, detail))
 
     def scores(self) -> Scores:
         """Everything taken in so far."""
-        first = None if self._first_error is None else self._first_error[1]
-        return Scores(self._values, self._valid, dict(sorted(self._errors.items())), first)
+        only_together = [
+            (start, size, fault, f"not one of them when it is scored alone, but together: {detail}")
+            for start, size, fault, detail in self._taken_apart
+            if self._valid[start : start + size].all()
+        ]
+        told = sorted([*self._foremost, *only_together])[:MOST_NAMED]
+        return Scores(
+            self._values,
+            self._valid,
+            {fault.value: count for fault, count in sorted(self._errors.items())},
+            tuple(self._failure(*each) for each in told),
+            sum(size for _, size, *_ in self._taken_apart),
+        )
 
-    def _note(self, start: int, count: int, fault: Fault, detail: str) -> None:
-        """Count faults and keep the text of the foremost, whichever process was first to answer."""
-        self._errors[fault.value] += count
-        if self._first_error is None or start < self._first_error[0]:
-            self._first_error = (start, f"{fault.value}: {detail}")
+    def _failure(self, start: int, size: int, fault: Fault, detail: str) -> Failure:
+        name, row = self._name_of(start)
+        what = name if size == 1 else f"{size} samples, the first of them {name}"
+        return Failure(fault, what, row, detail)

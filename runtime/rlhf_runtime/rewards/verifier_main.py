@@ -16,6 +16,7 @@ from multiprocessing.connection import Connection
 from types import ModuleType
 from typing import Any
 
+from rlhf_api.entrypoint import as_module
 from rlhf_runtime.fate import end_with
 from rlhf_runtime.rewards.checks import checked_scores, wrong_count
 from rlhf_runtime.rewards.measures import metric_of
@@ -66,7 +67,7 @@ def load_verifier(entrypoint: str, parameters: Mapping[str, Any]) -> Verifier:
             be called, or a function that does not take these parameters.
     """
     module_name, _, name = entrypoint.partition(":")
-    verifier = getattr(_import(module_name), name, None)
+    verifier = getattr(_import(module_name, entrypoint), name, None)
     if verifier is None:
         functions = [
             key for key, value in vars(sys.modules[module_name]).items() if callable(value)
@@ -79,6 +80,11 @@ def load_verifier(entrypoint: str, parameters: Mapping[str, Any]) -> Verifier:
         raise CannotLoad(
             f"not a function: got {name} of type {type(verifier).__name__}; name a function that "
             "takes a list of samples"
+        )
+    if inspect.iscoroutinefunction(verifier):
+        raise CannotLoad(
+            f"an async function, whose scores nobody waits for: got async def {name}, allowed a "
+            "plain function; call asyncio.run(...) in it"
         )
     try:
         inspect.signature(verifier).bind([], **parameters)
@@ -101,17 +107,23 @@ def score_batch(
         result = verifier(samples, **parameters)
         values = None if isinstance(result, str | Mapping) else list(result)
     except BaseException as error:  # this is the top loop; SystemExit must not end it either
-        return BatchScores(batch_fault=Fault.RAISED, detail=_user_traceback(error))
+        trace = _user_traceback(error)
+        return BatchScores(batch_fault=Fault.RAISED, detail=trace, by_one_sample=True)
     if values is None:
         return wrong_count(type(result).__name__, len(samples))
     return checked_scores(values, len(samples))
 
 
-def _import(name: str) -> ModuleType:
+def _import(name: str, entrypoint: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except BaseException as error:
         if isinstance(error, ModuleNotFoundError) and _is_or_holds(error.name, name):
+            if meant := as_module(entrypoint):
+                raise CannotLoad(
+                    f"a file in the place of a module: got {name}, allowed package.module:name; "
+                    f"did you mean {meant}?"
+                ) from error
             raise CannotLoad(
                 f"no such module: got {name}, which is not on the Python path; correct the name or "
                 "bring the code with spec.code"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
@@ -22,6 +22,9 @@ from rlhf_runtime.faults import Faults
 from rlhf_runtime.hooks import Hook, nothing
 from rlhf_runtime.workers.inputs import Inputs
 from rlhf_runtime.workers.orders import Statistics
+
+if TYPE_CHECKING:
+    from rlhf_runtime.roles.generation import Generation
 
 DTYPES = {Precision.FLOAT32: torch.float32, Precision.BFLOAT16: torch.bfloat16}
 
@@ -102,6 +105,10 @@ class Role(Protocol):
         """Trains its model, or reads it. None: the role only generates on this rank."""
 
     @property
+    def generation(self) -> Generation | None:
+        """Its part in generation. None: it takes none on this rank."""
+
+    @property
     def methods(self) -> Mapping[str, Callable[[Inputs], Result]]:
         """What its calls run."""
 
@@ -117,3 +124,5 @@ class Result:
     statistics: Statistics = Statistics()
     index: ShardIndex | None = None
     """Rows of the columns; needed unless there are no columns."""
+    began: float | None = None
+    """When the work began, where other ranks had to come first; seconds since the epoch."""

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from rlhf_flow.columns import Output
 from rlhf_flow.fields import ENOUGH, PER_ROW, PER_TOKEN, Kind
 from rlhf_flow.operations import Custom
+from rlhf_flow.operations.custom import STATE
 from rlhf_runtime import user_code
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.errors import UserCodeFailed
@@ -19,26 +22,36 @@ from rlhf_runtime.roles.sequences import RESPONSES
 Columns = Mapping[str, Column]
 
 
-def run_custom(operation: Custom, columns: Columns, num_rows: int) -> dict[str, Column]:
+OperationState = dict[str, torch.Tensor]
+"""What operations keep from step to step, by name: float64 scalars, the same on every rank."""
+
+
+def run_custom(
+    operation: Custom, columns: Columns, num_rows: int, state: OperationState
+) -> dict[str, Column]:
     """The fields that a user's function writes.
 
     Args:
         operation: names the function.
         columns: of the batch; the function gets those that it reads.
         num_rows: of the batch.
+        state: gets what the function keeps.
 
     Raises:
         UserCodeFailed: the function raises, or returns something else than it should.
     """
     function = user_code.load("the custom operation", operation.entrypoint)
     read = {name: columns[name] for name in operation.reads}
-    made = user_code.call(_named(operation, function), function, read, **operation.parameters)
-    if wrong := _wrong_result(operation, made):
+    kept = {name: float(state.get(name, initial)) for name, initial in operation.keeps.items()}
+    arguments = {**operation.arguments, **({STATE: kept} if kept else {})}
+    made = user_code.call(_named(operation, function), function, read, **arguments)
+    if wrong := _wrong_result(operation, made) or _wrong_state(operation, kept):
         raise UserCodeFailed(f"{_named(operation, function)} {wrong}")
     responses = columns.get(RESPONSES)
     for output in operation.outputs():
         if wrong := _wrong_column(output, made[output.column], num_rows, responses):
             raise UserCodeFailed(f"{_named(operation, function)} returns {output.column} {wrong}")
+    state.update({n: torch.tensor(float(kept[n]), dtype=torch.float64) for n in operation.keeps})
     return {name: made[name] for name in operation.writes}
 
 
@@ -57,6 +70,26 @@ def _wrong_result(operation: Custom, made: object) -> str:
     if missing := [name for name in operation.writes if name not in made]:
         got = ", ".join(map(str, made)) or "nothing"
         return f"does not return {', '.join(missing)}: got {got}, {allowed}; add it, or rename"
+    return ""
+
+
+def _wrong_state(operation: Custom, kept: Mapping[str, object]) -> str:
+    """What is wrong with what a function keeps; empty: nothing."""
+    if odd := sorted(kept.keys() ^ operation.keeps.keys()):
+        return (
+            f"keeps something else than it says: got {', '.join(map(str, kept)) or 'nothing'} in "
+            f"{STATE}, allowed {', '.join(operation.keeps)}; add {odd[0]} to keeps=, or to {STATE}"
+        )
+    for name, value in kept.items():
+        try:
+            is_finite = math.isfinite(value)  # type: ignore[arg-type]
+        except (TypeError, ValueError, RuntimeError):
+            is_finite = False
+        if not is_finite:
+            return (
+                f"keeps what is no finite number: got {STATE}[{name!r}] = {value!r:.100}, allowed "
+                "one number, which checkpoints hold; convert it by float(...)"
+            )
     return ""
 
 

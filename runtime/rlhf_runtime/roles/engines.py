@@ -29,7 +29,7 @@ def make_engine(context: RoleContext, *, value_head: bool = False) -> TrainingEn
         value_head=value_head,
         needs_head=value_head and context.is_only_read,
         trained=context.planned.is_trained,
-        recompute=training.activation_recompute,
+        recompute=context.planned.recomputes,
         tick=context.tick,
     )
 

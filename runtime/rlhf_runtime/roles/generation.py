@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
+import torch.distributed as dist
 
+from rlhf_api.errors import RlhfError
 from rlhf_api.plan import GenerationPlan, GraphName
 from rlhf_flow.calls import GenerateOptions
 from rlhf_flow.planning.generation_memory import KV_BLOCK_TOKENS
 from rlhf_runtime.data.tokenizer import TextTokenizer
-from rlhf_runtime.dataplane.columns import Column, pack_texts, repeat_rows
+from rlhf_runtime.dataplane.columns import Column, pack, pack_texts, repeat_rows
 from rlhf_runtime.dataplane.shards import ShardIndex
 from rlhf_runtime.engines.training import TrainingEngine
 from rlhf_runtime.engines.vllm.arguments import EngineSettings
 from rlhf_runtime.engines.vllm.engine import Generated, Sampling, VllmEngine
+from rlhf_runtime.errors import UnsupportedModel
 from rlhf_runtime.faults import Phase
 from rlhf_runtime.roles.context import Result, RoleContext
 from rlhf_runtime.roles.transition import Moment, Transition
 from rlhf_runtime.seeds import sample_seeds
 from rlhf_runtime.workers.inputs import Inputs
 from rlhf_runtime.workers.orders import Statistics
+from rlhf_runtime.workers.out_of_memory import is_out_of_memory
 
+logger = logging.getLogger(__name__)
+
+LOST_OTHERS = ("connection", "broken pipe", "gloo", "nccl", "timed out")
+"""In the texts of errors of which another rank, not the model, is the cause."""
+BEFORE_ALL = Moment(GraphName.WARM_START, 0, 0)
+"""Of no pass."""
 DTYPE_NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 
 
@@ -36,6 +47,7 @@ class Generation:
         plan, ranks = context.plan.generation(context.role), context.generating
         assert plan is not None and ranks is not None, f"{context.role} does not generate"
         self.engine = trainer
+        self.generation = self
         self._context = context
         self._tokenizer = TextTokenizer(context.folder)
         self._vllm = self._start_engine(plan) if context.generates_here else None
@@ -70,13 +82,45 @@ class Generation:
         """Bring the trainer's weights into the engines, unless they are there."""
         if inputs.graph is GraphName.STEP:
             self._context.faults.enter(Phase.TRANSITION, inputs.step)
-        return Result(statistics=self._transition.refresh(_moment_of(inputs)))
+        statistics = self._transition.refresh(_moment_of(inputs))
+        return Result(statistics=statistics, began=self._transition.began)
 
     def release(self, _: Inputs) -> Result:
         """Give the memory of the engine's weights and cache back."""
         assert self._vllm is not None
         self._vllm.release()
         return Result()
+
+    def bring_first_weights(self) -> None:
+        """Bring the trainer's weights into the engines before any call does, to try these.
+        Collective."""
+        self._transition.refresh(BEFORE_ALL)
+
+    def generate_first_token(self) -> None:
+        """Let the engine, if one is here, generate one token, and leave it as it was. Collective
+        over its ranks.
+
+        Raises:
+            UnsupportedModel: it cannot.
+        """
+        if self._vllm is None:
+            return
+        plan = self._context.plan.generation(self._context.role)
+        assert plan is not None
+        prompts = pack([[self._tokenizer.eos_token_id]], np.int32)
+        try:
+            self._vllm.generate(prompts, Sampling(0.0, [0]), max_tokens=1)
+        except Exception as error:  # whatever vLLM and its kernels raise
+            if isinstance(error, RlhfError) or is_out_of_memory(error) or _lost_others(error):
+                raise
+            logger.exception("the first token of %s failed", self._context.role)
+            raise UnsupportedModel(
+                "the generation engine cannot compute the model of "
+                f"{self._context.role}: got {type(error).__name__} at its first token: {error}; "
+                "choose a model that vLLM serves on such devices; the rank's log has the traceback"
+            ) from error
+        if plan.release_during_training:
+            self._vllm.release()
 
     def generate(self, inputs: Inputs) -> Result:
         """Responses to this rank's prompts, every prompt `samples` times."""
@@ -147,6 +191,12 @@ class Generation:
             statistics=Statistics(means, maxima, {"batch/tokens": tokens}),
             index=index,
         )
+
+
+def _lost_others(error: Exception) -> bool:
+    """Whether an error says that the engine's other ranks do not answer."""
+    text = str(error).lower()
+    return isinstance(error, dist.DistError) or any(word in text for word in LOST_OTHERS)
 
 
 def _moment_of(inputs: Inputs) -> Moment:

@@ -17,7 +17,13 @@ from rlhf_runtime.roles.offloading import offloading
 from rlhf_runtime.roles.policy_terms import PolicyTerms, agreeing
 from rlhf_runtime.roles.preference_terms import DpoTerms
 from rlhf_runtime.roles.sequences import infer
-from rlhf_runtime.roles.training import Means, MiniBatch, micro_batches, mini_batches
+from rlhf_runtime.roles.training import (
+    Means,
+    MiniBatch,
+    compared_micro_batches,
+    micro_batches,
+    mini_batches,
+)
 from rlhf_runtime.workers.inputs import BatchInputs, Inputs
 
 
@@ -31,17 +37,17 @@ class LanguageModel:
         self.methods: dict[str, Callable[[Inputs], Result]] = {
             "log_probs": self.log_probs,
             "train": self.train,
-            **offloading(self.engine),
+            **offloading(self.engine, context.planned.offload),
         }
-        self._generation: Generation | None = None
+        self.generation: Generation | None = None
         if context.planned.generates:
-            self._generation = Generation(context, self.engine)
-            self.methods |= self._generation.methods
+            self.generation = Generation(context, self.engine)
+            self.methods |= self.generation.methods
 
     def close(self) -> None:
         """End the generation engine."""
-        if self._generation is not None:
-            self._generation.close()
+        if self.generation is not None:
+            self.generation.close()
 
     def log_probs(self, inputs: Inputs) -> Result:
         """Log-probabilities of the responses at the sampling temperature, as the training engine
@@ -102,9 +108,11 @@ class LanguageModel:
                 parts = micro_batches(batch, self.engine, tokens)
                 return LossTerm(ReadLogProbs(), parts, supervised)
             case Dpo():
-                compared = DpoTerms(batch, loss, self._context.parallel, role, means)
-                paired = micro_batches(batch, self.engine, tokens, compared.rows(), True)
-                return LossTerm(ReadLogProbs(self._temperature), paired, compared)
+                terms = DpoTerms(batch, loss, self._context.parallel, role, means)
+                paired = terms.compared.paired_rows()
+                whole, split = compared_micro_batches(batch, self.engine, tokens, paired)
+                terms.compared.split(split)
+                return LossTerm(ReadLogProbs(self._temperature), whole + split, terms, split)
             case ValueLoss() | BradleyTerry():
                 raise AssertionError("a language model gives no values and no scores")
 

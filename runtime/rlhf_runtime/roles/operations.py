@@ -49,15 +49,12 @@ from rlhf_runtime.numerics.rewards import (
     weighted_sum,
 )
 from rlhf_runtime.roles.context import Result
-from rlhf_runtime.roles.custom_operation import run_custom
+from rlhf_runtime.roles.custom_operation import OperationState, run_custom
 from rlhf_runtime.roles.own_tokens import OwnTokens
 from rlhf_runtime.roles.pair_lines import Response, pair_lines
 from rlhf_runtime.roles.sequences import RESPONSES, as_tensor, lengths_of
 from rlhf_runtime.roles.training import Means
 from rlhf_runtime.workers.inputs import Inputs
-
-OperationState = dict[str, torch.Tensor]
-"""What operations keep from step to step, by name: float64 scalars, the same on every rank."""
 
 
 class Workspace:
@@ -190,7 +187,7 @@ def _run(work: Workspace, operation: Operation) -> None:
         case WeightedSum():
             _weighted_sum(work, operation)
         case Custom():
-            work.columns.update(run_custom(operation, work.columns, len(work.groups)))
+            work.columns.update(run_custom(operation, work.columns, len(work.groups), work.state))
 
 
 def _weighted_sum(work: Workspace, operation: WeightedSum) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -49,6 +50,15 @@ def agreeing(loss: ClippedLoss) -> Keep | None:
     return keep
 
 
+class _Kept(NamedTuple):
+    """Which tokens of a micro-batch are of rows that count."""
+
+    mask: torch.Tensor
+    """bool[n], on the model's device."""
+    num_tokens: float
+    """How many they are."""
+
+
 class PolicyTerms:
     """The policy loss of one mini-batch: called with the log-probabilities and
     entropies of each micro-batch."""
@@ -75,13 +85,14 @@ class PolicyTerms:
         log_probs, entropy = outputs
         assert entropy is not None, "entropies are read, too"
         device = log_probs.device
-        terms = self._policy_loss(log_probs, part)
+        kept = self._kept(part, device)
+        terms = self._policy_loss(log_probs, part, kept)
         losses = terms.token_losses
         old = self._old[part.tokens].to(device)
         if self._old_is_trainers:
             rollout = self._rollout[part.tokens].to(device)
             weights = importance_weights(old, rollout, self._loss.importance_cap)
-            self._note("importance_weight", weights, part)
+            self._note("importance_weight", weights, kept)
             losses = losses * weights
         if self._loss.entropy_coefficient:
             losses = losses - self._loss.entropy_coefficient * entropy
@@ -89,15 +100,15 @@ class PolicyTerms:
             reference = self._reference[part.tokens].to(device)
             kl = kl_estimate(log_probs, reference, self._loss.kl_estimator)
             losses = losses + self._loss.kl_coefficient * kl
-            self._note("kl", kl, part)
-        self._note("entropy", entropy, part)
-        self._note_ratios(terms, part)
-        self._note_difference(old if self._old_is_trainers else log_probs, part)
+            self._note("kl", kl, kept)
+        self._note("entropy", entropy, kept)
+        self._note_ratios(terms, kept)
+        self._note_difference(old if self._old_is_trainers else log_probs, part, kept)
         share = self._aggregate(losses, part)
         self._means.add(f"{self._role}/loss", share, 0.0)
         return share
 
-    def _policy_loss(self, log_probs: torch.Tensor, part: MicroBatch) -> PolicyLoss:
+    def _policy_loss(self, log_probs: torch.Tensor, part: MicroBatch, kept: _Kept) -> PolicyLoss:
         """The objective's loss of each token."""
         loss, device = self._loss, log_probs.device
         ratios = log_ratios(log_probs, self._old[part.tokens].to(device))
@@ -107,8 +118,7 @@ class PolicyTerms:
             case PolicyObjective.CLIPPED:
                 return clipped_policy_loss(ratios, advantages, low, high, loss.dual_clip)
             case PolicyObjective.GSPO:
-                kept = self._kept(part).to(device)
-                whole = sequence_log_ratios(ratios, part.response_lengths, kept)
+                whole = sequence_log_ratios(ratios, part.response_lengths, kept.mask)
                 return clipped_policy_loss(whole, advantages, low, high)
             case PolicyObjective.CISPO:
                 return cispo_loss(log_probs, ratios, advantages, low, high)
@@ -128,37 +138,35 @@ class PolicyTerms:
             kept = kept & (moved != 0)  # NaN is no silence: its gradient must show it
         return np.flatnonzero(kept), np.flatnonzero(~kept)
 
-    def _kept(self, part: MicroBatch) -> torch.Tensor:
-        """bool[n]: whether each token is of a row that counts."""
-        return torch.repeat_interleave(self._batch.kept[part.rows], part.response_lengths)
+    def _kept(self, part: MicroBatch, device: torch.device) -> _Kept:
+        mask = torch.repeat_interleave(self._batch.kept[part.rows], part.response_lengths)
+        return _Kept(mask.to(device), float(mask.sum()))
 
-    def _note(self, name: str, values: torch.Tensor, part: MicroBatch) -> None:
-        kept = self._kept(part)
-        total = torch.where(kept.to(values.device), values.detach().double(), 0.0).sum()
-        self._means.add(f"{self._role}/{name}", total, float(kept.sum()))
+    def _note(self, name: str, values: torch.Tensor, kept: _Kept) -> None:
+        total = torch.where(kept.mask, values.detach().double(), 0.0).sum()
+        self._means.add(f"{self._role}/{name}", total, kept.num_tokens)
 
-    def _note_ratios(self, terms: PolicyLoss, part: MicroBatch) -> None:
+    def _note_ratios(self, terms: PolicyLoss, kept: _Kept) -> None:
         """How far the policy has moved from the one that sampled."""
-        self._note("clip_fraction", (terms.clipped | terms.dual_clipped).float(), part)
-        self._note("clip_fraction_low", (terms.clipped & (terms.ratios < 1)).float(), part)
-        self._note("clip_fraction_high", (terms.clipped & (terms.ratios > 1)).float(), part)
-        kept, ratios = self._kept(part), terms.ratios.detach()
-        if kept.any():
-            kept = kept.to(ratios.device)
-            largest = torch.where(kept, ratios, -torch.inf).max()
-            smallest = torch.where(kept, ratios, torch.inf).min()
+        self._note("clip_fraction", (terms.clipped | terms.dual_clipped).float(), kept)
+        self._note("clip_fraction_low", (terms.clipped & (terms.ratios < 1)).float(), kept)
+        self._note("clip_fraction_high", (terms.clipped & (terms.ratios > 1)).float(), kept)
+        if kept.num_tokens:
+            ratios = terms.ratios.detach()
+            largest = torch.where(kept.mask, ratios, -torch.inf).max()
+            smallest = torch.where(kept.mask, ratios, torch.inf).min()
             self._means.max(f"{self._role}/ratio_max", largest)
             self._means.max(f"{self._role}/inverse_ratio_max", 1 / smallest)
 
-    def _note_difference(self, log_probs: torch.Tensor, part: MicroBatch) -> None:
+    def _note_difference(self, log_probs: torch.Tensor, part: MicroBatch, kept: _Kept) -> None:
         """How far the trainer's log-probabilities are from the generation engine's.
 
         Both belong to the weights that sampled: updates since then are no disagreement.
         """
         own, rollout = log_probs.detach(), self._rollout[part.tokens].to(log_probs.device)
         difference = (own - rollout).abs()
-        self._note("log_prob_difference_mean", difference, part)
-        self._note("mismatch_kl", kl_estimate(rollout, own, KlEstimator.K3), part)
+        self._note("log_prob_difference_mean", difference, kept)
+        self._note("mismatch_kl", kl_estimate(rollout, own, KlEstimator.K3), kept)
         if len(difference):
             self._means.max(f"{self._role}/log_prob_difference_max", difference.max())
 

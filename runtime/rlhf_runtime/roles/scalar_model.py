@@ -9,14 +9,11 @@ import numpy as np
 import torch
 
 from rlhf_api.plan import GraphName
-from rlhf_api.spec.rewards import RewardTokenizer
 from rlhf_flow.calls import TrainOptions
 from rlhf_flow.fields import FINISHED, RECORD, RESPONSE_TEXT
 from rlhf_flow.losses import BradleyTerry, ClippedLoss, CrossEntropy, Dpo, ValueLoss
-from rlhf_runtime.data.load import evaluation_source
-from rlhf_runtime.data.retokenizer import Retokenizer
+from rlhf_runtime.data.retokenizer import retokenizers
 from rlhf_runtime.data.rows import Split
-from rlhf_runtime.data.tokenizer import TextTokenizer
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.dataplane.shards import ShardIndex
 from rlhf_runtime.engines.packing import MicroBatch
@@ -30,7 +27,13 @@ from rlhf_runtime.roles.engines import make_engine
 from rlhf_runtime.roles.offloading import offloading
 from rlhf_runtime.roles.preference_terms import ScoreTerms
 from rlhf_runtime.roles.sequences import PROMPTS, RESPONSES, as_tensor, infer, infer_scores
-from rlhf_runtime.roles.training import Means, MiniBatch, micro_batches, mini_batches
+from rlhf_runtime.roles.training import (
+    Means,
+    MiniBatch,
+    compared_micro_batches,
+    micro_batches,
+    mini_batches,
+)
 from rlhf_runtime.workers.inputs import Inputs
 
 
@@ -40,13 +43,14 @@ class ScalarModel:
     def __init__(self, context: RoleContext) -> None:
         self._context = context
         self.engine: TrainingEngine = make_engine(context, value_head=True)
-        self._texts = retokenizers(context)
+        self.generation = None
+        self._texts = retokenizers(context.job.spec, context.role, context.folder)
         self.methods = {
             "values": self.values,
             "scores": self.scores,
             "scores_of_texts": self.scores_of_texts,
             "train": self.train,
-            **offloading(self.engine),
+            **offloading(self.engine, context.planned.offload),
         }
 
     def close(self) -> None:
@@ -132,35 +136,20 @@ class ScalarModel:
         )
         means, tokens = Means(), self._context.micro_batch_tokens
         for batch in batches * loss.epochs_per_batch:
-            micro = micro_batches(batch, self.engine, tokens, whole_groups=True)
-            scored = [replace(part, predictors=part.ends) for part in micro]
+            whole, split = (
+                [replace(part, predictors=part.ends) for part in parts]
+                for parts in compared_micro_batches(batch, self.engine, tokens)
+            )
             terms = ScoreTerms(batch, loss, self._context.parallel, self._context.role, means)
-            self._step(LossTerm(ReadValues(), scored, terms), means, batch.share)
+            terms.compared.split(split)
+            term = LossTerm(ReadValues(), whole + split, terms, split)
+            self._step(term, means, batch.share)
         return Result(statistics=means.statistics())
 
     def _step(self, term: LossTerm, means: Means, share: float) -> None:
         rate = self.engine.learning_rate
         norm = self.engine.update([term])
         means.note_update(self._context.role, rate, norm, share)
-
-
-def retokenizers(context: RoleContext) -> dict[Split, Retokenizer]:
-    """How a reward model with a tokenizer of its own reads the data's prompts; nothing for others.
-
-    Raises:
-        TokenizerUnusable, ChatTemplateUnusable: it cannot.
-    """
-    spec = context.job.spec
-    reward = spec.reward_models.get(context.role)
-    if reward is None or reward.tokenizer is not RewardTokenizer.OWN:
-        return {}
-    tokenizer = TextTokenizer(context.folder)
-    sources = {Split.TRAIN: spec.data.train, Split.EVALUATION: evaluation_source(spec.data)}
-    return {
-        split: Retokenizer(context.role, source, split, tokenizer)
-        for split, source in sources.items()
-        if source is not None
-    }
 
 
 class ValueTerms:

@@ -99,7 +99,8 @@ def micro_batches(
     whole_groups: bool = False,
 ) -> list[MicroBatch]:
     """Rows of a mini-batch, by default all, as micro-batches for an engine, in which the tokens
-    that count are predicted; with `whole_groups` rows of a prompt are in one."""
+    that count are predicted; with `whole_groups` rows of a prompt are in one, however many tokens
+    these have."""
     parts = cut(
         batch.columns[PROMPTS],
         batch.columns[RESPONSES],
@@ -109,6 +110,22 @@ def micro_batches(
         whole_groups,
     )
     return [part.only(batch.own_tokens.flags[part.tokens]) for part in parts]
+
+
+def compared_micro_batches(
+    batch: MiniBatch, engine: TrainingEngine, max_padded_tokens: int, rows: Rows | None = None
+) -> tuple[list[MicroBatch], list[MicroBatch]]:
+    """Rows whose loss compares those of a prompt: micro-batches with all of a prompt's rows, and
+    those over which rows are split whose tokens together are too many for one."""
+    whole: list[MicroBatch] = []
+    too_large: list[MicroBatch] = []
+    for part in micro_batches(batch, engine, max_padded_tokens, rows, whole_groups=True):
+        fits = part.token_ids.numel() <= max_padded_tokens or len(part.rows) == 1
+        (whole if fits else too_large).append(part)
+    if not too_large:
+        return whole, []
+    split = np.sort(np.concatenate([part.rows.numpy() for part in too_large]))
+    return whole, micro_batches(batch, engine, max_padded_tokens, split)
 
 
 def _own_tokens(columns: Mapping[str, Column], rows: Rows) -> OwnTokens:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import time
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -14,9 +14,9 @@ from rlhf_runtime.engines.training import TrainingEngine
 from rlhf_runtime.engines.vllm.engine import VllmEngine
 from rlhf_runtime.errors import StaleWeights, UnsupportedModel
 from rlhf_runtime.reshard.checksum import piece_checksum
+from rlhf_runtime.reshard.coverage import num_copies
 from rlhf_runtime.reshard.execute import PreparedTransfer
 from rlhf_runtime.reshard.gathering import gather_layouts
-from rlhf_runtime.reshard.layout import Layout
 from rlhf_runtime.reshard.plan import plan_reshard
 from rlhf_runtime.reshard.views import Views, is_same_memory
 from rlhf_runtime.workers.orders import Statistics
@@ -54,6 +54,8 @@ class Transition:
         self._engine = engine
         self._ranks = ranks
         self._version = -1
+        self.began = 0.0
+        """When all ranks had come to the last refresh; seconds since the epoch."""
         self._moment: Moment | None = None
         self._source: Views = {} if trainer is None else trainer.views()
         self._target: Views = {} if engine is None else engine.views()
@@ -61,8 +63,10 @@ class Transition:
         gathered = gather_layouts(self._source, self._target, group)
         _check_names(set(gathered.source.shapes), set(gathered.target.shapes))
         self._names = sorted(gathered.source.shapes)
-        self._source_copies = _num_copies(gathered.source, self._names)
-        self._target_copies = _num_copies(gathered.target, self._names)
+        self._source_copies, self._target_copies = (
+            torch.tensor([copies[name] for name in self._names])
+            for copies in (num_copies(gathered.source), num_copies(gathered.target))
+        )
         self._transfer = PreparedTransfer(
             plan_reshard(*gathered), ranks.rank, self._source, self._target, ranks.group
         )
@@ -105,6 +109,7 @@ class Transition:
         """
         self._moment = moment
         version, any_lacks = self._agree()
+        self.began = time.time()
         if version == self._version and not any_lacks:
             return Statistics()
         if self._trainer is not None:
@@ -160,17 +165,6 @@ class Transition:
                 f"of {len(self._names)} tensors, the first {self._names[wrong[0]]}, at version "
                 f"{version}; nothing was generated with them"
             )
-
-
-def _num_copies(layout: Layout, names: list[str]) -> torch.Tensor:
-    """int64[names]: how many ranks hold each element of a tensor."""
-    copies: dict[str, int] = {}
-    for family in layout.families:
-        held = sum(box.volume * len(ranks) for box, ranks in family.holders.items())
-        number, rest = divmod(held, max(1, math.prod(family.shape)))
-        assert not rest, f"parts of {family.names[0]} are held by unequally many ranks"
-        copies |= dict.fromkeys(family.names, number)
-    return torch.tensor([copies[name] for name in names])
 
 
 def _checksums(names: list[str], views: Views, dtypes: Mapping[str, torch.dtype]) -> torch.Tensor:

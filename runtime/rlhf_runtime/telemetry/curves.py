@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 
 from rlhf_api.report import REWARD_MEAN
 from rlhf_runtime.telemetry.charts import Columns, LineChart, Series
-from rlhf_runtime.telemetry.metric_names import METRICS, OF_ROLES, Format, describe
+from rlhf_runtime.telemetry.metric_names import METRICS, OF_ROLES, Format, describe, parts_of
 from rlhf_runtime.telemetry.palette import OTHER, colours
 from rlhf_runtime.telemetry.records import RunRecords, StepRecord
 from rlhf_runtime.telemetry.series import Point
@@ -148,7 +148,8 @@ def _is_positive(name: str) -> bool:
 
 def _position(name: str, known: Sequence[str]) -> int:
     """Of a metric's meaning in the table; those without any come last."""
-    meant = name if name in METRICS else name.partition("/")[2]
+    plain = parts_of(name).plain
+    meant = plain if plain in METRICS else plain.partition("/")[2]
     return known.index(meant) if meant in known else len(known)
 
 

@@ -5,6 +5,7 @@ RlhfError
     ├── TrackerMissing       TrackerMissing       a tracker's library is not installed
     ├── TrackerUnavailable   TrackerUnavailable   a tracker could not start its run
     ├── CannotRecord         CannotRecord         the run's folder cannot be written any more
+    │   └── RunFolderGone    RunFolderGone        it was deleted, moved or replaced meanwhile
     ├── ReportPortTaken      ReportPortTaken      another process serves its report at the port
     └── NotARun              NotARun              a folder that holds no run
 """
@@ -40,6 +41,12 @@ class CannotRecord(TelemetryError):
 
     reason = "CannotRecord"
     exit_code = ExitCode.RETRIABLE
+
+
+class RunFolderGone(CannotRecord):
+    """The run's folder, or the records in it, were deleted, moved or replaced while it ran."""
+
+    reason = "RunFolderGone"
 
 
 class ReportPortTaken(TelemetryError):

@@ -7,14 +7,17 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from rlhf_runtime.rewards.failures import Failure
 from rlhf_runtime.telemetry.progress import Progress
 from rlhf_runtime.telemetry.records import (
     EndRecord,
     EvaluationRecord,
+    GoingOnRecord,
     Outcome,
     RunRecord,
     StartupRecord,
     StepRecord,
+    UnscoredRecord,
     WarmStartRecord,
 )
 from rlhf_runtime.telemetry.report import write_report
@@ -22,6 +25,8 @@ from rlhf_runtime.telemetry.run_folder import RunFolder
 from rlhf_runtime.telemetry.summary import summarize
 from rlhf_runtime.telemetry.trackers import TrackerGroup
 
+MOST_UNSCORED = 100
+"""Records of one start of what could not be scored; metrics count the others, too."""
 END_SECONDS = 10.0
 """How long one thread waits for another that writes how the run has ended."""
 
@@ -35,6 +40,8 @@ class Journal:
         self._trackers = trackers
         self._startup: dict[str, float] = {}
         self._noticed: set[str] = set()
+        self._told: set[tuple[str, str]] = set()
+        self._unscored: set[tuple[str, str, str]] = set()
         self._ending = threading.Lock()
         self.outcome: Outcome | None = None
         """How the run has ended."""
@@ -49,6 +56,14 @@ class Journal:
         self._startup[phase] = seconds
         self._progress.startup(phase, seconds)
         self.folder.append(StartupRecord(dict(self._startup)))
+
+    def require_folder(self) -> None:
+        """Find out whether there is still a place for what is to be told.
+
+        Raises:
+            RunFolderGone: the run's folder was deleted, moved or replaced.
+        """
+        self.folder.require_there()
 
     def notice_data(self, counts: Mapping[str, int]) -> None:
         """What became of the data's rows, by split and by why they were left out."""
@@ -75,6 +90,23 @@ class Journal:
         if text not in self._noticed:
             self._noticed.add(text)
             self._progress.notice(text)
+
+    def unscored(self, step: int, reward: str, failure: Failure) -> None:
+        """A verifier could not score something: told once of each kind, and recorded once for each
+        row, as long as there are not too many."""
+        kind = (reward, failure.kind)
+        if kind not in self._told:
+            self._told.add(kind)
+            self._progress.notice(f"reward {reward}: {failure}")
+        row = (*kind, failure.row)
+        if row in self._unscored or len(self._unscored) >= MOST_UNSCORED:
+            return
+        self._unscored.add(row)
+        self.folder.append(
+            UnscoredRecord(
+                step, reward, failure.fault.value, failure.what, failure.row, failure.detail
+            )
+        )
 
     def warm_start(self, record: WarmStartRecord) -> None:
         """A step of the warm start is over."""
@@ -104,6 +136,7 @@ class Journal:
 
     def going_on(self, step: int, address: str) -> None:
         """Workers go on from the checkpoint of a step."""
+        self.folder.append(GoingOnRecord(step))
         self._progress.going_on(step, address)
 
     def restarting(self, number: int, seconds: float, reason: str, message: str) -> None:

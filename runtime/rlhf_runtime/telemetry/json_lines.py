@@ -3,38 +3,75 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator, Mapping
-from os import SEEK_END
 from pathlib import Path
 from typing import Any
 
 
+class FileGone(OSError):
+    """What is appended to is not there any more, or something else is in its place."""
+
+
 class JsonLinesWriter:
-    """Appends objects, each flushed at once; removes the cut-off last line of an earlier writer."""
+    """Appends objects, each on disk at once; removes the cut-off last line of an earlier writer.
+
+    The file is opened for each: what is written through an open file whose name somebody has
+    deleted, or given to another, would be lost without a word.
+    """
 
     def __init__(self, path: Path) -> None:
         _drop_partial_line(path)
-        self._file = path.open("ab", buffering=0)
+        self.path = path
+        self._lock = threading.RLock()  # one thread may look while another writes
+        with path.open("ab") as file:
+            self._end = file.tell()
 
     def write(self, line: Mapping[str, Any]) -> None:
         """Append one object, or nothing of it.
 
         Raises:
+            FileGone: the file was deleted, or another one is in its place.
             OSError: the disk is full.
         """
         text = json.dumps(line, allow_nan=False, separators=(", ", ": "))
         rest = memoryview(text.encode() + b"\n")
-        end = self._file.seek(0, SEEK_END)
-        try:
-            while rest:  # a nearly full disk takes a part
-                rest = rest[self._file.write(rest) :]
-        except OSError:
-            self._file.truncate(end)
-            raise
+        with self._lock:
+            self._append(rest)
 
-    def close(self) -> None:
-        """Close the file; writing afterwards is an error."""
-        self._file.close()
+    def _append(self, rest: memoryview) -> None:
+        self.require_own()
+        with self.path.open("r+b", buffering=0) as file:
+            file.seek(self._end)
+            try:
+                while rest:  # a nearly full disk takes a part
+                    rest = rest[file.write(rest) :]
+            except OSError:
+                file.truncate(self._end)
+                raise
+            self._end = file.tell()
+
+    def require_own(self) -> None:
+        """Find out whether the file is still the one that was written.
+
+        Raises:
+            FileGone: it was deleted, or one of another size is in its place.
+        """
+        with self._lock:
+            self._compare_size()
+
+    def _compare_size(self) -> None:
+        try:
+            size = self.path.stat().st_size
+        except (FileNotFoundError, NotADirectoryError):
+            missing = self.path if self.path.parent.is_dir() else self.path.parent
+            raise FileGone(f"no {missing.absolute()} any more") from None
+        except OSError:
+            return  # a network's trouble may pass; if not, writing tells
+        if size != self._end:
+            raise FileGone(
+                f"another {self.path.absolute()}, of {size} bytes instead of {self._end}"
+            )
 
 
 def read_lines(path: Path) -> Iterator[bytes]:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from rlhf_api.report import REWARD_MEAN
 
@@ -47,6 +49,13 @@ METRICS: dict[str, Metric] = {
         "Excluded",
         "",
         "Responses left out of training: they could not be scored",
+        False,
+        Format.COUNT,
+    ),
+    "score/rescored": Metric(
+        "Scored again",
+        "responses",
+        "Responses that were scored again one by one, as the verifier failed on their batch",
         False,
         Format.COUNT,
     ),
@@ -210,8 +219,43 @@ OF_ROLES: dict[str, Metric] = {
 """What a metric `<role>/<name>` means, in the order in which charts show them."""
 
 
+_AROUND = re.compile(
+    r"(?:((?:(?:every-\d+|repeat|until)(?:\.\d+)?/)+))?(.*/[^.]*)\.?(.*)", re.DOTALL
+)
+"""What may stand around a metric's own name: a region of the step, and a call."""
+
+
+class NameParts(NamedTuple):
+    """A metric's name, taken apart."""
+
+    region: str
+    """The part of the step that it is about, such as every-10; empty: all of it."""
+    plain: str
+    """The name that it has where there is nothing else."""
+    call: str
+    """The generate call, or the number of the call, that it is about, such as actor.2; empty: the
+    call that is trained on."""
+
+
+def parts_of(name: str) -> NameParts:
+    """The parts of a metric's name; `controller/call_names.py` puts them together."""
+    match = _AROUND.fullmatch(name)
+    if match is None:
+        return NameParts("", name, "")
+    return NameParts((match[1] or "").removesuffix("/"), match[2], match[3])
+
+
 def describe(name: str) -> Metric:
     """What a metric means: its own entry, that of a role's, else its family's, else its name."""
+    region, plain, call = parts_of(name)
+    metric = _describe(plain)
+    if not region and not call:
+        return metric
+    about = ", ".join(filter(None, [region, call]))
+    return dataclasses.replace(metric, title=f"{metric.title} [{about}]")
+
+
+def _describe(name: str) -> Metric:
     if name in METRICS:
         return METRICS[name]
     group, _, rest = name.partition("/")

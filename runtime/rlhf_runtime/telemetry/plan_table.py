@@ -9,7 +9,7 @@ from rlhf_api.plan import CallPlan, Head, Plan, RolePlan
 from rlhf_api.plan_memory import MemoryPlan
 from rlhf_flow.planning.generation_groups import describe_groups
 from rlhf_flow.planning.placement import describe_devices
-from rlhf_runtime.telemetry.metric_names import format_bytes, format_seconds
+from rlhf_runtime.telemetry.metric_names import format_bytes
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -29,7 +29,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def plan_tables(plan: Plan) -> str:
     """Calls, roles, memory and reasons of a plan."""
-    calls = [[c.call, c.graph.value, c.kind.value, _where(c), _time(c)] for c in plan.calls]
+    calls = [[c.call, c.graph.value, c.kind.value, _where(c)] for c in plan.calls]
     roles = [
         [
             role.role,
@@ -43,7 +43,7 @@ def plan_tables(plan: Plan) -> str:
     ]
     return (
         "<h3>Calls</h3>"
-        + table(["Call", "Graph", "Kind", "Devices", "Expected"], calls)
+        + table(["Call", "Graph", "Kind", "Devices"], calls)
         + "<h3>Roles</h3>"
         + table(["Role", "Model", "Use", "Parameters", "Precision", "Weights of"], roles)
         + "".join(_memory(plan, memory) for memory in plan.memory)
@@ -77,10 +77,6 @@ def _where(call: CallPlan) -> str:
     is_elsewhere = source is not None and source.ranks != mesh.ranks
     origin = f"{describe_devices(source.ranks, source.pool)} to " if is_elsewhere and source else ""
     return f"{origin}{describe_devices(mesh.ranks, mesh.pool)}: {cut}{groups}"
-
-
-def _time(call: CallPlan) -> str:
-    return "–" if call.expected_seconds is None else format_seconds(call.expected_seconds)
 
 
 def _memory(plan: Plan, memory: MemoryPlan) -> str:

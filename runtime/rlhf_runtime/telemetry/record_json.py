@@ -14,21 +14,25 @@ from typing import Any
 from rlhf_runtime.telemetry.records import (
     EndRecord,
     EvaluationRecord,
+    GoingOnRecord,
     Outcome,
     Record,
     RunRecord,
     Span,
     StartupRecord,
     StepRecord,
+    UnscoredRecord,
     WarmStartRecord,
 )
 
 KINDS: dict[str, type[Record]] = {
     "run": RunRecord,
+    "going_on": GoingOnRecord,
     "startup": StartupRecord,
     "warm_start": WarmStartRecord,
     "step": StepRecord,
     "evaluation": EvaluationRecord,
+    "unscored": UnscoredRecord,
     "end": EndRecord,
 }
 """The `kind` of a line in metrics.jsonl, and what it holds."""

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 from rlhf_runtime.telemetry.records import (
     EndRecord,
     EvaluationRecord,
+    GoingOnRecord,
     Record,
     RunRecord,
     RunRecords,
     StartupRecord,
     StepRecord,
+    UnscoredRecord,
     WarmStartRecord,
 )
 
@@ -25,7 +28,10 @@ class RecordLog:
         self._warm_start: dict[int, WarmStartRecord] = {}
         self._steps: dict[int, StepRecord] = {}
         self._evaluations: dict[int, EvaluationRecord] = {}
+        self._unscored: dict[UnscoredRecord, None] = {}
         self._end: EndRecord | None = None
+        self._ended: dict[float, float] = {}
+        self._went_on_from = 0
         self._repeated = 0
         self._damaged = 0
 
@@ -37,6 +43,10 @@ class RecordLog:
             case RunRecord():
                 self._runs.append(record)
                 self._end = None
+                self._went_on_from = 0
+                self._seen(record.workers_started)
+            case GoingOnRecord():
+                self._went_on_from = record.step
             case StartupRecord():
                 self._startup = record
             case WarmStartRecord():
@@ -44,19 +54,32 @@ class RecordLog:
             case StepRecord():
                 self._repeated += record.step in self._steps
                 self._steps[record.step] = dataclasses.replace(record, spans=())
+                self._seen(record.finished)
             case EvaluationRecord():
                 self._evaluations[record.step] = record
+            case UnscoredRecord():
+                self._unscored[record] = None  # once, though the step was repeated
             case EndRecord():
                 self._end = record
+                self._seen(record.finished)
+
+    def _seen(self, time: float) -> None:
+        """The command that was started last lived at a time."""
+        if self._runs:
+            started = self._runs[-1].started
+            self._ended[started] = max(self._ended.get(started, started), time)
 
     def records(self) -> RunRecords:
         """Everything so far, in order of steps."""
         return RunRecords(
             runs=tuple(self._runs),
+            total_seconds=math.fsum(end - start for start, end in self._ended.items()),
+            went_on_from=self._went_on_from,
             startup=self._startup,
             warm_start=tuple(self._warm_start[step] for step in sorted(self._warm_start)),
             steps=tuple(self._steps[step] for step in sorted(self._steps)),
             evaluations=tuple(self._evaluations[step] for step in sorted(self._evaluations)),
+            unscored=tuple(self._unscored),
             end=self._end,
             steps_repeated=self._repeated,
             damaged_lines=self._damaged,

@@ -56,6 +56,14 @@ class RunRecord:
 
 
 @dataclass(frozen=True)
+class GoingOnRecord:
+    """Workers go on from a checkpoint."""
+
+    step: int
+    """Training steps that it has behind it."""
+
+
+@dataclass(frozen=True)
 class StartupRecord:
     """Seconds of each phase from the command to the first step; phases may overlap."""
 
@@ -88,6 +96,8 @@ class StepRecord:
     """Who did what when."""
     memory: Mapping[str, int] = field(default_factory=dict)
     """Resident bytes per process."""
+    finished: float = 0.0
+    """Unix seconds at which it was told; 0 in records that were written before."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +106,24 @@ class EvaluationRecord:
 
     step: int
     metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class UnscoredRecord:
+    """A response that a verifier could not score, or a batch of them."""
+
+    step: int
+    """The training step; an evaluation's, after so many."""
+    reward: str
+    """The reward's name."""
+    fault: str
+    """Of rewards.messages.Fault."""
+    what: str
+    """Which response; of a batch the first one."""
+    row: str
+    """The row of the data that it answers, by file and line."""
+    detail: str
+    """Why, in words."""
 
 
 class Outcome(StrEnum):
@@ -121,7 +149,16 @@ class EndRecord:
     """The error's message; empty on success."""
 
 
-Record = RunRecord | StartupRecord | WarmStartRecord | StepRecord | EvaluationRecord | EndRecord
+Record = (
+    RunRecord
+    | GoingOnRecord
+    | StartupRecord
+    | WarmStartRecord
+    | StepRecord
+    | EvaluationRecord
+    | UnscoredRecord
+    | EndRecord
+)
 
 
 @dataclass(frozen=True)
@@ -129,7 +166,13 @@ class RunRecords:
     """Everything that a run's files say, in order of steps, the last record of a step only."""
 
     runs: tuple[RunRecord, ...] = ()
-    """One for each start: more than one for a resumed run."""
+    """One for each start of workers: more than one for a resumed run. Those of one command have
+    `started` in common."""
+    total_seconds: float = 0.0
+    """Of all commands together, each from its start to its end, or to its last step where it was
+    killed."""
+    went_on_from: int = 0
+    """The step of the checkpoint from which the last start of workers went on; 0: none."""
     startup: StartupRecord | None = None
     """Of the last start."""
     warm_start: tuple[WarmStartRecord, ...] = ()
@@ -142,3 +185,5 @@ class RunRecords:
     """Step records that a later record of the same step replaced."""
     damaged_lines: int = 0
     """Lines of metrics.jsonl that could not be read."""
+    unscored: tuple[UnscoredRecord, ...] = ()
+    """As they were found; of many not all."""

@@ -20,7 +20,7 @@ from rlhf_runtime.telemetry.curves import (
 from rlhf_runtime.telemetry.metric_names import describe, format_seconds, format_value
 from rlhf_runtime.telemetry.page import Headline, Section, Stat, page
 from rlhf_runtime.telemetry.palette import colours
-from rlhf_runtime.telemetry.plan_table import plan_tables
+from rlhf_runtime.telemetry.plan_table import plan_tables, table
 from rlhf_runtime.telemetry.records import Outcome, RunRecords, Span
 from rlhf_runtime.telemetry.run_folder import RunFolder
 from rlhf_runtime.telemetry.summary import Change, Summary, summarize
@@ -55,6 +55,7 @@ def render(records: RunRecords, spans: Mapping[int, Sequence[Span]], folder: Run
         Section("timeline", "Step timeline", _timelines(spans, records)),
         Section("memory", "Memory", builder.memory()),
         Section("startup", "Start-up", builder.startup(summary)),
+        Section("unscored", "Not scored", _unscored(records)),
     ]
     plan = folder.read_plan()
     if plan is not None:
@@ -132,8 +133,12 @@ def _alerts(summary: Summary, records: RunRecords) -> list[str]:
     elif summary.outcome is not Outcome.SUCCEEDED:
         said = ": ".join(part for part in (summary.reason, summary.message) if part)
         texts.append(f"This run {_ENDED[summary.outcome]} after step {summary.steps}. {said}")
+    if summary.starts > 1:
+        texts.append(f"The command was given {summary.starts}×.")
     if summary.restarts:
-        texts.append(f"Resumed {summary.restarts}×, {summary.steps_repeated} steps repeated.")
+        texts.append(f"Workers were started again {summary.restarts}×.")
+    if summary.steps_repeated:
+        texts.append(f"{summary.steps_repeated} steps were trained again.")
     if summary.not_finite:
         named = ", ".join(f"{name} ({count}×)" for name, count in summary.not_finite.items())
         texts.append(f"Not finite in some steps: {named}.")
@@ -202,6 +207,26 @@ def _timelines(spans: Mapping[int, Sequence[Span]], records: RunRecords) -> str:
         f"<span>Step</span>{''.join(buttons)}</div>{''.join(charts)}"
         f'<ul class="legend">{legend}</ul></div>'
     )
+
+
+def _unscored(records: RunRecords) -> str:
+    """What verifiers could not score, row by row."""
+    if not records.unscored:
+        return ""
+    rows = [
+        [
+            each.reward,
+            str(each.step),
+            each.fault,
+            each.row,
+            each.what,
+            (each.detail.splitlines() or [""])[-1],
+        ]
+        for each in records.unscored
+    ]
+    note = "Some of them, where they are many; <code>score/invalid</code> counts all."
+    head = ["Reward", "Step", "Fault", "Row", "What", "Why"]
+    return f'<p class="note">{note}</p>{table(head, rows)}'
 
 
 def _bars(seconds: Mapping[str, float]) -> str:

@@ -14,8 +14,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from rlhf_api.plan import Plan
-from rlhf_runtime.telemetry.errors import CannotRecord, NotARun
-from rlhf_runtime.telemetry.json_lines import JsonLinesWriter, parse_line, read_lines
+from rlhf_runtime.telemetry.errors import CannotRecord, NotARun, RunFolderGone
+from rlhf_runtime.telemetry.json_lines import FileGone, JsonLinesWriter, parse_line, read_lines
 from rlhf_runtime.telemetry.record_json import (
     from_json,
     plain_values,
@@ -32,6 +32,8 @@ class RunFolder:
 
     Raises, in every method that writes:
         CannotRecord: the disk is full, or gone.
+        RunFolderGone: the folder, or the records in it, were deleted, moved or replaced since the
+            first record was written. Nothing is made anew in its place.
     """
 
     def __init__(self, path: Path) -> None:
@@ -60,14 +62,23 @@ class RunFolder:
         self.close()
 
     def close(self) -> None:
-        """Close the files that records are appended to."""
-        for writer in (self._metrics_writer, self._timeline_writer):
-            if writer is not None:
-                writer.close()
+        """End this run's records: what is appended afterwards is another run's."""
         self._metrics_writer = self._timeline_writer = None
+
+    def require_there(self) -> None:
+        """Find out whether the folder is still this run's.
+
+        Raises:
+            RunFolderGone: it was deleted, moved or replaced since the first record was written.
+        """
+        with self._recording():
+            for writer in (self._metrics_writer, self._timeline_writer):
+                if writer is not None:
+                    writer.require_own()
 
     def append(self, record: Record) -> None:
         """Write a record, on disk when this returns."""
+        self.require_there()
         with self._recording():
             if self._metrics_writer is None or self._timeline_writer is None:
                 self.path.mkdir(parents=True, exist_ok=True)
@@ -152,6 +163,7 @@ class RunFolder:
     def _replace(self, path: Path, content: bytes) -> None:
         """Write aside and rename, so that a reader never sees half a file."""
         aside = self.path / (path.name + ".new")
+        self.require_there()
         with self._recording():
             path.parent.mkdir(parents=True, exist_ok=True)
             aside.write_bytes(content)
@@ -161,6 +173,12 @@ class RunFolder:
     def _recording(self) -> Iterator[None]:
         try:
             yield
+        except FileGone as error:
+            raise RunFolderGone(
+                "the run's folder, or the records in it, were deleted, moved or replaced while the "
+                f"job ran: got {error}; what was recorded so far (metrics, report, saved lines) is "
+                "lost unless it lies elsewhere now"
+            ) from error
         except OSError as error:
             raise CannotRecord(
                 f"the run's folder cannot be written: got {type(error).__name__}: {error} in "

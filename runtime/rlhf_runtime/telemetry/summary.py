@@ -38,7 +38,8 @@ class Summary:
     reason: str
     message: str
     steps: int
-    """The last training step that was recorded."""
+    """The last training step that was recorded, or that the checkpoint has behind it from which the
+    run went on."""
     total_steps: int
     """Steps that the schedule asks for."""
     reward: Change | None
@@ -54,14 +55,17 @@ class Summary:
     training_seconds: float
     """Sum of the steps' times."""
     total_seconds: float | None
-    """From the last start to its end; None while unfinished."""
+    """Of all starts of the command, each from its begin to its end; None while unfinished."""
     step_seconds_median: float | None
     tokens: int
     tokens_per_second: float | None
     """All tokens over the training seconds."""
     peak_memory: Mapping[str, int]
     """Largest resident memory of each process."""
+    starts: int
+    """How often the command was given."""
     restarts: int
+    """How often it started its workers again, by the failure policy."""
     steps_repeated: int
     not_finite: Mapping[str, int]
     """Steps in which a metric was NaN or infinite, for those metrics that ever were."""
@@ -77,6 +81,7 @@ def summarize(records: RunRecords) -> Summary:
     end = records.end
     steps = records.steps
     training_seconds = math.fsum(step.seconds for step in steps)
+    starts = len({each.started for each in records.runs})
     tokens = sum(step.tokens for step in steps)
     return Summary(
         job=run.job if run else "",
@@ -84,7 +89,7 @@ def summarize(records: RunRecords) -> Summary:
         outcome=end.outcome if end else Outcome.UNFINISHED,
         reason=end.reason if end else "",
         message=end.message if end else "",
-        steps=steps[-1].step if steps else 0,
+        steps=max(steps[-1].step if steps else 0, records.went_on_from),
         total_steps=run.total_steps if run else 0,
         reward=_change(REWARD_MEAN, steps),
         exact_match=_change(EXACT_MATCH, records.evaluations),
@@ -93,12 +98,13 @@ def summarize(records: RunRecords) -> Summary:
         startup_seconds=dict(records.startup.phases) if records.startup else {},
         phase_seconds=_phase_seconds(steps),
         training_seconds=training_seconds,
-        total_seconds=end.finished - run.started if end and run else None,
+        total_seconds=records.total_seconds if end and run else None,
         step_seconds_median=median(step.seconds for step in steps) if steps else None,
         tokens=tokens,
         tokens_per_second=tokens / training_seconds if training_seconds > 0 else None,
         peak_memory=_peak_memory(steps),
-        restarts=max(0, len(records.runs) - 1),
+        starts=starts,
+        restarts=len(records.runs) - starts,
         steps_repeated=records.steps_repeated,
         not_finite=_not_finite(steps),
     )

@@ -38,7 +38,9 @@ def summary_table(summary: Summary, files: Sequence[Path] = ()) -> Table:
         peak = max(summary.peak_memory, key=lambda process: summary.peak_memory[process])
         size = format_bytes(summary.peak_memory[peak])
         table.add_row("peak memory", f"{size} in {peak}")
-    if summary.restarts:
+    if summary.starts > 1:
+        table.add_row("starts", str(summary.starts))
+    if summary.restarts or summary.steps_repeated:
         table.add_row("restarts", f"{summary.restarts}, {summary.steps_repeated} steps repeated")
     for index, path in enumerate(files):
         table.add_row("files" if index == 0 else "", str(path))

@@ -19,7 +19,7 @@ from rlhf_flow.fields import (
     RECORD,
     RESPONSE_TOKENS,
 )
-from rlhf_runtime.data.load import JobPrompts, load_prompts
+from rlhf_runtime.data.load import DataUse, JobPrompts, load_prompts
 from rlhf_runtime.data.prompt_table import PromptTable
 from rlhf_runtime.data.sampler import rows_for_step
 from rlhf_runtime.data.tokenizer import TextTokenizer
@@ -55,13 +55,9 @@ class DataHost(Watched):
         Returns counts of rows: by split those that are used (`train`), and what became of the
         others (`train_invalid`, `train_too_long`).
         """
-        tokenizer, inputs = TextTokenizer(folders[self._plan.policy]), self._plan.inputs
+        tokenizer = TextTokenizer(folders[self._plan.policy])
         self._prompts: JobPrompts = load_prompts(
-            self._job.spec,
-            tokenizer,
-            trains_on_answers=any(RESPONSE_TOKENS in each.prompts for each in inputs.values()),
-            evaluates=GraphName.EVALUATION in inputs,
-            batches_per_step=inputs[GraphName.STEP].prompt_batches,
+            self._job.spec, tokenizer, DataUse.of(self._plan.inputs)
         )
         counts = {}
         for table in (self._prompts.train, self._prompts.pretraining, self._prompts.evaluation):

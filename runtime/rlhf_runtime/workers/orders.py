@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from rlhf_api.plan import GraphName
 from rlhf_flow.calls import ModelCall
 from rlhf_runtime.dataplane.partition import Extent, Share
+from rlhf_runtime.rewards.failures import Failure
 from rlhf_runtime.telemetry.records import Span
 from rlhf_runtime.telemetry.spread import Spread
 
@@ -168,8 +169,8 @@ class Scored:
     num_samples: int
     num_valid: int
     """Those that count."""
-    errors: Mapping[str, str]
-    """The first of each reward that had one, by its name."""
+    failures: Mapping[str, tuple[Failure, ...]]
+    """The foremost of each reward that had some, by its name."""
 
 
 @dataclass(frozen=True)

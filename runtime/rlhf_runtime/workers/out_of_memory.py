@@ -4,15 +4,44 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rlhf_api.plan import phase_name
+from rlhf_api.plan import CallKind, RolePlan, phase_name
 from rlhf_api.plan_memory import MemoryItem, MemoryPlan, MemoryWhat
 from rlhf_flow.calls import ModelCall
-from rlhf_flow.planning.refusal import advice, describe_item, format_bytes
+from rlhf_flow.planning.refusal import describe_item, format_bytes
 
 NAMES = frozenset({"MemoryError", "OutOfMemoryError"})
 """Python's error and torch's."""
 CPU_ALLOCATOR = "DefaultCPUAllocator"
 """In the text of the RuntimeError that torch raises on CPUs."""
+
+_MORE_DEVICES = "take more devices, which share the training state"
+_LARGER_CUT = (
+    "take more devices (with engine Megatron also raise training.parallelism) or a smaller model"
+)
+_SMALLER_PARTS = "lower training.microBatchTokens"
+
+_CHANGES: Mapping[MemoryWhat, str] = {
+    MemoryWhat.MASTER_WEIGHTS: _MORE_DEVICES,
+    MemoryWhat.OPTIMIZER: _MORE_DEVICES,
+    MemoryWhat.GRADIENTS: _LARGER_CUT,
+    MemoryWhat.WEIGHTS: _LARGER_CUT,
+    MemoryWhat.GATHERED: "take a smaller model",
+    MemoryWhat.ACTIVATIONS: _SMALLER_PARTS,
+    MemoryWhat.LOGITS: _SMALLER_PARTS,
+    MemoryWhat.MASKS: _SMALLER_PARTS,
+    MemoryWhat.TRANSFER: "take devices with more memory",
+    MemoryWhat.GENERATION_WEIGHTS: "raise rollout.parallelism.tensor",
+    MemoryWhat.KV_CACHE: "lower rollout.kvCacheMemory, or raise rollout.parallelism.tensor",
+    MemoryWhat.CHECKPOINT: _MORE_DEVICES,
+    MemoryWhat.OVERHEAD: "take devices with more memory, or fewer processes on a machine",
+    MemoryWhat.MARGIN: "take devices with more memory",
+    MemoryWhat.GRAPHS: "take devices with more memory",
+    MemoryWhat.STANDBY: "set failurePolicy.standby to false",
+}
+_CHANGES_OF_GENERATION: Mapping[MemoryWhat, str] = {
+    MemoryWhat.ACTIVATIONS: "raise rollout.parallelism.tensor",
+    MemoryWhat.LOGITS: "lower rollout.maxConcurrentSequences",
+}
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -22,6 +51,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 def out_of_memory_text(
     memory: MemoryPlan,
+    planned: RolePlan | None,
     call: ModelCall,
     step: int,
     rank: int,
@@ -33,6 +63,7 @@ def out_of_memory_text(
 
     Args:
         memory: the plan's, of the rank's device.
+        planned: of the call's role; None: it has none.
         call: during which it happened.
         step: of training.
         rank: to which it happened.
@@ -45,13 +76,24 @@ def out_of_memory_text(
         (item for item in memory.items if phase in item.phases), key=lambda item: -item.bytes
     )
     parts = "; ".join(_compared(item, held) for item in items)
-    todo = advice(items[0], phase) if items else "use more devices"
+    todo = _change(items[0], call.kind, planned) if items else "use more devices"
     return (
         f"rank {rank} ran out of memory in {call.id}, step {step}: got {format_bytes(used_bytes)} "
         f"in use, expected {format_bytes(memory.peaks.get(phase, 0))} of "
         f"{format_bytes(memory.capacity_bytes)} ({parts}); {todo}; "
         f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no text'}"
     )
+
+
+def _change(item: MemoryItem, kind: CallKind, planned: RolePlan | None) -> str:
+    """What to change about the item that takes most during a call."""
+    what = item.what
+    if kind is CallKind.GENERATE and what in _CHANGES_OF_GENERATION:
+        return _CHANGES_OF_GENERATION[what]
+    keeps = planned is not None and not planned.recomputes
+    if kind is CallKind.TRAIN and what is MemoryWhat.ACTIVATIONS and keeps:
+        return f"{_SMALLER_PARTS} or set training.activationRecompute"
+    return _CHANGES[what]
 
 
 def _compared(item: MemoryItem, held: Mapping[tuple[str, MemoryWhat], int]) -> str:

@@ -33,7 +33,7 @@ from rlhf_runtime.workers.setup import RankSetup
 if TYPE_CHECKING:  # torch is imported when a rank prepares
     from rlhf_runtime.engines.training import TrainingEngine
     from rlhf_runtime.roles.context import Result, Role
-    from rlhf_runtime.roles.operations import OperationState
+    from rlhf_runtime.roles.custom_operation import OperationState
 
 logger = logging.getLogger(__name__)
 
@@ -140,9 +140,25 @@ class Rank(Watched):
                 tick=self.activity.tick,
             )
             role = self._roles[planned.role] = make_role(context)
-            if planned.is_offloaded and role.engine is not None:  # before the next one is built
-                role.engine.offload()
+            if role.engine is not None:  # before the next one is built
+                role.engine.offload(planned.offload)
             logger.info("built role %s for %s", planned.role, ", ".join(sorted(role.methods)))
+
+    @watched_by_effort
+    def generate_first_token(self) -> None:
+        """Let every engine generate one token with the weights that its role has now, so that one
+        that cannot is found out before anything is trained. Collective.
+
+        Raises:
+            UnsupportedModel: an engine cannot.
+        """
+        for name in self._generating_ranks():
+            role = self._roles.get(name)
+            if role is None or role.generation is None:
+                continue
+            with self._on_device(*([] if role.engine is None else [name])):
+                role.generation.bring_first_weights()
+            role.generation.generate_first_token()  # the trainer may have gone from the device
 
     @watched_by_effort
     def use_optimizer(self, role: str, settings: OptimizerSettings) -> None:
@@ -235,6 +251,7 @@ class Rank(Watched):
             if order.graph is GraphName.STEP and order.call.method in FAULTY:
                 self._faults.enter(FAULTY[order.call.method], order.step)
             result = self._method(order)(inputs)
+            start = start if result.began is None else result.began
         except Exception as error:
             if is_out_of_memory(error):
                 raise self._out_of_memory(order, error) from error
@@ -273,6 +290,7 @@ class Rank(Watched):
         return OutOfMemory(
             out_of_memory_text(
                 setup.plan.memory_of(setup.pool, setup.rank),
+                setup.plan.role(order.call.role) if order.call.role else None,
                 order.call,
                 order.step,
                 setup.number,

@@ -5,18 +5,22 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from rlhf_api.plan import GraphName
 from rlhf_api.spec.job import RLHFJob
-from rlhf_flow.fields import scores_of, term_scores_of, valid_of
+from rlhf_flow.fields import PROMPT_ID, scores_of, term_scores_of, valid_of
+from rlhf_runtime.data.load import evaluation_source
+from rlhf_runtime.data.places import place_of
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.dataplane.partition import Share
 from rlhf_runtime.dataplane.protocol import Coordinates
 from rlhf_runtime.dataplane.shards import Shard
 from rlhf_runtime.faults import Fault, Faults, Phase
+from rlhf_runtime.rewards.failures import SampleName
 from rlhf_runtime.rewards.sample import Sample
 from rlhf_runtime.rewards.scorer import scorers
 from rlhf_runtime.telemetry.records import Span
@@ -24,6 +28,9 @@ from rlhf_runtime.workers.activity import Progress, Watched
 from rlhf_runtime.workers.inputs import Inputs
 from rlhf_runtime.workers.orders import CallReport, Order, Scored, Statistics
 from rlhf_runtime.workers.process import configure_process, resident_bytes
+
+LONGEST_RESPONSE = 60
+"""Characters of a response that messages show."""
 
 
 class RewardHost(Watched):
@@ -51,7 +58,7 @@ class RewardHost(Watched):
         super().__init__()
         self._name, self._host = name, host
         self._faults = Faults(faults, log_file.parent, "reward")
-        self._rewards = job.spec.rewards
+        self._rewards, self._data = job.spec.rewards, job.spec.data
 
     def start(self) -> dict[str, str]:
         """Import the verifiers and start their processes; returns the metrics that they declare, by
@@ -80,13 +87,15 @@ class RewardHost(Watched):
         rows = inputs.rows()
         columns = inputs.load(rows)
         with self.activity.during(order.call.id, order.step, Progress.LIMITED):
-            scored = self._scorers[role].score(_samples(columns))
+            samples = _samples(columns)
+            name_of = partial(self._what, order.graph, samples, columns[PROMPT_ID].values)
+            scored = self._scorers[role].score(samples, name_of)
         report = CallReport(
             order.call.id,
             Statistics(scored.means, sums=scored.counts, spreads=scored.spreads),
             (Span(self._name, role, order.call.method, start, time.time()),),
             resident_bytes(),
-            Scored(order.round, len(scored.valid), int(scored.valid.sum()), scored.errors),
+            Scored(order.round, len(scored.valid), int(scored.valid.sum()), scored.failures),
         )
         results = {
             scores_of(role): Column(scored.values),
@@ -98,6 +107,14 @@ class RewardHost(Watched):
             },
         }
         return report.message(), Shard(inputs.index.find(rows), results)
+
+    def _what(
+        self, graph: GraphName, samples: Sequence[Sample], source_rows: np.ndarray, index: int
+    ) -> SampleName:
+        """A response, and where the row that it answers is found."""
+        held_out = evaluation_source(self._data) if graph is GraphName.EVALUATION else None
+        place = place_of(held_out or self._data.train, int(source_rows[index]))
+        return SampleName(f"the response {samples[index].response[:LONGEST_RESPONSE]!r}", place)
 
     def close(self) -> None:
         """End the verifiers' processes."""

@@ -157,8 +157,9 @@ def test_a_cache_that_takes_what_is_left_is_kept_where_it_is_alone(job: Any) -> 
     groups = [{"roles": ["actor"], "devices": 2}, GENERATION | {"firstDevice": 2}]
     rollout = {"maxPromptTokens": 32, "maxResponseTokens": 32, "samplesPerPrompt": 4}
     rollout["maxConcurrentSequences"] = 16384
+    sections = {"rollout": rollout, "schedule": {"steps": 1, "promptsPerStep": 8192}}
     made = plan(
-        placed(job, *groups, rollout=rollout, algorithm={"type": "GRPO"}), cpus(4, gibibytes=1.5)
+        placed(job, *groups, algorithm={"type": "GRPO"}, **sections), cpus(4, gibibytes=1.5)
     )
     (generation,) = made.generations
     assert not generation.release_during_training and not releases(made)

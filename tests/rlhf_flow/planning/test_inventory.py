@@ -16,6 +16,7 @@ from rlhf_flow.planning.inventory import (
     limit_devices,
     local_inventory,
     machine_memory_bytes,
+    similar_gpus,
 )
 
 
@@ -42,7 +43,8 @@ def test_memory_of_a_pool(fields: dict[str, Any], expected: int) -> None:
     [
         ((), DevicesUnknown, "no resources.nodePools.*--devices"),
         ((pool(),), DevicesUnknown, "got gpu none in resources.nodePools pool.*H100"),
-        ((pool(gpu="Z9"),), DevicesUnknown, "got gpu Z9"),
+        ((pool(gpu="Z9"),), DevicesUnknown, "got gpu Z9.*; name one of these or set memoryPer"),
+        ((pool(gpu="H10O"),), DevicesUnknown, r"did you mean H100\? Else set memoryPerDevice"),
         ((pool(device="CPU"),), DevicesUnknown, "memory of a CPU device"),
     ],
 )
@@ -51,6 +53,24 @@ def test_pools_that_cannot_be_planned(
 ) -> None:
     with pytest.raises(error, match=message):
         inventory_from_pools(pools)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("h100", ["H100"]),
+        ("NVIDIA-H100-80GB-HBM3", ["H100-80G"]),
+        ("NVIDIA GeForce RTX 4090", ["RTX-4090"]),
+        ("nvidia-tesla-t4", ["T4"]),
+        ("A100", ["A100-40G", "A100-80G"]),
+        ("A100-80GB", ["A100-80G"]),
+        ("H100-SXM", ["H100"]),
+        ("MI300X", []),
+        ("", []),
+    ],
+)
+def test_other_spellings_of_gpus_are_known(name: str, meant: list[str]) -> None:
+    assert similar_gpus(name) == meant
 
 
 @pytest.mark.parametrize(

@@ -129,11 +129,11 @@ def test_a_tiny_model_on_eight_ranks_in_float32() -> None:
     states = {
         MemoryWhat.MASTER_WEIGHTS: count * 4,
         MemoryWhat.OPTIMIZER: count // 2 * 8,
-        MemoryWhat.GRADIENTS: count * 4,
         MemoryWhat.GATHERED: 1000 * 128 * 4,
     }
     assert sizes(items, "actor.generate") == states
     assert sizes(items, "actor.train") == states | {
+        MemoryWhat.GRADIENTS: count * 4,
         MemoryWhat.ACTIVATIONS: 1000 * 2 * 8_716,
         MemoryWhat.LOGITS: 32 * 128 * 4,
     }
@@ -191,7 +191,7 @@ def test_the_last_stage_is_the_fullest_where_its_logits_are_more_than_a_micro_ba
 
 def test_replicas_share_states_only_if_they_are_told_to() -> None:
     shared, own = (
-        sizes(role_items(large(4, 8, 2, distributed_optimizer=each), PHASES), "actor.infer")
+        sizes(role_items(large(4, 8, 2, distributed_optimizer=each), PHASES), "actor.train")
         for each in (True, False)
     )
     for what in (MemoryWhat.MASTER_WEIGHTS, MemoryWhat.OPTIMIZER):

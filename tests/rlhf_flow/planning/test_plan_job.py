@@ -26,6 +26,8 @@ from rlhf_flow.planning.plan_job import plan_job
 LLAMA = {"source": {"huggingFace": "meta-llama/Llama-3.1-8B"}}
 FRUGAL = {"activationRecompute": True, "microBatchTokens": 2048}
 SMALL_STEP = {"steps": 10, "promptsPerStep": 8}
+LARGE_STEP = {"steps": 10, "promptsPerStep": 512}
+"""Of so many prompts that engines have as many sequences as they decode at once."""
 
 
 MANY = """
@@ -83,10 +85,12 @@ LONG = {"samplesPerPrompt": 8, "maxPromptTokens": 1024, "maxResponseTokens": 102
 
 @pytest.mark.parametrize("gibibytes", [40, 80, 140, 300])
 def test_micro_batches_are_as_large_as_memory_allows(job: Any, gibibytes: int) -> None:
-    """Unless the manifest says how large they are."""
+    """Unless the manifest says how large they are. Nothing is computed twice for it where the
+    manifest forbids that."""
 
     def of_size(tokens: int | None) -> Plan:
-        training = {} if tokens is None else {"microBatchTokens": tokens}
+        training: dict[str, Any] = {"activationRecompute": False}
+        training |= {} if tokens is None else {"microBatchTokens": tokens}
         models = {"actor": LLAMA | {"training": training}}
         schedule = {"steps": 1, "promptsPerStep": 128}
         return plan(job(models=models, rollout=LONG, schedule=schedule), gpus(8, 1, gibibytes))
@@ -192,9 +196,24 @@ def test_generation_memory_stays_where_it_fits(job: Any) -> None:
     generation = engines_of(plan(job(), cpus()))
     assert not generation.release_during_training
     assert (generation.mesh.tensor, generation.mesh.data) == (1, 2)
-    # 64 tokens are two blocks of 32; tiny-llama takes 2048 bytes a token.
-    assert generation.kv_cache_bytes == (256 * 2 + 1) * 32 * 2048
     assert generation.max_sequence_tokens == 64
+
+
+@pytest.mark.parametrize(
+    ("prompts", "held_out", "sequences"),
+    [(101, None, 51 * 4), (999, None, 256), (101, 409, 205), (101, 99, 51 * 4), (3, 9999, 256)],
+)
+def test_a_cache_is_for_the_sequences_that_an_engine_gets(
+    job: Any, prompts: int, held_out: int | None, sequences: int
+) -> None:
+    """Whole prompts with four responses each, or one to each held-out prompt as far as it is known
+    how many these are, over two engines."""
+    data: dict[str, Any] = {"train": {"path": "train.jsonl"}, "evaluation": {"path": "test.jsonl"}}
+    data["evaluation"] |= {} if held_out is None else {"maxRows": held_out}
+    made = plan(job(schedule={"steps": 1, "promptsPerStep": prompts}, data=data), cpus())
+    # 64 tokens are two blocks of 32; tiny-llama takes 2048 bytes a token.
+    assert engines_of(made).kv_cache_bytes == (sequences * 2 + 1) * 32 * 2048
+    assert any(f"all that {sequences} longest sequences need" in each for each in made.reasons)
 
 
 def test_a_small_cache_has_a_floor_on_cpus(job: Any) -> None:
@@ -204,14 +223,14 @@ def test_a_small_cache_has_a_floor_on_cpus(job: Any) -> None:
 
 
 def test_generation_memory_is_released_where_it_does_not_fit_beside_training(job: Any) -> None:
-    roomy = engines_of(plan(llama(job), gpus(8, gibibytes=200)))
-    tight = engines_of(plan(llama(job), gpus(8, gibibytes=60)))
+    roomy = engines_of(plan(llama(job, schedule=LARGE_STEP), gpus(8, gibibytes=200)))
+    tight = engines_of(plan(llama(job, schedule=LARGE_STEP), gpus(8, gibibytes=60)))
     assert not roomy.release_during_training
     assert tight.release_during_training
 
 
 def test_a_cache_that_cannot_be_whole_takes_what_is_left(job: Any) -> None:
-    made = plan(llama(job), gpus(8, gibibytes=60))
+    made = plan(llama(job, schedule=LARGE_STEP), gpus(8, gibibytes=60))
     assert memory_of(made).peak_bytes <= memory_of(made).capacity_bytes
     held = max(memory_of(made).peaks["actor.generate"], memory_of(made).peaks["actor.reshard"])
     assert held == memory_of(made).capacity_bytes
@@ -246,7 +265,7 @@ def test_each_role_that_generates_has_engines_and_memory_of_its_own(
     algorithm = {"type": "Custom", "custom": {"entrypoint": "two:Distill"}}
     teacher = {"source": {"huggingFace": "Qwen/Qwen2.5-0.5B"}, "training": FRUGAL}
     models = {"actor": {"source": {"builtin": "TinyLlama"}}, "teacher": teacher}
-    asked = job(algorithm=algorithm, models=models, rewards=[])
+    asked = job(algorithm=algorithm, models=models, rewards=[], schedule=LARGE_STEP)
     made = plan(asked, cpus(2, gibibytes=4.4))
     engines = {
         each.role: (each.mesh.tensor, each.max_samples_per_prompt) for each in made.generations
@@ -324,16 +343,9 @@ def test_what_does_not_fit_is_refused_with_the_sum(job: Any) -> None:
     total, device = float(sizes["sum"][0]), float(sizes["device"][0])
     small = [float(v) / 1024 for _, (v, unit) in sizes.items() if unit == "MiB"]
     assert sum(items) + sum(small) - total - device == pytest.approx(total, abs=0.1)
-    assert "take more devices" in text
+    assert "- take 16 devices (2 nodes of 8)" in text
     assert caught.value.reason == "DoesNotFit"
     assert caught.value.exit_code is ExitCode.MANIFEST
-
-
-def test_activations_that_do_not_fit_say_how_to_shrink_them(job: Any) -> None:
-    greedy = {"actor": LLAMA | {"training": {"microBatchTokens": 65536}}}
-    rollout = {"samplesPerPrompt": 64, "maxPromptTokens": 2048, "maxResponseTokens": 2048}
-    with pytest.raises(DoesNotFit, match=r"microBatchTokens or set training\.activationRecompute"):
-        plan(llama(job, models=greedy, rollout=rollout), gpus(8))
 
 
 def test_a_process_alone_may_be_too_much(job: Any) -> None:
@@ -395,7 +407,7 @@ SHAPES = st.builds(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     shape=SHAPES,
     training=st.fixed_dictionaries(

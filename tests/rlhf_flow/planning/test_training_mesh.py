@@ -184,7 +184,7 @@ def test_families_without_a_mapping_are_refused(job: Any, tmp_path: Path) -> Non
     ):
         plan(job(models={"actor": gemma}), cpus(2))
     config = {"model_type": "gemma", "num_hidden_layers": 2, "hidden_size": 64, "vocab_size": 64}
-    config |= {"intermediate_size": 64, "num_attention_heads": 4}
+    config |= {"intermediate_size": 64, "num_attention_heads": 2}
     (tmp_path / "config.json").write_text(json.dumps(config))
     read = {"source": {"path": str(tmp_path)}}
     with pytest.raises(ManifestError, match="got model_type gemma,"):
@@ -199,7 +199,7 @@ def test_the_contract_names_the_families_that_are_mapped() -> None:
 
 def test_a_given_shape_is_taken_at_its_word(job: Any) -> None:
     shape = {"numLayers": 2, "hiddenSize": 64, "intermediateSize": 64, "numAttentionHeads": 4}
-    shape |= {"numKeyValueHeads": 2, "headDim": 16, "vocabSize": 100}
+    shape |= {"numKeyValueHeads": 2, "headDim": 32, "vocabSize": 100}
     given = {"source": {"path": "/nowhere"}, "shape": shape, "training": megatron(2)}
     critic = {"source": {"sameAs": "actor"}, "training": megatron(4)}
     assert meshes(plan(job(models={"actor": given}), cpus(2)))["actor"] == mesh(0, 1, 2, 1)

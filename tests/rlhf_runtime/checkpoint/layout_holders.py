@@ -12,6 +12,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 from transformers import AutoConfig, AutoModelForCausalLM, Qwen2Config
 
+from rlhf_api.plan import OffloadDepth
 from rlhf_runtime.engines.fsdp.engine import FsdpEngine
 from rlhf_runtime.engines.megatron.layout import Storage
 from rlhf_runtime.engines.megatron.stage import Stage
@@ -48,7 +49,7 @@ def write_model(folder: Path) -> None:
 class HeldByStage:
     """What Megatron's optimizers hold for a stage, as an engine's state."""
 
-    is_offloaded = False
+    offloaded = OffloadDepth.NOTHING
 
     def __init__(self, folder: Path, parallel: ParallelContext, distributed: bool) -> None:
         dtype = torch.bfloat16 if distributed else torch.float32

@@ -12,10 +12,12 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from rlhf_api.plan import OffloadDepth
 from rlhf_api.spec.models import LearningRateDecay
 from rlhf_runtime.checkpoint.record import SavedFile
 from rlhf_runtime.checkpoint.saver import Saver
 from rlhf_runtime.engines.fsdp.engine import FsdpEngine
+from rlhf_runtime.engines.training import TrainingEngine
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.errors import CheckpointFailed
 from rlhf_runtime.roles.saving import restore, state_of
@@ -99,6 +101,10 @@ def a_frozen_model_comes_back(world: World, folder: Path) -> None:
         assert torch.equal(tensor, others)
 
 
+def is_here(engine: TrainingEngine) -> bool:
+    return engine.offloaded is OffloadDepth.NOTHING
+
+
 def offloaded_roles_are_saved_and_go_on(world: World, folder: Path) -> None:
     """They are where they were afterwards, and no two of them are on the device at once."""
     actor, critic = trained(world, folder, 2), trained(world, folder, 1)
@@ -107,25 +113,25 @@ def offloaded_roles_are_saved_and_go_on(world: World, folder: Path) -> None:
         role: whole_weights(built) for role, built in (("actor", actor), ("critic", critic))
     }
     for engine in engines.values():
-        engine.offload()
+        engine.offload(OffloadDepth.EVERYTHING)
     address, saver = str(folder / "saved"), Saver(world)
     on_device = []
 
     def watched() -> Iterator[dict[str, Any]]:
         for part in state_of(engines, {}, world):
-            on_device.append([role for role, each in engines.items() if not each.is_offloaded])
+            on_device.append([role for role, each in engines.items() if is_here(each)])
             yield part
 
     saver.begin(watched(), f"{address}/{POOL}")
     assert on_device == [["actor"], ["critic"], []]
-    assert all(engine.is_offloaded for engine in engines.values())
+    assert not any(is_here(engine) for engine in engines.values())
     saver.finish()
     dist.barrier()
     others = {"actor": trained(world, folder, 1), "critic": trained(world, folder, 0)}
     for built in others.values():
-        built.engine.offload()
+        built.engine.offload(OffloadDepth.EVERYTHING)
     restore({role: built.engine for role, built in others.items()}, {}, world, address, POOL)
-    assert all(built.engine.is_offloaded for built in others.values())
+    assert not any(is_here(built.engine) for built in others.values())
     for built in (actor, critic, *others.values()):
         built.engine.load()
     for role, built in others.items():

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import ray
 
+from rlhf_api.reading.manifest import load_file
 from rlhf_api.spec.checkpoint import HELD_OUT_REWARD, CheckpointSpec
+from rlhf_flow.planning.make_plan import local_pools, make_plan
 from rlhf_runtime.checkpoint.record import SavedFile, new_digest
 from rlhf_runtime.checkpoint.store import CheckpointStore
 from rlhf_runtime.controller.saves import Finishing, Saves
@@ -16,6 +19,7 @@ from rlhf_runtime.errors import CheckpointFailed, StorageFailed, StorageTaken
 
 from ...waiting import wait_until
 
+EXAMPLE = Path(__file__).parents[3] / "examples" / "01-sort-grpo.yaml"
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("local_ray")]
 
 
@@ -178,3 +182,55 @@ def test_what_cannot_be_read_now_is_not_taken_for_damaged(
     with pytest.raises(StorageFailed, match="no route to host"):
         saves.newest()
     assert told.notices == []
+
+
+def test_checkpoints_that_are_deleted_are_told_once_and_the_next_one_is_written(
+    tmp_path: Path,
+) -> None:
+    saves, told = saves_of(tmp_path / "saved")
+    saves.claim()
+    saves.commit(write(saves, 1))
+    shutil.rmtree(tmp_path / "saved")
+    for step in (2, 3):
+        saves.begin([], step)
+        saves.commit(write(saves, step))
+    (text,) = told.notices
+    assert "got none of step 1 any more" in text and "begins at the job's start" in text
+    assert told.steps == [1, 2, 3] and saves.reached == 3
+    other = CheckpointStore(str(tmp_path / "saved"))
+    other.claim()
+    with pytest.raises(StorageTaken):
+        saves.begin([], 4)
+
+
+def test_one_of_several_checkpoints_that_is_deleted_is_told(tmp_path: Path) -> None:
+    saves, told = saves_of(tmp_path, keepLast=2)
+    for step in (1, 2, 3):
+        saves.begin([], step)
+        saves.commit(write(saves, step))
+    assert told.notices == [], "the oldest one has gone by itself"
+    shutil.rmtree(tmp_path / "step-00000003")
+    saves.begin([], 4)
+    (text,) = told.notices
+    assert "got none of step 3 any more" in text and "begins from step 2" in text
+    assert saves.reached == 2
+
+
+def test_a_file_that_is_deleted_while_a_checkpoint_is_written_is_missed(tmp_path: Path) -> None:
+    saves, told = saves_of(tmp_path)
+    finishing = write(saves, 1)
+    (written,) = tmp_path.glob("*/__0_0.distcp")
+    written.unlink()
+    saves.commit(finishing)
+    assert told.steps == [] and saves.store.steps() == []
+    assert "could not be written" in told.notices[0] and "__0_0.distcp" in told.notices[0]
+
+
+def test_a_checkpoint_says_whose_model_the_job_leaves_and_in_which_format(tmp_path: Path) -> None:
+    (job,) = load_file(EXAMPLE)
+    _, plan = make_plan(job, local_pools(job, 1))
+    saves, _ = saves_of(tmp_path)
+    saves.plan = plan
+    saves.commit(write(saves, 1))
+    record = saves.store.read(1).record
+    assert record.policy == "actor" and record.precisions["actor"] == "float32"

@@ -1,10 +1,18 @@
 import pytest
 
+from rlhf_api.plan import GraphInputs
+from rlhf_flow.graph import Graph
+from rlhf_runtime.controller.call_names import CallNames
 from rlhf_runtime.controller.scored import require_scores
 from rlhf_runtime.controller.steps import last_end, summarize
 from rlhf_runtime.rewards.errors import NothingScored
+from rlhf_runtime.rewards.failures import Failure
+from rlhf_runtime.rewards.messages import Fault
 from rlhf_runtime.telemetry.records import Span
 from rlhf_runtime.workers.orders import CallReport, Scored, Statistics
+
+NAMES = CallNames(Graph({}, GraphInputs(prompts=(), pretraining=()), (), (), ()))
+"""Of a step with nothing to tell apart."""
 
 
 def report(
@@ -27,8 +35,9 @@ def test_a_phase_takes_as_long_as_its_slowest_process() -> None:
             report("rank 0", ("log_probs", 1.0), ("values", 2.0)),
             report("rank 1", ("log_probs", 2.5)),
         ],
-        start=100.0,
-        end=109.0,
+        100.0,
+        109.0,
+        NAMES,
     )
     assert done.phases == {
         "transition": 2.0,
@@ -40,7 +49,7 @@ def test_a_phase_takes_as_long_as_its_slowest_process() -> None:
 
 
 def test_calls_of_the_data_host_are_no_phase() -> None:
-    assert summarize([report("data", ("prompts", 1.0))], 0.0, 1.0).phases == {}
+    assert summarize([report("data", ("prompts", 1.0))], 0.0, 1.0, NAMES).phases == {}
 
 
 def test_metrics_of_all_reports_are_put_together_and_tokens_taken_out() -> None:
@@ -51,6 +60,7 @@ def test_metrics_of_all_reports_are_put_together_and_tokens_taken_out() -> None:
         ],
         0.0,
         1.0,
+        NAMES,
     )
     assert done.metrics == {"kl": 1.0}
     assert done.tokens == 42
@@ -62,7 +72,7 @@ def test_spans_keep_their_order_and_memory_is_each_process_latest() -> None:
         report("rank 1", ("generate", 1.0), memory=6),
         report("rank 0", ("train", 1.0), memory=4),
     ]
-    done = summarize(reports, 0.0, 1.0)
+    done = summarize(reports, 0.0, 1.0, NAMES)
     assert [(span.process, span.call) for span in done.spans] == [
         ("rank 0", "generate"),
         ("rank 1", "generate"),
@@ -75,7 +85,7 @@ def test_calls_of_a_process_that_run_at_the_same_time_take_their_time_once() -> 
     """Two parts from 100 to 103 and from 102 to 104, another one from 106 on."""
     spans = [Span("reward", "reward", "score", 100.0 + a, 100.0 + b) for a, b in PARTS]
     reports = [CallReport("reward.score", Statistics(), (span,), 0) for span in spans]
-    assert summarize(reports, 100.0, 110.0).phases == {"score": 5.0}
+    assert summarize(reports, 100.0, 110.0, NAMES).phases == {"score": 5.0}
 
 
 PARTS = ((0.0, 3.0), (2.0, 4.0), (6.0, 7.0))
@@ -85,23 +95,26 @@ def part(
     call: str, number: int, valid: int, round: int = 0, samples: int = 4, **errors: str
 ) -> CallReport:
     """What a host says of one part of a call that scores."""
-    return CallReport(call, Statistics(), (), number, Scored(round, samples, valid, errors))
+    failures = {name: (Failure(Fault.RAISED, text, "", "why"),) for name, text in errors.items()}
+    return CallReport(call, Statistics(), (), number, Scored(round, samples, valid, failures))
 
 
-def test_a_reward_has_one_notice_for_each_call_and_round() -> None:
+def test_every_failure_is_kept_with_its_reward_call_by_call_and_round_by_round() -> None:
     reports = [
         part("reward.score", 0, 4),
-        part("reward.score", 1, 2, exact="raised: one"),
-        part("reward.score", 2, 2, exact="raised: two", other="died: three"),
-        part("reward.score", 0, 3, round=1, exact="raised: four"),
-        part("cost.score", 0, 3, harm="raised: five"),
+        part("reward.score", 1, 2, exact="one"),
+        part("reward.score", 2, 2, exact="two", other="three"),
+        part("reward.score", 0, 3, round=1, exact="four"),
+        part("cost.score", 0, 3, harm="five"),
     ]
-    assert summarize(reports, 0.0, 1.0).notices == (
-        "reward exact: raised: one",
-        "reward other: died: three",
-        "reward exact: raised: four",
-        "reward harm: raised: five",
-    )
+    found = summarize(reports, 0.0, 1.0, NAMES).unscored
+    assert [(name, failure.what) for name, failure in found] == [
+        ("exact", "one"),
+        ("exact", "two"),
+        ("other", "three"),
+        ("exact", "four"),
+        ("harm", "five"),
+    ]
 
 
 def test_a_call_may_have_parts_of_which_nothing_was_scored() -> None:
@@ -116,7 +129,7 @@ def test_a_call_of_which_nothing_was_scored_ends_the_job(other: CallReport) -> N
         require_scores([other, *nothing], 3)
     assert str(caught.value) == (
         "no sample could be scored: got errors for all 8 responses of step 3; correct the "
-        "verifier, or see to its service. exact: one other: three"
+        "verifier, or see to its service. exact: raised: one: why other: raised: three: why"
     )
     assert int(caught.value.exit_code) == 3
 
@@ -124,43 +137,3 @@ def test_a_call_of_which_nothing_was_scored_ends_the_job(other: CallReport) -> N
 def test_a_pass_ends_with_its_last_call_whenever_the_driver_hears_of_it() -> None:
     reports = [report("rank 0", ("train", 5.0)), report("reward", ("score", 9.0))]
     assert last_end(reports) == max(span.end for each in reports for span in each.spans)
-
-
-def test_means_of_operations_are_named_after_fields_whichever_call_has_them() -> None:
-    reports = [
-        CallReport("compute", Statistics({"critic/value_mean": (1.0, 1.0)}), (), 0),
-        CallReport("compute#2", Statistics({"cost/multiplier": (3.0, 1.0)}), (), 0),
-    ]
-    assert summarize(reports, 0.0, 1.0).metrics == {
-        "critic/value_mean": 1.0,
-        "cost/multiplier": 3.0,
-    }
-
-
-def test_means_of_later_calls_of_a_kind_have_names_of_their_own() -> None:
-    """The greedy responses' score is not mixed with the samples'; totals are the step's."""
-    statistics = Statistics({"reward/mean": (1.0, 2.0)}, {"response/length_max": 8.0}, {"n": 1.0})
-    calls = ("reward.score", "reward.score#2", "every-10/reward.score", "every-10/reward.score#2")
-    reports = [CallReport(call, statistics, (), 0) for call in calls]
-    assert summarize(reports, 0.0, 1.0).metrics == {
-        "n": 4.0,
-        **{name: 0.5 for name in ("reward/mean", "reward/mean.2")},
-        **{f"every-10/{name}": 0.5 for name in ("reward/mean", "reward/mean.2")},
-        **{name: 8.0 for name in ("response/length_max", "response/length_max.2")},
-        **{f"every-10/{name}": 8.0 for name in ("response/length_max", "response/length_max.2")},
-    }
-
-
-def named(*calls: str) -> set[str]:
-    """Metrics of calls that each report a mean of their role."""
-    reports = [CallReport(call, Statistics({"reward/mean": (1.0, 1.0)}), (), 0) for call in calls]
-    return set(summarize(reports, 0.0, 1.0).metrics)
-
-
-def test_all_rounds_of_a_call_are_one_metric_named_as_if_made_once() -> None:
-    assert named("repeat/reward.score", "repeat/reward.score") == {"reward/mean"}
-    assert named("repeat/reward.score", "repeat/reward.score#2") == {"reward/mean", "reward/mean.2"}
-    outside = named("reward.score", "repeat/reward.score")
-    assert outside == {"reward/mean", "repeat/reward/mean"}, "else they would be mixed"
-    assert named("every-2/reward.score") == {"every-2/reward/mean"}
-    assert named("repeat#2/reward.score") == {"repeat#2/reward/mean"}

@@ -8,9 +8,11 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+from rlhf_api.errors import SeveralErrors
 from rlhf_api.spec.job import RLHFJobSpec
 from rlhf_runtime.data.errors import DatasetTooSmall, InvalidRow, MissingAnswer, MissingField
-from rlhf_runtime.data.load import evaluation_source, load_prompts
+from rlhf_runtime.data.load import DataUse, evaluation_source, load_prompts, rows_needed
+from rlhf_runtime.data.rows import Split
 from rlhf_runtime.data.tokenizer import TextTokenizer
 
 
@@ -65,8 +67,11 @@ def test_data_is_checked_against_the_schedule(tmp_path: Path, tokenizer: TextTok
     assert load_prompts(job(train), tokenizer).evaluation is None
     with pytest.raises(DatasetTooSmall, match=r"schedule\.promptsPerStep = 7"):
         load_prompts(job(train, schedule={"promptsPerStep": 7}), tokenizer)
-    with pytest.raises(DatasetTooSmall, match=r"schedule\.warmStart\.promptsPerStep = 128"):
+    with pytest.raises(SeveralErrors) as several:
         load_prompts(job(train, schedule={"warmStart": {}}), tokenizer)
+    short, answers = several.value.errors
+    assert isinstance(short, DatasetTooSmall) and isinstance(answers, MissingAnswer)
+    assert "schedule.warmStart.promptsPerStep = 128" in str(short)
     with pytest.raises(MissingAnswer):
         load_prompts(job(train, schedule={"warmStart": {"promptsPerStep": 2}}), tokenizer)
 
@@ -88,7 +93,7 @@ def test_answers_that_are_trained_on_must_fit(tmp_path: Path, tokenizer: TextTok
     spec = job(train, schedule={"promptsPerStep": 2}, rollout={"maxResponseTokens": 4})
     assert len(load_prompts(spec, tokenizer).train) == 3, "a verifier may read long ones"
     with pytest.raises(InvalidRow, match="row 2: an answer of 5 tokens with the end token, over 4"):
-        load_prompts(spec, tokenizer, trains_on_answers=True)
+        load_prompts(spec, tokenizer, DataUse(trains_on_answers=True))
 
 
 def test_whole_texts_are_trained_on_but_for_their_first_token(
@@ -116,7 +121,7 @@ def test_whole_texts_are_trained_on_but_for_their_first_token(
             [{"text": "1"}, {"text": " "}],
             {},
             InvalidRow,
-            "pretraining has 1 .*row 1: text is",
+            r"pretraining \(.*texts\.jsonl\) has 1 .*row 1: text is",
         ),
         ([{"text": "1"}], {"rowsPerStep": 2}, DatasetTooSmall, r"pretraining\.rowsPerStep = 2"),
         ([{"text": "1"}], {}, DatasetTooSmall, r"got 1 usable.*schedule\.promptsPerStep = 4"),
@@ -150,6 +155,20 @@ def test_rounds_need_as_many_prompts_as_they_may_take(
     tmp_path: Path, tokenizer: TextTokenizer
 ) -> None:
     train = {"path": write_jsonl(tmp_path / "rows.jsonl", [{"prompt": "1"}] * 11)}
-    assert load_prompts(job(train), tokenizer, batches_per_step=2)
+    assert load_prompts(job(train), tokenizer, DataUse(batches_per_step=2))
     with pytest.raises(DatasetTooSmall, match="= 4, 3 times, as flow.repeat.*at most 3"):
-        load_prompts(job(train), tokenizer, batches_per_step=3)
+        load_prompts(job(train), tokenizer, DataUse(batches_per_step=3))
+
+
+def test_a_source_needs_the_rows_of_its_largest_batch() -> None:
+    spec = job({"path": "rows.jsonl"}, schedule={"warmStart": {"promptsPerStep": 7}})
+    assert rows_needed(spec, Split.TRAIN, DataUse()) == 7
+    assert rows_needed(spec, Split.TRAIN, DataUse(batches_per_step=3)) == 12
+    assert rows_needed(spec, Split.EVALUATION, DataUse()) == 1
+
+
+def test_the_longest_prompt_is_named_by_its_row(tmp_path: Path, tokenizer: TextTokenizer) -> None:
+    rows = [{"prompt": text} for text in ("1", "", "123", "12", "321")]
+    source = {"path": write_jsonl(tmp_path / "rows.jsonl", rows)}
+    spec = job(source, data={"onInvalidRow": "Skip"})
+    assert load_prompts(spec, tokenizer).train.longest_prompt() == (2, 3)

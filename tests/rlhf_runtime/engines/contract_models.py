@@ -128,6 +128,7 @@ def reward_models_load_elsewhere(world: World, folder: Path, setup: Setup, kind:
 
 def check_scores(built: Built, classifier: PreTrainedModel) -> None:
     """Against those of Hugging Face's classifier, row by row."""
+    classifier.config.pad_token_id = None  # else a row that ends in it is scored before it
     scores: dict[int, float] = {}
 
     def read(outputs: TokenOutputs, part: MicroBatch) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,8 @@ import pytest
 import torch
 from torch.distributed.tensor import DTensor
 
+from rlhf_api.plan import OffloadDepth
+from rlhf_api.plan_memory import MemoryWhat
 from rlhf_runtime.engines.fsdp.engine import FsdpEngine
 from rlhf_runtime.engines.offloading import give_free_pages_back
 from rlhf_runtime.engines.training import (
@@ -28,23 +32,26 @@ from .contract_setup import (
     settings,
 )
 
+DEPTHS = (OffloadDepth.DERIVED, OffloadDepth.EVERYTHING)
+
 
 def offloading_changes_nothing(world: World, folder: Path, setup: Setup, kind: str) -> None:
     """Not a bit, wherever it is done; what holds views sees what comes afterwards."""
     place = model_folder(kind, world, folder)
     moved, stays = (setup.build(place, world, torch.bfloat16) for _ in range(2))
     held = moved.engine.views(), moved.engine.master_views()
-    there_and_back(moved)
+    there_and_back(moved, OffloadDepth.DERIVED)
+    there_and_back(moved, OffloadDepth.EVERYTHING)
     for built in (moved, stays):
         built.engine.use_optimizer(settings())
-    for _ in range(2):
-        there_and_back(moved)
+    for before, after in itertools.permutations(DEPTHS):
+        there_and_back(moved, before)
         log_probs = [log_probs_of(built) for built in (moved, stays)]
         assert not moved.reads or torch.equal(*log_probs)
-        there_and_back(moved)
+        there_and_back(moved, after)
         norms = [built.train() for built in (moved, stays)]
         assert norms[0] == norms[1]
-    there_and_back(moved)
+    there_and_back(moved, OffloadDepth.DERIVED)
     assert_same_bits(moved.engine.state(), stays.engine.state())
     for before, now in zip(held, (stays.engine.views(), stays.engine.master_views()), strict=True):
         for name, views in now.items():
@@ -53,14 +60,17 @@ def offloading_changes_nothing(world: World, folder: Path, setup: Setup, kind: s
     assert moved.engine.version == stays.engine.version == 2
 
 
-def there_and_back(built: Built) -> None:
-    """To the host, where nothing is left of an engine on the device, and back."""
+def there_and_back(built: Built, depth: OffloadDepth) -> None:
+    """From the device, where nothing is left of what leaves, and back."""
     engine = built.engine
     before = dict(engine.held_bytes())
     for _ in range(2):  # twice is as good as once
-        engine.offload()
-    assert engine.is_offloaded and not any(engine.held_bytes().values())
-    assert all(tensor.untyped_storage().nbytes() == 0 for tensor in storages_of(engine))
+        engine.offload(depth)
+    assert engine.offloaded is depth
+    leaves = what_leaves(engine, depth)
+    assert engine.held_bytes() == {w: 0 if w in leaves else size for w, size in before.items()}
+    is_there = {tensor.untyped_storage().nbytes() > 0 for tensor in storages_of(engine)}
+    assert is_there == {not leaves}
     for use in (engine.require_loaded, engine.views, engine.master_views, engine.state):
         with pytest.raises(NotLoaded, match="allowed calls after a load; the plan lacks a load"):
             use()
@@ -70,7 +80,14 @@ def there_and_back(built: Built) -> None:
         built.engine.save(Path("nowhere"), torch.float32)
     for _ in range(2):
         engine.load()
-    assert not engine.is_offloaded and engine.held_bytes() == before
+    assert engine.offloaded is OffloadDepth.NOTHING and engine.held_bytes() == before
+
+
+def what_leaves(engine: TrainingEngine, depth: OffloadDepth) -> Collection[MemoryWhat]:
+    """Of what an engine trains in bfloat16. For FSDP weights are their own masters."""
+    if depth is OffloadDepth.EVERYTHING:
+        return list(MemoryWhat)
+    return () if isinstance(engine, FsdpEngine) else (MemoryWhat.WEIGHTS,)
 
 
 def storages_of(engine: TrainingEngine) -> list[torch.Tensor]:
@@ -104,10 +121,10 @@ def offloading_gives_memory_back(world: World, folder: Path, setup: Setup, kind:
     built.train(max_tokens=1000)
     give_free_pages_back()
     held, before = sum(built.engine.held_bytes().values()), resident_bytes()
-    built.engine.offload()
+    built.engine.offload(OffloadDepth.EVERYTHING)
     offloaded = resident_bytes()
     assert abs(before - offloaded - held) < 0.15 * held, (before, offloaded, held)
     built.engine.load()
     assert abs(resident_bytes() - offloaded - held) < 0.15 * held, (resident_bytes(), held)
-    built.engine.offload()
+    built.engine.offload(OffloadDepth.EVERYTHING)
     assert abs(resident_bytes() - offloaded) < 0.15 * held

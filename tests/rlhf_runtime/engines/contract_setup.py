@@ -34,7 +34,7 @@ from rlhf_runtime.engines.training import (
 from rlhf_runtime.engines.world import World
 
 from ..meshes import alone
-from .tiny_models import ragged, write_model
+from .tiny_models import PADDING, ragged, write_model
 from .whole_weights import gathered_weights
 
 PROMPT_LENGTHS = [30, 1, 9]
@@ -62,7 +62,11 @@ def settings(**changes: object) -> OptimizerSettings:
 
 
 def batch() -> tuple[Column, Column]:
-    return ragged(PROMPT_LENGTHS, 1).take(GROUPS), ragged(RESPONSE_LENGTHS, 2)
+    """Prompts and responses. The padding token stands among both, where it is one like others."""
+    prompts, responses = ragged(PROMPT_LENGTHS, 1), ragged(RESPONSE_LENGTHS, 2)
+    for column in (prompts, responses):
+        column.values[3::7] = PADDING
+    return prompts.take(GROUPS), responses
 
 
 def cross_entropy(outputs: TokenOutputs, _: MicroBatch) -> torch.Tensor:

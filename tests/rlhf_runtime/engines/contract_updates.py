@@ -9,8 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from rlhf_api.spec.models import LearningRateDecay
+from rlhf_flow.losses import Dpo
+from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.engines.packing import MicroBatch
 from rlhf_runtime.engines.training import (
     Loss,
@@ -19,8 +22,13 @@ from rlhf_runtime.engines.training import (
     TokenOutputs,
 )
 from rlhf_runtime.engines.world import World
+from rlhf_runtime.numerics.aggregation import Denominators
+from rlhf_runtime.roles.own_tokens import OwnTokens
+from rlhf_runtime.roles.preference_terms import DpoTerms
+from rlhf_runtime.roles.training import Means, MiniBatch, compared_micro_batches
 
 from .contract_setup import (
+    GROUPS,
     LANGUAGE,
     NUM_TOKENS,
     Built,
@@ -38,6 +46,8 @@ from .contract_setup import (
     settings,
     whole_weights,
 )
+
+PREFERENCE = np.array([1, -1] * 3, dtype=np.int8)
 
 
 def pieces_give_the_gradient_of_the_whole(
@@ -215,6 +225,57 @@ def silent_rows_are_read_and_change_nothing(
         assert abs(norms[0] - norms[1]) < 1e-5 * norms[1], norms
     assert not parted.reads or sum(seen) >= 2 * len(rows)
     assert_same_weights(parted, single)
+
+
+def split_comparisons_give_the_gradient_of_the_whole(
+    world: World, folder: Path, setup: Setup, kind: str
+) -> None:
+    """Pairs of which a micro-batch has no room for both: losses, gradients and weights are those of
+    FSDP on one rank with all pairs at once."""
+    place = model_folder(kind, world, folder)
+    parted, single = setup.build(place, world), fsdp_alone(place, world)
+    for built in (parted, single):
+        built.engine.use_optimizer(settings())
+    share = GROUPS % parted.parallel.data_size == parted.parallel.at.data
+    for tokens in (1, 20, 30, 1000):
+        part, told = compared(parted, np.flatnonzero(share), tokens)
+        whole, expected = compared(single, np.arange(len(GROUPS)), 1000)
+        assert not whole.silent and bool(part.silent) == (tokens < 1000 and share.sum() > 1)
+        norms = [parted.engine.update([part]), single.engine.update([whole])]
+        assert abs(norms[0] - norms[1]) < 1e-5, (tokens, norms)
+        loss = parted.parallel.sum(torch.tensor([told.statistics().means["actor/loss"][0]]))
+        if parted.reads:
+            difference = float(loss[0]) - expected.statistics().means["actor/loss"][0]
+            assert abs(difference) < 1e-5, (tokens, loss, difference)
+    assert_same_weights(parted, single)
+
+
+def compared(built: Built, rows: NDArray[np.int64], max_tokens: int) -> tuple[LossTerm, Means]:
+    """The preference loss of some rows, whole groups of them."""
+    prompts, responses = batch()
+    reference = torch.linspace(-3, -1, len(responses.values)).numpy()
+    columns = {
+        "prompt_tokens": prompts,
+        "response_tokens": responses,
+        "preference": Column(PREFERENCE),
+        "reference_log_probs": Column(reference, responses.lengths),
+    }
+    own = {name: column.take(rows) for name, column in columns.items()}
+    lengths = own["response_tokens"].lengths
+    assert lengths is not None
+    part = MiniBatch(
+        own,
+        GROUPS[rows],
+        torch.ones(len(rows), dtype=torch.bool),
+        OwnTokens.of(own, lengths, rows),
+        Denominators(NUM_TOKENS, len(GROUPS), 1),
+        1.0,
+    )
+    means = Means()
+    terms = DpoTerms(part, Dpo("reference_log_probs"), built.parallel, "actor", means)
+    whole, split = compared_micro_batches(part, built.engine, max_tokens)
+    terms.compared.split(split)
+    return LossTerm(LANGUAGE, whole + split, terms, split), means
 
 
 def every_micro_batch_is_told(world: World, folder: Path, setup: Setup, kind: str) -> None:

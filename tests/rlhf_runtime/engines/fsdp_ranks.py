@@ -5,6 +5,7 @@ Run as `python -m tests.rlhf_runtime.engines.fsdp_ranks RANK WORLD_SIZE FOLDER`.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -17,14 +18,15 @@ from safetensors.torch import load_file, save_file
 from rlhf_runtime.engines.fsdp.engine import FsdpEngine
 from rlhf_runtime.engines.training import TrainingEngine
 from rlhf_runtime.engines.world import World
-from rlhf_runtime.models.errors import WrongHead
+from rlhf_runtime.errors import UnsupportedModel
+from rlhf_runtime.models.errors import ModelIncomplete, WrongHead
 
 from ..meshes import mesh_of
 from ..world_of_processes import Scenario, run_scenarios
 from .contract_models import reward_models_load_elsewhere
 from .contract_setup import LANGUAGE, Setup, log_probs_of, mine, model_folder, settings
 from .contract_updates import updates_are_those_of_plain_torch
-from .tiny_models import MODELS, write_classifier
+from .tiny_models import MODELS, write_classifier, write_model
 from .training_contract import ONCE, PER_MODEL
 
 
@@ -71,11 +73,38 @@ def a_reward_model_without_its_head_is_refused(world: World, folder: Path, setup
         setup.build(place, world, value_head=True)
 
 
+def a_folder_of_another_model_is_refused(world: World, folder: Path, setup: Setup) -> None:
+    """Rather than completed by weights at random."""
+    if world.rank > 0:
+        return  # only the first rank reads
+    place = folder / "changed"
+    write_model("llama", place)
+    file, layer = place / "model.safetensors", "model.layers.1.self_attn"
+    whole = load_file(file)
+    query = f"{layer}.q_proj.weight"
+    for changes, error, text in (
+        ({query: None}, ModelIncomplete, rf"changed without {re.escape(query)}; copy"),
+        ({query: whole[query][:, 1:]}, UnsupportedModel, "q_proj.weight of .*allowed"),
+        ({f"{layer}.q_norm.weight": torch.ones(4)}, UnsupportedModel, "no layer of Llama.*q_norm"),
+    ):
+        changed = {name: each for name, each in (whole | changes).items() if each is not None}
+        save_file({n: each.contiguous() for n, each in changed.items()}, file, {"format": "pt"})
+        with pytest.raises(error, match=text):
+            setup.build(place, world)
+    headless = {name: each for name, each in whole.items() if name != "lm_head.weight"}
+    save_file(headless, file, {"format": "pt"})
+    with pytest.raises(ModelIncomplete, match=r"without lm_head\.weight"):
+        setup.build(place, world)
+    if world.size == 1:
+        setup.build(place, world, value_head=True)
+
+
 OWN: dict[str, Callable[..., None]] = {
     "frozen models keep no gradients": frozen_models_keep_no_gradients,
     "frozen models are kept in the format they compute in": (
         frozen_models_are_kept_in_the_format_they_compute_in
     ),
+    "a folder of another model is refused": a_folder_of_another_model_is_refused,
     "a reward model without its head is refused": a_reward_model_without_its_head_is_refused,
 }
 
@@ -94,6 +123,8 @@ def scenarios(size: int) -> dict[str, Scenario]:
         shares = kind != "gemma2"
         found[f"{outputs} ({kind})"] = partial(PER_MODEL[outputs], kind=kind, shares=shares)
         found[f"{saved} ({kind})"] = partial(PER_MODEL[saved], kind=kind)
+    exported = "a checkpoint is exported as the engine saves"
+    found[f"{exported} (gemma2)"] = partial(ONCE[exported], kind="gemma2")
     found["reward models load elsewhere (gemma2)"] = partial(
         reward_models_load_elsewhere, kind="gemma2"
     )

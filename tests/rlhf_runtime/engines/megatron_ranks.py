@@ -20,7 +20,6 @@ from megatron.core.tensor_parallel.layers import param_is_not_tensor_parallel_du
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from rlhf_api.plan import Mesh
-from rlhf_runtime.engines.megatron.coverage import check_coverage
 from rlhf_runtime.engines.megatron.head import Question, read_answer
 from rlhf_runtime.engines.megatron.loading import load_model
 from rlhf_runtime.engines.megatron.pipeline import (
@@ -44,6 +43,7 @@ from rlhf_runtime.reshard.plan import plan_reshard
 
 from ..world_of_processes import Scenario, run_scenarios
 from .megatron_cases import ONE, TWO_STAGES, TWO_TENSOR, cases
+from .megatron_copies import check_coverage
 from .megatron_models import PLAIN, VOCABULARY, WIDE, write_model
 
 SHAPES = ((2, 8), (3, 12), (1, 6))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ..world_of_processes import Worlds, failures
+from ..world_of_processes import ON_GPU, Worlds, failures
 from .megatron_engine_cases import CASES, names
 
 
@@ -19,3 +19,8 @@ def worlds(tmp_path_factory: pytest.TempPathFactory) -> Worlds:
 )
 def test_megatron_engine(worlds: Worlds, size: int, scenario: str) -> None:
     assert not failures(worlds.of(size), scenario)
+
+
+@pytest.mark.parametrize("scenario", [pytest.param(name, marks=ON_GPU) for name in names(1)])
+def test_megatron_engine_on_a_gpu(worlds: Worlds, scenario: str) -> None:
+    assert not failures(worlds.of(1, "cuda"), scenario)

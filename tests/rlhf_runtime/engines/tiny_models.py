@@ -12,12 +12,18 @@ from transformers import (
     AutoModelForSequenceClassification,
     Gemma2Config,
     Gemma2ForCausalLM,
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
     GraniteConfig,
     GraniteForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
     PreTrainedModel,
     Qwen2Config,
+    Qwen3Config,
+    Qwen3ForCausalLM,
 )
 from transformers import Qwen2ForCausalLM as Qwen2
 
@@ -90,6 +96,27 @@ def _gemma2() -> PreTrainedModel:
     return Gemma2ForCausalLM(Gemma2Config(**_SIZES, **settings, num_key_value_heads=2, head_dim=32))
 
 
+def _mistral() -> PreTrainedModel:
+    """Layers look back only so far, farther than the longest sequence here."""
+    return MistralForCausalLM(
+        MistralConfig(**_SIZES, num_key_value_heads=2, head_dim=32, sliding_window=480)
+    )
+
+
+def _qwen3() -> PreTrainedModel:
+    """Queries and keys are normalized head by head; heads are wider than a share of the model."""
+    return Qwen3ForCausalLM(Qwen3Config(**_SIZES, num_key_value_heads=2, head_dim=64))
+
+
+def _gemma3() -> PreTrainedModel:
+    """Embeddings are scaled, norms stand behind layers, too, and every second layer looks back only
+    so far: less than the longest sequence here."""
+    layers = ["sliding_attention", "full_attention"]
+    settings: dict[str, Any] = {"sliding_window": 64, "layer_types": layers}
+    config = Gemma3TextConfig(**_SIZES, **settings, num_key_value_heads=2, head_dim=32)
+    return Gemma3ForCausalLM(config)
+
+
 MODELS: Mapping[str, Callable[[], PreTrainedModel]] = {
     "llama": _llama,
     "qwen2": _qwen2,
@@ -102,6 +129,12 @@ TRAINED_ONLY: Mapping[str, Callable[[], PreTrainedModel]] = {
     "gemma2": _gemma2,
 }
 """That nothing generates with here."""
+GENERATING: Mapping[str, Callable[[], PreTrainedModel]] = {
+    "mistral": _mistral,
+    "qwen3": _qwen3,
+    "gemma3": _gemma3,
+}
+"""Other families that vLLM has, of which not everything is tried."""
 LARGE: Mapping[str, Callable[[], PreTrainedModel]] = {"wide": _wide}
 """That is measured."""
 
@@ -109,7 +142,7 @@ LARGE: Mapping[str, Callable[[], PreTrainedModel]] = {"wide": _wide}
 def write_model(kind: str, folder: Path, seed: int = 0) -> Path:
     """Write a model whose parameters are all random and large enough to make clear choices."""
     torch.manual_seed(seed)
-    model = {**MODELS, **HANDED_OVER, **TRAINED_ONLY, **LARGE}[kind]()
+    model = {**MODELS, **HANDED_OVER, **TRAINED_ONLY, **GENERATING, **LARGE}[kind]()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.08)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from .contract_exports import a_checkpoint_is_exported_as_the_engine_saves
 from .contract_models import (
     a_critic_takes_the_actors_trunk_only,
     a_value_head_starts_at_zero_and_learns,
@@ -28,6 +29,7 @@ from .contract_updates import (
     ranks_do_not_change_the_result,
     recomputation_changes_nothing,
     silent_rows_are_read_and_change_nothing,
+    split_comparisons_give_the_gradient_of_the_whole,
     updates_are_those_of_plain_torch,
 )
 
@@ -52,7 +54,11 @@ ONCE: dict[str, Callable[..., None]] = {
     ),
     "a replica without rows takes part": a_replica_without_rows_takes_part,
     "silent rows are read and change nothing": silent_rows_are_read_and_change_nothing,
+    "split comparisons give the gradient of the whole": (
+        split_comparisons_give_the_gradient_of_the_whole
+    ),
     "every micro-batch is told": every_micro_batch_is_told,
+    "a checkpoint is exported as the engine saves": a_checkpoint_is_exported_as_the_engine_saves,
     "offloading changes nothing": offloading_changes_nothing,
     "offloading gives memory back": offloading_gives_memory_back,
 }

@@ -37,7 +37,8 @@ from ..meshes import mesh_of, part_of
 from ..world_of_processes import Scenario, run_scenarios
 from .fsdp_ranks import local_weights
 from .greedy import greedy_answers
-from .tiny_models import END, MODELS, ragged, write_model
+from .tiny_models import END, GENERATING, MODELS, ragged, write_model
+from .vllm_heads import assert_kernels_are_those_that_plans_take
 
 PROMPT_LENGTHS = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 140, 260, 300]
 MAX_PROMPT, MAX_RESPONSE = 300, 12
@@ -109,7 +110,7 @@ class Pair:
         assert tokens_of(got) == self.expected(prompts)
 
 
-CACHE_BYTES = {"llama": 128 * MEBIBYTE, "qwen2": 16 * MEBIBYTE, "tied": 16 * MEBIBYTE}
+CACHE_BYTES = {kind: 16 * MEBIBYTE for kind in (*MODELS, *GENERATING)} | {"llama": 128 * MEBIBYTE}
 PAIRS: dict[str, Pair] = {}
 """By kind of model; the scenarios of a kind share one, in order."""
 
@@ -263,6 +264,10 @@ def no_text_is_made_in_vllm(at: Pair) -> None:
     assert core.vllm_config.model_config.skip_tokenizer_init
 
 
+def heads_with_kernels_are_those_that_plans_take(_: Pair) -> None:
+    assert_kernels_are_those_that_plans_take()
+
+
 EVERY_MODEL: dict[str, Callable[[Pair], None]] = {
     "greedy answers follow the trainer": greedy_answers_follow_the_trainer,
     "log-probs agree with the trainer": log_probs_agree_with_the_trainer,
@@ -275,6 +280,7 @@ ONE_MODEL: dict[str, Callable[[Pair], None]] = {
     "released memory comes back without a trace": released_memory_comes_back_without_a_trace,
     "a weight that arrives wrong is named": a_weight_that_arrives_wrong_is_named,
     "no text is made in vLLM": no_text_is_made_in_vllm,
+    "heads with kernels are those that plans take": heads_with_kernels_are_those_that_plans_take,
 }
 
 
@@ -310,11 +316,12 @@ def _scenario(
 
 
 def scenarios(tensor_size: int, first_rank: int = 0) -> dict[str, Scenario]:
-    """All of them, model by model; on a part of the world some."""
+    """All of them, model by model; on a part of the world some. More families where engines are
+    cut."""
     options = {"tensor_size": tensor_size, "first_rank": first_rank}
     chosen = {
         f"{name} ({kind})": partial(_scenario, check=check, kind=kind, **options)
-        for kind in MODELS
+        for kind in (*MODELS, *(GENERATING if tensor_size > 1 else ()))
         for name, check in (EVERY_MODEL | (ONE_MODEL if kind == "llama" else {})).items()
     }
     return {name: chosen[name] for name in ON_A_PART} if first_rank else dict(chosen)

@@ -6,7 +6,7 @@ import sys
 
 PROGRAM = """
 import importlib, pkgutil, sys
-for name in ("data", "rewards", "models"):
+for name in ("data", "rewards", "models", "preflight"):
     package = importlib.import_module(f"rlhf_runtime.{name}")
     for module in pkgutil.iter_modules(package.__path__, f"rlhf_runtime.{name}."):
         importlib.import_module(module.name)
@@ -14,7 +14,7 @@ print(*sorted({"torch", "ray", "transformers", "vllm"} & set(sys.modules)))
 """
 
 
-def test_data_rewards_and_models_need_neither_torch_nor_ray() -> None:
+def test_what_is_checked_before_a_start_needs_neither_torch_nor_ray() -> None:
     run = subprocess.run(
         [sys.executable, "-c", PROGRAM],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},

@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import httpx
+import numpy as np
 import pytest
 from huggingface_hub import constants
 from huggingface_hub.errors import (
@@ -13,6 +14,7 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
+from safetensors.numpy import save_file
 
 from rlhf_api.spec.models import ModelSource
 from rlhf_runtime.models import hub_model
@@ -91,9 +93,32 @@ def test_missing_shards_are_named(tmp_path: Path, model: Path) -> None:
     (model / "model.safetensors.index.json").write_text(json.dumps(index))
     with pytest.raises(ModelIncomplete, match=f"missing {names[0]}, {names[2]};"):
         resolve(tmp_path, path=str(model))
-    for name in names:
-        (model / name).touch()
+    for part, name in enumerate(names):
+        save_file({f"weight{part}": np.zeros(4, np.float32)}, model / name)
     assert resolve(tmp_path, path=str(model)) == model
+    index["weight_map"] |= {"weight4": names[1], "weight5": names[1]}
+    (model / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(ModelIncomplete, match=rf"{names[1]} without weight4 and 1 more;"):
+        resolve(tmp_path, path=str(model))
+
+
+@pytest.mark.parametrize(
+    ("keep", "message"),
+    [
+        (-1, r"cut off: got .*model\.safetensors with \d+ bytes, allowed the \d+ of its header"),
+        (100, "not a safetensors file: got .*, 100 bytes; copy it again"),
+        (4, "not a safetensors file: got .*, 4 bytes"),
+        (None, "a pointer of Git LFS; run `git lfs pull` there"),
+    ],
+)
+def test_weights_that_are_not_whole_are_refused(
+    tmp_path: Path, model: Path, keep: int | None, message: str
+) -> None:
+    file = model / "model.safetensors"
+    pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
+    file.write_bytes(pointer if keep is None else file.read_bytes()[:keep])
+    with pytest.raises(ModelIncomplete, match=message):
+        resolve(tmp_path, path=str(model))
 
 
 def test_older_weight_files_are_taken_too(tmp_path: Path, model: Path) -> None:

@@ -48,6 +48,29 @@ VERIFIERS = '''
     def deeper(samples):
         raise ValueError("a verifier's own mistake")
 
+    def each_response(samples):
+        """Do what any response of the batch says."""
+        for sample in samples:
+            by_response([sample])[0]
+        return [1.0] * len(samples)
+
+    def solitary(samples):
+        if len(samples) > 1:
+            raise RuntimeError("one by one, please")
+        return [1.0]
+
+    def counting(samples):
+        """The number of samples seen so far."""
+        scores = []
+        for sample in samples:
+            SEEN.append(sample)
+            scores.append(len(SEEN))
+        if any(sample.response == "raise" for sample in samples):
+            raise ValueError
+        return scores
+
+    SEEN = []
+
     def pid(samples):
         return [os.getpid()] * len(samples)
 
@@ -75,6 +98,9 @@ VERIFIERS = '''
 
     @measures("accuracy")
     def measuring(samples):
+        return [1.0] * len(samples)
+
+    async def later(samples):
         return [1.0] * len(samples)
 
     NUMBER = 3

@@ -15,7 +15,8 @@ from rlhf_api.spec.rewards import RewardSpec
 from rlhf_runtime.rewards import Sample, http_scorer
 from rlhf_runtime.rewards.errors import RewardError
 from rlhf_runtime.rewards.http_scorer import HTTPScorer, retry_after, wait_seconds
-from rlhf_runtime.rewards.messages import BatchScores
+from rlhf_runtime.rewards.messages import BatchScores, Fault
+from rlhf_runtime.rewards.request import Batch
 from rlhf_runtime.rewards.scorer import Scorer
 from rlhf_runtime.rewards.scores import Scores
 
@@ -105,6 +106,11 @@ def scored(spec: RewardSpec, samples: list[Sample]) -> tuple[Scores, list[float]
         scorer.close()
 
 
+def told(scores: Scores) -> str:
+    """The foremost failure."""
+    return str(scores.failures[0])
+
+
 def test_what_is_sent_and_that_scores_keep_their_order(
     service: Service, samples: MakeSamples
 ) -> None:
@@ -112,7 +118,7 @@ def test_what_is_sent_and_that_scores_keep_their_order(
     spec = http(service.url, batchSize=3, parameters={"strict": True})
     found, _ = scored(spec, samples(*responses))
     assert found.values.tolist() == list(range(20))
-    assert found.valid.all() and found.first_error is None
+    assert found.valid.all() and not found.failures
     assert len(service.bodies) == 7
     first = {"prompt": "p", "response": "", "record": {"answer": "1"}, "finished": True}
     sent = [body for body in service.bodies if body["samples"][0] == first]
@@ -161,7 +167,7 @@ def test_requests_are_under_way_at_once(service: Service, samples: MakeSamples) 
         ((200, {}, '{"scores": [null, 2]}'), "notANumber", [False, True]),
         ((200, {}, "<html>"), "unreadable", [False, False]),
         ((200, {}, "[1, 2]"), "unreadable", [False, False]),
-        ((422, {}, "what?"), "refused", [False, False]),
+        ((404, {}, "what?"), "refused", [False, False]),
         ((302, {"Location": "/x"}, ""), "refused", [False, False]),
     ],
 )
@@ -172,8 +178,44 @@ def test_a_bad_answer_is_counted_and_not_asked_for_again(
     found, waits = scored(http(service.url), samples("a", "b"))
     assert found.valid.tolist() == valid
     assert found.errors == {fault: valid.count(False)}
-    assert service.url in (found.first_error or "")
+    assert service.url in told(found)
     assert (waits, len(service.bodies)) == ([], 1)
+
+
+@pytest.mark.parametrize("status", [400, 413, 422, 500])
+def test_a_sample_that_a_service_cannot_take_costs_no_other(
+    service: Service, samples: MakeSamples, status: int
+) -> None:
+    """Its batch is sent again one by one, each once."""
+    refusal = (status, {}, "not this one")
+    service.answers = [refusal, LENGTHS, refusal]
+    found, waits = scored(
+        http(service.url, batchSize=3, maxRetries=0, maxConcurrency=1), samples(*"abcde")
+    )
+    assert sorted(map(len, (body["samples"] for body in service.bodies))) == [1, 1, 1, 2, 3]
+    assert (found.valid.sum(), found.errors, found.rescored, waits) == (4, {"refused": 1}, 3, [])
+    assert "not this one" in told(found)
+
+
+def test_samples_of_a_batch_are_under_way_at_once(
+    samples: MakeSamples, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many as the service takes, be it that there was one batch."""
+    at_once = [0, 0]
+
+    async def ask(scorer: HTTPScorer, session: object, batch: Batch) -> BatchScores:
+        if len(batch.samples) > 1:
+            return BatchScores(batch_fault=Fault.REFUSED, detail="no", by_one_sample=True)
+        at_once[0] += 1
+        at_once[1] = max(at_once)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        at_once[0] -= 1
+        return BatchScores(array("f", [1.0]))
+
+    monkeypatch.setattr(HTTPScorer, "_ask", ask)
+    found, _ = scored(http("http://there/", batchSize=8, maxConcurrency=4), samples(*"abcdefgh"))
+    assert found.valid.all() and at_once == [0, 4]
 
 
 def test_an_answer_without_end_is_not_read_to_it(
@@ -182,7 +224,7 @@ def test_an_answer_without_end_is_not_read_to_it(
     monkeypatch.setattr(http_scorer, "LONGEST_ANSWER_BYTES", 1000)
     service.answers = [(200, {}, "1" * 100_000)]
     found, _ = scored(http(service.url), samples(1))
-    assert found.errors == {"unreadable": 1} and "more than 1000 bytes" in str(found.first_error)
+    assert found.errors == {"unreadable": 1} and "more than 1000 bytes" in told(found)
 
 
 def test_what_may_pass_is_tried_again(service: Service, samples: MakeSamples) -> None:
@@ -197,7 +239,7 @@ def test_retries_have_an_end(service: Service, samples: MakeSamples) -> None:
     service.answers = [(503, {}, "overloaded")] * 3
     found, waits = scored(http(service.url, maxRetries=2), samples("a", "b"))
     assert (len(waits), found.errors) == (2, {"refused": 2})
-    assert "status 503 Service Unavailable: 'overloaded', 3 times" in (found.first_error or "")
+    assert "status 503 Service Unavailable: 'overloaded', 3 times" in told(found)
 
 
 def test_a_late_answer_is_an_error(service: Service, samples: MakeSamples) -> None:
@@ -211,7 +253,7 @@ def test_a_service_that_is_down_is_named(samples: MakeSamples) -> None:
         url = f"http://127.0.0.1:{server.getsockname()[1]}/"
     found, waits = scored(http(url), samples("a"))
     assert (found.errors, len(waits)) == ({"unreachable": 1}, 3)
-    assert url in (found.first_error or "")
+    assert url in told(found)
     with pytest.raises(RewardError, match=f"remote .{url}. failed and onError is Fail"):
         scored(http(url, onError="Fail"), samples("a"))
 

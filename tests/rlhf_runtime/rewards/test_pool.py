@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import select
 import signal
 import subprocess
@@ -18,6 +19,7 @@ import pytest
 from rlhf_api.spec.rewards import RewardSpec
 from rlhf_runtime.rewards import Sample
 from rlhf_runtime.rewards.errors import InvalidReward, RewardError
+from rlhf_runtime.rewards.failures import SampleName
 from rlhf_runtime.rewards.pool import VerifierPool
 
 MakeReward = Callable[..., RewardSpec]
@@ -50,7 +52,7 @@ def test_scores_come_in_the_order_of_the_samples(reward: MakeReward, samples: Ma
     assert scores.values.dtype == np.float32
     assert scores.values.tolist() == [2.0 * count for count in range(50)]
     assert scores.valid.all()
-    assert (dict(scores.errors), scores.first_error) == ({}, None)
+    assert (dict(scores.errors), scores.failures, scores.rescored) == ({}, (), 0)
 
 
 def test_no_samples_need_no_scores(reward: MakeReward) -> None:
@@ -78,14 +80,11 @@ def test_a_verifiers_process_imports_nothing_heavy(
 @pytest.mark.parametrize(
     ("act", "fault", "told"),
     [
-        ("raise", "raised", "in deeper"),
-        ("exit", "raised", "SystemExit: 3"),
         ("sleep", "timedOut", "timeoutSeconds = 1"),
         ("die", "died", "exit code 7"),
         ("crash", "died", "(?s)SIGSEGV.*about to crash"),
         ("few", "wrongCount", "got 1 values for 2 samples"),
         ("text", "wrongCount", "got str for 2 samples"),
-        ("nothing", "raised", "NoneType"),
     ],
 )
 def test_a_failed_batch_costs_its_own_samples_only(
@@ -98,10 +97,60 @@ def test_a_failed_batch_costs_its_own_samples_only(
     assert scores.valid.tolist() == [True, True, False, False, True]
     assert scores.values.tolist() == [1, 1, 0, 0, 1]
     assert dict(scores.errors) == {fault: 2}
-    assert (scores.first_error or "").startswith(f"{fault}: ")
-    with pytest.raises(AssertionError, match=told):
-        raise AssertionError(scores.first_error)
-    assert again.valid.all()
+    (failure,) = scores.failures
+    assert str(failure).startswith(f"{fault}: 2 samples, the first of them sample 2: ")
+    assert re.search(told, failure.detail), failure.detail
+    assert again.valid.all() and scores.rescored == 0
+
+
+@pytest.mark.parametrize(
+    ("act", "told"), [("raise", "in deeper"), ("exit", "SystemExit: 3"), ("nothing", "NoneType")]
+)
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_row_that_raises_costs_no_other_row(
+    reward: MakeReward, samples: MakeSamples, act: str, told: str, processes: int
+) -> None:
+    """Its batch is scored again one by one, and of the others none is."""
+    responses = ["ok"] * 20
+    responses[9] = responses[17] = act
+    spec = reward("each_response", batchSize=8, processes=processes)
+    with VerifierPool(spec) as pool:
+        scores = pool.score(samples(*responses), lambda index: SampleName("it", f"row {index}"))
+    assert np.flatnonzero(~scores.valid).tolist() == [9, 17]
+    assert scores.values.sum() == 18
+    assert dict(scores.errors) == {"raised": 2} and scores.rescored == 8 + 4
+    assert [failure.row for failure in scores.failures] == ["row 9", "row 17"]
+    assert all(told in failure.detail for failure in scores.failures)
+    assert len({failure.kind for failure in scores.failures}) == 1
+
+
+def test_a_verifier_that_raises_on_every_row_names_the_foremost_only(
+    reward: MakeReward, samples: MakeSamples
+) -> None:
+    with VerifierPool(reward("by_response", batchSize=16, processes=2)) as pool:
+        scores = pool.score(samples(*["raise"] * 40))
+    assert not scores.valid.any() and dict(scores.errors) == {"raised": 40}
+    assert [failure.what for failure in scores.failures] == [f"sample {n}" for n in range(5)]
+
+
+def test_a_verifier_that_raises_on_rows_together_only_is_told_of(
+    reward: MakeReward, samples: MakeSamples
+) -> None:
+    """Every row has a score then, also where none may fail."""
+    with VerifierPool(reward("solitary", onError="Fail", batchSize=4)) as pool:
+        scores = pool.score(samples(*"abcdef"))
+    assert scores.valid.all() and not scores.errors and scores.rescored == 6
+    first, second = scores.failures
+    assert first.what == "4 samples, the first of them sample 0" and "together" in first.detail
+    assert second.what == "2 samples, the first of them sample 4"
+
+
+def test_a_verifier_with_state_sees_rows_of_a_failed_batch_again(
+    reward: MakeReward, samples: MakeSamples
+) -> None:
+    """What it keeps is its own affair: it is called with all of them, then with each."""
+    with VerifierPool(reward("counting", batchSize=3)) as pool:
+        assert pool.score(samples("ok", "raise", "ok")).values.tolist() == [4.0, 0.0, 6.0]
 
 
 @pytest.mark.parametrize(
@@ -127,9 +176,10 @@ def test_a_bad_value_costs_its_own_sample_only(
 def test_on_error_fail_stops_with_the_users_traceback(
     reward: MakeReward, samples: MakeSamples
 ) -> None:
-    with VerifierPool(reward("by_response", onError="Fail", name="correct")) as pool:
-        with pytest.raises(RewardError, match="(?s)correct.*in deeper.*own mistake") as caught:
-            pool.score(samples("raise"))
+    with VerifierPool(reward("each_response", onError="Fail", name="correct")) as pool:
+        match = "(?s)correct.*sample 1.*in deeper.*own mistake"
+        with pytest.raises(RewardError, match=match) as caught:
+            pool.score(samples("ok", "raise"))
         assert (caught.value.reason, int(caught.value.exit_code)) == ("RewardFailed", 3)
         assert pool.score(samples("ok")).valid.all()
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,8 @@ from rlhf_api.spec.rewards import RewardSpec
 from rlhf_runtime.dataplane.partition import Share
 from rlhf_runtime.rewards import Sample
 from rlhf_runtime.rewards.errors import InvalidReward, RewardError
+from rlhf_runtime.rewards.failures import Failure
+from rlhf_runtime.rewards.messages import Fault
 from rlhf_runtime.rewards.scorer import Scorer, combine, of_host, scorers
 from rlhf_runtime.rewards.scores import Scores
 
@@ -19,8 +22,8 @@ MakeSamples = Callable[..., list[Sample]]
 
 
 def scores(values: list[float], valid: list[bool], **errors: int) -> Scores:
-    first_error = next(iter(errors), None)
-    return Scores(np.asarray(values, np.float32), np.asarray(valid), errors, first_error)
+    failures = tuple(Failure(Fault(fault), "a sample", "a row", "why") for fault in errors)
+    return Scores(np.asarray(values, np.float32), np.asarray(valid), errors, failures)
 
 
 def test_the_reward_is_the_weighted_sum(reward: MakeReward, samples: MakeSamples) -> None:
@@ -40,7 +43,7 @@ def test_the_reward_is_the_weighted_sum(reward: MakeReward, samples: MakeSamples
     }
     assert result.spreads["reward/std"].deviation == pytest.approx(np.std([1.5, -1.0, -1.5]))
     assert result.counts["score/invalid"] == 0
-    assert result.errors == {}
+    assert result.failures == {}
     assert scorer.measured == {"correct": "exact_match"}
 
 
@@ -56,7 +59,15 @@ def test_excluded_samples_are_marked_and_counted(reward: MakeReward) -> None:
     assert result.means["reward/mean"] == (24.0, 2.0)
     assert result.counts["score/invalid"] == result.counts["score/excluded"] == 1
     assert result.counts["score/raised"] == 1
-    assert result.errors == {"b": "raised"}
+    assert list(map(str, result.failures["b"])) == ["raised: a sample to a row: why"]
+    assert list(result.failures) == ["b"] and "score/rescored" not in result.counts
+
+
+def test_what_was_scored_again_is_counted_whatever_came_of_it(reward: MakeReward) -> None:
+    once = scores([1, 2, 3], [True] * 3)
+    twice = replace(scores([1, 2, 3], [True] * 3), rescored=3)
+    result = combine([reward("a", name="a"), reward("b", name="b")], [once, twice], 3)
+    assert result.counts == {"score/invalid": 0, "score/excluded": 0, "score/rescored": 3}
 
 
 def test_zero_keeps_the_sample_and_still_counts_it(reward: MakeReward) -> None:

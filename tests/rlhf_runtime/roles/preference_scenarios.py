@@ -54,6 +54,8 @@ from .small_batch import (
     model_of,
 )
 
+FEW_TOKENS, MANY_TOKENS = 4, 4096
+"""Of micro-batches with a row each, and with all rows of several prompts."""
 EQUAL_ROWS = (6, 7)
 """Of one prompt, and of one length."""
 
@@ -69,12 +71,12 @@ def pairs_in(groups: tuple[int, ...]) -> list[tuple[int, int]]:
 
 
 def dpo_trains_by_the_formula(
-    world: World, folder: Path, settings: dict[str, Any], shares: bool, has_mask: bool
+    world: World, folder: Path, settings: dict[str, Any], shares: bool, has_mask: bool, tokens: int
 ) -> None:
-    """Some prompts have several pairs, one has none, and rows are in no pair; no pair is torn
-    apart, however little fits."""
+    """Some prompts have several pairs, one has none, and rows are in no pair; however little fits
+    at once, each pair counts."""
     place = model_folder(world, folder)
-    actor = {"source": {"path": str(place)}, "training": {"microBatchTokens": 4}}
+    actor = {"source": {"path": str(place)}, "training": {"microBatchTokens": tokens}}
     job = make_job(place, models={"actor": actor})
     loss = Dpo("reference_log_probs", **settings)
     call = replace(
@@ -114,7 +116,8 @@ def dpo_trains_by_the_formula(
     assert policy.engine.version == len(reference.losses)
     own = torch.tensor([sum(seen)])
     dist.all_reduce(own)
-    assert int(own) == 8 * loss.epochs_per_batch, "rows in no pair are not run"
+    runs = 2 if tokens == FEW_TOKENS else 1
+    assert int(own) == 8 * loss.epochs_per_batch * runs, "rows in no pair are not run"
 
 
 def noted_rows(model: FsdpEngine) -> list[int]:
@@ -206,15 +209,15 @@ def pairs_become_lines(world: World, folder: Path) -> None:
     assert sum(map(bool, found)) > 1
 
 
-def reward_model_trains_by_the_formula(world: World, folder: Path) -> None:
-    """Some prompts have several pairs, one has none; no pair is torn between ranks or
-    micro-batches, whatever fits."""
+def reward_model_trains_by_the_formula(world: World, folder: Path, tokens: int) -> None:
+    """Some prompts have several pairs, one has none; no pair is torn between ranks, and each
+    counts, however little fits at once."""
     place, columns = model_folder(world, folder), make_batch()
     columns["preference"] = Column(PREFERENCE)
     job = make_job(
         place,
         algorithm={"type": "PPO"},
-        models={"actor": model_of(place), "critic": model_of(place)},
+        models={"actor": model_of(place), "critic": model_of(place, microBatchTokens=tokens)},
         schedule={"steps": 10, "promptsPerStep": 4, "miniBatchPrompts": 3},
     )
     loss = BradleyTerry(epochs_per_batch=2)
@@ -332,14 +335,23 @@ SCENARIOS: dict[str, Scenario] = {
             settings=settings,
             shares=name.endswith("shared prompts"),
             has_mask=has_mask,
+            tokens=FEW_TOKENS,
         )
         for name, settings in DPO_SETTINGS.items()
         for end, has_mask in MASKS.items()
     },
+    "DPO trains by the formula, whole pairs at once": partial(
+        dpo_trains_by_the_formula, settings={}, shares=True, has_mask=True, tokens=MANY_TOKENS
+    ),
     "DPO without a pair changes nothing": dpo_without_a_pair_changes_nothing,
     "the best is preferred to the worst": the_best_is_preferred_to_the_worst,
     "pairs become lines": pairs_become_lines,
-    "reward model trains by the formula": reward_model_trains_by_the_formula,
+    **{
+        f"reward model trains by the formula ({tokens} tokens at once)": partial(
+            reward_model_trains_by_the_formula, tokens=tokens
+        )
+        for tokens in (FEW_TOKENS, 60, MANY_TOKENS)
+    },
     "a reward model scores as transformers does": partial(
         a_reward_model_scores_as_transformers_does, precision="float32", tolerance=1e-5
     ),

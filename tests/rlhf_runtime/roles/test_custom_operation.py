@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from rlhf_flow.fields import Kind
-from rlhf_flow.operations import Custom
+from rlhf_flow.operations import Custom, Scope
 from rlhf_runtime.dataplane.columns import Column, pack_texts
 from rlhf_runtime.errors import UserCodeFailed
 from rlhf_runtime.roles.custom_operation import run_custom
@@ -35,7 +36,7 @@ def run(made: Any, monkeypatch: pytest.MonkeyPatch, *writes: str, **kinds: Kind)
     monkeypatch.setitem(sys.modules, "given_operations", module)
     reads = ["reward_scores"]
     operation = Custom("given_operations:function", reads, list(writes), kinds=kinds)
-    return run_custom(operation, COLUMNS, 3)
+    return run_custom(operation, COLUMNS, 3, {})
 
 
 def test_it_gets_what_it_reads_and_gives_what_it_writes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,3 +118,60 @@ def test_whether_there_are_enough_rows_is_the_same_in_each(monkeypatch: pytest.M
     with pytest.raises(UserCodeFailed, match="enough as <U2: allowed numbers"):
         run({"enough": Column(np.array(["no"] * 3))}, monkeypatch, "enough")
     assert run({"enough": Column(np.full(3, False))}, monkeypatch, "enough")
+
+
+def keeping(change: Any, monkeypatch: pytest.MonkeyPatch, state: dict[str, torch.Tensor]) -> None:
+    """Run an operation that keeps a mean and a count, and changes them as given."""
+    module = ModuleType("given_operations")
+
+    def function(columns: Mapping[str, Column], *, beta: float, state: dict[str, Any]) -> Any:
+        change(state, beta)
+        return {"y": columns["reward_scores"]}
+
+    module.function = function  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "given_operations", module)
+    operation = Custom(
+        "given_operations:function",
+        ["reward_scores"],
+        ["y"],
+        {"beta": 0.5},
+        scope=Scope.BATCH,
+        keeps={"mean": 2.0, "count": 0},
+    )
+    run_custom(operation, COLUMNS, 3, state)
+
+
+def test_what_it_keeps_is_given_back_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside what others keep; checkpoints hold float64 scalars."""
+
+    def change(state: dict[str, Any], beta: float) -> None:
+        state["count"] += 1
+        state["mean"] *= beta
+
+    state = {"multiplier": torch.tensor(3.0, dtype=torch.float64)}
+    for count in (1, 2, 3):
+        keeping(change, monkeypatch, state)
+        expected = {"multiplier": 3.0, "mean": 2.0 * 0.5**count, "count": count}
+        assert {name: value.item() for name, value in state.items()} == expected
+        assert {value.dtype for value in state.values()} == {torch.float64}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda state, _: state.update(mean=float("nan")),
+            r"no finite number: got state\['mean'\]",
+        ),
+        (lambda state, _: state.update(mean=np.ones(2)), "no finite number"),
+        (lambda state, _: state.update(other=1.0), "something else than it says: .* add other"),
+        (lambda state, _: state.pop("count"), "something else than it says: .* add count"),
+    ],
+)
+def test_what_it_keeps_are_the_numbers_that_it_names(
+    change: Any, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state: dict[str, torch.Tensor] = {}
+    with pytest.raises(UserCodeFailed, match=message):
+        keeping(change, monkeypatch, state)
+    assert state == {}

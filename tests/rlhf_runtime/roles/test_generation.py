@@ -9,10 +9,13 @@ import numpy as np
 import pytest
 
 from rlhf_api.plan import GraphName
+from rlhf_api.spec.failure import FailurePolicy
+from rlhf_runtime.controller.restarts import Restarts
 from rlhf_runtime.dataplane.columns import Column, pack
 from rlhf_runtime.dataplane.protocol import Coordinates
 from rlhf_runtime.dataplane.shards import ShardIndex
-from rlhf_runtime.engines.vllm.engine import Generated
+from rlhf_runtime.engines.vllm.engine import Generated, Sampling
+from rlhf_runtime.errors import StaleWeights, UnsupportedModel
 from rlhf_runtime.roles import generation as generation_module
 from rlhf_runtime.roles.generation import Generation, num_empty, sample_numbers
 
@@ -85,6 +88,60 @@ def test_a_rank_has_the_methods_of_what_is_on_it(
     assert set(made.methods) == {"reshard", *(("generate", "release") if generates else ())}
     assert (parts.engine is not None) == generates
     assert not generates or parts.engine.released == 1
+
+
+class FirstTokenEngine(Engine):
+    """Generates one token, or fails as it is told to."""
+
+    def __init__(self, error: Exception | None) -> None:
+        self.error = error
+        self.asked: list[Any] = []
+
+    def generate(self, prompts: Column, sampling: Sampling, *, max_tokens: int) -> None:
+        self.asked.append((prompts.values.tolist(), sampling.temperature, max_tokens))
+        if self.error is not None:
+            raise self.error
+
+
+def with_engine(error: Exception | None, releases: bool) -> tuple[Generation, FirstTokenEngine]:
+    generation, engine = Generation.__new__(Generation), FirstTokenEngine(error)
+    plan = SimpleNamespace(release_during_training=releases)
+    plans = SimpleNamespace(generation=lambda role: plan)
+    generation._context = SimpleNamespace(plan=plans, role="actor")  # type: ignore[assignment]
+    generation._tokenizer = SimpleNamespace(eos_token_id=3)  # type: ignore[assignment]
+    generation._vllm = engine  # type: ignore[assignment]
+    return generation, engine
+
+
+@pytest.mark.parametrize("releases", [True, False])
+def test_the_first_token_leaves_the_engine_as_it_was(releases: bool) -> None:
+    generation, engine = with_engine(None, releases)
+    generation.generate_first_token()
+    assert engine.asked == [([3], 0.0, 1)] and engine.released == int(releases)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (RuntimeError("head_dim=16"), UnsupportedModel),
+        (NotImplementedError("this layer"), UnsupportedModel),
+        (MemoryError(), MemoryError),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), RuntimeError),
+        (StaleWeights("others"), StaleWeights),
+        (RuntimeError("[gloo/transport/tcp/pair.cc:1] Connection closed by peer"), RuntimeError),
+    ],
+)
+def test_what_an_engine_cannot_compute_is_the_models_and_not_tried_again(
+    error: Exception, kind: type[Exception]
+) -> None:
+    generation, _ = with_engine(error, releases=True)
+    with pytest.raises(kind) as caught:
+        generation.generate_first_token()
+    assert type(caught.value) is kind
+    if kind is UnsupportedModel:
+        text = f"model of actor: got {type(error).__name__} at its first token: {error}; choose a"
+        assert text in str(caught.value)
+        assert Restarts(FailurePolicy()).seconds_before(caught.value, -1) is None
 
 
 class CountingTokenizer:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 import zlib
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -188,7 +189,9 @@ def engines_follow_the_trainer(world: World, folder: Path, case: Case) -> None:
                 assert_groups_have_our_time_limit(world)
                 with pytest.raises(StaleWeights):
                     at.transition.require_current(moment)
+            came = torch.tensor([time.time()], dtype=torch.float64)
             moved = at.transition.refresh(moment).means["throughput/transition_bytes"]
+            assert at.transition.began >= float(ranks.max(came))
             assert moved == (at.bytes_needed(), 1 / ranks.size), case
             assert not at.transition.refresh(moment).means
             if at.engine is not None:

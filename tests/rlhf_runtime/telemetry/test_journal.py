@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
-from rlhf_runtime.telemetry.journal import Journal
+from rlhf_runtime.rewards.failures import Failure
+from rlhf_runtime.rewards.messages import Fault
+from rlhf_runtime.telemetry.journal import MOST_UNSCORED, Journal
 from rlhf_runtime.telemetry.plain_progress import PlainProgress
 from rlhf_runtime.telemetry.run_folder import RunFolder
 from rlhf_runtime.telemetry.trackers import TrackerGroup
@@ -34,6 +36,38 @@ def test_skipped_rows_are_told_of_both_splits(tmp_path: Path) -> None:
         "data.evaluation: 5 rows skipped (0 invalid, 5 with a prompt over "
         "rollout.maxPromptTokens); 0 are used",
     ]
+
+
+def test_failures_of_one_kind_are_told_once_and_every_row_is_recorded_once(tmp_path: Path) -> None:
+    """One line of code that raises with another text for each row is one kind."""
+    trace = 'Traceback:\n  File "my.py", line 3, in score\n    deep()\nKeyError: {}'
+    found = [
+        Failure(Fault.RAISED, f"response {number}", f"row {row}", trace.format(row))
+        for number, row in enumerate((1, 2, 1))
+    ]
+    found.append(Failure(Fault.NON_FINITE, "response 4", "row 1", "got nan"))
+    stream = io.StringIO()
+    journal = Journal(RunFolder(tmp_path), PlainProgress(stream), TrackerGroup({}))
+    for step in (1, 2):
+        for each in found:
+            journal.unscored(step, "exact", each)
+    lines = stream.getvalue().splitlines()
+    assert ["row 1" in line and "notice reward exact: " in line for line in lines] == [True, True]
+    journal.close()
+    kept = journal.folder.read().unscored
+    assert [(each.fault, each.row) for each in kept] == [
+        ("raised", "row 1"),
+        ("raised", "row 2"),
+        ("nonFinite", "row 1"),
+    ]
+
+
+def test_records_of_failures_have_an_end(tmp_path: Path) -> None:
+    journal = Journal(RunFolder(tmp_path), PlainProgress(io.StringIO()), TrackerGroup({}))
+    for row in range(2 * MOST_UNSCORED):
+        journal.unscored(1, "exact", Failure(Fault.RAISED, "it", f"row {row}", "why"))
+    journal.close()
+    assert len(journal.folder.read().unscored) == MOST_UNSCORED
 
 
 def test_nothing_is_told_where_all_rows_are_used(tmp_path: Path) -> None:

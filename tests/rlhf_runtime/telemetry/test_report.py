@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
@@ -12,7 +13,7 @@ from xml.etree import ElementTree
 import pytest
 
 from rlhf_runtime.telemetry.errors import NotARun
-from rlhf_runtime.telemetry.records import EvaluationRecord, Outcome, Span
+from rlhf_runtime.telemetry.records import EvaluationRecord, Outcome, Span, UnscoredRecord
 from rlhf_runtime.telemetry.report import write_report
 from rlhf_runtime.telemetry.run_folder import RunFolder
 
@@ -203,3 +204,16 @@ def test_the_page_is_replaced_as_a_whole(make_run: MakeRun) -> None:
 def test_a_folder_without_a_run_has_no_report(tmp_path: Path) -> None:
     with pytest.raises(NotARun):
         write_report(RunFolder(tmp_path))
+
+
+def test_rows_that_verifiers_could_not_score_are_listed_once(make_run: MakeRun) -> None:
+    folder = make_run(2)
+    detail = "Traceback\nKeyError: <b>"
+    failed = UnscoredRecord(1, "exact", "raised", "the 'x'", "/data/a.jsonl, line 7", detail)
+    for record in (failed, failed, replace(failed, row="/data/a.jsonl, line 9")):
+        folder.append(record)
+    folder.close()
+    write_report(folder)
+    page = folder.report.read_text()
+    assert page.count("/data/a.jsonl, line 7") == 1 and page.count("/data/a.jsonl, line 9") == 1
+    assert "KeyError: &lt;b&gt;" in page and "Traceback" not in page

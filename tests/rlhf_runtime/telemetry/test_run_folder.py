@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rlhf_runtime.telemetry.errors import CannotRecord, NotARun
+from rlhf_runtime.telemetry.errors import CannotRecord, NotARun, RunFolderGone
 from rlhf_runtime.telemetry.records import EvaluationRecord, Outcome, RunRecord, StepRecord
 from rlhf_runtime.telemetry.run_folder import RunFolder
 
@@ -182,3 +184,62 @@ def test_a_file_that_does_not_fit_keeps_its_former_text(tmp_path: Path) -> None:
         with pytest.raises(CannotRecord, match="give the same command again"):
             folder.write_manifest("second " * 1000)
         assert folder.read_manifest() == "first"
+
+
+def delete_it(folder: RunFolder) -> None:
+    shutil.rmtree(folder.path)
+
+
+def move_it(folder: RunFolder) -> None:
+    folder.path.rename(folder.path.with_name("moved"))
+
+
+def put_another_there(folder: RunFolder) -> None:
+    move_it(folder)
+    folder.path.mkdir()
+    folder.metrics.write_text("{}\n")
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "says"),
+    [
+        (delete_it, "got no .*/run any more"),
+        (move_it, "got no .*/run any more"),
+        (put_another_there, "got another .*/metrics.jsonl, of 3 bytes instead of"),
+        (lambda folder: folder.metrics.unlink(), "got no .*/metrics.jsonl any more"),
+        (lambda folder: folder.timeline.unlink(), "got no .*/timeline.jsonl any more"),
+    ],
+)
+def test_a_folder_that_somebody_takes_away_is_told_and_nothing_is_made_anew(
+    tmp_path: Path,
+    make_step: MakeStep,
+    meanwhile: Callable[[RunFolder], None],
+    says: str,
+) -> None:
+    with RunFolder(tmp_path / "run") as folder:
+        folder.append(make_step(1))
+        folder.require_there()
+        meanwhile(folder)
+        left = sorted(tmp_path.rglob("*"))
+        for use in (
+            folder.require_there,
+            lambda: folder.append(make_step(2)),
+            lambda: folder.write_lines("pairs", 2, b"{}"),
+            lambda: folder.write_report("<html>"),
+        ):
+            with pytest.raises(RunFolderGone, match=says) as raised:
+                use()
+        assert isinstance(raised.value, CannotRecord) and raised.value.exit_code == 4
+        assert sorted(tmp_path.rglob("*")) == left
+
+
+def test_a_copy_of_the_folder_that_takes_its_place_is_written_on(
+    tmp_path: Path, make_step: MakeStep
+) -> None:
+    """As when it is moved to another disk and linked."""
+    with RunFolder(tmp_path / "run") as folder:
+        folder.append(make_step(1))
+        move_it(folder)
+        folder.path.symlink_to(tmp_path / "moved")
+        folder.append(make_step(2))
+    assert [step.step for step in RunFolder(tmp_path / "moved").read().steps] == [1, 2]

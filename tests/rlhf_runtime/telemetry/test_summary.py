@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 
+from rlhf_runtime.telemetry.record_log import RecordLog
 from rlhf_runtime.telemetry.records import (
     EndRecord,
     EvaluationRecord,
+    GoingOnRecord,
     Outcome,
     RunRecord,
     RunRecords,
@@ -42,7 +45,16 @@ EVALUATIONS = tuple(
 
 def test_a_run_in_numbers() -> None:
     end = EndRecord(Outcome.SUCCEEDED, finished=150.0)
-    summary = summarize(RunRecords((RUN, RUN), None, (), STEPS, EVALUATIONS, end, steps_repeated=2))
+    summary = summarize(
+        RunRecords(
+            (RUN, RUN),
+            steps=STEPS,
+            evaluations=EVALUATIONS,
+            end=end,
+            steps_repeated=2,
+            total_seconds=50.0,
+        )
+    )
     assert summary.outcome is Outcome.SUCCEEDED
     assert (summary.steps, summary.total_steps) == (4, 4)
     assert summary.reward is not None and summary.exact_match is not None
@@ -57,9 +69,40 @@ def test_a_run_in_numbers() -> None:
     assert summary.tokens == 1000
     assert summary.tokens_per_second == 125.0
     assert summary.peak_memory == {"rank 0": 9}
-    assert (summary.restarts, summary.steps_repeated) == (1, 2)
+    assert (summary.starts, summary.restarts, summary.steps_repeated) == (1, 1, 2)
     assert summary.not_finite == {"reward/mean": 1}
     assert summary.held_out_reward is None
+
+
+def step_at(step: int, finished: float) -> StepRecord:
+    return StepRecord(step, {}, {}, seconds=1.0, tokens=1, finished=finished)
+
+
+def start_at(started: float, workers_started: float) -> RunRecord:
+    return replace(RUN, started=started, workers_started=workers_started)
+
+
+def test_a_command_that_was_given_again_is_no_restart_and_all_of_them_take_time() -> None:
+    """Killed after 30 s; interrupted after 20 s with one restart; then 15 s to the end."""
+    log = RecordLog()
+    for record in (
+        start_at(100.0, 100.0),
+        step_at(1, 110.0),
+        step_at(2, 130.0),
+        start_at(1000.0, 1000.0),
+        GoingOnRecord(1),
+        step_at(2, 1008.0),
+        start_at(1000.0, 1010.0),
+        EndRecord(Outcome.INTERRUPTED, 1020.0),
+        start_at(5000.0, 5000.0),
+        GoingOnRecord(4),
+        EndRecord(Outcome.SUCCEEDED, 5015.0),
+    ):
+        log.add(record)
+    summary = summarize(log.records())
+    assert (summary.starts, summary.restarts, summary.steps_repeated) == (3, 1, 1)
+    assert summary.total_seconds == 30.0 + 20.0 + 15.0
+    assert summary.steps == 4, "what the checkpoint has behind it"
 
 
 def test_a_run_without_an_end_is_unfinished() -> None:

@@ -11,7 +11,7 @@ from rlhf_api.plan import GraphInputs, GraphName
 from rlhf_api.spec.data import OnInvalidRow, OnLongPrompt, TrainingData
 from rlhf_api.spec.job import RLHFJobSpec
 from rlhf_runtime.data.character_tokenizer import write_tokenizer
-from rlhf_runtime.data.load import load_prompts
+from rlhf_runtime.data.load import DataUse, load_prompts
 from rlhf_runtime.data.prompts import PromptPolicy, build_prompt_table
 from rlhf_runtime.data.rows import Split
 from rlhf_runtime.data.tokenizer import TextTokenizer
@@ -76,7 +76,8 @@ def test_rounds_of_a_step_get_prompts_that_no_other_round_of_an_epoch_had(tmp_pa
     host._job = SimpleNamespace(spec=RLHFJobSpec.model_validate(spec))
     given = GraphInputs(prompts=read, pretraining=read, prompt_batches=3)
     host._plan = SimpleNamespace(inputs={GraphName.STEP: given})
-    host._prompts = load_prompts(host._job.spec, tokenizer_in(tmp_path), batches_per_step=3)
+    use = DataUse(batches_per_step=3)
+    host._prompts = load_prompts(host._job.spec, tokenizer_in(tmp_path), use)
 
     def taken(step: int, number: int) -> list[int]:
         _, shard = host.batch(GraphName.STEP, step, number)

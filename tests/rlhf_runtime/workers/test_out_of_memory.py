@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from rlhf_api.plan import CallKind, Plan
-from rlhf_api.plan_memory import MemoryWhat
+from rlhf_api.plan_memory import MemoryItem, MemoryPlan, MemoryWhat
 from rlhf_api.reading.manifest import load_file
 from rlhf_flow.calls import ModelCall
 from rlhf_flow.planning.make_plan import make_plan, pools_of
@@ -32,10 +32,41 @@ def test_what_the_allocators_raise_is_recognized() -> None:
 def test_the_message_compares_the_plan_with_what_was_used(plan: Plan) -> None:
     held = {("actor", MemoryWhat.OPTIMIZER): 7 << 20}
     text = out_of_memory_text(
-        plan.fullest, TRAIN, 3, 1, 5 << 30, held, MemoryError("no more\nstack")
+        plan.fullest, plan.role("actor"), TRAIN, 3, 1, 5 << 30, held, MemoryError("no more\nstack")
     )
     assert text.startswith("rank 1 ran out of memory in actor.train, step 3: got 5.00 GiB in use")
     assert "actor Activations" in text and "process Overhead" in text
     assert "actor Optimizer 4.1 MiB, got 7.0 MiB;" in text, text
     assert re.search(r"expected \d+\.?\d* [MG]iB of \d+\.?\d* [MG]iB \(", text), text
     assert text.endswith("MemoryError: no more")
+
+
+def test_what_is_set_already_is_not_proposed(plan: Plan) -> None:
+    activations = MemoryItem(
+        role="actor", what=MemoryWhat.ACTIVATIONS, bytes=9 << 30, phases=("actor.train",)
+    )
+    memory = MemoryPlan(
+        pool="local",
+        first_rank=0,
+        num_devices=1,
+        capacity_bytes=1 << 30,
+        items=(activations,),
+        peaks={"actor.train": 9 << 30},
+    )
+    role = plan.role("actor")
+    assert role is not None
+    texts = {
+        recomputes: out_of_memory_text(
+            memory,
+            role.model_copy(update={"recomputes": recomputes}),
+            TRAIN,
+            3,
+            1,
+            5 << 30,
+            {},
+            MemoryError(),
+        )
+        for recomputes in (False, True)
+    }
+    assert all("lower training.microBatchTokens" in text for text in texts.values())
+    assert [r for r, text in texts.items() if "activationRecompute" in text] == [False]

@@ -5,7 +5,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from rlhf_api.plan import CallKind, GraphName
+from rlhf_api.plan import CallKind, GraphName, OffloadDepth
 from rlhf_flow.calls import ModelCall
 from rlhf_flow.planning.make_plan import make_plan, pools_of
 from rlhf_runtime.dataplane.partition import Extent
@@ -99,7 +99,7 @@ def test_after_a_call_that_failed_none_is_run_and_each_tells_the_cause(rank: Ran
 class Large:
     """A role whose model takes 4 MiB, and its engine."""
 
-    is_offloaded = False
+    offloaded = OffloadDepth.NOTHING
 
     def __init__(self) -> None:
         self.engine = self
@@ -115,6 +115,38 @@ def test_a_model_that_cannot_be_written_is_told(rank: Rank, tmp_path: Path) -> N
         pytest.raises(ModelNotSaved, match="(?s)No space left on device.*the newest checkpoint"),
     ):
         rank.save("actor", disk.seen, "float32")
+
+
+class Trying:
+    """A role, its engines and its generation: notes what is asked of it."""
+
+    offloaded = OffloadDepth.EVERYTHING
+
+    def __init__(self, trains: bool, generates: bool) -> None:
+        self.engine = self if trains else None
+        self.generation = self if generates else None
+        self.asked: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in ("load", "offload", "bring_first_weights", "generate_first_token"):
+            raise AttributeError(name)
+        return lambda *_: self.asked.append(name)
+
+
+@pytest.mark.parametrize(
+    ("trains", "generates", "asked"),
+    [
+        (True, True, ["load", "bring_first_weights", "offload", "generate_first_token"]),
+        (False, True, ["bring_first_weights", "generate_first_token"]),
+        (True, False, []),
+    ],
+)
+def test_the_first_token_is_generated_where_the_trainer_may_have_left_its_device(
+    rank: Rank, trains: bool, generates: bool, asked: list[str]
+) -> None:
+    rank._roles["actor"] = role = Trying(trains, generates)
+    rank.generate_first_token()
+    assert role.asked == asked
 
 
 def test_a_call_that_the_plan_does_not_have_is_refused(rank: Rank) -> None:

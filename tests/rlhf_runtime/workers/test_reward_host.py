@@ -12,7 +12,7 @@ import pytest
 
 from rlhf_api.plan import CallKind, GraphName
 from rlhf_flow.calls import ModelCall
-from rlhf_runtime.controller.scored import notices_of, require_scores
+from rlhf_runtime.controller.scored import require_scores, unscored_of
 from rlhf_runtime.dataplane.columns import Column, pack_texts
 from rlhf_runtime.dataplane.partition import Extent, Share
 from rlhf_runtime.dataplane.shards import Shard, ShardIndex
@@ -41,7 +41,7 @@ CALL = ModelCall(
     "reward",
     "score",
     CallKind.SCORE,
-    reads=("finished", "record", "response_text"),
+    reads=("finished", "prompt_id", "record", "response_text"),
     writes=("reward_scores", "reward_valid", "reward_number_scores"),
 )
 RESPONSES = [*("1", "nan", "3.5", "-2", "nan", "nan", "8", "0.25"), *("nan", "7", "5", "1e3")]
@@ -71,6 +71,7 @@ def score(host: RewardHost, parts: int) -> tuple[list[CallReport], dict[str, lis
     columns = {
         "response_text": pack_texts(RESPONSES),
         "record": pack_texts([record] * len(rows)),
+        "prompt_id": Column(100 + rows // 2),
         "finished": Column(np.ones(len(rows), dtype=np.int8)),
     }
     source = Source((Part(1, {name: name for name in columns}),))
@@ -107,4 +108,8 @@ def test_parts_come_to_what_the_whole_comes_to(host: RewardHost, parts: int) -> 
     assert metrics["reward/std"] == pytest.approx(rewards.std())
     assert metrics["score/invalid"] == metrics["score/nonFinite"] == (~scored).sum()
     require_scores(reports, 3)
-    assert notices_of(reports) == notices_of([whole]) and len(notices_of(reports)) == 1
+    assert unscored_of(reports) == unscored_of([whole])
+    assert [(name, f"{each.what} to {each.row}") for name, each in unscored_of(reports)] == [
+        ("number", f"the response 'nan' to train.jsonl, row {100 + row // 2}, counted from 0")
+        for row in np.flatnonzero(~scored)
+    ]

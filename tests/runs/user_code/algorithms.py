@@ -114,6 +114,7 @@ class CatchUp(Algorithm):
         batch |= flow.reference.log_probs(batch)
         flow.actor.train(batch, Dpo("reference_log_probs", beta=0.2, epochs_per_batch=2))
         flow.every(2, lambda: flow.reference.copy_weights_from(flow.actor))
+        flow.save(flow.compute(batch, AVERAGE), "average")
         for role in (flow.actor, flow.reference):
             flow.reward.score(role.generate(prompts, samples=1, greedy=True))
 
@@ -148,6 +149,23 @@ class Compare(Algorithm):
 
     def step(self, flow: Flow, prompts: BatchValue) -> None:
         flow.reward_model.train(prompts, BradleyTerry())
+
+
+AVERAGE = Custom(
+    f"{__name__}:average",
+    reads=["reward_scores"],
+    writes=["lines"],
+    scope=Scope.BATCH,
+    keeps={"steps": 0, "average": 0.0},
+)
+
+
+def average(columns: Mapping[str, Column], *, state: dict[str, float]) -> dict[str, Column]:
+    """The mean of all scores so far, and of how many steps."""
+    scores = columns["reward_scores"].values
+    state["steps"] += 1
+    state["average"] += (float(scores.mean(dtype=float)) - state["average"]) / state["steps"]
+    return {"lines": pack_texts([json.dumps(state), *[""] * (len(scores) - 1)])}
 
 
 LEAVE_ONE_OUT = Custom(

@@ -37,3 +37,10 @@ def leaves_marks(samples: Sequence[Sample], *, folder: str) -> list[float]:
     number = len(list(place.glob("scored-*")))
     (place / f"scored-{number}-{os.getpid()}").touch()
     return digits(samples)
+
+
+def keeps_responses(samples: Sequence[Sample], *, file: str) -> list[float]:
+    """As `digits`; every response is written into a file."""
+    with Path(file).open("a") as lines:
+        lines.writelines(f"{sample.prompt}{sample.response}\n" for sample in samples)
+    return digits(samples)

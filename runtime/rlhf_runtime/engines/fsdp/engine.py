@@ -16,10 +16,10 @@ from rlhf_runtime.engines.fsdp.head import Head
 from rlhf_runtime.engines.fsdp.loading import (
     load_causal_lm,
     load_weights,
-    local_bytes,
     save_causal_lm,
 )
 from rlhf_runtime.engines.fsdp.rows import row_views
+from rlhf_runtime.engines.offloading import device_bytes
 from rlhf_runtime.engines.optimizer import Optimizer
 from rlhf_runtime.engines.optimizer_settings import OptimizerSettings
 from rlhf_runtime.engines.packing import MicroBatch, Packing, empty_micro_batch, in_step
@@ -127,16 +127,14 @@ class FsdpEngine(EngineBase):
 
     def held_bytes(self) -> dict[MemoryWhat, int]:
         """What this rank holds of weights, gradients and optimizer now."""
-        if self.is_offloaded:
-            return {}
         parameters = list(self.module.parameters())
         gradients = [p.grad for p in parameters if p.grad is not None]
         if self._optimizer is None:
-            return {MemoryWhat.WEIGHTS: local_bytes(parameters)}
+            return {MemoryWhat.WEIGHTS: device_bytes(parameters)}
         return {
-            MemoryWhat.MASTER_WEIGHTS: local_bytes(parameters),
-            MemoryWhat.GRADIENTS: local_bytes(gradients),
-            MemoryWhat.OPTIMIZER: local_bytes(self._optimizer.tensors()),
+            MemoryWhat.MASTER_WEIGHTS: device_bytes(parameters),
+            MemoryWhat.GRADIENTS: device_bytes(gradients),
+            MemoryWhat.OPTIMIZER: device_bytes(self._optimizer.tensors()),
         }
 
     def load_weights(self, folder: Path) -> None:

@@ -6,8 +6,9 @@ parameter at a time, so that none of them ever holds a whole model.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -15,18 +16,18 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import (
-    AutoConfig,
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
+    PreTrainedConfig,
     PreTrainedModel,
 )
 
-from rlhf_runtime.engines.heads import SCORE, check_head, is_classifier, without_head
+from rlhf_runtime.engines.configuration import read_config
+from rlhf_runtime.engines.heads import SCORE, as_scalar, check_head, is_classifier, without_head
 from rlhf_runtime.engines.parallel import ParallelContext
-
-UNCHANGED_OUTPUTS = {"final_logit_softcapping": None, "logits_scaling": 1.0, "logit_scale": 1.0}
-"""Settings of models by which logits are changed after the output layer, and their neutral values
-(Gemma, Granite, Cohere)."""
+from rlhf_runtime.errors import UnsupportedModel
+from rlhf_runtime.models.errors import ModelIncomplete
+from rlhf_runtime.models.folder import CONFIG_FILE
 
 
 def load_causal_lm(
@@ -52,15 +53,16 @@ def load_causal_lm(
     Raises:
         WrongHead: a classifier where a language model is wanted, one of several labels or without
             its output's weights, or a language model where a reward model is needed.
+        ModelIncomplete: weights are missing.
+        UnsupportedModel: weights of another model than the folder's config.json names.
     """
-    config = AutoConfig.from_pretrained(folder, local_files_only=True)
+    config = read_config(folder)
     config.dtype = torch.float32
     config.use_cache = False
     if value_head:
-        config.tie_word_embeddings = False
-        _leave_outputs_alone(config)
+        as_scalar(config)
     check_head(folder, config, value_head=value_head, needs_head=needs_head)
-    model = _read(folder, config) if parallel.is_first else _outline(config)
+    model = _read(folder, config, value_head) if parallel.is_first else _outline(config)
     if value_head and not (parallel.is_first and is_classifier(config)):
         _replace_head(model)
     model.eval()
@@ -83,15 +85,7 @@ def _on_own_memory(model: PreTrainedModel) -> PreTrainedModel:
     return model
 
 
-def _leave_outputs_alone(config: AutoConfig) -> None:
-    """Let a causal language model's class do to its outputs what a classifier's does: nothing. Some
-    cap logits or scale them, which are no logits here."""
-    for name, neutral in UNCHANGED_OUTPUTS.items():
-        if hasattr(config, name):
-            setattr(config, name, neutral)
-
-
-def _read(folder: Path, config: AutoConfig) -> PreTrainedModel:
+def _read(folder: Path, config: PreTrainedConfig, may_lack_head: bool = False) -> PreTrainedModel:
     """A model in the form of a causal language model; a classifier's head is its output."""
     kind = AutoModelForSequenceClassification if is_classifier(config) else AutoModelForCausalLM
     found, info = kind.from_pretrained(
@@ -101,18 +95,61 @@ def _read(folder: Path, config: AutoConfig) -> PreTrainedModel:
         attn_implementation="sdpa",
         local_files_only=True,
         output_loading_info=True,
+        ignore_mismatched_sizes=True,  # they are refused here
     )
+    output = found.score if is_classifier(config) else found.get_output_embeddings()
+    _check_complete(folder, info, output, found, may_lack_head)
     if not is_classifier(config):
         return found
-    if missing := [name for name in info["missing_keys"] if name.startswith("score.")]:
-        raise without_head(folder, missing[0])
     model = _outline(config)
     setattr(model, model.base_model_prefix, found.base_model)
     model.set_output_embeddings(found.score)
     return model
 
 
-def _outline(config: AutoConfig) -> PreTrainedModel:
+def _check_complete(
+    folder: Path, info: Mapping[str, Any], head: nn.Module, model: nn.Module, may_lack_head: bool
+) -> None:
+    """Compare what files hold with what a model consists of, which transformers would make up.
+
+    Raises:
+        WrongHead: a classifier without its head.
+        ModelIncomplete: weights are missing.
+        UnsupportedModel: some have other shapes than the model, or none of its layers takes them.
+    """
+    (head_name,) = (f"{name}.weight" for name, each in model.named_modules() if each is head)
+    missing = sorted(info["missing_keys"])
+    differing = sorted(info["mismatched_keys"])
+    if may_lack_head and not is_classifier(model.config):
+        missing = [name for name in missing if name != head_name]
+        differing = [each for each in differing if each[0] != head_name]
+    if head_name in missing and is_classifier(model.config):
+        raise without_head(folder, head_name)
+    if missing:
+        raise ModelIncomplete(
+            f"a model without all its weights: got {folder} without {_some(missing)}; copy the "
+            "whole folder, or save the model again with save_pretrained"
+        )
+    if differing:
+        name, found, wanted = differing[0]
+        raise UnsupportedModel(
+            f"weights of another shape than {CONFIG_FILE} says: got {name} of {[*found]} in "
+            f"{folder}, allowed {[*wanted]}; copy the whole folder of one model"
+        )
+    if unknown := sorted(name for name in info["unexpected_keys"] if ".layers." in name):
+        raise UnsupportedModel(
+            f"weights that no layer of {type(model).__name__} has: got {_some(unknown)} in "
+            f"{folder}, allowed those of the model that {CONFIG_FILE} names; copy the whole folder "
+            "of one model"
+        )
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - 3
+    return ", ".join(names[:3]) + (f" and {more} more" if more > 0 else "")
+
+
+def _outline(config: PreTrainedConfig) -> PreTrainedModel:
     with torch.device("meta"):
         return AutoModelForCausalLM.from_config(
             config, dtype=torch.float32, attn_implementation="sdpa"
@@ -190,11 +227,6 @@ def _allocate_storage(model: PreTrainedModel) -> None:
             module.reshard()
 
 
-def local_bytes(tensors: Iterable[torch.Tensor]) -> int:
-    """Bytes of the rank's own part of tensors."""
-    return sum(_local(tensor).nbytes for tensor in tensors)
-
-
 def _local(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
@@ -202,7 +234,7 @@ def _local(tensor: torch.Tensor) -> torch.Tensor:
 def load_weights(model: nn.Module, folder: Path, parallel: ParallelContext) -> None:
     """Overwrite a model's parameters by those of the same name and shape of a folder; every rank
     must call, the first one reads."""
-    config = AutoConfig.from_pretrained(folder, local_files_only=True)
+    config = read_config(folder)
     given = _read(folder, config) if parallel.is_first else _outline(config)
     sources = dict(given.named_parameters())
     with torch.no_grad():

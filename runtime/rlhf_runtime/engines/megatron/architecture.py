@@ -65,7 +65,7 @@ class Architecture:
             raise UnsupportedModel(
                 f"Megatron's layers are not mapped for this family: got model_type "
                 f"{config.model_type!r}, allowed {', '.join(sorted(FAMILIES))}; train it with the "
-                "engine FSDP, or add the family (docs/model-families.md)"
+                "engine FSDP, or add the family (docs/guides/add-a-model-family.md)"
             )
         _check_settings(config, family)
         heads = config.num_attention_heads

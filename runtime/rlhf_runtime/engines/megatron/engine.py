@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 from torch.nn.functional import pad
-from transformers import AutoConfig
 
 from rlhf_api.plan_memory import MemoryWhat
 from rlhf_runtime.engines.base import EngineBase, Held
+from rlhf_runtime.engines.configuration import read_config
 from rlhf_runtime.engines.heads import check_head, is_classifier
 from rlhf_runtime.engines.megatron.head import Question, read_answer
 from rlhf_runtime.engines.megatron.loading import load_model, overwrite_weights
@@ -26,6 +26,7 @@ from rlhf_runtime.engines.megatron.pipeline import (
 )
 from rlhf_runtime.engines.megatron.saving import save_model
 from rlhf_runtime.engines.megatron.stage import Stage
+from rlhf_runtime.engines.offloading import Shrunk, device_bytes, grow, shrink, storages_of
 from rlhf_runtime.engines.optimizer import STEP, Optimizer
 from rlhf_runtime.engines.optimizer_settings import OptimizerSettings
 from rlhf_runtime.engines.packing import MicroBatch, Packing, empty_micro_batch, in_step
@@ -85,7 +86,7 @@ class MegatronEngine(EngineBase):
             WrongHead: the folder has another head than is needed.
         """
         super().__init__(parallel, tick)
-        config = AutoConfig.from_pretrained(folder, local_files_only=True)
+        config = read_config(folder)
         check_head(folder, config, value_head=value_head, needs_head=needs_head)
         self.stage = Stage(
             config,
@@ -100,6 +101,7 @@ class MegatronEngine(EngineBase):
         self._gradients = (
             with_gradients(self.stage, sharded=cutting.distributed_optimizer) if trained else None
         )
+        self._no_gradients: Shrunk = []
         self._masters = None if self._gradients is None else MasterWeights(self._gradients)
         load_model(
             self.master_views(),
@@ -107,6 +109,7 @@ class MegatronEngine(EngineBase):
             folder,
             from_classifier=is_classifier(config),
         )
+        self._free_gradients()
         self._write_parameters()
 
     def use_optimizer(self, settings: OptimizerSettings) -> None:
@@ -143,9 +146,14 @@ class MegatronEngine(EngineBase):
 
     def _forward_backward(self, parts: Sequence[tuple[MicroBatch, LossTerm]]) -> None:
         assert self._masters is not None and self._gradients is not None
+        grow(self._no_gradients)
         forward_backward(self._gradients, self._asking(parts), len(parts), _losses(parts))
         self._tick()
         self._masters.give_gradients()
+
+    def _free_gradients(self) -> None:
+        if self._gradients is not None:
+            self._no_gradients += shrink(storages_of(b.grad_data for b in self._gradients.buffers))
 
     def views(self) -> Views:
         """This rank's part of every weight, in the format of the computation."""
@@ -173,24 +181,18 @@ class MegatronEngine(EngineBase):
 
     def held_bytes(self) -> Mapping[MemoryWhat, int]:
         """What this rank holds of weights, gradients and optimizer now."""
-        if self.is_offloaded:
-            return {}
-        weights = sum(parameter.nbytes for parameter in self.stage.parameters())
+        weights = device_bytes(self.stage.parameters())
         if self._masters is None or self._gradients is None:
             return {MemoryWhat.WEIGHTS: weights}
-        masters = [
-            shard.master.nbytes
-            for shard in self._masters.shards.values()
-            if not shard.is_own_storage
-        ]
-        held = {
-            MemoryWhat.WEIGHTS if masters else MemoryWhat.MASTER_WEIGHTS: weights,
-            MemoryWhat.GRADIENTS: sum(each.grad_data.nbytes for each in self._gradients.buffers),
-        }
-        if masters:
-            held[MemoryWhat.MASTER_WEIGHTS] = sum(masters)
+        gradients = [buffer.grad_data for buffer in self._gradients.buffers]
+        held = {MemoryWhat.GRADIENTS: device_bytes(gradients)}
+        if self._masters.are_parameters:
+            held[MemoryWhat.MASTER_WEIGHTS] = weights
+        else:
+            held[MemoryWhat.WEIGHTS] = weights
+            held[MemoryWhat.MASTER_WEIGHTS] = device_bytes(self._masters.weights().values())
         if self._optimizer is not None:
-            held[MemoryWhat.OPTIMIZER] = sum(each.nbytes for each in self._optimizer.tensors())
+            held[MemoryWhat.OPTIMIZER] = device_bytes(self._optimizer.tensors())
         return held
 
     def load_weights(self, folder: Path) -> None:
@@ -231,13 +233,15 @@ class MegatronEngine(EngineBase):
             self._masters.write_parameters()
 
     def _held(self) -> Held:
-        kept, lost = list(self.stage.parameters()), []
-        if self._masters is not None and self._gradients is not None:
-            kept += self._masters.weights().values()
-            lost = [buffer.grad_data for buffer in self._gradients.buffers]
+        parameters = list(self.stage.parameters())
+        if self._masters is None or self._gradients is None:
+            return Held(parameters)
+        kept = [*self._masters.weights().values()]
         if self._optimizer is not None:
             kept += self._optimizer.tensors()
-        return Held(kept, lost)
+        if self._masters.are_parameters:
+            return Held([*parameters, *kept])
+        return Held(kept, parameters)
 
     def _asking(self, parts: Iterable[tuple[MicroBatch, LossTerm]]) -> Iterator[Inputs]:
         return self._inputs((part, term.reading) for part, term in parts)

@@ -1,6 +1,6 @@
 """Which of Megatron's parameters hold which of Hugging Face's weights: data, per model family.
 
-A family is added here (docs/model-families.md). Everything else that knows weights by
+A family is added here (docs/guides/add-a-model-family.md). Everything else that knows weights by
 name derives from it: views, loading, saving, the check that nothing is missing.
 """
 

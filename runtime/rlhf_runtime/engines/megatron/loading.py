@@ -13,13 +13,13 @@ from safetensors import safe_open
 from rlhf_runtime.engines.heads import SCORE, without_head
 from rlhf_runtime.engines.megatron.architecture import Architecture
 from rlhf_runtime.engines.megatron.family import OUTPUT
+from rlhf_runtime.engines.model_files import INDEX, WEIGHTS
 from rlhf_runtime.errors import UnsupportedModel
 from rlhf_runtime.models.errors import ModelIncomplete
 from rlhf_runtime.models.folder import read_object
 from rlhf_runtime.reshard.boxes import Box
 from rlhf_runtime.reshard.views import Views
 
-WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 NO_WEIGHT = ".rotary_emb.inv_freq"
 """What older files name so is computed from the config."""
 HEAD = OUTPUT.weights[0].name
@@ -155,7 +155,7 @@ def check_names(
         raise UnsupportedModel(
             f"weights that Megatron's layers do not have: got {_some(unknown)} in {folder}; train "
             "the model with the engine FSDP, or complete its family "
-            "(docs/model-families.md)"
+            "(docs/guides/add-a-model-family.md)"
         )
     for name in _differing(wanted, found):
         raise UnsupportedModel(

@@ -63,6 +63,11 @@ class MasterWeights:
                 shard = _shard(parameter, held, layer, elements)
                 self.shards[self._paths[parameter]] = shard
 
+    @property
+    def are_parameters(self) -> bool:
+        """Whether some of them are parameters' own storage, in float32."""
+        return any(parameter.dtype is torch.float32 for parameter in self._paths)
+
     def weights(self) -> dict[str, torch.Tensor]:
         """What an optimizer steps, by Megatron's path."""
         return {path: shard.master for path, shard in self.shards.items()}

@@ -25,9 +25,12 @@ from rlhf_runtime.engines.vllm.layout import vllm_views
 from rlhf_runtime.engines.vllm.libraries import import_vllm
 from rlhf_runtime.engines.vllm.memory import DeviceMemory, EngineMemory, HostMemory
 from rlhf_runtime.engines.world import World
-from rlhf_runtime.errors import GenerationFailed, StaleWeights
+from rlhf_runtime.errors import GenerationFailed, StaleWeights, UnsupportedModel
 from rlhf_runtime.hooks import Hook, nothing
 from rlhf_runtime.reshard.views import Views
+
+LONGEST_REFUSAL = 300
+"""Characters of what vLLM says: it may list all that it serves."""
 
 
 @dataclass(frozen=True)
@@ -77,8 +80,16 @@ class VllmEngine:
         """This rank's storage of every weight, by Hugging Face name."""
         return vllm_views(self._runner.model)
 
-    def generate(self, prompts: Column, sampling: Sampling, tick: Hook = nothing) -> Generated:
+    def generate(
+        self,
+        prompts: Column,
+        sampling: Sampling,
+        tick: Hook = nothing,
+        max_tokens: int | None = None,
+    ) -> Generated:
         """One response for each packed prompt, in the same order; `tick` after every token.
+
+        Responses have at most `max_tokens`, by default as many as the settings say.
 
         The cache takes its memory again, if it was given back: what brought the weights needs it no
         more.
@@ -88,12 +99,13 @@ class VllmEngine:
         self._memory.restore_cache()
         self._forget_prompts()
         first = self._next_request
-        self._submit(prompts, sampling)
+        self._submit(prompts, sampling, max_tokens or self._settings.max_response_tokens)
         count = self._next_request - first
         tokens: list[list[int]] = [[] for _ in range(count)]
         log_probs: list[list[float]] = [[] for _ in range(count)]
         finished = np.zeros(count, dtype=np.int8)
-        while self._core.scheduler.has_requests():
+        # On GPUs a batch may still be under way when the last request has ended.
+        while self._core.scheduler.has_requests() or self._core.batch_queue:
             outputs, executed = self._core.step_fn()
             self._core.post_step(model_executed=executed)
             tick()
@@ -137,7 +149,7 @@ class VllmEngine:
                 "could not reset, allowed only between generations; nothing was generated"
             )
 
-    def _submit(self, prompts: Column, sampling: Sampling) -> None:
+    def _submit(self, prompts: Column, sampling: Sampling, max_tokens: int) -> None:
         from vllm.sampling_params import SamplingParams
         from vllm.v1.engine import EngineCoreRequest
 
@@ -145,7 +157,7 @@ class VllmEngine:
         for prompt, seed in zip(prompts.runs(), sampling.seeds, strict=True):
             parameters = SamplingParams(
                 temperature=sampling.temperature,
-                max_tokens=self._settings.max_response_tokens,
+                max_tokens=max_tokens,
                 logprobs=0,
                 seed=seed if sampling.temperature > 0 else None,
                 stop_token_ids=list(self._settings.stop_token_ids),
@@ -169,7 +181,11 @@ class VllmEngine:
 
 
 def _build_core(settings: EngineSettings, device: torch.device) -> Any:
-    """vLLM's engine core, built as its own front end does: that would add servers and texts."""
+    """vLLM's engine core, built as its own front end does: that would add servers and texts.
+
+    Raises:
+        UnsupportedModel: vLLM refuses the model or what is asked of it, before it takes any memory.
+    """
     from vllm.engine.arg_utils import EngineArgs
     from vllm.usage.usage_lib import UsageContext
     from vllm.v1.engine.core import EngineCore
@@ -177,7 +193,13 @@ def _build_core(settings: EngineSettings, device: torch.device) -> Any:
 
     total = None if device.type == "cpu" else torch.cuda.mem_get_info(device)[1]
     arguments = EngineArgs(**engine_arguments(settings, total))
-    config = arguments.create_engine_config(UsageContext.LLM_CLASS)
+    try:
+        config = arguments.create_engine_config(UsageContext.LLM_CLASS)
+    except ValueError as error:  # pydantic's is one, too
+        told = " ".join(str(error).split())[:LONGEST_REFUSAL]
+        raise UnsupportedModel(
+            f"vLLM refuses the model: got {settings.folder}: {told}; choose a model that it serves"
+        ) from error
     return EngineCore(config, Executor.get_class(config), log_stats=False)
 
 

@@ -6,12 +6,11 @@ Both ways keep every tensor object and view valid; contents are lost.
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable
 from typing import Any, Protocol
 
 import torch
 
-from rlhf_runtime.engines.offloading import give_free_pages_back
+from rlhf_runtime.engines.offloading import Shrunk, give_free_pages_back, grow, shrink, storages_of
 from rlhf_runtime.engines.vllm.layout import storages
 
 
@@ -34,50 +33,31 @@ class HostMemory:
 
     def __init__(self, runner: Any) -> None:
         self._runner = runner
-        self._weights: Storages = []
-        self._cache: Storages = []
+        self._weights: Shrunk = []
+        self._cache: Shrunk = []
 
     def release(self) -> None:
         """Shrink the storages and hand free pages to the operating system."""
         if self._weights:
             return
-        caches = {t.untyped_storage().data_ptr(): t.untyped_storage() for t in self._caches()}
-        self._weights = _shrunk(storages(self._runner.model))
-        self._cache = _shrunk(caches.values())
+        self._weights = shrink(storages(self._runner.model))
+        self._cache = shrink(storages_of(self._caches()))
         gc.collect()
         give_free_pages_back()
 
     def restore_weights(self) -> None:
         """Grow their storages."""
-        _grow(self._weights)
+        grow(self._weights)
 
     def restore_cache(self) -> None:
         """Grow its storages."""
         if self._cache:
-            _grow(self._cache)
+            grow(self._cache)
             for cache in self._caches():
                 cache.zero_()
 
     def _caches(self) -> list[torch.Tensor]:
         return list(self._runner.kv_caches)
-
-
-Storages = list[tuple[torch.UntypedStorage, int]]
-"""With the bytes that each had."""
-
-
-def _shrunk(found: Iterable[torch.UntypedStorage]) -> Storages:
-    """Storages with the bytes that they had; they have none any more."""
-    sizes = [(storage, storage.nbytes()) for storage in found]
-    for storage, _ in sizes:
-        storage.resize_(0)
-    return sizes
-
-
-def _grow(released: Storages) -> None:
-    for storage, size in released:
-        storage.resize_(size)
-    released.clear()
 
 
 class DeviceMemory:

@@ -1,0 +1,117 @@
+"""What a command checks of a job before anything starts, all told at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+
+from rlhf_api.errors import RlhfError
+from rlhf_api.plan import GraphName, Plan
+from rlhf_api.spec.algorithm import AlgorithmType
+from rlhf_api.spec.job import RLHFJob
+from rlhf_cli.planned import plan_of
+from rlhf_flow.errors import ShapeUnknown
+from rlhf_flow.graph import Graph
+from rlhf_flow.job_graphs import trace_job
+from rlhf_flow.planning.inventory import DeviceInventory, device_of
+from rlhf_runtime.models.errors import ModelIncomplete, ModelNotFound
+from rlhf_runtime.preflight.check_job import check_job
+from rlhf_runtime.preflight.findings import Findings
+from rlhf_runtime.preflight.limits import Limits
+
+Code = AbstractContextManager[tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a job is to run, as far as its checks depend on it."""
+
+    pools: Callable[[], Sequence[DeviceInventory]]
+    """The devices that it is planned for."""
+    code: Code | None
+    """Puts the user's Python on the path, and gives its folders. None: it is not on this
+    machine."""
+    lines: Callable[[], AbstractContextManager[None]]
+    """Says of a manifest's problems at which line they are."""
+    one_machine: bool
+    """Whether workers see the files that are seen here."""
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A job that has passed every check."""
+
+    traced: tuple[Mapping[GraphName, Graph], Plan] | None
+    """Its graphs and plan. None: they need code that is not on this machine."""
+    python_path: tuple[str, ...]
+    """Folders of the user's own code."""
+    facts: Sequence[str]
+    """What was found, one sentence each."""
+    unchecked: Sequence[str]
+    """What is left to workers, and why, one sentence each."""
+
+    @property
+    def planned(self) -> tuple[Mapping[GraphName, Graph], Plan]:
+        """Its graphs and plan, where its code is on this machine."""
+        assert self.traced is not None, "a job is run where its code is"
+        return self.traced
+
+
+@contextmanager
+def checked(job: RLHFJob, place: Place, limits: Limits) -> Iterator[Checked]:
+    """Trace, plan and check a job; inside, its own code is on the path.
+
+    Args:
+        job: the manifest.
+        place: where it is to run.
+        limits: of the time that checks may take.
+
+    Raises:
+        RlhfError: the one thing that is wrong.
+        ManifestError: all that is wrong is the manifest's.
+        SeveralErrors: all that is wrong.
+    """
+    findings = Findings()
+    gathered = findings.gathered
+    graphs: Mapping[GraphName, Graph] | None = None
+    plan: Plan | None = None
+    with ExitStack() as stack:
+        path: tuple[str, ...] | None = None
+        if place.code is not None:
+            with gathered.check(), place.lines():
+                path = stack.enter_context(place.code)
+        else:
+            findings.unchecked.append("verifiers and algorithms: their code is not on this machine")
+        pools: Sequence[DeviceInventory] = ()
+        if path is not None or job.spec.algorithm.type is not AlgorithmType.CUSTOM:
+            with gathered.check(), place.lines():
+                pools = place.pools()
+                graphs = trace_job(job, device_of(pools))
+        if graphs is not None:
+            with gathered.check(), place.lines():
+                plan = plan_of(job, graphs, pools)
+        check_job(
+            job,
+            graphs,
+            limits,
+            findings,
+            one_machine=place.one_machine,
+            has_code=path is not None,
+        )
+        gathered.errors = _causes(gathered.errors)
+        gathered.raise_all()
+        traced = None if graphs is None or plan is None else (graphs, plan)
+        yield Checked(traced, path or (), findings.facts, findings.unchecked)
+
+
+def left_to_workers(start: Checked) -> list[str]:
+    """What a person should know of what was not checked."""
+    return [f"not checked before the start: {text}" for text in start.unchecked]
+
+
+def _causes(errors: Sequence[RlhfError]) -> list[RlhfError]:
+    """Errors without those that only follow: what has no folder has no dimensions."""
+    if any(isinstance(each, ModelNotFound | ModelIncomplete) for each in errors):
+        return [each for each in errors if not isinstance(each, ShapeUnknown)]
+    return list(errors)

@@ -1,0 +1,169 @@
+"""How a job may compute within its devices' memory: micro-batches of which size, activations that
+are kept or computed again, roles that stay or leave. Pure.
+
+What a manifest says stays as it is; for the rest the choices are in the order of the time that they
+take (docs/adr/0022-plans-trade-time-for-memory.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from rlhf_api import RLHFJob
+from rlhf_api.plan import GraphName
+from rlhf_api.spec.resources import Device
+from rlhf_flow.graph import Graph
+from rlhf_flow.job_graphs import job_roles
+from rlhf_flow.planning.device_groups import DeviceGroup
+from rlhf_flow.planning.memory import RoleModel
+from rlhf_flow.planning.offloading import OffloadChoice, offload_choices
+from rlhf_flow.planning.role_models import MICRO_BATCH_TOKENS
+
+SMALLEST_MICRO_BATCH_TOKENS = 1024
+"""Down to which the default is halved where memory is short."""
+
+CHEAP_MICRO_BATCH_TOKENS: Mapping[Device, int] = {Device.CPU: 1024, Device.GPU: 4096}
+"""Down to which smaller micro-batches take less time than recomputation, a third more of it. On
+GPUs layers are gathered for each of them: at 4096 tokens in about half the time of the computation
+beside which that runs, at 2048 in all of it. CPUs compute slowly enough for any."""
+
+
+@dataclass(frozen=True)
+class MemoryChoice:
+    """One way to compute."""
+
+    micro_batch_tokens: int
+    """Of roles for which the manifest does not say it."""
+    recomputed: frozenset[str]
+    """Trained roles whose activations are computed again for the backward pass."""
+    told_to_recompute: frozenset[str]
+    """Those of them whose manifest says so."""
+    offload: OffloadChoice
+    """Which roles leave their devices."""
+
+    @property
+    def chosen_to_recompute(self) -> frozenset[str]:
+        """Those whose manifest leaves it to the plan."""
+        return self.recomputed - self.told_to_recompute
+
+
+def memory_choices(
+    job: RLHFJob, graphs: Mapping[GraphName, Graph], groups: Sequence[DeviceGroup]
+) -> list[MemoryChoice]:
+    """All ways to compute, that which takes least time first, that which takes least memory last.
+
+    Args:
+        job: the manifest.
+        graphs: traced from it.
+        groups: all devices.
+    """
+    device = groups[0].pool.device
+    offloads = offload_choices(job, groups, job_roles(graphs))
+    without_copies = [each for each in offloads if not each.chosen_to_copy]
+    with_copies = [each for each in offloads if each.chosen_to_copy]
+    told, _ = _recomputing(job, graphs)
+    return [
+        MemoryChoice(tokens, recomputed, told, offload)
+        for of_a_kind in (without_copies, with_copies)
+        for tokens, recomputed in _steps(job, graphs, device)
+        for offload in of_a_kind
+    ]
+
+
+def tried(choice: MemoryChoice) -> list[str]:
+    """A line on what a plan has tried before it gives up; none if it had no choice."""
+    parts = []
+    if choice.chosen_to_recompute:
+        parts.append(f"activations of {', '.join(sorted(choice.chosen_to_recompute))} recomputed")
+    if choice.micro_batch_tokens == SMALLEST_MICRO_BATCH_TOKENS:
+        parts.append(f"micro-batches of {choice.micro_batch_tokens} tokens")
+    if freed := choice.offload.chosen_to_copy:
+        parts.append(f"{', '.join(sorted(freed))} offloaded while others work")
+    return [f"(with what the plan may do itself: {'; '.join(parts)})"] if parts else []
+
+
+def _steps(
+    job: RLHFJob, graphs: Mapping[GraphName, Graph], device: Device
+) -> Iterator[tuple[int, frozenset[str]]]:
+    """Tokens of a micro-batch with the roles that recompute: first none that need not, with
+    micro-batches down to where they become dear; then all that may."""
+    told, may = _recomputing(job, graphs)
+    sizes = _sizes(job, graphs, device)
+    for tokens in sizes:
+        if may == told or tokens >= CHEAP_MICRO_BATCH_TOKENS[device]:
+            yield tokens, told
+    if may != told:
+        for tokens in sizes:
+            yield tokens, may
+
+
+def _recomputing(
+    job: RLHFJob, graphs: Mapping[GraphName, Graph]
+) -> tuple[frozenset[str], frozenset[str]]:
+    """Trained roles that recompute as their manifest says, and with those that may."""
+    wanted = {
+        role: job.spec.model_for(role).training.activation_recompute
+        for role, found in job_roles(graphs).items()
+        if found.is_trained
+    }
+    told = frozenset(role for role, asked in wanted.items() if asked)
+    return told, frozenset(role for role, asked in wanted.items() if asked is not False)
+
+
+def _sizes(job: RLHFJob, graphs: Mapping[GraphName, Graph], device: Device) -> list[int]:
+    """What training.microBatchTokens may be where the manifest leaves it out, largest first; one
+    where it is given for every role."""
+    best = MICRO_BATCH_TOKENS[device]
+    roles = (role for role, found in job_roles(graphs).items() if found.head is not None)
+    if all(job.spec.model_for(role).training.micro_batch_tokens for role in roles):
+        return [best]
+    halvings = (best // SMALLEST_MICRO_BATCH_TOKENS).bit_length()
+    return [best >> times for times in range(halvings)]
+
+
+def memory_reasons(
+    job: RLHFJob, models: Sequence[RoleModel], choice: MemoryChoice
+) -> tuple[str, ...]:
+    """That micro-batches are smaller than they would be with more memory, and whose activations are
+    computed again.
+
+    Args:
+        job: the manifest.
+        models: of the roles.
+        choice: what was chosen.
+    """
+    return tuple([*_smaller(job, models, choice), *_recomputation(choice)])
+
+
+def _smaller(job: RLHFJob, models: Sequence[RoleModel], choice: MemoryChoice) -> Iterator[str]:
+    tokens = choice.micro_batch_tokens
+    chosen = [
+        model.role
+        for model in models
+        if job.spec.model_for(model.role).training.micro_batch_tokens is None
+        and tokens < MICRO_BATCH_TOKENS[model.device]
+    ]
+    if chosen:
+        best = max(MICRO_BATCH_TOKENS[model.device] for model in models)
+        yield (
+            f"micro-batches of {', '.join(chosen)} have up to {tokens} tokens: the most, of "
+            f"{best} halved again and again, with which everything fits"
+        )
+
+
+def _recomputation(choice: MemoryChoice) -> Iterator[str]:
+    parts = (
+        (choice.told_to_recompute, "as training.activationRecompute says"),
+        (
+            choice.chosen_to_recompute,
+            "they do not fit otherwise, be it in smaller micro-batches; training takes about a "
+            "third more computation",
+        ),
+    )
+    for roles, why in parts:
+        if roles:
+            yield (
+                f"activations of {', '.join(sorted(roles))} are computed again for the backward "
+                f"pass: {why}"
+            )

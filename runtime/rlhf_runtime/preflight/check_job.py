@@ -1,0 +1,73 @@
+"""All checks of a job that need no worker, side by side."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from rlhf_api.plan import GraphName
+from rlhf_api.spec.job import RLHFJob, RLHFJobSpec
+from rlhf_flow.graph import Graph
+from rlhf_flow.job_graphs import job_roles, policy_of
+from rlhf_runtime.data.load import PROMPTS_ONLY, DataUse
+from rlhf_runtime.preflight.data import check_data, check_reward_tokenizers
+from rlhf_runtime.preflight.findings import Findings
+from rlhf_runtime.preflight.limits import Limits
+from rlhf_runtime.preflight.models import ModelUse, check_models
+from rlhf_runtime.preflight.rewards import check_verifiers, started_verifiers
+
+Graphs = Mapping[GraphName, Graph]
+
+
+def check_job(
+    job: RLHFJob,
+    graphs: Graphs | None,
+    limits: Limits,
+    findings: Findings,
+    *,
+    one_machine: bool,
+    has_code: bool = True,
+) -> None:
+    """Check a job's models, data and verifiers.
+
+    Args:
+        job: the manifest.
+        graphs: of the job. None: they cannot be had; then what every job does is checked.
+        limits: in seconds.
+        findings: get what is wrong.
+        one_machine: whether workers see the files that are seen here.
+        has_code: whether the folder of the user's code is on the path; without it verifiers would
+            be refused for that.
+    """
+    spec = job.spec
+    policy, models, data = _uses(spec, graphs)
+    imports = has_code and (one_machine or not _has_other_variables(job))
+    if has_code and not imports:
+        findings.unchecked.append("verifiers: pods of node pools have variables of their own")
+    rewards = spec if imports else spec.model_copy(update={"rewards": ()})
+    with (
+        started_verifiers(rewards, limits.verifier_seconds) as started,
+        tempfile.TemporaryDirectory() as workdir,
+    ):
+        folders = check_models(spec, models, Path(workdir), one_machine, findings)
+        check_data(spec, data, folders.get(policy), limits.rows_seconds, findings)
+        check_reward_tokenizers(spec, folders, findings)
+        if imports:
+            check_verifiers(spec, started, one_machine, findings)
+
+
+def _has_other_variables(job: RLHFJob) -> bool:
+    """Whether verifiers may find variables where they are to score that are not here."""
+    return any(pool.env for pool in job.spec.resources.node_pools)
+
+
+def _uses(spec: RLHFJobSpec, graphs: Graphs | None) -> tuple[str, ModelUse, DataUse]:
+    """The policy, and what the job does with models and data."""
+    if graphs is None:
+        given = list(spec.given_models)
+        return ("actor" if "actor" in given else given[0]), ModelUse(given, ()), PROMPTS_ONLY
+    roles = {name: role for name, role in job_roles(graphs).items() if role.head is not None}
+    generating = [name for name, role in roles.items() if role.generates]
+    inputs = {name: graph.inputs for name, graph in graphs.items()}
+    return policy_of(graphs[GraphName.STEP]), ModelUse(roles, generating), DataUse.of(inputs)

@@ -1,0 +1,97 @@
+"""The models of a job, as far as their folders are on this machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlhf_api.spec.job import RLHFJobSpec
+from rlhf_api.spec.models import ModelSource
+from rlhf_flow.planning.model_config import cached_folder, hub_cache
+from rlhf_runtime.models.context import require_context
+from rlhf_runtime.models.folder import CONFIG_FILE, missing_files, read_object, require_complete
+from rlhf_runtime.models.sources import resolve_model
+from rlhf_runtime.models.vocabulary import check_vocabularies
+from rlhf_runtime.preflight.findings import Findings
+
+
+@dataclass(frozen=True)
+class ModelUse:
+    """What a job does with its models."""
+
+    roles: Collection[str]
+    """That have one."""
+    generating: Collection[str]
+    """Of these, those that generate."""
+
+
+def check_models(
+    spec: RLHFJobSpec, use: ModelUse, workdir: Path, one_machine: bool, findings: Findings
+) -> Mapping[str, Path]:
+    """Check every model's folder; returns those that were found and are whole, by role.
+
+    Args:
+        spec: of the job.
+        use: of its models.
+        workdir: where builtin models are written.
+        one_machine: whether workers see the folders that are seen here.
+        findings: get what is wrong, and what cannot be seen from here.
+    """
+    origins = {role: spec.origin_of(role) for role in use.roles}
+    found: dict[str, Path] = {}
+    for origin in dict.fromkeys(origins.values()):
+        model = spec.model_for(origin)
+        if why := _out_of_sight(model.source, one_machine or model.shape is None):
+            findings.unchecked.append(f"the model of {origin}: {why}")
+            continue
+        with findings.gathered.check():
+            found[origin] = _folder(model.source, spec.schedule.seed, workdir)
+    folders = {role: found[origin] for role, origin in origins.items() if origin in found}
+    with findings.gathered.check():
+        check_vocabularies(folders, spec.reward_models)
+    longest = spec.rollout.max_prompt_tokens + spec.rollout.max_response_tokens
+    for role in sorted(folders.keys() & set(use.generating)):
+        with findings.gathered.check():
+            require_context(role, read_object(folders[role] / CONFIG_FILE), longest)
+    return folders
+
+
+def _folder(source: ModelSource, seed: int, workdir: Path) -> Path:
+    """As `resolve_model`, but the hub is not asked about what is in its cache."""
+    cached = _cached(source)
+    if cached is None:
+        return resolve_model(source, seed, workdir)
+    require_complete(cached, f"the model {source.hugging_face}, as the local cache has it,")
+    return cached
+
+
+def _out_of_sight(source: ModelSource, is_here: bool) -> str:
+    """Why a model is left to workers; empty: it is not.
+
+    Args:
+        source: of the model.
+        is_here: whether a folder that only workers can see is out of the question.
+    """
+    if source.hugging_face is not None:
+        cached = _cached(source)
+        if _is_offline() or (cached is not None and not missing_files(cached)):
+            return ""
+        return f"workers download {source.hugging_face} when they start"
+    if source.path is not None and not is_here and not Path(source.path).expanduser().exists():
+        return f"{source.path} is not on this machine"
+    return ""
+
+
+def _cached(source: ModelSource) -> Path | None:
+    """The folder of a hub's model in the local cache. None: it is none, or not there."""
+    if source.hugging_face is None:
+        return None
+    cache = hub_cache(os.environ, Path.home())
+    return cached_folder(cache, source.hugging_face, source.revision or "main")
+
+
+def _is_offline() -> bool:
+    """Whether the hub must not be asked. Source: huggingface_hub, environment variables."""
+    return os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")

@@ -1,0 +1,57 @@
+"""Files of a model, written one after the other."""
+
+from __future__ import annotations
+
+import json
+import weakref
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import T5Config
+
+from rlhf_runtime.engines.model_files import Shapes, write_configs, write_weights
+from rlhf_runtime.errors import UnsupportedModel
+
+SHAPES = {"a": (4, 8), "b": (32,), "c": (40,), "head": (1, 8)}
+
+
+def test_weights_are_in_files_of_at_most_their_size_and_one_file_is_held_at_a_time(
+    tmp_path: Path,
+) -> None:
+    given: list[weakref.ref[torch.Tensor]] = []
+
+    def gather(shapes: Shapes) -> dict[str, torch.Tensor]:
+        assert not [each for each in given if each() is not None], "those of the file before"
+        made = {name: torch.full(shape, float(len(name))) for name, shape in shapes.items()}
+        given.extend(map(weakref.ref, made.values()))
+        return made
+
+    write_weights(SHAPES, gather, tmp_path, torch.float32, {"head": "score"}, file_bytes=64 * 4)
+    files = sorted(tmp_path.glob("*.safetensors"))
+    assert [sorted(load_file(file)) for file in files] == [["a", "b"], ["c", "score"]]
+    index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
+    assert index["weight_map"] == {
+        name: files[number].name for name, number in (("a", 0), ("b", 0), ("c", 1), ("score", 1))
+    }
+    assert index["metadata"] == {"total_parameters": 112, "total_size": 448}
+
+
+def test_a_rank_that_does_not_write_gathers_as_often_and_writes_nothing(tmp_path: Path) -> None:
+    asked: list[list[str]] = []
+
+    def gather(shapes: Shapes) -> dict[str, torch.Tensor]:
+        asked.append(list(shapes))
+        return {}
+
+    write_weights(SHAPES, gather, tmp_path, torch.bfloat16, {}, writes=False, file_bytes=64 * 2)
+    assert asked == [["a", "b"], ["c", "head"]] and not list(tmp_path.iterdir())
+
+
+def test_a_family_without_a_classifier_is_refused_by_name(tmp_path: Path) -> None:
+    class Unknown(T5Config):  # type: ignore[misc]
+        model_type = "unheard-of"
+
+    with pytest.raises(UnsupportedModel, match="'unheard-of'"):
+        write_configs(Unknown(), tmp_path, tmp_path, torch.float32, is_scalar=True)
