@@ -161,19 +161,22 @@ def ranks_of_both(one: Mesh, other: Mesh) -> tuple[int, ...]:
     return tuple(sorted({*one.ranks, *other.ranks}))
 
 
-class PoolPlan(Contract):
-    """Devices that share models; one process on each."""
+class Pool(Contract):
+    """Equal devices, with one process on each: those that may be planned for, or, in a plan, those
+    that it takes."""
 
     name: Name
     """Its name."""
     device: Device
     """What ranks compute on."""
     nodes: Count
-    """Nodes taken."""
+    """Nodes."""
     devices_per_node: Count
-    """Devices taken on each node."""
+    """Devices on each node."""
     memory_bytes_per_device: Bytes
     """Memory of one device that the plan may use."""
+    gpu: Text | None = None
+    """The GPU's model, as the manifest names it. None: not known, or a CPU."""
 
     @property
     def num_devices(self) -> int:
@@ -303,7 +306,7 @@ class Plan(Contract):
     """Of this form; a reader refuses others."""
     job: Name
     """The job's name."""
-    pools: Annotated[tuple[PoolPlan, ...], Field(min_length=1, max_length=16)]
+    pools: Annotated[tuple[Pool, ...], Field(min_length=1, max_length=16)]
     """Device pools: each is one world of ranks."""
     roles: Annotated[tuple[RolePlan, ...], Field(min_length=1, max_length=16)]
     """Roles of all graphs."""
@@ -354,7 +357,7 @@ class Plan(Contract):
         return self.pools[0].device
 
     @property
-    def policy_pool(self) -> PoolPlan:
+    def policy_pool(self) -> Pool:
         """The pool whose ranks hold the policy."""
         planned = self.role(self.policy)
         assert planned is not None and planned.mesh is not None
@@ -365,7 +368,7 @@ class Plan(Contract):
         """The group of devices that comes closest to what its devices have."""
         return max(self.memory, key=lambda group: group.peak_bytes / max(1, group.capacity_bytes))
 
-    def pool(self, name: str) -> PoolPlan:
+    def pool(self, name: str) -> Pool:
         """The pool of a name, which must be there."""
         return next(pool for pool in self.pools if pool.name == name)
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlhf_api.errors import ManifestError
+from rlhf_api.plan import Pool
 from rlhf_flow.errors import PlanError
 from rlhf_flow.planning.changes import Change, Changed
 from rlhf_flow.planning.device_changes import device_changes, memory_change
 from rlhf_flow.planning.fitting import PlacedJob, fit_job, place_job
-from rlhf_flow.planning.inventory import DeviceInventory
 from rlhf_flow.planning.memory_choices import memory_choices
 from rlhf_flow.planning.setting_changes import joint_changes, left_to_the_plan, setting_changes
 from rlhf_flow.planning.size_changes import size_changes
@@ -39,7 +39,7 @@ class Advice:
         return Advice((*self.parts, change.text(value)), change.apply(self.changed, value))
 
 
-def advice_lines(placed: PlacedJob, devices: Sequence[DeviceInventory]) -> list[str]:
+def advice_lines(placed: PlacedJob, devices: Sequence[Pool]) -> list[str]:
     """What would fit, as lines for the end of a refusal."""
     found = advice(placed, devices)
     if not found:
@@ -48,7 +48,7 @@ def advice_lines(placed: PlacedJob, devices: Sequence[DeviceInventory]) -> list[
     return [head, *(f"- {'; and '.join(each.parts)}" for each in found)]
 
 
-def advice(placed: PlacedJob, devices: Sequence[DeviceInventory]) -> list[Advice]:
+def advice(placed: PlacedJob, devices: Sequence[Pool]) -> list[Advice]:
     """Changes that make a job fit: single ones, or, where none is enough, those that do together;
     at the end devices with more memory.
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from rlhf_api import RLHFJob
+from rlhf_api.plan import Pool
 from rlhf_api.spec.resources import Device
 from rlhf_flow.planning.changes import Change, Changed, Path, with_field
-from rlhf_flow.planning.inventory import GPU_MEMORY_BYTES, DeviceInventory
+from rlhf_flow.planning.inventory import GPU_MEMORY_BYTES
 from rlhf_flow.planning.memory import GIB
 from rlhf_flow.planning.training_mesh import copy_devices
 
@@ -39,7 +39,7 @@ def device_changes(asked: Changed) -> list[Change]:
         Change(
             _larger(pool, job),
             partial(_grow, number=number),
-            partial(_devices_text, pool=pool.pool if named else ""),
+            partial(_devices_text, pool=pool.name if named else ""),
         )
         for number, pool in enumerate(devices)
     ]
@@ -64,11 +64,13 @@ def memory_change(asked: Changed) -> Change:
     least = min(pool.memory_bytes_per_device for pool in asked.devices)
 
     def apply(changed: Changed, gib: int) -> Changed:
-        pools = (
-            replace(pool, memory_bytes_per_device=max(pool.memory_bytes_per_device, gib * GIB))
+        pools = tuple(
+            pool.model_copy(
+                update={"memory_bytes_per_device": max(pool.memory_bytes_per_device, gib * GIB)}
+            )
             for pool in changed.devices
         )
-        return Changed(changed.job, tuple(pools))
+        return Changed(changed.job, pools)
 
     def text(gib: int) -> str:
         if asked.devices[0].device is Device.CPU:
@@ -82,7 +84,7 @@ def memory_change(asked: Changed) -> Change:
     return Change(range(least // GIB + 1, MOST_GIB + 1), apply, text)
 
 
-def _larger(pool: DeviceInventory, job: RLHFJob) -> list[tuple[int, int]]:
+def _larger(pool: Pool, job: RLHFJob) -> list[tuple[int, int]]:
     """Nodes and devices of each, in larger and larger pools that hold whole copies of the models;
     a machine's CPUs are not more."""
     if pool.device is Device.CPU and not job.spec.resources.node_pools:
@@ -100,7 +102,8 @@ def _larger(pool: DeviceInventory, job: RLHFJob) -> list[tuple[int, int]]:
 def _grow(changed: Changed, size: tuple[int, int], number: int) -> Changed:
     nodes, per_node = size
     devices = list(changed.devices)
-    devices[number] = replace(devices[number], nodes=nodes, devices_per_node=per_node)
+    grown = {"nodes": nodes, "devices_per_node": per_node}
+    devices[number] = devices[number].model_copy(update=grown)
     return Changed(changed.job, tuple(devices))
 
 

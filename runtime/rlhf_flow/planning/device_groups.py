@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from rlhf_api.plan import Mesh
-from rlhf_flow.planning.inventory import DeviceInventory
+from rlhf_api.plan import Mesh, Pool
 from rlhf_flow.planning.placement import RolePlace, describe_devices
 
 
@@ -14,7 +13,7 @@ from rlhf_flow.planning.placement import RolePlace, describe_devices
 class DeviceGroup:
     """Neighbouring devices of a pool that hold the same roles."""
 
-    pool: DeviceInventory
+    pool: Pool
     first_rank: int
     """As the pool numbers them."""
     num_devices: int
@@ -29,19 +28,19 @@ class DeviceGroup:
         return range(self.first_rank, self.first_rank + self.num_devices)
 
     def __str__(self) -> str:
-        return describe_devices(self.ranks, self.pool.pool)
+        return describe_devices(self.ranks, self.pool.name)
 
 
 def device_groups(
-    pools: Sequence[DeviceInventory], places: Mapping[str, RolePlace]
+    pools: Sequence[Pool], places: Mapping[str, RolePlace]
 ) -> tuple[DeviceGroup, ...]:
     """All devices, in groups as large as they can be; a group may hold nothing."""
     return tuple(group for pool in pools for group in _groups_of(pool, places))
 
 
-def _groups_of(pool: DeviceInventory, places: Mapping[str, RolePlace]) -> Iterator[DeviceGroup]:
+def _groups_of(pool: Pool, places: Mapping[str, RolePlace]) -> Iterator[DeviceGroup]:
     training, generation = (
-        {role: mesh.ranks for role, mesh in meshes.items() if mesh.pool == pool.pool}
+        {role: mesh.ranks for role, mesh in meshes.items() if mesh.pool == pool.name}
         for meshes in _meshes(places)
     )
     cuts = {0, pool.num_devices}

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rlhf_api import RLHFJob
-from rlhf_api.plan import GraphName, Mesh
+from rlhf_api.plan import GraphName, Mesh, Pool
 from rlhf_api.spec.placement import PlacementType, RoleCalls
 from rlhf_flow.graph import Graph
 from rlhf_flow.job_graphs import job_roles, policy_of
@@ -24,7 +24,7 @@ from rlhf_flow.planning.generation import (
     choose_generation,
     generation_loads,
 )
-from rlhf_flow.planning.inventory import DeviceInventory, device_of, limit_devices
+from rlhf_flow.planning.inventory import device_of, limit_devices
 from rlhf_flow.planning.memory import RoleModel
 from rlhf_flow.planning.memory_choices import MemoryChoice
 from rlhf_flow.planning.offered import check_offered
@@ -47,7 +47,7 @@ class PlacedJob:
     graphs: Graphs
     shapes: Mapping[str, DecoderShape]
     """Of every role with a model."""
-    pools: tuple[DeviceInventory, ...]
+    pools: tuple[Pool, ...]
     """Devices that it takes."""
     places: Mapping[str, RolePlace]
     """Of every role with a model."""
@@ -79,7 +79,7 @@ class FittedJob:
 def place_job(
     job: RLHFJob,
     graphs: Graphs,
-    devices: Sequence[DeviceInventory],
+    devices: Sequence[Pool],
     shapes: Mapping[str, DecoderShape],
 ) -> PlacedJob:
     """Where a job's roles are.
@@ -140,7 +140,7 @@ def _places(
     job: RLHFJob,
     graphs: Graphs,
     shapes: Mapping[str, DecoderShape],
-    pools: Sequence[DeviceInventory],
+    pools: Sequence[Pool],
 ) -> Mapping[str, RolePlace]:
     """Where each role with a model is, by the manifest's placement."""
     kind = job.spec.placement.type

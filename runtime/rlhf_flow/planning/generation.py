@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rlhf_api import RLHFJob
-from rlhf_api.plan import CallKind, GraphName, Mesh, phase_name
+from rlhf_api.plan import CallKind, GraphName, Mesh, Pool, phase_name
 from rlhf_api.plan_memory import MemoryItem, sum_by_phase
 from rlhf_api.quantity import whole
 from rlhf_flow.errors import DoesNotDivide, DoesNotFit, KvCacheTooSmall
@@ -20,7 +20,6 @@ from rlhf_flow.planning.generation_memory import (
     kv_bytes,
     sending_items,
 )
-from rlhf_flow.planning.inventory import DeviceInventory
 from rlhf_flow.planning.memory import RoleModel
 from rlhf_flow.planning.placement import RolePlace
 from rlhf_flow.planning.refusal import format_bytes, overflow_message
@@ -105,7 +104,7 @@ Loads = Mapping[str, GenerationLoad]
 def generation_loads(
     job: RLHFJob,
     graphs: Mapping[GraphName, Graph],
-    pool: DeviceInventory,
+    pool: Pool,
     models: Sequence[RoleModel],
     places: Mapping[str, RolePlace],
 ) -> Loads:
@@ -126,7 +125,7 @@ def generation_loads(
             tensor_field=f"{place.field}.tensor" if place.tensor else "rollout.parallelism.tensor",
         )
         for model in models
-        if model.generates and model.mesh.pool == pool.pool
+        if model.generates and model.mesh.pool == pool.name
         for place in [places[model.role].generation]
     }
 
@@ -150,7 +149,7 @@ def _calls_of(
 
 
 def choose_generation(
-    job: RLHFJob, pool: DeviceInventory, loads: Loads, static: tuple[GroupMemory, ...]
+    job: RLHFJob, pool: Pool, loads: Loads, static: tuple[GroupMemory, ...]
 ) -> GenerationChoice:
     """The first way to generate that fits: the smallest engines, memory kept where it can be.
 
@@ -234,7 +233,7 @@ def with_groups(choice: GenerationChoice, loads: Loads, devices_per_node: int) -
     return replace(choice, engines=engines)
 
 
-def _tensor_sizes(pool: DeviceInventory, loads: Sequence[GenerationLoad]) -> tuple[int, ...]:
+def _tensor_sizes(pool: Pool, loads: Sequence[GenerationLoad]) -> tuple[int, ...]:
     """Sizes of the engines of all roles for which the manifest has none: those of a process share
     its groups."""
     for load in loads:
@@ -254,11 +253,11 @@ def _tensor_sizes(pool: DeviceInventory, loads: Sequence[GenerationLoad]) -> tup
     )
 
 
-def _does_not_divide(tensor: int, pool: DeviceInventory, load: GenerationLoad) -> str | None:
+def _does_not_divide(tensor: int, pool: Pool, load: GenerationLoad) -> str | None:
     return _not_aligned(tensor, pool, load.trained.generating) or _not_cut(tensor, load.shape)
 
 
-def _not_aligned(tensor: int, pool: DeviceInventory, mesh: Mesh) -> str | None:
+def _not_aligned(tensor: int, pool: Pool, mesh: Mesh) -> str | None:
     """Every rank is in one engine, whose ranks share a node."""
     if mesh.num_devices % tensor:
         return f"{mesh.num_devices} devices that generate, allowed one of its divisors"

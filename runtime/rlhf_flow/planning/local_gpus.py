@@ -5,9 +5,9 @@ from __future__ import annotations
 import shutil
 import subprocess
 
+from rlhf_api.plan import Pool
 from rlhf_api.spec.resources import Device
 from rlhf_flow.errors import DevicesUnknown
-from rlhf_flow.planning.inventory import DeviceInventory
 
 QUERY = ("nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits")
 MIB = 2**20
@@ -27,7 +27,7 @@ def parse_memory(text: str) -> tuple[int, ...]:
     return tuple(int(line) * MIB for line in lines if line.isdigit())
 
 
-def gpu_inventory(memory_bytes: tuple[int, ...], num_devices: int | None) -> DeviceInventory:
+def gpu_inventory(memory_bytes: tuple[int, ...], num_devices: int | None) -> Pool:
     """The first GPUs of this machine, by default all.
 
     Raises:
@@ -39,4 +39,10 @@ def gpu_inventory(memory_bytes: tuple[int, ...], num_devices: int | None) -> Dev
             f"this machine has fewer GPUs than asked for: got --devices {count}, allowed at most "
             f"{len(memory_bytes)}; ask for fewer"
         )
-    return DeviceInventory("local", Device.GPU, 1, count, min(memory_bytes[:count]))
+    return Pool(
+        name="local",
+        device=Device.GPU,
+        nodes=1,
+        devices_per_node=count,
+        memory_bytes_per_device=min(memory_bytes[:count]),
+    )

@@ -7,13 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rlhf_api import RLHFJob
-from rlhf_api.plan import GraphName, Plan
+from rlhf_api.plan import GraphName, Plan, Pool
 from rlhf_api.spec.placement import PlacementType
 from rlhf_api.spec.resources import Device
 from rlhf_flow.graph import Graph
 from rlhf_flow.job_graphs import job_roles, policy_of, trace_job
 from rlhf_flow.planning.inventory import (
-    DeviceInventory,
     device_of,
     devices_asked_for,
     inventory_from_pools,
@@ -30,9 +29,7 @@ from rlhf_flow.planning.shapes import DecoderShape
 from rlhf_flow.planning.training_mesh import copy_devices
 
 
-def make_plan(
-    job: RLHFJob, pools: Sequence[DeviceInventory]
-) -> tuple[Mapping[GraphName, Graph], Plan]:
+def make_plan(job: RLHFJob, pools: Sequence[Pool]) -> tuple[Mapping[GraphName, Graph], Plan]:
     """Trace a job and plan it.
 
     Raises:
@@ -55,7 +52,7 @@ def resolve_shapes(job: RLHFJob, graphs: Mapping[GraphName, Graph]) -> dict[str,
     return {name: resolve_shape(job, name, cache) for name in with_model}
 
 
-def pools_of(job: RLHFJob, num_devices: int | None = None) -> tuple[DeviceInventory, ...]:
+def pools_of(job: RLHFJob, num_devices: int | None = None) -> tuple[Pool, ...]:
     """The devices that a job is planned for.
 
     Args:
@@ -72,7 +69,7 @@ def pools_of(job: RLHFJob, num_devices: int | None = None) -> tuple[DeviceInvent
     return local_pools(job, num_devices)
 
 
-def local_pools(job: RLHFJob, num_devices: int | None = None) -> tuple[DeviceInventory, ...]:
+def local_pools(job: RLHFJob, num_devices: int | None = None) -> tuple[Pool, ...]:
     """This machine's GPUs, by default all; without any, ranks on its CPUs, by default one for each
     device that the job's placement needs. In the pools that the placement names.
 

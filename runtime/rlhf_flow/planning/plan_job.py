@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from rlhf_api import RLHFJob
-from rlhf_api.plan import CallKind, GenerationPlan, GraphName, Plan, PoolPlan, RolePlan
+from rlhf_api.plan import CallKind, GenerationPlan, GraphName, Plan, Pool, RolePlan
 from rlhf_api.plan_memory import MemoryPlan, sum_by_phase
 from rlhf_flow.errors import DoesNotFit
 from rlhf_flow.job_graphs import job_roles, policy_of
@@ -17,7 +17,7 @@ from rlhf_flow.planning.advice import advice_lines
 from rlhf_flow.planning.call_plans import CallMeshes, call_plans
 from rlhf_flow.planning.fitting import FittedJob, Graphs, PlacedJob, fit_job, place_job
 from rlhf_flow.planning.generation import EngineChoice, GroupMemory, with_groups
-from rlhf_flow.planning.inventory import DeviceInventory, device_of
+from rlhf_flow.planning.inventory import device_of
 from rlhf_flow.planning.memory_choices import memory_choices, memory_reasons, tried
 from rlhf_flow.planning.offloading import offload_reasons
 from rlhf_flow.planning.plan_reasons import plan_reasons
@@ -29,7 +29,7 @@ from rlhf_flow.planning.standby import with_standby
 def plan_job(
     job: RLHFJob,
     graphs: Graphs,
-    devices: Sequence[DeviceInventory],
+    devices: Sequence[Pool],
     shapes: Mapping[str, DecoderShape],
 ) -> Plan:
     """The plan of a job.
@@ -54,7 +54,7 @@ def plan_job(
     return _plan(_with_groups(_with_less_recomputation(_first_that_fits(placed, devices))))
 
 
-def _first_that_fits(placed: PlacedJob, devices: Sequence[DeviceInventory]) -> FittedJob:
+def _first_that_fits(placed: PlacedJob, devices: Sequence[Pool]) -> FittedJob:
     """The way to compute that takes least time of those that fit.
 
     Raises:
@@ -101,7 +101,7 @@ def _plan(found: FittedJob) -> Plan:
     policy = policy_of(graphs[GraphName.STEP])
     return Plan(
         job=job.name,
-        pools=tuple(map(_pool_plan, placed.pools)),
+        pools=placed.pools,
         roles=_role_plans(found),
         calls=call_plans(job, graphs, CallMeshes(placed.meshes, engines, policy), choice.offload),
         inputs={name: graph.inputs for name, graph in graphs.items()},
@@ -118,20 +118,10 @@ def _plan(found: FittedJob) -> Plan:
     )
 
 
-def _pool_plan(pool: DeviceInventory) -> PoolPlan:
-    return PoolPlan(
-        name=pool.pool,
-        device=pool.device,
-        nodes=pool.nodes,
-        devices_per_node=pool.devices_per_node,
-        memory_bytes_per_device=pool.memory_bytes_per_device,
-    )
-
-
 def _memory_plan(memory: GroupMemory) -> MemoryPlan:
     group = memory.group
     return MemoryPlan(
-        pool=group.pool.pool,
+        pool=group.pool.name,
         first_rank=group.first_rank,
         num_devices=group.num_devices,
         capacity_bytes=group.pool.memory_bytes_per_device,

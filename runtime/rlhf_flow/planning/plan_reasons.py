@@ -66,7 +66,7 @@ def _placement_reason(
     group: DeviceGroup, num_groups: int, kind: PlacementType, engines: Collection[str]
 ) -> str:
     if num_groups == 1:
-        return f"every role is on every device of pool {group.pool.pool}: calls take turns"
+        return f"every role is on every device of pool {group.pool.name}: calls take turns"
     held = ", ".join(_held(group, engines)) or "no role, so nothing happens there"
     why = {
         PlacementType.SPLIT: "as placement Split puts language models and scalar models apart",

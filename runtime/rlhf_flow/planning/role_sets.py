@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from math import lcm
 
 from rlhf_api import RLHFJob
-from rlhf_api.plan import Head, Mesh
+from rlhf_api.plan import Head, Mesh, Pool
 from rlhf_api.spec.placement import PlacementType
 from rlhf_flow.errors import InvalidPlacement
 from rlhf_flow.job_graphs import JobRole
-from rlhf_flow.planning.inventory import DeviceInventory
 from rlhf_flow.planning.shapes import DecoderShape
 from rlhf_flow.planning.training_mesh import copy_devices
 
@@ -62,7 +61,7 @@ def place_sets(
     sets: RoleSets,
     roles: Mapping[str, JobRole],
     shapes: Mapping[str, DecoderShape],
-    pools: Sequence[DeviceInventory],
+    pools: Sequence[Pool],
     multiples: Sequence[int],
 ) -> Mapping[str, Mesh]:
     """The ranks of each role, cut along `data` only: a pool for each set, or consecutive devices of
@@ -81,7 +80,7 @@ def place_sets(
     """
     listed = "; ".join(", ".join(each) for each in sets)
     if len(pools) == len(sets):
-        meshes = [Mesh(pool=pool.pool, data=pool.num_devices) for pool in pools]
+        meshes = [Mesh(pool=pool.name, data=pool.num_devices) for pool in pools]
     elif len(pools) == 1:
         (pool,) = pools
         works = [sum(_work(roles[name], shapes[name]) for name in each) for each in sets]
@@ -90,7 +89,7 @@ def place_sets(
             raise InvalidPlacement(_cannot_share(pool.num_devices, sets, multiples, listed))
         starts = [sum(counts[:number]) for number in range(len(counts))]
         meshes = [
-            Mesh(pool=pool.pool, first_rank=start, data=count)
+            Mesh(pool=pool.name, first_rank=start, data=count)
             for start, count in zip(starts, counts, strict=True)
         ]
     else:

@@ -13,12 +13,11 @@ from math import lcm
 
 from rlhf_api import RLHFJob
 from rlhf_api.errors import ManifestError
-from rlhf_api.plan import Mesh
+from rlhf_api.plan import Mesh, Pool
 from rlhf_api.problems import Problem
 from rlhf_api.spec.model_cut import divisors
 from rlhf_api.spec.models import CUT_RULES, TrainingParallelism
 from rlhf_flow.errors import DoesNotDivide, InvalidPlacement
-from rlhf_flow.planning.inventory import DeviceInventory
 from rlhf_flow.planning.model_config import MEGATRON_FAMILIES
 from rlhf_flow.planning.placement import CallPlace, RolePlace, describe_devices
 from rlhf_flow.planning.shapes import DecoderShape
@@ -34,7 +33,7 @@ def cut_meshes(
     job: RLHFJob,
     places: Mapping[str, RolePlace],
     shapes: Mapping[str, DecoderShape],
-    pools: Sequence[DeviceInventory],
+    pools: Sequence[Pool],
 ) -> Mapping[str, Mesh]:
     """The meshes of roles, cut as their training says.
 
@@ -57,7 +56,7 @@ def cut_meshes(
     ]
     if problems:
         raise ManifestError(list(dict.fromkeys(problems)))
-    by_name = {pool.pool: pool for pool in pools}
+    by_name = {pool.name: pool for pool in pools}
     cut = {role: place.training.mesh for role, place in places.items()}
     for role, place in places.items():
         parallelism, field = _parallelism(job, role, place.training)
@@ -133,14 +132,14 @@ def _cut(role: str, mesh: Mesh, parallelism: TrainingParallelism, field: str) ->
     )
 
 
-def _check_nodes(role: str, mesh: Mesh, pool: DeviceInventory, field: str) -> None:
+def _check_nodes(role: str, mesh: Mesh, pool: Pool, field: str) -> None:
     """Refuse tensor ranks that are not all on one node: they talk within every layer."""
     per_node, tensor = pool.devices_per_node, mesh.tensor
     starts = range(mesh.ranks.start, mesh.ranks.stop, tensor)
     torn = [start for start in starts if start // per_node != (start + tensor - 1) // per_node]
     if not torn:
         return
-    where = describe_devices(range(torn[0], torn[0] + tensor), pool.pool)
+    where = describe_devices(range(torn[0], torn[0] + tensor), pool.name)
     if per_node % tensor:
         raise DoesNotDivide(
             f"tensor ranks of {role} lie on two nodes: got tensor {tensor} on {where}, with "

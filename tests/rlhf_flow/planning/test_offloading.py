@@ -15,13 +15,14 @@ from rlhf_api.plan_memory import MemoryPlan, MemoryWhat
 from rlhf_api.spec.resources import Device
 from rlhf_flow.calls import ModelCall
 from rlhf_flow.errors import DoesNotFit
-from rlhf_flow.planning.inventory import GIB, DeviceInventory
+from rlhf_flow.planning.inventory import GIB
 from rlhf_flow.planning.known_models import KNOWN_MODELS
 from rlhf_flow.planning.make_plan import make_plan
 from rlhf_flow.planning.offloading import roles_on_device, with_offloading
 from rlhf_flow.planning.transitions import LIGHT, with_transitions
 
 from .named_calls import calls
+from .pools import pool_of
 
 ROLES = ("actor", "critic", "reference")
 
@@ -146,7 +147,7 @@ def ppo(job: Any, **offload: str) -> Any:
 
 
 def plan(made: Any, gibibytes: float, device: Device = Device.GPU) -> Plan:
-    return make_plan(made, (DeviceInventory("pool", device, 1, 8, int(gibibytes * GIB)),))[1]
+    return make_plan(made, (pool_of("pool", device, 1, 8, int(gibibytes * GIB)),))[1]
 
 
 def memory_of(made: Plan) -> MemoryPlan:

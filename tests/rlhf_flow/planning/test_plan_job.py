@@ -11,17 +11,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlhf_api.exits import ExitCode
-from rlhf_api.plan import CallKind, GenerationPlan, GraphName, Head, Mesh, Plan
+from rlhf_api.plan import CallKind, GenerationPlan, GraphName, Head, Mesh, Plan, Pool
 from rlhf_api.plan_memory import MemoryPlan, MemoryWhat, sum_by_phase
 from rlhf_api.spec.models import Precision
 from rlhf_api.spec.resources import Device
 from rlhf_flow.errors import DoesNotDivide, DoesNotFit, KvCacheTooSmall, NotOffered, PlanError
 from rlhf_flow.job_graphs import trace_job
-from rlhf_flow.planning.inventory import GIB, DeviceInventory
+from rlhf_flow.planning.inventory import GIB
 from rlhf_flow.planning.known_models import KNOWN_MODELS
 from rlhf_flow.planning.make_plan import make_plan, pools_of
 from rlhf_flow.planning.memory import MIB
 from rlhf_flow.planning.plan_job import plan_job
+
+from .pools import pool_of
 
 LLAMA = {"source": {"huggingFace": "meta-llama/Llama-3.1-8B"}}
 FRUGAL = {"activationRecompute": True, "microBatchTokens": 2048}
@@ -50,15 +52,15 @@ class Many(Algorithm):
 """
 
 
-def cpus(count: int = 2, gibibytes: float = 4) -> DeviceInventory:
-    return DeviceInventory("local", Device.CPU, 1, count, int(gibibytes * GIB))
+def cpus(count: int = 2, gibibytes: float = 4) -> Pool:
+    return pool_of("local", Device.CPU, 1, count, int(gibibytes * GIB))
 
 
-def gpus(count: int = 8, nodes: int = 1, gibibytes: float = 80) -> DeviceInventory:
-    return DeviceInventory("pool", Device.GPU, nodes, count, int(gibibytes * GIB))
+def gpus(count: int = 8, nodes: int = 1, gibibytes: float = 80) -> Pool:
+    return pool_of("pool", Device.GPU, nodes, count, int(gibibytes * GIB))
 
 
-def plan(made: Any, devices: DeviceInventory) -> Plan:
+def plan(made: Any, devices: Pool) -> Plan:
     return make_plan(made, (devices,))[1]
 
 
@@ -363,7 +365,7 @@ def test_a_process_alone_may_be_too_much(job: Any) -> None:
     ],
 )
 def test_engine_sizes_that_do_not_divide_are_refused(
-    job: Any, tensor: int, devices: DeviceInventory, message: str
+    job: Any, tensor: int, devices: Pool, message: str
 ) -> None:
     rollout = {"samplesPerPrompt": 4, "parallelism": {"tensor": tensor}}
     with pytest.raises(DoesNotDivide, match=message):
@@ -423,16 +425,16 @@ SHAPES = st.builds(
     ),
     ppo=st.booleans(),
     devices=st.builds(
-        DeviceInventory,
-        pool=st.just("pool"),
+        pool_of,
+        name=st.just("pool"),
         device=st.sampled_from(list(Device)),
         nodes=st.integers(1, 4),
         devices_per_node=st.sampled_from([1, 2, 3, 4, 8]),
-        memory_bytes_per_device=st.integers(0, 200 * GIB),
+        memory_bytes=st.integers(0, 200 * GIB),
     ),
 )
 def test_a_plan_fits_or_is_refused(
-    job: Any, shape: Any, training: Any, rollout: Any, ppo: bool, devices: DeviceInventory
+    job: Any, shape: Any, training: Any, rollout: Any, ppo: bool, devices: Pool
 ) -> None:
     made = job(
         models={"actor": {"source": {"path": "m"}, "shape": shape, "training": training}},
@@ -499,7 +501,7 @@ def test_the_planner_takes_shapes_from_its_caller_only(job: Any) -> None:
     ids=["every so often", "after the last step", "beside the device", "after the warm start"],
 )
 def test_copies_for_checkpoints_count_where_they_share_the_devices_memory(
-    job: Any, sections: dict[str, Any], devices: DeviceInventory, copied: set[str]
+    job: Any, sections: dict[str, Any], devices: Pool, copied: set[str]
 ) -> None:
     made = plan(job(**sections), devices)
     items = [item for item in memory_of(made).items if item.what is MemoryWhat.CHECKPOINT]
