@@ -20,6 +20,7 @@ from rlhf_api.base import (
     PositiveFloat,
     Text,
 )
+from rlhf_api.calls import TRANSITIONS, CallKind, Phase
 from rlhf_api.plan_memory import ENGINE_MEMORY, Bytes, MemoryPlan
 from rlhf_api.spec.models import Precision, TrainingEngineType
 from rlhf_api.spec.resources import Device
@@ -50,42 +51,6 @@ class OffloadDepth(StrEnum):
     Nothing is copied."""
     EVERYTHING = "Everything"
     """Weights, gradients and optimizer state: the host has a copy."""
-
-
-class CallKind(StrEnum):
-    """What a model call does."""
-
-    GENERATE = "Generate"
-    """Autoregressive sampling."""
-    INFER = "Infer"
-    """One forward pass."""
-    TRAIN = "Train"
-    """Forward, backward and optimizer steps."""
-    SCORE = "Score"
-    """Verifiers on the host."""
-    COMPUTE = "Compute"
-    """Numerics without a model."""
-    COPY = "Copy"
-    """Another role's weights taken over."""
-    SAVE = "Save"
-    """Lines of a step, written to a file of the run's folder."""
-    RESHARD = "Reshard"
-    """A role's weights brought into its generation engines; made by the plan, not by a step."""
-    RELEASE = "Release"
-    """The memory of a role's generation engines given back; made by the plan, too."""
-    LOAD = "Load"
-    """An offloaded role's weights, gradients and optimizer brought to its devices; by the plan."""
-    OFFLOAD = "Offload"
-    """Their devices' memory given back, with a copy on the host; by the plan."""
-
-
-TRANSITIONS = frozenset({CallKind.RESHARD, CallKind.RELEASE, CallKind.LOAD, CallKind.OFFLOAD})
-"""Calls that the plan makes, and no step."""
-
-
-def phase_name(role: str, kind: CallKind) -> str:
-    """The phase in which a role's calls of a kind run, such as actor.train."""
-    return f"{role}.{kind.name.lower()}"
 
 
 class GraphName(StrEnum):
@@ -302,7 +267,7 @@ class GenerationPlan(Contract):
 class Plan(Contract):
     """The decisions that a job runs by."""
 
-    version: Literal[1] = 1
+    version: Literal[2] = 2
     """Of this form; a reader refuses others."""
     job: Name
     """The job's name."""
@@ -387,7 +352,7 @@ class Plan(Contract):
         generation = self.generation(role)
         assert generation is not None
         memory = self.memory_of(generation.mesh.pool, generation.mesh.ranks.start)
-        generates = phase_name(role, CallKind.GENERATE)
+        generates = Phase(role=role, kind=CallKind.GENERATE)
         return sum(
             item.bytes
             for item in memory.items

@@ -171,8 +171,8 @@ def memory_table(memory: MemoryPlan, where: str = "") -> Table:
     table.add_column("size", justify="right")
     table.add_column("when", overflow="fold")
     for item in memory.items:
-        always = set(item.phases) == set(memory.peaks)
-        when = "always" if always else ", ".join(item.phases)
+        always = set(item.phases) == set(memory.phases)
+        when = "always" if always else ", ".join(map(str, item.phases))
         table.add_row(describe_item(item), format_bytes(item.bytes), when)
     return table
 
@@ -186,9 +186,10 @@ def peaks_table(memory: MemoryPlan, where: str = "") -> Table:
     for name in ("sum", "device", "used"):
         table.add_column(name, justify="right")
     capacity = memory.capacity_bytes
-    for phase, peak in memory.peaks.items():
-        row = (phase, format_bytes(peak), format_bytes(capacity), f"{peak / capacity:.0%}")
-        table.add_row(*row, style="bold" if phase == memory.peak_phase else None)
+    for peak in memory.peaks:
+        row = (format_bytes(peak.bytes), format_bytes(capacity), f"{peak.bytes / capacity:.0%}")
+        is_fullest = peak.phase == memory.peak_phase
+        table.add_row(str(peak.phase), *row, style="bold" if is_fullest else None)
     return table
 
 

@@ -90,7 +90,7 @@ def test_without_generation_there_is_no_engine(job: MakeJob) -> None:
     read = GraphInputs(prompts=("preference", "prompt_tokens", "response_tokens"))
     assert plan.inputs == {GraphName.STEP: read}
     (memory,) = plan.memory
-    assert list(memory.peaks) == ["reward_model.train"]
+    assert list(map(str, memory.phases)) == ["reward_model.train"]
 
 
 @pytest.mark.parametrize(("tokens", "peak"), [(32, 64), (100, 100), (4096, 2 * 64)])

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rlhf_api import RLHFJob
-from rlhf_api.plan import CallKind, CallPlan, GraphName, Mesh
+from rlhf_api.calls import CallKind
+from rlhf_api.plan import CallPlan, GraphName, Mesh
 from rlhf_flow.calls import ModelCall, TrainOptions
 from rlhf_flow.graph import Graph
 from rlhf_flow.planning.generation import EngineChoice

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rlhf_api.plan import CallKind, GraphName, Mesh
+from rlhf_api.calls import CallKind
+from rlhf_api.plan import GraphName, Mesh
 from rlhf_flow.errors import NotOffered
 from rlhf_flow.graph import Graph
 from rlhf_flow.planning.placement import describe_devices

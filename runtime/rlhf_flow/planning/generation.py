@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rlhf_api import RLHFJob
-from rlhf_api.plan import CallKind, GraphName, Mesh, Pool, phase_name
+from rlhf_api.calls import CallKind, Phase
+from rlhf_api.plan import GraphName, Mesh, Pool
 from rlhf_api.plan_memory import MemoryItem, sum_by_phase
 from rlhf_api.quantity import whole
 from rlhf_flow.errors import DoesNotDivide, DoesNotFit, KvCacheTooSmall
@@ -44,7 +45,7 @@ class GroupMemory:
     """A group of devices, and what memory is used for on each of them."""
 
     group: DeviceGroup
-    phases: tuple[str, ...]
+    phases: tuple[Phase, ...]
     """In which its memory differs."""
     items: tuple[MemoryItem, ...]
 
@@ -63,7 +64,7 @@ class GroupMemory:
         weights arrive only where it is not given back."""
         sums = sum_by_phase(self.items)
         kinds = (CallKind.GENERATE,) if release else (CallKind.RESHARD, CallKind.GENERATE)
-        return max(sums[phase_name(role, kind)] for kind in kinds)
+        return max(sums[Phase(role=role, kind=kind)] for kind in kinds)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rlhf_api import RLHFJob
-from rlhf_api.plan import CallKind, OffloadDepth, phase_name
+from rlhf_api.calls import CallKind, Phase
+from rlhf_api.plan import OffloadDepth
 from rlhf_api.plan_memory import MemoryItem, MemoryWhat
 from rlhf_api.spec.models import Offload, Precision, TrainingEngineType, TrainingSpec
 from rlhf_api.spec.resources import Device
@@ -128,7 +129,7 @@ def roles_on_device(call: ModelCall) -> frozenset[str]:
     return frozenset(role for role in roles if role is not None)
 
 
-def phases_on_device(role: str, calls: Iterable[ModelCall]) -> frozenset[str]:
+def phases_on_device(role: str, calls: Iterable[ModelCall]) -> frozenset[Phase]:
     """The phases in which an offloaded role is on its devices.
 
     Args:
@@ -136,11 +137,11 @@ def phases_on_device(role: str, calls: Iterable[ModelCall]) -> frozenset[str]:
         calls: of all graphs, as steps make them.
     """
     own = {
-        phase_name(call.role, call.kind)
+        Phase(role=call.role, kind=call.kind)
         for call in calls
         if call.role is not None and role in roles_on_device(call)
     }
-    return frozenset({*own, phase_name(role, CallKind.RESHARD)})
+    return frozenset({*own, Phase(role=role, kind=CallKind.RESHARD)})
 
 
 def with_offloading(

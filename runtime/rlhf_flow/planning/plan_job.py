@@ -9,8 +9,9 @@ from contextlib import suppress
 from dataclasses import replace
 
 from rlhf_api import RLHFJob
-from rlhf_api.plan import CallKind, GenerationPlan, GraphName, Plan, Pool, RolePlan
-from rlhf_api.plan_memory import MemoryPlan, sum_by_phase
+from rlhf_api.calls import CallKind
+from rlhf_api.plan import GenerationPlan, GraphName, Plan, Pool, RolePlan
+from rlhf_api.plan_memory import MemoryPlan, phase_peaks
 from rlhf_flow.errors import DoesNotFit
 from rlhf_flow.job_graphs import job_roles, policy_of
 from rlhf_flow.planning.advice import advice_lines
@@ -126,7 +127,7 @@ def _memory_plan(memory: GroupMemory) -> MemoryPlan:
         num_devices=group.num_devices,
         capacity_bytes=group.pool.memory_bytes_per_device,
         items=memory.items,
-        peaks=sum_by_phase(memory.items),
+        peaks=phase_peaks(memory.items),
     )
 
 

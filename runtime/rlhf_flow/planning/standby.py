@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rlhf_api import RLHFJob
+from rlhf_api.calls import Phase
 from rlhf_api.plan import Pool
 from rlhf_api.plan_memory import MemoryItem
 from rlhf_api.spec.resources import Device
@@ -13,7 +14,7 @@ from rlhf_flow.planning.memory import standby_item
 from rlhf_flow.planning.refusal import format_bytes
 
 
-def required_standby(job: RLHFJob, pool: Pool, phases: tuple[str, ...]) -> tuple[MemoryItem, ...]:
+def required_standby(job: RLHFJob, pool: Pool, phases: tuple[Phase, ...]) -> tuple[MemoryItem, ...]:
     """What standing by takes of each device where the manifest insists on it."""
     return _items(pool, phases) if job.spec.failure_policy.standby else ()
 
@@ -44,7 +45,7 @@ def with_standby(
     return memory, False, _reason(False, f"{size} do not fit beside all else")
 
 
-def _items(pool: Pool, phases: tuple[str, ...]) -> tuple[MemoryItem, ...]:
+def _items(pool: Pool, phases: tuple[Phase, ...]) -> tuple[MemoryItem, ...]:
     """Memory of devices; that of the host is counted where they are its own."""
     return (standby_item(pool.devices_per_node, phases),) if pool.device is Device.CPU else ()
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from rlhf_api import RLHFJob
-from rlhf_api.plan import CallKind, GraphName, phase_name
+from rlhf_api.calls import IDLE, CallKind, Phase
+from rlhf_api.plan import GraphName
 from rlhf_api.spec.resources import Device
 from rlhf_flow.graph import Graph
 from rlhf_flow.job_graphs import job_roles
@@ -21,24 +22,21 @@ Graphs = Mapping[GraphName, Graph]
 MODEL_CALLS = (CallKind.GENERATE, CallKind.INFER, CallKind.TRAIN)
 """Kinds of calls for which a device may hold a role."""
 
-IDLE = "idle"
-"""The phase of devices that take part in no call."""
-
 
 def job_phases(
     graphs: Graphs, group: DeviceGroup, offloaded: Collection[str] = ()
-) -> tuple[str, ...]:
+) -> tuple[Phase, ...]:
     """The phases in which the memory of a group's devices differs: those of calls that they run,
     the transition of new weights, and copies from or to a role that is offloaded."""
-    names = [
-        phase_name(call.role, call.kind)
+    calls = [
+        Phase(role=call.role, kind=call.kind)
         for graph in graphs.values()
         for call in graph.of_kind(*MODEL_CALLS)
         if call.role is not None
         and call.role in (group.generating if call.kind is CallKind.GENERATE else group.roles)
     ]
     engines = [
-        phase_name(name, kind)
+        Phase(role=name, kind=kind)
         for name, role in job_roles(graphs).items()
         if role.generates
         for kind, here in (
@@ -48,14 +46,14 @@ def job_phases(
         if name in here
     ]
     copies = [
-        phase_name(call.role, call.kind)
+        Phase(role=call.role, kind=call.kind)
         for graph in graphs.values()
         for call in graph.of_kind(CallKind.COPY)
         if call.role is not None
         and call.role in group.roles
         and roles_on_device(call) & {*offloaded}
     ]
-    return tuple(dict.fromkeys([*engines, *names, *copies])) or (IDLE,)
+    return tuple(dict.fromkeys([*engines, *calls, *copies])) or (IDLE,)
 
 
 def static_memory(

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rlhf_api.calls import IDLE, CallKind
 from rlhf_api.exits import ExitCode
-from rlhf_api.plan import CallKind, GraphName, Mesh, Plan, Pool
-from rlhf_api.plan_memory import MemoryWhat, sum_by_phase
+from rlhf_api.plan import GraphName, Mesh, Plan, Pool
+from rlhf_api.plan_memory import MemoryWhat, phase_peaks
 from rlhf_api.spec.placement import PlacementSpec, RoleCalls
 from rlhf_api.spec.resources import Device
 from rlhf_flow.errors import (
@@ -274,7 +275,7 @@ def test_calls_and_memory_of_groups_that_share_devices(job: Any) -> None:
     assert [tuple(group.ranks) for group in made.memory] == [(0,), (1,)]
     assert held(made, "local", 0) == {"actor", "reference"}
     assert held(made, "local", 1) == {"actor", "reference", "critic"}
-    assert not any(phase.startswith("critic") for phase in made.memory_of("local", 0).peaks)
+    assert not any(phase.role == "critic" for phase in made.memory_of("local", 0).phases)
     masters = {
         (group.first_rank, item.role): item.bytes
         for group in made.memory
@@ -286,7 +287,7 @@ def test_calls_and_memory_of_groups_that_share_devices(job: Any) -> None:
         (1, "actor"): 541_312 * 2,
         (1, "critic"): 533_248 * 4,
     }, "the critic is whole on its one device"
-    assert all(group.peaks == sum_by_phase(group.items) for group in made.memory)
+    assert all(group.peaks == phase_peaks(group.items) for group in made.memory)
     assert made.fullest is made.memory_of("local", 1)
     reasons = "\n".join(made.reasons)
     assert "device 0 of pool local: actor, reference, as placement.groups says" in reasons
@@ -312,7 +313,7 @@ def test_calls_and_memory_of_two_pools(job: Any) -> None:
 def test_devices_without_a_role_are_idle(job: Any) -> None:
     made = plan(placed(job, TRAINED | {"devices": 1}, CRITIC | {"devices": 1}), cpus(3))
     assert [tuple(group.ranks) for group in made.memory] == [(0,), (1, 2)]
-    assert list(made.memory_of("local", 2).peaks) == ["idle"]
+    assert made.memory_of("local", 2).phases == (IDLE,)
     assert held(made, "local", 2) == set()
 
 

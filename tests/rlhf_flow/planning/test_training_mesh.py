@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from rlhf_api.calls import CallKind
 from rlhf_api.errors import ManifestError
-from rlhf_api.plan import CallKind, GraphName, Mesh, Plan, Pool
+from rlhf_api.plan import GraphName, Mesh, Plan, Pool
 from rlhf_api.plan_memory import MemoryWhat
 from rlhf_api.reading.explain import explain
 from rlhf_api.spec.models import TrainingEngineType
