@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from math import lcm
 from typing import Any
 
 from rlhf_api import RLHFJob
@@ -12,7 +13,6 @@ from rlhf_api.spec.resources import Device
 from rlhf_flow.planning.changes import Change, Changed, Path, with_field
 from rlhf_flow.planning.inventory import GPU_MEMORY_BYTES
 from rlhf_flow.planning.memory import GIB
-from rlhf_flow.planning.training_mesh import copy_devices
 
 MOST_DEVICES = 1024
 """Up to which more of them are tried."""
@@ -95,7 +95,7 @@ def _larger(pool: Pool, job: RLHFJob) -> list[tuple[int, int]]:
         sizes = [(1, more) for more in (2, 4, 8) if more > per_node]
         per_node = max(per_node, 8)
     sizes += [(more, per_node) for more in range(nodes + 1, MOST_DEVICES // per_node + 1)]
-    multiple = copy_devices(job, job.spec.models)
+    multiple = lcm(*(each.training.parallelism.num_ranks for each in job.spec.models.values()))
     return [(n, each) for n, each in sizes if n * each % multiple == 0]
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from rlhf_api.calls import CallKind, Phase
 from rlhf_api.plan import Mesh, Pool
+from rlhf_api.plan_memory import MemoryItem, sum_by_phase
 from rlhf_flow.planning.placement import RolePlace, describe_devices
 
 
@@ -29,6 +31,33 @@ class DeviceGroup:
 
     def __str__(self) -> str:
         return describe_devices(self.ranks, self.pool.name)
+
+
+@dataclass(frozen=True)
+class GroupMemory:
+    """A group of devices, and what memory is used for on each of them."""
+
+    group: DeviceGroup
+    phases: tuple[Phase, ...]
+    """In which its memory differs."""
+    items: tuple[MemoryItem, ...]
+
+    @property
+    def peak_bytes(self) -> int:
+        """The highest sum of all phases."""
+        return max(sum_by_phase(self.items).values())
+
+    @property
+    def excess_bytes(self) -> int:
+        """How much that is more than a device has; negative where it fits."""
+        return self.peak_bytes - self.group.pool.memory_bytes_per_device
+
+    def held_peak(self, role: str, release: bool) -> int:
+        """Bytes in the fuller of the phases of generation that hold a role's cache: while its
+        weights arrive only where it is not given back."""
+        sums = sum_by_phase(self.items)
+        kinds = (CallKind.GENERATE,) if release else (CallKind.RESHARD, CallKind.GENERATE)
+        return max(sums[Phase(role=role, kind=kind)] for kind in kinds)
 
 
 def device_groups(

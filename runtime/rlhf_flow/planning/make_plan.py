@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from math import lcm
 from pathlib import Path
 
 from rlhf_api import RLHFJob
@@ -26,7 +27,6 @@ from rlhf_flow.planning.plan_job import plan_job
 from rlhf_flow.planning.resolve_shape import resolve_shape
 from rlhf_flow.planning.role_sets import role_sets, set_multiples
 from rlhf_flow.planning.shapes import DecoderShape
-from rlhf_flow.planning.training_mesh import copy_devices
 
 
 def make_plan(job: RLHFJob, pools: Sequence[Pool]) -> tuple[Mapping[GraphName, Graph], Plan]:
@@ -98,10 +98,17 @@ def _devices_needed(job: RLHFJob) -> int:
     if kind is PlacementType.MANUAL:
         return devices_asked_for(job.spec.placement)
     if kind not in (PlacementType.SPLIT, PlacementType.STANDALONE):
-        return copy_devices(job, job.spec.models)
+        return lcm(*_copies(job, job.spec.models).values())
     graphs = trace_job(job, Device.CPU)
-    sets = role_sets(kind, job_roles(graphs), policy_of(graphs[GraphName.STEP]))
-    return sum(set_multiples(job, sets))
+    roles = job_roles(graphs).items()
+    heads = {name: role.head for name, role in roles if role.head is not None}
+    sets = role_sets(kind, heads, policy_of(graphs[GraphName.STEP]))
+    return sum(set_multiples(sets, _copies(job, heads), job.spec.rollout.parallelism.tensor))
+
+
+def _copies(job: RLHFJob, roles: Iterable[str]) -> dict[str, int]:
+    """Devices that hold each role's model once."""
+    return {role: job.spec.model_for(role).training.parallelism.num_ranks for role in roles}
 
 
 def local_device() -> Device:

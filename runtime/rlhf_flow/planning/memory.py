@@ -74,9 +74,7 @@ class RoleModel:
     @property
     def num_parameters(self) -> int:
         """Parameters, exactly."""
-        if self.head is Head.SCALAR:
-            return self.shape.num_critic_parameters
-        return self.shape.num_parameters
+        return self.shape.parameters_with(self.head)
 
     @property
     def compute_bytes(self) -> int:

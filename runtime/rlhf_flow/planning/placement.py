@@ -7,9 +7,8 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from rlhf_api import RLHFJob
 from rlhf_api.plan import Mesh, Pool
-from rlhf_api.spec.placement import PlacementType, RoleCalls, RoleGroup
+from rlhf_api.spec.placement import PlacementSpec, PlacementType, RoleCalls, RoleGroup
 from rlhf_flow.errors import InvalidPlacement, NotOffered
 
 KindsOfCalls = Mapping[str, AbstractSet[RoleCalls]]
@@ -58,12 +57,12 @@ def place_everywhere(meshes: Mapping[str, Mesh]) -> Mapping[str, RolePlace]:
 
 
 def place_roles(
-    job: RLHFJob, kinds: KindsOfCalls, pools: Sequence[Pool]
+    placement: PlacementSpec, kinds: KindsOfCalls, pools: Sequence[Pool]
 ) -> Mapping[str, RolePlace]:
     """Where each role is.
 
     Args:
-        job: the manifest.
+        placement: what is asked for.
         kinds: of the calls of each role with a model.
         pools: all devices.
 
@@ -72,10 +71,10 @@ def place_roles(
             in their pool.
         NotOffered: calls of a role on devices on which no runtime runs them.
     """
-    if job.spec.placement.type is not PlacementType.MANUAL:
+    if placement.type is not PlacementType.MANUAL:
         pool, *_ = pools
         return place_everywhere(dict.fromkeys(kinds, Mesh(pool=pool.name, data=pool.num_devices)))
-    groups = job.spec.placement.groups
+    groups = placement.groups
     _check_roles(groups, tuple(kinds))
     places = [_place(group, number, pools) for number, group in enumerate(groups)]
     found = {role: _placed(role, groups, places, kinds[role]) for role in kinds}

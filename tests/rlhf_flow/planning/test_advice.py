@@ -16,7 +16,6 @@ from rlhf_api.spec.resources import Device
 from rlhf_flow.errors import DoesNotFit, PlanError
 from rlhf_flow.job_graphs import trace_job
 from rlhf_flow.planning.advice import Advice, advice
-from rlhf_flow.planning.fitting import place_job
 from rlhf_flow.planning.inventory import GPU_MEMORY_BYTES
 from rlhf_flow.planning.make_plan import make_plan, resolve_shapes
 from rlhf_flow.planning.plan_job import plan_job
@@ -63,7 +62,7 @@ def refused(made: RLHFJob, *devices: Pool) -> tuple[str, list[Advice]]:
         make_plan(made, devices)
     graphs = trace_job(made, Device.GPU)
     shapes = resolve_shapes(made, graphs)
-    found = advice(place_job(made, graphs, devices, shapes), devices)
+    found = advice(made, graphs, devices, shapes)
     for each in found:
         written = each.changed.job.model_dump(mode="json", by_alias=True)
         again = RLHFJob.model_validate(written)

@@ -75,7 +75,7 @@ def mesh(first_rank: int, data: int, pool: str = "local", tensor: int = 1) -> Me
 
 @pytest.mark.parametrize("placement", [{}, {"type": "Colocated"}])
 def test_without_groups_every_role_is_everywhere(job: Any, placement: dict[str, Any]) -> None:
-    found = place_roles(job(placement=placement), KINDS, [cpus(3)])
+    found = place_roles(job(placement=placement).spec.placement, KINDS, [cpus(3)])
     assert found == place_everywhere(dict.fromkeys(ROLES, mesh(0, 3)))
 
 
@@ -112,7 +112,7 @@ def test_groups_say_where_roles_are(
     actor: Mesh,
     critic: Mesh,
 ) -> None:
-    found = place_roles(placed(job, *given), KINDS, pools)
+    found = place_roles(placed(job, *given).spec.placement, KINDS, pools)
     assert all(place.training == place.generation for place in found.values())
     meshes = {role: place.training.mesh for role, place in found.items()}
     assert meshes == {"actor": actor, "reference": actor, "critic": critic}
@@ -156,7 +156,7 @@ def test_groups_that_do_not_fit_the_roles_or_the_pools_are_refused(
     job: Any, given: list[dict[str, Any]], pools: list[Pool], message: str
 ) -> None:
     with pytest.raises(InvalidPlacement, match=message) as caught:
-        place_roles(placed(job, *given), KINDS, pools)
+        place_roles(placed(job, *given).spec.placement, KINDS, pools)
     assert caught.value.exit_code is ExitCode.MANIFEST
 
 
