@@ -188,6 +188,18 @@ def test_two_changes_are_told_where_none_alone_is_enough(job: Any) -> None:
     assert re.search(r"- set parallelism of .* \{tensor: 8, .*; and take \d+ devices", text), text
 
 
+def test_fsdp_is_advised_without_what_only_megatron_can(job: Any) -> None:
+    """Also where a role that the manifest leaves out is trained as the actor."""
+    training = {"engine": "Megatron", "offload": "Derived", "parallelism": {"tensor": 1}}
+    made = job(
+        algorithm={"type": "GRPO", "grpo": {"klCoefficient": 0.1}},
+        models={"actor": {"source": {"huggingFace": "Qwen/Qwen2.5-14B"}, "training": training}},
+        rollout={"samplesPerPrompt": 4, "maxPromptTokens": 512, "maxResponseTokens": 512},
+    )
+    text, _ = refused(made, pool(8))
+    assert "- set engine of models.actor.training to FSDP, without parallelism and offload" in text
+
+
 def test_pools_that_are_all_too_small_are_to_grow_together(job: Any) -> None:
     groups = [{"roles": ["actor", "reference"], "pool": "a"}, {"roles": ["critic"], "pool": "b"}]
     made = asked(job, "Qwen/Qwen2.5-32B", ppo=True, placement={"type": "Manual", "groups": groups})
