@@ -58,11 +58,11 @@ def role_models(
         recomputed: roles whose activations are computed again for the backward pass.
     """
 
-    def model(role: str, facts: ModelFacts) -> RoleModel:
-        sizes = _sizes(problem.workload, facts, meshes[role], default_tokens)
+    def model(facts: ModelFacts) -> RoleModel:
+        sizes = _sizes(problem.workload, facts, meshes[facts.role], default_tokens)
         return RoleModel(
-            role=role,
-            mesh=meshes[role],
+            role=facts.role,
+            mesh=meshes[facts.role],
             device=problem.device,
             head=facts.head,
             is_trained=facts.is_trained,
@@ -74,13 +74,13 @@ def role_models(
             batch_tokens=sizes.batch,
             longest_shared_tokens=sizes.longest_shared,
             is_saved=facts.is_saved,
-            recompute=role in recomputed,
+            recompute=facts.role in recomputed,
             engine=facts.engine,
             sequence_parallel=facts.sequence_parallel,
             distributed_optimizer=facts.distributed_optimizer,
         )
 
-    return tuple(model(role, facts) for role, facts in problem.models.items())
+    return tuple(map(model, problem.models.values()))
 
 
 class _Sizes(NamedTuple):

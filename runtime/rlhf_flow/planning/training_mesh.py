@@ -22,7 +22,7 @@ from rlhf_flow.planning.placement import CallPlace, RolePlace, describe_devices
 from rlhf_flow.planning.problem import ModelFacts, PlanningProblem
 
 
-class Cut(NamedTuple):
+class _Cut(NamedTuple):
     """How a role's model is cut for training, and the field that says so: its group's, where that
     says something, or its training's."""
 
@@ -70,13 +70,13 @@ def cut_meshes(problem: PlanningProblem, places: Mapping[str, RolePlace]) -> Map
     return meshes
 
 
-def _cut_of(facts: ModelFacts, place: CallPlace) -> Cut:
+def _cut_of(facts: ModelFacts, place: CallPlace) -> _Cut:
     tensor, pipeline = place.tensor or facts.fixed.tensor, place.pipeline or facts.fixed.pipeline
     own = f"models.{facts.trained_as}.training.parallelism"
-    return Cut(tensor, pipeline, place.field if place.cut else own)
+    return _Cut(tensor, pipeline, place.field if place.cut else own)
 
 
-def _check_uncut(facts: ModelFacts, cut: Cut) -> None:
+def _check_uncut(facts: ModelFacts, cut: _Cut) -> None:
     if cut.num_ranks > 1:
         raise InvalidPlacement(
             f"{cut.field} cuts the model of {facts.role}, which FSDP shards: got tensor "
@@ -107,7 +107,7 @@ def _problems(facts: ModelFacts, place: RolePlace) -> Iterator[Problem]:
             yield replace(rule.problem_at(each), location=at)
 
 
-def _cut_mesh(role: str, mesh: Mesh, cut: Cut) -> Mesh:
+def _cut_mesh(role: str, mesh: Mesh, cut: _Cut) -> Mesh:
     devices, size = mesh.num_devices, cut.num_ranks
     if devices % size:
         raise DoesNotDivide(
