@@ -151,8 +151,9 @@ def _checked(where: str, name: str, value: object) -> Any:
                 f"{where}: its name is no text: got {value!r}, allowed any text; write one"
             )
         return value
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    number = float(value) if is_number else math.nan  # type: ignore[arg-type]
+    number = math.nan
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        number = float(value)
     allowed, do = "a number of at least 0", "write seconds, or tokens"
     fits = 0 <= number < math.inf
     if name in RATES:

@@ -70,8 +70,11 @@ NOTHING = LayerTime()
 class LayerSeconds(Protocol):
     """What layers of one model take on one kind of device, in one number format.
 
-    Hashable, equal only to itself or to what gives equal answers: estimates are cached by it.
+    Equal only to itself or to what gives equal answers: estimates are cached by it.
     """
+
+    def __hash__(self) -> int:
+        """As of what it is equal to."""
 
     def forward(self, kind: LayerKind, cut: LayerCut, tokens: float, pairs: float) -> LayerTime:
         """A forward pass of training or inference.

@@ -5,8 +5,9 @@ one sequence while that is cheaper (docs/adr/0006-responses-share-their-prompt.m
 sequence cost l + l^2 / (6 h) with a mask and l + l^2 / (12 h) without. The rule of the runtime's
 `group_into_sequences` is applied to mean lengths.
 
-Padding. Sequences are sorted by length, a micro-batch is padded to its longest, and has at most M
-padded tokens. With s sequences of l tokens on average, of which the longest has x more, m
+Padding. Sequences are sorted by length, a micro-batch is padded to its longest, and holds as many
+as fit: if all are equal whole ones, else half of one is left free on average. With M padded tokens
+that it then has, and s sequences of l tokens on average, of which the longest has x more, m
 micro-batches hold about
 
     P = s l + s x / m  padded tokens, and m M = P, so that
@@ -85,7 +86,9 @@ def micro_batches(
         prompt.expected_maximum(sequences) - prompt.mean,
         math.sqrt(joined) * (response.expected_maximum(sequences) - response.mean),
     )
-    real, most = sequences * mean, max(micro_batch_tokens, mean)
+    real = sequences * mean
+    is_equal = square == mean**2
+    most = _filled(micro_batch_tokens, mean, is_equal=is_equal)
     number = (real + math.sqrt(real**2 + 4 * most * sequences * longer)) / (2 * most)
     padded = real + sequences * longer / max(1.0, number)
     count = max(1, math.ceil(number - 1e-9))
@@ -108,6 +111,11 @@ def replica_micro_batches(batch: Batch, model: RoleModel, updates: int = 1) -> M
         model.longest_shared_tokens,
         model.shape.hidden_size,
     )
+
+
+def _filled(limit: int, mean: float, *, is_equal: bool) -> float:
+    """Padded tokens of a micro-batch that is full."""
+    return max(mean, limit // mean * mean if is_equal else limit - mean / 2)
 
 
 @lru_cache(maxsize=4096)
