@@ -18,8 +18,10 @@ Elementwise kernels move bytes. PyTorch runs each operation of Hugging Face's Ll
                  (3b), the sum (3b)
     residual     3 b per number, twice;  SiLU and product: 5 b per number of i
 
-vLLM has one kernel for each: norm with residual (4 b), rotary in place (2 b), the cache's write
-(4 b for each key or value), SiLU and product (3 b).
+Megatron's layers do about the same here, as its own norms need kernels that are built on GPUs
+(docs/adr/0020-megatron-computes-torch-optimizes.md). vLLM has one kernel for each: norm with
+residual (4 b), rotary in place (2 b), the cache's write (4 b for each key or value), SiLU and
+product (3 b).
 """
 
 from __future__ import annotations

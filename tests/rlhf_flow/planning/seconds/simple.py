@@ -59,6 +59,7 @@ output, 3 x 8 x 16. 512 in the table and in the head."""
 
 LLAMA_2_7B = DecoderShape(32, 4096, 11008, 32, 32, 128, vocab_size=32000)
 LLAMA_2_13B = DecoderShape(40, 5120, 13824, 40, 40, 128, vocab_size=32000)
+LLAMA_2_34B = DecoderShape(48, 8192, 22016, 64, 8, 128, vocab_size=32000)
 LLAMA_2_70B = DecoderShape(80, 8192, 28672, 64, 8, 128, vocab_size=32000)
 
 
