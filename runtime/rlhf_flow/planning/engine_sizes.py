@@ -9,6 +9,7 @@ from rlhf_flow.errors import DoesNotDivide
 from rlhf_flow.planning.generation_groups import can_group
 from rlhf_flow.planning.generation_memory import GenerationLoad
 from rlhf_flow.planning.shapes import DecoderShape
+from rlhf_flow.planning.weight_parts import padded_vocabulary
 
 
 def engine_sizes(pool: Pool, loads: Sequence[GenerationLoad]) -> tuple[int, ...]:
@@ -64,4 +65,9 @@ def _not_cut(tensor: int, shape: DecoderShape) -> str | None:
         return f"{kv_heads} key and value heads, allowed one of its divisors or multiples"
     if shape.intermediate_size % tensor:
         return f"intermediate size {shape.intermediate_size}, allowed one of its divisors"
+    if (padded := padded_vocabulary(shape.vocab_size, 1)) % tensor:
+        return (
+            f"a vocabulary of {shape.vocab_size}, which vLLM pads to {padded}, allowed one of its "
+            "divisors"
+        )
     return None

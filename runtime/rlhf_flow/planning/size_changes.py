@@ -64,12 +64,12 @@ def _cuts(asked: Changed, shapes: Mapping[str, DecoderShape]) -> Iterator[Change
     now = max((models[role].training.parallelism.num_ranks for role in megatron), default=1)
     yield Change([cut for cut in cuts if cut[0] * cut[1] > now], apply, text)
     if megatron:
-        derives = any(models[role].training.offload is Offload.DERIVED for role in megatron)
-        without = f"without parallelism{' and offload' if derives else ''}"
+        derived = any(models[role].training.offload is Offload.DERIVED for role in megatron)
+        left_out = "parallelism and offload: Derived" if derived else "parallelism"
         yield Change(
             [TrainingEngineType.FSDP],
             partial(_to_fsdp, roles=megatron),
-            lambda engine: f"set engine of {names} to {engine.value}, {without}",
+            lambda engine: f"set engine of {names} to {engine.value}, without {left_out}",
         )
 
 

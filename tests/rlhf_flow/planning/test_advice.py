@@ -188,18 +188,6 @@ def test_two_changes_are_told_where_none_alone_is_enough(job: Any) -> None:
     assert re.search(r"- set parallelism of .* \{tensor: 8, .*; and take \d+ devices", text), text
 
 
-def test_fsdp_is_advised_without_what_only_megatron_can(job: Any) -> None:
-    """Also where a role that the manifest leaves out is trained as the actor."""
-    training = {"engine": "Megatron", "offload": "Derived", "parallelism": {"tensor": 1}}
-    made = job(
-        algorithm={"type": "GRPO", "grpo": {"klCoefficient": 0.1}},
-        models={"actor": {"source": {"huggingFace": "Qwen/Qwen2.5-14B"}, "training": training}},
-        rollout={"samplesPerPrompt": 4, "maxPromptTokens": 512, "maxResponseTokens": 512},
-    )
-    text, _ = refused(made, pool(8))
-    assert "- set engine of models.actor.training to FSDP, without parallelism and offload" in text
-
-
 def test_pools_that_are_all_too_small_are_to_grow_together(job: Any) -> None:
     groups = [{"roles": ["actor", "reference"], "pool": "a"}, {"roles": ["critic"], "pool": "b"}]
     made = asked(job, "Qwen/Qwen2.5-32B", ppo=True, placement={"type": "Manual", "groups": groups})
@@ -215,3 +203,20 @@ def test_a_refusal_takes_little_time(job: Any) -> None:
     with pytest.raises(DoesNotFit):
         make_plan(made, (pool(64),))
     assert time.process_time() - begin < 3
+
+
+@pytest.mark.parametrize("kl", [0.0, 0.05])
+def test_an_engine_without_masters_is_advised_without_what_follows_from_them(
+    job: Any, kl: float
+) -> None:
+    """With a KL term there is a reference, too, of which the manifest says nothing."""
+    training = {"engine": "Megatron", "offload": "Derived"}
+    source = {"huggingFace": "meta-llama/Llama-3.1-8B"}
+    made = job(
+        models={"actor": {"source": source, "training": training}},
+        algorithm={"type": "GRPO", "grpo": {"klCoefficient": kl}},
+        rollout={"maxPromptTokens": 1024, "maxResponseTokens": 1024, "samplesPerPrompt": 8},
+        schedule={"steps": 10, "promptsPerStep": 128},
+    )
+    text, _ = refused(made, pool(4))
+    assert "to FSDP, without parallelism and offload: Derived" in text
