@@ -108,13 +108,16 @@ def _rows_together(graph: Graph, role: str) -> int:
 
 def _workload(job: RLHFJob) -> Workload:
     schedule, rollout, held_out = job.spec.schedule, job.spec.rollout, job.spec.data.evaluation
-    warm_start_rows = 0 if schedule.warm_start is None else schedule.warm_start.prompts_per_step
     return Workload(
         prompts_per_step=schedule.prompts_per_step,
-        other_rows=max(warm_start_rows, job.spec.pretraining_rows_per_step or 0),
+        warm_start_rows=schedule.warm_start.prompts_per_step if schedule.warm_start else 0,
+        pretraining_rows=job.spec.pretraining_rows_per_step or 0,
         held_out_prompts=None if held_out is None else held_out.max_rows,
         max_prompt_tokens=rollout.max_prompt_tokens,
         max_response_tokens=rollout.max_response_tokens,
+        expected_prompt_tokens=rollout.expected_prompt_tokens or rollout.max_prompt_tokens / 2,
+        expected_response_tokens=rollout.expected_response_tokens
+        or rollout.max_response_tokens / 2,
         max_concurrent_sequences=rollout.max_concurrent_sequences,
         updates_per_epoch=schedule.updates_per_epoch,
     )

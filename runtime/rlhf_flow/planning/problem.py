@@ -29,19 +29,29 @@ class Workload:
 
     prompts_per_step: int
     """Prompts of a step."""
-    other_rows: int
-    """Rows of the largest batch that is not made of a step's prompts: of a warm start's, or of
-    those for pretraining. 0 without."""
+    warm_start_rows: int
+    """Rows of a step of the warm start. 0 without."""
+    pretraining_rows: int
+    """Rows for pretraining of a step. 0 without."""
     held_out_prompts: int | None
     """Prompts of an evaluation, at most. None: there is none, or it has no limit."""
     max_prompt_tokens: int
     """Longest prompt."""
     max_response_tokens: int
     """Longest response."""
+    expected_prompt_tokens: float
+    """Tokens of a prompt, on average."""
+    expected_response_tokens: float
+    """Tokens of a response, on average."""
     max_concurrent_sequences: int
     """Sequences that one generation engine decodes at once, at most."""
     updates_per_epoch: int
     """Optimizer steps in one pass over a step's batch."""
+
+    @property
+    def other_rows(self) -> int:
+        """Rows of the largest batch that is not made of a step's prompts. 0 without."""
+        return max(self.warm_start_rows, self.pretraining_rows)
 
     @property
     def max_sequence_tokens(self) -> int:
