@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Annotated
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from rlhf_api.base import Contract, Identifier
+
+CallId = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[A-Za-z0-9_.#/-]+$")]
+"""A call site: `actor.generate`, its second of the kind `actor.generate#2`, in a region
+`every-10/actor.log_probs`."""
 
 
 class CallKind(StrEnum):

@@ -20,14 +20,12 @@ from rlhf_api.base import (
     PositiveFloat,
     Text,
 )
-from rlhf_api.calls import TRANSITIONS, CallKind, Phase
+from rlhf_api.calls import TRANSITIONS, CallId, CallKind, Phase
+from rlhf_api.plan_estimate import StepEstimate
 from rlhf_api.plan_memory import ENGINE_MEMORY, Bytes, MemoryPlan
 from rlhf_api.spec.models import Precision, TrainingEngineType
 from rlhf_api.spec.resources import Device
 
-CallId = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[A-Za-z0-9_.#/-]+$")]
-"""A call site: `actor.generate`, its second of the kind `actor.generate#2`, in a region
-`every-10/actor.log_probs`."""
 Column = Identifier
 """A field of a batch."""
 
@@ -290,6 +288,8 @@ class Plan(Contract):
     """Whether the workers' libraries stay in each node's memory, to start workers again from."""
     reasons: Annotated[tuple[Text, ...], Field(max_length=128)]
     """Why it is so, one sentence for each decision."""
+    estimate: StepEstimate | None = None
+    """How long steps are expected to take. None: not known; a reason says why."""
 
     @model_validator(mode="after")
     def _calls_are_unique_and_placed(self) -> Plan:

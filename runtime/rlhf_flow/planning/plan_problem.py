@@ -13,6 +13,7 @@ from rlhf_flow.errors import DoesNotFit
 from rlhf_flow.job_graphs import job_roles
 from rlhf_flow.planning.call_plans import CallMeshes, call_plans
 from rlhf_flow.planning.device_groups import GroupMemory
+from rlhf_flow.planning.estimate.evaluate import with_estimate
 from rlhf_flow.planning.fitting import FittedJob, PlacedJob, fit_job, place_job
 from rlhf_flow.planning.generation import with_groups
 from rlhf_flow.planning.generation_choice import EngineChoice
@@ -37,7 +38,8 @@ def plan_problem(problem: PlanningProblem) -> Plan:
         DoesNotFit: more memory than a device has; the message shows the sum.
     """
     placed = place_job(problem)
-    return _plan(_with_groups(_with_less_recomputation(_first_that_fits(placed))))
+    found = _with_groups(_with_less_recomputation(_first_that_fits(placed)))
+    return with_estimate(problem, _plan(found))
 
 
 def _first_that_fits(placed: PlacedJob) -> FittedJob:

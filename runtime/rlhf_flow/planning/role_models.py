@@ -58,29 +58,36 @@ def role_models(
         recomputed: roles whose activations are computed again for the backward pass.
     """
 
-    def model(facts: ModelFacts) -> RoleModel:
-        sizes = _sizes(problem.workload, facts, meshes[facts.role], default_tokens)
-        return RoleModel(
-            role=facts.role,
-            mesh=meshes[facts.role],
-            device=problem.device,
-            head=facts.head,
-            is_trained=facts.is_trained,
-            generates=facts.generates,
-            shape=facts.shape,
-            precision=facts.precision,
-            micro_batch_tokens=sizes.micro_batch,
-            peak_tokens=sizes.peak,
-            batch_tokens=sizes.batch,
-            longest_shared_tokens=sizes.longest_shared,
-            is_saved=facts.is_saved,
-            recompute=facts.role in recomputed,
-            engine=facts.engine,
-            sequence_parallel=facts.sequence_parallel,
-            distributed_optimizer=facts.distributed_optimizer,
-        )
+    return tuple(
+        role_model(problem, facts, meshes[facts.role], default_tokens, facts.role in recomputed)
+        for facts in problem.models.values()
+    )
 
-    return tuple(map(model, problem.models.values()))
+
+def role_model(
+    problem: PlanningProblem, facts: ModelFacts, mesh: Mesh, default_tokens: int, recompute: bool
+) -> RoleModel:
+    """A role on its ranks; arguments as above."""
+    sizes = _sizes(problem.workload, facts, mesh, default_tokens)
+    return RoleModel(
+        role=facts.role,
+        mesh=mesh,
+        device=problem.device,
+        head=facts.head,
+        is_trained=facts.is_trained,
+        generates=facts.generates,
+        shape=facts.shape,
+        precision=facts.precision,
+        micro_batch_tokens=sizes.micro_batch,
+        peak_tokens=sizes.peak,
+        batch_tokens=sizes.batch,
+        longest_shared_tokens=sizes.longest_shared,
+        is_saved=facts.is_saved,
+        recompute=recompute,
+        engine=facts.engine,
+        sequence_parallel=facts.sequence_parallel,
+        distributed_optimizer=facts.distributed_optimizer,
+    )
 
 
 class _Sizes(NamedTuple):
