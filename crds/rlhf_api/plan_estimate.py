@@ -27,6 +27,10 @@ class StepEstimate(Contract):
 
     hardware: dict[Name, Text]
     """What the devices of each pool are taken to be."""
+    prompt_tokens: NonNegativeFloat
+    """Tokens of a prompt that it counts with, on average."""
+    response_tokens: NonNegativeFloat
+    """Tokens of a response that it counts with, on average."""
     step_seconds: NonNegativeFloat
     """From the end of one step to the end of the next."""
     tokens_per_step: NonNegativeFloat

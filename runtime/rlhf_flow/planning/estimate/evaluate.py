@@ -82,12 +82,16 @@ def with_estimate(problem: PlanningProblem, plan: Plan) -> Plan:
         reasons = (*plan.reasons, f"times are not estimated: {error}")
         return plan.model_copy(update={"reasons": reasons})
     found = evaluate(problem, plan, hardware)
-    return plan.model_copy(update={"estimate": _step_estimate(found, hardware)})
+    return plan.model_copy(update={"estimate": _step_estimate(problem, found, hardware)})
 
 
-def _step_estimate(found: Estimate, hardware: Mapping[str, Hardware]) -> StepEstimate:
+def _step_estimate(
+    problem: PlanningProblem, found: Estimate, hardware: Mapping[str, Hardware]
+) -> StepEstimate:
     return StepEstimate(
         hardware={pool: each.name for pool, each in hardware.items()},
+        prompt_tokens=problem.workload.expected_prompt_tokens,
+        response_tokens=problem.workload.expected_response_tokens,
         step_seconds=found.step_seconds,
         tokens_per_step=found.tokens_per_step,
         idle_share=max(0.0, found.simulation.idle_share),
