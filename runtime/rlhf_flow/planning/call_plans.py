@@ -78,7 +78,7 @@ def call_plans(
             source_mesh=meshes.source_of(call),
             reads=call.reads,
             writes=call.writes,
-            mini_batches=_mini_batches(problem, call),
+            mini_batches=mini_batches(problem, call),
             expected_count=graph.expected_count(call.id),
         )
         for name, graph in problem.graphs.items()
@@ -86,7 +86,7 @@ def call_plans(
     )
 
 
-def _mini_batches(problem: PlanningProblem, call: ModelCall) -> int:
+def mini_batches(problem: PlanningProblem, call: ModelCall) -> int:
     """Parts of a batch; a loss that makes one update has it whole."""
     if not isinstance(call.options, TrainOptions) or call.options.loss.updates(2) == 1:
         return 1

@@ -24,7 +24,9 @@ def engine_sizes(pool: Pool, loads: Sequence[GenerationLoad]) -> tuple[int, ...]
         DoesNotDivide: a size that is decided and does not divide.
     """
     for load in loads:
-        if load.tensor and (problem := _does_not_divide(load.tensor, pool, load)):
+        if load.tensor and (
+            problem := _does_not_divide(load.tensor, pool, load.trained.generating, load.shape)
+        ):
             raise DoesNotDivide(
                 f"{load.tensor_field} cannot be {load.tensor}: got {problem}; choose another one, "
                 "or leave it out and the planner chooses"
@@ -32,16 +34,21 @@ def engine_sizes(pool: Pool, loads: Sequence[GenerationLoad]) -> tuple[int, ...]
     free = [load for load in loads if load.tensor is None]
     if loads and not free:
         return (1,)
-    powers = [2**k for k in range(pool.devices_per_node.bit_length())]
-    return tuple(
-        power
-        for power in powers
-        if all(_does_not_divide(power, pool, each) is None for each in free)
-    )
+    possible = [possible_sizes(pool, load.trained.generating, load.shape) for load in free]
+    return tuple(size for size in _powers(pool) if all(size in sizes for sizes in possible))
 
 
-def _does_not_divide(tensor: int, pool: Pool, load: GenerationLoad) -> str | None:
-    return _not_aligned(tensor, pool, load.trained.generating) or _not_cut(tensor, load.shape)
+def possible_sizes(pool: Pool, mesh: Mesh, shape: DecoderShape) -> tuple[int, ...]:
+    """Ranks that an engine of a model may span on some devices of a pool. Ascending."""
+    return tuple(size for size in _powers(pool) if not _does_not_divide(size, pool, mesh, shape))
+
+
+def _powers(pool: Pool) -> list[int]:
+    return [2**k for k in range(pool.devices_per_node.bit_length())]
+
+
+def _does_not_divide(tensor: int, pool: Pool, mesh: Mesh, shape: DecoderShape) -> str | None:
+    return _not_aligned(tensor, pool, mesh) or _not_cut(tensor, shape)
 
 
 def _not_aligned(tensor: int, pool: Pool, mesh: Mesh) -> str | None:

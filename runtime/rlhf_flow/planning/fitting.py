@@ -62,8 +62,12 @@ class FittedJob:
         return {engine.role: engine for each in self.generations for engine in each.engines}
 
 
-def place_job(problem: PlanningProblem) -> PlacedJob:
+def place_job(problem: PlanningProblem, chosen: Mapping[str, RolePlace] | None = None) -> PlacedJob:
     """Where a job's roles are.
+
+    Args:
+        problem: what is planned.
+        chosen: where they are. None: as placement says.
 
     Raises:
         InvalidPlacement: groups that do not fit the roles, their calls or the pools.
@@ -73,7 +77,7 @@ def place_job(problem: PlanningProblem) -> PlacedJob:
         ManifestError: a training engine or a cut that a model does not have.
         DoesNotDivide: a cut that does not divide devices, heads or layers' width.
     """
-    places = _places(problem)
+    places = chosen or places_of(problem)
     meshes = cut_meshes(problem, places)
     check_offered(problem, places)
     check_served(problem)
@@ -102,7 +106,7 @@ def fit_job(placed: PlacedJob, choice: MemoryChoice) -> FittedJob:
     return FittedJob(placed, choice, models, loads, generations)
 
 
-def _places(problem: PlanningProblem) -> Mapping[str, RolePlace]:
+def places_of(problem: PlanningProblem) -> Mapping[str, RolePlace]:
     """Where each role with a model is, by what placement says."""
     placement, models = problem.fixed.placement, problem.models
     if placement.type in (PlacementType.SPLIT, PlacementType.STANDALONE):

@@ -29,26 +29,32 @@ def generation_loads(
         models: of all roles.
         places: where they are.
     """
-    workload, tensor = problem.workload, problem.fixed.engine_tensor
     return {
-        model.role: GenerationLoad(
-            shape=model.shape,
-            mesh=model.mesh,
-            device=pool.device,
-            number_bytes=model.compute_bytes,
-            max_prompt_tokens=workload.max_prompt_tokens,
-            max_response_tokens=workload.max_response_tokens,
-            max_concurrent_sequences=workload.max_concurrent_sequences,
-            calls=_calls_of(problem, model.role),
-            engine=model.engine,
-            elsewhere=None if place.mesh.ranks == model.mesh.ranks else place.mesh,
-            tensor=place.tensor or tensor,
-            tensor_field=f"{place.field}.tensor" if place.tensor else "rollout.parallelism.tensor",
-        )
+        model.role: generation_load(problem, pool, model, places[model.role])
         for model in models
         if model.generates and model.mesh.pool == pool.name
-        for place in [places[model.role].generation]
     }
+
+
+def generation_load(
+    problem: PlanningProblem, pool: Pool, model: RoleModel, where: RolePlace
+) -> GenerationLoad:
+    """What the job asks of the engines of one role; arguments as above."""
+    workload, place = problem.workload, where.generation
+    return GenerationLoad(
+        shape=model.shape,
+        mesh=model.mesh,
+        device=pool.device,
+        number_bytes=model.compute_bytes,
+        max_prompt_tokens=workload.max_prompt_tokens,
+        max_response_tokens=workload.max_response_tokens,
+        max_concurrent_sequences=workload.max_concurrent_sequences,
+        calls=_calls_of(problem, model.role),
+        engine=model.engine,
+        elsewhere=None if place.mesh.ranks == model.mesh.ranks else place.mesh,
+        tensor=place.tensor or problem.fixed.engine_tensor,
+        tensor_field=f"{place.field}.tensor" if place.tensor else "rollout.parallelism.tensor",
+    )
 
 
 def _calls_of(problem: PlanningProblem, role: str) -> tuple[GenerationCall, ...]:

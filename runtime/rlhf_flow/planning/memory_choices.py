@@ -80,7 +80,7 @@ def _steps(problem: PlanningProblem) -> Iterator[tuple[int, frozenset[str]]]:
     """Tokens of a micro-batch with the roles that recompute: first none that need not, with
     micro-batches down to where they become dear; then all that may."""
     told, may = _recomputing(problem)
-    sizes = _sizes(problem)
+    sizes = micro_batch_sizes(problem)
     for tokens in sizes:
         if may == told or tokens >= CHEAP_MICRO_BATCH_TOKENS[problem.device]:
             yield tokens, told
@@ -98,7 +98,7 @@ def _recomputing(problem: PlanningProblem) -> tuple[frozenset[str], frozenset[st
     return told, frozenset(role for role, asked in wanted.items() if asked is not False)
 
 
-def _sizes(problem: PlanningProblem) -> list[int]:
+def micro_batch_sizes(problem: PlanningProblem) -> list[int]:
     """What training.microBatchTokens may be where the manifest leaves it out, largest first; one
     where it is given for every role."""
     best = MICRO_BATCH_TOKENS[problem.device]

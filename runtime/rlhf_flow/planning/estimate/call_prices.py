@@ -12,26 +12,25 @@ others go on meanwhile.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from rlhf_api.calls import TRANSITIONS, CallKind
 from rlhf_api.plan import CallPlan, GraphName, Mesh, Plan
-from rlhf_flow.calls import CopyOptions, ModelCall, TrainOptions
+from rlhf_flow.calls import CopyOptions, ModelCall
 from rlhf_flow.graph import Graph
 from rlhf_flow.planning.estimate.call_batches import (
     call_batch,
-    generation_call,
     num_token_columns,
-    pretraining_batch,
+)
+from rlhf_flow.planning.estimate.model_call_seconds import (
+    generate_call_seconds,
+    infer_call_seconds,
+    train_call_seconds,
 )
 from rlhf_flow.planning.estimate.planned_roles import planned_load
 from rlhf_flow.planning.memory import RoleModel
 from rlhf_flow.planning.problem import PlanningProblem
-from rlhf_flow.planning.seconds.analytic_layers import analytic_layers
 from rlhf_flow.planning.seconds.call_seconds import CallSeconds, in_turn
-from rlhf_flow.planning.seconds.generation import generate_seconds
-from rlhf_flow.planning.seconds.inference import infer_seconds
-from rlhf_flow.planning.seconds.layers import LayerSeconds
 from rlhf_flow.planning.seconds.links import Links
 from rlhf_flow.planning.seconds.moves import (
     DISPATCH_SECONDS,
@@ -41,7 +40,6 @@ from rlhf_flow.planning.seconds.moves import (
     offload_seconds,
 )
 from rlhf_flow.planning.seconds.resharding import reshard_seconds
-from rlhf_flow.planning.seconds.training import train_seconds
 
 
 @dataclass(frozen=True)
@@ -72,11 +70,12 @@ class CallPrices:
     def _work(self, call: ModelCall, planned: CallPlan) -> CallSeconds:
         match call.kind:
             case CallKind.TRAIN:
-                return self._train(call, planned.mini_batches)
+                model = self._model(call.role)
+                links, parts = self._links(model), planned.mini_batches
+                return train_call_seconds(self.problem, call, model, links, parts)
             case CallKind.INFER:
                 model = self._model(call.role)
-                batch, links = call_batch(self.problem, call), self._links(model)
-                return infer_seconds(model, batch, _layers(model, links), links)
+                return infer_call_seconds(self.problem, call, model, self._links(model))
             case CallKind.GENERATE:
                 return self._generate(call)
             case CallKind.COPY:
@@ -87,35 +86,13 @@ class CallPrices:
             case _:
                 return CallSeconds()
 
-    def _train(self, call: ModelCall, mini_batches: int) -> CallSeconds:
-        assert isinstance(call.options, TrainOptions)
-        model = self._model(call.role)
-        links = self._links(model)
-        layers, epochs = _layers(model, links), call.options.loss.updates(1)
-        batch = call_batch(self.problem, call)
-        own = train_seconds(model, batch, layers, links, mini_batches, epochs)
-        if not call.options.auxiliary:
-            return own
-        others = pretraining_batch(self.problem.workload)
-        beside = train_seconds(model, others, layers, links, mini_batches, epochs)
-        beside = replace(beside, optimizer=0.0).times(len(call.options.auxiliary))
-        return in_turn([own, beside])
-
     def _generate(self, call: ModelCall) -> CallSeconds:
         model = self._model(call.role)
-        links, batch = self._links(model), call_batch(self.problem, call)
         generation = self.plan.generation(model.role)
         assert generation is not None
-        return generate_seconds(
-            planned_load(self.problem, model, generation),
-            generation_call(self.problem, call),
-            generation.mesh,
-            generation.kv_cache_bytes,
-            batch.prompt,
-            batch.response,
-            _layers(model, links),
-            links,
-        )
+        load = planned_load(self.problem, model, generation)
+        engines, links = (generation.mesh, generation.kv_cache_bytes), self._links(model)
+        return generate_call_seconds(self.problem, call, model, load, engines, links)
 
     def _transition(self, planned: CallPlan) -> CallSeconds:
         model = self._model(planned.role)
@@ -161,7 +138,3 @@ class CallPrices:
 
     def _links(self, model: RoleModel) -> Links:
         return self.links[model.mesh.pool]
-
-
-def _layers(model: RoleModel, links: Links) -> LayerSeconds:
-    return analytic_layers(links.hardware, model.shape, model.precision)

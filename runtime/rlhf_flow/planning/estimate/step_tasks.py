@@ -22,17 +22,14 @@ def step_tasks(graph: Graph, plan: Plan, seconds: Mapping[str, float]) -> tuple[
         plan: its ranks.
         seconds: of one run of each call, by its site; those left out take no time.
     """
-    previous: dict[str, list[str]] = defaultdict(list)
-    for edge in graph.version_edges:
-        if edge.iterations == 1:
-            previous[edge.target].append(edge.source)
+    previous = previous_calls(graph)
     return tuple(
         Task(
             id=call.call,
             seconds=seconds.get(call.call, 0.0) * call.expected_count,
             ranks=_ranks(call),
             after=tuple(sorted(graph.predecessors(call.call))),
-            after_previous=tuple(dict.fromkeys(previous[call.call])),
+            after_previous=previous.get(call.call, ()),
         )
         for call in plan.calls
         if call.graph is GraphName.STEP
@@ -41,9 +38,21 @@ def step_tasks(graph: Graph, plan: Plan, seconds: Mapping[str, float]) -> tuple[
 
 def simulate_step(graph: Graph, plan: Plan, seconds: Mapping[str, float]) -> Simulation:
     """Steps as the driver sends them, one ahead where nothing is repeated; arguments as above."""
-    return simulate(
-        step_tasks(graph, plan, seconds), passes_ahead=0 if graph.repeats else PASSES_AHEAD
-    )
+    return simulate(step_tasks(graph, plan, seconds), passes_ahead=passes_ahead(graph))
+
+
+def previous_calls(graph: Graph) -> Mapping[str, tuple[str, ...]]:
+    """The calls of the step before that must end before a call starts, of every call with such."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for edge in graph.version_edges:
+        if edge.iterations == 1:
+            found[edge.target].append(edge.source)
+    return {target: tuple(dict.fromkeys(sources)) for target, sources in found.items()}
+
+
+def passes_ahead(graph: Graph) -> int:
+    """Passes that the driver sends before the one that runs is over."""
+    return 0 if graph.repeats else PASSES_AHEAD
 
 
 def _ranks(call: CallPlan) -> tuple[PoolRanks, ...]:

@@ -1,0 +1,88 @@
+"""Seconds of the calls that work with a model: on its ranks, with what the job gives them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rlhf_api.plan import Mesh
+from rlhf_flow.calls import ModelCall, TrainOptions
+from rlhf_flow.planning.estimate.call_batches import (
+    call_batch,
+    generation_call,
+    pretraining_batch,
+)
+from rlhf_flow.planning.generation_memory import GenerationLoad
+from rlhf_flow.planning.memory import RoleModel
+from rlhf_flow.planning.problem import PlanningProblem
+from rlhf_flow.planning.seconds.analytic_layers import analytic_layers
+from rlhf_flow.planning.seconds.call_seconds import CallSeconds, in_turn
+from rlhf_flow.planning.seconds.generation import generate_seconds
+from rlhf_flow.planning.seconds.inference import infer_seconds
+from rlhf_flow.planning.seconds.layers import LayerSeconds
+from rlhf_flow.planning.seconds.links import Links
+from rlhf_flow.planning.seconds.training import train_seconds
+
+
+def train_call_seconds(
+    problem: PlanningProblem, call: ModelCall, model: RoleModel, links: Links, mini_batches: int
+) -> CallSeconds:
+    """A call that trains. Batches of auxiliary losses are further micro-batches of its updates.
+
+    Args:
+        problem: what is planned.
+        call: of its step.
+        model: the role.
+        links: of its pool.
+        mini_batches: parts of a batch, each for an update.
+    """
+    assert isinstance(call.options, TrainOptions)
+    layers, epochs = _layers(model, links), call.options.loss.updates(1)
+    own = train_seconds(model, call_batch(problem, call), layers, links, mini_batches, epochs)
+    if not call.options.auxiliary:
+        return own
+    others = pretraining_batch(problem.workload)
+    beside = train_seconds(model, others, layers, links, mini_batches, epochs)
+    beside = replace(beside, optimizer=0.0).times(len(call.options.auxiliary))
+    return in_turn([own, beside])
+
+
+def infer_call_seconds(
+    problem: PlanningProblem, call: ModelCall, model: RoleModel, links: Links
+) -> CallSeconds:
+    """A call that runs a role forward; arguments as above."""
+    return infer_seconds(model, call_batch(problem, call), _layers(model, links), links)
+
+
+def generate_call_seconds(
+    problem: PlanningProblem,
+    call: ModelCall,
+    model: RoleModel,
+    load: GenerationLoad,
+    engines: tuple[Mesh, int],
+    links: Links,
+) -> CallSeconds:
+    """A call that generates; arguments as above.
+
+    Args:
+        problem: what is planned.
+        call: of its step.
+        model: the role.
+        load: what is asked of its engines.
+        engines: their ranks, and bytes of their caches on each device.
+        links: of their pool.
+    """
+    batch, (mesh, kv_cache_bytes) = call_batch(problem, call), engines
+    return generate_seconds(
+        load,
+        generation_call(problem, call),
+        mesh,
+        kv_cache_bytes,
+        batch.prompt,
+        batch.response,
+        _layers(model, links),
+        links,
+    )
+
+
+def _layers(model: RoleModel, links: Links) -> LayerSeconds:
+    return analytic_layers(links.hardware, model.shape, model.precision)

@@ -1,0 +1,117 @@
+"""Ways to cut the models of a placement, and sizes of its engines. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import product
+from typing import NamedTuple
+
+from rlhf_api.plan import Mesh, Pool
+from rlhf_api.spec.model_cut import uneven_pipeline, uneven_tensor
+from rlhf_flow.planning.engine_sizes import possible_sizes
+from rlhf_flow.planning.placement import CallPlace, RolePlace
+from rlhf_flow.planning.problem import ModelFacts, PlanningProblem
+from rlhf_flow.planning.search.placements import Placement
+
+
+class Cut(NamedTuple):
+    """Of a model that is trained or run forward."""
+
+    tensor: int
+    """Ranks over which each layer is cut."""
+    pipeline: int
+    """Stages over which the layers are distributed."""
+
+
+def cuts(facts: ModelFacts, place: CallPlace, pool: Pool) -> tuple[Cut, ...]:
+    """The ways to cut a role's model on its devices; one where that is decided.
+
+    Args:
+        facts: of the role.
+        place: its devices.
+        pool: theirs.
+    """
+    tensor = place.tensor or facts.fixed.tensor
+    pipeline = place.pipeline or facts.fixed.pipeline
+    if not facts.uses_megatron:
+        return (Cut(tensor or 1, pipeline or 1),)
+    num_devices, first = place.mesh.num_devices, place.mesh.first_rank
+    tensors = [tensor] if tensor else _tensors(facts, pool, first)
+    pipelines = [pipeline] if pipeline else _pipelines(facts, num_devices)
+    return tuple(
+        Cut(*each) for each in product(tensors, pipelines) if num_devices % (each[0] * each[1]) == 0
+    )
+
+
+def _tensors(facts: ModelFacts, pool: Pool, first_rank: int) -> list[int]:
+    """Divisors of a node that divide the model, and with which tensor ranks share a node."""
+    return [
+        size
+        for size in range(1, pool.devices_per_node + 1)
+        if pool.devices_per_node % size == 0
+        and first_rank % size == 0
+        and not any(uneven_tensor(facts.shape, size))
+    ]
+
+
+def _pipelines(facts: ModelFacts, num_devices: int) -> list[int]:
+    """Divisors of the devices that divide the layers."""
+    return [
+        size
+        for size in range(1, facts.shape.num_layers + 1)
+        if num_devices % size == 0 and not any(uneven_pipeline(facts.shape, size))
+    ]
+
+
+def engine_tensors(
+    problem: PlanningProblem, facts: ModelFacts, place: CallPlace, pool: Pool
+) -> tuple[int, ...]:
+    """Ranks that a generation engine of a role may span; one where that is decided.
+
+    Args:
+        problem: what is planned.
+        facts: of the role.
+        place: the devices that generate.
+        pool: theirs.
+    """
+    decided = place.tensor or problem.fixed.engine_tensor
+    return (decided,) if decided else possible_sizes(pool, place.mesh, facts.shape)
+
+
+def cut_place(place: CallPlace, cut: Cut) -> CallPlace:
+    """The devices of a role, with its model cut there."""
+    return replace(place, tensor=cut.tensor, pipeline=cut.pipeline)
+
+
+def with_layout(
+    placement: Placement, cut_of: Mapping[str, Cut], tensor_of: Mapping[str, int]
+) -> Placement:
+    """A placement with models cut and engines sized.
+
+    Args:
+        placement: where roles are.
+        cut_of: each role with a model.
+        tensor_of: ranks of an engine of each role that generates.
+    """
+    return {
+        role: RolePlace(
+            cut_place(place.training, cut_of[role]),
+            replace(place.generation, tensor=tensor_of[role], pipeline=None)
+            if role in tensor_of
+            else cut_place(place.training, cut_of[role]),
+        )
+        for role, place in placement.items()
+    }
+
+
+def cut_mesh(mesh: Mesh, cut: Cut) -> Mesh:
+    """Devices with a model cut there."""
+    size = cut.tensor * cut.pipeline
+    return mesh.model_copy(
+        update={
+            "data": mesh.num_devices // size,
+            "tensor": cut.tensor,
+            "pipeline": cut.pipeline,
+        }
+    )

@@ -1,0 +1,195 @@
+"""Where roles may be: the family of placements that are compared. Pure.
+
+What has devices are the roles with a model, and apart from them the generation of each that
+generates; roles that copy weights from each other are one. They are parted into sets in every way.
+A set has consecutive devices of a pool, which the sets of a pool share out among them in every way;
+those with most come first, so that they lie within nodes where they can. Beside these: generation
+on all devices of a pool, whatever sets the roles are in.
+
+Devices are shared out in units, the smallest with which there are few enough placements.
+
+Source: HybridFlow (arXiv 2409.19256), algorithm 1, parts models into sets and devices among these;
+ReaL (arXiv 2406.14088), section 4, gives each call devices of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+from typing import NamedTuple
+
+from rlhf_api.calls import CallKind
+from rlhf_api.plan import Mesh, Pool
+from rlhf_flow.planning.placement import CallPlace, RolePlace
+from rlhf_flow.planning.problem import PlanningProblem
+from rlhf_flow.planning.search.set_partitions import (
+    compositions,
+    count_compositions,
+    set_partitions,
+)
+
+MAX_PLACEMENTS = 10_000
+"""That are compared at most; each takes about a tenth of a millisecond."""
+
+Placement = Mapping[str, RolePlace]
+"""Where each role with a model is; cut along `data` only."""
+
+
+class Tenant(NamedTuple):
+    """What has devices: roles that must be on the same ones, or the generation of a role."""
+
+    roles: tuple[str, ...]
+    generates: bool = False
+    """Whether it is the generation of its only role, and not what holds the model."""
+
+
+Sets = tuple[tuple[Tenant, ...], ...]
+
+
+@dataclass(frozen=True)
+class _Shares:
+    """How many units of each pool there are to share out."""
+
+    units: Mapping[str, int]
+    """Devices of a unit, by pool."""
+    pools: tuple[Pool, ...]
+
+    def num_units(self, pool: Pool) -> int:
+        return pool.num_devices // self.units[pool.name]
+
+
+def placements(problem: PlanningProblem, most: int = MAX_PLACEMENTS) -> Iterator[Placement]:
+    """Every placement of the family; all of them use every device.
+
+    Args:
+        problem: what is planned.
+        most: placements. Devices are shared out in larger units where there would be more.
+    """
+    tenants = _tenants(problem)
+    engines = [tenant for tenant in tenants if tenant.generates]
+    together = [tenant for tenant in tenants if not tenant.generates]
+    shares = _shares(problem.pools, tenants, most)
+    for sets, pools in _assignments(tenants, problem.pools):
+        for meshes in _meshes(sets, pools, shares):
+            yield _placement(problem, sets, meshes)
+    if len(engines) == 1 and len(together) > 1:
+        for sets, pools in _assignments(together, problem.pools):
+            if len(sets) > 1:
+                for meshes in _meshes(sets, pools, shares):
+                    yield _placement(problem, sets, meshes)
+
+
+def _tenants(problem: PlanningProblem) -> tuple[Tenant, ...]:
+    copied: dict[str, str] = {role: role for role in problem.models}
+    for graph in problem.graphs.values():
+        for call in graph.of_kind(CallKind.COPY):
+            target, source = copied[str(call.role)], copied[str(call.copied_role)]
+            copied = {role: source if to == target else to for role, to in copied.items()}
+    groups = [
+        tuple(role for role in copied if copied[role] == first)
+        for first in dict.fromkeys(copied.values())
+    ]
+    generating = [role for role, facts in problem.models.items() if facts.generates]
+    return (*map(Tenant, groups), *(Tenant((role,), generates=True) for role in generating))
+
+
+def _shares(pools: Sequence[Pool], tenants: Sequence[Tenant], most: int) -> _Shares:
+    """The smallest units with which there are few enough placements; one for each pool at most."""
+    sizes = [_units(pool) for pool in pools]
+    finest = max(map(len, sizes))
+    counts = [tuple(map(len, sets)) for sets in _all_parts(tenants, pools)]
+    for step in range(finest):
+        units = {
+            pool.name: of_pool[min(step, len(of_pool) - 1)]
+            for pool, of_pool in zip(pools, sizes, strict=True)
+        }
+        found = _Shares(units, tuple(pools))
+        num_units = [found.num_units(pool) for pool in pools]
+        total = sum(prod(map(count_compositions, num_units, parts)) for parts in counts)
+        if total <= most:
+            return found
+    return found
+
+
+def _all_parts(
+    tenants: Sequence[Tenant], pools: Sequence[Pool]
+) -> Iterator[tuple[tuple[int, ...], ...]]:
+    """Of every partition and assignment: the sets in each pool."""
+    for sets, chosen in _assignments(tenants, pools):
+        yield tuple(
+            tuple(number for number, _ in enumerate(sets) if chosen[number] == pool)
+            for pool in pools
+        )
+
+
+def _units(pool: Pool) -> list[int]:
+    """Devices that may be shared out together: as many on each node, or whole nodes. Ascending."""
+    per_node, nodes = pool.devices_per_node, pool.nodes
+    within = [size for size in range(1, per_node + 1) if per_node % size == 0]
+    whole = [per_node * count for count in range(2, nodes + 1) if nodes % count == 0]
+    return [*within, *whole]
+
+
+def _assignments(
+    tenants: Sequence[Tenant], pools: Sequence[Pool]
+) -> Iterator[tuple[Sets, tuple[Pool, ...]]]:
+    """Every way to part tenants into sets, and to give each set a pool so that none is left."""
+    for sets in set_partitions(tuple(tenants)):
+        for chosen in product(pools, repeat=len(sets)):
+            if len({pool.name for pool in chosen}) == len(pools) and _in_one_pool(sets, chosen):
+                yield sets, chosen
+
+
+def _in_one_pool(sets: Sets, pools: Sequence[Pool]) -> bool:
+    """Whether all roles generate in the pool that holds their model."""
+    where = {
+        (role, tenant.generates): pool.name
+        for part, pool in zip(sets, pools, strict=True)
+        for tenant in part
+        for role in tenant.roles
+    }
+    return all(where[role, False] == pool for (role, generates), pool in where.items() if generates)
+
+
+def _meshes(sets: Sets, pools: Sequence[Pool], shares: _Shares) -> Iterator[tuple[Mesh, ...]]:
+    """Every way in which sets share out the devices of their pools."""
+    by_pool = [
+        [number for number, _ in enumerate(sets) if pools[number] == pool] for pool in shares.pools
+    ]
+    choices = [
+        tuple(compositions(shares.num_units(pool), len(numbers)))
+        for pool, numbers in zip(shares.pools, by_pool, strict=True)
+    ]
+    for chosen in product(*choices):
+        found: dict[int, Mesh] = {}
+        for pool, numbers, sizes in zip(shares.pools, by_pool, chosen, strict=True):
+            first, unit = 0, shares.units[pool.name]
+            # Sets with most devices come first; equal ones in their own order.
+            for number, size in sorted(
+                zip(numbers, sizes, strict=True), key=lambda each: (-each[1], each[0])
+            ):
+                found[number] = Mesh(pool=pool.name, first_rank=first, data=size * unit)
+                first += size * unit
+        yield tuple(found[number] for number, _ in enumerate(sets))
+
+
+def _placement(problem: PlanningProblem, sets: Sets, meshes: Sequence[Mesh]) -> Placement:
+    """Where each role is; roles whose generation is in no set generate on all of their pool."""
+    where = {
+        (role, tenant.generates): CallPlace(mesh)
+        for part, mesh in zip(sets, meshes, strict=True)
+        for tenant in part
+        for role in tenant.roles
+    }
+    everywhere = {
+        pool.name: CallPlace(Mesh(pool=pool.name, data=pool.num_devices)) for pool in problem.pools
+    }
+    return {
+        role: RolePlace(
+            held := where[role, False],
+            where.get((role, True), everywhere[held.mesh.pool]) if facts.generates else held,
+        )
+        for role, facts in problem.models.items()
+    }
