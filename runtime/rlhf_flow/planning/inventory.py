@@ -41,6 +41,8 @@ percent more, on which no plan counts."""
 
 _MAKERS = re.compile(r"^(NVIDIA-)?(GEFORCE-|TESLA-)?")
 """What names of GPUs may begin with."""
+_MEMORY = re.compile(r"\d+G")
+"""The part of a name that is its memory."""
 
 HOST_RESERVE_BYTES = GIB
 """Memory of the machine that ranks do not get: Ray's own processes and the driver, 0.85 GiB
@@ -212,8 +214,7 @@ def _memory_of(pool: NodePool) -> int:
 def similar_gpus(name: str) -> list[str]:
     """The known GPUs that a name can mean: as a driver or a cloud writes it (NVIDIA-H100-80GB-HBM3,
     nvidia-tesla-t4), without its memory (A100), or mistyped."""
-    plain = _MAKERS.sub("", name.strip().upper().replace(" ", "-").replace("_", "-"))
-    plain = re.sub(r"(\d+)GB\b", r"\1G", plain)
+    plain = _plain(name)
     longest = max(
         (known for known in GPU_MEMORY_BYTES if _begins(plain, known)), key=len, default=""
     )
@@ -222,6 +223,24 @@ def similar_gpus(name: str) -> list[str]:
         return [longest] if longest else of_kind
     near = nearest(plain, list(GPU_MEMORY_BYTES))
     return [near] if near else []
+
+
+def known_gpu(name: str) -> str | None:
+    """The known GPU that a driver's name means (NVIDIA A100-SXM4-80GB); None where it has not all
+    parts of a known one's, but for its memory."""
+    parts = _plain(name).split("-")
+    found = [
+        known
+        for known in similar_gpus(name)
+        if all(part in parts or _MEMORY.fullmatch(part) for part in known.split("-"))
+    ]
+    return found[0] if len(found) == 1 else None
+
+
+def _plain(name: str) -> str:
+    """A GPU's name as known ones are written, without its maker."""
+    plain = _MAKERS.sub("", name.strip().upper().replace(" ", "-").replace("_", "-"))
+    return re.sub(r"(\d+)GB\b", r"\1G", plain)
 
 
 def _begins(text: str, word: str) -> bool:

@@ -21,7 +21,7 @@ from rlhf_flow.planning.inventory import (
     machine_memory_bytes,
     split_machine,
 )
-from rlhf_flow.planning.local_gpus import gpu_inventory, gpu_memory_bytes
+from rlhf_flow.planning.local_gpus import gpu_inventory, gpu_memory_bytes, gpu_name
 from rlhf_flow.planning.model_config import hub_cache
 from rlhf_flow.planning.plan_job import plan_job
 from rlhf_flow.planning.resolve_shape import resolve_shape
@@ -81,7 +81,7 @@ def local_pools(job: RLHFJob, num_devices: int | None = None) -> tuple[Pool, ...
     placement = job.spec.placement
     gpus = gpu_memory_bytes()
     if gpus:
-        return split_machine(gpu_inventory(gpus, num_devices), placement)
+        return split_machine(gpu_inventory(gpus, num_devices, gpu_name()), placement)
     count = num_devices or _devices_needed(job)
     return split_machine(local_inventory(count, machine_memory_bytes()), placement)
 

@@ -94,7 +94,7 @@ def times_text(plan: Plan, pairs: Sequence[TimePair]) -> str:
     if not pairs:
         return ""
     step, *calls = pairs
-    lines = [f"expected {_both(step)}"]
+    lines = [_both(step)]
     wrong = [f"  {_both(call)}" for call in calls if call.is_wrong]
     if plan.device is Device.CPU:
         lines.append(ROUGH)
@@ -105,7 +105,7 @@ def times_text(plan: Plan, pairs: Sequence[TimePair]) -> str:
 
 def _both(pair: TimePair) -> str:
     expected, measured = map(format_seconds, (pair.expected_seconds, pair.measured_seconds))
-    return f"{pair.name}: {expected}, measured {measured} ({pair.factor:.2f} times)"
+    return f"{pair.name}: expected {expected}, measured {measured} ({pair.factor:.2f} times)"
 
 
 def _expected(plan: Plan) -> dict[_Site, float]:
