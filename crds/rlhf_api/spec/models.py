@@ -108,19 +108,20 @@ class TrainingParallelism(Contract):
     """How Megatron cuts a model. What it leaves of a role's devices are replicas, which share the
     data: devices / (tensor x pipeline)."""
 
-    tensor: Annotated[int, Field(ge=1, le=1024)] = 1
+    tensor: Annotated[int, Field(ge=1, le=1024)] | None = None
     """Ranks over which each layer is cut, on one node. It divides attention heads, key and value
-    heads, and the intermediate size."""
-    pipeline: Annotated[int, Field(ge=1, le=1024)] = 1
-    """Stages over which the layers are distributed. It divides their number."""
+    heads, and the intermediate size. Default: the planner's choice; on CPUs 1."""
+    pipeline: Annotated[int, Field(ge=1, le=1024)] | None = None
+    """Stages over which the layers are distributed. It divides their number. Default: the
+    planner's choice; on CPUs 1."""
     sequence: bool = True
     """Whether tensor ranks share the tokens of a sequence where layers are not cut, which takes
     less memory for activations; without meaning where tensor is 1."""
 
     @property
     def num_ranks(self) -> int:
-        """Devices that hold the model once."""
-        return self.tensor * self.pipeline
+        """Devices that hold the model once, as far as it says so."""
+        return (self.tensor or 1) * (self.pipeline or 1)
 
 
 class LearningRateDecay(StrEnum):
@@ -168,7 +169,8 @@ class TrainingSpec(Contract):
     engine: TrainingEngineType = TrainingEngineType.FSDP
     """What trains it, or runs it forward where it is only read: FSDP or Megatron."""
     parallelism: TrainingParallelism = TrainingParallelism()
-    """How Megatron cuts it. Default: not at all, every device has a replica."""
+    """How Megatron cuts it. Default: the planner's choice; on CPUs not at all, every device has a
+    replica."""
     distributed_optimizer: bool = True
     """For Megatron: whether replicas share master weights and Adam's moments (ZeRO-1), or each
     keeps all of them."""
@@ -205,7 +207,7 @@ class TrainingSpec(Contract):
 def _is_uncut(spec: ModelSpec) -> Iterable[Found]:
     parallelism = spec.training.parallelism
     for field, parts in (("tensor", parallelism.tensor), ("pipeline", parallelism.pipeline)):
-        if not spec.uses_megatron and parts > 1:
+        if not spec.uses_megatron and parts is not None and parts > 1:
             yield Found(str(parts), ("training", "parallelism", field))
 
 
@@ -221,13 +223,13 @@ def _derives_weights(spec: ModelSpec) -> Iterable[Found]:
 def _tensor_is_even(spec: ModelSpec) -> Iterable[Found]:
     if spec.shape is None or not spec.uses_megatron:
         return ()
-    return uneven_tensor(spec.shape, spec.training.parallelism.tensor)
+    return uneven_tensor(spec.shape, spec.training.parallelism.tensor or 1)
 
 
 def _pipeline_is_even(spec: ModelSpec) -> Iterable[Found]:
     if spec.shape is None or not spec.uses_megatron:
         return ()
-    return uneven_pipeline(spec.shape, spec.training.parallelism.pipeline)
+    return uneven_pipeline(spec.shape, spec.training.parallelism.pipeline or 1)
 
 
 _MEGATRON = f"self.training.engine == {text(TrainingEngineType.MEGATRON)}"
@@ -236,7 +238,7 @@ _TENSOR, _PIPELINE = "self.training.parallelism.tensor", "self.training.parallel
 
 CUT_RULES = (
     Rule(
-        holds=f"!has(self.shape) || !({_MEGATRON}) || "
+        holds=f"!has(self.shape) || !({_MEGATRON}) || !has({_TENSOR}) || "
         f"(self.shape.numAttentionHeads % {_TENSOR} == 0 && "
         f"self.shape.numKeyValueHeads % {_TENSOR} == 0 && "
         f"self.shape.intermediateSize % {_TENSOR} == 0)",
@@ -247,7 +249,8 @@ CUT_RULES = (
         check=_tensor_is_even,
     ),
     Rule(
-        holds=f"!has(self.shape) || !({_MEGATRON}) || self.shape.numLayers % {_PIPELINE} == 0",
+        holds=f"!has(self.shape) || !({_MEGATRON}) || !has({_PIPELINE}) || "
+        f"self.shape.numLayers % {_PIPELINE} == 0",
         what="pipeline stages cannot share the layers evenly",
         allowed="a divisor of numLayers",
         do="choose such a number",
@@ -272,7 +275,8 @@ class ModelSpec(Contract):
 
     validations: ClassVar = (
         Rule(
-            holds=f"{_MEGATRON} || ({_TENSOR} == 1 && {_PIPELINE} == 1)",
+            holds=f"{_MEGATRON} || ((!has({_TENSOR}) || {_TENSOR} == 1) && "
+            f"(!has({_PIPELINE}) || {_PIPELINE} == 1))",
             what="FSDP cuts no model into tensor ranks or pipeline stages",
             allowed="1 with engine FSDP",
             do="write engine: Megatron, or remove it",

@@ -10,6 +10,7 @@ Source: HybridFlow (arXiv 2409.19256), section 5.3.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from rlhf_api.plan import Mesh
@@ -69,6 +70,7 @@ def _best(models: Sequence[TrainedModel], choices: Sequence[Mesh]) -> Mesh:
     return max(choices, key=lambda engines: sum(kept_bytes(each, engines) for each in models))
 
 
+@lru_cache(maxsize=4096)
 def groupings(generating: Mesh, tensor: int, devices_per_node: int) -> tuple[Mesh, ...]:
     """The meshes of engines within nodes, one for each stride at which there are such.
 
@@ -80,6 +82,7 @@ def groupings(generating: Mesh, tensor: int, devices_per_node: int) -> tuple[Mes
     return tuple(_groupings(generating, tensor, devices_per_node))
 
 
+@lru_cache(maxsize=4096)
 def can_group(generating: Mesh, tensor: int, devices_per_node: int) -> bool:
     """Whether there is one; arguments as of `groupings`."""
     return any(True for _ in _groupings(generating, tensor, devices_per_node))
@@ -106,6 +109,7 @@ def _groupings(generating: Mesh, tensor: int, devices_per_node: int) -> Iterator
             yield mesh
 
 
+@lru_cache(maxsize=4096)
 def kept_bytes(model: TrainedModel, engines: Mesh) -> int:
     """Bytes that the ranks generate with and train themselves, so that nobody sends them.
 
@@ -136,6 +140,7 @@ def _kept_elements(model: TrainedModel, engines: Mesh, place: int, index: int) -
     )
 
 
+@lru_cache(maxsize=4096)
 def held_bytes(model: TrainedModel, engines: Mesh) -> int:
     """Bytes of all weights that the ranks generate with."""
     heads = model.shape.num_key_value_heads

@@ -63,10 +63,10 @@ class Workload:
 class FixedStrategy:
     """What is decided already of how a role computes."""
 
-    tensor: int = 1
-    """Ranks over which each layer is cut."""
-    pipeline: int = 1
-    """Stages over which the layers are distributed."""
+    tensor: int | None = None
+    """Ranks over which each layer is cut. None: the plan's choice; 1 where it chooses nothing."""
+    pipeline: int | None = None
+    """Stages over which the layers are distributed. None: as above."""
     micro_batch_tokens: int | None = None
     """Padded tokens that a rank runs through the model at once. None: the plan's choice."""
     recompute: bool | None = None
@@ -76,8 +76,8 @@ class FixedStrategy:
 
     @property
     def num_ranks(self) -> int:
-        """Devices that hold the model once."""
-        return self.tensor * self.pipeline
+        """Devices that hold the model once, as far as it is decided."""
+        return (self.tensor or 1) * (self.pipeline or 1)
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,8 @@ def cut_meshes(problem: PlanningProblem, places: Mapping[str, RolePlace]) -> Map
 
 
 def _cut_of(facts: ModelFacts, place: CallPlace) -> _Cut:
-    tensor, pipeline = place.tensor or facts.fixed.tensor, place.pipeline or facts.fixed.pipeline
+    tensor = place.tensor or facts.fixed.tensor or 1
+    pipeline = place.pipeline or facts.fixed.pipeline or 1
     own = f"models.{facts.trained_as}.training.parallelism"
     return _Cut(tensor, pipeline, place.field if place.cut else own)
 

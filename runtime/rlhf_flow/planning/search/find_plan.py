@@ -18,24 +18,24 @@ walks at random.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
-from itertools import chain, combinations, count
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
 from math import inf
-from typing import Any
 
 from rlhf_api.errors import ManifestError
-from rlhf_api.plan import OffloadDepth
 from rlhf_flow.errors import PlanError
 from rlhf_flow.planning.estimate.evaluate import evaluate
 from rlhf_flow.planning.fitted_plan import fitted_plan
 from rlhf_flow.planning.fitting import FittedJob, PlacedJob, fit_job, place_job
-from rlhf_flow.planning.memory_choices import MemoryChoice, memory_choices
+from rlhf_flow.planning.memory_choices import MemoryChoice
 from rlhf_flow.planning.problem import PlanningProblem
 from rlhf_flow.planning.role_models import role_model
-from rlhf_flow.planning.search.layouts import Cut, cuts, engine_tensors, with_layout
+from rlhf_flow.planning.search.layout_space import Dimension, LayoutSpace, dimension
+from rlhf_flow.planning.search.layouts import cuts, engine_tensors
 from rlhf_flow.planning.search.least_seconds import LeastSeconds, Seconds
+from rlhf_flow.planning.search.memory_ways import all_choices, needs_as_much
 from rlhf_flow.planning.search.placements import Placement, placements
 from rlhf_flow.planning.seconds.hardware import Hardware
 from rlhf_flow.planning.seconds.links import Links
@@ -78,80 +78,10 @@ class _Node:
     """Of all that follows from it."""
     number: int
     """Earlier ones first, so that the order is always the same."""
-    space: _Layouts = field(compare=False)
+    space: LayoutSpace = field(compare=False)
     """The layouts of its placement."""
     place: tuple[int, ...] | None = field(compare=False)
     """Of a layout: which of each dimension. None: the placement itself."""
-
-
-@dataclass(frozen=True)
-class _Dimension:
-    """One choice of a layout: a role's cut, or the size of its engines."""
-
-    role: str
-    choices: tuple[Cut | int, ...]
-    """Best first, by the seconds of all calls."""
-    seconds: tuple[Seconds, ...]
-    """Of the calls that depend on it, for each choice at least."""
-
-    @cached_property
-    def least(self) -> tuple[Seconds, ...]:
-        """For each choice: of it and of all after it."""
-        found: list[Seconds] = [self.seconds[-1]]
-        for seconds in self.seconds[-2::-1]:
-            found.append({call: min(each, found[-1][call]) for call, each in seconds.items()})
-        return tuple(reversed(found))
-
-
-@dataclass(frozen=True, eq=False)
-class _Layouts:
-    """All layouts of a placement."""
-
-    placement: Placement
-    dimensions: tuple[_Dimension, ...]
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether some model cannot be cut, or some engine cannot be built there."""
-        return any(not dimension.choices for dimension in self.dimensions)
-
-    def least(self, place: Sequence[int]) -> Seconds:
-        """Of the calls in a layout and in all that follow from it."""
-        parts = zip(self.dimensions, place, strict=True)
-        return {
-            call: seconds
-            for dimension, number in parts
-            for call, seconds in dimension.least[number].items()
-        }
-
-    def exact(self, place: Sequence[int]) -> Seconds:
-        """Of the calls in a layout, as far as memory leaves it open."""
-        parts = zip(self.dimensions, place, strict=True)
-        return {
-            call: seconds
-            for dimension, number in parts
-            for call, seconds in dimension.seconds[number].items()
-        }
-
-    def places(self, place: Sequence[int]) -> Placement:
-        """Where roles are in a layout, with models cut and engines sized."""
-        cut_of: dict[str, Cut] = {}
-        tensor_of: dict[str, int] = {}
-        for dimension, number in zip(self.dimensions, place, strict=True):
-            chosen = dimension.choices[number]
-            if isinstance(chosen, Cut):
-                cut_of[dimension.role] = chosen
-            else:
-                tensor_of[dimension.role] = chosen
-        return with_layout(self.placement, cut_of, tensor_of)
-
-    def next(self, place: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-        """The layouts that follow from one: each is reached from one only, as its last dimension
-        that is not the first choice is one further."""
-        last = max((n for n, number in enumerate(place) if number), default=0)
-        for n in range(last, len(place)):
-            if place[n] + 1 < len(self.dimensions[n].choices):
-                yield (*place[:n], place[n] + 1, *place[n + 1 :])
 
 
 def find_plan(
@@ -191,15 +121,15 @@ class _Search:
         self._best: FittedJob | None = None
         self._best_seconds = inf
         self._num_fitted = 0
+        self._unfinished = inf
+        """Bound of a layout that could not be judged to its end."""
 
     def run(self, family: Sequence[Placement], incumbents: Sequence[FittedJob]) -> Found:
         for fitted in incumbents:
             self._judge(fitted)
         for placement in family:
             self._push_placement(placement)
-        while self._queue and self._queue[0].bound_seconds < self._best_seconds:
-            if self._num_fitted >= self._most_fitted:
-                break
+        while self._goes_on():
             node = heapq.heappop(self._queue)
             if node.place is None:
                 self._push(node.space, (0,) * len(node.space.dimensions))
@@ -207,47 +137,43 @@ class _Search:
                 for place in node.space.next(node.place):
                     self._push(node.space, place)
                 self._judge_layout(node.space, node.place)
-        bound = min([self._best_seconds, *(node.bound_seconds for node in self._queue[:1])])
+        waiting = (node.bound_seconds for node in self._queue[:1])
+        bound = min([self._best_seconds, self._unfinished, *waiting])
         return Found(self._best, self._best_seconds, bound, self._num_fitted, len(family))
 
+    def _goes_on(self) -> bool:
+        """Whether something that waits may be faster, and may still be tried."""
+        return (
+            bool(self._queue)
+            and self._queue[0].bound_seconds < self._best_seconds
+            and self._num_fitted < self._most_fitted
+        )
+
     def _push_placement(self, placement: Placement) -> None:
-        space = _Layouts(placement, self._dimensions(placement))
+        space = LayoutSpace(placement, self._dimensions(placement))
         if not space.is_empty:
             self._push(space, None)
 
-    def _push(self, space: _Layouts, place: tuple[int, ...] | None) -> None:
+    def _push(self, space: LayoutSpace, place: tuple[int, ...] | None) -> None:
         least = space.least(place or (0,) * len(space.dimensions))
         bound = self._least.of_step(space.placement, least)
         if bound < self._best_seconds:
             heapq.heappush(self._queue, _Node(bound, next(self._numbers), space, place))
 
-    def _dimensions(self, placement: Placement) -> tuple[_Dimension, ...]:
+    def _dimensions(self, placement: Placement) -> tuple[Dimension, ...]:
         found = []
         for role, facts in self._problem.models.items():
-            place = placement[role]
+            place, least = placement[role], self._least
             pool = self._pools[place.training.mesh.pool]
-            found.append(
-                _dimension(
-                    role,
-                    cuts(facts, place.training, pool),
-                    lambda cut, role=role, mesh=place.training.mesh: self._least.of_model(
-                        role, mesh, cut
-                    ),
-                )
-            )
+            seconds = partial(least.of_model, role, place.training.mesh)
+            found.append(dimension(role, cuts(facts, place.training, pool), seconds))
             if facts.generates:
-                found.append(
-                    _dimension(
-                        role,
-                        engine_tensors(self._problem, facts, place.generation, pool),
-                        lambda size, role=role, mesh=place.generation.mesh: self._least.of_engines(
-                            role, mesh, size
-                        ),
-                    )
-                )
+                sizes = engine_tensors(self._problem, facts, place.generation, pool)
+                generating = partial(least.of_engines, role, place.generation.mesh)
+                found.append(dimension(role, sizes, generating))
         return tuple(found)
 
-    def _judge_layout(self, space: _Layouts, place: tuple[int, ...]) -> None:
+    def _judge_layout(self, space: LayoutSpace, place: tuple[int, ...]) -> None:
         """Fit a layout into memory in all ways that may be faster than the best plan."""
         try:
             placed = place_job(self._problem, space.places(place))
@@ -256,9 +182,12 @@ class _Search:
         seconds = space.exact(place)
         failed: list[MemoryChoice] = []
         for bound, choice in self._choices(space, placed, seconds):
-            if bound >= self._best_seconds or self._num_fitted >= self._most_fitted:
+            if bound >= self._best_seconds:
                 return
-            if any(_needs_as_much(choice, other) for other in failed):
+            if self._num_fitted >= self._most_fitted:
+                self._unfinished = bound
+                return
+            if any(needs_as_much(choice, other) for other in failed):
                 continue
             self._num_fitted += 1
             try:
@@ -269,11 +198,11 @@ class _Search:
             self._judge(fitted)
 
     def _choices(
-        self, space: _Layouts, placed: PlacedJob, seconds: Seconds
+        self, space: LayoutSpace, placed: PlacedJob, seconds: Seconds
     ) -> list[tuple[float, MemoryChoice]]:
         """The ways to compute in a layout, with their bounds, best first; none if even that which
         takes least memory does not fit."""
-        choices = list(_all_choices(self._problem, placed))
+        choices = list(all_choices(placed))
         self._num_fitted += 1
         try:
             fit_job(placed, choices[-1])
@@ -308,42 +237,3 @@ class _Search:
         seconds = evaluate(self._problem, plan, self._hardware).step_seconds
         if seconds < self._best_seconds:
             self._best, self._best_seconds = fitted, seconds
-
-
-def _dimension(
-    role: str, choices: Sequence[Cut] | Sequence[int], seconds_of: Callable[[Any], Seconds | None]
-) -> _Dimension:
-    """A dimension with its choices in the order of their seconds."""
-    priced = [
-        (choice, seconds) for choice in choices if (seconds := seconds_of(choice)) is not None
-    ]
-    priced.sort(key=lambda each: sum(each[1].values()))
-    return _Dimension(role, tuple(each for each, _ in priced), tuple(each for _, each in priced))
-
-
-def _all_choices(problem: PlanningProblem, placed: PlacedJob) -> Iterator[MemoryChoice]:
-    """All ways to compute: those of `memory_choices`, with each set of roles recomputing that may;
-    that which takes least memory is last."""
-    choices = memory_choices(problem, placed.groups)
-    most = max(len(choice.chosen_to_recompute) for choice in choices)
-    for choice in choices:
-        may = sorted(choice.chosen_to_recompute)
-        if len(may) == most:
-            for chosen in chain(*(combinations(may, size) for size in range(most + 1))):
-                yield replace(choice, recomputed=choice.told_to_recompute | {*chosen})
-
-
-def _needs_as_much(one: MemoryChoice, other: MemoryChoice) -> bool:
-    """Whether a way to compute takes no less memory than another."""
-    return (
-        one.micro_batch_tokens >= other.micro_batch_tokens
-        and one.recomputed <= other.recomputed
-        and all(
-            _DEPTHS.index(one.offload.depth_of(role)) <= _DEPTHS.index(other.offload.depth_of(role))
-            for role in one.offload.roles | other.offload.roles
-        )
-    )
-
-
-_DEPTHS = tuple(OffloadDepth)
-"""Least first."""
