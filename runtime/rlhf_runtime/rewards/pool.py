@@ -15,7 +15,13 @@ from types import TracebackType
 from typing import Self
 
 from rlhf_api.spec.rewards import OnRewardError, RewardSpec
-from rlhf_runtime.rewards.errors import DiesLoading, InvalidReward, LoadsSlowly, RewardError
+from rlhf_runtime.rewards.errors import (
+    DiesLoading,
+    InvalidReward,
+    LoadsSlowly,
+    RaisesLoading,
+    RewardError,
+)
 from rlhf_runtime.rewards.messages import BatchScores, Fault, Ready, Unusable
 from rlhf_runtime.rewards.request import Request
 from rlhf_runtime.rewards.sample import Sample
@@ -34,15 +40,22 @@ class VerifierPool:
     Use it as a context manager, or close it.
     """
 
-    def __init__(self, spec: RewardSpec, start_seconds: float = START_SECONDS) -> None:
+    def __init__(
+        self,
+        spec: RewardSpec,
+        start_seconds: float = START_SECONDS,
+        memory_bytes: int | None = None,
+    ) -> None:
         """Begin to start the processes; wait_until_ready() waits for them.
 
         start_seconds: longest time that loading the function may take.
+        memory_bytes: of each process; see VerifierProcess.
         """
         assert spec.function is not None
         self._spec = spec
         self._function = spec.function
         self._start_seconds = start_seconds
+        self._memory_bytes = memory_bytes
         self._processes: list[VerifierProcess] = []
         self._metric: str | None = None
         self._requests: list[Request] = []
@@ -187,7 +200,8 @@ class VerifierPool:
             self._replace(process, Fault.DIED, str(ending))
             return
         if isinstance(message, Unusable):
-            raise InvalidReward(f"{self.title} cannot be used: {message.why}")
+            kind = RaisesLoading if message.has_raised else InvalidReward
+            raise kind(f"{self.title} cannot be used: {message.why}")
         if isinstance(message, Ready):
             process.is_ready, self._metric = True, message.metric
             return
@@ -207,7 +221,7 @@ class VerifierPool:
     def _new_process(self) -> VerifierProcess:
         deadline = time.monotonic() + self._start_seconds
         try:
-            return VerifierProcess(self._spec.name, self._function, deadline)
+            return VerifierProcess(self._spec.name, self._function, deadline, self._memory_bytes)
         except ProcessEnded as ending:
             raise InvalidReward(f"{self.title} cannot be used: {ending}") from ending
 
