@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,8 @@ WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 METADATA = "__metadata__"
 MAX_HEADER_BYTES = 100_000_000
 """Of a safetensors file. Source: safetensors, MAX_HEADER_SIZE."""
+_NO_HEADER = (ValueError, RecursionError, TypeError, LookupError, AttributeError)
+"""What reading something else as a header raises."""
 WEIGHT_INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 
 
@@ -90,6 +93,12 @@ def _weight_map(index: Path) -> dict[str, str]:
     names = read_object(index).get("weight_map")
     if not isinstance(names, dict):
         raise ModelIncomplete(f"an index without weight_map: got {index}; copy it again")
+    for tensor, file in names.items():
+        if not isinstance(file, str):
+            raise ModelIncomplete(
+                f"an index that names no file of a tensor: got {file!r} for {tensor} in {index}; "
+                "copy it again"
+            )
     return names
 
 
@@ -107,8 +116,9 @@ def tensors_of(file: Path) -> set[str]:
         header = stream.read(length) if has_header else b""
     try:
         entries = json.loads(header)
-        ends = [entry["data_offsets"][1] for name, entry in entries.items() if name != METADATA]
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        tensors = {name: entry for name, entry in entries.items() if name != METADATA}
+        ends = [operator.index(entry["data_offsets"][1]) for entry in tensors.values()]
+    except _NO_HEADER as error:
         is_pointer = begin == b"version "
         do = "run `git lfs pull` there" if is_pointer else "copy it again"
         what = "a pointer of Git LFS" if is_pointer else f"{size} bytes"
@@ -118,7 +128,7 @@ def tensors_of(file: Path) -> set[str]:
             f"a file of weights is cut off: got {file} with {size} bytes, allowed the {whole} of "
             "its header; copy it again"
         )
-    return set(entries) - {METADATA}
+    return set(tensors)
 
 
 def missing_files(folder: Path) -> list[str]:
@@ -152,7 +162,7 @@ def read_object(file: Path) -> dict[str, Any]:
         ) from error
     except OSError as error:
         raise _unreadable(file, error) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ModelIncomplete(f"not valid JSON: got {file}: {error}; copy it again") from error
     if not isinstance(value, dict):
         raise ModelIncomplete(f"not a JSON object: got {file}; copy it again")
