@@ -243,6 +243,18 @@ MISTAKES = {
         r"training\.parallelism\.tensor: .*got tensor 3, and 4 attention",
         {"models": {"actor": {"training": {"engine": "Megatron", "parallelism": {"tensor": 3}}}}},
     ),
+    "a config of more layers than there are": Mistake(
+        r"ModelIncomplete: a model without all its weights: got .* without model\.layers\.2\.",
+        damage=configured(num_hidden_layers=3),
+    ),
+    "a classifier as policy": Mistake(
+        "WrongHead: a model without an output over the vocabulary",
+        damage=configured(architectures=["LlamaForSequenceClassification"]),
+    ),
+    "a quantized model": Mistake(
+        "UnsupportedModel: a model with quantized weights.*got awq",
+        damage=configured(quantization_config={"quant_method": "awq"}),
+    ),
     "a model of too few positions": Mistake(
         r"ContextTooShort: .*maxResponseTokens = 32, allowed max_position_embeddings = 31",
         damage=configured(max_position_embeddings=31),

@@ -73,7 +73,7 @@ def _require_whole(folder: Path) -> None:
         for tensor, file in _weight_map(index).items():
             named.setdefault(file, set()).add(tensor)
         for file, tensors in named.items():
-            if lacking := sorted(tensors - tensors_of(folder / file)):
+            if lacking := sorted(tensors - tensors_of(folder / file).keys()):
                 raise ModelIncomplete(
                     f"a file of weights lacks tensors that {index.name} names: got "
                     f"{folder / file} without {lacking[0]}"
@@ -102,8 +102,18 @@ def _weight_map(index: Path) -> dict[str, str]:
     return names
 
 
-def tensors_of(file: Path) -> set[str]:
-    """Names of the tensors in a safetensors file, by its header.
+def shapes_of(folder: Path) -> dict[str, tuple[int, ...]]:
+    """Shapes of the tensors in a whole model's safetensors files, by their names; empty without
+    such files. Raises ModelIncomplete, as `tensors_of`."""
+    index, single = folder / WEIGHT_INDEXES[0], folder / WEIGHT_FILES[0]
+    if index.is_file():
+        files = dict.fromkeys(_weight_map(index).values())
+        return {name: size for file in files for name, size in tensors_of(folder / file).items()}
+    return tensors_of(single) if single.is_file() else {}
+
+
+def tensors_of(file: Path) -> dict[str, tuple[int, ...]]:
+    """Shapes of the tensors in a safetensors file by their names, as its header has them.
 
     Raises:
         ModelIncomplete: it is none, or shorter than its header says, or cannot be read.
@@ -118,6 +128,7 @@ def tensors_of(file: Path) -> set[str]:
         entries = json.loads(header)
         tensors = {name: entry for name, entry in entries.items() if name != METADATA}
         ends = [operator.index(entry["data_offsets"][1]) for entry in tensors.values()]
+        shapes = {name: tuple(map(int, each["shape"])) for name, each in tensors.items()}
     except _NO_HEADER as error:
         is_pointer = begin == b"version "
         do = "run `git lfs pull` there" if is_pointer else "copy it again"
@@ -128,7 +139,7 @@ def tensors_of(file: Path) -> set[str]:
             f"a file of weights is cut off: got {file} with {size} bytes, allowed the {whole} of "
             "its header; copy it again"
         )
-    return set(tensors)
+    return shapes
 
 
 def missing_files(folder: Path) -> list[str]:

@@ -4,17 +4,30 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 
 from rlhf_api.spec.job import RLHFJobSpec
 from rlhf_api.spec.models import ModelSource
 from rlhf_flow.planning.model_config import cached_folder, hub_cache
+from rlhf_runtime.engines.heads import check_head
 from rlhf_runtime.models.context import require_context
 from rlhf_runtime.models.folder import CONFIG_FILE, missing_files, read_object, require_complete
 from rlhf_runtime.models.sources import resolve_model
 from rlhf_runtime.models.vocabulary import check_vocabularies
+from rlhf_runtime.models.weights import check_weights
 from rlhf_runtime.preflight.findings import Findings
+
+
+@dataclass(frozen=True)
+class WantedHead:
+    """What a role's model ends in."""
+
+    is_scalar: bool
+    """Whether it gives one number for each token, and no logits."""
+    must_exist: bool
+    """Whether a scalar head must be in the folder: one that is trained may start at zero."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +38,8 @@ class ModelUse:
     """That have one."""
     generating: Collection[str]
     """Of these, those that generate."""
+    heads: Mapping[str, WantedHead] = field(default_factory=dict)
+    """What models of roles end in, where that is known."""
 
 
 def check_models(
@@ -51,11 +66,32 @@ def check_models(
     folders = {role: found[origin] for role, origin in origins.items() if origin in found}
     with findings.gathered.check():
         check_vocabularies(folders, spec.reward_models)
+    for role, head in use.heads.items():
+        if role in folders:
+            with findings.gathered.check():
+                _check_contents(folders[role], head)
     longest = spec.rollout.max_prompt_tokens + spec.rollout.max_response_tokens
     for role in sorted(folders.keys() & set(use.generating)):
         with findings.gathered.check():
             require_context(role, read_object(folders[role] / CONFIG_FILE), longest)
     return folders
+
+
+def _check_contents(folder: Path, head: WantedHead) -> None:
+    """Check that a folder's weights are those of its config, with the head that a role needs.
+
+    Raises:
+        WrongHead: it has another.
+        ModelIncomplete, UnsupportedModel: see `check_weights`.
+    """
+    config = read_object(folder / CONFIG_FILE)
+    labels = config.get("id2label")
+    described = SimpleNamespace(
+        architectures=config.get("architectures"),
+        num_labels=len(labels) if isinstance(labels, dict) else config.get("num_labels", 2),
+    )
+    check_head(folder, described, value_head=head.is_scalar, needs_head=head.must_exist)
+    check_weights(folder, config, has_language_head=not head.is_scalar)
 
 
 def _folder(source: ModelSource, seed: int, workdir: Path) -> Path:
