@@ -282,6 +282,14 @@ MISTAKES = {
         "InvalidAlgorithm: no such module for the algorithm: got their:Mine",
         {"algorithm": {"type": "Custom", "custom": {"entrypoint": "their:Mine"}}},
     ),
+    "an address of checkpoints that depends on the folder": Mistake(
+        r"StorageUnusable: .*got file://kept \(.*write file:///\.\.\.\)",
+        {"checkpoint": {"storage": {"uri": "file://kept"}}},
+    ),
+    "an address that nobody knows": Mistake(
+        "DataNotFound(.|\n)*StorageUnusable: .*Protocol not known: s4(.|\n)*2 problems in 1 file",
+        {"checkpoint": {"storage": {"uri": "s4://a/b"}}, "data": {"train": {"path": "/no.jsonl"}}},
+    ),
     "several that the system tells": Mistake(
         "ModelIncomplete: .*Permission(.|\n)*DataUnreadable: .*too long(.|\n)*2 problems in 1 file",
         {"data": {"train": {"path": f"{TOO_LONG}.jsonl"}}},

@@ -15,6 +15,7 @@ from rlhf_runtime.preflight.data import check_data, check_reward_tokenizers
 from rlhf_runtime.preflight.findings import Findings
 from rlhf_runtime.preflight.limits import Limits
 from rlhf_runtime.preflight.models import ModelUse, WantedHead, check_models
+from rlhf_runtime.preflight.records import check_records
 from rlhf_runtime.preflight.rewards import check_verifiers, started_verifiers
 
 Graphs = Mapping[GraphName, Graph]
@@ -29,7 +30,7 @@ def check_job(
     one_machine: bool,
     has_code: bool = True,
 ) -> None:
-    """Check a job's models, data and verifiers.
+    """Check a job's models, data, verifiers, and where it keeps what it makes.
 
     Args:
         job: the manifest.
@@ -53,6 +54,8 @@ def check_job(
         folders = check_models(spec, models, Path(workdir), one_machine, findings)
         check_data(spec, data, folders.get(policy), limits.rows_seconds, findings)
         check_reward_tokenizers(spec, folders, findings)
+        if one_machine:
+            check_records(spec, findings)
         if imports:
             check_verifiers(spec, started, one_machine, findings)
 
