@@ -171,7 +171,7 @@ MISTAKES = {
         {"code": {"local": TOO_LONG}},
     ),
     "no such model": Mistake(
-        r"^\S+job\.yaml: ModelNotFound: .*got /no/model \(nothing there\).*\n1 problem in 1 file$",
+        r"^\S+yaml:\d+:\d+: ModelNotFound: .*got /no/model \(nothing there\).*\n1 problem",
         {"models": {"actor": {"source": {"path": "/no/model"}}}},
     ),
     "a model without weights": Mistake(
@@ -191,7 +191,7 @@ MISTAKES = {
         damage=locked("model.safetensors"),
     ),
     "a config that may not be read": Mistake(
-        r"^\S+job\.yaml: ModelIncomplete: .*config\.json \(Permission.*\n1 problem in 1 file$",
+        r"^\S+yaml:\d+:\d+: ModelIncomplete: .*config\.json \(Permission.*\n1 problem in 1 file$",
         damage=locked("config.json"),
     ),
     "a tokenizer's settings that may not be read": Mistake(
@@ -216,7 +216,7 @@ MISTAKES = {
         damage=lambda folder: (folder / "model.safetensors.index.json").write_text("{}"),
     ),
     "a config that is no JSON": Mistake(
-        r"^\S+job\.yaml: ModelIncomplete: not valid JSON: got .*config\.json.*\n1 problem",
+        r"^\S+yaml:\d+:\d+: ModelIncomplete: not valid JSON: got .*config\.json.*\n1 problem",
         damage=lambda folder: (folder / "config.json").write_text("{"),
     ),
     "a tokenizer without tokens": Mistake(
@@ -260,7 +260,7 @@ MISTAKES = {
         damage=configured(max_position_embeddings=31),
     ),
     "a GPU of another name": Mistake(
-        r"PlanUnknown: .*got gpu H10O .*did you mean H100\?",
+        r"^\S+job\.yaml:\d+:\d+: PlanUnknown: .*got gpu H10O .*did you mean H100\?",
         {"resources": {"nodePools": [{"name": "gpus", "gpu": "H10O"}]}},
     ),
     "a custom function that is not there": Mistake(

@@ -39,4 +39,4 @@ def check_served(
                 f"heads of {shapes[role].head_dim}, allowed "
                 f"{', '.join(map(str, CPU_HEAD_SIZES))}; choose a model with such heads "
                 "(head_dim in its config.json), or generate on GPUs"
-            )
+            ).at("spec", "models", role, "source")

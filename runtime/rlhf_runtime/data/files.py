@@ -98,12 +98,12 @@ def find_file(path: str, setting: str) -> Path:
         raise DataNotFound(
             f"{setting} is not a file: got {path} ({kind}), allowed a .parquet, .jsonl or .json "
             "file that the workers can read; correct the path or mount the volume that holds it"
-        )
+        ).at("spec", *setting.split("."))
     if file.suffix not in _READERS:
         raise DataUnreadable(
             f"{setting} has an unknown kind: got {file.name}, allowed names ending in "
             f"{', '.join(_READERS)}; convert the file or rename it"
-        )
+        ).at("spec", *setting.split("."))
     return file
 
 

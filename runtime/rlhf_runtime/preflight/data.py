@@ -34,15 +34,15 @@ def check_data(
     """
     tokenizer = None
     if policy is not None:
-        with findings.gathered.check():
+        with findings.about("spec", "models"):
             tokenizer = TextTokenizer(policy)
     if tokenizer is None:
-        with findings.gathered.check():
+        with findings.about("spec", "data"):
             find_sources(spec.data)
         findings.unchecked.append("rows of the data: there is no tokenizer to read them with")
         return
     for split, source in sources_in_use(spec, use).items():
-        with findings.gathered.check():
+        with findings.about("spec", "data", split.value):
             if why := _reason_unchecked(split, source, seconds):
                 findings.unchecked.append(f"data.{split.value}: {why}")
             else:
@@ -108,7 +108,7 @@ def check_reward_tokenizers(
         findings: get what is wrong.
     """
     for role in [name for name in spec.reward_models if name in folders]:
-        with findings.gathered.check():
+        with findings.about("spec", *spec.given_models[role].location, "source"):
             retokenizers(spec, role, folders[role])
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 
+from rlhf_api.problems import FieldPath
 from rlhf_api.spec.job import RLHFJobSpec
 from rlhf_api.spec.models import ModelSource
 from rlhf_flow.planning.model_config import cached_folder, hub_cache
@@ -55,26 +56,35 @@ def check_models(
         findings: get what is wrong, and what cannot be seen from here.
     """
     origins = {role: spec.origin_of(role) for role in use.roles}
+    fields = {origin: _field_of(spec, origin) for origin in origins.values()}
     found: dict[str, Path] = {}
     for origin in dict.fromkeys(origins.values()):
         model = spec.model_for(origin)
-        with findings.gathered.check():
+        with findings.about(*fields[origin]):
             if why := _reason_unchecked(model.source, one_machine or model.shape is None):
                 findings.unchecked.append(f"the model of {origin}: {why}")
             else:
                 found[origin] = _folder(model.source, spec.schedule.seed, workdir)
     folders = {role: found[origin] for role, origin in origins.items() if origin in found}
-    with findings.gathered.check():
+    with findings.about("spec", "models"):
         check_vocabularies(folders, spec.reward_models)
     for role, head in use.heads.items():
         if role in folders:
-            with findings.gathered.check():
+            with findings.about(*fields[origins[role]]):
                 _check_contents(folders[role], head)
     longest = spec.rollout.max_prompt_tokens + spec.rollout.max_response_tokens
     for role in sorted(folders.keys() & set(use.generating)):
-        with findings.gathered.check():
+        with findings.about("spec", "rollout"):
             require_context(role, read_object(folders[role] / CONFIG_FILE), longest)
     return folders
+
+
+def _field_of(spec: RLHFJobSpec, role: str) -> FieldPath:
+    """Which names a role's model."""
+    given = spec.given_models[role]
+    source = given.model.source
+    kind = "path" if source.path is not None else "huggingFace"
+    return "spec", *given.location, "source", "builtin" if source.builtin else kind
 
 
 def _check_contents(folder: Path, head: WantedHead) -> None:

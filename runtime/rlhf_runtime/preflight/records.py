@@ -17,7 +17,7 @@ def check_records(spec: RLHFJobSpec, findings: Findings) -> None:
     """
     storage = spec.checkpoint.storage
     if storage is not None and storage.uri is not None:
-        with findings.gathered.check():
+        with findings.about("spec", "checkpoint", "storage", "uri"):
             require_lasting(storage.uri)
-    with findings.gathered.check():
+    with findings.about("spec", "telemetry"):
         require_installed(spec.telemetry)
