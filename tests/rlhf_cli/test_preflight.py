@@ -177,6 +177,17 @@ def test_what_an_override_gives_is_told_as_its_own(place: Path, model: Path, ove
     assert not (place / "out").exists()
 
 
+def test_rows_that_are_left_out_are_counted(place: Path, model: Path) -> None:
+    change = {"data": {"onInvalidRow": "Skip", "onLongPrompt": "Skip"}}
+    rows: dict[int, dict[str, Any]] = {1: {"prompt": None}, 2: {"prompt": "1" * 20}}
+    file = write(place, model, Mistake("", change, rows | {3: {"prompt": "1" * 30}}))
+    told = runner.invoke(app, ["validate", "--deep", str(file)]).output
+    assert (
+        f"data.train: 29 rows of {place}/rows.jsonl, without 1 that cannot be used "
+        "(data.onInvalidRow: Skip) and 2 whose prompt is too long (data.onLongPrompt: Skip); the"
+    ) in told
+
+
 def test_a_run_tells_the_same_and_leaves_nothing(
     place: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

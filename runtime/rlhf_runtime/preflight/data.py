@@ -122,10 +122,19 @@ def _enough(
 
 
 def _described(table: PromptTable, source: DataSource, most: int) -> str:
-    """How many rows there are, and the longest prompt."""
+    """How many rows there are, how many are left out and why, and the longest prompt."""
     where = f" of {source.path}" if source.path is not None else ""
     row, tokens = table.longest_prompt()
+    left_out = [
+        f"{count:,} {why}"
+        for count, why in (
+            (table.rows_invalid, "that cannot be used (data.onInvalidRow: Skip)"),
+            (table.rows_too_long, "whose prompt is too long (data.onLongPrompt: Skip)"),
+        )
+        if count
+    ]
+    without = f", without {' and '.join(left_out)}" if left_out else ""
     return (
-        f"data.{table.split.value}: {len(table):,} rows{where}; the longest prompt is row {row:,} "
-        f"with {tokens:,} tokens (rollout.maxPromptTokens = {most:,})"
+        f"data.{table.split.value}: {len(table):,} rows{where}{without}; the longest prompt is "
+        f"row {row:,} with {tokens:,} tokens (rollout.maxPromptTokens = {most:,})"
     )
