@@ -66,10 +66,10 @@ def inventory_from_pools(pools: tuple[NodePool, ...]) -> tuple[Pool, ...]:
             device=pool.device,
             nodes=pool.nodes,
             devices_per_node=pool.devices_per_node,
-            memory_bytes_per_device=_memory_of(pool),
+            memory_bytes_per_device=_memory_of(pool, index),
             gpu=pool.gpu,
         )
-        for pool in pools
+        for index, pool in enumerate(pools)
     )
 
 
@@ -190,7 +190,7 @@ def machine_memory_bytes(root: Path = Path("/")) -> int:
     return total
 
 
-def _memory_of(pool: NodePool) -> int:
+def _memory_of(pool: NodePool, index: int) -> int:
     if pool.memory_per_device is not None:
         return whole(pool.memory_per_device)
     where = f"resources.nodePools {pool.name}"
@@ -199,7 +199,7 @@ def _memory_of(pool: NodePool) -> int:
             raise DevicesUnknown(
                 f"the memory of a CPU device is unknown: got {where} without it; set "
                 "memoryPerDevice, or resources.memory of its pods"
-            )
+            ).at("spec", "resources", "nodePools", index)
         return whole(pool.resources.memory) // pool.devices_per_node
     if pool.gpu is None or pool.gpu not in GPU_MEMORY_BYTES:
         near = " or ".join(similar_gpus(pool.gpu or ""))
@@ -207,7 +207,7 @@ def _memory_of(pool: NodePool) -> int:
         raise DevicesUnknown(
             f"the memory of a device is unknown: got gpu {pool.gpu or 'none'} in {where}, allowed "
             f"{', '.join(GPU_MEMORY_BYTES)}; {advice} set memoryPerDevice"
-        )
+        ).at("spec", "resources", "nodePools", index, "gpu")
     return GPU_MEMORY_BYTES[pool.gpu]
 
 

@@ -27,4 +27,4 @@ def check_served(problem: PlanningProblem) -> None:
                 f"heads of {facts.shape.head_dim}, allowed "
                 f"{', '.join(map(str, CPU_HEAD_SIZES))}; choose a model with such heads "
                 "(head_dim in its config.json), or generate on GPUs"
-            )
+            ).at("spec", "models", role, "source")
