@@ -21,7 +21,7 @@ from rlhf_api.base import (
     Text,
 )
 from rlhf_api.calls import TRANSITIONS, CallId, CallKind, Phase
-from rlhf_api.plan_estimate import StepEstimate
+from rlhf_api.plan_estimate import PlanSearch, StepEstimate
 from rlhf_api.plan_memory import ENGINE_MEMORY, Bytes, MemoryPlan
 from rlhf_api.spec.models import Precision, TrainingEngineType
 from rlhf_api.spec.resources import Device
@@ -290,6 +290,8 @@ class Plan(Contract):
     """Why it is so, one sentence for each decision."""
     estimate: StepEstimate | None = None
     """How long steps are expected to take. None: not known; a reason says why."""
+    search: PlanSearch | None = None
+    """How the plan was found. None: by the first way to compute that fits, without a comparison."""
 
     @model_validator(mode="after")
     def _calls_are_unique_and_placed(self) -> Plan:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from rlhf_api.base import Contract, Fraction, Identifier, Name, NonNegativeFloat, Text
+from rlhf_api.base import Contract, Count, Fraction, Identifier, Name, NonNegativeFloat, Text
 from rlhf_api.calls import CallId
 
 
@@ -50,3 +50,25 @@ class StepEstimate(Contract):
     def seconds_by_call(self) -> dict[str, float]:
         """Seconds of one run of each call, by its site."""
         return {each.call: each.seconds for each in self.calls}
+
+
+class Alternative(Contract):
+    """A plan that was not chosen."""
+
+    name: Text
+    """What it is, for people."""
+    step_seconds: NonNegativeFloat | None
+    """Of its steps. None: it does not fit."""
+
+
+class PlanSearch(Contract):
+    """How far the search for the plan went."""
+
+    num_placements: Count
+    """Placements that were compared."""
+    bound_seconds: NonNegativeFloat
+    """No plan with one of them has shorter steps."""
+    is_optimal: bool
+    """Whether it is proved that none of them has shorter steps."""
+    alternatives: Annotated[tuple[Alternative, ...], Field(max_length=16)] = ()
+    """What simpler rules would have chosen."""

@@ -54,8 +54,13 @@ def fitted_plan(found: FittedJob) -> Plan:
             *plan_reasons(
                 problem.fixed, placed.groups, found.generations, ChainMap(*map(dict, found.loads))
             ),
-            *memory_reasons(problem, found.models, choice),
-            *offload_reasons(choice.offload, problem.device, [each.items for each in memory]),
+            *memory_reasons(problem, found.models, choice, placed.is_chosen),
+            *offload_reasons(
+                choice.offload,
+                problem.device,
+                [each.items for each in memory],
+                placed.is_chosen,
+            ),
             standby_reason,
         ),
     )

@@ -41,6 +41,8 @@ class PlacedJob:
     """Its ranks, cut as its training says."""
     groups: tuple[DeviceGroup, ...]
     """All devices, by what they hold."""
+    is_chosen: bool = False
+    """Whether that, and the ways to compute there, are chosen by time."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,8 @@ def place_job(problem: PlanningProblem, chosen: Mapping[str, RolePlace] | None =
     check_offered(problem, places)
     check_served(problem)
     check_copies(problem, meshes)
-    return PlacedJob(problem, places, meshes, device_groups(problem.pools, places))
+    groups = device_groups(problem.pools, places)
+    return PlacedJob(problem, places, meshes, groups, is_chosen=chosen is not None)
 
 
 def fit_job(placed: PlacedJob, choice: MemoryChoice) -> FittedJob:

@@ -54,6 +54,7 @@ def generation_load(
         elsewhere=None if place.mesh.ranks == model.mesh.ranks else place.mesh,
         tensor=place.tensor or problem.fixed.engine_tensor,
         tensor_field=f"{place.field}.tensor" if place.tensor else "rollout.parallelism.tensor",
+        is_chosen=place.is_chosen and problem.fixed.engine_tensor is None,
     )
 
 

@@ -77,6 +77,8 @@ class GenerationLoad:
     """Ranks of an engine, as the manifest says. None: it does not."""
     tensor_field: str = "rollout.parallelism.tensor"
     """What says it."""
+    is_chosen: bool = False
+    """Whether it is the planner that says it, as the fastest."""
 
     @property
     def trained(self) -> TrainedModel:

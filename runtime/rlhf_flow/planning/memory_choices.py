@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from rlhf_api.spec.resources import Device
 from rlhf_flow.planning.device_groups import DeviceGroup
 from rlhf_flow.planning.memory import RoleModel
-from rlhf_flow.planning.offloading import OffloadChoice, offload_choices
+from rlhf_flow.planning.offloading import FASTEST, OffloadChoice, offload_choices
 from rlhf_flow.planning.problem import PlanningProblem
 from rlhf_flow.planning.role_models import MICRO_BATCH_TOKENS
 
@@ -109,7 +109,10 @@ def micro_batch_sizes(problem: PlanningProblem) -> list[int]:
 
 
 def memory_reasons(
-    problem: PlanningProblem, models: Sequence[RoleModel], choice: MemoryChoice
+    problem: PlanningProblem,
+    models: Sequence[RoleModel],
+    choice: MemoryChoice,
+    is_chosen: bool = False,
 ) -> tuple[str, ...]:
     """That micro-batches are smaller than they would be with more memory, and whose activations are
     computed again.
@@ -118,12 +121,14 @@ def memory_reasons(
         problem: what is planned.
         models: of the roles.
         choice: what was chosen.
+        is_chosen: whether it was chosen by time, and not as the first that fits.
     """
-    return tuple([*_smaller(problem, models, choice), *_recomputation(choice)])
+    smaller = _smaller(problem, models, choice, is_chosen)
+    return tuple([*smaller, *_recomputation(choice, is_chosen)])
 
 
 def _smaller(
-    problem: PlanningProblem, models: Sequence[RoleModel], choice: MemoryChoice
+    problem: PlanningProblem, models: Sequence[RoleModel], choice: MemoryChoice, is_chosen: bool
 ) -> Iterator[str]:
     tokens = choice.micro_batch_tokens
     chosen = [
@@ -134,19 +139,20 @@ def _smaller(
     ]
     if chosen:
         best = max(MICRO_BATCH_TOKENS[model.device] for model in models)
+        why = f"the most, of {best} halved again and again, with which everything fits"
         yield (
-            f"micro-batches of {', '.join(chosen)} have up to {tokens} tokens: the most, of "
-            f"{best} halved again and again, with which everything fits"
+            f"micro-batches of {', '.join(chosen)} have up to {tokens} tokens: "
+            f"{FASTEST if is_chosen else why}"
         )
 
 
-def _recomputation(choice: MemoryChoice) -> Iterator[str]:
+def _recomputation(choice: MemoryChoice, is_chosen: bool) -> Iterator[str]:
+    why = "they do not fit otherwise, be it in smaller micro-batches"
     parts = (
         (choice.told_to_recompute, "as training.activationRecompute says"),
         (
             choice.chosen_to_recompute,
-            "they do not fit otherwise, be it in smaller micro-batches; training takes about a "
-            "third more computation",
+            f"{FASTEST if is_chosen else why}; training takes about a third more computation",
         ),
     )
     for roles, why in parts:

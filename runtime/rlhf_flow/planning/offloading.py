@@ -23,6 +23,9 @@ LOAD, OFFLOAD = "load", "offload"
 COPIED = (MemoryWhat.WEIGHTS, MemoryWhat.MASTER_WEIGHTS, MemoryWhat.OPTIMIZER)
 """What the host has a copy of; gradients have memory during updates only."""
 
+FASTEST = "part of the fastest plan that fits"
+"""Why, for what was chosen by time."""
+
 DEPTH_TEXTS = {
     OffloadDepth.DERIVED: (
         "weights on their devices for their own calls only, made anew from master weights"
@@ -192,7 +195,10 @@ def with_offloading(
 
 
 def offload_reasons(
-    choice: OffloadChoice, device: Device, items: Sequence[Sequence[MemoryItem]]
+    choice: OffloadChoice,
+    device: Device,
+    items: Sequence[Sequence[MemoryItem]],
+    is_chosen: bool = False,
 ) -> tuple[str, ...]:
     """Which roles are offloaded, why, and what the host then holds.
 
@@ -200,10 +206,12 @@ def offload_reasons(
         choice: what was chosen.
         device: what ranks compute on.
         items: uses of memory on each group of devices.
+        is_chosen: whether it was chosen by time, and not as the first that fits.
     """
+    why_not_all = "not everything fits on the devices at once"
     parts = (
         (choice.forced, "as training.offload says"),
-        (choice.roles - choice.forced, "not everything fits on the devices at once"),
+        (choice.roles - choice.forced, FASTEST if is_chosen else why_not_all),
     )
     away = choice.of_depth(OffloadDepth.EVERYTHING)
     reasons = [

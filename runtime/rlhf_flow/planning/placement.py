@@ -27,6 +27,8 @@ class CallPlace:
     """None: placement does not say."""
     group: int | None = None
     """Which of placement.groups says so. None: none, they are all devices of roles."""
+    is_chosen: bool = False
+    """Whether the planner chose the devices and the cut, as the fastest."""
 
     @property
     def field(self) -> str:

@@ -1,21 +1,32 @@
-"""From what is planned to its plan: the first way to compute that fits, or why none does."""
+"""From what is planned to its plan: on GPUs whose speed is known the fastest that is found, else
+the first way to compute that fits."""
 
 from __future__ import annotations
 
-from contextlib import suppress
-from dataclasses import replace
+from collections.abc import Mapping
 
 from rlhf_api.plan import Plan
-from rlhf_flow.errors import DoesNotFit
-from rlhf_flow.planning.estimate.evaluate import with_estimate
+from rlhf_api.plan_estimate import PlanSearch
+from rlhf_api.spec.placement import PlacementType
+from rlhf_api.spec.resources import Device
+from rlhf_flow.errors import DevicesUnknown, DoesNotFit
+from rlhf_flow.planning.estimate.evaluate import hardware_of_pools, with_estimate
+from rlhf_flow.planning.first_that_fits import first_that_fits
 from rlhf_flow.planning.fitted_plan import fitted_plan
-from rlhf_flow.planning.fitting import FittedJob, PlacedJob, fit_job, place_job
-from rlhf_flow.planning.memory_choices import memory_choices, tried
+from rlhf_flow.planning.fitting import places_of
 from rlhf_flow.planning.problem import PlanningProblem
+from rlhf_flow.planning.search.alternatives import Simple, simple_plans
+from rlhf_flow.planning.search.find_plan import MAX_FITTED, Found, find_plan
+from rlhf_flow.planning.search.placements import placements
+from rlhf_flow.planning.seconds.hardware import Hardware
 
 
-def plan_problem(problem: PlanningProblem) -> Plan:
+def plan_problem(problem: PlanningProblem, most_fitted: int = MAX_FITTED) -> Plan:
     """The plan of a job.
+
+    Args:
+        problem: what is planned.
+        most_fitted: ways to compute that a search fits into memory, at most.
 
     Raises:
         InvalidPlacement: groups that do not fit the roles, their calls or the pools.
@@ -27,32 +38,55 @@ def plan_problem(problem: PlanningProblem) -> Plan:
         KvCacheTooSmall: a given cache below one longest sequence.
         DoesNotFit: more memory than a device has; the message shows the sum.
     """
-    placed = place_job(problem)
-    found = _with_less_recomputation(_first_that_fits(placed))
-    return with_estimate(problem, fitted_plan(found))
+    hardware = _known_hardware(problem)
+    if hardware is None:
+        return with_estimate(problem, fitted_plan(first_that_fits(problem)))
+    return _fastest_plan(problem, hardware, most_fitted)
 
 
-def _first_that_fits(placed: PlacedJob) -> FittedJob:
-    """The way to compute that takes least time of those that fit.
-
-    Raises:
-        DoesNotFit: none does.
-    """
-    *better, last = memory_choices(placed.problem, placed.groups)
-    for choice in better:
-        with suppress(DoesNotFit):
-            return fit_job(placed, choice)
+def _known_hardware(problem: PlanningProblem) -> Mapping[str, Hardware] | None:
+    """What the devices can do, as far as times can be compared: processes on CPUs share cores, so
+    that placements which overlap gain nothing there."""
+    if problem.device is Device.CPU:
+        return None
     try:
-        return fit_job(placed, last)
-    except DoesNotFit as error:
-        raise DoesNotFit("\n".join([str(error), *tried(last)])) from error
+        return hardware_of_pools(problem.pools)
+    except DevicesUnknown:
+        return None
 
 
-def _with_less_recomputation(found: FittedJob) -> FittedJob:
-    """The same where roles keep their activations that need not recompute them."""
-    for role in sorted(found.choice.chosen_to_recompute):
-        choice = replace(found.choice, recomputed=found.choice.recomputed - {role})
-        with suppress(DoesNotFit):
-            other = fit_job(found.placed, choice)
-            found = other if other.engines == found.engines else found
-    return found
+def _fastest_plan(
+    problem: PlanningProblem, hardware: Mapping[str, Hardware], most_fitted: int
+) -> Plan:
+    is_free = problem.fixed.placement.type is PlacementType.AUTO
+    family = tuple(placements(problem)) if is_free else (places_of(problem),)
+    simple = simple_plans(problem, hardware)
+    fitted = [each.fitted for each in simple if each.fitted is not None]
+    found = find_plan(problem, hardware, family, fitted, most_fitted)
+    if found.fitted is None:
+        first_that_fits(problem)  # which says why not
+        raise DoesNotFit("nothing that was tried fits")
+    plan = with_estimate(problem, fitted_plan(found.fitted))
+    search = _search(found, simple)
+    return plan.model_copy(update={"search": search, "reasons": (_reason(search), *plan.reasons)})
+
+
+def _search(found: Found, simple: tuple[Simple, ...]) -> PlanSearch:
+    return PlanSearch(
+        num_placements=found.num_placements,
+        bound_seconds=found.bound_seconds,
+        is_optimal=found.is_optimal,
+        alternatives=tuple(each.alternative for each in simple),
+    )
+
+
+def _reason(search: PlanSearch) -> str:
+    """How good the plan is."""
+    number = search.num_placements
+    family = f"the fastest of {number} placements" if number > 1 else "the fastest way to compute"
+    if search.is_optimal:
+        return f"{family}, by the times that are expected: proved, none of them takes less"
+    return (
+        f"{family} as far as it was searched, by the times that are expected: none of them takes "
+        f"less than {search.bound_seconds:.4g} s"
+    )

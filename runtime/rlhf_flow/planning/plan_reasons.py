@@ -10,6 +10,7 @@ from rlhf_flow.planning.generation_choice import EngineChoice, GenerationChoice
 from rlhf_flow.planning.generation_groups import grouping_reason
 from rlhf_flow.planning.generation_loads import Loads
 from rlhf_flow.planning.generation_memory import GenerationLoad, kv_bytes
+from rlhf_flow.planning.offloading import FASTEST
 from rlhf_flow.planning.problem import Fixed
 from rlhf_flow.planning.refusal import format_bytes
 
@@ -72,6 +73,7 @@ def _placement_reason(
     why = {
         PlacementType.SPLIT: "as placement Split puts language models and scalar models apart",
         PlacementType.STANDALONE: "as placement Standalone gives each role devices of its own",
+        PlacementType.AUTO: FASTEST,
     }
     return f"{group}: {held}, {why.get(kind, 'as placement.groups says')}"
 
@@ -79,11 +81,7 @@ def _placement_reason(
 def _engine_reasons(fixed: Fixed, engine: EngineChoice, load: GenerationLoad) -> Iterator[str]:
     yield (
         f"ranks that a generation engine of {engine.role} spans: {engine.mesh.tensor}, "
-        + (
-            f"as {load.tensor_field} says"
-            if load.tensor
-            else "the smallest power of two with which everything fits"
-        )
+        + _size_reason(load)
     )
     if engine.mesh.tensor > 1:
         yield grouping_reason(engine.role, load.trained, engine.mesh)
@@ -91,6 +89,15 @@ def _engine_reasons(fixed: Fixed, engine: EngineChoice, load: GenerationLoad) ->
         f"its cache has {format_bytes(engine.kv_cache_bytes)} on each device: "
         + _cache_reason(fixed, engine, load)
     )
+
+
+def _size_reason(load: GenerationLoad) -> str:
+    """Why engines span as many ranks."""
+    if load.is_chosen:
+        return FASTEST
+    if load.tensor:
+        return f"as {load.tensor_field} says"
+    return "the smallest power of two with which everything fits"
 
 
 def _cache_reason(fixed: Fixed, engine: EngineChoice, load: GenerationLoad) -> str:

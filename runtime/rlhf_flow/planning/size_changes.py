@@ -60,7 +60,7 @@ def _cuts(asked: Changed, shapes: Mapping[str, DecoderShape]) -> Iterator[Change
             changed = with_field(changed, parallelism, path=(*path, "parallelism"))
         return changed
 
-    cuts = _possible_cuts(asked.devices, [shapes[role] for role in models if role in shapes])
+    cuts = possible_cuts(asked.devices, [shapes[role] for role in models if role in shapes])
     now = max((models[role].training.parallelism.num_ranks for role in megatron), default=1)
     yield Change([cut for cut in cuts if cut[0] * cut[1] > now], apply, text)
     if megatron:
@@ -84,9 +84,7 @@ def _to_fsdp(changed: Changed, engine: TrainingEngineType, roles: Sequence[str])
     return changed
 
 
-def _possible_cuts(
-    devices: Sequence[Pool], shapes: Sequence[DecoderShape]
-) -> list[tuple[int, int]]:
+def possible_cuts(devices: Sequence[Pool], shapes: Sequence[DecoderShape]) -> list[tuple[int, int]]:
     """Tensor ranks and stages in powers of two that devices and models allow; for each number of
     both together that with most tensor ranks, as these share activations, too."""
     per_node = min(pool.devices_per_node for pool in devices)

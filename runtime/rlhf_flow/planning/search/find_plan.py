@@ -31,7 +31,6 @@ from rlhf_flow.planning.fitted_plan import fitted_plan
 from rlhf_flow.planning.fitting import FittedJob, PlacedJob, fit_job, place_job
 from rlhf_flow.planning.memory_choices import MemoryChoice
 from rlhf_flow.planning.problem import PlanningProblem
-from rlhf_flow.planning.role_models import role_model
 from rlhf_flow.planning.search.layout_space import Dimension, LayoutSpace, dimension
 from rlhf_flow.planning.search.layouts import cuts, engine_tensors
 from rlhf_flow.planning.search.least_seconds import LeastSeconds, Seconds
@@ -40,7 +39,7 @@ from rlhf_flow.planning.search.placements import Placement, placements
 from rlhf_flow.planning.seconds.hardware import Hardware
 from rlhf_flow.planning.seconds.links import Links
 
-MAX_FITTED = 2_000
+MAX_FITTED = 1_000
 """Ways to compute that are fitted into memory before a search ends without a proof."""
 
 
@@ -208,28 +207,16 @@ class _Search:
             fit_job(placed, choices[-1])
         except PlanError:
             return []
+        bounds: dict[tuple[int, frozenset[str]], float] = {}
+        for choice in choices:
+            way = choice.micro_batch_tokens, choice.recomputed
+            if way not in bounds:
+                computed = self._least.of_choice(placed.meshes, *way)
+                bounds[way] = self._least.of_step(space.placement, {**seconds, **computed})
         bounded = [
-            (
-                self._least.of_step(space.placement, {**seconds, **self._computed(placed, each)}),
-                each,
-            )
-            for each in choices
+            (bounds[choice.micro_batch_tokens, choice.recomputed], choice) for choice in choices
         ]
         return sorted(bounded, key=lambda each: each[0])
-
-    def _computed(self, placed: PlacedJob, choice: MemoryChoice) -> Seconds:
-        """Seconds of calls that train roles or run them forward, as a choice has them computed."""
-        found: dict[str, float] = {}
-        for role, facts in self._problem.models.items():
-            model = role_model(
-                self._problem,
-                facts,
-                placed.meshes[role],
-                choice.micro_batch_tokens,
-                role in choice.recomputed,
-            )
-            found |= self._least.of_role(model)
-        return found
 
     def _judge(self, fitted: FittedJob) -> None:
         """Take a plan if it is the fastest so far."""

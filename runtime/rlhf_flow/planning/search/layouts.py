@@ -81,7 +81,7 @@ def engine_tensors(
 
 def cut_place(place: CallPlace, cut: Cut) -> CallPlace:
     """The devices of a role, with its model cut there."""
-    return replace(place, tensor=cut.tensor, pipeline=cut.pipeline)
+    return replace(place, tensor=cut.tensor, pipeline=cut.pipeline, is_chosen=True)
 
 
 def with_layout(
@@ -97,12 +97,17 @@ def with_layout(
     return {
         role: RolePlace(
             cut_place(place.training, cut_of[role]),
-            replace(place.generation, tensor=tensor_of[role], pipeline=None)
+            _sized_engines(place.generation, tensor_of[role])
             if role in tensor_of
             else cut_place(place.training, cut_of[role]),
         )
         for role, place in placement.items()
     }
+
+
+def _sized_engines(place: CallPlace, tensor: int) -> CallPlace:
+    is_chosen = place.tensor is None
+    return replace(place, tensor=tensor, pipeline=None, is_chosen=is_chosen)
 
 
 def cut_mesh(mesh: Mesh, cut: Cut) -> Mesh:

@@ -98,6 +98,26 @@ class LeastSeconds:
         alone = static_memory(self.problem, group, [model], OffloadChoice({}, frozenset()))
         return alone.excess_bytes <= 0
 
+    def of_choice(
+        self, meshes: Mapping[str, Mesh], micro_batch_tokens: int, recomputed: frozenset[str]
+    ) -> Seconds:
+        """Calls that train roles or run them forward, all computed in one way.
+
+        Args:
+            meshes: of every role with a model.
+            micro_batch_tokens: of roles for which the manifest does not say it.
+            recomputed: roles whose activations are computed again.
+        """
+        found: dict[str, float] = {}
+        for role, mesh in meshes.items():
+            found |= self._of_way(role, mesh, micro_batch_tokens, role in recomputed)
+        return found
+
+    @cache  # noqa: B019
+    def _of_way(self, role: str, mesh: Mesh, micro_batch_tokens: int, recompute: bool) -> Seconds:
+        facts = self.problem.models[role]
+        return self.of_role(role_model(self.problem, facts, mesh, micro_batch_tokens, recompute))
+
     def of_role(self, model: RoleModel) -> Seconds:
         """Calls that train a role or run it forward, computed in one way."""
         links, found = self.links[model.mesh.pool], dict[str, float]()
