@@ -27,8 +27,8 @@ def set_partitions(things: Sequence[T]) -> Iterator[tuple[tuple[T, ...], ...]]:
 
 def compositions(total: int, parts: int) -> Iterator[tuple[int, ...]]:
     """All ways to write a number as a sum of so many positive ones, in every order."""
-    if parts == 0:
-        if total == 0:
+    if parts == 0 or total < parts:
+        if parts == total:
             yield ()
         return
     for cuts in combinations(range(1, total), parts - 1):
@@ -38,6 +38,6 @@ def compositions(total: int, parts: int) -> Iterator[tuple[int, ...]]:
 
 def count_compositions(total: int, parts: int) -> int:
     """How many these are."""
-    if parts == 0 or total == 0:
+    if parts == 0 or total < parts:
         return int(parts == total)
     return comb(total - 1, parts - 1)
