@@ -132,6 +132,9 @@ def plan(
     html: Annotated[
         Path | None, typer.Option("--html", help="Also write a page with the timeline.")
     ] = None,
+    prove: Annotated[
+        bool, typer.Option("--prove", help="Search on until no faster plan is possible.")
+    ] = False,
     overrides: Overrides = None,
     _filename: Filename = False,
 ) -> None:
@@ -145,10 +148,11 @@ def plan(
       rlhf plan job.yaml -o json
       rlhf plan job.yaml -o graph
       rlhf plan job.yaml --html plan.html
+      rlhf plan job.yaml --prove
     """
     from rlhf_cli.plan import plan_command
 
-    plan_command(file, devices, output.value, overrides or [], html)
+    plan_command(file, devices, output.value, overrides or [], html, prove)
 
 
 @app.command()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
     from rlhf_api.plan import GraphName, Plan
     from rlhf_flow.graph import Graph
@@ -35,6 +36,30 @@ def print_times(graphs: Mapping[GraphName, Graph], plan: Plan, console: Console)
         return
     lines = ["", times_text(plan), "", text_timeline(simulation, console.width, STEPS_SHOWN)]
     console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
+    if plan.search is not None and plan.search.alternatives:
+        console.print(alternatives_table(plan))
+
+
+def alternatives_table(plan: Plan) -> Table:
+    """What a step takes with this plan, and with those that simpler rules choose."""
+    from rich.table import Table
+
+    from rlhf_flow.planning.timeline_rows import format_time
+
+    table = Table(box=None, padding=(0, 3, 0, 0))
+    table.add_column("Compared with")
+    table.add_column("a step", justify="right")
+    table.add_column("as long", justify="right")
+    assert plan.estimate is not None and plan.search is not None
+    own = plan.estimate.step_seconds
+    table.add_row("this plan", format_time(own), "")
+    for each in plan.search.alternatives:
+        if each.step_seconds is None:
+            table.add_row(each.name, "does not fit", "")
+        else:
+            ratio = f"{each.step_seconds / own:.2f} x"
+            table.add_row(each.name, format_time(each.step_seconds), ratio)
+    return table
 
 
 def simulated(graphs: Mapping[GraphName, Graph], plan: Plan) -> Simulation | None:

@@ -30,6 +30,7 @@ def plan_command(
     output: str,
     overrides: Sequence[str] = (),
     html: Path | None = None,
+    prove: bool = False,
 ) -> None:
     """Print the plan of every job of a file, and on stderr what is odd about it.
 
@@ -39,6 +40,7 @@ def plan_command(
         output: table, json, yaml, graph (a text picture) or mermaid.
         overrides: PATH=VALUE texts of --set.
         html: a file for a page with the timelines of all jobs.
+        prove: whether to search until no faster plan is possible.
 
     Raises:
         ManifestError: the file has problems.
@@ -58,7 +60,7 @@ def plan_command(
     shown = []
     for number, job in enumerate(local_jobs(file, overrides)):
         with lines_of(file, job, overrides), user_code(job):
-            graphs, plan = planned(job, pools_of(job, devices))
+            graphs, plan = planned(job, pools_of(job, devices), prove)
         for warning in lint_job(job, graphs, plan.device):
             typer.echo(f"warning: {warning}", err=True)
         if output == "table":

@@ -11,8 +11,15 @@ if TYPE_CHECKING:
     from rlhf_flow.graph import Graph
 
 
-def planned(job: RLHFJob, pools: Sequence[Pool]) -> tuple[Mapping[GraphName, Graph], Plan]:
+def planned(
+    job: RLHFJob, pools: Sequence[Pool], prove: bool = False
+) -> tuple[Mapping[GraphName, Graph], Plan]:
     """Trace a job and plan it.
+
+    Args:
+        job: the manifest.
+        pools: its devices.
+        prove: whether to search until no faster plan is possible.
 
     Raises:
         FlowError: an algorithm that cannot be traced.
@@ -24,11 +31,13 @@ def planned(job: RLHFJob, pools: Sequence[Pool]) -> tuple[Mapping[GraphName, Gra
     from rlhf_flow.planning.inventory import device_of
 
     graphs = trace_job(job, device_of(pools))
-    return graphs, plan_of(job, graphs, pools)
+    return graphs, plan_of(job, graphs, pools, prove)
 
 
-def plan_of(job: RLHFJob, graphs: Mapping[GraphName, Graph], pools: Sequence[Pool]) -> Plan:
-    """Plan a job that is traced.
+def plan_of(
+    job: RLHFJob, graphs: Mapping[GraphName, Graph], pools: Sequence[Pool], prove: bool = False
+) -> Plan:
+    """Plan a job that is traced; arguments as above.
 
     Raises:
         ManifestError: engines that do not fit its models.
@@ -37,8 +46,10 @@ def plan_of(job: RLHFJob, graphs: Mapping[GraphName, Graph], pools: Sequence[Poo
     """
     from rlhf_flow.planning.make_plan import resolve_shapes
     from rlhf_flow.planning.plan_job import plan_job
+    from rlhf_flow.planning.search.find_plan import MAX_FITTED, WITHOUT_END
 
-    plan = plan_job(job, graphs, pools, resolve_shapes(job, graphs))
+    most_fitted = WITHOUT_END if prove else MAX_FITTED
+    plan = plan_job(job, graphs, pools, resolve_shapes(job, graphs), most_fitted)
     for name, graph in graphs.items():
         for call in graph.calls:
             if call.protocol is not None:

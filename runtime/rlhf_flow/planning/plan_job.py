@@ -11,6 +11,7 @@ from rlhf_flow.planning.advice import advice_lines
 from rlhf_flow.planning.job_problem import problem_of
 from rlhf_flow.planning.plan_problem import plan_problem
 from rlhf_flow.planning.problem import Graphs
+from rlhf_flow.planning.search.find_plan import MAX_FITTED
 from rlhf_flow.planning.shapes import DecoderShape
 
 
@@ -19,6 +20,7 @@ def plan_job(
     graphs: Graphs,
     devices: Sequence[Pool],
     shapes: Mapping[str, DecoderShape],
+    most_fitted: int = MAX_FITTED,
 ) -> Plan:
     """The plan of a job.
 
@@ -27,13 +29,14 @@ def plan_job(
         graphs: traced from it.
         devices: its pools, all of one kind; placement.maxDevices may take fewer.
         shapes: of every role with a model.
+        most_fitted: ways to compute that a search fits into memory, at most.
 
     Raises:
         PlanError, ManifestError: as `plan_problem` does; where a job does not fit, the message also
             says what would fit.
     """
     try:
-        return plan_problem(problem_of(job, graphs, devices, shapes))
+        return plan_problem(problem_of(job, graphs, devices, shapes), most_fitted)
     except DoesNotFit as error:
         lines = [str(error), *advice_lines(job, graphs, devices, shapes)]
         raise DoesNotFit("\n".join(lines)) from error

@@ -51,17 +51,20 @@ def simple_plans(problem: PlanningProblem, hardware: Mapping[str, Hardware]) -> 
     placement = problem.fixed.placement
     is_free = placement.type is PlacementType.AUTO
     if not is_free:
-        return (_simple(problem, placement, hardware),)
+        return (_simple(problem, placement, hardware, "the first that fits"),)
     colocated, *apart = (placement.model_copy(update={"type": kind}) for kind in APART)
-    found = [_simple(problem, colocated, hardware)]
+    found = [_simple(problem, colocated, hardware, colocated.type.value)]
     for spec in apart:
         with suppress(InvalidPlacement, NotOffered, DoesNotDivide):
-            found.append(_simple(problem, spec, hardware))
+            found.append(_simple(problem, spec, hardware, spec.type.value))
     return tuple(found)
 
 
 def _simple(
-    problem: PlanningProblem, placement: PlacementSpec, hardware: Mapping[str, Hardware]
+    problem: PlanningProblem,
+    placement: PlacementSpec,
+    hardware: Mapping[str, Hardware],
+    name: str,
 ) -> Simple:
     placed = replace(problem, fixed=replace(problem.fixed, placement=placement))
     fitted, seconds = _smallest_cut(placed), None
@@ -69,7 +72,7 @@ def _simple(
         seconds = evaluate(problem, fitted_plan(fitted), hardware).step_seconds
         chosen = replace(fitted.placed, problem=problem, is_chosen=True)
         fitted = replace(fitted, placed=chosen)
-    return Simple(Alternative(name=placement.type.value, step_seconds=seconds), fitted)
+    return Simple(Alternative(name=name, step_seconds=seconds), fitted)
 
 
 def _smallest_cut(problem: PlanningProblem) -> FittedJob | None:

@@ -40,7 +40,10 @@ from rlhf_flow.planning.seconds.hardware import Hardware
 from rlhf_flow.planning.seconds.links import Links
 
 MAX_FITTED = 1_000
-"""Ways to compute that are fitted into memory before a search ends without a proof."""
+"""Ways to compute that are fitted into memory before a search ends without a proof: some
+seconds."""
+WITHOUT_END = 10**9
+"""So many are never reached: the search ends with a proof."""
 
 
 @dataclass(frozen=True)

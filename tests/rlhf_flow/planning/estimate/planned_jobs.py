@@ -8,9 +8,11 @@ from rlhf_api import RLHFJob
 from rlhf_api.plan import Plan, Pool
 from rlhf_api.spec.resources import Device
 from rlhf_flow.job_graphs import trace_job
+from rlhf_flow.planning.estimate.evaluate import with_estimate
+from rlhf_flow.planning.first_that_fits import first_that_fits
+from rlhf_flow.planning.fitted_plan import fitted_plan
 from rlhf_flow.planning.job_problem import problem_of
 from rlhf_flow.planning.make_plan import resolve_shapes
-from rlhf_flow.planning.plan_problem import plan_problem
 from rlhf_flow.planning.problem import PlanningProblem
 
 GIB = 2**30
@@ -59,7 +61,7 @@ class Planned(NamedTuple):
 
 
 def planned(made: RLHFJob, *pools: Pool) -> Planned:
-    """The plan of a job."""
+    """The plan of a job without a search: roles are where placement says, or everywhere."""
     graphs = trace_job(made, pools[0].device)
     problem = problem_of(made, graphs, pools, resolve_shapes(made, graphs))
-    return Planned(problem, plan_problem(problem))
+    return Planned(problem, with_estimate(problem, fitted_plan(first_that_fits(problem))))
