@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,16 +16,11 @@ from safetensors import SafetensorError
 from rlhf_api.spec.job import RLHFJobSpec
 from rlhf_api.spec.models import Precision
 from rlhf_cli.found_checkpoint import find_checkpoint, is_there
+from rlhf_cli.staging import not_written, recover, staged
 from rlhf_runtime.checkpoint.record import CheckpointRecord
 from rlhf_runtime.checkpoint.store import Checkpoint
-from rlhf_runtime.controller.run_lock import LOCK, locked
-from rlhf_runtime.errors import (
-    CannotExport,
-    FolderInUse,
-    FolderUnusable,
-    ModelNotSaved,
-    RuntimeFailure,
-)
+from rlhf_runtime.errors import CannotExport, RuntimeFailure
+from rlhf_runtime.models.errors import ModelIncomplete, ModelNotFound
 from rlhf_runtime.models.files import copy_tokenizer
 from rlhf_runtime.models.folder import CONFIG_FILE
 from rlhf_runtime.models.sources import resolve_model
@@ -65,7 +59,9 @@ def export_command(asked: Export) -> None:
         StorageFailed: the checkpoint cannot be read.
     """
     output = Path(asked.output).expanduser().resolve()
+    recover(output)
     _check_output(output, asked)
+    _check_source(asked.source)
     found = find_checkpoint(asked.checkpoint, _say)
     try:
         _export(found, output, asked)
@@ -84,13 +80,13 @@ def _export(found: Checkpoint, output: Path, asked: Export) -> None:
     dtype = asked.dtype or _dtype_of(record, model.role)
     _check_outside(output, found.address)
     _say(f"exporting {model.role} of step {record.step} in {dtype}, from {found.address}")
-    with _source_of(asked.source, record, model.role) as source, _room_for(output) as aside:
+    with _source_of(asked.source, record, model.role) as source, staged(output) as folder:
         try:
-            export_model(model, source, aside, getattr(torch, dtype))
-            copy_tokenizer(source, aside)
-            size = sum(file.stat().st_size for file in aside.iterdir())
+            export_model(model, source, folder, getattr(torch, dtype))
+            copy_tokenizer(source, folder)
+            size = sum(file.stat().st_size for file in folder.iterdir())
         except (OSError, SafetensorError) as error:
-            raise _not_written(output, error) from error
+            raise not_written(output, error) from error
     typer.echo(f"wrote {output} ({format_bytes(size)})")
 
 
@@ -111,6 +107,14 @@ def _check_output(output: Path, asked: Export) -> None:
         raise CannotExport(
             f"there is something already: got {output}; give --force to replace it, or choose "
             "another folder"
+        )
+
+
+def _check_source(given: Path | None) -> None:
+    if given is not None and not (given / CONFIG_FILE).is_file():
+        raise CannotExport(
+            f"not a model's folder: got --source {given} without {CONFIG_FILE}, allowed the folder "
+            "of the model that the role was trained from (its weights are not needed)"
         )
 
 
@@ -149,11 +153,6 @@ def _dtype_of(record: CheckpointRecord, role: str) -> str:
 def _source_of(given: Path | None, record: CheckpointRecord, role: str) -> Iterator[Path]:
     """The folder that a role was trained from: its config and its tokenizer."""
     if given is not None:
-        if not (given / CONFIG_FILE).is_file():
-            raise CannotExport(
-                f"not a model's folder: got --source {given} without {CONFIG_FILE}, allowed the "
-                "folder of the model that the role was trained from (its weights are not needed)"
-            )
         yield given
         return
     try:
@@ -166,69 +165,13 @@ def _source_of(given: Path | None, record: CheckpointRecord, role: str) -> Itera
         ) from error
     with tempfile.TemporaryDirectory(prefix="rlhf-export-") as workdir:
         source = spec.model_for(spec.origin_of(role)).source
-        yield resolve_model(source, spec.schedule.seed, Path(workdir))
-
-
-@contextmanager
-def _room_for(output: Path) -> Iterator[Path]:
-    """A folder beside `output` that takes its place once it is complete, and else goes.
-
-    Raises:
-        CannotExport: it cannot be made, or another export fills it.
-    """
-    aside = output.with_name(f"{output.name}.new")
-    try:
-        with locked(aside):
-            try:
-                _empty(aside)
-                yield aside
-                _put_in_place(aside, output)
-            except BaseException:
-                shutil.rmtree(aside, ignore_errors=True)
-                raise
-    except FolderInUse as error:
-        raise CannotExport(f"another export writes there: got {output}; wait for it") from error
-    except FolderUnusable as error:
-        raise CannotExport(
-            f"the model cannot be put there: got {output} ({error}); choose another folder"
-        ) from error
-
-
-def _empty(folder: Path) -> None:
-    """Remove what a killed export has left."""
-    for entry in folder.iterdir():
-        if entry.name != LOCK:
-            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
-
-
-def _put_in_place(aside: Path, output: Path) -> None:
-    """Let a complete folder take the place of another, of which nothing is lost if it cannot."""
-    before = output.with_name(f"{output.name}.old")
-    try:
-        (aside / LOCK).unlink()
-        if output.is_dir() and not any(output.iterdir()):  # it may be a place of its own, mounted
-            for entry in list(aside.iterdir()):
-                shutil.move(entry, output / entry.name)
-            aside.rmdir()
-            return
-        if output.exists():
-            output.rename(before)
         try:
-            aside.rename(output)
-        except OSError:
-            if before.exists():
-                before.rename(output)
-            raise
-        shutil.rmtree(before, ignore_errors=True)
-    except OSError as error:
-        raise _not_written(output, error) from error
-
-
-def _not_written(output: Path, error: Exception) -> ModelNotSaved:
-    return ModelNotSaved(
-        f"the model could not be written: got {type(error).__name__}: {error} for {output}; free "
-        "space there, then give the same command again"
-    )
+            folder = resolve_model(source, spec.schedule.seed, Path(workdir))
+        except (ModelNotFound, ModelIncomplete) as error:
+            raise CannotExport(
+                f"{error}; or give the folder of that model on this machine with --source"
+            ) from error
+        yield folder
 
 
 def _say(text: str) -> None:

@@ -9,11 +9,11 @@ from functools import partial
 from pathlib import Path
 
 from rlhf_api.spec.job import RLHFJob
-from rlhf_cli.going_on import how_to_go_on, same_command
 from rlhf_cli.local_jobs import local_jobs
 from rlhf_cli.planned import devices_text
 from rlhf_cli.preflight import Checked, Place, checked, left_to_workers
 from rlhf_cli.resume import check_changes, has_work, open_store
+from rlhf_cli.resume_hint import same_command, with_resume_hint
 from rlhf_cli.stopping import take_over_signals
 from rlhf_cli.user_code import user_code
 from rlhf_cli.validate import lines_of, only_job
@@ -91,7 +91,7 @@ def _train(
     graphs, plan = start.planned
     changed = check_changes(job, folder, store, devices_text(plan))
     fork_server, about_it = server_for(plan.device, plan.standby)
-    with closing(fork_server), how_to_go_on(command, folder, store):
+    with closing(fork_server), with_resume_hint(command, folder, store):
         # Ray is imported beside what workers import.
         from rlhf_cli.train import Task, train
         from rlhf_runtime.controller.site import OneMachine

@@ -60,6 +60,16 @@ def test_several_errors_are_listed_with_their_reasons() -> None:
         "UnknownField: two",
         "InvalidManifest: spec.a: wrong",
     ]
+    assert caught.value.exit_code is ExitCode.MANIFEST, "all of them are the manifest's"
+
+
+class OfUsers(RlhfError):
+    reason, exit_code = "OfUsers", ExitCode.USER
+
+
+def test_errors_of_several_kinds_ask_the_user_to_mend_them() -> None:
+    with pytest.raises(SeveralErrors) as caught:
+        raise_together([manifest("a"), OfUsers("data")])
     assert caught.value.exit_code is ExitCode.USER
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader
 from torch.distributed.checkpoint.state_dict_saver import save
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, MixtralConfig
 from typer.testing import CliRunner, Result
@@ -16,6 +17,7 @@ from typer.testing import CliRunner, Result
 from rlhf_api.changes import document_of
 from rlhf_api.reading.manifest import load_file as load_jobs
 from rlhf_cli.app import app
+from rlhf_cli.staging import staged
 from rlhf_runtime.checkpoint.record import CheckpointRecord, SavedFile
 from rlhf_runtime.checkpoint.store import CheckpointStore
 from rlhf_runtime.checkpoint.writer import DigestingWriter
@@ -122,41 +124,102 @@ def store_spec(run: Path) -> Any:
     return CheckpointStore(str(run / "checkpoints")).read(1).record.spec
 
 
-def test_what_is_there_is_replaced_only_by_force_and_what_was_killed_is_cleaned(
-    run: Path, tmp_path: Path
-) -> None:
-    out, half = tmp_path / "out", tmp_path / "out.new"
-    for folder in (out, half):
-        folder.mkdir()
-        (folder / "old").touch()
+def test_what_is_there_is_replaced_only_by_force(run: Path, tmp_path: Path) -> None:
+    out = full_folder(tmp_path / "out")
+    others = [full_folder(tmp_path / name) for name in ("out.old", "out.new", ".out.rlhf")]
     refused = export(run, out)
     assert refused.exit_code == 2 and "give --force" in refused.stderr
     assert (out / "old").exists()
     done = export(run, out, "--force")
     assert done.exit_code == 0, done.output
-    assert not (out / "old").exists() and not half.exists()
+    assert not (out / "old").exists() and (out / "config.json").is_file()
+    assert out.stat().st_mode == others[0].stat().st_mode, "with the rights of any new folder"
+    assert sorted(tmp_path.iterdir()) == sorted([out, *others]), "other folders are left alone"
+    assert all((other / "old").exists() for other in others)
+
+
+def full_folder(folder: Path) -> Path:
+    folder.mkdir()
+    (folder / "old").touch()
+    return folder
+
+
+def test_an_export_that_was_killed_while_it_replaced_a_folder_loses_nothing(
+    run: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    full_folder(tmp_path / ".out.rlhf-new-1")
+    full_folder(tmp_path / ".out.rlhf-replaced-1")
+    refused = export(run, out)
+    assert refused.exit_code == 2 and "give --force" in refused.stderr
+    assert list(tmp_path.iterdir()) == [out] and (out / "old").exists()
+    full_folder(tmp_path / ".out.rlhf-replaced-2")
+    assert export(run, out, "--force").exit_code == 0
+    assert list(tmp_path.iterdir()) == [out] and not (out / "old").exists()
+
+
+def test_a_model_that_is_on_another_machine_is_asked_for(run: Path, tmp_path: Path) -> None:
+    spec = dict(store_spec(run))
+    spec["models"] = {**spec["models"], "actor": {"source": {"path": "/nowhere/llama"}}}
+    store = CheckpointStore(str(tmp_path / "saved"))
+    address = write(store, 1, {"actor": weights_of(1, run.parent)}, spec)
+    done = export(address, tmp_path / "out")
+    assert done.exit_code == 2 and "CannotExport" in done.stderr, done.output
+    assert "/nowhere/llama" in done.stderr and "with --source" in done.stderr
+
+
+def test_two_exports_to_one_place_do_not_meet(run: Path, tmp_path: Path) -> None:
+    with staged(tmp_path / "out") as folder:
+        other = export(run, tmp_path / "out")
+        assert other.exit_code == 2 and "another export writes there" in other.stderr
+        (folder / "config.json").touch()
+    assert [entry.name for entry in (tmp_path / "out").iterdir()] == ["config.json"]
+
+
+@pytest.mark.parametrize("force", [(), ("--force",)])
+def test_a_place_that_is_a_mount_is_filled(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, force: tuple[str, ...]
+) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    if force:
+        (out / "old").touch()
+    monkeypatch.setattr(Path, "is_mount", lambda self: self == out)
+    done = export(run, out, *force)
+    assert done.exit_code == 0, done.output
+    names = {entry.name for entry in out.iterdir()}
+    assert {"config.json", "model.safetensors"} <= names
+    assert not names & {"old", ".lock"} and not any("rlhf-new" in name for name in names)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
 
 
 def test_what_cannot_be_replaced_is_kept(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out = tmp_path / "out"
-    out.mkdir()
-    (out / "old").touch()
+    out = full_folder(tmp_path / "out")
     real = Path.rename
 
     def rename(self: Path, target: Path) -> Path:
-        if self.name == "out.new":
+        if "rlhf-new" in self.name:
             raise OSError(16, "Device or resource busy")
         return real(self, target)
 
     monkeypatch.setattr(Path, "rename", rename)
     done = export(run, out, "--force")
     assert done.exit_code == 4 and "Device or resource busy" in done.stderr
-    assert [entry.name for entry in tmp_path.iterdir()] == ["out"] and (out / "old").exists()
-    (out / "old").unlink()
-    assert export(run, out).exit_code == 0 and (out / "config.json").is_file()
-    assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
+    assert list(tmp_path.iterdir()) == [out] and (out / "old").exists()
+
+
+def test_an_interruption_is_none_of_the_storage(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(FsspecReader, "read_data", interrupted)
+    done = export(run, tmp_path / "out")
+    assert done.exit_code == 130 and "StorageFailed" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_disk_that_is_full_leaves_nothing(
@@ -221,6 +284,7 @@ def test_a_damaged_checkpoint_is_named_with_its_file_and_the_one_before_is_taken
         (("{run}", "{out}.file/below"), "cannot be put there"),
         (("{run}", "{out}", "--source", "{tmp}"), "without config.json"),
         (("{run}", "{out}", "--source", "{tmp}/other"), "are not those of the model"),
+        (("{run}", "{out}", "--source", "{tmp}/broken"), "transformers cannot read the model"),
     ],
 )
 def test_what_cannot_be_exported_is_refused_with_what_can(
@@ -228,10 +292,13 @@ def test_what_cannot_be_exported_is_refused_with_what_can(
 ) -> None:
     (tmp_path / "out.file").touch()
     LlamaConfig(hidden_size=64, num_hidden_layers=1).save_pretrained(tmp_path / "other")
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "config.json").write_text("{")
     before = sorted(tmp_path.rglob("*"))
     given = [word.format(run=run, out=tmp_path / "out", tmp=tmp_path) for word in words]
     done = export(*given)
-    assert done.exit_code == 2 and done.stderr.splitlines()[-1].startswith("CannotExport: ")
+    reasons = ("CannotExport: ", "UnsupportedModel: ")
+    assert done.exit_code in (2, 3) and done.stderr.splitlines()[-1].startswith(reasons)
     assert says in done.stderr, done.stderr
     assert sorted(tmp_path.rglob("*")) == before
 

@@ -25,6 +25,7 @@ from rlhf_flow.planning.memory import RoleModel
 from rlhf_flow.planning.placement import RolePlace
 from rlhf_flow.planning.refusal import format_bytes, overflow_message
 from rlhf_flow.planning.shapes import DecoderShape
+from rlhf_flow.planning.weight_parts import padded_vocabulary
 
 
 @dataclass(frozen=True)
@@ -279,6 +280,11 @@ def _not_cut(tensor: int, shape: DecoderShape) -> str | None:
         return f"{kv_heads} key and value heads, allowed one of its divisors or multiples"
     if shape.intermediate_size % tensor:
         return f"intermediate size {shape.intermediate_size}, allowed one of its divisors"
+    if (padded := padded_vocabulary(shape.vocab_size, 1)) % tensor:
+        return (
+            f"a vocabulary of {shape.vocab_size}, which vLLM pads to {padded}, allowed one of its "
+            "divisors"
+        )
     return None
 
 

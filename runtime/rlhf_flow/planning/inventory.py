@@ -36,8 +36,8 @@ GPU_MEMORY_BYTES: Mapping[str, int] = {
         "B200": 180,
     }.items()
 }
-"""Memory by the GPU's model as data sheets state it, in decimal gigabytes; what a driver reports is
-a few percent more, which is left for fragmentation."""
+"""Memory by the GPU's model as data sheets state it, in decimal gigabytes; a driver reports a few
+percent more, on which no plan counts."""
 
 _MAKERS = re.compile(r"^(NVIDIA-)?(GEFORCE-|TESLA-)?")
 """What names of GPUs may begin with."""

@@ -22,7 +22,7 @@ LOAD, OFFLOAD = "load", "offload"
 """The methods of such calls."""
 
 COPIED = (MemoryWhat.WEIGHTS, MemoryWhat.MASTER_WEIGHTS, MemoryWhat.OPTIMIZER)
-"""What the host has a copy of; gradients come back as zeros."""
+"""What the host has a copy of; gradients have memory during updates only."""
 
 DEPTH_TEXTS = {
     OffloadDepth.DERIVED: (

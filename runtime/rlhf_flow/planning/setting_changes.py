@@ -50,7 +50,7 @@ def left_to_the_plan(asked: Changed) -> list[Change]:
 def _restricts(training: Any, field: str, default: Any) -> bool:
     """Whether a setting of a training takes more memory than its default may."""
     given = getattr(training, field, default)
-    return given != default and given not in (True, Offload.ALWAYS)
+    return given != default and given is not True and given is not Offload.ALWAYS
 
 
 def _of_training(job: RLHFJob, entries: Sequence[tuple[str, Path]]) -> list[Change]:

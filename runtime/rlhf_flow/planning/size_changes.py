@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 from rlhf_api.spec.model_cut import uneven_pipeline, uneven_tensor
-from rlhf_api.spec.models import TrainingEngineType, TrainingParallelism
+from rlhf_api.spec.models import Offload, TrainingEngineType, TrainingParallelism
 from rlhf_flow.planning.changes import (
     Change,
     Changed,
@@ -64,10 +64,12 @@ def _cuts(asked: Changed, shapes: Mapping[str, DecoderShape]) -> Iterator[Change
     now = max((models[role].training.parallelism.num_ranks for role in megatron), default=1)
     yield Change([cut for cut in cuts if cut[0] * cut[1] > now], apply, text)
     if megatron:
+        derived = any(models[role].training.offload is Offload.DERIVED for role in megatron)
+        left_out = "parallelism and offload: Derived" if derived else "parallelism"
         yield Change(
             [TrainingEngineType.FSDP],
             partial(_to_fsdp, roles=megatron),
-            lambda engine: f"set engine of {names} to {engine.value}, without parallelism",
+            lambda engine: f"set engine of {names} to {engine.value}, without {left_out}",
         )
 
 
@@ -77,6 +79,8 @@ def _to_fsdp(changed: Changed, engine: TrainingEngineType, roles: Sequence[str])
         changed = with_field(changed, engine, path=(*path, "engine"))
         changed = with_field(changed, TrainingParallelism(), path=(*path, "parallelism"))
         changed = with_field(changed, True, path=(*path, "distributed_optimizer"))
+        if value_at(changed.job, path).offload is Offload.DERIVED:
+            changed = with_field(changed, Offload.AUTO, path=(*path, "offload"))
     return changed
 
 

@@ -154,6 +154,9 @@ def _load(state: State, address: str, alone: bool) -> None:
         load_in_place(state, storage_reader=reader, no_dist=alone)
     except CheckpointException as error:
         causes = [cause for cause, _ in error.failures.values()]
+        for cause in causes:
+            if not isinstance(cause, Exception):  # an interruption, which torch catches as well
+                raise cause from None
         if all(isinstance(cause, MISFITS) for cause in causes):
             raise CheckpointFailed(f"{address} does not fit: {_causes(error)}") from error
         raise _not_read(address, _causes(error)) from error

@@ -31,22 +31,22 @@ WHOLE_STEP = "batch/"
 class CallName:
     """What is put around the names of one call's metrics."""
 
-    before: str = ""
+    prefix: str = ""
     """Its region."""
-    behind: str = ""
+    suffix: str = ""
     """Whose responses it is about, where these are not the plain ones, and its number."""
-    behind_totals: str = ""
+    totals_suffix: str = ""
     """The same for totals, to which several calls add."""
 
     def named(self, own: Statistics) -> Statistics:
         """A call's statistics under the names that they have in the step."""
 
         def name(metric: str) -> str:
-            return f"{self.before}{metric}{self.behind}"
+            return f"{self.prefix}{metric}{self.suffix}"
 
         def total(metric: str) -> str:
             is_whole = metric.startswith(WHOLE_STEP)
-            return metric if is_whole else f"{self.before}{metric}{self.behind_totals}"
+            return metric if is_whole else f"{self.prefix}{metric}{self.totals_suffix}"
 
         return Statistics(
             {name(metric): value for metric, value in own.means.items()},
@@ -85,16 +85,16 @@ def _names(graph: Graph) -> Iterator[tuple[str, CallName]]:
     for call in graph.calls:
         site = _site(call)
         responses = _told_apart(graph, call)
-        behind = _label(responses, plain.get(site), labels)
-        seen[site, behind] += 1
-        count = seen[site, behind]
+        suffix = _label(responses, plain.get(site), labels)
+        seen[site, suffix] += 1
+        count = seen[site, suffix]
         # What operations report is named after the fields that it is about.
         number = f".{count}" if count > 1 and site.what != COMPUTE else ""
         yield (
             call.id,
             CallName(
                 f"{site.region}/".replace("#", ".") if site.region else "",
-                behind + number,
+                suffix + number,
                 _label(responses, plain_totals.get(_site_of_totals(call)), labels),
             ),
         )

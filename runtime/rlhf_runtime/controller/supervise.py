@@ -42,7 +42,7 @@ def supervise(
         try:
             checkpoint = saves.newest()
             if checkpoint is not None:
-                journal.going_on(checkpoint.record.step, checkpoint.address)
+                journal.resumed(checkpoint.record.step, checkpoint.address)
             return incarnation(checkpoint)
         except RlhfError as error:
             if stop.wanted and not isinstance(error, RunFolderGone):

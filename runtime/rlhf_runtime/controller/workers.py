@@ -175,13 +175,13 @@ class Workers:
 
         Raises:
             RayFailed: Ray itself has gone.
-            RunFolderGone: the run's folder was deleted, moved or replaced.
             NoProgress: a worker hangs.
+            RunFolderGone: the run's folder was deleted, moved or replaced.
         """
         self._site.require_ray()
-        self._settings.require_folder()
         self._watch.look()
         self._site.beat()
+        self._settings.require_folder()  # last, as storage may hang
 
     def close(self) -> None:
         """Let the workers leave their world in order, then end them."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from math import prod
 
 from rlhf_runtime.reshard.boxes import Box, uncovered
@@ -18,26 +18,46 @@ def num_copies(layout: Layout) -> dict[str, int]:
     """
     copies: dict[str, int] = {}
     for family in layout.families:
-        copies |= dict.fromkeys(family.names, _copies_of(family))
+        count = _uniform_count(family) or _most_copies(family)
+        _check_family(family, count)
+        copies |= dict.fromkeys(family.names, count)
     return copies
 
 
-def _copies_of(family: Family) -> int:
-    holders = family.holders
-    counts = {len(ranks) for ranks in holders.values()}
-    if family.is_disjoint and len(counts) == 1:
-        return counts.pop()
-    held = [(rank, box) for box, ranks in holders.items() for rank in ranks]
-    volume = sum(box.volume for _, box in held)
-    copies = max(1, volume // max(1, prod(family.shape)))
-    _check_levels(family.names[0], Box.whole(family.shape), held, copies)
-    return copies
+def check_copies(layout: Layout, wanted: Mapping[str, int]) -> None:
+    """Check that every element of every tensor is held by as many ranks as it should be.
+
+    Args:
+        layout: of some ranks.
+        wanted: how many of them hold each element of a tensor, by name.
+
+    Raises:
+        LayoutError: a region that is missing on some of them, or held too often.
+    """
+    for family in layout.families:
+        for count in {wanted[name] for name in family.names}:
+            _check_family(family, count)
 
 
-def _check_levels(name: str, whole: Box, held: list[tuple[int, Box]], copies: int) -> None:
+def _uniform_count(family: Family) -> int | None:
+    """The number of ranks of each box, where boxes do not overlap and all have as many."""
+    counts = {len(ranks) for ranks in family.holders.values()}
+    return counts.pop() if family.is_disjoint and len(counts) == 1 else None
+
+
+def _most_copies(family: Family) -> int:
+    """How often all boxes together can be the whole."""
+    volume = sum(box.volume * len(ranks) for box, ranks in family.holders.items())
+    return max(1, volume // max(1, prod(family.shape)))
+
+
+def _check_family(family: Family, copies: int) -> None:
     """Lay the boxes one upon the other: each of `copies` levels has to be the whole."""
+    if _uniform_count(family) == copies:
+        return  # a layout covers its tensors
+    name = family.names[0]
     levels: list[list[Box]] = [[] for _ in range(copies)]
-    for rank, box in held:
+    for rank, box in [(rank, box) for box, ranks in family.holders.items() for rank in ranks]:
         parts = [box]
         for level in levels:
             parts, new = _overlap(parts, level), _rest(parts, level)
@@ -48,7 +68,7 @@ def _check_levels(name: str, whole: Box, held: list[tuple[int, Box]], copies: in
                 f"allowed on {copies} of these ranks; correct the engine's boxes"
             )
     for level in levels:
-        if missing := uncovered(whole, level):
+        if missing := uncovered(Box.whole(family.shape), level):
             raise LayoutError(
                 f"a region is missing: got {missing[0]} of {name!r} on fewer ranks, allowed on "
                 f"{copies} of them; correct the engine's boxes"

@@ -49,6 +49,15 @@ def gather_layouts(source: Views, target: Views, group: dist.ProcessGroup | None
     return Gathered(Layout(_shapes(sources), sources), Layout(_shapes(targets), targets), topology)
 
 
+def gather_pieces(views: Views, group: dist.ProcessGroup) -> list[Pieces]:
+    """What the views of each of a group's ranks hold; collective."""
+    mine = pieces_of(views)
+    held = [mine] * dist.get_world_size(group)
+    if len(held) > 1:
+        dist.all_gather_object(held, mine, group)
+    return held
+
+
 def pieces_of(views: Views) -> Pieces:
     """What a rank's views hold, for a layout."""
     return tuple(Piece(name, view.box) for name, parts in views.items() for view in parts)

@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 
 from rlhf_runtime.checkpoint.saver import load_alone, parts_of, saved_shapes
+from rlhf_runtime.engines.configuration import head_name, outline, read_config
 from rlhf_runtime.engines.heads import SCORE, as_scalar
 from rlhf_runtime.engines.model_files import FILE_BYTES, Shapes, write_configs, write_weights
 from rlhf_runtime.errors import CannotExport, UnsupportedModel
@@ -86,14 +86,19 @@ def export_model(
             class for its head.
         StorageFailed: it cannot be read.
     """
-    outline = _outline(source, value_head=False)
-    head = _head_of(outline)
+    config = read_config(source)
+    config.dtype = torch.float32
+    head = head_name(outline(config))
     is_scalar = model.shapes.get(head, (0,))[0] == 1
     if is_scalar:
-        outline = _outline(source, value_head=True)
-    shapes = _in_order(model, outline, source)
-    _check_names(outline, source)
-    write_configs(outline.config, source, folder, dtype, is_scalar=is_scalar)
+        as_scalar(config)
+    expected = outline(config)
+    shapes = {name: tuple(each.shape) for name, each in expected.named_parameters()}
+    if is_scalar:
+        shapes[head] = (1, *shapes[head][1:])
+    _check_shapes(model, shapes, source)
+    _check_names(expected, source)
+    write_configs(config, source, folder, dtype, is_scalar=is_scalar)
     names = {head: SCORE} if is_scalar else {}
     write_weights(shapes, partial(_read, model, dtype), folder, dtype, names, file_bytes=file_bytes)
 
@@ -109,31 +114,12 @@ def _read(model: SavedModel, dtype: torch.dtype, shapes: Shapes) -> Mapping[str,
     return weights
 
 
-def _outline(source: Path, value_head: bool) -> Any:
-    """The model of a folder without its weights."""
-    config = AutoConfig.from_pretrained(source, local_files_only=True)
-    config.dtype = torch.float32
-    if value_head:
-        as_scalar(config)
-    with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(config)
-
-
-def _head_of(outline: Any) -> str:
-    layer = outline.get_output_embeddings()
-    return next(f"{name}.weight" for name, each in outline.named_modules() if each is layer)
-
-
-def _in_order(model: SavedModel, outline: Any, source: Path) -> Shapes:
-    """The shapes of a saved model, in the order of the layers.
+def _check_shapes(model: SavedModel, expected: Shapes, source: Path) -> None:
+    """Compare what was saved with what the folder's model consists of.
 
     Raises:
-        CannotExport: names or shapes are not those of the folder's model.
+        CannotExport: names or shapes are other ones.
     """
-    expected = {name: tuple(each.shape) for name, each in outline.named_parameters()}
-    head = _head_of(outline)
-    if model.shapes.get(head, (0,))[0] == 1:
-        expected[head] = (1, *expected[head][1:])
     wrong = [
         f"{name} of shape {model.shapes.get(name)} instead of {expected.get(name)}"
         for name in sorted(expected.keys() | model.shapes.keys())
@@ -146,15 +132,14 @@ def _in_order(model: SavedModel, outline: Any, source: Path) -> Shapes:
             f"trained from: got {', '.join(wrong[:SHOWN_WEIGHTS])}{more}, with the config.json of "
             f"{source}; give the folder of that model with --source"
         )
-    return expected
 
 
-def _check_names(outline: Any, source: Path) -> None:
+def _check_names(model: PreTrainedModel, source: Path) -> None:
     """Refuse models that transformers writes under other names than those of their parameters."""
-    names = dict(outline.named_parameters())
-    if revert_weight_conversion(outline, dict(names)).keys() != names.keys():
+    names = dict(model.named_parameters())
+    if revert_weight_conversion(model, dict(names)).keys() != names.keys():
         raise UnsupportedModel(
             "a model whose weights are called otherwise in files than in checkpoints: got "
-            f"model_type {outline.config.model_type!r} of {source}; let the run come to its end, "
+            f"model_type {model.config.model_type!r} of {source}; let the run come to its end, "
             "which leaves it in model/"
         )

@@ -12,8 +12,8 @@ from rlhf_runtime.telemetry.progress import Progress
 from rlhf_runtime.telemetry.records import (
     EndRecord,
     EvaluationRecord,
-    GoingOnRecord,
     Outcome,
+    ResumedRecord,
     RunRecord,
     StartupRecord,
     StepRecord,
@@ -134,10 +134,10 @@ class Journal:
         """There is a checkpoint of a step."""
         self._progress.saved(step, address)
 
-    def going_on(self, step: int, address: str) -> None:
+    def resumed(self, step: int, address: str) -> None:
         """Workers go on from the checkpoint of a step."""
-        self.folder.append(GoingOnRecord(step))
-        self._progress.going_on(step, address)
+        self.folder.append(ResumedRecord(step))
+        self._progress.resumed(step, address)
 
     def restarting(self, number: int, seconds: float, reason: str, message: str) -> None:
         """The workers failed; in so many seconds the restart of that number begins."""

@@ -26,6 +26,7 @@ class JsonLinesWriter:
         self._lock = threading.RLock()  # one thread may look while another writes
         with path.open("ab") as file:
             self._end = file.tell()
+        self._knows_size = True
 
     def write(self, line: Mapping[str, Any]) -> None:
         """Append one object, or nothing of it.
@@ -41,6 +42,7 @@ class JsonLinesWriter:
 
     def _append(self, rest: memoryview) -> None:
         self.require_own()
+        self._knows_size = False  # until all of it is on the disk, or none
         with self.path.open("r+b", buffering=0) as file:
             file.seek(self._end)
             try:
@@ -48,8 +50,10 @@ class JsonLinesWriter:
                     rest = rest[file.write(rest) :]
             except OSError:
                 file.truncate(self._end)
+                self._knows_size = True
                 raise
-            self._end = file.tell()
+            end = file.tell()
+        self._end, self._knows_size = end, True
 
     def require_own(self) -> None:
         """Find out whether the file is still the one that was written.
@@ -68,7 +72,7 @@ class JsonLinesWriter:
             raise FileGone(f"no {missing.absolute()} any more") from None
         except OSError:
             return  # a network's trouble may pass; if not, writing tells
-        if size != self._end:
+        if self._knows_size and size != self._end:
             raise FileGone(
                 f"another {self.path.absolute()}, of {size} bytes instead of {self._end}"
             )

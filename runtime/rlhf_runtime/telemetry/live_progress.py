@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.text import Text
 
 from rlhf_runtime.telemetry.live_view import LiveView
-from rlhf_runtime.telemetry.notices import going_on_text, restart_text
+from rlhf_runtime.telemetry.notices import restart_text, resumed_text
 from rlhf_runtime.telemetry.records import (
     EvaluationRecord,
     RunRecord,
@@ -66,9 +66,9 @@ class LiveProgress:
         """Show the newest checkpoint."""
         self._view.saved(step)
 
-    def going_on(self, step: int, address: str) -> None:
+    def resumed(self, step: int, address: str) -> None:
         """Print from which checkpoint the run goes on."""
-        self.notice(going_on_text(step))
+        self.notice(resumed_text(step))
 
     def restarting(self, number: int, seconds: float, reason: str, message: str) -> None:
         """Print why workers are started again."""

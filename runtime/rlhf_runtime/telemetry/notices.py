@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-def going_on_text(step: int) -> str:
+def resumed_text(step: int) -> str:
     """Workers go on from a checkpoint."""
     return f"going on from the checkpoint of step {step}"
 

@@ -13,7 +13,7 @@ from typing import TextIO
 
 from rlhf_api.report import REWARD_MEAN
 from rlhf_runtime.telemetry.metric_names import role_metric
-from rlhf_runtime.telemetry.notices import going_on_text, restart_text
+from rlhf_runtime.telemetry.notices import restart_text, resumed_text
 from rlhf_runtime.telemetry.pace import Pace
 from rlhf_runtime.telemetry.records import (
     EvaluationRecord,
@@ -95,9 +95,9 @@ class PlainProgress:
         """Write that a step has a checkpoint."""
         self._line("checkpoint", step=step)
 
-    def going_on(self, step: int, address: str) -> None:
+    def resumed(self, step: int, address: str) -> None:
         """Write from which checkpoint the run goes on."""
-        self.notice(going_on_text(step))
+        self.notice(resumed_text(step))
 
     def restarting(self, number: int, seconds: float, reason: str, message: str) -> None:
         """Write why workers are started again."""

@@ -41,7 +41,7 @@ class Progress(Protocol):
     def saved(self, step: int, address: str) -> None:
         """There is a checkpoint of a step, at an address."""
 
-    def going_on(self, step: int, address: str) -> None:
+    def resumed(self, step: int, address: str) -> None:
         """Workers go on from the checkpoint of a step."""
 
     def restarting(self, number: int, seconds: float, reason: str, message: str) -> None:
@@ -93,10 +93,10 @@ class Both:
         for teller in self._tellers:
             teller.saved(step, address)
 
-    def going_on(self, step: int, address: str) -> None:
+    def resumed(self, step: int, address: str) -> None:
         """Workers go on from the checkpoint of a step."""
         for teller in self._tellers:
-            teller.going_on(step, address)
+            teller.resumed(step, address)
 
     def restarting(self, number: int, seconds: float, reason: str, message: str) -> None:
         """Workers are started again."""

@@ -14,9 +14,9 @@ from typing import Any
 from rlhf_runtime.telemetry.records import (
     EndRecord,
     EvaluationRecord,
-    GoingOnRecord,
     Outcome,
     Record,
+    ResumedRecord,
     RunRecord,
     Span,
     StartupRecord,
@@ -27,7 +27,7 @@ from rlhf_runtime.telemetry.records import (
 
 KINDS: dict[str, type[Record]] = {
     "run": RunRecord,
-    "going_on": GoingOnRecord,
+    "resumed": ResumedRecord,
     "startup": StartupRecord,
     "warm_start": WarmStartRecord,
     "step": StepRecord,

@@ -8,8 +8,8 @@ import math
 from rlhf_runtime.telemetry.records import (
     EndRecord,
     EvaluationRecord,
-    GoingOnRecord,
     Record,
+    ResumedRecord,
     RunRecord,
     RunRecords,
     StartupRecord,
@@ -31,7 +31,7 @@ class RecordLog:
         self._unscored: dict[UnscoredRecord, None] = {}
         self._end: EndRecord | None = None
         self._ended: dict[float, float] = {}
-        self._went_on_from = 0
+        self._resumed_from = 0
         self._repeated = 0
         self._damaged = 0
 
@@ -43,10 +43,10 @@ class RecordLog:
             case RunRecord():
                 self._runs.append(record)
                 self._end = None
-                self._went_on_from = 0
+                self._resumed_from = 0
                 self._seen(record.workers_started)
-            case GoingOnRecord():
-                self._went_on_from = record.step
+            case ResumedRecord():
+                self._resumed_from = record.step
             case StartupRecord():
                 self._startup = record
             case WarmStartRecord():
@@ -74,7 +74,7 @@ class RecordLog:
         return RunRecords(
             runs=tuple(self._runs),
             total_seconds=math.fsum(end - start for start, end in self._ended.items()),
-            went_on_from=self._went_on_from,
+            resumed_from=self._resumed_from,
             startup=self._startup,
             warm_start=tuple(self._warm_start[step] for step in sorted(self._warm_start)),
             steps=tuple(self._steps[step] for step in sorted(self._steps)),

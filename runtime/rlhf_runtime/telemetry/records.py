@@ -56,7 +56,7 @@ class RunRecord:
 
 
 @dataclass(frozen=True)
-class GoingOnRecord:
+class ResumedRecord:
     """Workers go on from a checkpoint."""
 
     step: int
@@ -151,7 +151,7 @@ class EndRecord:
 
 Record = (
     RunRecord
-    | GoingOnRecord
+    | ResumedRecord
     | StartupRecord
     | WarmStartRecord
     | StepRecord
@@ -171,7 +171,7 @@ class RunRecords:
     total_seconds: float = 0.0
     """Of all commands together, each from its start to its end, or to its last step where it was
     killed."""
-    went_on_from: int = 0
+    resumed_from: int = 0
     """The step of the checkpoint from which the last start of workers went on; 0: none."""
     startup: StartupRecord | None = None
     """Of the last start."""

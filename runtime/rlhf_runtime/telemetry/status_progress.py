@@ -78,7 +78,7 @@ class StatusProgress:
         """Tell the newest checkpoint."""
         self._board.update(checkpoint=CheckpointReport(step=step, path=address))
 
-    def going_on(self, step: int, address: str) -> None:
+    def resumed(self, step: int, address: str) -> None:
         """Tell from which checkpoint the run goes on, and what is lost with that."""
         self._repeated += max(0, self._reached - step)
         self._reached = step

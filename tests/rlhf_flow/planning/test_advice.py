@@ -202,3 +202,20 @@ def test_a_refusal_takes_little_time(job: Any) -> None:
     with pytest.raises(DoesNotFit):
         make_plan(made, (pool(64),))
     assert time.process_time() - begin < 3
+
+
+@pytest.mark.parametrize("kl", [0.0, 0.05])
+def test_an_engine_without_masters_is_advised_without_what_follows_from_them(
+    job: Any, kl: float
+) -> None:
+    """With a KL term there is a reference, too, of which the manifest says nothing."""
+    training = {"engine": "Megatron", "offload": "Derived"}
+    source = {"huggingFace": "meta-llama/Llama-3.1-8B"}
+    made = job(
+        models={"actor": {"source": source, "training": training}},
+        algorithm={"type": "GRPO", "grpo": {"klCoefficient": kl}},
+        rollout={"maxPromptTokens": 1024, "maxResponseTokens": 1024, "samplesPerPrompt": 8},
+        schedule={"steps": 10, "promptsPerStep": 128},
+    )
+    text, _ = refused(made, pool(4))
+    assert "to FSDP, without parallelism and offload: Derived" in text

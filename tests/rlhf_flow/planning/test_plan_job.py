@@ -370,6 +370,17 @@ def test_engine_sizes_that_do_not_divide_are_refused(
         plan(llama(job, rollout=rollout), devices)
 
 
+def test_an_engine_size_that_does_not_divide_the_padded_vocabulary_is_refused(job: Any) -> None:
+    shape = {
+        "numLayers": 2, "hiddenSize": 96, "intermediateSize": 96, "numAttentionHeads": 6,
+        "numKeyValueHeads": 6, "headDim": 32, "vocabSize": 60,
+    }  # fmt: skip
+    models = {"actor": {"source": {"path": "/models/six"}, "shape": shape}}
+    rollout = {"samplesPerPrompt": 4, "parallelism": {"tensor": 3}}
+    with pytest.raises(DoesNotDivide, match="vocabulary of 60, which vLLM pads to 64"):
+        make_plan(job(models=models, rollout=rollout), [gpus(3)])
+
+
 def test_a_cache_below_one_sequence_is_refused(job: Any) -> None:
     rollout = {"samplesPerPrompt": 2, "kvCacheMemory": "1Mi"}
     with pytest.raises(KvCacheTooSmall, match=r"got 1Mi, allowed at least .* MiB"):

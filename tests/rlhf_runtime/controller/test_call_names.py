@@ -69,8 +69,8 @@ def names_of(graph: Graph) -> set[str]:
     return set(metrics_of(graph))
 
 
-def of(*names: str, behind: str = "") -> set[str]:
-    return {f"{name}{behind}" for name in names}
+def of(*names: str, suffix: str = "") -> set[str]:
+    return {f"{name}{suffix}" for name in names}
 
 
 RESPONSES = ("response/length_mean", "response/length_max")
@@ -101,8 +101,8 @@ def remax(greedy_first: bool) -> Any:
 def test_what_is_trained_on_has_the_plain_names_whichever_is_generated_first() -> None:
     """Of ReMax the greedy responses have their call's name, in totals as well."""
     plain = of(*RESPONSES, *SCORES, *TRAINED, "groups/equal")
-    assert names_of(traced(remax(False))) == plain | of(*RESPONSES, *SCORES, behind=".actor.2")
-    assert names_of(traced(remax(True))) == plain | of(*RESPONSES, *SCORES, behind=".actor")
+    assert names_of(traced(remax(False))) == plain | of(*RESPONSES, *SCORES, suffix=".actor.2")
+    assert names_of(traced(remax(True))) == plain | of(*RESPONSES, *SCORES, suffix=".actor")
 
 
 def test_responses_of_another_role_are_not_mixed_with_the_policys() -> None:
@@ -117,8 +117,8 @@ def test_responses_of_another_role_are_not_mixed_with_the_policys() -> None:
 
     assert names_of(traced(step)) == {
         *of(*RESPONSES, *SCORES, *TRAINED, "groups/equal"),
-        *of(*RESPONSES, *SCORES, "groups/equal", behind=".teacher"),
-        *of("reward/mean", "reward/std", behind=".teacher.2"),
+        *of(*RESPONSES, *SCORES, "groups/equal", suffix=".teacher"),
+        *of("reward/mean", "reward/std", suffix=".teacher.2"),
     }, "the second score of the same responses is the second of its kind"
 
 
@@ -132,7 +132,7 @@ def test_what_is_only_shown_keeps_the_plain_name_where_nothing_trained_on_has_it
     assert trained_on(graph) == "teacher.generate"
     assert names_of(graph) == {
         *of(*RESPONSES, *SCORES, *TRAINED),
-        *of(*RESPONSES, behind=".actor"),
+        *of(*RESPONSES, suffix=".actor"),
     }
 
 
@@ -162,7 +162,7 @@ def test_rounds_are_a_part_of_the_step_and_regions_have_theirs_in_front() -> Non
     names = {name for name in names_of(graph) if not name.endswith("groups/equal")}
     assert names == {
         *of(*RESPONSES, *SCORES, *TRAINED),
-        *of(*RESPONSES, *SCORES, behind=".actor"),
+        *of(*RESPONSES, *SCORES, suffix=".actor"),
         *{f"every-10/{name}" for name in (*RESPONSES, *SCORES)},
         *{f"every-10/{name}.teacher" for name in (*RESPONSES, *SCORES)},
     }
@@ -177,7 +177,7 @@ def test_rows_of_two_generate_calls_together_count_as_the_first() -> None:
 
     assert names_of(traced(step)) == {
         *of(*RESPONSES, *SCORES, *TRAINED, "groups/equal"),
-        *of(*RESPONSES, behind=".teacher"),
+        *of(*RESPONSES, suffix=".teacher"),
     }
 
 

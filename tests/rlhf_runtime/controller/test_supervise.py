@@ -50,7 +50,7 @@ class Story:
     def notice(self, text: str) -> None:
         self.events.append(text.splitlines()[-1])
 
-    def going_on(self, step: int, address: str) -> None:
+    def resumed(self, step: int, address: str) -> None:
         self.events.append(f"going on from the checkpoint of step {step}")
 
     def restarting(self, number: int, seconds: float, reason: str, message: str) -> None:

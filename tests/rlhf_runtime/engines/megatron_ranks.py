@@ -21,6 +21,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from rlhf_api.plan import Mesh
 from rlhf_runtime.engines.megatron.head import Question, read_answer
+from rlhf_runtime.engines.megatron.layout import check_pieces
 from rlhf_runtime.engines.megatron.loading import load_model
 from rlhf_runtime.engines.megatron.pipeline import (
     Inputs,
@@ -43,7 +44,6 @@ from rlhf_runtime.reshard.plan import plan_reshard
 
 from ..world_of_processes import Scenario, run_scenarios
 from .megatron_cases import ONE, TWO_STAGES, TWO_TENSOR, cases
-from .megatron_copies import check_coverage
 from .megatron_models import PLAIN, VOCABULARY, WIDE, write_model
 
 SHAPES = ((2, 8), (3, 12), (1, 6))
@@ -186,7 +186,7 @@ def ranks_hold_every_weight(world: World, folder: Path, mesh: Mesh, kind: str) -
     pieces = [pieces_of(stage.views())] * world.size
     dist.all_gather_object(pieces, pieces_of(stage.views()))
     group = slice(0, mesh.tensor * mesh.pipeline)
-    check_coverage(stage.architecture, pieces[group], mesh.tensor, mesh.pipeline)
+    check_pieces(stage.architecture, pieces[group], tensor=mesh.tensor, pipeline=mesh.pipeline)
     expected = dict(hugging_face(place).named_parameters())
     for name, parts in stage.views().items():
         for tensor, box in parts:

@@ -12,18 +12,16 @@ from transformers import GemmaConfig, LlamaConfig, PretrainedConfig
 
 from rlhf_runtime.engines.megatron.architecture import Architecture
 from rlhf_runtime.engines.megatron.family import FAMILIES, Cut
-from rlhf_runtime.engines.megatron.layout import Place, collect, parts_of
+from rlhf_runtime.engines.megatron.layout import Place, check_pieces, collect, parts_of
 from rlhf_runtime.engines.megatron.loading import WeightFiles, load_model
 from rlhf_runtime.errors import UnsupportedModel
 from rlhf_runtime.models.errors import ModelIncomplete
 from rlhf_runtime.reshard.boxes import Box
-from rlhf_runtime.reshard.coverage import num_copies
 from rlhf_runtime.reshard.errors import LayoutError
 from rlhf_runtime.reshard.gathering import pieces_of
-from rlhf_runtime.reshard.layout import Layout, Piece
+from rlhf_runtime.reshard.layout import Piece
 from rlhf_runtime.reshard.views import Views
 
-from .megatron_copies import check_coverage, wanted_copies
 from .megatron_models import CONFIGS, PLAIN, TIED, WIDE, make_model, write_model
 
 
@@ -71,7 +69,7 @@ def test_a_family_knows_every_weight_of_its_models_and_its_shape(kind: str) -> N
 @pytest.mark.parametrize(("kind", "size"), list(product(CONFIGS, (1, 2))))
 def test_tensor_ranks_hold_everything(kind: str, size: int) -> None:
     architecture, held = pieces(kind, size)
-    check_coverage(architecture, held, size, 1)
+    check_pieces(architecture, held, tensor=size, pipeline=1)
 
 
 def test_rows_of_queries_keys_and_values_alternate_by_group() -> None:
@@ -101,25 +99,35 @@ def test_the_vocabulary_is_padded_so_that_ranks_share_it_and_vllms_rows_contain_
 
 
 def test_copies_are_of_norms_and_of_tied_embeddings() -> None:
-    copies = wanted_copies(Architecture.of(CONFIGS[TIED]()), 2, 2)
+    copies = Architecture.of(CONFIGS[TIED]()).copies(2, 2)
     assert copies["model.embed_tokens.weight"] == copies["model.norm.weight"] == 2
     assert copies["model.layers.1.mlp.up_proj.weight"] == 1 and "lm_head.weight" not in copies
-    assert wanted_copies(Architecture.of(CONFIGS[TIED]()), 4, 1)["model.embed_tokens.weight"] == 1
+    assert Architecture.of(CONFIGS[TIED]()).copies(4, 1)["model.embed_tokens.weight"] == 1
 
 
 def test_a_missing_region_is_named() -> None:
     architecture, held = pieces(PLAIN, 2)
     held[1] = [piece for piece in held[1] if "0.self_attn.k_proj" not in piece.name]
     with pytest.raises(LayoutError, match=r"layers.0.self_attn.k_proj.weight.*start=\(16, 0\)"):
-        check_coverage(architecture, held, 2, 1)
+        check_pieces(architecture, held, tensor=2, pipeline=1)
 
 
 def test_a_norm_that_one_rank_lacks_is_found() -> None:
     architecture, held = pieces(WIDE, 2)
     held[0] = [piece for piece in held[0] if "3.self_attn.q_norm" not in piece.name]
-    copies = num_copies(Layout(architecture.shapes(), tuple(map(tuple, held))))
-    wanted = wanted_copies(architecture, 2, 1)
-    assert wanted | {"model.layers.3.self_attn.q_norm.weight": 1} == copies != wanted
+    with pytest.raises(LayoutError, match=r"is missing: got .*'model.layers.3.self_attn.q_norm"):
+        check_pieces(architecture, held, tensor=2, pipeline=1)
+
+
+def test_a_cut_weight_that_is_whole_on_every_rank_is_found() -> None:
+    architecture, held = pieces(PLAIN, 2)
+    shape = architecture.shapes()["lm_head.weight"]
+    held = [
+        [Piece(n, Box.whole(shape)) if n == "lm_head.weight" else Piece(n, box) for n, box in own]
+        for own in held
+    ]
+    with pytest.raises(LayoutError, match=r"held too often: got .*'lm_head.weight' .*on rank 1"):
+        check_pieces(architecture, held, tensor=2, pipeline=1)
 
 
 def test_a_doubled_region_is_named_even_where_another_is_missing() -> None:
@@ -129,16 +137,18 @@ def test_a_doubled_region_is_named_even_where_another_is_missing() -> None:
         for name, box in held[1]
     ]
     with pytest.raises(LayoutError, match=r"'lm_head.weight' of .*nobody of 2 ranks holds Box"):
-        check_coverage(architecture, held, 2, 1)
+        check_pieces(architecture, held, tensor=2, pipeline=1)
 
 
 def test_padding_and_unknown_names_are_no_part_of_a_model() -> None:
     architecture, held = pieces(PLAIN, 1)
     with pytest.raises(LayoutError, match="unknown tensor: got 'model.bias' on rank 0"):
-        check_coverage(architecture, [[*held[0], Piece("model.bias", Box((0,), (1,)))]], 1, 1)
+        check_pieces(
+            architecture, [[*held[0], Piece("model.bias", Box((0,), (1,)))]], tensor=1, pipeline=1
+        )
     padded = Piece("lm_head.weight", Box((0, 0), (320, 64)))
     with pytest.raises(LayoutError, match="outside its tensor"):
-        check_coverage(architecture, [[*held[0], padded]], 1, 1)
+        check_pieces(architecture, [[*held[0], padded]], tensor=1, pipeline=1)
 
 
 @pytest.mark.parametrize(

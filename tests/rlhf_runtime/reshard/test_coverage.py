@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlhf_runtime.reshard.boxes import Box
-from rlhf_runtime.reshard.coverage import num_copies
+from rlhf_runtime.reshard.coverage import check_copies, num_copies
 from rlhf_runtime.reshard.errors import LayoutError
 from rlhf_runtime.reshard.layout import Layout, Piece
 
@@ -42,10 +42,24 @@ def test_what_is_held_once_more_is_named() -> None:
         num_copies(layout((UPPER,), (LOWER,), (LOWER,)))
 
 
-def test_what_one_copy_lacks_is_named() -> None:
+def test_where_copies_do_not_come_out_even_the_first_that_is_too_much_is_named() -> None:
     """Two copies of the upper part, and of the lower one what lies at the left, twice."""
     with pytest.raises(LayoutError, match=r"too often: got Box\(start=\(0, 0\), shape=\(4, 4\)"):
         num_copies(layout((UPPER,), (LOWER,), (UPPER,), (Box((4, 0), (2, 1)),)))
+
+
+def test_copies_are_those_that_are_wanted() -> None:
+    two = layout((WHOLE,), (UPPER,), (LOWER,))
+    check_copies(two, {"w": 2})
+    with pytest.raises(LayoutError, match=r"is missing: got Box\(start=\(0, 0\).*allowed on 3"):
+        check_copies(two, {"w": 3})
+    with pytest.raises(LayoutError, match=r"too often: got .*'w' once more on rank 1"):
+        check_copies(two, {"w": 1})
+
+
+def test_a_region_that_one_copy_lacks_is_named() -> None:
+    with pytest.raises(LayoutError, match=r"is missing: got Box\(start=\(4, 1\), shape=\(2, 3\)"):
+        check_copies(layout((WHOLE,), (UPPER,), (Box((4, 0), (2, 1)),)), {"w": 2})
 
 
 BOXES = st.tuples(st.integers(0, 5), st.integers(0, 3)).flatmap(
@@ -67,5 +81,5 @@ def test_copies_are_those_of_counting_elements(ranks: list[list[Box]]) -> None:
     if counts.min() == counts.max():
         assert num_copies(made) == {"w": counts.max()}
     else:
-        with pytest.raises(LayoutError, match="held too often|is missing"):
+        with pytest.raises(LayoutError, match="held too often"):
             num_copies(made)

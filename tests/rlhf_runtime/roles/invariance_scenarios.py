@@ -19,6 +19,7 @@ from rlhf_runtime.roles.scalar_model import ScalarModel
 from ..world_of_processes import Scenario
 from .scenario_tools import (
     OPTIMIZER,
+    ROUNDING,
     make_policy,
     metrics_of,
     model_folder,
@@ -88,7 +89,7 @@ def micro_batches_change_no_loss(world: World, folder: Path, role: str, loss: Lo
     for name, value in metrics.items():
         assert abs(same[name] - value) <= 1e-6 * max(1.0, abs(value)), (name, same[name], value)
     for name, weight in weights.items():
-        assert torch.allclose(weight, found[name], rtol=0, atol=1e-6), name
+        assert torch.allclose(weight, found[name], rtol=0, atol=ROUNDING), name
 
 
 LOSSES: dict[str, tuple[str, Loss]] = {

@@ -20,6 +20,7 @@ from .policy_notes import Notes
 from .scenario_tools import (
     MASKS,
     OPTIMIZER,
+    ROUNDING,
     assert_trained_like,
     batch_for,
     close,
@@ -100,7 +101,7 @@ def micro_batches_change_nothing(world: World, folder: Path, settings: dict[str,
         assert abs(found[name] - value) <= 5e-6 * max(1.0, abs(value)), (name, found[name], value)
     of_cut = parameters_of(cut.engine)
     for name, parameter in parameters_of(whole.engine).items():
-        assert torch.allclose(parameter, of_cut[name], rtol=0, atol=1e-6), name
+        assert torch.allclose(parameter, of_cut[name], rtol=0, atol=ROUNDING), name
 
 
 def bfloat16_trains_nearly_as_float32(world: World, folder: Path) -> None:

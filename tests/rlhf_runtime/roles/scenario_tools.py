@@ -32,6 +32,9 @@ from .plain_losses import Plain
 from .small_batch import GROUPS, MAX_RESPONSE, NUM_ROWS, context_of, make_batch, masked
 
 TEMPERATURE = 0.7
+ROUNDING = 5e-6
+"""How far weights may be apart after an update whose gradients differ by rounding: half a per cent
+of the learning rate. How batches of other shapes are rounded depends on the processor."""
 OPTIMIZER = OptimizerSettings(
     learning_rate=1e-3,
     beta1=0.9,

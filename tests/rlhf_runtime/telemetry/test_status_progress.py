@@ -65,7 +65,7 @@ def test_a_restart_has_a_reason_until_workers_come_to_life(
     progress.restarting(1, 30.0, "WorkerLost", "rank 0 died:\nkilled")
     assert (board.latest.phase, board.latest.reason) == ("Restart", "WorkerLost")
     assert board.latest.message == "rank 0 died: killed"
-    progress.going_on(4, "/rlhf/run/checkpoints/step-00000004")
+    progress.resumed(4, "/rlhf/run/checkpoints/step-00000004")
     progress.notice("waiting for nodes: 0 of 1")
     report = board.latest
     assert (report.step, report.reason) == (4, "WorkerLost")

@@ -12,8 +12,8 @@ from rlhf_runtime.telemetry.record_log import RecordLog
 from rlhf_runtime.telemetry.records import (
     EndRecord,
     EvaluationRecord,
-    GoingOnRecord,
     Outcome,
+    ResumedRecord,
     RunRecord,
     RunRecords,
     StepRecord,
@@ -90,12 +90,12 @@ def test_a_command_that_was_given_again_is_no_restart_and_all_of_them_take_time(
         step_at(1, 110.0),
         step_at(2, 130.0),
         start_at(1000.0, 1000.0),
-        GoingOnRecord(1),
+        ResumedRecord(1),
         step_at(2, 1008.0),
         start_at(1000.0, 1010.0),
         EndRecord(Outcome.INTERRUPTED, 1020.0),
         start_at(5000.0, 5000.0),
-        GoingOnRecord(4),
+        ResumedRecord(4),
         EndRecord(Outcome.SUCCEEDED, 5015.0),
     ):
         log.add(record)

@@ -22,7 +22,7 @@ from transformers import (
     PreTrainedModel,
 )
 
-from rlhf_runtime.engines.configuration import read_config
+from rlhf_runtime.engines.configuration import head_name, outline, read_config
 from rlhf_runtime.engines.heads import SCORE, as_scalar, check_head, is_classifier, without_head
 from rlhf_runtime.engines.parallel import ParallelContext
 from rlhf_runtime.errors import UnsupportedModel
@@ -117,14 +117,14 @@ def _check_complete(
         ModelIncomplete: weights are missing.
         UnsupportedModel: some have other shapes than the model, or none of its layers takes them.
     """
-    (head_name,) = (f"{name}.weight" for name, each in model.named_modules() if each is head)
+    (head_weight,) = (f"{name}.weight" for name, each in model.named_modules() if each is head)
     missing = sorted(info["missing_keys"])
     differing = sorted(info["mismatched_keys"])
     if may_lack_head and not is_classifier(model.config):
-        missing = [name for name in missing if name != head_name]
-        differing = [each for each in differing if each[0] != head_name]
-    if head_name in missing and is_classifier(model.config):
-        raise without_head(folder, head_name)
+        missing = [name for name in missing if name != head_weight]
+        differing = [each for each in differing if each[0] != head_weight]
+    if head_weight in missing and is_classifier(model.config):
+        raise without_head(folder, head_weight)
     if missing:
         raise ModelIncomplete(
             f"a model without all its weights: got {folder} without {_some(missing)}; copy the "
@@ -150,10 +150,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _outline(config: PreTrainedConfig) -> PreTrainedModel:
-    with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(
-            config, dtype=torch.float32, attn_implementation="sdpa"
-        )
+    return outline(config, dtype=torch.float32, attn_implementation="sdpa")
 
 
 def _replace_head(model: PreTrainedModel) -> None:
@@ -252,14 +249,13 @@ def save_causal_lm(
 
     One with a value head becomes a sequence classifier of one label, as reward models are.
     """
-    head = model.get_output_embeddings()
-    is_scalar = head.out_features == 1
-    head_weight = next(f"{name}.weight" for name, each in model.named_modules() if each is head)
+    is_scalar = model.get_output_embeddings().out_features == 1
+    head = head_name(model)
     state = {}
     for name, parameter in model.named_parameters():
         full = parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
         if parallel.is_first:
-            saved = SCORE if is_scalar and name == head_weight else name
+            saved = SCORE if is_scalar and name == head else name
             state[saved] = full.detach().to("cpu", dtype)
     if parallel.is_first:
         config = type(model.config).from_dict(model.config.to_dict())
@@ -268,9 +264,9 @@ def save_causal_lm(
             config.num_labels = 1
         kind = AutoModelForSequenceClassification if is_scalar else AutoModelForCausalLM
         with torch.device("meta"):  # saving writes the outline's dtype into config.json
-            outline = kind.from_config(config, dtype=dtype)
+            written = kind.from_config(config, dtype=dtype)
         if not is_scalar:
-            outline.generation_config = model.generation_config
+            written.generation_config = model.generation_config
         # transformers asks whether this is the world's rank 0; here the main process is the mesh's
-        outline.should_save_on_this_rank = bool
-        outline.save_pretrained(folder, state_dict=state)
+        written.should_save_on_this_rank = bool
+        written.save_pretrained(folder, state_dict=state)

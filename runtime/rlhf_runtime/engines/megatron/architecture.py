@@ -18,6 +18,7 @@ from rlhf_runtime.engines.megatron.family import (
     OUTPUT,
     SCALAR_OUTPUT,
     TIED_OUTPUT,
+    Cut,
     Family,
     Parameter,
     Weight,
@@ -122,6 +123,21 @@ class Architecture:
             for _, parameter, layer in self.parameters()
             for weight in parameter.weights
         }
+
+    def copies(self, tensor: int, pipeline: int) -> dict[str, int]:
+        """How many ranks of one replica hold each element of a weight, by Hugging Face name.
+
+        Norms are on every tensor rank of their stage; a tied embedding is on the first stage and on
+        the last.
+        """
+        copies = {
+            full_name(weight, layer): tensor if parameter.cut is Cut.WHOLE else 1
+            for _, parameter, layer in self.parameters()
+            for weight in parameter.weights
+        }
+        if self.is_tied and pipeline > 1:
+            copies[EMBEDDING.weights[0].name] = 2
+        return copies
 
     def shape_of(self, weight: Weight) -> tuple[int, ...]:
         """The full shape of a weight."""

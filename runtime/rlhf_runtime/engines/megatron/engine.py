@@ -15,6 +15,7 @@ from rlhf_runtime.engines.base import EngineBase, Held
 from rlhf_runtime.engines.configuration import read_config
 from rlhf_runtime.engines.heads import check_head, is_classifier
 from rlhf_runtime.engines.megatron.head import Question, read_answer
+from rlhf_runtime.engines.megatron.layout import check_pieces
 from rlhf_runtime.engines.megatron.loading import load_model, overwrite_weights
 from rlhf_runtime.engines.megatron.masters import MasterWeights
 from rlhf_runtime.engines.megatron.pipeline import (
@@ -37,6 +38,7 @@ from rlhf_runtime.engines.training import (
     LossTerm,
 )
 from rlhf_runtime.hooks import Hook, nothing
+from rlhf_runtime.reshard.gathering import gather_pieces
 from rlhf_runtime.reshard.local_shards import LocalShards, local_shards
 from rlhf_runtime.reshard.views import Views
 
@@ -95,6 +97,14 @@ class MegatronEngine(EngineBase):
             sequence_parallel=cutting.sequence_parallel,
             recompute=recompute and trained,
             dtype=precision,
+        )
+        at = parallel.at
+        check_pieces(
+            self.stage.architecture,
+            gather_pieces(self.stage.views(), parallel.group),
+            tensor=at.tensor_size,
+            pipeline=at.pipeline_size,
+            data=at.data_size,
         )
         self.stage.requires_grad_(trained)
         self.stage.eval()

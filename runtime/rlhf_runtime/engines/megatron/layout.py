@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,7 +10,9 @@ import torch
 from rlhf_runtime.engines.megatron.architecture import Architecture, full_name
 from rlhf_runtime.engines.megatron.family import Cut, Parameter
 from rlhf_runtime.reshard.boxes import Box
+from rlhf_runtime.reshard.coverage import check_copies
 from rlhf_runtime.reshard.flat_ranges import FlatShard
+from rlhf_runtime.reshard.layout import Layout, Piece
 from rlhf_runtime.reshard.views import View, Views
 
 Storage = Callable[[torch.nn.Parameter], torch.Tensor | FlatShard | None]
@@ -24,6 +26,31 @@ class Place:
 
     tensor: int
     tensor_size: int
+
+
+def check_pieces(
+    architecture: Architecture,
+    pieces: Sequence[Iterable[Piece]],
+    *,
+    tensor: int,
+    pipeline: int,
+    data: int = 1,
+) -> None:
+    """Check that ranks hold every element of every weight exactly as often as they should.
+
+    Args:
+        architecture: of the model.
+        pieces: of every rank of so many replicas.
+        tensor: tensor ranks.
+        pipeline: pipeline stages.
+        data: replicas.
+
+    Raises:
+        LayoutError: a region is missing on some rank or held too often, or a name is unknown.
+    """
+    layout = Layout(architecture.shapes(), tuple(map(tuple, pieces)))
+    copies = architecture.copies(tensor, pipeline)
+    check_copies(layout, {name: data * count for name, count in copies.items()})
 
 
 Part = tuple[str, torch.Tensor, Box]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 
 from rlhf_runtime.engines.heads import SCORE
 from rlhf_runtime.engines.megatron.loading import HEAD
@@ -15,8 +14,8 @@ from rlhf_runtime.engines.megatron.stage import Stage
 from rlhf_runtime.engines.model_files import FILE_BYTES, Shapes, write_configs, write_weights
 from rlhf_runtime.reshard.boxes import Box
 from rlhf_runtime.reshard.execute import execute
-from rlhf_runtime.reshard.gathering import pieces_of
-from rlhf_runtime.reshard.layout import Layout, Piece
+from rlhf_runtime.reshard.gathering import gather_pieces
+from rlhf_runtime.reshard.layout import Layout, Piece, Pieces
 from rlhf_runtime.reshard.plan import plan_reshard
 from rlhf_runtime.reshard.views import View, Views
 
@@ -40,7 +39,7 @@ def save_model(
         folder.mkdir(parents=True, exist_ok=True)
         source = Path(stage.hf_config.name_or_path)
         write_configs(stage.hf_config, source, folder, dtype, is_scalar=is_scalar)
-    held = _pieces_of_all(views, stage)
+    held = gather_pieces(views, stage.parallel.group)
     write_weights(
         stage.architecture.shapes(),
         partial(_gather, views=views, held=held, stage=stage, dtype=dtype),
@@ -52,16 +51,8 @@ def save_model(
     )
 
 
-def _pieces_of_all(views: Views, stage: Stage) -> list[tuple[Piece, ...]]:
-    mine = pieces_of(views)
-    held = [mine] * stage.parallel.size
-    if stage.parallel.size > 1:
-        dist.all_gather_object(held, mine, stage.parallel.group)
-    return held
-
-
 def _gather(
-    shapes: Shapes, views: Views, held: list[tuple[Piece, ...]], stage: Stage, dtype: torch.dtype
+    shapes: Shapes, views: Views, held: Sequence[Pieces], stage: Stage, dtype: torch.dtype
 ) -> Mapping[str, torch.Tensor]:
     """Some weights whole on the mesh's first rank; nothing on the others."""
     parallel = stage.parallel

@@ -23,6 +23,9 @@ ENVIRONMENT = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # ranks share cores; the operating system places threads
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_LOGGING_LEVEL": "WARNING",
+    # Reductions that reach into peers' memory: a rank sees no GPU but its own.
+    "VLLM_ALLREDUCE_USE_SYMM_MEM": "0",
+    "VLLM_ALLREDUCE_USE_FLASHINFER": "0",
     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # a process that asks CUDA cannot be forked any more
 }
 """Read by vLLM and torch at import; a value that the user has set stays."""

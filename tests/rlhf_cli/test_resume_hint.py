@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from rlhf_api.exits import ExitCode
-from rlhf_cli.going_on import how_to_go_on, same_command
 from rlhf_cli.guard import tell
+from rlhf_cli.resume_hint import same_command, with_resume_hint
 from rlhf_cli.train import what_is_kept
 from rlhf_runtime.checkpoint.record import CheckpointRecord
 from rlhf_runtime.checkpoint.store import CheckpointStore
@@ -27,7 +27,7 @@ def interrupted(store: CheckpointStore, folder: RunFolder) -> KeyboardInterrupt:
     command = same_command(Path("my job.yaml"), folder, 2, ["spec.schedule.steps=9"])
     with (
         pytest.raises(KeyboardInterrupt) as raised,
-        how_to_go_on(command, folder, store),
+        with_resume_hint(command, folder, store),
     ):
         raise KeyboardInterrupt
     return raised.value

@@ -16,7 +16,8 @@ from rlhf_runtime.telemetry.run_folder import RunFolder
 def same_command(
     file: Path, folder: RunFolder, devices: int | None, changes: Sequence[str]
 ) -> list[str]:
-    """The command that goes on with a run, from any folder: without what holds for one start only.
+    """The command that goes on with a run: without what holds for one start only. Its paths mean
+    the same from every folder; code that is found through the current one is not among them.
 
     Args:
         file: the manifest.
@@ -31,7 +32,7 @@ def same_command(
 
 
 @contextmanager
-def how_to_go_on(
+def with_resume_hint(
     command: Sequence[str], folder: RunFolder, store: CheckpointStore
 ) -> Iterator[None]:
     """Let an interruption tell what can be done now, where there is a checkpoint.
