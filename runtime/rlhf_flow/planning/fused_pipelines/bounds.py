@@ -12,8 +12,7 @@ import heapq
 from collections.abc import Iterable, Sequence
 
 from rlhf_flow.planning.fused_pipelines.pipeline import Workload
-
-INFINITY = float("inf")
+from rlhf_flow.planning.fused_pipelines.schedule import INFINITY
 
 
 def heads(workload: Workload) -> list[float]:

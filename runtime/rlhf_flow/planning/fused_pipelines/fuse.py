@@ -2,7 +2,7 @@
 
 Source: RLHFuse (arXiv 2409.13221), intra-stage fusion: a pipeline's bubbles are filled with another
 model's micro-batches, in the opposite direction; simulated annealing of the order on each device,
-under a limit on activations. What is ours: list schedules to start from, swaps on the critical
+under a limit on activations. What is ours: list schedules to start from, moves on the critical
 path, and a lower bound that proves eleven of the paper's twelve published schedules to be optimal.
 """
 
@@ -16,14 +16,16 @@ from random import Random
 from rlhf_flow.planning.fused_pipelines.activations import check_limit
 from rlhf_flow.planning.fused_pipelines.annealing import Annealing
 from rlhf_flow.planning.fused_pipelines.bounds import lower_bound
-from rlhf_flow.planning.fused_pipelines.list_schedule import list_schedules
-from rlhf_flow.planning.fused_pipelines.pipeline import Pipeline, Workload
+from rlhf_flow.planning.fused_pipelines.pipeline import Orders, Pipeline, Workload
+from rlhf_flow.planning.fused_pipelines.priorities import list_schedules
 from rlhf_flow.planning.fused_pipelines.schedule import Schedule, schedule_of
 from rlhf_flow.planning.fused_pipelines.serial import serial_orders, serial_seconds
 
-ITERATIONS_PER_LIST = 20
-"""How many swaps a list schedule counts for; it takes the time of about as many."""
+ITERATIONS_PER_LIST = 50
+"""How many moves a list schedule counts for; it takes the time of about as many."""
 LEAST_LISTS = 4
+STARTS = 3
+"""From how many schedules annealing starts; moves are divided among them."""
 ROUNDING = 1e-9
 """Share of a bound by which a schedule may be longer and still be as long."""
 
@@ -36,7 +38,7 @@ class FusedSchedule:
     lower_bound_seconds: float
     """No schedule is shorter, whatever activations it keeps."""
     serial_seconds: float
-    """One pipeline after the other, each under 1F1B. It may need more than the limit."""
+    """One pipeline after the other, each under 1F1B, within the same limit."""
 
     @property
     def gap(self) -> float:
@@ -50,7 +52,7 @@ class FusedSchedule:
 
     @property
     def speed_up(self) -> float:
-        """How many times as long the pipelines take one after the other."""
+        """How many times as long the pipelines take one after the other; 1 or more."""
         return self.serial_seconds / self.schedule.makespan_seconds
 
 
@@ -62,52 +64,55 @@ def fuse_pipelines(
 ) -> FusedSchedule:
     """A short schedule of pipelines that share devices.
 
-    It is never longer than one pipeline after the other, where these keep to the limit. The same
-    arguments give the same schedule. More iterations need not find a shorter one, as annealing is
-    then slower from the start.
+    It is never longer than one pipeline after the other. The same arguments give the same schedule.
+    More iterations need not find a shorter one, as annealing is then slower from the start.
 
     Args:
-        pipelines: one or more; for opposite directions see `reversed_copies`.
+        pipelines: one or more; for opposite directions see `opposite_pipelines`.
         activation_limit_bytes: on each device. None: no limit.
         seed: of the annealing.
-        iterations: swaps that it tries at most, after a list schedule for each 20 of them, 4 at
+        iterations: moves that it tries at most, after a list schedule for each 50 of them, 4 at
             least; it ends at the lower bound.
 
     Raises:
         DoesNotFit: a limit below the activations of one micro-batch.
     """
-    workload = Workload(tuple(pipelines))
-    limit = activation_limit_bytes
+    workload, limit = Workload(tuple(pipelines)), activation_limit_bytes
     if limit is not None:
         check_limit(workload, limit)
     bound = lower_bound(workload)
     enough = bound * (1.0 + ROUNDING)
-    best: Schedule | None = None
-    tried = 1 + max(LEAST_LISTS, iterations // ITERATIONS_PER_LIST)
-    for schedule in islice(_first_schedules(workload, limit), tried):
-        if best is None or _costs(schedule) < _costs(best):
-            best = schedule
+    starts = _starts(workload, limit, enough, max(LEAST_LISTS, iterations // ITERATIONS_PER_LIST))
+    best, random = starts[0], Random(seed)
+    for start in starts:
         if best.makespan_seconds <= enough:
             break
-    assert best is not None
-    annealing = Annealing(workload, best.orders, limit, Random(seed))
-    annealing.run(iterations, enough)
-    found = schedule_of(workload, annealing.best_orders)
-    assert found is not None
-    return FusedSchedule(found, bound, serial_seconds(pipelines))
+        annealing = Annealing(workload, start.orders, limit, random)
+        annealing.run(iterations // len(starts), enough)
+        if annealing.best_seconds < best.makespan_seconds:
+            best = _schedule(workload, annealing.best_orders)
+    return FusedSchedule(best, bound, serial_seconds(pipelines, limit))
 
 
-def _first_schedules(workload: Workload, limit: int | None) -> Iterator[Schedule]:
-    """One pipeline after the other, where it keeps to the limit, and list schedules."""
-    serial = schedule_of(workload, serial_orders(workload))
-    assert serial is not None
-    if limit is None or max(serial.peak_bytes) <= limit:
-        yield serial  # first, so that nothing longer is ever taken
-    for orders in list_schedules(workload, limit):
-        schedule = schedule_of(workload, orders)
-        assert schedule is not None
-        yield schedule
+def _starts(workload: Workload, limit: int | None, enough: float, lists: int) -> list[Schedule]:
+    """The best of all different schedules that are known without search, best first; only one where
+    it is short enough."""
+    found: dict[Orders, Schedule] = {}
+    for orders in islice(_known_orders(workload, limit), 2 + lists):
+        found[orders] = schedule = _schedule(workload, orders)
+        if schedule.makespan_seconds <= enough:
+            return [schedule]
+    ranked = sorted(found.values(), key=lambda each: (each.makespan_seconds, max(each.peak_bytes)))
+    return ranked[:STARTS]
 
 
-def _costs(schedule: Schedule) -> tuple[float, int]:
-    return schedule.makespan_seconds, max(schedule.peak_bytes)
+def _known_orders(workload: Workload, limit: int | None) -> Iterator[Orders]:
+    yield serial_orders(workload, limit)
+    yield serial_orders(workload, limit, is_last_first=True)
+    yield from list_schedules(workload, limit)
+
+
+def _schedule(workload: Workload, orders: Orders) -> Schedule:
+    schedule = schedule_of(workload, orders)
+    assert schedule is not None
+    return schedule

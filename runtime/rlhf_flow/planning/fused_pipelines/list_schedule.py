@@ -1,84 +1,38 @@
-"""Schedules in one go: whenever a device is free, it takes what matters most of what is there.
+"""A schedule in one go: whenever a device is free, it takes what matters most of what is there.
 Pure."""
 
 from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import product
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from rlhf_flow.planning.fused_pipelines.activations import ActivationLimit, Limits
-from rlhf_flow.planning.fused_pipelines.bounds import tails
 from rlhf_flow.planning.fused_pipelines.pipeline import Operation, Orders, Workload
 
 Priorities = Sequence[tuple[float, ...]]
 """Of each operation; the largest goes first."""
 
 
-def longest_first(workload: Workload) -> Priorities:
-    """What has most behind it goes first: the longest way to the end (Graham's critical-path
-    rule)."""
-    after = tails(workload)
-    return [
-        (seconds + tail, op.is_backward, -op.pipeline)
-        for op, seconds, tail in zip(workload.operations, workload.seconds, after, strict=True)
-    ]
+def list_orders(
+    workload: Workload, priorities: Priorities, limits: Limits, is_patient: bool = False
+) -> Orders:
+    """The orders of devices each of which, whenever it is free, starts the operation of the highest
+    priority that is ready and that the limits let start.
 
+    Source: Graham, Bounds on multiprocessing timing anomalies (1969). With patience: active
+    schedules as in Giffler and Thompson, Algorithms for solving production-scheduling problems
+    (1960), as far as it is known what comes.
 
-def backward_first(workload: Workload) -> Priorities:
-    """Backward passes go first, which keeps few activations; otherwise `longest_first`."""
-    found = longest_first(workload)
-    return [(op.is_backward, *each) for op, each in zip(workload.operations, found, strict=True)]
-
-
-RULES: Sequence[Callable[[Workload], Priorities]] = (longest_first, backward_first)
-
-
-AHEAD: Sequence[int | None] = (None, 0, 1, 4, 2, -1)
-"""Which `Limits.ahead` are tried; the first ones are the most often good."""
-
-
-def list_schedules(workload: Workload, limit: int | None) -> Iterator[Orders]:
-    """Orders by every rule, built from the start on, and built from the end back; first with no
-    limit on how far a pipeline may be ahead, then with several, since which is best depends on the
-    memory that there is. The first pipeline has a limit of its own, all others have one together.
+    Args:
+        workload: all operations.
+        priorities: of each operation.
+        limits: on activations.
+        is_patient: whether a device waits rather than start what would still run when something of
+            a higher priority becomes ready, if that is known: what comes before it is running.
     """
-    backwards = mirrored(workload)
-    pairs = product(enumerate(AHEAD), enumerate(AHEAD))
-    for (_, first), (_, others) in sorted(pairs, key=lambda pair: pair[0][0] + pair[1][0]):
-        limits = Limits(limit, (first, *[others] * (len(workload.pipelines) - 1)))
-        for rule in RULES:
-            yield list_orders(workload, rule(workload), limits)
-            yield mirrored_orders(backwards, list_orders(backwards, rule(backwards), limits))
-
-
-def mirrored(workload: Workload) -> Workload:
-    """The same with time running back: what was the backward pass through a stage is forward."""
-    return Workload(
-        tuple(
-            replace(
-                pipeline,
-                forward_seconds=pipeline.backward_seconds,
-                backward_seconds=pipeline.forward_seconds,
-            )
-            for pipeline in workload.pipelines
-        )
-    )
-
-
-def mirrored_orders(workload: Workload, orders: Orders) -> Orders:
-    """Orders with time running back, in the numbers of the mirrored workload."""
-
-    def other(number: int) -> int:
-        op = workload.operations[number]
-        last = workload.pipelines[op.pipeline].micro_batches - 1
-        return workload.number(
-            Operation(op.pipeline, op.stage, last - op.micro_batch, not op.is_backward)
-        )
-
-    return tuple(tuple(map(other, reversed(order))) for order in orders)
+    return _ListSchedule(workload, priorities, limits, is_patient).run()
 
 
 @dataclass
@@ -89,38 +43,94 @@ class _Line:
     started: int = 0
     ready: int = 0
     """How many may run, started ones included, since those before them have ended."""
+    arrival: float | None = None
+    """Seconds at which the next one becomes ready, while what comes before it is running."""
+
+    @property
+    def next(self) -> int:
+        """The number of the operation that starts next."""
+        return self.numbers[self.started]
 
 
-def list_orders(workload: Workload, priorities: Priorities, limits: Limits) -> Orders:
-    """The orders of devices each of which, whenever it is free, starts the operation of the highest
-    priority that is ready and that the limits let start.
-    """
-    operations, seconds = workload.operations, workload.seconds
-    lines = _lines(workload)
-    on_device = [
-        [line for line in lines.values() if workload.devices[line.numbers[0]] == device]
-        for device in range(workload.num_devices)
-    ]
-    activations = ActivationLimit(workload, limits)
-    orders: list[list[int]] = [[] for _ in on_device]
-    running: list[tuple[float, int]] = []
-    idle, now = set(range(len(on_device))), 0.0
-    while True:
-        for device in sorted(idle):
-            number = _start_next(on_device[device], workload, priorities, activations)
-            if number is not None:
-                orders[device].append(number)
-                idle.remove(device)
-                heapq.heappush(running, (now + seconds[number], number))
-        if not running:
-            return tuple(map(tuple, orders))
-        now = running[0][0]
-        while running and running[0][0] <= now:
-            _, number = heapq.heappop(running)
-            idle.add(workload.devices[number])
-            activations.end(operations[number])
-            if (following := workload.after[number]) >= 0:
-                lines[_line_of(operations[following])].ready += 1
+class _ListSchedule:
+    """What has been started so far, and what is running."""
+
+    def __init__(
+        self, workload: Workload, priorities: Priorities, limits: Limits, is_patient: bool
+    ) -> None:
+        self._workload, self._priorities, self._is_patient = workload, priorities, is_patient
+        self._activations = ActivationLimit(workload, limits)
+        self._lines = _lines(workload)
+        self._on_device: list[list[_Line]] = [[] for _ in range(workload.num_devices)]
+        for line in self._lines.values():
+            self._on_device[workload.devices[line.numbers[0]]].append(line)
+        self._orders: list[list[int]] = [[] for _ in self._on_device]
+        self._running: list[tuple[float, int]] = []
+        """When operations end, and which, as a heap."""
+        self._idle = set(range(len(self._orders)))
+        self._now = 0.0
+
+    def run(self) -> Orders:
+        """Start everything. Something is always running until then: `ActivationLimit` sees to
+        that, and a device waits only for what comes after something that is running."""
+        while True:
+            for device in sorted(self._idle):
+                line = self._next_line(self._on_device[device])
+                if line is not None:
+                    self._start(device, line)
+            if not self._running:
+                return tuple(map(tuple, self._orders))
+            self._now = self._running[0][0]
+            while self._running and self._running[0][0] <= self._now:
+                self._end(heapq.heappop(self._running)[1])
+
+    def _next_line(self, lines: Sequence[_Line]) -> _Line | None:
+        """Of which a device that is free starts an operation; None if it waits."""
+        priorities, seconds = self._priorities, self._workload.seconds
+        ready = [line for line in lines if line.started < line.ready]
+        ready.sort(key=lambda line: priorities[line.next], reverse=True)
+        for line in ready:
+            end = self._now + seconds[line.next]
+            if self._is_patient and self._comes_before(priorities[line.next], end, lines):
+                continue
+            if self._activations.may_start(self._workload.operations[line.next]):
+                return line
+        return None
+
+    def _comes_before(
+        self, priority: tuple[float, ...], end: float, lines: Sequence[_Line]
+    ) -> bool:
+        """Whether something of a higher priority will be ready before some time."""
+        return any(
+            line.started == line.ready
+            and line.arrival is not None
+            and line.arrival < end
+            and self._priorities[line.next] > priority
+            for line in lines
+        )
+
+    def _start(self, device: int, line: _Line) -> None:
+        number = line.next
+        end = self._now + self._workload.seconds[number]
+        self._activations.start(self._workload.operations[number])
+        line.started += 1
+        self._orders[device].append(number)
+        self._idle.remove(device)
+        heapq.heappush(self._running, (end, number))
+        if (following := self._following(number)) is not None:
+            following.arrival = end
+
+    def _end(self, number: int) -> None:
+        self._idle.add(self._workload.devices[number])
+        self._activations.end(self._workload.operations[number])
+        if (following := self._following(number)) is not None:
+            following.ready += 1
+            following.arrival = None
+
+    def _following(self, number: int) -> _Line | None:
+        """That of the operation which comes after another one of its micro-batch."""
+        after = self._workload.after[number]
+        return None if after < 0 else self._lines[_line_of(self._workload.operations[after])]
 
 
 def _lines(workload: Workload) -> dict[tuple[int, int, bool], _Line]:
@@ -135,21 +145,3 @@ def _lines(workload: Workload) -> dict[tuple[int, int, bool], _Line]:
 
 def _line_of(op: Operation) -> tuple[int, int, bool]:
     return op.pipeline, op.stage, op.is_backward
-
-
-def _start_next(
-    lines: Iterable[_Line],
-    workload: Workload,
-    priorities: Priorities,
-    activations: ActivationLimit,
-) -> int | None:
-    """Start what matters most on a device; None if nothing may start."""
-    ready = [line for line in lines if line.started < line.ready]
-    ready.sort(key=lambda line: priorities[line.numbers[line.started]], reverse=True)
-    for line in ready:
-        number = line.numbers[line.started]
-        if activations.may_start(workload.operations[number]):
-            activations.start(workload.operations[number])
-            line.started += 1
-            return number
-    return None

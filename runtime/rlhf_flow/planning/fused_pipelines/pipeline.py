@@ -11,15 +11,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import isfinite
+from math import isfinite, lcm
 from typing import NamedTuple
 
-from rlhf_flow.errors import FlowError
+from rlhf_flow.errors import DoesNotDivide
 
 
 @dataclass(frozen=True)
 class Pipeline:
-    """A model in stages, and the micro-batches of one optimizer step."""
+    """A model in stages, and the micro-batches of one optimizer step.
+
+    Raises:
+        ValueError: stages without a device, times or activations of their own.
+    """
 
     name: str
     devices: tuple[int, ...]
@@ -47,8 +51,8 @@ class Pipeline:
             and self.micro_batches >= 1
         )
         if not is_valid:
-            raise FlowError(
-                f"stages of {self.name} that cannot be: got {self}, allowed one device, positive "
+            raise ValueError(
+                f"stages of {self.name} are impossible: got {self}, allowed one device, positive "
                 "times and a size of activations for each stage, no device twice, and a "
                 "micro-batch; correct the estimate"
             )
@@ -79,33 +83,42 @@ def uniform_pipeline(
     )
 
 
-def reversed_copies(pipeline: Pipeline, num_devices: int) -> tuple[Pipeline, ...]:
-    """A pipeline the other way round: its first stage on the last device. Where it has fewer stages
-    than there are devices, as many copies of it, side by side, as they have room for: replicas,
-    each with micro-batches of its own.
+def opposite_pipelines(one: Pipeline, other: Pipeline) -> tuple[Pipeline, ...]:
+    """Two models on the same devices in opposite directions: the first stage of the one beside the
+    last stage of the other. Of p and q stages they take lcm(p, q) devices, on which there are
+    lcm(p, q) / p and lcm(p, q) / q copies of them: replicas, each with micro-batches of its own.
 
-    Source: RLHFuse (arXiv 2409.13221), intra-stage fusion: actor and critic in opposite directions,
-    several replicas of the one with fewer stages. Chimera (arXiv 2107.06925) has two directions for
-    one model.
+    Source: RLHFuse (arXiv 2409.13221), intra-stage fusion: K1 and K2 pipelines of actor and critic
+    are fused in blocks. Chimera (arXiv 2107.06925) has two directions for one model.
+
+    Args:
+        one: its devices do not count.
+        other: likewise; it has as many devices for each stage.
+    """
+    num_devices = lcm(one.num_stages, other.num_stages)
+    return (*copies(one, num_devices), *copies(other, num_devices, is_reversed=True))
+
+
+def copies(pipeline: Pipeline, num_devices: int, is_reversed: bool = False) -> tuple[Pipeline, ...]:
+    """As many copies of a pipeline, side by side, as so many devices have room for; where it is
+    reversed, each with its first stage on its last device.
 
     Raises:
-        FlowError: a number of devices that is no multiple of the stages.
+        DoesNotDivide: a number of devices that is no multiple of the stages.
     """
     size = pipeline.num_stages
     if num_devices % size:
-        raise FlowError(
+        raise DoesNotDivide(
             f"copies of {pipeline.name} do not come out even: got {size} stages for {num_devices} "
             "devices, allowed a number of stages that divides them; cut the model otherwise"
         )
-    firsts = range(0, num_devices, size)
-    return tuple(
-        replace(
-            pipeline,
-            name=pipeline.name if len(firsts) == 1 else f"{pipeline.name}#{number}",
-            devices=tuple(range(first + size - 1, first - 1, -1)),
-        )
-        for number, first in enumerate(firsts, start=1)
-    )
+    found = []
+    for number, first in enumerate(range(0, num_devices, size), start=1):
+        devices = range(first, first + size)
+        name = pipeline.name if size == num_devices else f"{pipeline.name}#{number}"
+        order = tuple(reversed(devices)) if is_reversed else tuple(devices)
+        found.append(replace(pipeline, name=name, devices=order))
+    return tuple(found)
 
 
 class Operation(NamedTuple):

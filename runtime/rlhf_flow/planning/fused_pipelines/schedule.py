@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from rlhf_flow.planning.fused_pipelines.pipeline import Orders, Workload
+
+INFINITY = float("inf")
 
 
 @dataclass(frozen=True)
@@ -56,11 +59,54 @@ def schedule_of(workload: Workload, orders: Sequence[Sequence[int]]) -> Schedule
 
 def end_times(workload: Workload, orders: Sequence[Sequence[int]]) -> list[float] | None:
     """Seconds at which each operation ends; None if devices wait for each other for ever."""
+    count = len(workload.seconds)
+    return _run(workload, orders, [-1.0] * count, [0] * len(orders), [0.0] * count, INFINITY)
+
+
+def changed_end_times(
+    workload: Workload,
+    orders: Sequence[Sequence[int]],
+    ends: Sequence[float],
+    since: float,
+    tails: Sequence[float],
+    most: float,
+) -> list[float] | None:
+    """Like `end_times`, after a change to orders whose times are known.
+
+    Args:
+        workload: all operations.
+        orders: after the change.
+        ends: seconds, before the change.
+        since: nothing that began earlier than at this time was moved, or moved before anything.
+        tails: seconds that follow each operation at least.
+        most: None is returned where the last operation ends later.
+    """
+    seconds = workload.seconds
+    found, done = list(ends), []
+    for order in orders:
+        kept = bisect_left(order, since, key=lambda number: ends[number] - seconds[number])
+        done.append(kept)
+        for number in order[kept:]:
+            found[number] = -1.0
+    return _run(workload, orders, found, done, tails, most)
+
+
+def _run(
+    workload: Workload,
+    orders: Sequence[Sequence[int]],
+    ends: list[float],
+    done: list[int],
+    tails: Sequence[float],
+    most: float,
+) -> list[float] | None:
+    """Ends of all operations; `ends` has those of the first `done` ones of each device, and -1 of
+    the others."""
     seconds, before = workload.seconds, workload.before
     after, devices = workload.after, workload.devices
-    ends = [-1.0] * len(seconds)
-    done, free = [0] * len(orders), [0.0] * len(orders)
-    left = len(seconds)
+    free = [
+        ends[order[count - 1]] if count else 0.0 for order, count in zip(orders, done, strict=True)
+    ]
+    left = sum(map(len, orders)) - sum(done)
     active = list(range(len(orders)))
     while active:
         device = active.pop()
@@ -68,10 +114,13 @@ def end_times(workload: Workload, orders: Sequence[Sequence[int]]) -> list[float
         for number in order[at:]:
             source = before[number]
             if source >= 0:
-                if ends[source] < 0.0:
+                ready = ends[source]
+                if ready < 0.0:
                     break
-                now = max(now, ends[source])
+                now = max(now, ready)
             now += seconds[number]
+            if now + tails[number] > most:
+                return None
             ends[number] = now
             at += 1
             following = after[number]

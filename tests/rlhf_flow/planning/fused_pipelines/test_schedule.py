@@ -8,16 +8,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlhf_flow.errors import FlowError
+from rlhf_flow.errors import DoesNotDivide
+from rlhf_flow.planning.fused_pipelines.activations import Limits
+from rlhf_flow.planning.fused_pipelines.list_schedule import list_orders
 from rlhf_flow.planning.fused_pipelines.pipeline import (
     Operation,
     Orders,
     Pipeline,
     Workload,
-    reversed_copies,
+    copies,
+    opposite_pipelines,
     uniform_pipeline,
 )
-from rlhf_flow.planning.fused_pipelines.schedule import schedule_of
+from rlhf_flow.planning.fused_pipelines.priorities import longest_first
+from rlhf_flow.planning.fused_pipelines.schedule import (
+    INFINITY,
+    changed_end_times,
+    end_times,
+    schedule_of,
+)
 
 from .checker import done_in, peaks, problems
 from .random_pipelines import some_pipelines
@@ -43,7 +52,8 @@ def raised_times(workload: Workload, orders: Orders) -> list[float] | None:
 def test_operations_run_as_soon_as_they_may_or_never(
     pipelines: list[Pipeline], random: Random, swaps: int
 ) -> None:
-    """Orders by the way to each operation, with some swaps, so that there are deadlocks and none."""
+    """Orders by the way to each operation, with some moves, so that there are deadlocks and
+    none."""
     workload = Workload(tuple(pipelines))
     orders: list[list[int]] = [[] for _ in range(workload.num_devices)]
     operations = workload.operations
@@ -90,16 +100,54 @@ def test_numbers_of_operations_are_those_of_their_list() -> None:
     assert workload.after[:7] == (1, 2, 3, 4, 5, -1, 7)
 
 
-def test_copies_fill_the_devices_from_their_ends() -> None:
-    copies = reversed_copies(uniform_pipeline("critic", [0, 1], 1, 2, 4), 4)
-    assert [(copy.name, copy.devices) for copy in copies] == [
-        ("critic#1", (1, 0)),
-        ("critic#2", (3, 2)),
+def test_opposite_pipelines_fill_the_devices_from_both_ends() -> None:
+    """RLHFuse's K1 and K2: 8 stages of the actor beside two replicas of the critic's 4, and 6
+    beside 4 on 12 devices."""
+    actor, critic = (
+        uniform_pipeline("actor", range(8), 1, 2, 4),
+        uniform_pipeline("critic", range(4), 1, 2, 2),
+    )
+    assert [(each.name, each.devices) for each in opposite_pipelines(actor, critic)] == [
+        ("actor", (0, 1, 2, 3, 4, 5, 6, 7)),
+        ("critic#1", (3, 2, 1, 0)),
+        ("critic#2", (7, 6, 5, 4)),
     ]
-    (alone,) = reversed_copies(uniform_pipeline("critic", [0, 1], 1, 2, 4), 2)
-    assert (alone.name, alone.devices) == ("critic", (1, 0))
-    with pytest.raises(FlowError, match="got 2 stages for 3 devices"):
-        reversed_copies(uniform_pipeline("critic", [0, 1], 1, 2, 4), 3)
+    six = uniform_pipeline("actor", range(6), 1, 2, 4)
+    assert [(each.name, each.devices[0]) for each in opposite_pipelines(six, critic)] == [
+        ("actor#1", 0),
+        ("actor#2", 6),
+        ("critic#1", 3),
+        ("critic#2", 7),
+        ("critic#3", 11),
+    ]
+
+
+def test_copies_that_do_not_come_out_even_are_refused() -> None:
+    with pytest.raises(DoesNotDivide, match="got 2 stages for 3 devices"):
+        copies(uniform_pipeline("critic", [0, 1], 1, 2, 4), 3)
+
+
+@settings(max_examples=150)
+@given(some_pipelines(), st.randoms(use_true_random=False))
+def test_times_after_a_change_are_those_of_all_anew(
+    pipelines: list[Pipeline], random: Random
+) -> None:
+    workload = Workload(tuple(pipelines))
+    orders = [list(order) for order in list_orders(workload, longest_first(workload), Limits())]
+    ends = end_times(workload, orders)
+    assert ends is not None
+    order = random.choice([each for each in orders if each])
+    place, target = random.randrange(len(order)), random.randrange(len(order))
+    first = order[min(place, target)]
+    since = ends[first] - workload.seconds[first]
+    order.insert(target, order.pop(place))
+    nothing = [0.0] * len(ends)
+    expected = end_times(workload, orders)
+    assert changed_end_times(workload, orders, ends, since, nothing, INFINITY) == expected
+    if expected is not None:
+        most = max(expected)
+        assert changed_end_times(workload, orders, ends, since, nothing, most) == expected
+        assert changed_end_times(workload, orders, ends, 0, nothing, most - 1) is None
 
 
 @pytest.mark.parametrize(
@@ -111,8 +159,10 @@ def test_copies_fill_the_devices_from_their_ends() -> None:
         ((0, 1), (1, 1), (1, 1), (1, -1), 1),
         ((0, 1), (1, 1), (1, 1), (1, 1), 0),
         ((), (), (), (), 1),
+        ((0, 1), (1, 0.0), (1, 1), (1, 1), 1),
+        ((0, 1), (1, float("nan")), (1, 1), (1, 1), 1),
     ],
 )
-def test_stages_that_cannot_be_are_refused(stages: tuple[tuple[int, ...], ...]) -> None:
-    with pytest.raises(FlowError, match="stages of x that cannot be"):
+def test_impossible_stages_are_refused(stages: tuple[tuple[int, ...], ...]) -> None:
+    with pytest.raises(ValueError, match="stages of x are impossible"):
         Pipeline("x", *stages)  # type: ignore[arg-type]
