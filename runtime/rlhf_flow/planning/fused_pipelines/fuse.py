@@ -35,6 +35,8 @@ class FusedSchedule:
     """The best schedule that was found, and what to compare it with."""
 
     schedule: Schedule
+    activation_limit_bytes: int
+    """That it keeps to, on each device."""
     lower_bound_seconds: float
     """No schedule is shorter, whatever activations it keeps."""
     serial_seconds: float
@@ -69,7 +71,8 @@ def fuse_pipelines(
 
     Args:
         pipelines: one or more; for opposite directions see `opposite_pipelines`.
-        activation_limit_bytes: on each device. None: no limit.
+        activation_limit_bytes: on each device; `all_activation_bytes` of a `Workload` sets none.
+            None: what the pipelines hold at most, one after the other, under 1F1B.
         seed: of the annealing.
         iterations: moves that it tries at most, after a list schedule for each 50 of them, 4 at
             least; it ends at the lower bound.
@@ -77,9 +80,12 @@ def fuse_pipelines(
     Raises:
         DoesNotFit: a limit below the activations of one micro-batch.
     """
-    workload, limit = Workload(tuple(pipelines)), activation_limit_bytes
-    if limit is not None:
-        check_limit(workload, limit)
+    workload = Workload(tuple(pipelines))
+    given = activation_limit_bytes
+    if given is None:
+        given = max(_schedule(workload, serial_orders(workload)).peak_bytes)
+    check_limit(workload, given)
+    limit = given if given < workload.all_activation_bytes else None
     bound = lower_bound(workload)
     enough = bound * (1.0 + ROUNDING)
     starts = _starts(workload, limit, enough, max(LEAST_LISTS, iterations // ITERATIONS_PER_LIST))
@@ -91,7 +97,7 @@ def fuse_pipelines(
         annealing.run(iterations // len(starts), enough)
         if annealing.best_seconds < best.makespan_seconds:
             best = _schedule(workload, annealing.best_orders)
-    return FusedSchedule(best, bound, serial_seconds(pipelines, limit))
+    return FusedSchedule(best, given, bound, serial_seconds(pipelines, limit))
 
 
 def _starts(workload: Workload, limit: int | None, enough: float, lists: int) -> list[Schedule]:

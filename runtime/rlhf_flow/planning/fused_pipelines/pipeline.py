@@ -196,6 +196,15 @@ class Workload:
         )
 
     @cached_property
+    def all_activation_bytes(self) -> int:
+        """Of all micro-batches at once, on the device that then holds most: no schedule needs
+        more."""
+        held = [0] * self.num_devices
+        for device, size in zip(self.devices, self.held_bytes, strict=True):
+            held[device] += max(0, size)
+        return max(held)
+
+    @cached_property
     def before(self) -> tuple[int, ...]:
         """Of each operation: that of the same micro-batch which ends before it starts; -1 for none.
 

@@ -16,8 +16,7 @@ of the K engines, which take part from G + s on:
 Without fusion it takes G + s + W / E, with G of all engines. Work is taken to be divisible at will.
 
 Source: RLHFuse (arXiv 2409.13221), inter-stage fusion: the number of engines that remain follows
-from the batch that saturates one and from its cache; the threshold is found by simulation. Its
-authors report a best threshold of about a fifth of the rows.
+from the batch that saturates one and from its cache; the threshold is found by simulation.
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from rlhf_flow.planning.stage_fusion.engine_run import (
     EngineRun,
@@ -114,20 +114,18 @@ def best_migration(
     Args:
         generation: the rows and the engines.
         inference: what is done with rows that have ended.
-        thresholds: numbers of rows to try. None: up to 64, evenly spread.
+        thresholds: numbers of rows to try. None: up to 64, evenly spread, then up to 64 around the
+            best of these, so all of them where there are no more than 65 rows.
     """
     stages = _Stages(generation, inference)
-    if thresholds is None:
-        number = len(generation.response_tokens)
-        tried = min(number - 1, MOST_THRESHOLDS)
-        thresholds = sorted({number * index // (tried + 1) for index in range(1, tried + 1)})
-    found = [stages.without_fusion()]
-    found += [
-        migration
-        for threshold in thresholds
-        if (migration := stages.migrate(threshold)) is not None
-    ]
-    return min(found, key=lambda migration: (migration.seconds, migration.threshold_rows))
+    if thresholds is not None:
+        return stages.best(thresholds)
+    number = len(generation.response_tokens)
+    step = math.ceil(number / (MOST_THRESHOLDS + 1))
+    best = stages.best(range(step, number, step))
+    nearest = range(best.threshold_rows - step + 1, best.threshold_rows + step)
+    around = nearest[:: math.ceil(len(nearest) / MOST_THRESHOLDS)]
+    return stages.best([best.threshold_rows, *around])
 
 
 class _Stages:
@@ -153,6 +151,15 @@ class _Stages:
         generation = self._generation
         return run_engine(rows, generation.concurrent_rows, generation.step_seconds)
 
+    def best(self, thresholds: Iterable[int]) -> Migration:
+        """Of some thresholds, and of no fusion."""
+        found = [self.without_fusion]
+        for threshold in thresholds:
+            if (migration := self.migrate(threshold)) is not None:
+                found.append(migration)
+        return min(found, key=lambda migration: (migration.seconds, migration.threshold_rows))
+
+    @cached_property
     def without_fusion(self) -> Migration:
         """One stage after the other."""
         generated = max(self._ends)
@@ -179,7 +186,7 @@ class _Stages:
             trigger,
             generated,
             self._inferred(arrivals, generated, remaining),
-            self.without_fusion().seconds,
+            self.without_fusion.seconds,
         )
 
     def _remaining_engines(self, left: Sequence[int]) -> int:

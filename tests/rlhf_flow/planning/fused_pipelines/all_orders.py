@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import permutations, product
 
 from rlhf_flow.planning.fused_pipelines.pipeline import Pipeline, Workload
-from rlhf_flow.planning.fused_pipelines.schedule import schedule_of
+from rlhf_flow.planning.fused_pipelines.schedule import peak_bytes, schedule_of
 
 
 def shortest(pipelines: Sequence[Pipeline], limit: int | None, keeps_order: bool) -> float:
@@ -19,12 +19,17 @@ def shortest(pipelines: Sequence[Pipeline], limit: int | None, keeps_order: bool
     """
     workload = Workload(tuple(pipelines))
     orders = [
-        list(_orders(workload, device, keeps_order)) for device in range(workload.num_devices)
+        [
+            order
+            for order in _orders(workload, device, keeps_order)
+            if limit is None or peak_bytes(workload, order) <= limit
+        ]
+        for device in range(workload.num_devices)
     ]
     best = float("inf")
     for chosen in product(*orders):
         schedule = schedule_of(workload, chosen)
-        if schedule is not None and (limit is None or max(schedule.peak_bytes) <= limit):
+        if schedule is not None:
             best = min(best, schedule.makespan_seconds)
     return best
 

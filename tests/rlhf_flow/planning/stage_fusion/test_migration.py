@@ -171,3 +171,14 @@ def test_the_best_of_all_thresholds_is_found_and_is_never_longer_than_without(
     assert best.trigger_seconds <= best.generation_seconds <= best.seconds
     work = token_seconds * (sum(lengths) + 5 * len(lengths))
     assert best.seconds >= work / engines
+
+
+def test_of_many_rows_thresholds_are_tried_in_two_rounds() -> None:
+    """One row of 500 is long: the best threshold is 1, far below the first one of 7 or 8."""
+    lengths = (*[10.0] * 499, 500.0)
+    generation = replace(GENERATION, response_tokens=lengths, concurrent_rows=300, cache_tokens=1e6)
+    slow = replace(generation, migration_token_seconds=1.0)
+    best = best_migration(slow, Inference(0.1))
+    every = [best_migration(slow, Inference(0.1), [each]) for each in range(500)]
+    assert best.threshold_rows == 1
+    assert best.seconds == min(one.seconds for one in every)
