@@ -1,0 +1,1 @@
+"""Training pipelines of several models on the same devices, merged into one schedule."""
