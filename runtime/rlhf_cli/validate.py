@@ -12,7 +12,14 @@ import typer
 
 from rlhf_api.errors import ManifestError, RlhfError, SeveralErrors
 from rlhf_api.problems import Problem
-from rlhf_api.reading.manifest import decode, load_file, load_jobs, read_limited, with_lines
+from rlhf_api.reading.manifest import (
+    decode,
+    load_file,
+    load_jobs,
+    place_of,
+    read_limited,
+    with_lines,
+)
 from rlhf_api.spec.algorithm import AlgorithmType
 from rlhf_api.spec.job import RLHFJob
 from rlhf_cli.cluster.errors import ExtraMissing
@@ -31,7 +38,7 @@ def validate_command(
         deep: whether to check also what manifests name, as a run does before it starts.
 
     Raises:
-        typer.Exit: there are problems: with 2 where all are the manifests', else with 3.
+        typer.Exit: there are problems: with the highest exit code of them.
         OverrideError: an override that cannot be applied.
     """
     found = [_errors_of(file, overrides, deep) for file in files]
@@ -59,8 +66,8 @@ def _errors_of(file: Path, overrides: Sequence[str], deep: bool) -> list[RlhfErr
         except RlhfError as error:
             errors.append(error)
             for each in parts_of(error):
-                known = "" if isinstance(each, ManifestError) else f"{shown}: {each.reason}: "
-                typer.echo(f"{known}{each}")
+                where = f"{each.place or shown}: {each.reason}: "
+                typer.echo(f"{'' if isinstance(each, ManifestError) else where}{each}")
         else:
             typer.echo(f"{shown}: {job.name} {told}")
     return errors
@@ -74,7 +81,7 @@ def _checked_deeply(job: RLHFJob, file: Path, overrides: Sequence[str]) -> str:
         RlhfError: all that is wrong with it.
     """
     try:
-        from rlhf_cli.preflight import Place, checked
+        from rlhf_cli.preflight import Target, checked
         from rlhf_runtime.preflight.limits import THOROUGH
     except ModuleNotFoundError as error:
         if str(error.name).startswith("rlhf_"):
@@ -88,14 +95,14 @@ def _checked_deeply(job: RLHFJob, file: Path, overrides: Sequence[str]) -> str:
     from rlhf_flow.lint import lint_job
     from rlhf_flow.planning.make_plan import pools_of
 
-    job = localized(job, file)
-    place = Place(
+    job = localized(job, file, overrides)
+    target = Target(
         pools=partial(pools_of, job),
         code=code_here(job),
         lines=partial(lines_of, file, job, overrides),
         one_machine=not job.spec.resources.node_pools,
     )
-    with checked(job, place, THOROUGH) as ready:
+    with checked(job, target, THOROUGH) as ready:
         warnings: Sequence[str] = ()
         if ready.traced is not None:
             graphs, plan = ready.traced
@@ -135,6 +142,7 @@ def lines_of(file: Path, job: RLHFJob, overrides: Sequence[str] = ()) -> Iterato
 
     Raises:
         ManifestError: there are some.
+        RlhfError: what is raised inside, with its place, if it is about a field.
     """
     try:
         yield
@@ -142,6 +150,10 @@ def lines_of(file: Path, job: RLHFJob, overrides: Sequence[str] = ()) -> Iterato
         if file == STDIN:
             raise
         raise with_lines(error, file, job.name, overrides) from error
+    except RlhfError as error:
+        if file != STDIN and error.location:
+            error.place = place_of(error.location, file, job.name, overrides)
+        raise
 
 
 def only_job(jobs: Sequence[RLHFJob], file: Path) -> RLHFJob:

@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from types import ModuleType
 from typing import Any
 
-from rlhf_api.entrypoint import as_module
+from rlhf_api.entrypoint import as_module, deferred_kind
 from rlhf_runtime.fate import end_with
 from rlhf_runtime.rewards.checks import checked_scores, wrong_count
 from rlhf_runtime.rewards.measures import metric_of
@@ -31,6 +31,10 @@ LONGEST_TRACEBACK = 6000
 
 class CannotLoad(Exception):
     """Why a function cannot be served."""
+
+
+class ImportRaised(CannotLoad):
+    """Its module raised while it was imported."""
 
 
 def main(descriptor: int, owner_pid: int) -> None:
@@ -52,7 +56,7 @@ def _serve(connection: Connection) -> None:
     try:
         verifier = load_verifier(load.entrypoint, load.parameters)
     except CannotLoad as error:
-        connection.send(Unusable(str(error)))
+        connection.send(Unusable(str(error), has_raised=isinstance(error, ImportRaised)))
         return
     connection.send(Ready(metric_of(verifier)))
     while True:
@@ -81,7 +85,7 @@ def load_verifier(entrypoint: str, parameters: Mapping[str, Any]) -> Verifier:
             f"not a function: got {name} of type {type(verifier).__name__}; name a function that "
             "takes a list of samples"
         )
-    if inspect.iscoroutinefunction(verifier):
+    if deferred_kind(verifier) == "an async function":
         raise CannotLoad(
             f"an async function, whose scores nobody waits for: got async def {name}, allowed a "
             "plain function; call asyncio.run(...) in it"
@@ -128,7 +132,7 @@ def _import(name: str, entrypoint: str) -> ModuleType:
                 f"no such module: got {name}, which is not on the Python path; correct the name or "
                 "bring the code with spec.code"
             ) from error
-        raise CannotLoad(
+        raise ImportRaised(
             f"the module cannot be imported: got {name}, which raised\n{_user_traceback(error)}"
         ) from error
 

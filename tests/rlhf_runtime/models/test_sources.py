@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
@@ -17,6 +18,7 @@ from huggingface_hub.errors import (
 from safetensors.numpy import save_file
 
 from rlhf_api.spec.models import ModelSource
+from rlhf_runtime.models import folder as model_folder
 from rlhf_runtime.models import hub_model
 from rlhf_runtime.models.errors import ModelIncomplete, ModelNotFound
 from rlhf_runtime.models.sources import resolve_model
@@ -119,6 +121,39 @@ def test_weights_that_are_not_whole_are_refused(
     file.write_bytes(pointer if keep is None else file.read_bytes()[:keep])
     with pytest.raises(ModelIncomplete, match=message):
         resolve(tmp_path, path=str(model))
+
+
+@pytest.mark.parametrize("offsets", [{"data_offsets": [0, "8"]}, {"data_offsets": []}, {}, []])
+def test_headers_of_other_contents_are_refused(tmp_path: Path, model: Path, offsets: Any) -> None:
+    header = json.dumps({"weight": offsets}).encode()
+    file = model / "model.safetensors"
+    file.write_bytes(len(header).to_bytes(8, "little") + header)
+    with pytest.raises(ModelIncomplete, match="not a safetensors file: got .*; copy it again"):
+        resolve(tmp_path, path=str(model))
+
+
+def test_an_index_of_other_contents_is_refused(tmp_path: Path, model: Path) -> None:
+    index = {"weight_map": {"weight": 3}}
+    (model / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(ModelIncomplete, match=r"no file of a tensor: got 3 for weight in .*index"):
+        resolve(tmp_path, path=str(model))
+
+
+def test_a_header_is_read_only_up_to_what_the_format_allows(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its length is whatever the file's first bytes say."""
+    length = int.from_bytes((model / "model.safetensors").read_bytes()[:8], "little")
+    monkeypatch.setattr(model_folder, "MAX_HEADER_BYTES", length)
+    resolve(tmp_path, path=str(model))
+    monkeypatch.setattr(model_folder, "MAX_HEADER_BYTES", length - 1)
+    with pytest.raises(ModelIncomplete, match="not a safetensors file"):
+        resolve(tmp_path, path=str(model))
+
+
+def test_the_home_of_nobody_has_no_model(tmp_path: Path) -> None:
+    with pytest.raises(ModelNotFound, match=r"got ~nobody-at-all/model \(nothing there\)"):
+        resolve(tmp_path, path="~nobody-at-all/model")
 
 
 def test_older_weight_files_are_taken_too(tmp_path: Path, model: Path) -> None:
