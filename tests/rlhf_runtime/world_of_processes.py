@@ -1,6 +1,6 @@
 """Runs scenarios in a real world of ranks, one process each, and brings back what failed.
 
-Ranks are on CPUs, or, with the same scenarios, one rank is on a GPU, where there is one.
+Ranks are on CPUs, or, with the same scenarios, each is on a GPU of its own, where there are enough.
 
 A module with scenarios is run once per rank as `python -m MODULE RANK WORLD_SIZE FOLDER` would run
 it, in a process that is forked from one that has imported the libraries. It calls `run_scenarios`;
@@ -34,10 +34,16 @@ COLLECTIVE_SECONDS = 120.0
 
 DEVICE = "RLHF_TEST_DEVICE"
 """Names what a rank computes on."""
-ON_GPU = (
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
-)
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+def on_gpus(number: int) -> tuple[pytest.MarkDecorator, ...]:
+    """Marks of a test whose world has so many ranks on GPUs, each on its own."""
+    lacks = torch.cuda.device_count() < number
+    return pytest.mark.gpu, pytest.mark.skipif(lacks, reason=f"fewer than {number} CUDA devices")
+
+
+ON_GPU = on_gpus(1)
 
 Scenario = Callable[[World, Path], None]
 """Gets the world and an empty folder, the same on all ranks."""
@@ -80,6 +86,10 @@ def start_world(
 def _run_rank(words: list[str], device: str) -> None:
     """Be the process of a rank; a module's name and what it is called with."""
     os.environ[DEVICE] = device
+    if device == "cuda":  # it sees no other, as a worker does
+        visible = os.environ.get(VISIBLE)
+        gpus = visible.split(",") if visible else [str(n) for n in range(int(words[2]))]
+        os.environ[VISIBLE] = gpus[int(words[1])]
     import_module(LIBRARIES)  # unless that was done before the fork
     module, rank, _, folder, *_ = sys.argv = words
     with (Path(folder) / f"rank{rank}.log").open("w") as log:
@@ -118,7 +128,8 @@ class Worlds:
         """The folder with every rank's results of a world of so many."""
         key = size, device
         if key not in self._ended:
-            folder = self._factory.mktemp(f"world-{size}-")
+            # vLLM's shared memory is named after it, whichever session it is of
+            folder = self._factory.mktemp(f"world-{size}-{os.getpid()}-")
             try:
                 self._ended[key] = start_world(self._module, size, folder, device=device)
             except AssertionError as error:

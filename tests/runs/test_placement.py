@@ -45,8 +45,10 @@ def placed(place: Path, name: str, groups: list[dict[str, Any]], *words: object)
     return placed_by(place, name, {"type": "Manual", "groups": groups} if groups else {}, *words)
 
 
-def placed_by(place: Path, name: str, placement: dict[str, Any], *words: object) -> Finished:
-    sections = {"placement": placement}
+def placed_by(
+    place: Path, name: str, placement: dict[str, Any], *words: object, **sections: Any
+) -> Finished:
+    sections = {**sections, "placement": placement}
     made = run(example("02", place / f"{name}.yaml", CHANGES, sections), place / name, *words)
     assert made.code == 0, made.output
     return made
@@ -58,9 +60,10 @@ def colocated(place: Path) -> Finished:
     return placed(place, "colocated", [])
 
 
-def assert_same(made: Finished, expected: Finished) -> None:
-    steps = list(zip(step_metrics(made.folder), step_metrics(expected.folder), strict=True))
-    assert len(steps) == 3
+def assert_same(made: Finished, expected: Finished, num_steps: int = 3) -> None:
+    wanted_steps = step_metrics(expected.folder)[:num_steps]
+    steps = list(zip(step_metrics(made.folder), wanted_steps, strict=True))
+    assert len(steps) == num_steps
     for number, (got, wanted) in enumerate(steps, start=1):
         for name in COMPARED:
             assert got[name] == pytest.approx(wanted[name], rel=1e-4, abs=1e-5), (number, name)
@@ -158,6 +161,48 @@ def test_the_policy_generates_beside_the_critic_and_is_trained_elsewhere(
         model, mesh_of(plan, "actor"), 4, TrainingEngineType.FSDP, elsewhere=generation.mesh
     )
     assert sent[-1] == held_bytes(trained, generation.mesh)
+
+
+def test_calls_with_meshes_cuts_and_engines_of_their_own(place: Path, colocated: Finished) -> None:
+    """The policy is trained by Megatron, cut by two. Critic and reference are FSDP's, on one rank
+    each, and there the policy generates, cut by two."""
+    groups = [
+        {"roles": ["actor"], "devices": 2, "tensor": 2},
+        GENERATION | {"firstDevice": 2, "tensor": 2},
+        CRITIC | {"firstDevice": 2, "devices": 1},
+        {"roles": ["reference"], "firstDevice": 3},
+    ]
+    reference = {"source": {"sameAs": "actor"}, "training": {"engine": "FSDP"}}
+    models = {"actor": {"training": {"engine": "Megatron"}}, "reference": reference}
+    placement = {"type": "Manual", "groups": groups}
+    words = ("--devices", 4, "--steps", 2)
+    made = placed_by(place, "mixed", placement, *words, models=models)
+    assert_same(made, colocated, num_steps=2)
+    plan = Plan.model_validate_json((made.folder / "plan.json").read_text())
+    meshes = {role: mesh_of(plan, role) for role in ("actor", "critic", "reference")}
+    (generation,) = plan.generations
+    assert {role: (tuple(mesh.ranks), mesh.tensor) for role, mesh in meshes.items()} == {
+        "actor": ((0, 1), 2),
+        "critic": ((2,), 1),
+        "reference": ((3,), 1),
+    }
+    assert generation.mesh.tensor_groups == ((2, 3),)
+    engines = {planned.role: planned.engine for planned in plan.roles if planned.engine}
+    assert engines == {
+        "actor": TrainingEngineType.MEGATRON,
+        "critic": TrainingEngineType.FSDP,
+        "reference": TrainingEngineType.FSDP,
+    }
+    trained = TrainedModel(
+        BUILTIN_MODELS[BuiltinModel.TINY_LLAMA],
+        meshes["actor"],
+        4,
+        TrainingEngineType.MEGATRON,
+        elsewhere=generation.mesh,
+    )
+    sent = held_bytes(trained, generation.mesh)
+    assert step_metrics(made.folder)[-1]["throughput/transition_bytes"] == sent
+    assert any(overlapping_steps(made.folder, *calls) for calls in APART)
 
 
 def test_what_was_saved_goes_on_under_another_placement(place: Path, colocated: Finished) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from rlhf_flow.planning.sequence_cost import SequenceCost
 from rlhf_runtime.dataplane.columns import Column, Rows, run_positions
 from rlhf_runtime.dataplane.partition import micro_batches
 from rlhf_runtime.engines.sequences import group_into_sequences
@@ -78,8 +79,8 @@ class Packing:
 
     max_padded_tokens: int
     """Padded tokens of a micro-batch; a longer sequence is alone."""
-    hidden_size: int
-    """Width of the model: how dear a token is compared with seeing another one."""
+    cost: SequenceCost
+    """How dear a token is compared with seeing another one."""
     share_prompts: bool
     """Whether responses to one prompt may share it."""
 
@@ -103,7 +104,7 @@ def cut(
         prompts.lengths,
         responses.lengths,
         groups,
-        packing.hidden_size,
+        packing.cost,
         packing.max_padded_tokens,
     )
     if not packing.share_prompts:

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf_flow.planning.role_models import MAX_SHARED_TOKENS
+from rlhf_flow.planning.sequence_cost import SequenceCost
 from rlhf_runtime.dataplane.columns import Rows
 
 
@@ -14,22 +15,20 @@ def group_into_sequences(
     prompt_lengths: NDArray[np.int32],
     response_lengths: NDArray[np.int32],
     groups: NDArray[np.int64],
-    hidden_size: int,
+    cost: SequenceCost,
     max_tokens: int,
 ) -> list[Rows]:
-    """Rows of a group put together as long as that is cheaper than computing the prompt again.
+    """Rows of a group put together as long as that is cheaper than computing the prompt again, if
+    the mask that they then need does not cost more than all that they save.
 
-    Per layer a token costs about 24 h^2 operations of its own, h the hidden size, and 4 h for every
-    token it is compared with: with a mask all of the sequence, without one the earlier half. So a
-    sequence of length l costs l + l^2 / (6 h) with a mask and l + l^2 / (12 h) without, in units of
-    24 h^2. `rows` of one group need not be neighbours; within a sequence they keep their order.
+    `rows` of one group need not be neighbours; within a sequence they keep their order.
 
     Args:
         rows: to put into sequences.
         prompt_lengths: tokens of every row's prompt.
         response_lengths: tokens of every row's response.
         groups: rows of the same number have the same prompt.
-        hidden_size: width of the model.
+        cost: of a sequence of the model, on its device.
         max_tokens: longest sequence with several responses, as far as `MAX_SHARED_TOKENS` allows.
     """
     longest = min(MAX_SHARED_TOKENS, max_tokens)
@@ -38,12 +37,19 @@ def group_into_sequences(
     group = length = -1
     for row in ordered.tolist():
         prompt, response = int(prompt_lengths[row]), int(response_lengths[row])
-        joined = response + ((length + response) ** 2 - length**2) / (6 * hidden_size)
-        alone = prompt + response + (prompt + response) ** 2 / (12 * hidden_size)
-        if groups[row] == group and joined < alone and length + response <= longest:
+        joined = cost.shared(length + response) - cost.shared(length)
+        is_cheaper = joined < cost.alone(prompt + response)
+        if groups[row] == group and is_cheaper and length + response <= longest:
             sequences[-1].append(row)
             length += response
         else:
             sequences.append([row])
             group, length = int(groups[row]), prompt + response
-    return [np.asarray(members, dtype=np.int64) for members in sequences]
+    found: list[Rows] = []
+    for members in sequences:
+        prompt, of_each = int(prompt_lengths[members[0]]), response_lengths[members].tolist()
+        alone = sum(cost.alone(prompt + response) for response in of_each)
+        together = cost.shared(prompt + sum(of_each)) < alone
+        parts = [members] if together else [[row] for row in members]
+        found.extend(np.asarray(part, dtype=np.int64) for part in parts)
+    return found

@@ -8,12 +8,21 @@ from typing import Any
 import numpy as np
 import torch
 
+from rlhf_api.spec.resources import Device
+from rlhf_flow.planning.sequence_cost import MASKED_COST, SequenceCost
 from rlhf_runtime.dataplane.columns import pack
 from rlhf_runtime.engines.packing import MicroBatch, Packing, cut
 
 TOLERANCE = 5e-2
 """Largest distance of a token's outputs, relative to their norm; bfloat16 rounds to about 4e-3 in
 each layer, and whoever sees other tokens is far away."""
+
+
+def sequence_cost(hidden_size: int, device: torch.device) -> SequenceCost:
+    """What sequences of a model of that width cost on a device."""
+    return SequenceCost(
+        hidden_size, MASKED_COST[Device.CPU if device.type == "cpu" else Device.GPU]
+    )
 
 
 def looks_at_everything(config: Any) -> bool:
@@ -37,8 +46,9 @@ def shares_prompts(
     prompts = pack([tokens[:4], tokens[:4]], np.int32)
     responses = pack([tokens[4:7], tokens[5:9]], np.int32)
     groups = np.zeros(2, dtype=np.int64)
-    (shared,) = cut(prompts, responses, groups, Packing(1 << 20, hidden_size, True))
-    (alone,) = cut(prompts, responses, groups, Packing(1 << 20, hidden_size, False))
+    cost = SequenceCost(hidden_size)
+    (shared,) = cut(prompts, responses, groups, Packing(1 << 20, cost, True))
+    (alone,) = cut(prompts, responses, groups, Packing(1 << 20, cost, False))
     if shared.attention_mask is None:
         return False
     expected = outputs(alone)[torch.argsort(alone.tokens)]

@@ -40,14 +40,17 @@ def check_copies(layout: Layout, wanted: Mapping[str, int]) -> None:
 
 
 def _uniform_count(family: Family) -> int | None:
-    """The number of ranks of each box, where boxes do not overlap and all have as many."""
+    """The number of ranks of each box, where boxes do not overlap, all have as many, and no rank
+    has one twice."""
     counts = {len(ranks) for ranks in family.holders.values()}
-    return counts.pop() if family.is_disjoint and len(counts) == 1 else None
+    is_uniform = family.is_disjoint and len(counts) == 1
+    has_twice = any(len(set(boxes)) < len(boxes) for _, boxes in family.shares)
+    return counts.pop() if is_uniform and not has_twice else None
 
 
 def _most_copies(family: Family) -> int:
     """How often all boxes together can be the whole."""
-    volume = sum(box.volume * len(ranks) for box, ranks in family.holders.items())
+    volume = sum(box.volume * len(ranks) for ranks, boxes in family.shares for box in boxes)
     return max(1, volume // max(1, prod(family.shape)))
 
 
@@ -57,7 +60,8 @@ def _check_family(family: Family, copies: int) -> None:
         return  # a layout covers its tensors
     name = family.names[0]
     levels: list[list[Box]] = [[] for _ in range(copies)]
-    for rank, box in [(rank, box) for box, ranks in family.holders.items() for rank in ranks]:
+    held = [(rank, box) for ranks, boxes in family.shares for rank in ranks for box in boxes]
+    for rank, box in held:
         parts = [box]
         for level in levels:
             parts, new = _overlap(parts, level), _rest(parts, level)

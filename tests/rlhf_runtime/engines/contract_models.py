@@ -94,7 +94,7 @@ def check_saved_models(built: Built, folder: Path) -> None:
     expected = expected_log_probs(folder / f"saved-{torch.float32}")
     got = log_probs_of(built)
     if built.reads:
-        assert_close(got, expected)
+        assert_close(got, expected, built.precision)
 
 
 def reward_models_load_elsewhere(world: World, folder: Path, setup: Setup, kind: str) -> None:

@@ -41,7 +41,9 @@ def check_outputs(built: Built, place: Path, shares: bool = True) -> None:
     for share in (False, True):
         for max_tokens in (1, 40, 1000):  # each sequence alone, some together, all together
             got = log_probs_of(built, max_tokens, share)
-            assert_close(got, expected) if built.reads else assert_nothing_read(got)
+            assert_close(got, expected, built.precision) if built.reads else assert_nothing_read(
+                got
+            )
 
 
 def assert_nothing_read(got: torch.Tensor) -> None:
@@ -65,4 +67,5 @@ def temperature_and_entropy_are_those_asked_for(
         built.engine.infer(pieces(built, np.arange(6), 40), reading, read)
         found.append(got)
     if made.reads:
-        assert_close(*found)
+        spread = float(found[1][0].std())  # of log-probabilities: entropies differ less
+        assert_close(*found, made.precision, spread)

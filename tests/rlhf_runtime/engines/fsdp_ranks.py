@@ -27,7 +27,7 @@ from .contract_models import reward_models_load_elsewhere
 from .contract_setup import LANGUAGE, Setup, log_probs_of, mine, model_folder, settings
 from .contract_updates import updates_are_those_of_plain_torch
 from .tiny_models import MODELS, write_classifier, write_model
-from .training_contract import ONCE, PER_MODEL
+from .training_contract import IN_HALF_PRECISION, ONCE, PER_MODEL
 
 
 def local_weights(engine: TrainingEngine) -> list[torch.Tensor]:
@@ -117,7 +117,8 @@ def scenarios(size: int) -> dict[str, Scenario]:
         for name, scenario in PER_MODEL.items()
         for kind in MODELS
     }
-    found |= {name: partial(scenario, kind="llama") for name, scenario in ONCE.items()}
+    of_one = ONCE | IN_HALF_PRECISION
+    found |= {name: partial(scenario, kind="llama") for name, scenario in of_one.items()}
     for kind in ("granite", "gemma2"):
         outputs, saved = "outputs equal Hugging Face's", "saved models load elsewhere"
         shares = kind != "gemma2"

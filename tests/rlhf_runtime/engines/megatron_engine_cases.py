@@ -16,7 +16,7 @@ from .megatron_cases import (
     TWO_TENSOR,
     mesh_of,
 )
-from .training_contract import ONCE, PER_MODEL
+from .training_contract import IN_HALF_PRECISION, ONCE, PER_MODEL
 
 
 class Case(NamedTuple):
@@ -26,19 +26,27 @@ class Case(NamedTuple):
     kinds: tuple[str, ...]
     sequence_parallel: bool = False
     distributed_optimizer: bool = False
+    in_half_precision: bool = False
+    """Whether bfloat16 is tried there."""
 
 
 CASES: dict[int, dict[str, Case]] = {
-    1: {"one rank": Case(ONE, ("llama", "tied"))},
+    1: {"one rank": Case(ONE, ("llama", "tied"), in_half_precision=True)},
     2: {
         "two tensor ranks": Case(TWO_TENSOR, ("qwen2",)),
-        "two tensor ranks that share sequences": Case(TWO_TENSOR, ("llama",), True),
+        "two tensor ranks that share sequences": Case(
+            TWO_TENSOR, ("llama",), True, in_half_precision=True
+        ),
         "two stages": Case(TWO_STAGES, ("tied",)),
         "two replicas": Case(TWO_REPLICAS, ("llama",)),
-        "two replicas that share": Case(TWO_REPLICAS, ("tied",), distributed_optimizer=True),
+        "two replicas that share": Case(
+            TWO_REPLICAS, ("tied",), distributed_optimizer=True, in_half_precision=True
+        ),
     },
     4: {
-        "two stages of two tensor ranks": Case(STAGES_OF_TENSOR, ("llama",), True),
+        "two stages of two tensor ranks": Case(
+            STAGES_OF_TENSOR, ("llama",), True, in_half_precision=True
+        ),
         "two replicas of two tensor ranks that share": Case(
             REPLICAS_OF_TENSOR, ("qwen2",), True, True
         ),
@@ -57,6 +65,6 @@ def names(size: int) -> dict[str, tuple[str, str, str]]:
         for name in PER_MODEL:
             for kind in case.kinds:
                 found[f"{name} ({kind}; {where})"] = where, name, kind
-        for name in ONCE:
+        for name in (*ONCE, *(IN_HALF_PRECISION if case.in_half_precision else ())):
             found[f"{name} ({where})"] = where, name, case.kinds[0]
     return found

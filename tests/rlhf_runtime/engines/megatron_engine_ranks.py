@@ -14,7 +14,7 @@ from rlhf_runtime.engines.megatron.engine import Cutting, MegatronEngine
 from ..world_of_processes import Scenario, run_scenarios
 from .contract_setup import Setup
 from .megatron_engine_cases import CASES, Case, names
-from .training_contract import ONCE, PER_MODEL
+from .training_contract import IN_HALF_PRECISION, ONCE, PER_MODEL
 
 
 def setup_of(case: Case) -> Setup:
@@ -25,8 +25,9 @@ def setup_of(case: Case) -> Setup:
 def scenarios(size: int) -> dict[str, Scenario]:
     """Those of a world of so many ranks."""
     setups = {where: setup_of(case) for where, case in CASES[size].items()}
+    contract = PER_MODEL | ONCE | IN_HALF_PRECISION
     return {
-        name: partial((PER_MODEL | ONCE)[what], setup=setups[where], kind=kind)
+        name: partial(contract[what], setup=setups[where], kind=kind)
         for name, (where, what, kind) in names(size).items()
     }
 

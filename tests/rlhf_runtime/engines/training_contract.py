@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from rlhf_runtime.engines.world import World
 
 from .contract_exports import a_checkpoint_is_exported_as_the_engine_saves
 from .contract_models import (
@@ -20,6 +24,7 @@ from .contract_reading import (
     outputs_equal_hugging_face,
     temperature_and_entropy_are_those_asked_for,
 )
+from .contract_setup import HALF, Setup
 from .contract_updates import (
     a_gradient_that_is_not_finite_changes_no_weight,
     a_replica_without_rows_takes_part,
@@ -45,21 +50,50 @@ PER_MODEL: dict[str, Callable[..., None]] = {
     "a whole copy is of models that are alike": a_whole_copy_is_of_models_that_are_alike,
 }
 """For every kind of model."""
-ONCE: dict[str, Callable[..., None]] = {
+
+
+def in_half_precision(scenario: Callable[..., None]) -> Callable[..., None]:
+    """The same, of engines that compute in bfloat16."""
+
+    def run(world: World, folder: Path, setup: Setup, kind: str) -> None:
+        scenario(world, folder, replace(setup, precision=HALF), kind)
+
+    return run
+
+
+IN_EITHER_PRECISION: dict[str, Callable[..., None]] = {
     "temperature and entropy are those asked for": temperature_and_entropy_are_those_asked_for,
-    "half precision trains nearly alike": half_precision_trains_nearly_alike,
-    "updates are those of plain torch": updates_are_those_of_plain_torch,
     "a gradient that is not finite changes no weight": (
         a_gradient_that_is_not_finite_changes_no_weight
     ),
     "a replica without rows takes part": a_replica_without_rows_takes_part,
     "silent rows are read and change nothing": silent_rows_are_read_and_change_nothing,
+    "a checkpoint is exported as the engine saves": a_checkpoint_is_exported_as_the_engine_saves,
+}
+OF_EVERY_MODEL = (
+    "outputs equal Hugging Face's",
+    "pieces give the gradient of the whole",
+    "ranks do not change the result",
+    "recomputation changes nothing",
+    "saved models load elsewhere",
+    "a critic takes the actor's trunk only",
+)
+IN_HALF_PRECISION: dict[str, Callable[..., None]] = {
+    f"{name}, in bfloat16": in_half_precision(scenario)
+    for name, scenario in (
+        IN_EITHER_PRECISION | {name: PER_MODEL[name] for name in OF_EVERY_MODEL}
+    ).items()
+}
+"""For one kind of model, where precision may matter."""
+ONCE: dict[str, Callable[..., None]] = {
+    **IN_EITHER_PRECISION,
+    "half precision trains nearly alike": half_precision_trains_nearly_alike,
+    "updates are those of plain torch": updates_are_those_of_plain_torch,
     "split comparisons give the gradient of the whole": (
         split_comparisons_give_the_gradient_of_the_whole
     ),
     "every micro-batch is told": every_micro_batch_is_told,
-    "a checkpoint is exported as the engine saves": a_checkpoint_is_exported_as_the_engine_saves,
     "offloading changes nothing": offloading_changes_nothing,
     "offloading gives memory back": offloading_gives_memory_back,
 }
-"""For one."""
+"""For one kind of model."""

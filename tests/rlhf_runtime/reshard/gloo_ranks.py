@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -31,58 +31,20 @@ from rlhf_runtime.reshard.topology import Topology
 from rlhf_runtime.reshard.views import View, Views
 
 from . import model_layouts as ml
-
-HIDDEN = 64
-
-
-def shapes_of(vocabulary: int = 300) -> ml.Shapes:
-    return ml.with_norms_and_vocabulary(ml.matrices(2, HIDDEN), HIDDEN, vocabulary)
-
-
-def full_weights(shapes: ml.Shapes, seed: int = 0) -> dict[str, Tensor]:
-    draw = torch.Generator().manual_seed(seed)
-    return {name: torch.randn(shape, generator=draw) for name, shape in shapes.items()}
-
-
-def part(full: Tensor, box: Box) -> Tensor:
-    return full[box.slices_in(Box.whole(full.shape))]
-
-
-def filled(layout: Layout, rank: int, full: Mapping[str, Tensor]) -> Views:
-    views: dict[str, list[View]] = {}
-    for name, box in layout.pieces[rank]:
-        views.setdefault(name, []).append(View(part(full[name], box).clone(), box))
-    return views
-
-
-def empty(layout: Layout, rank: int, dtype: Callable[[str], torch.dtype]) -> Views:
-    views: dict[str, list[View]] = {}
-    for name, box in layout.pieces[rank]:
-        tensor = torch.full(box.shape, torch.nan, dtype=dtype(name))
-        views.setdefault(name, []).append(View(tensor, box))
-    return views
-
-
-def assert_equal(views: Views, full: Mapping[str, Tensor]) -> None:
-    for name, parts in views.items():
-        for tensor, box in parts:
-            assert torch.equal(tensor, part(full[name], box).to(tensor.dtype)), (name, box)
-
-
-def float32(name: str) -> torch.dtype:
-    return torch.float32
-
-
-def bfloat16(name: str) -> torch.dtype:
-    return torch.bfloat16
-
-
-def mixed(name: str) -> torch.dtype:
-    return torch.float32 if "norm" in name else torch.bfloat16
-
-
-def tensor_parallel(shapes: ml.Shapes, world_size: int, size: int = 2) -> Layout:
-    return ml.model_parallel(shapes, [(0, r % size) for r in range(world_size)], size, 1, 2)
+from .gloo_memory import SCENARIOS as OF_MEMORY
+from .gloo_views import (
+    HIDDEN,
+    assert_equal,
+    bfloat16,
+    empty,
+    filled,
+    float32,
+    full_weights,
+    mixed,
+    part,
+    shapes_of,
+    tensor_parallel,
+)
 
 
 def fused_engine(rank: int) -> tuple[Views, dict[str, Tensor]]:
@@ -378,6 +340,7 @@ SCENARIOS: dict[str, Callable[[int, int], None]] = {
     "checksums of source and target agree": checksums_of_source_and_target_agree,
     "disagreement is an error on every rank": disagreement_is_an_error_on_every_rank,
     "a tiny model takes milliseconds": repeated_runs_of_a_tiny_model_take_milliseconds,
+    **OF_MEMORY,
 }
 
 

@@ -64,24 +64,23 @@ def tensor_parallel_box(name: str, shape: tuple[int, ...], index: int, size: int
     return cut(shape, 1 if "o_proj" in name or "down_proj" in name else 0, index, size)
 
 
+def is_on_stage(name: str, stage: int, pipeline: int, num_layers: int, shapes: Shapes) -> bool:
+    """Whether a pipeline stage has a weight; a tied embedding is on the first and on the last."""
+    if "layers." in name:
+        return int(name.split("layers.")[1].split(".")[0]) * pipeline // num_layers == stage
+    ends = {0} if "embed" in name else {pipeline - 1}
+    return stage in (ends if "lm_head.weight" in shapes or "norm" in name else {0, pipeline - 1})
+
+
 def model_parallel(
     shapes: Shapes, places: Sequence[tuple[int, int]], tensor: int, pipeline: int, num_layers: int
 ) -> Layout:
     """Every rank at its (pipeline stage, tensor index)."""
-
-    def is_on(name: str, stage: int) -> bool:
-        if "layers." in name:
-            return int(name.split("layers.")[1].split(".")[0]) * pipeline // num_layers == stage
-        ends = {0} if "embed" in name else {pipeline - 1}
-        return stage in (
-            ends if "lm_head.weight" in shapes or "norm" in name else {0, pipeline - 1}
-        )
-
     of_place = {
         (stage, index): tuple(
             Piece(name, tensor_parallel_box(name, shape, index, tensor))
             for name, shape in shapes.items()
-            if is_on(name, stage)
+            if is_on_stage(name, stage, pipeline, num_layers, shapes)
         )
         for stage, index in set(places)
     }

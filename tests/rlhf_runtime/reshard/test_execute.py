@@ -12,6 +12,7 @@ from rlhf_runtime.reshard.views import View
 
 from ..world_of_processes import failures, start_world
 from . import gloo_ranks as ranks
+from . import gloo_views
 from . import model_layouts as ml
 
 
@@ -28,12 +29,12 @@ def test_over_gloo(gloo_world: Path, scenario: str) -> None:
 
 
 def test_a_world_of_one_copies_without_any_collective() -> None:
-    shapes = ranks.shapes_of()
-    full = ranks.full_weights(shapes)
+    shapes = gloo_views.shapes_of()
+    full = gloo_views.full_weights(shapes)
     whole = ml.fully_sharded(shapes, 1)
-    views = ranks.empty(whole, 0, ranks.mixed)
-    stats = execute(plan_reshard(whole, whole), 0, ranks.filled(whole, 0, full), views)
-    ranks.assert_equal(views, full)
+    views = gloo_views.empty(whole, 0, gloo_views.mixed)
+    stats = execute(plan_reshard(whole, whole), 0, gloo_views.filled(whole, 0, full), views)
+    gloo_views.assert_equal(views, full)
     assert (stats.bytes_sent, stats.bytes_received, stats.peak_staging_bytes) == (0, 0, 0)
     assert stats.bytes_local == sum(v.tensor.nbytes for of_name in views.values() for v in of_name)
 

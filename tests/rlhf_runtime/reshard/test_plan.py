@@ -1,46 +1,20 @@
 import dataclasses
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from itertools import product
 from math import prod
 from time import perf_counter
 
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlhf_runtime.reshard.boxes import Box, cut
 from rlhf_runtime.reshard.errors import PlanError
 from rlhf_runtime.reshard.layout import Layout, Piece
-from rlhf_runtime.reshard.plan import ReshardPlan, plan_reshard
+from rlhf_runtime.reshard.plan import plan_reshard
 from rlhf_runtime.reshard.rounds import rounds_of
 from rlhf_runtime.reshard.topology import Topology
 
 from . import model_layouts as ml
-
-
-def carried_out(plan: ReshardPlan, source: Layout, target: Layout) -> None:
-    """The oracle: carry the plan out on full tensors and compare every target piece."""
-    full = {
-        name: torch.arange(1, prod(shape) + 1).reshape(shape)
-        for name, shape in source.shapes.items()
-    }
-    held = [{name: torch.zeros_like(t) for name, t in full.items()} for _ in source.pieces]
-    for rank, pieces in enumerate(source.pieces):
-        for name, box in pieces:
-            index = box.slices_in(Box.whole(full[name].shape))
-            held[rank][name][index] = full[name][index]
-    got = [{name: torch.zeros_like(t) for name, t in full.items()} for _ in source.pieces]
-    for moves, holds in (((*plan.copies, *plan.direct), held), (plan.forwarded, got)):
-        for move in moves:
-            index = move.box.slices_in(Box.whole(full[move.name].shape))
-            assert (got[move.target_rank][move.name][index] == 0).all(), f"sent twice: {move}"
-            got[move.target_rank][move.name][index] = holds[move.source_rank][move.name][index]
-    for rank, pieces in enumerate(target.pieces):
-        for name, box in pieces:
-            index = box.slices_in(Box.whole(full[name].shape))
-            assert torch.equal(got[rank][name][index], full[name][index])
+from .naive_plan import assert_carried_out, assert_elements
 
 
 @st.composite
@@ -67,81 +41,8 @@ def test_any_layout_becomes_any_other(data: st.DataObject, world_size: int) -> N
     target = data.draw(layouts(SMALL, world_size))
     nodes = data.draw(st.lists(st.integers(0, 2), min_size=world_size, max_size=world_size))
     plan = plan_reshard(source, target, Topology.of(nodes))
-    carried_out(plan, source, target)
-    check_elements(plan, source, target, nodes)
-
-
-def check_elements(plan: ReshardPlan, source: Layout, target: Layout, nodes: Sequence[int]) -> None:
-    """The naive form: every element by itself. Who can have it from whom, and what is counted."""
-    held, wanted = elements(source), elements(target)
-    sent: Counter[tuple[int, bool]] = Counter()
-    received: Counter[tuple[int, bool]] = Counter()
-    entered: set[tuple[int, Element]] = set()
-    arrived: list[set[Element]] = [set() for _ in nodes]
-    for moves, having in ((plan.direct, held), (plan.forwarded, arrived)):
-        for move in moves:
-            crosses = nodes[move.source_rank] != nodes[move.target_rank]
-            for element in elements_of(move.name, move.box):
-                assert element in having[move.source_rank]
-                assert element in wanted[move.target_rank] - held[move.target_rank]
-                if crosses:
-                    node = nodes[move.target_rank]
-                    assert not any(element in held[r] for r, n in enumerate(nodes) if n == node)
-                    assert (node, element) not in entered, "crosses into a node once"
-                    entered.add((node, element))
-                arrived[move.target_rank].add(element)
-                sent[move.source_rank, crosses] += 1
-                received[move.target_rank, crosses] += 1
-    traffic = plan.traffic
-    for rank in range(len(nodes)):
-        assert arrived[rank] == wanted[rank] - held[rank]
-        assert traffic.kept[rank] == len(wanted[rank] & held[rank])
-        assert traffic.sent_within[rank] == sent[rank, False]
-        assert traffic.sent_between[rank] == sent[rank, True]
-        assert traffic.received_within[rank] == received[rank, False]
-        assert traffic.received_between[rank] == received[rank, True]
-
-
-Element = tuple[str, tuple[int, ...]]
-
-
-def elements_of(name: str, box: Box) -> Iterator[Element]:
-    ranges = [range(first, last) for first, last in zip(box.start, box.stop, strict=True)]
-    return ((name, index) for index in product(*ranges))
-
-
-def elements(layout: Layout) -> list[set[Element]]:
-    return [
-        {element for name, box in pieces for element in elements_of(name, box)}
-        for pieces in layout.pieces
-    ]
-
-
-SIZES = st.sampled_from([1, 2, 4])
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.data(), SIZES, SIZES, st.sampled_from([1, 2, 3]), st.integers(1, 8))
-def test_any_parallelism_becomes_any_other(
-    data: st.DataObject, p: int, t: int, d: int, ranks_per_node: int
-) -> None:
-    p_g, t_g = (data.draw(st.sampled_from([n for n in (1, 2, 4) if n <= most])) for most in (p, t))
-    places = data.draw(st.sampled_from([ml.strided_places, ml.consecutive_places]))
-    matrices = {f"model.layers.{n}.{m}": s for n in range(4) for m, s in SMALL_LAYER.items()}
-    shapes = ml.with_norms_and_vocabulary(matrices, hidden=4, vocabulary=5)
-    source = ml.model_parallel(shapes, ml.training_places(p, t, d), t, p, 4)
-    target = ml.model_parallel(shapes, places(p, t, d, p_g, t_g), t_g, p_g, 4)
-    topology = Topology.regular(p * t * d, ranks_per_node)
-    plan = plan_reshard(source, target, topology)
-    carried_out(plan, source, target)
-    check_elements(plan, source, target, topology.nodes)
-
-
-SMALL_LAYER: ml.Shapes = {
-    "self_attn.q_proj.weight": (8, 4),
-    "self_attn.o_proj.weight": (4, 8),
-    "mlp.up_proj.weight": (5, 4),
-}
+    assert_carried_out(plan, source, target)
+    assert_elements(plan, source, target, nodes)
 
 
 @settings(max_examples=50, deadline=None)
@@ -177,7 +78,7 @@ def test_overlapping_source_pieces_are_sent_once() -> None:
     source = Layout({"w": (6,)}, (halves[:1], halves[1:], ()))
     target = Layout({"w": (6,)}, ((), (), (Piece("w", Box.whole((6,))),)))
     plan = plan_reshard(source, target)
-    carried_out(plan, source, target)
+    assert_carried_out(plan, source, target)
     assert plan.traffic.received == (0, 0, 6)
 
 
@@ -202,7 +103,7 @@ def test_fully_sharded_rows_become_tensor_parallel_shards(world_size: int) -> No
     source = ml.fully_sharded(shapes, world_size)
     places = [(0, rank % 2) for rank in range(world_size)]
     target = ml.model_parallel(shapes, places, 2, 1, 2)
-    carried_out(plan_reshard(source, target), source, target)
+    assert_carried_out(plan_reshard(source, target), source, target)
 
 
 def test_ranks_beyond_the_rows_have_nothing_to_send() -> None:
@@ -210,7 +111,7 @@ def test_ranks_beyond_the_rows_have_nothing_to_send() -> None:
     source = ml.fully_sharded(shapes, 4)  # 2, 2, 1 and 0 rows
     target = Layout(shapes, tuple((Piece("w", Box.whole((5, 2))),) for _ in range(4)))
     plan = plan_reshard(source, target)
-    carried_out(plan, source, target)
+    assert_carried_out(plan, source, target)
     assert plan.traffic.sent == (12, 12, 6, 0)
     assert plan.traffic.received == (6, 6, 8, 10)
 
@@ -229,7 +130,7 @@ def test_offload_gathers_everything_on_one_rank() -> None:
     source = ml.fully_sharded(shapes, 3)
     target = Layout(shapes, ((), everything, ()))
     plan = plan_reshard(source, target)
-    carried_out(plan, source, target)
+    assert_carried_out(plan, source, target)
     assert plan.traffic.kept == (0, source.num_elements(1), 0)
     assert plan.traffic.sent[0] == source.num_elements(0)
 

@@ -13,6 +13,7 @@ import torch
 
 from rlhf_api.spec.policy_loss import LossAggregation, PolicyObjective
 from rlhf_flow.losses import BradleyTerry, ClippedLoss, CrossEntropy, Dpo, ValueLoss
+from rlhf_flow.planning.sequence_cost import SequenceCost
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.engines.packing import MicroBatch, Packing, cut
 from rlhf_runtime.engines.parallel import ParallelContext
@@ -66,7 +67,7 @@ def mini_batch(has_mask: bool) -> MiniBatch:
 
 
 def parts_of(batch: MiniBatch) -> list[MicroBatch]:
-    columns, packing = batch.columns, Packing(80, 64, share_prompts=True)
+    columns, packing = batch.columns, Packing(80, SequenceCost(64), share_prompts=True)
     parts = cut(
         columns["prompt_tokens"],
         columns["response_tokens"],

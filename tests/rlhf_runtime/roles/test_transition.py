@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import pytest
 
-from ..world_of_processes import failures, start_world
-from .transition_cases import CASES
+from ..world_of_processes import Worlds, failures, on_gpus
+from .transition_cases import names
+
+WORLDS = {(4, "cpu"): (), (1, "cuda"): on_gpus(1), (4, "cuda"): on_gpus(4)}
+"""Ranks and devices, each with the marks of its tests."""
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with every rank's results, after all scenarios ran."""
-    folder = tmp_path_factory.mktemp(f"transition-{os.getpid()}-")
-    return start_world("tests.rlhf_runtime.roles.transition_ranks", 4, folder)
+def worlds(tmp_path_factory: pytest.TempPathFactory) -> Worlds:
+    """Worlds with the scenarios' results."""
+    return Worlds("tests.rlhf_runtime.roles.transition_ranks", tmp_path_factory)
 
 
-@pytest.mark.parametrize("scenario", ["copies are counted on both sides", *CASES])
-def test_transition(world: Path, scenario: str) -> None:
-    assert not failures(world, scenario)
+@pytest.mark.parametrize(
+    ("size", "device", "scenario"),
+    [
+        pytest.param(size, device, name, marks=marks)
+        for (size, device), marks in WORLDS.items()
+        for name in names(size)
+    ],
+)
+def test_transition(worlds: Worlds, size: int, device: str, scenario: str) -> None:
+    assert not failures(worlds.of(size, device), scenario)

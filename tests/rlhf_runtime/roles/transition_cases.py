@@ -41,25 +41,46 @@ SHARDED, FOUR_TENSOR = mesh(4), mesh(1, tensor=4)
 REPLICAS_OF_TENSOR, STAGES_OF_TENSOR = mesh(2, tensor=2), mesh(1, tensor=2, pipeline=2)
 NEIGHBOURS, STRIDED = mesh(2, tensor=2), mesh(2, tensor=2, stride=2)
 
-CASES = {
-    "FSDP2 on 4, groups {0,1} and {2,3}": Case(SHARDED, NEIGHBOURS),
-    "FSDP2 on 4, groups {0,2} and {1,3}": Case(SHARDED, STRIDED),
-    "1-4-1 in groups {0,2} and {1,3}": Case(FOUR_TENSOR, STRIDED),
-    "1-2-2 in engines of one rank": Case(REPLICAS_OF_TENSOR, mesh(4)),
-    "2-2-1 in groups {0,1} and {2,3}, tied": Case(STAGES_OF_TENSOR, NEIGHBOURS, "tied pairs"),
-    "1-4-1 in one engine": Case(FOUR_TENSOR, FOUR_TENSOR),
-    "FSDP2 on the last three, whose rows do not divide": Case(mesh(3, first=1), mesh(3, first=1)),
-    "FSDP2 and one engine on the two ranks in the middle": Case(
-        mesh(2, first=1), mesh(1, tensor=2, first=1)
-    ),
-    "FSDP2 on {0,1}, one engine on {2,3}": Case(mesh(2), mesh(1, tensor=2, first=2)),
-    "FSDP2 on {0,1}, engines of one rank on all": Case(mesh(2), mesh(4)),
-    "FSDP2 on {1,2}, engines of one rank on {2,3}": Case(mesh(2, first=1), mesh(2, first=2)),
-    "1-2-1 on {0,1}, one engine on {2,3}": Case(mesh(1, tensor=2), mesh(1, tensor=2, first=2)),
-    "one rank, and an engine on {2,3} that is no neighbour": Case(
-        mesh(1), mesh(1, tensor=2, first=2)
-    ),
+CASES: Mapping[int, Mapping[str, Case]] = {
+    1: {"FSDP2 and an engine on one": Case(mesh(1), mesh(1))},
+    4: {
+        "FSDP2 on 4, groups {0,1} and {2,3}": Case(SHARDED, NEIGHBOURS),
+        "FSDP2 on 4, groups {0,2} and {1,3}": Case(SHARDED, STRIDED),
+        "1-4-1 in groups {0,2} and {1,3}": Case(FOUR_TENSOR, STRIDED),
+        "1-2-2 in engines of one rank": Case(REPLICAS_OF_TENSOR, mesh(4)),
+        "2-2-1 in groups {0,1} and {2,3}, tied": Case(STAGES_OF_TENSOR, NEIGHBOURS, "tied pairs"),
+        "1-4-1 in one engine": Case(FOUR_TENSOR, FOUR_TENSOR),
+        "FSDP2 on the last three, whose rows do not divide": Case(
+            mesh(3, first=1), mesh(3, first=1)
+        ),
+        "FSDP2 and one engine on the two ranks in the middle": Case(
+            mesh(2, first=1), mesh(1, tensor=2, first=1)
+        ),
+        "FSDP2 on {0,1}, one engine on {2,3}": Case(mesh(2), mesh(1, tensor=2, first=2)),
+        "FSDP2 on {0,1}, engines of one rank on all": Case(mesh(2), mesh(4)),
+        "FSDP2 on {1,2}, engines of one rank on {2,3}": Case(mesh(2, first=1), mesh(2, first=2)),
+        "1-2-1 on {0,1}, one engine on {2,3}": Case(mesh(1, tensor=2), mesh(1, tensor=2, first=2)),
+        "one rank, and an engine on {2,3} that is no neighbour": Case(
+            mesh(1), mesh(1, tensor=2, first=2)
+        ),
+    },
 }
+"""By ranks of the world."""
+COPIES = "copies are counted on both sides"
+"""For four ranks."""
+
+WAKING = (
+    "weights wake and come before the cache",
+    "an engine that never slept wakes for nothing",
+    "the cache sleeps on where weights are stale",
+)
+"""What each rank plays by itself."""
+
+
+def names(size: int) -> tuple[str, ...]:
+    """The scenarios of a world of so many ranks."""
+    return (*WAKING, *((COPIES,) if size == 4 else ()), *CASES[size])
+
 
 ENDS = {"embedding": (5, 3), "norm": (6,)}
 """Full shapes."""

@@ -1,4 +1,5 @@
-"""Scenarios of generation groups within a larger world, for test_transition: run on four ranks.
+"""Scenarios of generation groups within a larger world, for test_transition: run on four ranks, or
+on one.
 
 Run as `python -m tests.rlhf_runtime.roles.transition_ranks RANK WORLD_SIZE FOLDER`. The oracle is
 Hugging Face's model, whose weights change as the trainer's do.
@@ -44,7 +45,8 @@ from rlhf_runtime.workers.process import resident_bytes
 from ..engines.greedy import greedy_answers
 from ..engines.tiny_models import END, ragged, write_model
 from ..world_of_processes import Scenario, run_scenarios
-from .transition_cases import CASES, ENDS, WHOLE, Case
+from .transition_cases import CASES, COPIES, ENDS, WHOLE, Case, names
+from .wake_order import SCENARIOS as OF_WAKING
 
 PROMPT_LENGTHS = [1, 5, 9, 40]
 MAX_RESPONSE = 6
@@ -52,6 +54,7 @@ STOPS = (END, *range(200, 220))
 MEBIBYTE = 1 << 20
 CACHE_BYTES = 64 * MEBIBYTE
 MOMENT = Moment(GraphName.STEP, 1, 0)
+CPU = torch.device("cpu")
 ENGINES: Mapping[TrainingEngineType, Callable[..., TrainingEngine]] = {
     TrainingEngineType.FSDP: FsdpEngine,
     TrainingEngineType.MEGATRON: MegatronEngine,
@@ -113,7 +116,7 @@ class Setting:
             change = torch.randn(parameter.shape, generator=draw) * 0.05
             parameter.add_(change)
             for tensor, box in views.get(name, ()):
-                tensor.add_(change[box.slices_in(Box.whole(change.shape))])
+                tensor.add_(change[box.slices_in(Box.whole(change.shape))].to(tensor.device))
         if self.trainer is not None:
             self.trainer._version += 1
 
@@ -146,9 +149,9 @@ class Setting:
 
 
 def assert_groups_have_our_time_limit(world: World) -> None:
-    groups = parallel_state.get_tp_group(), parallel_state.get_world_group()
-    for group in (each for made in groups for each in (made.cpu_group, made.device_group)):
-        assert group._get_backend(torch.device("cpu")).options._timeout == world.timeout
+    for made in (parallel_state.get_tp_group(), parallel_state.get_world_group()):
+        for group, device in ((made.cpu_group, CPU), (made.device_group, world.device)):
+            assert group._get_backend(device).options._timeout == world.timeout
 
 
 def settings(folder: Path, engines: Mesh) -> EngineSettings:
@@ -204,7 +207,7 @@ def engines_follow_the_trainer(world: World, folder: Path, case: Case) -> None:
             return
         sampled = at.generate(1.0)
         assert_samples_are_those_of_other_groups(at, sampled, folder.parent)
-        give_memory_back(at)
+        give_memory_back(at, world.device)
         at.transition.refresh(moment)
         assert at.generate(1.0) == sampled
     finally:
@@ -225,17 +228,25 @@ def assert_samples_are_those_of_other_groups(
     file.write_text(json.dumps(sampled))
 
 
-def give_memory_back(at: Setting) -> None:
-    """That of the weights, and the cache's, which shows in the process's."""
+def give_memory_back(at: Setting, device: torch.device) -> None:
+    """That of the weights, and the cache's, which shows in the process's or the device's."""
     engine = at.engine
     assert engine is not None
     for cache in engine._runner.kv_caches:  # every page is in use
-        torch.empty(0, dtype=torch.uint8).set_(cache.untyped_storage()).zero_()
-    before = resident_bytes()
+        torch.empty(0, dtype=torch.uint8, device=device).set_(cache.untyped_storage()).zero_()
+    before = used_bytes(device)
     held = [view.tensor for views in engine.views().values() for view in views]
     engine.release()
-    assert all(tensor.untyped_storage().nbytes() == 0 for tensor in held)
-    assert resident_bytes() < before - CACHE_BYTES * 3 // 4
+    assert device != CPU or all(tensor.untyped_storage().nbytes() == 0 for tensor in held)
+    assert used_bytes(device) < before - CACHE_BYTES * 3 // 4
+
+
+def used_bytes(device: torch.device) -> int:
+    """Of this process; on a GPU of all that are on it."""
+    if device == CPU:
+        return resident_bytes()
+    free, total = torch.cuda.mem_get_info(device)
+    return total - free
 
 
 def copies_are_counted_on_both_sides(world: World, folder: Path) -> None:
@@ -290,12 +301,15 @@ def views_of(
     }
 
 
-def scenarios() -> dict[str, Scenario]:
-    return {
-        "copies are counted on both sides": copies_are_counted_on_both_sides,
-        **{name: partial(engines_follow_the_trainer, case=case) for name, case in CASES.items()},
+def scenarios(size: int) -> dict[str, Scenario]:
+    """Those of a world of so many ranks."""
+    cases = {
+        name: partial(engines_follow_the_trainer, case=case) for name, case in CASES[size].items()
     }
+    found = {**OF_WAKING, COPIES: copies_are_counted_on_both_sides, **cases}
+    return {name: found[name] for name in names(size)}
 
 
 if __name__ == "__main__":
-    run_scenarios(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), scenarios())
+    world_size = int(sys.argv[2])
+    run_scenarios(int(sys.argv[1]), world_size, Path(sys.argv[3]), scenarios(world_size))

@@ -2,8 +2,8 @@
 
 Rows. Replicas get equally many rows, that with most of them counts. Rows of a prompt share it in
 one sequence while that is cheaper (docs/adr/0006-responses-share-their-prompt.md): l tokens of a
-sequence cost l + l^2 / (6 h) with a mask and l + l^2 / (12 h) without. The rule of the runtime's
-`group_into_sequences` is applied to mean lengths.
+sequence cost l + c l^2 / (6 h) with a mask, c of the device, and l + l^2 / (12 h) without. The rule
+of the runtime's `group_into_sequences` is applied to mean lengths.
 
 Padding. Sequences are sorted by length, a micro-batch is padded to its longest, and holds as many
 as fit: if all are equal whole ones, else half of one is left free on average. With M padded tokens
@@ -16,7 +16,8 @@ micro-batches hold about
 but at least one; a sequence longer than M is alone. s x / m is exact for one micro-batch, and for
 more of them where lengths are spread evenly.
 
-Pairs. Attention computes l^2 / 2 of them for a sequence with plain causal order, l^2 with a mask.
+Pairs. Attention computes l^2 / 2 of them for a sequence with plain causal order, l^2 with a mask,
+each of which counts c times.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from typing import NamedTuple
 
 from rlhf_flow.planning.memory import RoleModel
 from rlhf_flow.planning.seconds.lengths import Lengths
+from rlhf_flow.planning.sequence_cost import MASKED_COST, SequenceCost
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,8 @@ class MicroBatches(NamedTuple):
     tokens: float
     """Of each, padding included."""
     pairs: float
-    """Of tokens of each of which one looks at the other."""
+    """Of tokens of each of which one looks at the other, in those that plain causal order computes
+    in the same time."""
     predicted: float
     """Response tokens of each."""
 
@@ -61,7 +64,7 @@ def micro_batches(
     data: int,
     micro_batch_tokens: int,
     longest_shared_tokens: int,
-    hidden_size: int,
+    cost: SequenceCost,
 ) -> MicroBatches:
     """The micro-batches of the replica that has most of them.
 
@@ -71,12 +74,16 @@ def micro_batches(
         data: replicas.
         micro_batch_tokens: padded tokens at once.
         longest_shared_tokens: of a sequence with several responses; 0 where none is shared.
-        hidden_size: of the model.
+        cost: of a sequence of the model.
     """
     rows = -(-batch.rows // (updates * data))
     together = min(batch.rows_per_prompt, rows)
     joined = responses_per_sequence(
-        batch.prompt.mean, batch.response.mean, together, hidden_size, longest_shared_tokens
+        batch.prompt.mean,
+        batch.response.mean,
+        together,
+        cost,
+        longest_shared_tokens,
     )
     sequences = rows / joined
     prompt, response = batch.prompt, batch.response
@@ -92,7 +99,7 @@ def micro_batches(
     number = (real + math.sqrt(real**2 + 4 * most * sequences * longer)) / (2 * most)
     padded = real + sequences * longer / max(1.0, number)
     count = max(1, math.ceil(number - 1e-9))
-    seen = square if joined > 1 else square / 2
+    seen = cost.masked_cost * square if joined > 1 else square / 2
     return MicroBatches(
         count,
         padded / count,
@@ -109,7 +116,7 @@ def replica_micro_batches(batch: Batch, model: RoleModel, updates: int = 1) -> M
         model.mesh.data,
         model.micro_batch_tokens,
         model.longest_shared_tokens,
-        model.shape.hidden_size,
+        SequenceCost(model.shape.hidden_size, MASKED_COST[model.device]),
     )
 
 
@@ -120,7 +127,7 @@ def _filled(limit: int, mean: float, *, is_equal: bool) -> float:
 
 @lru_cache(maxsize=4096)
 def responses_per_sequence(
-    prompt: float, response: float, rows_per_prompt: int, hidden_size: int, longest: int
+    prompt: float, response: float, rows_per_prompt: int, cost: SequenceCost, longest: int
 ) -> float:
     """Responses that share a prompt, on average over the sequences of a prompt.
 
@@ -128,14 +135,21 @@ def responses_per_sequence(
         prompt: its tokens.
         response: tokens of each.
         rows_per_prompt: responses to it.
-        hidden_size: of the model.
+        cost: of a sequence of the model.
         longest: tokens of a sequence with several responses, at most.
     """
     length, joined = prompt + response, 1
-    alone = length + length**2 / (12 * hidden_size)
+    alone = cost.alone(length)
     while joined < rows_per_prompt and length + response <= longest:
-        if response + ((length + response) ** 2 - length**2) / (6 * hidden_size) >= alone:
+        if cost.shared(length + response) - cost.shared(length) >= alone:
             break
         length += response
         joined += 1
-    return rows_per_prompt / -(-rows_per_prompt // joined)
+
+    def sequences(rows: int) -> int:
+        """Of so many responses that may share one."""
+        together = cost.shared(prompt + rows * response) < rows * alone
+        return 1 if rows and together else rows
+
+    whole, rest = divmod(rows_per_prompt, joined)
+    return rows_per_prompt / (whole * sequences(joined) + sequences(rest))

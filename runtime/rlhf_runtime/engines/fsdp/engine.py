@@ -24,7 +24,7 @@ from rlhf_runtime.engines.optimizer import Optimizer
 from rlhf_runtime.engines.optimizer_settings import OptimizerSettings
 from rlhf_runtime.engines.packing import MicroBatch, Packing, empty_micro_batch, in_step
 from rlhf_runtime.engines.parallel import ParallelContext
-from rlhf_runtime.engines.sharing import looks_at_everything, shares_prompts
+from rlhf_runtime.engines.sharing import looks_at_everything, sequence_cost, shares_prompts
 from rlhf_runtime.engines.training import (
     Consume,
     HeadReading,
@@ -76,7 +76,8 @@ class FsdpEngine(EngineBase):
 
     def packing(self, max_padded_tokens: int) -> Packing:
         """How this model's micro-batches are made."""
-        return Packing(max_padded_tokens, self.module.config.hidden_size, self._shares_prompts)
+        cost = sequence_cost(self.module.config.hidden_size, self.parallel.device)
+        return Packing(max_padded_tokens, cost, self._shares_prompts)
 
     @torch.no_grad()
     def infer(

@@ -32,6 +32,7 @@ from rlhf_runtime.engines.optimizer import STEP, Optimizer
 from rlhf_runtime.engines.optimizer_settings import OptimizerSettings
 from rlhf_runtime.engines.packing import MicroBatch, Packing, empty_micro_batch, in_step
 from rlhf_runtime.engines.parallel import ParallelContext
+from rlhf_runtime.engines.sharing import sequence_cost
 from rlhf_runtime.engines.training import (
     Consume,
     HeadReading,
@@ -131,7 +132,8 @@ class MegatronEngine(EngineBase):
 
     def packing(self, max_padded_tokens: int) -> Packing:
         """How this model's micro-batches are made."""
-        return Packing(max_padded_tokens, self.stage.architecture.hidden_size, share_prompts=True)
+        cost = sequence_cost(self.stage.architecture.hidden_size, self.parallel.device)
+        return Packing(max_padded_tokens, cost, share_prompts=True)
 
     def infer(
         self, micro_batches: Sequence[MicroBatch], reading: HeadReading, consume: Consume
