@@ -245,15 +245,20 @@ def test_the_driver_sends_all_calls_of_a_plan_in_its_order(job: Any, gibibytes: 
         assert all(call.mesh is not None for call in planned if call.kind in TRANSITIONS)
 
 
-def test_a_role_alone_leaves_its_devices_to_its_own_generation(job: Any) -> None:
-    """By hand: a cache of 40 GiB, 15 GiB of weights, and 11 GiB of training state."""
+def policy_alone(job: Any) -> Any:
+    """Of 8 B parameters, with a cache of 40 GiB on each rank."""
     training = {"activationRecompute": True, "microBatchTokens": 2048}
     rollout = {"samplesPerPrompt": 4, "maxPromptTokens": 512, "maxResponseTokens": 512}
-    asked = job(
+    return job(
         models={"actor": {"source": LLAMA, "training": training}},
         rollout=rollout | {"kvCacheMemory": "40Gi", "parallelism": {"tensor": 1}},
         schedule={"steps": 10, "promptsPerStep": 8},
     )
+
+
+def test_a_role_alone_leaves_its_devices_to_its_own_generation(job: Any) -> None:
+    """By hand: a cache of 40 GiB, 15 GiB of weights, and 11 GiB of training state."""
+    asked = policy_alone(job)
     roomy, tight = plan(asked, 75), plan(asked, 65)
     assert (offloaded_in(roomy), offloaded_in(tight)) == (set(), {"actor"})
     fell = memory_of(roomy).peaks["actor.generate"] - memory_of(tight).peaks["actor.generate"]
@@ -325,3 +330,14 @@ def test_weights_that_are_their_own_masters_cannot_be_made_anew(job: Any) -> Non
     assert depths(plan(grpo_with_megatron(job, precision="float32"), 75)) == {
         "actor": OffloadDepth.EVERYTHING
     }
+
+
+def test_an_engine_starts_in_what_roles_leave_of_a_device(job: Any) -> None:
+    """vLLM starts where as much is free as it is told to take. That is there once roles have left
+    as planned, and would not be beside the role's own trainer."""
+    made = plan(policy_alone(job), 64)
+    memory = memory_of(made)
+    engine = made.engine_bytes("actor")
+    stays = memory.peaks["actor.generate"] - engine
+    assert engine <= memory.capacity_bytes - stays
+    assert engine > memory.capacity_bytes - stays - 4 * NUMBER // 8
