@@ -81,7 +81,7 @@ def offload_choices(
         for role in group.roles
     }
     training = {role: job.spec.model_for(role).training for role in roles}
-    wanted = {role: training[role].offload for role in roles}
+    wanted = {role: _wanted(job, role, job_roles[role].is_trained) for role in roles}
     derivable = {
         role
         for role in roles
@@ -107,6 +107,14 @@ def offload_choices(
         for number, depths in enumerate(found)
         if depths not in found[:number]
     )
+
+
+def _wanted(job: RLHFJob, role: str, is_trained: bool) -> Offload:
+    """What the manifest says of a role. Nothing can be derived of one that is only read: if it has
+    that from the actor, whose model it starts from, nothing is said of it."""
+    wanted = job.spec.model_for(role).training.offload
+    is_taken_over = role not in job.spec.given_models and not is_trained
+    return Offload.AUTO if is_taken_over and wanted is Offload.DERIVED else wanted
 
 
 def _has_masters(training: TrainingSpec, device: Device) -> bool:

@@ -322,6 +322,41 @@ def test_the_manifest_says_that_only_what_can_be_made_anew_leaves(job: Any) -> N
         plan(grpo_with_megatron(job, offload="Derived"), 50)
 
 
+def test_a_role_that_takes_over_the_actors_settings_may_leave_all_the_same(job: Any) -> None:
+    """Nothing of a reference follows from masters: what the actor is told holds it nowhere."""
+
+    def asked(**models: Any) -> Any:
+        made = grpo_with_megatron(job, offload="Derived").spec
+        return job(
+            algorithm=made.algorithm,
+            models={"actor": made.models["actor"], **models},
+            rollout=made.rollout,
+            schedule=made.schedule,
+        )
+
+    def reference(**training: Any) -> Any:
+        return {"source": {"sameAs": "actor"}, "training": {"engine": "Megatron", **training}}
+
+    left_out, named = asked(), asked(reference=reference(offload="Derived"))
+    assert depths(plan(left_out, 80)) == {"actor": OffloadDepth.DERIVED}
+    assert not any("gives nothing back of" in reason for reason in plan(left_out, 80).reasons)
+    assert any("gives nothing back of reference" in reason for reason in plan(named, 80).reasons)
+    least = next(size for size in range(40, 80) if fits(left_out, size))
+    assert depths(plan(left_out, least)) == {
+        "actor": OffloadDepth.DERIVED,
+        "reference": OffloadDepth.EVERYTHING,
+    }
+    assert not fits(asked(reference=reference(offload="Never")), least)
+
+
+def fits(asked: Any, gibibytes: float) -> bool:
+    try:
+        plan(asked, gibibytes)
+    except DoesNotFit:
+        return False
+    return True
+
+
 def test_weights_that_are_their_own_masters_cannot_be_made_anew(job: Any) -> None:
     exact = grpo_with_megatron(job, offload="Derived", precision="float32")
     made = plan(exact, 100)
