@@ -22,7 +22,7 @@ from rlhf_api.spec.job import RLHFJob
 from rlhf_cli.driver_log import DriverLog
 from rlhf_cli.guard import tell
 from rlhf_cli.planned import devices_text
-from rlhf_cli.preflight import Place, checked, left_to_workers
+from rlhf_cli.preflight import Target, checked, left_to_workers
 from rlhf_cli.resume import check_changes, has_work, open_store
 from rlhf_cli.stopping import hold_signals, take_over_signals
 from rlhf_cli.train import Task, ending_of, train
@@ -113,7 +113,7 @@ def _drive(start: DriverStart, board: StatusBoard, stop: StopRequest, log: Drive
     folder = RunFolder(start.output)
     progress = Both(make_progress(sys.stderr), StatusProgress(board))
     require_shared_storage(job)
-    cluster = Place(
+    cluster = Target(
         pools=lambda: inventory_from_pools(job.spec.resources.node_pools),
         code=mounted_code(job, start.code),
         lines=partial(lines_of, start.file, job),

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_api.changes import differences, document_of
+from rlhf_api.errors import ManifestError
+from rlhf_api.problems import FieldPath, Problem
 from rlhf_api.spec.job import RLHFJob
-from rlhf_cli.validate import STDIN, jobs_of
+from rlhf_cli.validate import STDIN, jobs_of, lines_of
 
 PATHS = (
     ("code", "local"),
@@ -38,13 +40,23 @@ def local_jobs(file: Path, overrides: Sequence[str] = ()) -> list[RLHFJob]:
         ManifestError: the file has problems.
         OverrideError: an override that cannot be applied.
     """
-    return [localized(job, file) for job in jobs_of(file, overrides)]
+    return [localized(job, file, overrides) for job in jobs_of(file, overrides)]
 
 
-def localized(job: RLHFJob, file: Path) -> RLHFJob:
-    """A job of a file, or of standard input for `-`, with absolute paths."""
+def localized(job: RLHFJob, file: Path, overrides: Sequence[str] = ()) -> RLHFJob:
+    """A job of a file, or of standard input for `-`, with absolute paths.
+
+    Args:
+        job: as it was loaded.
+        file: the manifest.
+        overrides: PATH=VALUE texts of --set with which it was loaded.
+
+    Raises:
+        ManifestError: a path begins with the home of nobody.
+    """
     folder = Path.cwd() if file == STDIN else Path(os.path.abspath(file)).parent.resolve()
-    return with_absolute_paths(job, folder)
+    with lines_of(file, job, overrides):
+        return with_absolute_paths(job, folder)
 
 
 def with_absolute_paths(job: RLHFJob, folder: Path) -> RLHFJob:
@@ -53,15 +65,34 @@ def with_absolute_paths(job: RLHFJob, folder: Path) -> RLHFJob:
     Args:
         job: as it was written.
         folder: what its relative paths mean; absolute.
+
+    Raises:
+        ManifestError: a path begins with the home of nobody.
     """
     document = job.model_dump(mode="json", by_alias=True, exclude_unset=True)
-    for pattern in PATHS:
-        for holder, key in _found(document["spec"], pattern):
-            holder[key] = absolute(holder[key], folder)
-    for holder, key in _found(document["spec"], TRACKING):
-        if not ADDRESS.match(holder[key]):
-            holder[key] = absolute(holder[key], folder)
+    problems: list[Problem] = []
+    for pattern in (*PATHS, TRACKING):
+        for holder, key, location in _found(document["spec"], pattern, ("spec",)):
+            path = os.path.expanduser(holder[key])
+            if pattern == TRACKING and ADDRESS.match(path):
+                continue
+            if path.startswith("~"):
+                problems.append(_homeless(path, location))
+            holder[key] = absolute(path, folder)
+    if problems:
+        raise ManifestError(problems)
     return RLHFJob.model_validate(document)
+
+
+def _homeless(path: str, location: FieldPath) -> Problem:
+    """A path whose `~` the system cannot replace."""
+    return Problem(
+        location,
+        "begins with the home of a user whom this machine does not know",
+        got=path,
+        allowed="~/ for your own home, ~NAME/ for another user's",
+        do="correct the name; a file of such a name is ./~NAME",
+    )
 
 
 def with_places(before: Mapping[str, Any], job: RLHFJob) -> Mapping[str, Any]:
@@ -91,17 +122,20 @@ def _is_at(path: Sequence[str | int], pattern: Sequence[str]) -> bool:
 
 
 def absolute(path: str, folder: Path) -> str:
-    """A path relative to a folder without links, without `~` and without `..` at its beginning;
-    further on, where a link may stand before it, it stays."""
-    names = list(Path(path).expanduser().parts)
+    """A path relative to a folder without links, without `..` at its beginning; further on, where a
+    link may stand before it, it stays."""
+    names = list(Path(path).parts)
     while names and names[0] == os.pardir:
         folder = folder.parent
         del names[0]
     return str(folder.joinpath(*names))
 
 
-def _found(node: Any, pattern: Sequence[str]) -> Iterator[tuple[Any, Any]]:
-    """Maps and lists with a value that a pattern leads to, and where in them it is."""
+def _found(
+    node: Any, pattern: Sequence[str], location: FieldPath
+) -> Iterator[tuple[Any, Any, FieldPath]]:
+    """Maps and lists with a value that a pattern leads to, where in them it is, and where in the
+    document."""
     if not isinstance(node, dict | list):
         return
     first, *rest = pattern
@@ -113,6 +147,6 @@ def _found(node: Any, pattern: Sequence[str]) -> Iterator[tuple[Any, Any]]:
         if value is None:
             continue
         if rest:
-            yield from _found(value, rest)
+            yield from _found(value, rest, (*location, key))
         else:
-            yield node, key
+            yield node, key, (*location, key)

@@ -24,7 +24,7 @@ Code = AbstractContextManager[tuple[str, ...]]
 
 
 @dataclass(frozen=True)
-class Place:
+class Target:
     """Where a job is to run, as far as its checks depend on it."""
 
     pools: Callable[[], Sequence[DeviceInventory]]
@@ -59,12 +59,12 @@ class Checked:
 
 
 @contextmanager
-def checked(job: RLHFJob, place: Place, limits: Limits) -> Iterator[Checked]:
+def checked(job: RLHFJob, target: Target, limits: Limits) -> Iterator[Checked]:
     """Trace, plan and check a job; inside, its own code is on the path.
 
     Args:
         job: the manifest.
-        place: where it is to run.
+        target: where it is to run.
         limits: of the time that checks may take.
 
     Raises:
@@ -78,25 +78,25 @@ def checked(job: RLHFJob, place: Place, limits: Limits) -> Iterator[Checked]:
     plan: Plan | None = None
     with ExitStack() as stack:
         path: tuple[str, ...] | None = None
-        if place.code is not None:
-            with gathered.check(), place.lines():
-                path = stack.enter_context(place.code)
+        if target.code is not None:
+            with gathered.check(), target.lines():
+                path = stack.enter_context(target.code)
         else:
             findings.unchecked.append("verifiers and algorithms: their code is not on this machine")
         pools: Sequence[DeviceInventory] = ()
         if path is not None or job.spec.algorithm.type is not AlgorithmType.CUSTOM:
-            with gathered.check(), place.lines():
-                pools = place.pools()
+            with gathered.check(), target.lines():
+                pools = target.pools()
                 graphs = trace_job(job, device_of(pools))
         if graphs is not None:
-            with gathered.check(), place.lines():
+            with gathered.check(), target.lines():
                 plan = plan_of(job, graphs, pools)
         check_job(
             job,
             graphs,
             limits,
             findings,
-            one_machine=place.one_machine,
+            one_machine=target.one_machine,
             has_code=path is not None,
         )
         gathered.errors = _causes(gathered.errors)

@@ -11,7 +11,7 @@ from pathlib import Path
 from rlhf_api.spec.job import RLHFJob
 from rlhf_cli.local_jobs import local_jobs
 from rlhf_cli.planned import devices_text
-from rlhf_cli.preflight import Checked, Place, checked, left_to_workers
+from rlhf_cli.preflight import Checked, Target, checked, left_to_workers
 from rlhf_cli.resume import check_changes, has_work, open_store
 from rlhf_cli.resume_hint import same_command, with_resume_hint
 from rlhf_cli.stopping import take_over_signals
@@ -58,7 +58,7 @@ def run_command(
     changes += [] if seed is None else [f"spec.schedule.seed={seed}"]
     faults = tuple(map(parse_fault, inject))
     job = only_job(local_jobs(file, changes), file)
-    here = Place(
+    here = Target(
         pools=partial(local_pools, job, devices),
         code=user_code(job),
         lines=partial(lines_of, file, job, changes),

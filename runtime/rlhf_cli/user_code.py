@@ -39,11 +39,14 @@ def _found(local: str) -> str:
     """The folder of `spec.code.local`.
 
     Raises:
-        ManifestError: it is not there.
+        ManifestError: it is not there, or the system does not let it be seen.
     """
     place = Path(local)
-    if not place.is_dir():
-        kind = "a file" if place.exists() else "nothing there"
+    try:
+        kind = "" if place.is_dir() else "a file" if place.exists() else "nothing there"
+    except OSError as error:
+        kind = error.strerror or str(error)
+    if kind:
         raise ManifestError(
             [
                 Problem(

@@ -31,7 +31,7 @@ def validate_command(
         deep: whether to check also what manifests name, as a run does before it starts.
 
     Raises:
-        typer.Exit: there are problems: with 2 where all are the manifests', else with 3.
+        typer.Exit: there are problems: with the highest exit code of them.
         OverrideError: an override that cannot be applied.
     """
     found = [_errors_of(file, overrides, deep) for file in files]
@@ -74,7 +74,7 @@ def _checked_deeply(job: RLHFJob, file: Path, overrides: Sequence[str]) -> str:
         RlhfError: all that is wrong with it.
     """
     try:
-        from rlhf_cli.preflight import Place, checked
+        from rlhf_cli.preflight import Target, checked
         from rlhf_runtime.preflight.limits import THOROUGH
     except ModuleNotFoundError as error:
         if str(error.name).startswith("rlhf_"):
@@ -88,14 +88,14 @@ def _checked_deeply(job: RLHFJob, file: Path, overrides: Sequence[str]) -> str:
     from rlhf_flow.lint import lint_job
     from rlhf_flow.planning.make_plan import pools_of
 
-    job = localized(job, file)
-    place = Place(
+    job = localized(job, file, overrides)
+    target = Target(
         pools=partial(pools_of, job),
         code=code_here(job),
         lines=partial(lines_of, file, job, overrides),
         one_machine=not job.spec.resources.node_pools,
     )
-    with checked(job, place, THOROUGH) as ready:
+    with checked(job, target, THOROUGH) as ready:
         warnings: Sequence[str] = ()
         if ready.traced is not None:
             graphs, plan = ready.traced

@@ -90,7 +90,10 @@ def test_several_errors_cross_processes() -> None:
     ("given", "meant"),
     [
         ("addv.py:score", "addv:score"),
-        ("./code/addv.py:score", "code.addv:score"),
+        ("./verifiers/addv.py:score", "verifiers.addv:score"),
+        ("/home/me/addv.py:score", ""),
+        ("../addv.py:score", ""),
+        ("verifiers/../addv.py:score", ""),
         ("addv:score", ""),
         ("happy:score", ""),
     ],

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from ..merging import merge
 from .cli import EXAMPLES, USER_CODE
 
 SMALL = {
@@ -50,15 +50,6 @@ def without_rewards(file: Path, algorithm: str, role: str, **sections: Any) -> P
     manifest = {**head, "metadata": {"name": algorithm.lower()}, "spec": spec}
     file.write_text(yaml.safe_dump(manifest, sort_keys=False))
     return file
-
-
-def merge(into: dict[str, Any], change: Mapping[str, Any]) -> None:
-    """Maps are merged; everything else is replaced."""
-    for key, value in change.items():
-        if isinstance(value, Mapping) and isinstance(into.get(key), dict):
-            merge(into[key], value)
-        else:
-            into[key] = deepcopy(value)
 
 
 def write_rows(file: Path, rows: Sequence[Mapping[str, Any]]) -> Path:

@@ -1,6 +1,6 @@
 """What a user can get wrong, through the real command: code, message, and nothing left behind.
 
-Most of it is refused before anything starts (tests/rlhf_cli/test_preflight.py).
+Most of it is refused before anything starts (tests/rlhf_cli/mistakes.py).
 """
 
 from __future__ import annotations

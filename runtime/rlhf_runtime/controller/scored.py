@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 
 from rlhf_runtime.rewards.errors import NothingScored
 from rlhf_runtime.rewards.failures import MOST_NAMED, Failure
@@ -25,7 +26,11 @@ def require_scores(reports: Sequence[CallReport], step: int) -> None:
             raise NothingScored(
                 f"no sample could be scored: got errors for all {count} responses of step {step}; "
                 "correct the verifier, or see to its service. "
-                + " ".join(f"{name}: {each[0]}" for name, each in _failures(parts).items())
+                + " ".join(
+                    f"{name}: {each[0]}"
+                    for name, each in _failures(parts).items()
+                    if not each[0].only_together
+                )
             )
 
 
@@ -49,9 +54,11 @@ def _calls(reports: Sequence[CallReport]) -> list[list[Scored]]:
 
 
 def _failures(parts: Sequence[Scored]) -> dict[str, tuple[Failure, ...]]:
-    """Those of every reward, the foremost first."""
+    """Those of every reward, the foremost first; last what has scores after all."""
     found: dict[str, tuple[Failure, ...]] = {}
     for part in parts:
         for name, failures in part.failures.items():
             found[name] = (*found.get(name, ()), *failures)
-    return found
+    return {
+        name: tuple(sorted(each, key=attrgetter("only_together"))) for name, each in found.items()
+    }

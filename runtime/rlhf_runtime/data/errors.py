@@ -3,7 +3,7 @@
 RlhfError
 └── DataError                  the user's data is wrong (exit code 3)
     ├── DataNotFound           no such file, dataset, configuration or split
-    ├── DataUnreadable         the file is not what its name says
+    ├── DataUnreadable         the file is not what its name says, or cannot be read
     ├── EmptyDataset           no rows at all
     ├── MissingField           a column that the manifest names does not exist
     ├── InvalidRow             rows that cannot be prompts, with onInvalidRow: Fail
@@ -34,7 +34,8 @@ class DataNotFound(DataError):
 
 
 class DataUnreadable(DataError):
-    """A file that cannot be parsed as what its name says."""
+    """A file that cannot be parsed as what its name says, or that the system does not let be
+    read."""
 
     reason = "DataUnreadable"
 

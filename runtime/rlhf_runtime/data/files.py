@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import os.path
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
 from rlhf_runtime.data.errors import DataNotFound, DataUnreadable, EmptyDataset
 
+PARQUET = ".parquet"
 PARQUET_BATCH_ROWS = 1024
+PARQUET_BUFFER_BYTES = 1 << 20
+"""Of a column that are read at a time: its part of a row group may be as large as the file."""
 
 
 def read_file(path: str, setting: str) -> Iterator[Mapping[str, Any]]:
@@ -22,21 +27,66 @@ def read_file(path: str, setting: str) -> Iterator[Mapping[str, Any]]:
     Raises:
         DataNotFound: no such file.
         EmptyDataset: a file of no bytes.
-        DataUnreadable: another ending, or contents that do not match it; also while iterating.
+        DataUnreadable: another ending, contents that do not match it, or the system does not let
+            it be read; also while iterating.
     """
     file = find_file(path, setting)
-    if file.stat().st_size == 0:
+    with _os_errors(path, setting):
+        num_bytes = file.stat().st_size
+    if num_bytes == 0:
         raise EmptyDataset(
             f"{setting} is an empty file: got {path} with 0 bytes; fill it with rows"
         )
-    return _READERS[file.suffix](file)
+    return _rows(file, setting)
+
+
+def exceeds_before_first_row(path: str, setting: str, num_bytes: int) -> bool:
+    """Whether more than a number of bytes of a file have to be read and held before there is a row:
+    a list of objects is read as a whole, and so is a line. For other arguments and errors see
+    `read_file`."""
+    file = find_file(path, setting)
+    with _os_errors(path, setting):
+        is_larger = file.suffix != PARQUET and file.stat().st_size > num_bytes
+        return is_larger and _begins_with_more(file, num_bytes)
+
+
+def _begins_with_more(file: Path, num_bytes: int) -> bool:
+    """Whether a larger file is a list, or its first line as large."""
+    with file.open("rb") as stream:
+        first = stream.read(1)
+        while first.isspace():
+            first = stream.read(1)
+        return first == b"[" or len(stream.readline(num_bytes)) == num_bytes
+
+
+def _rows(file: Path, setting: str) -> Iterator[Mapping[str, Any]]:
+    with _os_errors(str(file), setting):
+        yield from _READERS[file.suffix](file)
+
+
+@contextmanager
+def _os_errors(path: str, setting: str) -> Iterator[None]:
+    """What the system says of a file, as an error of the data.
+
+    Raises:
+        DataUnreadable: it says something.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise DataUnreadable(
+            f"{setting} cannot be read: got {path} ({error.strerror or error}), allowed a file "
+            "that this user can read; correct the path or its permissions, or copy the file again"
+        ) from error
 
 
 def find_file(path: str, setting: str) -> Path:
     """The file of that path; see `read_file` for arguments and errors. Reads nothing."""
-    file = Path(path).expanduser()
-    if not file.is_file():
-        kind = "a folder" if file.is_dir() else "nothing there"
+    file = Path(os.path.expanduser(path))  # which leaves the home of nobody as it is
+    with _os_errors(path, setting):
+        is_file, is_folder = file.is_file(), file.is_dir()
+    if not is_file:
+        kind = "a folder" if is_folder else "nothing there"
         raise DataNotFound(
             f"{setting} is not a file: got {path} ({kind}), allowed a .parquet, .jsonl or .json "
             "file that the workers can read; correct the path or mount the volume that holds it"
@@ -54,7 +104,9 @@ def _read_parquet(file: Path) -> Iterator[Mapping[str, Any]]:
     import pyarrow.parquet
 
     try:
-        with pyarrow.parquet.ParquetFile(file) as table:
+        with pyarrow.parquet.ParquetFile(
+            file, buffer_size=PARQUET_BUFFER_BYTES, pre_buffer=False
+        ) as table:
             for batch in table.iter_batches(batch_size=PARQUET_BATCH_ROWS):
                 yield from batch.to_pylist()
     except pyarrow.ArrowException as error:
@@ -109,4 +161,4 @@ def _as_object(value: Any, file: Path, place: str) -> Mapping[str, Any]:
     return value
 
 
-_READERS = {".parquet": _read_parquet, ".jsonl": _read_json, ".json": _read_json}
+_READERS = {PARQUET: _read_parquet, ".jsonl": _read_json, ".json": _read_json}

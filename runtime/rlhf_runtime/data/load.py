@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from rlhf_api.gathering import Gathered
@@ -11,8 +11,8 @@ from rlhf_api.spec.data import DataSource, DataSpec, EvaluationData
 from rlhf_api.spec.job import RLHFJobSpec
 from rlhf_flow.fields import RESPONSE_TOKENS
 from rlhf_runtime.data.prompt_table import PromptTable
-from rlhf_runtime.data.prompts import PromptPolicy, build_prompt_table
-from rlhf_runtime.data.rows import Row, Split, read_rows
+from rlhf_runtime.data.prompts import BatchLimit, PromptPolicy, build_prompt_table
+from rlhf_runtime.data.rows import Split, read_rows
 from rlhf_runtime.data.tokenizer import TextTokenizer
 
 
@@ -93,7 +93,7 @@ def load_table(
     source: DataSource,
     tokenizer: TextTokenizer,
     use: DataUse,
-    some: Callable[[Iterable[Row]], Iterable[Row]] = iter,
+    limit: BatchLimit = iter,
 ) -> PromptTable:
     """Read, check and tokenize the rows of a source.
 
@@ -103,7 +103,7 @@ def load_table(
         source: of rows.
         tokenizer: the policy's.
         use: of the data.
-        some: picks those that are read. Default: all.
+        limit: gives the batches of rows that are taken. Default: all.
 
     Raises:
         DataError: whatever is wrong with a row or the file.
@@ -118,8 +118,8 @@ def load_table(
         spec.data.on_long_prompt,
         rollout.max_prompt_tokens + rollout.max_response_tokens,
     )
-    rows = some(read_rows(source, split, spec.schedule.seed))
-    return build_prompt_table(rows, source, split, tokenizer, policy)
+    rows = read_rows(source, split, spec.schedule.seed)
+    return build_prompt_table(rows, source, split, tokenizer, policy, limit)
 
 
 def check_rows(spec: RLHFJobSpec, table: PromptTable, use: DataUse) -> None:

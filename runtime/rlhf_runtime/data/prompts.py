@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +18,7 @@ from rlhf_runtime.data.errors import (
     PromptTooLong,
 )
 from rlhf_runtime.data.prompt_table import PromptTable
+from rlhf_runtime.data.row_batches import batches_of, chunks_of
 from rlhf_runtime.data.row_pair import pair_of
 from rlhf_runtime.data.row_text import (
     PromptWriter,
@@ -32,9 +32,11 @@ from rlhf_runtime.data.rows import Row, Split, preferences_of, texts_of
 from rlhf_runtime.data.tokenizer import TextTokenizer
 from rlhf_runtime.dataplane.columns import Column, concatenate, pack
 
-CHUNK_ROWS = 1024
 NAMED_ROWS = 5
 """So many rows are named in a message; of the others it gives the number."""
+
+BatchLimit = Callable[[Iterable[list[Row]]], Iterable[list[Row]]]
+"""Gives the first of some batches, or all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +82,11 @@ def build_prompt_table(
     split: Split,
     tokenizer: TextTokenizer,
     policy: PromptPolicy,
+    limit: BatchLimit = iter,
 ) -> PromptTable:
     """Check, write and tokenize the prompts of a source, or its whole texts.
+
+    limit: gives the batches of rows that are taken. Default: all.
 
     Raises:
         EmptyDataset: no rows, or none left after skipping.
@@ -94,14 +99,13 @@ def build_prompt_table(
     """
     writer = PromptWriter(source, split, tokenizer.chat_template)
     collected = _Collected(answers=([],) if preferences_of(source) is None else ([], []))
-    for chunk in _chunks(rows):
-        _require_fields(chunk, source, split)
-        candidates = _usable(chunk, source, writer, collected)
+    for batch in limit(_batches(rows, source, split)):
+        candidates = _usable(batch, source, writer, collected)
         if texts_of(source) is None:
             _tokenize(candidates, writer, tokenizer, policy, collected)
         else:
             _tokenize_texts(candidates, tokenizer, policy.max_text_tokens, collected)
-        collected.rows_read += len(chunk)
+        collected.rows_read += len(batch)
     _refuse(collected, source, split, policy)
     answers, *others = map(concatenate, collected.answers)
     return PromptTable(
@@ -119,10 +123,11 @@ def build_prompt_table(
     )
 
 
-def _chunks(rows: Iterable[Row]) -> Iterator[list[Row]]:
-    iterator = iter(rows)
-    while chunk := list(islice(iterator, CHUNK_ROWS)):
-        yield chunk
+def _batches(rows: Iterable[Row], source: DataSource, split: Split) -> Iterator[list[Row]]:
+    """Rows that are tokenized together, of chunks that have the columns."""
+    for chunk in chunks_of(rows):
+        _require_fields(chunk, source, split)
+        yield from batches_of(chunk)
 
 
 def _require_fields(chunk: list[Row], source: DataSource, split: Split) -> None:
@@ -154,10 +159,10 @@ def _named_fields(source: DataSource) -> dict[str, str | None]:
 
 
 def _usable(
-    chunk: list[Row], source: DataSource, writer: PromptWriter, collected: _Collected
+    batch: list[Row], source: DataSource, writer: PromptWriter, collected: _Collected
 ) -> list[_Candidate]:
     candidates, texts = [], texts_of(source)
-    for source_row, row in enumerate(chunk, start=collected.rows_read):
+    for source_row, row in enumerate(batch, start=collected.rows_read):
         try:
             if texts is not None:
                 text = checked_text(prompt_of(row, texts), texts)

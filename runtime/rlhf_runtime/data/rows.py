@@ -69,17 +69,18 @@ def find_sources(data: DataSpec) -> None:
     for split, source in sources.items():
         if source is not None and source.path is not None:
             with gathered.check():
-                files.find_file(source.path, _setting(split))
+                files.find_file(source.path, setting_of(split))
     gathered.raise_all()
 
 
-def _setting(split: Split) -> str:
+def setting_of(split: Split) -> str:
+    """The manifest's field with the path of a source's file."""
     return f"data.{split.value}.path"
 
 
 def _all_rows(source: DataSource, split: Split, seed: int) -> Iterator[Row]:
     if source.path is not None:
-        return files.read_file(source.path, setting=_setting(split))
+        return files.read_file(source.path, setting=setting_of(split))
     if source.hugging_face is not None:
         from rlhf_runtime.data import hub_dataset  # imports `datasets`, which takes seconds
 

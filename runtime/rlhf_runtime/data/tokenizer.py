@@ -127,7 +127,7 @@ def _template_text(folder: Path, settings: Mapping[str, Any]) -> str | None:
     """The default chat template: a file of its own, or an entry of tokenizer_config.json."""
     file = folder / "chat_template.jinja"
     if file.is_file():
-        return file.read_text(encoding="utf-8")
+        return _read_text(file)
     entry = settings.get("chat_template")
     if isinstance(entry, list):
         named = {item["name"]: item["template"] for item in entry}
@@ -139,8 +139,9 @@ def _read_object(file: Path) -> dict[str, Any]:
     """A JSON object, empty where there is no such file."""
     if not file.is_file():
         return {}
+    text = _read_text(file)
     try:
-        value = json.loads(file.read_text(encoding="utf-8"))
+        value = json.loads(text)
     except ValueError as error:
         raise TokenizerUnusable(f"not valid JSON: got {file}: {error}; correct the file") from error
     if not isinstance(value, dict):
@@ -148,3 +149,18 @@ def _read_object(file: Path) -> dict[str, Any]:
             f"not a JSON object: got {type(value).__name__} in {file}; correct the file"
         )
     return value
+
+
+def _read_text(file: Path) -> str:
+    """The text of a file beside the tokenizer.
+
+    Raises:
+        TokenizerUnusable: the system does not let it be read, or it is no UTF-8.
+    """
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise TokenizerUnusable(
+            f"a file of the tokenizer cannot be read: got {file}: {error}; correct its "
+            "permissions, or save the tokenizer again"
+        ) from error

@@ -3,7 +3,7 @@
 RlhfError
 └── ModelError                 a model cannot be used as the manifest says (exit code 3)
     ├── ModelNotFound          no such folder, id or revision, or no access to it
-    ├── ModelIncomplete        a folder without everything that a model consists of
+    ├── ModelIncomplete        a folder without everything that a model consists of, readable
     ├── ContextTooShort        a model with fewer positions than prompt and response need
     ├── WrongHead              a model that ends in something else than its role needs
     └── VocabularyMismatch     roles that read the same token ids understand them differently
@@ -29,7 +29,8 @@ class ModelNotFound(ModelError):
 
 
 class ModelIncomplete(ModelError):
-    """A folder that lacks a part of a model in Hugging Face format."""
+    """A folder that lacks a part of a model in Hugging Face format, or has one that cannot be
+    read."""
 
     reason = "ModelIncomplete"
 

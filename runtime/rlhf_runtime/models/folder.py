@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,8 @@ from rlhf_runtime.models.errors import ModelIncomplete
 CONFIG_FILE = "config.json"
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 METADATA = "__metadata__"
+MAX_HEADER_BYTES = 100_000_000
+"""Of a safetensors file. Source: safetensors, MAX_HEADER_SIZE."""
 WEIGHT_INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 
 
@@ -20,17 +24,40 @@ def require_complete(folder: Path, title: str) -> None:
     title: what the message calls the model.
 
     Raises:
-        ModelIncomplete: names every file that is missing, or the first that is damaged.
+        ModelIncomplete: names every file that is missing, or the first that is damaged or that
+            the system does not let be read.
     """
     missing = missing_files(folder)
     if missing:
-        present = ", ".join(sorted(path.name for path in folder.iterdir())[:12]) or "nothing"
+        with _os_errors(folder):
+            present = ", ".join(sorted(path.name for path in folder.iterdir())[:12]) or "nothing"
         raise ModelIncomplete(
             f"{title} is not a complete model: got {folder} with {present}, missing "
             f"{', '.join(missing)}; copy the whole folder, or save the model again with "
             "save_pretrained"
         )
+    read_object(folder / CONFIG_FILE)
     _require_whole(folder)
+
+
+@contextmanager
+def _os_errors(place: Path) -> Iterator[None]:
+    """What the system says of a model's file or folder, as an error of the model.
+
+    Raises:
+        ModelIncomplete: it says something.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise _unreadable(place, error) from error
+
+
+def _unreadable(place: Path, error: OSError) -> ModelIncomplete:
+    return ModelIncomplete(
+        f"a part of a model cannot be read: got {place} ({error.strerror or error}), allowed one "
+        "that this user can read; correct its permissions, or copy it again"
+    )
 
 
 def _require_whole(folder: Path) -> None:
@@ -70,13 +97,14 @@ def tensors_of(file: Path) -> set[str]:
     """Names of the tensors in a safetensors file, by its header.
 
     Raises:
-        ModelIncomplete: it is none, or shorter than its header says.
+        ModelIncomplete: it is none, or shorter than its header says, or cannot be read.
     """
-    size = file.stat().st_size
-    with file.open("rb") as stream:
+    with _os_errors(file), file.open("rb") as stream:
+        size = file.stat().st_size
         begin = stream.read(8)
         length = int.from_bytes(begin, "little")
-        header = stream.read(length) if len(begin) == 8 and length <= size else b""
+        has_header = len(begin) == 8 and length <= min(size, MAX_HEADER_BYTES)
+        header = stream.read(length) if has_header else b""
     try:
         entries = json.loads(header)
         ends = [entry["data_offsets"][1] for name, entry in entries.items() if name != METADATA]
@@ -94,22 +122,27 @@ def tensors_of(file: Path) -> set[str]:
 
 
 def missing_files(folder: Path) -> list[str]:
-    """Names of the files that a model needs and the folder lacks."""
-    missing = [] if (folder / CONFIG_FILE).is_file() else [CONFIG_FILE]
-    index = next((name for name in WEIGHT_INDEXES if (folder / name).is_file()), None)
-    if index is not None:
-        shards = set(_weight_map(folder / index).values())
-        return missing + sorted(shard for shard in shards if not (folder / shard).is_file())
-    if not any((folder / name).is_file() for name in WEIGHT_FILES):
-        missing.append(f"weights ({' or '.join(WEIGHT_FILES)}, whole or in shards)")
-    return missing
+    """Names of the files that a model needs and the folder lacks.
+
+    Raises:
+        ModelIncomplete: the folder, or its index of weights, cannot be read.
+    """
+    with _os_errors(folder):
+        missing = [] if (folder / CONFIG_FILE).is_file() else [CONFIG_FILE]
+        index = next((name for name in WEIGHT_INDEXES if (folder / name).is_file()), None)
+        if index is not None:
+            shards = set(_weight_map(folder / index).values())
+            return missing + sorted(shard for shard in shards if not (folder / shard).is_file())
+        if not any((folder / name).is_file() for name in WEIGHT_FILES):
+            missing.append(f"weights ({' or '.join(WEIGHT_FILES)}, whole or in shards)")
+        return missing
 
 
 def read_object(file: Path) -> dict[str, Any]:
     """A JSON object.
 
     Raises:
-        ModelIncomplete: no such file, or something else in it.
+        ModelIncomplete: no such file, or something else in it, or it cannot be read.
     """
     try:
         value = json.loads(file.read_text(encoding="utf-8"))
@@ -117,6 +150,8 @@ def read_object(file: Path) -> dict[str, Any]:
         raise ModelIncomplete(
             f"a model without {file.name}: got {file.parent}; copy the whole folder"
         ) from error
+    except OSError as error:
+        raise _unreadable(file, error) from error
     except ValueError as error:
         raise ModelIncomplete(f"not valid JSON: got {file}: {error}; copy it again") from error
     if not isinstance(value, dict):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os.path
 from pathlib import Path
 
 from rlhf_api.spec.models import BuiltinModel, ModelSource
@@ -34,9 +35,12 @@ def resolve_model(source: ModelSource, seed: int, workdir: Path) -> Path:
 
 
 def _local(path: str) -> Path:
-    place = Path(path).expanduser()
-    if not place.is_dir():
-        kind = "a file" if place.is_file() else "nothing there"
+    place = Path(os.path.expanduser(path))  # which leaves the home of nobody as it is
+    try:
+        kind = "" if place.is_dir() else "a file" if place.is_file() else "nothing there"
+    except OSError as error:
+        kind = error.strerror or str(error)
+    if kind:
         raise ModelNotFound(
             f"the model's path is not a folder: got {path} ({kind}), allowed a folder in Hugging "
             "Face format that the workers can read; correct the path, mount the volume that holds "

@@ -66,7 +66,7 @@ def check_vocabularies(
             has ids that its model has no embedding for.
         ModelIncomplete: a folder without usable config.json.
     """
-    read = {place: read_vocabulary(place) for place in set(folders.values())}
+    read = {place: read_vocabulary(place) for place in dict.fromkeys(folders.values())}
     roles = {role: read[place] for role, place in folders.items()}
     for role, vocabulary in roles.items():
         if vocabulary.num_tokens is not None and vocabulary.num_tokens > vocabulary.size:

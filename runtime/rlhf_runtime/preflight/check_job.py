@@ -47,7 +47,7 @@ def check_job(
         findings.unchecked.append("verifiers: pods of node pools have variables of their own")
     rewards = spec if imports else spec.model_copy(update={"rewards": ()})
     with (
-        started_verifiers(rewards, limits.verifier_seconds) as started,
+        started_verifiers(rewards, limits.verifier_seconds, one_machine) as started,
         tempfile.TemporaryDirectory() as workdir,
     ):
         folders = check_models(spec, models, Path(workdir), one_machine, findings)

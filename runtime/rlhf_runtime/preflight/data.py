@@ -8,14 +8,15 @@ from pathlib import Path
 from rlhf_api.spec.data import DataSource
 from rlhf_api.spec.job import RLHFJobSpec
 from rlhf_runtime.data.errors import EmptyDataset
+from rlhf_runtime.data.files import exceeds_before_first_row
 from rlhf_runtime.data.load import DataUse, check_rows, load_table, rows_needed, sources_in_use
 from rlhf_runtime.data.prompt_table import PromptTable
-from rlhf_runtime.data.prompts import CHUNK_ROWS
 from rlhf_runtime.data.retokenizer import retokenizers
-from rlhf_runtime.data.rows import Split, find_sources
+from rlhf_runtime.data.row_batches import CHUNK_ROWS
+from rlhf_runtime.data.rows import Split, find_sources, setting_of
 from rlhf_runtime.data.tokenizer import TextTokenizer
 from rlhf_runtime.preflight.findings import Findings
-from rlhf_runtime.preflight.limits import SomeRows
+from rlhf_runtime.preflight.limits import WHOLE_BYTES, RowLimit
 
 
 def check_data(
@@ -41,24 +42,59 @@ def check_data(
         findings.unchecked.append("rows of the data: there is no tokenizer to read them with")
         return
     for split, source in sources_in_use(spec, use).items():
-        if source.hugging_face is not None:
-            text = f"data.{split.value}: workers load {source.hugging_face} when they start"
-            findings.unchecked.append(text)
-            continue
-        some = SomeRows(seconds, _enough(spec, split, source, use, seconds))
         with findings.gathered.check():
-            try:
-                table = load_table(spec, split, source, tokenizer, use, some)
-            except EmptyDataset:
-                if not some.is_late:  # rows further on may be of use
-                    raise
+            if why := _reason_unchecked(split, source, seconds):
+                findings.unchecked.append(f"data.{split.value}: {why}")
             else:
-                findings.facts.append(_described(table, source, spec.rollout.max_prompt_tokens))
-                if not some.is_late:
-                    check_rows(spec, table, use)
-        if some.is_late:
-            text = f"data.{split.value}: the rows after the first {some.num_read:,}"
+                _check_source(spec, split, source, use, tokenizer, seconds, findings)
+
+
+def _check_source(
+    spec: RLHFJobSpec,
+    split: Split,
+    source: DataSource,
+    use: DataUse,
+    tokenizer: TextTokenizer,
+    seconds: float | None,
+    findings: Findings,
+) -> None:
+    """Read the rows of one source; for arguments see `check_data`.
+
+    Raises:
+        DataError: whatever is wrong with the rows that are read.
+        SeveralErrors: several things are.
+    """
+    limit = RowLimit(seconds, _enough(spec, split, source, use, seconds))
+    try:
+        table = load_table(spec, split, source, tokenizer, use, limit)
+        findings.facts.append(_described(table, source, spec.rollout.max_prompt_tokens))
+        if not limit.is_late:
+            check_rows(spec, table, use)
+    except EmptyDataset:
+        if not limit.is_late:  # rows further on may be of use
+            raise
+    finally:
+        if limit.is_late:
+            text = f"data.{split.value}: the rows after the first {limit.num_read:,}"
             findings.unchecked.append(text)
+
+
+def _reason_unchecked(split: Split, source: DataSource, seconds: float | None) -> str:
+    """Why no row of a source is read here; empty: some are.
+
+    Raises:
+        DataNotFound, DataUnreadable: its file is of no use.
+    """
+    if source.hugging_face is not None:
+        return f"workers load {source.hugging_face} when they start"
+    if source.path is None or seconds is None:
+        return ""
+    if not exceeds_before_first_row(source.path, setting_of(split), WHOLE_BYTES):
+        return ""
+    return (
+        f"workers read {source.path} when they start: its first row is there only after more than "
+        f"{WHOLE_BYTES >> 20} MiB, as in a list (write a row in each line)"
+    )
 
 
 def check_reward_tokenizers(
@@ -71,7 +107,7 @@ def check_reward_tokenizers(
         folders: of models, by role.
         findings: get what is wrong.
     """
-    for role in spec.reward_models.keys() & folders.keys():
+    for role in [name for name in spec.reward_models if name in folders]:
         with findings.gathered.check():
             retokenizers(spec, role, folders[role])
 

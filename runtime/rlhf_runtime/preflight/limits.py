@@ -5,9 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
 
-from rlhf_runtime.data.prompts import CHUNK_ROWS
 from rlhf_runtime.data.rows import Row
 from rlhf_runtime.rewards.pool import START_SECONDS
 
@@ -17,10 +15,15 @@ class Limits:
     """Seconds after which the rest is left to workers, which check everything when they start."""
 
     rows_seconds: float | None
-    """For the rows of a source. None: all are read, of builtin tasks, too."""
+    """For the rows of a source. None: all are read, of builtin tasks, too, and of files that are
+    read as a whole."""
     verifier_seconds: float
     """For the import of a verifier's module."""
 
+
+WHOLE_BYTES = 64 << 20
+"""Of a file that has to be read before its first row is there; of a larger one nothing is, where
+time matters: it costs several times as much memory, and no clock ends it."""
 
 QUICK = Limits(rows_seconds=2.0, verifier_seconds=10.0)
 """Before a run."""
@@ -28,8 +31,8 @@ THOROUGH = Limits(rows_seconds=None, verifier_seconds=START_SECONDS)
 """Where somebody asks."""
 
 
-class SomeRows:
-    """Rows until some time is over, or until there are enough."""
+class RowLimit:
+    """Ends batches of rows when some time is over, or when there are enough rows."""
 
     def __init__(
         self,
@@ -39,7 +42,7 @@ class SomeRows:
     ) -> None:
         """
         Args:
-            seconds: from the first row on. None: without an end.
+            seconds: from when the first batch is asked for. None: without an end.
             enough: rows. None: there is no such number.
             clock: gives seconds.
         """
@@ -47,17 +50,19 @@ class SomeRows:
         self._seconds = seconds
         self._enough = enough
         self.num_read = 0
+        """Rows of the batches that were given."""
         self.is_late = False
         """Whether there are rows that were not reached in time."""
 
-    def __call__(self, rows: Iterable[Row]) -> Iterator[Row]:
-        """The rows that are reached; at least as many as are judged together."""
-        begun = None
-        for row in islice(rows, self._enough):
-            begun = self._clock() if begun is None else begun
+    def __call__(self, batches: Iterable[list[Row]]) -> Iterator[list[Row]]:
+        """The batches that are reached; the first one always is."""
+        begun = self._clock()
+        for batch in batches:
+            if self._enough is not None and self.num_read >= self._enough:
+                return
             is_over = self._seconds is not None and self._clock() >= begun + self._seconds
-            if is_over and self.num_read >= CHUNK_ROWS:
+            if is_over and self.num_read:
                 self.is_late = True
                 return
-            self.num_read += 1
-            yield row
+            self.num_read += len(batch)
+            yield batch

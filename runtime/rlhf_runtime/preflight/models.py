@@ -43,11 +43,11 @@ def check_models(
     found: dict[str, Path] = {}
     for origin in dict.fromkeys(origins.values()):
         model = spec.model_for(origin)
-        if why := _out_of_sight(model.source, one_machine or model.shape is None):
-            findings.unchecked.append(f"the model of {origin}: {why}")
-            continue
         with findings.gathered.check():
-            found[origin] = _folder(model.source, spec.schedule.seed, workdir)
+            if why := _reason_unchecked(model.source, one_machine or model.shape is None):
+                findings.unchecked.append(f"the model of {origin}: {why}")
+            else:
+                found[origin] = _folder(model.source, spec.schedule.seed, workdir)
     folders = {role: found[origin] for role, origin in origins.items() if origin in found}
     with findings.gathered.check():
         check_vocabularies(folders, spec.reward_models)
@@ -67,21 +67,24 @@ def _folder(source: ModelSource, seed: int, workdir: Path) -> Path:
     return cached
 
 
-def _out_of_sight(source: ModelSource, is_here: bool) -> str:
+def _reason_unchecked(source: ModelSource, is_here: bool) -> str:
     """Why a model is left to workers; empty: it is not.
 
     Args:
         source: of the model.
         is_here: whether a folder that only workers can see is out of the question.
+
+    Raises:
+        ModelIncomplete: what the local cache has of it cannot be read.
     """
     if source.hugging_face is not None:
         cached = _cached(source)
         if _is_offline() or (cached is not None and not missing_files(cached)):
             return ""
         return f"workers download {source.hugging_face} when they start"
-    if source.path is not None and not is_here and not Path(source.path).expanduser().exists():
-        return f"{source.path} is not on this machine"
-    return ""
+    if source.path is None or is_here or os.path.exists(os.path.expanduser(source.path)):
+        return ""
+    return f"{source.path} is not on this machine"
 
 
 def _cached(source: ModelSource) -> Path | None:

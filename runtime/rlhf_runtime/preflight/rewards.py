@@ -7,27 +7,36 @@ from contextlib import ExitStack, closing, contextmanager
 
 from rlhf_api.spec.job import RLHFJobSpec
 from rlhf_api.spec.rewards import RewardSpec
+from rlhf_flow.planning.inventory import machine_memory_bytes
 from rlhf_runtime.preflight.findings import Findings
-from rlhf_runtime.rewards.errors import DiesLoading, LoadsSlowly
+from rlhf_runtime.rewards.errors import DiesLoading, LoadsSlowly, RaisesLoading
 from rlhf_runtime.rewards.measured import check_measured
 from rlhf_runtime.rewards.pool import VerifierPool
 
 Started = Sequence[tuple[RewardSpec, VerifierPool]]
 
+HEAD_SHARE = 4
+"""One part in so many of a head's memory is for its verifiers' imports together: a pod that exceeds
+its limit is killed as a whole, and the rest is for Ray and the driver."""
+
 
 @contextmanager
-def started_verifiers(spec: RLHFJobSpec, seconds: float) -> Iterator[Started]:
+def started_verifiers(spec: RLHFJobSpec, seconds: float, one_machine: bool) -> Iterator[Started]:
     """Begin to import the modules of all verifiers, and end their processes in the end.
 
     Args:
         spec: of the job.
         seconds: that an import may take.
+        one_machine: whether they are to score here. Elsewhere they may have more memory.
     """
+    rewards = [each for each in spec.rewards if each.function is not None]
+    memory = None
+    if rewards and not one_machine:
+        memory = machine_memory_bytes() // HEAD_SHARE // len(rewards)
     with ExitStack() as stack:
         yield [
-            (reward, stack.enter_context(closing(VerifierPool(_alone(reward), seconds))))
-            for reward in spec.rewards
-            if reward.function is not None
+            (each, stack.enter_context(closing(VerifierPool(_alone(each), seconds, memory))))
+            for each in rewards
         ]
 
 
@@ -39,8 +48,9 @@ def check_verifiers(
     Args:
         spec: of the job.
         started: its verifiers.
-        one_machine: whether they have the same memory where they are to score.
-        findings: get what is wrong, and who is too slow to tell.
+        one_machine: whether they are to score here. Elsewhere their imports may find what is not
+            here: memory, devices.
+        findings: get what is wrong, and whose import tells nothing.
     """
     metrics: dict[str, str | None] = {}
     for reward, pool in started:
@@ -49,14 +59,21 @@ def check_verifiers(
                 metrics[reward.name] = pool.wait_until_ready()
             except LoadsSlowly:
                 findings.unchecked.append(f"the reward {reward.name}: its module loads slowly")
-            except DiesLoading:
+            except (DiesLoading, RaisesLoading) as error:
                 if one_machine:
                     raise
-                findings.unchecked.append(f"the reward {reward.name}: its import ends a process")
+                findings.unchecked.append(f"the reward {reward.name}: {_ending_of(error)}")
     if len(metrics) == len(started):
         declared = {name: metric for name, metric in metrics.items() if metric is not None}
         with findings.gathered.check():
             check_measured(spec, declared)
+
+
+def _ending_of(error: DiesLoading | RaisesLoading) -> str:
+    """How an import ended, in one line."""
+    if isinstance(error, DiesLoading):
+        return "its import ends a process"
+    return f"its import raises here: {str(error).splitlines()[-1]}"
 
 
 def _alone(reward: RewardSpec) -> RewardSpec:

@@ -6,6 +6,7 @@ RlhfError
     └── InvalidReward      a verifier cannot be used at all: it does not import, is no function,
         │                  or does not take its parameters
         ├── LoadsSlowly    its module has not been imported in time
+        ├── RaisesLoading  its module raised while it was imported
         └── DiesLoading    its process ended while its module was imported
 """
 
@@ -38,6 +39,10 @@ class InvalidReward(RewardError):
 
 class LoadsSlowly(InvalidReward):
     """A verifier whose module has not been imported in time."""
+
+
+class RaisesLoading(InvalidReward):
+    """A verifier whose module raised while it was imported."""
 
 
 class DiesLoading(InvalidReward):

@@ -18,10 +18,9 @@ from typing import Any
 
 import aiohttp
 
-from rlhf_api.spec.rewards import OnRewardError, RewardSpec
+from rlhf_api.spec.rewards import HTTPReward, OnRewardError, RewardSpec
 from rlhf_runtime.rewards.checks import checked_scores
 from rlhf_runtime.rewards.errors import RewardError
-from rlhf_runtime.rewards.failures import NameOf, numbered
 from rlhf_runtime.rewards.messages import BatchScores, Fault
 from rlhf_runtime.rewards.request import Batch, Request
 from rlhf_runtime.rewards.sample import Sample
@@ -80,17 +79,15 @@ class HTTPScorer:
     def wait_until_ready(self) -> None:
         """Return at once: a service may come up later than the job, and declares no metric."""
 
-    def submit(self, samples: Sequence[Sample], name_of: NameOf = numbered) -> Future[Scores]:
-        """Score samples without waiting; calls share the requests under way.
-
-        name_of: what a person finds a sample by, from its number.
-        """
+    def submit(self, samples: Sequence[Sample]) -> Future[Scores]:
+        """Score samples without waiting; calls share the requests under way. Where onError is Fail,
+        none begins after a sample has failed."""
         with self._lock:
             if self._closed:
                 failed: Future[Scores] = Future()
                 failed.set_exception(self._closing())
                 return failed
-            return asyncio.run_coroutine_threadsafe(self._score(samples, name_of), self._loop)
+            return asyncio.run_coroutine_threadsafe(self._score(samples), self._loop)
 
     def close(self) -> None:
         """End all requests; a call under way fails. Closing twice does nothing."""
@@ -103,8 +100,8 @@ class HTTPScorer:
         self._thread.join()
         self._loop.close()
 
-    async def _score(self, samples: Sequence[Sample], name_of: NameOf) -> Scores:
-        request = Request(samples, self._http.batch_size, name_of, self._http.timeout_seconds)
+    async def _score(self, samples: Sequence[Sample]) -> Scores:
+        request = Request(samples, self._http.batch_size, longest_seconds(self._http))
         try:
             async with self._session() as session, asyncio.TaskGroup() as group:
                 news = asyncio.Condition()
@@ -112,13 +109,7 @@ class HTTPScorer:
                     group.create_task(self._send_batches(session, request, news))
         except asyncio.CancelledError:
             raise self._closing() from None
-        scores = request.scores()
-        if request.has_errors and self._stops_at_errors:
-            raise RewardError(
-                f"{self._title} failed and onError is Fail: {scores.failures[0]}\ncorrect the "
-                "service or its url, or set onError to Exclude or Zero"
-            )
-        return scores
+        return request.scores()
 
     def _session(self) -> aiohttp.ClientSession:
         limit = aiohttp.ClientTimeout(total=self._http.timeout_seconds)
@@ -141,13 +132,16 @@ class HTTPScorer:
                 news.notify_all()
 
     async def _ask(self, session: aiohttp.ClientSession, batch: Batch) -> BatchScores:
-        """Send a batch until it is answered or maxRetries is reached."""
-        retries = 0 if batch.whole else self._http.max_retries
+        """Send a batch until it is answered or maxRetries is reached. A sample that is sent alone,
+        since it may be why its batch was refused, is not sent again where it is refused itself."""
+        retries = self._http.max_retries
         for tries in range(retries + 1):
             try:
                 return await self._post(session, batch.samples)
             except TryAgain as error:
                 failure = error
+            if failure.by_one_sample and batch.origin is not None:
+                break
             if tries < retries:
                 await self._sleep(wait_seconds(tries, failure.wait_seconds))
         times = f", {tries + 1} times" if tries else ""
@@ -206,15 +200,21 @@ class HTTPScorer:
         return BatchScores(batch_fault=fault, detail=detail)
 
     def _closing(self) -> RewardError:
-        return RewardError(f"{self._title} was closed while it was in use")
+        return RewardError(f"{self.title} was closed while it was in use")
 
     @property
     def _stops_at_errors(self) -> bool:
         return self._http.on_error is OnRewardError.FAIL
 
     @property
-    def _title(self) -> str:
+    def title(self) -> str:
+        """What messages call it."""
         return f"the reward {self._spec.name} ({self._http.url})"
+
+
+def longest_seconds(http: HTTPReward) -> float:
+    """How long a request to a service may take with all its retries and the waits before them."""
+    return http.timeout_seconds * (http.max_retries + 1) + LONGEST_WAIT_SECONDS * http.max_retries
 
 
 def wait_seconds(tries: int, asked: float | None) -> float:

@@ -52,9 +52,13 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Unusable:
-    """From the process: the function cannot be loaded, and why."""
+    """From the process: the function cannot be loaded, and why.
+
+    has_raised: whether that is because its module raised while it was imported.
+    """
 
     why: str
+    has_raised: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,13 @@ from types import TracebackType
 from typing import Self
 
 from rlhf_api.spec.rewards import OnRewardError, RewardSpec
-from rlhf_runtime.rewards.errors import DiesLoading, InvalidReward, LoadsSlowly, RewardError
-from rlhf_runtime.rewards.failures import NameOf, numbered
+from rlhf_runtime.rewards.errors import (
+    DiesLoading,
+    InvalidReward,
+    LoadsSlowly,
+    RaisesLoading,
+    RewardError,
+)
 from rlhf_runtime.rewards.messages import BatchScores, Fault, Ready, Unusable
 from rlhf_runtime.rewards.request import Request
 from rlhf_runtime.rewards.sample import Sample
@@ -35,15 +40,22 @@ class VerifierPool:
     Use it as a context manager, or close it.
     """
 
-    def __init__(self, spec: RewardSpec, start_seconds: float = START_SECONDS) -> None:
+    def __init__(
+        self,
+        spec: RewardSpec,
+        start_seconds: float = START_SECONDS,
+        memory_bytes: int | None = None,
+    ) -> None:
         """Begin to start the processes; wait_until_ready() waits for them.
 
         start_seconds: longest time that loading the function may take.
+        memory_bytes: of each process; see VerifierProcess.
         """
         assert spec.function is not None
         self._spec = spec
         self._function = spec.function
         self._start_seconds = start_seconds
+        self._memory_bytes = memory_bytes
         self._processes: list[VerifierProcess] = []
         self._metric: str | None = None
         self._requests: list[Request] = []
@@ -65,23 +77,19 @@ class VerifierPool:
         """
         return self._started.result()
 
-    def score(self, samples: Sequence[Sample], name_of: NameOf = numbered) -> Scores:
+    def score(self, samples: Sequence[Sample]) -> Scores:
         """Score samples and wait for the result.
 
         Raises:
-            RewardError: a sample has no score and onError is fail.
             InvalidReward: the function cannot be loaded.
         """
-        return self.submit(samples, name_of).result()
+        return self.submit(samples).result()
 
-    def submit(self, samples: Sequence[Sample], name_of: NameOf = numbered) -> Future[Scores]:
+    def submit(self, samples: Sequence[Sample]) -> Future[Scores]:
         """Score samples without waiting. A process that is free takes the next batch of the first
-        request that has one.
-
-        name_of: what a person finds a sample by, from its number.
+        request that has one. Where onError is Fail, none begins after a sample has failed.
         """
-        limit = self._function.timeout_seconds
-        request = Request(samples, self._function.batch_size, name_of, limit)
+        request = Request(samples, self._function.batch_size, self._function.timeout_seconds)
         with self._lock:
             if self._failure is not None:
                 request.result.set_exception(self._failure)
@@ -163,15 +171,7 @@ class VerifierPool:
             over = {request: request.scores() for request in self._requests if request.is_over}
             self._requests = [request for request in self._requests if request not in over]
         for request, scores in over.items():
-            if request.has_errors and self._stops_at_errors:
-                request.result.set_exception(
-                    RewardError(
-                        f"{self._title} failed and onError is Fail: {scores.failures[0]}\ncorrect "
-                        "the function or the row, or set onError to Exclude or Zero"
-                    )
-                )
-            else:
-                request.result.set_result(scores)
+            request.result.set_result(scores)
 
     def _await_answers(self) -> None:
         """Wait until a process says something or is late, or there is news; and deal with it."""
@@ -200,7 +200,8 @@ class VerifierPool:
             self._replace(process, Fault.DIED, str(ending))
             return
         if isinstance(message, Unusable):
-            raise InvalidReward(f"{self._title} cannot be used: {message.why}")
+            kind = RaisesLoading if message.has_raised else InvalidReward
+            raise kind(f"{self.title} cannot be used: {message.why}")
         if isinstance(message, Ready):
             process.is_ready, self._metric = True, message.metric
             return
@@ -213,16 +214,16 @@ class VerifierPool:
         process.kill()
         if process.batch is None:
             kind = LoadsSlowly if fault is Fault.TIMED_OUT else DiesLoading
-            raise kind(f"{self._title} cannot be used: its module did not load: {detail}")
+            raise kind(f"{self.title} cannot be used: its module did not load: {detail}")
         process.batch.request.fail(process.batch, fault, detail)
         self._processes[self._processes.index(process)] = self._new_process()
 
     def _new_process(self) -> VerifierProcess:
         deadline = time.monotonic() + self._start_seconds
         try:
-            return VerifierProcess(self._spec.name, self._function, deadline)
+            return VerifierProcess(self._spec.name, self._function, deadline, self._memory_bytes)
         except ProcessEnded as ending:
-            raise InvalidReward(f"{self._title} cannot be used: {ending}") from ending
+            raise InvalidReward(f"{self.title} cannot be used: {ending}") from ending
 
     def _lateness(self, process: VerifierProcess) -> str:
         if process.batch is None:
@@ -230,12 +231,13 @@ class VerifierPool:
         return f"a batch took longer than timeoutSeconds = {self._function.timeout_seconds}"
 
     def _closing(self) -> RewardError:
-        return RewardError(f"{self._title} was closed while it was in use")
+        return RewardError(f"{self.title} was closed while it was in use")
 
     @property
     def _stops_at_errors(self) -> bool:
         return self._function.on_error is OnRewardError.FAIL
 
     @property
-    def _title(self) -> str:
+    def title(self) -> str:
+        """What messages call it."""
         return f"the reward {self._spec.name} ({self._function.entrypoint})"

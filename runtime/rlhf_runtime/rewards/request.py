@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from math import inf
 from time import monotonic
 
-from rlhf_runtime.rewards.failures import NameOf, numbered
 from rlhf_runtime.rewards.messages import BatchScores, Fault
 from rlhf_runtime.rewards.sample import Sample
 from rlhf_runtime.rewards.scores import Scores, Tally
@@ -26,20 +25,18 @@ class Request:
         self,
         samples: Sequence[Sample],
         batch_size: int,
-        name_of: NameOf = numbered,
         limit_seconds: float = inf,
         clock: Callable[[], float] = monotonic,
     ) -> None:
         """Cut samples in batches of at most batch_size.
 
-        name_of: what a person finds a sample by, from its number.
-        limit_seconds: how long samples of a failed batch are tried one by one, as long as none of
-            them has a score.
+        limit_seconds: how long samples of a failed batch are tried one by one without a score for
+            any of them; the others of the batch are then given up.
         clock: in seconds.
         """
         self._limit_seconds = limit_seconds
         self._clock = clock
-        self._tally = Tally(len(samples), name_of)
+        self._tally = Tally(len(samples))
         self._num_under_way = 0
         self.pending = deque(
             Batch(self, start, samples[start : start + batch_size])
@@ -60,49 +57,54 @@ class Request:
     def next_batch(self) -> Batch:
         """The first of those pending; it is not over before it is answered or fails."""
         self._num_under_way += 1
-        return self.pending.popleft()
+        batch = self.pending.popleft()
+        if batch.origin is not None:
+            batch.origin.begin(self._clock())
+        return batch
 
     def put_back(self, batch: Batch) -> None:
         """A batch is pending again: nobody has begun with it."""
-        self._num_under_way -= 1
+        self._end(batch, has_score=False)
         self.pending.appendleft(batch)
 
     def answer(self, batch: Batch, scores: BatchScores) -> None:
         """Take in what a process said about a batch. Where one sample may be why none has a score,
         each of them is pending again, alone."""
-        self._num_under_way -= 1
+        self._end(batch, has_score=scores.batch_fault is None and not scores.faults)
         if scores.batch_fault is not None and scores.by_one_sample and len(batch.samples) > 1:
-            self._take_apart(batch, scores.batch_fault, scores.detail)
+            self._split(batch, scores.batch_fault, scores.detail)
             return
         self._tally.add(batch.start, len(batch.samples), scores)
-        if batch.whole is not None:
-            has_score = scores.batch_fault is None and not scores.faults
-            self._give_up_after_limit(batch.whole, has_score)
+        self._give_up_after_limit(batch.origin)
 
-    def _take_apart(self, batch: Batch, fault: Fault, detail: str) -> None:
-        whole = FailedBatch(fault, detail, self._clock())
-        self._tally.take_apart(batch.start, len(batch.samples), fault, detail)
+    def _split(self, batch: Batch, fault: Fault, detail: str) -> None:
+        origin = FailedBatch(fault, detail)
+        self._tally.split(batch.start, len(batch.samples), fault, detail)
         alone = [
-            Batch(self, batch.start + number, [sample], whole)
+            Batch(self, batch.start + number, [sample], origin)
             for number, sample in enumerate(batch.samples)
         ]
         self.pending.extendleft(reversed(alone))
 
-    def _give_up_after_limit(self, whole: FailedBatch, has_score: bool) -> None:
-        """Give up the other samples of a failed batch where none has a score for too long."""
-        whole.has_score |= has_score
-        if whole.has_score or self._clock() - whole.since < self._limit_seconds:
+    def _give_up_after_limit(self, origin: FailedBatch | None) -> None:
+        """Give up the other samples of a failed batch where none got a score for too long."""
+        if origin is None or origin.seconds_without_score < self._limit_seconds:
             return
-        for batch in [batch for batch in self.pending if batch.whole is whole]:
+        detail = f"given up with its batch, which failed: {origin.detail}"
+        for batch in [batch for batch in self.pending if batch.origin is origin]:
             self.pending.remove(batch)
-            self._tally.fail(batch.start, len(batch.samples), whole.fault, whole.detail)
+            self._tally.fail(batch.start, len(batch.samples), origin.fault, detail)
 
     def fail(self, batch: Batch, fault: Fault, detail: str) -> None:
         """Mark a whole batch as not scored."""
-        self._num_under_way -= 1
+        self._end(batch, has_score=False)
         self._tally.fail(batch.start, len(batch.samples), fault, detail)
-        if batch.whole is not None:
-            self._give_up_after_limit(batch.whole, has_score=False)
+        self._give_up_after_limit(batch.origin)
+
+    def _end(self, batch: Batch, has_score: bool) -> None:
+        self._num_under_way -= 1
+        if batch.origin is not None:
+            batch.origin.end(self._clock(), has_score)
 
     def scores(self) -> Scores:
         """Everything taken in so far."""
@@ -118,7 +120,7 @@ class Batch:
     """The first one's number in the request."""
     samples: Sequence[Sample]
     """In the order of the request."""
-    whole: FailedBatch | None = None
+    origin: FailedBatch | None = None
     """The batch that failed, of which it is one sample."""
 
 
@@ -128,7 +130,25 @@ class FailedBatch:
 
     fault: Fault
     detail: str
-    since: float
-    """When it failed, by the request's clock."""
-    has_score: bool = False
-    """Whether one of them has a score."""
+    seconds_without_score: float = 0.0
+    """For how long some of them have been tried since the last one got a score. Time in which all
+    wait their turn does not count."""
+    _num_under_way: int = 0
+    _counted_until: float = 0.0
+
+    def begin(self, now: float) -> None:
+        """One of them is tried."""
+        self._count(now)
+        self._num_under_way += 1
+
+    def end(self, now: float, has_score: bool) -> None:
+        """One of them has been tried, and has a score or none."""
+        self._count(now)
+        self._num_under_way -= 1
+        if has_score:
+            self.seconds_without_score = 0.0
+
+    def _count(self, now: float) -> None:
+        if self._num_under_way:
+            self.seconds_without_score += now - self._counted_until
+        self._counted_until = now

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from rlhf_api.spec.rewards import OnRewardError, RewardSpec
 from rlhf_runtime.dataplane.partition import Share
-from rlhf_runtime.rewards.errors import InvalidReward
-from rlhf_runtime.rewards.failures import Failure, NameOf, numbered
+from rlhf_runtime.rewards.errors import InvalidReward, RewardError
+from rlhf_runtime.rewards.failures import FailedSamples, Failure, NamesOf, numbered
 from rlhf_runtime.rewards.http_scorer import HTTPScorer
 from rlhf_runtime.rewards.pool import VerifierPool
 from rlhf_runtime.rewards.sample import Sample
@@ -74,18 +74,27 @@ class Scorer:
         self.measured = {reward.name: metric for reward, metric in named if metric is not None}
         """The metrics that verifiers declare, by the reward's name."""
 
-    def score(self, samples: Sequence[Sample], name_of: NameOf = numbered) -> ScoredSamples:
+    def score(self, samples: Sequence[Sample], names_of: NamesOf = numbered) -> ScoredSamples:
         """Score samples with every verifier at once.
 
-        name_of: what a person finds a sample by, from its number.
+        names_of: what a person finds samples by, from their numbers. It may take its time: it is
+            asked once, for the failures that are told, when all is scored.
 
         Raises:
             RewardError: a verifier failed and its onError is fail.
         """
-        requests = [pool.submit(samples, name_of) for pool in self._pools]
+        requests = [pool.submit(samples) for pool in self._pools]
         wait(requests)
         scores = [request.result() for request in requests]
-        return combine(self._rewards, scores, len(samples), self._is_whole)
+        scored = combine(self._rewards, scores, len(samples), self._is_whole, names_of)
+        for reward, pool, one in zip(self._rewards, self._pools, scores, strict=True):
+            if one.errors and reward.on_error is OnRewardError.FAIL:
+                which = "service or its url" if reward.http else "function or the row"
+                raise RewardError(
+                    f"{pool.title} failed and onError is Fail: {scored.failures[reward.name][0]}\n"
+                    f"correct the {which}, or set onError to Exclude or Zero"
+                )
+        return scored
 
     def close(self) -> None:
         """End all processes."""
@@ -141,14 +150,16 @@ def combine(
     scores: Sequence[Scores],
     num_samples: int,
     is_whole: bool = True,
+    names_of: NamesOf = numbered,
 ) -> ScoredSamples:
-    """The weighted sum of what the verifiers of one role said, and its statistics. Pure.
+    """The weighted sum of what the verifiers of one role said, and its statistics.
 
     Args:
         rewards: of the role.
         scores: of each.
         num_samples: that were scored.
         is_whole: whether nothing is added to the sum, so that it has statistics.
+        names_of: what a person finds samples by, from their numbers.
     """
     total = np.zeros(num_samples, dtype=np.float64)
     valid = np.ones(num_samples, dtype=np.bool_)
@@ -174,13 +185,23 @@ def combine(
         "score/excluded": float(num_samples - valid.sum()),
         **{f"score/{fault}": float(count) for fault, count in sorted(faults.items())},
     }
-    failures = {
-        reward.name: score.failures
-        for reward, score in zip(rewards, scores, strict=True)
-        if score.failures
-    }
-    terms = {each.name: score.values for each, score in zip(rewards, scores, strict=True)}
+    by_name = {each.name: score for each, score in zip(rewards, scores, strict=True)}
+    failures = _named({name: score.failures for name, score in by_name.items()}, names_of)
+    terms = {name: score.values for name, score in by_name.items()}
     return ScoredSamples(values, valid, terms, means, spreads, counts, failures)
+
+
+def _named(
+    failures: Mapping[str, Sequence[FailedSamples]], names_of: NamesOf
+) -> dict[str, tuple[Failure, ...]]:
+    """Of the rewards that had failures, with names that are asked for all at once."""
+    numbers = sorted({each.start for found in failures.values() for each in found})
+    names = dict(zip(numbers, names_of(numbers), strict=True)) if numbers else {}
+    return {
+        reward: tuple(each.named(names[each.start]) for each in found)
+        for reward, found in failures.items()
+        if found
+    }
 
 
 def _mean(values: NDArray[np.float32]) -> tuple[float, float]:

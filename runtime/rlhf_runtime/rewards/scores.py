@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf_runtime.rewards.failures import MOST_NAMED, Failure, NameOf, numbered
+from rlhf_runtime.rewards.failures import MOST_NAMED, FailedSamples
 from rlhf_runtime.rewards.messages import BatchScores, Fault
 
 
@@ -20,29 +21,28 @@ class Scores:
     values: float32, shape [samples]; 0 where not valid.
     valid: bool, shape [samples]; whether the verifier scored the sample.
     errors: how many samples have no score, by Fault.
-    failures: the foremost of them in words; where all samples of a batch have a score one by one,
-        but had none together, that too.
+    failures: the foremost of them in words; behind them batches that had no score together, but
+        of which all samples have one alone.
     rescored: samples that were scored again one by one.
     """
 
     values: NDArray[np.float32]
     valid: NDArray[np.bool_]
     errors: Mapping[str, int]
-    failures: tuple[Failure, ...] = ()
+    failures: tuple[FailedSamples, ...] = ()
     rescored: int = 0
 
 
 class Tally:
     """Collects the scores of batches, in whatever order they come."""
 
-    def __init__(self, num_samples: int, name_of: NameOf = numbered) -> None:
+    def __init__(self, num_samples: int) -> None:
         """Expect so many samples in all."""
         self._values = np.zeros(num_samples, dtype=np.float32)
         self._valid = np.zeros(num_samples, dtype=np.bool_)
         self._errors: Counter[Fault] = Counter()
-        self._name_of = name_of
-        self._foremost: list[tuple[int, int, Fault, str]] = []
-        self._taken_apart: list[tuple[int, int, Fault, str]] = []
+        self._foremost: list[FailedSamples] = []
+        self._split: list[FailedSamples] = []
 
     @property
     def has_errors(self) -> bool:
@@ -64,30 +64,28 @@ class Tally:
         """Mark samples as not scored; the foremost are kept in words, whichever process was first
         to answer."""
         self._errors[fault] += size
-        self._foremost.append((start, size, fault, detail))
-        self._foremost = sorted(self._foremost)[:MOST_NAMED]
+        self._foremost.append(FailedSamples(fault, start, size, detail))
+        self._foremost = sorted(self._foremost, key=_start)[:MOST_NAMED]
 
-    def take_apart(self, start: int, size: int, fault: Fault, detail: str) -> None:
+    def split(self, start: int, size: int, fault: Fault, detail: str) -> None:
         """A batch failed whose samples are scored again one by one."""
-        self._taken_apart.append((start, size, fault, detail))
+        why = f"not one of them when it is scored alone, but together: {detail}"
+        self._split.append(FailedSamples(fault, start, size, why, only_together=True))
 
     def scores(self) -> Scores:
         """Everything taken in so far."""
         only_together = [
-            (start, size, fault, f"not one of them when it is scored alone, but together: {detail}")
-            for start, size, fault, detail in self._taken_apart
-            if self._valid[start : start + size].all()
+            batch
+            for batch in sorted(self._split, key=_start)
+            if self._valid[batch.start : batch.start + batch.size].all()
         ]
-        told = sorted([*self._foremost, *only_together])[:MOST_NAMED]
         return Scores(
             self._values,
             self._valid,
             {fault.value: count for fault, count in sorted(self._errors.items())},
-            tuple(self._failure(*each) for each in told),
-            sum(size for _, size, *_ in self._taken_apart),
+            tuple([*self._foremost, *only_together][:MOST_NAMED]),
+            sum(batch.size for batch in self._split),
         )
 
-    def _failure(self, start: int, size: int, fault: Fault, detail: str) -> Failure:
-        name, row = self._name_of(start)
-        what = name if size == 1 else f"{size} samples, the first of them {name}"
-        return Failure(fault, what, row, detail)
+
+_start = attrgetter("start")

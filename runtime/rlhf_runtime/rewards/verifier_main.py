@@ -33,6 +33,10 @@ class CannotLoad(Exception):
     """Why a function cannot be served."""
 
 
+class ImportRaised(CannotLoad):
+    """Its module raised while it was imported."""
+
+
 def main(descriptor: int, owner_pid: int) -> None:
     """Serve the connection behind a file descriptor until it closes.
 
@@ -52,7 +56,7 @@ def _serve(connection: Connection) -> None:
     try:
         verifier = load_verifier(load.entrypoint, load.parameters)
     except CannotLoad as error:
-        connection.send(Unusable(str(error)))
+        connection.send(Unusable(str(error), has_raised=isinstance(error, ImportRaised)))
         return
     connection.send(Ready(metric_of(verifier)))
     while True:
@@ -128,7 +132,7 @@ def _import(name: str, entrypoint: str) -> ModuleType:
                 f"no such module: got {name}, which is not on the Python path; correct the name or "
                 "bring the code with spec.code"
             ) from error
-        raise CannotLoad(
+        raise ImportRaised(
             f"the module cannot be imported: got {name}, which raised\n{_user_traceback(error)}"
         ) from error
 

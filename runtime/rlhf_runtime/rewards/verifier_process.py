@@ -10,6 +10,7 @@ import contextlib
 import json
 import logging
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -51,10 +52,18 @@ class VerifierProcess:
     deadline: clock time by which it must have answered; meaningless when it is ready and idle.
     """
 
-    def __init__(self, name: str, function: FunctionReward, deadline: float) -> None:
+    def __init__(
+        self,
+        name: str,
+        function: FunctionReward,
+        deadline: float,
+        memory_bytes: int | None = None,
+    ) -> None:
         """Start the process and tell it what to load; does not wait for it.
 
         name: the reward's name, for the log.
+        memory_bytes: that it may allocate; files that it maps and does not write do not count.
+            None: without a limit of its own.
         """
         self.connection, theirs = Pipe(duplex=True)
         self._name = name
@@ -72,6 +81,8 @@ class VerifierProcess:
                 start_new_session=True,
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},
             )
+        if memory_bytes is not None:  # it waits for what to load
+            _limit_memory(self._popen.pid, memory_bytes)
         assert self._popen.stdout is not None
         self._log_thread = threading.Thread(
             target=self._log_output, args=(self._popen.stdout,), daemon=True
@@ -139,3 +150,13 @@ class VerifierProcess:
                 text = line.decode(errors="replace").rstrip()
                 self._last_lines.append(text)
                 LOGGER.info("%s[%d]: %s", self._name, self.pid, text)
+
+
+def _limit_memory(pid: int, num_bytes: int) -> None:
+    """Let allocations of a process fail beyond a number of bytes.
+
+    Source: setrlimit(2), RLIMIT_DATA.
+    """
+    _, most = resource.prlimit(pid, resource.RLIMIT_DATA)
+    limit = num_bytes if most == resource.RLIM_INFINITY else min(num_bytes, most)
+    resource.prlimit(pid, resource.RLIMIT_DATA, (limit, most))

@@ -93,13 +93,14 @@ class Journal:
 
     def unscored(self, step: int, reward: str, failure: Failure) -> None:
         """A verifier could not score something: told once of each kind, and recorded once for each
-        row, as long as there are not too many."""
+        row, as long as there are not too many. What has scores after all is only told."""
         kind = (reward, failure.kind)
         if kind not in self._told:
             self._told.add(kind)
             self._progress.notice(f"reward {reward}: {failure}")
         row = (*kind, failure.row)
-        if row in self._unscored or len(self._unscored) >= MOST_UNSCORED:
+        is_known = row in self._unscored or len(self._unscored) >= MOST_UNSCORED
+        if failure.only_together or is_known:
             return
         self._unscored.add(row)
         self.folder.append(

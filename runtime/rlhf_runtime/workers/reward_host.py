@@ -14,7 +14,7 @@ from rlhf_api.plan import GraphName
 from rlhf_api.spec.job import RLHFJob
 from rlhf_flow.fields import PROMPT_ID, scores_of, term_scores_of, valid_of
 from rlhf_runtime.data.load import evaluation_source
-from rlhf_runtime.data.places import place_of
+from rlhf_runtime.data.row_location import RowLocations
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.dataplane.partition import Share
 from rlhf_runtime.dataplane.protocol import Coordinates
@@ -59,6 +59,7 @@ class RewardHost(Watched):
         self._name, self._host = name, host
         self._faults = Faults(faults, log_file.parent, "reward")
         self._rewards, self._data = job.spec.rewards, job.spec.data
+        self._row_locations = RowLocations()
 
     def start(self) -> dict[str, str]:
         """Import the verifiers and start their processes; returns the metrics that they declare, by
@@ -88,8 +89,8 @@ class RewardHost(Watched):
         columns = inputs.load(rows)
         with self.activity.during(order.call.id, order.step, Progress.LIMITED):
             samples = _samples(columns)
-            name_of = partial(self._what, order.graph, samples, columns[PROMPT_ID].values)
-            scored = self._scorers[role].score(samples, name_of)
+            names_of = partial(self._names, order.graph, samples, columns[PROMPT_ID].values)
+            scored = self._scorers[role].score(samples, names_of)
         report = CallReport(
             order.call.id,
             Statistics(scored.means, sums=scored.counts, spreads=scored.spreads),
@@ -108,13 +109,21 @@ class RewardHost(Watched):
         }
         return report.message(), Shard(inputs.index.find(rows), results)
 
-    def _what(
-        self, graph: GraphName, samples: Sequence[Sample], source_rows: np.ndarray, index: int
-    ) -> SampleName:
-        """A response, and where the row that it answers is found."""
+    def _names(
+        self,
+        graph: GraphName,
+        samples: Sequence[Sample],
+        source_rows: np.ndarray,
+        numbers: Sequence[int],
+    ) -> list[SampleName]:
+        """Responses, and where the rows that they answer are found."""
         held_out = evaluation_source(self._data) if graph is GraphName.EVALUATION else None
-        place = place_of(held_out or self._data.train, int(source_rows[index]))
-        return SampleName(f"the response {samples[index].response[:LONGEST_RESPONSE]!r}", place)
+        rows = [int(source_rows[number]) for number in numbers]
+        locations = self._row_locations.find(held_out or self._data.train, rows)
+        return [
+            SampleName(f"the response {samples[number].response[:LONGEST_RESPONSE]!r}", location)
+            for number, location in zip(numbers, locations, strict=True)
+        ]
 
     def close(self) -> None:
         """End the verifiers' processes."""

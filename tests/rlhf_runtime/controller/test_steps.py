@@ -121,6 +121,35 @@ def test_a_call_may_have_parts_of_which_nothing_was_scored() -> None:
     require_scores([part("a", 0, 0, exact="no"), part("a", 1, 1), part("b", 0, 0, samples=0)], 3)
 
 
+def batch_failures(*onlys: bool) -> dict[str, tuple[Failure, ...]]:
+    """Failures of a verifier, which have scores after all where it says so."""
+    return {
+        "exact": tuple(
+            Failure(Fault.RAISED, f"it {number}", "", "why", only_together=only)
+            for number, only in enumerate(onlys)
+        )
+    }
+
+
+def test_what_has_scores_after_all_is_told_last_whichever_part_it_is_in() -> None:
+    """The first part has five of these, as many as are told; a failure of the second is told."""
+    founds = [batch_failures(*[True] * 5), batch_failures(False, True)]
+    reports = [
+        CallReport("a", Statistics(), (), number, Scored(0, 4, 3, found))
+        for number, found in enumerate(founds)
+    ]
+    told = [failure for _, failure in summarize(reports, 0.0, 1.0, NAMES).unscored]
+    assert [each.only_together for each in told] == [False, True, True, True, True]
+
+
+def test_what_has_scores_after_all_is_not_why_nothing_is_scored() -> None:
+    parts = [part("a", 0, 0, other="three")]
+    scored = Scored(0, 4, 0, batch_failures(True))
+    parts.append(CallReport("a", Statistics(), (), 1, scored))
+    with pytest.raises(NothingScored, match="service. other: raised: three: why$"):
+        require_scores(parts, 3)
+
+
 @pytest.mark.parametrize("other", [part("b", 0, 4), part("a", 0, 4, round=1)])
 def test_a_call_of_which_nothing_was_scored_ends_the_job(other: CallReport) -> None:
     """Whatever was in other calls, and in other rounds."""

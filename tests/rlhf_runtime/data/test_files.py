@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,10 @@ import pytest
 
 from rlhf_api.spec.data import DataSource
 from rlhf_runtime.data.errors import DataNotFound, DataUnreadable, EmptyDataset
-from rlhf_runtime.data.files import read_file
+from rlhf_runtime.data.files import exceeds_before_first_row, read_file
 from rlhf_runtime.data.rows import Split, read_rows
+
+from ...unprivileged import permissions_hold
 
 ROWS = [{"prompt": "a", "count": 1}, {"prompt": "b", "count": None}]
 
@@ -47,6 +50,19 @@ def test_parquet_files_are_read(tmp_path: Path) -> None:
 def test_jsonl_is_read_as_it_is_asked_for(tmp_path: Path) -> None:
     file = write(tmp_path / "rows.jsonl", '{"prompt": "a"}\nbroken\n')
     assert next(iter(read_file(str(file), "data.train.path"))) == {"prompt": "a"}
+
+
+def test_a_row_group_is_not_read_for_its_first_row(tmp_path: Path) -> None:
+    """Writers make row groups as large as the whole file; this one has two megabytes in a batch."""
+    rows = [{"prompt": os.urandom(1 << 10).hex()} for _ in range(16 << 10)]
+    file = tmp_path / "rows.parquet"
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), file, use_dictionary=False)
+    before = pyarrow.total_allocated_bytes()
+    reading = read_file(str(file), "data.train.path")
+    assert next(reading) == rows[0]
+    held = pyarrow.total_allocated_bytes() - before
+    assert [rows[0], *reading] == rows
+    assert held < file.stat().st_size / 4
 
 
 def test_max_rows_takes_the_first_ones(tmp_path: Path) -> None:
@@ -101,6 +117,57 @@ def test_broken_json_is_refused(tmp_path: Path, text: str) -> None:
 def test_a_broken_parquet_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataUnreadable, match="parquet"):
         read(write(tmp_path / "rows.parquet", "PAR1 but no more"))
+
+
+def test_a_parquet_file_that_is_damaged_further_on_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "rows.parquet"
+    table = pyarrow.Table.from_pylist(ROWS)
+    pyarrow.parquet.write_table(table, file, use_dictionary=False)
+    content = bytearray(file.read_bytes())
+    content[4:40] = bytes(36)
+    file.write_bytes(content)
+    with pytest.raises(DataUnreadable, match=r"rows\.parquet"):
+        read(file)
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.json", "rows.parquet"])
+def test_what_the_system_says_is_told_with_the_setting(tmp_path: Path, name: str) -> None:
+    file = write(tmp_path / name, "[]")
+    file.chmod(0)
+    says = rf"data\.train\.path cannot be read: got .*{name} \(.*Permission denied"
+    with permissions_hold(), pytest.raises(DataUnreadable, match=says):
+        read(file)
+
+
+def test_a_folder_that_may_not_be_entered_is_told(tmp_path: Path) -> None:
+    (tmp_path / "theirs").mkdir(mode=0)
+    with permissions_hold(), pytest.raises(DataUnreadable, match="Permission denied"):
+        read(tmp_path / "theirs" / "rows.jsonl")
+
+
+def test_the_home_of_nobody_is_nowhere() -> None:
+    with pytest.raises(DataNotFound, match=r"got ~nobody-at-all/rows\.jsonl \(nothing there\)"):
+        read(Path("~nobody-at-all/rows.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "exceeds"),
+    [
+        ("rows.json", '[{"prompt": "a"}, {"prompt": "b"}]', True),
+        ("rows.jsonl", '\n [{"prompt": "a"}, {"prompt": "b"}]', True),
+        ("rows.json", "[1, 2, 3]", False),
+        ("rows.jsonl", '{"prompt": "a"}\n{"prompt": "b"}\n', False),
+        ("rows.jsonl", '\n\n{"prompt": "a"}\n{"prompt": "b"}\n', False),
+        ("rows.json", '{"data": [{"prompt": "a"}, {"prompt": "b"}]}', True),
+        ("rows.parquet", "[" * 100, False),
+    ],
+    ids=["list", "list after lines", "small list", "lines", "blank lines", "object", "parquet"],
+)
+def test_a_list_and_a_line_are_read_as_a_whole(
+    tmp_path: Path, name: str, text: str, exceeds: bool
+) -> None:
+    file = write(tmp_path / name, text)
+    assert exceeds_before_first_row(str(file), "data.train.path", 20) is exceeds
 
 
 def test_text_in_another_encoding_is_refused(tmp_path: Path) -> None:

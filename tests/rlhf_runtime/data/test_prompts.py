@@ -1,13 +1,16 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Sequence
 from decimal import Decimal
+from itertools import islice
 from typing import Any
 
 import numpy as np
 import pytest
 
 from rlhf_api.spec.data import DataSource, OnInvalidRow, OnLongPrompt
+from rlhf_runtime.data import row_batches
 from rlhf_runtime.data.errors import (
     ChatTemplateUnusable,
     DatasetTooSmall,
@@ -18,9 +21,11 @@ from rlhf_runtime.data.errors import (
     PromptTooLong,
 )
 from rlhf_runtime.data.prompt_table import PromptTable
-from rlhf_runtime.data.prompts import CHUNK_ROWS, PromptPolicy, build_prompt_table
+from rlhf_runtime.data.prompts import BatchLimit, PromptPolicy, build_prompt_table
+from rlhf_runtime.data.row_batches import CHUNK_ROWS
 from rlhf_runtime.data.rows import Split
 from rlhf_runtime.data.tokenizer import TextTokenizer
+from rlhf_runtime.dataplane.columns import Column
 
 NAN = float("nan")
 MESSAGES = [{"role": "user", "content": "1=", "name": None}]
@@ -32,12 +37,12 @@ def build(
     on_invalid: str = "Fail",
     on_long: str = "Fail",
     max_tokens: int = 1000,
+    limit: BatchLimit = iter,
     **source: Any,
 ) -> PromptTable:
     policy = PromptPolicy(max_tokens, None, OnInvalidRow(on_invalid), OnLongPrompt(on_long), 99)
-    return build_prompt_table(
-        rows, DataSource(path="rows.jsonl", **source), Split.TRAIN, tokenizer, policy
-    )
+    data = DataSource(path="rows.jsonl", **source)
+    return build_prompt_table(rows, data, Split.TRAIN, tokenizer, policy, limit)
 
 
 def test_rows_become_token_ids_texts_records_and_answers(tokenizer: TextTokenizer) -> None:
@@ -63,6 +68,40 @@ def test_more_rows_than_a_chunk_keep_their_order(tokenizer: TextTokenizer) -> No
     assert table.source_rows.tolist() == kept
     assert table.texts == tuple(map(str, kept))
     assert tokenizer.decode(table.prompts) == list(map(str, kept))
+
+
+def test_long_rows_are_tokenized_few_at_a_time(
+    tokenizer: TextTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the same table: a tokenizer takes a hundred times as much memory as its texts."""
+    rows = [{"prompt": "1" * (index % 7 + 1), "answer": "2"} for index in range(20)]
+    rows[3]["prompt"] = ""
+    whole = build(rows, tokenizer, on_invalid="Skip")
+    at_once: list[int] = []
+    encode = tokenizer.encode
+
+    def counted(texts: Sequence[str], add_special_tokens: bool) -> Column:
+        at_once.append(sum(map(len, texts)))
+        return encode(texts, add_special_tokens)
+
+    monkeypatch.setattr(tokenizer, "encode", counted)
+    monkeypatch.setattr(row_batches, "BATCH_CHARACTERS", 10)
+    table = build(rows, tokenizer, on_invalid="Skip")
+    assert 0 < max(at_once) <= 10
+    assert (table.texts, table.records, table.rows_read) == (whole.texts, whole.records, 20)
+    assert table.source_rows.tolist() == whole.source_rows.tolist()
+    for column, other in ((table.prompts, whole.prompts), (table.answers, whole.answers)):
+        assert tokenizer.decode(column) == tokenizer.decode(other)
+
+
+def test_columns_are_judged_by_rows_that_are_not_taken_too(
+    tokenizer: TextTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A column that few rows have is no mistake, wherever reading ends."""
+    monkeypatch.setattr(row_batches, "BATCH_CHARACTERS", 1)
+    rows = [{"prompt": "1="}, {"prompt": "2="}, {"prompt": "3=", "answer": "3"}]
+    table = build(rows, tokenizer, limit=lambda batches: islice(batches, 1))
+    assert table.texts == ("1=",) and table.rows_read == 1
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from huggingface_hub.errors import (
 from safetensors.numpy import save_file
 
 from rlhf_api.spec.models import ModelSource
+from rlhf_runtime.models import folder as model_folder
 from rlhf_runtime.models import hub_model
 from rlhf_runtime.models.errors import ModelIncomplete, ModelNotFound
 from rlhf_runtime.models.sources import resolve_model
@@ -119,6 +120,23 @@ def test_weights_that_are_not_whole_are_refused(
     file.write_bytes(pointer if keep is None else file.read_bytes()[:keep])
     with pytest.raises(ModelIncomplete, match=message):
         resolve(tmp_path, path=str(model))
+
+
+def test_a_header_is_read_only_up_to_what_the_format_allows(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its length is whatever the file's first bytes say."""
+    length = int.from_bytes((model / "model.safetensors").read_bytes()[:8], "little")
+    monkeypatch.setattr(model_folder, "MAX_HEADER_BYTES", length)
+    resolve(tmp_path, path=str(model))
+    monkeypatch.setattr(model_folder, "MAX_HEADER_BYTES", length - 1)
+    with pytest.raises(ModelIncomplete, match="not a safetensors file"):
+        resolve(tmp_path, path=str(model))
+
+
+def test_the_home_of_nobody_has_no_model(tmp_path: Path) -> None:
+    with pytest.raises(ModelNotFound, match=r"got ~nobody-at-all/model \(nothing there\)"):
+        resolve(tmp_path, path="~nobody-at-all/model")
 
 
 def test_older_weight_files_are_taken_too(tmp_path: Path, model: Path) -> None:

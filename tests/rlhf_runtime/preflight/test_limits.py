@@ -8,10 +8,9 @@ from itertools import count
 import pytest
 
 from rlhf_runtime.data.rows import Row
-from rlhf_runtime.preflight import limits
-from rlhf_runtime.preflight.limits import SomeRows
+from rlhf_runtime.preflight.limits import RowLimit
 
-ROWS: list[Row] = [{"prompt": str(number)} for number in range(5)]
+BATCHES: list[list[Row]] = [[{"prompt": str(number)}] * 2 for number in range(5)]
 
 
 def ticking() -> Iterator[float]:
@@ -23,29 +22,31 @@ def ticking() -> Iterator[float]:
     ("seconds", "enough", "read", "is_late"),
     [
         (None, None, 5, False),
-        (None, 2, 2, False),
+        (None, 3, 2, False),
+        (None, 4, 2, False),
         (3.0, None, 2, True),
-        (3.0, 2, 2, False),
+        (3.0, 3, 2, False),
         (9.0, None, 5, False),
         (0.0, None, 1, True),
     ],
 )
 def test_rows_end_with_time_or_with_enough(
-    monkeypatch: pytest.MonkeyPatch,
-    seconds: float | None,
-    enough: int | None,
-    read: int,
-    is_late: bool,
+    seconds: float | None, enough: int | None, read: int, is_late: bool
 ) -> None:
-    """Each is looked at once more than it is read; the first look begins."""
-    monkeypatch.setattr(limits, "CHUNK_ROWS", 1)
-    some = SomeRows(seconds, enough, ticking().__next__)
-    assert list(some(ROWS)) == ROWS[:read]
-    assert (some.num_read, some.is_late) == (read, is_late)
+    """The clock is looked at before the first batch is asked for, and when each is there."""
+    limit = RowLimit(seconds, enough, ticking().__next__)
+    assert list(limit(BATCHES)) == BATCHES[:read]
+    assert (limit.num_read, limit.is_late) == (2 * read, is_late)
 
 
-def test_rows_that_are_judged_together_are_all_read() -> None:
-    """However late the first of them comes."""
-    some = SomeRows(0.0, clock=ticking().__next__)
-    rows = ({"prompt": str(number)} for number in count())
-    assert len(list(some(rows))) == limits.CHUNK_ROWS and some.is_late
+def test_time_begins_before_the_first_row_is_there() -> None:
+    """It may take long to read, and the first batch is given however late it is."""
+    now = 0.0
+
+    def slow() -> Iterator[list[Row]]:
+        nonlocal now
+        now = 60.0
+        yield from BATCHES
+
+    limit = RowLimit(2.0, clock=lambda: now)
+    assert list(limit(slow())) == BATCHES[:1] and limit.is_late

@@ -6,6 +6,7 @@ import socket
 import threading
 from array import array
 from collections.abc import Callable, Iterator
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -14,9 +15,15 @@ import pytest
 from rlhf_api.spec.rewards import RewardSpec
 from rlhf_runtime.rewards import Sample, http_scorer
 from rlhf_runtime.rewards.errors import RewardError
-from rlhf_runtime.rewards.http_scorer import HTTPScorer, retry_after, wait_seconds
+from rlhf_runtime.rewards.http_scorer import (
+    HTTPScorer,
+    TryAgain,
+    longest_seconds,
+    retry_after,
+    wait_seconds,
+)
 from rlhf_runtime.rewards.messages import BatchScores, Fault
-from rlhf_runtime.rewards.request import Batch
+from rlhf_runtime.rewards.request import Batch, Request
 from rlhf_runtime.rewards.scorer import Scorer
 from rlhf_runtime.rewards.scores import Scores
 
@@ -108,7 +115,7 @@ def scored(spec: RewardSpec, samples: list[Sample]) -> tuple[Scores, list[float]
 
 def told(scores: Scores) -> str:
     """The foremost failure."""
-    return str(scores.failures[0])
+    return scores.failures[0].detail
 
 
 def test_what_is_sent_and_that_scores_keep_their_order(
@@ -197,6 +204,90 @@ def test_a_sample_that_a_service_cannot_take_costs_no_other(
     assert "not this one" in told(found)
 
 
+def test_a_sample_is_sent_again_where_the_service_is_busy(
+    service: Service, samples: MakeSamples
+) -> None:
+    """After its batch was refused the service gets many requests at once, and may want a pause; it
+    is not asked again whether it can take a sample."""
+    busy, later = (503, {}, ""), (429, {"Retry-After": "7"}, "")
+    refusals = [(413, {}, "too many"), busy, LENGTHS, later, LENGTHS, (500, {}, "not this one")]
+    service.answers = list(refusals)
+    found, waits = scored(http(service.url, maxConcurrency=1, maxRetries=1), samples(*"abc"))
+    assert found.valid.tolist() == [True, True, False] and found.errors == {"refused": 1}
+    assert "not this one" in told(found) and "times" not in told(found)
+    assert len(waits) == 2 and waits[1] == 7.0
+    assert [body["samples"][0]["response"] for body in service.bodies] == [*"aaabbc"]
+
+
+class Posts:
+    """In place of a service: what it does to requests, in their order, and the time of waits."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, *answers: BatchScores | TryAgain) -> None:
+        self.answers = list(answers)
+        self.num_posts = 0
+        self.now = 0.0
+        posts = self
+
+        async def post(scorer: HTTPScorer, session: object, batch: list[Sample]) -> BatchScores:
+            posts.num_posts += 1
+            answer = posts.answers.pop(0) if len(posts.answers) > 1 else posts.answers[0]
+            if isinstance(answer, TryAgain):
+                raise answer
+            return answer
+
+        patch.setattr(HTTPScorer, "_post", post)
+        patch.setattr(http_scorer, "Request", partial(Request, clock=lambda: self.now))
+
+    def scores(self, spec: RewardSpec, samples: list[Sample]) -> Scores:
+        async def sleep(seconds: float) -> None:
+            self.now += seconds
+
+        scorer = HTTPScorer(spec, sleep)
+        try:
+            return scorer.submit(samples).result(timeout=20)
+        finally:
+            scorer.close()
+
+
+NOT_TAKEN = BatchScores(batch_fault=Fault.REFUSED, detail="400", by_one_sample=True)
+ONE = BatchScores(array("f", [1.0]))
+
+
+@pytest.mark.parametrize("fault", [Fault.TIMED_OUT, Fault.UNREACHABLE])
+def test_a_sample_that_is_late_is_sent_again(
+    samples: MakeSamples, monkeypatch: pytest.MonkeyPatch, fault: Fault
+) -> None:
+    late = TryAgain(fault, "late")
+    posts = Posts(monkeypatch, NOT_TAKEN, late, late, ONE, NOT_TAKEN, ONE)
+    spec = http("http://there/", maxConcurrency=1, maxRetries=2)
+    assert posts.scores(spec, samples(*"abc")).valid.tolist() == [True, False, True]
+
+
+def test_waits_for_a_busy_service_do_not_give_up_a_batch(
+    samples: MakeSamples, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They take longer than timeoutSeconds before any sample has a score, and the first has none in
+    the end."""
+    busy = TryAgain(Fault.REFUSED, "429", wait_seconds=30.0)
+    posts = Posts(monkeypatch, NOT_TAKEN, busy, busy, NOT_TAKEN, ONE)
+    spec = http("http://there/", maxConcurrency=1, timeoutSeconds=10)
+    found = posts.scores(spec, samples(*"abcdef"))
+    assert found.valid.tolist() == [False, *[True] * 5] and posts.now == 60.0
+
+
+def test_samples_of_a_batch_are_given_up_where_the_service_stays_busy(
+    samples: MakeSamples, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request takes at most 4 x 10 s and three waits of 30 s, 130 s: two samples took 180 s."""
+    busy = TryAgain(Fault.REFUSED, "429", wait_seconds=30.0)
+    posts = Posts(monkeypatch, NOT_TAKEN, ONE, busy)
+    spec = http("http://there/", maxConcurrency=1, timeoutSeconds=10, maxRetries=3)
+    found = posts.scores(spec, samples(*"abcdefgh"))
+    assert spec.http is not None and longest_seconds(spec.http) == 130.0
+    assert found.valid.tolist() == [True, *[False] * 7] and posts.now == 180.0
+    assert posts.num_posts == 1 + 1 + 2 * 4
+
+
 def test_samples_of_a_batch_are_under_way_at_once(
     samples: MakeSamples, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -254,8 +345,12 @@ def test_a_service_that_is_down_is_named(samples: MakeSamples) -> None:
     found, waits = scored(http(url), samples("a"))
     assert (found.errors, len(waits)) == ({"unreachable": 1}, 3)
     assert url in told(found)
-    with pytest.raises(RewardError, match=f"remote .{url}. failed and onError is Fail"):
-        scored(http(url, onError="Fail"), samples("a"))
+    match = f"remote .{url}. failed and onError is Fail: unreachable: sample 0: {url}"
+    with (
+        Scorer([http(url, onError="Fail", maxRetries=0)]) as scorer,
+        pytest.raises(RewardError, match=match),
+    ):
+        scorer.score(samples("a"))
 
 
 def test_closing_ends_requests_under_way(service: Service, samples: MakeSamples) -> None:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,7 @@ import pytest
 from rlhf_api.spec.rewards import RewardSpec
 from rlhf_runtime.rewards import Sample
 from rlhf_runtime.rewards.errors import InvalidReward, RewardError
-from rlhf_runtime.rewards.failures import SampleName
+from rlhf_runtime.rewards.failures import FailedSamples, Failure, numbered
 from rlhf_runtime.rewards.pool import VerifierPool
 
 MakeReward = Callable[..., RewardSpec]
@@ -31,6 +31,11 @@ def no_process_is_left() -> Iterator[None]:
     before = set(psutil.Process().children(recursive=True))
     yield
     assert set(psutil.Process().children(recursive=True)) <= before
+
+
+def named(failures: Sequence[FailedSamples]) -> list[Failure]:
+    names = numbered([each.start for each in failures])
+    return [each.named(name) for each, name in zip(failures, names, strict=True)]
 
 
 def wait_for_end(pid: int) -> None:
@@ -97,7 +102,7 @@ def test_a_failed_batch_costs_its_own_samples_only(
     assert scores.valid.tolist() == [True, True, False, False, True]
     assert scores.values.tolist() == [1, 1, 0, 0, 1]
     assert dict(scores.errors) == {fault: 2}
-    (failure,) = scores.failures
+    (failure,) = named(scores.failures)
     assert str(failure).startswith(f"{fault}: 2 samples, the first of them sample 2: ")
     assert re.search(told, failure.detail), failure.detail
     assert again.valid.all() and scores.rescored == 0
@@ -115,13 +120,14 @@ def test_a_row_that_raises_costs_no_other_row(
     responses[9] = responses[17] = act
     spec = reward("each_response", batchSize=8, processes=processes)
     with VerifierPool(spec) as pool:
-        scores = pool.score(samples(*responses), lambda index: SampleName("it", f"row {index}"))
+        scores = pool.score(samples(*responses))
     assert np.flatnonzero(~scores.valid).tolist() == [9, 17]
     assert scores.values.sum() == 18
     assert dict(scores.errors) == {"raised": 2} and scores.rescored == 8 + 4
-    assert [failure.row for failure in scores.failures] == ["row 9", "row 17"]
-    assert all(told in failure.detail for failure in scores.failures)
-    assert len({failure.kind for failure in scores.failures}) == 1
+    failures = named(scores.failures)
+    assert [failure.what for failure in failures] == ["sample 9", "sample 17"]
+    assert all(told in failure.detail for failure in failures)
+    assert len({failure.kind for failure in failures}) == 1
 
 
 def test_a_verifier_that_raises_on_every_row_names_the_foremost_only(
@@ -130,7 +136,23 @@ def test_a_verifier_that_raises_on_every_row_names_the_foremost_only(
     with VerifierPool(reward("by_response", batchSize=16, processes=2)) as pool:
         scores = pool.score(samples(*["raise"] * 40))
     assert not scores.valid.any() and dict(scores.errors) == {"raised": 40}
-    assert [failure.what for failure in scores.failures] == [f"sample {n}" for n in range(5)]
+    assert [(failure.start, failure.size) for failure in scores.failures] == [
+        (number, 1) for number in range(5)
+    ]
+
+
+def test_samples_behind_one_that_hangs_alone_are_given_up(
+    reward: MakeReward, samples: MakeSamples
+) -> None:
+    """Although one before it has a score: else each would take its time, and a process."""
+    spec = reward("each_response", timeoutSeconds=1)
+    with VerifierPool(spec) as pool:
+        scores = pool.score(samples("ok", "raise", *["sleep"] * 50))
+    assert scores.valid.tolist() == [True, *[False] * 51]
+    assert dict(scores.errors) == {"raised": 1 + 49, "timedOut": 1}
+    assert "own mistake" in scores.failures[0].detail
+    assert scores.failures[1].fault == "timedOut"
+    assert "given up with its batch" in scores.failures[2].detail
 
 
 def test_a_verifier_that_raises_on_rows_together_only_is_told_of(
@@ -140,7 +162,8 @@ def test_a_verifier_that_raises_on_rows_together_only_is_told_of(
     with VerifierPool(reward("solitary", onError="Fail", batchSize=4)) as pool:
         scores = pool.score(samples(*"abcdef"))
     assert scores.valid.all() and not scores.errors and scores.rescored == 6
-    first, second = scores.failures
+    first, second = named(scores.failures)
+    assert first.only_together and second.only_together
     assert first.what == "4 samples, the first of them sample 0" and "together" in first.detail
     assert second.what == "2 samples, the first of them sample 4"
 
@@ -171,17 +194,6 @@ def test_a_bad_value_costs_its_own_sample_only(
     assert scores.valid.tolist() == [True, False, True]
     assert scores.values.tolist() == [1, 0, 1]
     assert dict(scores.errors) == {fault: 1}
-
-
-def test_on_error_fail_stops_with_the_users_traceback(
-    reward: MakeReward, samples: MakeSamples
-) -> None:
-    with VerifierPool(reward("each_response", onError="Fail", name="correct")) as pool:
-        match = "(?s)correct.*sample 1.*in deeper.*own mistake"
-        with pytest.raises(RewardError, match=match) as caught:
-            pool.score(samples("ok", "raise"))
-        assert (caught.value.reason, int(caught.value.exit_code)) == ("RewardFailed", 3)
-        assert pool.score(samples("ok")).valid.all()
 
 
 def test_a_process_that_died_idle_costs_nothing(reward: MakeReward, samples: MakeSamples) -> None:
@@ -265,13 +277,13 @@ def test_a_process_that_is_free_begins_with_the_next_request(
         assert second.result().valid.all() and first.result().valid.all()
 
 
-def test_a_request_that_fails_leaves_the_others_alone(
+def test_a_request_that_fails_ends_there_and_leaves_the_others_alone(
     reward: MakeReward, samples: MakeSamples
 ) -> None:
     with VerifierPool(reward("by_response", batchSize=1, onError="Fail")) as pool:
         failing, good = pool.submit(samples("ok", "raise", "ok")), pool.submit(samples("ok"))
-        with pytest.raises(RewardError, match="own mistake"):
-            failing.result()
+        assert failing.result().valid.tolist() == [True, False, False]
+        assert dict(failing.result().errors) == {"raised": 1}
         assert good.result().values.tolist() == [1.0]
 
 

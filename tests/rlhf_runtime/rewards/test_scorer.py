@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from rlhf_api.spec.rewards import RewardSpec
 from rlhf_runtime.dataplane.partition import Share
 from rlhf_runtime.rewards import Sample
 from rlhf_runtime.rewards.errors import InvalidReward, RewardError
-from rlhf_runtime.rewards.failures import Failure
+from rlhf_runtime.rewards.failures import FailedSamples, SampleName, numbered
 from rlhf_runtime.rewards.messages import Fault
 from rlhf_runtime.rewards.scorer import Scorer, combine, of_host, scorers
 from rlhf_runtime.rewards.scores import Scores
@@ -22,7 +22,7 @@ MakeSamples = Callable[..., list[Sample]]
 
 
 def scores(values: list[float], valid: list[bool], **errors: int) -> Scores:
-    failures = tuple(Failure(Fault(fault), "a sample", "a row", "why") for fault in errors)
+    failures = tuple(FailedSamples(Fault(fault), 1, 1, "why") for fault in errors)
     return Scores(np.asarray(values, np.float32), np.asarray(valid), errors, failures)
 
 
@@ -52,6 +52,7 @@ def test_excluded_samples_are_marked_and_counted(reward: MakeReward) -> None:
         [reward("a", name="a"), reward("b", name="b", weight=10.0)],
         [scores([1, 2, 3], [True] * 3), scores([1, 0, 1], [True, False, True], raised=1)],
         3,
+        names_of=lambda numbers: [SampleName(f"sample {n}", f"row {n}") for n in numbers],
     )
     assert result.valid.tolist() == [True, False, True]
     assert result.values.tolist() == [11, 0, 13]
@@ -59,7 +60,7 @@ def test_excluded_samples_are_marked_and_counted(reward: MakeReward) -> None:
     assert result.means["reward/mean"] == (24.0, 2.0)
     assert result.counts["score/invalid"] == result.counts["score/excluded"] == 1
     assert result.counts["score/raised"] == 1
-    assert list(map(str, result.failures["b"])) == ["raised: a sample to a row: why"]
+    assert list(map(str, result.failures["b"])) == ["raised: sample 1 to row 1: why"]
     assert list(result.failures) == ["b"] and "score/rescored" not in result.counts
 
 
@@ -115,6 +116,51 @@ def test_a_failing_verifier_stops_only_where_it_must(
         with pytest.raises(RewardError, match="strict"):
             scorer.score(samples("raise"))
         assert scorer.score(samples("ok")).values.tolist() == [3.0]
+
+
+def test_on_error_fail_stops_with_the_users_traceback(
+    reward: MakeReward, samples: MakeSamples
+) -> None:
+    def names_of(numbers: Sequence[int]) -> list[SampleName]:
+        return [SampleName("it", f"row {number}") for number in numbers]
+
+    with Scorer([reward("each_response", onError="Fail", name="correct")]) as scorer:
+        match = "(?s)correct .my_verifiers.*raised: it to row 1: .*in deeper.*own mistake"
+        with pytest.raises(RewardError, match=match) as caught:
+            scorer.score(samples("ok", "raise"), names_of)
+        assert (caught.value.reason, int(caught.value.exit_code)) == ("RewardFailed", 3)
+        assert "correct the function or the row" in str(caught.value)
+        assert scorer.score(samples("ok")).valid.all()
+
+
+def test_the_failure_that_ends_a_job_is_named_and_no_batch_that_has_scores(
+    reward: MakeReward, samples: MakeSamples
+) -> None:
+    """Six batches before it fail together only."""
+    with Scorer([reward("solitary", onError="Fail", batchSize=2)]) as scorer:
+        with pytest.raises(RewardError, match="raised: sample 12: .*") as caught:
+            scorer.score(samples(*["ok"] * 12, "raise"))
+        assert "own mistake" in str(caught.value) and "together" not in str(caught.value)
+
+
+def test_names_are_asked_for_once_when_all_is_scored(
+    reward: MakeReward, samples: MakeSamples
+) -> None:
+    """Whoever gives them may read for long: meanwhile verifiers score what else there is. One acts
+    by the first response of a batch only."""
+    asked = []
+    rewards = [reward("by_response", name="one", batchSize=1), reward("by_response", name="two")]
+    with Scorer(rewards) as scorer:
+
+        def names_of(numbers: Sequence[int]) -> list[SampleName]:
+            asked.append(numbers)
+            assert scorer.score(samples("ok")).valid.all()
+            return numbered(numbers)
+
+        found = scorer.score(samples("ok", "nan", "ok", "raise"), names_of)
+    assert asked == [[1, 3]]
+    assert [each.what for each in found.failures["one"]] == ["sample 1", "sample 3"]
+    assert [each.what for each in found.failures["two"]] == ["sample 1"]
 
 
 def test_every_entrypoint_that_cannot_be_loaded_is_named(

@@ -62,6 +62,22 @@ def test_failures_of_one_kind_are_told_once_and_every_row_is_recorded_once(tmp_p
     ]
 
 
+def test_batches_that_have_scores_after_all_are_told_and_not_recorded(tmp_path: Path) -> None:
+    """They leave room for rows that have none, and those are told, for all that the same was
+    raised."""
+    stream = io.StringIO()
+    journal = Journal(RunFolder(tmp_path), PlainProgress(stream), TrackerGroup({}))
+    for row in range(MOST_UNSCORED):
+        batch = Failure(Fault.RAISED, "2 samples", f"row {row}", "why", only_together=True)
+        journal.unscored(1, "exact", batch)
+    journal.unscored(1, "exact", Failure(Fault.RAISED, "it", "row 7", "why"))
+    journal.close()
+    lines = stream.getvalue().splitlines()
+    assert ["2 samples to row 0" in line for line in lines] == [True, False]
+    assert "it to row 7" in lines[1]
+    assert [each.row for each in journal.folder.read().unscored] == ["row 7"]
+
+
 def test_records_of_failures_have_an_end(tmp_path: Path) -> None:
     journal = Journal(RunFolder(tmp_path), PlainProgress(io.StringIO()), TrackerGroup({}))
     for row in range(2 * MOST_UNSCORED):

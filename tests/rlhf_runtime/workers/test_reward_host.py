@@ -13,6 +13,7 @@ import pytest
 from rlhf_api.plan import CallKind, GraphName
 from rlhf_flow.calls import ModelCall
 from rlhf_runtime.controller.scored import require_scores, unscored_of
+from rlhf_runtime.data import row_location
 from rlhf_runtime.dataplane.columns import Column, pack_texts
 from rlhf_runtime.dataplane.partition import Extent, Share
 from rlhf_runtime.dataplane.shards import Shard, ShardIndex
@@ -113,3 +114,19 @@ def test_parts_come_to_what_the_whole_comes_to(host: RewardHost, parts: int) -> 
         ("number", f"the response 'nan' to train.jsonl, row {100 + row // 2}, counted from 0")
         for row in np.flatnonzero(~scored)
     ]
+
+
+def test_failed_rows_are_named_without_reading_the_file_to_them_again(
+    host: RewardHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file's first half, before the rows that are asked for, is not there the second time."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(row_location, "MARK_ROWS", 10)
+    rows = "".join(f'{{"n": {number}}}\n\n' for number in range(200))
+    first_half = rows.index('\n{"n": 100}')
+    told = []
+    for content in (rows, "\x00" * first_half + rows[first_half:]):
+        Path("train.jsonl").write_text(content)
+        told.append([each.row for _, each in unscored_of(score(host, 1)[0])])
+    lines = [201, 205, 205, 209]
+    assert told == [[f"train.jsonl, line {line}" for line in lines]] * 2

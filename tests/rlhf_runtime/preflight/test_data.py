@@ -1,0 +1,62 @@
+"""What is checked of data, beside what users get wrong (tests/rlhf_cli/mistakes.py)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rlhf_api.spec.job import RLHFJobSpec
+from rlhf_runtime.data.character_tokenizer import write_tokenizer
+from rlhf_runtime.data.load import PROMPTS_ONLY
+from rlhf_runtime.preflight import data as module
+from rlhf_runtime.preflight.data import check_data, check_reward_tokenizers
+from rlhf_runtime.preflight.findings import Findings
+
+
+def spec_of(path: Path, rewards: int = 1) -> RLHFJobSpec:
+    judges = [
+        {"name": f"judge{number}", "model": {"path": "/judge", "tokenizer": "Own"}}
+        for number in range(rewards)
+    ]
+    return RLHFJobSpec.model_validate(
+        {
+            "algorithm": {"type": "GRPO"},
+            "models": {"actor": {"source": {"builtin": "TinyLlama"}}},
+            "data": {"train": {"path": str(path)}},
+            "rewards": judges,
+            "rollout": {"samplesPerPrompt": 2, "maxPromptTokens": 16, "maxResponseTokens": 16},
+            "schedule": {"steps": 1, "promptsPerStep": 2},
+        }
+    )
+
+
+@pytest.mark.parametrize("name", ["rows.json", "rows.jsonl"])
+def test_a_large_list_is_left_to_workers_where_time_matters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """It would be in memory before the first row is there."""
+    monkeypatch.setattr(module, "WHOLE_BYTES", 1 << 20)
+    write_tokenizer(tmp_path)
+    file = tmp_path / name
+    file.write_text(json.dumps([{"prompt": "1" * 1000, "answer": "1"}] * 2000))
+    quick, thorough = Findings(), Findings()
+    check_data(spec_of(file), PROMPTS_ONLY, tmp_path, 2.0, quick)
+    assert not quick.gathered.errors
+    assert quick.unchecked == [
+        f"data.train: workers read {file} when they start: its first row is there only after more "
+        "than 1 MiB, as in a list (write a row in each line)"
+    ]
+    check_data(spec_of(file), PROMPTS_ONLY, tmp_path, None, thorough)
+    (error,) = thorough.gathered.errors
+    assert error.reason == "PromptTooLong" and not thorough.unchecked
+
+
+def test_errors_of_reward_models_are_told_in_their_order(tmp_path: Path) -> None:
+    findings = Findings()
+    spec = spec_of(tmp_path / "rows.jsonl", rewards=8)
+    folders = {role: tmp_path / role for role in reversed(spec.reward_models)}
+    check_reward_tokenizers(spec, folders, findings)
+    told = [str(error).split(" with ")[0].rpartition("/")[2] for error in findings.gathered.errors]
+    assert told == list(spec.reward_models)

@@ -1,0 +1,43 @@
+"""What is told of the failures of a request, in whatever order they come."""
+
+from __future__ import annotations
+
+from array import array
+
+import numpy as np
+import pytest
+
+from rlhf_runtime.rewards.messages import BatchScores, Fault
+from rlhf_runtime.rewards.scores import Tally
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_batches_that_have_scores_after_all_are_told_last(order: int) -> None:
+    """Five batches of two fail together only, the last two rows really: these are in front."""
+    tally = Tally(12)
+    for start in range(0, 12, 2)[::order]:
+        tally.split(start, 2, Fault.RAISED, "together")
+    for row in range(12)[::order]:
+        if row < 10:
+            tally.add(row, 1, BatchScores(array("f", [row])))
+        else:
+            tally.fail(row, 1, Fault.RAISED, "alone")
+    scores = tally.scores()
+    assert np.flatnonzero(~scores.valid).tolist() == [10, 11] and scores.rescored == 12
+    assert [(each.start, each.size, each.only_together) for each in scores.failures] == [
+        (10, 1, False),
+        (11, 1, False),
+        (0, 2, True),
+        (2, 2, True),
+        (4, 2, True),
+    ]
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_failures_beyond_those_that_are_told_are_counted(order: int) -> None:
+    tally = Tally(20)
+    for row in range(20)[::order]:
+        tally.fail(row, 1, Fault.DIED, "gone")
+    scores = tally.scores()
+    assert [each.start for each in scores.failures] == [0, 1, 2, 3, 4]
+    assert scores.errors == {"died": 20} and not scores.valid.any()
