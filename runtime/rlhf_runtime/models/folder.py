@@ -64,21 +64,29 @@ def _require_whole(folder: Path) -> None:
     """Check that safetensors files are as long as their headers say, and hold what the index
     names."""
     index = folder / WEIGHT_INDEXES[0]
-    single = folder / WEIGHT_FILES[0]
+    named: dict[str, set[str]] = {}
+    for tensor, name in (_weight_map(index) if index.is_file() else {}).items():
+        named.setdefault(name, set()).add(tensor)
+    for file in safetensors_files(folder):
+        if lacking := sorted(named.get(file.name, set()) - shapes_of(file).keys()):
+            raise ModelIncomplete(
+                f"a file of weights lacks tensors that {index.name} names: got {file} without "
+                f"{lacking[0]}"
+                + (f" and {len(lacking) - 1} more" if len(lacking) > 1 else "")
+                + "; copy the folder again"
+            )
+
+
+def safetensors_files(folder: Path) -> list[Path]:
+    """The files of a model's weights, as far as they are in this format.
+
+    Raises:
+        ModelIncomplete: the index does not name them.
+    """
+    index, single = folder / WEIGHT_INDEXES[0], folder / WEIGHT_FILES[0]
     if index.is_file():
-        named: dict[str, set[str]] = {}
-        for tensor, file in _weight_map(index).items():
-            named.setdefault(file, set()).add(tensor)
-        for file, tensors in named.items():
-            if lacking := sorted(tensors - tensors_of(folder / file)):
-                raise ModelIncomplete(
-                    f"a file of weights lacks tensors that {index.name} names: got "
-                    f"{folder / file} without {lacking[0]}"
-                    + (f" and {len(lacking) - 1} more" if len(lacking) > 1 else "")
-                    + "; copy the folder again"
-                )
-    elif single.is_file():
-        tensors_of(single)
+        return [folder / name for name in dict.fromkeys(_weight_map(index).values())]
+    return [single] if single.is_file() else []
 
 
 def _weight_map(index: Path) -> dict[str, str]:
@@ -93,8 +101,8 @@ def _weight_map(index: Path) -> dict[str, str]:
     return names
 
 
-def tensors_of(file: Path) -> set[str]:
-    """Names of the tensors in a safetensors file, by its header.
+def shapes_of(file: Path) -> dict[str, tuple[int, ...]]:
+    """The tensors in a safetensors file and their shapes, by its header.
 
     Raises:
         ModelIncomplete: it is none, or shorter than its header says, or cannot be read.
@@ -106,8 +114,9 @@ def tensors_of(file: Path) -> set[str]:
         has_header = len(begin) == 8 and length <= min(size, MAX_HEADER_BYTES)
         header = stream.read(length) if has_header else b""
     try:
-        entries = json.loads(header)
-        ends = [entry["data_offsets"][1] for name, entry in entries.items() if name != METADATA]
+        entries = {name: e for name, e in json.loads(header).items() if name != METADATA}
+        ends = [entry["data_offsets"][1] for entry in entries.values()]
+        shapes = {name: tuple(entry["shape"]) for name, entry in entries.items()}
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         is_pointer = begin == b"version "
         do = "run `git lfs pull` there" if is_pointer else "copy it again"
@@ -118,7 +127,7 @@ def tensors_of(file: Path) -> set[str]:
             f"a file of weights is cut off: got {file} with {size} bytes, allowed the {whole} of "
             "its header; copy it again"
         )
-    return set(entries) - {METADATA}
+    return shapes
 
 
 def missing_files(folder: Path) -> list[str]:

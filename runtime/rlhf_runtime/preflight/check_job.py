@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from rlhf_api.plan import GraphName
+from rlhf_api.plan import GraphName, Head
 from rlhf_api.spec.job import RLHFJob, RLHFJobSpec
 from rlhf_flow.graph import Graph
 from rlhf_flow.job_graphs import job_roles, policy_of
@@ -69,5 +69,10 @@ def _uses(spec: RLHFJobSpec, graphs: Graphs | None) -> tuple[str, ModelUse, Data
         return ("actor" if "actor" in given else given[0]), ModelUse(given, ()), PROMPTS_ONLY
     roles = {name: role for name, role in job_roles(graphs).items() if role.head is not None}
     generating = [name for name, role in roles.items() if role.generates]
+    language = [name for name, role in roles.items() if role.head is Head.LM]
     inputs = {name: graph.inputs for name, graph in graphs.items()}
-    return policy_of(graphs[GraphName.STEP]), ModelUse(roles, generating), DataUse.of(inputs)
+    return (
+        policy_of(graphs[GraphName.STEP]),
+        ModelUse(roles, generating, language),
+        DataUse.of(inputs),
+    )

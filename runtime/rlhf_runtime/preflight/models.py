@@ -14,6 +14,7 @@ from rlhf_runtime.models.context import require_context
 from rlhf_runtime.models.folder import CONFIG_FILE, missing_files, read_object, require_complete
 from rlhf_runtime.models.sources import resolve_model
 from rlhf_runtime.models.vocabulary import check_vocabularies
+from rlhf_runtime.models.weights import check_weights
 from rlhf_runtime.preflight.findings import Findings
 
 
@@ -25,6 +26,8 @@ class ModelUse:
     """That have one."""
     generating: Collection[str]
     """Of these, those that generate."""
+    language: Collection[str] = ()
+    """Those of which the output over the vocabulary is used."""
 
 
 def check_models(
@@ -48,6 +51,10 @@ def check_models(
                 findings.unchecked.append(f"the model of {origin}: {why}")
             else:
                 found[origin] = _folder(model.source, spec.schedule.seed, workdir)
+    for origin, folder in found.items():
+        with findings.gathered.check():
+            needs_output = any(origins[role] == origin for role in use.language)
+            check_weights(folder, needs_output=needs_output)
     folders = {role: found[origin] for role, origin in origins.items() if origin in found}
     with findings.gathered.check():
         check_vocabularies(folders, spec.reward_models)
