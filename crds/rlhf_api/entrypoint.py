@@ -1,6 +1,9 @@
-"""What a user meant by an entry point that names a file. Standard library only."""
+"""What a user meant by an entry point that names a file, or a function whose result comes later.
+Standard library only."""
 
 from __future__ import annotations
+
+import inspect
 
 
 def as_module(entrypoint: str) -> str:
@@ -14,3 +17,15 @@ def as_module(entrypoint: str) -> str:
     if not file.endswith(".py") or file.startswith(("/", "~")) or ".." in parts:
         return ""
     return f"{'.'.join(parts)}:{name}"
+
+
+def deferred_kind(function: object) -> str:
+    """What a function is whose call only prepares its result: "an async function" or "a generator";
+    empty for others."""
+    called = inspect.getattr_static(type(function), "__call__", None)
+    for each in (function, called):
+        if inspect.iscoroutinefunction(each) or inspect.isasyncgenfunction(each):
+            return "an async function"
+        if inspect.isgeneratorfunction(each):
+            return "a generator"
+    return ""

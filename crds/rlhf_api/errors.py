@@ -13,10 +13,10 @@ and metrics, and failure rules match it. `exit_code` is what the command or driv
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from rlhf_api.exits import ExitCode
-from rlhf_api.problems import Problem
+from rlhf_api.problems import FieldPath, Problem
 
 
 class RlhfError(Exception):
@@ -24,6 +24,20 @@ class RlhfError(Exception):
 
     reason: ClassVar[str] = "Error"
     exit_code: ExitCode = ExitCode.BUG
+    location: FieldPath = ()
+    """The manifest's field that it is about. Empty: none, or its problems have their own."""
+    place: str = ""
+    """Where that field is, as job.yaml:7:5, or the --set that gave it. Empty: not known."""
+
+    def at(self, *location: str | int) -> Self:
+        """The same error, about a field of the manifest; what was said before stays."""
+        self.location = self.location or location
+        return self
+
+    @property
+    def placed(self) -> str:
+        """Its text after its place."""
+        return f"{self.place}: {self}" if self.place else str(self)
 
 
 class ManifestError(RlhfError):
@@ -60,7 +74,7 @@ class SeveralErrors(RlhfError):
 
     def __init__(self, errors: Sequence[RlhfError]) -> None:
         assert len(errors) > 1, "one error is raised as it is"
-        super().__init__("\n".join(f"{error.reason}: {error}" for error in errors))
+        super().__init__("\n".join(f"{error.reason}: {error.placed}" for error in errors))
         self.errors: tuple[RlhfError, ...] = tuple(errors)
         codes = {error.exit_code for error in errors}
         if len(codes) == 1:  # else what is to be mended comes first

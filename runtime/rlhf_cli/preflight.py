@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 
-from rlhf_api.errors import RlhfError
-from rlhf_api.plan import GraphName, Plan
+from rlhf_api.errors import ManifestError, RlhfError
+from rlhf_api.gathering import Gathered
+from rlhf_api.plan import GraphName, Plan, Pool
 from rlhf_api.spec.algorithm import AlgorithmType
 from rlhf_api.spec.job import RLHFJob
 from rlhf_cli.planned import plan_of
-from rlhf_flow.errors import ShapeUnknown
+from rlhf_flow.errors import NoScores, ShapeUnknown
 from rlhf_flow.graph import Graph
 from rlhf_flow.job_graphs import trace_job
-from rlhf_flow.planning.inventory import DeviceInventory, device_of
-from rlhf_runtime.models.errors import ModelIncomplete, ModelNotFound
+from rlhf_flow.planning.inventory import device_of
+from rlhf_runtime.models.errors import ModelIncomplete, ModelNotFound, WrongHead
 from rlhf_runtime.preflight.check_job import check_job
 from rlhf_runtime.preflight.findings import Findings
 from rlhf_runtime.preflight.limits import Limits
@@ -27,7 +28,7 @@ Code = AbstractContextManager[tuple[str, ...]]
 class Target:
     """Where a job is to run, as far as its checks depend on it."""
 
-    pools: Callable[[], Sequence[DeviceInventory]]
+    pools: Callable[[], Sequence[Pool]]
     """The devices that it is planned for."""
     code: Code | None
     """Puts the user's Python on the path, and gives its folders. None: it is not on this
@@ -83,7 +84,7 @@ def checked(job: RLHFJob, target: Target, limits: Limits) -> Iterator[Checked]:
                 path = stack.enter_context(target.code)
         else:
             findings.unchecked.append("verifiers and algorithms: their code is not on this machine")
-        pools: Sequence[DeviceInventory] = ()
+        pools: Sequence[Pool] = ()
         if path is not None or job.spec.algorithm.type is not AlgorithmType.CUSTOM:
             with gathered.check(), target.lines():
                 pools = target.pools()
@@ -99,8 +100,7 @@ def checked(job: RLHFJob, target: Target, limits: Limits) -> Iterator[Checked]:
             one_machine=target.one_machine,
             has_code=path is not None,
         )
-        gathered.errors = _causes(gathered.errors)
-        gathered.raise_all()
+        _placed(_causes(gathered.errors), target.lines).raise_all()
         traced = None if graphs is None or plan is None else (graphs, plan)
         yield Checked(traced, path or (), findings.facts, findings.unchecked)
 
@@ -110,8 +110,22 @@ def left_to_workers(start: Checked) -> list[str]:
     return [f"not checked before the start: {text}" for text in start.unchecked]
 
 
+def _placed(
+    errors: Sequence[RlhfError], lines: Callable[[], AbstractContextManager[None]]
+) -> Gathered:
+    """The same errors, each with the place of the field that it is about."""
+    placed = Gathered()
+    for error in errors:
+        with placed.check(), nullcontext() if isinstance(error, ManifestError) else lines():
+            raise error
+    return placed
+
+
 def _causes(errors: Sequence[RlhfError]) -> list[RlhfError]:
-    """Errors without those that only follow: what has no folder has no dimensions."""
-    if any(isinstance(each, ModelNotFound | ModelIncomplete) for each in errors):
-        return [each for each in errors if not isinstance(each, ShapeUnknown)]
-    return list(errors)
+    """Errors without those that only follow: what has no folder has no dimensions, and a reward
+    model without a head is noticed by plan and checks."""
+    found = list(errors)
+    for cause, effect in ((ModelNotFound | ModelIncomplete, ShapeUnknown), (WrongHead, NoScores)):
+        if any(isinstance(each, cause) for each in errors):
+            found = [each for each in found if not isinstance(each, effect)]
+    return found

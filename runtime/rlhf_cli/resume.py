@@ -15,9 +15,10 @@ from rlhf_api.reading.model_errors import shown
 from rlhf_api.spec.job import RLHFJob
 from rlhf_cli.found_checkpoint import place_of_checkpoints
 from rlhf_cli.local_jobs import with_places
+from rlhf_runtime.checkpoint.places import require_lasting, unusable
 from rlhf_runtime.checkpoint.store import CheckpointStore
 from rlhf_runtime.controller.run_lock import LOCK
-from rlhf_runtime.errors import CannotResume, FolderUnusable, StorageFailed, StorageUnusable
+from rlhf_runtime.errors import CannotResume, FolderUnusable, StorageFailed
 from rlhf_runtime.telemetry.journal import Journal
 from rlhf_runtime.telemetry.records import Outcome
 from rlhf_runtime.telemetry.run_folder import RunFolder
@@ -99,17 +100,13 @@ def open_store(job: RLHFJob, folder: RunFolder, fresh: bool) -> CheckpointStore:
     storage = job.spec.checkpoint.storage
     given = storage.uri if storage is not None else None
     address = place_of_checkpoints(job.spec, folder)
-    if forgets := _forgets(address):
-        raise _unusable(address, ValueError(forgets))
-    try:
-        store = CheckpointStore(address)
-    except Exception as error:  # no such protocol, no package for it
-        raise _unusable(address, error) from error
+    require_lasting(address)
+    store = CheckpointStore(address)
     try:
         store.probe()
     except StorageFailed as error:
         if isinstance(error.__cause__, NEVER_THERE):
-            raise _unusable(address, error.__cause__) from error
+            raise unusable(address, error.__cause__) from error
         raise
     steps = store.steps()
     if fresh and given and steps:
@@ -118,25 +115,6 @@ def open_store(job: RLHFJob, folder: RunFolder, fresh: bool) -> CheckpointStore:
             f"{len(steps)} steps in {address}; change checkpoint.storage, or delete them"
         )
     return store
-
-
-def _forgets(address: str) -> str:
-    """Why what is saved at an address may not be found again; empty if it is."""
-    protocol, _, path = address.rpartition("://")
-    if protocol == "memory":
-        return "it ends with the process"
-    if protocol in ("file", "local") and not path.startswith("/"):
-        return "it depends on the folder in which the command is given; write file:///..."
-    return ""
-
-
-def _unusable(address: str, error: BaseException) -> StorageUnusable:
-    return StorageUnusable(
-        f"checkpoints cannot be kept there: got {address} ({type(error).__name__}: {error}), "
-        "allowed a folder or an address that fsspec can read and write with the packages that are "
-        "installed; correct spec.checkpoint.storage.uri, or install what the message names (for "
-        "s3:// the extra s3)"
-    )
 
 
 def tell_where_it_begins(store: CheckpointStore, is_known: bool, journal: Journal) -> None:

@@ -12,7 +12,14 @@ import typer
 
 from rlhf_api.errors import ManifestError, RlhfError, SeveralErrors
 from rlhf_api.problems import Problem
-from rlhf_api.reading.manifest import decode, load_file, load_jobs, read_limited, with_lines
+from rlhf_api.reading.manifest import (
+    decode,
+    load_file,
+    load_jobs,
+    place_of,
+    read_limited,
+    with_lines,
+)
 from rlhf_api.spec.algorithm import AlgorithmType
 from rlhf_api.spec.job import RLHFJob
 from rlhf_cli.cluster.errors import ExtraMissing
@@ -59,8 +66,8 @@ def _errors_of(file: Path, overrides: Sequence[str], deep: bool) -> list[RlhfErr
         except RlhfError as error:
             errors.append(error)
             for each in parts_of(error):
-                known = "" if isinstance(each, ManifestError) else f"{shown}: {each.reason}: "
-                typer.echo(f"{known}{each}")
+                where = f"{each.place or shown}: {each.reason}: "
+                typer.echo(f"{'' if isinstance(each, ManifestError) else where}{each}")
         else:
             typer.echo(f"{shown}: {job.name} {told}")
     return errors
@@ -135,6 +142,7 @@ def lines_of(file: Path, job: RLHFJob, overrides: Sequence[str] = ()) -> Iterato
 
     Raises:
         ManifestError: there are some.
+        RlhfError: what is raised inside, with its place, if it is about a field.
     """
     try:
         yield
@@ -142,6 +150,10 @@ def lines_of(file: Path, job: RLHFJob, overrides: Sequence[str] = ()) -> Iterato
         if file == STDIN:
             raise
         raise with_lines(error, file, job.name, overrides) from error
+    except RlhfError as error:
+        if file != STDIN and error.location:
+            error.place = place_of(error.location, file, job.name, overrides)
+        raise
 
 
 def only_job(jobs: Sequence[RLHFJob], file: Path) -> RLHFJob:

@@ -8,7 +8,7 @@ import pkgutil
 import sys
 from collections.abc import Mapping
 
-from rlhf_api.entrypoint import as_module
+from rlhf_api.entrypoint import as_module, deferred_kind
 from rlhf_flow.algorithm import Algorithm
 from rlhf_flow.checks import suggest
 from rlhf_flow.errors import FlowError, InvalidAlgorithm
@@ -47,6 +47,11 @@ def check_function(entrypoint: str, parameters: Mapping[str, object]) -> None:
         raise InvalidAlgorithm(
             f"{OPERATION} {entrypoint} is no function: got {found!r}, allowed what takes columns "
             "and the parameters; name a function"
+        )
+    if kind := deferred_kind(found):
+        raise InvalidAlgorithm(
+            f"{OPERATION} {entrypoint} is {kind}, whose result nobody waits for: got {found!r}, "
+            "allowed a plain function, which returns its columns; make it one"
         )
     try:
         takes = inspect.signature(found)
@@ -124,6 +129,11 @@ def _load(what: str, entrypoint: str, advice: str) -> object:
         InvalidAlgorithm: the module or the name is missing, or the module raises.
     """
     module_name, _, name = entrypoint.partition(":")
+    if module_name.startswith("."):
+        raise InvalidAlgorithm(
+            f"no name of a module for {what}: got {entrypoint}, allowed package.module:name; "
+            + (f"did you mean {meant}?" if (meant := as_module(entrypoint)) else advice)
+        )
     try:
         with told_with_place():
             module = importlib.import_module(module_name)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from rlhf_api.plan import CallKind, GraphName
+from rlhf_api.calls import CallKind
+from rlhf_api.plan import GraphName
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.models import Precision
 from rlhf_api.spec.resources import Device
@@ -61,6 +62,7 @@ def lint_job(job: RLHFJob, graphs: Mapping[GraphName, Graph], device: Device) ->
         *_lonely_responses(step),
         *_undivided_batches(job, step),
         *_uneven_batches(job, step),
+        *_missing_evaluation(job, graphs),
         *_partial_masks(step),
     )
 
@@ -251,6 +253,18 @@ def _lonely_responses(graph: Graph) -> Iterator[str]:
                     f"{type(operation).__name__} of one row for each, allowed two or more; raise "
                     "rollout.samplesPerPrompt, or generate with samples="
                 )
+
+
+def _missing_evaluation(job: RLHFJob, graphs: Mapping[GraphName, Graph]) -> Iterator[str]:
+    """How often to evaluate, without anything held out. The default says nothing."""
+    asked = job.spec.schedule.evaluate_every_steps
+    default = type(job.spec.schedule).model_fields["evaluate_every_steps"].default
+    if asked not in (0, default) and GraphName.EVALUATION not in graphs:
+        yield (
+            f"schedule.evaluateEverySteps has no effect: got {asked} and nothing to evaluate on, "
+            "allowed with data.evaluation and an algorithm that generates; add held-out prompts, "
+            "or remove it"
+        )
 
 
 def _undivided_batches(job: RLHFJob, graph: Graph) -> Iterator[str]:

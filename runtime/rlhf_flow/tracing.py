@@ -7,7 +7,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from types import MappingProxyType
 
-from rlhf_api.plan import CallKind, GraphInputs
+from rlhf_api.calls import CallKind
+from rlhf_api.entrypoint import deferred_kind
+from rlhf_api.plan import GraphInputs
 from rlhf_api.spec.rewards import MODEL_ROLE
 from rlhf_flow.algorithm import Algorithm
 from rlhf_flow.batches import BatchValue
@@ -262,6 +264,7 @@ def trace(
         FlowError: the step breaks a rule of the flow.
         InvalidAlgorithm: it raises something else, calls nothing, or differs from run to run.
     """
+    _require_plain(algorithm)
     first, second = (
         _trace_once(algorithm, samples_per_prompt, inputs, pretraining, rewards) for _ in range(2)
     )
@@ -277,6 +280,17 @@ def trace(
         )
         raise InvalidAlgorithm(at_code(type(algorithm).step, text))
     return first
+
+
+def _require_plain(algorithm: Algorithm) -> None:
+    """Refuse a step that a call does not run."""
+    step = type(algorithm).step
+    if kind := deferred_kind(step):
+        text = (
+            f"a call of {type(algorithm).__qualname__}.step runs nothing of it: got {kind}, "
+            "allowed a plain method; write def without async, and no yield in it"
+        )
+        raise InvalidAlgorithm(at_code(step, text))
 
 
 def _trace_once(

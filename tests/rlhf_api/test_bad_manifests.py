@@ -180,6 +180,13 @@ CASES = {
         14,
         ("not of the right form", "package.module:name"),
     ),
+    "a file as entry point": Case(
+        14,
+        '    - function: {entrypoint: "./checks/addv.py:score"}',
+        "spec.rewards[0].function.entrypoint",
+        14,
+        ("not of the right form", "did you mean checks.addv:score?"),
+    ),
     "an empty path": Case(
         12, '    train: {path: ""}', "spec.data.train.path", 12, ("too short", "0 characters")
     ),
@@ -327,6 +334,13 @@ CASES = {
         "spec.data.train.maxRows",
         12,
         ("got 63", "promptsPerStep, 64"),
+    ),
+    "responses that are longer on average than at most": Case(
+        20,
+        "  rollout: {maxResponseTokens: 64, expectedResponseTokens: 65}",
+        "spec.rollout.expectedResponseTokens",
+        20,
+        ("got 65", "maxResponseTokens, 64"),
     ),
     "deadlines in the wrong order": Case(
         20,

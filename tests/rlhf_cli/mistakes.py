@@ -171,7 +171,7 @@ MISTAKES = {
         {"code": {"local": TOO_LONG}},
     ),
     "no such model": Mistake(
-        r"^\S+job\.yaml: ModelNotFound: .*got /no/model \(nothing there\).*\n1 problem in 1 file$",
+        r"^\S+yaml:\d+:\d+: ModelNotFound: .*got /no/model \(nothing there\).*\n1 problem",
         {"models": {"actor": {"source": {"path": "/no/model"}}}},
     ),
     "a model without weights": Mistake(
@@ -191,7 +191,7 @@ MISTAKES = {
         damage=locked("model.safetensors"),
     ),
     "a config that may not be read": Mistake(
-        r"^\S+job\.yaml: ModelIncomplete: .*config\.json \(Permission.*\n1 problem in 1 file$",
+        r"^\S+yaml:\d+:\d+: ModelIncomplete: .*config\.json \(Permission.*\n1 problem in 1 file$",
         damage=locked("config.json"),
     ),
     "a tokenizer's settings that may not be read": Mistake(
@@ -203,10 +203,6 @@ MISTAKES = {
         damage=lambda folder: (folder / "chat_template.jinja").write_bytes(b"\xe9"),
     ),
     "weights that are cut off": Mistake("ModelIncomplete: .*is cut off", damage=cut_off),
-    "a config of more layers than its weights": Mistake(
-        r"ModelIncomplete: .*without model\.layers\.2\.\S+ of \[128, 128\] and 8 more; copy",
-        damage=configured(num_hidden_layers=3),
-    ),
     "a config of fewer layers than its weights": Mistake(
         r"UnsupportedModel: .*no layer of the model has: got model\.layers\.1\.\S+ and 8 more in",
         damage=configured(num_hidden_layers=1),
@@ -229,7 +225,7 @@ MISTAKES = {
         damage=lambda folder: (folder / "model.safetensors.index.json").write_text("{}"),
     ),
     "a config that is no JSON": Mistake(
-        r"^\S+job\.yaml: ModelIncomplete: not valid JSON: got .*config\.json.*\n1 problem",
+        r"^\S+yaml:\d+:\d+: ModelIncomplete: not valid JSON: got .*config\.json.*\n1 problem",
         damage=lambda folder: (folder / "config.json").write_text("{"),
     ),
     "a tokenizer without tokens": Mistake(
@@ -256,12 +252,24 @@ MISTAKES = {
         r"training\.parallelism\.tensor: .*got tensor 3, and 4 attention",
         {"models": {"actor": {"training": {"engine": "Megatron", "parallelism": {"tensor": 3}}}}},
     ),
+    "a config of more layers than there are": Mistake(
+        r"ModelIncomplete: a model without all its weights: got .* without model\.layers\.2\.",
+        damage=configured(num_hidden_layers=3),
+    ),
+    "a classifier as policy": Mistake(
+        "WrongHead: a model without an output over the vocabulary",
+        damage=configured(architectures=["LlamaForSequenceClassification"]),
+    ),
+    "a quantized model": Mistake(
+        "UnsupportedModel: a model with quantized weights.*got awq",
+        damage=configured(quantization_config={"quant_method": "awq"}),
+    ),
     "a model of too few positions": Mistake(
         r"ContextTooShort: .*maxResponseTokens = 32, allowed max_position_embeddings = 31",
         damage=configured(max_position_embeddings=31),
     ),
     "a GPU of another name": Mistake(
-        r"PlanUnknown: .*got gpu H10O .*did you mean H100\?",
+        r"^\S+job\.yaml:\d+:\d+: PlanUnknown: .*got gpu H10O .*did you mean H100\?",
         {"resources": {"nodePools": [{"name": "gpus", "gpu": "H10O"}]}},
     ),
     "a custom function that is not there": Mistake(
@@ -282,6 +290,14 @@ MISTAKES = {
     "an algorithm's module that is not there": Mistake(
         "InvalidAlgorithm: no such module for the algorithm: got their:Mine",
         {"algorithm": {"type": "Custom", "custom": {"entrypoint": "their:Mine"}}},
+    ),
+    "an address of checkpoints that depends on the folder": Mistake(
+        r"StorageUnusable: .*got file://kept \(.*write file:///\.\.\.\)",
+        {"checkpoint": {"storage": {"uri": "file://kept"}}},
+    ),
+    "an address that nobody knows": Mistake(
+        "DataNotFound(.|\n)*StorageUnusable: .*Protocol not known: s4(.|\n)*2 problems in 1 file",
+        {"checkpoint": {"storage": {"uri": "s4://a/b"}}, "data": {"train": {"path": "/no.jsonl"}}},
     ),
     "several that the system tells": Mistake(
         "ModelIncomplete: .*Permission(.|\n)*DataUnreadable: .*too long(.|\n)*2 problems in 1 file",

@@ -141,6 +141,53 @@ def test_a_job_without_mistakes_is_described(place: Path, model: Path) -> None:
     assert len(others) == 2 and "got 3 of 8, which makes 3 updates of 3 or 2" in others[1]
 
 
+PLACED = {
+    "no such column": "      promptField: question",
+    "fewer rows than a step takes": "    promptsPerStep: 64",
+    "two verifiers, both wrong": "      entrypoint: addv:one",
+    "no such model": "        path: /no/model",
+    "heads that no engine computes": "      source:",
+    "an address that nobody knows": "      path: /no.jsonl",
+}
+
+
+@pytest.mark.parametrize("name", PLACED)
+def test_a_mistake_is_told_with_its_line(place: Path, model: Path, name: str) -> None:
+    file = write(place, model, MISTAKES[name])
+    told = runner.invoke(app, ["validate", "--deep", str(file)]).output.splitlines()[0]
+    assert (found := re.match(rf"{re.escape(str(file))}:(\d+):(\d+): ", told)), told
+    line = file.read_text().splitlines()[int(found[1]) - 1]
+    assert line.startswith(PLACED[name])
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "spec.data.train.promptField=question",
+        "spec.rewards[0].function.entrypoint=addv:scor",
+        "spec.models.actor.source.path=/no/model",
+        "spec.checkpoint.storage.uri=file://kept",
+        "spec.schedule={steps: 2, promptsPerStep: 64}",
+    ],
+)
+def test_what_an_override_gives_is_told_as_its_own(place: Path, model: Path, override: str) -> None:
+    file = write(place, model, Mistake(""))
+    result = runner.invoke(app, ["run", str(file), "--set", override, "-o", str(place / "out")])
+    assert re.match(rf"\w+: --set {re.escape(override)}: ", result.output), result.output
+    assert not (place / "out").exists()
+
+
+def test_rows_that_are_left_out_are_counted(place: Path, model: Path) -> None:
+    change = {"data": {"onInvalidRow": "Skip", "onLongPrompt": "Skip"}}
+    rows: dict[int, dict[str, Any]] = {1: {"prompt": None}, 2: {"prompt": "1" * 20}}
+    file = write(place, model, Mistake("", change, rows | {3: {"prompt": "1" * 30}}))
+    told = runner.invoke(app, ["validate", "--deep", str(file)]).output
+    assert (
+        f"data.train: 29 rows of {place}/rows.jsonl, without 1 that cannot be used "
+        "(data.onInvalidRow: Skip) and 2 whose prompt is too long (data.onLongPrompt: Skip); the"
+    ) in told
+
+
 def test_a_run_tells_the_same_and_leaves_nothing(
     place: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -274,6 +274,19 @@ def test_a_comparison_of_one_response_is_told(lint: Lint) -> None:
     assert "compares the responses to a prompt, and there is one: got MixedGroups" in told
 
 
+def test_evaluations_without_held_out_prompts_are_told(job: MakeJob) -> None:
+    schedule = {"steps": 9, "promptsPerStep": 8, "evaluateEverySteps": 3}
+    train = {"train": {"path": "a.jsonl"}}
+    made = job(data=train, schedule=schedule)
+    (told,) = lint_job(made, trace_job(made), Device.CPU)
+    assert "schedule.evaluateEverySteps has no effect: got 3 and nothing to evaluate on" in told
+    for others in ({"schedule": schedule | {"evaluateEverySteps": 0}}, {"data": train}):
+        quiet = job(**{"data": train} | others)
+        assert lint_job(quiet, trace_job(quiet), Device.CPU) == ()
+    held_out = job(data=train | {"evaluation": {"path": "b.jsonl"}}, schedule=schedule)
+    assert lint_job(held_out, trace_job(held_out), Device.CPU) == ()
+
+
 def test_mini_batches_of_a_loss_that_takes_all_are_told(job: MakeJob) -> None:
     data = {"train": {"path": "a.jsonl", "answerField": "answer"}}
     schedule = {"steps": 1, "promptsPerStep": 16, "miniBatchPrompts": 4}

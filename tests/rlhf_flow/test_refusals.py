@@ -49,6 +49,12 @@ MODULE = """
     def scaled(columns, *, scale, shift=0):
         return {}
 
+    async def later(columns):
+        return {}
+
+    def piecewise(columns):
+        yield {}
+
     class Half:
         def distribute(at):
             return None
@@ -139,6 +145,14 @@ def test_a_refusal_says_what_is_allowed_and_what_was_meant(
         ("SELF:TEXT", "{}", ["is no function: got 'a text'"]),
         ("SELF:scaled", "{}", ["missing a required argument: 'scale'", "scaled(columns, *, scale"]),
         ("SELF:scaled", "{'scale': 1, 'shft': 2}", ["unexpected", "did you mean shift?"]),
+        (
+            "SELF:later",
+            "{}",
+            ["is an async function, whose result nobody waits for: got <function"],
+        ),
+        ("SELF:piecewise", "{}", ["is a generator, whose result nobody waits for"]),
+        ("./SELF.py:scaled", "{}", ["got ./SELF.py:scaled, ", "did you mean SELF:scaled?"]),
+        (".SELF:scaled", "{}", ["got .SELF:scaled, allowed package.module:name; correct the en"]),
         ("SELF:nothing", "{}", ["has no nothing", "correct the entry point of Custom(...)"]),
     ],
 )
@@ -247,6 +261,22 @@ WHOLE = """
         return {}
 """
 TWO = '{"actor": LanguageModel, "reward": RewardSource}'
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "kind"), [("async def", "", "an async function"), ("def", "yield", "a gener")]
+)
+def test_a_step_that_a_call_does_not_run_is_refused(
+    job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begin: str, end: str, kind: str
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    name = f"deferred_{begin[:5].strip()}"
+    text = textwrap.dedent(WHOLE).replace("ROLES", TWO).replace("def step", f"{begin} step")
+    (tmp_path / f"{name}.py").write_text(text.replace("STEP", end or "pass"))
+    custom = {"type": "Custom", "custom": {"entrypoint": f"{name}:Mine"}}
+    with pytest.raises(InvalidAlgorithm, match=rf"{name}\.py:\d+: .* nothing of it: got {kind}"):
+        trace_job(job(algorithm=custom))
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic_core import ErrorDetails
 
+from rlhf_api.entrypoint import as_module
 from rlhf_api.problems import FieldPath, Problem
 from rlhf_api.quantity import meant
 from rlhf_api.reading.durations import whole_seconds
@@ -178,6 +179,9 @@ def _todo(value: Any, fault: str, field: FieldDoc, name: str) -> str:
     if fault in ("enum", "literal_error") and isinstance(value, str):
         near = nearest(value, [each.value for each in field.members])
         return f"did you mean {near}?" if near else ""
+    module = as_module(value) if name == "entrypoint" and isinstance(value, str) else ""
+    if module:
+        return f"did you mean {module}?"
     return "write - before each entry" if fault == "tuple_type" else ""
 
 

@@ -17,6 +17,7 @@ from rlhf_api.base import (
     ObjectLabels,
     ObjectName,
 )
+from rlhf_api.problems import FieldPath, path_text
 from rlhf_api.spec.algorithm import AlgorithmSpec
 from rlhf_api.spec.checkpoint import CheckpointSpec
 from rlhf_api.spec.cluster import CodeSpec, HubSpec, ImageSpec
@@ -54,9 +55,14 @@ class Metadata(Contract):
 class GivenModel(NamedTuple):
     """A role's model, as the manifest has it."""
 
-    field: str
-    """Which describes it, such as models.actor."""
+    location: FieldPath
+    """Of the field of the spec that describes it, such as ("models", "actor")."""
     model: ModelSpec
+
+    @property
+    def field(self) -> str:
+        """That field in words, such as models.actor."""
+        return path_text(self.location)
 
 
 class RLHFJobSpec(Contract):
@@ -118,9 +124,9 @@ class RLHFJobSpec(Contract):
     @property
     def given_models(self) -> dict[str, GivenModel]:
         """Every model that the manifest describes, by its role."""
-        listed = {role: GivenModel(f"models.{role}", each) for role, each in self.models.items()}
+        listed = {role: GivenModel(("models", role), each) for role, each in self.models.items()}
         return listed | {
-            each.model_role: GivenModel(f"rewards[{index}].model", each.model.as_model)
+            each.model_role: GivenModel(("rewards", index, "model"), each.model.as_model)
             for index, each in enumerate(self.rewards)
             if each.model is not None
         }

@@ -20,6 +20,8 @@ _FOUR_NORMS = frozenset({"gemma2", "gemma3_text"})
 _TIED_BY_DEFAULT = frozenset({"gemma", "gemma2", "gemma3_text"})
 MODEL_TYPES = frozenset({"llama", "mistral", "gemma"}) | _QKV_BIAS | _QUERY_KEY_NORM | _FOUR_NORMS
 """Values of `model_type` whose layers are known here."""
+MOST_PARAMETERS = 10**14
+"""Of a model: a config.json that says more is damaged."""
 MEGATRON_FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
 """Values of `model_type` whose layers are mapped to Megatron's, as rlhf_runtime does it."""
 
@@ -105,7 +107,7 @@ def shape_from_config(config: Mapping[str, Any], origin: str, advice: str) -> De
     heads = dimension("num_attention_heads")
     hidden = dimension("hidden_size")
     tied = config.get("tie_word_embeddings")
-    return DecoderShape(
+    shape = DecoderShape(
         num_layers=dimension("num_hidden_layers"),
         hidden_size=hidden,
         intermediate_size=dimension("intermediate_size"),
@@ -119,6 +121,12 @@ def shape_from_config(config: Mapping[str, Any], origin: str, advice: str) -> De
         norms_per_layer=4 if model_type in _FOUR_NORMS else 2,
         family=model_type,
     )
+    if shape.num_parameters > MOST_PARAMETERS:
+        raise ShapeUnknown(
+            f"a model larger than there are: got {shape.num_parameters:,} parameters by {origin}, "
+            f"allowed at most {MOST_PARAMETERS:,}; {advice}"
+        )
+    return shape
 
 
 def cached_folder(cache: Path, model_id: str, revision: str) -> Path | None:

@@ -46,11 +46,13 @@ def resolve_shape(job: RLHFJob, role: str, cache: Path) -> DecoderShape:
     if folder is not None:
         return _read(job, named, folder, advice)
     if source.hugging_face not in KNOWN_MODELS:
+        name = source.hugging_face
+        if name.startswith((".", "/", "~")):
+            advice = f"if a folder was meant, write source: {{path: {name}}}; else {advice}"
         raise ShapeUnknown(
-            f"the dimensions of {source.hugging_face} are not known: got an id that is neither in "
-            f"the table of well-known models nor in the local hub cache {cache}; download it "
-            f"first, or {advice}"
-        )
+            f"the dimensions of {name} are not known: got an id that is neither in the table of "
+            f"well-known models nor in the local hub cache {cache}; download it first, or {advice}"
+        ).at("spec", *job.spec.given_models[named].location, "source", "huggingFace")
     return KNOWN_MODELS[source.hugging_face]
 
 

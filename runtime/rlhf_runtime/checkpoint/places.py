@@ -10,6 +10,8 @@ from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.utils import get_protocol
 
+from rlhf_runtime.errors import StorageUnusable
+
 OBJECT_STORES = frozenset({"abfs", "abfss", "az", "gcs", "gs", "memory", "s3", "s3a"})
 """Their folders are only names: to make one could make a bucket."""
 S3_OPTIONS = {"config_kwargs": {"retries": {"total_max_attempts": 1}}}
@@ -38,6 +40,34 @@ def place_of(address: str) -> Place:
     fs, path = url_to_fs(address, **options_of(address))
     has_folders = get_protocol(address) not in OBJECT_STORES
     return Place(fs, path, isinstance(fs, LocalFileSystem), has_folders)
+
+
+def require_lasting(address: str) -> None:
+    """Check, without looking there, that what is saved at an address can be found again.
+
+    Raises:
+        StorageUnusable: it ends with the process, or has no protocol that is known here.
+    """
+    protocol, _, path = address.rpartition("://")
+    if protocol == "memory":
+        raise unusable(address, ValueError("it ends with the process"))
+    if protocol in ("file", "local") and not path.startswith("/"):
+        why = "it depends on the folder in which the command is given; write file:///..."
+        raise unusable(address, ValueError(why))
+    try:
+        place_of(address)
+    except Exception as error:  # no such protocol, no package for it
+        raise unusable(address, error) from error
+
+
+def unusable(address: str, error: BaseException) -> StorageUnusable:
+    """That nothing can be kept at an address."""
+    return StorageUnusable(
+        f"checkpoints cannot be kept there: got {address} ({type(error).__name__}: {error}), "
+        "allowed a folder or an address that fsspec can read and write with the packages that are "
+        "installed; correct spec.checkpoint.storage.uri, or install what the message names (for "
+        "s3:// the extra s3)"
+    )
 
 
 def options_of(address: str) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from ray.exceptions import (
     RayActorError,
     RayError,
     RayTaskError,
+    UnserializableException,
     WorkerCrashedError,
 )
 
@@ -116,7 +117,17 @@ def meaning_of(error: RayError) -> RlhfError:
     if isinstance(error, RayTaskError):
         stack = COLOURS.sub("", str(error))
         return WorkerRaised(f"a worker raised {type(cause).__name__}: {cause}\n{stack}")
+    if isinstance(error, UnserializableException):
+        return WorkerRaised(_raised_text(error))
     return WorkerLost(_death_text(error))
+
+
+def _raised_text(error: UnserializableException) -> str:
+    """What a worker raised that cannot be made again from what was sent, as some errors with
+    arguments of their own cannot: its last line first, then the stack of the worker."""
+    _, _, sent = str(error).partition("Original exception:\n")
+    stack = COLOURS.sub("", sent).strip()
+    return f"a worker raised {stack.splitlines()[-1].strip() if stack else error}\n{stack}"
 
 
 def _death_text(error: RayError) -> str:

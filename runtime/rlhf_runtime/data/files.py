@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import json
 import os.path
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
 
 from rlhf_runtime.data.errors import DataNotFound, DataUnreadable, EmptyDataset
 
 PARQUET = ".parquet"
+LOOKED_AT_LINES = 1024
+"""After a broken line of JSON, for more of them."""
+NAMED_LINES = 5
+"""Broken ones that a message names beside the first."""
+_NOT_JSON = (ValueError, RecursionError)
+"""What json says of a text: also of whole numbers of more digits, or lists nested more deeply, than
+Python takes."""
 PARQUET_BATCH_ROWS = 1024
 PARQUET_BUFFER_BYTES = 1 << 20
 """Of a column that are read at a time: its part of a row group may be as large as the file."""
@@ -90,12 +98,12 @@ def find_file(path: str, setting: str) -> Path:
         raise DataNotFound(
             f"{setting} is not a file: got {path} ({kind}), allowed a .parquet, .jsonl or .json "
             "file that the workers can read; correct the path or mount the volume that holds it"
-        )
+        ).at("spec", *setting.split("."))
     if file.suffix not in _READERS:
         raise DataUnreadable(
             f"{setting} has an unknown kind: got {file.name}, allowed names ending in "
             f"{', '.join(_READERS)}; convert the file or rename it"
-        )
+        ).at("spec", *setting.split("."))
     return file
 
 
@@ -133,7 +141,9 @@ def _read_json(file: Path) -> Iterator[Mapping[str, Any]]:
 def _json_array(stream: TextIO, file: Path) -> Iterator[Mapping[str, Any]]:
     try:
         values = json.load(stream)
-    except json.JSONDecodeError as error:
+    except UnicodeDecodeError:
+        raise
+    except _NOT_JSON as error:
         raise DataUnreadable(f"not valid JSON: got {file}: {error}; correct the file") from error
     for index, value in enumerate(values):
         yield _as_object(value, file, f"entry {index}")
@@ -145,11 +155,30 @@ def _json_lines(stream: TextIO, file: Path) -> Iterator[Mapping[str, Any]]:
             continue
         try:
             value = json.loads(line)
-        except json.JSONDecodeError as error:
+        except _NOT_JSON as error:
             raise DataUnreadable(
-                f"not valid JSON: got {file}, line {number}: {error}; correct or remove the line"
+                f"not valid JSON: got {file}, line {number}: {error}"
+                f"{_broken_lines(stream, number)}; correct or remove what is broken"
             ) from error
         yield _as_object(value, file, f"line {number}")
+
+
+def _broken_lines(following: Iterable[str], number: int) -> str:
+    """Which of the lines that follow a broken one are broken, too."""
+    lines = enumerate(islice(following, LOOKED_AT_LINES), start=number + 1)
+    broken = [f"{at:,}" for at, line in lines if line.strip() and not _is_json(line)]
+    if not broken:
+        return ""
+    more = f" and {len(broken) - NAMED_LINES:,} more" if len(broken) > NAMED_LINES else ""
+    return f" (of the next {LOOKED_AT_LINES:,} lines also {', '.join(broken[:NAMED_LINES])}{more})"
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except _NOT_JSON:
+        return False
+    return True
 
 
 def _as_object(value: Any, file: Path, place: str) -> Mapping[str, Any]:

@@ -79,7 +79,7 @@ class PromptTable:
                 f"rows{skipped}, allowed at least {setting} = {count}"
                 + (f", {batches} times, as flow.repeat may ask for" if batches > 1 else "")
                 + f"; add rows, or set {setting} to at most {len(self) // batches}"
-            )
+            ).at("spec", *setting.split("."))
 
     def require_answers(self) -> None:
         """Check that every row has a reference answer, as a warm start needs.

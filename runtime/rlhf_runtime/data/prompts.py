@@ -138,7 +138,7 @@ def _require_fields(chunk: list[Row], source: DataSource, split: Split) -> None:
             MissingField(
                 f"data.{split.value}.{setting} names a column that does not exist: got {name}, "
                 f"allowed {', '.join(columns) or 'none'}; correct data.{split.value}.{setting}"
-            )
+            ).at("spec", "data", split.value, *setting.split("."))
             for setting, name in _named_fields(source).items()
             if name is not None and name not in columns
         ]
@@ -277,7 +277,7 @@ def _refuse(collected: _Collected, source: DataSource, split: Split, policy: Pro
                 f"0): got {named}{which}; allowed rollout.maxPromptTokens = "
                 f"{policy.max_prompt_tokens}; raise it ({most} takes all), shorten the prompts or "
                 "set data.onLongPrompt: Skip"
-            )
+            ).at("spec", "rollout", "maxPromptTokens")
         )
     if not collected.rows and not errors:
         errors.append(

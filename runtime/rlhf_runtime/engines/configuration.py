@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from rlhf_runtime.errors import UnsupportedModel
@@ -18,8 +19,8 @@ def read_config(folder: Path) -> PreTrainedConfig:
     """
     try:
         config: PreTrainedConfig = AutoConfig.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError) as error:
-        first, *_ = str(error).splitlines()
+    except (OSError, ValueError, StrictDataclassError) as error:
+        first, *_ = str(error.__cause__ or error).splitlines()
         raise UnsupportedModel(
             f"transformers cannot read the model: got {folder}: {first} Choose a model of a kind "
             "that it knows, or correct config.json"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,8 @@ WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 METADATA = "__metadata__"
 MAX_HEADER_BYTES = 100_000_000
 """Of a safetensors file. Source: safetensors, MAX_HEADER_SIZE."""
+_NO_HEADER = (ValueError, RecursionError, TypeError, LookupError, AttributeError)
+"""What reading something else as a header raises."""
 WEIGHT_INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 
 
@@ -64,29 +67,21 @@ def _require_whole(folder: Path) -> None:
     """Check that safetensors files are as long as their headers say, and hold what the index
     names."""
     index = folder / WEIGHT_INDEXES[0]
-    named: dict[str, set[str]] = {}
-    for tensor, name in (_weight_map(index) if index.is_file() else {}).items():
-        named.setdefault(name, set()).add(tensor)
-    for file in safetensors_files(folder):
-        if lacking := sorted(named.get(file.name, set()) - shapes_of(file).keys()):
-            raise ModelIncomplete(
-                f"a file of weights lacks tensors that {index.name} names: got {file} without "
-                f"{lacking[0]}"
-                + (f" and {len(lacking) - 1} more" if len(lacking) > 1 else "")
-                + "; copy the folder again"
-            )
-
-
-def safetensors_files(folder: Path) -> list[Path]:
-    """The files of a model's weights, as far as they are in this format.
-
-    Raises:
-        ModelIncomplete: the index does not name them.
-    """
-    index, single = folder / WEIGHT_INDEXES[0], folder / WEIGHT_FILES[0]
+    single = folder / WEIGHT_FILES[0]
     if index.is_file():
-        return [folder / name for name in dict.fromkeys(_weight_map(index).values())]
-    return [single] if single.is_file() else []
+        named: dict[str, set[str]] = {}
+        for tensor, file in _weight_map(index).items():
+            named.setdefault(file, set()).add(tensor)
+        for file, tensors in named.items():
+            if lacking := sorted(tensors - tensors_of(folder / file).keys()):
+                raise ModelIncomplete(
+                    f"a file of weights lacks tensors that {index.name} names: got "
+                    f"{folder / file} without {lacking[0]}"
+                    + (f" and {len(lacking) - 1} more" if len(lacking) > 1 else "")
+                    + "; copy the folder again"
+                )
+    elif single.is_file():
+        tensors_of(single)
 
 
 def _weight_map(index: Path) -> dict[str, str]:
@@ -98,11 +93,27 @@ def _weight_map(index: Path) -> dict[str, str]:
     names = read_object(index).get("weight_map")
     if not isinstance(names, dict):
         raise ModelIncomplete(f"an index without weight_map: got {index}; copy it again")
+    for tensor, file in names.items():
+        if not isinstance(file, str):
+            raise ModelIncomplete(
+                f"an index that names no file of a tensor: got {file!r} for {tensor} in {index}; "
+                "copy it again"
+            )
     return names
 
 
-def shapes_of(file: Path) -> dict[str, tuple[int, ...]]:
-    """The tensors in a safetensors file and their shapes, by its header.
+def shapes_of(folder: Path) -> dict[str, tuple[int, ...]]:
+    """Shapes of the tensors in a whole model's safetensors files, by their names; empty without
+    such files. Raises ModelIncomplete, as `tensors_of`."""
+    index, single = folder / WEIGHT_INDEXES[0], folder / WEIGHT_FILES[0]
+    if index.is_file():
+        files = dict.fromkeys(_weight_map(index).values())
+        return {name: size for file in files for name, size in tensors_of(folder / file).items()}
+    return tensors_of(single) if single.is_file() else {}
+
+
+def tensors_of(file: Path) -> dict[str, tuple[int, ...]]:
+    """Shapes of the tensors in a safetensors file by their names, as its header has them.
 
     Raises:
         ModelIncomplete: it is none, or shorter than its header says, or cannot be read.
@@ -114,10 +125,11 @@ def shapes_of(file: Path) -> dict[str, tuple[int, ...]]:
         has_header = len(begin) == 8 and length <= min(size, MAX_HEADER_BYTES)
         header = stream.read(length) if has_header else b""
     try:
-        entries = {name: e for name, e in json.loads(header).items() if name != METADATA}
-        ends = [entry["data_offsets"][1] for entry in entries.values()]
-        shapes = {name: tuple(entry["shape"]) for name, entry in entries.items()}
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        entries = json.loads(header)
+        tensors = {name: entry for name, entry in entries.items() if name != METADATA}
+        ends = [operator.index(entry["data_offsets"][1]) for entry in tensors.values()]
+        shapes = {name: tuple(map(int, each["shape"])) for name, each in tensors.items()}
+    except _NO_HEADER as error:
         is_pointer = begin == b"version "
         do = "run `git lfs pull` there" if is_pointer else "copy it again"
         what = "a pointer of Git LFS" if is_pointer else f"{size} bytes"
@@ -161,7 +173,7 @@ def read_object(file: Path) -> dict[str, Any]:
         ) from error
     except OSError as error:
         raise _unreadable(file, error) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ModelIncomplete(f"not valid JSON: got {file}: {error}; copy it again") from error
     if not isinstance(value, dict):
         raise ModelIncomplete(f"not a JSON object: got {file}; copy it again")

@@ -9,12 +9,13 @@ from pathlib import Path
 from rlhf_api.plan import GraphName, Head
 from rlhf_api.spec.job import RLHFJob, RLHFJobSpec
 from rlhf_flow.graph import Graph
-from rlhf_flow.job_graphs import job_roles, policy_of
+from rlhf_flow.job_graphs import JobRole, job_roles, policy_of
 from rlhf_runtime.data.load import PROMPTS_ONLY, DataUse
 from rlhf_runtime.preflight.data import check_data, check_reward_tokenizers
 from rlhf_runtime.preflight.findings import Findings
 from rlhf_runtime.preflight.limits import Limits
-from rlhf_runtime.preflight.models import ModelUse, check_models
+from rlhf_runtime.preflight.models import ModelUse, WantedHead, check_models
+from rlhf_runtime.preflight.records import check_records
 from rlhf_runtime.preflight.rewards import check_verifiers, started_verifiers
 
 Graphs = Mapping[GraphName, Graph]
@@ -29,7 +30,7 @@ def check_job(
     one_machine: bool,
     has_code: bool = True,
 ) -> None:
-    """Check a job's models, data and verifiers.
+    """Check a job's models, data, verifiers, and where it keeps what it makes.
 
     Args:
         job: the manifest.
@@ -53,6 +54,8 @@ def check_job(
         folders = check_models(spec, models, Path(workdir), one_machine, findings)
         check_data(spec, data, folders.get(policy), limits.rows_seconds, findings)
         check_reward_tokenizers(spec, folders, findings)
+        if one_machine:
+            check_records(spec, findings)
         if imports:
             check_verifiers(spec, started, one_machine, findings)
 
@@ -69,10 +72,15 @@ def _uses(spec: RLHFJobSpec, graphs: Graphs | None) -> tuple[str, ModelUse, Data
         return ("actor" if "actor" in given else given[0]), ModelUse(given, ()), PROMPTS_ONLY
     roles = {name: role for name, role in job_roles(graphs).items() if role.head is not None}
     generating = [name for name, role in roles.items() if role.generates]
-    language = [name for name, role in roles.items() if role.head is Head.LM]
+    heads = {
+        name: WantedHead(is_scalar=role.head is Head.SCALAR, must_exist=_keeps_head(role))
+        for name, role in roles.items()
+    }
     inputs = {name: graph.inputs for name, graph in graphs.items()}
-    return (
-        policy_of(graphs[GraphName.STEP]),
-        ModelUse(roles, generating, language),
-        DataUse.of(inputs),
-    )
+    return policy_of(graphs[GraphName.STEP]), ModelUse(roles, generating, heads), DataUse.of(inputs)
+
+
+def _keeps_head(role: JobRole) -> bool:
+    """Whether a role's head stays as its source has it, and so must be a scalar one there."""
+    is_changed = role.is_trained or role.takes_weights
+    return role.head is Head.SCALAR and not is_changed

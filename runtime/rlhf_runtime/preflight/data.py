@@ -34,15 +34,15 @@ def check_data(
     """
     tokenizer = None
     if policy is not None:
-        with findings.gathered.check():
+        with findings.about("spec", "models"):
             tokenizer = TextTokenizer(policy)
     if tokenizer is None:
-        with findings.gathered.check():
+        with findings.about("spec", "data"):
             find_sources(spec.data)
         findings.unchecked.append("rows of the data: there is no tokenizer to read them with")
         return
     for split, source in sources_in_use(spec, use).items():
-        with findings.gathered.check():
+        with findings.about("spec", "data", split.value):
             if why := _reason_unchecked(split, source, seconds):
                 findings.unchecked.append(f"data.{split.value}: {why}")
             else:
@@ -108,7 +108,7 @@ def check_reward_tokenizers(
         findings: get what is wrong.
     """
     for role in [name for name in spec.reward_models if name in folders]:
-        with findings.gathered.check():
+        with findings.about("spec", *spec.given_models[role].location, "source"):
             retokenizers(spec, role, folders[role])
 
 
@@ -122,10 +122,19 @@ def _enough(
 
 
 def _described(table: PromptTable, source: DataSource, most: int) -> str:
-    """How many rows there are, and the longest prompt."""
+    """How many rows there are, how many are left out and why, and the longest prompt."""
     where = f" of {source.path}" if source.path is not None else ""
     row, tokens = table.longest_prompt()
+    left_out = [
+        f"{count:,} {why}"
+        for count, why in (
+            (table.rows_invalid, "that cannot be used (data.onInvalidRow: Skip)"),
+            (table.rows_too_long, "whose prompt is too long (data.onLongPrompt: Skip)"),
+        )
+        if count
+    ]
+    without = f", without {' and '.join(left_out)}" if left_out else ""
     return (
-        f"data.{table.split.value}: {len(table):,} rows{where}; the longest prompt is row {row:,} "
-        f"with {tokens:,} tokens (rollout.maxPromptTokens = {most:,})"
+        f"data.{table.split.value}: {len(table):,} rows{where}{without}; the longest prompt is "
+        f"row {row:,} with {tokens:,} tokens (rollout.maxPromptTokens = {most:,})"
     )

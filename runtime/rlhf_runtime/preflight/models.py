@@ -4,18 +4,31 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 
+from rlhf_api.problems import FieldPath
 from rlhf_api.spec.job import RLHFJobSpec
 from rlhf_api.spec.models import ModelSource
 from rlhf_flow.planning.model_config import cached_folder, hub_cache
+from rlhf_runtime.engines.heads import check_head
 from rlhf_runtime.models.context import require_context
 from rlhf_runtime.models.folder import CONFIG_FILE, missing_files, read_object, require_complete
 from rlhf_runtime.models.sources import resolve_model
 from rlhf_runtime.models.vocabulary import check_vocabularies
 from rlhf_runtime.models.weights import check_weights
 from rlhf_runtime.preflight.findings import Findings
+
+
+@dataclass(frozen=True)
+class WantedHead:
+    """What a role's model ends in."""
+
+    is_scalar: bool
+    """Whether it gives one number for each token, and no logits."""
+    must_exist: bool
+    """Whether a scalar head must be in the folder: one that is trained may start at zero."""
 
 
 @dataclass(frozen=True)
@@ -26,8 +39,8 @@ class ModelUse:
     """That have one."""
     generating: Collection[str]
     """Of these, those that generate."""
-    language: Collection[str] = ()
-    """Those of which the output over the vocabulary is used."""
+    heads: Mapping[str, WantedHead] = field(default_factory=dict)
+    """What models of roles end in, where that is known."""
 
 
 def check_models(
@@ -43,26 +56,52 @@ def check_models(
         findings: get what is wrong, and what cannot be seen from here.
     """
     origins = {role: spec.origin_of(role) for role in use.roles}
+    fields = {origin: _field_of(spec, origin) for origin in origins.values()}
     found: dict[str, Path] = {}
     for origin in dict.fromkeys(origins.values()):
         model = spec.model_for(origin)
-        with findings.gathered.check():
+        with findings.about(*fields[origin]):
             if why := _reason_unchecked(model.source, one_machine or model.shape is None):
                 findings.unchecked.append(f"the model of {origin}: {why}")
             else:
                 found[origin] = _folder(model.source, spec.schedule.seed, workdir)
-    for origin, folder in found.items():
-        with findings.gathered.check():
-            needs_output = any(origins[role] == origin for role in use.language)
-            check_weights(folder, needs_output=needs_output)
     folders = {role: found[origin] for role, origin in origins.items() if origin in found}
-    with findings.gathered.check():
+    with findings.about("spec", "models"):
         check_vocabularies(folders, spec.reward_models)
+    for role, head in use.heads.items():
+        if role in folders:
+            with findings.about(*fields[origins[role]]):
+                _check_contents(folders[role], head)
     longest = spec.rollout.max_prompt_tokens + spec.rollout.max_response_tokens
     for role in sorted(folders.keys() & set(use.generating)):
-        with findings.gathered.check():
+        with findings.about("spec", "rollout"):
             require_context(role, read_object(folders[role] / CONFIG_FILE), longest)
     return folders
+
+
+def _field_of(spec: RLHFJobSpec, role: str) -> FieldPath:
+    """Which names a role's model."""
+    given = spec.given_models[role]
+    source = given.model.source
+    kind = "path" if source.path is not None else "huggingFace"
+    return "spec", *given.location, "source", "builtin" if source.builtin else kind
+
+
+def _check_contents(folder: Path, head: WantedHead) -> None:
+    """Check that a folder's weights are those of its config, with the head that a role needs.
+
+    Raises:
+        WrongHead: it has another.
+        ModelIncomplete, UnsupportedModel: see `check_weights`.
+    """
+    config = read_object(folder / CONFIG_FILE)
+    labels = config.get("id2label")
+    described = SimpleNamespace(
+        architectures=config.get("architectures"),
+        num_labels=len(labels) if isinstance(labels, dict) else config.get("num_labels", 2),
+    )
+    check_head(folder, described, value_head=head.is_scalar, needs_head=head.must_exist)
+    check_weights(folder, config, has_language_head=not head.is_scalar)
 
 
 def _folder(source: ModelSource, seed: int, workdir: Path) -> Path:

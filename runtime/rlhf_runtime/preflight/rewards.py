@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 
+from rlhf_api.problems import FieldPath
 from rlhf_api.spec.job import RLHFJobSpec
 from rlhf_api.spec.rewards import RewardSpec
 from rlhf_flow.planning.inventory import machine_memory_bytes
@@ -54,7 +55,7 @@ def check_verifiers(
     """
     metrics: dict[str, str | None] = {}
     for reward, pool in started:
-        with findings.gathered.check():
+        with findings.about(*_field_of(spec, reward)):
             try:
                 metrics[reward.name] = pool.wait_until_ready()
             except LoadsSlowly:
@@ -65,8 +66,13 @@ def check_verifiers(
                 findings.unchecked.append(f"the reward {reward.name}: {_ending_of(error)}")
     if len(metrics) == len(started):
         declared = {name: metric for name, metric in metrics.items() if metric is not None}
-        with findings.gathered.check():
+        with findings.about("spec", "rewards"):
             check_measured(spec, declared)
+
+
+def _field_of(spec: RLHFJobSpec, reward: RewardSpec) -> FieldPath:
+    """Which names a reward's function."""
+    return "spec", "rewards", spec.rewards.index(reward), "function", "entrypoint"
 
 
 def _ending_of(error: DiesLoading | RaisesLoading) -> str:

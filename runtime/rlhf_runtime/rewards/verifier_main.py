@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from types import ModuleType
 from typing import Any
 
-from rlhf_api.entrypoint import as_module
+from rlhf_api.entrypoint import as_module, deferred_kind
 from rlhf_runtime.fate import end_with
 from rlhf_runtime.rewards.checks import checked_scores, wrong_count
 from rlhf_runtime.rewards.measures import metric_of
@@ -85,7 +85,7 @@ def load_verifier(entrypoint: str, parameters: Mapping[str, Any]) -> Verifier:
             f"not a function: got {name} of type {type(verifier).__name__}; name a function that "
             "takes a list of samples"
         )
-    if inspect.iscoroutinefunction(verifier):
+    if deferred_kind(verifier) == "an async function":
         raise CannotLoad(
             f"an async function, whose scores nobody waits for: got async def {name}, allowed a "
             "plain function; call asyncio.run(...) in it"

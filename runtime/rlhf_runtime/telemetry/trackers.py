@@ -6,7 +6,7 @@ are written without torch and TensorFlow, which would cost the driver hundreds o
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import logging
 import math
 import os
@@ -204,6 +204,17 @@ def make_trackers(spec: TelemetrySpec, name: str, folder: Path) -> TrackerGroup:
     return TrackerGroup(made)
 
 
+def require_installed(spec: TelemetrySpec) -> None:
+    """Check that the libraries of trackers are there, without importing them.
+
+    Raises:
+        TrackerMissing: one is not.
+    """
+    for library, section in (("wandb", spec.wandb), ("mlflow", spec.mlflow)):
+        if section is not None and importlib.util.find_spec(library) is None:
+            raise _missing(library, library, library)
+
+
 def _wandb_needs_key() -> bool:
     return os.environ.get("WANDB_MODE", "online") in ("online", "shared")
 
@@ -212,10 +223,13 @@ def _import(module: str, extra: str) -> Any:
     try:
         found: ModuleType = importlib.import_module(module)
     except ModuleNotFoundError as error:
-        library = module.partition(".")[0]
-        raise TrackerMissing(
-            f"a tracker's library is not installed: got no module {error.name} for {library}; "
-            f"install it with `pip install 'rlhf-operator[{extra}]'` or remove "
-            f"telemetry.{library} from the manifest"
-        ) from error
+        raise _missing(module.partition(".")[0], str(error.name), extra) from error
     return found
+
+
+def _missing(library: str, module: str, extra: str) -> TrackerMissing:
+    return TrackerMissing(
+        f"a tracker's library is not installed: got no module {module} for {library}; "
+        f"install it with `pip install 'rlhf-operator[{extra}]'` or remove "
+        f"telemetry.{library} from the manifest"
+    )

@@ -137,6 +137,15 @@ def test_a_given_shape_wins_over_everything(job: Any, tmp_path: Path) -> None:
     assert resolve_shape(made, "reference", tmp_path).num_layers == 3
 
 
+def test_a_folder_in_the_place_of_an_id_is_understood(job: Any, tmp_path: Path) -> None:
+    made = job_with(job, source={"huggingFace": "./model"})
+    with pytest.raises(
+        ShapeUnknown, match=r"got an id .*write source: \{path: \./model\}"
+    ) as caught:
+        resolve_shape(made, "actor", tmp_path)
+    assert caught.value.location == ("spec", "models", "actor", "source", "huggingFace")
+
+
 def test_another_role_takes_the_shape_of_its_origin(job: Any, tmp_path: Path) -> None:
     source = {"huggingFace": "Qwen/Qwen2.5-7B"}
     models = {"actor": {"source": source}, "critic": {"source": {"sameAs": "actor"}}}
@@ -150,6 +159,7 @@ def test_another_role_takes_the_shape_of_its_origin(job: Any, tmp_path: Path) ->
     [
         ({"model_type": "mixtral"}, "got model_type 'mixtral'.*allowed .*llama"),
         ({"hidden_size": None}, "hidden_size None"),
+        ({"num_hidden_layers": 10**9}, "larger than there are: got .* parameters by .*config.json"),
         ({"vocab_size": 0}, "vocab_size 0"),
         ({"num_hidden_layers": "32"}, "num_hidden_layers '32'"),
     ],

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import ray
 
-from rlhf_api.plan import CallKind, Mesh
+from rlhf_api.calls import CallKind
+from rlhf_api.plan import Mesh
 from rlhf_flow.calls import ComputeOptions
 from rlhf_flow.operations import Custom
 from rlhf_runtime.dataplane.calls import protocol_of

@@ -27,6 +27,18 @@ def fail(kind: str) -> None:
     raise KeyError("nobody's name")
 
 
+class TwoPartsError(Exception):
+    """Cannot be pickled: it is made of two arguments, and has one text."""
+
+    def __init__(self, what: str, number: int) -> None:
+        super().__init__(f"{what} {number}")
+
+
+@ray.remote(num_cpus=0)
+def fail_in_two_parts() -> None:
+    raise TwoPartsError("part", 2)
+
+
 @ray.remote(num_cpus=0)
 def read(references: list[Any]) -> Any:
     return ray.get(references)
@@ -74,6 +86,12 @@ def test_an_error_of_ours_loses_rays_wrapping() -> None:
     with pytest.raises(GenerationFailed) as raised:
         wait_for([succeed.remote(1), fail.remote("known")])
     assert str(raised.value) == "vLLM ended a request: got abort"
+
+
+def test_an_error_that_cannot_be_sent_is_no_death() -> None:
+    with pytest.raises(WorkerRaised, match=r"a worker raised .*TwoPartsError: part 2\n") as raised:
+        wait_for([fail_in_two_parts.remote()])
+    assert "in fail_in_two_parts" in str(raised.value)
 
 
 def test_an_error_that_another_worker_met_is_the_first_ones() -> None:

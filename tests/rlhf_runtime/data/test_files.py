@@ -108,7 +108,16 @@ def test_an_entry_that_is_no_object_is_named(tmp_path: Path) -> None:
         read(write(tmp_path / "rows.json", '[{"prompt": "a"}, 3]'))
 
 
-@pytest.mark.parametrize("text", ["[1,", '{"a": 1'])
+def test_all_broken_lines_are_named_at_once(tmp_path: Path) -> None:
+    lines = ['{"prompt": "a"}', "{", "", '{"prompt": "b"}', "x", "[[", "1e", "-", "?", "}"]
+    with pytest.raises(DataUnreadable, match=r"line 2: .*also 5, 6, 7, 8, 9 and 1 more\)"):
+        read(write(tmp_path / "rows.jsonl", "\n".join(lines)))
+
+
+DEEP = "[" * 100_000 + "]" * 100_000
+
+
+@pytest.mark.parametrize("text", ["[1,", '{"a": 1', "9" * 5000, "[" + "9" * 5000 + "]", DEEP])
 def test_broken_json_is_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(DataUnreadable, match="not valid JSON"):
         read(write(tmp_path / "rows.json", text))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,10 +17,14 @@ from rlhf_runtime.errors import UnsupportedModel
     [
         ({"model_type": "unheard-of"}, "has model type `unheard-of` but Transformers does not"),
         ({}, "Unrecognized model in"),
+        (
+            {"model_type": "llama", "hidden_size": 128, "num_attention_heads": 5},
+            r"hidden size \(128\) is not a multiple of the number of attention heads \(5\)",
+        ),
     ],
 )
 def test_a_kind_that_is_not_known_is_the_models_fault(
-    tmp_path: Path, config: dict[str, str], message: str
+    tmp_path: Path, config: dict[str, Any], message: str
 ) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(UnsupportedModel, match=message) as caught:

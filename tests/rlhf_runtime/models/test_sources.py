@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
@@ -119,6 +120,22 @@ def test_weights_that_are_not_whole_are_refused(
     pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
     file.write_bytes(pointer if keep is None else file.read_bytes()[:keep])
     with pytest.raises(ModelIncomplete, match=message):
+        resolve(tmp_path, path=str(model))
+
+
+@pytest.mark.parametrize("offsets", [{"data_offsets": [0, "8"]}, {"data_offsets": []}, {}, []])
+def test_headers_of_other_contents_are_refused(tmp_path: Path, model: Path, offsets: Any) -> None:
+    header = json.dumps({"weight": offsets}).encode()
+    file = model / "model.safetensors"
+    file.write_bytes(len(header).to_bytes(8, "little") + header)
+    with pytest.raises(ModelIncomplete, match="not a safetensors file: got .*; copy it again"):
+        resolve(tmp_path, path=str(model))
+
+
+def test_an_index_of_other_contents_is_refused(tmp_path: Path, model: Path) -> None:
+    index = {"weight_map": {"weight": 3}}
+    (model / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(ModelIncomplete, match=r"no file of a tensor: got 3 for weight in .*index"):
         resolve(tmp_path, path=str(model))
 
 

@@ -16,6 +16,7 @@ from rlhf_flow.planning.held_weights import EMBEDDING, OUTPUT, weight_shapes
 from rlhf_flow.planning.model_config import shape_from_config
 from rlhf_runtime.errors import UnsupportedModel
 from rlhf_runtime.models.errors import ModelIncomplete
+from rlhf_runtime.models.folder import read_object
 from rlhf_runtime.models.weights import check_weights
 
 CONFIG: dict[str, Any] = {
@@ -56,13 +57,19 @@ def of_base(tensors: Tensors) -> Tensors:
     return {n.removeprefix("model."): shape for n, shape in tensors.items() if n != OUTPUT}
 
 
+def check(folder: Path, has_language_head: bool) -> None:
+    config = read_object(folder / "config.json")
+    check_weights(folder, config, has_language_head=has_language_head)
+
+
+QUANTIZED = {"quantization_config": {"quant_method": "awq"}}
 TIED = {"tie_word_embeddings": True}
 BIASES = with_more(model__layers__1__self_attn__q_proj__bias=(8,))
 COMPUTED = with_more(model__layers__1__self_attn__rotary_emb__inv_freq=(2,))
 
 
 @pytest.mark.parametrize(
-    ("change", "config", "needs_output"),
+    ("change", "config", "has_language_head"),
     [
         (same, {}, True),
         (same, TIED, True),
@@ -73,16 +80,15 @@ COMPUTED = with_more(model__layers__1__self_attn__rotary_emb__inv_freq=(2,))
         (of_base, {}, False),
         (BIASES, {"attention_bias": True}, True),
         (COMPUTED, {}, True),
-        (without(OUTPUT), {"architectures": ["LlamaForSequenceClassification"]}, True),
         (with_more(vision__weight=(3,)), {}, True),
         (without(QUERY), {"model_type": "granite"}, True),
-        (without(QUERY), {"quantization_config": {}}, True),
+        (lambda tensors: {"other.weight": (4,)}, {}, True),
     ],
 )
 def test_a_models_own_weights_are_taken(
-    tmp_path: Path, change: Change, config: dict[str, Any], needs_output: bool
+    tmp_path: Path, change: Change, config: dict[str, Any], has_language_head: bool
 ) -> None:
-    check_weights(folder_of(tmp_path, change, **config), needs_output=needs_output)
+    check(folder_of(tmp_path, change, **config), has_language_head)
 
 
 @pytest.mark.parametrize(
@@ -98,6 +104,8 @@ def test_a_models_own_weights_are_taken(
         (same, {"num_hidden_layers": 1}, UnsupportedModel, "got model.layers.1.input_layernorm"),
         (same, {"num_hidden_layers": 3}, ModelIncomplete, "without model.layers.2.self_attn.q_"),
         (same, {"model_type": "qwen2"}, ModelIncomplete, "q_proj.bias of [8] and 5 more; copy"),
+        (same, {"num_attention_heads": 4, "head_dim": 8}, UnsupportedModel, "allowed [32, 8] and "),
+        (same, QUANTIZED, UnsupportedModel, "a model with quantized weights, which cannot be"),
         (BIASES, {}, UnsupportedModel, "got model.layers.1.self_attn.q_proj.bias in "),
     ],
 )
@@ -106,11 +114,11 @@ def test_those_of_another_model_are_told(
 ) -> None:
     folder = folder_of(tmp_path, change, **config)
     with pytest.raises(error) as caught:
-        check_weights(folder, needs_output=True)
+        check(folder, True)
     assert says in str(caught.value) and str(folder) in str(caught.value)
 
 
 def test_of_files_in_another_format_nothing_is_said(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
     (tmp_path / "pytorch_model.bin").write_bytes(b"")
-    check_weights(tmp_path, needs_output=True)
+    check(tmp_path, True)

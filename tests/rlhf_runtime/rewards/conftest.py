@@ -103,6 +103,12 @@ VERIFIERS = '''
     async def later(samples):
         return [1.0] * len(samples)
 
+    class Later:
+        async def __call__(self, samples):
+            return [1.0] * len(samples)
+
+    later_too = Later()
+
     NUMBER = 3
 '''
 

@@ -62,6 +62,7 @@ def test_a_wrong_count_spoils_the_batch(result: object) -> None:
         ("my_verifiers:missing", {}, "got missing, allowed .*by_response, .*length"),
         ("my_verifiers:NUMBER", {}, "not a function: got NUMBER of type int"),
         ("my_verifiers:later", {}, "an async function.* got async def later, allowed a plain"),
+        ("my_verifiers:later_too", {}, "an async function.* got async def later_too"),
         ("my_verifiers:length", {"speed": 1}, "does not take its parameters: .*speed"),
         ("broken:score", {}, "(?s)cannot be imported.*line 1.*ZeroDivisionError"),
         ("needs:score", {}, "(?s)needs, which raised.*No module named 'no_such_dependency'"),

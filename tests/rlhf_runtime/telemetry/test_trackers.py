@@ -13,7 +13,7 @@ import pytest
 
 from rlhf_api.spec.telemetry import MlflowSpec, TelemetrySpec, WandbSpec
 from rlhf_runtime.telemetry.errors import TrackerMissing, TrackerUnavailable
-from rlhf_runtime.telemetry.trackers import TrackerGroup, make_trackers
+from rlhf_runtime.telemetry.trackers import TrackerGroup, make_trackers, require_installed
 
 
 def test_tensorboard_files_are_read_back(tmp_path: Path) -> None:
@@ -181,3 +181,15 @@ def test_mlflow_keeps_a_run_in_a_folder(tmp_path: Path, monkeypatch: pytest.Monk
     history = client.get_metric_history(runs[0].info.run_id, "reward/mean")
     assert [(metric.step, metric.value) for metric in history] == [(1, 0.25), (2, 0.5)]
     assert runs[0].info.status == "FINISHED"
+
+
+def test_libraries_are_looked_for_without_an_import(monkeypatch: pytest.MonkeyPatch) -> None:
+    mlflow = MlflowSpec(tracking_uri="somewhere", experiment="e")
+    spec = TelemetrySpec(wandb=WandbSpec(project="p"), mlflow=mlflow)
+    there = {"wandb", "mlflow"}
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name if name in there else None)
+    require_installed(spec)
+    there.remove("mlflow")
+    with pytest.raises(TrackerMissing, match=r"no module mlflow for mlflow; .*operator\[mlflow\]"):
+        require_installed(spec)
+    require_installed(TelemetrySpec())

@@ -6,7 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlhf_api.plan import CallKind, GraphName
+from rlhf_api.calls import CallKind
+from rlhf_api.plan import GraphName
 from rlhf_flow.calls import GenerateOptions, ModelCall
 from rlhf_runtime.dataplane.partition import Extent, Share
 from rlhf_runtime.rewards.failures import Failure

@@ -27,8 +27,8 @@ from rlhf_runtime.engines.heads import SCORE, as_scalar, check_head, is_classifi
 from rlhf_runtime.engines.parallel import ParallelContext
 from rlhf_runtime.errors import UnsupportedModel
 from rlhf_runtime.models.errors import ModelIncomplete
-from rlhf_runtime.models.folder import CONFIG_FILE, safetensors_files, shapes_of
-from rlhf_runtime.models.weights import check_weights, refuse_other_weights
+from rlhf_runtime.models.folder import CONFIG_FILE, read_object, shapes_of
+from rlhf_runtime.models.weights import check_weights, refuse_others
 
 
 def load_causal_lm(
@@ -89,7 +89,9 @@ def _on_own_memory(model: PreTrainedModel) -> PreTrainedModel:
 def _read(folder: Path, config: PreTrainedConfig, may_lack_head: bool = False) -> PreTrainedModel:
     """A model in the form of a causal language model; a classifier's head is its output."""
     kind = AutoModelForSequenceClassification if is_classifier(config) else AutoModelForCausalLM
-    check_weights(folder, needs_output=not (may_lack_head or is_classifier(config)))
+    has_language_head = not (may_lack_head or is_classifier(config))
+    described = read_object(folder / CONFIG_FILE)
+    check_weights(folder, described, has_language_head=has_language_head)
     try:
         found, info = kind.from_pretrained(
             folder,
@@ -120,9 +122,8 @@ def _refuse_ties(folder: Path, config: PreTrainedConfig) -> None:
         ModelIncomplete, UnsupportedModel: with the first difference.
     """
     parameters = _outline(config).named_parameters(remove_duplicate=False)  # ties are of both
-    given = {n: s for file in safetensors_files(folder) for n, s in shapes_of(file).items()}
-    if given:
-        refuse_other_weights(folder, given, {name: tuple(each.shape) for name, each in parameters})
+    if found := shapes_of(folder):
+        refuse_others(folder, found, {name: tuple(each.shape) for name, each in parameters})
 
 
 def _check_complete(

@@ -1,0 +1,23 @@
+"""Where a job keeps what it makes: checkpoints and trackers, as far as this machine tells."""
+
+from __future__ import annotations
+
+from rlhf_api.spec.job import RLHFJobSpec
+from rlhf_runtime.checkpoint.places import require_lasting
+from rlhf_runtime.preflight.findings import Findings
+from rlhf_runtime.telemetry.trackers import require_installed
+
+
+def check_records(spec: RLHFJobSpec, findings: Findings) -> None:
+    """Check the address of checkpoints, without looking there, and the libraries of trackers.
+
+    Args:
+        spec: of a job that runs on this machine.
+        findings: get what is wrong.
+    """
+    storage = spec.checkpoint.storage
+    if storage is not None and storage.uri is not None:
+        with findings.about("spec", "checkpoint", "storage", "uri"):
+            require_lasting(storage.uri)
+    with findings.about("spec", "telemetry"):
+        require_installed(spec.telemetry)
