@@ -477,6 +477,14 @@ CREATED: dict[str, Case] = {
         ),
         *("spec.placement.groups", "in which of several pools it is: allowed the name of a"),
     ),
+    "a group of more devices than there are": Case(
+        (f"{GROUPS}[{{roles: [actor, critic], firstDevice: 2, devices: 7}}]}}",),
+        *("spec.placement.groups", "a group with devices that its pool does not have: allowed"),
+    ),
+    "a group behind the devices of its pool": Case(
+        (TWO_POOLS, f"{GROUPS}[{{roles: [actor, critic], pool: b, firstDevice: 8}}]}}"),
+        *("spec.placement.groups", "lower firstDevice or devices, or add nodes"),
+    ),
     "two pools for all roles": Case(
         (TWO_POOLS,),
         *("spec.placement.type", "several pools, and nothing says which role is in which"),

@@ -14,6 +14,8 @@ from rlhf_api.spec.job import RLHFJob
 
 from .rule_cases import GOOD, GROUPS, SHAPE, TRAINING, TWO_POOLS, UNMEASURED
 
+PLACED = "spec.placement={type: Manual, groups: [%s]}"
+
 
 def problems(*overrides: str) -> list[tuple[str, str]]:
     _, found = validate_document(apply_overrides(GOOD, overrides))
@@ -150,6 +152,16 @@ def test_a_good_spec_has_no_problem() -> None:
             "got tensor 4 x pipeline 3 = 12, allowed at most 8, of pools with 8 (a)",
         ),
         (
+            [PLACED % "{roles: [actor, critic], firstDevice: 2, devices: 7}"],
+            "spec.placement.groups[0].devices",
+            "for actor, critic, allowed 0 to 7 of pool a, which has 2 x 4; lower firstDevice or",
+        ),
+        (
+            [PLACED % "{roles: [actor]}, {roles: [critic], firstDevice: 8}"],
+            "spec.placement.groups[1].firstDevice",
+            "got devices 8 to 8 for critic, allowed 0 to 7 of pool a, which has 2 x 4; lower",
+        ),
+        (
             [f"spec.models.actor.shape={SHAPE % 6}", TRAINING % (4, 1)],
             "spec.models.actor.training.parallelism.tensor",
             "got tensor 4, and 6 attention heads / 4 = 1.5, allowed 1, 2 for this model",
@@ -186,6 +198,7 @@ def test_each_rule_names_the_field_and_the_arithmetic(
         "spec.algorithm.ppo.criticWarmupSteps=9",
         "spec.data.train.maxRows=4",
         "spec.placement.maxDevices=8",
+        PLACED % "{roles: [actor], devices: 8}, {roles: [critic], firstDevice: 7}",
         "spec.rollout.samplesPerPrompt=1",
         "spec.rollout.parallelism={tensor: 8}",
     ],

@@ -203,6 +203,15 @@ MISTAKES = {
         damage=lambda folder: (folder / "chat_template.jinja").write_bytes(b"\xe9"),
     ),
     "weights that are cut off": Mistake("ModelIncomplete: .*is cut off", damage=cut_off),
+    "a config of fewer layers than its weights": Mistake(
+        r"UnsupportedModel: .*no layer of the model has: got model\.layers\.1\.\S+ and 8 more in",
+        damage=configured(num_hidden_layers=1),
+    ),
+    "a config of a wider model than its weights": Mistake(
+        r"UnsupportedModel: .*got model\.layers\.0\.mlp\.gate_proj\.weight of \[\d+, 128\] in "
+        r".*/model, allowed \[999, 128\] and 5 more; copy config\.json and weights of one model",
+        damage=configured(intermediate_size=999),
+    ),
     "a model without a config": Mistake(
         "ModelIncomplete: .*missing config.json",
         damage=lambda folder: (folder / "config.json").unlink(),

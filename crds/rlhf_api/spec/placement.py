@@ -167,6 +167,22 @@ def _groups_name_one_of_several_pools(spec: RLHFJobSpec) -> Iterator[Found]:
             yield Found("none", where, ", ".join(dict.fromkeys(names)))
 
 
+def _groups_lie_in_their_pools(spec: RLHFJobSpec) -> Iterator[Found]:
+    pools = spec.resources.node_pools
+    for number, group in enumerate(spec.placement.groups):
+        named = [pool for pool in pools if pool.name == group.pool]
+        for pool in named if group.pool is not None or len(pools) != 1 else pools:
+            last = group.first_device + (group.devices or 1) - 1
+            if last >= pool.num_devices:
+                field = "firstDevice" if group.devices is None else "devices"
+                yield Found(
+                    f"devices {group.first_device} to {last} for {group.name}",
+                    ("placement", "groups", number, field),
+                    f"0 to {pool.num_devices - 1} of pool {pool.name}, which has {pool.nodes} x "
+                    f"{pool.devices_per_node}",
+                )
+
+
 def _several_pools_have_groups(spec: RLHFJobSpec) -> list[Found]:
     names = ", ".join(pool.name for pool in spec.resources.node_pools)
     is_placed = spec.placement.type in PLACED_APART
@@ -237,6 +253,16 @@ PLACEMENT_RULES: tuple[Rule, ...] = (
         do="name its pool",
         field=".placement.groups",
         check=_groups_name_one_of_several_pools,
+    ),
+    Rule(
+        holds=f"{_GROUPS}.all(group, {_POOLS}.all(pool, (has(group.pool) ? "
+        f"pool.name != group.pool : {_POOLS}.size() > 1) || group.firstDevice + "
+        "(has(group.devices) ? group.devices : 1) <= pool.nodes * pool.devicesPerNode))",
+        what="a group with devices that its pool does not have",
+        allowed="firstDevice + devices of at most nodes x devicesPerNode",
+        do="lower firstDevice or devices, or add nodes",
+        field=".placement.groups",
+        check=_groups_lie_in_their_pools,
     ),
     Rule(
         holds=f"{_POOLS}.size() <= 1 || "

@@ -11,13 +11,18 @@ from rlhf_flow.planning.shapes import DecoderShape
 from rlhf_flow.planning.weight_parts import Part, row_part, tensor_part
 
 EMBEDDING, FINAL_NORM, OUTPUT = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
+LAYER = "model.layers."
+"""What a layer's number follows."""
+NORMS = ("input_layernorm", "post_attention_layernorm")
+FEED_FORWARD_NORMS = ("pre_feedforward_layernorm", "post_feedforward_layernorm")
+"""Where a layer has four."""
 
 
 class Weights(NamedTuple):
     """Weights that are alike, such as one of every layer."""
 
     name: str
-    """Of one, as far as it says how it is cut."""
+    """Hugging Face's; of those that layers have without the layer's."""
     shape: tuple[int, ...]
     """The full shape of each."""
     number: int
@@ -54,9 +59,22 @@ def layer_weights(shape: DecoderShape) -> Iterator[Weights]:
     for name in ("gate_proj", "up_proj"):
         yield Weights(f"mlp.{name}.weight", (middle, hidden), layers)
     yield Weights("mlp.down_proj.weight", (hidden, middle), layers)
-    yield Weights("input_layernorm.weight", (hidden,), layers * shape.norms_per_layer)
-    if shape.query_key_norm:
-        yield Weights("self_attn.q_norm.weight", (shape.head_dim,), 2 * layers)
+    for name in (*NORMS, *FEED_FORWARD_NORMS)[: shape.norms_per_layer]:
+        yield Weights(f"{name}.weight", (hidden,), layers)
+    for name in ("q_norm", "k_norm") if shape.query_key_norm else ():
+        yield Weights(f"self_attn.{name}.weight", (shape.head_dim,), layers)
+
+
+def weight_shapes(shape: DecoderShape) -> dict[str, tuple[int, ...]]:
+    """The full shape of every weight of a language model, by Hugging Face name."""
+    in_layers = [weights.name for weights in layer_weights(shape)]
+    found: dict[str, tuple[int, ...]] = {}
+    for weights in all_weights(shape):
+        numbers = range(shape.num_layers) if weights.name in in_layers else (None,)
+        for layer in numbers:
+            name = weights.name if layer is None else f"{LAYER}{layer}.{weights.name}"
+            found[name] = weights.shape
+    return found
 
 
 def num_training_layouts(mesh: Mesh, engine: TrainingEngineType) -> int:

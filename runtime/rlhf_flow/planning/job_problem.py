@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from rlhf_api import RLHFJob
 from rlhf_api.plan import GraphName, Head, Pool
 from rlhf_api.quantity import whole
-from rlhf_api.spec.models import TrainingSpec
+from rlhf_api.spec.models import Offload, TrainingSpec
 from rlhf_flow.graph import Graph
 from rlhf_flow.job_graphs import JobRole, job_roles, policy_of
 from rlhf_flow.planning.inventory import device_of, limit_devices
@@ -75,18 +75,26 @@ def _facts(
         rows_together=_rows_together(step, role),
         sequence_parallel=training.parallelism.sequence,
         distributed_optimizer=training.distributed_optimizer,
-        fixed=_strategy(training),
+        fixed=_strategy(training, _offload(job, role, found)),
     )
 
 
-def _strategy(training: TrainingSpec) -> FixedStrategy:
+def _strategy(training: TrainingSpec, offload: Offload) -> FixedStrategy:
     return FixedStrategy(
         tensor=training.parallelism.tensor,
         pipeline=training.parallelism.pipeline,
         micro_batch_tokens=training.micro_batch_tokens,
         recompute=training.activation_recompute,
-        offload=training.offload,
+        offload=offload,
     )
+
+
+def _offload(job: RLHFJob, role: str, found: JobRole) -> Offload:
+    """What the manifest says of a role. Nothing can be derived of one that is only read: if it has
+    that from the actor, whose model it starts from, nothing is said of it."""
+    wanted = job.spec.model_for(role).training.offload
+    is_taken_over = role not in job.spec.given_models and not found.is_trained
+    return Offload.AUTO if is_taken_over and wanted is Offload.DERIVED else wanted
 
 
 def _is_saved(job: RLHFJob, origin: str, role: JobRole, policy: str) -> bool:

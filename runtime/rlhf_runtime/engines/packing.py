@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from rlhf_flow.planning.sequence_cost import SequenceCost
 from rlhf_runtime.dataplane.columns import Column, Rows, run_positions
 from rlhf_runtime.dataplane.partition import micro_batches
+from rlhf_runtime.devices import to_device
 from rlhf_runtime.engines.sequences import group_into_sequences
 
 T = TypeVar("T")
@@ -54,7 +55,7 @@ class MicroBatch:
         if device.type == "cpu":
             return self
         given = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        moved = {name: field.to(device) for name, field in given.items() if field is not None}
+        moved = {n: to_device(field, device) for n, field in given.items() if field is not None}
         return replace(self, **moved)
 
     def only(self, kept: torch.Tensor) -> MicroBatch:

@@ -1,26 +1,26 @@
 """Whether a folder's weights are those of the model that its config.json describes, by the headers
-of safetensors files. Called before anything starts; engines look at all weights when they load."""
+of safetensors files: no weight is read. Called before anything starts, and by engines that load."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rlhf_flow.errors import ShapeUnknown
+from rlhf_flow.planning.held_weights import EMBEDDING, LAYER, OUTPUT, weight_shapes
 from rlhf_flow.planning.model_config import shape_from_config
-from rlhf_flow.planning.shapes import DecoderShape
 from rlhf_runtime.errors import UnsupportedModel
 from rlhf_runtime.models.errors import ModelIncomplete
 from rlhf_runtime.models.folder import CONFIG_FILE, shapes_of
 
-HEAD = "lm_head.weight"
-_BASE = "model."
-"""What the names begin with in files of a causal language model; those of its base lack it."""
-_LAYER = re.compile(r"(?:model\.)?layers\.(\d+)\.")
+_BASE, _HEADS = "model.", (OUTPUT, "score.weight")
+"""What names begin with in a model with a head; what no base model has."""
+_COMPUTED = ".rotary_emb.inv_freq"
+"""What older files name so is computed from config.json."""
 
-Shapes = Mapping[str, Sequence[int]]
+Shapes = Mapping[str, tuple[int, ...]]
+"""Full shapes of tensors, by name."""
 
 
 def check_weights(folder: Path, config: Mapping[str, Any], *, has_language_head: bool) -> None:
@@ -36,7 +36,7 @@ def check_weights(folder: Path, config: Mapping[str, Any], *, has_language_head:
 
     Raises:
         ModelIncomplete: weights are missing, or a file is damaged.
-        UnsupportedModel: they are quantized, of another shape, or of more layers.
+        UnsupportedModel: they are quantized, of another shape, or of other layers.
     """
     if quantization := config.get("quantization_config"):
         kind = quantization.get("quant_method") if isinstance(quantization, dict) else None
@@ -46,63 +46,75 @@ def check_weights(folder: Path, config: Mapping[str, Any], *, has_language_head:
             "the model that it was made of"
         )
     try:
-        shape = shape_from_config(config, str(folder / CONFIG_FILE), "")
+        wanted = weight_shapes(shape_from_config(config, str(folder / CONFIG_FILE), ""))
     except ShapeUnknown:
         return
-    found = shapes_of(folder)
-    base = _BASE if any(name.startswith(_BASE) for name in found) else ""
-    wanted = {f"{base}{name}": size for name, size in body(shape)}
-    if has_language_head and not shape.tied_embeddings:
-        wanted[HEAD] = (shape.vocab_size, shape.hidden_size)
-    if not found.keys().isdisjoint(wanted):  # else they have other names
-        _compare(folder, found, wanted, shape.num_layers)
+    found = _named(shapes_of(folder))
+    if found.keys().isdisjoint(wanted):
+        return  # they have other names
+    if not has_language_head:
+        wanted.pop(OUTPUT, None)
+        found.pop(OUTPUT, None)
+    elif OUTPUT not in wanted and OUTPUT in found:  # tied: files may hold it twice, or this one
+        wanted[OUTPUT] = wanted[EMBEDDING]
+        if EMBEDDING not in found:
+            del wanted[EMBEDDING]
+    has_biases = bool(config.get("attention_bias") or config.get("mlp_bias"))
+    refuse_others(folder, found, wanted, has_biases)
 
 
-def body(shape: DecoderShape) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """The weights below the output that every known family has, by their names in a base model, as
-    torch's modules have them: rows of a matrix are outputs."""
-    hidden, query, key = shape.hidden_size, shape.query_size, shape.key_value_size
-    inner = shape.intermediate_size
-    block = {
-        "input_layernorm": (hidden,),
-        "self_attn.q_proj": (query, hidden),
-        "self_attn.k_proj": (key, hidden),
-        "self_attn.v_proj": (key, hidden),
-        "self_attn.o_proj": (hidden, query),
-        "post_attention_layernorm": (hidden,),
-        "mlp.gate_proj": (inner, hidden),
-        "mlp.up_proj": (inner, hidden),
-        "mlp.down_proj": (hidden, inner),
-    }
-    yield "embed_tokens.weight", (shape.vocab_size, hidden)
-    for layer in range(shape.num_layers):
-        for name, size in block.items():
-            yield f"layers.{layer}.{name}.weight", size
-    yield "norm.weight", (hidden,)
+def refuse_others(folder: Path, found: Shapes, wanted: Shapes, has_biases: bool = False) -> None:
+    """Refuse weights that are not those of a model; outside of its layers there may be more.
 
+    Args:
+        folder: of the files.
+        found: their tensors.
+        wanted: the model's.
+        has_biases: whether its layers may have some beside these.
 
-def _compare(folder: Path, found: Shapes, wanted: Shapes, num_layers: int) -> None:
-    """Refuse weights that are not those that are wanted; for errors see `check_weights`."""
+    Raises:
+        ModelIncomplete, UnsupportedModel: as of `check_weights`, with the first of them.
+    """
     if missing := [name for name in wanted if name not in found]:
         raise ModelIncomplete(
-            f"a model without all its weights: got {folder} without {_some(missing)}; copy the "
-            "whole folder, or save the model again with save_pretrained"
+            f"a model without all its weights: got {folder} without {missing[0]} of "
+            f"{[*wanted[missing[0]]]}{_more(missing)}; copy the whole folder, or save the model "
+            "again with save_pretrained"
         )
-    for name, size in wanted.items():
-        if tuple(found[name]) != tuple(size):
-            raise UnsupportedModel(
-                f"weights of another shape than {CONFIG_FILE} says: got {name} of "
-                f"{[*found[name]]} in {folder}, allowed {[*size]}; copy the whole folder of one "
-                "model"
-            )
-    layers = ((name, _LAYER.match(name)) for name in found)
-    if unknown := sorted(name for name, at in layers if at and int(at[1]) >= num_layers):
+    if differing := [name for name, shape in wanted.items() if found[name] != shape]:
+        name = differing[0]
         raise UnsupportedModel(
-            f"weights of more layers than {CONFIG_FILE} says: got {_some(unknown)} in {folder}, "
-            f"allowed num_hidden_layers = {num_layers}; copy the whole folder of one model"
+            f"weights of another shape than {CONFIG_FILE} says: got {name} of {[*found[name]]} in "
+            f"{folder}, allowed {[*wanted[name]]}{_more(differing)}; copy {CONFIG_FILE} and "
+            "weights of one model"
+        )
+    layers = {_layer(name) for name in wanted}
+    unknown = sorted(
+        name
+        for name in found.keys() - wanted.keys()
+        if ".layers." in name
+        and not name.endswith(_COMPUTED)
+        and not (has_biases and name.endswith(".bias") and _layer(name) in layers)
+    )
+    if unknown:
+        raise UnsupportedModel(
+            f"weights that no layer of the model has: got {unknown[0]}{_more(unknown)} in "
+            f"{folder}, allowed those of the model that {CONFIG_FILE} describes; copy "
+            f"{CONFIG_FILE} and weights of one model"
         )
 
 
-def _some(names: Sequence[str]) -> str:
-    more = len(names) - 3
-    return ", ".join(names[:3]) + (f" and {more} more" if more > 0 else "")
+def _named(shapes: Shapes) -> dict[str, tuple[int, ...]]:
+    """Tensors named as in a model with a head: of a base model alone files leave its name out."""
+    if any(name.startswith(_BASE) for name in shapes):
+        return dict(shapes)
+    return {n if n in _HEADS else f"{_BASE}{n}": shape for n, shape in shapes.items()}
+
+
+def _layer(name: str) -> str:
+    """The number of a weight's layer; empty: it is in none."""
+    return name.removeprefix(LAYER).partition(".")[0] if name.startswith(LAYER) else ""
+
+
+def _more(names: Sequence[str]) -> str:
+    return f" and {len(names) - 1} more" if len(names) > 1 else ""

@@ -6,6 +6,8 @@ import torch
 from jaxtyping import Bool, Int, Shaped
 from torch import Tensor
 
+from rlhf_runtime.devices import to_device
+
 
 def length_mask(lengths: Int[Tensor, " rows"]) -> Bool[Tensor, "rows longest"]:
     """The mask of rows padded on the right to the longest of them.
@@ -46,10 +48,10 @@ def pad(
             f"packed values do not match their lengths: got {values.shape[0]} values, lengths that "
             f"sum to {num_values}; pass the lengths of the same rows"
         )
-    places = mask.flatten().nonzero()[:, 0].to(values.device)
+    places = to_device(mask.flatten().nonzero()[:, 0], values.device)
     padded = values.new_full((mask.numel(), *values.shape[1:]), fill)
     padded[places] = values
-    return padded.reshape(*mask.shape, *values.shape[1:]), mask.to(values.device)
+    return padded.reshape(*mask.shape, *values.shape[1:]), to_device(mask, values.device)
 
 
 def unpad(

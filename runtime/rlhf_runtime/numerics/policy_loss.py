@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from rlhf_runtime.devices import to_device
 from rlhf_runtime.numerics.kl import MAX_LOG_RATIO
 
 
@@ -52,7 +53,7 @@ def sequence_log_ratios(
     Source: GSPO (arXiv 2507.18071), equation 7.
     """
     rows = torch.arange(len(lengths), device=lengths.device)
-    row_of = torch.repeat_interleave(rows, lengths).to(token_log_ratios.device)
+    row_of = to_device(torch.repeat_interleave(rows, lengths), token_log_ratios.device)
     zeros = token_log_ratios.new_zeros(len(lengths))
     sums = zeros.index_add(0, row_of, torch.where(kept, token_log_ratios, 0.0))
     counts = zeros.index_add(0, row_of, kept.to(zeros.dtype))

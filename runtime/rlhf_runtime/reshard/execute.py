@@ -92,6 +92,7 @@ class PreparedTransfer:
         rounds = rounds_of(plan, rank, max(1, bucket_elements // 2))  # of which two are staged
         self._exchanges = bind(rounds, rank, source_views, target_views, self.dtypes, self._staging)
         self._transport: Transport = GroupTransport(group, self._staging.device)
+        self.release()  # a first run may be long after
 
     @torch.no_grad()
     def run(self) -> TransferStats:

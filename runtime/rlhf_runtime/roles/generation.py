@@ -43,20 +43,29 @@ class Generation:
 
     def __init__(self, context: RoleContext, trainer: TrainingEngine | None) -> None:
         """Start the engine, if one is here, and plan how weights come to all of them. Collective
-        over the ranks that train or generate."""
+        over the ranks that train or generate.
+
+        What of the trainer leaves its device before the role generates has left it when the engine
+        starts, and stays away: starting one takes at most what generating with it does, so that
+        the plan's sum for generation is the one for the start. An engine that gives its memory back
+        while others work has done so when this returns.
+        """
         plan, ranks = context.plan.generation(context.role), context.generating
         assert plan is not None and ranks is not None, f"{context.role} does not generate"
         self.engine = trainer
         self.generation = self
         self._context = context
         self._tokenizer = TextTokenizer(context.folder)
+        source = {} if trainer is None else trainer.views()
+        if trainer is not None:
+            trainer.offload(context.planned.offload)
         self._vllm = self._start_engine(plan) if context.generates_here else None
-        self._transition = Transition(trainer, self._vllm, ranks)
         self.methods: dict[str, Callable[[Inputs], Result]] = {"reshard": self.reshard}
         if self._vllm is not None:
             self.methods |= {"generate": self.generate, "release": self.release}
             if plan.release_during_training:
                 self._vllm.release()
+        self._transition = Transition(trainer, source, self._vllm, ranks)
 
     def _start_engine(self, plan: GenerationPlan) -> VllmEngine:
         context, rollout = self._context, self._context.job.spec.rollout

@@ -12,6 +12,7 @@ from rlhf_api.spec.policy_loss import KlEstimator, PolicyObjective
 from rlhf_flow import fields
 from rlhf_flow.losses import ClippedLoss
 from rlhf_runtime.dataplane.columns import Column, Rows
+from rlhf_runtime.devices import to_device
 from rlhf_runtime.engines.packing import MicroBatch
 from rlhf_runtime.engines.training import TokenOutputs
 from rlhf_runtime.numerics.aggregation import aggregate
@@ -88,16 +89,16 @@ class PolicyTerms:
         kept = self._kept(part, device)
         terms = self._policy_loss(log_probs, part, kept)
         losses = terms.token_losses
-        old = self._old[part.tokens].to(device)
+        old = to_device(self._old[part.tokens], device)
         if self._old_is_trainers:
-            rollout = self._rollout[part.tokens].to(device)
+            rollout = to_device(self._rollout[part.tokens], device)
             weights = importance_weights(old, rollout, self._loss.importance_cap)
             self._note("importance_weight", weights, kept)
             losses = losses * weights
         if self._loss.entropy_coefficient:
             losses = losses - self._loss.entropy_coefficient * entropy
         if self._reference is not None:
-            reference = self._reference[part.tokens].to(device)
+            reference = to_device(self._reference[part.tokens], device)
             kl = kl_estimate(log_probs, reference, self._loss.kl_estimator)
             losses = losses + self._loss.kl_coefficient * kl
             self._note("kl", kl, kept)
@@ -111,8 +112,8 @@ class PolicyTerms:
     def _policy_loss(self, log_probs: torch.Tensor, part: MicroBatch, kept: _Kept) -> PolicyLoss:
         """The objective's loss of each token."""
         loss, device = self._loss, log_probs.device
-        ratios = log_ratios(log_probs, self._old[part.tokens].to(device))
-        advantages = self._advantages[part.tokens].to(device)
+        ratios = log_ratios(log_probs, to_device(self._old[part.tokens], device))
+        advantages = to_device(self._advantages[part.tokens], device)
         low, high = loss.clip_range, loss.clip_range_high
         match loss.objective:
             case PolicyObjective.CLIPPED:
@@ -140,7 +141,7 @@ class PolicyTerms:
 
     def _kept(self, part: MicroBatch, device: torch.device) -> _Kept:
         mask = torch.repeat_interleave(self._batch.kept[part.rows], part.response_lengths)
-        return _Kept(mask.to(device), float(mask.sum()))
+        return _Kept(to_device(mask, device), float(mask.sum()))
 
     def _note(self, name: str, values: torch.Tensor, kept: _Kept) -> None:
         total = torch.where(kept.mask, values.detach().double(), 0.0).sum()
@@ -163,7 +164,7 @@ class PolicyTerms:
 
         Both belong to the weights that sampled: updates since then are no disagreement.
         """
-        own, rollout = log_probs.detach(), self._rollout[part.tokens].to(log_probs.device)
+        own, rollout = log_probs.detach(), to_device(self._rollout[part.tokens], log_probs.device)
         difference = (own - rollout).abs()
         self._note("log_prob_difference_mean", difference, kept)
         self._note("mismatch_kl", kl_estimate(rollout, own, KlEstimator.K3), kept)
@@ -172,5 +173,5 @@ class PolicyTerms:
 
     def _aggregate(self, losses: torch.Tensor, part: MicroBatch) -> torch.Tensor:
         padded, mask = pad(losses, part.response_lengths)
-        mask &= self._batch.kept[part.rows, None].to(losses.device)
+        mask &= to_device(self._batch.kept[part.rows, None], losses.device)
         return aggregate(padded, mask, self._loss.aggregation, self._batch.denominators)

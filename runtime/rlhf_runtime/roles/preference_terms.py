@@ -14,6 +14,7 @@ import torch
 
 from rlhf_flow.losses import BradleyTerry, Dpo
 from rlhf_runtime.dataplane.columns import Rows
+from rlhf_runtime.devices import to_device
 from rlhf_runtime.engines.packing import MicroBatch
 from rlhf_runtime.engines.parallel import ParallelContext
 from rlhf_runtime.engines.training import TokenOutputs
@@ -85,7 +86,7 @@ class Comparison:
         if not self._is_split[part.rows].any():
             return self._share(scores, part.rows)
         if torch.is_grad_enabled():
-            return (self._slopes[part.rows].to(scores.device) * scores).sum()
+            return (to_device(self._slopes[part.rows], scores.device) * scores).sum()
         self._scores[part.rows] = scores.cpu()
         return scores.sum()
 
@@ -100,7 +101,7 @@ class Comparison:
     def _share(self, scores: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         """The loss of the pairs among some rows, which is told, too."""
         found = pairs_of(self._groups[rows], self._preference[rows])
-        chosen, rejected = (scores[positions.to(scores.device)] for positions in found)
+        chosen, rejected = (scores[to_device(positions, scores.device)] for positions in found)
         if self._tells_scores:
             self._note("chosen_reward", chosen)
             self._note("rejected_reward", rejected)
@@ -160,6 +161,6 @@ class DpoTerms:
 
     def __call__(self, outputs: TokenOutputs, part: MicroBatch) -> torch.Tensor:
         """This micro-batch's share of the mini-batch's loss."""
-        ratios = outputs.values - self._reference[part.tokens].to(outputs.values.device)
+        ratios = outputs.values - to_device(self._reference[part.tokens], outputs.values.device)
         padded, _ = pad(ratios, part.response_lengths)
         return self.compared.share(self._beta * padded.sum(dim=1), part)

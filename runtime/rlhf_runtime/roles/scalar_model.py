@@ -16,6 +16,7 @@ from rlhf_runtime.data.retokenizer import retokenizers
 from rlhf_runtime.data.rows import Split
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.dataplane.shards import ShardIndex
+from rlhf_runtime.devices import to_device
 from rlhf_runtime.engines.packing import MicroBatch
 from rlhf_runtime.engines.training import LossTerm, ReadValues, TokenOutputs, TrainingEngine
 from rlhf_runtime.numerics.aggregation import aggregate
@@ -169,12 +170,12 @@ class ValueTerms:
         device = outputs.values.device
         terms = clipped_value_loss(
             outputs.values,
-            self._values[part.tokens].to(device),
-            self._returns[part.tokens].to(device),
+            to_device(self._values[part.tokens], device),
+            to_device(self._returns[part.tokens], device),
             self._loss.clip_range,
         )
         padded, mask = pad(terms.token_losses, part.response_lengths)
-        mask &= self._batch.kept[part.rows, None].to(device)
+        mask &= to_device(self._batch.kept[part.rows, None], device)
         share = aggregate(padded, mask, self._loss.aggregation, self._batch.denominators)
         self._means.add(self._metric, share, 0.0)
         return share

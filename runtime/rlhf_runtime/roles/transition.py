@@ -41,13 +41,18 @@ class Transition:
     """
 
     def __init__(
-        self, trainer: TrainingEngine | None, engine: VllmEngine | None, ranks: RankGroup
+        self,
+        trainer: TrainingEngine | None,
+        source: Views,
+        engine: VllmEngine | None,
+        ranks: RankGroup,
     ) -> None:
-        """Plan it. Collective.
+        """Plan it. Collective. Nothing of either engine has to be on its device.
 
         Args:
             trainer: what this rank trains. None: nothing.
-            engine: what it generates with. None: it does not.
+            source: its views; of no trainer none. It gives them only while it is loaded.
+            engine: what this rank generates with. None: it does not.
             ranks: all that do the one or the other.
         """
         self._trainer = trainer
@@ -57,7 +62,7 @@ class Transition:
         self.began = 0.0
         """When all ranks had come to the last refresh; seconds since the epoch."""
         self._moment: Moment | None = None
-        self._source: Views = {} if trainer is None else trainer.views()
+        self._source = source
         self._target: Views = {} if engine is None else engine.views()
         group = ranks.group if ranks.size > 1 else None
         gathered = gather_layouts(self._source, self._target, group)

@@ -141,7 +141,7 @@ class Rank(Watched):
             )
             role = self._roles[planned.role] = make_role(context)
             if role.engine is not None:  # before the next one is built
-                role.engine.offload(planned.offload)
+                role.engine.offload(planned.offload)  # unless it has left for its own generation
             logger.info("built role %s for %s", planned.role, ", ".join(sorted(role.methods)))
 
     @watched_by_effort

@@ -252,15 +252,20 @@ def test_the_driver_sends_all_calls_of_a_plan_in_its_order(job: Any, gibibytes: 
         assert all(call.mesh is not None for call in planned if call.kind in TRANSITIONS)
 
 
-def test_a_role_alone_leaves_its_devices_to_its_own_generation(job: Any) -> None:
-    """By hand: a cache of 40 GiB, 15 GiB of weights, and 11 GiB of training state."""
+def policy_alone(job: Any) -> Any:
+    """Of 8 B parameters, with a cache of 40 GiB on each rank."""
     training = {"activationRecompute": True, "microBatchTokens": 2048}
     rollout = {"samplesPerPrompt": 4, "maxPromptTokens": 512, "maxResponseTokens": 512}
-    asked = job(
+    return job(
         models={"actor": {"source": LLAMA, "training": training}},
         rollout=rollout | {"kvCacheMemory": "40Gi", "parallelism": {"tensor": 1}},
         schedule={"steps": 10, "promptsPerStep": 8},
     )
+
+
+def test_a_role_alone_leaves_its_devices_to_its_own_generation(job: Any) -> None:
+    """By hand: a cache of 40 GiB, 15 GiB of weights, and 11 GiB of training state."""
+    asked = policy_alone(job)
     roomy, tight = plan(asked, 75), plan(asked, 65)
     assert (offloaded_in(roomy), offloaded_in(tight)) == (set(), {"actor"})
     fell = peak(roomy, "actor.generate") - peak(tight, "actor.generate")
@@ -324,6 +329,41 @@ def test_the_manifest_says_that_only_what_can_be_made_anew_leaves(job: Any) -> N
         plan(grpo_with_megatron(job, offload="Derived"), 50)
 
 
+def test_a_role_that_takes_over_the_actors_settings_may_leave_all_the_same(job: Any) -> None:
+    """Nothing of a reference follows from masters: what the actor is told holds it nowhere."""
+
+    def asked(**models: Any) -> Any:
+        made = grpo_with_megatron(job, offload="Derived").spec
+        return job(
+            algorithm=made.algorithm,
+            models={"actor": made.models["actor"], **models},
+            rollout=made.rollout,
+            schedule=made.schedule,
+        )
+
+    def reference(**training: Any) -> Any:
+        return {"source": {"sameAs": "actor"}, "training": {"engine": "Megatron", **training}}
+
+    left_out, named = asked(), asked(reference=reference(offload="Derived"))
+    assert depths(plan(left_out, 80)) == {"actor": OffloadDepth.DERIVED}
+    assert not any("gives nothing back of" in reason for reason in plan(left_out, 80).reasons)
+    assert any("gives nothing back of reference" in reason for reason in plan(named, 80).reasons)
+    least = next(size for size in range(40, 80) if fits(left_out, size))
+    assert depths(plan(left_out, least)) == {
+        "actor": OffloadDepth.DERIVED,
+        "reference": OffloadDepth.EVERYTHING,
+    }
+    assert not fits(asked(reference=reference(offload="Never")), least)
+
+
+def fits(asked: Any, gibibytes: float) -> bool:
+    try:
+        plan(asked, gibibytes)
+    except DoesNotFit:
+        return False
+    return True
+
+
 def test_weights_that_are_their_own_masters_cannot_be_made_anew(job: Any) -> None:
     exact = grpo_with_megatron(job, offload="Derived", precision="float32")
     made = plan(exact, 100)
@@ -332,3 +372,14 @@ def test_weights_that_are_their_own_masters_cannot_be_made_anew(job: Any) -> Non
     assert depths(plan(grpo_with_megatron(job, precision="float32"), 75)) == {
         "actor": OffloadDepth.EVERYTHING
     }
+
+
+def test_an_engine_starts_in_what_roles_leave_of_a_device(job: Any) -> None:
+    """vLLM starts where as much is free as it is told to take. That is there once roles have left
+    as planned, and would not be beside the role's own trainer."""
+    made = plan(policy_alone(job), 64)
+    memory = memory_of(made)
+    engine = made.engine_bytes("actor")
+    stays = peaks_of(memory)["actor.generate"] - engine
+    assert engine <= memory.capacity_bytes - stays
+    assert engine > memory.capacity_bytes - stays - 4 * NUMBER // 8

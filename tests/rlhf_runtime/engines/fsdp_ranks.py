@@ -5,6 +5,7 @@ Run as `python -m tests.rlhf_runtime.engines.fsdp_ranks RANK WORLD_SIZE FOLDER`.
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Callable
@@ -83,9 +84,9 @@ def a_folder_of_another_model_is_refused(world: World, folder: Path, setup: Setu
     whole = load_file(file)
     query = f"{layer}.q_proj.weight"
     for changes, error, text in (
-        ({query: None}, ModelIncomplete, rf"changed without {re.escape(query)}; copy"),
+        ({query: None}, ModelIncomplete, rf"changed without {re.escape(query)} of \[.*; copy"),
         ({query: whole[query][:, 1:]}, UnsupportedModel, "q_proj.weight of .*allowed"),
-        ({f"{layer}.q_norm.weight": torch.ones(4)}, UnsupportedModel, "no layer of Llama.*q_norm"),
+        ({f"{layer}.q_norm.weight": torch.ones(4)}, UnsupportedModel, "no layer of the.*q_norm"),
     ):
         changed = {name: each for name, each in (whole | changes).items() if each is not None}
         save_file({n: each.contiguous() for n, each in changed.items()}, file, {"format": "pt"})
@@ -99,12 +100,42 @@ def a_folder_of_another_model_is_refused(world: World, folder: Path, setup: Setu
         setup.build(place, world, value_head=True)
 
 
+def an_output_beside_the_embedding_that_it_should_be(
+    world: World, folder: Path, setup: Setup
+) -> None:
+    """Is refused where it is another one, be it of a kind of model that the planner knows."""
+    if world.rank > 0:
+        return  # only the first rank reads
+    for kind in ("tied", "granite"):
+        place = folder / kind
+        write_model(kind, place)
+        file, config = place / "model.safetensors", place / "config.json"
+        config.write_text(
+            json.dumps(json.loads(config.read_text()) | {"tie_word_embeddings": True})
+        )
+        tensors = load_file(file)
+        embedding = tensors["model.embed_tokens.weight"]
+        for output, text in (
+            (embedding[:100], rf"got lm_head.weight of \[100, .* in {place}, allowed \[300, 128\]"),
+            (embedding + 1, f"lm_head.weight with other values than the embedding in {place}"),
+        ):
+            save_file(tensors | {"lm_head.weight": output.clone()}, file, {"format": "pt"})
+            with pytest.raises(UnsupportedModel, match=text):
+                setup.build(place, world)
+        save_file(tensors | {"lm_head.weight": embedding.clone()}, file, {"format": "pt"})
+        if world.size == 1:
+            assert "lm_head.weight" not in setup.build(place, world).engine.views()
+
+
 OWN: dict[str, Callable[..., None]] = {
     "frozen models keep no gradients": frozen_models_keep_no_gradients,
     "frozen models are kept in the format they compute in": (
         frozen_models_are_kept_in_the_format_they_compute_in
     ),
     "a folder of another model is refused": a_folder_of_another_model_is_refused,
+    "an output beside the embedding that it should be": (
+        an_output_beside_the_embedding_that_it_should_be
+    ),
     "a reward model without its head is refused": a_reward_model_without_its_head_is_refused,
 }
 

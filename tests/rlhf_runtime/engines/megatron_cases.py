@@ -55,6 +55,13 @@ OTHERS: dict[int, dict[str, Case]] = {
         "weights go from one mesh to another": ("weights_go_from_one_mesh_to_another", {}),
         "tensor ranks know what they share": ("tensor_ranks_know_what_they_share", {}),
         **{
+            f"copies stay alike (sequence parallelism: {shared})": (
+                "copies_stay_alike",
+                {"mesh": TWO_TENSOR, "sequence_parallel": shared, "distributed": False},
+            )
+            for shared in (False, True)
+        },
+        **{
             f"frozen models compute the same (sequence parallelism: {shared})": (
                 "frozen_models_compute_the_same",
                 {"sequence_parallel": shared},
@@ -69,7 +76,12 @@ OTHERS: dict[int, dict[str, Case]] = {
             for name, mesh in {"two tensor ranks": TWO_TENSOR, "two stages": TWO_STAGES}.items()
         },
     },
-    4: {},
+    4: {
+        "copies of replicas that share stay alike": (
+            "copies_stay_alike",
+            {"mesh": REPLICAS_OF_TENSOR, "sequence_parallel": False, "distributed": True},
+        ),
+    },
 }
 
 

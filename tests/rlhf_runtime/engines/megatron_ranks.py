@@ -44,6 +44,7 @@ from rlhf_runtime.reshard.plan import plan_reshard
 
 from ..world_of_processes import Scenario, run_scenarios
 from .megatron_cases import ONE, TWO_STAGES, TWO_TENSOR, cases
+from .megatron_copies import copies_stay_alike
 from .megatron_models import PLAIN, VOCABULARY, WIDE, write_model
 
 SHAPES = ((2, 8), (3, 12), (1, 6))
@@ -397,8 +398,9 @@ def torch_stays_as_it_was(world: World, folder: Path) -> None:
 
 def scenarios(size: int) -> dict[str, Scenario]:
     """Those of a world of so many ranks."""
+    checks = globals() | {"copies_stay_alike": copies_stay_alike}
     return {
-        name: partial(globals()[check], **options) for name, (check, options) in cases(size).items()
+        name: partial(checks[check], **options) for name, (check, options) in cases(size).items()
     }
 
 

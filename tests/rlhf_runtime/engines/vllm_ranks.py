@@ -74,7 +74,7 @@ class Pair:
             world,
         )
         ranks = RankGroup(parallel.rank, parallel.size, parallel.group)
-        self.transition = Transition(self.model, self.engine, ranks)
+        self.transition = Transition(self.model, self.model.views(), self.engine, ranks)
 
     @torch.no_grad()
     def change_weights(self, seed: int) -> None:

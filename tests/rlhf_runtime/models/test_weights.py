@@ -1,126 +1,124 @@
+"""Whose weights a folder has, by the headers of its files."""
+
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file, save_file
-from transformers import AutoConfig
+from safetensors.numpy import save_file
 
 from rlhf_api.errors import RlhfError
-from rlhf_flow.planning.model_config import MODEL_TYPES, shape_from_config
-from rlhf_runtime.engines.configuration import outline
+from rlhf_flow.planning.held_weights import EMBEDDING, OUTPUT, weight_shapes
+from rlhf_flow.planning.model_config import shape_from_config
 from rlhf_runtime.errors import UnsupportedModel
 from rlhf_runtime.models.errors import ModelIncomplete
 from rlhf_runtime.models.folder import read_object
-from rlhf_runtime.models.tiny_llama import write_tiny_llama
-from rlhf_runtime.models.weights import body, check_weights
+from rlhf_runtime.models.weights import check_weights
 
-SIZES = {
+CONFIG: dict[str, Any] = {
+    "model_type": "llama",
     "num_hidden_layers": 2,
-    "hidden_size": 48,
-    "intermediate_size": 80,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "vocab_size": 40,
-    "pad_token_id": 0,
+    "hidden_size": 8,
+    "intermediate_size": 12,
+    "num_attention_heads": 2,
+    "vocab_size": 10,
 }
+QUERY = "model.layers.0.self_attn.q_proj.weight"
+Tensors = dict[str, tuple[int, ...]]
+Change = Callable[[Tensors], Tensors]
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    write_tiny_llama(tmp_path / "tiny", seed=0)
-    return tmp_path / "tiny"
+def folder_of(place: Path, change: Change, **config: Any) -> Path:
+    """A model's folder, whose weights, of a whole Llama, are changed, and whose config is."""
+    shapes = change(weight_shapes(shape_from_config(CONFIG, "", "")))
+    save_file({n: np.zeros(s, np.float16) for n, s in shapes.items()}, place / "model.safetensors")
+    (place / "config.json").write_text(json.dumps(CONFIG | config))
+    return place
 
 
-def check(folder: Path, has_language_head: bool = True) -> None:
+def same(tensors: Tensors) -> Tensors:
+    return tensors
+
+
+def without(*names: str) -> Change:
+    return lambda tensors: {name: tensors[name] for name in tensors if name not in names}
+
+
+def with_more(**more: tuple[int, ...]) -> Change:
+    return lambda tensors: tensors | {n.replace("__", "."): s for n, s in more.items()}
+
+
+def of_base(tensors: Tensors) -> Tensors:
+    """As a model without a head is saved."""
+    return {n.removeprefix("model."): shape for n, shape in tensors.items() if n != OUTPUT}
+
+
+def check(folder: Path, has_language_head: bool) -> None:
     config = read_object(folder / "config.json")
     check_weights(folder, config, has_language_head=has_language_head)
 
 
-def change_config(folder: Path, **changes: Any) -> None:
-    file = folder / "config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
-
-
-def change_weights(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    weights = load_file(folder / "model.safetensors")
-    change(weights)
-    save_file(weights, folder / "model.safetensors")
-
-
-@pytest.mark.parametrize("family", sorted(MODEL_TYPES))
-def test_names_and_shapes_are_those_of_transformers(family: str) -> None:
-    model = outline(AutoConfig.for_model(family, **SIZES))
-    shape = shape_from_config({"model_type": family, **SIZES}, "here", "")
-    sizes = {name: tuple(each.shape) for name, each in model.named_parameters()}
-    assert {f"model.{name}": size for name, size in body(shape)}.items() <= sizes.items()
-
-
-def test_a_llama_has_nothing_else_below_its_output(folder: Path) -> None:
-    shape = shape_from_config(read_object(folder / "config.json"), "here", "")
-    counted = sum(math.prod(size) for _, size in body(shape))
-    assert counted + shape.head_parameters == shape.num_parameters
-
-
-def test_a_whole_model_is_taken(folder: Path) -> None:
-    check(folder)
+QUANTIZED = {"quantization_config": {"quant_method": "awq"}}
+TIED = {"tie_word_embeddings": True}
+BIASES = with_more(model__layers__1__self_attn__q_proj__bias=(8,))
+COMPUTED = with_more(model__layers__1__self_attn__rotary_emb__inv_freq=(2,))
 
 
 @pytest.mark.parametrize(
-    ("changes", "error", "message"),
+    ("change", "config", "has_language_head"),
     [
-        ({"num_hidden_layers": 3}, ModelIncomplete, r"without model\.layers\.2.* and 6 more; copy"),
-        ({"num_hidden_layers": 1}, UnsupportedModel, r"more layers .*\.layers\.1\..* 6 more"),
-        ({"hidden_size": 256}, UnsupportedModel, r"tokens\.weight of \[64, 128\].* \[64, 256\]"),
-        ({"num_attention_heads": 5}, UnsupportedModel, r"q_proj.* of \[128, 128\].*\[160, 128\]"),
-        ({"num_key_value_heads": 3}, UnsupportedModel, r"k_proj.*allowed \[96, 128\]"),
-        ({"vocab_size": 99}, UnsupportedModel, r"allowed \[99, 128\]"),
-        ({"quantization_config": {"quant_method": "awq"}}, UnsupportedModel, "quantized.*got awq"),
+        (same, {}, True),
+        (same, TIED, True),
+        (without(OUTPUT), TIED, True),
+        (without(EMBEDDING), TIED, True),
+        (without(OUTPUT), {}, False),
+        (with_more(lm_head__weight=(1, 8)), {}, False),
+        (of_base, {}, False),
+        (BIASES, {"attention_bias": True}, True),
+        (COMPUTED, {}, True),
+        (with_more(vision__weight=(3,)), {}, True),
+        (without(QUERY), {"model_type": "granite"}, True),
+        (lambda tensors: {"other.weight": (4,)}, {}, True),
     ],
 )
-def test_a_config_of_another_model_is_refused(
-    folder: Path, changes: dict[str, Any], error: type[RlhfError], message: str
+def test_a_models_own_weights_are_taken(
+    tmp_path: Path, change: Change, config: dict[str, Any], has_language_head: bool
 ) -> None:
-    change_config(folder, **changes)
-    with pytest.raises(error, match=message):
-        check(folder)
+    check(folder_of(tmp_path, change, **config), has_language_head)
 
 
-def test_a_weight_that_is_not_there_is_named(folder: Path) -> None:
-    change_weights(folder, lambda weights: weights.pop("model.layers.1.input_layernorm.weight"))
-    with pytest.raises(ModelIncomplete, match=r"without model\.layers\.1\.input_layernorm"):
-        check(folder)
+@pytest.mark.parametrize(
+    ("change", "config", "error", "says"),
+    [
+        (without(QUERY), {}, ModelIncomplete, f"without {QUERY} of [8, 8]; copy the whole"),
+        (without(OUTPUT), {}, ModelIncomplete, f"without {OUTPUT} of [10, 8]; copy"),
+        (without(OUTPUT, EMBEDDING), TIED, ModelIncomplete, f"without {EMBEDDING} of [10, 8]; c"),
+        (of_base, {}, ModelIncomplete, f"without {OUTPUT}"),
+        (same, {"vocab_size": 11}, UnsupportedModel, "of [10, 8] in "),
+        (with_more(lm_head__weight=(9, 8)), TIED, UnsupportedModel, f"{OUTPUT} of [9, 8] in "),
+        (same, {"num_key_value_heads": 1}, UnsupportedModel, "allowed [4, 8] and 3 more; copy"),
+        (same, {"num_hidden_layers": 1}, UnsupportedModel, "got model.layers.1.input_layernorm"),
+        (same, {"num_hidden_layers": 3}, ModelIncomplete, "without model.layers.2.self_attn.q_"),
+        (same, {"model_type": "qwen2"}, ModelIncomplete, "q_proj.bias of [8] and 5 more; copy"),
+        (same, {"num_attention_heads": 4, "head_dim": 8}, UnsupportedModel, "allowed [32, 8] and "),
+        (same, QUANTIZED, UnsupportedModel, "a model with quantized weights, which cannot be"),
+        (BIASES, {}, UnsupportedModel, "got model.layers.1.self_attn.q_proj.bias in "),
+    ],
+)
+def test_those_of_another_model_are_told(
+    tmp_path: Path, change: Change, config: dict[str, Any], error: type[RlhfError], says: str
+) -> None:
+    folder = folder_of(tmp_path, change, **config)
+    with pytest.raises(error) as caught:
+        check(folder, True)
+    assert says in str(caught.value) and str(folder) in str(caught.value)
 
 
-def test_only_roles_that_predict_tokens_need_an_output(folder: Path) -> None:
-    change_weights(folder, lambda weights: weights.pop("lm_head.weight"))
-    check(folder, has_language_head=False)
-    with pytest.raises(ModelIncomplete, match=r"without lm_head\.weight"):
-        check(folder)
-    change_config(folder, tie_word_embeddings=True)
-    check(folder)
-
-
-def test_a_base_model_has_names_without_the_beginning(folder: Path) -> None:
-    def rename(weights: dict[str, Any]) -> None:
-        for name in [name for name in weights if name.startswith("model.")]:
-            weights[name.removeprefix("model.")] = weights.pop(name)
-
-    change_weights(folder, rename)
-    check(folder)
-
-
-def test_what_is_not_known_is_left_to_engines(folder: Path) -> None:
-    change_config(folder, model_type="mamba")
-    check(folder)
-    change_config(folder, model_type="llama")
-    save_file({"other.weight": np.zeros(4, np.float32)}, folder / "model.safetensors")
-    check(folder)
-    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-    check(folder)
+def test_of_files_in_another_format_nothing_is_said(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    (tmp_path / "pytorch_model.bin").write_bytes(b"")
+    check(tmp_path, True)

@@ -18,6 +18,7 @@ from . import (
     operation_scenarios,
     policy_scenarios,
     preference_scenarios,
+    starting_scenarios,
     supervised_scenarios,
 )
 
@@ -30,6 +31,7 @@ TABLES = (
     operation_scenarios.SCENARIOS,
     mask_scenarios.SCENARIOS,
     invariance_scenarios.SCENARIOS,
+    starting_scenarios.SCENARIOS,
 )
 SCENARIOS: dict[str, Scenario] = {
     name: scenario for table in TABLES for name, scenario in table.items()

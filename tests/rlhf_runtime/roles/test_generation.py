@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from rlhf_api.plan import GraphName
+from rlhf_api.plan import GraphName, OffloadDepth
 from rlhf_api.spec.failure import FailurePolicy
 from rlhf_runtime.controller.restarts import Restarts
 from rlhf_runtime.dataplane.columns import Column, pack
@@ -52,6 +52,7 @@ class Parts(NamedTuple):
     """Of a role on a rank: what a transition is made of."""
 
     trainer: object
+    source: object
     engine: Any
 
 
@@ -64,12 +65,26 @@ class Engine:
         self.released += 1
 
 
+class Trainer:
+    """Notes how much of it has left its device."""
+
+    offloaded = OffloadDepth.NOTHING
+
+    def views(self) -> str:
+        assert self.offloaded is OffloadDepth.NOTHING
+        return "views"
+
+    def offload(self, depth: OffloadDepth) -> None:
+        self.offloaded = depth
+
+
 @pytest.mark.parametrize("trains", [True, False])
 @pytest.mark.parametrize("generates", [True, False])
 def test_a_rank_has_the_methods_of_what_is_on_it(
     monkeypatch: pytest.MonkeyPatch, trains: bool, generates: bool
 ) -> None:
-    """Each that trains or generates takes part in a reshard; without an engine in nothing else."""
+    """Each that trains or generates takes part in a reshard; without an engine in nothing else. The
+    engine starts when the trainer has left, and is released before the rest is planned."""
     plan: Any = SimpleNamespace(release_during_training=True)
     context: Any = SimpleNamespace(
         plan=SimpleNamespace(generation=lambda role: plan),
@@ -77,17 +92,29 @@ def test_a_rank_has_the_methods_of_what_is_on_it(
         generating=object(),
         generates_here=generates,
         folder=None,
+        planned=SimpleNamespace(offload=OffloadDepth.EVERYTHING),
     )
+    trainer: Any = Trainer() if trains else None
+    there = []
+
+    def start(self: Generation, plan: Any) -> Engine:
+        there.append(trains and trainer.offloaded is OffloadDepth.NOTHING)
+        return Engine()
+
+    def transition(*parts: Any) -> Parts:
+        assert not generates or parts[2].released == 1
+        return Parts(*parts[:3])
+
     monkeypatch.setattr(generation_module, "TextTokenizer", lambda folder: None)
-    monkeypatch.setattr(generation_module, "Transition", lambda *parts: Parts(*parts[:2]))
-    monkeypatch.setattr(Generation, "_start_engine", lambda self, plan: Engine())
-    trainer: Any = object() if trains else None
+    monkeypatch.setattr(generation_module, "Transition", transition)
+    monkeypatch.setattr(Generation, "_start_engine", start)
     made = Generation(context, trainer)
     parts: Any = made._transition
     assert made.engine is parts.trainer is trainer
     assert set(made.methods) == {"reshard", *(("generate", "release") if generates else ())}
     assert (parts.engine is not None) == generates
-    assert not generates or parts.engine.released == 1
+    assert parts.source == ("views" if trains else {})
+    assert there == ([False] if generates else [])
 
 
 class FirstTokenEngine(Engine):

@@ -104,7 +104,8 @@ class Setting:
         generates = world.rank in case.engines.ranks
         self.at = Coordinates.of(world.rank, case.engines) if generates else None
         self.engine = VllmEngine(settings(folder, case.engines), world) if generates else None
-        self.transition = Transition(self.trainer, self.engine, ranks)
+        source = {} if self.trainer is None else self.trainer.views()
+        self.transition = Transition(self.trainer, source, self.engine, ranks)
         self.model = AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32).eval()
 
     @torch.no_grad()
@@ -263,7 +264,7 @@ def copies_are_counted_on_both_sides(world: World, folder: Path) -> None:
         for (tensor, _), *_ in target.values():
             tensor.zero_()
         engine = HeldViews(target)
-        transition = Transition(trainer, engine, ranks)  # type: ignore[arg-type]
+        transition = Transition(trainer, trainer.views(), engine, ranks)  # type: ignore[arg-type]
         assert transition.refresh(MOMENT).means
         for name, parts in engine.views().items():
             for tensor, box in parts:

@@ -27,7 +27,8 @@ from rlhf_runtime.engines.heads import SCORE, as_scalar, check_head, is_classifi
 from rlhf_runtime.engines.parallel import ParallelContext
 from rlhf_runtime.errors import UnsupportedModel
 from rlhf_runtime.models.errors import ModelIncomplete
-from rlhf_runtime.models.folder import CONFIG_FILE
+from rlhf_runtime.models.folder import CONFIG_FILE, read_object, shapes_of
+from rlhf_runtime.models.weights import check_weights, refuse_others
 
 
 def load_causal_lm(
@@ -88,15 +89,22 @@ def _on_own_memory(model: PreTrainedModel) -> PreTrainedModel:
 def _read(folder: Path, config: PreTrainedConfig, may_lack_head: bool = False) -> PreTrainedModel:
     """A model in the form of a causal language model; a classifier's head is its output."""
     kind = AutoModelForSequenceClassification if is_classifier(config) else AutoModelForCausalLM
-    found, info = kind.from_pretrained(
-        folder,
-        config=config,
-        dtype=torch.float32,
-        attn_implementation="sdpa",
-        local_files_only=True,
-        output_loading_info=True,
-        ignore_mismatched_sizes=True,  # they are refused here
-    )
+    has_language_head = not (may_lack_head or is_classifier(config))
+    described = read_object(folder / CONFIG_FILE)
+    check_weights(folder, described, has_language_head=has_language_head)
+    try:
+        found, info = kind.from_pretrained(
+            folder,
+            config=config,
+            dtype=torch.float32,
+            attn_implementation="sdpa",
+            local_files_only=True,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # they are refused here
+        )
+    except NotImplementedError as error:  # it compares tied weights of which one does not fit
+        _refuse_ties(folder, config)
+        raise error
     output = found.score if is_classifier(config) else found.get_output_embeddings()
     _check_complete(folder, info, output, found, may_lack_head)
     if not is_classifier(config):
@@ -107,8 +115,23 @@ def _read(folder: Path, config: PreTrainedConfig, may_lack_head: bool = False) -
     return model
 
 
+def _refuse_ties(folder: Path, config: PreTrainedConfig) -> None:
+    """Compare what files hold with the outline of a model whose weights transformers cannot tie.
+
+    Raises:
+        ModelIncomplete, UnsupportedModel: with the first difference.
+    """
+    parameters = _outline(config).named_parameters(remove_duplicate=False)  # ties are of both
+    if found := shapes_of(folder):
+        refuse_others(folder, found, {name: tuple(each.shape) for name, each in parameters})
+
+
 def _check_complete(
-    folder: Path, info: Mapping[str, Any], head: nn.Module, model: nn.Module, may_lack_head: bool
+    folder: Path,
+    info: Mapping[str, Any],
+    head: nn.Module,
+    model: PreTrainedModel,
+    may_lack_head: bool,
 ) -> None:
     """Compare what files hold with what a model consists of, which transformers would make up.
 
@@ -136,12 +159,27 @@ def _check_complete(
             f"weights of another shape than {CONFIG_FILE} says: got {name} of {[*found]} in "
             f"{folder}, allowed {[*wanted]}; copy the whole folder of one model"
         )
+    if head is model.get_output_embeddings() and not _is_tied_as_said(model):
+        raise UnsupportedModel(
+            f"files with an output of its own where {CONFIG_FILE} says that it is the embedding: "
+            f"got {head_weight} with other values than the embedding in {folder}, allowed equal "
+            "ones, or none; write tie_word_embeddings: false in config.json, or remove it from the "
+            "files"
+        )
     if unknown := sorted(name for name in info["unexpected_keys"] if ".layers." in name):
         raise UnsupportedModel(
             f"weights that no layer of {type(model).__name__} has: got {_some(unknown)} in "
             f"{folder}, allowed those of the model that {CONFIG_FILE} names; copy the whole folder "
             "of one model"
         )
+
+
+def _is_tied_as_said(model: PreTrainedModel) -> bool:
+    """Whether the output is the embedding where a model's config says so: transformers leaves them
+    apart where files have both with other values, which other ranks and vLLM do not see."""
+    ends = [model.get_output_embeddings(), model.get_input_embeddings()]
+    output, embedding = (end.get_parameter("weight") for end in ends)
+    return not model.config.tie_word_embeddings or output is embedding
 
 
 def _some(names: Sequence[str]) -> str:

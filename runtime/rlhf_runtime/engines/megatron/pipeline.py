@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from rlhf_runtime.engines.megatron.core import (
     DistributedDataParallel,
@@ -16,6 +17,7 @@ from rlhf_runtime.engines.megatron.core import (
     finalize_model_grads,
     get_forward_backward_func,
 )
+from rlhf_runtime.engines.megatron.family import Cut
 from rlhf_runtime.engines.megatron.head import Question
 from rlhf_runtime.engines.megatron.stage import Stage
 
@@ -124,3 +126,31 @@ def _forward(inputs: Any, model: Any, consume: Answered) -> tuple[torch.Tensor, 
 def _finish_gradients(models: Any, num_tokens: Any, **options: Any) -> None:
     """Sum gradients; losses have been divided already, so Megatron does not."""
     finalize_model_grads(models, None, **options)
+    for model in models:
+        _share_copies_gradients(model.module)
+
+
+def _share_copies_gradients(stage: Stage) -> None:
+    """Let tensor ranks step what they hold alike by the same gradient, to the bit.
+
+    Each has computed all of it, but replicas have summed it among those of one tensor rank, and
+    nothing says that they did so in the same order: with more than two replicas the order of a
+    transport's rings and trees follows from where a group's ranks are. Copies would part by a bit,
+    and by more with every update. Only what tensor ranks have parts of, as of norms with sequence
+    parallelism, Megatron sums over them afterwards, to the same result on all.
+    """
+    if stage.parallel.at.tensor_size == 1:
+        return
+    is_summed = stage.config.sequence_parallel
+    gradients = [
+        getattr(parameter, "main_grad")  # noqa: B009  # Megatron puts it there
+        for parameter, held, _ in stage.held()
+        if held.cut is Cut.WHOLE
+        and not (is_summed and getattr(parameter, "sequence_parallel", False))
+    ]
+    if gradients:
+        given = torch.cat([gradient.flatten() for gradient in gradients])
+        dist.broadcast(given, group=stage.parallel.tensor_group, group_src=0)
+        parts = torch.split(given, [gradient.numel() for gradient in gradients])
+        for gradient, part in zip(gradients, parts, strict=True):
+            gradient.copy_(part.view_as(gradient))

@@ -31,12 +31,6 @@ def vllm_views(model: nn.Module) -> Views:
     return views
 
 
-def storages(model: nn.Module) -> list[torch.UntypedStorage]:
-    """The distinct storages of all parameters."""
-    found = {p.untyped_storage().data_ptr(): p.untyped_storage() for p in model.parameters()}
-    return list(found.values())
-
-
 Piece = tuple[str, torch.Tensor, Box]
 
 

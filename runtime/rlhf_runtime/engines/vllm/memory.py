@@ -11,12 +11,12 @@ from typing import Any, Protocol
 import torch
 
 from rlhf_runtime.engines.offloading import Shrunk, give_free_pages_back, grow, shrink, storages_of
-from rlhf_runtime.engines.vllm.layout import storages
 
 
 class EngineMemory(Protocol):
     """Weights and key-value cache of one engine. The cache is of no use while weights are written,
-    so it may take the memory that this needs."""
+    so it may take the memory that this needs. Weights may come back alone, and be released again
+    before the cache has."""
 
     def release(self) -> None:
         """Give the memory back."""
@@ -40,8 +40,8 @@ class HostMemory:
         """Shrink the storages and hand free pages to the operating system."""
         if self._weights:
             return
-        self._weights = shrink(storages(self._runner.model))
-        self._cache = shrink(storages_of(self._caches()))
+        self._weights += shrink(storages_of(self._runner.model.parameters()))
+        self._cache += shrink(storages_of(self._caches()))  # weights may have come back alone
         gc.collect()
         give_free_pages_back()
 
@@ -69,8 +69,9 @@ class DeviceMemory:
         """Which parts are, by vLLM's names."""
 
     def release(self) -> None:
-        """Sleep at level 2: weights and cache are dropped, buffers kept on the host."""
-        if not self._asleep:
+        """Sleep at level 2: weights and cache are dropped, buffers kept on the host. vLLM leaves
+        alone what sleeps."""
+        if "weights" not in self._asleep:
             self._core.sleep(level=2)
             self._asleep = {"weights", "kv_cache"}
 
