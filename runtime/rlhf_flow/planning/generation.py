@@ -185,7 +185,7 @@ def choose_generation(
             f"{job.spec.rollout.kv_cache_memory}, allowed at least {format_bytes(least)} on each "
             f"device with engines of {tensor}; raise it, or lower rollout.maxPromptTokens or "
             "maxResponseTokens"
-        )
+        ).at("spec", "rollout", "kvCacheMemory")
     raise DoesNotFit(_overflow(min(tried[::-1], key=lambda each: each.fullest.excess_bytes)))
 
 
@@ -240,10 +240,13 @@ def _tensor_sizes(pool: DeviceInventory, loads: Sequence[GenerationLoad]) -> tup
     its groups."""
     for load in loads:
         if load.tensor and (problem := _does_not_divide(load.tensor, pool, load)):
+            sizes = range(1, 1 + pool.devices_per_node)
+            usable = [size for size in sizes if _does_not_divide(size, pool, load) is None]
             raise DoesNotDivide(
-                f"{load.tensor_field} cannot be {load.tensor}: got {problem}; choose another one, "
-                "or leave it out and the planner chooses"
-            )
+                f"{load.tensor_field} cannot be {load.tensor}: got {problem}; choose "
+                f"{' or '.join(map(str, usable)) or 'other devices'}, or leave it out and the "
+                "planner chooses"
+            ).at("spec", *load.tensor_field.split("."))
     free = [load for load in loads if load.tensor is None]
     if loads and not free:
         return (1,)
