@@ -128,10 +128,10 @@ def _drive(start: DriverStart, board: StatusBoard, stop: StopRequest, log: Drive
             folder.path, Patience(CLEAN_SECONDS, progress.notice, stop.raise_if_requested)
         ):
             store = open_store(job, folder, fresh=False)
-            if not has_work(folder, job, fresh=False):
+            if not has_work(folder, job, fresh=False, lines=ready.lines):
                 _tell_what_was(folder, board)
                 return
-            changed = check_changes(job, folder, store, devices_text(plan))
+            changed = check_changes(job, folder, store, devices_text(plan), ready.lines)
             nodes_seconds = float(job.spec.start_deadline_seconds or NODES_SECONDS)
             site = RayCluster(
                 start.ray_address,

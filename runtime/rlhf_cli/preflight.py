@@ -12,6 +12,7 @@ from rlhf_api.plan import GraphName, Plan, Pool
 from rlhf_api.spec.algorithm import AlgorithmType
 from rlhf_api.spec.job import RLHFJob
 from rlhf_cli.planned import plan_of
+from rlhf_cli.resume import Lines
 from rlhf_flow.errors import NoScores, ShapeUnknown
 from rlhf_flow.graph import Graph
 from rlhf_flow.job_graphs import trace_job
@@ -33,7 +34,7 @@ class Target:
     code: Code | None
     """Puts the user's Python on the path, and gives its folders. None: it is not on this
     machine."""
-    lines: Callable[[], AbstractContextManager[None]]
+    lines: Lines
     """Says of a manifest's problems at which line they are."""
     one_machine: bool
     """Whether workers see the files that are seen here."""
@@ -51,6 +52,8 @@ class Checked:
     """What was found, one sentence each."""
     unchecked: Sequence[str]
     """What is left to workers, and why, one sentence each."""
+    lines: Lines
+    """Says of a manifest's problems at which line they are."""
 
     @property
     def planned(self) -> tuple[Mapping[GraphName, Graph], Plan]:
@@ -102,7 +105,7 @@ def checked(job: RLHFJob, target: Target, limits: Limits) -> Iterator[Checked]:
         )
         _placed(_causes(gathered.errors), target.lines).raise_all()
         traced = None if graphs is None or plan is None else (graphs, plan)
-        yield Checked(traced, path or (), findings.facts, findings.unchecked)
+        yield Checked(traced, path or (), findings.facts, findings.unchecked, target.lines)
 
 
 def left_to_workers(start: Checked) -> list[str]:
@@ -110,9 +113,7 @@ def left_to_workers(start: Checked) -> list[str]:
     return [f"not checked before the start: {text}" for text in start.unchecked]
 
 
-def _placed(
-    errors: Sequence[RlhfError], lines: Callable[[], AbstractContextManager[None]]
-) -> Gathered:
+def _placed(errors: Sequence[RlhfError], lines: Lines) -> Gathered:
     """The same errors, each with the place of the field that it is about."""
     placed = Gathered()
     for error in errors:

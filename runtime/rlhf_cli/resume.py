@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,11 @@ NEVER_THERE = (FileExistsError, FileNotFoundError, NotADirectoryError, Permissio
 """What trying again does not mend: no such folder or bucket, a file, or no right to write."""
 
 
-def has_work(folder: RunFolder, job: RLHFJob, fresh: bool) -> bool:
+Lines = Callable[[], AbstractContextManager[None]]
+"""Says of problems that are found inside at which line of a manifest they are."""
+
+
+def has_work(folder: RunFolder, job: RLHFJob, fresh: bool, lines: Lines = nullcontext) -> bool:
     """Whether there is something to do in the folder; `fresh` puts an earlier run aside.
 
     An unfinished run goes on; a finished one does if the schedule has more steps now.
@@ -54,7 +59,7 @@ def has_work(folder: RunFolder, job: RLHFJob, fresh: bool) -> bool:
     records = folder.read()
     is_over = records.end is not None and records.end.outcome is Outcome.SUCCEEDED
     if is_over and records.runs[-1].total_steps >= job.spec.schedule.steps:
-        _check_finished(job, folder)
+        _check_finished(job, folder, lines)
         sys.stderr.write(
             f"already finished: {folder.path}; its report is {folder.report}. "
             "To train again use --fresh (this run is kept aside) or another --output; more --steps "
@@ -64,7 +69,7 @@ def has_work(folder: RunFolder, job: RLHFJob, fresh: bool) -> bool:
     return True
 
 
-def _check_finished(job: RLHFJob, folder: RunFolder) -> None:
+def _check_finished(job: RLHFJob, folder: RunFolder, lines: Lines) -> None:
     """Refuse to take a finished run for that of another manifest.
 
     Raises:
@@ -79,7 +84,7 @@ def _check_finished(job: RLHFJob, folder: RunFolder) -> None:
     if problems:
         raise CannotResume(
             f"another manifest's run has finished in {folder.path}: --fresh starts over and keeps "
-            "that one, --output takes another folder\n" + "\n".join(map(str, problems))
+            "that one, --output takes another folder\n" + _placed(problems, lines)
         )
 
 
@@ -138,7 +143,11 @@ def tell_where_it_begins(store: CheckpointStore, is_known: bool, journal: Journa
 
 
 def check_changes(
-    job: RLHFJob, folder: RunFolder, store: CheckpointStore, devices: str = ""
+    job: RLHFJob,
+    folder: RunFolder,
+    store: CheckpointStore,
+    devices: str = "",
+    lines: Lines = nullcontext,
 ) -> list[str]:
     """Compare with the manifest under which the job has come as far as it has.
 
@@ -147,6 +156,7 @@ def check_changes(
         folder: of the run.
         store: of its checkpoints.
         devices: what it runs on now, for people; empty: that is not compared.
+        lines: of its manifest.
 
     Returns:
         What differs from the last start in this folder, each with both values: the new ones are in
@@ -173,12 +183,21 @@ def check_changes(
     if problems:
         raise CannotResume(
             "the job cannot go on with this manifest; --fresh starts over and keeps this run\n"
-            + "\n".join(str(problem) for problem in problems)
+            + _placed(problems, lines)
         )
     return [
         *_changed_fields(job, folder, None if record is None else record.spec),
         *_changed_devices(folder, devices),
     ]
+
+
+def _placed(problems: Sequence[Problem], lines: Lines) -> str:
+    """Problems, each on a line, with the places of their fields."""
+    try:
+        with lines():
+            raise ManifestError(problems)
+    except ManifestError as error:
+        return str(error)
 
 
 def _changed_fields(

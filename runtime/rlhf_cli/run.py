@@ -86,10 +86,10 @@ def _train(
 ) -> None:
     """Train a job that has passed its checks, if there is something left to do."""
     store = open_store(job, folder, fresh)
-    if not has_work(folder, job, fresh):
+    if not has_work(folder, job, fresh, start.lines):
         return
     graphs, plan = start.planned
-    changed = check_changes(job, folder, store, devices_text(plan))
+    changed = check_changes(job, folder, store, devices_text(plan), start.lines)
     fork_server, about_it = server_for(plan.device, plan.standby)
     with closing(fork_server), with_resume_hint(command, folder, store):
         # Ray is imported beside what workers import.

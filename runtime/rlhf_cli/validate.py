@@ -16,9 +16,9 @@ from rlhf_api.reading.manifest import (
     decode,
     load_file,
     load_jobs,
-    place_of,
     read_limited,
     with_lines,
+    with_overrides,
 )
 from rlhf_api.spec.algorithm import AlgorithmType
 from rlhf_api.spec.job import RLHFJob
@@ -147,13 +147,22 @@ def lines_of(file: Path, job: RLHFJob, overrides: Sequence[str] = ()) -> Iterato
     try:
         yield
     except ManifestError as error:
-        if file == STDIN:
-            raise
-        raise with_lines(error, file, job.name, overrides) from error
+        raise _with_places(error, file, job, overrides) from error
     except RlhfError as error:
-        if file != STDIN and error.location:
-            error.place = place_of(error.location, file, job.name, overrides)
+        if error.location:
+            about_it = ManifestError([Problem(error.location, "")])
+            (problem,) = _with_places(about_it, file, job, overrides).problems
+            error.place = problem.place
         raise
+
+
+def _with_places(
+    error: ManifestError, file: Path, job: RLHFJob, overrides: Sequence[str]
+) -> ManifestError:
+    """Problems of a loaded job with their places, as far as its text can be read again."""
+    if file == STDIN:
+        return with_overrides(error, "<stdin>", overrides)
+    return with_lines(error, file, job.name, overrides)
 
 
 def only_job(jobs: Sequence[RLHFJob], file: Path) -> RLHFJob:

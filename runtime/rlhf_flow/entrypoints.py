@@ -17,6 +17,7 @@ from rlhf_flow.places import told_with_place, with_place
 ALGORITHM = "the algorithm"
 OPERATION = "the custom operation"
 PROTOCOL = "the protocol"
+_CUSTOM = ("spec", "algorithm", "custom")
 
 
 def load_algorithm_class(entrypoint: str) -> type[Algorithm]:
@@ -94,7 +95,10 @@ def build_custom(entrypoint: str, parameters: Mapping[str, object]) -> Algorithm
     Raises:
         InvalidAlgorithm: it cannot be imported, misses a method, or does not take the parameters.
     """
-    found = load_algorithm_class(entrypoint)
+    try:
+        found = load_algorithm_class(entrypoint)
+    except InvalidAlgorithm as error:
+        raise error.at(*_CUSTOM, "entrypoint") from error.__cause__
     missing = sorted(getattr(found, "__abstractmethods__", ()))
     if missing:
         raise InvalidAlgorithm(
@@ -107,7 +111,7 @@ def build_custom(entrypoint: str, parameters: Mapping[str, object]) -> Algorithm
             f"{entrypoint} does not take the parameters: got "
             f"{', '.join(sorted(parameters)) or 'none'} ({error}), allowed "
             f"{found.__name__}{inspect.signature(found)}; change custom.parameters"
-        ) from error
+        ).at(*_CUSTOM, "parameters") from error
     try:
         with told_with_place():
             return found(**parameters)

@@ -63,6 +63,7 @@ def lint_job(job: RLHFJob, graphs: Mapping[GraphName, Graph], device: Device) ->
         *_undivided_batches(job, step),
         *_uneven_batches(job, step),
         *_missing_evaluation(job, graphs),
+        *_small_micro_batches(job, graphs),
         *_partial_masks(step),
     )
 
@@ -265,6 +266,21 @@ def _missing_evaluation(job: RLHFJob, graphs: Mapping[GraphName, Graph]) -> Iter
             "allowed with data.evaluation and an algorithm that generates; add held-out prompts, "
             "or remove it"
         )
+
+
+def _small_micro_batches(job: RLHFJob, graphs: Mapping[GraphName, Graph]) -> Iterator[str]:
+    """Micro-batches that do not hold the longest sequence, which runs alone."""
+    rollout = job.spec.rollout
+    longest = rollout.max_prompt_tokens + rollout.max_response_tokens
+    for role, model in job.spec.models.items():
+        asked = model.training.micro_batch_tokens
+        if role in job_roles(graphs) and asked is not None and asked < longest:
+            yield (
+                f"models.{role}.training.microBatchTokens is less than the longest sequence: got "
+                f"{asked} for {longest} tokens of prompt and response, allowed as it is: a longer "
+                "sequence runs alone, and memory is planned for it; to save more lower "
+                "rollout.maxPromptTokens or maxResponseTokens"
+            )
 
 
 def _undivided_batches(job: RLHFJob, graph: Graph) -> Iterator[str]:

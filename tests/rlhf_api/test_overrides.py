@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlhf_api.errors import OverrideError
+from rlhf_api.errors import OverrideError, SeveralErrors
 from rlhf_api.exits import ExitCode
 from rlhf_api.reading.overrides import apply_overrides, overridden, parse_override
 
@@ -68,4 +68,14 @@ def test_what_cannot_be_applied_is_refused_with_a_remedy(override: str, words: s
         apply_overrides({"a": {"b": 5}, "list": [1, 2], "empty": []}, [override])
     assert words in str(raised.value)
     assert str(raised.value).startswith(f"--set {override}: "), "what was given is named"
+    assert raised.value.exit_code is ExitCode.MANIFEST
+
+
+def test_all_that_cannot_be_applied_are_told_at_once() -> None:
+    with pytest.raises(SeveralErrors) as raised:
+        apply_overrides({"a": {"b": 5}}, ["no-value", "a.b=6", "a.b.c=1"])
+    assert [str(each).partition(": ")[0] for each in raised.value.errors] == [
+        "--set no-value",
+        "--set a.b.c=1",
+    ]
     assert raised.value.exit_code is ExitCode.MANIFEST

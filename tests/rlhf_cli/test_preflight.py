@@ -177,6 +177,34 @@ def test_what_an_override_gives_is_told_as_its_own(place: Path, model: Path, ove
     assert not (place / "out").exists()
 
 
+@pytest.mark.parametrize("override", ["spec.code.local=nowhere", "spec.data.train.path=no.jsonl"])
+def test_of_standard_input_what_gave_a_mistake_is_told(
+    place: Path, model: Path, override: str
+) -> None:
+    change = {"checkpoint": {"storage": {"uri": "s4://a/b"}}}
+    text = write(place, model, Mistake("", change)).read_text()
+    result = runner.invoke(app, ["validate", "--deep", "-", "--set", override], input=text)
+    told = sorted(result.output.splitlines()[:-1])
+    assert told[0].startswith(f"--set {override}: ") and told[1].startswith("<stdin>: Storage")
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("spec.algorithm.custom.entrypoint=mine:Mnie", "did you mean Mine?"),
+        ("spec.algorithm.custom.parameters={clip: 1}", "does not take the parameters: got clip"),
+    ],
+)
+def test_an_algorithms_mistakes_are_told_where_the_manifest_makes_them(
+    place: Path, model: Path, override: str, says: str
+) -> None:
+    operation = 'Custom("mine:shifted", ["reward_scores"], ["x"], parameters={"by": 1})'
+    file = write(place, model, Mistake("", operation=operation))
+    result = runner.invoke(app, ["plan", str(file), "--set", override])
+    assert result.output.startswith(f"InvalidAlgorithm: --set {override}: "), result.output
+    assert says in result.output
+
+
 def test_rows_that_are_left_out_are_counted(place: Path, model: Path) -> None:
     change = {"data": {"onInvalidRow": "Skip", "onLongPrompt": "Skip"}}
     rows: dict[int, dict[str, Any]] = {1: {"prompt": None}, 2: {"prompt": "1" * 20}}

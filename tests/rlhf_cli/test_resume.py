@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from rlhf_api.reading.manifest import load_file
 from rlhf_api.spec.job import RLHFJob
 from rlhf_cli.resume import check_changes, has_work, open_store, tell_where_it_begins
 from rlhf_cli.train import manifest_text
+from rlhf_cli.validate import lines_of
 from rlhf_runtime.checkpoint.record import CheckpointRecord
 from rlhf_runtime.checkpoint.store import CheckpointStore
 from rlhf_runtime.errors import CannotResume, StorageUnusable
@@ -73,6 +75,8 @@ def test_a_finished_run_of_another_manifest_is_not_this_ones(tmp_path: Path) -> 
         has_work(folder, job, fresh=False)
     assert "spec.rollout.temperature" in str(caught.value) and "0.5" in str(caught.value)
     assert "learningRate" not in str(caught.value), "it may change"
+    with pytest.raises(CannotResume, match=r"\n--set spec\.rollout\.temperature=0\.5: spec\.roll"):
+        has_work(folder, job, fresh=False, lines=partial(lines_of, EXAMPLE, job, changed))
     (job,) = load_file(EXAMPLE, ["spec.schedule.steps=9"])
     assert not has_work(folder, job, fresh=False)
 

@@ -287,6 +287,19 @@ def test_evaluations_without_held_out_prompts_are_told(job: MakeJob) -> None:
     assert lint_job(held_out, trace_job(held_out), Device.CPU) == ()
 
 
+@pytest.mark.parametrize(("asked", "is_told"), [(31, True), (32, False), (None, False)])
+def test_micro_batches_below_the_longest_sequence_are_told(
+    job: MakeJob, asked: int | None, is_told: bool
+) -> None:
+    training = {} if asked is None else {"microBatchTokens": asked}
+    models = {"actor": {"source": {"builtin": "TinyLlama"}, "training": training}}
+    rollout = {"samplesPerPrompt": 4, "maxPromptTokens": 20, "maxResponseTokens": 12}
+    made = job(models=models, rollout=rollout)
+    told = lint_job(made, trace_job(made), Device.CPU)
+    assert len(told) == is_told
+    assert all("got 31 for 32 tokens of prompt and response" in each for each in told)
+
+
 def test_mini_batches_of_a_loss_that_takes_all_are_told(job: MakeJob) -> None:
     data = {"train": {"path": "a.jsonl", "answerField": "answer"}}
     schedule = {"steps": 1, "promptsPerStep": 16, "miniBatchPrompts": 4}

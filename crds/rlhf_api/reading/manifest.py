@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from rlhf_api.errors import ManifestError
-from rlhf_api.problems import FieldPath, Problem
+from rlhf_api.problems import Problem
 from rlhf_api.reading.overrides import apply_overrides, overridden, overridden_inside
 from rlhf_api.reading.validation import validate_document
 from rlhf_api.reading.yaml_documents import MAX_CHARACTERS, Document, read_documents
@@ -74,18 +74,17 @@ def with_lines(
     return error
 
 
-def place_of(location: FieldPath, path: str | Path, job: str, overrides: Sequence[str] = ()) -> str:
-    """Where a field of a job is: in which line and column of its file, or in which --set.
+def with_overrides(
+    error: ManifestError, source_name: str, overrides: Sequence[str]
+) -> ManifestError:
+    """Problems that were found in a job of a text that cannot be read again: which --set made each,
+    or the text's name."""
 
-    Args:
-        location: the field. One that the file leaves out is where what is around it begins.
-        path: the file, which was loaded.
-        job: the job's name.
-        overrides: with which it was loaded.
-    """
-    about_it = ManifestError([Problem(location, "")])
-    (problem,) = with_lines(about_it, path, job, overrides).problems
-    return problem.place
+    def placed(problem: Problem) -> Problem:
+        cause = overridden(problem.location, overrides)
+        return replace(problem, file=source_name if cause is None else f"--set {cause}")
+
+    return ManifestError([placed(each) for each in error.problems])
 
 
 def decode(content: bytes, source_name: str) -> str:

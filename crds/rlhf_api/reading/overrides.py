@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rlhf_api.errors import OverrideError
+from rlhf_api.gathering import Gathered
 from rlhf_api.problems import FieldPath, path_text
 from rlhf_api.reading.yaml_documents import read_documents
 
@@ -19,12 +20,16 @@ def apply_overrides(document: Any, overrides: Sequence[str]) -> Any:
 
     A path names fields as messages do: spec.rewards[0].weight, metadata.labels[example.com/team].
     A value is YAML: 3, 1e-6, true, "a text", [1, 2]. Maps on the way that are missing are made.
-    Raises OverrideError for a text that is no PATH=VALUE or a path that leads through no map.
+    Raises OverrideError for a text that is no PATH=VALUE or a path that leads through no map,
+    SeveralErrors for several.
     """
     result = copy.deepcopy(document) if overrides else document
+    gathered = Gathered()
     for override in overrides:
-        location, value = parse_override(override)
-        _assign(result, location, value, override)
+        with gathered.check():
+            location, value = parse_override(override)
+            _assign(result, location, value, override)
+    gathered.raise_all()
     return result
 
 

@@ -60,8 +60,10 @@ def _all_pools(grown: Sequence[Change]) -> Change:
 
 
 def memory_change(asked: Changed) -> Change:
-    """Devices with more memory; in GiB."""
+    """Devices with more memory; in GiB. Of GPUs those that are known here."""
     least = min(pool.memory_bytes_per_device for pool in asked.devices)
+    on_cpus = asked.devices[0].device is Device.CPU
+    most = MOST_GIB if on_cpus else max(GPU_MEMORY_BYTES.values()) // GIB
 
     def apply(changed: Changed, gib: int) -> Changed:
         pools = tuple(
@@ -73,15 +75,15 @@ def memory_change(asked: Changed) -> Change:
         return Changed(changed.job, pools)
 
     def text(gib: int) -> str:
-        if asked.devices[0].device is Device.CPU:
+        if on_cpus:
             return (
                 f"give each process at least {gib} GiB: fewer processes on a machine, or a machine "
                 "with more memory"
             )
         known = [name for name, size in GPU_MEMORY_BYTES.items() if size >= gib * GIB]
-        return f"take devices with at least {gib} GiB" + (f" ({', '.join(known)})" if known else "")
+        return f"take devices with at least {gib} GiB ({', '.join(known)})"
 
-    return Change(range(least // GIB + 1, MOST_GIB + 1), apply, text)
+    return Change(range(least // GIB + 1, most + 1), apply, text)
 
 
 def _larger(pool: Pool, job: RLHFJob) -> list[tuple[int, int]]:

@@ -27,15 +27,25 @@ def engine_sizes(pool: Pool, loads: Sequence[GenerationLoad]) -> tuple[int, ...]
         if load.tensor and (
             problem := _does_not_divide(load.tensor, pool, load.trained.generating, load.shape)
         ):
+            mesh, shape = load.trained.generating, load.shape
+            sizes = range(1, 1 + pool.devices_per_node)
+            usable = [size for size in sizes if not _does_not_divide(size, pool, mesh, shape)]
             raise DoesNotDivide(
-                f"{load.tensor_field} cannot be {load.tensor}: got {problem}; choose another one, "
-                "or leave it out and the planner chooses"
-            )
+                f"{load.tensor_field} cannot be {load.tensor}: got {problem}; choose "
+                f"{' or '.join(map(str, usable)) or 'other devices'}, or leave it out and the "
+                "planner chooses"
+            ).at("spec", *_location(load.tensor_field))
     free = [load for load in loads if load.tensor is None]
     if loads and not free:
         return (1,)
     possible = [possible_sizes(pool, load.trained.generating, load.shape) for load in free]
     return tuple(size for size in _powers(pool) if all(size in sizes for sizes in possible))
+
+
+def _location(field: str) -> list[str | int]:
+    """Where a field of the manifest is, from its name: `placement.groups[0].tensor`."""
+    names = field.replace("[", ".").replace("]", "").split(".")
+    return [int(name) if name.isdigit() else name for name in names]
 
 
 def possible_sizes(pool: Pool, mesh: Mesh, shape: DecoderShape) -> tuple[int, ...]:

@@ -57,7 +57,7 @@ def choose_generation(
             f"{fixed.kv_cache_memory}, allowed at least {format_bytes(least)} on each "
             f"device with engines of {tensor}; raise it, or lower rollout.maxPromptTokens or "
             "maxResponseTokens"
-        )
+        ).at("spec", "rollout", "kvCacheMemory")
     raise DoesNotFit(_overflow(min(tried[::-1], key=lambda each: each.fullest.excess_bytes)))
 
 

@@ -182,7 +182,9 @@ def _describe(value: Any) -> str:
     if value is None:
         return "null or missing"
     if isinstance(value, str):
-        return "not valid Unicode" if value.strip() else "an empty text"
+        if not value.strip():
+            return "an empty text"
+        return "a text" if _is_unicode(value) else "not valid Unicode"
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "infinite"
     return f"of type {type(value).__name__}"

@@ -179,6 +179,16 @@ def test_what_must_be_changed_of_several_roles_is_told_together(job: Any) -> Non
     )
 
 
+def test_gpus_that_nobody_makes_are_not_advised(job: Any) -> None:
+    """The 70B on one device needs more than a TiB; on eight, what a B200 has."""
+    _, alone = refused(asked(job, LLAMA_70B), pool(1))
+    assert alone and not any("devices with at least" in text for text in texts(alone))
+    _, eight = refused(asked(job, LLAMA_70B), pool(8))
+    assert any(
+        re.fullmatch(r"take devices with at least \d+ GiB \(B200\)", t) for t in texts(eight)
+    )
+
+
 def test_two_changes_are_told_where_none_alone_is_enough(job: Any) -> None:
     one = asked(job, LLAMA_70B, placement={"maxDevices": 1})
     text, _ = refused(one, pool(8))

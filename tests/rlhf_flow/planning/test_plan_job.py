@@ -361,18 +361,19 @@ def test_a_process_alone_may_be_too_much(job: Any) -> None:
 @pytest.mark.parametrize(
     ("tensor", "devices", "message"),
     [
-        (3, gpus(8), "8 devices that generate"),
-        (4, gpus(6, nodes=2), "6 devices per node"),
-        (16, gpus(8, nodes=2), "8 devices per node"),
-        (6, gpus(6), "32 attention heads"),
+        (3, gpus(8), "8 devices that generate.*choose 1 or 2 or 4 or 8, or leave"),
+        (4, gpus(6, nodes=2), "6 devices per node.*choose 1 or 2, or"),
+        (16, gpus(8, nodes=2), "8 devices per node.*choose 1 or 2 or 4 or 8, or"),
+        (6, gpus(6), "32 attention heads.*choose 1 or 2, or"),
     ],
 )
 def test_engine_sizes_that_do_not_divide_are_refused(
     job: Any, tensor: int, devices: Pool, message: str
 ) -> None:
     rollout = {"samplesPerPrompt": 4, "parallelism": {"tensor": tensor}}
-    with pytest.raises(DoesNotDivide, match=message):
+    with pytest.raises(DoesNotDivide, match=message) as refused:
         plan(llama(job, rollout=rollout), devices)
+    assert refused.value.location == ("spec", "rollout", "parallelism", "tensor")
 
 
 def test_an_engine_size_that_does_not_divide_the_padded_vocabulary_is_refused(job: Any) -> None:

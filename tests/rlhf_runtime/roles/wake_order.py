@@ -92,7 +92,7 @@ class Role:
         self.engine = Engine(self.core)
         one: Any = RankGroup(0, 1, None)  # type: ignore[arg-type]
         trainer: Any = self.trainer
-        self.transition = Transition(trainer, self.engine, one)
+        self.transition = Transition(trainer, trainer.views(), self.engine, one)
         self.generation = Generation.__new__(Generation)
         self.generation._vllm, self.generation._transition = self.engine, self.transition
         rollout = SimpleNamespace(temperature=1.0)
