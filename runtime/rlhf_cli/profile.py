@@ -94,8 +94,8 @@ def replaced(place: Path) -> Iterator[Path]:
 
 def _unusable(place: Path, error: OSError) -> FolderUnusable:
     return FolderUnusable(
-        f"the profile cannot be written: got {place} ({error.strerror}), allowed a file in a folder "
-        "that this user can write; choose another with -o"
+        f"the profile cannot be written: got {place} ({error.strerror}), allowed a file in a "
+        "folder that this user can write; choose another with -o"
     )
 
 

@@ -18,7 +18,6 @@ from rlhf_runtime.engines.fsdp.loading import recompute_blocks
 from rlhf_runtime.engines.packing import MicroBatch, empty_micro_batch
 from rlhf_runtime.engines.training import ReadLogProbs
 
-
 Now = Callable[[], float]
 """Seconds since some moment."""
 
@@ -57,7 +56,7 @@ class Clock:
         if self._device.type == "cpu":
             self._marks.append(self._now())
         else:
-            event = torch.cuda.Event(enable_timing=True)
+            event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
             event.record()
             self._marks.append(event)
 
@@ -154,4 +153,4 @@ class TimedModel:
             return
         self.clock.mark()
         if self._has_gradients:
-            hidden.register_hook(lambda _: self.clock.mark())
+            hidden.register_hook(lambda _: self.clock.mark())  # type: ignore[no-untyped-call]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -91,7 +92,8 @@ def micro_batch(at: Point, vocab_size: int, hidden_size: int) -> MicroBatch:
         for size in (at.length - at.length // 2, at.length // 2)
     ]
     groups = np.arange(at.sequences, dtype=np.int64)
-    (part,) = cut(*halves, groups, Packing(at.tokens, hidden_size, False))
+    prompts, responses = halves
+    (part,) = cut(prompts, responses, groups, Packing(at.tokens, hidden_size, False))
     return part
 
 
@@ -143,10 +145,8 @@ def _samples(
     for at in asked:
         say(f"passes of {at.sequences} x {at.length} tokens")
         part = micro_batch(at, config.vocab_size, config.hidden_size)
-        forward = min(repeated(lambda part=part: model.infer(part)), key=lambda p: p.total)
-        best = min(
-            repeated(lambda part=part: model.train(part)), key=lambda p: p[0].total + p[1].total
-        )
+        forward = min(repeated(partial(model.infer, part)), key=lambda parts: parts.total)
+        best = min(repeated(partial(model.train, part)), key=lambda both: sum(map(sum, both)))
         more = (there + back - alone for there, back, alone in zip(*best, forward, strict=True))
         yield Sample(at, forward, Parts(*(max(0.0, each) for each in more)))
 

@@ -90,10 +90,10 @@ def block_curves(samples: Iterable[tuple[float, float, float]]) -> BlockCurves:
     for tokens, pairs, seconds in rows:
         by_tokens.setdefault(tokens, []).append((pairs, seconds))
     most = max(by_tokens, key=lambda tokens: (len(set(by_tokens[tokens])), tokens))
-    pairs = _pairs_curve(curve_of(by_tokens[most]))
+    attention = _pairs_curve(curve_of(by_tokens[most]))
     return BlockCurves(
-        tokens=curve_of((tokens, seconds - pairs(count)) for tokens, count, seconds in rows),
-        pairs=pairs,
+        tokens=curve_of((tokens, seconds - attention(count)) for tokens, count, seconds in rows),
+        pairs=attention,
     )
 
 

@@ -109,15 +109,16 @@ class MeasuredLayers:
         return self.by_tensor[cut.tensor]
 
     def _lacking(self, what: str, tensor: int) -> ProfileUnusable:
-        given = [
-            f"{'training' if each.training else ''}{' and ' if each.training and each.generation else ''}"
-            f"{'generation' if each.generation else ''} of tensor {number}"
-            for number, each in self.by_tensor.items()
-        ]
+        given = (f"{_measured_of(each)} of tensor {n}" for n, each in self.by_tensor.items())
         return ProfileUnusable(
             f"the profile has not measured this: got {what} of tensor {tensor} of a model "
             f"{self.shape}, allowed {', '.join(given)}; {AGAIN} with a manifest that asks for it"
         )
+
+
+def _measured_of(model: ModelProfile) -> str:
+    parts = (("training", model.training), ("generation", model.generation))
+    return " and ".join(name for name, found in parts if found is not None) or "nothing"
 
 
 def _pass(curves: PassCurves, kind: LayerKind, tokens: float, pairs: float) -> LayerTime:
@@ -180,16 +181,23 @@ def hardware_for(hardware: Hardware, profile: Profile | None = None) -> Hardware
             f"({profile.measured.device}), allowed {hardware.device} as {hardware.name} is; "
             "plan without a profile, or measure on such a device"
         )
-    constants = profile.constants
-    measured = {"memory_bytes_per_second": constants.memory_bytes_per_second}
-    shares = {"memory_efficiency": 1.0}
-    if constants.engine_step_seconds is not None:
-        measured["engine_step_seconds"] = constants.engine_step_seconds
+    constants, links = profile.constants, hardware
     if constants.link_bytes_per_second is not None and constants.collective_seconds is not None:
-        measured["link_bytes_per_second"] = constants.link_bytes_per_second
-        measured["collective_seconds"] = constants.collective_seconds
-        shares |= {"link_efficiency": 1.0, "link_latency_seconds": 0.0}
-    return replace(hardware, name=profile.measured.name, **measured, **shares)
+        links = replace(
+            hardware,
+            link_bytes_per_second=constants.link_bytes_per_second,
+            link_efficiency=1.0,
+            link_latency_seconds=0.0,
+            collective_seconds=constants.collective_seconds,
+        )
+    step = constants.engine_step_seconds
+    return replace(
+        links,
+        name=profile.measured.name,
+        memory_bytes_per_second=constants.memory_bytes_per_second,
+        memory_efficiency=1.0,
+        engine_step_seconds=hardware.engine_step_seconds if step is None else step,
+    )
 
 
 def require_ranks(profile: Profile, device: Device, devices_per_node: int) -> None:

@@ -22,7 +22,7 @@ from rlhf_flow.errors import ProfileUnusable
 from rlhf_flow.planning.seconds.curves import BlockCurves, Curve
 from rlhf_flow.planning.shapes import DecoderShape
 
-PROFILE_VERSION = 1
+PROFILE_VERSION: Literal[1] = 1
 PROFILE_SUFFIX = ".profile.json"
 """What stands in place of a manifest's ending, by default."""
 
