@@ -119,9 +119,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--model", choices=[each.name for each in MODELS], help="only this one")
-    parser.add_argument(
-        "--keep", type=Path, help="a folder for the profiles; read if they are there"
-    )
+    parser.add_argument("--keep", type=Path, help="a folder for profiles; read if they are there")
     parser.add_argument(
         "--cpu-seconds",
         action="store_true",

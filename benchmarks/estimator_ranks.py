@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import queue
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -59,12 +60,24 @@ def measured(work: Work, scratch: Path) -> list[dict[str, list[float]]]:
     try:
         for process in processes:
             process.start()
-        found: list[dict[str, list[float]]] = answers.get(timeout=900)
+        found = _answer(processes, answers)
     finally:
         for process in processes:
             process.kill()
             process.join()
     return found
+
+
+def _answer(processes: Sequence[Any], answers: Any) -> list[dict[str, list[float]]]:
+    """What the first rank says; raises RuntimeError where one has ended before."""
+    while True:
+        try:
+            found: list[dict[str, list[float]]] = answers.get(timeout=1.0)
+        except queue.Empty:
+            if ended := [each.exitcode for each in processes if not each.is_alive()]:
+                raise RuntimeError(f"a rank ended with {ended[0]}") from None
+        else:
+            return found
 
 
 def _rank(rank: int, work: Work, scratch: Path, answers: Any) -> None:
@@ -115,7 +128,8 @@ class Runner:
         from rlhf_runtime.engines.training import LossTerm, ReadLogProbs
         from rlhf_runtime.profiling.training import SETTINGS
 
-        note(f"{self._work.model.name}: {job.name}") if self._parallel.is_first else None
+        if self._parallel.is_first:
+            note(f"{self._work.model.name}: {job.name}")
         engine = FsdpEngine(
             self._work.folder, self._parallel, torch.float32, recompute=job.recompute
         )
@@ -127,7 +141,6 @@ class Runner:
             for part in self._parts(job, engine, job.mini_batches)
         ]
         found[TRAIN] = self._rounds(lambda: [engine.update([term]) for term in updates])
-        del engine
         if job.ranks == 1:
             found[GENERATE] = self._generate(job)
         return found
@@ -161,9 +174,6 @@ class Runner:
             begin = self._now()
             call()
             seconds.append(self._now() - begin)
-        if job_ranks := self._parallel.size > 1:
-            dist.barrier()
-        del job_ranks
         return seconds[1:] or seconds
 
     def _generate(self, job: Job) -> list[float]:
