@@ -27,7 +27,7 @@ from rlhf_runtime.profiling.timed_model import Now
 
 DECODED = 9
 """Tokens of each response."""
-REPEATS = 3
+REPEATS = 4
 """Of each run; the first does not count."""
 
 
@@ -54,7 +54,7 @@ class Run(NamedTuple):
         return self.sequences * (self.prompt + (DECODED + 1) / 2)
 
 
-RUNS = (Run(1, 16), Run(8, 16), Run(64, 16), Run(64, 32), Run(8, 256), Run(2, 1024))
+RUNS = (Run(1, 16), Run(8, 16), Run(64, 16), Run(64, 32), Run(8, 256), Run(2, 1024), Run(8, 512))
 """Three of them with equally many tokens; two with equally many sequences."""
 
 

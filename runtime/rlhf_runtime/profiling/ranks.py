@@ -8,54 +8,25 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import platform
 import queue
 import signal
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from rlhf_api.spec.models import Precision
 from rlhf_api.spec.resources import Device
-from rlhf_flow.planning.seconds.profile import Constants, Measured, ModelProfile, Profile
+from rlhf_flow.planning.seconds.profile import Profile
 from rlhf_runtime.errors import ProfilingFailed
 from rlhf_runtime.fate import end_with
-from rlhf_runtime.profiling.subjects import Subject, write_part
+from rlhf_runtime.profiling.setup import Setup
+from rlhf_runtime.profiling.subjects import Subject
+from rlhf_runtime.workers.libraries import import_libraries, prepare_environment
 from rlhf_runtime.workers.process import usable_cores
 
-if TYPE_CHECKING:
-    import torch
-
-    from rlhf_flow.planning.seconds.profile import GenerationCurves, TrainingCurves
-    from rlhf_runtime.engines.world import World
-    from rlhf_runtime.profiling.timed_model import Now
-
 Say = Callable[[str], None]
-MOST_LAYERS = 3
-"""Of models that are measured: some, so that weights of one are out of the caches when it is used
-again."""
-MODEL_BYTES = 4 << 30
-"""Of the weights of those layers, about."""
-COLLECTIVE_SECONDS = 600.0
 LOG_LINES = 15
-
-
-@dataclass(frozen=True)
-class Setup:
-    """What every process is told."""
-
-    subjects: tuple[Subject, ...]
-    device: Device
-    ranks: int
-    threads: int
-    folder: Path
-    """Empty, for what they need of files."""
-    cpu_seconds: bool = False
-    """Whether seconds are those in which the process computed, and not those of the wall clock:
-    for benchmarks of one thread on a machine that does something else, too."""
 
 
 def measure(
@@ -148,7 +119,11 @@ def _run_rank(rank: int, parent: int, setup: Setup, answers: Any) -> None:
             answers.put(("progress", text))
 
     try:
-        profile = _measure_all(rank, setup, say)
+        say("importing libraries")
+        _import_libraries(setup)
+        from rlhf_runtime.profiling.one_rank import measure_all
+
+        profile = measure_all(rank, setup, say)
     except Exception as error:
         import traceback
 
@@ -159,124 +134,9 @@ def _run_rank(rank: int, parent: int, setup: Setup, answers: Any) -> None:
         answers.put(("profile", profile.to_json()))
 
 
-def _measure_all(rank: int, setup: Setup, say: Say) -> Profile:
-    say("importing libraries")
-    from rlhf_runtime.workers.libraries import import_libraries
-
-    import_libraries(setup.device)
-    import time
-
-    import torch
-    from torch._C._distributed_c10d import FileStore
-
-    from rlhf_runtime.engines.vllm.libraries import vllm_version
-    from rlhf_runtime.engines.world import World
-    from rlhf_runtime.profiling.constants import link_seconds, memory_bytes_per_second
-    from rlhf_runtime.profiling.timed_model import Clock
-
-    torch.set_num_threads(setup.threads)
-    device = torch.device("cuda", 0) if setup.device is Device.GPU else torch.device("cpu")
-    store = FileStore(str(setup.folder / "store"), setup.ranks)
-    world = World.join(rank, setup.ranks, store, device, COLLECTIVE_SECONDS)
-    now = time.process_time if setup.cpu_seconds else time.perf_counter
-    clock = Clock(device, now)
-    say("memory and links")
-    bandwidth = memory_bytes_per_second(clock, device)
-    links = link_seconds(clock, device) if setup.ranks > 1 else None
-    models = tuple(
-        _measure_model(number, subject, rank, setup, world, say, now)
-        for number, subject in enumerate(setup.subjects)
-    )
-    steps = [min(each.generation.step.seconds) for each in models if each.generation is not None]
-    world.close()
-    return Profile(
-        measured=Measured(
-            device=setup.device,
-            name=_device_name(device),
-            ranks=setup.ranks,
-            threads=setup.threads,
-            torch=torch.__version__,
-            vllm=vllm_version() if steps else None,
-        ),
-        constants=Constants(
-            memory_bytes_per_second=bandwidth,
-            engine_step_seconds=min(steps, default=None),
-            link_bytes_per_second=None if links is None else links.bytes_per_second,
-            collective_seconds=None if links is None else links.seconds,
-        ),
-        models=models,
-    )
-
-
-def _measure_model(
-    number: int, subject: Subject, rank: int, setup: Setup, world: World, say: Say, now: Now
-) -> ModelProfile:
-    def say_of(text: str) -> None:
-        say(f"{subject.name}: {text}")
-
-    folder = setup.folder / f"model{number}-rank{rank}"
-    training = _training(subject, folder, world.device, say_of, now) if subject.computes else None
-    generation = _generation(subject, folder, world, say_of, now) if subject.generates else None
-    shape, precision, tensor = subject.key
-    return ModelProfile(
-        name=subject.name,
-        shape=shape,
-        precision=precision,
-        tensor=tensor,
-        training=training,
-        generation=generation,
-    )
-
-
-def _training(
-    subject: Subject, folder: Path, device: torch.device, say: Say, now: Now
-) -> TrainingCurves:
-    from rlhf_runtime.profiling.timed_model import Clock
-    from rlhf_runtime.profiling.training import measure_training
-    from rlhf_runtime.roles.context import DTYPES
-
-    return measure_training(
-        write_part(subject, measured_layers(subject), folder / "training"),
-        Clock(device, now),
-        device,
-        DTYPES[subject.precision],
-        subject.micro_batch_tokens,
-        say,
-    )
-
-
-def _generation(
-    subject: Subject, folder: Path, world: World, say: Say, now: Now
-) -> GenerationCurves:
-    from rlhf_flow.planning.generation_memory import key_value_heads_per_rank
-    from rlhf_runtime.profiling.generation import EngineOf, measure_generation, runs_for
-    from rlhf_runtime.roles.context import DTYPES
-    from rlhf_runtime.roles.generation import DTYPE_NAMES
-
-    number_bytes = 2 if subject.precision is Precision.BFLOAT16 else 4
-    heads = key_value_heads_per_rank(subject.shape, subject.tensor)
-    token_bytes = 2 * heads * subject.shape.head_dim * number_bytes
-    few, many = (
-        EngineOf(write_part(subject, count, folder / f"generation-{count}"), count, token_bytes)
-        for count in (1, max(2, measured_layers(subject)))
-    )
-    runs = runs_for(subject.max_sequences, subject.max_positions)
-    dtype = DTYPE_NAMES[DTYPES[subject.precision]]
-    return measure_generation((few, many), world, dtype, runs, say, now)
-
-
-def measured_layers(subject: Subject) -> int:
-    """Layers of a model that are built."""
-    size = subject.shape.block_parameters // subject.tensor * 16  # weights, gradients, moments
-    return max(1, min(MOST_LAYERS, subject.shape.num_layers, MODEL_BYTES // size))
-
-
-def _device_name(device: torch.device) -> str:
-    import torch
-
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.is_file() else []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, "") or platform.machine() or "CPU"
+def _import_libraries(setup: Setup) -> None:
+    """What ranks import; without vLLM where nothing generates."""
+    if any(subject.generates for subject in setup.subjects):
+        import_libraries(setup.device)
+    else:
+        prepare_environment()

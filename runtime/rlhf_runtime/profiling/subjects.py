@@ -15,6 +15,15 @@ from rlhf_flow.planning.seconds.profile import BlockShape
 from rlhf_flow.planning.shapes import DecoderShape
 from rlhf_runtime.models.folder import CONFIG_FILE
 
+MOST_LAYERS = 3
+"""Of models that are measured: some, so that weights of one are out of the caches when it is used
+again."""
+MODEL_BYTES = 4 << 30
+"""Of the state of those layers, about."""
+SMALL_BLOCK, SMALL_LAYERS = 1 << 20, 9
+"""Parameters of a block that takes less than what surrounds it in a decoding step; so many of them
+tell it from that."""
+
 
 @dataclass(frozen=True)
 class Subject:
@@ -100,3 +109,15 @@ def part_of_config(
             },  # they may lie beyond the part's rows
         }
     return changes
+
+
+def training_layers(subject: Subject) -> int:
+    """Layers of a model that are built to measure passes."""
+    state = 16 * subject.shape.block_parameters // subject.tensor  # weights, gradients, moments
+    return max(1, min(MOST_LAYERS, subject.shape.num_layers, MODEL_BYTES // state))
+
+
+def generation_layers(subject: Subject) -> int:
+    """Layers of the deeper of the two engines whose difference is what blocks take."""
+    own = subject.shape.block_parameters // subject.tensor
+    return SMALL_LAYERS if own <= SMALL_BLOCK else max(2, training_layers(subject))

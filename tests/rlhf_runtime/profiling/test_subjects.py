@@ -16,8 +16,14 @@ from rlhf_flow.planning.model_config import read_shape
 from rlhf_flow.planning.shapes import DecoderShape
 from rlhf_runtime.models.errors import ModelNotFound
 from rlhf_runtime.profiling.job_subjects import job_subjects
-from rlhf_runtime.profiling.ranks import measured_layers
-from rlhf_runtime.profiling.subjects import Subject, merged, part_of_config, write_part
+from rlhf_runtime.profiling.subjects import (
+    Subject,
+    generation_layers,
+    merged,
+    part_of_config,
+    training_layers,
+    write_part,
+)
 
 JOB = """
 apiVersion: rlhf-operator.dev/v1alpha1
@@ -121,6 +127,8 @@ def test_kinds_of_layers_are_as_many_as_layers() -> None:
 def test_few_layers_are_built_of_a_large_model() -> None:
     """A block of 7 GB with its state: one of them; else three, or all that there are."""
     wide = replace(SHAPE, hidden_size=8192, intermediate_size=16384)
-    assert measured_layers(a_subject(shape=wide)) == 1
-    assert measured_layers(a_subject()) == 3
-    assert measured_layers(a_subject(shape=replace(SHAPE, num_layers=2))) == 2
+    assert training_layers(a_subject(shape=wide)) == 1
+    assert training_layers(a_subject()) == 3
+    assert training_layers(a_subject(shape=replace(SHAPE, num_layers=2))) == 2
+    assert generation_layers(a_subject(shape=wide)) == 2
+    assert generation_layers(a_subject()) == 9
