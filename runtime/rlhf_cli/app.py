@@ -27,6 +27,7 @@ Examples:
   rlhf validate job.yaml              list everything that is wrong
   rlhf explain spec.algorithm.ppo     what a field means
   rlhf plan job.yaml                  what would run where, and its memory
+  rlhf profile job.yaml               how long its models' layers take here
   rlhf export rlhf-runs/job out       the model of its newest checkpoint
   rlhf submit job.yaml --watch        train on a Kubernetes cluster
   rlhf status                         the jobs there, and how far they are
@@ -153,6 +154,41 @@ def plan(
     from rlhf_cli.plan import plan_command
 
     plan_command(file, devices, output.value, overrides or [], html, prove)
+
+
+@app.command()
+@guarded
+def profile(
+    file: Manifest,
+    devices: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Ranks that compute at the same time. Default: as many as `rlhf run` would take.",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="The profile's file. Default: beside FILE."),
+    ] = None,
+    overrides: Overrides = None,
+    _filename: Filename = False,
+) -> None:
+    """Measure how long the layers of a job's models take on this machine.
+
+    Nothing is trained, and no weights are read. It takes less than a minute for a tiny model and
+    some minutes for larger ones; let the machine do nothing else meanwhile. On CPUs ranks share
+    cores, so measure with as many as will run.
+
+    \b
+    Examples:
+      rlhf profile job.yaml               writes job.profile.json
+      rlhf profile job.yaml --devices 2   as two ranks that share the machine
+      rlhf profile job.yaml -o h100.json --set spec.rollout.parallelism.tensor=2
+    """
+    from rlhf_cli.profile import profile_command
+
+    profile_command(file, devices, output, overrides or [])
 
 
 @app.command()

@@ -8,6 +8,7 @@ PlanError                the manifest asks for what cannot be
 ├── ShapeUnknown         a model's dimensions cannot be found out
 ├── NoScores             a reward's model is no reward model
 ├── DevicesUnknown       a pool's memory cannot be found out
+├── ProfileUnusable      a profile that lacks what is asked of it, or that is none
 ├── InvalidPlacement     groups of roles that do not fit the roles or the pools
 ├── NotOffered           a setting that this version does not have
 ├── DoesNotDivide        a degree of parallelism that does not divide devices or models
@@ -62,6 +63,12 @@ class NoScores(PlanError):
 
 class DevicesUnknown(PlanError):
     """A pool's devices or their memory cannot be found out."""
+
+    reason = "PlanUnknown"
+
+
+class ProfileUnusable(PlanError):
+    """A profile of measured layers lacks what is asked of it, or is none."""
 
     reason = "PlanUnknown"
 

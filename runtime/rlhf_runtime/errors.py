@@ -26,6 +26,7 @@ RlhfError
     ├── StorageTaken          another run saves its checkpoints there                exit 2
     ├── CannotResume          the manifest changed in a way that forbids going on    exit 2
     ├── CannotExport          no model can be made of a checkpoint, or not there     exit 2
+    ├── ProfilingFailed       layers could not be measured on this machine           exit 4
     └── UnknownCall           a call that is not in the plan                         exit 1
 """
 
@@ -153,6 +154,13 @@ class DirtyCluster(RuntimeFailure):
     """What an earlier driver has left in the cluster does not go away."""
 
     reason = "DirtyCluster"
+    exit_code = ExitCode.RETRIABLE
+
+
+class ProfilingFailed(RuntimeFailure):
+    """Layers could not be measured on this machine."""
+
+    reason = "ProfilingFailed"
     exit_code = ExitCode.RETRIABLE
 
 

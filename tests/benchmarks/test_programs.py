@@ -19,6 +19,7 @@ PROGRAMS = {
     "recovery": "recovery",
     "operator": "operator_jobs",
     "reshard": "reshard",
+    "estimator": "estimator",
 }
 """Each target's program; one named operator would stand before Python's own module."""
 

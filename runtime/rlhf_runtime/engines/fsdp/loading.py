@@ -71,7 +71,7 @@ def load_causal_lm(
     for parameter in model.parameters():  # buffers stay: what is in them is exact in float32 only
         parameter.data = parameter.data.to(stored)
     if trained and recompute:
-        _recompute_blocks(model)
+        recompute_blocks(model)
     if parallel.size == 1 and precision is stored:
         return _on_own_memory(model.to(parallel.device))
     _shard(model, parallel, None if precision is stored else precision)
@@ -198,7 +198,7 @@ def _replace_head(model: PreTrainedModel) -> None:
     model.set_output_embeddings(head)
 
 
-def _recompute_blocks(model: PreTrainedModel) -> None:
+def recompute_blocks(model: PreTrainedModel) -> None:
     """Recompute activations block by block.
 
     transformers does so only in blocks that are in training mode. What is in them stays in

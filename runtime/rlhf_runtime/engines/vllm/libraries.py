@@ -73,6 +73,11 @@ def import_vllm(device: Device) -> None:
             import_module(name)
 
 
+def vllm_version() -> str:
+    """That of the imported package: its distribution is called otherwise on CPUs."""
+    return str(sys.modules["vllm"].__version__)
+
+
 @contextmanager
 def _left_out(optional: frozenset[str], named_only: tuple[str, ...]) -> Iterator[None]:
     """Let some packages seem not to be installed, and of others only their names be there.

@@ -1,0 +1,210 @@
+"""Models and plans of bench-estimator, and what the time model says of their calls."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlhf_api.plan import Head, Mesh
+from rlhf_api.spec.models import Precision, TrainingEngineType
+from rlhf_api.spec.resources import Device
+from rlhf_flow.planning.generation_memory import GenerationCall, GenerationLoad, kv_bytes
+from rlhf_flow.planning.memory import RoleModel
+from rlhf_flow.planning.role_models import MAX_SHARED_TOKENS
+from rlhf_flow.planning.seconds.generation import generate_seconds
+from rlhf_flow.planning.seconds.inference import infer_seconds
+from rlhf_flow.planning.seconds.lengths import Lengths
+from rlhf_flow.planning.seconds.links import Links
+from rlhf_flow.planning.seconds.measured_layers import hardware_for, layers_for
+from rlhf_flow.planning.seconds.micro_batches import Batch
+from rlhf_flow.planning.seconds.presets import CPU
+from rlhf_flow.planning.seconds.profile import Profile
+from rlhf_flow.planning.seconds.training import train_seconds
+from rlhf_flow.planning.shapes import DecoderShape
+from rlhf_runtime.profiling.subjects import Subject
+
+TRAIN, INFER, GENERATE = "train", "infer", "generate"
+
+
+@dataclass(frozen=True)
+class Job:
+    """One batch of equal lengths, and how a model works on it."""
+
+    prompts: int
+    samples: int
+    prompt: int
+    """Tokens of each prompt."""
+    response: int
+    """Tokens of each response."""
+    micro_batch: int
+    """Padded tokens at once."""
+    recompute: bool = False
+    ranks: int = 1
+    mini_batches: int = 1
+
+    @property
+    def rows(self) -> int:
+        """Responses."""
+        return self.prompts * self.samples
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        batch = f"{self.prompts}x{self.samples} of {self.prompt}+{self.response}"
+        updates = f", {self.mini_batches} updates" if self.mini_batches > 1 else ""
+        recompute = ", recompute" if self.recompute else ""
+        ranks = f", {self.ranks} ranks" if self.ranks > 1 else ""
+        return f"{batch}, micro-batch {self.micro_batch}{recompute}{updates}{ranks}"
+
+
+@dataclass(frozen=True)
+class BenchModel:
+    """A Llama, and plans of it."""
+
+    name: str
+    shape: DecoderShape
+    jobs: tuple[Job, ...]
+
+    @property
+    def most_tokens(self) -> int:
+        """Of a pass."""
+        return max(
+            min(job.micro_batch, job.rows * (job.prompt + job.response)) for job in self.jobs
+        )
+
+    def subject(self, folder: Path, *, generates: bool) -> Subject:
+        """What a profile measures of it."""
+        return Subject(
+            name=self.name,
+            folder=folder,
+            shape=self.shape,
+            precision=Precision.FLOAT32,
+            tensor=1,
+            computes=True,
+            generates=generates,
+            micro_batch_tokens=self.most_tokens,
+            max_sequences=64,
+            max_positions=2048,
+        )
+
+    def config(self) -> dict[str, object]:
+        """Its config.json."""
+        shape = self.shape
+        return {
+            "architectures": ["LlamaForCausalLM"],
+            "model_type": "llama",
+            "num_hidden_layers": shape.num_layers,
+            "hidden_size": shape.hidden_size,
+            "intermediate_size": shape.intermediate_size,
+            "num_attention_heads": shape.num_attention_heads,
+            "num_key_value_heads": shape.num_key_value_heads,
+            "head_dim": shape.head_dim,
+            "vocab_size": shape.vocab_size,
+            "max_position_embeddings": 2048,
+            "rms_norm_eps": 1e-6,
+            "tie_word_embeddings": False,
+            "bos_token_id": None,
+            "eos_token_id": 1,
+            "dtype": "float32",
+        }
+
+
+MODELS = (
+    BenchModel(
+        "tiny",
+        DecoderShape(2, 128, 512, 4, 4, 32, vocab_size=101),
+        (
+            Job(64, 8, 8, 8, 4096),
+            Job(64, 8, 8, 8, 512),
+            Job(32, 4, 64, 64, 4096),
+            Job(32, 4, 64, 64, 1024),
+            Job(32, 4, 64, 64, 4096, recompute=True),
+            Job(32, 4, 64, 64, 4096, mini_batches=4),
+            Job(8, 1, 512, 512, 4096),
+            Job(16, 1, 48, 16, 4096),
+            Job(32, 4, 64, 64, 4096, ranks=2),
+            Job(32, 4, 64, 64, 1024, recompute=True, ranks=2),
+        ),
+    ),
+    BenchModel(
+        "100M",
+        DecoderShape(12, 768, 2048, 12, 4, 64, vocab_size=16000),
+        (
+            Job(8, 2, 32, 32, 1024),
+            Job(8, 2, 32, 32, 128),
+            Job(8, 2, 32, 32, 1024, recompute=True),
+            Job(8, 1, 16, 16, 1024),
+            Job(8, 1, 16, 16, 1024, mini_batches=4),
+            Job(1, 2, 384, 128, 1024),
+            Job(4, 4, 48, 48, 1024),
+            Job(4, 1, 16, 48, 64),
+            Job(8, 2, 32, 32, 1024, ranks=2),
+            Job(8, 2, 32, 32, 128, recompute=True, ranks=2),
+        ),
+    ),
+)
+
+
+def predicted(model: BenchModel, job: Job, profile: Profile | None) -> dict[str, float]:
+    """Seconds of a job's calls.
+
+    Args:
+        model: what computes.
+        job: what it computes.
+        profile: measured with as many ranks. None: the preset of a core.
+    """
+    hardware = hardware_for(CPU, profile)
+    layers = layers_for(model.shape, Precision.FLOAT32, hardware, profile)
+    links = Links(hardware, job.ranks)
+    role = _role(model, job)
+    prompt, response = Lengths(job.prompt, job.prompt), Lengths(job.response, job.response)
+    batch = Batch(job.rows, prompt, response, job.samples)
+    found = {
+        INFER: infer_seconds(role, batch, layers, links).total,
+        TRAIN: train_seconds(role, batch, layers, links, job.mini_batches).total,
+    }
+    if job.ranks == 1:
+        load = generation_load(model, job)
+        call = GenerationCall(job.prompts, job.samples)
+        cache = kv_bytes(load, 1, job.rows)
+        generated = generate_seconds(load, call, role.mesh, cache, prompt, response, layers, links)
+        found[GENERATE] = generated.total
+    return found
+
+
+def generation_load(model: BenchModel, job: Job) -> GenerationLoad:
+    """What the engine is asked for."""
+    return GenerationLoad(
+        shape=model.shape,
+        mesh=Mesh(pool="cpu", data=job.ranks),
+        device=Device.CPU,
+        number_bytes=4,
+        max_prompt_tokens=job.prompt,
+        max_response_tokens=job.response,
+        max_concurrent_sequences=job.rows,
+        engine=TrainingEngineType.FSDP,
+    )
+
+
+def _role(model: BenchModel, job: Job) -> RoleModel:
+    together = job.prompt + job.samples * job.response
+    shared = min(together, MAX_SHARED_TOKENS, job.micro_batch) if job.samples > 1 else 0
+    return RoleModel(
+        role="actor",
+        mesh=Mesh(pool="cpu", data=job.ranks),
+        device=Device.CPU,
+        head=Head.LM,
+        is_trained=True,
+        generates=True,
+        shape=model.shape,
+        precision=Precision.FLOAT32,
+        micro_batch_tokens=job.micro_batch,
+        peak_tokens=job.micro_batch,
+        batch_tokens=job.rows * (job.prompt + job.response),
+        longest_shared_tokens=shared,
+        is_saved=True,
+        recompute=job.recompute,
+        engine=TrainingEngineType.FSDP,
+        sequence_parallel=False,
+        distributed_optimizer=False,
+    )

@@ -1,0 +1,230 @@
+"""The ranks of bench-estimator: they run the engines of training and generation, as roles do."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import queue
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from estimator_plans import GENERATE, INFER, TRAIN, BenchModel, Job, generation_load
+from outcome import note
+
+from rlhf_runtime.fate import end_with
+
+ROUNDS = 3
+"""Of each call; the first one takes memory and does not count. Calls that take longer than `LONG`
+have one less."""
+LONG = 4.0
+COLLECTIVE_SECONDS = 600.0
+
+
+@dataclass(frozen=True)
+class Work:
+    """What ranks are told."""
+
+    model: BenchModel
+    folder: Path
+    """Of the model."""
+    jobs: tuple[Job, ...]
+    """All on as many ranks."""
+    ranks: int
+    threads: int
+    cpu_seconds: bool
+
+
+def write_model(model: BenchModel, folder: Path) -> Path:
+    """Its config and random weights."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    LlamaForCausalLM(LlamaConfig(**model.config())).save_pretrained(folder)
+    (folder / "config.json").write_text(json.dumps(model.config()))
+    return folder
+
+
+def measured(work: Work, scratch: Path) -> list[dict[str, list[float]]]:
+    """Seconds of each round of each call, by job."""
+    context = multiprocessing.get_context("spawn")
+    answers: Any = context.Queue()
+    scratch.mkdir()
+    processes = [
+        context.Process(target=_rank, args=(rank, work, scratch, answers), daemon=True)
+        for rank in range(work.ranks)
+    ]
+    try:
+        for process in processes:
+            process.start()
+        found = _answer(processes, answers)
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
+    return found
+
+
+def _answer(processes: Sequence[Any], answers: Any) -> list[dict[str, list[float]]]:
+    """What the first rank says; raises RuntimeError where one has ended before."""
+    while True:
+        try:
+            found: list[dict[str, list[float]]] = answers.get(timeout=1.0)
+        except queue.Empty:
+            if ended := [each.exitcode for each in processes if not each.is_alive()]:
+                raise RuntimeError(f"a rank ended with {ended[0]}") from None
+        else:
+            return found
+
+
+def _rank(rank: int, work: Work, scratch: Path, answers: Any) -> None:
+    end_with(os.getppid())
+    log = os.open(scratch / f"rank{rank}.log", os.O_WRONLY | os.O_CREAT)
+    os.dup2(log, 1)
+    errors = os.dup(2)
+    os.dup2(log, 2)
+    os.environ["OMP_NUM_THREADS"] = str(work.threads)
+    from rlhf_api.spec.resources import Device
+    from rlhf_runtime.workers.libraries import import_libraries
+
+    import_libraries(Device.CPU)
+    import torch
+    from torch._C._distributed_c10d import FileStore
+
+    from rlhf_runtime.engines.world import World
+
+    torch.set_num_threads(work.threads)
+    os.dup2(errors, 2)  # benchmarks tell what goes wrong
+    store = FileStore(str(scratch / "store"), work.ranks)
+    device = torch.device("cpu")
+    world = World.join(rank, work.ranks, store, device, COLLECTIVE_SECONDS)
+    runner = Runner(work, world)
+    found = [runner.run(job) for job in work.jobs]
+    if rank == 0:
+        answers.put(found)
+        answers.close()
+        answers.join_thread()
+    world.close()
+
+
+class Runner:
+    """The engines of one model on one rank."""
+
+    def __init__(self, work: Work, world: Any) -> None:
+        from rlhf_api.plan import Mesh
+        from rlhf_runtime.engines.parallel import make_contexts
+
+        self._work, self._world = work, world
+        (self._parallel,) = make_contexts([Mesh(pool="cpu", data=work.ranks)], world).values()
+        self._generated: set[tuple[int, ...]] = set()
+        self._now = time.process_time if work.cpu_seconds else time.perf_counter
+
+    def run(self, job: Job) -> dict[str, list[float]]:
+        """Seconds of a job's calls."""
+        import torch
+
+        from rlhf_runtime.engines.fsdp.engine import FsdpEngine
+        from rlhf_runtime.engines.training import LossTerm, ReadLogProbs
+        from rlhf_runtime.profiling.training import SETTINGS
+
+        if self._parallel.is_first:
+            note(f"{self._work.model.name}: {job.name}")
+        engine = FsdpEngine(
+            self._work.folder, self._parallel, torch.float32, recompute=job.recompute
+        )
+        engine.use_optimizer(SETTINGS)
+        parts = self._parts(job, engine, 1)[0]
+        found = {INFER: self._rounds(lambda: engine.infer(parts, ReadLogProbs(), _forget))}
+        updates = [
+            LossTerm(ReadLogProbs(), part, lambda outputs, _: -outputs.values.mean())
+            for part in self._parts(job, engine, job.mini_batches)
+        ]
+        found[TRAIN] = self._rounds(lambda: [engine.update([term]) for term in updates])
+        asked = (job.prompts, job.samples, job.prompt, job.response)
+        if job.ranks == 1 and asked not in self._generated:
+            self._generated.add(asked)
+            found[GENERATE] = self._generate(job)
+        return found
+
+    def _parts(self, job: Job, engine: Any, mini_batches: int) -> list[Any]:
+        """This rank's micro-batches of each mini-batch."""
+        import numpy as np
+
+        from rlhf_runtime.engines.packing import cut
+
+        prompts, responses, groups = _rows(job, self._work.model.shape.vocab_size)
+        size = job.prompts // mini_batches
+        found = []
+        for mini in range(mini_batches):
+            chosen = [
+                number
+                for number in range(len(groups))
+                if groups[number] // size == mini
+                and groups[number] % job.ranks == self._parallel.rank
+            ]
+            rows = np.asarray(chosen, dtype=np.int64)
+            found.append(cut(prompts, responses, groups, engine.packing(job.micro_batch), rows))
+        return found
+
+    def _rounds(self, call: Callable[[], object]) -> list[float]:
+        import torch.distributed as dist
+
+        seconds: list[float] = []
+        while len(seconds) < ROUNDS and sum(seconds) < LONG:
+            dist.barrier()
+            begin = self._now()
+            call()
+            seconds.append(self._now() - begin)
+        return seconds[1:] or seconds
+
+    def _generate(self, job: Job) -> list[float]:
+        from rlhf_flow.planning.generation_memory import kv_bytes
+        from rlhf_runtime.engines.vllm.arguments import EngineSettings
+        from rlhf_runtime.engines.vllm.engine import Sampling, VllmEngine
+
+        load = generation_load(self._work.model, job)
+        cache = kv_bytes(load, 1, job.rows)
+        settings = EngineSettings(
+            folder=self._work.folder,
+            dtype="float32",
+            groups=((0,),),
+            kv_cache_bytes=cache,
+            memory_bytes=2 * cache,
+            max_prompt_tokens=job.prompt,
+            max_response_tokens=job.response,
+            max_concurrent_sequences=job.rows,
+            block_tokens=32,
+            stop_token_ids=(),
+            share_prompts=job.samples > 1 and job.prompt >= 32,
+            world=f"estimator-{os.getpid()}",
+        )
+        engine = VllmEngine(settings, self._world)
+        engine.weights_written()
+        prompts, _, _ = _rows(job, self._work.model.shape.vocab_size)
+        sampling = Sampling(1.0, range(job.rows))
+        seconds = self._rounds(partial(engine.generate, prompts, sampling))
+        engine.close()
+        return seconds
+
+
+def _forget(*_: object) -> None:
+    """What heads say is not needed."""
+
+
+def _rows(job: Job, vocab_size: int) -> tuple[Any, Any, Any]:
+    """Prompts and responses of a job's rows, and their groups."""
+    import numpy as np
+
+    from rlhf_runtime.dataplane.columns import pack
+
+    random = np.random.default_rng(0)
+    asked = [random.integers(2, vocab_size, job.prompt) for _ in range(job.prompts)]
+    prompts = pack([each for each in asked for _ in range(job.samples)], np.int32)
+    answers: Sequence[Any] = [random.integers(2, vocab_size, job.response) for _ in range(job.rows)]
+    groups = np.repeat(np.arange(job.prompts, dtype=np.int64), job.samples)
+    return prompts, pack(answers, np.int32), groups

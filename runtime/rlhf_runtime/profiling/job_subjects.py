@@ -1,0 +1,99 @@
+"""The models of a job whose layers are measured."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from rlhf_api.spec.job import RLHFJob
+from rlhf_api.spec.models import ModelSource
+from rlhf_api.spec.resources import Device
+from rlhf_flow.job_graphs import JobRole, job_roles, trace_job
+from rlhf_flow.planning.model_config import cached_folder, hub_cache, read_shape
+from rlhf_flow.planning.role_models import MICRO_BATCH_TOKENS, longest_sequence_tokens
+from rlhf_flow.precision import resolve_precision
+from rlhf_runtime.models.errors import ModelNotFound
+from rlhf_runtime.models.folder import CONFIG_FILE, read_object
+from rlhf_runtime.models.tiny_llama import tiny_llama_folder
+from rlhf_runtime.profiling.subjects import Subject, merged
+
+MOST_SEQUENCES = 256
+"""Of a decoding step that is measured."""
+POSITIONS = 2048
+"""Of a model that says nothing of it."""
+
+
+def job_subjects(job: RLHFJob, device: Device, workdir: Path) -> tuple[Subject, ...]:
+    """Each role's model, as it is trained and as it generates; those that take equally long once.
+
+    Args:
+        job: the manifest, with absolute paths.
+        device: what ranks compute on.
+        workdir: where builtin models are written.
+
+    Raises:
+        FlowError: an algorithm that cannot be traced.
+        ModelNotFound: a model whose config.json is not on this machine.
+        ShapeUnknown: one of another kind than is known here.
+    """
+    roles = job_roles(trace_job(job, device))
+    return merged(
+        subject
+        for name, role in roles.items()
+        if role.head is not None
+        for subject in _role_subjects(job, name, role, device, workdir)
+    )
+
+
+def _role_subjects(
+    job: RLHFJob, name: str, role: JobRole, device: Device, workdir: Path
+) -> list[Subject]:
+    origin = job.spec.origin_of(name)
+    folder = config_folder(job.spec.model_for(origin).source, job.spec.schedule.seed, workdir)
+    training, rollout = job.spec.model_for(name).training, job.spec.rollout
+    given = training.micro_batch_tokens or MICRO_BATCH_TOKENS[device]
+
+    def subject(tensor: int, *, computes: bool, generates: bool) -> Subject:
+        return Subject(
+            name=name,
+            folder=folder,
+            shape=read_shape(folder, "choose a model of one of these kinds"),
+            precision=resolve_precision(training.precision, device),
+            tensor=tensor,
+            computes=computes,
+            generates=generates,
+            micro_batch_tokens=max(given, longest_sequence_tokens(job)),
+            max_sequences=min(rollout.max_concurrent_sequences, MOST_SEQUENCES),
+            max_positions=read_object(folder / CONFIG_FILE).get(
+                "max_position_embeddings", POSITIONS
+            ),
+        )
+
+    found = [subject(training.parallelism.tensor, computes=True, generates=False)]
+    if role.generates:
+        found.append(subject(rollout.parallelism.tensor or 1, computes=False, generates=True))
+    return found
+
+
+def config_folder(source: ModelSource, seed: int, workdir: Path) -> Path:
+    """A folder with a model's config.json, be it without weights.
+
+    Raises:
+        ModelNotFound: it is not on this machine.
+    """
+    if source.builtin is not None:
+        return tiny_llama_folder(seed, workdir)
+    if source.path is not None:
+        folder: Path | None = Path(source.path)
+    else:
+        assert source.hugging_face is not None, "the origin of a model has no sameAs"
+        cache = hub_cache(os.environ, Path.home())
+        folder = cached_folder(cache, source.hugging_face, source.revision or "main")
+    if folder is None or not (folder / CONFIG_FILE).is_file():
+        named = source.path or source.hugging_face
+        raise ModelNotFound(
+            f"layers are measured where the model's config is: got {named} without {CONFIG_FILE} "
+            "on this machine, allowed a folder or a model in the local hub cache; no weights are "
+            f"needed: `hf download {source.hugging_face or 'OWNER/NAME'} {CONFIG_FILE}`"
+        )
+    return folder

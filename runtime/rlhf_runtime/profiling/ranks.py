@@ -1,0 +1,142 @@
+"""The processes that measure, one for each rank, and the profile of what they found.
+
+All of them do the same at the same time, so that they share the machine as ranks of a job do; the
+first one's times count.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import queue
+import signal
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rlhf_api.spec.resources import Device
+from rlhf_flow.planning.seconds.profile import Profile
+from rlhf_runtime.errors import ProfilingFailed
+from rlhf_runtime.fate import end_with
+from rlhf_runtime.profiling.setup import Setup
+from rlhf_runtime.profiling.subjects import Subject
+from rlhf_runtime.workers.libraries import import_libraries, prepare_environment
+from rlhf_runtime.workers.process import usable_cores
+
+Say = Callable[[str], None]
+LOG_LINES = 15
+
+
+def measure(
+    subjects: Sequence[Subject],
+    device: Device,
+    ranks: int,
+    say: Say,
+    *,
+    threads: int | None = None,
+    cpu_seconds: bool = False,
+) -> Profile:
+    """Measure models' layers on this machine. Nothing is left when it is interrupted.
+
+    Args:
+        subjects: the models.
+        device: what ranks compute on.
+        ranks: that compute at the same time.
+        say: is told what is done, a line each.
+        threads: of each rank. None: its share of the cores.
+        cpu_seconds: see `Setup`.
+
+    Raises:
+        ProfilingFailed: a process has ended, or raised.
+    """
+    share = threads or max(1, usable_cores() // ranks)
+    with tempfile.TemporaryDirectory(prefix="rlhf-profile-") as folder:
+        setup = Setup(tuple(subjects), device, ranks, share, Path(folder), cpu_seconds)
+        with _processes(setup) as (processes, answers):
+            return _answer(setup, processes, answers, say)
+
+
+@contextmanager
+def _processes(setup: Setup) -> Iterator[tuple[list[Any], Any]]:
+    """All of them, and where they answer; none lives on."""
+    context = multiprocessing.get_context("spawn")
+    answers = context.Queue()
+    processes = [
+        context.Process(target=_run_rank, args=(rank, os.getpid(), setup, answers), daemon=True)
+        for rank in range(setup.ranks)
+    ]
+    try:
+        for process in processes:
+            process.start()
+        yield processes, answers
+    finally:
+        for process in processes:
+            if process.pid is not None:
+                process.kill()
+                process.join()
+
+
+def _answer(setup: Setup, processes: list[Any], answers: Any, say: Say) -> Profile:
+    while True:
+        try:
+            kind, value = answers.get(timeout=1.0)
+        except queue.Empty:
+            if all(process.is_alive() for process in processes):
+                continue
+            ended = next(n for n, process in enumerate(processes) if not process.is_alive())
+            kind, value = "failed", f"rank {ended} ended with {processes[ended].exitcode}"
+        if kind == "profile":
+            return Profile.model_validate_json(value)
+        if kind == "failed":
+            raise ProfilingFailed(
+                f"layers could not be measured: got {value}\n{_last_lines(setup.folder)}\nsee to "
+                "what these lines say (memory, the model's config), then give the command again"
+            )
+        say(value)
+
+
+def _last_lines(folder: Path) -> str:
+    logs = sorted(folder.glob("rank*.log"))
+    lines = [line for log in logs for line in log.read_text(errors="replace").splitlines()]
+    return "\n".join(lines[-LOG_LINES:])
+
+
+def _run_rank(rank: int, parent: int, setup: Setup, answers: Any) -> None:
+    """Be a rank: measure everything, and, as the first, say it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends all
+    end_with(parent)
+    log = os.open(setup.folder / f"rank{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.environ["OMP_NUM_THREADS"] = str(setup.threads)
+    if setup.device is Device.GPU:
+        os.environ["CUDA_VISIBLE_DEVICES"] = str(rank)
+
+    def say(text: str) -> None:
+        if rank == 0:
+            answers.put(("progress", text))
+
+    try:
+        say("importing libraries")
+        _import_libraries(setup)
+        from rlhf_runtime.profiling.one_rank import measure_all
+
+        profile = measure_all(rank, setup, say)
+    except Exception as error:
+        import traceback
+
+        traceback.print_exc()
+        answers.put(("failed", f"{type(error).__name__}: {error}"))
+        raise
+    if rank == 0:
+        answers.put(("profile", profile.to_json()))
+
+
+def _import_libraries(setup: Setup) -> None:
+    """What ranks import; without vLLM where nothing generates."""
+    if any(subject.generates for subject in setup.subjects):
+        import_libraries(setup.device)
+    else:
+        prepare_environment()

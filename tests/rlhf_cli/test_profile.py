@@ -1,0 +1,129 @@
+"""`rlhf profile`: where it writes, and what it leaves when it is stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from rlhf_api.spec.models import Precision
+from rlhf_api.spec.resources import Device
+from rlhf_cli import profile as command
+from rlhf_cli.app import app
+from rlhf_flow.planning.seconds.curves import BlockCurves, Curve
+from rlhf_flow.planning.seconds.profile import (
+    BlockShape,
+    Constants,
+    GenerationCurves,
+    Measured,
+    ModelProfile,
+    PassCurves,
+    Profile,
+    TrainingCurves,
+    read_profile,
+)
+from rlhf_runtime.profiling.subjects import Subject
+
+from .test_plan import job
+
+LINE = Curve(at=(0, 10), seconds=(0, 1))
+BLOCK = BlockCurves(tokens=LINE, pairs=LINE)
+PASSES = PassCurves(block=BLOCK, embedding=LINE, head=LINE)
+Asked = dict[str, Any]
+
+
+@pytest.fixture
+def manifest(tmp_path: Path) -> Path:
+    path = tmp_path / "job.yaml"
+    path.write_text(job())
+    return path
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    """What would be measured; `raises` is raised instead, if it is set."""
+    found: Asked = {}
+
+    def measure(
+        subjects: Sequence[Subject], device: Device, ranks: int, say: Callable[[str], None]
+    ) -> Profile:
+        found.update(subjects=subjects, device=device, ranks=ranks)
+        say("passes")
+        if "raises" in found:
+            raise found["raises"]
+        return a_profile(subjects)
+
+    monkeypatch.setattr(command, "measure", measure)
+    return found
+
+
+def a_profile(subjects: Sequence[Subject]) -> Profile:
+    """Each token takes a tenth of a second."""
+    models = tuple(
+        ModelProfile(
+            name=each.name,
+            shape=BlockShape.of(each.shape),
+            precision=Precision.FLOAT32,
+            training=TrainingCurves(
+                forward=PASSES, backward=PASSES, recomputed=PASSES, optimizer=LINE
+            ),
+            generation=GenerationCurves(
+                prefill=BLOCK, embedding=LINE, sequences=LINE, cached=LINE, step=LINE
+            ),
+        )
+        for each in subjects
+    )
+    return Profile(
+        measured=Measured(device=Device.CPU, name="a core", ranks=1, threads=1, torch="2"),
+        constants=Constants(memory_bytes_per_second=1e9),
+        models=models,
+    )
+
+
+def run(*arguments: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, ["profile", *arguments])
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_a_profile_lies_beside_its_manifest(manifest: Path, asked: Asked) -> None:
+    code, out, err = run(str(manifest))
+    place = manifest.parent / "job.profile.json"
+    assert code == 0 and out.splitlines()[-1] == f"wrote {place}"
+    assert read_profile(place) == a_profile(asked["subjects"])
+    assert err == "passes\n" and "forward 1e+03 ms, training 2e+03 ms" in out
+    assert (asked["device"], asked["ranks"]) == (Device.CPU, 1)
+    assert [each.name for each in asked["subjects"]] == ["actor"]
+
+
+def test_place_ranks_and_fields_may_be_given(manifest: Path, asked: Asked) -> None:
+    place = manifest.parent / "profiles" / "mine.json"
+    cut = "spec.models.actor.training.microBatchTokens=77"
+    code, _, _ = run(str(manifest), "-o", str(place), "--devices", "2", "--set", cut)
+    assert code == 0 and place.is_file()
+    assert asked["ranks"] == 2
+    assert [each.micro_batch_tokens for each in asked["subjects"]] == [77]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("broken")])
+def test_what_is_not_finished_leaves_nothing(
+    manifest: Path, asked: Asked, error: BaseException
+) -> None:
+    place = manifest.parent / "job.profile.json"
+    place.write_text("an earlier one")
+    asked["raises"] = error
+    code, out, _ = run(str(manifest))
+    assert code == (130 if isinstance(error, KeyboardInterrupt) else 1) and not out
+    assert place.read_text() == "an earlier one"
+    assert sorted(path.name for path in manifest.parent.iterdir()) == [
+        "job.profile.json",
+        "job.yaml",
+    ]
+
+
+def test_a_place_that_cannot_be_written_is_refused_before(manifest: Path, asked: Asked) -> None:
+    code, _, err = run(str(manifest), "-o", str(manifest / "profile.json"))
+    assert code == 2 and "the profile cannot be written" in err
+    assert not asked
