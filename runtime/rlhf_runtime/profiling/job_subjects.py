@@ -10,7 +10,7 @@ from rlhf_api.spec.models import ModelSource
 from rlhf_api.spec.resources import Device
 from rlhf_flow.job_graphs import JobRole, job_roles, trace_job
 from rlhf_flow.planning.model_config import cached_folder, hub_cache, read_shape
-from rlhf_flow.planning.role_models import MICRO_BATCH_TOKENS, longest_sequence_tokens
+from rlhf_flow.planning.role_models import MICRO_BATCH_TOKENS
 from rlhf_flow.precision import resolve_precision
 from rlhf_runtime.models.errors import ModelNotFound
 from rlhf_runtime.models.folder import CONFIG_FILE, read_object
@@ -52,6 +52,7 @@ def _role_subjects(
     folder = config_folder(job.spec.model_for(origin).source, job.spec.schedule.seed, workdir)
     training, rollout = job.spec.model_for(name).training, job.spec.rollout
     given = training.micro_batch_tokens or MICRO_BATCH_TOKENS[device]
+    longest = rollout.max_prompt_tokens + rollout.max_response_tokens
 
     def subject(tensor: int, *, computes: bool, generates: bool) -> Subject:
         return Subject(
@@ -62,14 +63,14 @@ def _role_subjects(
             tensor=tensor,
             computes=computes,
             generates=generates,
-            micro_batch_tokens=max(given, longest_sequence_tokens(job)),
+            micro_batch_tokens=max(given, longest),
             max_sequences=min(rollout.max_concurrent_sequences, MOST_SEQUENCES),
             max_positions=read_object(folder / CONFIG_FILE).get(
                 "max_position_embeddings", POSITIONS
             ),
         )
 
-    found = [subject(training.parallelism.tensor, computes=True, generates=False)]
+    found = [subject(training.parallelism.tensor or 1, computes=True, generates=False)]
     if role.generates:
         found.append(subject(rollout.parallelism.tensor or 1, computes=False, generates=True))
     return found

@@ -15,6 +15,7 @@ from torch import nn
 from rlhf_api.spec.models import LearningRateDecay
 from rlhf_flow.planning.seconds.curves import Curve, block_curves, curve_of
 from rlhf_flow.planning.seconds.profile import PassCurves, TrainingCurves
+from rlhf_flow.planning.sequence_cost import SequenceCost
 from rlhf_runtime.dataplane.columns import pack
 from rlhf_runtime.engines.optimizer import Optimizer
 from rlhf_runtime.engines.optimizer_settings import OptimizerSettings
@@ -93,7 +94,7 @@ def micro_batch(at: Point, vocab_size: int, hidden_size: int) -> MicroBatch:
     ]
     groups = np.arange(at.sequences, dtype=np.int64)
     prompts, responses = halves
-    (part,) = cut(prompts, responses, groups, Packing(at.tokens, hidden_size, False))
+    (part,) = cut(prompts, responses, groups, Packing(at.tokens, SequenceCost(hidden_size), False))
     return part
 
 
