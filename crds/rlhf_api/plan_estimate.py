@@ -27,6 +27,8 @@ class StepEstimate(Contract):
 
     hardware: dict[Name, Text]
     """What the devices of each pool are taken to be."""
+    is_measured: bool = False
+    """Whether a profile says what layers take there, and not data sheets."""
     prompt_tokens: NonNegativeFloat
     """Tokens of a prompt that it counts with, on average."""
     response_tokens: NonNegativeFloat

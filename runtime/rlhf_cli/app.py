@@ -136,6 +136,9 @@ def plan(
     prove: Annotated[
         bool, typer.Option("--prove", help="Search on until no faster plan is possible.")
     ] = False,
+    profile: Annotated[
+        Path | None, typer.Option("--profile", help="What `rlhf profile` measured.")
+    ] = None,
     overrides: Overrides = None,
     _filename: Filename = False,
 ) -> None:
@@ -150,10 +153,11 @@ def plan(
       rlhf plan job.yaml -o graph
       rlhf plan job.yaml --html plan.html
       rlhf plan job.yaml --prove
+      rlhf plan job.yaml --profile job.profile.json
     """
     from rlhf_cli.plan import plan_command
 
-    plan_command(file, devices, output.value, overrides or [], html, prove)
+    plan_command(file, devices, output.value, overrides or [], html, prove, profile)
 
 
 @app.command()

@@ -83,9 +83,10 @@ def times_text(plan: Plan) -> str:
     lengths = f"{found.prompt_tokens:,.6g} and responses of {found.response_tokens:,.6g}"
     said = (
         f"Expected: {format_time(found.step_seconds)} a step, {found.tokens_per_second:,.0f} "
-        f"tokens/s, devices idle {found.idle_share:.0%} of the time. Arithmetic from data sheets "
-        f"({devices}), for prompts of {lengths} tokens on average, without verifiers."
+        f"tokens/s, devices idle {found.idle_share:.0%} of the time. "
+        f"{'Layers as measured on' if found.is_measured else 'Arithmetic from data sheets of'} "
+        f"{devices}, for prompts of {lengths} tokens on average, without verifiers."
     )
-    if plan.device is Device.CPU:
+    if plan.device is Device.CPU and not found.is_measured:
         return f"{said} On CPUs it is no more than an order of magnitude."
     return said

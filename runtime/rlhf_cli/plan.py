@@ -31,6 +31,7 @@ def plan_command(
     overrides: Sequence[str] = (),
     html: Path | None = None,
     prove: bool = False,
+    profile: Path | None = None,
 ) -> None:
     """Print the plan of every job of a file, and on stderr what is odd about it.
 
@@ -41,12 +42,14 @@ def plan_command(
         overrides: PATH=VALUE texts of --set.
         html: a file for a page with the timelines of all jobs.
         prove: whether to search until no faster plan is possible.
+        profile: a file that `rlhf profile` has written on such devices.
 
     Raises:
         ManifestError: the file has problems.
         FlowError: a custom algorithm that cannot be traced.
         PlanError: a job that cannot be planned; the message shows the arithmetic.
         UserCodeFailed: a protocol of its own that does not cover the rows.
+        ProfileUnusable: no profile, or one of other devices or models.
     """
     from rlhf_cli.expected_times import print_times
     from rlhf_cli.local_jobs import local_jobs
@@ -56,11 +59,13 @@ def plan_command(
     from rlhf_cli.validate import lines_of
     from rlhf_flow.lint import lint_job
     from rlhf_flow.planning.make_plan import pools_of
+    from rlhf_flow.planning.seconds.profile import read_profile
 
+    measured = None if profile is None else read_profile(profile)
     shown = []
     for number, job in enumerate(local_jobs(file, overrides)):
         with lines_of(file, job, overrides), user_code(job):
-            graphs, plan = planned(job, pools_of(job, devices), prove)
+            graphs, plan = planned(job, pools_of(job, devices), prove, measured)
         for warning in lint_job(job, graphs, plan.device):
             typer.echo(f"warning: {warning}", err=True)
         if output == "table":

@@ -9,10 +9,11 @@ if TYPE_CHECKING:
     from rlhf_api.plan import GraphName, Plan, Pool
     from rlhf_api.spec.job import RLHFJob
     from rlhf_flow.graph import Graph
+    from rlhf_flow.planning.seconds.profile import Profile
 
 
 def planned(
-    job: RLHFJob, pools: Sequence[Pool], prove: bool = False
+    job: RLHFJob, pools: Sequence[Pool], prove: bool = False, profile: Profile | None = None
 ) -> tuple[Mapping[GraphName, Graph], Plan]:
     """Trace a job and plan it.
 
@@ -20,6 +21,7 @@ def planned(
         job: the manifest.
         pools: its devices.
         prove: whether to search until no faster plan is possible.
+        profile: measured on such devices, if there is one.
 
     Raises:
         FlowError: an algorithm that cannot be traced.
@@ -31,11 +33,15 @@ def planned(
     from rlhf_flow.planning.inventory import device_of
 
     graphs = trace_job(job, device_of(pools))
-    return graphs, plan_of(job, graphs, pools, prove)
+    return graphs, plan_of(job, graphs, pools, prove, profile)
 
 
 def plan_of(
-    job: RLHFJob, graphs: Mapping[GraphName, Graph], pools: Sequence[Pool], prove: bool = False
+    job: RLHFJob,
+    graphs: Mapping[GraphName, Graph],
+    pools: Sequence[Pool],
+    prove: bool = False,
+    profile: Profile | None = None,
 ) -> Plan:
     """Plan a job that is traced; arguments as above.
 
@@ -49,7 +55,7 @@ def plan_of(
     from rlhf_flow.planning.search.find_plan import MAX_FITTED, WITHOUT_END
 
     most_fitted = WITHOUT_END if prove else MAX_FITTED
-    plan = plan_job(job, graphs, pools, resolve_shapes(job, graphs), most_fitted)
+    plan = plan_job(job, graphs, pools, resolve_shapes(job, graphs), most_fitted, profile)
     for name, graph in graphs.items():
         for call in graph.calls:
             if call.protocol is not None:

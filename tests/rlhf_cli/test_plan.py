@@ -318,7 +318,7 @@ def test_gpus_that_nobody_knows_have_no_times(tmp_path: Path) -> None:
     assert "got gpu H900" in page.read_text() and "<svg" not in page.read_text()
     path.write_text(path.read_text().replace("H900", "H100"))
     code, out, _ = run(str(path))
-    assert code == 0 and "from data sheets (H100)" in out and "order of magnitude" not in out
+    assert code == 0 and "from data sheets of H100" in out and "order of magnitude" not in out
 
 
 def test_a_page_has_the_timelines_of_all_jobs_of_a_file(tmp_path: Path) -> None:

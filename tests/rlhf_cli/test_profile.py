@@ -127,3 +127,22 @@ def test_a_place_that_cannot_be_written_is_refused_before(manifest: Path, asked:
     code, _, err = run(str(manifest), "-o", str(manifest / "profile.json"))
     assert code == 2 and "the profile cannot be written" in err
     assert not asked
+
+
+def test_a_plan_expects_what_was_measured(manifest: Path, asked: Asked) -> None:
+    """And says of what devices; a profile of other ranks is refused."""
+    assert run(str(manifest))[0] == 0
+    place = str(manifest.parent / "job.profile.json")
+
+    def plan(devices: int, *more: str) -> tuple[int, str, str]:
+        arguments = ["plan", str(manifest), "--devices", str(devices), *more]
+        result = CliRunner().invoke(app, arguments)
+        return result.exit_code, " ".join(result.stdout.split()), result.stderr
+
+    code, out, err = plan(1, "--profile", place)
+    assert code == 0, err
+    assert "Layers as measured on a core, for prompts" in out
+    assert "data sheets" not in out and "order of magnitude" not in out
+    assert "Arithmetic from data sheets of" in plan(1)[1]
+    code, _, err = plan(2, "--profile", place)
+    assert code == 2 and "the profile is of another number of ranks on a CPU: got 1" in err

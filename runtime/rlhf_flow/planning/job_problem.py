@@ -19,12 +19,17 @@ from rlhf_flow.planning.problem import (
     PlanningProblem,
     Workload,
 )
+from rlhf_flow.planning.seconds.profile import Profile
 from rlhf_flow.planning.shapes import DecoderShape
 from rlhf_flow.precision import resolve_precision
 
 
 def problem_of(
-    job: RLHFJob, graphs: Graphs, pools: Sequence[Pool], shapes: Mapping[str, DecoderShape]
+    job: RLHFJob,
+    graphs: Graphs,
+    pools: Sequence[Pool],
+    shapes: Mapping[str, DecoderShape],
+    profile: Profile | None = None,
 ) -> PlanningProblem:
     """What is to be planned of a job.
 
@@ -33,6 +38,7 @@ def problem_of(
         graphs: traced from it.
         pools: its devices, all of one kind; placement.maxDevices may leave fewer.
         shapes: of every role with a model.
+        profile: measured on such devices, if there is one.
     """
     roles = job_roles(graphs)
     return PlanningProblem(
@@ -46,6 +52,7 @@ def problem_of(
         pools=tuple(limit_devices(pool, job.spec.placement) for pool in pools),
         workload=_workload(job),
         fixed=_fixed(job),
+        profile=profile,
     )
 
 

@@ -12,6 +12,7 @@ from rlhf_flow.planning.job_problem import problem_of
 from rlhf_flow.planning.plan_problem import plan_problem
 from rlhf_flow.planning.problem import Graphs
 from rlhf_flow.planning.search.find_plan import MAX_FITTED
+from rlhf_flow.planning.seconds.profile import Profile
 from rlhf_flow.planning.shapes import DecoderShape
 
 
@@ -21,6 +22,7 @@ def plan_job(
     devices: Sequence[Pool],
     shapes: Mapping[str, DecoderShape],
     most_fitted: int = MAX_FITTED,
+    profile: Profile | None = None,
 ) -> Plan:
     """The plan of a job.
 
@@ -30,13 +32,14 @@ def plan_job(
         devices: its pools, all of one kind; placement.maxDevices may take fewer.
         shapes: of every role with a model.
         most_fitted: ways to compute that a search fits into memory, at most.
+        profile: measured on such devices, if there is one.
 
     Raises:
         PlanError, ManifestError: as `plan_problem` does; where a job does not fit, the message also
             says what would fit.
     """
     try:
-        return plan_problem(problem_of(job, graphs, devices, shapes), most_fitted)
+        return plan_problem(problem_of(job, graphs, devices, shapes, profile), most_fitted)
     except DoesNotFit as error:
         lines = [str(error), *advice_lines(job, graphs, devices, shapes)]
         raise DoesNotFit("\n".join(lines)) from error

@@ -50,7 +50,7 @@ def _known_hardware(problem: PlanningProblem) -> Mapping[str, Hardware] | None:
     if problem.device is Device.CPU:
         return None
     try:
-        return hardware_of_pools(problem.pools)
+        return hardware_of_pools(problem.pools, problem.profile)
     except DevicesUnknown:
         return None
 

@@ -17,6 +17,7 @@ from rlhf_api.spec.resources import Device
 from rlhf_flow.graph import Graph
 from rlhf_flow.job_graphs import policy_of
 from rlhf_flow.planning.inventory import device_of
+from rlhf_flow.planning.seconds.profile import Profile
 from rlhf_flow.planning.shapes import DecoderShape
 
 Graphs = Mapping[GraphName, Graph]
@@ -160,6 +161,8 @@ class PlanningProblem:
     """What it works on."""
     fixed: Fixed
     """What is decided already."""
+    profile: Profile | None = None
+    """Measured on such devices. None: times come from data sheets."""
 
     @property
     def device(self) -> Device:

@@ -17,7 +17,9 @@ from rlhf_flow.planning.problem import PlanningProblem
 from rlhf_flow.planning.seconds.call_seconds import CallSeconds
 from rlhf_flow.planning.seconds.hardware import Hardware
 from rlhf_flow.planning.seconds.links import Links
+from rlhf_flow.planning.seconds.measured_layers import measured_hardware, require_ranks
 from rlhf_flow.planning.seconds.presets import hardware_of
+from rlhf_flow.planning.seconds.profile import Profile
 from rlhf_flow.planning.simulation import GroupUse, Simulation
 
 
@@ -65,19 +67,33 @@ def evaluate(problem: PlanningProblem, plan: Plan, hardware: Mapping[str, Hardwa
     return Estimate(calls, simulation, tokens_per_step(problem), plan.memory)
 
 
-def hardware_of_pools(pools: Sequence[Pool]) -> dict[str, Hardware]:
+def hardware_of_pools(pools: Sequence[Pool], profile: Profile | None = None) -> dict[str, Hardware]:
     """What the devices of each pool can do.
+
+    Args:
+        pools: the devices.
+        profile: measured on such devices. None: data sheets say what they can do.
 
     Raises:
         DevicesUnknown: of a GPU that is not known, or has no name.
+        ProfileUnusable: it was measured on other devices.
     """
-    return {pool.name: hardware_of(pool.device, pool.gpu) for pool in pools}
+    found = {pool.name: hardware_of(pool.device, pool.gpu) for pool in pools}
+    if profile is None:
+        return found
+    for pool in pools:
+        require_ranks(profile, pool.device, pool.devices_per_node)
+    return {name: measured_hardware(hardware, profile) for name, hardware in found.items()}
 
 
 def with_estimate(problem: PlanningProblem, plan: Plan) -> Plan:
-    """A plan with the times that its devices let expect, or with the reason why there are none."""
+    """A plan with the times that its devices let expect, or with the reason why there are none.
+
+    Raises:
+        ProfileUnusable: the problem's profile lacks what the plan does.
+    """
     try:
-        hardware = hardware_of_pools(plan.pools)
+        hardware = hardware_of_pools(plan.pools, problem.profile)
     except DevicesUnknown as error:
         reasons = (*plan.reasons, f"times are not estimated: {error}")
         return plan.model_copy(update={"reasons": reasons})
@@ -90,6 +106,7 @@ def _step_estimate(
 ) -> StepEstimate:
     return StepEstimate(
         hardware={pool: each.name for pool, each in hardware.items()},
+        is_measured=problem.profile is not None,
         prompt_tokens=problem.workload.expected_prompt_tokens,
         response_tokens=problem.workload.expected_response_tokens,
         step_seconds=found.step_seconds,

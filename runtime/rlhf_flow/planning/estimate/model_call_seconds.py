@@ -14,12 +14,12 @@ from rlhf_flow.planning.estimate.call_batches import (
 from rlhf_flow.planning.generation_memory import GenerationLoad
 from rlhf_flow.planning.memory import RoleModel
 from rlhf_flow.planning.problem import PlanningProblem
-from rlhf_flow.planning.seconds.analytic_layers import analytic_layers
 from rlhf_flow.planning.seconds.call_seconds import CallSeconds, in_turn
 from rlhf_flow.planning.seconds.generation import generate_seconds
 from rlhf_flow.planning.seconds.inference import infer_seconds
 from rlhf_flow.planning.seconds.layers import LayerSeconds
 from rlhf_flow.planning.seconds.links import Links
+from rlhf_flow.planning.seconds.measured_layers import layers_of
 from rlhf_flow.planning.seconds.training import train_seconds
 
 
@@ -85,4 +85,4 @@ def generate_call_seconds(
 
 
 def _layers(model: RoleModel, links: Links) -> LayerSeconds:
-    return analytic_layers(links.hardware, model.shape, model.precision)
+    return layers_of(links.hardware, model.shape, model.precision)

@@ -7,6 +7,7 @@ Left out of the bounds are reshards, moves of weights and columns that travel: t
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property
 from math import inf
@@ -14,6 +15,7 @@ from math import inf
 from rlhf_api.calls import CallKind
 from rlhf_api.plan import GraphName, Mesh, Pool
 from rlhf_flow.calls import ModelCall
+from rlhf_flow.errors import ProfileUnusable
 from rlhf_flow.graph import Graph
 from rlhf_flow.planning.call_plans import mini_batches
 from rlhf_flow.planning.device_groups import DeviceGroup
@@ -70,7 +72,12 @@ class LeastSeconds:
             mesh: its devices, cut along `data` only.
             cut: of its model.
         """
-        ways = [(self.of_role(model), model) for model in self._models(role, cut_mesh(mesh, cut))]
+        try:
+            ways = [
+                (self.of_role(model), model) for model in self._models(role, cut_mesh(mesh, cut))
+            ]
+        except ProfileUnusable:  # such a cut was not measured
+            return None
         found: dict[str, float] = {}
         for seconds, model in sorted(ways, key=lambda each: sum(each[0].values())):
             is_quicker = any(each < found.get(call, inf) for call, each in seconds.items())
@@ -132,8 +139,9 @@ class LeastSeconds:
         return found
 
     @cache  # noqa: B019
-    def of_engines(self, role: str, mesh: Mesh, tensor: int) -> Seconds:
-        """Calls that generate with a role, with all the cache that they can use.
+    def of_engines(self, role: str, mesh: Mesh, tensor: int) -> Seconds | None:
+        """Calls that generate with a role, with all the cache that they can use. None: engines of
+        this size were not measured.
 
         Args:
             role: its name.
@@ -148,13 +156,15 @@ class LeastSeconds:
         load = generation_load(self.problem, pool, model, RolePlace(place, place))
         engines = mesh.model_copy(update={"data": mesh.num_devices // tensor, "tensor": tensor})
         cache = kv_bytes(load, tensor, load.sequences(engines.data))
-        return {
-            call.id: generate_call_seconds(
-                self.problem, call, model, load, (engines, cache), self.links[pool.name]
-            ).total
-            for call in self.graph.of_kind(CallKind.GENERATE)
-            if call.role == role
-        }
+        calls = [call for call in self.graph.of_kind(CallKind.GENERATE) if call.role == role]
+        with suppress(ProfileUnusable):
+            return {
+                call.id: generate_call_seconds(
+                    self.problem, call, model, load, (engines, cache), self.links[pool.name]
+                ).total
+                for call in calls
+            }
+        return None
 
     def of_step(self, placement: Placement, seconds: Seconds) -> float:
         """A step in the long run.

@@ -18,7 +18,7 @@ and embeddings as memory, the rest of a decoding step as launches.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 
 from rlhf_api.spec.models import Precision
@@ -198,6 +198,41 @@ def hardware_for(hardware: Hardware, profile: Profile | None = None) -> Hardware
         memory_efficiency=1.0,
         engine_step_seconds=hardware.engine_step_seconds if step is None else step,
     )
+
+
+@dataclass(frozen=True, eq=False)
+class Measurement:
+    """A profile that is compared by identity, as its numbers are many."""
+
+    profile: Profile
+
+
+@dataclass(frozen=True)
+class MeasuredHardware(Hardware):
+    """Hardware of which layers were measured, too."""
+
+    measurement: Measurement | None = None
+    """What was measured; never None."""
+
+
+def measured_hardware(hardware: Hardware, profile: Profile) -> MeasuredHardware:
+    """Hardware with what was measured, of layers, too; arguments and errors as of
+    `hardware_for`."""
+    measured = hardware_for(hardware, profile)
+    values = {each.name: getattr(measured, each.name) for each in fields(Hardware)}
+    return MeasuredHardware(**values, measurement=Measurement(profile))
+
+
+@lru_cache(maxsize=1024)
+def layers_of(hardware: Hardware, shape: DecoderShape, precision: Precision) -> LayerSeconds:
+    """What layers of a model take on hardware: as measured if it was, else by data sheets.
+
+    Raises:
+        ProfileUnusable: it was measured, but not for such a model.
+    """
+    if isinstance(hardware, MeasuredHardware) and hardware.measurement is not None:
+        return layers_for(shape, precision, hardware, hardware.measurement.profile)
+    return analytic_layers(hardware, shape, precision)
 
 
 def require_ranks(profile: Profile, device: Device, devices_per_node: int) -> None:
