@@ -139,6 +139,12 @@ def plan(
     profile: Annotated[
         Path | None, typer.Option("--profile", help="What `rlhf profile` measured.")
     ] = None,
+    explain: Annotated[
+        str | None, typer.Option("--explain", help="Say more about a call, such as actor.train.")
+    ] = None,
+    diff: Annotated[
+        Path | None, typer.Option("--diff", help="Compare with a plan that -o json printed.")
+    ] = None,
     overrides: Overrides = None,
     _filename: Filename = False,
 ) -> None:
@@ -154,10 +160,12 @@ def plan(
       rlhf plan job.yaml --html plan.html
       rlhf plan job.yaml --prove
       rlhf plan job.yaml --profile job.profile.json
+      rlhf plan job.yaml --explain actor.train
+      rlhf plan job.yaml -o json > before.json; rlhf plan job.yaml --diff before.json
     """
     from rlhf_cli.plan import plan_command
 
-    plan_command(file, devices, output.value, overrides or [], html, prove, profile)
+    plan_command(file, devices, output.value, overrides or [], html, prove, profile, explain, diff)
 
 
 @app.command()

@@ -32,6 +32,8 @@ def plan_command(
     html: Path | None = None,
     prove: bool = False,
     profile: Path | None = None,
+    explain: str | None = None,
+    diff: Path | None = None,
 ) -> None:
     """Print the plan of every job of a file, and on stderr what is odd about it.
 
@@ -43,6 +45,8 @@ def plan_command(
         html: a file for a page with the timelines of all jobs.
         prove: whether to search until no faster plan is possible.
         profile: a file that `rlhf profile` has written on such devices.
+        explain: the site of a call of the step, about which more is said.
+        diff: a file with another plan, to compare with.
 
     Raises:
         ManifestError: the file has problems.
@@ -53,6 +57,8 @@ def plan_command(
     """
     from rlhf_cli.expected_times import print_times
     from rlhf_cli.local_jobs import local_jobs
+    from rlhf_cli.plan_diff import print_diff, read_plan
+    from rlhf_cli.plan_explain import print_explanation
     from rlhf_cli.plan_page import write_page
     from rlhf_cli.planned import planned
     from rlhf_cli.user_code import user_code
@@ -61,6 +67,7 @@ def plan_command(
     from rlhf_flow.planning.make_plan import pools_of
     from rlhf_flow.planning.seconds.profile import read_profile
 
+    other = None if diff is None else read_plan(diff)
     measured = None if profile is None else read_profile(profile)
     shown = []
     for number, job in enumerate(local_jobs(file, overrides)):
@@ -72,6 +79,11 @@ def plan_command(
             console = _console()
             print_tables(plan, console)
             print_times(graphs, plan, console)
+            if explain is not None:
+                pools = pools_of(job, devices)
+                print_explanation(job, graphs, plan, pools, explain, measured, console)
+            if other is not None:
+                print_diff(plan, other, console)
         else:
             separator = "---\n" if number and output in ("json", "yaml") else ""
             sys.stdout.write(separator + render(graphs, plan, output))

@@ -351,3 +351,25 @@ def test_planning_imports_neither_torch_nor_ray_nor_numpy(manifest: Path) -> Non
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert result.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_call_is_explained_by_what_else_it_could_take(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    pool = "{name: a, device: GPU, gpu: H100, devicesPerNode: 2}"
+    path.write_text(job() + f"  resources: {{nodePools: [{pool}]}}\n")
+    code, out, _ = run(str(path), "--explain", "actor.train")
+    assert code == 0 and "actor.train: devices 0 to " in out
+    assert "activations recomputed" in out and "micro-batches of 1024 tokens" in out
+    code, out, err = run(str(path), "--explain", "actor.trian")
+    assert code == 2 and "got actor.trian, allowed actor." in err
+
+
+def test_two_plans_are_compared(tmp_path: Path) -> None:
+    path, before = tmp_path / "job.yaml", tmp_path / "before.json"
+    path.write_text(job())
+    before.write_text(run(str(path), "-o", "json")[1])
+    assert "The plans are the same." in run(str(path), "--diff", str(before))[1]
+    _, out, _ = run(str(path), "--devices", "4", "--diff", str(before))
+    assert "actor: devices" in out and "0 to 3 of " in out
+    code, _, err = run(str(path), "--diff", str(path))
+    assert code == 2 and "no plan of this version" in err

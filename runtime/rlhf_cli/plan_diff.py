@@ -1,0 +1,93 @@
+"""`rlhf plan --diff PLAN`: in what two plans of a job differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import ValidationError
+from rich.table import Table
+
+from rlhf_api.errors import ManifestError
+from rlhf_api.plan import Mesh, Plan
+from rlhf_api.problems import Problem
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def read_plan(file: Path) -> Plan:
+    """A plan that `rlhf plan -o json` has printed.
+
+    Raises:
+        ManifestError: no such file, or something else in it.
+    """
+    try:
+        return Plan.model_validate_json(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, ValidationError) as error:
+        why = error.strerror if isinstance(error, OSError) else "no plan of this version"
+        raise ManifestError(
+            [
+                Problem(
+                    (),
+                    "--diff names no plan",
+                    got=f"{file} ({why})",
+                    allowed="what `rlhf plan FILE -o json` prints",
+                    do="print one to a file",
+                )
+            ]
+        ) from error
+
+
+def print_diff(plan: Plan, other: Plan, console: Console) -> None:
+    """What differs between a plan and another one.
+
+    Args:
+        plan: the one.
+        other: the other.
+        console: where to print.
+    """
+    mine, theirs = dict(_facts(plan)), dict(_facts(other))
+    table = Table(box=None, padding=(0, 3, 0, 0))
+    for name in ("", "this plan", "the other"):
+        table.add_column(name)
+    for name in dict.fromkeys([*mine, *theirs]):
+        one, two = mine.get(name, "-"), theirs.get(name, "-")
+        if one != two:
+            table.add_row(name, one, two)
+    console.print()
+    console.print(table if table.row_count else "The plans are the same.")
+
+
+def _facts(plan: Plan) -> Iterator[tuple[str, str]]:
+    """What people compare of a plan, by name."""
+    from rlhf_flow.planning.refusal import format_bytes
+    from rlhf_flow.planning.timeline_rows import format_time
+
+    for pool in plan.pools:
+        kind = pool.gpu or pool.device.value
+        yield f"pool {pool.name}", f"{pool.nodes} x {pool.devices_per_node} {kind}"
+    for role in plan.roles:
+        if role.mesh is not None and role.engine is not None:
+            yield f"{role.role}: devices", _devices(role.mesh)
+            yield f"{role.role}: trained by", role.engine.value
+            yield f"{role.role}: micro-batch tokens", str(role.micro_batch_tokens)
+            yield f"{role.role}: activations", "recomputed" if role.recomputes else "kept"
+            yield f"{role.role}: offloaded", role.offload.value
+    for engine in plan.generations:
+        yield f"{engine.role}: engines", _devices(engine.mesh)
+        yield f"{engine.role}: cache", format_bytes(engine.kv_cache_bytes)
+    yield "fullest device", format_bytes(plan.fullest.peak_bytes)
+    if plan.estimate is not None:
+        for call in plan.estimate.calls:
+            yield call.call, format_time(call.seconds)
+        yield "a step", format_time(plan.estimate.step_seconds)
+
+
+def _devices(mesh: Mesh) -> str:
+    last = mesh.ranks.stop - 1
+    return (
+        f"{mesh.ranks.start} to {last} of {mesh.pool}: {mesh.data} x tensor {mesh.tensor} x "
+        f"pipeline {mesh.pipeline}"
+    )
