@@ -24,7 +24,8 @@ import ray
 from dispatch_growth import measure_growth, report_growth
 from outcome import milliseconds, note, paired_ratio, print_json, print_table, verdict
 
-from rlhf_api.plan import CallKind, GraphName, Mesh, Plan
+from rlhf_api.calls import CallKind
+from rlhf_api.plan import GraphName, Mesh, Plan
 from rlhf_api.reading.manifest import load_file
 from rlhf_flow.calls import ModelCall
 from rlhf_flow.planning.make_plan import make_plan, pools_of

@@ -12,7 +12,8 @@ from typing import Any
 import ray
 from outcome import bound, note, print_json, print_table
 
-from rlhf_api.plan import CallKind, GraphName, Mesh
+from rlhf_api.calls import CallKind
+from rlhf_api.plan import GraphName, Mesh
 from rlhf_flow.calls import GenerateOptions, ModelCall
 from rlhf_runtime.controller.batch import ShardRef, as_batch
 from rlhf_runtime.controller.dispatch import HostGroup, WorkerGroup

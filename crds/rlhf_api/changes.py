@@ -39,6 +39,8 @@ ON_RESUME = (
     "priorityClassName",
     "resources",
     "rewards.*.model.microBatchTokens",
+    "rollout.expectedPromptTokens",
+    "rollout.expectedResponseTokens",
     "rollout.kvCacheMemory",
     "rollout.maxConcurrentSequences",
     "rollout.parallelism",

@@ -20,13 +20,12 @@ from rlhf_api.base import (
     PositiveFloat,
     Text,
 )
+from rlhf_api.calls import TRANSITIONS, CallId, CallKind, Phase
+from rlhf_api.plan_estimate import StepEstimate
 from rlhf_api.plan_memory import ENGINE_MEMORY, Bytes, MemoryPlan
 from rlhf_api.spec.models import Precision, TrainingEngineType
 from rlhf_api.spec.resources import Device
 
-CallId = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[A-Za-z0-9_.#/-]+$")]
-"""A call site: `actor.generate`, its second of the kind `actor.generate#2`, in a region
-`every-10/actor.log_probs`."""
 Column = Identifier
 """A field of a batch."""
 
@@ -50,42 +49,6 @@ class OffloadDepth(StrEnum):
     Nothing is copied."""
     EVERYTHING = "Everything"
     """Weights, gradients and optimizer state: the host has a copy."""
-
-
-class CallKind(StrEnum):
-    """What a model call does."""
-
-    GENERATE = "Generate"
-    """Autoregressive sampling."""
-    INFER = "Infer"
-    """One forward pass."""
-    TRAIN = "Train"
-    """Forward, backward and optimizer steps."""
-    SCORE = "Score"
-    """Verifiers on the host."""
-    COMPUTE = "Compute"
-    """Numerics without a model."""
-    COPY = "Copy"
-    """Another role's weights taken over."""
-    SAVE = "Save"
-    """Lines of a step, written to a file of the run's folder."""
-    RESHARD = "Reshard"
-    """A role's weights brought into its generation engines; made by the plan, not by a step."""
-    RELEASE = "Release"
-    """The memory of a role's generation engines given back; made by the plan, too."""
-    LOAD = "Load"
-    """An offloaded role's weights, gradients and optimizer brought to its devices; by the plan."""
-    OFFLOAD = "Offload"
-    """Their devices' memory given back, with a copy on the host; by the plan."""
-
-
-TRANSITIONS = frozenset({CallKind.RESHARD, CallKind.RELEASE, CallKind.LOAD, CallKind.OFFLOAD})
-"""Calls that the plan makes, and no step."""
-
-
-def phase_name(role: str, kind: CallKind) -> str:
-    """The phase in which a role's calls of a kind run, such as actor.train."""
-    return f"{role}.{kind.name.lower()}"
 
 
 class GraphName(StrEnum):
@@ -161,19 +124,22 @@ def ranks_of_both(one: Mesh, other: Mesh) -> tuple[int, ...]:
     return tuple(sorted({*one.ranks, *other.ranks}))
 
 
-class PoolPlan(Contract):
-    """Devices that share models; one process on each."""
+class Pool(Contract):
+    """Equal devices, with one process on each: those that may be planned for, or, in a plan, those
+    that it takes."""
 
     name: Name
     """Its name."""
     device: Device
     """What ranks compute on."""
     nodes: Count
-    """Nodes taken."""
+    """Nodes."""
     devices_per_node: Count
-    """Devices taken on each node."""
+    """Devices on each node."""
     memory_bytes_per_device: Bytes
     """Memory of one device that the plan may use."""
+    gpu: Text | None = None
+    """The GPU's model, as the manifest names it. None: not known, or a CPU."""
 
     @property
     def num_devices(self) -> int:
@@ -299,11 +265,11 @@ class GenerationPlan(Contract):
 class Plan(Contract):
     """The decisions that a job runs by."""
 
-    version: Literal[1] = 1
+    version: Literal[2] = 2
     """Of this form; a reader refuses others."""
     job: Name
     """The job's name."""
-    pools: Annotated[tuple[PoolPlan, ...], Field(min_length=1, max_length=16)]
+    pools: Annotated[tuple[Pool, ...], Field(min_length=1, max_length=16)]
     """Device pools: each is one world of ranks."""
     roles: Annotated[tuple[RolePlan, ...], Field(min_length=1, max_length=16)]
     """Roles of all graphs."""
@@ -322,6 +288,8 @@ class Plan(Contract):
     """Whether the workers' libraries stay in each node's memory, to start workers again from."""
     reasons: Annotated[tuple[Text, ...], Field(max_length=128)]
     """Why it is so, one sentence for each decision."""
+    estimate: StepEstimate | None = None
+    """How long steps are expected to take. None: not known; a reason says why."""
 
     @model_validator(mode="after")
     def _calls_are_unique_and_placed(self) -> Plan:
@@ -354,7 +322,7 @@ class Plan(Contract):
         return self.pools[0].device
 
     @property
-    def policy_pool(self) -> PoolPlan:
+    def policy_pool(self) -> Pool:
         """The pool whose ranks hold the policy."""
         planned = self.role(self.policy)
         assert planned is not None and planned.mesh is not None
@@ -365,7 +333,7 @@ class Plan(Contract):
         """The group of devices that comes closest to what its devices have."""
         return max(self.memory, key=lambda group: group.peak_bytes / max(1, group.capacity_bytes))
 
-    def pool(self, name: str) -> PoolPlan:
+    def pool(self, name: str) -> Pool:
         """The pool of a name, which must be there."""
         return next(pool for pool in self.pools if pool.name == name)
 
@@ -384,7 +352,7 @@ class Plan(Contract):
         generation = self.generation(role)
         assert generation is not None
         memory = self.memory_of(generation.mesh.pool, generation.mesh.ranks.start)
-        generates = phase_name(role, CallKind.GENERATE)
+        generates = Phase(role=role, kind=CallKind.GENERATE)
         return sum(
             item.bytes
             for item in memory.items

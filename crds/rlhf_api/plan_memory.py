@@ -7,7 +7,8 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from rlhf_api.base import Contract, Count, Identifier, Name, Text
+from rlhf_api.base import Contract, Count, Identifier, Name
+from rlhf_api.calls import Phase
 
 Bytes = Annotated[int, Field(ge=0, le=2**63 - 1)]
 
@@ -71,8 +72,17 @@ class MemoryItem(Contract):
     """What for."""
     bytes: Bytes
     """How much, on the fullest device."""
-    phases: Annotated[tuple[Text, ...], Field(min_length=1, max_length=64)]
-    """Phases (`phase_name`, such as actor.train) in which it is there."""
+    phases: Annotated[tuple[Phase, ...], Field(min_length=1, max_length=64)]
+    """Those in which it is there."""
+
+
+class PhasePeak(Contract):
+    """What a device holds in a phase."""
+
+    phase: Phase
+    """The phase."""
+    bytes: Bytes
+    """The sum of the items that are there."""
 
 
 class MemoryPlan(Contract):
@@ -89,25 +99,33 @@ class MemoryPlan(Contract):
     """What a device has."""
     items: Annotated[tuple[MemoryItem, ...], Field(max_length=512)]
     """Every use counted."""
-    peaks: Annotated[dict[Text, Bytes], Field(max_length=64)]
-    """For each phase the sum of the items that are there."""
+    peaks: Annotated[tuple[PhasePeak, ...], Field(max_length=64)]
+    """What is held in each phase, in the order in which the items name them."""
 
     @model_validator(mode="after")
     def _sums_are_right(self) -> MemoryPlan:
-        sums = sum_by_phase(self.items)
-        if sums != self.peaks:
-            raise ValueError(f"peaks are not the sums of the items: got {self.peaks}, want {sums}")
+        peaks = phase_peaks(self.items)
+        if peaks != self.peaks:
+            got, want = (
+                {str(peak.phase): peak.bytes for peak in each} for each in (self.peaks, peaks)
+            )
+            raise ValueError(f"peaks are not the sums of the items: got {got}, want {want}")
         return self
 
     @property
-    def peak_phase(self) -> str:
+    def phases(self) -> tuple[Phase, ...]:
+        """The phases in which a device's memory differs."""
+        return tuple(peak.phase for peak in self.peaks)
+
+    @property
+    def peak_phase(self) -> Phase:
         """The phase with the highest sum; the first of equals."""
-        return max(self.peaks, key=lambda phase: self.peaks[phase])
+        return max(self.peaks, key=lambda peak: peak.bytes).phase
 
     @property
     def peak_bytes(self) -> int:
         """The highest sum."""
-        return max(self.peaks.values())
+        return max(peak.bytes for peak in self.peaks)
 
     @property
     def ranks(self) -> range:
@@ -115,9 +133,14 @@ class MemoryPlan(Contract):
         return range(self.first_rank, self.first_rank + self.num_devices)
 
 
-def sum_by_phase(items: tuple[MemoryItem, ...]) -> dict[str, int]:
+def phase_peaks(items: tuple[MemoryItem, ...]) -> tuple[PhasePeak, ...]:
+    """What is held in every phase, in the order in which the items name the phases."""
+    return tuple(PhasePeak(phase=phase, bytes=size) for phase, size in sum_by_phase(items).items())
+
+
+def sum_by_phase(items: tuple[MemoryItem, ...]) -> dict[Phase, int]:
     """Bytes of every phase, in the order in which the items name the phases."""
-    sums: dict[str, int] = {}
+    sums: dict[Phase, int] = {}
     for item in items:
         for phase in item.phases:
             sums[phase] = sums.get(phase, 0) + item.bytes

@@ -65,10 +65,13 @@ class Rule:
 
     def problems(self, model: Any) -> Iterator[Problem]:
         """Every place in a model where the rule does not hold, with paths from the model."""
+        return map(self.problem_at, self.check(model))
+
+    def problem_at(self, place: Found) -> Problem:
+        """That the rule does not hold at a place."""
         blamed: FieldPath = tuple(self.field.split(".")[1:])
-        for place in self.check(model):
-            allowed, do = place.allowed or self.allowed, place.do or self.do
-            yield Problem(place.at or blamed, self.what, place.got, allowed, do)
+        allowed, do = place.allowed or self.allowed, place.do or self.do
+        return Problem(place.at or blamed, self.what, place.got, allowed, do)
 
     def document(self) -> dict[str, str]:
         """Return it as an entry of x-kubernetes-validations."""

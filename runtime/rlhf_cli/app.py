@@ -129,10 +129,13 @@ def plan(
     output: Annotated[
         PlanOutput, typer.Option("--output", "-o", help="Form of the plan.")
     ] = PlanOutput.TABLE,
+    html: Annotated[
+        Path | None, typer.Option("--html", help="Also write a page with the timeline.")
+    ] = None,
     overrides: Overrides = None,
     _filename: Filename = False,
 ) -> None:
-    """Show what a job would run where, and whether its memory suffices.
+    """Show what a job would run where, whether its memory suffices, and how long steps may take.
 
     \b
     Examples:
@@ -141,10 +144,11 @@ def plan(
       rlhf plan job.yaml --set spec.rollout.samplesPerPrompt=16
       rlhf plan job.yaml -o json
       rlhf plan job.yaml -o graph
+      rlhf plan job.yaml --html plan.html
     """
     from rlhf_cli.plan import plan_command
 
-    plan_command(file, devices, output.value, overrides or [])
+    plan_command(file, devices, output.value, overrides or [], html)
 
 
 @app.command()

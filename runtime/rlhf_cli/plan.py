@@ -25,7 +25,11 @@ CUT = ("dp", "tp", "pp")
 
 
 def plan_command(
-    file: Path, devices: int | None, output: str, overrides: Sequence[str] = ()
+    file: Path,
+    devices: int | None,
+    output: str,
+    overrides: Sequence[str] = (),
+    html: Path | None = None,
 ) -> None:
     """Print the plan of every job of a file, and on stderr what is odd about it.
 
@@ -34,6 +38,7 @@ def plan_command(
         devices: CPU ranks of this machine, instead of the manifest's node pools.
         output: table, json, yaml, graph (a text picture) or mermaid.
         overrides: PATH=VALUE texts of --set.
+        html: a file for a page with the timelines of all jobs.
 
     Raises:
         ManifestError: the file has problems.
@@ -41,23 +46,31 @@ def plan_command(
         PlanError: a job that cannot be planned; the message shows the arithmetic.
         UserCodeFailed: a protocol of its own that does not cover the rows.
     """
+    from rlhf_cli.expected_times import print_times
     from rlhf_cli.local_jobs import local_jobs
+    from rlhf_cli.plan_page import write_page
     from rlhf_cli.planned import planned
     from rlhf_cli.user_code import user_code
     from rlhf_cli.validate import lines_of
     from rlhf_flow.lint import lint_job
     from rlhf_flow.planning.make_plan import pools_of
 
+    shown = []
     for number, job in enumerate(local_jobs(file, overrides)):
         with lines_of(file, job, overrides), user_code(job):
             graphs, plan = planned(job, pools_of(job, devices))
         for warning in lint_job(job, graphs, plan.device):
             typer.echo(f"warning: {warning}", err=True)
         if output == "table":
-            print_tables(plan, _console())
+            console = _console()
+            print_tables(plan, console)
+            print_times(graphs, plan, console)
         else:
             separator = "---\n" if number and output in ("json", "yaml") else ""
             sys.stdout.write(separator + render(graphs, plan, output))
+        shown.append((graphs, plan))
+    if html is not None:
+        write_page(shown, html)
 
 
 def render(graphs: Mapping[GraphName, Graph], plan: Plan, output: str) -> str:
@@ -133,12 +146,17 @@ def _engines(generation: GenerationPlan) -> str:
 
 
 def calls_table(plan: Plan) -> Table:
-    """One line for each call: what, where, how cut, fields."""
-    table = _table("Calls", ("graph", "call", "kind", "devices", *CUT, "reads -> writes"), CUT)
+    """One line for each call: what, where, how cut, how long it is expected to take, fields."""
+    from rlhf_cli.expected_times import call_times
+
+    times = call_times(plan)
+    expected = ("expected",) if times else ()
+    names = ("graph", "call", "kind", "devices", *CUT, *expected, "reads -> writes")
+    table = _table("Calls", names, (*CUT, *expected))
     for call in plan.calls:
-        table.add_row(
-            call.graph.value, call.call, call.kind.value, *_site(call, plan), _fields(call)
-        )
+        time = [times.get((call.graph, call.call), "")] if times else []
+        place = _site(call, plan)
+        table.add_row(call.graph.value, call.call, call.kind.value, *place, *time, _fields(call))
     return table
 
 
@@ -171,8 +189,8 @@ def memory_table(memory: MemoryPlan, where: str = "") -> Table:
     table.add_column("size", justify="right")
     table.add_column("when", overflow="fold")
     for item in memory.items:
-        always = set(item.phases) == set(memory.peaks)
-        when = "always" if always else ", ".join(item.phases)
+        always = set(item.phases) == set(memory.phases)
+        when = "always" if always else ", ".join(map(str, item.phases))
         table.add_row(describe_item(item), format_bytes(item.bytes), when)
     return table
 
@@ -186,9 +204,10 @@ def peaks_table(memory: MemoryPlan, where: str = "") -> Table:
     for name in ("sum", "device", "used"):
         table.add_column(name, justify="right")
     capacity = memory.capacity_bytes
-    for phase, peak in memory.peaks.items():
-        row = (phase, format_bytes(peak), format_bytes(capacity), f"{peak / capacity:.0%}")
-        table.add_row(*row, style="bold" if phase == memory.peak_phase else None)
+    for peak in memory.peaks:
+        row = (format_bytes(peak.bytes), format_bytes(capacity), f"{peak.bytes / capacity:.0%}")
+        is_fullest = peak.phase == memory.peak_phase
+        table.add_row(str(peak.phase), *row, style="bold" if is_fullest else None)
     return table
 
 

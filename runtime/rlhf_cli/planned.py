@@ -6,15 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rlhf_api.plan import GraphName, Plan
+    from rlhf_api.plan import GraphName, Plan, Pool
     from rlhf_api.spec.job import RLHFJob
     from rlhf_flow.graph import Graph
-    from rlhf_flow.planning.inventory import DeviceInventory
 
 
-def planned(
-    job: RLHFJob, pools: Sequence[DeviceInventory]
-) -> tuple[Mapping[GraphName, Graph], Plan]:
+def planned(job: RLHFJob, pools: Sequence[Pool]) -> tuple[Mapping[GraphName, Graph], Plan]:
     """Trace a job and plan it.
 
     Raises:
@@ -30,9 +27,7 @@ def planned(
     return graphs, plan_of(job, graphs, pools)
 
 
-def plan_of(
-    job: RLHFJob, graphs: Mapping[GraphName, Graph], pools: Sequence[DeviceInventory]
-) -> Plan:
+def plan_of(job: RLHFJob, graphs: Mapping[GraphName, Graph], pools: Sequence[Pool]) -> Plan:
     """Plan a job that is traced.
 
     Raises:

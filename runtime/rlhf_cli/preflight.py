@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from rlhf_api.errors import ManifestError, RlhfError
 from rlhf_api.gathering import Gathered
-from rlhf_api.plan import GraphName, Plan
+from rlhf_api.plan import GraphName, Plan, Pool
 from rlhf_api.spec.algorithm import AlgorithmType
 from rlhf_api.spec.job import RLHFJob
 from rlhf_cli.planned import plan_of
@@ -16,7 +16,7 @@ from rlhf_cli.resume import Lines
 from rlhf_flow.errors import NoScores, ShapeUnknown
 from rlhf_flow.graph import Graph
 from rlhf_flow.job_graphs import trace_job
-from rlhf_flow.planning.inventory import DeviceInventory, device_of
+from rlhf_flow.planning.inventory import device_of
 from rlhf_runtime.models.errors import ModelIncomplete, ModelNotFound, WrongHead
 from rlhf_runtime.preflight.check_job import check_job
 from rlhf_runtime.preflight.findings import Findings
@@ -29,7 +29,7 @@ Code = AbstractContextManager[tuple[str, ...]]
 class Target:
     """Where a job is to run, as far as its checks depend on it."""
 
-    pools: Callable[[], Sequence[DeviceInventory]]
+    pools: Callable[[], Sequence[Pool]]
     """The devices that it is planned for."""
     code: Code | None
     """Puts the user's Python on the path, and gives its folders. None: it is not on this
@@ -87,7 +87,7 @@ def checked(job: RLHFJob, target: Target, limits: Limits) -> Iterator[Checked]:
                 path = stack.enter_context(target.code)
         else:
             findings.unchecked.append("verifiers and algorithms: their code is not on this machine")
-        pools: Sequence[DeviceInventory] = ()
+        pools: Sequence[Pool] = ()
         if path is not None or job.spec.algorithm.type is not AlgorithmType.CUSTOM:
             with gathered.check(), target.lines():
                 pools = target.pools()

@@ -1,4 +1,5 @@
-"""`rlhf report FOLDER`: sum up a run and write report.html again from the files of its folder."""
+"""`rlhf report FOLDER`: sum up a run, say where its plan expected other times, and write
+report.html again from the files of its folder."""
 
 from __future__ import annotations
 
@@ -7,10 +8,12 @@ from pathlib import Path
 import typer
 from rich.console import Console
 
+from rlhf_runtime.telemetry.expected_times import time_pairs, times_text
 from rlhf_runtime.telemetry.report import write_report
 from rlhf_runtime.telemetry.run_folder import RunFolder
 from rlhf_runtime.telemetry.summary import summarize
 from rlhf_runtime.telemetry.summary_table import summary_table
+from rlhf_runtime.telemetry.timeline_chart import sample_steps
 
 
 def report_command(run_dir: Path) -> None:
@@ -21,5 +24,13 @@ def report_command(run_dir: Path) -> None:
     """
     folder = RunFolder(run_dir)
     path = write_report(folder)
-    Console(highlight=False).print(summary_table(summarize(folder.read())))
+    records, plan = folder.read(), folder.read_plan()
+    summary = summarize(records)
+    console = Console(highlight=False)
+    console.print(summary_table(summary))
+    if plan is not None:
+        spans = folder.read_spans(sample_steps(records.steps))
+        text = times_text(plan, time_pairs(plan, spans, summary.step_seconds_median))
+        if text:
+            console.print(text, markup=False)
     typer.echo(f"wrote {path}")

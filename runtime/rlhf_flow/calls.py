@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rlhf_api.plan import CallKind
+from rlhf_api.calls import CallKind
 from rlhf_flow.checks import check, is_count, is_number
 from rlhf_flow.errors import FlowError
 from rlhf_flow.fields import ALLOWED_NAMES, is_name

@@ -15,7 +15,7 @@ from inspect import signature
 from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
-from rlhf_api.plan import CallKind
+from rlhf_api.calls import CallKind
 from rlhf_flow.arguments import checked_call
 from rlhf_flow.batches import BatchValue
 from rlhf_flow.calls import ComputeOptions, ModelCall, Options, SaveOptions, TrainOptions

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from rlhf_api.plan import CallKind, GraphInputs
+from rlhf_api.calls import CallKind
+from rlhf_api.plan import GraphInputs
 from rlhf_flow.calls import ModelCall
 from rlhf_flow.errors import FlowError
 from rlhf_flow.roles import Roles

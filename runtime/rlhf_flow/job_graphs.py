@@ -11,8 +11,9 @@ from difflib import get_close_matches
 from functools import partial
 
 from rlhf_api import RLHFJob
+from rlhf_api.calls import CallKind
 from rlhf_api.errors import ManifestError
-from rlhf_api.plan import CallKind, GraphName, Head
+from rlhf_api.plan import GraphName, Head
 from rlhf_api.problems import Problem
 from rlhf_api.spec.data import TrainingData
 from rlhf_api.spec.resources import Device

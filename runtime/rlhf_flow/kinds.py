@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from rlhf_api.plan import CallKind
+from rlhf_api.calls import CallKind
 from rlhf_flow.calls import ComputeOptions, ModelCall, TrainOptions
 from rlhf_flow.columns import ColumnSettings, Input, fixed_input
 from rlhf_flow.errors import FlowError

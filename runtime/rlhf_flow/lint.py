@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from rlhf_api.plan import CallKind, GraphName
+from rlhf_api.calls import CallKind
+from rlhf_api.plan import GraphName
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.models import Precision
 from rlhf_api.spec.resources import Device

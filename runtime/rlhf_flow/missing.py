@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from difflib import get_close_matches
 
-from rlhf_api.plan import CallKind, Head
+from rlhf_api.calls import CallKind
+from rlhf_api.plan import Head
 from rlhf_flow.calls import ModelCall
 from rlhf_flow.fields import (
     ANSWER_FIELDS,

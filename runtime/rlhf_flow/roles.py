@@ -14,7 +14,8 @@ from functools import reduce
 from operator import or_
 from typing import ClassVar, NoReturn, Protocol
 
-from rlhf_api.plan import CallKind, Head
+from rlhf_api.calls import CallKind
+from rlhf_api.plan import Head
 from rlhf_flow import fields
 from rlhf_flow.arguments import checked_call
 from rlhf_flow.batches import BatchValue

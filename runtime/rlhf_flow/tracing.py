@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from types import MappingProxyType
 
+from rlhf_api.calls import CallKind
 from rlhf_api.entrypoint import deferred_kind
-from rlhf_api.plan import CallKind, GraphInputs
+from rlhf_api.plan import GraphInputs
 from rlhf_api.spec.rewards import MODEL_ROLE
 from rlhf_flow.algorithm import Algorithm
 from rlhf_flow.batches import BatchValue

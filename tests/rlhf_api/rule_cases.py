@@ -411,6 +411,14 @@ CREATED: dict[str, Case] = {
         "spec.data.train.maxRows",
         "at least schedule.promptsPerStep",
     ),
+    "prompts that are longer on average than at most": Case(
+        ("spec.rollout={maxPromptTokens: 10, expectedPromptTokens: 11}",),
+        *("spec.rollout.expectedPromptTokens", "at most maxPromptTokens"),
+    ),
+    "responses that are longer on average than at most": Case(
+        ("spec.rollout.expectedResponseTokens=1025",),
+        *("spec.rollout.expectedResponseTokens", "at most maxResponseTokens"),
+    ),
     "deadlines in the wrong order": Case(
         ("spec.startDeadlineSeconds=61", "spec.activeDeadlineSeconds=60"),
         *("spec.startDeadlineSeconds", "at most activeDeadlineSeconds"),
@@ -538,6 +546,10 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "a warm start without an aim": ("spec.schedule.warmStart={}",),
     "a best checkpoint by exact match": ("spec.checkpoint.keepBest=ExactMatch",),
     "no best checkpoint": ("spec.checkpoint.keepBest=None",),
+    "all as long as they may be": (
+        "spec.rollout={maxPromptTokens: 10, expectedPromptTokens: 10}",
+        "spec.rollout.expectedResponseTokens=1024",
+    ),
     "as many rows as a step": ("spec.data.train.maxRows=4",),
     "a pool for each half": (TWO_POOLS, "spec.placement={type: Split}"),
     "a part of a pool, split": ("spec.placement={type: Split, maxDevices: 4}",),
@@ -707,6 +719,17 @@ UPDATED: dict[str, Update] = {
     ),
     "engines of several ranks": Update(
         ("spec.rollout.parallelism.tensor=2",), "spec.rollout.parallelism can change only while"
+    ),
+    "lengths of prompts": Update(
+        ("spec.rollout.expectedPromptTokens=5",),
+        "spec.rollout.expectedPromptTokens can change only while the job is suspended",
+    ),
+    "lengths of responses": Update(
+        ("spec.rollout.expectedResponseTokens=5",),
+        "spec.rollout.expectedResponseTokens can change only while the job is suspended",
+    ),
+    "lengths of a suspended job": Update(
+        ("spec.rollout={expectedPromptTokens: 5, expectedResponseTokens: 5}",), before=(SUSPENDED,)
     ),
     "the cache": Update(
         ("spec.rollout.kvCacheMemory=1Gi",),

@@ -335,6 +335,13 @@ CASES = {
         12,
         ("got 63", "promptsPerStep, 64"),
     ),
+    "responses that are longer on average than at most": Case(
+        20,
+        "  rollout: {maxResponseTokens: 64, expectedResponseTokens: 65}",
+        "spec.rollout.expectedResponseTokens",
+        20,
+        ("got 65", "maxResponseTokens, 64"),
+    ),
     "deadlines in the wrong order": Case(
         20,
         "  startDeadlineSeconds: 61\n  activeDeadlineSeconds: 60",

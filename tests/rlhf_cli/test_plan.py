@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 import yaml
@@ -105,7 +107,7 @@ def test_a_transition_to_other_devices_shows_both(tmp_path: Path) -> None:
 def test_what_a_step_saves_is_a_file_that_the_driver_writes(manifest: Path) -> None:
     manifest.write_text(job(algorithm="{type: OnlineDPO, onlineDPO: {savePairs: true}}"))
     code, out, _ = run(str(manifest), "--devices", "2")
-    (line,) = (line for line in out.splitlines() if " save " in line)
+    (line,) = (line for line in out.splitlines() if " save " in line and "│" in line)
     assert code == 0 and "driver" in line and "lines -> a file" in line
 
 
@@ -293,6 +295,50 @@ def test_a_reward_of_no_role_is_told_with_its_line(tmp_path: Path) -> None:
     code, _, err = run(str(path))
     assert code == 2
     assert f"{path}:{line}:20: spec.rewards[0].role: " in err and "did you mean reward?" in err
+
+
+def test_expected_times_stand_beside_calls_and_in_a_timeline(manifest: Path) -> None:
+    code, out, _ = run(str(manifest), "--devices", "2")
+    assert code == 0
+    rows = [[cell.strip() for cell in line.split("│")] for line in out.splitlines()]
+    times = {row[2]: row[8] for row in rows if len(row) == 11}
+    assert re.fullmatch(r"[\d.]+ m?s", times["actor.train"]) and times["reward.score"] == ""
+    assert re.search(r"Expected: \S+ m?s a step, [\d,]+ tokens/s, devices idle 0% of", out)
+    assert "prompts of 4 and responses of 4 tokens on average" in out
+    assert "no more than an order of magnitude" in out
+    assert re.search(r"^local 0-1 +A+B+", out, re.MULTILINE) and "actor.generate" in out
+
+
+def test_gpus_that_nobody_knows_have_no_times(tmp_path: Path) -> None:
+    path, page = tmp_path / "job.yaml", tmp_path / "plan.html"
+    pool = "{name: a, device: GPU, gpu: H900, memoryPerDevice: 80Gi}"
+    path.write_text(job() + f"  resources: {{nodePools: [{pool}]}}\n")
+    code, out, _ = run(str(path), "--html", str(page))
+    assert code == 0 and "times are not estimated: " in out and "Expected" not in out
+    assert "got gpu H900" in page.read_text() and "<svg" not in page.read_text()
+    path.write_text(path.read_text().replace("H900", "H100"))
+    code, out, _ = run(str(path))
+    assert code == 0 and "from data sheets (H100)" in out and "order of magnitude" not in out
+
+
+def test_a_page_has_the_timelines_of_all_jobs_of_a_file(tmp_path: Path) -> None:
+    path, page = tmp_path / "jobs.yaml", tmp_path / "plan.html"
+    path.write_text(job("one") + "---\n" + job("two", "{type: PPO}"))
+    code, out, _ = run(str(path), "--devices", "2", "-o", "json", "--html", str(page))
+    text = page.read_text(encoding="utf-8")
+    pictures = re.findall(r"<svg.*?</svg>", text, re.DOTALL)
+    assert code == 0 and len(pictures) == 2
+    first, second = map(ElementTree.fromstring, pictures)
+    assert "critic.train" not in "".join(first.itertext())
+    assert "critic.train" in "".join(second.itertext())
+    assert "http:" not in text.replace("http://www.w3.org/2000/svg", "") and "src=" not in text
+    (plan, _) = (Plan.model_validate_json(each) for each in out.split("---\n"))
+    assert plan.estimate is not None and "one" in text
+
+
+def test_a_page_that_cannot_be_written_is_told(manifest: Path, tmp_path: Path) -> None:
+    code, _, err = run(str(manifest), "--devices", "2", "--html", str(tmp_path / "no" / "a.html"))
+    assert code == 2 and "the page cannot be written" in " ".join(err.replace("│", " ").split())
 
 
 def test_planning_imports_neither_torch_nor_ray_nor_numpy(manifest: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlhf_api.plan import CallKind
+from rlhf_api.calls import CallKind
 from rlhf_api.spec.resources import Device
 from rlhf_flow import (
     Algorithm,

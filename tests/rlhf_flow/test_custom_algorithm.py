@@ -17,7 +17,7 @@ from rlhf_flow.calls import ComputeOptions
 from rlhf_flow.errors import InvalidAlgorithm
 from rlhf_flow.job_graphs import trace_job
 from rlhf_flow.operations import Custom
-from rlhf_flow.planning.inventory import GIB, DeviceInventory
+from rlhf_flow.planning.inventory import GIB, local_inventory
 from rlhf_flow.planning.make_plan import make_plan
 from rlhf_flow.registry import build_algorithm
 
@@ -167,7 +167,7 @@ def test_a_step_that_repeats_is_planned_for_all_of_its_rounds(job: Any, write: W
     custom = {"type": "Custom", "custom": {"entrypoint": "refill:Refill"}}
     made = job(algorithm=custom, rewards=[])
     assert trace_job(made)[GraphName.STEP].regions[0].expected_count == 2
-    _, plan = make_plan(made, [DeviceInventory("local", Device.CPU, 1, 1, 4 * GIB)])
+    _, plan = make_plan(made, [local_inventory(1, 5 * GIB)])
     assert plan.inputs[GraphName.STEP].prompt_batches == 3
 
 

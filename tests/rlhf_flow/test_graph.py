@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlhf_api.plan import CallKind
+from rlhf_api.calls import CallKind
 from rlhf_flow import LanguageModel
 from rlhf_flow.calls import ModelCall
 from rlhf_flow.errors import FlowError

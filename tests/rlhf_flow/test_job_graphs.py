@@ -9,10 +9,10 @@ import pytest
 
 from rlhf_api.errors import ManifestError
 from rlhf_api.plan import GraphInputs, GraphName, Mesh
-from rlhf_api.spec.resources import Device
 from rlhf_flow.errors import FlowError, InvalidAlgorithm
 from rlhf_flow.job_graphs import trace_job
 from rlhf_flow.planning.inventory import GIB, local_inventory
+from rlhf_flow.planning.job_problem import problem_of
 from rlhf_flow.planning.make_plan import make_plan
 from rlhf_flow.planning.resolve_shape import resolve_shape
 from rlhf_flow.planning.role_models import role_models
@@ -90,7 +90,7 @@ def test_without_generation_there_is_no_engine(job: MakeJob) -> None:
     read = GraphInputs(prompts=("preference", "prompt_tokens", "response_tokens"))
     assert plan.inputs == {GraphName.STEP: read}
     (memory,) = plan.memory
-    assert list(memory.peaks) == ["reward_model.train"]
+    assert list(map(str, memory.phases)) == ["reward_model.train"]
 
 
 @pytest.mark.parametrize(("tokens", "peak"), [(32, 64), (100, 100), (4096, 2 * 64)])
@@ -102,7 +102,8 @@ def test_pairs_take_memory_together_as_far_as_micro_batches_have_room(
     made = compared(job, models={"reward_model": model})
     shapes = {"reward_model": resolve_shape(made, "reward_model", Path())}
     mesh = {"reward_model": Mesh(pool="local", data=16)}
-    (found,) = role_models(made, trace_job(made), Device.CPU, mesh, shapes, 4096)
+    problem = problem_of(made, trace_job(made), CPUS, shapes)
+    (found,) = role_models(problem, mesh, 4096)
     assert found.peak_tokens == peak
 
 

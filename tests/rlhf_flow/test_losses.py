@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from rlhf_api.plan import CallKind, GraphName
+from rlhf_api.calls import CallKind
+from rlhf_api.plan import GraphName
 from rlhf_api.spec.policy_loss import KlEstimator, LossAggregation
 from rlhf_flow import BradleyTerry, ClippedLoss, CrossEntropy, Dpo, ValueLoss
 from rlhf_flow.calls import TrainOptions

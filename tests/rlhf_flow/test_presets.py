@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from rlhf_api.plan import CallKind, GraphName
+from rlhf_api.calls import CallKind
+from rlhf_api.plan import GraphName
 from rlhf_api.spec.algorithm import SETTINGS, AlgorithmType
 from rlhf_api.spec.policy_loss import PolicyLossSettings
 from rlhf_flow.calls import ComputeOptions, TrainOptions

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from rlhf_api.calls import CallKind
 from rlhf_api.errors import ManifestError
-from rlhf_api.plan import CallKind, GraphName, Head
+from rlhf_api.plan import GraphName, Head
 from rlhf_flow import (
     Algorithm,
     BatchValue,

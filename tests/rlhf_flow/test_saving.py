@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from rlhf_api.plan import CallKind, GraphName
+from rlhf_api.calls import CallKind
+from rlhf_api.plan import GraphName
 from rlhf_flow import Algorithm, BatchValue, Dpo, Flow, LanguageModel, RewardSource, Roles
 from rlhf_flow.calls import SaveOptions
 from rlhf_flow.errors import FlowError

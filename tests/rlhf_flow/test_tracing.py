@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from rlhf_api.calls import CallKind
 from rlhf_api.errors import ManifestError
-from rlhf_api.plan import CallKind, GraphName, Head
+from rlhf_api.plan import GraphName, Head
 from rlhf_api.spec.resources import Device
 from rlhf_flow import (
     BatchValue,

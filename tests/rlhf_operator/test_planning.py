@@ -117,6 +117,7 @@ def test_a_plan_is_made_once_for_all_that_it_does_not_depend_on(
     assert ask(planner, same) == first and counted.number == before
     others: list[dict[str, Any]] = [
         {"rollout": {"samplesPerPrompt": 4}},
+        {"rollout": {"samplesPerPrompt": 4, "expectedResponseTokens": 4}},
         {"failurePolicy": {"standby": False}},
         {"checkpoint": {"everySteps": 7}},
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from rlhf_api.cel import member, text
@@ -125,6 +125,18 @@ def _deadlines_are_ordered(spec: RLHFJobSpec) -> list[Found]:
     start, whole = spec.start_deadline_seconds, spec.active_deadline_seconds
     is_late = start is not None and whole is not None and start > whole
     return found(is_late, start, f"at most activeDeadlineSeconds, {whole}")
+
+
+def _mean_is_below(kind: str) -> Callable[[RLHFJobSpec], list[Found]]:
+    """A check of the expected prompts, or responses."""
+
+    def check(spec: RLHFJobSpec) -> list[Found]:
+        expected = getattr(spec.rollout, f"expected_{kind}_tokens")
+        most = getattr(spec.rollout, f"max_{kind}_tokens")
+        is_more = expected is not None and expected > most
+        return found(is_more, expected, f"at most max{kind.title()}Tokens, {most}")
+
+    return check
 
 
 def _limit_is_there(spec: RLHFJobSpec) -> list[Found]:
@@ -267,6 +279,18 @@ SPEC_RULES: tuple[Rule, ...] = (
         do="lower it or raise activeDeadlineSeconds",
         field=".startDeadlineSeconds",
         check=_deadlines_are_ordered,
+    ),
+    *(
+        Rule(
+            holds=f"!has(self.rollout.expected{name}Tokens) || "
+            f"self.rollout.expected{name}Tokens <= self.rollout.max{name}Tokens",
+            what="longer on average than the longest may be",
+            allowed=f"at most max{name}Tokens",
+            do="lower it",
+            field=f".rollout.expected{name}Tokens",
+            check=_mean_is_below(name.lower()),
+        )
+        for name in ("Prompt", "Response")
     ),
     Rule(
         holds=f"{_POOLS}.size() == 0 || !has(self.placement.maxDevices) || "

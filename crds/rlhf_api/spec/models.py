@@ -255,7 +255,8 @@ CUT_RULES = (
         check=_pipeline_is_even,
     ),
 )
-"""Of models whose dimensions are known; the planner applies them to those that it reads."""
+"""Of models whose dimensions are known: one for tensor ranks, one for stages. The planner applies
+them to those that it reads."""
 
 
 class ModelSpec(Contract):

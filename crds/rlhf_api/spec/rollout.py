@@ -40,6 +40,12 @@ class RolloutSpec(Contract):
     """Longest prompt; data.onLongPrompt says what happens to longer ones."""
     max_response_tokens: Count = 1024
     """A response is cut here if it has not ended by itself."""
+    expected_prompt_tokens: Count | None = None
+    """Tokens of a prompt on average, which the plan estimates times by. Default: half of
+    maxPromptTokens."""
+    expected_response_tokens: Count | None = None
+    """Tokens of a response on average, which the plan estimates times by. Default: half of
+    maxResponseTokens."""
     temperature: Annotated[float, Field(gt=0.0, le=2.0)] = 1.0
     """Sampling temperature; training uses the same. vLLM takes at most 2."""
     parallelism: GenerationParallelism = GenerationParallelism()

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rlhf_api import RLHFJob
 from rlhf_api.errors import ManifestError
+from rlhf_api.plan import Pool
 from rlhf_flow.errors import PlanError
 from rlhf_flow.planning.changes import Change, Changed
 from rlhf_flow.planning.device_changes import device_changes, memory_change
-from rlhf_flow.planning.fitting import PlacedJob, fit_job, place_job
-from rlhf_flow.planning.inventory import DeviceInventory
+from rlhf_flow.planning.fitting import fit_job, place_job
+from rlhf_flow.planning.job_problem import problem_of
 from rlhf_flow.planning.memory_choices import memory_choices
+from rlhf_flow.planning.problem import Graphs
 from rlhf_flow.planning.setting_changes import joint_changes, left_to_the_plan, setting_changes
+from rlhf_flow.planning.shapes import DecoderShape
 from rlhf_flow.planning.size_changes import size_changes
 
 NOTHING = object()
@@ -39,25 +43,31 @@ class Advice:
         return Advice((*self.parts, change.text(value)), change.apply(self.changed, value))
 
 
-def advice_lines(placed: PlacedJob, devices: Sequence[DeviceInventory]) -> list[str]:
-    """What would fit, as lines for the end of a refusal."""
-    found = advice(placed, devices)
+def advice_lines(
+    job: RLHFJob, graphs: Graphs, devices: Sequence[Pool], shapes: Mapping[str, DecoderShape]
+) -> list[str]:
+    """What would fit, as lines for the end of a refusal; arguments as of `advice`."""
+    found = advice(job, graphs, devices, shapes)
     if not found:
         return ["nothing that was tried would do, not even devices of 4 TiB: take a smaller model"]
     head = "each of these would do:" if len(found) > 1 else "this would do:"
     return [head, *(f"- {'; and '.join(each.parts)}" for each in found)]
 
 
-def advice(placed: PlacedJob, devices: Sequence[DeviceInventory]) -> list[Advice]:
+def advice(
+    job: RLHFJob, graphs: Graphs, devices: Sequence[Pool], shapes: Mapping[str, DecoderShape]
+) -> list[Advice]:
     """Changes that make a job fit: single ones, or, where none is enough, those that do together;
     at the end devices with more memory.
 
     Args:
-        placed: the job, which does not fit.
+        job: which does not fit.
+        graphs: traced from it.
         devices: its pools, before placement.maxDevices takes fewer.
+        shapes: of every role with a model.
     """
-    search = _Search(placed)
-    asked = Advice((), Changed(placed.job, tuple(devices)))
+    search = _Search(graphs, shapes)
+    asked = Advice((), Changed(job, tuple(devices)))
     free = asked
     for change in left_to_the_plan(asked.changed):
         free = free.then(change, change.values[0])
@@ -67,29 +77,30 @@ def advice(placed: PlacedJob, devices: Sequence[DeviceInventory]) -> list[Advice
     settings = settings or search.alone(joint_changes(asked.changed), asked)
     if not settings and free.parts and search.fits(free.changed):
         settings = [free]
-    found = settings + search.alone(_changes(asked, placed), asked)
+    found = settings + search.alone(_changes(asked, shapes), asked)
     if not found and free.parts:
-        found = search.alone(_changes(free, placed), free)
+        found = search.alone(_changes(free, shapes), free)
     return (found or search.with_devices(free))[:MOST_ADVICE] + with_memory
 
 
-def _changes(start: Advice, placed: PlacedJob) -> list[Change]:
+def _changes(start: Advice, shapes: Mapping[str, DecoderShape]) -> list[Change]:
     """All changes but those of single settings."""
-    return [*device_changes(start.changed), *size_changes(start.changed, placed.shapes)]
+    return [*device_changes(start.changed), *size_changes(start.changed, shapes)]
 
 
 @dataclass(frozen=True)
 class _Search:
     """Tries changes of a job."""
 
-    placed: PlacedJob
+    graphs: Graphs
+    shapes: Mapping[str, DecoderShape]
 
     def fits(self, changed: Changed) -> bool:
         """Whether a job fits in the way to compute that takes least memory."""
-        graphs, shapes = self.placed.graphs, self.placed.shapes
+        problem = problem_of(changed.job, self.graphs, changed.devices, self.shapes)
         try:
-            there = place_job(changed.job, graphs, changed.devices, shapes)
-            fit_job(there, memory_choices(there.job, graphs, there.groups)[-1])
+            placed = place_job(problem)
+            fit_job(placed, memory_choices(problem, placed.groups)[-1])
         except (PlanError, ManifestError):
             return False
         return True
@@ -116,7 +127,7 @@ class _Search:
             if not more.values:
                 continue
             most = Advice((), more.apply(start.changed, more.values[-1]))
-            for change in size_changes(most.changed, self.placed.shapes):
+            for change in size_changes(most.changed, self.shapes):
                 both = (start.then(change, value) for value in self._enough(change, most))
                 grown = [(each, device_changes(each.changed)[pool]) for each in both]
                 sizes = [

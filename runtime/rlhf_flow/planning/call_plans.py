@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rlhf_api import RLHFJob
-from rlhf_api.plan import CallKind, CallPlan, GraphName, Mesh
+from rlhf_api.calls import CallKind
+from rlhf_api.plan import CallPlan, Mesh
 from rlhf_flow.calls import ModelCall, TrainOptions
 from rlhf_flow.graph import Graph
-from rlhf_flow.planning.generation import EngineChoice
+from rlhf_flow.planning.generation_choice import EngineChoice
 from rlhf_flow.planning.offloading import OffloadChoice, with_offloading
+from rlhf_flow.planning.problem import PlanningProblem
 from rlhf_flow.planning.transitions import with_transitions
 
 
@@ -51,13 +52,12 @@ class CallMeshes:
 
 
 def call_plans(
-    job: RLHFJob, graphs: Mapping[GraphName, Graph], meshes: CallMeshes, offload: OffloadChoice
+    problem: PlanningProblem, meshes: CallMeshes, offload: OffloadChoice
 ) -> tuple[CallPlan, ...]:
     """Every call of every graph, in program order.
 
     Args:
-        job: the manifest.
-        graphs: traced from it.
+        problem: what is planned.
         meshes: where calls run.
         offload: which roles are offloaded between their calls.
     """
@@ -78,19 +78,19 @@ def call_plans(
             source_mesh=meshes.source_of(call),
             reads=call.reads,
             writes=call.writes,
-            mini_batches=_mini_batches(job, call),
+            mini_batches=_mini_batches(problem, call),
             expected_count=graph.expected_count(call.id),
         )
-        for name, graph in graphs.items()
+        for name, graph in problem.graphs.items()
         for call in completed(graph)
     )
 
 
-def _mini_batches(job: RLHFJob, call: ModelCall) -> int:
+def _mini_batches(problem: PlanningProblem, call: ModelCall) -> int:
     """Parts of a batch; a loss that makes one update has it whole."""
     if not isinstance(call.options, TrainOptions) or call.options.loss.updates(2) == 1:
         return 1
-    return job.spec.schedule.updates_per_epoch
+    return problem.workload.updates_per_epoch
 
 
 def _in_common(one: Mesh | None, other: Mesh | None) -> bool:

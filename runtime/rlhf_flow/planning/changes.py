@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from rlhf_api import RLHFJob
-from rlhf_flow.planning.inventory import DeviceInventory
+from rlhf_api.plan import Pool
 
 Path = tuple[str | int, ...]
 """Names of fields, numbers of entries and keys, from a job on."""
@@ -20,7 +20,7 @@ class Changed:
     """A job, and its devices before placement.maxDevices takes fewer."""
 
     job: RLHFJob
-    devices: tuple[DeviceInventory, ...]
+    devices: tuple[Pool, ...]
 
 
 @dataclass(frozen=True)

@@ -4,36 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rlhf_api.plan import CallKind, GraphName, Mesh
+from rlhf_api.calls import CallKind
+from rlhf_api.plan import Mesh
 from rlhf_flow.errors import NotOffered
-from rlhf_flow.graph import Graph
 from rlhf_flow.planning.placement import describe_devices
-from rlhf_flow.planning.shapes import DecoderShape
+from rlhf_flow.planning.problem import PlanningProblem
 
 
-def check_copies(
-    graphs: Mapping[GraphName, Graph],
-    meshes: Mapping[str, Mesh],
-    shapes: Mapping[str, DecoderShape],
-) -> None:
+def check_copies(problem: PlanningProblem, meshes: Mapping[str, Mesh]) -> None:
     """Refuse copies between models that differ, or that are on other devices.
 
     Args:
-        graphs: of the job.
+        problem: what is planned.
         meshes: the ranks of each role with a model.
-        shapes: of their models.
 
     Raises:
         NotOffered: with the call, and what to change.
     """
-    calls = [call for graph in graphs.values() for call in graph.of_kind(CallKind.COPY)]
+    calls = [call for graph in problem.graphs.values() for call in graph.of_kind(CallKind.COPY)]
     for call in calls:
         target, source = call.role, call.copied_role
         assert target is not None and source is not None
-        if shapes[target] != shapes[source]:
+        one, other = problem.models[source].shape, problem.models[target].shape
+        if one != other:
             raise NotOffered(
-                f"{call.id} cannot copy between models of other shapes: got {shapes[source]} of "
-                f"{source} and {shapes[target]} of {target}, allowed the same; let "
+                f"{call.id} cannot copy between models of other shapes: got {one} of "
+                f"{source} and {other} of {target}, allowed the same; let "
                 f"models.{target}.source be {{sameAs: {source}}}"
             )
         _check_meshes(call.id, source, meshes[source], target, meshes[target])

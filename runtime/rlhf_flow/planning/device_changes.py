@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
+from math import lcm
 from typing import Any
 
 from rlhf_api import RLHFJob
+from rlhf_api.plan import Pool
 from rlhf_api.spec.resources import Device
 from rlhf_flow.planning.changes import Change, Changed, Path, with_field
-from rlhf_flow.planning.inventory import GPU_MEMORY_BYTES, DeviceInventory
+from rlhf_flow.planning.inventory import GPU_MEMORY_BYTES
 from rlhf_flow.planning.memory import GIB
-from rlhf_flow.planning.training_mesh import copy_devices
 
 MOST_DEVICES = 1024
 """Up to which more of them are tried."""
@@ -39,7 +39,7 @@ def device_changes(asked: Changed) -> list[Change]:
         Change(
             _larger(pool, job),
             partial(_grow, number=number),
-            partial(_devices_text, pool=pool.pool if named else ""),
+            partial(_devices_text, pool=pool.name if named else ""),
         )
         for number, pool in enumerate(devices)
     ]
@@ -66,11 +66,13 @@ def memory_change(asked: Changed) -> Change:
     most = MOST_GIB if on_cpus else max(GPU_MEMORY_BYTES.values()) // GIB
 
     def apply(changed: Changed, gib: int) -> Changed:
-        pools = (
-            replace(pool, memory_bytes_per_device=max(pool.memory_bytes_per_device, gib * GIB))
+        pools = tuple(
+            pool.model_copy(
+                update={"memory_bytes_per_device": max(pool.memory_bytes_per_device, gib * GIB)}
+            )
             for pool in changed.devices
         )
-        return Changed(changed.job, tuple(pools))
+        return Changed(changed.job, pools)
 
     def text(gib: int) -> str:
         if on_cpus:
@@ -84,7 +86,7 @@ def memory_change(asked: Changed) -> Change:
     return Change(range(least // GIB + 1, most + 1), apply, text)
 
 
-def _larger(pool: DeviceInventory, job: RLHFJob) -> list[tuple[int, int]]:
+def _larger(pool: Pool, job: RLHFJob) -> list[tuple[int, int]]:
     """Nodes and devices of each, in larger and larger pools that hold whole copies of the models;
     a machine's CPUs are not more."""
     if pool.device is Device.CPU and not job.spec.resources.node_pools:
@@ -95,14 +97,15 @@ def _larger(pool: DeviceInventory, job: RLHFJob) -> list[tuple[int, int]]:
         sizes = [(1, more) for more in (2, 4, 8) if more > per_node]
         per_node = max(per_node, 8)
     sizes += [(more, per_node) for more in range(nodes + 1, MOST_DEVICES // per_node + 1)]
-    multiple = copy_devices(job, job.spec.models)
+    multiple = lcm(*(each.training.parallelism.num_ranks for each in job.spec.models.values()))
     return [(n, each) for n, each in sizes if n * each % multiple == 0]
 
 
 def _grow(changed: Changed, size: tuple[int, int], number: int) -> Changed:
     nodes, per_node = size
     devices = list(changed.devices)
-    devices[number] = replace(devices[number], nodes=nodes, devices_per_node=per_node)
+    grown = {"nodes": nodes, "devices_per_node": per_node}
+    devices[number] = devices[number].model_copy(update=grown)
     return Changed(changed.job, tuple(devices))
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from rlhf_api.plan import Mesh
-from rlhf_flow.planning.inventory import DeviceInventory
+from rlhf_api.calls import CallKind, Phase
+from rlhf_api.plan import Mesh, Pool
+from rlhf_api.plan_memory import MemoryItem, sum_by_phase
 from rlhf_flow.planning.placement import RolePlace, describe_devices
 
 
@@ -14,7 +15,7 @@ from rlhf_flow.planning.placement import RolePlace, describe_devices
 class DeviceGroup:
     """Neighbouring devices of a pool that hold the same roles."""
 
-    pool: DeviceInventory
+    pool: Pool
     first_rank: int
     """As the pool numbers them."""
     num_devices: int
@@ -29,19 +30,46 @@ class DeviceGroup:
         return range(self.first_rank, self.first_rank + self.num_devices)
 
     def __str__(self) -> str:
-        return describe_devices(self.ranks, self.pool.pool)
+        return describe_devices(self.ranks, self.pool.name)
+
+
+@dataclass(frozen=True)
+class GroupMemory:
+    """A group of devices, and what memory is used for on each of them."""
+
+    group: DeviceGroup
+    phases: tuple[Phase, ...]
+    """In which its memory differs."""
+    items: tuple[MemoryItem, ...]
+
+    @property
+    def peak_bytes(self) -> int:
+        """The highest sum of all phases."""
+        return max(sum_by_phase(self.items).values())
+
+    @property
+    def excess_bytes(self) -> int:
+        """How much that is more than a device has; negative where it fits."""
+        return self.peak_bytes - self.group.pool.memory_bytes_per_device
+
+    def held_peak(self, role: str, release: bool) -> int:
+        """Bytes in the fuller of the phases of generation that hold a role's cache: while its
+        weights arrive only where it is not given back."""
+        sums = sum_by_phase(self.items)
+        kinds = (CallKind.GENERATE,) if release else (CallKind.RESHARD, CallKind.GENERATE)
+        return max(sums[Phase(role=role, kind=kind)] for kind in kinds)
 
 
 def device_groups(
-    pools: Sequence[DeviceInventory], places: Mapping[str, RolePlace]
+    pools: Sequence[Pool], places: Mapping[str, RolePlace]
 ) -> tuple[DeviceGroup, ...]:
     """All devices, in groups as large as they can be; a group may hold nothing."""
     return tuple(group for pool in pools for group in _groups_of(pool, places))
 
 
-def _groups_of(pool: DeviceInventory, places: Mapping[str, RolePlace]) -> Iterator[DeviceGroup]:
+def _groups_of(pool: Pool, places: Mapping[str, RolePlace]) -> Iterator[DeviceGroup]:
     training, generation = (
-        {role: mesh.ranks for role, mesh in meshes.items() if mesh.pool == pool.pool}
+        {role: mesh.ranks for role, mesh in meshes.items() if mesh.pool == pool.name}
         for meshes in _meshes(places)
     )
     cuts = {0, pool.num_devices}

@@ -18,6 +18,9 @@ from typing import NamedTuple
 
 from rlhf_flow.errors import FlowError
 
+PASSES_AHEAD = 1
+"""Passes that the driver sends before the one that runs is over: workers never wait for it."""
+
 
 class PoolRanks(NamedTuple):
     """Neighbouring ranks of a pool."""
@@ -105,7 +108,7 @@ class EventGraph:
         return sum(self.tasks[number].seconds for number in group.tasks)
 
 
-def event_graph(tasks: Sequence[Task], passes_ahead: int = 1) -> EventGraph:
+def event_graph(tasks: Sequence[Task], passes_ahead: int = PASSES_AHEAD) -> EventGraph:
     """What waits for what, as the runtime runs tasks.
 
     Args:
@@ -129,7 +132,7 @@ def event_graph(tasks: Sequence[Task], passes_ahead: int = 1) -> EventGraph:
     return EventGraph(tuple(tasks), groups, tuple(arcs))
 
 
-def dependency_graph(tasks: Sequence[Task], passes_ahead: int = 1) -> EventGraph:
+def dependency_graph(tasks: Sequence[Task], passes_ahead: int = PASSES_AHEAD) -> EventGraph:
     """The same where ranks and resources hold nothing up: what holds for any order of the tasks.
 
     Raises:

@@ -7,48 +7,34 @@ how large its cache is, and whether it gives its memory back while others work.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rlhf_api import RLHFJob
-from rlhf_api.plan import GraphName, Mesh
+from rlhf_api.plan import Mesh
 from rlhf_api.spec.placement import PlacementType, RoleCalls
-from rlhf_flow.graph import Graph
-from rlhf_flow.job_graphs import job_roles, policy_of
 from rlhf_flow.planning.copies import check_copies
 from rlhf_flow.planning.device_groups import DeviceGroup, device_groups
-from rlhf_flow.planning.generation import (
-    EngineChoice,
-    GenerationChoice,
-    Loads,
-    choose_generation,
-    generation_loads,
-)
-from rlhf_flow.planning.inventory import DeviceInventory, device_of, limit_devices
+from rlhf_flow.planning.generation import choose_generation
+from rlhf_flow.planning.generation_choice import EngineChoice, GenerationChoice
+from rlhf_flow.planning.generation_loads import Loads, generation_loads
 from rlhf_flow.planning.memory import RoleModel
 from rlhf_flow.planning.memory_choices import MemoryChoice
 from rlhf_flow.planning.offered import check_offered
 from rlhf_flow.planning.placement import RolePlace, place_everywhere, place_roles
+from rlhf_flow.planning.problem import PlanningProblem
 from rlhf_flow.planning.role_models import role_models
 from rlhf_flow.planning.role_sets import place_sets, role_sets, set_multiples
 from rlhf_flow.planning.served import check_served
-from rlhf_flow.planning.shapes import DecoderShape
 from rlhf_flow.planning.static_memory import MODEL_CALLS, static_memory
 from rlhf_flow.planning.training_mesh import cut_meshes
-
-Graphs = Mapping[GraphName, Graph]
 
 
 @dataclass(frozen=True)
 class PlacedJob:
     """A job and where its roles are."""
 
-    job: RLHFJob
-    graphs: Graphs
-    shapes: Mapping[str, DecoderShape]
-    """Of every role with a model."""
-    pools: tuple[DeviceInventory, ...]
-    """Devices that it takes."""
+    problem: PlanningProblem
+    """The job."""
     places: Mapping[str, RolePlace]
     """Of every role with a model."""
     meshes: Mapping[str, Mesh]
@@ -76,19 +62,8 @@ class FittedJob:
         return {engine.role: engine for each in self.generations for engine in each.engines}
 
 
-def place_job(
-    job: RLHFJob,
-    graphs: Graphs,
-    devices: Sequence[DeviceInventory],
-    shapes: Mapping[str, DecoderShape],
-) -> PlacedJob:
+def place_job(problem: PlanningProblem) -> PlacedJob:
     """Where a job's roles are.
-
-    Args:
-        job: the manifest.
-        graphs: traced from it.
-        devices: its pools, all of one kind; placement.maxDevices may take fewer.
-        shapes: of every role with a model.
 
     Raises:
         InvalidPlacement: groups that do not fit the roles, their calls or the pools.
@@ -98,13 +73,12 @@ def place_job(
         ManifestError: a training engine or a cut that a model does not have.
         DoesNotDivide: a cut that does not divide devices, heads or layers' width.
     """
-    pools = tuple(limit_devices(pool, job.spec.placement) for pool in devices)
-    places = _places(job, graphs, shapes, pools)
-    meshes = cut_meshes(job, places, shapes, pools)
-    check_offered(graphs, pools, places)
-    check_served(graphs, shapes, device_of(pools))
-    check_copies(graphs, meshes, shapes)
-    return PlacedJob(job, graphs, shapes, pools, places, meshes, device_groups(pools, places))
+    places = _places(problem)
+    meshes = cut_meshes(problem, places)
+    check_offered(problem, places)
+    check_served(problem)
+    check_copies(problem, meshes)
+    return PlacedJob(problem, places, meshes, device_groups(problem.pools, places))
 
 
 def fit_job(placed: PlacedJob, choice: MemoryChoice) -> FittedJob:
@@ -115,44 +89,32 @@ def fit_job(placed: PlacedJob, choice: MemoryChoice) -> FittedJob:
         KvCacheTooSmall: a given cache below one longest sequence.
         DoesNotFit: more memory than a device has; the message shows the sum.
     """
-    job, graphs, pools = placed.job, placed.graphs, placed.pools
-    models = role_models(
-        job,
-        graphs,
-        device_of(pools),
-        placed.meshes,
-        placed.shapes,
-        choice.micro_batch_tokens,
-        choice.recomputed,
-    )
-    static = [static_memory(job, graphs, each, models, choice.offload) for each in placed.groups]
-    loads = tuple(generation_loads(job, graphs, pool, models, placed.places) for pool in pools)
+    problem, pools = placed.problem, placed.problem.pools
+    models = role_models(problem, placed.meshes, choice.micro_batch_tokens, choice.recomputed)
+    static = [static_memory(problem, each, models, choice.offload) for each in placed.groups]
+    loads = tuple(generation_loads(problem, pool, models, placed.places) for pool in pools)
     generations = tuple(
         choose_generation(
-            job, pool, of_pool, tuple(each for each in static if each.group.pool == pool)
+            problem.fixed, pool, of_pool, tuple(each for each in static if each.group.pool == pool)
         )
         for pool, of_pool in zip(pools, loads, strict=True)
     )
     return FittedJob(placed, choice, models, loads, generations)
 
 
-def _places(
-    job: RLHFJob,
-    graphs: Graphs,
-    shapes: Mapping[str, DecoderShape],
-    pools: Sequence[DeviceInventory],
-) -> Mapping[str, RolePlace]:
-    """Where each role with a model is, by the manifest's placement."""
-    kind = job.spec.placement.type
-    if kind in (PlacementType.SPLIT, PlacementType.STANDALONE):
-        roles = job_roles(graphs)
-        sets = role_sets(kind, roles, policy_of(graphs[GraphName.STEP]))
-        multiples = set_multiples(job, sets)
-        return place_everywhere(place_sets(sets, roles, shapes, pools, multiples))
-    return place_roles(job, {role: _kinds(graphs, role) for role in shapes}, pools)
+def _places(problem: PlanningProblem) -> Mapping[str, RolePlace]:
+    """Where each role with a model is, by what placement says."""
+    placement, models = problem.fixed.placement, problem.models
+    if placement.type in (PlacementType.SPLIT, PlacementType.STANDALONE):
+        heads = {role: facts.head for role, facts in models.items()}
+        sets = role_sets(placement.type, heads, problem.policy)
+        copies = {role: facts.fixed.num_ranks for role, facts in models.items()}
+        multiples = set_multiples(sets, copies, problem.fixed.engine_tensor)
+        return place_everywhere(place_sets(problem, sets, multiples))
+    return place_roles(placement, {role: _kinds(problem, role) for role in models}, problem.pools)
 
 
-def _kinds(graphs: Graphs, role: str) -> frozenset[RoleCalls]:
+def _kinds(problem: PlanningProblem, role: str) -> frozenset[RoleCalls]:
     """Of a role's calls."""
-    calls = (call for graph in graphs.values() for call in graph.of_kind(*MODEL_CALLS))
+    calls = (call for graph in problem.graphs.values() for call in graph.of_kind(*MODEL_CALLS))
     return frozenset(RoleCalls(call.kind.value) for call in calls if call.role == role)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 
+from rlhf_api.plan import Pool
 from rlhf_api.quantity import whole
 from rlhf_api.reading.suggestions import nearest
 from rlhf_api.spec.placement import PlacementSpec, PlacementType, RoleGroup
@@ -41,34 +41,15 @@ percent more, on which no plan counts."""
 
 _MAKERS = re.compile(r"^(NVIDIA-)?(GEFORCE-|TESLA-)?")
 """What names of GPUs may begin with."""
+_MEMORY = re.compile(r"\d+G")
+"""The part of a name that is its memory."""
 
 HOST_RESERVE_BYTES = GIB
 """Memory of the machine that ranks do not get: Ray's own processes and the driver, 0.85 GiB
 measured."""
 
 
-@dataclass(frozen=True)
-class DeviceInventory:
-    """One pool of equal devices."""
-
-    pool: str
-    """Its name."""
-    device: Device
-    """What ranks compute on."""
-    nodes: int
-    """Nodes."""
-    devices_per_node: int
-    """Devices on each."""
-    memory_bytes_per_device: int
-    """Memory of one device."""
-
-    @property
-    def num_devices(self) -> int:
-        """Devices in the pool."""
-        return self.nodes * self.devices_per_node
-
-
-def inventory_from_pools(pools: tuple[NodePool, ...]) -> tuple[DeviceInventory, ...]:
+def inventory_from_pools(pools: tuple[NodePool, ...]) -> tuple[Pool, ...]:
     """The devices of a manifest's node pools.
 
     Raises:
@@ -80,35 +61,35 @@ def inventory_from_pools(pools: tuple[NodePool, ...]) -> tuple[DeviceInventory, 
             "machine with --devices"
         )
     return tuple(
-        DeviceInventory(
-            pool.name, pool.device, pool.nodes, pool.devices_per_node, _memory_of(pool, index)
+        Pool(
+            name=pool.name,
+            device=pool.device,
+            nodes=pool.nodes,
+            devices_per_node=pool.devices_per_node,
+            memory_bytes_per_device=_memory_of(pool, index),
+            gpu=pool.gpu,
         )
         for index, pool in enumerate(pools)
     )
 
 
-def device_of(pools: Sequence[DeviceInventory]) -> Device:
+def device_of(pools: Sequence[Pool]) -> Device:
     """What ranks of a job compute on: the same in all of its pools."""
     pool, *_ = pools
     return pool.device
 
 
-def limit_devices(devices: DeviceInventory, placement: PlacementSpec) -> DeviceInventory:
+def limit_devices(devices: Pool, placement: PlacementSpec) -> Pool:
     """The devices that placement.maxDevices leaves: some of one node, or whole nodes."""
     limit = placement.max_devices
     if limit is None or limit >= devices.num_devices:
         return devices
     per_node = min(limit, devices.devices_per_node)
-    return DeviceInventory(
-        devices.pool,
-        devices.device,
-        limit // per_node,
-        per_node,
-        devices.memory_bytes_per_device,
-    )
+    taken = {"nodes": limit // per_node, "devices_per_node": per_node}
+    return devices.model_copy(update=taken)
 
 
-def local_inventory(num_devices: int, machine_bytes: int) -> DeviceInventory:
+def local_inventory(num_devices: int, machine_bytes: int) -> Pool:
     """Ranks on the CPUs of one machine.
 
     Args:
@@ -116,7 +97,13 @@ def local_inventory(num_devices: int, machine_bytes: int) -> DeviceInventory:
         machine_bytes: memory of the machine, as `machine_memory_bytes` reads it.
     """
     each = max(machine_bytes - HOST_RESERVE_BYTES, 0) // num_devices
-    return DeviceInventory("local", Device.CPU, 1, num_devices, each)
+    return Pool(
+        name="local",
+        device=Device.CPU,
+        nodes=1,
+        devices_per_node=num_devices,
+        memory_bytes_per_device=each,
+    )
 
 
 def devices_asked_for(placement: PlacementSpec) -> int:
@@ -124,9 +111,7 @@ def devices_asked_for(placement: PlacementSpec) -> int:
     return sum(_needed(groups) for groups in _by_pool(placement).values())
 
 
-def split_machine(
-    machine: DeviceInventory, placement: PlacementSpec
-) -> tuple[DeviceInventory, ...]:
+def split_machine(machine: Pool, placement: PlacementSpec) -> tuple[Pool, ...]:
     """A machine's devices as the pools that a placement names; what is more than groups ask for is
     shared by the pools of groups that take the rest of theirs: evenly, or one more for the first.
 
@@ -149,10 +134,11 @@ def split_machine(
     share, rest = divmod(spare, len(growing)) if growing else (0, 0)
     more = {name: share + (number < rest) for number, name in enumerate(growing)}
     return tuple(
-        replace(
-            machine,
-            pool=name or machine.pool,
-            devices_per_node=_needed(groups) + more.get(name, 0),
+        machine.model_copy(
+            update={
+                "name": name or machine.name,
+                "devices_per_node": _needed(groups) + more.get(name, 0),
+            }
         )
         for name, groups in pools.items()
     )
@@ -228,8 +214,7 @@ def _memory_of(pool: NodePool, index: int) -> int:
 def similar_gpus(name: str) -> list[str]:
     """The known GPUs that a name can mean: as a driver or a cloud writes it (NVIDIA-H100-80GB-HBM3,
     nvidia-tesla-t4), without its memory (A100), or mistyped."""
-    plain = _MAKERS.sub("", name.strip().upper().replace(" ", "-").replace("_", "-"))
-    plain = re.sub(r"(\d+)GB\b", r"\1G", plain)
+    plain = _plain(name)
     longest = max(
         (known for known in GPU_MEMORY_BYTES if _begins(plain, known)), key=len, default=""
     )
@@ -238,6 +223,24 @@ def similar_gpus(name: str) -> list[str]:
         return [longest] if longest else of_kind
     near = nearest(plain, list(GPU_MEMORY_BYTES))
     return [near] if near else []
+
+
+def known_gpu(name: str) -> str | None:
+    """The known GPU that a driver's name means (NVIDIA A100-SXM4-80GB); None where it has not all
+    parts of a known one's, but for its memory."""
+    parts = _plain(name).split("-")
+    found = [
+        known
+        for known in similar_gpus(name)
+        if all(part in parts or _MEMORY.fullmatch(part) for part in known.split("-"))
+    ]
+    return found[0] if len(found) == 1 else None
+
+
+def _plain(name: str) -> str:
+    """A GPU's name as known ones are written, without its maker."""
+    plain = _MAKERS.sub("", name.strip().upper().replace(" ", "-").replace("_", "-"))
+    return re.sub(r"(\d+)GB\b", r"\1G", plain)
 
 
 def _begins(text: str, word: str) -> bool:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from math import lcm
 from pathlib import Path
 
 from rlhf_api import RLHFJob
-from rlhf_api.plan import GraphName, Plan
+from rlhf_api.plan import GraphName, Plan, Pool
 from rlhf_api.spec.placement import PlacementType
 from rlhf_api.spec.resources import Device
 from rlhf_flow.graph import Graph
 from rlhf_flow.job_graphs import job_roles, policy_of, trace_job
 from rlhf_flow.planning.inventory import (
-    DeviceInventory,
     device_of,
     devices_asked_for,
     inventory_from_pools,
@@ -21,18 +21,15 @@ from rlhf_flow.planning.inventory import (
     machine_memory_bytes,
     split_machine,
 )
-from rlhf_flow.planning.local_gpus import gpu_inventory, gpu_memory_bytes
+from rlhf_flow.planning.local_gpus import gpu_inventory, gpu_memory_bytes, gpu_name
 from rlhf_flow.planning.model_config import hub_cache
 from rlhf_flow.planning.plan_job import plan_job
 from rlhf_flow.planning.resolve_shape import resolve_shape
 from rlhf_flow.planning.role_sets import role_sets, set_multiples
 from rlhf_flow.planning.shapes import DecoderShape
-from rlhf_flow.planning.training_mesh import copy_devices
 
 
-def make_plan(
-    job: RLHFJob, pools: Sequence[DeviceInventory]
-) -> tuple[Mapping[GraphName, Graph], Plan]:
+def make_plan(job: RLHFJob, pools: Sequence[Pool]) -> tuple[Mapping[GraphName, Graph], Plan]:
     """Trace a job and plan it.
 
     Raises:
@@ -55,7 +52,7 @@ def resolve_shapes(job: RLHFJob, graphs: Mapping[GraphName, Graph]) -> dict[str,
     return {name: resolve_shape(job, name, cache) for name in with_model}
 
 
-def pools_of(job: RLHFJob, num_devices: int | None = None) -> tuple[DeviceInventory, ...]:
+def pools_of(job: RLHFJob, num_devices: int | None = None) -> tuple[Pool, ...]:
     """The devices that a job is planned for.
 
     Args:
@@ -72,7 +69,7 @@ def pools_of(job: RLHFJob, num_devices: int | None = None) -> tuple[DeviceInvent
     return local_pools(job, num_devices)
 
 
-def local_pools(job: RLHFJob, num_devices: int | None = None) -> tuple[DeviceInventory, ...]:
+def local_pools(job: RLHFJob, num_devices: int | None = None) -> tuple[Pool, ...]:
     """This machine's GPUs, by default all; without any, ranks on its CPUs, by default one for each
     device that the job's placement needs. In the pools that the placement names.
 
@@ -84,7 +81,7 @@ def local_pools(job: RLHFJob, num_devices: int | None = None) -> tuple[DeviceInv
     placement = job.spec.placement
     gpus = gpu_memory_bytes()
     if gpus:
-        return split_machine(gpu_inventory(gpus, num_devices), placement)
+        return split_machine(gpu_inventory(gpus, num_devices, gpu_name()), placement)
     count = num_devices or _devices_needed(job)
     return split_machine(local_inventory(count, machine_memory_bytes()), placement)
 
@@ -101,10 +98,17 @@ def _devices_needed(job: RLHFJob) -> int:
     if kind is PlacementType.MANUAL:
         return devices_asked_for(job.spec.placement)
     if kind not in (PlacementType.SPLIT, PlacementType.STANDALONE):
-        return copy_devices(job, job.spec.models)
+        return lcm(*_copies(job, job.spec.models).values())
     graphs = trace_job(job, Device.CPU)
-    sets = role_sets(kind, job_roles(graphs), policy_of(graphs[GraphName.STEP]))
-    return sum(set_multiples(job, sets))
+    roles = job_roles(graphs).items()
+    heads = {name: role.head for name, role in roles if role.head is not None}
+    sets = role_sets(kind, heads, policy_of(graphs[GraphName.STEP]))
+    return sum(set_multiples(sets, _copies(job, heads), job.spec.rollout.parallelism.tensor))
+
+
+def _copies(job: RLHFJob, roles: Iterable[str]) -> dict[str, int]:
+    """Devices that hold each role's model once."""
+    return {role: job.spec.model_for(role).training.parallelism.num_ranks for role in roles}
 
 
 def local_device() -> Device:

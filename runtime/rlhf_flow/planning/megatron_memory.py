@@ -7,6 +7,7 @@ and what a phase works on are taken from whichever has more of it.
 
 from __future__ import annotations
 
+from rlhf_api.calls import Phase
 from rlhf_api.plan import Head
 from rlhf_api.plan_memory import MemoryWhat
 from rlhf_flow.planning.head_memory import block_bytes
@@ -146,7 +147,7 @@ def megatron_checkpoint_bytes(model: RoleModel) -> int:
     return sum(size for what, size, _ in _states(model, (), ()) if what in saved)
 
 
-def _states(model: RoleModel, phases: tuple[str, ...], derived: tuple[str, ...]) -> list[Item]:
+def _states(model: RoleModel, phases: tuple[Phase, ...], derived: tuple[Phase, ...]) -> list[Item]:
     """What is held always, unless it is offloaded.
 
     Args:

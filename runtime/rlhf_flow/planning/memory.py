@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil
 
+from rlhf_api.calls import Phase
 from rlhf_api.plan import Head, Mesh
 from rlhf_api.plan_memory import MemoryItem, MemoryWhat
 from rlhf_api.spec.models import Precision, TrainingEngineType
@@ -73,9 +74,7 @@ class RoleModel:
     @property
     def num_parameters(self) -> int:
         """Parameters, exactly."""
-        if self.head is Head.SCALAR:
-            return self.shape.num_critic_parameters
-        return self.shape.num_parameters
+        return self.shape.parameters_with(self.head)
 
     @property
     def compute_bytes(self) -> int:
@@ -87,17 +86,17 @@ class RoleModel:
 class RolePhases:
     """The phases of some devices, as far as one role is concerned."""
 
-    all: tuple[str, ...]
+    all: tuple[Phase, ...]
     """Every one in which it is on its devices: all, unless everything of it is offloaded."""
-    derived: tuple[str, ...]
+    derived: tuple[Phase, ...]
     """Those in which what follows from its master weights is."""
-    infer: tuple[str, ...]
+    infer: tuple[Phase, ...]
     """Its forward passes; empty where there is none."""
-    train: tuple[str, ...]
+    train: tuple[Phase, ...]
     """Its training; empty where there is none."""
 
 
-Item = tuple[MemoryWhat, int, tuple[str, ...]]
+Item = tuple[MemoryWhat, int, tuple[Phase, ...]]
 """A use of memory, its bytes and its phases."""
 
 
@@ -107,7 +106,7 @@ def shard_bytes(num_parameters: int, num_shards: int, number_bytes: int) -> int:
 
 
 def process_items(
-    device: Device, device_bytes: int, phases: tuple[str, ...]
+    device: Device, device_bytes: int, phases: tuple[Phase, ...]
 ) -> tuple[MemoryItem, ...]:
     """What a rank needs before it has done anything, and what it cannot use.
 
@@ -124,7 +123,7 @@ def process_items(
     )
 
 
-def standby_item(devices_per_node: int, phases: tuple[str, ...]) -> MemoryItem:
+def standby_item(devices_per_node: int, phases: tuple[Phase, ...]) -> MemoryItem:
     """A device's share of the process that stands by on its node, where ranks use its memory."""
     return MemoryItem(
         role=None,

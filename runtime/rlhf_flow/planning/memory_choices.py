@@ -10,14 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from rlhf_api import RLHFJob
-from rlhf_api.plan import GraphName
 from rlhf_api.spec.resources import Device
-from rlhf_flow.graph import Graph
-from rlhf_flow.job_graphs import job_roles
 from rlhf_flow.planning.device_groups import DeviceGroup
 from rlhf_flow.planning.memory import RoleModel
 from rlhf_flow.planning.offloading import OffloadChoice, offload_choices
+from rlhf_flow.planning.problem import PlanningProblem
 from rlhf_flow.planning.role_models import MICRO_BATCH_TOKENS
 
 SMALLEST_MICRO_BATCH_TOKENS = 1024
@@ -48,25 +45,21 @@ class MemoryChoice:
         return self.recomputed - self.told_to_recompute
 
 
-def memory_choices(
-    job: RLHFJob, graphs: Mapping[GraphName, Graph], groups: Sequence[DeviceGroup]
-) -> list[MemoryChoice]:
+def memory_choices(problem: PlanningProblem, groups: Sequence[DeviceGroup]) -> list[MemoryChoice]:
     """All ways to compute, that which takes least time first, that which takes least memory last.
 
     Args:
-        job: the manifest.
-        graphs: traced from it.
+        problem: what is planned.
         groups: all devices.
     """
-    device = groups[0].pool.device
-    offloads = offload_choices(job, groups, job_roles(graphs))
+    offloads = offload_choices(problem, groups)
     without_copies = [each for each in offloads if not each.chosen_to_copy]
     with_copies = [each for each in offloads if each.chosen_to_copy]
-    told, _ = _recomputing(job, graphs)
+    told, _ = _recomputing(problem)
     return [
         MemoryChoice(tokens, recomputed, told, offload)
         for of_a_kind in (without_copies, with_copies)
-        for tokens, recomputed in _steps(job, graphs, device)
+        for tokens, recomputed in _steps(problem)
         for offload in of_a_kind
     ]
 
@@ -83,65 +76,60 @@ def tried(choice: MemoryChoice) -> list[str]:
     return [f"(with what the plan may do itself: {'; '.join(parts)})"] if parts else []
 
 
-def _steps(
-    job: RLHFJob, graphs: Mapping[GraphName, Graph], device: Device
-) -> Iterator[tuple[int, frozenset[str]]]:
+def _steps(problem: PlanningProblem) -> Iterator[tuple[int, frozenset[str]]]:
     """Tokens of a micro-batch with the roles that recompute: first none that need not, with
     micro-batches down to where they become dear; then all that may."""
-    told, may = _recomputing(job, graphs)
-    sizes = _sizes(job, graphs, device)
+    told, may = _recomputing(problem)
+    sizes = _sizes(problem)
     for tokens in sizes:
-        if may == told or tokens >= CHEAP_MICRO_BATCH_TOKENS[device]:
+        if may == told or tokens >= CHEAP_MICRO_BATCH_TOKENS[problem.device]:
             yield tokens, told
     if may != told:
         for tokens in sizes:
             yield tokens, may
 
 
-def _recomputing(
-    job: RLHFJob, graphs: Mapping[GraphName, Graph]
-) -> tuple[frozenset[str], frozenset[str]]:
+def _recomputing(problem: PlanningProblem) -> tuple[frozenset[str], frozenset[str]]:
     """Trained roles that recompute as their manifest says, and with those that may."""
     wanted = {
-        role: job.spec.model_for(role).training.activation_recompute
-        for role, found in job_roles(graphs).items()
-        if found.is_trained
+        role: facts.fixed.recompute for role, facts in problem.models.items() if facts.is_trained
     }
     told = frozenset(role for role, asked in wanted.items() if asked)
     return told, frozenset(role for role, asked in wanted.items() if asked is not False)
 
 
-def _sizes(job: RLHFJob, graphs: Mapping[GraphName, Graph], device: Device) -> list[int]:
+def _sizes(problem: PlanningProblem) -> list[int]:
     """What training.microBatchTokens may be where the manifest leaves it out, largest first; one
     where it is given for every role."""
-    best = MICRO_BATCH_TOKENS[device]
-    roles = (role for role, found in job_roles(graphs).items() if found.head is not None)
-    if all(job.spec.model_for(role).training.micro_batch_tokens for role in roles):
+    best = MICRO_BATCH_TOKENS[problem.device]
+    if all(facts.fixed.micro_batch_tokens for facts in problem.models.values()):
         return [best]
     halvings = (best // SMALLEST_MICRO_BATCH_TOKENS).bit_length()
     return [best >> times for times in range(halvings)]
 
 
 def memory_reasons(
-    job: RLHFJob, models: Sequence[RoleModel], choice: MemoryChoice
+    problem: PlanningProblem, models: Sequence[RoleModel], choice: MemoryChoice
 ) -> tuple[str, ...]:
     """That micro-batches are smaller than they would be with more memory, and whose activations are
     computed again.
 
     Args:
-        job: the manifest.
+        problem: what is planned.
         models: of the roles.
         choice: what was chosen.
     """
-    return tuple([*_smaller(job, models, choice), *_recomputation(choice)])
+    return tuple([*_smaller(problem, models, choice), *_recomputation(choice)])
 
 
-def _smaller(job: RLHFJob, models: Sequence[RoleModel], choice: MemoryChoice) -> Iterator[str]:
+def _smaller(
+    problem: PlanningProblem, models: Sequence[RoleModel], choice: MemoryChoice
+) -> Iterator[str]:
     tokens = choice.micro_batch_tokens
     chosen = [
         model.role
         for model in models
-        if job.spec.model_for(model.role).training.micro_batch_tokens is None
+        if problem.models[model.role].fixed.micro_batch_tokens is None
         and tokens < MICRO_BATCH_TOKENS[model.device]
     ]
     if chosen:

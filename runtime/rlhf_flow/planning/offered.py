@@ -2,43 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import combinations
 
-from rlhf_api.plan import GraphName
+from rlhf_api.plan import Pool
 from rlhf_api.spec.resources import Device
 from rlhf_flow.errors import NotOffered
-from rlhf_flow.graph import Graph
-from rlhf_flow.job_graphs import job_roles
-from rlhf_flow.planning.inventory import DeviceInventory
 from rlhf_flow.planning.placement import CallPlace, RolePlace, describe_devices
+from rlhf_flow.planning.problem import PlanningProblem
 
 
-def check_offered(
-    graphs: Mapping[GraphName, Graph],
-    pools: Sequence[DeviceInventory],
-    places: Mapping[str, RolePlace],
-) -> None:
+def check_offered(problem: PlanningProblem, places: Mapping[str, RolePlace]) -> None:
     """Refuse steps that no runtime runs yet.
 
     Args:
-        graphs: of the job.
-        pools: all devices.
+        problem: what is planned.
         places: where each role with a model is.
 
     Raises:
         NotOffered: with the call, and what to write instead.
     """
-    generating = [name for name, role in job_roles(graphs).items() if role.generates]
-    by_name = {pool.pool: pool for pool in pools}
+    generating = [role for role, facts in problem.models.items() if facts.generates]
+    by_name = {pool.name: pool for pool in problem.pools}
     for first, second in combinations(generating, 2):
         one, other = places[first].generation, places[second].generation
         check_engines(first, one, second, other, by_name[one.mesh.pool])
 
 
-def check_engines(
-    first: str, one: CallPlace, second: str, other: CallPlace, pool: DeviceInventory
-) -> None:
+def check_engines(first: str, one: CallPlace, second: str, other: CallPlace, pool: Pool) -> None:
     """Refuse two roles whose engines would share processes that cannot have both.
 
     vLLM keeps one set of groups in a process, which a second engine takes over: it has to be on the

@@ -6,17 +6,16 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from rlhf_api import RLHFJob
-from rlhf_api.plan import CallKind, OffloadDepth, phase_name
+from rlhf_api.calls import CallKind, Phase
+from rlhf_api.plan import OffloadDepth
 from rlhf_api.plan_memory import MemoryItem, MemoryWhat
-from rlhf_api.spec.models import Offload, Precision, TrainingEngineType, TrainingSpec
+from rlhf_api.spec.models import Offload, Precision
 from rlhf_api.spec.resources import Device
 from rlhf_flow.calls import ModelCall
-from rlhf_flow.job_graphs import JobRole
 from rlhf_flow.planning.device_groups import DeviceGroup
+from rlhf_flow.planning.problem import ModelFacts, PlanningProblem
 from rlhf_flow.planning.refusal import format_bytes
 from rlhf_flow.planning.transitions import LIGHT, region_of
-from rlhf_flow.precision import resolve_precision
 
 LOAD, OFFLOAD = "load", "offload"
 """The methods of such calls."""
@@ -63,15 +62,14 @@ class OffloadChoice:
 
 
 def offload_choices(
-    job: RLHFJob, groups: Sequence[DeviceGroup], job_roles: Mapping[str, JobRole]
+    problem: PlanningProblem, groups: Sequence[DeviceGroup]
 ) -> tuple[OffloadChoice, ...]:
     """The ways to offload roles, best first: those that must be; what can be derived of all that
     may be and that leave their devices to something; all of these.
 
     Args:
-        job: the manifest.
+        problem: what is planned.
         groups: all devices.
-        job_roles: what its graphs do with each role.
     """
     roles = dict.fromkeys(role for group in groups for role in group.roles)
     shared = {
@@ -80,13 +78,8 @@ def offload_choices(
         if len(group.roles) + len(group.generating) > 1
         for role in group.roles
     }
-    training = {role: job.spec.model_for(role).training for role in roles}
-    wanted = {role: training[role].offload for role in roles}
-    derivable = {
-        role
-        for role in roles
-        if job_roles[role].is_trained and _has_masters(training[role], groups[0].pool.device)
-    }
+    wanted = {role: problem.models[role].fixed.offload for role in roles}
+    derivable = {role for role in roles if _has_masters(problem.models[role])}
     forced = {role: OffloadDepth.EVERYTHING for role in roles if wanted[role] is Offload.ALWAYS}
     forced |= {
         role: OffloadDepth.DERIVED
@@ -109,11 +102,10 @@ def offload_choices(
     )
 
 
-def _has_masters(training: TrainingSpec, device: Device) -> bool:
-    """Whether a trained role computes with other weights than those that are stepped, and keeps
-    both."""
-    is_megatron = training.engine is TrainingEngineType.MEGATRON
-    return is_megatron and resolve_precision(training.precision, device) is Precision.BFLOAT16
+def _has_masters(facts: ModelFacts) -> bool:
+    """Whether a role is trained that computes with other weights than those that are stepped, and
+    keeps both."""
+    return facts.is_trained and facts.uses_megatron and facts.precision is Precision.BFLOAT16
 
 
 def roles_on_device(call: ModelCall) -> frozenset[str]:
@@ -128,7 +120,7 @@ def roles_on_device(call: ModelCall) -> frozenset[str]:
     return frozenset(role for role in roles if role is not None)
 
 
-def phases_on_device(role: str, calls: Iterable[ModelCall]) -> frozenset[str]:
+def phases_on_device(role: str, calls: Iterable[ModelCall]) -> frozenset[Phase]:
     """The phases in which an offloaded role is on its devices.
 
     Args:
@@ -136,11 +128,11 @@ def phases_on_device(role: str, calls: Iterable[ModelCall]) -> frozenset[str]:
         calls: of all graphs, as steps make them.
     """
     own = {
-        phase_name(call.role, call.kind)
+        Phase(role=call.role, kind=call.kind)
         for call in calls
         if call.role is not None and role in roles_on_device(call)
     }
-    return frozenset({*own, phase_name(role, CallKind.RESHARD)})
+    return frozenset({*own, Phase(role=role, kind=CallKind.RESHARD)})
 
 
 def with_offloading(

@@ -7,11 +7,9 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from rlhf_api import RLHFJob
-from rlhf_api.plan import Mesh
-from rlhf_api.spec.placement import PlacementType, RoleCalls, RoleGroup
+from rlhf_api.plan import Mesh, Pool
+from rlhf_api.spec.placement import PlacementSpec, PlacementType, RoleCalls, RoleGroup
 from rlhf_flow.errors import InvalidPlacement, NotOffered
-from rlhf_flow.planning.inventory import DeviceInventory
 
 KindsOfCalls = Mapping[str, AbstractSet[RoleCalls]]
 """Which kinds of calls each role with a model has, in any graph."""
@@ -59,12 +57,12 @@ def place_everywhere(meshes: Mapping[str, Mesh]) -> Mapping[str, RolePlace]:
 
 
 def place_roles(
-    job: RLHFJob, kinds: KindsOfCalls, pools: Sequence[DeviceInventory]
+    placement: PlacementSpec, kinds: KindsOfCalls, pools: Sequence[Pool]
 ) -> Mapping[str, RolePlace]:
     """Where each role is.
 
     Args:
-        job: the manifest.
+        placement: what is asked for.
         kinds: of the calls of each role with a model.
         pools: all devices.
 
@@ -73,17 +71,17 @@ def place_roles(
             in their pool.
         NotOffered: calls of a role on devices on which no runtime runs them.
     """
-    if job.spec.placement.type is not PlacementType.MANUAL:
+    if placement.type is not PlacementType.MANUAL:
         pool, *_ = pools
-        return place_everywhere(dict.fromkeys(kinds, Mesh(pool=pool.pool, data=pool.num_devices)))
-    groups = job.spec.placement.groups
+        return place_everywhere(dict.fromkeys(kinds, Mesh(pool=pool.name, data=pool.num_devices)))
+    groups = placement.groups
     _check_roles(groups, tuple(kinds))
     places = [_place(group, number, pools) for number, group in enumerate(groups)]
     found = {role: _placed(role, groups, places, kinds[role]) for role in kinds}
     for pool in pools:
-        if all(pool.pool != place.mesh.pool for place in places):
+        if all(pool.name != place.mesh.pool for place in places):
             raise InvalidPlacement(
-                f"a pool that holds no role: got {pool.pool}, allowed pools that "
+                f"a pool that holds no role: got {pool.name}, allowed pools that "
                 "placement.groups[].pool names; name it there, or remove it"
             )
     return found
@@ -113,12 +111,12 @@ def _check_roles(groups: Sequence[RoleGroup], roles: Sequence[str]) -> None:
         )
 
 
-def _place(group: RoleGroup, number: int, pools: Sequence[DeviceInventory]) -> CallPlace:
-    pool = next((each for each in pools if group.pool in (None, each.pool)), None)
+def _place(group: RoleGroup, number: int, pools: Sequence[Pool]) -> CallPlace:
+    pool = next((each for each in pools if group.pool in (None, each.name)), None)
     if pool is None:
         raise InvalidPlacement(
             f"the group of {group.name} is in a pool that is not there: got {group.pool}, allowed "
-            f"{', '.join(each.pool for each in pools)}; correct placement.groups"
+            f"{', '.join(each.name for each in pools)}; correct placement.groups"
         )
     left = pool.num_devices - group.first_device
     devices = left if group.devices is None else group.devices
@@ -127,9 +125,9 @@ def _place(group: RoleGroup, number: int, pools: Sequence[DeviceInventory]) -> C
         raise InvalidPlacement(
             f"the group of {group.name} does not lie in its pool: got devices "
             f"{group.first_device} to {last}, allowed 0 to {pool.num_devices - 1} of pool "
-            f"{pool.pool}; lower firstDevice or devices, or add devices"
+            f"{pool.name}; lower firstDevice or devices, or add devices"
         )
-    mesh = Mesh(pool=pool.pool, first_rank=group.first_device, data=devices)
+    mesh = Mesh(pool=pool.name, first_rank=group.first_device, data=devices)
     return CallPlace(mesh, group.tensor, group.pipeline, number)
 
 

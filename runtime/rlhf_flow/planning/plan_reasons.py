@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
-from rlhf_api import RLHFJob
 from rlhf_api.spec.placement import PlacementType
 from rlhf_flow.planning.device_groups import DeviceGroup
-from rlhf_flow.planning.generation import EngineChoice, GenerationChoice, Loads, cache_reason
+from rlhf_flow.planning.generation_choice import EngineChoice, GenerationChoice
 from rlhf_flow.planning.generation_groups import grouping_reason
-from rlhf_flow.planning.generation_memory import GenerationLoad
+from rlhf_flow.planning.generation_loads import Loads
+from rlhf_flow.planning.generation_memory import GenerationLoad, kv_bytes
+from rlhf_flow.planning.problem import Fixed
 from rlhf_flow.planning.refusal import format_bytes
 
 
 def plan_reasons(
-    job: RLHFJob,
+    fixed: Fixed,
     groups: Sequence[DeviceGroup],
     choices: Sequence[GenerationChoice],
     loads: Loads,
@@ -22,16 +23,16 @@ def plan_reasons(
     """Why roles are where they are, and how they generate.
 
     Args:
-        job: the manifest.
+        fixed: what is decided already.
         groups: all devices.
         choices: how roles generate on each pool.
         loads: what was asked of the engines of each role.
     """
-    kind = job.spec.placement.type
+    kind = fixed.placement.type
     reasons = [_placement_reason(group, len(groups), kind, loads) for group in groups]
     for choice in choices:
         for engine in choice.engines:
-            reasons += _engine_reasons(job, choice, engine, loads[engine.role])
+            reasons += _engine_reasons(fixed, engine, loads[engine.role])
         if choice.engines:
             reasons.append(
                 "generation's weights and cache are freed while no call generates: they do not fit "
@@ -66,7 +67,7 @@ def _placement_reason(
     group: DeviceGroup, num_groups: int, kind: PlacementType, engines: Collection[str]
 ) -> str:
     if num_groups == 1:
-        return f"every role is on every device of pool {group.pool.pool}: calls take turns"
+        return f"every role is on every device of pool {group.pool.name}: calls take turns"
     held = ", ".join(_held(group, engines)) or "no role, so nothing happens there"
     why = {
         PlacementType.SPLIT: "as placement Split puts language models and scalar models apart",
@@ -75,9 +76,7 @@ def _placement_reason(
     return f"{group}: {held}, {why.get(kind, 'as placement.groups says')}"
 
 
-def _engine_reasons(
-    job: RLHFJob, choice: GenerationChoice, engine: EngineChoice, load: GenerationLoad
-) -> Iterator[str]:
+def _engine_reasons(fixed: Fixed, engine: EngineChoice, load: GenerationLoad) -> Iterator[str]:
     yield (
         f"ranks that a generation engine of {engine.role} spans: {engine.mesh.tensor}, "
         + (
@@ -90,5 +89,24 @@ def _engine_reasons(
         yield grouping_reason(engine.role, load.trained, engine.mesh)
     yield (
         f"its cache has {format_bytes(engine.kv_cache_bytes)} on each device: "
-        + cache_reason(job, choice, engine, load)
+        + _cache_reason(fixed, engine, load)
+    )
+
+
+def _cache_reason(fixed: Fixed, engine: EngineChoice, load: GenerationLoad) -> str:
+    """Why a role's cache has its size."""
+    if fixed.kv_cache_bytes is not None:
+        return "rollout.kvCacheMemory says so"
+    sequences = load.sequences(engine.mesh.data)
+    which = (
+        "as many as rollout.maxConcurrentSequences"
+        if sequences == load.max_concurrent_sequences
+        else "as many as an engine gets at once"
+    )
+    needed = kv_bytes(load, engine.mesh.tensor, sequences)
+    if engine.kv_cache_bytes >= needed:
+        return f"all that {sequences} longest sequences need, {which}"
+    return (
+        f"what is left over while generation holds its memory; {sequences} longest sequences, "
+        f"{which}, would need {format_bytes(needed)}"
     )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from rlhf_api.plan import CallKind, OffloadDepth, phase_name
+from rlhf_api.calls import CallKind, Phase
+from rlhf_api.plan import OffloadDepth
 from rlhf_api.plan_memory import MemoryItem, MemoryWhat
 from rlhf_api.spec.models import TrainingEngineType
 from rlhf_flow.planning.fsdp_memory import fsdp_checkpoint_bytes, fsdp_items
@@ -14,9 +15,9 @@ from rlhf_flow.planning.memory import RoleModel, RolePhases
 
 def role_items(
     model: RoleModel,
-    phases: tuple[str, ...],
+    phases: tuple[Phase, ...],
     depth: OffloadDepth = OffloadDepth.NOTHING,
-    own: Collection[str] = (),
+    own: Collection[Phase] = (),
 ) -> tuple[MemoryItem, ...]:
     """What a role needs on each of its devices, apart from generation.
 
@@ -27,7 +28,7 @@ def role_items(
         own: the phases in which it is whole, where some of it leaves.
     """
     infer, train = (
-        tuple(phase for phase in phases if phase == phase_name(model.role, kind))
+        tuple(phase for phase in phases if phase == Phase(role=model.role, kind=kind))
         for kind in (CallKind.INFER, CallKind.TRAIN)
     )
     whole = tuple(phase for phase in phases if phase in own)
@@ -43,7 +44,7 @@ def role_items(
     )
 
 
-def checkpoint_items(model: RoleModel, phases: tuple[str, ...]) -> tuple[MemoryItem, ...]:
+def checkpoint_items(model: RoleModel, phases: tuple[Phase, ...]) -> tuple[MemoryItem, ...]:
     """The copy of a saved role's state, where devices and host share their memory."""
     if not model.is_saved:
         return ()

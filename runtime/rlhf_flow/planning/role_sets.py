@@ -5,14 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import lcm
 
-from rlhf_api import RLHFJob
 from rlhf_api.plan import Head, Mesh
 from rlhf_api.spec.placement import PlacementType
 from rlhf_flow.errors import InvalidPlacement
-from rlhf_flow.job_graphs import JobRole
-from rlhf_flow.planning.inventory import DeviceInventory
-from rlhf_flow.planning.shapes import DecoderShape
-from rlhf_flow.planning.training_mesh import copy_devices
+from rlhf_flow.planning.problem import ModelFacts, PlanningProblem
 
 RoleSets = tuple[tuple[str, ...], ...]
 """Roles that share devices, that with the policy first."""
@@ -21,25 +17,22 @@ TRAINING_PASSES = 3
 """Of a trained role, beside the one of inference or generation: a backward pass takes two."""
 
 
-def role_sets(kind: PlacementType, roles: Mapping[str, JobRole], policy: str) -> RoleSets:
+def role_sets(kind: PlacementType, heads: Mapping[str, Head], policy: str) -> RoleSets:
     """The sets of roles with a model that a placement puts on devices of their own.
 
     Args:
         kind: Split or Standalone.
-        roles: all of the job's.
+        heads: of all roles with a model.
         policy: the role that stands for the job.
 
     Raises:
         InvalidPlacement: there is one set only.
     """
-    with_model = sorted(
-        (name for name, role in roles.items() if role.head is not None),
-        key=lambda name: name != policy,
-    )
+    with_model = sorted(heads, key=lambda name: name != policy)
     if kind is PlacementType.STANDALONE:
         sets: RoleSets = tuple((name,) for name in with_model)
     else:
-        like = [name for name in with_model if roles[name].head is roles[policy].head]
+        like = [name for name in with_model if heads[name] is heads[policy]]
         others = [name for name in with_model if name not in like]
         sets = tuple(tuple(half) for half in (like, others) if half)
     if len(sets) == 1:
@@ -50,47 +43,49 @@ def role_sets(kind: PlacementType, roles: Mapping[str, JobRole], policy: str) ->
     return sets
 
 
-def set_multiples(job: RLHFJob, sets: RoleSets) -> tuple[int, ...]:
+def set_multiples(
+    sets: RoleSets, copies: Mapping[str, int], engine_tensor: int | None
+) -> tuple[int, ...]:
     """What the devices of each set are a multiple of: whole copies of its models, and in the first
-    set whole generation engines."""
-    engine = job.spec.rollout.parallelism.tensor or 1
-    first, *others = (copy_devices(job, roles) for roles in sets)
-    return (lcm(first, engine), *others)
+    set whole generation engines.
+
+    Args:
+        sets: of `role_sets`.
+        copies: devices that hold the model of each of their roles once.
+        engine_tensor: ranks of a generation engine, where that is decided.
+    """
+    first, *others = (lcm(*(copies[role] for role in roles)) for roles in sets)
+    return (lcm(first, engine_tensor or 1), *others)
 
 
 def place_sets(
-    sets: RoleSets,
-    roles: Mapping[str, JobRole],
-    shapes: Mapping[str, DecoderShape],
-    pools: Sequence[DeviceInventory],
-    multiples: Sequence[int],
+    problem: PlanningProblem, sets: RoleSets, multiples: Sequence[int]
 ) -> Mapping[str, Mesh]:
     """The ranks of each role, cut along `data` only: a pool for each set, or consecutive devices of
     the only pool in proportion to the sets' work.
 
     Args:
+        problem: what is planned.
         sets: of `role_sets`.
-        roles: all of the job's.
-        shapes: of every role with a model.
-        pools: all devices.
         multiples: what the devices of each set in a common pool are a multiple of.
 
     Raises:
         InvalidPlacement: a number of devices that cannot be shared out so, or another number of
             pools than of sets.
     """
+    pools = problem.pools
     listed = "; ".join(", ".join(each) for each in sets)
     if len(pools) == len(sets):
-        meshes = [Mesh(pool=pool.pool, data=pool.num_devices) for pool in pools]
+        meshes = [Mesh(pool=pool.name, data=pool.num_devices) for pool in pools]
     elif len(pools) == 1:
         (pool,) = pools
-        works = [sum(_work(roles[name], shapes[name]) for name in each) for each in sets]
+        works = [sum(_work(problem.models[name]) for name in each) for each in sets]
         counts = share_devices(pool.num_devices, works, multiples)
         if counts is None:
             raise InvalidPlacement(_cannot_share(pool.num_devices, sets, multiples, listed))
         starts = [sum(counts[:number]) for number in range(len(counts))]
         meshes = [
-            Mesh(pool=pool.pool, first_rank=start, data=count)
+            Mesh(pool=pool.name, first_rank=start, data=count)
             for start, count in zip(starts, counts, strict=True)
         ]
     else:
@@ -123,11 +118,9 @@ def _cannot_share(num_devices: int, sets: RoleSets, multiples: Sequence[int], li
     )
 
 
-def _work(role: JobRole, shape: DecoderShape) -> int:
+def _work(facts: ModelFacts) -> int:
     """Parameters x passes over them for each token, forward passes."""
-    scalar = role.head is Head.SCALAR
-    size = shape.num_critic_parameters if scalar else shape.num_parameters
-    return size * (1 + TRAINING_PASSES * role.is_trained)
+    return facts.num_parameters * (1 + TRAINING_PASSES * facts.is_trained)
 
 
 def share_devices(

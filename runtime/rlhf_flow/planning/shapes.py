@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from rlhf_api.plan import Head
 from rlhf_api.spec.models import ModelShape
 
 
@@ -97,3 +98,7 @@ class DecoderShape:
     def num_critic_parameters(self) -> int:
         """All parameters of a critic."""
         return self.critic_root_parameters + self.num_layers * self.block_parameters
+
+    def parameters_with(self, head: Head) -> int:
+        """All parameters of a model that ends in a head."""
+        return self.num_critic_parameters if head is Head.SCALAR else self.num_parameters

@@ -19,7 +19,14 @@ from functools import cached_property
 from typing import NamedTuple
 
 from rlhf_flow.planning.cycle_ratio import Cycle, critical_cycle
-from rlhf_flow.planning.event_graph import Cause, EventGraph, RankGroup, Task, event_graph
+from rlhf_flow.planning.event_graph import (
+    PASSES_AHEAD,
+    Cause,
+    EventGraph,
+    RankGroup,
+    Task,
+    event_graph,
+)
 
 
 class Span(NamedTuple):
@@ -173,14 +180,16 @@ class Simulation:
         return Wait(tasks[number].id, iteration, waits_for, iteration - back, cause)
 
 
-def simulate(tasks: Sequence[Task], iterations: int = 4, passes_ahead: int = 1) -> Simulation:
+def simulate(
+    tasks: Sequence[Task], iterations: int = 4, passes_ahead: int = PASSES_AHEAD
+) -> Simulation:
     """Run a step some times, one iteration after the other and overlapping where it may.
 
     Args:
         tasks: of one iteration, in program order.
         iterations: how many to run; 1 or more.
-        passes_ahead: passes that the driver sends before the one that runs is over, as
-            PASSES_AHEAD of the runtime; 0 where a step repeats something (`flow.repeat`).
+        passes_ahead: passes that the driver sends before the one that runs is over; 0
+            where a step repeats something (`flow.repeat`).
 
     Raises:
         FlowError: as `event_graph`.
@@ -204,7 +213,7 @@ def simulate(tasks: Sequence[Task], iterations: int = 4, passes_ahead: int = 1) 
     return Simulation(graph, tuple(begins), tuple(ends))
 
 
-def step_seconds(tasks: Sequence[Task], passes_ahead: int = 1) -> float:
+def step_seconds(tasks: Sequence[Task], passes_ahead: int = PASSES_AHEAD) -> float:
     """Seconds of a step in the long run, as `Simulation.step_seconds`, without its iterations.
 
     Raises:

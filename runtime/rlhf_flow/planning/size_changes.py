@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
+from rlhf_api.plan import Pool
 from rlhf_api.spec.model_cut import uneven_pipeline, uneven_tensor
 from rlhf_api.spec.models import Offload, TrainingEngineType, TrainingParallelism
 from rlhf_flow.planning.changes import (
@@ -15,7 +16,6 @@ from rlhf_flow.planning.changes import (
     value_at,
     with_field,
 )
-from rlhf_flow.planning.inventory import DeviceInventory
 from rlhf_flow.planning.shapes import DecoderShape
 
 SHORTEST_PART = 8
@@ -85,7 +85,7 @@ def _to_fsdp(changed: Changed, engine: TrainingEngineType, roles: Sequence[str])
 
 
 def _possible_cuts(
-    devices: Sequence[DeviceInventory], shapes: Sequence[DecoderShape]
+    devices: Sequence[Pool], shapes: Sequence[DecoderShape]
 ) -> list[tuple[int, int]]:
     """Tensor ranks and stages in powers of two that devices and models allow; for each number of
     both together that with most tensor ranks, as these share activations, too."""

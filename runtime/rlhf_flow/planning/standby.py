@@ -4,34 +4,33 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rlhf_api import RLHFJob
+from rlhf_api.calls import Phase
+from rlhf_api.plan import Pool
 from rlhf_api.plan_memory import MemoryItem
 from rlhf_api.spec.resources import Device
-from rlhf_flow.planning.generation import GroupMemory
-from rlhf_flow.planning.inventory import DeviceInventory
+from rlhf_flow.planning.device_groups import GroupMemory
 from rlhf_flow.planning.memory import standby_item
+from rlhf_flow.planning.problem import Fixed
 from rlhf_flow.planning.refusal import format_bytes
 
 
-def required_standby(
-    job: RLHFJob, pool: DeviceInventory, phases: tuple[str, ...]
-) -> tuple[MemoryItem, ...]:
+def required_standby(fixed: Fixed, pool: Pool, phases: tuple[Phase, ...]) -> tuple[MemoryItem, ...]:
     """What standing by takes of each device where the manifest insists on it."""
-    return _items(pool, phases) if job.spec.failure_policy.standby else ()
+    return _items(pool, phases) if fixed.standby else ()
 
 
 def with_standby(
-    job: RLHFJob, memory: tuple[GroupMemory, ...]
+    fixed: Fixed, memory: tuple[GroupMemory, ...]
 ) -> tuple[tuple[GroupMemory, ...], bool, str]:
     """Memory with what stands by, whether anything does, and why.
 
     Nothing else is changed for it: what does not fit beside the rest does not stand by.
 
     Args:
-        job: the manifest.
+        fixed: what is decided already.
         memory: of all else, and of what `required_standby` asks for.
     """
-    wanted = job.spec.failure_policy.standby
+    wanted = fixed.standby
     if wanted is not None:
         return memory, wanted, _reason(wanted, "as failurePolicy.standby says")
     more = tuple(
@@ -46,7 +45,7 @@ def with_standby(
     return memory, False, _reason(False, f"{size} do not fit beside all else")
 
 
-def _items(pool: DeviceInventory, phases: tuple[str, ...]) -> tuple[MemoryItem, ...]:
+def _items(pool: Pool, phases: tuple[Phase, ...]) -> tuple[MemoryItem, ...]:
     """Memory of devices; that of the host is counted where they are its own."""
     return (standby_item(pool.devices_per_node, phases),) if pool.device is Device.CPU else ()
 

@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from rlhf_flow.planning.cycle_ratio import critical_cycle
-from rlhf_flow.planning.event_graph import EventGraph, Task, dependency_graph
+from rlhf_flow.planning.event_graph import PASSES_AHEAD, EventGraph, Task, dependency_graph
 
 
-def step_lower_bound(tasks: Sequence[Task], passes_ahead: int = 1) -> float:
+def step_lower_bound(tasks: Sequence[Task], passes_ahead: int = PASSES_AHEAD) -> float:
     """Seconds that a step takes at least in the long run, for tasks of these durations on these
     ranks in any order that their dependencies allow.
 

@@ -7,42 +7,44 @@ what is left of the devices are replicas. Whatever does not come out even is ref
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from math import lcm
+from typing import NamedTuple
 
-from rlhf_api import RLHFJob
 from rlhf_api.errors import ManifestError
-from rlhf_api.plan import Mesh
+from rlhf_api.plan import Mesh, Pool
 from rlhf_api.problems import Problem
-from rlhf_api.spec.model_cut import divisors
-from rlhf_api.spec.models import CUT_RULES, TrainingParallelism
+from rlhf_api.spec.model_cut import divisors, uneven_pipeline, uneven_tensor
+from rlhf_api.spec.models import CUT_RULES
 from rlhf_flow.errors import DoesNotDivide, InvalidPlacement
-from rlhf_flow.planning.inventory import DeviceInventory
 from rlhf_flow.planning.model_config import MEGATRON_FAMILIES
 from rlhf_flow.planning.placement import CallPlace, RolePlace, describe_devices
-from rlhf_flow.planning.shapes import DecoderShape
+from rlhf_flow.planning.problem import ModelFacts, PlanningProblem
 
 
-def copy_devices(job: RLHFJob, roles: Iterable[str]) -> int:
-    """The fewest devices on which each of these roles has whole copies of its model; where all of
-    them are, there is a multiple of it."""
-    return lcm(*(job.spec.model_for(role).training.parallelism.num_ranks for role in roles))
+class _Cut(NamedTuple):
+    """How a role's model is cut for training, and the field that says so: its group's, where that
+    says something, or its training's."""
+
+    tensor: int
+    """Ranks over which each layer is cut."""
+    pipeline: int
+    """Stages over which the layers are distributed."""
+    field: str
+    """What says it."""
+
+    @property
+    def num_ranks(self) -> int:
+        """Devices that hold the model once."""
+        return self.tensor * self.pipeline
 
 
-def cut_meshes(
-    job: RLHFJob,
-    places: Mapping[str, RolePlace],
-    shapes: Mapping[str, DecoderShape],
-    pools: Sequence[DeviceInventory],
-) -> Mapping[str, Mesh]:
+def cut_meshes(problem: PlanningProblem, places: Mapping[str, RolePlace]) -> Mapping[str, Mesh]:
     """The meshes of roles, cut as their training says.
 
     Args:
-        job: the manifest.
+        problem: what is planned.
         places: where each role with a model is.
-        shapes: of their models.
-        pools: all devices.
 
     Raises:
         ManifestError: a model of a family that Megatron's layers are not mapped for, or a cut that
@@ -51,96 +53,82 @@ def cut_meshes(
         InvalidPlacement: tensor ranks that lie on two nodes because of the role's first device, or
             a cut of what FSDP trains.
     """
-    megatron = [role for role in places if job.spec.model_for(role).uses_megatron]
-    problems = [
-        each for role in megatron for each in _problems(job, role, places[role], shapes[role])
-    ]
+    megatron = [facts for facts in problem.models.values() if facts.uses_megatron]
+    problems = [each for facts in megatron for each in _problems(facts, places[facts.role])]
     if problems:
         raise ManifestError(list(dict.fromkeys(problems)))
-    by_name = {pool.pool: pool for pool in pools}
-    cut = {role: place.training.mesh for role, place in places.items()}
+    by_name = {pool.name: pool for pool in problem.pools}
+    meshes = {role: place.training.mesh for role, place in places.items()}
     for role, place in places.items():
-        parallelism, field = _parallelism(job, role, place.training)
-        if role not in megatron:
-            _check_uncut(job, role, parallelism, field)
+        facts = problem.models[role]
+        cut = _cut_of(facts, place.training)
+        if not facts.uses_megatron:
+            _check_uncut(facts, cut)
             continue
-        cut[role] = _cut(role, cut[role], parallelism, field)
-        _check_nodes(role, cut[role], by_name[cut[role].pool], field)
-    return cut
+        meshes[role] = _cut_mesh(role, meshes[role], cut)
+        _check_nodes(role, meshes[role], by_name[meshes[role].pool], cut.field)
+    return meshes
 
 
-def _parallelism(job: RLHFJob, role: str, place: CallPlace) -> tuple[TrainingParallelism, str]:
-    """How a role's model is cut for training, and the field that says so: its group's, where that
-    says something, or its training's."""
-    parallelism = job.spec.model_for(role).training.parallelism.model_copy(update=place.cut)
-    own = f"models.{_trained_as(job, role)}.training.parallelism"
-    return parallelism, place.field if place.cut else own
+def _cut_of(facts: ModelFacts, place: CallPlace) -> _Cut:
+    tensor, pipeline = place.tensor or facts.fixed.tensor, place.pipeline or facts.fixed.pipeline
+    own = f"models.{facts.trained_as}.training.parallelism"
+    return _Cut(tensor, pipeline, place.field if place.cut else own)
 
 
-def _trained_as(job: RLHFJob, role: str) -> str:
-    """The entry of models that says how a role is trained: its own, or the actor's."""
-    return role if role in job.spec.models else "actor"
-
-
-def _check_uncut(job: RLHFJob, role: str, parallelism: TrainingParallelism, field: str) -> None:
-    if parallelism.num_ranks > 1:
+def _check_uncut(facts: ModelFacts, cut: _Cut) -> None:
+    if cut.num_ranks > 1:
         raise InvalidPlacement(
-            f"{field} cuts the model of {role}, which FSDP shards: got tensor "
-            f"{parallelism.tensor} x pipeline {parallelism.pipeline} = {parallelism.num_ranks}, "
-            f"allowed 1; write models.{_trained_as(job, role)}.training.engine: Megatron, or leave "
+            f"{cut.field} cuts the model of {facts.role}, which FSDP shards: got tensor "
+            f"{cut.tensor} x pipeline {cut.pipeline} = {cut.num_ranks}, "
+            f"allowed 1; write models.{facts.trained_as}.training.engine: Megatron, or leave "
             "the cut out where the group is not for Generate alone"
         )
 
 
-def _problems(job: RLHFJob, role: str, place: RolePlace, shape: DecoderShape) -> Iterator[Problem]:
+def _problems(facts: ModelFacts, place: RolePlace) -> Iterator[Problem]:
     """What Megatron has no layers for, or what of a model does not come out even."""
-    where = ("spec", "models", _trained_as(job, role))
-    if shape.family is not None and shape.family not in MEGATRON_FAMILIES:
+    where, family = ("spec", "models", facts.trained_as), facts.shape.family
+    if family is not None and family not in MEGATRON_FAMILIES:
         yield Problem(
             (*where, "training", "engine"),
-            f"Megatron's layers are not mapped for the model of {role}",
-            got=f"model_type {shape.family}",
+            f"Megatron's layers are not mapped for the model of {facts.role}",
+            got=f"model_type {family}",
             allowed=", ".join(sorted(MEGATRON_FAMILIES)),
             do="write engine: FSDP, or add the family (docs/guides/add-a-model-family.md)",
         )
-    model = job.spec.model_for(role)
-    parallelism, _ = _parallelism(job, role, place.training)
-    training = model.training.model_copy(update={"parallelism": parallelism})
-    known = model.model_copy(update={"shape": shape, "training": training})
-    for rule in CUT_RULES:
-        for problem in rule.problems(known):
-            size = problem.location[-1]
+    cut = _cut_of(facts, place.training)
+    uneven = (uneven_tensor(facts.shape, cut.tensor), uneven_pipeline(facts.shape, cut.pipeline))
+    for rule, found in zip(CUT_RULES, uneven, strict=True):
+        for each in found:
+            size = each.at[-1]
             in_group = ("spec", "placement", "groups", place.training.group or 0, size)
-            at = in_group if size in place.training.cut else (*where, *problem.location)
-            yield replace(problem, location=at)
+            at = in_group if size in place.training.cut else (*where, *each.at)
+            yield replace(rule.problem_at(each), location=at)
 
 
-def _cut(role: str, mesh: Mesh, parallelism: TrainingParallelism, field: str) -> Mesh:
-    devices, size = mesh.num_devices, parallelism.num_ranks
+def _cut_mesh(role: str, mesh: Mesh, cut: _Cut) -> Mesh:
+    devices, size = mesh.num_devices, cut.num_ranks
     if devices % size:
         raise DoesNotDivide(
             f"the devices of {role} do not come out even: got {devices} for copies on "
-            f"tensor {parallelism.tensor} x pipeline {parallelism.pipeline} = {size}, and "
+            f"tensor {cut.tensor} x pipeline {cut.pipeline} = {size}, and "
             f"{devices} / {size} = {devices / size:.4g}; allowed multiples of {size}; give {role} "
-            f"such a number of devices, or change {field}"
+            f"such a number of devices, or change {cut.field}"
         )
     return mesh.model_copy(
-        update={
-            "data": devices // size,
-            "tensor": parallelism.tensor,
-            "pipeline": parallelism.pipeline,
-        }
+        update={"data": devices // size, "tensor": cut.tensor, "pipeline": cut.pipeline}
     )
 
 
-def _check_nodes(role: str, mesh: Mesh, pool: DeviceInventory, field: str) -> None:
+def _check_nodes(role: str, mesh: Mesh, pool: Pool, field: str) -> None:
     """Refuse tensor ranks that are not all on one node: they talk within every layer."""
     per_node, tensor = pool.devices_per_node, mesh.tensor
     starts = range(mesh.ranks.start, mesh.ranks.stop, tensor)
     torn = [start for start in starts if start // per_node != (start + tensor - 1) // per_node]
     if not torn:
         return
-    where = describe_devices(range(torn[0], torn[0] + tensor), pool.pool)
+    where = describe_devices(range(torn[0], torn[0] + tensor), pool.name)
     if per_node % tensor:
         raise DoesNotDivide(
             f"tensor ranks of {role} lie on two nodes: got tensor {tensor} on {where}, with "

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from rlhf_api.plan import CallKind
+from rlhf_api.calls import CallKind
 from rlhf_flow.calls import ModelCall
 from rlhf_flow.flow import REPEAT
 from rlhf_flow.graph import Graph

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from itertools import cycle
 from typing import Any, Protocol
 
-from rlhf_api.plan import CallKind, CallPlan, GraphName, Mesh, Plan, ranks_of_both
+from rlhf_api.calls import CallKind
+from rlhf_api.plan import CallPlan, GraphName, Mesh, Plan, ranks_of_both
 from rlhf_flow.batches import BatchValue
 from rlhf_flow.calls import ComputeOptions, GenerateOptions, ModelCall
 from rlhf_flow.fields import ENOUGH

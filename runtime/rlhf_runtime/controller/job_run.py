@@ -21,6 +21,7 @@ from rlhf_api.spec.models import Precision
 from rlhf_api.spec.rewards import RewardSpec
 from rlhf_flow.algorithm import Algorithm
 from rlhf_flow.job_graphs import rewards_of, trace_algorithms
+from rlhf_flow.planning.event_graph import PASSES_AHEAD
 from rlhf_runtime.checkpoint.store import Checkpoint
 from rlhf_runtime.controller.divergence import Divergence
 from rlhf_runtime.controller.optimizers import training_settings, warm_start_settings
@@ -46,9 +47,6 @@ from rlhf_runtime.telemetry.records import (
     StepRecord,
     WarmStartRecord,
 )
-
-PASSES_AHEAD = 1
-"""Passes that are sent before the one that runs is over: workers never wait for the driver."""
 
 
 @dataclass(frozen=True)

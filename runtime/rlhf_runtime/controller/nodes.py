@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rlhf_api.on_cluster import NUM_HOSTS, pool_resource
-from rlhf_api.plan import Plan, PoolPlan
+from rlhf_api.plan import Plan, Pool
 from rlhf_api.spec.resources import Device
 
 
@@ -17,7 +17,7 @@ class Node(NamedTuple):
     number: int
 
 
-def nodes_of_ranks(pool: PoolPlan) -> list[Node]:
+def nodes_of_ranks(pool: Pool) -> list[Node]:
     """The node of every rank."""
     per_node = pool.devices_per_node
     return [Node(pool.name, rank // per_node) for rank in range(pool.num_devices)]
@@ -30,7 +30,7 @@ def reward_hosts(plan: Plan) -> dict[str, Node]:
     return {"reward" if pool.nodes == 1 else f"reward {node.number}": node for node in nodes}
 
 
-def node_bundles(pool: PoolPlan) -> list[dict[str, float]]:
+def node_bundles(pool: Pool) -> list[dict[str, float]]:
     """What the workers of a pool take, in Ray's words: one bundle for each node.
 
     Ranks are numbered along the nodes, so that neighbours share one. Each node has room for a host
@@ -42,12 +42,12 @@ def node_bundles(pool: PoolPlan) -> list[dict[str, float]]:
     return [bundle | {"CPU": devices + NUM_HOSTS}, *([bundle] * (pool.nodes - 1))]
 
 
-def cluster_bundles(pool: PoolPlan) -> list[dict[str, float]]:
+def cluster_bundles(pool: Pool) -> list[dict[str, float]]:
     """The same in a cluster, whose nodes say to which pool they belong."""
     return [bundle | {pool_resource(pool.name): 1.0} for bundle in node_bundles(pool)]
 
 
-def missing_nodes(pool: PoolPlan, nodes: Sequence[Mapping[str, Any]]) -> str:
+def missing_nodes(pool: Pool, nodes: Sequence[Mapping[str, Any]]) -> str:
     """What a cluster lacks for a pool, in a line; empty: nothing.
 
     Args:

@@ -19,7 +19,7 @@ import ray
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from rlhf_api.plan import PoolPlan
+from rlhf_api.plan import Pool
 from rlhf_api.spec.resources import Device
 from rlhf_runtime.controller.nodes import cluster_bundles, missing_nodes
 from rlhf_runtime.controller.reservation import NotReserved, reserve
@@ -74,7 +74,7 @@ class RayCluster:
         """Let the fork servers forget."""
         wait_for(_on_nodes(unload_fork_server, nodes), look)
 
-    def open(self, pools: Sequence[PoolPlan]) -> None:
+    def open(self, pools: Sequence[Pool]) -> None:
         """Connect, and wait until nothing of an earlier driver is left.
 
         Raises:
@@ -99,7 +99,7 @@ class RayCluster:
     def require_ray(self) -> None:
         """Nothing: Ray ends a driver whose head has gone, and the operator looks after that."""
 
-    def reserve(self, pools: Sequence[PoolPlan]) -> Iterator[Reserved]:
+    def reserve(self, pools: Sequence[Pool]) -> Iterator[Reserved]:
         """Set the nodes of each pool aside as soon as they are there.
 
         Raises:
@@ -123,7 +123,7 @@ class RayCluster:
                 ) from None
 
     @staticmethod
-    def _missing_nodes(pool: PoolPlan) -> str:
+    def _missing_nodes(pool: Pool) -> str:
         return missing_nodes(pool, ray.nodes())
 
     def close(self) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import ray
 from ray.util.placement_group import PlacementGroup
 
-from rlhf_api.plan import PoolPlan
+from rlhf_api.plan import Pool
 from rlhf_runtime.controller.cluster import require_local_ray, start_local_ray, stop_local_ray
 from rlhf_runtime.controller.nodes import node_bundles
 from rlhf_runtime.controller.reservation import NotReserved, reserve
@@ -22,7 +22,7 @@ RESERVE_SECONDS = 60.0
 """How long a machine's Ray may take to set its devices aside; a moment where they are there."""
 
 
-Reserved = tuple[PoolPlan, PlacementGroup]
+Reserved = tuple[Pool, PlacementGroup]
 """A pool, and its nodes, one bundle each."""
 
 
@@ -33,7 +33,7 @@ class Site(Protocol):
     def one_machine(self) -> bool:
         """Whether all workers are on the driver's machine: then nothing listens to others."""
 
-    def open(self, pools: Sequence[PoolPlan]) -> None:
+    def open(self, pools: Sequence[Pool]) -> None:
         """Be connected to Ray; nobody else's workers are there."""
 
     def require_ray(self) -> None:
@@ -42,7 +42,7 @@ class Site(Protocol):
     def beat(self) -> None:
         """The driver lives: called every few seconds while workers compute."""
 
-    def reserve(self, pools: Sequence[PoolPlan]) -> Iterator[Reserved]:
+    def reserve(self, pools: Sequence[Pool]) -> Iterator[Reserved]:
         """Set a bundle of each node aside for an incarnation of workers, pool by pool."""
 
     @property
@@ -72,7 +72,7 @@ class OneMachine:
         """The server, which forks all workers, stays its owner's to close, after this."""
         self._server = fork_server
 
-    def open(self, pools: Sequence[PoolPlan]) -> None:
+    def open(self, pools: Sequence[Pool]) -> None:
         """Start Ray."""
         bundles = [bundle for pool in pools for bundle in node_bundles(pool)]
         start_local_ray(int(sum(bundle["CPU"] for bundle in bundles)), self._server.name)
@@ -97,7 +97,7 @@ class OneMachine:
     def beat(self) -> None:
         """Nobody asks on one machine: who started the driver sees it."""
 
-    def reserve(self, pools: Sequence[PoolPlan]) -> Iterator[Reserved]:
+    def reserve(self, pools: Sequence[Pool]) -> Iterator[Reserved]:
         """Set the devices aside.
 
         Raises:

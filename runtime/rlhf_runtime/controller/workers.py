@@ -15,7 +15,7 @@ import ray
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from rlhf_api.plan import Mesh, Plan, PoolPlan
+from rlhf_api.plan import Mesh, Plan, Pool
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.resources import Device
 from rlhf_runtime.controller.cluster import SHARED_MEMORY
@@ -252,10 +252,10 @@ class Workers:
         stacks = self._settings.logs / "stacks.txt"
         return Watch(names, self._watch_key, deadline, stacks, self.job.name)
 
-    def _start_ranks(self, pool: PoolPlan) -> tuple[Any, ...]:
+    def _start_ranks(self, pool: Pool) -> tuple[Any, ...]:
         return tuple(self._start_rank(pool, rank) for rank in range(pool.num_devices))
 
-    def _start_rank(self, pool: PoolPlan, rank: int) -> Any:
+    def _start_rank(self, pool: Pool, rank: int) -> Any:
         number = self.plan.first_number(pool.name) + rank
         setup = RankSetup(
             job=self.job,
@@ -307,7 +307,7 @@ class Workers:
         )
         return options.remote(self.job, log, self._settings.python_path, *more)
 
-    def _on_node(self, pool: PoolPlan, node: int) -> PlacementGroupSchedulingStrategy:
+    def _on_node(self, pool: Pool, node: int) -> PlacementGroupSchedulingStrategy:
         return PlacementGroupSchedulingStrategy(
             self._reserved[pool.name], placement_group_bundle_index=node
         )

@@ -5,7 +5,7 @@ The driver uses it to send a rank what it needs, the rank to find its rows in it
 
 from __future__ import annotations
 
-from rlhf_api.plan import CallKind
+from rlhf_api.calls import CallKind
 from rlhf_flow.calls import ModelCall
 from rlhf_runtime.dataplane.own_protocol import own_protocol
 from rlhf_runtime.dataplane.partition import Extent, contiguous, window

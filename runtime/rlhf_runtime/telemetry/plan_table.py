@@ -83,10 +83,10 @@ def _memory(plan: Plan, memory: MemoryPlan) -> str:
     where = "" if len(plan.memory) == 1 else f": {describe_devices(memory.ranks, memory.pool)}"
     capacity = max(memory.capacity_bytes, 1)
     rows = "".join(
-        f'<li><span>{escape(phase)}</span><span class="meter"><i class="b0" '
-        f'style="width:{min(100.0, size / capacity * 100):.1f}%"></i></span>'
-        f"<b>{format_bytes(size)}</b></li>"
-        for phase, size in memory.peaks.items()
+        f'<li><span>{escape(str(peak.phase))}</span><span class="meter"><i class="b0" '
+        f'style="width:{min(100.0, peak.bytes / capacity * 100):.1f}%"></i></span>'
+        f"<b>{format_bytes(peak.bytes)}</b></li>"
+        for peak in memory.peaks
     )
     total = format_bytes(memory.capacity_bytes)
     title = f"<h3>Memory of one device{escape(where)}</h3>"

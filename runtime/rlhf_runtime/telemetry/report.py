@@ -17,6 +17,7 @@ from rlhf_runtime.telemetry.curves import (
     phase_columns,
     warm_start_charts,
 )
+from rlhf_runtime.telemetry.expected_times import time_pairs, times_table
 from rlhf_runtime.telemetry.metric_names import describe, format_seconds, format_value
 from rlhf_runtime.telemetry.page import Headline, Section, Stat, page
 from rlhf_runtime.telemetry.palette import colours
@@ -59,6 +60,8 @@ def render(records: RunRecords, spans: Mapping[int, Sequence[Span]], folder: Run
     ]
     plan = folder.read_plan()
     if plan is not None:
+        pairs = time_pairs(plan, spans, summary.step_seconds_median)
+        sections.append(Section("expected", "Expected times", times_table(plan, pairs)))
         sections.append(Section("plan", "Plan", plan_tables(plan)))
     sections.append(Section("repeat", "Run it again", _repeat(records, folder.read_manifest())))
     shown = [section for section in sections if section.html]

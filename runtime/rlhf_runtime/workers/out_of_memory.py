@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rlhf_api.plan import CallKind, RolePlan, phase_name
+from rlhf_api.calls import CallKind, Phase
+from rlhf_api.plan import RolePlan
 from rlhf_api.plan_memory import MemoryItem, MemoryPlan, MemoryWhat
 from rlhf_flow.calls import ModelCall
 from rlhf_flow.planning.refusal import describe_item, format_bytes
@@ -71,15 +72,15 @@ def out_of_memory_text(
         held: bytes of it that can be told apart, by role and use.
         error: what was raised.
     """
-    phase = phase_name(call.role, call.kind) if call.role else call.kind.value
+    phases = {Phase(role=call.role, kind=call.kind)} if call.role else set()
     items = sorted(
-        (item for item in memory.items if phase in item.phases), key=lambda item: -item.bytes
+        (item for item in memory.items if phases & {*item.phases}), key=lambda item: -item.bytes
     )
     parts = "; ".join(_compared(item, held) for item in items)
     todo = _change(items[0], call.kind, planned) if items else "use more devices"
     return (
         f"rank {rank} ran out of memory in {call.id}, step {step}: got {format_bytes(used_bytes)} "
-        f"in use, expected {format_bytes(memory.peaks.get(phase, 0))} of "
+        f"in use, expected {format_bytes(sum(item.bytes for item in items))} of "
         f"{format_bytes(memory.capacity_bytes)} ({parts}); {todo}; "
         f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no text'}"
     )

@@ -158,7 +158,7 @@ def test_rules_of_the_cluster_are_told_one_by_one(remote: RemoteCluster) -> None
     with pytest.raises(ObjectRefused) as caught:
         remote.apply(Kind.JOB, submission("sort", remote.namespace, **other))
     lines = str(caught.value).splitlines()
-    assert lines[1].startswith("  spec.rollout cannot change, but for rollout.kvCacheMemory")
+    assert lines[1].startswith("  spec.rollout cannot change, but for rollout.expectedPromptTokens")
     assert lines[2].startswith("  spec.schedule.steps can change only while the job is suspended")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rlhf_api.plan import CallKind
+from rlhf_api.calls import CallKind
 from rlhf_flow.calls import CopyOptions, ModelCall
 
 KINDS = {

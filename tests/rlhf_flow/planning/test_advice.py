@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,22 +11,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlhf_api import RLHFJob
+from rlhf_api.plan import Pool
 from rlhf_api.spec.resources import Device
 from rlhf_flow.errors import DoesNotFit, PlanError
 from rlhf_flow.job_graphs import trace_job
 from rlhf_flow.planning.advice import Advice, advice
-from rlhf_flow.planning.fitting import place_job
-from rlhf_flow.planning.inventory import GPU_MEMORY_BYTES, DeviceInventory
+from rlhf_flow.planning.inventory import GPU_MEMORY_BYTES
 from rlhf_flow.planning.make_plan import make_plan, resolve_shapes
 from rlhf_flow.planning.plan_job import plan_job
+
+from .pools import pool_of
 
 SIZES = ("0.5B", "1.5B", "7B", "14B", "32B", "72B")
 LLAMA_70B = "meta-llama/Llama-3.1-70B"
 
 
-def pool(count: int, gpu: str = "H100") -> DeviceInventory:
+def pool(count: int, gpu: str = "H100") -> Pool:
     nodes, each = (1, count) if count <= 8 else (count // 8, 8)
-    return DeviceInventory("pool", Device.GPU, nodes, each, GPU_MEMORY_BYTES[gpu])
+    return pool_of("pool", Device.GPU, nodes, each, GPU_MEMORY_BYTES[gpu])
 
 
 def asked(
@@ -55,13 +56,13 @@ def asked(
     return made
 
 
-def refused(made: RLHFJob, *devices: DeviceInventory) -> tuple[str, list[Advice]]:
+def refused(made: RLHFJob, *devices: Pool) -> tuple[str, list[Advice]]:
     """The refusal and the advice in it, each piece of which was followed."""
     with pytest.raises(DoesNotFit) as caught:
         make_plan(made, devices)
     graphs = trace_job(made, Device.GPU)
     shapes = resolve_shapes(made, graphs)
-    found = advice(place_job(made, graphs, devices, shapes), devices)
+    found = advice(made, graphs, devices, shapes)
     for each in found:
         written = each.changed.job.model_dump(mode="json", by_alias=True)
         again = RLHFJob.model_validate(written)
@@ -103,7 +104,7 @@ def texts(found: list[Advice]) -> list[str]:
 def test_every_piece_of_advice_helps(
     job: Any,
     size: str,
-    devices: DeviceInventory,
+    devices: Pool,
     ppo: bool,
     training: dict[str, Any],
     rollout: dict[str, Any],
@@ -200,7 +201,7 @@ def test_two_changes_are_told_where_none_alone_is_enough(job: Any) -> None:
 def test_pools_that_are_all_too_small_are_to_grow_together(job: Any) -> None:
     groups = [{"roles": ["actor", "reference"], "pool": "a"}, {"roles": ["critic"], "pool": "b"}]
     made = asked(job, "Qwen/Qwen2.5-32B", ppo=True, placement={"type": "Manual", "groups": groups})
-    two = [replace(pool(2), pool=name) for name in "ab"]
+    two = [pool(2).model_copy(update={"name": name}) for name in "ab"]
     text, _ = refused(made, *two)
     assert re.search(r"- take \d+ devices in pool a .*; and take \d+ devices in pool b", text), text
 

@@ -6,15 +6,19 @@ from typing import Any
 
 import pytest
 
+from rlhf_api.calls import CallKind
 from rlhf_api.errors import ManifestError
-from rlhf_api.plan import CallKind, GraphName, Mesh, Plan, ranks_of_both
+from rlhf_api.plan import GraphName, Mesh, Plan, Pool, ranks_of_both
 from rlhf_api.plan_memory import MemoryWhat
 from rlhf_api.spec.resources import Device
 from rlhf_flow.errors import DoesNotDivide, DoesNotFit, InvalidPlacement, NotOffered
-from rlhf_flow.planning.inventory import GIB, DeviceInventory
+from rlhf_flow.planning.inventory import GIB
 from rlhf_flow.planning.make_plan import make_plan
 from rlhf_flow.planning.offered import check_engines
 from rlhf_flow.planning.placement import CallPlace, RolePlace
+
+from .phases import peaks_of
+from .pools import pool_of
 
 PPO = {"type": "PPO", "ppo": {"klCoefficient": 0.1}}
 MODELS = {"actor": {"source": {"builtin": "TinyLlama"}}}
@@ -26,8 +30,8 @@ CRITIC: dict[str, Any] = {"roles": ["critic"]}
 VALUES: dict[str, Any] = {"roles": ["critic"], "calls": ["Infer"]}
 
 
-def cpus(count: int, name: str = "local", gibibytes: float = 4) -> DeviceInventory:
-    return DeviceInventory(name, Device.CPU, 1, count, int(gibibytes * GIB))
+def cpus(count: int, name: str = "local", gibibytes: float = 4) -> Pool:
+    return pool_of(name, Device.CPU, 1, count, int(gibibytes * GIB))
 
 
 def placed(job: Any, *groups: dict[str, Any], **sections: Any) -> Any:
@@ -35,7 +39,7 @@ def placed(job: Any, *groups: dict[str, Any], **sections: Any) -> Any:
     return job(**(given | sections))
 
 
-def plan(made: Any, *pools: DeviceInventory) -> Plan:
+def plan(made: Any, *pools: Pool) -> Plan:
     return make_plan(made, pools or (cpus(4),))[1]
 
 
@@ -86,10 +90,10 @@ def test_a_device_has_memory_for_what_lives_there(job: Any) -> None:
         ("actor", MemoryWhat.TRANSFER),
     }
     assert {role for role, _ in held(made, 3)} == {None, "actor", "critic"}
-    assert set(made.memory_of("local", 0).peaks) == {
+    assert {*peaks_of(made.memory_of("local", 0))} == {
         *("actor.reshard", "actor.train", "reference.infer")
     }
-    assert set(made.memory_of("local", 2).peaks) == {"actor.reshard", "actor.generate"}
+    assert {*peaks_of(made.memory_of("local", 2))} == {"actor.reshard", "actor.generate"}
     assert made.engine_bytes("actor") == sum(
         item.bytes
         for item in made.memory_of("local", 2).items

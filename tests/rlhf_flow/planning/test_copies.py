@@ -6,14 +6,17 @@ from typing import Any
 
 import pytest
 
-from rlhf_api.plan import CallKind, GraphName, Mesh, Plan
+from rlhf_api.calls import CallKind
+from rlhf_api.plan import GraphName, Mesh, Plan
 from rlhf_api.plan_memory import MemoryWhat
 from rlhf_api.spec.resources import Device
 from rlhf_flow.errors import NotOffered
-from rlhf_flow.planning.inventory import GIB, DeviceInventory
+from rlhf_flow.planning.inventory import GIB
 from rlhf_flow.planning.make_plan import make_plan
 
-CPUS = (DeviceInventory("local", Device.CPU, 1, 2, 8 * GIB),)
+from .pools import pool_of
+
+CPUS = (pool_of("local", Device.CPU, 1, 2, 8 * GIB),)
 TINY = {"source": {"builtin": "TinyLlama"}}
 
 

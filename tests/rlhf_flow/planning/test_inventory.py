@@ -82,6 +82,7 @@ def test_a_limit_takes_whole_nodes_or_a_part_of_one(
     (devices,) = inventory_from_pools((pool(gpu="H100", nodes=4),))
     taken = limit_devices(devices, PlacementSpec(max_devices=limit))
     assert (taken.nodes, taken.devices_per_node) == expected
+    assert (taken.name, taken.gpu) == ("pool", "H100")
 
 
 def machine(root: Path, kilobytes: int, limit: str | None = None) -> Path:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rlhf_api.calls import Phase
 from rlhf_api.plan import Head, Mesh
 from rlhf_api.plan_memory import MemoryItem, MemoryWhat, sum_by_phase
 from rlhf_api.spec.models import BuiltinModel, Precision, TrainingEngineType
@@ -23,12 +24,13 @@ from rlhf_flow.planning.memory import RoleModel
 from rlhf_flow.planning.role_memory import checkpoint_items, role_items
 from rlhf_flow.planning.shapes import DecoderShape
 
+from .phases import names_of, phases_of
 from .tiny_role import tiny_role
 
 TINY = BUILTIN_MODELS[BuiltinModel.TINY_LLAMA]
 LLAMA_8B = KNOWN_MODELS["meta-llama/Llama-3.1-8B"]
 LLAMA_70B = KNOWN_MODELS["meta-llama/Llama-3.1-70B"]
-PHASES = ("actor.generate", "actor.infer", "actor.train")
+PHASES = phases_of("actor.generate", "actor.infer", "actor.train")
 
 
 def model(data: int = 1, tensor: int = 1, pipeline: int = 1, **changes: Any) -> RoleModel:
@@ -44,7 +46,7 @@ def large(data: int, tensor: int, pipeline: int, **changes: Any) -> RoleModel:
 
 
 def sizes(items: tuple[MemoryItem, ...], phase: str) -> dict[MemoryWhat, int]:
-    found = [item for item in items if phase in item.phases]
+    found = [item for item in items if phase in names_of(item)]
     assert len({item.what for item in found}) == len(found)
     return {item.what: item.bytes for item in found}
 
@@ -271,7 +273,7 @@ MODELS = st.builds(
 )
 
 
-def total(made: RoleModel) -> dict[str, int]:
+def total(made: RoleModel) -> dict[Phase, int]:
     return sum_by_phase(role_items(made, PHASES))
 
 
@@ -307,5 +309,5 @@ def test_sequence_parallelism_and_a_shared_optimizer_never_take_more(made: RoleM
             total(dataclasses.replace(made, **{field: each})) for each in (False, True)
         )
         # Otherwise there is the buffer in which what is shared is put together.
-        at_work = ("actor.infer", "actor.train")
+        at_work = phases_of("actor.infer", "actor.train")
         assert all(with_it[phase] <= without[phase] for phase in at_work)

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rlhf_api.calls import Phase
 from rlhf_api.plan import Head, Mesh
-from rlhf_api.plan_memory import MemoryItem, MemoryPlan, MemoryWhat, sum_by_phase
+from rlhf_api.plan_memory import MemoryItem, MemoryPlan, MemoryWhat, PhasePeak, sum_by_phase
 from rlhf_api.spec.models import BuiltinModel, Precision, TrainingEngineType
 from rlhf_api.spec.resources import Device
 from rlhf_flow.planning.fsdp_memory import layer_activation_bytes
@@ -24,11 +25,12 @@ from rlhf_flow.planning.memory import RoleModel
 from rlhf_flow.planning.role_memory import checkpoint_items, role_items
 from rlhf_flow.planning.shapes import DecoderShape
 
+from .phases import names_of, phases_of
 from .tiny_role import tiny_role
 
 TINY = BUILTIN_MODELS[BuiltinModel.TINY_LLAMA]
 LLAMA = KNOWN_MODELS["meta-llama/Llama-3.1-8B"]
-PHASES = ("actor.reshard", "actor.generate", "actor.infer", "actor.train")
+PHASES = phases_of("actor.reshard", "actor.generate", "actor.infer", "actor.train")
 
 
 def on(num_ranks: int, made: RoleModel) -> RoleModel:
@@ -39,7 +41,7 @@ def on(num_ranks: int, made: RoleModel) -> RoleModel:
 def sizes(items: tuple[MemoryItem, ...], phase: str) -> dict[MemoryWhat, int]:
     found: dict[MemoryWhat, int] = {}
     for item in items:
-        if phase in item.phases:
+        if phase in names_of(item):
             found[item.what] = found.get(item.what, 0) + item.bytes
     return found
 
@@ -172,7 +174,7 @@ MODELS = st.builds(
 )
 
 
-def total(made: RoleModel, num_shards: int) -> dict[str, int]:
+def total(made: RoleModel, num_shards: int) -> dict[Phase, int]:
     return sum_by_phase(role_items(on(num_shards, made), PHASES))
 
 
@@ -218,7 +220,7 @@ def test_recomputation_never_takes_more_for_several_layers(
 
 
 def test_a_memory_plan_with_wrong_sums_is_refused() -> None:
-    item = MemoryItem(role=None, what=MemoryWhat.OVERHEAD, bytes=5, phases=("actor.train",))
+    item = MemoryItem(role=None, what=MemoryWhat.OVERHEAD, bytes=5, phases=phases_of("actor.train"))
     with pytest.raises(ValueError, match="not the sums"):
         MemoryPlan(
             pool="pool",
@@ -226,7 +228,7 @@ def test_a_memory_plan_with_wrong_sums_is_refused() -> None:
             num_devices=1,
             capacity_bytes=10,
             items=(item,),
-            peaks={"actor.train": 6},
+            peaks=(PhasePeak(phase=item.phases[0], bytes=6),),
         )
 
 

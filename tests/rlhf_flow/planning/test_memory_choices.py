@@ -9,8 +9,10 @@ import pytest
 from rlhf_api.plan import OffloadDepth, Plan
 from rlhf_api.spec.resources import Device
 from rlhf_flow.errors import DoesNotFit
-from rlhf_flow.planning.inventory import GIB, DeviceInventory
+from rlhf_flow.planning.inventory import GIB
 from rlhf_flow.planning.make_plan import make_plan
+
+from .pools import pool_of
 
 QWEN = {"source": {"huggingFace": "Qwen/Qwen2.5-7B"}}
 SECTIONS: dict[str, Any] = {
@@ -21,7 +23,7 @@ SECTIONS: dict[str, Any] = {
 
 def plan(job: Any, gibibytes: float, device: Device = Device.GPU, **training: Any) -> Plan:
     made = job(models={"actor": QWEN | {"training": training}}, **SECTIONS)
-    devices = DeviceInventory("pool", device, 1, 8, int(gibibytes * GIB))
+    devices = pool_of("pool", device, 1, 8, int(gibibytes * GIB))
     return make_plan(made, (devices,))[1]
 
 
@@ -99,7 +101,7 @@ def test_only_roles_that_need_it_recompute(job: Any) -> None:
         rollout={"maxPromptTokens": 1024, "maxResponseTokens": 8192},
         schedule=SECTIONS["schedule"],
     )
-    devices = DeviceInventory("pool", Device.GPU, 1, 8, 63 * GIB)
+    devices = pool_of("pool", Device.GPU, 1, 8, 63 * GIB)
     found = make_plan(made, (devices,))[1]
     assert chosen(found) == (16384, True, False)
     assert chosen(found, "critic") == (16384, False, False)

@@ -10,18 +10,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlhf_api.plan import TRANSITIONS, CallKind, GraphName, OffloadDepth, Plan
+from rlhf_api.calls import TRANSITIONS, CallKind
+from rlhf_api.plan import GraphName, OffloadDepth, Plan
 from rlhf_api.plan_memory import MemoryPlan, MemoryWhat
 from rlhf_api.spec.resources import Device
 from rlhf_flow.calls import ModelCall
 from rlhf_flow.errors import DoesNotFit
-from rlhf_flow.planning.inventory import GIB, DeviceInventory
+from rlhf_flow.planning.inventory import GIB
 from rlhf_flow.planning.known_models import KNOWN_MODELS
 from rlhf_flow.planning.make_plan import make_plan
 from rlhf_flow.planning.offloading import roles_on_device, with_offloading
 from rlhf_flow.planning.transitions import LIGHT, with_transitions
 
 from .named_calls import calls
+from .phases import names_of, peaks_of
+from .pools import pool_of
 
 ROLES = ("actor", "critic", "reference")
 
@@ -146,12 +149,16 @@ def ppo(job: Any, **offload: str) -> Any:
 
 
 def plan(made: Any, gibibytes: float, device: Device = Device.GPU) -> Plan:
-    return make_plan(made, (DeviceInventory("pool", device, 1, 8, int(gibibytes * GIB)),))[1]
+    return make_plan(made, (pool_of("pool", device, 1, 8, int(gibibytes * GIB)),))[1]
 
 
 def memory_of(made: Plan) -> MemoryPlan:
     (memory,) = made.memory
     return memory
+
+
+def peak(made: Plan, phase: str) -> int:
+    return peaks_of(memory_of(made))[phase]
 
 
 def margin_of(made: Plan) -> int:
@@ -188,9 +195,9 @@ def test_an_offloaded_role_takes_memory_while_it_works(job: Any) -> None:
     )
     assert (masters.bytes, moments.bytes) == (4 * NUMBER // 8, 8 * NUMBER // 8)
     for item in (masters, moments):
-        assert set(item.phases) == {"actor.reshard", "actor.infer", "actor.train"}
-    assert items["reference", MemoryWhat.WEIGHTS].phases == ("reference.infer",)
-    assert set(items["critic", MemoryWhat.OPTIMIZER].phases) == {"critic.infer", "critic.train"}
+        assert {*names_of(item)} == {"actor.reshard", "actor.infer", "actor.train"}
+    assert names_of(items["reference", MemoryWhat.WEIGHTS]) == ("reference.infer",)
+    assert {*names_of(items["critic", MemoryWhat.OPTIMIZER])} == {"critic.infer", "critic.train"}
     critic = NUMBER - 128256 * 4096 + 4096
     others = {
         "actor.train": 12 * critic // 8 + 2 * NUMBER // 8,
@@ -203,7 +210,7 @@ def test_an_offloaded_role_takes_memory_while_it_works(job: Any) -> None:
     assert not offloaded_in(tight)
     more_margin = margin_of(tight) - margin_of(made)
     for phase, size in others.items():
-        fell = memory_of(tight).peaks[phase] - memory_of(made).peaks[phase]
+        fell = peak(tight, phase) - peak(made, phase)
         assert fell == size + more_margin, phase
 
 
@@ -256,7 +263,7 @@ def test_a_role_alone_leaves_its_devices_to_its_own_generation(job: Any) -> None
     )
     roomy, tight = plan(asked, 75), plan(asked, 65)
     assert (offloaded_in(roomy), offloaded_in(tight)) == (set(), {"actor"})
-    fell = memory_of(roomy).peaks["actor.generate"] - memory_of(tight).peaks["actor.generate"]
+    fell = peak(roomy, "actor.generate") - peak(tight, "actor.generate")
     fell -= margin_of(roomy) - margin_of(tight)
     assert fell == 12 * NUMBER // 8
 
@@ -293,12 +300,12 @@ def test_what_can_be_made_anew_leaves_before_what_must_be_copied(job: Any) -> No
     assert depths(tight) == {"actor": OffloadDepth.DERIVED}
     assert depths(tighter) == {"actor": OffloadDepth.EVERYTHING}
     half = NUMBER // 2 + (2 * 32 + 1) * 4096 // 2  # norms are whole on both tensor ranks
-    fell = memory_of(stays).peaks["reference.infer"] - memory_of(tight).peaks["reference.infer"]
+    fell = peak(stays, "reference.infer") - peak(tight, "reference.infer")
     fell -= margin_of(stays) - margin_of(tight)
     held = {item.what: item for item in memory_of(tight).items if item.role == "actor"}
     assert held[MemoryWhat.WEIGHTS].bytes == 2 * half
-    assert set(held[MemoryWhat.WEIGHTS].phases) == {"actor.reshard", "actor.infer", "actor.train"}
-    assert held[MemoryWhat.GRADIENTS].phases == ("actor.train",)
+    assert {*names_of(held[MemoryWhat.WEIGHTS])} == {"actor.reshard", "actor.infer", "actor.train"}
+    assert names_of(held[MemoryWhat.GRADIENTS]) == ("actor.train",)
     assert fell == 2 * half
     moves = [call.call for call in tight.calls if call.graph is GraphName.STEP]
     assert moves[:4] == ["actor.load", "actor.reshard", "actor.offload", "actor.generate"]

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rlhf_api.calls import IDLE, CallKind
 from rlhf_api.exits import ExitCode
-from rlhf_api.plan import CallKind, GraphName, Mesh, Plan
-from rlhf_api.plan_memory import MemoryWhat, sum_by_phase
+from rlhf_api.plan import GraphName, Mesh, Plan, Pool
+from rlhf_api.plan_memory import MemoryWhat, phase_peaks
 from rlhf_api.spec.placement import PlacementSpec, RoleCalls
 from rlhf_api.spec.resources import Device
 from rlhf_flow.errors import (
@@ -25,7 +26,6 @@ from rlhf_flow.planning import make_plan as make_plan_module
 from rlhf_flow.planning.device_groups import device_groups
 from rlhf_flow.planning.inventory import (
     GIB,
-    DeviceInventory,
     devices_asked_for,
     local_inventory,
     split_machine,
@@ -39,6 +39,8 @@ from rlhf_flow.planning.placement import (
     place_roles,
 )
 
+from .pools import pool_of
+
 ROLES = ("actor", "reference", "critic")
 KINDS = {
     "actor": frozenset(RoleCalls),
@@ -50,8 +52,8 @@ CRITIC: dict[str, Any] = {"roles": ["critic"]}
 PPO = {"type": "PPO", "ppo": {"klCoefficient": 0.1}}
 
 
-def cpus(count: int, name: str = "local", gibibytes: float = 4) -> DeviceInventory:
-    return DeviceInventory(name, Device.CPU, 1, count, int(gibibytes * GIB))
+def cpus(count: int, name: str = "local", gibibytes: float = 4) -> Pool:
+    return pool_of(name, Device.CPU, 1, count, int(gibibytes * GIB))
 
 
 def groups(*given: dict[str, Any]) -> dict[str, Any]:
@@ -63,7 +65,7 @@ def placed(job: Any, *given: dict[str, Any]) -> Any:
     return job(algorithm=PPO, placement=groups(*given))
 
 
-def plan(made: Any, *pools: DeviceInventory) -> Plan:
+def plan(made: Any, *pools: Pool) -> Plan:
     return make_plan(made, pools)[1]
 
 
@@ -73,7 +75,7 @@ def mesh(first_rank: int, data: int, pool: str = "local", tensor: int = 1) -> Me
 
 @pytest.mark.parametrize("placement", [{}, {"type": "Colocated"}])
 def test_without_groups_every_role_is_everywhere(job: Any, placement: dict[str, Any]) -> None:
-    found = place_roles(job(placement=placement), KINDS, [cpus(3)])
+    found = place_roles(job(placement=placement).spec.placement, KINDS, [cpus(3)])
     assert found == place_everywhere(dict.fromkeys(ROLES, mesh(0, 3)))
 
 
@@ -96,7 +98,7 @@ def test_without_groups_every_role_is_everywhere(job: Any, placement: dict[str, 
         ),
         (
             [TRAINED | {"devices": 9}, CRITIC | {"firstDevice": 8}],
-            [DeviceInventory("nodes", Device.GPU, 2, 8, GIB)],
+            [pool_of("nodes", Device.GPU, 2, 8, GIB)],
             mesh(0, 9, "nodes"),
             mesh(8, 8, "nodes"),
         ),
@@ -106,11 +108,11 @@ def test_without_groups_every_role_is_everywhere(job: Any, placement: dict[str, 
 def test_groups_say_where_roles_are(
     job: Any,
     given: list[dict[str, Any]],
-    pools: list[DeviceInventory],
+    pools: list[Pool],
     actor: Mesh,
     critic: Mesh,
 ) -> None:
-    found = place_roles(placed(job, *given), KINDS, pools)
+    found = place_roles(placed(job, *given).spec.placement, KINDS, pools)
     assert all(place.training == place.generation for place in found.values())
     meshes = {role: place.training.mesh for role, place in found.items()}
     assert meshes == {"actor": actor, "reference": actor, "critic": critic}
@@ -151,10 +153,10 @@ def test_groups_say_where_roles_are(
     ],
 )
 def test_groups_that_do_not_fit_the_roles_or_the_pools_are_refused(
-    job: Any, given: list[dict[str, Any]], pools: list[DeviceInventory], message: str
+    job: Any, given: list[dict[str, Any]], pools: list[Pool], message: str
 ) -> None:
     with pytest.raises(InvalidPlacement, match=message) as caught:
-        place_roles(placed(job, *given), KINDS, pools)
+        place_roles(placed(job, *given).spec.placement, KINDS, pools)
     assert caught.value.exit_code is ExitCode.MANIFEST
 
 
@@ -162,14 +164,14 @@ SIZES = st.lists(st.integers(1, 12), min_size=1, max_size=3)
 
 
 @st.composite
-def placements(draw: st.DrawFn) -> tuple[list[DeviceInventory], dict[str, RolePlace]]:
+def placements(draw: st.DrawFn) -> tuple[list[Pool], dict[str, RolePlace]]:
     """Pools, and any roles in them, each of which may generate elsewhere than it is trained."""
     pools = [cpus(size, f"pool{index}") for index, size in enumerate(draw(SIZES))]
 
-    def place(pool: DeviceInventory) -> CallPlace:
+    def place(pool: Pool) -> CallPlace:
         first = draw(st.integers(0, pool.num_devices - 1))
         count = draw(st.integers(1, pool.num_devices - first))
-        return CallPlace(mesh(first, count, pool.pool))
+        return CallPlace(mesh(first, count, pool.name))
 
     places = {}
     for role in range(draw(st.integers(0, 6))):
@@ -183,7 +185,7 @@ def placements(draw: st.DrawFn) -> tuple[list[DeviceInventory], dict[str, RolePl
 
 @given(placements())
 def test_groups_are_all_devices_by_what_they_hold(
-    made: tuple[list[DeviceInventory], dict[str, RolePlace]],
+    made: tuple[list[Pool], dict[str, RolePlace]],
 ) -> None:
     pools, places = made
     found = device_groups(pools, places)
@@ -193,7 +195,7 @@ def test_groups_are_all_devices_by_what_they_hold(
         assert [rank for each in of_pool for rank in each.ranks] == list(range(pool.num_devices))
         for group in of_pool:
             for rank in group.ranks:
-                here = [each for each in both if each[1].pool == pool.pool]
+                here = [each for each in both if each[1].pool == pool.name]
                 assert {r for r, held, _ in here if rank in held.ranks} == set(group.roles)
                 assert {r for r, _, held in here if rank in held.ranks} == set(group.generating)
         bounds = {group.first_rank for group in of_pool} - {0}
@@ -231,7 +233,7 @@ def test_a_machine_is_split_as_groups_ask(
     assert devices_asked_for(placement) == least
     machine = local_inventory(count, 64 * GIB)
     pools = split_machine(machine, placement)
-    assert {pool.pool: pool.num_devices for pool in pools} == sizes
+    assert {pool.name: pool.num_devices for pool in pools} == sizes
     assert {pool.memory_bytes_per_device for pool in pools} == {machine.memory_bytes_per_device}
     if least > 1:
         message = f"got {least - 1}, allowed at least {least}; ask for more with --devices"
@@ -243,9 +245,9 @@ def test_a_machine_has_the_pools_and_as_many_ranks_as_groups_need(
     job: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     apart = placed(job, CRITIC | {"pool": "b"}, TRAINED | {"pool": "a", "devices": 2})
-    assert [(pool.pool, pool.num_devices) for pool in pools_of(apart)] == [("b", 1), ("a", 2)]
+    assert [(pool.name, pool.num_devices) for pool in pools_of(apart)] == [("b", 1), ("a", 2)]
     monkeypatch.setattr(make_plan_module, "gpu_memory_bytes", lambda: (80 * GIB,) * 8)
-    with_gpus = [(pool.pool, pool.device, pool.num_devices) for pool in pools_of(apart)]
+    with_gpus = [(pool.name, pool.device, pool.num_devices) for pool in pools_of(apart)]
     assert with_gpus == [("b", Device.GPU, 6), ("a", Device.GPU, 2)]
 
 
@@ -273,7 +275,7 @@ def test_calls_and_memory_of_groups_that_share_devices(job: Any) -> None:
     assert [tuple(group.ranks) for group in made.memory] == [(0,), (1,)]
     assert held(made, "local", 0) == {"actor", "reference"}
     assert held(made, "local", 1) == {"actor", "reference", "critic"}
-    assert not any(phase.startswith("critic") for phase in made.memory_of("local", 0).peaks)
+    assert not any(phase.role == "critic" for phase in made.memory_of("local", 0).phases)
     masters = {
         (group.first_rank, item.role): item.bytes
         for group in made.memory
@@ -285,7 +287,7 @@ def test_calls_and_memory_of_groups_that_share_devices(job: Any) -> None:
         (1, "actor"): 541_312 * 2,
         (1, "critic"): 533_248 * 4,
     }, "the critic is whole on its one device"
-    assert all(group.peaks == sum_by_phase(group.items) for group in made.memory)
+    assert all(group.peaks == phase_peaks(group.items) for group in made.memory)
     assert made.fullest is made.memory_of("local", 1)
     reasons = "\n".join(made.reasons)
     assert "device 0 of pool local: actor, reference, as placement.groups says" in reasons
@@ -311,7 +313,7 @@ def test_calls_and_memory_of_two_pools(job: Any) -> None:
 def test_devices_without_a_role_are_idle(job: Any) -> None:
     made = plan(placed(job, TRAINED | {"devices": 1}, CRITIC | {"devices": 1}), cpus(3))
     assert [tuple(group.ranks) for group in made.memory] == [(0,), (1, 2)]
-    assert list(made.memory_of("local", 2).peaks) == ["idle"]
+    assert made.memory_of("local", 2).phases == (IDLE,)
     assert held(made, "local", 2) == set()
 
 

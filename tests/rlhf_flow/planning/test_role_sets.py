@@ -8,23 +8,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlhf_api.plan import Mesh, Plan
+from rlhf_api.plan import Mesh, Plan, Pool
 from rlhf_api.spec.placement import PlacementType
 from rlhf_api.spec.resources import Device
 from rlhf_flow.errors import InvalidPlacement, NotOffered
 from rlhf_flow.planning import make_plan as make_plan_module
-from rlhf_flow.planning.inventory import GIB, DeviceInventory
+from rlhf_flow.planning.inventory import GIB
 from rlhf_flow.planning.make_plan import local_pools, make_plan
 from rlhf_flow.planning.role_sets import share_devices
+
+from .pools import pool_of
 
 PPO = {"type": "PPO", "ppo": {"klCoefficient": 0.1}}
 
 
-def cpus(count: int, name: str = "local") -> DeviceInventory:
-    return DeviceInventory(name, Device.CPU, 1, count, 4 * GIB)
+def cpus(count: int, name: str = "local") -> Pool:
+    return pool_of(name, Device.CPU, 1, count, 4 * GIB)
 
 
-def plan(job: Any, kind: str, *pools: DeviceInventory, **sections: Any) -> Plan:
+def plan(job: Any, kind: str, *pools: Pool, **sections: Any) -> Plan:
     made = job(**({"algorithm": PPO, "placement": {"type": kind}} | sections))
     return make_plan(made, pools)[1]
 

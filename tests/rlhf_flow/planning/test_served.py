@@ -8,8 +8,10 @@ import pytest
 
 from rlhf_api.spec.resources import Device
 from rlhf_flow.errors import NotOffered
-from rlhf_flow.planning.inventory import GIB, DeviceInventory
+from rlhf_flow.planning.inventory import GIB
 from rlhf_flow.planning.make_plan import make_plan
+
+from .pools import pool_of
 
 DPO = {"type": "DPO", "dpo": {}}
 
@@ -21,7 +23,7 @@ def models(head: int) -> dict[str, Any]:
 
 
 def plan(job: Any, device: Device = Device.CPU) -> None:
-    make_plan(job, [DeviceInventory("local", device, 1, 1, 8 * GIB)])
+    make_plan(job, [pool_of("local", device, 1, 1, 8 * GIB)])
 
 
 @pytest.mark.parametrize("head", [8, 16, 100, 384])

@@ -8,24 +8,27 @@ from typing import Any
 
 import pytest
 
+from rlhf_api.calls import CallKind
 from rlhf_api.errors import ManifestError
-from rlhf_api.plan import CallKind, GraphName, Mesh, Plan
+from rlhf_api.plan import GraphName, Mesh, Plan, Pool
 from rlhf_api.plan_memory import MemoryWhat
 from rlhf_api.reading.explain import explain
 from rlhf_api.spec.models import TrainingEngineType
 from rlhf_api.spec.resources import Device
 from rlhf_flow.errors import DoesNotDivide, InvalidPlacement
 from rlhf_flow.planning import make_plan as make_plan_module
-from rlhf_flow.planning.inventory import GIB, DeviceInventory
+from rlhf_flow.planning.inventory import GIB
 from rlhf_flow.planning.make_plan import local_pools, make_plan
 from rlhf_flow.planning.model_config import MEGATRON_FAMILIES
+
+from .pools import pool_of
 
 PPO = {"type": "PPO", "ppo": {"klCoefficient": 0.1}}
 TINY = {"source": {"builtin": "TinyLlama"}}
 
 
-def cpus(count: int, nodes: int = 1, name: str = "local") -> DeviceInventory:
-    return DeviceInventory(name, Device.CPU, nodes, count, 8 * GIB)
+def cpus(count: int, nodes: int = 1, name: str = "local") -> Pool:
+    return pool_of(name, Device.CPU, nodes, count, 8 * GIB)
 
 
 def megatron(tensor: int = 1, pipeline: int = 1, **more: Any) -> dict[str, Any]:
@@ -39,7 +42,7 @@ def models(actor: Any, critic: Any = None) -> dict[str, Any]:
     return {"actor": TINY | {"training": actor}} | critics
 
 
-def plan(made: Any, *pools: DeviceInventory) -> Plan:
+def plan(made: Any, *pools: Pool) -> Plan:
     return make_plan(made, pools)[1]
 
 
@@ -138,7 +141,7 @@ def test_groups_are_cut_where_they_lie(job: Any) -> None:
     ],
 )
 def test_what_does_not_come_out_even_is_refused_with_the_sum(
-    job: Any, tensor: int, pipeline: int, pool: DeviceInventory, words: str
+    job: Any, tensor: int, pipeline: int, pool: Pool, words: str
 ) -> None:
     with pytest.raises(DoesNotDivide, match=words) as refused:
         plan(job(models=models(megatron(tensor, pipeline))), pool)

@@ -10,13 +10,16 @@ from typing import Any
 import numpy as np
 import ray
 
-from rlhf_api.plan import CallKind, Mesh
+from rlhf_api.calls import CallKind
+from rlhf_api.plan import Mesh
 from rlhf_flow.calls import ComputeOptions
 from rlhf_flow.operations import Custom
 from rlhf_runtime.dataplane.calls import protocol_of
 from rlhf_runtime.dataplane.columns import Column, pack, pack_texts
 from rlhf_runtime.dataplane.protocol import Coordinates
 from rlhf_runtime.dataplane.shards import Shard, ShardIndex
+from rlhf_runtime.rewards.failures import Failure
+from rlhf_runtime.rewards.messages import Fault
 from rlhf_runtime.workers.inputs import Inputs
 from rlhf_runtime.workers.orders import CallReport, Order, Scored, Statistics, returned_columns
 from rlhf_runtime.workers.process import resident_bytes
@@ -82,7 +85,8 @@ class ToyRank:
         columns, sums = method(inputs)
         statistics, scored = Statistics(sums=sums), None
         if order.call.kind is CallKind.SCORE:
-            scored = Scored(order.round, int(sums["rows"]), int(sums["valid"]), {"toy": "no"})
+            failures = {"toy": (Failure(Fault.RAISED, "a response", "", "why"),)}
+            scored = Scored(order.round, int(sums["rows"]), int(sums["valid"]), failures)
         report = CallReport(order.call.id, statistics, (), resident_bytes(), scored).message()
         names = returned_columns(order.call)
         if not names or not protocol_of(order.call).collect(at):

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlhf_api.plan import CallKind, GraphName, Mesh
+from rlhf_api.calls import CallKind
+from rlhf_api.plan import GraphName, Mesh
 from rlhf_flow.calls import GenerateOptions, ModelCall
 from rlhf_runtime.controller.batch import Batch, ColumnAt, Held, ShardRef, Sources, as_batch
 from rlhf_runtime.controller.dispatch import HostGroup, WorkerGroup

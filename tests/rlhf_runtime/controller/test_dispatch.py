@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import ray
 
-from rlhf_api.plan import CallKind, CallPlan, GraphName, Mesh, Plan
+from rlhf_api.calls import CallKind
+from rlhf_api.plan import CallPlan, GraphName, Mesh, Plan
 from rlhf_flow.batches import BatchValue
 from rlhf_flow.calls import ComputeOptions, ModelCall
 from rlhf_flow.operations import Custom, Scope

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rlhf_api.plan import PoolPlan
+from rlhf_api.plan import Pool
 from rlhf_api.spec.resources import Device
 from rlhf_flow.planning.make_plan import make_plan, pools_of
 from rlhf_runtime.controller.nodes import (
@@ -21,8 +21,8 @@ from .jobs import make_job
 HEAD: dict[str, Any] = {"Alive": True, "Resources": {"node:__internal_head__": 1.0}}
 
 
-def pool(nodes: int, devices: int, device: Device = Device.GPU) -> PoolPlan:
-    return PoolPlan(
+def pool(nodes: int, devices: int, device: Device = Device.GPU) -> Pool:
+    return Pool(
         name="a",
         device=device,
         nodes=nodes,

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlhf_api.plan import CallKind, GraphName, Mesh
+from rlhf_api.calls import CallKind
+from rlhf_api.plan import GraphName, Mesh
 from rlhf_flow.calls import ComputeOptions, ModelCall
 from rlhf_flow.operations import Custom
 from rlhf_runtime.controller.batch import Batch, ShardRef, as_batch

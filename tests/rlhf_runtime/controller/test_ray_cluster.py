@@ -8,7 +8,7 @@ import pytest
 import ray
 from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
 
-from rlhf_api.plan import PoolPlan
+from rlhf_api.plan import Pool
 from rlhf_api.spec.resources import Device
 from rlhf_runtime.controller import ray_cluster
 from rlhf_runtime.controller.nodes import missing_nodes, node_bundles
@@ -22,8 +22,8 @@ from ...waiting import wait_until
 SECONDS = 60.0
 
 
-def pool(devices: int) -> PoolPlan:
-    return PoolPlan(
+def pool(devices: int) -> Pool:
+    return Pool(
         name="cpu",
         device=Device.CPU,
         nodes=1,

@@ -10,7 +10,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlhf_api.plan import CallKind, GraphName, Mesh
+from rlhf_api.calls import CallKind
+from rlhf_api.plan import GraphName, Mesh
 from rlhf_flow.calls import ComputeOptions, GenerateOptions, ModelCall, Options, TrainOptions
 from rlhf_flow.losses import BradleyTerry, CrossEntropy, Dpo
 from rlhf_flow.operations import Custom, Scope

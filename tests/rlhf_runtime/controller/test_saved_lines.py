@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from rlhf_api.plan import CallKind, CallPlan, GraphName, Mesh
+from rlhf_api.calls import CallKind
+from rlhf_api.plan import CallPlan, GraphName, Mesh
 from rlhf_flow.calls import ModelCall, SaveOptions
 from rlhf_flow.fields import LINES
 from rlhf_runtime.controller.dispatch import StepBackend

@@ -1,6 +1,7 @@
 import pytest
 
-from rlhf_api.plan import CallKind, Mesh
+from rlhf_api.calls import CallKind
+from rlhf_api.plan import Mesh
 from rlhf_flow.calls import ComputeOptions, ModelCall
 from rlhf_flow.operations import Custom
 from rlhf_runtime.dataplane.calls import BY_KIND, bounds_of_part, protocol_of

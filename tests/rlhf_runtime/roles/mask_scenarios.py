@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlhf_api.plan import CallKind
+from rlhf_api.calls import CallKind
 from rlhf_flow.calls import ComputeOptions, ModelCall
 from rlhf_flow.fields import Kind
 from rlhf_flow.masks import reads_of

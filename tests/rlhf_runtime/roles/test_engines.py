@@ -8,9 +8,8 @@ from typing import Any, cast
 import pytest
 
 from rlhf_api import RLHFJob
-from rlhf_api.plan import Plan
+from rlhf_api.plan import Plan, Pool
 from rlhf_api.spec.resources import Device
-from rlhf_flow.planning.inventory import DeviceInventory
 from rlhf_flow.planning.make_plan import make_plan
 from rlhf_runtime.engines.megatron import engine as megatron
 from rlhf_runtime.roles import engines
@@ -18,7 +17,13 @@ from rlhf_runtime.roles.context import RoleContext
 
 from .small_batch import make_job
 
-POOL = DeviceInventory("local", Device.CPU, 1, 1, 64 << 30)
+POOL = Pool(
+    name="local",
+    device=Device.CPU,
+    nodes=1,
+    devices_per_node=1,
+    memory_bytes_per_device=64 << 30,
+)
 
 
 def context_of(job: RLHFJob, plan: Plan) -> RoleContext:

@@ -8,6 +8,7 @@ from rlhf_runtime.telemetry.report import write_report
 
 from .conftest import MakeRun
 
+GENERATION = {"role": "actor", "kind": "Generate"}
 PLAN = Plan.model_validate(
     {
         "job": "sort-grpo",
@@ -68,10 +69,10 @@ PLAN = Plan.model_validate(
                         "role": "actor",
                         "what": "KVCache",
                         "bytes": 2 << 30,
-                        "phases": ["actor.generate"],
+                        "phases": [GENERATION],
                     }
                 ],
-                "peaks": {"actor.generate": 2 << 30},
+                "peaks": [{"phase": GENERATION, "bytes": 2 << 30}],
             }
         ],
         "standby": False,
@@ -84,6 +85,7 @@ def test_calls_roles_memory_and_reasons_are_shown() -> None:
     html = plan_tables(PLAN)
     assert "devices 0 to 1 of pool local: data 1 × tensor 2" in html
     assert "541,312" in html and "language model" in html and "trained, generates" in html
+    assert "<span>actor.generate</span>" in html
     assert "width:25.0%" in html and "2.0 GiB" in html
     assert "One pool &amp; one engine." in html
 

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlhf_api.plan import CallKind, GraphName
+from rlhf_api.calls import CallKind
+from rlhf_api.plan import GraphName
 from rlhf_flow.calls import ModelCall
 from rlhf_runtime.dataplane.columns import Column, Rows, pack
 from rlhf_runtime.dataplane.partition import Extent

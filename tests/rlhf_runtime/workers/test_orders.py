@@ -6,9 +6,12 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlhf_api.plan import CallKind, GraphName
+from rlhf_api.calls import CallKind
+from rlhf_api.plan import GraphName
 from rlhf_flow.calls import GenerateOptions, ModelCall
 from rlhf_runtime.dataplane.partition import Extent, Share
+from rlhf_runtime.rewards.failures import Failure
+from rlhf_runtime.rewards.messages import Fault
 from rlhf_runtime.telemetry.spread import Spread
 from rlhf_runtime.workers.orders import (
     CallReport,
@@ -109,5 +112,6 @@ def test_what_is_read_is_what_was_sent() -> None:
         assert order.message([], nothing.header()) == (header, own)
     spreads = {"reward/std": Spread(2, 1.0, 0.5)}
     statistics = Statistics({"kl": (1.0, 2.0)}, spreads=spreads)
-    report = CallReport("reward.score", statistics, (), 5, Scored(1, 4, 3, {"exact": "raised"}))
+    failures = {"exact": (Failure(Fault.RAISED, "a response", "train.jsonl, line 3", "why"),)}
+    report = CallReport("reward.score", statistics, (), 5, Scored(1, 4, 3, failures))
     assert CallReport.read(report.message()) == report

@@ -4,8 +4,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from rlhf_api.plan import CallKind, Plan
-from rlhf_api.plan_memory import MemoryItem, MemoryPlan, MemoryWhat
+from rlhf_api.calls import CallKind, Phase
+from rlhf_api.plan import Plan
+from rlhf_api.plan_memory import MemoryItem, MemoryPlan, MemoryWhat, phase_peaks
 from rlhf_api.reading.manifest import load_file
 from rlhf_flow.calls import ModelCall
 from rlhf_flow.planning.make_plan import make_plan, pools_of
@@ -42,8 +43,9 @@ def test_the_message_compares_the_plan_with_what_was_used(plan: Plan) -> None:
 
 
 def test_what_is_set_already_is_not_proposed(plan: Plan) -> None:
+    phase = Phase(role="actor", kind=CallKind.TRAIN)
     activations = MemoryItem(
-        role="actor", what=MemoryWhat.ACTIVATIONS, bytes=9 << 30, phases=("actor.train",)
+        role="actor", what=MemoryWhat.ACTIVATIONS, bytes=9 << 30, phases=(phase,)
     )
     memory = MemoryPlan(
         pool="local",
@@ -51,7 +53,7 @@ def test_what_is_set_already_is_not_proposed(plan: Plan) -> None:
         num_devices=1,
         capacity_bytes=1 << 30,
         items=(activations,),
-        peaks={"actor.train": 9 << 30},
+        peaks=phase_peaks((activations,)),
     )
     role = plan.role("actor")
     assert role is not None

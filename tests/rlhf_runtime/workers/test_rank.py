@@ -5,7 +5,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from rlhf_api.plan import CallKind, GraphName, OffloadDepth
+from rlhf_api.calls import CallKind
+from rlhf_api.plan import GraphName, OffloadDepth
 from rlhf_flow.calls import ModelCall
 from rlhf_flow.planning.make_plan import make_plan, pools_of
 from rlhf_runtime.dataplane.partition import Extent

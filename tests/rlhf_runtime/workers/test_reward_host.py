@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlhf_api.plan import CallKind, GraphName
+from rlhf_api.calls import CallKind
+from rlhf_api.plan import GraphName
 from rlhf_flow.calls import ModelCall
 from rlhf_runtime.controller.scored import require_scores, unscored_of
 from rlhf_runtime.data import row_location

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from rlhf_api.calls import IDLE
 from rlhf_api.plan import OffloadDepth
 from rlhf_api.spec.models import TrainingEngineType
 from rlhf_flow.planning.megatron_memory import stage_parameters
@@ -30,14 +31,12 @@ STORE_BYTES_PER_SECOND = 2e9
 """Of a column into the object store and out of it. An estimate."""
 COLUMN_BYTES = 4
 """Of a number of a column, such as a token or a log-probability."""
-HELD = "held"
-"""A phase in which nobody computes."""
 
 
 @lru_cache(maxsize=16384)
 def host_copy_bytes(model: RoleModel) -> int:
     """Bytes of a role on each of its devices of which the host has a copy."""
-    return sum(item.bytes for item in role_items(model, (HELD,)) if item.what in COPIED)
+    return sum(item.bytes for item in role_items(model, (IDLE,)) if item.what in COPIED)
 
 
 def offload_seconds(model: RoleModel, depth: OffloadDepth, links: Links) -> CallSeconds:

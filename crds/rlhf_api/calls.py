@@ -1,0 +1,73 @@
+"""What calls of models do, and the phases of a step in which they do it."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from rlhf_api.base import Contract, Identifier
+
+CallId = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[A-Za-z0-9_.#/-]+$")]
+"""A call site: `actor.generate`, its second of the kind `actor.generate#2`, in a region
+`every-10/actor.log_probs`."""
+
+
+class CallKind(StrEnum):
+    """What a model call does."""
+
+    GENERATE = "Generate"
+    """Autoregressive sampling."""
+    INFER = "Infer"
+    """One forward pass."""
+    TRAIN = "Train"
+    """Forward, backward and optimizer steps."""
+    SCORE = "Score"
+    """Verifiers on the host."""
+    COMPUTE = "Compute"
+    """Numerics without a model."""
+    COPY = "Copy"
+    """Another role's weights taken over."""
+    SAVE = "Save"
+    """Lines of a step, written to a file of the run's folder."""
+    RESHARD = "Reshard"
+    """A role's weights brought into its generation engines; made by the plan, not by a step."""
+    RELEASE = "Release"
+    """The memory of a role's generation engines given back; made by the plan, too."""
+    LOAD = "Load"
+    """An offloaded role's weights, gradients and optimizer brought to its devices; by the plan."""
+    OFFLOAD = "Offload"
+    """Their devices' memory given back, with a copy on the host; by the plan."""
+
+
+TRANSITIONS = frozenset({CallKind.RESHARD, CallKind.RELEASE, CallKind.LOAD, CallKind.OFFLOAD})
+"""Calls that the plan makes, and no step."""
+
+
+class Phase(Contract):
+    """A part of a step during which a device's memory is used alike: while calls of one kind of a
+    role run. People see it as actor.train."""
+
+    role: Identifier | None = None
+    """Whose calls. None: the device takes part in no call."""
+    kind: CallKind | None = None
+    """Of which kind. None as the role is."""
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Phase:
+        if (self.role is None) != (self.kind is None):
+            raise ValueError(
+                f"half a phase: got role {self.role} and kind {self.kind}, allowed both, or "
+                "neither for a device that takes part in no call; plan the job again"
+            )
+        return self
+
+    def __str__(self) -> str:
+        if self.role is None or self.kind is None:
+            return "idle"
+        return f"{self.role}.{self.kind.name.lower()}"
+
+
+IDLE = Phase()
+"""The phase of devices that take part in no call."""

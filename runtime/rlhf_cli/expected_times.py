@@ -1,0 +1,66 @@
+"""How long the calls and steps of a plan are expected to take, as text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from rlhf_api.plan import GraphName, Plan
+    from rlhf_flow.graph import Graph
+    from rlhf_flow.planning.simulation import Simulation
+
+STEPS_SHOWN = range(2)
+"""Steps of a timeline: the second shows how it overlaps with the first."""
+
+
+def call_times(plan: Plan) -> dict[tuple[GraphName, str], str]:
+    """The time of one run of each call that has one; empty where there is no estimate."""
+    from rlhf_api.plan import GraphName
+    from rlhf_flow.planning.timeline_rows import format_time
+
+    if plan.estimate is None:
+        return {}
+    return {(GraphName.STEP, each.call): format_time(each.seconds) for each in plan.estimate.calls}
+
+
+def print_times(graphs: Mapping[GraphName, Graph], plan: Plan, console: Console) -> None:
+    """What a step takes, and a timeline of some; nothing where there is no estimate."""
+    from rlhf_flow.planning.text_timeline import text_timeline
+
+    simulation = simulated(graphs, plan)
+    if simulation is None:
+        return
+    lines = ["", times_text(plan), "", text_timeline(simulation, console.width, STEPS_SHOWN)]
+    console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
+
+
+def simulated(graphs: Mapping[GraphName, Graph], plan: Plan) -> Simulation | None:
+    """Some steps of a plan. None: how long its calls take is not known."""
+    from rlhf_api.plan import GraphName
+    from rlhf_flow.planning.estimate.step_tasks import simulate_step
+
+    if plan.estimate is None:
+        return None
+    return simulate_step(graphs[GraphName.STEP], plan, plan.estimate.seconds_by_call)
+
+
+def times_text(plan: Plan) -> str:
+    """What a step takes, and how far to believe it; of a plan with an estimate."""
+    from rlhf_api.spec.resources import Device
+    from rlhf_flow.planning.timeline_rows import format_time
+
+    found = plan.estimate
+    assert found is not None
+    devices = ", ".join(dict.fromkeys(found.hardware.values()))
+    lengths = f"{found.prompt_tokens:,.6g} and responses of {found.response_tokens:,.6g}"
+    said = (
+        f"Expected: {format_time(found.step_seconds)} a step, {found.tokens_per_second:,.0f} "
+        f"tokens/s, devices idle {found.idle_share:.0%} of the time. Arithmetic from data sheets "
+        f"({devices}), for prompts of {lengths} tokens on average, without verifiers."
+    )
+    if plan.device is Device.CPU:
+        return f"{said} On CPUs it is no more than an order of magnitude."
+    return said

@@ -1,0 +1,77 @@
+"""What a call of a step works on, on average."""
+
+from __future__ import annotations
+
+from rlhf_api.calls import CallKind
+from rlhf_api.plan import GraphName
+from rlhf_flow.calls import GenerateOptions, ModelCall
+from rlhf_flow.fields import PER_TOKEN, Kind, field_of
+from rlhf_flow.graph import Graph
+from rlhf_flow.planning.generation_memory import GenerationCall
+from rlhf_flow.planning.problem import PlanningProblem, Workload
+from rlhf_flow.planning.seconds.lengths import Lengths
+from rlhf_flow.planning.seconds.micro_batches import Batch
+
+
+def prompt_lengths(workload: Workload) -> Lengths:
+    """Lengths of prompts."""
+    return Lengths(workload.expected_prompt_tokens, workload.max_prompt_tokens)
+
+
+def response_lengths(workload: Workload) -> Lengths:
+    """Lengths of responses."""
+    return Lengths(workload.expected_response_tokens, workload.max_response_tokens)
+
+
+def call_batch(problem: PlanningProblem, call: ModelCall) -> Batch:
+    """The rows that a call of the step reads, or makes if it generates: their expected number in
+    one run."""
+    workload, graph = problem.workload, problem.graphs[GraphName.STEP]
+    per_prompt = graph.rows[call.id].expected
+    sampled = _samples(graph, call)
+    return Batch(
+        rows=max(1, round(workload.prompts_per_step * per_prompt)),
+        prompt=prompt_lengths(workload),
+        response=response_lengths(workload),
+        rows_per_prompt=max(sampled, default=max(1, round(per_prompt))),
+    )
+
+
+def pretraining_batch(workload: Workload) -> Batch:
+    """A step's rows for pretraining, which nobody knows better to be of other lengths."""
+    return Batch(
+        rows=max(1, workload.pretraining_rows),
+        prompt=prompt_lengths(workload),
+        response=response_lengths(workload),
+    )
+
+
+def generation_call(problem: PlanningProblem, call: ModelCall) -> GenerationCall:
+    """The prompts of a call of the step that generates, and its responses to each."""
+    assert isinstance(call.options, GenerateOptions)
+    samples = call.options.samples
+    rows = call_batch(problem, call).rows
+    return GenerationCall(max(1, round(rows / samples)), samples)
+
+
+def num_token_columns(call: ModelCall) -> int:
+    """Columns that a call reads with a number for each token; what an operation of the user's own
+    made counts as one."""
+    kinds = [found.kind if (found := field_of(name)) else None for name in call.reads]
+    return sum(kind in (None, Kind.TOKENS, *PER_TOKEN) for kind in kinds)
+
+
+def tokens_per_step(problem: PlanningProblem) -> float:
+    """Prompt and response tokens of a step: of all that is generated, else of what the policy is
+    trained on; rounds count as often as they are expected."""
+    graph, workload = problem.graphs[GraphName.STEP], problem.workload
+    calls = graph.of_kind(CallKind.GENERATE) or graph.trainings(problem.policy)[:1]
+    each = workload.expected_prompt_tokens + workload.expected_response_tokens
+    rows = [call_batch(problem, call).rows * graph.expected_count(call.id) for call in calls]
+    return sum(rows) * each
+
+
+def _samples(graph: Graph, call: ModelCall) -> list[int]:
+    """Responses to each prompt of the generate calls whose responses a call works on."""
+    options = [graph.call(each).options for each in graph.responses.get(call.id, ())]
+    return [each.samples for each in options if isinstance(each, GenerateOptions)]

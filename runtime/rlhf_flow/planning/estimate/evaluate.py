@@ -1,0 +1,102 @@
+"""What a plan is worth: how long its calls and steps take, and what its devices hold. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rlhf_api.plan import GraphName, Plan, Pool
+from rlhf_api.plan_estimate import CallEstimate, StepEstimate
+from rlhf_api.plan_memory import MemoryPlan
+from rlhf_flow.errors import DevicesUnknown
+from rlhf_flow.planning.estimate.call_batches import tokens_per_step
+from rlhf_flow.planning.estimate.call_prices import CallPrices
+from rlhf_flow.planning.estimate.planned_roles import planned_models
+from rlhf_flow.planning.estimate.step_tasks import simulate_step
+from rlhf_flow.planning.problem import PlanningProblem
+from rlhf_flow.planning.seconds.call_seconds import CallSeconds
+from rlhf_flow.planning.seconds.hardware import Hardware
+from rlhf_flow.planning.seconds.links import Links
+from rlhf_flow.planning.seconds.presets import hardware_of
+from rlhf_flow.planning.simulation import GroupUse, Simulation
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Of a plan."""
+
+    calls: Mapping[str, CallSeconds]
+    """One run of each call of the step that has ranks, by its site, in program order."""
+    simulation: Simulation
+    """Some steps of it."""
+    tokens_per_step: float
+    """Prompt and response tokens."""
+    memory: tuple[MemoryPlan, ...]
+    """Of each group of devices."""
+
+    @property
+    def step_seconds(self) -> float:
+        """Seconds from the end of a step to that of the next, in the long run."""
+        return self.simulation.step_seconds
+
+    @property
+    def uses(self) -> tuple[GroupUse, ...]:
+        """For how much of that time ranks are busy, by groups that run the same calls."""
+        return self.simulation.uses
+
+
+def evaluate(problem: PlanningProblem, plan: Plan, hardware: Mapping[str, Hardware]) -> Estimate:
+    """How long the steps of a plan take, and what its devices hold.
+
+    Args:
+        problem: what was planned.
+        plan: of it.
+        hardware: of the devices of each pool.
+    """
+    links = {pool.name: Links(hardware[pool.name], pool.devices_per_node) for pool in plan.pools}
+    prices = CallPrices(problem, plan, planned_models(problem, plan), links)
+    calls = {
+        call.call: prices.seconds(call)
+        for call in plan.calls
+        if call.graph is GraphName.STEP and call.mesh is not None
+    }
+    totals = {call: seconds.total for call, seconds in calls.items()}
+    simulation = simulate_step(problem.graphs[GraphName.STEP], plan, totals)
+    return Estimate(calls, simulation, tokens_per_step(problem), plan.memory)
+
+
+def hardware_of_pools(pools: Sequence[Pool]) -> dict[str, Hardware]:
+    """What the devices of each pool can do.
+
+    Raises:
+        DevicesUnknown: of a GPU that is not known, or has no name.
+    """
+    return {pool.name: hardware_of(pool.device, pool.gpu) for pool in pools}
+
+
+def with_estimate(problem: PlanningProblem, plan: Plan) -> Plan:
+    """A plan with the times that its devices let expect, or with the reason why there are none."""
+    try:
+        hardware = hardware_of_pools(plan.pools)
+    except DevicesUnknown as error:
+        reasons = (*plan.reasons, f"times are not estimated: {error}")
+        return plan.model_copy(update={"reasons": reasons})
+    found = evaluate(problem, plan, hardware)
+    return plan.model_copy(update={"estimate": _step_estimate(problem, found, hardware)})
+
+
+def _step_estimate(
+    problem: PlanningProblem, found: Estimate, hardware: Mapping[str, Hardware]
+) -> StepEstimate:
+    return StepEstimate(
+        hardware={pool: each.name for pool, each in hardware.items()},
+        prompt_tokens=problem.workload.expected_prompt_tokens,
+        response_tokens=problem.workload.expected_response_tokens,
+        step_seconds=found.step_seconds,
+        tokens_per_step=found.tokens_per_step,
+        idle_share=max(0.0, found.simulation.idle_share),
+        calls=tuple(
+            CallEstimate(call=call, seconds=seconds.total, bottleneck=seconds.bottleneck)
+            for call, seconds in found.calls.items()
+        ),
+    )
