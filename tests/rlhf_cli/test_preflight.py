@@ -145,7 +145,6 @@ PLACED = {
     "no such column": "      promptField: question",
     "fewer rows than a step takes": "    promptsPerStep: 64",
     "two verifiers, both wrong": "      entrypoint: addv:one",
-    "no such model": "        path: /no/model",
     "heads that no engine computes": "      source:",
     "an address that nobody knows": "      path: /no.jsonl",
 }
@@ -163,7 +162,6 @@ def test_a_mistake_is_told_with_its_line(place: Path, model: Path, name: str) ->
 @pytest.mark.parametrize(
     "override",
     [
-        "spec.data.train.promptField=question",
         "spec.rewards[0].function.entrypoint=addv:scor",
         "spec.models.actor.source.path=/no/model",
         "spec.checkpoint.storage.uri=file://kept",
