@@ -28,6 +28,14 @@ _POOLS = "self.resources.nodePools"
 _TENSOR = "self.rollout.parallelism.tensor"
 _SHAPE = "self.models['actor'].shape"
 _CUT_OF_ROLE = "self.models[role].training.parallelism"
+
+
+def _ranks(size: str) -> str:
+    """CEL: a size of a role's cut, 1 where it is left to the planner."""
+    field = f"{_CUT_OF_ROLE}.{size}"
+    return f"(has({field}) ? {field} : 1)"
+
+
 _DEVICES = f"{_POOLS}.map(pool, pool.nodes * pool.devicesPerNode).sum()"
 
 
@@ -314,7 +322,7 @@ SPEC_RULES: tuple[Rule, ...] = (
         f"{text(PlacementType.MANUAL)} || self.models.all(role, "
         f"self.models[role].training.engine != {text(TrainingEngineType.MEGATRON)} || "
         f"{_POOLS}.exists(pool, "
-        f"{_CUT_OF_ROLE}.tensor * {_CUT_OF_ROLE}.pipeline <= pool.nodes * pool.devicesPerNode))",
+        f"{_ranks('tensor')} * {_ranks('pipeline')} <= pool.nodes * pool.devicesPerNode))",
         what="one copy of a model needs more devices than any node pool has",
         allowed="at most nodes x devicesPerNode for tensor x pipeline",
         do="lower tensor or pipeline, or add nodes",
