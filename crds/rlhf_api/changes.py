@@ -68,11 +68,28 @@ def manifest_digest(spec: RLHFJobSpec) -> str:
     runs is not what the manifest says.
 
     Values at their defaults are left out: a release with more fields must not take every running
-    job for a changed one.
+    job for a changed one. So are cuts into one part, which were defaults once and stand in stored
+    jobs.
     """
     document = spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    for given in (*document.get("models", {}).values(), *document.get("rewards", [])):
+        _without_single_parts(given)
     kept = {name: value for name, value in document.items() if name not in NOT_IN_DIGEST}
     return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _without_single_parts(given: dict[str, Any]) -> None:
+    """Leave out of what says how a model is trained that layers are cut into one part."""
+    for name in ("training", "model"):
+        trained = given.get(name, {})
+        cut = trained.get("parallelism", {})
+        for size in ("tensor", "pipeline"):
+            if cut.get(size) == 1:
+                del cut[size]
+        if not cut:
+            trained.pop("parallelism", None)
+        if not trained and name == "training":
+            given.pop(name, None)
 
 
 def document_of(spec: RLHFJobSpec) -> dict[str, Any]:

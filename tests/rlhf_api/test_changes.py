@@ -2,7 +2,8 @@ from typing import Any
 
 import pytest
 
-from rlhf_api.changes import refused_changes
+from rlhf_api.changes import manifest_digest, refused_changes
+from rlhf_api.spec.job import RLHFJobSpec
 
 OLD: dict[str, Any] = {
     "schedule": {"steps": 10, "seed": 0},
@@ -86,3 +87,26 @@ def test_both_values_are_shown() -> None:
 
 def test_while_it_runs_less_may_change() -> None:
     assert refused_changes(OLD, changed(schedule__steps=20), allowed=("suspend",)) != []
+
+
+def test_cuts_into_one_part_are_those_of_an_earlier_release() -> None:
+    """Whose stored jobs have them as defaults: they go on under this one."""
+
+    def digest(**models: Any) -> str:
+        spec = {
+            "models": models,
+            "algorithm": {"type": "GRPO"},
+            "data": {"train": {"builtin": "SortDigits"}},
+            "rewards": [{"name": "exact", "function": {"entrypoint": "verifiers:exact"}}],
+            "schedule": {"steps": 1, "promptsPerStep": 4},
+        }
+        return manifest_digest(RLHFJobSpec.model_validate(spec))
+
+    source = {"source": {"builtin": "TinyLlama"}}
+    for training in ({}, {"learningRate": 1e-5}):
+        stored = training | {"parallelism": {"tensor": 1, "pipeline": 1, "sequence": True}}
+        plain = source | ({"training": training} if training else {})
+        assert digest(actor=source | {"training": stored}) == digest(actor=plain)
+    cut = {"engine": "Megatron", "parallelism": {"tensor": 2, "pipeline": 1}}
+    uncut = {"engine": "Megatron", "parallelism": {"tensor": 1, "pipeline": 1}}
+    assert digest(actor=source | {"training": cut}) != digest(actor=source | {"training": uncut})

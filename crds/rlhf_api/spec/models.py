@@ -153,7 +153,8 @@ class Offload(StrEnum):
     """Whether a role leaves its devices to others while these work there."""
 
     AUTO = "Auto"
-    """Where not everything fits on the devices at once, no more of it than has to."""
+    """Where steps are expected to be shorter so; where times are not known, only where not
+    everything fits on the devices at once."""
     ALWAYS = "Always"
     """Always, with everything: the host has a copy."""
     DERIVED = "Derived"
@@ -192,15 +193,17 @@ class TrainingSpec(Contract):
     """Largest global norm of the gradient."""
     micro_batch_tokens: Count | None = None
     """Padded tokens that a rank runs forward and backward at once; a longer sequence runs alone.
-    Default: 16384 on GPUs, 4096 on CPUs, or that halved until everything fits, down to 1024."""
+    Default: 16384 on GPUs, 4096 on CPUs, or that halved, down to 1024: what makes steps shortest,
+    or, where times are not known, the most that fits."""
     activation_recompute: bool | None = None
     """Whether activations are computed again for the backward pass: a third more computation, but
-    less memory. Default: where not everything fits otherwise."""
+    less memory. Default: where steps are expected to be shorter so, or, where times are not known,
+    where not everything fits otherwise."""
     precision: Precision = Precision.AUTO
     """Number format of the computation; master weights and optimizer state are float32."""
     offload: Offload = Offload.AUTO
-    """Whether the role leaves its devices to others but for its own calls: Auto (where not
-    everything fits at once), Always (weights, gradients and optimizer state are on the host),
+    """Whether the role leaves its devices to others but for its own calls: Auto (the planner's
+    choice), Always (weights, gradients and optimizer state are on the host),
     Derived (bfloat16 weights are made anew from master weights, Megatron only) or Never."""
 
 
