@@ -713,7 +713,7 @@ UPDATED: dict[str, Update] = {
         ("spec.models.actor.training.offload=Never",), before=(SUSPENDED,)
     ),
     "the optimizer of replicas": Update(
-        ("spec.models.actor.training={engine: Megatron, distributedOptimizer: false}",),
+        (TRAINING % (1, 1), "spec.models.actor.training.distributedOptimizer=false"),
         "spec.models.*.training.distributedOptimizer can change only while",
         (TRAINING % (1, 1),),
     ),

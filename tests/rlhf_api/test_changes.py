@@ -99,6 +99,7 @@ def test_cuts_into_one_part_are_those_of_an_earlier_release() -> None:
             "data": {"train": {"builtin": "SortDigits"}},
             "rewards": [{"name": "exact", "function": {"entrypoint": "verifiers:exact"}}],
             "schedule": {"steps": 1, "promptsPerStep": 4},
+            "rollout": {"samplesPerPrompt": 2},
         }
         return manifest_digest(RLHFJobSpec.model_validate(spec))
 
