@@ -67,7 +67,9 @@ def test_all_that_is_wrong_is_told_at_once(place: Path) -> None:
     assert ended.code == 3, ended.output
     model, rows_told, counted = ended.output.splitlines()
     assert model.startswith("ModelNotFound: ") and "/no/such/model" in model
-    assert rows_told.startswith("DataNotFound: data.train.path") and "/no/such/rows" in rows_told
+    assert rows_told.startswith(f"DataNotFound: {place / 'gone.yaml'}:") and (
+        ": data.train.path is not a file: got /no/such/rows.jsonl" in rows_told
+    )
     assert counted == "SeveralErrors: 2 problems"
     assert not ended.folder.exists()
     change = {
