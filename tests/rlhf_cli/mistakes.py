@@ -256,6 +256,11 @@ MISTAKES = {
         r"ModelIncomplete: a model without all its weights: got .* without model\.layers\.2\.",
         damage=configured(num_hidden_layers=3),
     ),
+    "a damaged model of several roles": Mistake(
+        r"^\S+yaml:\d+:\d+: ModelIncomplete: .*without model\.layers\.2\..*\n1 problem in 1 f",
+        {"algorithm": {"type": "PPO", "ppo": {"klCoefficient": 0.1}}},
+        damage=configured(num_hidden_layers=3),
+    ),
     "a classifier as policy": Mistake(
         "WrongHead: a model without an output over the vocabulary",
         damage=configured(architectures=["LlamaForSequenceClassification"]),
