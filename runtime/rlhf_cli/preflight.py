@@ -12,7 +12,7 @@ from rlhf_api.plan import GraphName, Plan, Pool
 from rlhf_api.spec.algorithm import AlgorithmType
 from rlhf_api.spec.job import RLHFJob
 from rlhf_cli.planned import plan_of
-from rlhf_cli.resume import Lines
+from rlhf_cli.validate import Lines
 from rlhf_flow.errors import NoScores, ShapeUnknown
 from rlhf_flow.graph import Graph
 from rlhf_flow.job_graphs import trace_job

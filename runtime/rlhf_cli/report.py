@@ -8,12 +8,11 @@ from pathlib import Path
 import typer
 from rich.console import Console
 
-from rlhf_runtime.telemetry.expected_times import time_pairs, times_text
-from rlhf_runtime.telemetry.report import write_report
+from rlhf_runtime.telemetry.expected_times import times_text
+from rlhf_runtime.telemetry.report import compare_times, write_report
 from rlhf_runtime.telemetry.run_folder import RunFolder
 from rlhf_runtime.telemetry.summary import summarize
 from rlhf_runtime.telemetry.summary_table import summary_table
-from rlhf_runtime.telemetry.timeline_chart import sample_steps
 
 
 def report_command(run_dir: Path) -> None:
@@ -25,12 +24,10 @@ def report_command(run_dir: Path) -> None:
     folder = RunFolder(run_dir)
     path = write_report(folder)
     records, plan = folder.read(), folder.read_plan()
-    summary = summarize(records)
     console = Console(highlight=False)
-    console.print(summary_table(summary))
+    console.print(summary_table(summarize(records)))
     if plan is not None:
-        spans = folder.read_spans(sample_steps(records.steps))
-        text = times_text(plan, time_pairs(plan, spans, summary.step_seconds_median))
+        text = times_text(plan, compare_times(plan, records, folder))
         if text:
             console.print(text, markup=False)
     typer.echo(f"wrote {path}")

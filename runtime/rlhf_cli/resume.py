@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from rlhf_api.reading.model_errors import shown
 from rlhf_api.spec.job import RLHFJob
 from rlhf_cli.found_checkpoint import place_of_checkpoints
 from rlhf_cli.local_jobs import with_places
+from rlhf_cli.validate import Lines
 from rlhf_runtime.checkpoint.places import require_lasting, unusable
 from rlhf_runtime.checkpoint.store import CheckpointStore
 from rlhf_runtime.controller.run_lock import LOCK
@@ -26,10 +27,6 @@ from rlhf_runtime.telemetry.run_folder import RunFolder
 
 NEVER_THERE = (FileExistsError, FileNotFoundError, NotADirectoryError, PermissionError)
 """What trying again does not mend: no such folder or bucket, a file, or no right to write."""
-
-
-Lines = Callable[[], AbstractContextManager[None]]
-"""Says of problems that are found inside at which line of a manifest they are."""
 
 
 def has_work(folder: RunFolder, job: RLHFJob, fresh: bool, lines: Lines = nullcontext) -> bool:

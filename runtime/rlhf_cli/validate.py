@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -25,6 +25,8 @@ from rlhf_api.spec.job import RLHFJob
 from rlhf_cli.cluster.errors import ExtraMissing
 
 STDIN = Path("-")
+Lines = Callable[[], AbstractContextManager[None]]
+"""Says of problems that are found inside at which line of a manifest they are."""
 
 
 def validate_command(
@@ -147,7 +149,10 @@ def lines_of(file: Path, job: RLHFJob, overrides: Sequence[str] = ()) -> Iterato
     try:
         yield
     except ManifestError as error:
-        raise _with_places(error, file, job, overrides) from error
+        placed = _with_places(error, file, job, overrides)
+        if placed is error:
+            raise
+        raise placed from error
     except RlhfError as error:
         if error.location:
             about_it = ManifestError([Problem(error.location, "")])
@@ -159,10 +164,14 @@ def lines_of(file: Path, job: RLHFJob, overrides: Sequence[str] = ()) -> Iterato
 def _with_places(
     error: ManifestError, file: Path, job: RLHFJob, overrides: Sequence[str]
 ) -> ManifestError:
-    """Problems of a loaded job with their places, as far as its text can be read again."""
+    """Problems of a loaded job with their places; without them where its text cannot be read again,
+    because the file is gone or another one by now."""
     if file == STDIN:
         return with_overrides(error, "<stdin>", overrides)
-    return with_lines(error, file, job.name, overrides)
+    try:
+        return with_lines(error, file, job.name, overrides)
+    except RlhfError:
+        return error
 
 
 def only_job(jobs: Sequence[RLHFJob], file: Path) -> RLHFJob:

@@ -195,11 +195,11 @@ MISTAKES = {
         damage=locked("config.json"),
     ),
     "a tokenizer's settings that may not be read": Mistake(
-        r"TokenizerUnusable: a file of the tokenizer cannot be read: got .*_config\.json: .*denied",
+        r"TokenizerUnusable: a file of the tokenizer cannot be read: got .*_config\.json \(Perm",
         damage=locked("tokenizer_config.json"),
     ),
     "a chat template in another encoding": Mistake(
-        r"TokenizerUnusable: a file of the tokenizer cannot be read: got .*\.jinja: 'utf-8' codec",
+        r"TokenizerUnusable: not UTF-8 text: got .*\.jinja: 'utf-8' codec",
         damage=lambda folder: (folder / "chat_template.jinja").write_bytes(b"\xe9"),
     ),
     "weights that are cut off": Mistake("ModelIncomplete: .*is cut off", damage=cut_off),
@@ -254,6 +254,11 @@ MISTAKES = {
     ),
     "a config of more layers than there are": Mistake(
         r"ModelIncomplete: a model without all its weights: got .* without model\.layers\.2\.",
+        damage=configured(num_hidden_layers=3),
+    ),
+    "a damaged model of several roles": Mistake(
+        r"^\S+yaml:\d+:\d+: ModelIncomplete: .*without model\.layers\.2\..*\n1 problem in 1 f",
+        {"algorithm": {"type": "PPO", "ppo": {"klCoefficient": 0.1}}},
         damage=configured(num_hidden_layers=3),
     ),
     "a classifier as policy": Mistake(

@@ -9,7 +9,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from rlhf_api.errors import ManifestError
+from rlhf_api.problems import Problem
 from rlhf_cli.app import app
+from rlhf_cli.validate import jobs_of, lines_of
+from rlhf_runtime.data.errors import DataNotFound
 
 GOOD = """\
 apiVersion: rlhf-operator.dev/v1alpha1
@@ -80,6 +84,24 @@ def test_standard_input_is_read_for_a_dash() -> None:
     result = runner.invoke(app, ["validate", "-"], input=BAD)
     assert result.exit_code == 2
     assert result.output.startswith("<stdin>:9:21: ")
+
+
+@pytest.mark.parametrize(
+    "now",
+    [None, "spec: {", GOOD.replace("{name: sort}", "sort"), "[sort]", GOOD.replace("sort", "by")],
+    ids=["gone", "no YAML", "a text as metadata", "a list", "another job"],
+)
+@pytest.mark.parametrize("overrides", [(), ("spec.schedule.steps=3",)], ids=["as it is", "set"])
+def test_a_problem_is_told_without_its_line_when_the_file_is_another_by_now(
+    good: Path, now: str | None, overrides: tuple[str, ...]
+) -> None:
+    (job,) = jobs_of(good, overrides)
+    good.unlink() if now is None else good.write_text(now)
+    of_manifest = ManifestError([Problem(("spec", "data"), "is too old")])
+    for error in (of_manifest, DataNotFound("nothing there").at("spec", "data")):
+        with pytest.raises(type(error)) as caught, lines_of(good, job, overrides):
+            raise error
+        assert str(caught.value) == str(error) and caught.value.place == ""
 
 
 def test_the_flag_of_kubectl_may_stand_before_the_file(good: Path) -> None:

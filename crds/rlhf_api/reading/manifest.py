@@ -68,7 +68,8 @@ def with_lines(
     documents, _ = read_documents(decode(_read(Path(path)), str(path)), str(path))
     for document in documents:
         value = apply_overrides(document.value, overrides)
-        if value.get("metadata", {}).get("name") == job:
+        metadata = value.get("metadata") if isinstance(value, dict) else None
+        if isinstance(metadata, dict) and metadata.get("name") == job:
             placed = [_placed(each, document, str(path), overrides) for each in error.problems]
             return ManifestError(placed)
     return error

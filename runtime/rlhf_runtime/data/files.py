@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os.path
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
 
 from rlhf_runtime.data.errors import DataNotFound, DataUnreadable, EmptyDataset
+from rlhf_runtime.unreadable import unreadable_as
 
 PARQUET = ".parquet"
 LOOKED_AT_LINES = 1024
@@ -39,7 +39,7 @@ def read_file(path: str, setting: str) -> Iterator[Mapping[str, Any]]:
             it be read; also while iterating.
     """
     file = find_file(path, setting)
-    with _os_errors(path, setting):
+    with unreadable_as(DataUnreadable, setting, path):
         num_bytes = file.stat().st_size
     if num_bytes == 0:
         raise EmptyDataset(
@@ -53,7 +53,7 @@ def exceeds_before_first_row(path: str, setting: str, num_bytes: int) -> bool:
     a list of objects is read as a whole, and so is a line. For other arguments and errors see
     `read_file`."""
     file = find_file(path, setting)
-    with _os_errors(path, setting):
+    with unreadable_as(DataUnreadable, setting, path):
         is_larger = file.suffix != PARQUET and file.stat().st_size > num_bytes
         return is_larger and _begins_with_more(file, num_bytes)
 
@@ -68,30 +68,14 @@ def _begins_with_more(file: Path, num_bytes: int) -> bool:
 
 
 def _rows(file: Path, setting: str) -> Iterator[Mapping[str, Any]]:
-    with _os_errors(str(file), setting):
+    with unreadable_as(DataUnreadable, setting, file):
         yield from _READERS[file.suffix](file)
-
-
-@contextmanager
-def _os_errors(path: str, setting: str) -> Iterator[None]:
-    """What the system says of a file, as an error of the data.
-
-    Raises:
-        DataUnreadable: it says something.
-    """
-    try:
-        yield
-    except OSError as error:
-        raise DataUnreadable(
-            f"{setting} cannot be read: got {path} ({error.strerror or error}), allowed a file "
-            "that this user can read; correct the path or its permissions, or copy the file again"
-        ) from error
 
 
 def find_file(path: str, setting: str) -> Path:
     """The file of that path; see `read_file` for arguments and errors. Reads nothing."""
     file = Path(os.path.expanduser(path))  # which leaves the home of nobody as it is
-    with _os_errors(path, setting):
+    with unreadable_as(DataUnreadable, setting, path):
         is_file, is_folder = file.is_file(), file.is_dir()
     if not is_file:
         kind = "a folder" if is_folder else "nothing there"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os.path
 import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -34,7 +35,7 @@ class RowLocations:
             name = source.hugging_face or (source.builtin and source.builtin.value)
             split = f", split {source.split}" if source.split else ""
             return [f"{name}{split}, row {row}, counted from 0" for row in rows]
-        file = Path(source.path).expanduser()
+        file = Path(os.path.expanduser(source.path))
         lines = self._lines(file, rows) if file.suffix in LINES else {}
         return [
             f"{file}, " + (f"line {lines[row]}" if row in lines else f"row {row}, counted from 0")

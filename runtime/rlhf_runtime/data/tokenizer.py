@@ -17,6 +17,7 @@ from tokenizers import Tokenizer
 from rlhf_runtime.data.chat import ChatTemplate
 from rlhf_runtime.data.errors import TokenizerUnusable
 from rlhf_runtime.dataplane.columns import Column, pack
+from rlhf_runtime.unreadable import unreadable_as
 
 _SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token")
 
@@ -157,10 +158,10 @@ def _read_text(file: Path) -> str:
     Raises:
         TokenizerUnusable: the system does not let it be read, or it is no UTF-8.
     """
-    try:
-        return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise TokenizerUnusable(
-            f"a file of the tokenizer cannot be read: got {file}: {error}; correct its "
-            "permissions, or save the tokenizer again"
-        ) from error
+    with unreadable_as(TokenizerUnusable, "a file of the tokenizer", file):
+        try:
+            return file.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise TokenizerUnusable(
+                f"not UTF-8 text: got {file}: {error}; save the tokenizer again"
+            ) from error

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import operator
-from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rlhf_runtime.models.errors import ModelIncomplete
+from rlhf_runtime.unreadable import unreadable_as
 
 CONFIG_FILE = "config.json"
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
@@ -19,6 +19,8 @@ MAX_HEADER_BYTES = 100_000_000
 _NO_HEADER = (ValueError, RecursionError, TypeError, LookupError, AttributeError)
 """What reading something else as a header raises."""
 WEIGHT_INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+_os_errors = partial(unreadable_as, ModelIncomplete, "a part of a model")
+"""What the system says of a file or folder, as an error of the model."""
 
 
 def require_complete(folder: Path, title: str) -> None:
@@ -41,26 +43,6 @@ def require_complete(folder: Path, title: str) -> None:
         )
     read_object(folder / CONFIG_FILE)
     _require_whole(folder)
-
-
-@contextmanager
-def _os_errors(place: Path) -> Iterator[None]:
-    """What the system says of a model's file or folder, as an error of the model.
-
-    Raises:
-        ModelIncomplete: it says something.
-    """
-    try:
-        yield
-    except OSError as error:
-        raise _unreadable(place, error) from error
-
-
-def _unreadable(place: Path, error: OSError) -> ModelIncomplete:
-    return ModelIncomplete(
-        f"a part of a model cannot be read: got {place} ({error.strerror or error}), allowed one "
-        "that this user can read; correct its permissions, or copy it again"
-    )
 
 
 def _require_whole(folder: Path) -> None:
@@ -165,16 +147,15 @@ def read_object(file: Path) -> dict[str, Any]:
     Raises:
         ModelIncomplete: no such file, or something else in it, or it cannot be read.
     """
-    try:
-        value = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise ModelIncomplete(
-            f"a model without {file.name}: got {file.parent}; copy the whole folder"
-        ) from error
-    except OSError as error:
-        raise _unreadable(file, error) from error
-    except (ValueError, RecursionError) as error:
-        raise ModelIncomplete(f"not valid JSON: got {file}: {error}; copy it again") from error
+    with _os_errors(file):
+        try:
+            value = json.loads(file.read_text(encoding="utf-8"))
+        except FileNotFoundError as error:
+            raise ModelIncomplete(
+                f"a model without {file.name}: got {file.parent}; copy the whole folder"
+            ) from error
+        except (ValueError, RecursionError) as error:
+            raise ModelIncomplete(f"not valid JSON: got {file}: {error}; copy it again") from error
     if not isinstance(value, dict):
         raise ModelIncomplete(f"not a JSON object: got {file}; copy it again")
     return value

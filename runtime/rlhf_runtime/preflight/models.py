@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 
+from rlhf_api.errors import RlhfError
 from rlhf_api.problems import FieldPath
 from rlhf_api.spec.job import RLHFJobSpec
 from rlhf_api.spec.models import ModelSource
@@ -68,10 +69,7 @@ def check_models(
     folders = {role: found[origin] for role, origin in origins.items() if origin in found}
     with findings.about("spec", "models"):
         check_vocabularies(folders, spec.reward_models)
-    for role, head in use.heads.items():
-        if role in folders:
-            with findings.about(*fields[origins[role]]):
-                _check_contents(folders[role], head)
+    _check_heads(use.heads, folders, {role: fields[origins[role]] for role in folders}, findings)
     longest = spec.rollout.max_prompt_tokens + spec.rollout.max_response_tokens
     for role in sorted(folders.keys() & set(use.generating)):
         with findings.about("spec", "rollout"):
@@ -85,6 +83,29 @@ def _field_of(spec: RLHFJobSpec, role: str) -> FieldPath:
     source = given.model.source
     kind = "path" if source.path is not None else "huggingFace"
     return "spec", *given.location, "source", "builtin" if source.builtin else kind
+
+
+def _check_heads(
+    heads: Mapping[str, WantedHead],
+    folders: Mapping[str, Path],
+    fields: Mapping[str, FieldPath],
+    findings: Findings,
+) -> None:
+    """Check every folder's contents, once for each head that is wanted of it; what is wrong with a
+    folder is told once, whatever its head."""
+    first: dict[tuple[Path, WantedHead], str] = {}
+    for role, head in heads.items():
+        if role in folders:
+            first.setdefault((folders[role], head), role)
+    told: set[str] = set()
+    for (folder, head), role in first.items():
+        with findings.about(*fields[role]):
+            try:
+                _check_contents(folder, head)
+            except RlhfError as error:
+                if str(error) not in told:
+                    told.add(str(error))
+                    raise
 
 
 def _check_contents(folder: Path, head: WantedHead) -> None:

@@ -11,7 +11,7 @@ from rlhf_api.plan import GraphName, Plan
 from rlhf_api.spec.resources import Device
 from rlhf_runtime.telemetry.metric_names import format_seconds
 from rlhf_runtime.telemetry.plan_table import table
-from rlhf_runtime.telemetry.records import Span
+from rlhf_runtime.telemetry.records import Span, StepRecord
 
 TOLERATED = 1.5
 """A time that is so many times as long or as short as expected was estimated wrong."""
@@ -28,7 +28,7 @@ class TimePair:
 
     name: str
     expected_seconds: float
-    """Of all calls of this name in a step that has them."""
+    """Of all calls of this name in a step, or in one that has them where not every step does."""
     measured_seconds: float
     """Of the slowest process, in the median of steps."""
 
@@ -46,18 +46,19 @@ class TimePair:
 
 
 def time_pairs(
-    plan: Plan, spans: Mapping[int, Sequence[Span]], step_seconds: float | None
+    plan: Plan, steps: Sequence[StepRecord], spans: Mapping[int, Sequence[Span]]
 ) -> tuple[TimePair, ...]:
     """The step, then its calls in the order of the plan; empty where nothing was expected or
     measured.
 
     Args:
         plan: of the run.
-        spans: of some steps, by number.
-        step_seconds: of a step, the median. None: no step has ended.
+        steps: that ran under this plan.
+        spans: of some of them, by number.
     """
-    if plan.estimate is None or step_seconds is None:
+    if plan.estimate is None or not steps:
         return ()
+    step_seconds = median(step.seconds for step in steps)
     measured = _measured(spans.values())
     pairs = [
         TimePair(_name(site), seconds, measured[site])
@@ -109,16 +110,21 @@ def _both(pair: TimePair) -> str:
 
 
 def _expected(plan: Plan) -> dict[_Site, float]:
-    """Seconds of all calls of a name in a step; those of a region that not every step runs count
-    as often as in one that does."""
+    """Seconds of all calls of a name in a step. Those of a region that not every step runs count
+    only where every call of the name is in one, as in a step that runs it: the median of steps does
+    not have them otherwise."""
     assert plan.estimate is not None
     seconds = plan.estimate.seconds_by_call
-    found: dict[_Site, float] = defaultdict(float)
+    of_every_step: dict[_Site, float] = defaultdict(float)
+    of_some_steps: dict[_Site, float] = defaultdict(float)
     for call in plan.calls:
         if call.graph is GraphName.STEP and call.call in seconds:
+            found = of_every_step if call.expected_count >= 1 else of_some_steps
             runs = max(1.0, call.expected_count)
             found[call.role or "", call.method] += seconds[call.call] * runs
-    return dict(found)
+    sites = dict.fromkeys((call.role or "", call.method) for call in plan.calls)
+    both = of_some_steps | of_every_step
+    return {site: both[site] for site in sites if site in both}
 
 
 def _measured(steps: Iterable[Sequence[Span]]) -> dict[_Site, float]:

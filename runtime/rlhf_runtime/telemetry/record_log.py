@@ -27,6 +27,7 @@ class RecordLog:
         self._startup: StartupRecord | None = None
         self._warm_start: dict[int, WarmStartRecord] = {}
         self._steps: dict[int, StepRecord] = {}
+        self._steps_of_last_start: set[int] = set()
         self._evaluations: dict[int, EvaluationRecord] = {}
         self._unscored: dict[UnscoredRecord, None] = {}
         self._end: EndRecord | None = None
@@ -44,6 +45,7 @@ class RecordLog:
                 self._runs.append(record)
                 self._end = None
                 self._resumed_from = 0
+                self._steps_of_last_start.clear()
                 self._seen(record.workers_started)
             case ResumedRecord():
                 self._resumed_from = record.step
@@ -54,6 +56,7 @@ class RecordLog:
             case StepRecord():
                 self._repeated += record.step in self._steps
                 self._steps[record.step] = dataclasses.replace(record, spans=())
+                self._steps_of_last_start.add(record.step)
                 self._seen(record.finished)
             case EvaluationRecord():
                 self._evaluations[record.step] = record
@@ -78,6 +81,9 @@ class RecordLog:
             startup=self._startup,
             warm_start=tuple(self._warm_start[step] for step in sorted(self._warm_start)),
             steps=tuple(self._steps[step] for step in sorted(self._steps)),
+            steps_of_last_start=tuple(
+                self._steps[step] for step in sorted(self._steps_of_last_start)
+            ),
             evaluations=tuple(self._evaluations[step] for step in sorted(self._evaluations)),
             unscored=tuple(self._unscored),
             end=self._end,

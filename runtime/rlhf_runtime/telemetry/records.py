@@ -178,6 +178,8 @@ class RunRecords:
     warm_start: tuple[WarmStartRecord, ...] = ()
     steps: tuple[StepRecord, ...] = ()
     """Without spans when read from files; see `RunFolder.read_spans`."""
+    steps_of_last_start: tuple[StepRecord, ...] = ()
+    """Of these, those that the last start of workers ran: under the plan in force."""
     evaluations: tuple[EvaluationRecord, ...] = ()
     end: EndRecord | None = None
     """None while the last start has not ended."""

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
 
+from rlhf_api.plan import Plan
 from rlhf_runtime.telemetry.charts import LineChart, Piece, columns_chart, line_chart
 from rlhf_runtime.telemetry.curves import (
     curves,
@@ -17,7 +18,7 @@ from rlhf_runtime.telemetry.curves import (
     phase_columns,
     warm_start_charts,
 )
-from rlhf_runtime.telemetry.expected_times import time_pairs, times_table
+from rlhf_runtime.telemetry.expected_times import TimePair, time_pairs, times_table
 from rlhf_runtime.telemetry.metric_names import describe, format_seconds, format_value
 from rlhf_runtime.telemetry.page import Headline, Section, Stat, page
 from rlhf_runtime.telemetry.palette import colours
@@ -60,12 +61,24 @@ def render(records: RunRecords, spans: Mapping[int, Sequence[Span]], folder: Run
     ]
     plan = folder.read_plan()
     if plan is not None:
-        pairs = time_pairs(plan, spans, summary.step_seconds_median)
+        pairs = compare_times(plan, records, folder)
         sections.append(Section("expected", "Expected times", times_table(plan, pairs)))
         sections.append(Section("plan", "Plan", plan_tables(plan)))
     sections.append(Section("repeat", "Run it again", _repeat(records, folder.read_manifest())))
     shown = [section for section in sections if section.html]
     return page(_headline(summary, records), shown, builder.data)
+
+
+def compare_times(plan: Plan, records: RunRecords, folder: RunFolder) -> tuple[TimePair, ...]:
+    """Expected times beside those of the last start: an earlier one may have had another plan.
+
+    Args:
+        plan: of the last start.
+        records: of the run.
+        folder: of the run, with the spans.
+    """
+    steps = records.steps_of_last_start
+    return time_pairs(plan, steps, folder.read_spans(sample_steps(steps)))
 
 
 class _Builder:

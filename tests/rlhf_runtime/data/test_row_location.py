@@ -36,6 +36,11 @@ def test_a_file_without_lines_has_numbers(tmp_path: Path, name: str, text: str) 
     assert found == [f"{file}, row 1, counted from 0", f"{file}, row 0, counted from 0"]
 
 
+def test_the_home_of_nobody_is_left_as_it_is() -> None:
+    found = RowLocations().find(DataSource.model_construct(path="~nobody-at-all/rows.jsonl"), [2])
+    assert found == ["~nobody-at-all/rows.jsonl, row 2, counted from 0"]
+
+
 def test_a_file_that_is_elsewhere_and_other_data_have_numbers(tmp_path: Path) -> None:
     gone, locations = tmp_path / "gone.jsonl", RowLocations()
     found = locations.find(DataSource(path=str(gone)), [3])
