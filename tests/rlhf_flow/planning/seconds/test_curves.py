@@ -86,7 +86,7 @@ def test_whatever_was_measured_of_a_block_are_curves(
 ) -> None:
     found = block_curves(samples)
     assert found.pairs(0) == 0
-    assert all(0 <= found(tokens, pairs) for tokens, pairs, _ in samples)
+    assert all(found(tokens, pairs) >= 0 for tokens, pairs, _ in samples)
 
 
 def test_pairs_take_nothing_where_no_tokens_have_two_numbers_of_them() -> None:
