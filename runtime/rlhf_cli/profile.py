@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from errno import EACCES, EISDIR, ENOTDIR
 from pathlib import Path
 
 import typer
@@ -46,9 +46,9 @@ def profile_command(
     """
     job = only_job(local_jobs(file, overrides), file)
     place = output or default_place(UNNAMED if file == STDIN else file)
-    with replaced(place) as unfinished:
-        profile = _measured(job, file, devices, overrides)
-        unfinished.write_text(profile.to_json(), encoding="utf-8")
+    require_writable(place)
+    profile = _measured(job, file, devices, overrides)
+    replace_text(place, profile.to_json())
     for line in summary(profile):
         typer.echo(line)
     typer.echo(f"wrote {place}")
@@ -67,34 +67,48 @@ def _measured(job: RLHFJob, file: Path, devices: int | None, overrides: Sequence
         return measure(subjects, device, ranks, lambda text: typer.echo(text, err=True))
 
 
-@contextmanager
-def replaced(place: Path) -> Iterator[Path]:
-    """A file beside a place that takes it when the block ends without an error, and else goes.
+def require_writable(place: Path) -> None:
+    """Check that a file can be made, before that which takes long; nothing is made yet.
 
     Raises:
-        FolderUnusable: it cannot be made or put there.
+        FolderUnusable: it cannot.
     """
+    folder = place.parent
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    if place.is_dir():
+        raise _unusable(place, os.strerror(EISDIR))
+    if not folder.is_dir():
+        raise _unusable(place, os.strerror(ENOTDIR))
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise _unusable(place, os.strerror(EACCES))
+
+
+def replace_text(place: Path, text: str) -> None:
+    """Write a file as a whole: whoever reads it finds what was there before, or all of this.
+
+    Raises:
+        FolderUnusable: it cannot be written.
+    """
+    unfinished: Path | None = None
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         descriptor, name = tempfile.mkstemp(prefix=f".{place.name}.", dir=place.parent)
-        os.close(descriptor)
+        unfinished = Path(name)
+        with open(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+        unfinished.chmod(0o644)
+        unfinished.replace(place)
     except OSError as error:
-        raise _unusable(place, error) from error
-    unfinished = Path(name)
-    try:
-        yield unfinished
-        try:
-            unfinished.chmod(0o644)
-            unfinished.replace(place)
-        except OSError as error:
-            raise _unusable(place, error) from error
+        raise _unusable(place, error.strerror or str(error)) from error
     finally:
-        unfinished.unlink(missing_ok=True)
+        if unfinished is not None:
+            unfinished.unlink(missing_ok=True)
 
 
-def _unusable(place: Path, error: OSError) -> FolderUnusable:
+def _unusable(place: Path, problem: str) -> FolderUnusable:
     return FolderUnusable(
-        f"the profile cannot be written: got {place} ({error.strerror}), allowed a file in a "
+        f"the profile cannot be written: got {place} ({problem}), allowed a file in a "
         "folder that this user can write; choose another with -o"
     )
 

@@ -43,8 +43,9 @@ def manifest(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
-    """What would be measured; `raises` is raised instead, if it is set."""
+def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Asked:
+    """What would be measured, and what lies beside the manifest then; `raises` is raised instead,
+    if it is set."""
     found: Asked = {}
 
     def measure(
@@ -52,6 +53,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     ) -> Profile:
         found.update(subjects=subjects, device=device, ranks=ranks)
         say("passes")
+        found["beside"] = sorted(path.name for path in tmp_path.iterdir())
         if "raises" in found:
             raise found["raises"]
         return a_profile(subjects)
@@ -121,6 +123,21 @@ def test_what_is_not_finished_leaves_nothing(
         "job.profile.json",
         "job.yaml",
     ]
+
+
+def test_nothing_is_made_before_all_is_measured(manifest: Path, asked: Asked) -> None:
+    """So that a process that is killed leaves nothing either."""
+    place = manifest.parent / "profiles" / "mine.json"
+    assert run(str(manifest), "-o", str(place))[0] == 0
+    assert asked["beside"] == ["job.yaml"]
+    assert [path.name for path in place.parent.iterdir()] == ["mine.json"]
+    assert place.stat().st_mode & 0o777 == 0o644
+
+
+def test_a_folder_is_no_place(manifest: Path, asked: Asked) -> None:
+    code, _, err = run(str(manifest), "-o", str(manifest.parent))
+    assert code == 2 and "the profile cannot be written" in err
+    assert not asked
 
 
 def test_a_place_that_cannot_be_written_is_refused_before(manifest: Path, asked: Asked) -> None:

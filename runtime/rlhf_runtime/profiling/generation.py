@@ -23,6 +23,7 @@ from rlhf_runtime.dataplane.columns import pack
 from rlhf_runtime.engines.vllm.arguments import EngineSettings
 from rlhf_runtime.engines.vllm.engine import Sampling, VllmEngine
 from rlhf_runtime.engines.world import World
+from rlhf_runtime.errors import UnsupportedModel
 from rlhf_runtime.profiling.timed_model import Now
 
 DECODED = 9
@@ -54,8 +55,18 @@ class Run(NamedTuple):
         return self.sequences * (self.prompt + (DECODED + 1) / 2)
 
 
-RUNS = (Run(1, 16), Run(8, 16), Run(64, 16), Run(64, 32), Run(8, 256), Run(2, 1024), Run(8, 512))
+SHORT = 16
+"""Tokens of a prompt where its length does not matter."""
+RUNS = tuple(
+    Run(*run) for run in [(1, 16), (8, 16), (64, 16), (64, 32), (8, 256), (2, 1024), (8, 512)]
+)
 """Three of them with equally many tokens; two with equally many sequences."""
+COMPARED = 1024
+"""Tokens with which lengths are compared, at most, where none of those have equally many."""
+MOST_SEQUENCES = 256
+"""Of a run."""
+SHORTEST_CONTEXT = DECODED + 3
+"""Tokens of a sequence that a model has to take: prompts of one token and of two are compared."""
 
 
 class StepSeconds(NamedTuple):
@@ -76,7 +87,7 @@ class EngineOf:
     """What an engine is built of."""
 
     folder: Path
-    """With the config of a model."""
+    """With the config of a model, in a folder of the rank's model in one of the measurement."""
     num_layers: int
     """Of it."""
     key_value_bytes: int
@@ -84,13 +95,42 @@ class EngineOf:
 
 
 def runs_for(max_sequences: int, longest: int) -> list[Run]:
-    """Runs that a model and a limit of sequences allow: shorter, and with fewer."""
-    most = max(8, max_sequences)
-    lengths = longest - DECODED - 1
-    chosen = [Run(min(run.sequences, most), min(run.prompt, lengths)) for run in RUNS]
-    if most > 64:
-        chosen.append(Run(min(most, 256), 16))
+    """Runs that a model and a limit of sequences allow: shorter, and with fewer. Equally many
+    sequences occur with two lengths; equally many tokens, too, where two sequences are allowed.
+
+    Args:
+        max_sequences: of a run.
+        longest: sequence that the model takes.
+
+    Raises:
+        UnsupportedModel: it takes too short ones.
+    """
+    if longest < SHORTEST_CONTEXT:
+        raise UnsupportedModel(
+            f"generation cannot be measured: got a model of {longest} positions, allowed "
+            f"{SHORTEST_CONTEXT} or more; correct max_position_embeddings in its config.json"
+        )
+    longest_prompt = longest - DECODED - 1
+    short = min(SHORT, longest_prompt // 2)
+    chosen = [
+        Run(
+            min(sequences, max_sequences), short if prompt == SHORT else min(prompt, longest_prompt)
+        )
+        for sequences, prompt in RUNS
+    ]
+    if max_sequences > 64:
+        chosen.append(Run(min(max_sequences, MOST_SEQUENCES), short))
+    chosen = list(dict.fromkeys(chosen))
+    if len({run.tokens for run in chosen}) == len(chosen):
+        chosen += _equal_tokens(max_sequences, longest_prompt)
     return list(dict.fromkeys(chosen))
+
+
+def _equal_tokens(max_sequences: int, longest_prompt: int) -> list[Run]:
+    """As many tokens in some sequences as in one."""
+    some = min(8, max_sequences, longest_prompt)
+    length = min(longest_prompt, COMPARED) // some
+    return [Run(some, length), Run(1, some * length)]
 
 
 def measure_generation(
@@ -98,7 +138,7 @@ def measure_generation(
     world: World,
     dtype: str,
     runs: list[Run],
-    say: Callable[[str], None],
+    begin: Callable[[str], None],
     now: Now,
 ) -> GenerationCurves:
     """Curves of the layers of a model. Collective over the world, in which each rank has an engine
@@ -109,22 +149,36 @@ def measure_generation(
         world: of all that measure.
         dtype: in which they compute.
         runs: to be measured.
-        say: is told what is measured.
+        begin: is told what is measured, before each run; returns when all ranks are there.
         now: seconds since some moment.
     """
-    low, high = (_measure_engine(each, world, dtype, runs, say, now) for each in engines)
+    low, high = (_measure_engine(each, world, dtype, runs, begin, now) for each in engines)
     few, many = (each.num_layers for each in engines)
-    block = {run: high[run].minus(low[run], many - few) for run in runs}
+    return generation_curves(low, high, few, many)
+
+
+def generation_curves(
+    low: dict[Run, StepSeconds], high: dict[Run, StepSeconds], few: int, many: int
+) -> GenerationCurves:
+    """Curves of what two engines took.
+
+    Args:
+        low: of each run with the fewer blocks.
+        high: with more of them.
+        few: blocks of the former.
+        many: blocks of the latter.
+    """
+    block = {run: high[run].minus(low[run], many - few) for run in low}
     rest = {
         run: StepSeconds(*(a - few * b for a, b in zip(low[run], block[run], strict=True)))
-        for run in runs
+        for run in low
     }
-    step = curve_of((run.sequences, max(0.0, rest[run].decode)) for run in runs)
+    step = curve_of((run.sequences, max(0.0, rest[run].decode)) for run in low)
     cached = cached_curve(block)
     return GenerationCurves(
-        prefill=block_curves((run.tokens, run.pairs, block[run].prefill) for run in runs),
-        embedding=curve_of((run.tokens, rest[run].prefill - step(run.sequences)) for run in runs),
-        sequences=curve_of((run.sequences, block[run].decode - cached(run.cached)) for run in runs),
+        prefill=block_curves((run.tokens, run.pairs, block[run].prefill) for run in low),
+        embedding=curve_of((run.tokens, rest[run].prefill - step(run.sequences)) for run in low),
+        sequences=curve_of((run.sequences, block[run].decode - cached(run.cached)) for run in low),
         cached=cached,
         step=step,
     )
@@ -146,7 +200,7 @@ def _measure_engine(
     world: World,
     dtype: str,
     runs: list[Run],
-    say: Callable[[str], None],
+    begin: Callable[[str], None],
     now: Now,
 ) -> dict[Run, StepSeconds]:
     """The least seconds of each run."""
@@ -155,7 +209,8 @@ def _measure_engine(
     vocabulary = 64
     found = {}
     for run in runs:
-        say(f"generation with {run.sequences} prompts of {run.prompt} tokens, {of.num_layers} deep")
+        text = f"{run.sequences} prompts of {run.prompt} tokens, {of.num_layers} deep"
+        begin(f"generation with {text}")
         taken = [_run(engine, run, vocabulary, now) for _ in range(REPEATS)][1:]
         found[run] = StepSeconds(*map(min, zip(*taken, strict=True)))
     engine.close()
@@ -175,6 +230,12 @@ def _run(engine: VllmEngine, run: Run, vocabulary: int, now: Now) -> StepSeconds
     return StepSeconds(prefill, median(decode))
 
 
+def world_name(of: EngineOf) -> str:
+    """Of an engine's ranks: with the folder of this measurement, which has a random name."""
+    measurement, model = of.folder.parts[-3:-1]
+    return f"{measurement}-{model}-{of.num_layers}"
+
+
 def _settings(of: EngineOf, world: World, dtype: str, runs: list[Run]) -> EngineSettings:
     block = KV_BLOCK_TOKENS[Device.CPU if world.device.type == "cpu" else Device.GPU]
     blocks = max(run.sequences * -(-(run.prompt + DECODED) // block) for run in runs) + 8
@@ -191,5 +252,5 @@ def _settings(of: EngineOf, world: World, dtype: str, runs: list[Run]) -> Engine
         max_concurrent_sequences=max(run.sequences for run in runs),
         block_tokens=block,
         stop_token_ids=(),
-        world=f"profile-{of.folder.parent.name}-{of.num_layers}",
+        world=world_name(of),
     )

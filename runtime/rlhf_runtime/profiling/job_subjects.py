@@ -12,6 +12,7 @@ from rlhf_flow.job_graphs import JobRole, job_roles, trace_job
 from rlhf_flow.planning.model_config import cached_folder, hub_cache, read_shape
 from rlhf_flow.planning.role_models import MICRO_BATCH_TOKENS
 from rlhf_flow.precision import resolve_precision
+from rlhf_runtime.models.context import max_positions
 from rlhf_runtime.models.errors import ModelNotFound
 from rlhf_runtime.models.folder import CONFIG_FILE, read_object
 from rlhf_runtime.models.tiny_llama import tiny_llama_folder
@@ -65,9 +66,7 @@ def _role_subjects(
             generates=generates,
             micro_batch_tokens=max(given, longest),
             max_sequences=min(rollout.max_concurrent_sequences, MOST_SEQUENCES),
-            max_positions=read_object(folder / CONFIG_FILE).get(
-                "max_position_embeddings", POSITIONS
-            ),
+            max_positions=max_positions(read_object(folder / CONFIG_FILE)) or POSITIONS,
         )
 
     found = [subject(training.parallelism.tensor or 1, computes=True, generates=False)]

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore
 
 from rlhf_api.spec.models import Precision
@@ -51,15 +52,14 @@ def measure_all(rank: int, setup: Setup, say: Say) -> Profile:
     device = torch.device("cuda", 0) if setup.device is Device.GPU else torch.device("cpu")
     store = FileStore(str(setup.folder / "store"), setup.ranks)
     world = World.join(rank, setup.ranks, store, device, COLLECTIVE_SECONDS)
-    try:
-        measuring = _Measuring(setup, world, say)
-        constants = measuring.constants()
-        models = tuple(
-            measuring.model(subject, setup.folder / f"model{number}-rank{rank}")
-            for number, subject in enumerate(setup.subjects)
-        )
-    finally:
-        world.close()
+    measuring = _Measuring(setup, world, say)
+    constants = measuring.constants()
+    models = tuple(
+        measuring.model(subject, setup.folder / f"model{number}-rank{rank}")
+        for number, subject in enumerate(setup.subjects)
+    )
+    dist.barrier()
+    world.close()  # only now: others would fail in a collective, and say so before who failed first
     steps = [min(each.generation.step.seconds) for each in models if each.generation is not None]
     return Profile(
         measured=Measured(
@@ -85,7 +85,7 @@ class _Measuring:
 
     def constants(self) -> Constants:
         """Of memory and links."""
-        self._say("memory and links")
+        self._begin("memory and links")
         bandwidth = memory_bytes_per_second(self._clock, self._world.device)
         if self._world.size == 1:
             return Constants(memory_bytes_per_second=bandwidth)
@@ -121,7 +121,7 @@ class _Measuring:
             self._world.device,
             DTYPES[subject.precision],
             subject.micro_batch_tokens,
-            self._say_of(subject),
+            self._begin_of(subject),
         )
 
     def _generation(self, subject: Subject, folder: Path) -> GenerationCurves:
@@ -134,11 +134,16 @@ class _Measuring:
         )
         runs = runs_for(subject.max_sequences, subject.max_positions)
         dtype = DTYPE_NAMES[DTYPES[subject.precision]]
-        say = self._say_of(subject)
-        return measure_generation((few, many), self._world, dtype, runs, say, self._now)
+        begin = self._begin_of(subject)
+        return measure_generation((few, many), self._world, dtype, runs, begin, self._now)
 
-    def _say_of(self, subject: Subject) -> Say:
-        return lambda text: self._say(f"{subject.name}: {text}")
+    def _begin_of(self, subject: Subject) -> Say:
+        return lambda text: self._begin(f"{subject.name}: {text}")
+
+    def _begin(self, text: str) -> None:
+        """Say what is measured, and wait for the others, which measure it at the same time."""
+        self._say(text)
+        dist.barrier()
 
 
 def _device_name(device: torch.device) -> str:

@@ -11,14 +11,15 @@ import os
 import queue
 import signal
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 from rlhf_api.spec.resources import Device
 from rlhf_flow.planning.seconds.profile import Profile
-from rlhf_runtime.errors import ProfilingFailed
+from rlhf_runtime.errors import NotEnoughResources, ProfilingFailed
 from rlhf_runtime.fate import end_with
 from rlhf_runtime.profiling.setup import Setup
 from rlhf_runtime.profiling.subjects import Subject
@@ -27,6 +28,9 @@ from rlhf_runtime.workers.process import usable_cores
 
 Say = Callable[[str], None]
 LOG_LINES = 15
+POLL_SECONDS = 1.0
+"""Between looks at whether the ranks live."""
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 def measure(
@@ -49,8 +53,11 @@ def measure(
         cpu_seconds: see `Setup`.
 
     Raises:
+        NotEnoughResources: fewer GPUs are visible than ranks.
         ProfilingFailed: a process has ended, or raised.
     """
+    if device is Device.GPU:
+        visible_gpus(ranks, os.environ)
     share = threads or max(1, usable_cores() // ranks)
     with tempfile.TemporaryDirectory(prefix="rlhf-profile-") as folder:
         setup = Setup(tuple(subjects), device, ranks, share, Path(folder), cpu_seconds)
@@ -78,15 +85,17 @@ def _processes(setup: Setup) -> Iterator[tuple[list[Any], Any]]:
                 process.join()
 
 
-def _answer(setup: Setup, processes: list[Any], answers: Any, say: Say) -> Profile:
+def _answer(setup: Setup, processes: Sequence[Any], answers: Any, say: Say) -> Profile:
+    last_look = False
     while True:
         try:
-            kind, value = answers.get(timeout=1.0)
+            kind, value = answers.get(timeout=POLL_SECONDS)
         except queue.Empty:
-            if all(process.is_alive() for process in processes):
+            lost = _lost(processes)
+            if lost is None or not last_look:  # what it said may only now be there
+                last_look = lost is not None
                 continue
-            ended = next(n for n, process in enumerate(processes) if not process.is_alive())
-            kind, value = "failed", f"rank {ended} ended with {processes[ended].exitcode}"
+            kind, value = "failed", f"rank {lost} ended with {processes[lost].exitcode}"
         if kind == "profile":
             return Profile.model_validate_json(value)
         if kind == "failed":
@@ -95,6 +104,38 @@ def _answer(setup: Setup, processes: list[Any], answers: Any, say: Say) -> Profi
                 "what these lines say (memory, the model's config), then give the command again"
             )
         say(value)
+
+
+def _lost(processes: Sequence[Any]) -> int | None:
+    """A rank that has failed, or the first, which answers, if it has ended; others may end first
+    when all is measured."""
+    for rank, process in enumerate(processes):
+        if process.exitcode is not None and (process.exitcode != 0 or rank == 0):
+            return rank
+    return None
+
+
+def visible_gpus(ranks: int, environment: Mapping[str, str]) -> list[str]:
+    """What each rank's `CUDA_VISIBLE_DEVICES` is: its own of those that this process sees.
+
+    Args:
+        ranks: that need a GPU each.
+        environment: of this process.
+
+    Raises:
+        NotEnoughResources: it sees fewer.
+    """
+    given = environment.get(VISIBLE)
+    if given is None:
+        return [str(rank) for rank in range(ranks)]
+    entries = takewhile(lambda each: each not in ("", "-1"), map(str.strip, given.split(",")))
+    gpus = list(entries)  # CUDA, too, sees nothing beyond those
+    if len(gpus) < ranks:
+        raise NotEnoughResources(
+            f"the devices to measure on are not there: got {len(gpus)} in {VISIBLE}={given!r}, "
+            f"needed {ranks}; look at {VISIBLE}, or ask for fewer with --devices"
+        )
+    return gpus[:ranks]
 
 
 def _last_lines(folder: Path) -> str:
@@ -112,7 +153,7 @@ def _run_rank(rank: int, parent: int, setup: Setup, answers: Any) -> None:
     os.dup2(log, 2)
     os.environ["OMP_NUM_THREADS"] = str(setup.threads)
     if setup.device is Device.GPU:
-        os.environ["CUDA_VISIBLE_DEVICES"] = str(rank)
+        os.environ[VISIBLE] = visible_gpus(setup.ranks, os.environ)[rank]
 
     def say(text: str) -> None:
         if rank == 0:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -75,14 +76,25 @@ def points(most_tokens: int, longest: int) -> list[Point]:
         most_tokens: of a pass.
         longest: sequence that the model takes.
     """
+    lengths = _lengths(longest)
+    shortest = lengths[0]
     sizes = [FEWEST]
     while sizes[-1] < most_tokens:
         sizes.append(min(4 * sizes[-1], most_tokens))
     if len(sizes) > 2 and sizes[-1] < 2 * sizes[-2]:
         del sizes[-2]
-    short = [Point(max(1, size // SHORT), min(size, SHORT)) for size in sizes]
-    lengths = [length for length in (SHORT, 128, 512, COMPARED) if length <= longest]
+    short = [Point(max(1, size // shortest), min(size, shortest)) for size in sizes]
     return list(dict.fromkeys([*short, *(Point(COMPARED // n, n) for n in lengths)]))
+
+
+def _lengths(longest: int) -> list[int]:
+    """Of sequences that are compared, rising: powers of two, so that they make up equally many
+    tokens; two of them at least, where the model takes more than one token."""
+    found = [length for length in (SHORT, 128, 512, COMPARED) if length <= longest]
+    if len(found) > 1:
+        return found
+    largest = 1 << (min(longest, COMPARED).bit_length() - 1)
+    return sorted({max(1, min(SHORT, largest // 4)), largest})
 
 
 def micro_batch(at: Point, vocab_size: int, hidden_size: int) -> MicroBatch:
@@ -104,7 +116,7 @@ def measure_training(
     device: torch.device,
     dtype: torch.dtype,
     most_tokens: int,
-    say: Callable[[str], None],
+    begin: Callable[[str], None],
 ) -> TrainingCurves:
     """Curves of the layers of a model.
 
@@ -114,16 +126,17 @@ def measure_training(
         device: on which.
         dtype: in which they compute.
         most_tokens: of a pass.
-        say: is told what is measured.
+        begin: is told what is measured, before it is; returns when all ranks are there.
     """
     model = TimedModel(folder, clock, device, dtype)
     config = model.module.config
-    asked = points(most_tokens, getattr(config, "max_position_embeddings", COMPARED))
-    kept = list(_samples(model, asked, say))
-    say("the optimizer")
+    asked = points(most_tokens, getattr(config, "max_position_embeddings", None) or COMPARED)
+    kept = _samples(model, asked, begin)
+    begin("the optimizer")
     optimizer, num_layers = measure_optimizer(model), len(model.blocks())
-    model = TimedModel(folder, clock, device, dtype, recompute=True)
-    again = list(_samples(model, fewer(asked), say))
+    del model
+    _free(device)  # the next one is as large
+    again = _samples(TimedModel(folder, clock, device, dtype, recompute=True), fewer(asked), begin)
     return TrainingCurves(
         forward=_curves(((each.at, each.forward) for each in kept), num_layers),
         backward=_curves(((each.at, each.beyond) for each in kept), num_layers),
@@ -132,24 +145,36 @@ def measure_training(
     )
 
 
+def _free(device: torch.device) -> None:
+    """Give the memory of models back that nobody uses: their hooks refer to them in circles."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
 def fewer(asked: Sequence[Point]) -> list[Point]:
-    """Of these points the least, the largest and, in between, every second; the longest
-    sequences."""
-    short = [each for each in asked if each.length <= SHORT]
-    return list(dict.fromkeys([*short[::-2], short[0], Point(COMPARED // SHORT, SHORT), asked[-1]]))
+    """Of these points the least, the largest and, in between, every second; the shortest and the
+    longest of the sequences that are compared."""
+    compared = sorted((each for each in asked if each.tokens == COMPARED), key=lambda at: at.length)
+    short = [each for each in asked if each.length <= compared[0].length]
+    return list(dict.fromkeys([*short[::-2], short[0], compared[0], compared[-1]]))
 
 
 def _samples(
-    model: TimedModel, asked: Iterable[Point], say: Callable[[str], None]
-) -> Iterator[Sample]:
+    model: TimedModel, asked: Iterable[Point], begin: Callable[[str], None]
+) -> list[Sample]:
     config = model.module.config
+    found = []
     for at in asked:
-        say(f"passes of {at.sequences} x {at.length} tokens")
         part = micro_batch(at, config.vocab_size, config.hidden_size)
+        text = f"passes of {at.sequences} x {at.length} tokens"
+        begin(f"forward {text}")
         forward = min(repeated(partial(model.infer, part)), key=lambda parts: parts.total)
+        begin(f"training {text}")
         best = min(repeated(partial(model.train, part)), key=lambda both: sum(map(sum, both)))
         more = (there + back - alone for there, back, alone in zip(*best, forward, strict=True))
-        yield Sample(at, forward, Parts(*(max(0.0, each) for each in more)))
+        found.append(Sample(at, forward, Parts(*(max(0.0, each) for each in more))))
+    return found
 
 
 def repeated(measure: Callable[[], T]) -> list[T]:

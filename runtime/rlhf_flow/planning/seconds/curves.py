@@ -46,10 +46,12 @@ def curve_of(samples: Iterable[tuple[float, float]]) -> Curve:
     """The curve of what was measured.
 
     Whatever disturbs a measurement makes it longer. So of several measurements of one point the
-    least counts, and none is longer than that of a later point.
+    least counts, and none is longer than that of a later point. What was measured at a single point
+    is taken to hold everywhere.
 
     Args:
-        samples: what was counted, and seconds; of at least two points.
+        samples: what was counted, not below 0, and seconds, of which those below 0 count as 0; at
+            least one.
     """
     least: dict[float, float] = {}
     for at, seconds in samples:
@@ -58,6 +60,9 @@ def curve_of(samples: Iterable[tuple[float, float]]) -> Curve:
     values: list[float] = []
     for at in reversed(points):
         values.append(min([max(0.0, least[at]), *values[-1:]]))
+    if len(points) == 1:
+        (only,) = points
+        return Curve(at=(0.0, only) if only > 0 else (0.0, 1.0), seconds=(values[0], values[0]))
     return Curve(at=tuple(points), seconds=tuple(reversed(values)))
 
 
@@ -75,21 +80,25 @@ class BlockCurves(Contract):
 
 
 def block_curves(samples: Iterable[tuple[float, float, float]]) -> BlockCurves:
-    """A block's curves from measurements, among which one number of tokens occurs with different
-    numbers of pairs.
+    """A block's curves from measurements, among which one number of tokens should occur with
+    different numbers of pairs; where none does, pairs take nothing beyond what tokens take.
 
     With n tokens, the number that has most of them, seconds grow by what pairs take; from the
     fewest pairs down to none they are taken to fall as they rise from there to the next more. What
     pairs take is then subtracted from all measurements.
 
     Args:
-        samples: tokens, pairs and seconds.
+        samples: tokens, pairs and seconds; at least one.
     """
     rows = list(samples)
     by_tokens: dict[float, list[tuple[float, float]]] = {}
     for tokens, pairs, seconds in rows:
         by_tokens.setdefault(tokens, []).append((pairs, seconds))
-    most = max(by_tokens, key=lambda tokens: (len(set(by_tokens[tokens])), tokens))
+
+    def num_pairs(tokens: float) -> int:
+        return len({pairs for pairs, _ in by_tokens[tokens]})
+
+    most = max(by_tokens, key=lambda tokens: (num_pairs(tokens), tokens))
     attention = _pairs_curve(curve_of(by_tokens[most]))
     return BlockCurves(
         tokens=curve_of((tokens, seconds - attention(count)) for tokens, count, seconds in rows),

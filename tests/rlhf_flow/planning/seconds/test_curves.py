@@ -61,6 +61,41 @@ def test_of_several_measurements_the_least_counts() -> None:
     assert curve_of([(2, -1), (1, -2)]) == Curve(at=(1, 2), seconds=(0, 0))
 
 
+def test_a_single_point_holds_everywhere() -> None:
+    """Though it was measured twice."""
+    found = curve_of([(8, 2.0), (8, 1.5)])
+    assert [found(at) for at in (0, 8, 100)] == [1.5, 1.5, 1.5]
+    assert curve_of([(0, -1.0)])(5) == 0
+
+
+SECONDS = st.floats(-1, 1)
+COUNTS = st.integers(0, 4).map(float)
+
+
+@given(st.lists(st.tuples(COUNTS, SECONDS), min_size=1))
+def test_whatever_was_measured_is_a_curve(samples: list[tuple[float, float]]) -> None:
+    """Falling, below 0, repeated or alone: nothing measured exceeds what a later point took."""
+    found = curve_of(samples)
+    for at, seconds in samples:
+        assert found(at) <= max(0.0, seconds) + 1e-12
+
+
+@given(st.lists(st.tuples(COUNTS, COUNTS, SECONDS), min_size=1))
+def test_whatever_was_measured_of_a_block_are_curves(
+    samples: list[tuple[float, float, float]],
+) -> None:
+    found = block_curves(samples)
+    assert found.pairs(0) == 0
+    assert all(found(tokens, pairs) >= 0 for tokens, pairs, _ in samples)
+
+
+def test_pairs_take_nothing_where_no_tokens_have_two_numbers_of_them() -> None:
+    """Also where one was measured twice, with other seconds."""
+    found = block_curves([(8, 64, 1.0), (8, 64, 3.0), (16, 128, 2.0)])
+    assert found.pairs(1000) == 0
+    assert found.tokens == Curve(at=(8, 16), seconds=(1, 2))
+
+
 @given(st.floats(0, 1), st.floats(1e-4, 1), st.floats(1e-6, 1e-3))
 def test_a_block_is_told_apart_into_tokens_and_pairs(
     always: float, token: float, pair: float
