@@ -8,6 +8,7 @@ import pytest
 
 from rlhf_api.plan import Head, Mesh
 from rlhf_api.spec.models import Precision
+from rlhf_api.spec.resources import Device
 from rlhf_flow.planning.memory import RoleModel
 from rlhf_flow.planning.seconds.call_seconds import CallSeconds
 from rlhf_flow.planning.seconds.hardware import Hardware
@@ -88,6 +89,14 @@ def test_collectives_hide_behind_computation() -> None:
     call = trained(slow)
     assert call.data_communication == pytest.approx(2 * (root + block + block + root))
     assert call.compute == pytest.approx(trained(IDEAL).compute * 1e12)
+
+
+def test_nothing_hides_collectives_on_cpus() -> None:
+    """As if nothing computed."""
+    slow = replace(IDEAL, float32_flops_per_second=1.0, link_bytes_per_second=1.0)
+    cpu = replace(TWO, device=Device.CPU)
+    assert trained(slow, cpu).data_communication == trained(LINKED).data_communication
+    assert inferred(slow, cpu).data_communication == inferred(LINKED).data_communication
 
 
 def test_copies_of_weights_and_gradients_by_hand() -> None:
