@@ -54,8 +54,8 @@ class Run(NamedTuple):
         return self.sequences * (self.prompt + (DECODED + 1) / 2)
 
 
-RUNS = (Run(1, 16), Run(8, 16), Run(64, 16), Run(64, 32), Run(8, 256), Run(2, 1024), Run(8, 512))
-"""Three of them with equally many tokens; two with equally many sequences."""
+SHORT, LONGEST = 16, 1024
+"""Tokens of prompts."""
 
 
 class StepSeconds(NamedTuple):
@@ -84,13 +84,21 @@ class EngineOf:
 
 
 def runs_for(max_sequences: int, longest: int) -> list[Run]:
-    """Runs that a model and a limit of sequences allow: shorter, and with fewer."""
+    """Runs to measure: few and many short prompts; prompts of several lengths, with equally many
+    tokens in all; and one more length of as many sequences.
+
+    Args:
+        max_sequences: of a decoding step.
+        longest: sequence that the model takes.
+    """
     most = max(8, max_sequences)
-    lengths = longest - DECODED - 1
-    chosen = [Run(min(run.sequences, most), min(run.prompt, lengths)) for run in RUNS]
+    length = max(SHORT, min(LONGEST, longest - DECODED - 1) // 4 * 4)
+    runs = [Run(1, SHORT), Run(8, SHORT), Run(min(64, most), SHORT)]
     if most > 64:
-        chosen.append(Run(min(most, 256), 16))
-    return list(dict.fromkeys(chosen))
+        runs.append(Run(min(256, most), SHORT))
+    if most >= 64 and length >= 64:
+        runs.append(Run(64, length // 32))
+    return list(dict.fromkeys([*runs, Run(8, length // 4), Run(2, length), Run(8, length // 2)]))
 
 
 def measure_generation(

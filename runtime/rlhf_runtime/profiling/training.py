@@ -72,7 +72,7 @@ def points(most_tokens: int, longest: int) -> list[Point]:
 
     Args:
         most_tokens: of a pass.
-        longest: sequence that the model takes.
+        longest: sequence that the model takes, at least `SHORT`.
     """
     sizes = [FEWEST]
     while sizes[-1] < most_tokens:
@@ -80,7 +80,8 @@ def points(most_tokens: int, longest: int) -> list[Point]:
     if len(sizes) > 2 and sizes[-1] < 2 * sizes[-2]:
         del sizes[-2]
     short = [Point(max(1, size // SHORT), min(size, SHORT)) for size in sizes]
-    lengths = [length for length in (SHORT, 128, 512, COMPARED) if length <= longest]
+    lengths = [length for length in (FEWEST, SHORT, 128, 512, COMPARED) if length <= longest]
+    lengths = lengths[1:] if len(lengths) > 2 else lengths
     return list(dict.fromkeys([*short, *(Point(COMPARED // n, n) for n in lengths)]))
 
 

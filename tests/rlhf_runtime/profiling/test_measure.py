@@ -4,11 +4,10 @@ took."""
 from __future__ import annotations
 
 import json
-import os
+import multiprocessing
 from dataclasses import replace
 from pathlib import Path
 
-import psutil
 import pytest
 
 from rlhf_api.spec.models import Precision
@@ -20,7 +19,7 @@ from rlhf_flow.planning.seconds.presets import CPU
 from rlhf_flow.planning.seconds.profile import Profile
 from rlhf_runtime.errors import ProfilingFailed
 from rlhf_runtime.models.tiny_llama import tiny_llama_folder
-from rlhf_runtime.profiling.generation import Run, StepSeconds, cached_curve, runs_for
+from rlhf_runtime.profiling.generation import DECODED, Run, StepSeconds, cached_curve, runs_for
 from rlhf_runtime.profiling.ranks import measure
 from rlhf_runtime.profiling.subjects import Subject
 from rlhf_runtime.profiling.training import Point, fewer, points
@@ -58,13 +57,15 @@ def test_a_tiny_model_is_measured(subject: Subject) -> None:
         few, many = (layers.forward(kind, WHOLE, tokens, 0).total for tokens in (16, 4096))
         assert 0 < few <= many
         for recompute in (False, True):
-            assert layers.backward(kind, WHOLE, 4096, 0, recompute).total > 0
+            few, many = (layers.backward(kind, WHOLE, n, 0, recompute).total for n in (16, 4096))
+            assert 0 <= few <= many
     assert layers.optimizer(1e6) > 0
     few, many = (layers.decode(LayerKind.BLOCK, WHOLE, n, n * 16).total for n in (1, 64))
-    assert 0 < few <= many
-    assert layers.prefill(LayerKind.BLOCK, WHOLE, 64, 64).total > 0
+    assert 0 <= few <= many
+    assert layers.decode(LayerKind.HEAD, WHOLE, 8, 0).total + hardware.engine_step_seconds > 0
+    assert layers.prefill(LayerKind.BLOCK, WHOLE, 64, 64).total >= 0
     assert any("passes of" in text for text in told) and any("generation" in text for text in told)
-    assert not psutil.Process(os.getpid()).children()
+    assert not multiprocessing.active_children()
 
 
 def test_a_model_that_cannot_be_built_is_told(subject: Subject, tmp_path: Path) -> None:
@@ -83,10 +84,25 @@ def test_points_reach_from_few_tokens_to_the_most() -> None:
     assert Point(2, 16).pairs == 2 * 16 * 16 / 2 and Point(2, 16).predicted == 16
 
 
-def test_runs_keep_to_what_a_model_takes() -> None:
-    found = runs_for(8, 128)
-    assert max(run.sequences for run in found) == 8 and max(run.prompt for run in found) == 118
+@pytest.mark.parametrize("longest", [40, 128, 2048, 131072])
+@pytest.mark.parametrize("max_sequences", [1, 8, 64, 1000])
+def test_runs_tell_everything_apart_that_they_are_for(max_sequences: int, longest: int) -> None:
+    """Equally many tokens in prompts of other lengths; equally many sequences with other caches;
+    more and fewer sequences."""
+    found = runs_for(max_sequences, longest)
+    assert max(run.sequences for run in found) <= max(8, min(256, max_sequences))
+    assert max(run.prompt for run in found) < longest - DECODED
+    assert {run.sequences for run in found} >= {1, 2, 8}
     assert len({run.prompt for run in found if run.sequences == 8}) > 1
+    longer = Run(2, max(run.prompt for run in found if run.sequences == 2))
+    assert len({run.pairs for run in found if run.tokens == longer.tokens}) > 1
+
+
+@pytest.mark.parametrize("longest", [64, 128, 2048])
+def test_points_compare_lengths_whatever_a_model_takes(longest: int) -> None:
+    found = points(64, longest)
+    assert max(at.length for at in found) <= longest
+    assert len({at.pairs for at in found if at.tokens == 1024}) > 1
 
 
 def test_what_the_cache_takes_is_the_difference_of_equally_many_sequences() -> None:
