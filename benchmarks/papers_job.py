@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from rlhf_api import RLHFJob
 from rlhf_api.plan import Pool
-from rlhf_api.spec.models import Offload, TrainingEngineType
+from rlhf_api.spec.models import TrainingEngineType
 from rlhf_api.spec.resources import Device
 from rlhf_flow.job_graphs import trace_job
 from rlhf_flow.planning.job_problem import problem_of
@@ -39,6 +39,11 @@ class Batch(NamedTuple):
     prompts: int
     prompt_tokens: int
     response_tokens: int
+
+    @property
+    def tokens(self) -> int:
+        """Of a sequence."""
+        return self.prompt_tokens + self.response_tokens
 
 
 SHORT = Batch(1024, 1024, 1024)
