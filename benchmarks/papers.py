@@ -18,7 +18,8 @@ from papers_placements import (
     KINDS,
     Compared,
     compared,
-    placement_finding,
+    described,
+    placement_findings,
     placement_row,
 )
 from papers_search import (
@@ -76,11 +77,20 @@ def compare_placements(
 
 def print_placements(made: dict[tuple[str, int], Compared]) -> Findings:
     """HybridFlow, figure 12."""
-    print("\n2. Seconds of a step by placement, each as fast as was found (HybridFlow, figure 12)")
-    header = ["model", "GPUs", *KINDS, "planned", "gap", "wins", "paper", "planned: who is where"]
+    print(
+        "\n2. Seconds of a step by placement: each as fast as was found, and with cuts by rule, the"
+    )
+    print(
+        "   smallest that fits; as planned, and how much faster one may be (HybridFlow, figure 12)"
+    )
+    kinds = [*KINDS, *(f"{kind} (rule)" for kind in KINDS)]
+    header = ["model", "GPUs", *kinds, "planned", "gap", "wins", "wins (rule)", "paper"]
     print_table(header, [placement_row(*job, each) for job, each in made.items()])
-    found = (placement_finding(*job, each) for job, each in made.items())
-    return [finding for finding in found if finding is not None]
+    print("\n   Where the planned roles are")
+    print_table(
+        ["model", "GPUs", "ranks"], [[*job, described(each.best)] for job, each in made.items()]
+    )
+    return [finding for job, each in made.items() for finding in placement_findings(*job, each)]
 
 
 def print_transitions(models: Sequence[str]) -> Findings:

@@ -21,7 +21,7 @@ from rlhf_flow.planning.search.find_plan import Found, find_plan
 from rlhf_flow.planning.search.placements import Placement, placements
 
 GPUS = (8, 16, 32, 64, 96, 128)
-FITTED_OF_KIND, FITTED = 200, 300
+FITTED_OF_KIND, FITTED = 500, 500
 """Ways to compute that are fitted into memory: for each kind of placement, and for the planner."""
 COLOCATED, SPLIT, STANDALONE = (
     kind.value for kind in (PlacementType.COLOCATED, PlacementType.SPLIT, PlacementType.STANDALONE)
@@ -47,9 +47,9 @@ class Compared:
     """The best of each kind; of kinds that fit."""
     best: Found
     """Of all placements."""
-    heuristic_seconds: float | None
-    """All roles on all GPUs with the smallest cut that fits, tensor ranks first. None: it does not
-    fit."""
+    by_rule: Mapping[str, float]
+    """Seconds of a step by kind, with the smallest cut that fits, tensor ranks before stages, and
+    GPUs shared out by roles' work; of kinds that fit."""
     cpu_seconds: float
     """That finding the best took, and the simple plans from which that starts."""
 
@@ -84,35 +84,47 @@ def compared(
         one = find_plan(problem, hardware, of_kind, known, FITTED_OF_KIND)
         if one.fitted is not None:
             found[kind] = one
-    heuristic = simple[COLOCATED].alternative.step_seconds
-    return Compared(found, best, heuristic, cpu_seconds)
+    by_rule = {
+        name: seconds
+        for name, each in simple.items()
+        if (seconds := each.alternative.step_seconds) is not None
+    }
+    return Compared(found, best, by_rule, cpu_seconds)
 
 
 def placement_row(model: str, num_gpus: int, each: Compared) -> list[object]:
-    """Seconds of a step by kind and as planned, who wins here, and where the planner has roles."""
-    seconds = each.seconds
-    winner = min(seconds, key=lambda kind: seconds[kind]) if seconds else "nothing fits"
+    """Seconds of a step by kind, searched and by rule, and as planned; who wins."""
     best = each.best.step_seconds
     return [
         model,
         num_gpus,
-        *(seconds.get(kind) for kind in KINDS),
+        *(each.seconds.get(kind) for kind in KINDS),
+        *(each.by_rule.get(kind) for kind in KINDS),
         best if isfinite(best) else None,
         f"{each.best.gap:.0%}" if isfinite(best) else None,
-        winner,
-        PAPERS_BEST.get((model, num_gpus), "not said"),
-        described(each.best) if each.best.fitted else "",
+        winner(each.seconds),
+        winner(each.by_rule),
+        PAPERS_BEST.get((model, num_gpus)),
     ]
 
 
-def placement_finding(model: str, num_gpus: int, each: Compared) -> list[object] | None:
-    """What the paper found beside ours. None: it does not say."""
+def placement_findings(model: str, num_gpus: int, each: Compared) -> list[list[object]]:
+    """What the paper found beside ours; nothing where it does not say."""
     papers = PAPERS_BEST.get((model, num_gpus))
     if papers is None:
-        return None
-    seconds = each.seconds
-    winner = min(seconds, key=lambda kind: seconds[kind]) if seconds else "nothing fits"
-    return [f"{model} on {num_gpus}: placement", papers, winner, same_choice(papers, seconds)]
+        return []
+    return [
+        [f"{model} on {num_gpus}: {what}", papers, winner(seconds), same_choice(papers, seconds)]
+        for what, seconds in (
+            ("placement, all searched", each.seconds),
+            ("placement, cuts by rule", each.by_rule),
+        )
+    ]
+
+
+def winner(seconds: Mapping[str, float]) -> str:
+    """The kind that takes least."""
+    return min(seconds, key=lambda kind: seconds[kind]) if seconds else "none fits"
 
 
 def kind_of(placement: Placement) -> str | None:
@@ -131,8 +143,9 @@ def kind_of(placement: Placement) -> str | None:
 
 
 def described(found: Found) -> str:
-    """Who shares GPUs in a plan: `actor reference 0-7, critic 8-15; generation 0-15`."""
-    assert found.fitted is not None
+    """Who shares GPUs in a plan: `generation 0-15, actor reward 0-7, reference critic 8-15`."""
+    if found.fitted is None:
+        return "nothing fits"
     sets: dict[range, list[str]] = {}
     for role, place in found.fitted.placed.places.items():
         sets.setdefault(place.training.mesh.ranks, []).append(role.removesuffix("_model"))

@@ -1,7 +1,7 @@
 """What the search for a plan costs, beside HybridFlow's figure 16, and what it gains over a rule of
 thumb, beside ReaL.
 
-The rule: all roles on all GPUs, each with the smallest cut that fits, tensor ranks before stages.
+The rule: all roles on all GPUs, all with the smallest cut that fits, tensor ranks before stages.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from math import isfinite
 from statistics import mean
 
 from papers_job import LONG, SHORT, Batch
-from papers_placements import Compared
+from papers_placements import COLOCATED, Compared
 from papers_verdict import same_share, within
 
 PAPERS_MAPPER_SECONDS = 1800.0
@@ -50,7 +50,7 @@ def gain_row(model: str, num_gpus: int, batch: Batch, each: Compared) -> list[ob
         model,
         num_gpus,
         batch.tokens,
-        each.heuristic_seconds,
+        each.by_rule.get(COLOCATED),
         best if isfinite(best) else None,
         None if gained is None else f"+{gained:.0%}",
     ]
@@ -58,9 +58,8 @@ def gain_row(model: str, num_gpus: int, batch: Batch, each: Compared) -> list[ob
 
 def gain(each: Compared) -> float | None:
     """How much faster the planner's plan is than the heuristic's. None: that does not fit."""
-    if each.heuristic_seconds is None:
-        return None
-    return each.heuristic_seconds / each.best.step_seconds - 1
+    by_rule = each.by_rule.get(COLOCATED)
+    return None if by_rule is None else by_rule / each.best.step_seconds - 1
 
 
 def gain_finding(batch: Batch, gains: Sequence[float]) -> list[object]:
