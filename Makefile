@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .PHONY: help setup demo test check format generate lock clean \
 	cluster-up cluster-status cluster-down cluster-images images check-locks e2e \
 	bench-step bench-dispatch bench-startup bench-recovery bench-peers bench-learning bench-placement \
-	bench-operator bench-reshard bench-estimator
+	bench-operator bench-reshard bench-estimator bench-papers
 
 export PYTHON
 BIN := .venv/bin
@@ -110,3 +110,6 @@ bench-reshard: setup ## weights from training to generation, against gathering t
 
 bench-estimator: setup ## predicted seconds of calls beside measured ones, with profiles measured here
 	@$(BENCH)/estimator.py $(ARGS)
+
+bench-papers: setup ## what papers report of plans beside what the planner finds; nothing is run
+	@$(BENCH)/papers.py $(ARGS)

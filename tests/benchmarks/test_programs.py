@@ -20,6 +20,7 @@ PROGRAMS = {
     "operator": "operator_jobs",
     "reshard": "reshard",
     "estimator": "estimator",
+    "papers": "papers",
 }
 """Each target's program; one named operator would stand before Python's own module."""
 

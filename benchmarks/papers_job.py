@@ -1,0 +1,138 @@
+"""The job and the cluster of HybridFlow's evaluation, as the planner takes them.
+
+PPO with actor, critic, reference and reward model, all of the same size: 1,024 prompts of 1,024
+tokens, all responses of 1,024 tokens, 8 updates in a step, nothing offloaded. Of the Llama models
+the paper says how large they are: those of Llama 2, and for 34B Code Llama, have these sizes. A
+manifest's reward model is sharded by FSDP; here Megatron cuts it like the others, as in the paper.
+
+Source: HybridFlow (arXiv 2409.19256), section 8.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from rlhf_api import RLHFJob
+from rlhf_api.plan import Pool
+from rlhf_api.spec.models import TrainingEngineType
+from rlhf_api.spec.resources import Device
+from rlhf_flow.job_graphs import trace_job
+from rlhf_flow.planning.job_problem import problem_of
+from rlhf_flow.planning.make_plan import resolve_shapes
+from rlhf_flow.planning.problem import PlanningProblem
+from rlhf_flow.planning.seconds.hardware import Hardware
+from rlhf_flow.planning.seconds.presets import HARDWARE
+from rlhf_flow.planning.shapes import DecoderShape
+
+GPU, GPUS_PER_NODE, GPU_BYTES = "A100-80G", 8, 80 * 2**30
+NODE_BITS_PER_SECOND = 200e9
+"""Between nodes, of all of a node's GPUs together."""
+UPDATES = 8
+"""Of a step."""
+
+
+class Batch(NamedTuple):
+    """What a step works on; all prompts are equally long, and all responses."""
+
+    prompts: int
+    prompt_tokens: int
+    response_tokens: int
+
+    @property
+    def tokens(self) -> int:
+        """Of a sequence."""
+        return self.prompt_tokens + self.response_tokens
+
+
+SHORT = Batch(1024, 1024, 1024)
+LONG = Batch(256, 1024, 7168)
+"""As many tokens in sequences of 8,192."""
+
+
+def _llama(layers: int, hidden: int, middle: int, heads: int, key_values: int) -> DecoderShape:
+    return DecoderShape(layers, hidden, middle, heads, key_values, 128, 32000, family="llama")
+
+
+MODELS: Mapping[str, DecoderShape] = {
+    "7B": _llama(32, 4096, 11008, 32, 32),
+    "13B": _llama(40, 5120, 13824, 40, 40),
+    "34B": _llama(48, 8192, 22016, 64, 8),
+    "70B": _llama(80, 8192, 28672, 64, 8),
+}
+"""Source: Llama 2 (arXiv 2307.09288) and Code Llama (arXiv 2308.12950), their config.json."""
+
+
+def paper_hardware() -> Hardware:
+    """An A100 of the preset with its share of its node's network."""
+    each = NODE_BITS_PER_SECOND / 8 / GPUS_PER_NODE
+    return replace(HARDWARE[GPU], network_bytes_per_second=each)
+
+
+def paper_pool(num_gpus: int) -> Pool:
+    """So many of them, in whole nodes."""
+    return Pool(
+        name="pool",
+        device=Device.GPU,
+        nodes=num_gpus // GPUS_PER_NODE,
+        devices_per_node=GPUS_PER_NODE,
+        memory_bytes_per_device=GPU_BYTES,
+        gpu=GPU,
+    )
+
+
+def paper_problem(model: str, num_gpus: int, batch: Batch = SHORT) -> PlanningProblem:
+    """The job on so many GPUs; how models are cut, and where they are, is left to the planner.
+
+    Args:
+        model: one of `MODELS`.
+        num_gpus: a multiple of a node's.
+        batch: of a step.
+    """
+    job = RLHFJob.model_validate(_manifest(MODELS[model], batch))
+    graphs = trace_job(job, Device.GPU)
+    shapes = resolve_shapes(job, graphs)
+    problem = problem_of(job, graphs, (paper_pool(num_gpus),), shapes)
+    role, actor = job.spec.rewards[0].model_role, problem.models["actor"]
+    reward = replace(problem.models[role], engine=TrainingEngineType.MEGATRON, fixed=actor.fixed)
+    return replace(problem, models={**problem.models, role: reward})
+
+
+def _manifest(shape: DecoderShape, batch: Batch) -> dict[str, Any]:
+    training = {"engine": "Megatron", "offload": "Never", "precision": "bfloat16"}
+    role = {"source": {"path": "/models/llama"}, "shape": _shape(shape), "training": training}
+    return {
+        "apiVersion": "rlhf-operator.dev/v1alpha1",
+        "kind": "RLHFJob",
+        "metadata": {"name": "papers"},
+        "spec": {
+            "algorithm": {"type": "PPO", "ppo": {"klCoefficient": 0.05}},
+            "models": {"actor": role, "critic": role, "reference": role},
+            "rewards": [{"model": {"path": "/models/reward", "shape": _shape(shape)}}],
+            "data": {"train": {"path": "prompts.jsonl"}},
+            "rollout": {
+                "maxPromptTokens": batch.prompt_tokens,
+                "maxResponseTokens": batch.response_tokens,
+                "expectedPromptTokens": batch.prompt_tokens,
+                "expectedResponseTokens": batch.response_tokens,
+            },
+            "schedule": {
+                "steps": 1,
+                "promptsPerStep": batch.prompts,
+                "miniBatchPrompts": batch.prompts // UPDATES,
+            },
+        },
+    }
+
+
+def _shape(shape: DecoderShape) -> dict[str, int]:
+    return {
+        "numLayers": shape.num_layers,
+        "hiddenSize": shape.hidden_size,
+        "intermediateSize": shape.intermediate_size,
+        "numAttentionHeads": shape.num_attention_heads,
+        "numKeyValueHeads": shape.num_key_value_heads,
+        "headDim": shape.head_dim,
+        "vocabSize": shape.vocab_size,
+    }
