@@ -50,7 +50,12 @@ def _location(field: str) -> list[str | int]:
 
 def possible_sizes(pool: Pool, mesh: Mesh, shape: DecoderShape) -> tuple[int, ...]:
     """Ranks that an engine of a model may span on some devices of a pool. Ascending."""
-    return tuple(size for size in _powers(pool) if not _does_not_divide(size, pool, mesh, shape))
+    return tuple(size for size in _powers(pool) if is_possible(size, pool, mesh, shape))
+
+
+def is_possible(tensor: int, pool: Pool, mesh: Mesh, shape: DecoderShape) -> bool:
+    """Whether an engine of a model may span so many ranks on some devices of a pool."""
+    return _does_not_divide(tensor, pool, mesh, shape) is None
 
 
 def _powers(pool: Pool) -> list[int]:

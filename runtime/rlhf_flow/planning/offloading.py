@@ -78,7 +78,7 @@ def offload_choices(
     shared = {
         role
         for group in groups
-        if len(group.roles) + len(group.generating) > 1
+        if len(group.roles) + _num_generating(problem, group) > 1
         for role in group.roles
     }
     wanted = {role: problem.models[role].fixed.offload for role in roles}
@@ -103,6 +103,11 @@ def offload_choices(
         for number, depths in enumerate(found)
         if depths not in found[:number]
     )
+
+
+def _num_generating(problem: PlanningProblem, group: DeviceGroup) -> int:
+    """Roles that really generate on a group's devices."""
+    return sum(problem.models[role].generates for role in group.generating)
 
 
 def _has_masters(facts: ModelFacts) -> bool:

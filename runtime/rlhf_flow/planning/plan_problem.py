@@ -19,6 +19,7 @@ from rlhf_flow.planning.search.alternatives import Simple, simple_plans
 from rlhf_flow.planning.search.find_plan import MAX_FITTED, Found, find_plan
 from rlhf_flow.planning.search.placements import placements
 from rlhf_flow.planning.seconds.hardware import Hardware
+from rlhf_flow.planning.served import check_served
 
 
 def plan_problem(problem: PlanningProblem, most_fitted: int = MAX_FITTED) -> Plan:
@@ -58,6 +59,7 @@ def _known_hardware(problem: PlanningProblem) -> Mapping[str, Hardware] | None:
 def _fastest_plan(
     problem: PlanningProblem, hardware: Mapping[str, Hardware], most_fitted: int
 ) -> Plan:
+    check_served(problem)
     is_free = problem.fixed.placement.type is PlacementType.AUTO
     family = tuple(placements(problem)) if is_free else (places_of(problem),)
     simple = simple_plans(problem, hardware)

@@ -73,7 +73,7 @@ def _placement_reason(
     why = {
         PlacementType.SPLIT: "as placement Split puts language models and scalar models apart",
         PlacementType.STANDALONE: "as placement Standalone gives each role devices of its own",
-        PlacementType.AUTO: FASTEST,
+        PlacementType.AUTO: "the planner's choice",
     }
     return f"{group}: {held}, {why.get(kind, 'as placement.groups says')}"
 

@@ -122,11 +122,19 @@ def _cut_mesh(role: str, mesh: Mesh, cut: _Cut) -> Mesh:
     )
 
 
+def torn_groups(ranks: range, tensor: int, devices_per_node: int) -> list[int]:
+    """First ranks of the groups of tensor ranks that lie on two nodes."""
+    return [
+        start
+        for start in range(ranks.start, ranks.stop, tensor)
+        if start // devices_per_node != (start + tensor - 1) // devices_per_node
+    ]
+
+
 def _check_nodes(role: str, mesh: Mesh, pool: Pool, field: str) -> None:
     """Refuse tensor ranks that are not all on one node: they talk within every layer."""
     per_node, tensor = pool.devices_per_node, mesh.tensor
-    starts = range(mesh.ranks.start, mesh.ranks.stop, tensor)
-    torn = [start for start in starts if start // per_node != (start + tensor - 1) // per_node]
+    torn = torn_groups(mesh.ranks, tensor, per_node)
     if not torn:
         return
     where = describe_devices(range(torn[0], torn[0] + tensor), pool.name)

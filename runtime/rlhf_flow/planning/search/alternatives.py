@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from rlhf_api.errors import ManifestError
 from rlhf_api.plan_estimate import Alternative
 from rlhf_api.spec.placement import PlacementSpec, PlacementType
-from rlhf_flow.errors import DoesNotDivide, DoesNotFit, InvalidPlacement, NotOffered, PlanError
+from rlhf_flow.errors import DoesNotFit, PlanError
 from rlhf_flow.planning.estimate.evaluate import evaluate
 from rlhf_flow.planning.first_that_fits import first_that_fits
 from rlhf_flow.planning.fitted_plan import fitted_plan
@@ -46,16 +46,15 @@ def simple_plans(problem: PlanningProblem, hardware: Mapping[str, Hardware]) -> 
         hardware: of the devices of each pool.
 
     Raises:
-        PlanError, ManifestError: what is decided already cannot be.
+        PlanError, ManifestError: a placement that is decided cannot be.
     """
     placement = problem.fixed.placement
     is_free = placement.type is PlacementType.AUTO
     if not is_free:
         return (_simple(problem, placement, hardware, "the first that fits"),)
-    colocated, *apart = (placement.model_copy(update={"type": kind}) for kind in APART)
-    found = [_simple(problem, colocated, hardware, colocated.type.value)]
-    for spec in apart:
-        with suppress(InvalidPlacement, NotOffered, DoesNotDivide):
+    found = []
+    for spec in (placement.model_copy(update={"type": kind}) for kind in APART):
+        with suppress(PlanError, ManifestError):
             found.append(_simple(problem, spec, hardware, spec.type.value))
     return tuple(found)
 

@@ -42,6 +42,8 @@ from rlhf_flow.planning.seconds.links import Links
 MAX_FITTED = 1_000
 """Ways to compute that are fitted into memory before a search ends without a proof: some
 seconds."""
+PATIENCE = 10
+"""So many times as many while nothing that was tried fits."""
 WITHOUT_END = 10**9
 """So many are never reached: the search ends with a proof."""
 
@@ -148,8 +150,12 @@ class _Search:
         return (
             bool(self._queue)
             and self._queue[0].bound_seconds < self._best_seconds
-            and self._num_fitted < self._most_fitted
+            and self._num_fitted < self._most()
         )
+
+    def _most(self) -> int:
+        """Ways to compute that may be fitted: more where nothing fits yet."""
+        return self._most_fitted * (PATIENCE if self._best is None else 1)
 
     def _push_placement(self, placement: Placement) -> None:
         space = LayoutSpace(placement, self._dimensions(placement))
@@ -186,7 +192,7 @@ class _Search:
         for bound, choice in self._choices(space, placed, seconds):
             if bound >= self._best_seconds:
                 return
-            if self._num_fitted >= self._most_fitted:
+            if self._num_fitted >= self._most():
                 self._unfinished = bound
                 return
             if any(needs_as_much(choice, other) for other in failed):

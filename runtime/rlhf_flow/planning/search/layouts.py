@@ -9,10 +9,11 @@ from typing import NamedTuple
 
 from rlhf_api.plan import Mesh, Pool
 from rlhf_api.spec.model_cut import uneven_pipeline, uneven_tensor
-from rlhf_flow.planning.engine_sizes import possible_sizes
+from rlhf_flow.planning.engine_sizes import is_possible, possible_sizes
 from rlhf_flow.planning.placement import CallPlace, RolePlace
 from rlhf_flow.planning.problem import ModelFacts, PlanningProblem
 from rlhf_flow.planning.search.placements import Placement
+from rlhf_flow.planning.training_mesh import torn_groups
 
 
 class Cut(NamedTuple):
@@ -36,22 +37,22 @@ def cuts(facts: ModelFacts, place: CallPlace, pool: Pool) -> tuple[Cut, ...]:
     pipeline = place.pipeline or facts.fixed.pipeline
     if not facts.uses_megatron:
         return (Cut(tensor or 1, pipeline or 1),)
-    num_devices, first = place.mesh.num_devices, place.mesh.first_rank
-    tensors = [tensor] if tensor else _tensors(facts, pool, first)
+    num_devices = place.mesh.num_devices
+    tensors = [tensor] if tensor else _tensors(facts, pool, place.mesh)
     pipelines = [pipeline] if pipeline else _pipelines(facts, num_devices)
     return tuple(
         Cut(*each) for each in product(tensors, pipelines) if num_devices % (each[0] * each[1]) == 0
     )
 
 
-def _tensors(facts: ModelFacts, pool: Pool, first_rank: int) -> list[int]:
-    """Divisors of a node that divide the model, and with which tensor ranks share a node."""
+def _tensors(facts: ModelFacts, pool: Pool, mesh: Mesh) -> list[int]:
+    """Sizes that divide the devices and the model, and with which tensor ranks share a node."""
     return [
         size
         for size in range(1, pool.devices_per_node + 1)
-        if pool.devices_per_node % size == 0
-        and first_rank % size == 0
+        if mesh.num_devices % size == 0
         and not any(uneven_tensor(facts.shape, size))
+        and not torn_groups(mesh.ranks, size, pool.devices_per_node)
     ]
 
 
@@ -67,7 +68,8 @@ def _pipelines(facts: ModelFacts, num_devices: int) -> list[int]:
 def engine_tensors(
     problem: PlanningProblem, facts: ModelFacts, place: CallPlace, pool: Pool
 ) -> tuple[int, ...]:
-    """Ranks that a generation engine of a role may span; one where that is decided.
+    """Ranks that a generation engine of a role may span; one where that is decided,
+    none where it does not divide these devices.
 
     Args:
         problem: what is planned.
@@ -76,7 +78,9 @@ def engine_tensors(
         pool: theirs.
     """
     decided = place.tensor or problem.fixed.engine_tensor
-    return (decided,) if decided else possible_sizes(pool, place.mesh, facts.shape)
+    if decided is None:
+        return possible_sizes(pool, place.mesh, facts.shape)
+    return (decided,) if is_possible(decided, pool, place.mesh, facts.shape) else ()
 
 
 def cut_place(place: CallPlace, cut: Cut) -> CallPlace:

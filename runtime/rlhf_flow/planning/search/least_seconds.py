@@ -6,7 +6,7 @@ Left out of the bounds are reshards, moves of weights and columns that travel: t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -59,11 +59,25 @@ class LeastSeconds:
         return self.problem.graphs[GraphName.STEP]
 
     @cached_property
+    def of_model(self) -> Callable[[str, Mesh, Cut], Seconds | None]:
+        """Calls that train a role or run it forward; see `_of_model`. Answers are kept as long as
+        this object."""
+        return cache(self._of_model)
+
+    @cached_property
+    def of_engines(self) -> Callable[[str, Mesh, int], Seconds | None]:
+        """Calls that generate with a role; see `_of_engines`."""
+        return cache(self._of_engines)
+
+    @cached_property
+    def _of_way(self) -> Callable[[str, Mesh, int, bool], Seconds]:
+        return cache(self._compute_way)
+
+    @cached_property
     def _pools(self) -> dict[str, Pool]:
         return {pool.name: pool for pool in self.problem.pools}
 
-    @cache  # noqa: B019 - lives as long as one search
-    def of_model(self, role: str, mesh: Mesh, cut: Cut) -> Seconds | None:
+    def _of_model(self, role: str, mesh: Mesh, cut: Cut) -> Seconds | None:
         """Calls that train a role or run it forward, each computed in the quickest way in which the
         role fits on its devices if it is alone there. None: there is none.
 
@@ -78,12 +92,13 @@ class LeastSeconds:
             ]
         except ProfileUnusable:  # such a cut was not measured
             return None
-        found: dict[str, float] = {}
+        found: dict[str, float] | None = None
         for seconds, model in sorted(ways, key=lambda each: sum(each[0].values())):
-            is_quicker = any(each < found.get(call, inf) for call, each in seconds.items())
-            if (is_quicker or not found) and self._fits_alone(model):
-                found = {call: min(each, found.get(call, inf)) for call, each in seconds.items()}
-        return found or None
+            known = found or {}
+            is_quicker = any(each < known.get(call, inf) for call, each in seconds.items())
+            if (is_quicker or found is None) and self._fits_alone(model):
+                found = {call: min(each, known.get(call, inf)) for call, each in seconds.items()}
+        return found
 
     def _models(self, role: str, mesh: Mesh) -> Iterator[RoleModel]:
         """A role, computed in every way."""
@@ -120,8 +135,9 @@ class LeastSeconds:
             found |= self._of_way(role, mesh, micro_batch_tokens, role in recomputed)
         return found
 
-    @cache  # noqa: B019
-    def _of_way(self, role: str, mesh: Mesh, micro_batch_tokens: int, recompute: bool) -> Seconds:
+    def _compute_way(
+        self, role: str, mesh: Mesh, micro_batch_tokens: int, recompute: bool
+    ) -> Seconds:
         facts = self.problem.models[role]
         return self.of_role(role_model(self.problem, facts, mesh, micro_batch_tokens, recompute))
 
@@ -138,8 +154,7 @@ class LeastSeconds:
                 found[call.id] = each.total
         return found
 
-    @cache  # noqa: B019
-    def of_engines(self, role: str, mesh: Mesh, tensor: int) -> Seconds | None:
+    def _of_engines(self, role: str, mesh: Mesh, tensor: int) -> Seconds | None:
         """Calls that generate with a role, with all the cache that they can use. None: engines of
         this size were not measured.
 

@@ -1,7 +1,8 @@
 """Where roles may be: the family of placements that are compared. Pure.
 
 What has devices are the roles with a model, and apart from them the generation of each that
-generates; roles that copy weights from each other are one. They are parted into sets in every way.
+generates; roles that copy weights from each other are one, and so are the last of many roles. They
+are parted into sets in every way.
 A set has consecutive devices of a pool, which the sets of a pool share out among them in every way;
 those with most come first, so that they lie within nodes where they can. Beside these: generation
 on all devices of a pool, whatever sets the roles are in.
@@ -14,6 +15,7 @@ ReaL (arXiv 2406.14088), section 4, gives each call devices of its own.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -29,6 +31,9 @@ from rlhf_flow.planning.search.set_partitions import (
     count_compositions,
     set_partitions,
 )
+
+MAX_TENANTS = 6
+"""That are placed apart: with more there would be thousands of partitions."""
 
 MAX_PLACEMENTS = 10_000
 """That are compared at most; each takes about a tenth of a millisecond."""
@@ -61,7 +66,7 @@ class _Shares:
 
 
 def placements(problem: PlanningProblem, most: int = MAX_PLACEMENTS) -> Iterator[Placement]:
-    """Every placement of the family; all of them use every device.
+    """Every placement of the family; each uses all devices of the pools that it uses.
 
     Args:
         problem: what is planned.
@@ -92,14 +97,26 @@ def _tenants(problem: PlanningProblem) -> tuple[Tenant, ...]:
         for first in dict.fromkeys(copied.values())
     ]
     generating = [role for role, facts in problem.models.items() if facts.generates]
-    return (*map(Tenant, groups), *(Tenant((role,), generates=True) for role in generating))
+    engines = [Tenant((role,), generates=True) for role in generating]
+    return (*_joined(problem, groups, max(1, MAX_TENANTS - len(engines))), *engines)
+
+
+def _joined(
+    problem: PlanningProblem, groups: Sequence[tuple[str, ...]], most: int
+) -> Iterator[Tenant]:
+    """At most so many tenants: the rest of them are on the same devices, first those that are never
+    trained, which take the least time."""
+    order = sorted(groups, key=lambda roles: not any(problem.models[r].is_trained for r in roles))
+    yield from map(Tenant, order[: most - 1])
+    if rest := order[most - 1 :]:
+        yield Tenant(tuple(role for roles in rest for role in roles))
 
 
 def _shares(pools: Sequence[Pool], tenants: Sequence[Tenant], most: int) -> _Shares:
     """The smallest units with which there are few enough placements; one for each pool at most."""
     sizes = [_units(pool) for pool in pools]
     finest = max(map(len, sizes))
-    counts = [tuple(map(len, sets)) for sets in _all_parts(tenants, pools)]
+    counts = Counter(_parts(chosen, pools) for _, chosen in _assignments(tenants, pools))
     for step in range(finest):
         units = {
             pool.name: of_pool[min(step, len(of_pool) - 1)]
@@ -107,21 +124,23 @@ def _shares(pools: Sequence[Pool], tenants: Sequence[Tenant], most: int) -> _Sha
         }
         found = _Shares(units, tuple(pools))
         num_units = [found.num_units(pool) for pool in pools]
-        total = sum(prod(map(count_compositions, num_units, parts)) for parts in counts)
+        total = sum(
+            number * prod(map(_count_shares, num_units, parts)) for parts, number in counts.items()
+        )
         if total <= most:
             return found
     return found
 
 
-def _all_parts(
-    tenants: Sequence[Tenant], pools: Sequence[Pool]
-) -> Iterator[tuple[tuple[int, ...], ...]]:
-    """Of every partition and assignment: the sets in each pool."""
-    for sets, chosen in _assignments(tenants, pools):
-        yield tuple(
-            tuple(number for number, _ in enumerate(sets) if chosen[number] == pool)
-            for pool in pools
-        )
+def _parts(chosen: Sequence[Pool], pools: Sequence[Pool]) -> tuple[int, ...]:
+    """How many sets are in each pool."""
+    names = [pool.name for pool in chosen]
+    return tuple(names.count(pool.name) for pool in pools)
+
+
+def _count_shares(units: int, sets: int) -> int:
+    """Ways to share out the units of a pool; nobody has those of one without sets."""
+    return count_compositions(units, sets) if sets else 1
 
 
 def _units(pool: Pool) -> list[int]:
@@ -135,10 +154,10 @@ def _units(pool: Pool) -> list[int]:
 def _assignments(
     tenants: Sequence[Tenant], pools: Sequence[Pool]
 ) -> Iterator[tuple[Sets, tuple[Pool, ...]]]:
-    """Every way to part tenants into sets, and to give each set a pool so that none is left."""
+    """Every way to part tenants into sets, and to give each set a pool; pools may be left over."""
     for sets in set_partitions(tuple(tenants)):
         for chosen in product(pools, repeat=len(sets)):
-            if len({pool.name for pool in chosen}) == len(pools) and _in_one_pool(sets, chosen):
+            if _in_one_pool(sets, chosen):
                 yield sets, chosen
 
 
@@ -159,7 +178,7 @@ def _meshes(sets: Sets, pools: Sequence[Pool], shares: _Shares) -> Iterator[tupl
         [number for number, _ in enumerate(sets) if pools[number] == pool] for pool in shares.pools
     ]
     choices = [
-        tuple(compositions(shares.num_units(pool), len(numbers)))
+        tuple(compositions(shares.num_units(pool), len(numbers))) if numbers else ((),)
         for pool, numbers in zip(shares.pools, by_pool, strict=True)
     ]
     for chosen in product(*choices):

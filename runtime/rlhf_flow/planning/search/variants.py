@@ -49,7 +49,7 @@ def variants(
     """
     planned = plan.call(GraphName.STEP, call)
     assert planned is not None and planned.role is not None
-    generates = planned.kind in (CallKind.GENERATE, CallKind.RESHARD)
+    generates = planned.kind in (CallKind.GENERATE, CallKind.RESHARD, CallKind.RELEASE)
     found = [
         _variant(problem, hardware, call, name, places, choice)
         for name, places, choice in _others(problem, plan, planned.role, generates)

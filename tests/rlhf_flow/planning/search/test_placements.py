@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_flow.planning.search.placements import Placement, placements
+from rlhf_flow.planning.search.placements import MAX_TENANTS, Placement, placements
 
 from .searched_jobs import gpus, ppo
 
@@ -44,12 +44,25 @@ def test_larger_pools_are_shared_out_in_units_so_that_there_are_few_enough(job: 
         assert all(size % min(sizes) == 0 for size in sizes)
 
 
-def test_every_pool_holds_a_role_and_a_role_generates_in_its_own(job: Any) -> None:
+def test_pools_may_be_left_and_a_role_generates_in_its_own(job: Any) -> None:
     problem = ppo(job, gpus(2, name="a"), gpus(2, gpu="A100-80G", name="b"))
     found = list(placements(problem))
     assert found
+    pools = [{place.training.mesh.pool for place in placement.values()} for placement in found]
+    assert all(names in pools for names in ({"a"}, {"b"}, {"a", "b"}))
     for placement in found:
-        used = [place for role in placement.values() for place in (role.training, role.generation)]
-        assert {place.mesh.pool for place in used} == {"a", "b"}
         for place in placement.values():
             assert place.training.mesh.pool == place.generation.mesh.pool
+
+
+def test_of_many_roles_the_last_are_together(job: Any) -> None:
+    """PPO with nine reward models: placements are as few as of a few roles, and soon there."""
+    rewards = [{"name": f"r{n}", "model": {"huggingFace": "Qwen/Qwen2.5-0.5B"}} for n in range(9)]
+    problem = ppo(job, gpus(8), rewards=rewards)
+    assert len(problem.models) == 12
+    found = list(placements(problem))
+    assert 500 < len(found) < 10_000
+    for placement in found:
+        meshes = {str(placement[role].training.mesh) for role in problem.models}
+        assert len(meshes) < MAX_TENANTS
+    assert any(len({str(p.training.mesh) for p in each.values()}) > 3 for each in found)
