@@ -82,9 +82,11 @@ def test_other_parts_of_layers_are_measured_apart(tmp_path: Path) -> None:
 def test_a_config_without_weights_is_enough(tmp_path: Path) -> None:
     config = {"model_type": "llama", "num_hidden_layers": 4, "hidden_size": 64}
     config |= {"intermediate_size": 128, "num_attention_heads": 4, "vocab_size": 100}
+    config |= {"max_position_embeddings": None}
     (tmp_path / "config.json").write_text(json.dumps(config))
     (found,) = job_subjects(job(f"path: {tmp_path}"), Device.CPU, tmp_path / "work")
     assert found.folder == tmp_path and found.shape.num_layers == 4
+    assert found.max_positions == 2048
 
 
 def test_a_model_that_is_not_here_is_refused(
