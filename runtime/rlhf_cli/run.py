@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
 
+from rlhf_api.errors import OverrideError
 from rlhf_api.spec.job import RLHFJob
 from rlhf_cli.local_jobs import local_jobs
 from rlhf_cli.planned import devices_text
@@ -42,6 +43,10 @@ IGNORED = (
 """Sections for clusters; `rlhf run` names those that a manifest has and does without them."""
 
 
+OPTION_FIELDS = {"--steps": "spec.schedule.steps", "--seed": "spec.schedule.seed"}
+"""Fields that have an option of their own."""
+
+
 def run_command(
     file: Path,
     output: Path | None,
@@ -53,6 +58,7 @@ def run_command(
     inject: Sequence[str] = (),
 ) -> None:
     """Check, plan, train, report."""
+    _check_given_once(overrides, {"--steps": steps, "--seed": seed})
     changes = list(overrides)
     changes += [] if steps is None else [f"spec.schedule.steps={steps}"]
     changes += [] if seed is None else [f"spec.schedule.seed={seed}"]
@@ -73,6 +79,21 @@ def run_command(
         with locked(folder.path):
             command = same_command(file, folder, devices, changes)
             _train(job, start, folder, fresh, stop, faults, command)
+
+
+def _check_given_once(overrides: Sequence[str], options: Mapping[str, int | None]) -> None:
+    """Let no option hide what --set says of the same field.
+
+    Raises:
+        OverrideError: both are given.
+    """
+    for option, value in options.items():
+        both = [text for text in overrides if text.partition("=")[0] == OPTION_FIELDS[option]]
+        if value is not None and both:
+            raise OverrideError(
+                f"{option} and --set say the same field: got {option} {value} and --set "
+                f"{both[-1]}, allowed one of them; remove the other"
+            )
 
 
 def _train(

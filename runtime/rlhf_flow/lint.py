@@ -307,10 +307,10 @@ def _uneven_batches(job: RLHFJob, graph: Graph) -> Iterator[str]:
     divisors = [size for size in range(1, prompts + 1) if prompts % size == 0]
     below = max(size for size in divisors if size < asked)
     above = min(size for size in divisors if size > asked)
+    advice = f"{below} or {above} for equal ones" if larger else f"{least}, which it comes to"
     yield (
         f"schedule.miniBatchPrompts does not divide promptsPerStep: got {asked} of {prompts}, "
-        f"which makes {count} updates of {sizes}, none left out, allowed as it is; write {below} "
-        f"or {above} for equal ones"
+        f"which makes {count} updates of {sizes}, none left out, allowed as it is; write {advice}"
     )
 
 

@@ -170,6 +170,8 @@ class Journal:
         self.folder.close()
 
     def _files(self) -> list[Path]:
+        """What there is of this run; a model that an earlier end of it has left is not its own."""
         folder = self.folder
-        written = (folder.report, folder.metrics, folder.saved, folder.model, folder.tensorboard)
-        return [path for path in written if path.exists()]
+        written = (folder.report, folder.metrics, folder.saved, folder.tensorboard)
+        model = (folder.model,) if self.outcome is Outcome.SUCCEEDED else ()
+        return [path for path in (*written, *model) if path.exists()]

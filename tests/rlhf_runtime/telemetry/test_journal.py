@@ -5,12 +5,17 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
+import pytest
+
 from rlhf_runtime.rewards.failures import Failure
 from rlhf_runtime.rewards.messages import Fault
 from rlhf_runtime.telemetry.journal import MOST_UNSCORED, Journal
 from rlhf_runtime.telemetry.plain_progress import PlainProgress
+from rlhf_runtime.telemetry.records import Outcome
 from rlhf_runtime.telemetry.run_folder import RunFolder
 from rlhf_runtime.telemetry.trackers import TrackerGroup
+
+from .conftest import MakeRun
 
 
 def told(folder: Path, **counts: int) -> list[str]:
@@ -88,3 +93,13 @@ def test_records_of_failures_have_an_end(tmp_path: Path) -> None:
 
 def test_nothing_is_told_where_all_rows_are_used(tmp_path: Path) -> None:
     assert told(tmp_path, train=90, train_invalid=0, train_too_long=0) == []
+
+
+@pytest.mark.parametrize("outcome", [Outcome.INTERRUPTED, Outcome.SUCCEEDED])
+def test_a_model_of_an_earlier_end_is_not_announced(make_run: MakeRun, outcome: Outcome) -> None:
+    folder = make_run(3)
+    folder.model.mkdir()
+    stream = io.StringIO()
+    journal = Journal(folder, PlainProgress(stream), TrackerGroup({}))
+    journal.end(outcome)
+    assert (str(folder.model) in stream.getvalue()) is (outcome is Outcome.SUCCEEDED)
