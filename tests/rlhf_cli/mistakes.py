@@ -144,6 +144,11 @@ MISTAKES = {
         r"InvalidReward: .*got an unexpected keyword argument 'scale'; got score\(samples\)",
         function("addv:score", scale=2.0),
     ),
+    "a field that rows do not have": Mistake(
+        r"job\.yaml:\d+:\d+: InvalidReward: .*do not have: got anwser, allowed prompt, answer; did "
+        r"you mean answer\? write parameters: \{field: NAME\}",
+        function("rlhf_runtime.rewards.exact_match:score", field="anwser"),
+    ),
     "two verifiers, both wrong": Mistake(
         r"\(addv:one\)(.|\n)*\(addv:two\)(.|\n)*2 problems in 1 file",
         {

@@ -15,6 +15,7 @@ from rlhf_runtime.data.retokenizer import retokenizers
 from rlhf_runtime.data.row_batches import CHUNK_ROWS
 from rlhf_runtime.data.rows import Split, find_sources, setting_of
 from rlhf_runtime.data.tokenizer import TextTokenizer
+from rlhf_runtime.preflight.fields import check_fields
 from rlhf_runtime.preflight.findings import Findings
 from rlhf_runtime.preflight.limits import WHOLE_BYTES, RowLimit
 
@@ -68,6 +69,8 @@ def _check_source(
     try:
         table = load_table(spec, split, source, tokenizer, use, limit)
         findings.facts.append(_described(table, source, spec.rollout.max_prompt_tokens))
+        if _is_scored(split, spec, use):
+            check_fields(spec, table, findings)
         if not limit.is_late:
             check_rows(spec, table, use)
     except EmptyDataset:
@@ -77,6 +80,13 @@ def _check_source(
         if limit.is_late:
             text = f"data.{split.value}: the rows after the first {limit.num_read:,}"
             findings.unchecked.append(text)
+
+
+def _is_scored(split: Split, spec: RLHFJobSpec, use: DataUse) -> bool:
+    """Whether a source's prompts are answered, and the answers scored."""
+    if split is Split.TRAIN:
+        return not use.trains_on_answers and spec.data.train.preferences is None
+    return split is Split.EVALUATION
 
 
 def _reason_unchecked(split: Split, source: DataSource, seconds: float | None) -> str:
