@@ -21,7 +21,7 @@ from rlhf_flow.planning.search.find_plan import Found, find_plan
 from rlhf_flow.planning.search.placements import Placement, placements
 
 GPUS = (8, 16, 32, 64, 96, 128)
-FITTED_OF_KIND, FITTED = 500, 500
+FITTED_OF_KIND, FITTED = 400, 400
 """Ways to compute that are fitted into memory: for each kind of placement, and for the planner."""
 COLOCATED, SPLIT, STANDALONE = (
     kind.value for kind in (PlacementType.COLOCATED, PlacementType.SPLIT, PlacementType.STANDALONE)
