@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
     from rlhf_api.plan import CallPlan, GenerationPlan, GraphName, Mesh, Plan
     from rlhf_api.plan_memory import MemoryPlan
+    from rlhf_api.spec.job import RLHFJob
     from rlhf_flow.graph import Graph
+    from rlhf_flow.planning.seconds.profile import Profile
 
 PIPE_WIDTH = 140
 """Columns of a table that goes to a file or a pipe."""
@@ -39,7 +41,7 @@ def plan_command(
 
     Args:
         file: the manifest; `-` is standard input.
-        devices: CPU ranks of this machine, instead of the manifest's node pools.
+        devices: CPU ranks of this machine, not the manifest's node pools.
         output: table, json, yaml, graph (a text picture) or mermaid.
         overrides: PATH=VALUE texts of --set.
         html: a file for a page with the timelines of all jobs.
@@ -55,41 +57,61 @@ def plan_command(
         UserCodeFailed: a protocol of its own that does not cover the rows.
         ProfileUnusable: no profile, or one of other devices or models.
     """
-    from rlhf_cli.expected_times import print_times
-    from rlhf_cli.local_jobs import local_jobs
     from rlhf_cli.plan_diff import print_diff, read_plan
     from rlhf_cli.plan_explain import print_explanation
     from rlhf_cli.plan_page import write_page
-    from rlhf_cli.planned import planned
-    from rlhf_cli.user_code import user_code
-    from rlhf_cli.validate import lines_of
-    from rlhf_flow.lint import lint_job
     from rlhf_flow.planning.make_plan import pools_of
     from rlhf_flow.planning.seconds.profile import read_profile
 
     other = None if diff is None else read_plan(diff)
     measured = None if profile is None else read_profile(profile)
-    shown = []
-    for number, job in enumerate(local_jobs(file, overrides)):
-        with lines_of(file, job, overrides), user_code(job):
-            graphs, plan = planned(job, pools_of(job, devices), prove, measured)
-        for warning in lint_job(job, graphs, plan.device):
-            typer.echo(f"warning: {warning}", err=True)
+    shown: list[tuple[Mapping[GraphName, Graph], Plan]] = []
+    for job, graphs, plan in _planned_jobs(file, devices, overrides, prove, measured):
         if output == "table":
             console = _console()
-            print_tables(plan, console)
-            print_times(graphs, plan, console)
+            _print_plan(graphs, plan, console)
             if explain is not None:
                 pools = pools_of(job, devices)
                 print_explanation(job, graphs, plan, pools, explain, measured, console)
             if other is not None:
                 print_diff(plan, other, console)
         else:
-            separator = "---\n" if number and output in ("json", "yaml") else ""
+            separator = "---\n" if shown and output in ("json", "yaml") else ""
             sys.stdout.write(separator + render(graphs, plan, output))
         shown.append((graphs, plan))
     if html is not None:
         write_page(shown, html)
+
+
+def _planned_jobs(
+    file: Path,
+    devices: int | None,
+    overrides: Sequence[str],
+    prove: bool,
+    measured: Profile | None,
+) -> Iterator[tuple[RLHFJob, Mapping[GraphName, Graph], Plan]]:
+    """Every job of a file with its graphs and plan; what is odd about it is told on stderr."""
+    from rlhf_cli.local_jobs import local_jobs
+    from rlhf_cli.planned import planned
+    from rlhf_cli.user_code import user_code
+    from rlhf_cli.validate import lines_of
+    from rlhf_flow.lint import lint_job
+    from rlhf_flow.planning.make_plan import pools_of
+
+    for job in local_jobs(file, overrides):
+        with lines_of(file, job, overrides), user_code(job):
+            graphs, plan = planned(job, pools_of(job, devices), prove, measured)
+        for warning in lint_job(job, graphs, plan.device):
+            typer.echo(f"warning: {warning}", err=True)
+        yield job, graphs, plan
+
+
+def _print_plan(graphs: Mapping[GraphName, Graph], plan: Plan, console: Console) -> None:
+    """Tables, expected times and a timeline."""
+    from rlhf_cli.expected_times import print_times
+
+    print_tables(plan, console)
+    print_times(graphs, plan, console)
 
 
 def render(graphs: Mapping[GraphName, Graph], plan: Plan, output: str) -> str:
