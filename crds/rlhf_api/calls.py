@@ -33,6 +33,8 @@ class CallKind(StrEnum):
     """Lines of a step, written to a file of the run's folder."""
     RESHARD = "Reshard"
     """A role's weights brought into its generation engines; made by the plan, not by a step."""
+    FINISH = "Finish"
+    """Responses that were left when others began with those that had ended; made by the plan."""
     RELEASE = "Release"
     """The memory of a role's generation engines given back; made by the plan, too."""
     LOAD = "Load"
@@ -41,8 +43,18 @@ class CallKind(StrEnum):
     """Their devices' memory given back, with a copy on the host; by the plan."""
 
 
-TRANSITIONS = frozenset({CallKind.RESHARD, CallKind.RELEASE, CallKind.LOAD, CallKind.OFFLOAD})
+TRANSITIONS = frozenset(
+    {CallKind.RESHARD, CallKind.FINISH, CallKind.RELEASE, CallKind.LOAD, CallKind.OFFLOAD}
+)
 """Calls that the plan makes, and no step."""
+
+
+EFFECTS = {
+    CallKind.SAVE: "a file",
+    CallKind.FINISH: "responses",
+    **dict.fromkeys((CallKind.RELEASE, CallKind.LOAD, CallKind.OFFLOAD), "memory"),
+}
+"""What calls change that write no field; weights, if nothing is said."""
 
 
 class Phase(Contract):

@@ -20,8 +20,9 @@ from rlhf_api.base import (
     PositiveFloat,
     Text,
 )
-from rlhf_api.calls import TRANSITIONS, CallId, CallKind, Phase
+from rlhf_api.calls import EFFECTS, TRANSITIONS, CallId, CallKind, Phase
 from rlhf_api.plan_estimate import PlanSearch, StepEstimate
+from rlhf_api.plan_fusion import StageFusion
 from rlhf_api.plan_memory import ENGINE_MEMORY, Bytes, MemoryPlan
 from rlhf_api.spec.models import Precision, TrainingEngineType
 from rlhf_api.spec.resources import Device
@@ -223,13 +224,7 @@ class CallPlan(Contract):
     @property
     def effect(self) -> str:
         """What it changes, if it writes no field."""
-        match self.kind:
-            case CallKind.SAVE:
-                return "a file"
-            case CallKind.RELEASE | CallKind.LOAD | CallKind.OFFLOAD:
-                return "memory"
-            case _:
-                return "weights"
+        return EFFECTS.get(self.kind, "weights")
 
 
 class GraphInputs(Contract):
@@ -260,6 +255,8 @@ class GenerationPlan(Contract):
     """Whether generation weights and cache are freed whenever no call generates."""
     max_samples_per_prompt: Count
     """Responses to one prompt, in the role's call that makes most."""
+    fusion: StageFusion | None = None
+    """Calls that begin before the last response of a step has ended. None: they wait for it."""
 
 
 class Plan(Contract):
@@ -372,14 +369,14 @@ class Plan(Contract):
     def transitions(self, graph: GraphName, call: str) -> tuple[list[CallPlan], list[CallPlan]]:
         """What runs right before a call, and right after it, without the step's knowing.
 
-        Between two calls of a step come first those that give memory back after the one, then those
-        that make ready for the other, which begin by bringing something.
+        Between two calls of a step come first those that end the one and give its memory back, then
+        those that make ready for the other, which begin by bringing something.
         """
         calls = [each for each in self.calls if each.graph is graph]
         at = next(number for number, each in enumerate(calls) if each.call == call)
         before = list(takewhile(_is_transition, reversed(calls[:at])))[::-1]
         after = takewhile(_is_transition, calls[at + 1 :])
-        return list(dropwhile(_gives_back, before)), list(takewhile(_gives_back, after))
+        return list(dropwhile(_ends_a_call, before)), list(takewhile(_ends_a_call, after))
 
     def generation(self, role: str) -> GenerationPlan | None:
         """The generation engines of a role, or None where it does not generate."""
@@ -394,5 +391,5 @@ def _is_transition(call: CallPlan) -> bool:
     return call.kind in TRANSITIONS
 
 
-def _gives_back(call: CallPlan) -> bool:
-    return call.kind in (CallKind.RELEASE, CallKind.OFFLOAD)
+def _ends_a_call(call: CallPlan) -> bool:
+    return call.kind in (CallKind.FINISH, CallKind.RELEASE, CallKind.OFFLOAD)

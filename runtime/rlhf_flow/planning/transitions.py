@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from rlhf_api.calls import CallKind
 from rlhf_flow.calls import ModelCall
 
-RESHARD, RELEASE = "reshard", "release"
+RESHARD, FINISH, RELEASE = "reshard", "finish", "release"
 """The methods of such calls."""
 
 LIGHT = (CallKind.COMPUTE, CallKind.SCORE, CallKind.SAVE)
@@ -49,10 +49,10 @@ def with_transitions(
             continue
         assert call.role is not None
         if call.role not in current:
-            made.append(_beside(call, RESHARD, CallKind.RESHARD))
+            made.append(beside_generation(call, RESHARD, CallKind.RESHARD))
         made.append(call)
         if call.role in releases and not _generates_next(call, calls[number + 1 :], share_ranks):
-            made.append(_beside(call, RELEASE, CallKind.RELEASE))
+            made.append(beside_generation(call, RELEASE, CallKind.RELEASE))
             current.discard(call.role)
         else:
             current.add(call.role)
@@ -64,7 +64,7 @@ def region_of(call: ModelCall) -> str:
     return call.id.rpartition("/")[0]
 
 
-def _beside(call: ModelCall, method: str, kind: CallKind) -> ModelCall:
+def beside_generation(call: ModelCall, method: str, kind: CallKind) -> ModelCall:
     """A call that belongs to a role's generation, named after it."""
     region, slash, site = call.id.rpartition("/")
     _, number, count = site.partition("#")

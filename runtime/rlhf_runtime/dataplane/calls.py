@@ -20,6 +20,7 @@ BY_KIND: dict[CallKind, str] = {
     CallKind.COPY: "one_to_all",
     CallKind.SAVE: "one_to_all",
     CallKind.RESHARD: "one_to_all",
+    CallKind.FINISH: "3d_all_micro_dp",
     CallKind.RELEASE: "one_to_all",
     CallKind.LOAD: "one_to_all",
     CallKind.OFFLOAD: "one_to_all",

@@ -1,0 +1,65 @@
+"""A plan whose generation overlaps with what reads responses. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rlhf_api.calls import CallId, CallKind
+from rlhf_api.plan import CallPlan, GraphName, Mesh, Plan
+from rlhf_api.plan_fusion import StageFusion
+from rlhf_flow.graph import Graph
+from rlhf_flow.planning.transitions import FINISH, beside_generation
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """What overlaps with the end of a step's generation."""
+
+    generate: CallId
+    """The call whose last responses are finished apart."""
+    mesh: Mesh
+    """The engines that finish them: some of the generation's, or all."""
+    threshold_rows: int
+    """Responses that are left, at most, when they begin to."""
+    calls: tuple[CallId, ...]
+    """That begin with the responses that have ended, in program order."""
+
+
+def fused_plan(plan: Plan, graph: Graph, fusion: Fusion) -> Plan:
+    """A plan with the call that finishes responses, and what begins before it ends.
+
+    Args:
+        plan: without a fusion.
+        graph: of the step.
+        fusion: what the runtime can run; see `fusable_calls`.
+    """
+    generate = plan.call(GraphName.STEP, fusion.generate)
+    assert generate is not None
+    staged = StageFusion(threshold_rows=fusion.threshold_rows, calls=fusion.calls)
+    return plan.model_copy(
+        update={
+            "calls": tuple(_with_finish(plan, graph, fusion)),
+            "generations": tuple(
+                each.model_copy(update={"fusion": staged}) if each.role == generate.role else each
+                for each in plan.generations
+            ),
+        }
+    )
+
+
+def _with_finish(plan: Plan, graph: Graph, fusion: Fusion) -> Iterator[CallPlan]:
+    for planned in plan.calls:
+        yield planned
+        if (planned.graph, planned.call) == (GraphName.STEP, fusion.generate):
+            finish = beside_generation(graph.call(planned.call), FINISH, CallKind.FINISH)
+            yield planned.model_copy(
+                update={
+                    "call": finish.id,
+                    "method": finish.method,
+                    "kind": finish.kind,
+                    "mesh": fusion.mesh,
+                    "reads": (),
+                    "writes": (),
+                }
+            )
