@@ -17,6 +17,9 @@ class CallEstimate(Contract):
     """The call site."""
     seconds: NonNegativeFloat
     """Of one run, from its start to its end, alone on its ranks."""
+    late_seconds: NonNegativeFloat | None = None
+    """Of these, those of its second part, over the responses that ended last. None: it has one
+    part."""
     bottleneck: Identifier
     """What most of them are spent on, such as compute, memory or tensor_communication."""
 
@@ -52,6 +55,12 @@ class StepEstimate(Contract):
     def seconds_by_call(self) -> dict[str, float]:
         """Seconds of one run of each call, by its site."""
         return {each.call: each.seconds for each in self.calls}
+
+    @property
+    def late_seconds_by_call(self) -> dict[str, float]:
+        """Seconds of the second part of each call that has one, by its site."""
+        late = {each.call: each.late_seconds for each in self.calls}
+        return {call: seconds for call, seconds in late.items() if seconds is not None}
 
 
 class Alternative(Contract):

@@ -9,6 +9,10 @@ from pydantic import Field
 from rlhf_api.base import Contract, Count
 from rlhf_api.calls import CallId
 
+CHECK_STEPS = 8
+"""Steps of an engine, each a token of each of its rows, from one look at what is left to the next:
+thresholds are met at the same token in every run, which no clock could promise."""
+
 
 class StageFusion(Contract):
     """Inter-stage fusion: when few responses are left, few engines finish them, and calls that read

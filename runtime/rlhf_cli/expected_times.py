@@ -69,7 +69,8 @@ def simulated(graphs: Mapping[GraphName, Graph], plan: Plan) -> Simulation | Non
 
     if plan.estimate is None:
         return None
-    return simulate_step(graphs[GraphName.STEP], plan, plan.estimate.seconds_by_call)
+    seconds, late = plan.estimate.seconds_by_call, plan.estimate.late_seconds_by_call
+    return simulate_step(graphs[GraphName.STEP], plan, seconds, late)
 
 
 def times_text(plan: Plan) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from rlhf_api.calls import CallKind
 from rlhf_api.plan import GraphName
 from rlhf_flow.calls import GenerateOptions, ModelCall
@@ -11,6 +13,7 @@ from rlhf_flow.planning.generation_memory import GenerationCall
 from rlhf_flow.planning.problem import PlanningProblem, Workload
 from rlhf_flow.planning.seconds.lengths import Lengths
 from rlhf_flow.planning.seconds.micro_batches import Batch
+from rlhf_flow.planning.seconds.split_generation import SplitGeneration
 
 
 def prompt_lengths(workload: Workload) -> Lengths:
@@ -35,6 +38,42 @@ def call_batch(problem: PlanningProblem, call: ModelCall) -> Batch:
         response=response_lengths(workload),
         rows_per_prompt=max(sampled, default=max(1, round(per_prompt))),
     )
+
+
+class SplitBatch(NamedTuple):
+    """The rows of a call in two parts: those that ended early, and the others."""
+
+    early: Batch | None
+    """None: there are none."""
+    late: Batch | None
+    """None: there are none."""
+
+
+def split_batch(batch: Batch, generated: SplitGeneration) -> SplitBatch:
+    """The rows of a call that reads responses. Short ones end first, so that the others have more
+    tokens than their share of rows.
+
+    Args:
+        batch: of the call.
+        generated: the call whose responses they are.
+    """
+    late = min(batch.rows, round(generated.rows_left))
+    if not late:
+        return SplitBatch(batch, None)
+    response, left = batch.response, generated.left
+    longer = Lengths(generated.tokens + left.mean, response.maximum)
+    if late == batch.rows:
+        return SplitBatch(None, batch)
+    early = batch.rows - late
+    mean = (batch.rows * response.mean - late * longer.mean) / early
+    shorter = Lengths(max(1.0, mean), response.maximum)
+    return SplitBatch(_part(batch, early, shorter), _part(batch, late, longer))
+
+
+def _part(batch: Batch, rows: int, response: Lengths) -> Batch:
+    """Some of the rows; as many of a prompt as there are on average."""
+    together = max(1, round(batch.rows_per_prompt * rows / batch.rows))
+    return Batch(rows, batch.prompt, response, together)
 
 
 def pretraining_batch(workload: Workload) -> Batch:

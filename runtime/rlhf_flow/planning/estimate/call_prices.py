@@ -3,7 +3,10 @@
     Train, Infer, Generate         as of training.py, inference.py and generation.py of seconds/
     Reshard, Load, Offload, Copy   as of resharding.py and moves.py
     Release, Compute               what every call takes: its order, and the columns that it reads
+    Finish                         the end of a Generate that few engines finish, which then is
+                                   shorter, as of split_generation.py of seconds/
 
+Of calls that begin before it has ended both parts are Infer calls on their rows.
 Batches of auxiliary losses are further micro-batches of the same updates. What runs beside the
 ranks, verifiers and the driver, takes no time here: nobody knows how long user code takes, and
 others go on meanwhile.
@@ -13,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from rlhf_api.calls import TRANSITIONS, CallKind
 from rlhf_api.plan import CallPlan, GraphName, Mesh, Plan
@@ -21,17 +25,22 @@ from rlhf_flow.graph import Graph
 from rlhf_flow.planning.estimate.call_batches import (
     call_batch,
     num_token_columns,
+    split_batch,
 )
 from rlhf_flow.planning.estimate.model_call_seconds import (
     generate_call_seconds,
+    infer_batch_seconds,
     infer_call_seconds,
+    split_generation,
     train_call_seconds,
 )
 from rlhf_flow.planning.estimate.planned_roles import planned_load
+from rlhf_flow.planning.generation_memory import GenerationLoad
 from rlhf_flow.planning.memory import RoleModel
 from rlhf_flow.planning.problem import PlanningProblem
 from rlhf_flow.planning.seconds.call_seconds import CallSeconds, in_turn
 from rlhf_flow.planning.seconds.links import Links
+from rlhf_flow.planning.seconds.micro_batches import Batch
 from rlhf_flow.planning.seconds.moves import (
     DISPATCH_SECONDS,
     columns_seconds,
@@ -40,6 +49,8 @@ from rlhf_flow.planning.seconds.moves import (
     offload_seconds,
 )
 from rlhf_flow.planning.seconds.resharding import reshard_seconds
+from rlhf_flow.planning.seconds.split_generation import SplitGeneration
+from rlhf_flow.planning.stage_fusion.fused_plan import Fusion, fusion_of
 
 
 @dataclass(frozen=True)
@@ -58,14 +69,43 @@ class CallPrices:
         """The step's."""
         return self.problem.graphs[GraphName.STEP]
 
-    def seconds(self, planned: CallPlan) -> CallSeconds:
-        """One run of a call of the step, alone on its ranks; nothing beside them."""
+    def parts(self, planned: CallPlan) -> tuple[CallSeconds, ...]:
+        """One run of a call of the step, alone on its ranks; nothing beside them. In two parts where
+        it begins with responses that ended early."""
         if planned.mesh is None:
-            return CallSeconds()
+            return (CallSeconds(),)
         if planned.kind in TRANSITIONS:
-            return in_turn([CallSeconds(transfer=DISPATCH_SECONDS), self._transition(planned)])
+            order = CallSeconds(transfer=DISPATCH_SECONDS)
+            return (in_turn([order, self._transition(planned)]),)
         call = self.graph.call(planned.call)
-        return in_turn([self._columns(call, planned.mesh), self._work(call, planned)])
+        batch = call_batch(self.problem, call)
+        if self.fusion is None or planned.call not in self.fusion.calls:
+            return (in_turn([self._columns(call, planned.mesh, batch), self._work(call, planned)]),)
+        assert self._split is not None
+        return tuple(
+            self._on_rows(call, planned.mesh, each) for each in split_batch(batch, self._split)
+        )
+
+    def _on_rows(self, call: ModelCall, mesh: Mesh, batch: Batch | None) -> CallSeconds:
+        """A call that runs a role forward over some rows; without any, its order."""
+        if batch is None:
+            return CallSeconds(transfer=DISPATCH_SECONDS)
+        model = self._model(call.role)
+        inferred = infer_batch_seconds(batch, model, self._links(model))
+        return in_turn([self._columns(call, mesh, batch), inferred])
+
+    @cached_property
+    def fusion(self) -> Fusion | None:
+        """What overlaps with the end of generation."""
+        return fusion_of(self.plan)
+
+    @cached_property
+    def _split(self) -> SplitGeneration | None:
+        """The call whose last responses are finished apart."""
+        if self.fusion is None:
+            return None
+        call = self.graph.call(self.fusion.generate)
+        return split_generation(self.problem, call, *self._engines(call), self.fusion)
 
     def _work(self, call: ModelCall, planned: CallPlan) -> CallSeconds:
         match call.kind:
@@ -87,12 +127,19 @@ class CallPrices:
                 return CallSeconds()
 
     def _generate(self, call: ModelCall) -> CallSeconds:
+        if self._split is not None and self.fusion and self.fusion.generate == call.id:
+            return self._split.generate
+        return generate_call_seconds(self.problem, call, *self._engines(call))
+
+    def _engines(
+        self, call: ModelCall
+    ) -> tuple[RoleModel, GenerationLoad, tuple[Mesh, int], Links]:
+        """Of a call that generates: the role, what is asked of its engines, these, and links."""
         model = self._model(call.role)
         generation = self.plan.generation(model.role)
         assert generation is not None
         load = planned_load(self.problem, model, generation)
-        engines, links = (generation.mesh, generation.kv_cache_bytes), self._links(model)
-        return generate_call_seconds(self.problem, call, model, load, engines, links)
+        return model, load, (generation.mesh, generation.kv_cache_bytes), self._links(model)
 
     def _transition(self, planned: CallPlan) -> CallSeconds:
         model = self._model(planned.role)
@@ -108,10 +155,13 @@ class CallPrices:
                 assert generation is not None
                 trained = planned_load(self.problem, model, generation).trained
                 return reshard_seconds(trained, generation.mesh, links)
+            case CallKind.FINISH:
+                assert self._split is not None
+                return self._split.finish_seconds
             case _:
                 return CallSeconds()
 
-    def _columns(self, call: ModelCall, mesh: Mesh) -> CallSeconds:
+    def _columns(self, call: ModelCall, mesh: Mesh, batch: Batch) -> CallSeconds:
         crosses = any(
             self._nodes(source.mesh) - self._nodes(mesh)
             for edge in self.graph.data_edges
@@ -119,7 +169,7 @@ class CallPrices:
             and (source := self.plan.call(GraphName.STEP, edge.source)) is not None
         )
         return columns_seconds(
-            call_batch(self.problem, call),
+            batch,
             num_token_columns(call),
             mesh.data,
             self.links[mesh.pool],

@@ -14,7 +14,7 @@ from rlhf_flow.planning.estimate.call_prices import CallPrices
 from rlhf_flow.planning.estimate.planned_roles import planned_models
 from rlhf_flow.planning.estimate.step_tasks import simulate_step
 from rlhf_flow.planning.problem import PlanningProblem
-from rlhf_flow.planning.seconds.call_seconds import CallSeconds
+from rlhf_flow.planning.seconds.call_seconds import CallSeconds, in_turn
 from rlhf_flow.planning.seconds.hardware import Hardware
 from rlhf_flow.planning.seconds.links import Links
 from rlhf_flow.planning.seconds.measured_layers import measured_hardware, require_ranks
@@ -29,6 +29,8 @@ class Estimate:
 
     calls: Mapping[str, CallSeconds]
     """One run of each call of the step that has ranks, by its site, in program order."""
+    late_seconds: Mapping[str, float]
+    """Of these, those of second parts, of calls that begin before the last response has ended."""
     simulation: Simulation
     """Some steps of it."""
     tokens_per_step: float
@@ -57,14 +59,16 @@ def evaluate(problem: PlanningProblem, plan: Plan, hardware: Mapping[str, Hardwa
     """
     links = {pool.name: Links(hardware[pool.name], pool.devices_per_node) for pool in plan.pools}
     prices = CallPrices(problem, plan, planned_models(problem, plan), links)
-    calls = {
-        call.call: prices.seconds(call)
+    parts = {
+        call.call: prices.parts(call)
         for call in plan.calls
         if call.graph is GraphName.STEP and call.mesh is not None
     }
+    calls = {call: in_turn(each) for call, each in parts.items()}
     totals = {call: seconds.total for call, seconds in calls.items()}
-    simulation = simulate_step(problem.graphs[GraphName.STEP], plan, totals)
-    return Estimate(calls, simulation, tokens_per_step(problem), plan.memory)
+    late = {call: each[1].total for call, each in parts.items() if len(each) > 1}
+    simulation = simulate_step(problem.graphs[GraphName.STEP], plan, totals, late)
+    return Estimate(calls, late, simulation, tokens_per_step(problem), plan.memory)
 
 
 def hardware_of_pools(pools: Sequence[Pool], profile: Profile | None = None) -> dict[str, Hardware]:
@@ -113,7 +117,12 @@ def _step_estimate(
         tokens_per_step=found.tokens_per_step,
         idle_share=max(0.0, found.simulation.idle_share),
         calls=tuple(
-            CallEstimate(call=call, seconds=seconds.total, bottleneck=seconds.bottleneck)
+            CallEstimate(
+                call=call,
+                seconds=seconds.total,
+                late_seconds=found.late_seconds.get(call),
+                bottleneck=seconds.bottleneck,
+            )
             for call, seconds in found.calls.items()
         ),
     )

@@ -20,7 +20,10 @@ from rlhf_flow.planning.seconds.inference import infer_seconds
 from rlhf_flow.planning.seconds.layers import LayerSeconds
 from rlhf_flow.planning.seconds.links import Links
 from rlhf_flow.planning.seconds.measured_layers import layers_of
+from rlhf_flow.planning.seconds.micro_batches import Batch
+from rlhf_flow.planning.seconds.split_generation import SplitGeneration
 from rlhf_flow.planning.seconds.training import train_seconds
+from rlhf_flow.planning.stage_fusion.fused_plan import Fusion
 
 
 def train_call_seconds(
@@ -50,7 +53,12 @@ def infer_call_seconds(
     problem: PlanningProblem, call: ModelCall, model: RoleModel, links: Links
 ) -> CallSeconds:
     """A call that runs a role forward; arguments as above."""
-    return infer_seconds(model, call_batch(problem, call), _layers(model, links), links)
+    return infer_batch_seconds(call_batch(problem, call), model, links)
+
+
+def infer_batch_seconds(batch: Batch, model: RoleModel, links: Links) -> CallSeconds:
+    """The same over some rows."""
+    return infer_seconds(model, batch, _layers(model, links), links)
 
 
 def generate_call_seconds(
@@ -81,6 +89,41 @@ def generate_call_seconds(
         batch.response,
         _layers(model, links),
         links,
+    )
+
+
+def split_generation(
+    problem: PlanningProblem,
+    call: ModelCall,
+    model: RoleModel,
+    load: GenerationLoad,
+    engines: tuple[Mesh, int],
+    links: Links,
+    fusion: Fusion,
+) -> SplitGeneration:
+    """The same where few engines finish the last responses; arguments as above.
+
+    Args:
+        problem: what is planned.
+        call: of its step.
+        model: the role.
+        load: what is asked of its engines.
+        engines: their ranks, and bytes of their caches on each device.
+        links: of their pool.
+        fusion: which of them, and how many responses.
+    """
+    batch, (mesh, kv_cache_bytes) = call_batch(problem, call), engines
+    return SplitGeneration(
+        load=load,
+        call=generation_call(problem, call),
+        engines=mesh,
+        finish=fusion.mesh,
+        threshold_rows=fusion.threshold_rows,
+        kv_cache_bytes=kv_cache_bytes,
+        prompt=batch.prompt,
+        response=batch.response,
+        layers=_layers(model, links),
+        links=links,
     )
 
 

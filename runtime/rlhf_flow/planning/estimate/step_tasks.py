@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
+from types import MappingProxyType
 
 from rlhf_api.plan import CallPlan, GraphName, Plan
 from rlhf_flow.graph import Graph
+from rlhf_flow.planning.estimate.fused_tasks import fused_tasks
 from rlhf_flow.planning.event_graph import PASSES_AHEAD, PoolRanks, Task
 from rlhf_flow.planning.simulation import Simulation, simulate
+from rlhf_flow.planning.stage_fusion.fused_plan import fusion_of
 
 
-def step_tasks(graph: Graph, plan: Plan, seconds: Mapping[str, float]) -> tuple[Task, ...]:
-    """All calls of a step in program order, those of the plan among them.
+def step_tasks(
+    graph: Graph,
+    plan: Plan,
+    seconds: Mapping[str, float],
+    late_seconds: Mapping[str, float] = MappingProxyType({}),
+) -> tuple[Task, ...]:
+    """All calls of a step in the order in which they are sent, those of the plan among them.
 
     A call of a region takes as long as all of its runs together: as often as it is expected to run
     in a pass.
@@ -21,9 +29,11 @@ def step_tasks(graph: Graph, plan: Plan, seconds: Mapping[str, float]) -> tuple[
         graph: of the step.
         plan: its ranks.
         seconds: of one run of each call, by its site; those left out take no time.
+        late_seconds: of these, those of second parts, where calls have two; see `fused_tasks`.
     """
     previous = previous_calls(graph)
-    return tuple(
+    calls = [call for call in plan.calls if call.graph is GraphName.STEP]
+    tasks = tuple(
         Task(
             id=call.call,
             seconds=seconds.get(call.call, 0.0) * call.expected_count,
@@ -31,14 +41,21 @@ def step_tasks(graph: Graph, plan: Plan, seconds: Mapping[str, float]) -> tuple[
             after=tuple(sorted(graph.predecessors(call.call))),
             after_previous=previous.get(call.call, ()),
         )
-        for call in plan.calls
-        if call.graph is GraphName.STEP
+        for call in calls
     )
+    fusion = fusion_of(plan)
+    return tasks if fusion is None else fused_tasks(calls, tasks, fusion, late_seconds)
 
 
-def simulate_step(graph: Graph, plan: Plan, seconds: Mapping[str, float]) -> Simulation:
+def simulate_step(
+    graph: Graph,
+    plan: Plan,
+    seconds: Mapping[str, float],
+    late_seconds: Mapping[str, float] = MappingProxyType({}),
+) -> Simulation:
     """Steps as the driver sends them, one ahead where nothing is repeated; arguments as above."""
-    return simulate(step_tasks(graph, plan, seconds), passes_ahead=passes_ahead(graph))
+    tasks = step_tasks(graph, plan, seconds, late_seconds)
+    return simulate(tasks, passes_ahead=passes_ahead(graph))
 
 
 def previous_calls(graph: Graph) -> Mapping[str, tuple[str, ...]]:

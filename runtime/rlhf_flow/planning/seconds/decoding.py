@@ -19,6 +19,7 @@ over each step.
 from __future__ import annotations
 
 from functools import cached_property
+from math import inf
 
 from rlhf_flow.planning.seconds.call_seconds import CallSeconds
 from rlhf_flow.planning.seconds.layers import LayerCut, LayerKind, LayerSeconds, LayerTime
@@ -114,6 +115,7 @@ def decode_seconds(
     num_engines: int,
     prompt: Lengths,
     response: Lengths,
+    until_tokens: float = inf,
 ) -> CallSeconds:
     """All steps of the engine that takes longest.
 
@@ -124,9 +126,10 @@ def decode_seconds(
         num_engines: that are given as many each.
         prompt: lengths of prompts.
         response: lengths of responses.
+        until_tokens: of a response of those that run out, where steps end before the longest does.
     """
     running = min(sequences, at_once)
-    longest = response.expected_maximum(running * num_engines)
+    longest = min(until_tokens, response.expected_maximum(running * num_engines))
     steps: list[tuple[float, CallSeconds]] = []
     for place, weight in QUADRATURE:
         at = longest * place

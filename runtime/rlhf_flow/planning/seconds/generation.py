@@ -22,7 +22,7 @@ from rlhf_flow.planning.generation_memory import (
     GenerationLoad,
     kv_token_bytes,
 )
-from rlhf_flow.planning.seconds.call_seconds import CallSeconds
+from rlhf_flow.planning.seconds.call_seconds import CallSeconds, in_turn
 from rlhf_flow.planning.seconds.decoding import Engine, decode_seconds
 from rlhf_flow.planning.seconds.layers import LayerSeconds
 from rlhf_flow.planning.seconds.lengths import Lengths
@@ -54,17 +54,12 @@ def generate_seconds(
         layers: of the model on the engines' devices.
         links: of their pool.
     """
-    engine = _engine(load.shape, load.number_bytes, layers, links, links.tensor_group(engines))
+    engine = engine_of(load.shape, load.number_bytes, layers, links, links.tensor_group(engines))
     sequences = call.sequences(engines.data)
     at_once = sequences_at_once(load, engines.tensor, kv_cache_bytes, prompt, response)
     decoding = decode_seconds(engine, sequences, at_once, engines.data, prompt, response)
-    passes, step = _prefill(engine, sequences / call.samples, prompt)
-    return CallSeconds(
-        compute=decoding.compute + passes * step.compute,
-        memory=decoding.memory + passes * step.memory,
-        launch=decoding.launch + passes * step.launch,
-        tensor_communication=decoding.tensor_communication + passes * step.tensor_communication,
-    )
+    prefill = prefill_seconds(engine, sequences / call.samples, prompt)
+    return in_turn([prefill, decoding])
 
 
 def sequences_at_once(
@@ -79,15 +74,18 @@ def sequences_at_once(
 
 
 @lru_cache(maxsize=1024)
-def _engine(
+def engine_of(
     shape: DecoderShape, number_bytes: int, layers: LayerSeconds, links: Links, group: Group
 ) -> Engine:
+    """An engine; answers are kept, with what it has computed."""
     return Engine(shape, number_bytes, layers, links, group)
 
 
-def _prefill(engine: Engine, prompts: float, prompt: Lengths) -> tuple[int, CallSeconds]:
-    """Passes over so many prompts, and each of them."""
+def prefill_seconds(engine: Engine, prompts: float, prompt: Lengths) -> CallSeconds:
+    """All passes over so many prompts; 0 or more."""
+    if not prompts:
+        return CallSeconds()
     tokens = prompts * prompt.mean
     passes = math.ceil(tokens / BATCHED_TOKENS)
     pairs = prompts * prompt.mean_square / 2
-    return passes, engine.prefill(tokens / passes, pairs / passes)
+    return engine.prefill(tokens / passes, pairs / passes).times(passes)

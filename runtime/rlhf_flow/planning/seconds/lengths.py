@@ -66,6 +66,19 @@ class Lengths:
             return 0.0
         return float((1 - tokens / self.maximum) ** self.exponent) if tokens > 0 else 1.0
 
+    def exceeded_by(self, share: float) -> float:
+        """The length that a share u of all exceeds, from S(t) = u: t = T (1 - u^(1/k)); u in
+        (0, 1]."""
+        if self.exponent < EQUAL:
+            return self.maximum
+        return float(self.maximum * (1 - share ** (1 / self.exponent)))
+
+    def after(self, tokens: float) -> Lengths:
+        """What is still to come of those that are longer than so much, less than the maximum: S(t +
+        x) / S(t) is of the same form, with the same k and the maximum T - t."""
+        left = self.maximum - tokens
+        return Lengths(left / (self.exponent + 1), left)
+
     def expected_running(self, number: float, tokens: float) -> float:
         """How many of so many are longer: those that run after so many steps."""
         return number * self.survival(tokens)

@@ -26,6 +26,19 @@ class Fusion:
     """That begin with the responses that have ended, in program order."""
 
 
+def fusion_of(plan: Plan) -> Fusion | None:
+    """What overlaps with the end of generation in a plan's step. None: nothing."""
+    for generation in plan.generations:
+        if generation.fusion is not None:
+            own = [each for each in plan.calls if each.role == generation.role]
+            step = {each.kind: each for each in own if each.graph is GraphName.STEP}
+            generate, finish = step[CallKind.GENERATE], step[CallKind.FINISH]
+            assert finish.mesh is not None
+            staged = generation.fusion
+            return Fusion(generate.call, finish.mesh, staged.threshold_rows, staged.calls)
+    return None
+
+
 def fused_plan(plan: Plan, graph: Graph, fusion: Fusion) -> Plan:
     """A plan with the call that finishes responses, and what begins before it ends.
 
