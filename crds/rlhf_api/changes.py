@@ -44,6 +44,7 @@ ON_RESUME = (
     "rollout.kvCacheMemory",
     "rollout.maxConcurrentSequences",
     "rollout.parallelism",
+    "rollout.stageFusion",
     "schedule.evaluateEverySteps",
     "schedule.steps",
     "telemetry",

@@ -73,13 +73,16 @@ class Alternative(Contract):
 
 
 class PlanSearch(Contract):
-    """How far the search for the plan went."""
+    """How far the search for the plan went, among plans whose stages do not overlap: what a stage
+    fusion then saves is looked for on a few of them, and not bounded."""
 
     num_placements: Count
     """Placements that were compared."""
     bound_seconds: NonNegativeFloat
-    """No plan with one of them has shorter steps."""
+    """No plan with one of them has shorter steps, without a stage fusion."""
     is_optimal: bool
-    """Whether it is proved that none of them has shorter steps."""
+    """Whether it is proved that none of them has shorter steps, without a stage fusion."""
+    unfused_seconds: NonNegativeFloat | None = None
+    """Of a step of the fastest plan without a stage fusion that was found. None: it is the plan."""
     alternatives: Annotated[tuple[Alternative, ...], Field(max_length=16)] = ()
     """What simpler rules would have chosen."""

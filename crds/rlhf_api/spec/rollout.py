@@ -18,6 +18,15 @@ class GenerationEngineType(StrEnum):
     """vLLM, in the training processes."""
 
 
+class StageFusionType(StrEnum):
+    """Whether stages of a step overlap."""
+
+    AUTO = "Auto"
+    """Where the plan expects shorter steps of it."""
+    NEVER = "Never"
+    """All responses end before anything begins with them."""
+
+
 class GenerationParallelism(Contract):
     """How the actor is cut for generation. What is left out the planner chooses."""
 
@@ -55,3 +64,6 @@ class RolloutSpec(Contract):
     kv_cache_memory: Quantity | None = None
     """Memory for keys and values on each device, such as 4Gi. Default: what the plan finds left
     over, at most what the concurrent sequences can use."""
+    stage_fusion: StageFusionType = StageFusionType.AUTO
+    """Auto or Never: whether few engines finish the last responses of a step, while the devices of
+    the others begin with those that have ended."""

@@ -16,10 +16,12 @@ from rlhf_flow.planning.fitted_plan import fitted_plan
 from rlhf_flow.planning.fitting import places_of
 from rlhf_flow.planning.problem import PlanningProblem
 from rlhf_flow.planning.search.alternatives import Simple, simple_plans
+from rlhf_flow.planning.search.fastest_fusion import fastest_fusion, fusion_reason
 from rlhf_flow.planning.search.find_plan import MAX_FITTED, Found, find_plan
 from rlhf_flow.planning.search.placements import placements
 from rlhf_flow.planning.seconds.hardware import Hardware
 from rlhf_flow.planning.served import check_served
+from rlhf_flow.planning.stage_fusion.best_fusion import FusedStep
 
 
 def plan_problem(problem: PlanningProblem, most_fitted: int = MAX_FITTED) -> Plan:
@@ -68,16 +70,25 @@ def _fastest_plan(
     if found.fitted is None:
         first_that_fits(problem)  # which says why not
         raise DoesNotFit("nothing that was tried fits")
-    plan = with_estimate(problem, fitted_plan(found.fitted))
-    search = _search(found, simple)
-    return plan.model_copy(update={"search": search, "reasons": (_reason(search), *plan.reasons)})
+    apart = (*fitted, *found.apart) if is_free else ()
+    unfused = [fitted_plan(each) for each in (found.fitted, *apart)]
+    fused = fastest_fusion(problem, hardware, unfused, found.step_seconds)
+    search = _search(found, simple, fused)
+    plan, reasons = unfused[0], [_reason(search)]
+    if fused is not None:
+        plan = fused.plan
+        reasons.append(fusion_reason(fused, found.step_seconds))
+    plan = with_estimate(problem, plan)
+    reasons += plan.reasons
+    return plan.model_copy(update={"search": search, "reasons": tuple(reasons)})
 
 
-def _search(found: Found, simple: tuple[Simple, ...]) -> PlanSearch:
+def _search(found: Found, simple: tuple[Simple, ...], fused: FusedStep | None) -> PlanSearch:
     return PlanSearch(
         num_placements=found.num_placements,
         bound_seconds=found.bound_seconds,
         is_optimal=found.is_optimal,
+        unfused_seconds=None if fused is None else found.step_seconds,
         alternatives=tuple(each.alternative for each in simple),
     )
 
@@ -86,6 +97,8 @@ def _reason(search: PlanSearch) -> str:
     """How good the plan is."""
     number = search.num_placements
     family = f"the fastest of {number} placements" if number > 1 else "the fastest way to compute"
+    if search.unfused_seconds is not None:
+        family = f"faster than {family} without a stage fusion"
     if search.is_optimal:
         return f"{family}, by the times that are expected: proved, none of them takes less"
     return (

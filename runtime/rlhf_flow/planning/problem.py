@@ -143,6 +143,8 @@ class Fixed:
     """Whether libraries stay in memory for the next start. None: where they fit."""
     saves_while_training: bool = False
     """Whether a copy of the state is written beside steps."""
+    fuses_stages: bool = True
+    """Whether calls may begin before the last response of a step has ended."""
 
 
 @dataclass(frozen=True)

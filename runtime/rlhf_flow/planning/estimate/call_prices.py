@@ -70,8 +70,8 @@ class CallPrices:
         return self.problem.graphs[GraphName.STEP]
 
     def parts(self, planned: CallPlan) -> tuple[CallSeconds, ...]:
-        """One run of a call of the step, alone on its ranks; nothing beside them. In two parts where
-        it begins with responses that ended early."""
+        """One run of a call of the step, alone on its ranks; nothing beside them. In two parts
+        where it begins with responses that ended early."""
         if planned.mesh is None:
             return (CallSeconds(),)
         if planned.kind in TRANSITIONS:

@@ -18,7 +18,8 @@ walks at random.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -44,6 +45,8 @@ MAX_FITTED = 1_000
 seconds."""
 PATIENCE = 10
 """So many times as many while nothing that was tried fits."""
+MOST_APART = 16
+"""Placements with roles apart of which one that fits is told."""
 WITHOUT_END = 10**9
 """So many are never reached: the search ends with a proof."""
 
@@ -62,6 +65,9 @@ class Found:
     """Ways to compute that were fitted into memory."""
     num_placements: int
     """In the family."""
+    apart: tuple[FittedJob, ...] = ()
+    """Of the placements with the least bounds in which not all calls are on the same ranks one that
+    fits, for whoever judges by more than the search."""
 
     @property
     def is_optimal(self) -> bool:
@@ -125,6 +131,8 @@ class _Search:
         self._best: FittedJob | None = None
         self._best_seconds = inf
         self._num_fitted = 0
+        self._apart: list[_Node] = []
+        """Placements in which not all calls are on the same ranks, with their bounds."""
         self._unfinished = inf
         """Bound of a layout that could not be judged to its end."""
 
@@ -143,7 +151,8 @@ class _Search:
                 self._judge_layout(node.space, node.place)
         waiting = (node.bound_seconds for node in self._queue[:1])
         bound = min([self._best_seconds, self._unfinished, *waiting])
-        return Found(self._best, self._best_seconds, bound, self._num_fitted, len(family))
+        number, apart = self._num_fitted, tuple(self._fitted_apart())
+        return Found(self._best, self._best_seconds, bound, number, len(family), apart)
 
     def _goes_on(self) -> bool:
         """Whether something that waits may be faster, and may still be tried."""
@@ -159,14 +168,20 @@ class _Search:
 
     def _push_placement(self, placement: Placement) -> None:
         space = LayoutSpace(placement, self._dimensions(placement))
-        if not space.is_empty:
-            self._push(space, None)
+        if space.is_empty:
+            return
+        node = self._push(space, None)
+        if node is not None and _is_apart(placement):
+            self._apart.append(node)
 
-    def _push(self, space: LayoutSpace, place: tuple[int, ...] | None) -> None:
+    def _push(self, space: LayoutSpace, place: tuple[int, ...] | None) -> _Node | None:
         least = space.least(place or (0,) * len(space.dimensions))
         bound = self._least.of_step(space.placement, least)
-        if bound < self._best_seconds:
-            heapq.heappush(self._queue, _Node(bound, next(self._numbers), space, place))
+        if bound >= self._best_seconds:
+            return None
+        node = _Node(bound, next(self._numbers), space, place)
+        heapq.heappush(self._queue, node)
+        return node
 
     def _dimensions(self, placement: Placement) -> tuple[Dimension, ...]:
         found = []
@@ -205,6 +220,19 @@ class _Search:
                 continue
             self._judge(fitted)
 
+    def _fitted_apart(self) -> Iterator[FittedJob]:
+        """Of the best placements with roles apart one that fits, in the quickest layout."""
+        for node in heapq.nsmallest(MOST_APART, self._apart):
+            first = (0,) * len(node.space.dimensions)
+            try:
+                placed = place_job(self._problem, node.space.places(first))
+            except (PlanError, ManifestError):
+                continue
+            for _, choice in self._choices(node.space, placed, node.space.exact(first)):
+                with suppress(PlanError):
+                    yield fit_job(placed, choice)
+                    break
+
     def _choices(
         self, space: LayoutSpace, placed: PlacedJob, seconds: Seconds
     ) -> list[tuple[float, MemoryChoice]]:
@@ -233,3 +261,9 @@ class _Search:
         seconds = evaluate(self._problem, plan, self._hardware).step_seconds
         if seconds < self._best_seconds:
             self._best, self._best_seconds = fitted, seconds
+
+
+def _is_apart(placement: Placement) -> bool:
+    """Whether not all calls are on the same ranks."""
+    meshes = [mesh for p in placement.values() for mesh in (p.training.mesh, p.generation.mesh)]
+    return len({(mesh.pool, mesh.ranks) for mesh in meshes}) > 1

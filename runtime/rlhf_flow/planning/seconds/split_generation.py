@@ -4,8 +4,8 @@ Until R of the n responses under way are left it is the decoding of decoding.py,
 are so few after t* steps, with S(t*) = R / n, and engines notice it after half of their
 `CHECK_STEPS` more, on average. Each of these looks is an all-reduce of all engines' ranks.
 
-What is left then, n S(t) responses with P + t tokens in the cache each, K of E engines finish. It is
-generation again, of prompts of P + t tokens and of what is still to come of the responses: rows
+What is left then, n S(t) responses with P + t tokens in the cache each, K of E engines finish. It
+is generation again, of prompts of P + t tokens and of what is still to come of the responses: rows
 that do not fit into the caches at once wait. A share 1 - K/E of them comes from other engines and
 is prefilled anew, with all of its tokens. With K = E both parts take what the call takes otherwise,
 and the looks.
