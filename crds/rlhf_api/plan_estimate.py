@@ -6,8 +6,17 @@ from typing import Annotated
 
 from pydantic import Field
 
-from rlhf_api.base import Contract, Count, Fraction, Identifier, Name, NonNegativeFloat, Text
+from rlhf_api.base import (
+    Contract,
+    Count,
+    Fraction,
+    Identifier,
+    Name,
+    NonNegativeFloat,
+    Text,
+)
 from rlhf_api.calls import CallId
+from rlhf_api.plan_memory import Bytes
 
 
 class CallEstimate(Contract):
@@ -22,6 +31,35 @@ class CallEstimate(Contract):
     part."""
     bottleneck: Identifier
     """What most of them are spent on, such as compute, memory or tensor_communication."""
+
+
+class PipelineFusion(Contract):
+    """Intra-stage fusion: two training pipelines on the same devices, in opposite directions, each
+    in the other's bubbles. The runtime does not run it, so no plan has it; this is what it would
+    save.
+
+    Source: RLHFuse (arXiv 2409.13221), intra-stage fusion.
+    """
+
+    calls: tuple[CallId, CallId]
+    """The calls that train, in program order."""
+    serial_seconds: NonNegativeFloat
+    """Of both pipelines in a step, one after the other."""
+    fused_seconds: NonNegativeFloat
+    """Of both in the schedule that was found."""
+    bound_seconds: NonNegativeFloat
+    """No schedule takes less."""
+    bubble_share: Fraction
+    """Of the devices' time in that schedule."""
+    serial_bubble_share: Fraction
+    """The same of one after the other."""
+    activation_bytes: Bytes
+    """What a device holds at most of micro-batches under way."""
+
+    @property
+    def saved_seconds(self) -> float:
+        """Of a step."""
+        return self.serial_seconds - self.fused_seconds
 
 
 class StepEstimate(Contract):
@@ -45,6 +83,8 @@ class StepEstimate(Contract):
     """Of the time of all ranks."""
     calls: Annotated[tuple[CallEstimate, ...], Field(max_length=512)]
     """In program order."""
+    pipeline_fusions: Annotated[tuple[PipelineFusion, ...], Field(max_length=64)] = ()
+    """What interleaving the training of two roles would save. The plan does not do it."""
 
     @property
     def tokens_per_second(self) -> float:

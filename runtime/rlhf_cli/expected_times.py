@@ -36,8 +36,27 @@ def print_times(graphs: Mapping[GraphName, Graph], plan: Plan, console: Console)
         return
     lines = ["", times_text(plan), "", text_timeline(simulation, console.width, STEPS_SHOWN)]
     console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
+    for line in pipeline_fusion_lines(plan):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
     if plan.search is not None and plan.search.alternatives:
         console.print(alternatives_table(plan))
+
+
+def pipeline_fusion_lines(plan: Plan) -> list[str]:
+    """What interleaving training pipelines would save: a line for each pair of calls."""
+    from rlhf_flow.planning.refusal import format_bytes
+    from rlhf_flow.planning.timeline_rows import format_time
+
+    found = plan.estimate.pipeline_fusions if plan.estimate is not None else ()
+    return [
+        f"Not done: {' and '.join(each.calls)} with their pipelines interleaved in opposite "
+        f"directions (intra-stage fusion) would take {format_time(each.fused_seconds)} instead of "
+        f"{format_time(each.serial_seconds)} a step, and at least "
+        f"{format_time(each.bound_seconds)}; stages would stand still for "
+        f"{each.bubble_share:.0%} of it instead of {each.serial_bubble_share:.0%}, with "
+        f"{format_bytes(each.activation_bytes)} of activations. The runtime has no such schedule."
+        for each in found
+    ]
 
 
 def alternatives_table(plan: Plan) -> Table:
@@ -53,6 +72,10 @@ def alternatives_table(plan: Plan) -> Table:
     assert plan.estimate is not None and plan.search is not None
     own = plan.estimate.step_seconds
     table.add_row("this plan", format_time(own), "")
+    unfused = plan.search.unfused_seconds
+    if unfused is not None:
+        ratio = f"{unfused / own:.2f} x"
+        table.add_row("the fastest without a stage fusion", format_time(unfused), ratio)
     for each in plan.search.alternatives:
         if each.step_seconds is None:
             table.add_row(each.name, "does not fit", "")

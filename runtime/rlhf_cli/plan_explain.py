@@ -43,6 +43,7 @@ def print_explanation(
         ManifestError: no such call, or none that has a model and times.
     """
     from rlhf_flow.planning.estimate.evaluate import evaluate, hardware_of_pools
+    from rlhf_flow.planning.estimate.fused_tasks import site_of
     from rlhf_flow.planning.job_problem import problem_of
     from rlhf_flow.planning.make_plan import resolve_shapes
     from rlhf_flow.planning.search.variants import variants
@@ -53,7 +54,7 @@ def print_explanation(
     hardware = hardware_of_pools(problem.pools, profile)
     found = evaluate(problem, plan, hardware)
     seconds, step = found.calls[call], found.step_seconds
-    critical = {task.task for task in found.simulation.critical_path}
+    critical = {site_of(task.task) for task in found.simulation.critical_path}
     console.print(f"\n[bold]{call}[/bold]: {_where(planned)}", highlight=False)
     parts = sorted(((value, name) for name, value in seconds.parts.items() if value), reverse=True)
     spent = ", ".join(
@@ -68,12 +69,12 @@ def print_explanation(
     for name in ("Otherwise", "the call", "a step", "as long"):
         table.add_column(name, justify="left" if name == "Otherwise" else "right")
     for each in variants(problem, plan, hardware, call):
-        if each.step_seconds is None or each.call_seconds is None:
+        if each.step_seconds is None:
             table.add_row(each.name, "does not fit", "", "")
         else:
-            ratio = f"{each.step_seconds / step:.3f} x"
-            times = format_time(each.call_seconds), format_time(each.step_seconds)
-            table.add_row(each.name, *times, ratio)
+            ratio, own = f"{each.step_seconds / step:.3f} x", each.call_seconds
+            time = "without it" if own is None else format_time(own)
+            table.add_row(each.name, time, format_time(each.step_seconds), ratio)
     console.print(table if table.row_count else "nothing else was to choose for it")
 
 

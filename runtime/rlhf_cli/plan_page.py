@@ -42,7 +42,12 @@ def write_page(plans: Sequence[tuple[Mapping[GraphName, Graph], Plan]], file: Pa
 
 
 def _plan(graphs: Mapping[GraphName, Graph], plan: Plan) -> str:
-    from rlhf_cli.expected_times import STEPS_SHOWN, simulated, times_text
+    from rlhf_cli.expected_times import (
+        STEPS_SHOWN,
+        pipeline_fusion_lines,
+        simulated,
+        times_text,
+    )
     from rlhf_flow.planning.svg_timeline import svg_timeline
     from rlhf_flow.planning.timeline_rows import format_time
 
@@ -54,8 +59,9 @@ def _plan(graphs: Mapping[GraphName, Graph], plan: Plan) -> str:
         f"<td>{escape(each.bottleneck.replace('_', ' '))}</td></tr>"
         for each in plan.estimate.calls
     )
+    told = "".join(f"<p>{escape(line)}</p>" for line in pipeline_fusion_lines(plan))
     return (
         f"<h1>{escape(plan.job)}</h1><p>{escape(times_text(plan))}</p>"
-        f"{svg_timeline(simulation, STEPS_SHOWN)}<table><tr><th>call</th><th>one run</th>"
+        f"{svg_timeline(simulation, STEPS_SHOWN)}{told}<table><tr><th>call</th><th>one run</th>"
         f"<th>mostly</th></tr>{rows}</table>"
     )

@@ -78,11 +78,21 @@ def layer_token_bytes(model: RoleModel) -> int:
 def activation_bytes(model: RoleModel, stage: int) -> int:
     """Bytes of the activations of all micro-batches that are under way on a stage when a backward
     pass begins; with recomputation of their layers' inputs and one layer of one of them."""
-    layer = layer_token_bytes(model)
+    kept = _layer_tokens_under_way(model, stage) * _kept_token_bytes(model)
+    return kept + (model.peak_tokens * layer_token_bytes(model) if model.recompute else 0)
+
+
+def micro_batch_bytes(model: RoleModel) -> int:
+    """Bytes that a stage keeps of one micro-batch from its forward pass to its backward pass."""
+    layers = model.shape.num_layers // model.mesh.pipeline
+    return model.peak_tokens * layers * _kept_token_bytes(model)
+
+
+def _kept_token_bytes(model: RoleModel) -> int:
+    """Bytes of a token that a layer keeps: with recomputation its input."""
     if not model.recompute:
-        return _layer_tokens_under_way(model, stage) * layer
-    inputs = -(-model.shape.hidden_size * model.compute_bytes // _sequence_parts(model))
-    return _layer_tokens_under_way(model, stage) * inputs + model.peak_tokens * layer
+        return layer_token_bytes(model)
+    return -(-model.shape.hidden_size * model.compute_bytes // _sequence_parts(model))
 
 
 def logits_bytes(model: RoleModel, stage: int, *, with_gradients: bool) -> int:

@@ -11,6 +11,7 @@ from rlhf_api.plan_memory import MemoryPlan
 from rlhf_flow.errors import DevicesUnknown
 from rlhf_flow.planning.estimate.call_batches import tokens_per_step
 from rlhf_flow.planning.estimate.call_prices import CallPrices
+from rlhf_flow.planning.estimate.pipeline_fusions import pipeline_fusions
 from rlhf_flow.planning.estimate.planned_roles import planned_models
 from rlhf_flow.planning.estimate.step_tasks import simulate_step
 from rlhf_flow.planning.problem import PlanningProblem
@@ -102,7 +103,10 @@ def with_estimate(problem: PlanningProblem, plan: Plan) -> Plan:
         reasons = (*plan.reasons, f"times are not estimated: {error}")
         return plan.model_copy(update={"reasons": reasons})
     found = evaluate(problem, plan, hardware)
-    return plan.model_copy(update={"estimate": _step_estimate(problem, found, hardware)})
+    estimate = _step_estimate(problem, found, hardware).model_copy(
+        update={"pipeline_fusions": pipeline_fusions(problem, plan, hardware)}
+    )
+    return plan.model_copy(update={"estimate": estimate})
 
 
 def _step_estimate(

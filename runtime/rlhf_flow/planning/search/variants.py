@@ -21,6 +21,11 @@ from rlhf_flow.planning.problem import PlanningProblem
 from rlhf_flow.planning.search.layouts import cut_place, cuts, engine_tensors
 from rlhf_flow.planning.search.placements import Placement
 from rlhf_flow.planning.seconds.hardware import Hardware
+from rlhf_flow.planning.stage_fusion.best_fusion import best_fusion
+from rlhf_flow.planning.stage_fusion.fused_plan import fusion_of
+
+GENERATION = (CallKind.GENERATE, CallKind.RESHARD, CallKind.RELEASE, CallKind.FINISH)
+"""Calls on a role's engines."""
 
 
 @dataclass(frozen=True)
@@ -30,16 +35,16 @@ class Variant:
     name: str
     """What is different, for people."""
     call_seconds: float | None
-    """Of one run of the call. None: the plan does not fit."""
+    """Of one run of the call. None: it does not have it, or does not fit."""
     step_seconds: float | None
-    """Of its steps."""
+    """Of its steps. None: the plan does not fit."""
 
 
 def variants(
     problem: PlanningProblem, plan: Plan, hardware: Mapping[str, Hardware], call: str
 ) -> tuple[Variant, ...]:
     """Plans that differ in one choice of the role of a call, least time of a step first; last those
-    that do not fit.
+    that do not fit. Where stages of the plan overlap they may in these, as is best for each.
 
     Args:
         problem: what was planned.
@@ -49,9 +54,10 @@ def variants(
     """
     planned = plan.call(GraphName.STEP, call)
     assert planned is not None and planned.role is not None
-    generates = planned.kind in (CallKind.GENERATE, CallKind.RESHARD, CallKind.RELEASE)
+    generates = planned.kind in GENERATION
+    is_fused = fusion_of(plan) is not None
     found = [
-        _variant(problem, hardware, call, name, places, choice)
+        _variant(problem, hardware, call, name, places, choice, is_fused)
         for name, places, choice in _others(problem, plan, planned.role, generates)
     ]
     return tuple(
@@ -66,13 +72,14 @@ def _variant(
     name: str,
     places: Placement,
     choice: MemoryChoice,
+    is_fused: bool,
 ) -> Variant:
     try:
-        found = evaluate(
-            problem, fitted_plan(fit_job(place_job(problem, places), choice)), hardware
-        )
+        plan = fitted_plan(fit_job(place_job(problem, places), choice))
     except (PlanError, ManifestError):
         return Variant(name, None, None)
+    fused = best_fusion(problem, plan, hardware) if is_fused else None
+    found = evaluate(problem, plan if fused is None else fused.plan, hardware)
     return Variant(name, _seconds(found, call), found.step_seconds)
 
 

@@ -96,6 +96,25 @@ def megatron_inference(
     return slot.call(part.number, model.mesh.pipeline)
 
 
+class StagePasses(NamedTuple):
+    """Seconds of one micro-batch on a stage, with what it sends to other ranks."""
+
+    forward: float
+    backward: float
+
+
+def stage_passes(
+    model: RoleModel, part: MicroBatches, layers: LayerSeconds, links: Links
+) -> tuple[StagePasses, ...]:
+    """Of each stage of a role that is trained, from the first layers to the last."""
+    found = []
+    for stage in range(model.mesh.pipeline):
+        forward = _slot(model, part, layers, links, stage, trains=False).total
+        both = _slot(model, part, layers, links, stage, trains=True).total
+        found.append(StagePasses(forward, both - forward))
+    return tuple(found)
+
+
 def _slowest(
     model: RoleModel, part: MicroBatches, layers: LayerSeconds, links: Links, *, trains: bool
 ) -> _Slot:

@@ -86,11 +86,10 @@ def _meshes(problem: PlanningProblem, plan: Plan) -> Iterator[Mesh]:
     planned = plan.call(GraphName.STEP, generate.id)
     assert planned is not None and planned.mesh is not None
     engines = planned.mesh
-    nowhere = engines.model_copy(update={"pool": f"{engines.pool} "})
     others = [
         site.mesh
         for call in graph.calls
-        if obstacle(graph, plan, nowhere, call) is None
+        if obstacle(graph, plan, None, call) is None
         and (site := plan.call(GraphName.STEP, call.id)) is not None
         and site.mesh is not None
     ]

@@ -39,8 +39,15 @@ def fused_generate(graph: Graph) -> ModelCall | None:
     return generates[0] if is_fusable else None
 
 
-def obstacle(graph: Graph, plan: Plan, mesh: Mesh, call: ModelCall) -> str | None:
-    """Why a call of the step cannot begin early; None: it can. Arguments as above."""
+def obstacle(graph: Graph, plan: Plan, mesh: Mesh | None, call: ModelCall) -> str | None:
+    """Why a call of the step cannot begin early; None: it can.
+
+    Args:
+        graph: of the step.
+        plan: of it.
+        mesh: the engines that finish the last responses. None: wherever they may be.
+        call: of the step.
+    """
     generate = fused_generate(graph)
     if generate is None:
         return "the step repeats something, or has not one call that generates for all of it"
@@ -77,18 +84,18 @@ def _compares_scores(operation: Operation) -> bool:
     return operation.scope is Scope.GROUP
 
 
-def _obstacle_of_places(plan: Plan, mesh: Mesh, call: ModelCall) -> str | None:
+def _obstacle_of_places(plan: Plan, mesh: Mesh | None, call: ModelCall) -> str | None:
     """Where it runs, and what the plan has beside it."""
     planned = plan.call(GraphName.STEP, call.id)
     assert planned is not None
     if any(plan.transitions(GraphName.STEP, call.id)):
         return "its role is loaded or offloaded beside it"
-    if planned.mesh is not None and is_shared(planned.mesh, mesh):
+    if mesh is not None and planned.mesh is not None and _is_shared(planned.mesh, mesh):
         return "engines that finish responses are on its devices"
     return None
 
 
-def is_shared(one: Mesh, other: Mesh) -> bool:
+def _is_shared(one: Mesh, other: Mesh) -> bool:
     """Whether two meshes have a rank in common."""
     begin = max(one.ranks.start, other.ranks.start)
     return one.pool == other.pool and begin < min(one.ranks.stop, other.ranks.stop)
