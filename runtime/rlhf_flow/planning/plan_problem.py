@@ -99,6 +99,11 @@ def _reason(search: PlanSearch) -> str:
     family = f"the fastest of {number} placements" if number > 1 else "the fastest way to compute"
     if search.unfused_seconds is not None:
         family = f"faster than {family} without a stage fusion"
+    if search.is_optimal and search.unfused_seconds is not None:
+        return (
+            f"{family}, by the times that are expected: proved, none of those takes less than "
+            f"{search.unfused_seconds:.4g} s"
+        )
     if search.is_optimal:
         return f"{family}, by the times that are expected: proved, none of them takes less"
     return (

@@ -1,4 +1,5 @@
-"""When the responses of a generation engine end, for given lengths. Pure.
+"""When the responses of a generation engine end, for given lengths: what the time model, which knows
+only distributions, is compared with.
 
 An engine decodes a token of each running row in a step. Rows that wait take the place of those that
 end. Between two ends a rows run; the d steps until then take d s(a, C), where C are the tokens in
@@ -12,7 +13,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from rlhf_flow.planning.seconds.lengths import EQUAL, Lengths
+from rlhf_flow.planning.seconds.lengths import Lengths
 
 GOLDEN_RATIO = (1 + 5**0.5) / 2
 
@@ -89,17 +90,13 @@ def run_engine(rows: Sequence[Row], concurrent_rows: int, step_seconds: StepSeco
 
 def spread_lengths(lengths: Lengths, number: int) -> tuple[float, ...]:
     """So many lengths that are spread as a distribution is: those which a share u of all exceeds,
-    for u = 1/(2 n), 3/(2 n), ..., from S(t) = u: t = T (1 - u^(1/k)). Long and short ones follow
-    each other evenly, by the fractional parts of multiples of the golden ratio, as nobody knows
-    which rows become long.
+    for u = 1/(2 n), 3/(2 n), .... Long and short ones follow each other evenly, by the fractional
+    parts of multiples of the golden ratio, as nobody knows which rows become long.
 
     Args:
         lengths: of responses.
         number: n, 1 or more.
     """
-    k = lengths.exponent
-    if k < EQUAL:
-        return (lengths.maximum,) * number
     in_turn = sorted(range(number), key=lambda index: index * GOLDEN_RATIO % 1.0)
     shares = [(2 * index + 1) / (2 * number) for index in in_turn]
-    return tuple(lengths.maximum * (1.0 - share ** (1.0 / k)) for share in shares)
+    return tuple(map(lengths.exceeded_by, shares))
