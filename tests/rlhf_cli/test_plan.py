@@ -364,6 +364,53 @@ def test_a_call_is_explained_by_what_else_it_could_take(tmp_path: Path) -> None:
     assert code == 2 and "got actor.trian, allowed actor." in err
 
 
+LONG_TAIL = """
+apiVersion: rlhf-operator.dev/v1alpha1
+kind: RLHFJob
+metadata: {name: tail}
+spec:
+  algorithm: {type: PPO, ppo: {klCoefficient: 0.05}}
+  models: {actor: {source: {huggingFace: Qwen/Qwen2.5-7B}}, critic: {source: {sameAs: actor}}}
+  data: {train: {builtin: SortDigits}}
+  rewards: [{function: {entrypoint: "verifiers:exact"}}]
+  schedule: {steps: 3, promptsPerStep: 64}
+  rollout: {maxPromptTokens: 512, maxResponseTokens: 8192, expectedResponseTokens: 1000}
+  resources: {nodePools: [{name: a, device: GPU, gpu: H100, devicesPerNode: 8}]}
+"""
+
+
+def test_stages_that_overlap_are_shown_in_their_parts(tmp_path: Path) -> None:
+    """The call that finishes responses has a row; in timelines fused calls have two bars."""
+    path, page = tmp_path / "job.yaml", tmp_path / "plan.html"
+    path.write_text(LONG_TAIL)
+    code, out, _ = run(str(path), "--html", str(page), "--explain", "actor.finish")
+    assert code == 0 and "without a stage fusion" in out
+    rows = [[cell.strip() for cell in line.split("│")] for line in out.splitlines()]
+    (finish,) = (row for row in rows if len(row) == 11 and row[2] == "actor.finish")
+    assert finish[3] == "Finish" and finish[8] and finish[9] == "-> responses"
+    picture = "".join(re.findall(r"<svg.*?</svg>", page.read_text(), re.DOTALL))
+    for text in ("actor.finish", "reference.log_probs (early)", "reference.log_probs (late)"):
+        assert text in out and text in picture
+    assert "actor.finish: devices" in out and "without it" not in out
+    _, out, _ = run(str(path), "--set", "spec.rollout.stageFusion=Never")
+    assert "actor.finish" not in out and "(late)" not in out
+
+
+def test_pipelines_that_could_be_interleaved_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    training = "{engine: Megatron, parallelism: {tensor: 2, pipeline: 4}}"
+    roles = LONG_TAIL.replace("7B}", f"7B}}, training: {training}")
+    roles = roles.replace("actor}}", f"actor}}, training: {training}}}")
+    path.write_text(roles + "  placement: {type: Colocated}\n")
+    code, out, _ = run(str(path))
+    assert code == 0
+    assert "Not done: critic.train and actor.train with their pipelines interleaved" in out
+    assert "The runtime has no such schedule." in out
+    fusions = json.loads(run(str(path), "-o", "json")[1])["estimate"]["pipelineFusions"]
+    assert [each["calls"] for each in fusions] == [["critic.train", "actor.train"]]
+    assert fusions[0]["fusedSeconds"] < fusions[0]["serialSeconds"]
+
+
 def test_two_plans_are_compared(tmp_path: Path) -> None:
     path, before = tmp_path / "job.yaml", tmp_path / "before.json"
     path.write_text(job())

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -228,10 +227,22 @@ class _Search:
                 placed = place_job(self._problem, node.space.places(first))
             except (PlanError, ManifestError):
                 continue
-            for _, choice in self._choices(node.space, placed, node.space.exact(first)):
-                with suppress(PlanError):
-                    yield fit_job(placed, choice)
-                    break
+            choices = self._choices(node.space, placed, node.space.exact(first))
+            fitted = self._first_that_fits(placed, [choice for _, choice in choices])
+            if fitted is not None:
+                yield fitted
+
+    def _first_that_fits(
+        self, placed: PlacedJob, choices: Sequence[MemoryChoice]
+    ) -> FittedJob | None:
+        failed: list[MemoryChoice] = []
+        for choice in choices:
+            if not any(needs_as_much(choice, other) for other in failed):
+                try:
+                    return fit_job(placed, choice)
+                except PlanError:
+                    failed.append(choice)
+        return None
 
     def _choices(
         self, space: LayoutSpace, placed: PlacedJob, seconds: Seconds

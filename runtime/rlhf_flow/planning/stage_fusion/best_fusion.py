@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from rlhf_api.plan import GraphName, Mesh, Plan
 from rlhf_flow.planning.estimate.call_batches import call_batch
 from rlhf_flow.planning.estimate.evaluate import evaluate
+from rlhf_flow.planning.estimate.planned_roles import planned_load, planned_models
 from rlhf_flow.planning.problem import PlanningProblem
+from rlhf_flow.planning.seconds.generation import sequences_at_once
 from rlhf_flow.planning.seconds.hardware import Hardware
 from rlhf_flow.planning.stage_fusion.finish_meshes import finish_meshes
 from rlhf_flow.planning.stage_fusion.fusable_calls import fusable_calls, fused_generate, obstacle
@@ -52,29 +54,31 @@ def best_fusion(
         hardware: of the devices of each pool.
         step_seconds: of the steps to compare with. None: those of the plan.
     """
-    graph = problem.graphs[GraphName.STEP]
     choices = [*_meshes(problem, plan)]
     if not choices:
         return None
     if step_seconds is None:
         step_seconds = evaluate(problem, plan, hardware).step_seconds
-    generate = fused_generate(graph)
-    assert generate is not None
     most = _rows_under_way(problem, plan)
-    best: FusedStep | None = None
-    for mesh in choices:
-        calls = fusable_calls(graph, plan, mesh)
-
-        def judge(rows: int, mesh: Mesh = mesh, calls: tuple[str, ...] = calls) -> FusedStep:
-            fusion = Fusion(generate.id, mesh, rows, calls)
-            fused = fused_plan(plan, graph, fusion)
-            return FusedStep(fused, fusion, evaluate(problem, fused, hardware).step_seconds)
-
-        coarse = _best(map(judge, _coarse(most)))
-        found = _best([coarse, *map(judge, _around(coarse.fusion.threshold_rows, most))])
-        best = found if best is None else _best([best, found])
-    assert best is not None
+    best = _best(_of_mesh(problem, plan, hardware, mesh, most) for mesh in choices)
     return best if best.step_seconds < step_seconds * (1 - LEAST_GAIN) else None
+
+
+def _of_mesh(
+    problem: PlanningProblem, plan: Plan, hardware: Mapping[str, Hardware], mesh: Mesh, most: int
+) -> FusedStep:
+    """The best threshold of some engines, of so many rows at most."""
+    graph = problem.graphs[GraphName.STEP]
+    generate, calls = fused_generate(graph), fusable_calls(graph, plan, mesh)
+    assert generate is not None
+
+    def judge(rows: int) -> FusedStep:
+        fusion = Fusion(generate.id, mesh, rows, calls)
+        fused = fused_plan(plan, graph, fusion)
+        return FusedStep(fused, fusion, evaluate(problem, fused, hardware).step_seconds)
+
+    coarse = _best(map(judge, _coarse(most)))
+    return _best([coarse, *map(judge, _around(coarse.fusion.threshold_rows, most))])
 
 
 def _meshes(problem: PlanningProblem, plan: Plan) -> Iterator[Mesh]:
@@ -97,13 +101,17 @@ def _meshes(problem: PlanningProblem, plan: Plan) -> Iterator[Mesh]:
 
 
 def _rows_under_way(problem: PlanningProblem, plan: Plan) -> int:
-    """Responses that all engines have under way at once, as far as their limit says it."""
+    """Responses that all engines have under way when none waits any more; of more than these the
+    time model does not know how far they are."""
     generate = fused_generate(problem.graphs[GraphName.STEP])
     assert generate is not None and generate.role is not None
     generation = plan.generation(generate.role)
     assert generation is not None
-    rows = call_batch(problem, generate).rows
-    return min(rows, generation.max_concurrent_sequences * generation.mesh.data)
+    batch, mesh = call_batch(problem, generate), generation.mesh
+    load = planned_load(problem, planned_models(problem, plan)[generate.role], generation)
+    cache = generation.kv_cache_bytes
+    at_once = sequences_at_once(load, mesh.tensor, cache, batch.prompt, batch.response)
+    return min(batch.rows, int(at_once * mesh.data))
 
 
 def _coarse(most: int) -> list[int]:

@@ -1,5 +1,5 @@
-"""When the responses of a generation engine end, for given lengths: what the time model, which knows
-only distributions, is compared with.
+"""When the responses of a generation engine end, for given lengths: the time model, which knows
+nothing but distributions, is compared with this.
 
 An engine decodes a token of each running row in a step. Rows that wait take the place of those that
 end. Between two ends a rows run; the d steps until then take d s(a, C), where C are the tokens in

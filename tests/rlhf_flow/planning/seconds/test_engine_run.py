@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlhf_flow.planning.seconds.lengths import Lengths
+
 from .engine_run import Row, run_engine, spread_lengths
 
 rows = st.lists(st.builds(Row, st.integers(0, 9), st.integers(1, 12)), min_size=1, max_size=8)

@@ -1,4 +1,4 @@
-"""The choice of a fusion: taken where it pays, never worse than others, and part of a valid plan."""
+"""The choice of a fusion: taken where it pays, not worse than others, in a valid plan."""
 
 from __future__ import annotations
 
