@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from rich.table import Table
 
 from rlhf_api.errors import ManifestError
-from rlhf_api.plan import Mesh, Plan
+from rlhf_api.plan import GenerationPlan, Mesh, Plan
 from rlhf_api.problems import Problem
 
 if TYPE_CHECKING:
@@ -78,11 +78,25 @@ def _facts(plan: Plan) -> Iterator[tuple[str, str]]:
     for engine in plan.generations:
         yield f"{engine.role}: engines", _devices(engine.mesh)
         yield f"{engine.role}: cache", format_bytes(engine.kv_cache_bytes)
+        yield f"{engine.role}: stage fusion", _fusion(engine, plan)
     yield "fullest device", format_bytes(plan.fullest.peak_bytes)
     if plan.estimate is not None:
         for call in plan.estimate.calls:
             yield call.call, format_time(call.seconds)
         yield "a step", format_time(plan.estimate.step_seconds)
+
+
+def _fusion(engine: GenerationPlan, plan: Plan) -> str:
+    """Who finishes how many responses, and what begins meanwhile."""
+    from rlhf_flow.planning.stage_fusion.fused_plan import fusion_of
+
+    fusion = fusion_of(plan)
+    if engine.fusion is None or fusion is None:
+        return "none"
+    return (
+        f"{fusion.threshold_rows} responses on {_devices(fusion.mesh)}, beside "
+        f"{', '.join(fusion.calls)}"
+    )
 
 
 def _devices(mesh: Mesh) -> str:

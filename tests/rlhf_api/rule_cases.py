@@ -746,6 +746,13 @@ UPDATED: dict[str, Update] = {
     "the cache of a suspended job": Update(
         ("spec.rollout={kvCacheMemory: 1Gi, maxConcurrentSequences: 8}",), before=(SUSPENDED,)
     ),
+    "overlapping stages": Update(
+        ("spec.rollout.stageFusion=Never",),
+        "spec.rollout.stageFusion can change only while the job is suspended",
+    ),
+    "overlapping stages of a suspended job": Update(
+        ("spec.rollout={stageFusion: Never}",), before=(SUSPENDED,)
+    ),
     "weight decay": Update(
         ("spec.models.actor.training.weightDecay=1",), "spec.models cannot change", (SUSPENDED,)
     ),
