@@ -27,7 +27,8 @@ from rlhf_runtime.engines.parallel import ParallelContext, make_contexts
 from rlhf_runtime.engines.rank_group import RankGroup
 from rlhf_runtime.engines.training import ReadLogProbs, TokenOutputs
 from rlhf_runtime.engines.vllm.arguments import EngineSettings
-from rlhf_runtime.engines.vllm.engine import Generated, Sampling, VllmEngine
+from rlhf_runtime.engines.vllm.engine import VllmEngine
+from rlhf_runtime.engines.vllm.requests import Generated, Sampling
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.errors import StaleWeights
 from rlhf_runtime.roles.transition import Moment, Transition
