@@ -85,6 +85,12 @@ def test_rows_of_all_engines_are_few_together() -> None:
     assert rest.are_few(1)
 
 
+def test_ranks_of_one_engine_count_its_rows_once() -> None:
+    rest = rest_of(1, [2, 2, 0], threshold=4)
+    rest._at = Coordinates(data=1, data_size=3, tensor=1, tensor_size=2)
+    assert rest.are_few(2)
+
+
 def test_an_engine_that_does_not_finish_leaves_what_it_has() -> None:
     rest, requests = rest_of(0, [0, 1, 0]), FakeRequests([5, 2, 3], num_ended=1)
     assert rest.are_few(2)
