@@ -31,7 +31,8 @@ from rlhf_flow.calls import ModelCall
 from rlhf_flow.planning.make_plan import make_plan, pools_of
 from rlhf_runtime.controller.batch import Batch, ShardRef, as_batch
 from rlhf_runtime.controller.cluster import start_local_ray, stop_local_ray
-from rlhf_runtime.controller.dispatch import StepBackend, WorkerGroup
+from rlhf_runtime.controller.dispatch import StepBackend
+from rlhf_runtime.controller.worker_groups import WorkerGroup
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.dataplane.partition import Extent
 from rlhf_runtime.dataplane.protocol import Coordinates

@@ -16,7 +16,7 @@ from rlhf_api.calls import CallKind
 from rlhf_api.plan import GraphName, Mesh
 from rlhf_flow.calls import GenerateOptions, ModelCall
 from rlhf_runtime.controller.batch import ShardRef, as_batch
-from rlhf_runtime.controller.dispatch import HostGroup, WorkerGroup
+from rlhf_runtime.controller.worker_groups import HostGroup, WorkerGroup
 from rlhf_runtime.dataplane.partition import Extent
 from rlhf_runtime.workers.orders import Order, OrderedBatch
 from rlhf_runtime.workers.process import resident_bytes

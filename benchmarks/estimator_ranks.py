@@ -185,7 +185,8 @@ class Runner:
     def _generate(self, job: Job) -> list[float]:
         from rlhf_flow.planning.generation_memory import kv_bytes
         from rlhf_runtime.engines.vllm.arguments import EngineSettings
-        from rlhf_runtime.engines.vllm.engine import Sampling, VllmEngine
+        from rlhf_runtime.engines.vllm.engine import VllmEngine
+        from rlhf_runtime.engines.vllm.requests import Sampling
 
         load = generation_load(self._work.model, job)
         cache = kv_bytes(load, 1, job.rows)

@@ -10,8 +10,8 @@ from types import MappingProxyType
 from rlhf_api.calls import CallKind
 from rlhf_api.entrypoint import deferred_kind
 from rlhf_api.plan import GraphInputs
-from rlhf_api.spec.rewards import MODEL_ROLE
 from rlhf_flow.algorithm import Algorithm
+from rlhf_flow.algorithm_roles import checked_roles, reward_models
 from rlhf_flow.batches import BatchValue
 from rlhf_flow.calls import ComputeOptions, GenerateOptions, ModelCall, TrainOptions, name_of
 from rlhf_flow.entrypoints import check_function, check_protocol
@@ -38,7 +38,7 @@ from rlhf_flow.kinds import FieldCheck
 from rlhf_flow.operations import Custom, LagrangeMultiplier, Operation
 from rlhf_flow.places import at_code, place_within, told_at, told_with_place, with_place
 from rlhf_flow.reward_terms import RewardTerms
-from rlhf_flow.roles import Role, Roles, ScalarModel
+from rlhf_flow.roles import Roles
 from rlhf_flow.symbolic import Origin, Rows, SymbolicBatch, Written
 
 
@@ -312,8 +312,8 @@ def _trace_once(
         with told_with_place():
             given = algorithm.roles()
             with told_at(type(algorithm).roles):
-                own = _checked_roles(name, given)
-                roles = {**own, **_reward_models(name, own, rewards)}
+                own = checked_roles(name, given)
+                roles = {**own, **reward_models(name, own, rewards)}
                 backend = TracingBackend(roles, prompts, others)
                 flow = Flow(own, backend, samples_per_prompt, rewards)
             with flow.step():
@@ -364,45 +364,6 @@ def _read_of(source: str, edges: Sequence[DataEdge]) -> tuple[str, ...]:
     return tuple(
         sorted({field for edge in edges if edge.source == source for field in edge.fields})
     )
-
-
-def _checked_roles(name: str, roles: object) -> Roles:
-    if not isinstance(roles, Mapping):
-        raise _no_roles(name, repr(roles))
-    for role, kind in roles.items():
-        if not _is_role((role, kind)):
-            raise _no_roles(name, f"{{{role!r}: {kind!r}}}")
-    return dict(roles)
-
-
-def _reward_models(name: str, roles: Roles, rewards: Mapping[str, RewardTerms]) -> Roles:
-    """The roles of the models that an algorithm's scores are made of.
-
-    Raises:
-        FlowError: a name that a role of the algorithm has.
-    """
-    models = [
-        term.role for role, terms in rewards.items() if role in roles for term in terms.models
-    ]
-    if clash := sorted(set(models) & set(roles)):
-        reward = clash[0].removesuffix(MODEL_ROLE)
-        raise FlowError(
-            f"a reward model and a role of {name}.roles() have one name: got {clash[0]}, allowed "
-            f"another one; rename the reward {reward} in the manifest, or the role"
-        )
-    return dict.fromkeys(models, ScalarModel)
-
-
-def _no_roles(name: str, got: str) -> FlowError:
-    return FlowError(
-        f"{name}.roles() returns what is no role: got {got}, allowed a mapping from names to "
-        "LanguageModel, ScalarModel or RewardSource; return {'actor': LanguageModel, ...}"
-    )
-
-
-def _is_role(entry: tuple[object, object]) -> bool:
-    name, kind = entry
-    return isinstance(name, str) and isinstance(kind, type) and issubclass(kind, Role)
 
 
 def _difference(first: Graph, second: Graph) -> str:

@@ -53,6 +53,7 @@ OTHERS = {
 }
 """Built-in algorithms but PPO, with the fields of their settings."""
 TWO_POOLS = "spec.resources.nodePools=[{name: a}, {name: b}]"
+TWO_GPU_POOLS = "spec.resources.nodePools=[{name: a, gpu: H100}, {name: b, gpu: L40S}]"
 GROUPS = "spec.placement={type: Manual, groups: "
 """What groups follow, and a closing brace."""
 UNMEASURED = "spec.rewards=[{name: judge, http: {url: 'http://judge/score'}}]"
@@ -493,8 +494,16 @@ CREATED: dict[str, Case] = {
         ("spec.placement={type: Split, groups: [{roles: [actor, critic]}]}",),
         *("spec.placement.groups", "got Split, allowed Manual; write type: Manual"),
     ),
+    "two pools for all roles, on all devices": Case(
+        (TWO_GPU_POOLS, "spec.placement={type: Colocated}"),
+        *("spec.placement.type", "several pools, and nothing says which role is in which"),
+    ),
     "a limit of several pools": Case(
         (TWO_POOLS, "spec.placement={type: Standalone, maxDevices: 2}"),
+        *("spec.placement.maxDevices", "give the pools fewer nodes"),
+    ),
+    "a limit of several pools that the planner shares out": Case(
+        (TWO_GPU_POOLS, "spec.placement={maxDevices: 2}"),
         *("spec.placement.maxDevices", "give the pools fewer nodes"),
     ),
     "pools of different devices": Case(
@@ -559,6 +568,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "spec.rollout.expectedResponseTokens=1024",
     ),
     "as many rows as a step": ("spec.data.train.maxRows=4",),
+    "two pools for the planner": (TWO_GPU_POOLS,),
     "a pool for each half": (TWO_POOLS, "spec.placement={type: Split}"),
     "a part of a pool, split": ("spec.placement={type: Split, maxDevices: 4}",),
     "as many devices as there are": ("spec.placement.maxDevices=8",),

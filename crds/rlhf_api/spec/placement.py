@@ -36,6 +36,9 @@ class PlacementType(StrEnum):
 PLACED_APART = (PlacementType.MANUAL, PlacementType.SPLIT, PlacementType.STANDALONE)
 """Placements that say which role is in which of several pools."""
 
+SHARED_OUT = (PlacementType.AUTO, PlacementType.SPLIT, PlacementType.STANDALONE)
+"""Placements by which the planner shares several pools out among roles."""
+
 MAX_DEVICES = 4096 * 64
 """Of a pool: nodes x devices of a node, both at most what a NodePool may have."""
 
@@ -183,16 +186,18 @@ def _groups_lie_in_their_pools(spec: RLHFJobSpec) -> Iterator[Found]:
                 )
 
 
-def _several_pools_have_groups(spec: RLHFJobSpec) -> list[Found]:
-    names = ", ".join(pool.name for pool in spec.resources.node_pools)
-    is_placed = spec.placement.type in PLACED_APART
-    return found(len(spec.resources.node_pools) > 1 and not is_placed, names)
+def _several_pools_are_shared_out(spec: RLHFJobSpec) -> list[Found]:
+    pools, kind = spec.resources.node_pools, spec.placement.type
+    is_placed = kind in PLACED_APART
+    if kind is PlacementType.AUTO:
+        is_placed = all(pool.gpu is not None for pool in pools)
+    return found(len(pools) > 1 and not is_placed, ", ".join(pool.name for pool in pools))
 
 
 def _one_pool_is_limited(spec: RLHFJobSpec) -> list[Found]:
     pools, limit = spec.resources.node_pools, spec.placement.max_devices
-    is_apart = spec.placement.type in (PlacementType.SPLIT, PlacementType.STANDALONE)
-    return found(len(pools) > 1 and is_apart and limit is not None, limit)
+    is_shared_out = spec.placement.type in SHARED_OUT
+    return found(len(pools) > 1 and is_shared_out and limit is not None, limit)
 
 
 _GROUPS = "self.placement.groups"
@@ -266,17 +271,18 @@ PLACEMENT_RULES: tuple[Rule, ...] = (
     ),
     Rule(
         holds=f"{_POOLS}.size() <= 1 || "
-        f"self.placement.type in {texts([kind.value for kind in PLACED_APART])}",
+        f"self.placement.type in {texts([kind.value for kind in PLACED_APART])} || "
+        f"(self.placement.type == 'Auto' && {_POOLS}.all(pool, has(pool.gpu)))",
         what="several pools, and nothing says which role is in which",
-        do="write placement.type: Manual with the groups of roles, Split or Standalone, or leave "
-        "one pool",
+        do="name the GPUs of each pool (gpu) and let type: Auto share them out, write type: "
+        "Manual with the groups of roles, Split or Standalone, or leave one pool",
         field=".placement.type",
-        check=_several_pools_have_groups,
+        check=_several_pools_are_shared_out,
     ),
     Rule(
         holds=f"{_POOLS}.size() <= 1 || !has(self.placement.maxDevices) || "
-        "!(self.placement.type in ['Split', 'Standalone'])",
-        what="a limit of devices beside several pools, of which each has a set of roles",
+        f"!(self.placement.type in {texts([kind.value for kind in SHARED_OUT])})",
+        what="a limit of devices beside several pools",
         do="remove it, and give the pools fewer nodes",
         field=".placement.maxDevices",
         check=_one_pool_is_limited,

@@ -105,7 +105,8 @@ class NodePool(Contract):
 
 
 NodePools = Annotated[tuple[NodePool, ...], Field(max_length=16)]
-"""One pool for all roles, or several: placement then says which role is in which."""
+"""One pool for all roles, or several: placement then says which role is in which, or leaves it to
+the planner, where the GPUs of each are named."""
 
 
 class ResourcesSpec(Contract):

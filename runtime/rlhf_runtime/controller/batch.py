@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from rlhf_flow.batches import BatchValue
 from rlhf_runtime.controller.nodes import Node
-from rlhf_runtime.dataplane.partition import Extent
+from rlhf_runtime.dataplane.partition import Extent, Portion
 from rlhf_runtime.workers.orders import Part, Source
 
 
@@ -23,21 +23,43 @@ class ShardRef:
     """Among which its rows are; other shards may have some of these."""
     node: Node | None = None
     """Where it was made, if that is known."""
+    portion: Portion = Portion.ALL
+    """Of the batch, which it has rows of."""
 
 
 Shards = tuple[ShardRef, ...]
 """Those of one call, in the order of their rows."""
 
 
+@dataclass(eq=False)
+class LateShards:
+    """Those of a call's second part, which is sent later than its result is read."""
+
+    shards: Shards = ()
+    """None, until it is sent."""
+
+
 @dataclass(frozen=True)
 class Held:
     """What one call wrote, as rows of a batch."""
 
-    shards: Shards
+    early: Shards
+    """Those that were there when it was sent."""
+    late: LateShards | None = None
+    """Those that come later, where it is sent in two parts."""
     repeat: int = 1
     """How many rows of the batch have each of its rows' value, one after the other."""
     groups_before: int = 0
     """Groups of the batch before its first."""
+
+    @property
+    def shards(self) -> Shards:
+        """All that were sent so far."""
+        return self.early if self.late is None else (*self.early, *self.late.shards)
+
+    def part(self, shards: Shards) -> Held:
+        """Some of the shards."""
+        return replace(self, early=shards, late=None)
 
 
 @dataclass(frozen=True)
@@ -62,6 +84,11 @@ class Batch:
     def fields(self) -> frozenset[str]:
         """Names of the columns."""
         return frozenset(self.columns)
+
+    @property
+    def shards(self) -> Shards:
+        """Those that hold its rows: of what one call wrote."""
+        return tuple(shard for held in self.base for shard in held.shards)
 
     def __or__(self, other: BatchValue, /) -> Batch:
         """Both's columns; where both have one, the other's. The rows must be the same."""
@@ -107,6 +134,23 @@ class Batch:
         base = (*self.base, *_behind(before, other.base))
         return Batch(base, columns, self.extent.then(other.extent))
 
+    def of(self, portion: Portion) -> Batch:
+        """The same columns, as far as they are of a portion of the rows."""
+        return self._with(lambda shard: shard.portion is portion)
+
+    def only(self, kept: ShardRef) -> Batch:
+        """The same columns, as far as they are in a shard."""
+        return self._with(lambda shard: shard is kept)
+
+    def _with(self, keeps: Callable[[ShardRef], bool]) -> Batch:
+        def part(held: tuple[Held, ...]) -> tuple[Held, ...]:
+            return tuple(each.part(tuple(filter(keeps, each.shards))) for each in held)
+
+        columns = {
+            name: replace(column, held=part(column.held)) for name, column in self.columns.items()
+        }
+        return replace(self, base=part(self.base), columns=columns)
+
     def pieces(self, field: str) -> list[ShardRef]:
         """The shards that a column comes in, but those without rows."""
         return [shard for held in self.columns[field].held for shard in held.shards if shard.rows]
@@ -134,15 +178,21 @@ class Batch:
         )
 
 
-def as_batch(names: Sequence[str], shards: Sequence[ShardRef], extent: Extent) -> Batch:
+def as_batch(
+    names: Sequence[str],
+    shards: Sequence[ShardRef],
+    extent: Extent,
+    late: LateShards | None = None,
+) -> Batch:
     """A batch of what one call wrote.
 
     Args:
         names: of the columns.
         shards: in the order of their rows.
         extent: of the rows.
+        late: where others come later.
     """
-    held = (Held(tuple(shards)),)
+    held = (Held(tuple(shards), late),)
     return Batch(held, {name: ColumnAt(held, (name,)) for name in names}, extent)
 
 

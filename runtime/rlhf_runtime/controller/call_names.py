@@ -8,6 +8,7 @@ What runs in `flow.every(10, ...)` has its region in front: `every-10/reward/mea
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from rlhf_flow.calls import ModelCall
 from rlhf_flow.flow import REPEAT
 from rlhf_flow.graph import Graph
 from rlhf_flow.job_graphs import policy_of
-from rlhf_flow.planning.transitions import RESHARD
+from rlhf_flow.planning.transitions import FINISH, RESHARD
 from rlhf_runtime.workers.orders import Statistics
 
 COMPUTE = "compute"
@@ -63,9 +64,9 @@ class CallNames:
         self._names = dict(_names(graph))
 
     def of(self, call_id: str) -> CallName:
-        """Of a call. Bringing weights is named as the generate call that it is for; whatever else
-        the graph does not have has nothing to tell apart."""
-        generates = call_id.replace(f".{RESHARD}", ".generate", 1)
+        """Of a call. Bringing weights and finishing responses are named as the generate call that
+        they are for; whatever else the graph does not have has nothing to tell apart."""
+        generates = re.sub(rf"\.({RESHARD}|{FINISH})\b", ".generate", call_id, count=1)
         return self._names.get(generates, CallName())
 
 

@@ -1,38 +1,31 @@
-"""Sends calls to groups of workers and turns what comes back into batches of references."""
+"""Sends the calls of a step where its plan says."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import cycle
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from rlhf_api.calls import CallKind
-from rlhf_api.plan import CallPlan, GraphName, Mesh, Plan, ranks_of_both
+from rlhf_api.plan import CallPlan, GraphName, Plan
 from rlhf_flow.batches import BatchValue
-from rlhf_flow.calls import ComputeOptions, GenerateOptions, ModelCall
+from rlhf_flow.calls import ModelCall
 from rlhf_flow.fields import ENOUGH
-from rlhf_runtime.controller.batch import Batch, ShardRef, Sources, as_batch
-from rlhf_runtime.controller.nodes import Node
+from rlhf_runtime.controller.batch import Batch, LateShards, as_batch
 from rlhf_runtime.controller.results import wait_for
 from rlhf_runtime.controller.saved_lines import Save
 from rlhf_runtime.controller.scored import require_scores
-from rlhf_runtime.dataplane.calls import bounds_of_part, protocol_of
-from rlhf_runtime.dataplane.partition import Extent, Share
-from rlhf_runtime.dataplane.protocol import Coordinates
+from rlhf_runtime.controller.worker_groups import Sent, WorkerGroup
+from rlhf_runtime.dataplane.partition import Extent, Portion
 from rlhf_runtime.errors import UnknownCall
 from rlhf_runtime.hooks import Hook, nothing
 from rlhf_runtime.workers.orders import (
     CallReport,
     Order,
     OrderedBatch,
-    Source,
     returned_columns,
 )
-
-Handle = Any
-"""A Ray actor handle."""
 
 
 class StepData(Protocol):
@@ -43,121 +36,6 @@ class StepData(Protocol):
 
     def pretraining(self) -> tuple[Any, Batch]:
         """Rows of data.pretraining."""
-
-
-Sending = tuple[int, Coordinates, Order]
-"""A worker's number in its group, its place, and what it is to do."""
-
-
-class WorkerGroup:
-    """All ranks of a pool, in order."""
-
-    def __init__(self, workers: Sequence[Handle], nodes: Sequence[Node] = ()) -> None:
-        """nodes: of the workers, where they are known."""
-        self.workers = tuple(workers)
-        self.nodes = tuple(nodes) or (None,) * len(self.workers)
-        self._running = [worker.run for worker in workers]
-        self._returning = [worker.run.options(num_returns=2) for worker in workers]
-
-    def submit(
-        self,
-        order: Order,
-        batches: Sequence[Batch],
-        mesh: Mesh | None,
-        source: Mesh | None = None,
-    ) -> tuple[list[Any], Batch | None]:
-        """Send a call to the workers that run it; returns references to reports, and the result.
-
-        Each gets references to the shards that it can need. A call that writes nothing has no
-        result.
-
-        Args:
-            order: the call.
-            batches: those that it reads.
-            mesh: its ranks; None for hosts.
-            source: the ranks that it brings weights from, where it does; they run it, too.
-        """
-        call, extent = order.call, batches[0].extent
-        names, samples = returned_columns(call), _samples(call)
-        reads = zip(batches, (call.reads, *call.auxiliary_reads), strict=True)
-        read = [(batch.extent, batch.sources(fields)) for batch, fields in reads]
-        header = order.header()
-        everything = range(extent.num_groups)
-        reports: list[Any] = []
-        shards: list[ShardRef] = []
-        for worker, at, own in self._sendings(order, batches[0], mesh, source):
-            picked, references = _pick(order, read, at)
-            message = own.message(references, header, picked)
-            if not names or not protocol_of(call).collect(at):
-                reports.append(self._running[worker].remote(*message))
-                continue
-            report, shard = self._returning[worker].remote(*message)
-            reports.append(report)
-            held = bounds_of_part(call, extent, at, everything)
-            rows = range(held.start * samples, held.stop * samples)
-            shards.append(ShardRef(shard, rows, self.nodes[worker]))
-        shards.sort(key=lambda shard: shard.rows.start)  # a protocol need not give them in order
-        return reports, as_batch(names, shards, extent.times(samples)) if names else None
-
-    def _sendings(
-        self, order: Order, batch: Batch, mesh: Mesh | None, source: Mesh | None
-    ) -> Iterator[Sending]:
-        """To every rank of the call's meshes."""
-        assert mesh is not None
-        for rank in mesh.ranks if source is None else ranks_of_both(mesh, source):
-            yield rank, Coordinates.in_call(rank, mesh, source), order
-
-
-class HostGroup(WorkerGroup):
-    """Hosts beside the ranks, which are sent a call in as many parts as its rows come in: they
-    begin with those that are there."""
-
-    def __init__(self, workers: Sequence[Handle], nodes: Sequence[Node] = ()) -> None:
-        super().__init__(workers, nodes)
-        self._turns = cycle(range(len(self.workers)))
-
-    def _sendings(
-        self, order: Order, batch: Batch, mesh: Mesh | None, source: Mesh | None
-    ) -> Iterator[Sending]:
-        """Parts are those of the read column that comes in most, as by a mesh with a data axis of
-        as many ranks: whoever generated cut whole groups by the same rule. Each goes to the host on
-        the node where it was made; where none is, hosts take turns."""
-        pieces = max((batch.pieces(field) for field in order.call.reads), key=len)
-        nodes = [piece.node for piece in pieces] or [None]
-        for number, node in enumerate(nodes):
-            known = node is not None and node in self.nodes
-            host = self.nodes.index(node) if known else next(self._turns)
-            share = Share(number, len(nodes))
-            yield host, Coordinates(share.number, share.count), replace(order, share=share)
-
-
-def _pick(
-    order: Order, read: Sequence[tuple[Extent, Sources]], at: Coordinates
-) -> tuple[list[Sequence[Source]], list[Any]]:
-    """What a rank is told of each batch that the call reads, and references to its shards."""
-    told: list[Sequence[Source]] = []
-    references: list[Any] = []
-    for extent, sources in read:
-        picked, found = sources.within(_rows_needed(order, extent, at))
-        told.append(picked)
-        references += found
-    return told, references
-
-
-def _rows_needed(order: Order, extent: Extent, at: Coordinates) -> range:
-    """Among which rows of a batch those are that a rank works on."""
-    call = order.call
-    if isinstance(call.options, ComputeOptions) and call.options.sees_all:
-        return range(extent.num_rows)
-    batches = extent.mini_batches(order.mini_batches)
-    bounds = [bounds_of_part(call, extent, at, groups) for groups in batches]
-    bounds = [each for each in bounds if each] or [range(0)]
-    return range(min(each.start for each in bounds), max(each.stop for each in bounds))
-
-
-def _samples(call: ModelCall) -> int:
-    """Rows of a call's result for each row that it reads."""
-    return call.options.samples if isinstance(call.options, GenerateOptions) else 1
 
 
 @dataclass
@@ -188,6 +66,8 @@ class StepBackend:
     _prompts: list[Batch] = field(default_factory=list)
     """Those that were asked for, one batch after the other."""
     _pretraining: Batch | None = None
+    _late_parts: list[Callable[[], None]] = field(default_factory=list)
+    """What sends the second parts of calls that began with some rows."""
 
     @property
     def prompts(self) -> Batch:
@@ -208,13 +88,66 @@ class StepBackend:
         self, call: ModelCall, batch: BatchValue, auxiliary: Sequence[BatchValue] = ()
     ) -> Batch:
         """Send a call where the plan says, with what the plan has beside it."""
+        batches = [each for each in (batch, *auxiliary) if isinstance(each, Batch)]
+        if self._begins_early(call):
+            return self._send_in_two_parts(call, batches[0])
+        self.send_late_parts()
         before, after = self._transitions(call)
         for planned in before:
             self._send_transition(planned)
-        result = self._send(call, batch, auxiliary)
+        if after and after[0].kind is CallKind.FINISH:
+            result = self._generate_in_two_parts(call, batches[0], after[0])
+            after = after[1:]
+        else:
+            result = self._send(call, batches)
         for planned in after:
             self._send_transition(planned)
         return result
+
+    def send_late_parts(self) -> None:
+        """Send what calls that began with some rows have left to do; no call of the step follows
+        that begins so, or the step is over."""
+        for send in self._late_parts:
+            send()
+        self._late_parts.clear()
+
+    def _begins_early(self, call: ModelCall) -> bool:
+        """Whether it begins before all responses have ended."""
+        if self.graph is not GraphName.STEP:
+            return False
+        fusions = [each.fusion for each in self.plan.generations if each.fusion is not None]
+        return any(call.id in fusion.calls for fusion in fusions)
+
+    def _generate_in_two_parts(self, call: ModelCall, batch: Batch, finish: CallPlan) -> Batch:
+        """Send a call that leaves the last responses to few engines, and what these do."""
+        mesh = self._planned(call).mesh
+        assert mesh is not None and finish.mesh is not None
+        begun = self._submit(call, [batch], Portion.ENDED)
+        engines = sorted(mesh.rank_at(number, 0, 0) for number in range(mesh.data))
+        moved = [
+            shard
+            for rank, shard in zip(engines, begun.left, strict=True)
+            if rank not in finish.mesh.ranks
+        ]
+        fields = returned_columns(call)
+        rest = ModelCall(finish.call, finish.role, finish.method, finish.kind, fields, fields)
+        ended = begun.rows
+        # Where nothing moves, an empty shard says of what kind columns are.
+        left = as_batch(fields, moved or begun.left[:1], ended.extent)
+        done = self._submit(rest, [left], Portion.LEFT).rows
+        return as_batch(fields, (*ended.shards, *done.shards), ended.extent)
+
+    def _send_in_two_parts(self, call: ModelCall, batch: Batch) -> Batch:
+        """Send a call over the rows that have ended; that over the others is sent later."""
+        late = LateShards()
+
+        def send_rest() -> None:
+            rest = self._submit(call, [batch.of(Portion.LEFT)], Portion.LEFT)
+            late.shards = rest.rows.shards
+
+        begun = self._submit(call, [batch.of(Portion.ENDED)], Portion.ENDED).rows
+        self._late_parts.append(send_rest)
+        return as_batch(returned_columns(call), begun.shards, batch.extent, late)
 
     def _transitions(self, call: ModelCall) -> tuple[Sequence[CallPlan], Sequence[CallPlan]]:
         if self.plan.call(self.graph, call.id) is None:
@@ -223,16 +156,25 @@ class StepBackend:
 
     def _send_transition(self, planned: CallPlan) -> None:
         call = ModelCall(planned.call, planned.role, planned.method, planned.kind, (), ())
-        self._send(call, self.no_rows(), ())
+        self._send(call, [self.no_rows()])
 
-    def _send(self, call: ModelCall, batch: BatchValue, auxiliary: Sequence[BatchValue]) -> Batch:
-        batches = [each for each in (batch, *auxiliary) if isinstance(each, Batch)]
+    def _send(self, call: ModelCall, batches: Sequence[Batch]) -> Batch:
+        result = self._submit(call, batches).result
+        return batches[0].select() if result is None else result
+
+    def _planned(self, call: ModelCall) -> CallPlan:
         planned = self.plan.call(self.graph, call.id)
         if planned is None:
             raise UnknownCall(
                 f"the step called {call.id}, which its plan does not have: a step must make the "
                 "same calls every time; base conditions on the algorithm's settings only"
             )
+        return planned
+
+    def _submit(
+        self, call: ModelCall, batches: Sequence[Batch], portion: Portion = Portion.ALL
+    ) -> Sent:
+        planned = self._planned(call)
         order = Order(
             call,
             self.step,
@@ -242,17 +184,18 @@ class StepBackend:
             planned.mini_batches,
             self._round,
             self._changes[call.role],
+            portion,
         )
         if call.role is not None and call.changes(call.role):
             self._changes[call.role] += 1
         if call.kind is CallKind.SAVE:
             self.saves.append(Save(order, batches[0]))
-            return batches[0].select()
+            return Sent([], None)
         pool = None if planned.mesh is None else planned.mesh.pool
         group = self.worker_groups[pool]
-        reports, result = group.submit(order, batches, planned.mesh, planned.source_mesh)
-        self.reports.extend(reports)
-        return result if result is not None else batches[0].select()
+        sent = group.submit(order, batches, planned.mesh, planned.source_mesh)
+        self.reports.extend(sent.reports)
+        return sent
 
     def every(self, region: str, n: int, body: Callable[[], None]) -> None:
         """Run the body on steps that are a multiple of n."""

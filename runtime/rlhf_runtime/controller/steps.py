@@ -125,6 +125,7 @@ class Stepper:
         flow = Flow(algorithm.roles(), backend, samples, rewards)
         with flow.step():
             algorithm.step(flow, backend.prompts)
+        backend.send_late_parts()
         return Submitted(backend, start, self._names[graph])
 
 
@@ -197,6 +198,7 @@ PHASES: Mapping[str, str] = {
     "load": "transition",
     "offload": "transition",
     "generate": "generate",
+    "finish": "generate",
     "score": "score",
     "log_probs": "infer",
     "values": "infer",

@@ -19,11 +19,11 @@ from rlhf_api.plan import Mesh, Plan, Pool
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.resources import Device
 from rlhf_runtime.controller.cluster import SHARED_MEMORY
-from rlhf_runtime.controller.dispatch import HostGroup, WorkerGroup
 from rlhf_runtime.controller.nodes import nodes_of_ranks, reward_hosts
 from rlhf_runtime.controller.results import as_they_come, wait_for
 from rlhf_runtime.controller.site import Reserved, Site
 from rlhf_runtime.controller.watch import Watch
+from rlhf_runtime.controller.worker_groups import HostGroup, WorkerGroup
 from rlhf_runtime.dataplane.partition import Share
 from rlhf_runtime.errors import NoProgress
 from rlhf_runtime.faults import Fault

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass
+from enum import StrEnum
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,6 +65,17 @@ class Share:
     """From 0."""
     count: int
     """Parts in all."""
+
+
+class Portion(StrEnum):
+    """Which rows of a batch a call works on, where others begin before its last row is there."""
+
+    ALL = "All"
+    """Every row."""
+    ENDED = "Ended"
+    """Those whose responses had ended when few were left."""
+    LEFT = "Left"
+    """The others."""
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,8 @@ from rlhf_flow.planning.seconds.curves import Curve, block_curves, curve_of
 from rlhf_flow.planning.seconds.profile import GenerationCurves
 from rlhf_runtime.dataplane.columns import pack
 from rlhf_runtime.engines.vllm.arguments import EngineSettings
-from rlhf_runtime.engines.vllm.engine import Sampling, VllmEngine
+from rlhf_runtime.engines.vllm.engine import VllmEngine
+from rlhf_runtime.engines.vllm.requests import Sampling
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.errors import UnsupportedModel
 from rlhf_runtime.profiling.timed_model import Now

@@ -13,7 +13,7 @@ from rlhf_api.plan import Plan, RolePlan
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.models import Precision
 from rlhf_runtime.dataplane.columns import Column
-from rlhf_runtime.dataplane.shards import ShardIndex
+from rlhf_runtime.dataplane.shards import Shard, ShardIndex
 from rlhf_runtime.engines.parallel import ParallelContext
 from rlhf_runtime.engines.rank_group import RankGroup
 from rlhf_runtime.engines.training import TrainingEngine
@@ -47,6 +47,9 @@ class RoleContext:
     incarnation: str
     faults: Faults
     """Faults on purpose."""
+    engines: RankGroup | None = None
+    """The ranks that generate with it, where they have to agree on when to leave rows to some of
+    them. None: this one does not, or they need not."""
     tick: Hook = nothing
     """Says that something was done."""
 
@@ -124,5 +127,7 @@ class Result:
     statistics: Statistics = Statistics()
     index: ShardIndex | None = None
     """Rows of the columns; needed unless there are no columns."""
+    left: Shard | None = None
+    """Rows of the same columns that another call finishes."""
     began: float | None = None
     """When the work began, where other ranks had to come first; seconds since the epoch."""

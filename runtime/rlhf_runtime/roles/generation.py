@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -18,11 +19,13 @@ from rlhf_runtime.dataplane.columns import Column, pack, pack_texts, repeat_rows
 from rlhf_runtime.dataplane.shards import ShardIndex
 from rlhf_runtime.engines.training import TrainingEngine
 from rlhf_runtime.engines.vllm.arguments import EngineSettings
-from rlhf_runtime.engines.vllm.engine import Generated, Sampling, VllmEngine
+from rlhf_runtime.engines.vllm.engine import VllmEngine
+from rlhf_runtime.engines.vllm.requests import Generated, Requests, Sampling
 from rlhf_runtime.errors import UnsupportedModel
 from rlhf_runtime.faults import Phase
 from rlhf_runtime.roles.context import Result, RoleContext
 from rlhf_runtime.roles.transition import Moment, Transition
+from rlhf_runtime.roles.unfinished_rows import Prompts, UnfinishedRows
 from rlhf_runtime.seeds import sample_seeds
 from rlhf_runtime.workers.inputs import Inputs
 from rlhf_runtime.workers.orders import Statistics
@@ -63,9 +66,12 @@ class Generation:
         self.methods: dict[str, Callable[[Inputs], Result]] = {"reshard": self.reshard}
         if self._vllm is not None:
             self.methods |= {"generate": self.generate, "release": self.release}
+            if context.engines is not None:
+                self.methods["finish"] = self.finish
             if plan.release_during_training:
                 self._vllm.release()
         self._transition = Transition(trainer, source, self._vllm, ranks)
+        self._rest: UnfinishedRows | None = None
 
     def _start_engine(self, plan: GenerationPlan) -> VllmEngine:
         context, rollout = self._context, self._context.job.spec.rollout
@@ -142,45 +148,62 @@ class Generation:
         carried = {
             name: repeat_rows(column, samples) for name, column in inputs.load(prompts_held).items()
         }
-        index = inputs.index.find(prompts_held)
-        number = sample_numbers(index.groups, samples)
-        generated = self._vllm.generate(
-            carried["prompt_tokens"],
-            self._sampling(carried, number, inputs, temperature),
-            self._context.tick,
-        )
-        return self._result(inputs, index, carried, number, generated)
+        held = inputs.index.find(prompts_held)
+        carried["sample_index"] = Column(sample_numbers(held.groups, samples))
+        prompts = _prompts(held.repeat(samples), carried)
+        sampling = self._sampling(prompts, inputs, temperature)
+        requests = self._vllm.start(carried["prompt_tokens"], sampling)
+        if inputs.leaves_rows:
+            return self._leave_last_rows(inputs, prompts, requests, temperature)
+        requests.run(self._context.tick)
+        return self._result(inputs, prompts, requests.generated())
+
+    def _leave_last_rows(
+        self, inputs: Inputs, prompts: Prompts, requests: Requests, temperature: float
+    ) -> Result:
+        """The responses that end before few are left. Collective over the engines."""
+        context = self._context
+        assert context.engines is not None, "the plan says that rows are left"
+        self._rest = UnfinishedRows(context.plan, context.role, context.engines, inputs.at)
+        requests.run_until(self._rest.are_few, context.tick)
+        ended = np.flatnonzero(requests.has_ended)
+        running = np.flatnonzero(~requests.has_ended)
+        left = self._rest.leave(prompts.take(running), requests, running, temperature)
+        result = self._result(inputs, prompts.take(ended), requests.generated(ended))
+        return replace(result, left=left)
+
+    def finish(self, inputs: Inputs) -> Result:
+        """The responses that were left: those of this engine, and its share of the others'."""
+        rest, self._rest = self._rest, None
+        assert rest is not None, "rows are left before they are finished"
+        taken = rest.share_of(inputs)
+        sampling = self._sampling(taken, inputs, rest.temperature)
+        rest.take_over(taken, sampling, self._context.job.spec.rollout.max_response_tokens)
+        rest.requests.run(self._context.tick)
+        return self._result(inputs, *rest.generated(taken))
 
     def close(self) -> None:
         """End the engine."""
         if self._vllm is not None:
             self._vllm.close()
 
-    def _sampling(
-        self, carried: dict[str, Column], number: np.ndarray, inputs: Inputs, temperature: float
-    ) -> Sampling:
-        prompt_ids = carried["prompt_id"].values.astype(np.int64)
+    def _sampling(self, prompts: Prompts, inputs: Inputs, temperature: float) -> Sampling:
+        prompt_ids = prompts.columns["prompt_id"].values.astype(np.int64)
+        number = prompts.columns["sample_index"].values.astype(np.int64)
         seed = self._context.job.spec.schedule.seed
         call = f"{inputs.graph.value}/{inputs.call.id}"
         if inputs.round:  # another round's responses to a prompt are others
             call += f"/{inputs.round}"
         return Sampling(temperature, sample_seeds(seed, inputs.step, prompt_ids, number, call))
 
-    def _result(
-        self,
-        inputs: Inputs,
-        answered: ShardIndex,
-        carried: dict[str, Column],
-        number: np.ndarray,
-        generated: Generated,
-    ) -> Result:
-        prompts, lengths = carried["prompt_tokens"], generated.tokens.lengths
-        assert prompts.lengths is not None and lengths is not None
-        repeated = answered.repeat(len(number) // max(1, len(answered.rows)))
-        index = ShardIndex(repeated.rows, repeated.groups, prompts.lengths + lengths)
+    def _result(self, inputs: Inputs, prompts: Prompts, generated: Generated) -> Result:
+        lengths = generated.tokens.lengths
+        assert lengths is not None
+        asked = prompts.index
+        index = ShardIndex(asked.rows, asked.groups, asked.lengths + lengths)
         once = inputs.at.tensor == inputs.at.pipeline == 0  # a replica's other ranks hold the same
         texts = self._tokenizer.decode(generated.tokens) if once else []
-        count = float(len(number))
+        count = float(len(index.rows))
         means = {
             "response/length_mean": (float(lengths.sum()), count),
             "response/empty": (float(num_empty(texts)), float(len(texts))),
@@ -190,16 +213,21 @@ class Generation:
         maxima = {"response/length_max": float(lengths.max(initial=0))}
         return Result(
             columns={
-                **carried,
+                **prompts.columns,
                 "response_tokens": generated.tokens,
                 "rollout_log_probs": generated.log_probs,
                 "finished": Column(generated.finished),
-                "sample_index": Column(number),
                 "response_text": pack_texts(texts),
             },
             statistics=Statistics(means, maxima, {"batch/tokens": tokens}),
             index=index,
         )
+
+
+def _prompts(index: ShardIndex, columns: Mapping[str, Column]) -> Prompts:
+    lengths = columns["prompt_tokens"].lengths
+    assert lengths is not None
+    return Prompts(ShardIndex(index.rows, index.groups, lengths), columns)
 
 
 def _lost_others(error: Exception) -> bool:

@@ -8,7 +8,7 @@ from itertools import accumulate
 
 from rlhf_runtime.dataplane.calls import BALANCED, protocol_of
 from rlhf_runtime.dataplane.columns import Column, Rows, repeat_rows
-from rlhf_runtime.dataplane.partition import balanced, contiguous, window
+from rlhf_runtime.dataplane.partition import Portion, balanced, contiguous, window
 from rlhf_runtime.dataplane.protocol import Coordinates
 from rlhf_runtime.dataplane.shards import Shard, ShardIndex, locate, merge
 from rlhf_runtime.workers.orders import Order, OrderedBatch, Part, Source
@@ -30,6 +30,7 @@ class BatchInputs:
         self.extent = batch.extent
         self._call = order.call
         self._num_mini_batches = order.mini_batches
+        self._is_part = order.portion is not Portion.ALL and not order.leaves_rows
         self._share = protocol_of(order.call).distribute(at)
         remaining = iter(shards)
         self._sources = [self._placed(source, remaining) for source in batch.sources]
@@ -69,10 +70,11 @@ class BatchInputs:
         ]
 
     def _part_of(self, groups: range) -> Rows:
-        samples = self.extent.rows_per_group
+        samples, whole = self.extent.rows_per_group, self._call.compares_responses
+        if self._is_part:
+            return balanced(self.index, self._share.count, whole)[self._share.number]
         if self._call.kind not in BALANCED:
             return contiguous(groups, samples, self._share).rows()
-        whole = self._call.compares_responses
         found = window(groups, samples, self._share, whole)
         entries = self.index.find(found.span.rows())
         return balanced(entries, found.share.count, whole)[found.share.number]
@@ -97,6 +99,7 @@ class Inputs(BatchInputs):
         self.graph = order.graph
         self.round = order.round
         self.changes = order.changes
+        self.leaves_rows = order.leaves_rows
         self.at = at
         self.auxiliary = [
             BatchInputs(order, batch, held, at)

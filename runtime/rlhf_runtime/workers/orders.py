@@ -14,9 +14,10 @@ from functools import lru_cache
 from math import isnan
 from typing import Any, NamedTuple
 
+from rlhf_api.calls import CallKind
 from rlhf_api.plan import GraphName
 from rlhf_flow.calls import ModelCall
-from rlhf_runtime.dataplane.partition import Extent, Share
+from rlhf_runtime.dataplane.partition import Extent, Portion, Share
 from rlhf_runtime.rewards.failures import Failure
 from rlhf_runtime.telemetry.records import Span
 from rlhf_runtime.telemetry.spread import Spread
@@ -74,8 +75,16 @@ class Order:
     """The round of `flow.repeat`, from 0."""
     changes: int = 0
     """Calls of the pass before it that change the weights of its role."""
+    portion: Portion = Portion.ALL
+    """The rows that it works on. Of a portion, ranks are sent all rows and share out what there is
+    of them; a call that generates makes it, and leaves the rest."""
     share: Share = Share(0, 1)
     """Of the rows, a host's. A rank's follows from its place in the mesh."""
+
+    @property
+    def leaves_rows(self) -> bool:
+        """Whether it leaves rows to another call to finish."""
+        return self.portion is Portion.ENDED and self.call.kind is CallKind.GENERATE
 
     def header(self) -> bytes:
         """What is the same for all workers of the call."""
@@ -87,7 +96,7 @@ class Order:
                 self.graph.value,
                 self.incarnation,
             ),
-            *(extents, self.mini_batches, self.round, self.changes),
+            *(extents, self.mini_batches, self.round, self.changes, self.portion.value),
         )
         return pickle.dumps(static, pickle.HIGHEST_PROTOCOL)
 
@@ -114,9 +123,8 @@ class Order:
     @staticmethod
     def read(header: bytes, own: bytes) -> Order:
         """What the bytes of a message say."""
-        call, step, graph, incarnation, extents, mini_batches, number, changes = pickle.loads(
-            header
-        )
+        (call, step, graph, incarnation, *rest) = pickle.loads(header)
+        extents, mini_batches, number, changes, portion = rest
         told, share = pickle.loads(own)
         sources = (
             tuple(Source(tuple(Part(*part) for part in parts)) for parts in each) for each in told
@@ -134,6 +142,7 @@ class Order:
             mini_batches,
             number,
             changes,
+            Portion(portion),
             Share(*share),
         )
 

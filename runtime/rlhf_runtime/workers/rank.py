@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlhf_api.plan import CallPlan, GraphName, ranks_of_both
+from rlhf_api.plan import CallPlan, GraphName
 from rlhf_api.spec.resources import Device
 from rlhf_runtime.checkpoint.record import SavedFile
 from rlhf_runtime.dataplane.calls import protocol_of
@@ -28,6 +28,7 @@ from rlhf_runtime.workers.libraries import import_libraries
 from rlhf_runtime.workers.orders import CallReport, Order, Statistics, returned_columns
 from rlhf_runtime.workers.out_of_memory import is_out_of_memory, out_of_memory_text
 from rlhf_runtime.workers.process import configure_process, resident_bytes, usable_cores
+from rlhf_runtime.workers.rank_sets import RankSet, fused_engines, generating_ranks
 from rlhf_runtime.workers.setup import RankSetup
 
 if TYPE_CHECKING:  # torch is imported when a rank prepares
@@ -37,6 +38,8 @@ if TYPE_CHECKING:  # torch is imported when a rank prepares
 
 logger = logging.getLogger(__name__)
 
+Answer = bytes | tuple[bytes, Shard] | tuple[bytes, Shard, Shard]
+"""A report, rows, and rows that are left."""
 FAULTY = {"generate": Phase.GENERATE, "train": Phase.TRAIN}
 """Calls in which faults can be injected."""
 
@@ -92,7 +95,8 @@ class Rank(Watched):
         meshes = [role.mesh for role in setup.plan.roles if role.mesh is not None]
         here = [mesh for mesh in meshes if mesh.pool == setup.pool]
         self._contexts = make_contexts(here, self._world)
-        self._rank_groups = make_rank_groups(self._generating_ranks().values(), self._world)
+        together = [*self._generating_ranks().values(), *self._fused_engines().values()]
+        self._rank_groups = make_rank_groups(together, self._world)
 
     @watched_by_effort
     def resolve(self, folder: Path) -> dict[str, Path]:
@@ -135,6 +139,7 @@ class Rank(Watched):
                 world=self._world,
                 mesh=mesh,
                 generating=ranks,
+                engines=self._rank_groups.get(self._fused_engines().get(planned.role, ())),
                 incarnation=self._setup.incarnation,
                 faults=self._faults,
                 tick=self.activity.tick,
@@ -220,8 +225,9 @@ class Rank(Watched):
         operations = self._operations if self._runs_operations() else None
         restore(self._saved_engines(), operations, self._world, address, pool)
 
-    def run(self, header: bytes, own: bytes, *shards: Shard) -> tuple[bytes, Shard] | bytes:
-        """One call: a report, and on ranks whose output counts a shard.
+    def run(self, header: bytes, own: bytes, *shards: Shard) -> Answer:
+        """One call: a report, and on ranks whose output counts a shard, and another one where the
+        call leaves rows.
 
         Calls are sent ahead. After one that failed none is run: each gives the first one's error,
         not what follows from it.
@@ -241,7 +247,7 @@ class Rank(Watched):
             self._failure = error
             raise
 
-    def _run(self, order: Order, shards: Sequence[Shard]) -> tuple[bytes, Shard] | bytes:
+    def _run(self, order: Order, shards: Sequence[Shard]) -> Answer:
         start = time.time()
         planned = self._planned(order)
         assert planned.mesh is not None
@@ -263,7 +269,11 @@ class Rank(Watched):
         if not names or not counts:
             return report
         assert result.index is not None, "whoever makes columns says of which rows"
-        return report, Shard(result.index, {name: result.columns[name] for name in names})
+        made = Shard(result.index, {name: result.columns[name] for name in names})
+        if result.left is None:
+            return report, made
+        left = {name: result.left.columns[name] for name in names}
+        return report, made, Shard(result.left.index, left)
 
     def echo(self) -> None:
         """Do nothing: for measuring the way here and back."""
@@ -319,17 +329,11 @@ class Rank(Watched):
     def _engine(self, role: str) -> TrainingEngine:
         return self._engines()[role]
 
-    def _generating_ranks(self) -> dict[str, tuple[int, ...]]:
-        """For each role that generates in this pool the ranks that hold its model or generate with
-        it, ascending."""
-        plan = self._setup.plan
-        found = {}
-        for generation in plan.generations:
-            planned = plan.role(generation.role)
-            assert planned is not None and planned.mesh is not None
-            if planned.mesh.pool == self._setup.pool:
-                found[generation.role] = ranks_of_both(planned.mesh, generation.mesh)
-        return found
+    def _generating_ranks(self) -> Mapping[str, RankSet]:
+        return generating_ranks(self._setup.plan, self._setup.pool)
+
+    def _fused_engines(self) -> Mapping[str, RankSet]:
+        return fused_engines(self._setup.plan, self._setup.pool)
 
     @contextmanager
     def _on_device(self, *roles: str) -> Iterator[tuple[TrainingEngine, ...]]:

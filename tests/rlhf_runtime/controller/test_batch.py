@@ -8,8 +8,8 @@ from rlhf_api.calls import CallKind
 from rlhf_api.plan import GraphName, Mesh
 from rlhf_flow.calls import GenerateOptions, ModelCall
 from rlhf_runtime.controller.batch import Batch, ColumnAt, Held, ShardRef, Sources, as_batch
-from rlhf_runtime.controller.dispatch import HostGroup, WorkerGroup
 from rlhf_runtime.controller.nodes import Node
+from rlhf_runtime.controller.worker_groups import HostGroup, WorkerGroup
 from rlhf_runtime.dataplane.calls import bounds_of_part
 from rlhf_runtime.dataplane.partition import WINDOW_PARTS, Extent, Share
 from rlhf_runtime.dataplane.protocol import Coordinates
@@ -225,9 +225,9 @@ def test_what_a_rank_is_sent_does_not_grow_with_the_ranks(size: int) -> None:
     infer = ModelCall("infer", "actor", "infer", CallKind.INFER, ("tokens",), ("values",))
     train = ModelCall("train", "actor", "train", CallKind.TRAIN, ("tokens", "values"), ())
     prompts = as_batch(("prompt",), (ShardRef("p", range(8 * size)),), extent)
-    _, batch = group.submit(order_of(generate, prompts), [prompts], mesh)
+    _, batch, _ = group.submit(order_of(generate, prompts), [prompts], mesh)
     assert batch is not None and batch.extent == Extent(8 * size, 8)
-    _, values = group.submit(order_of(infer, batch), [batch], mesh)
+    _, values, _ = group.submit(order_of(infer, batch), [batch], mesh)
     assert values is not None
     group.submit(order_of(train, batch, 4), [batch | values], mesh)
     counts = {order.call.id: len(got) for w in group.workers for order, got in w.sent}
@@ -241,7 +241,7 @@ def test_only_the_ranks_of_a_mesh_are_sent_a_call() -> None:
     call = ModelCall("call", "actor", "call", CallKind.INFER, (), ("made",))
     batch = as_batch((), (ShardRef("p", range(6)),), Extent(6))
     mesh = Mesh(pool="a", first_rank=1, data=2)
-    reports, made = group.submit(order_of(call, batch), [batch], mesh)
+    reports, made, _ = group.submit(order_of(call, batch), [batch], mesh)
     assert [len(worker.sent) for worker in group.workers] == [0, 1, 1, 0]
     assert len(reports) == 2 and isinstance(made, Batch)
     (held,) = made.base
@@ -254,7 +254,7 @@ GENERATE = ModelCall("generate", "actor", "generate", CallKind.GENERATE, ("promp
 
 def scored_by(hosts: HostGroup, batch: Batch) -> list[str]:
     """The host of each part, in the order of the rows."""
-    reports, made = hosts.submit(order_of(SCORE, batch), [batch], None)
+    reports, made, _ = hosts.submit(order_of(SCORE, batch), [batch], None)
     assert made is not None and len(reports) == len(made.pieces("scores"))
     return [shard.reference[1] for shard in made.pieces("scores")]
 
@@ -271,7 +271,7 @@ def test_a_part_is_scored_on_the_node_where_it_was_generated() -> None:
     for num_prompts, expected in ((9, [0, 0, 1, 1]), (2, [0, 1]), (1, [1])):
         prompts = as_batch(("prompt",), (ShardRef("p", range(num_prompts)),), Extent(num_prompts))
         mesh = Mesh(pool="a", data=4)
-        _, batch = ranks.submit(order_of(GENERATE, prompts), [prompts], mesh)
+        _, batch, _ = ranks.submit(order_of(GENERATE, prompts), [prompts], mesh)
         assert batch is not None
         hosts = hosts_on(Node("a", 0), Node("a", 1))
         assert scored_by(hosts, batch) == [f"host {number}" for number in expected]

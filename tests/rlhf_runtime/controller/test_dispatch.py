@@ -15,7 +15,8 @@ from rlhf_flow.operations import Custom, Scope
 from rlhf_flow.planning.make_plan import make_plan, pools_of
 from rlhf_runtime.controller import results
 from rlhf_runtime.controller.batch import Batch, ShardRef, as_batch
-from rlhf_runtime.controller.dispatch import HostGroup, StepBackend, WorkerGroup
+from rlhf_runtime.controller.dispatch import StepBackend
+from rlhf_runtime.controller.worker_groups import HostGroup, WorkerGroup
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.dataplane.partition import Extent
 from rlhf_runtime.dataplane.shards import ShardIndex

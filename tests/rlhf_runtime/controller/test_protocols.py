@@ -15,7 +15,7 @@ from rlhf_api.plan import GraphName, Mesh
 from rlhf_flow.calls import ComputeOptions, ModelCall
 from rlhf_flow.operations import Custom
 from rlhf_runtime.controller.batch import Batch, ShardRef, as_batch
-from rlhf_runtime.controller.dispatch import WorkerGroup
+from rlhf_runtime.controller.worker_groups import WorkerGroup
 from rlhf_runtime.dataplane.calls import protocol_of
 from rlhf_runtime.dataplane.columns import Column, pack
 from rlhf_runtime.dataplane.partition import Extent
@@ -168,7 +168,7 @@ def send(
     ranks = [FakeRank(rank, mesh, period or batch.extent.num_rows) for rank in mesh.ranks]
     call = calling.call(tuple(sorted(batch.fields)), writes)
     order = Order(call, 1, GraphName.STEP, "one", (OrderedBatch(batch.extent),))
-    reports, result = WorkerGroup(ranks).submit(order, [batch], mesh)
+    reports, result, _ = WorkerGroup(ranks).submit(order, [batch], mesh)
     assert reports == ["report"] * len(ranks)
     return result, ranks
 

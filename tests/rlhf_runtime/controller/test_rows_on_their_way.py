@@ -16,7 +16,7 @@ from rlhf_flow.calls import ComputeOptions, GenerateOptions, ModelCall, Options,
 from rlhf_flow.losses import BradleyTerry, CrossEntropy, Dpo
 from rlhf_flow.operations import Custom, Scope
 from rlhf_runtime.controller.batch import Batch, ShardRef, as_batch
-from rlhf_runtime.controller.dispatch import HostGroup, WorkerGroup
+from rlhf_runtime.controller.worker_groups import HostGroup, WorkerGroup
 from rlhf_runtime.dataplane.columns import Column, Rows
 from rlhf_runtime.dataplane.partition import Extent
 from rlhf_runtime.dataplane.protocol import Coordinates
@@ -107,7 +107,7 @@ def send(
     ranks = [FakeRank(places.get(rank), expected) for rank in range(mesh.ranks.stop)]
     given = (OrderedBatch(batch.extent),)
     order = Order(call, 1, GraphName.STEP, "one", given, mini_batches)
-    _, made = WorkerGroup(ranks).submit(order, [batch], mesh)
+    _, made, _ = WorkerGroup(ranks).submit(order, [batch], mesh)
     replicas = {at.data: ranks[rank].parts for rank, at in places.items()}
     return made, list(replicas.values())
 
@@ -117,7 +117,7 @@ def send_to_host(batch: Batch, expected: Expected) -> tuple[Batch, list[tuple[li
     call = ModelCall("score", "reward", "score", CallKind.SCORE, tuple(expected), ("scores",))
     host = FakeRank(None, expected)
     order = Order(call, 1, GraphName.STEP, "one", (OrderedBatch(batch.extent),))
-    reports, made = HostGroup([host]).submit(order, [batch], None)
+    reports, made, _ = HostGroup([host]).submit(order, [batch], None)
     assert made is not None and len(reports) == len(host.sent)
     return made, host.sent
 

@@ -8,7 +8,8 @@ from typing import Any, cast
 from rlhf_api.plan import GraphName
 from rlhf_flow.planning.inventory import GIB, local_inventory
 from rlhf_flow.planning.make_plan import make_plan
-from rlhf_runtime.controller.dispatch import StepBackend, StepData, WorkerGroup
+from rlhf_runtime.controller.dispatch import StepBackend, StepData
+from rlhf_runtime.controller.worker_groups import WorkerGroup
 from rlhf_runtime.workers.orders import Order
 
 from .jobs import make_job

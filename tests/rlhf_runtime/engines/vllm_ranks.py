@@ -20,14 +20,16 @@ import torch.distributed as dist
 from transformers import AutoModelForCausalLM
 
 from rlhf_api.plan import GraphName, Mesh
-from rlhf_runtime.dataplane.columns import Column, repeat_rows
+from rlhf_flow.planning.generation_memory import BATCHED_TOKENS
+from rlhf_runtime.dataplane.columns import Column, pack, repeat_rows
 from rlhf_runtime.engines.fsdp.engine import FsdpEngine
 from rlhf_runtime.engines.packing import MicroBatch, cut
 from rlhf_runtime.engines.parallel import ParallelContext, make_contexts
 from rlhf_runtime.engines.rank_group import RankGroup
 from rlhf_runtime.engines.training import ReadLogProbs, TokenOutputs
 from rlhf_runtime.engines.vllm.arguments import EngineSettings
-from rlhf_runtime.engines.vllm.engine import Generated, Sampling, VllmEngine
+from rlhf_runtime.engines.vllm.engine import VllmEngine
+from rlhf_runtime.engines.vllm.requests import CHECK_STEPS, Generated, Sampling
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.errors import StaleWeights
 from rlhf_runtime.roles.transition import Moment, Transition
@@ -161,6 +163,56 @@ def seeds_alone_decide_a_sample(at: Pair) -> None:
     assert tokens_of(alone) == [everything[row] for row in some]
 
 
+def prompts_of_more_tokens_than_a_step_takes_are_sampled_alike(at: Pair) -> None:
+    """The last prompt that a step begins with would be cut, and its generator has to stay as it
+    was."""
+    at.transition.refresh(MOMENT)
+    lengths = [MAX_PROMPT] * (1 + BATCHED_TOKENS // MAX_PROMPT)
+    prompts = ragged(lengths, seed=at.group)
+    everything = tokens_of(at.generate(prompts, 1.0, seed=5))
+    last = len(lengths) - 1
+    alone = at.engine.generate(prompts.take(np.array([last])), Sampling(1.0, [5000 + last]))
+    assert tokens_of(alone) == everything[last:]
+
+
+def what_is_left_of_a_response_goes_on_elsewhere(at: Pair) -> None:
+    """From the prompt and the tokens so far, or in place, where some engines leave their rows."""
+    at.transition.refresh(MOMENT)
+    prompts, seeds = at.prompts(), [0] * len(PROMPT_LENGTHS)
+    expected = at.expected(prompts)
+    asked: list[int] = []
+
+    def is_enough(left: int) -> bool:
+        asked.append(left)
+        return True
+
+    begun = at.engine.start(prompts, Sampling(0.0, seeds))
+    begun.run_until(is_enough)
+    left = np.flatnonzero(~begun.has_ended)
+    assert asked == [len(left)] and 0 < len(left) < len(seeds)
+    assert [len(row) for row in expected if len(row) > CHECK_STEPS] == [
+        len(expected[row]) for row in left
+    ], "a token of each row in each step"
+    begun.drop()
+    so_far = tokens_of(begun.generated())
+    assert all(so_far[row] == expected[row] for row in np.flatnonzero(begun.has_ended))
+    assert all(so_far[row] == expected[row][:CHECK_STEPS] for row in left)
+
+    asked.clear()
+    others = at.engine.start(prompts.take(np.arange(2)), Sampling(0.0, seeds[:2]))
+    others.run_until(is_enough)
+    runs = prompts.runs()
+    rest = pack([[*runs[row], *so_far[row]] for row in left], np.int32)
+    most = [MAX_RESPONSE - len(so_far[row]) for row in left]
+    others.add(rest, Sampling(0.0, seeds[: len(left)]), most)
+    others.run()
+    found = tokens_of(others.generated())
+    assert found[:2] == expected[:2]
+    assert [so_far[row] + found[2 + n] for n, row in enumerate(left)] == [
+        expected[row] for row in left
+    ]
+
+
 def answers_end_at_an_end_token_or_the_limit(at: Pair) -> None:
     at.transition.refresh(MOMENT)
     got = at.generate(repeat_rows(at.prompts(), 4), 2.0)
@@ -276,6 +328,10 @@ ONE_MODEL: dict[str, Callable[[Pair], None]] = {
     "seeds alone decide a sample": seeds_alone_decide_a_sample,
     "answers end at an end token or the limit": answers_end_at_an_end_token_or_the_limit,
     "prompts may be as long as the limit": prompts_may_be_as_long_as_the_limit,
+    "prompts of more tokens than a step takes are sampled alike": (
+        prompts_of_more_tokens_than_a_step_takes_are_sampled_alike
+    ),
+    "what is left of a response goes on elsewhere": what_is_left_of_a_response_goes_on_elsewhere,
     "only current weights generate": only_current_weights_generate,
     "released memory comes back without a trace": released_memory_comes_back_without_a_trace,
     "a weight that arrives wrong is named": a_weight_that_arrives_wrong_is_named,

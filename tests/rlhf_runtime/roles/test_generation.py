@@ -14,10 +14,11 @@ from rlhf_runtime.controller.restarts import Restarts
 from rlhf_runtime.dataplane.columns import Column, pack
 from rlhf_runtime.dataplane.protocol import Coordinates
 from rlhf_runtime.dataplane.shards import ShardIndex
-from rlhf_runtime.engines.vllm.engine import Generated, Sampling
+from rlhf_runtime.engines.vllm.requests import Generated, Sampling
 from rlhf_runtime.errors import StaleWeights, UnsupportedModel
 from rlhf_runtime.roles import generation as generation_module
 from rlhf_runtime.roles.generation import Generation, num_empty, sample_numbers
+from rlhf_runtime.roles.unfinished_rows import Prompts
 
 
 def seeds_of(graph: GraphName, call: str, step: int = 1, round: int = 0) -> Any:
@@ -28,8 +29,12 @@ def seeds_of(graph: GraphName, call: str, step: int = 1, round: int = 0) -> Any:
     generation._context = SimpleNamespace(job=job)  # type: ignore[assignment]
     call_of: Any = SimpleNamespace(id=call)
     inputs: Any = SimpleNamespace(graph=graph, call=call_of, step=step, round=round)
-    prompts = {"prompt_id": Column(np.array([5, 5]))}
-    return tuple(generation._sampling(prompts, np.array([0, 1]), inputs, 1.0).seeds)
+    index = ShardIndex(np.arange(2), np.zeros(2, np.int64), np.ones(2, np.int32))
+    columns = {
+        "prompt_id": Column(np.array([5, 5])),
+        "sample_index": Column(np.array([0, 1])),
+    }
+    return tuple(generation._sampling(Prompts(index, columns), inputs, 1.0).seeds)
 
 
 def test_every_call_of_every_graph_and_step_samples_anew() -> None:
@@ -91,6 +96,7 @@ def test_a_rank_has_the_methods_of_what_is_on_it(
         role="actor",
         generating=object(),
         generates_here=generates,
+        engines=None,
         folder=None,
         planned=SimpleNamespace(offload=OffloadDepth.EVERYTHING),
     )
@@ -189,15 +195,12 @@ def test_responses_become_texts_once(tensor: int, rows: int) -> None:
     tokenizer = CountingTokenizer()
     generation._tokenizer = tokenizer  # type: ignore[assignment]
     at = Coordinates(data=0, data_size=1, tensor=tensor, tensor_size=2)
-    answered = ShardIndex(np.arange(2), np.arange(2), np.ones(2, dtype=np.int32))
+    answered = ShardIndex(np.arange(4), np.arange(4) // 2, np.ones(4, dtype=np.int32))
     tokens = pack([[1, 2], [], [3], [4, 5]], np.int32)
     generated = Generated(tokens, tokens, np.ones(4, dtype=np.int8))
-    prompts = {"prompt_tokens": pack([[9]] * 4, np.int32)}
-    number = np.array([0, 1, 0, 1], dtype=np.int32)
-    made = generation._result(
-        SimpleNamespace(at=at),  # type: ignore[arg-type]
-        *(answered, prompts, number, generated),
-    )
+    prompts = Prompts(answered, {"prompt_tokens": pack([[9]] * 4, np.int32)})
+    inputs: Any = SimpleNamespace(at=at)
+    made = generation._result(inputs, prompts, generated)
     assert tokenizer.rows == rows
     assert made.columns["response_text"].texts() == ["12", "", "3", "45"][:rows]
     assert made.statistics.means["response/empty"] == (rows / 4, rows)

@@ -34,7 +34,8 @@ from rlhf_runtime.engines.parallel import ParallelContext, make_contexts
 from rlhf_runtime.engines.rank_group import RankGroup, make_rank_groups
 from rlhf_runtime.engines.training import TrainingEngine
 from rlhf_runtime.engines.vllm.arguments import EngineSettings
-from rlhf_runtime.engines.vllm.engine import Sampling, VllmEngine
+from rlhf_runtime.engines.vllm.engine import VllmEngine
+from rlhf_runtime.engines.vllm.requests import Sampling
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.errors import StaleWeights
 from rlhf_runtime.reshard.boxes import Box, uncovered

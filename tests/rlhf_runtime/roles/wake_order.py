@@ -3,6 +3,7 @@ first, and for its cache when what brought them is gone."""
 
 from __future__ import annotations
 
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,8 +16,9 @@ from rlhf_api.plan import GraphName
 from rlhf_flow.calls import GenerateOptions
 from rlhf_runtime.dataplane.columns import pack
 from rlhf_runtime.engines.rank_group import RankGroup
-from rlhf_runtime.engines.vllm.engine import Sampling, VllmEngine
+from rlhf_runtime.engines.vllm.engine import VllmEngine
 from rlhf_runtime.engines.vllm.memory import DeviceMemory
+from rlhf_runtime.engines.vllm.requests import Sampling
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.errors import StaleWeights
 from rlhf_runtime.reshard.boxes import Box
@@ -75,7 +77,7 @@ class Engine(VllmEngine):
     """The real one, over such a core."""
 
     def __init__(self, core: Core) -> None:
-        self._core, self._next_request = core, 0
+        self._core, self._numbers = core, count()
         self._settings = SimpleNamespace(max_response_tokens=1)  # type: ignore[assignment]
         self._memory = DeviceMemory(core)
         self.has_weights = False

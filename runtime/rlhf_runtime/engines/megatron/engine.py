@@ -99,14 +99,7 @@ class MegatronEngine(EngineBase):
             recompute=recompute and trained,
             dtype=precision,
         )
-        at = parallel.at
-        check_pieces(
-            self.stage.architecture,
-            gather_pieces(self.stage.views(), parallel.group),
-            tensor=at.tensor_size,
-            pipeline=at.pipeline_size,
-            data=at.data_size,
-        )
+        self._check_cut(parallel)
         self.stage.requires_grad_(trained)
         self.stage.eval()
         self._gradients = (
@@ -122,6 +115,16 @@ class MegatronEngine(EngineBase):
         )
         self._free_gradients()
         self._write_parameters()
+
+    def _check_cut(self, parallel: ParallelContext) -> None:
+        """Prove that the ranks of the mesh hold the whole model together, and nothing twice."""
+        check_pieces(
+            self.stage.architecture,
+            gather_pieces(self.stage.views(), parallel.group),
+            tensor=parallel.at.tensor_size,
+            pipeline=parallel.at.pipeline_size,
+            data=parallel.at.data_size,
+        )
 
     def use_optimizer(self, settings: OptimizerSettings) -> None:
         """Train with a new optimizer from now on."""

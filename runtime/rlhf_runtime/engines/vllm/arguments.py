@@ -62,6 +62,7 @@ def engine_arguments(settings: EngineSettings, device_bytes: int | None) -> dict
         "max_model_len": longest,
         "max_num_seqs": settings.max_concurrent_sequences,
         "max_num_batched_tokens": max(BATCHED_TOKENS, longest),
+        "enable_chunked_prefill": device_bytes is not None,  # a CPU's generators cannot go back
         "enable_prefix_caching": settings.share_prompts,
         "enable_sleep_mode": device_bytes is not None,
         "disable_log_stats": True,

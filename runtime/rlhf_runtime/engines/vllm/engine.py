@@ -6,15 +6,11 @@ order; groups are independent of each other.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
-from numpy.typing import NDArray
 
 from rlhf_api.spec.resources import Device
 from rlhf_runtime.dataplane.columns import Column
@@ -24,31 +20,14 @@ from rlhf_runtime.engines.vllm.groups import engine_groups, leave_groups
 from rlhf_runtime.engines.vllm.layout import vllm_views
 from rlhf_runtime.engines.vllm.libraries import import_vllm
 from rlhf_runtime.engines.vllm.memory import DeviceMemory, EngineMemory, HostMemory
+from rlhf_runtime.engines.vllm.requests import Generated, Requests, Sampling
 from rlhf_runtime.engines.world import World
-from rlhf_runtime.errors import GenerationFailed, StaleWeights, UnsupportedModel
+from rlhf_runtime.errors import StaleWeights, UnsupportedModel
 from rlhf_runtime.hooks import Hook, nothing
 from rlhf_runtime.reshard.views import Views
 
 LONGEST_REFUSAL = 300
 """Characters of what vLLM says: it may list all that it serves."""
-
-
-@dataclass(frozen=True)
-class Sampling:
-    """How to sample; temperature 0 is greedy. `seeds[rows]`, one per response."""
-
-    temperature: float
-    seeds: Sequence[int]
-
-
-@dataclass(frozen=True)
-class Generated:
-    """Responses: packed int32 tokens, packed float32 log-probabilities of the distribution that was
-    sampled from, and whether each ended by itself (1) or was cut (0)."""
-
-    tokens: Column
-    log_probs: Column
-    finished: NDArray[np.int8]
 
 
 class VllmEngine:
@@ -70,7 +49,7 @@ class VllmEngine:
         torch.set_num_threads = set_num_threads  # vLLM's CPU worker replaces it by nothing
         torch.set_num_threads(num_threads)
         self._runner = self._core.model_executor.driver_worker.worker.model_runner
-        self._next_request = 0
+        self._numbers = count()
         self._memory: EngineMemory = (
             HostMemory(self._runner) if device.type == "cpu" else DeviceMemory(self._core)
         )
@@ -90,38 +69,23 @@ class VllmEngine:
         """One response for each packed prompt, in the same order; `tick` after every token.
 
         Responses have at most `max_tokens`, by default as many as the settings say.
+        """
+        requests = self.start(prompts, sampling, max_tokens)
+        requests.run(tick)
+        return requests.generated()
+
+    def start(self, prompts: Column, sampling: Sampling, max_tokens: int | None = None) -> Requests:
+        """The same requests, not run yet.
 
         The cache takes its memory again, if it was given back: what brought the weights needs it no
         more.
         """
-        from vllm.v1.engine import FinishReason
-
         self._memory.restore_cache()
         self._forget_prompts()
-        first = self._next_request
-        self._submit(prompts, sampling, max_tokens or self._settings.max_response_tokens)
-        count = self._next_request - first
-        tokens: list[list[int]] = [[] for _ in range(count)]
-        log_probs: list[list[float]] = [[] for _ in range(count)]
-        finished = np.zeros(count, dtype=np.int8)
-        # On GPUs a batch may still be under way when the last request has ended.
-        while self._core.scheduler.has_requests() or self._core.batch_queue:
-            outputs, executed = self._core.step_fn()
-            self._core.post_step(model_executed=executed)
-            tick()
-            for output in outputs[0].outputs if outputs and 0 in outputs else ():
-                row = int(output.request_id) - first
-                tokens[row].extend(output.new_token_ids)
-                if output.new_logprobs is not None:
-                    log_probs[row].extend(output.new_logprobs.logprobs[:, 0].tolist())
-                if output.finish_reason is not None:
-                    if output.finish_reason not in (FinishReason.STOP, FinishReason.LENGTH):
-                        raise GenerationFailed(
-                            f"vLLM ended a request: got finish reason {output.finish_reason} for "
-                            f"row {row} after {len(tokens[row])} tokens, allowed stop or length"
-                        )
-                    finished[row] = output.finish_reason == FinishReason.STOP
-        return _packed(tokens, log_probs, finished)
+        requests = Requests(self._core, self._settings.stop_token_ids, self._numbers)
+        most = max_tokens or self._settings.max_response_tokens
+        requests.add(prompts, sampling, [most] * len(sampling.seeds))
+        return requests
 
     def weights_written(self) -> None:
         """Say that the storage of `views` now holds weights to generate with."""
@@ -149,36 +113,6 @@ class VllmEngine:
                 "could not reset, allowed only between generations; nothing was generated"
             )
 
-    def _submit(self, prompts: Column, sampling: Sampling, max_tokens: int) -> None:
-        from vllm.sampling_params import SamplingParams
-        from vllm.v1.engine import EngineCoreRequest
-
-        now = time.time()
-        for prompt, seed in zip(prompts.runs(), sampling.seeds, strict=True):
-            parameters = SamplingParams(
-                temperature=sampling.temperature,
-                max_tokens=max_tokens,
-                logprobs=0,
-                seed=seed if sampling.temperature > 0 else None,
-                stop_token_ids=list(self._settings.stop_token_ids),
-                ignore_eos=True,
-                detokenize=False,
-            )
-            request = EngineCoreRequest(
-                request_id=str(self._next_request),
-                prompt_token_ids=prompt.tolist(),
-                mm_features=None,
-                sampling_params=parameters,
-                pooling_params=None,
-                arrival_time=now,
-                lora_request=None,
-                cache_salt=None,
-                data_parallel_rank=None,
-            )
-            self._next_request += 1
-            prepared, wave = self._core.preprocess_add_request(request)
-            self._core.add_request(prepared, wave)
-
 
 def _build_core(settings: EngineSettings, device: torch.device) -> Any:
     """vLLM's engine core, built as its own front end does: that would add servers and texts.
@@ -201,12 +135,3 @@ def _build_core(settings: EngineSettings, device: torch.device) -> Any:
             f"vLLM refuses the model: got {settings.folder}: {told}; choose a model that it serves"
         ) from error
     return EngineCore(config, Executor.get_class(config), log_stats=False)
-
-
-def _packed(
-    tokens: list[list[int]], log_probs: list[list[float]], finished: NDArray[np.int8]
-) -> Generated:
-    lengths = np.fromiter(map(len, tokens), dtype=np.int32, count=len(tokens))
-    flat_tokens = np.fromiter((t for row in tokens for t in row), dtype=np.int32)
-    flat_log_probs = np.fromiter((p for row in log_probs for p in row), dtype=np.float32)
-    return Generated(Column(flat_tokens, lengths), Column(flat_log_probs, lengths), finished)

@@ -1,0 +1,215 @@
+"""A step whose last responses are finished by few engines: who is sent what, in which order, and
+that every row reaches everybody once. Ranks here run a call when it is sent to them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlhf_api.calls import CallKind
+from rlhf_api.plan import GraphName, Mesh, Plan
+from rlhf_flow.calls import GenerateOptions
+from rlhf_flow.graph import Graph
+from rlhf_flow.planning.inventory import GIB, local_inventory
+from rlhf_flow.planning.make_plan import make_plan
+from rlhf_flow.planning.stage_fusion.fused_plan import Fusion, fused_plan
+from rlhf_runtime.controller.batch import Batch, ShardRef, as_batch
+from rlhf_runtime.controller.dispatch import StepBackend, StepData
+from rlhf_runtime.controller.worker_groups import HostGroup, WorkerGroup
+from rlhf_runtime.dataplane.columns import Column, Rows
+from rlhf_runtime.dataplane.partition import Extent, Portion
+from rlhf_runtime.dataplane.protocol import Coordinates
+from rlhf_runtime.dataplane.shards import Shard, ShardIndex
+from rlhf_runtime.workers.inputs import Inputs
+from rlhf_runtime.workers.orders import Order, returned_columns
+
+from .jobs import make_job
+
+FUSED = ("reward.score", "reference.log_probs", "critic.values")
+SAMPLES = 2
+HOST = -1
+
+
+@dataclass(eq=False)
+class Reference:
+    """Stands for Ray's."""
+
+    shard: Shard
+
+
+@dataclass
+class World:
+    """What all workers know, and note."""
+
+    plan: Plan
+    ended: frozenset[int]
+    """Rows whose responses end before few are left."""
+    kept: dict[int, Rows] = field(default_factory=dict)
+    """Rows that each engine goes on with."""
+    sent: list[tuple[int, str, Portion]] = field(default_factory=list)
+    """Rank, call and rows, in the order of sending."""
+    worked: dict[str, list[int]] = field(default_factory=dict)
+    """Rows that some rank worked on, by call; those of one rank of each replica."""
+
+
+class Worker:
+    """A rank, or a host: it reads what its order lists, and compares it with what it should be."""
+
+    def __init__(self, world: World, rank: int) -> None:
+        self._world, self._rank = world, rank
+
+    @property
+    def run(self) -> Worker:
+        return self
+
+    def options(self, num_returns: int) -> Worker:
+        return self
+
+    def remote(self, header: bytes, own: bytes, *references: Reference) -> Any:
+        order = Order.read(header, own)
+        self._world.sent.append((self._rank, order.call.id, order.portion))
+        planned = self._world.plan.call(order.graph, order.call.id)
+        assert planned is not None
+        if planned.mesh is None:
+            at = Coordinates(data=order.share.number, data_size=order.share.count)
+        else:
+            at = Coordinates.in_call(self._rank, planned.mesh, planned.source_mesh)
+        if not order.batches[0].extent.num_rows:
+            return "report"
+        inputs = Inputs(order, [each.shard for each in references], at)
+        if order.call.kind is CallKind.GENERATE:
+            return self._generate(order, inputs)
+        rows = inputs.index.rows if order.call.kind is CallKind.FINISH else inputs.rows()
+        for name, column in inputs.load(rows).items():
+            assert column.values.tolist() == values(name, rows).tolist(), (order.call.id, name)
+        if order.call.kind is CallKind.FINISH:
+            rows = np.concatenate([self._world.kept[self._rank], rows[at.data :: at.data_size]])
+        if at.tensor == at.pipeline == 0:
+            self._world.worked.setdefault(order.call.id, []).extend(rows.tolist())
+        made = shard_of(order, rows)
+        return ("report", Reference(made)) if returned_columns(order.call) else "report"
+
+    def _generate(self, order: Order, inputs: Inputs) -> Any:
+        assert order.leaves_rows and isinstance(order.call.options, GenerateOptions)
+        rows = (inputs.rows()[:, None] * SAMPLES + np.arange(SAMPLES)).reshape(-1)
+        has_ended = np.isin(rows, list(self._world.ended))
+        finish = next(call for call in self._world.plan.calls if call.kind is CallKind.FINISH)
+        assert finish.mesh is not None
+        left = rows[~has_ended]
+        if self._rank in finish.mesh.ranks:
+            self._world.kept[self._rank], left = left, left[:0]
+        ended, rest = shard_of(order, rows[has_ended]), shard_of(order, left)
+        return "report", Reference(ended), Reference(rest)
+
+
+def values(name: str, rows: Rows) -> Rows:
+    """What a column has in some rows of the batch that is generated; of a prompt's, its number."""
+    found: Rows = rows // SAMPLES if name in PROMPT_FIELDS else rows * 1009 + len(name)
+    return found
+
+
+PROMPT_FIELDS = ("prompt_id", "prompt_tokens", "record")
+
+
+def shard_of(order: Order, rows: Rows) -> Shard:
+    lengths = (1 + rows * 7919 % 37).astype(np.int32)
+    names = returned_columns(order.call)
+    index = ShardIndex(rows, rows // SAMPLES, lengths)
+    return Shard(index, {name: Column(values(name, rows)) for name in names})
+
+
+def planned(num_ranks: int, finish: Mesh, groups: list[dict[str, Any]]) -> tuple[Graph, Plan]:
+    """PPO with a reference, fused."""
+    job = make_job(
+        algorithm={"type": "PPO", "ppo": {"klCoefficient": 0.1}},
+        models={
+            "actor": {"source": {"builtin": "TinyLlama"}},
+            "critic": {"source": {"sameAs": "actor"}},
+        },
+        placement={"type": "Manual", "groups": groups},
+        rollout={"samplesPerPrompt": SAMPLES, "maxPromptTokens": 8, "maxResponseTokens": 8},
+    )
+    graphs, plan = make_plan(job, [local_inventory(num_ranks, 64 * GIB)])
+    graph = graphs[GraphName.STEP]
+    return graph, fused_plan(plan, graph, Fusion("actor.generate", finish, 1, FUSED))
+
+
+def run_step(graph: Graph, world: World, num_ranks: int, num_prompts: int) -> Batch:
+    """All calls of the step, as its function makes them."""
+    hosts = HostGroup([Worker(world, HOST)])
+    ranks = [Worker(world, rank) for rank in range(num_ranks)]
+    groups = {"local": WorkerGroup(ranks), None: hosts}
+    backend = StepBackend(world.plan, groups, cast(StepData, None), GraphName.STEP, 1, "one")
+    numbers = np.arange(num_prompts, dtype=np.int64)
+    shard = Shard(
+        ShardIndex(numbers, numbers, np.ones(num_prompts, dtype=np.int32)),
+        {name: Column(numbers) for name in PROMPT_FIELDS},
+    )
+    held = [ShardRef(Reference(shard), range(num_prompts))]
+    batch = as_batch(PROMPT_FIELDS, held, Extent(num_prompts))
+    for call in graph.calls:
+        made = backend.run(call, batch)
+        batch = made if call.kind is CallKind.GENERATE else batch | made
+    backend.send_late_parts()
+    return batch
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.data())
+def test_every_row_is_worked_on_once_by_every_call(data: st.DataObject) -> None:
+    """Any numbers of engines that finish and of ranks of other roles; any rows end early."""
+    actors, others = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 3))
+    num_ranks, num_prompts = actors + others, data.draw(st.integers(1, 12))
+    first = data.draw(st.integers(0, actors - 1))
+    finish = Mesh(pool="local", first_rank=first, data=data.draw(st.integers(1, actors - first)))
+    groups = [
+        {"roles": ["actor"], "devices": actors},
+        {"roles": ["reference", "critic"], "firstDevice": actors, "devices": others},
+        {"roles": ["actor"], "calls": ["Generate"], "devices": num_ranks},
+    ]
+    graph, plan = planned(num_ranks, finish, groups)
+    num_rows = num_prompts * SAMPLES
+    world = World(plan, data.draw(st.frozensets(st.integers(0, num_rows - 1))))
+    batch = run_step(graph, world, num_ranks, num_prompts)
+    assert {*batch.fields} >= {"critic_values", "reference_log_probs", "reward_scores"}
+    everything = list(range(num_rows))
+    left = [row for row in everything if row not in world.ended]
+    assert sorted(world.worked.pop("actor.finish")) == left
+    assert {*world.worked} == {call.id for call in graph.calls} - {"actor.generate"}
+    for call, rows in world.worked.items():
+        assert sorted(rows) == everything, call
+
+
+def test_second_parts_are_sent_when_nothing_else_can_begin_early() -> None:
+    """Rank 0 trains and finishes; rank 1 generates, and reads what has ended while it does."""
+    groups = [
+        {"roles": ["actor"], "devices": 1},
+        {"roles": ["reference", "critic"], "firstDevice": 1, "devices": 1},
+        {"roles": ["actor"], "calls": ["Generate"], "devices": 2},
+    ]
+    graph, plan = planned(2, Mesh(pool="local", data=1), groups)
+    world = World(plan, frozenset({0, 1, 5}))
+    run_step(graph, world, 2, 4)
+    early, late, whole = Portion.ENDED, Portion.LEFT, Portion.ALL
+    assert [each[1:] for each in world.sent if each[0] == 0] == [
+        ("actor.reshard", whole),
+        ("actor.generate", early),
+        ("actor.finish", late),
+        ("compute", whole),
+        ("actor.train", whole),
+    ]
+    assert [each[1:] for each in world.sent if each[0] == 1] == [
+        ("actor.reshard", whole),
+        ("actor.generate", early),
+        ("reference.log_probs", early),
+        ("critic.values", early),
+        ("reference.log_probs", late),
+        ("critic.values", late),
+        ("critic.train", whole),
+    ]
+    scored = [each[2] for each in world.sent if each[1] == "reward.score"]
+    assert scored == [early, early, late], "shard by shard"
