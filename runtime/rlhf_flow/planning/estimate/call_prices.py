@@ -128,7 +128,7 @@ class CallPrices:
 
     def _generate(self, call: ModelCall) -> CallSeconds:
         if self._split is not None and self.fusion and self.fusion.generate == call.id:
-            return self._split.generate
+            return self._split.generate_seconds
         return generate_call_seconds(self.problem, call, *self._engines(call))
 
     def _engines(

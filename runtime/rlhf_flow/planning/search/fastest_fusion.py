@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from rlhf_api.plan import Plan
+from rlhf_flow.planning.placement import describe_devices
 from rlhf_flow.planning.problem import PlanningProblem
 from rlhf_flow.planning.seconds.hardware import Hardware
 from rlhf_flow.planning.stage_fusion.best_fusion import FusedStep, best_fusion
@@ -37,8 +38,8 @@ def fusion_reason(fused: FusedStep, step_seconds: float) -> str:
     fusion, mesh = fused.fusion, fused.fusion.mesh
     engines = f"{mesh.data} engine{'' if mesh.data == 1 else 's'}"
     return (
-        f"when at most {fusion.threshold_rows} responses are left, {engines} on devices "
-        f"{mesh.ranks.start} to {mesh.ranks.stop - 1} finish them while {', '.join(fusion.calls)} "
+        f"when at most {fusion.threshold_rows} responses are left, {engines} on "
+        f"{describe_devices(mesh.ranks, mesh.pool)} finish them while {', '.join(fusion.calls)} "
         f"begin with the others: steps are {step_seconds - fused.step_seconds:.2g} s shorter than "
         "those of the fastest plan without"
     )

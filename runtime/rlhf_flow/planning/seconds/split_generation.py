@@ -79,7 +79,7 @@ class SplitGeneration:
         return self.response.after(self.tokens)
 
     @cached_property
-    def generate(self) -> CallSeconds:
+    def generate_seconds(self) -> CallSeconds:
         """Until few are left."""
         sequences = self._sequences
         decoding = decode_seconds(

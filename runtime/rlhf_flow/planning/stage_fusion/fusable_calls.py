@@ -89,7 +89,7 @@ def _obstacle_of_places(plan: Plan, mesh: Mesh | None, call: ModelCall) -> str |
     planned = plan.call(GraphName.STEP, call.id)
     assert planned is not None
     if any(plan.transitions(GraphName.STEP, call.id)):
-        return "its role is loaded or offloaded beside it"
+        return "something is loaded or offloaded right before or after it"
     if mesh is not None and planned.mesh is not None and _is_shared(planned.mesh, mesh):
         return "engines that finish responses are on its devices"
     return None

@@ -80,7 +80,7 @@ def test_equally_likely_lengths_by_hand() -> None:
     found = split()
     assert found.tokens == pytest.approx(904)
     assert found.rows_left == pytest.approx(19.2)
-    assert found.generate.total == pytest.approx(2 + 904)
+    assert found.generate_seconds.total == pytest.approx(2 + 904)
     assert found.finish_seconds.total == pytest.approx(2 + 96 * 19.2 / 20.2, rel=1e-5)
     assert found.left == Lengths(48, 96)
 
@@ -89,7 +89,7 @@ def test_all_engines_may_finish_what_they_have() -> None:
     """Nothing moves; the longest of all is expected to be as long as it is without a threshold."""
     found = split(finishing=2)
     assert found.finish_seconds.total == pytest.approx(96 * 19.2 / 20.2)
-    total = found.generate.total + found.finish_seconds.total
+    total = found.generate_seconds.total + found.finish_seconds.total
     assert total == pytest.approx(in_one(found), rel=1e-3)
 
 
@@ -98,7 +98,7 @@ def test_looks_take_an_all_reduce_for_every_eight_tokens() -> None:
     found, links = split(hardware), links_of(hardware)
     look = links.all_reduce_seconds(8.0, links.group(0, 2, 1))
     assert look > 0
-    assert found.generate.data_communication == pytest.approx(904 / CHECK_STEPS * look)
+    assert found.generate_seconds.data_communication == pytest.approx(904 / CHECK_STEPS * look)
 
 
 def test_rows_that_have_no_room_wait_in_time_and_not_in_memory() -> None:
@@ -116,7 +116,7 @@ def test_rows_that_have_no_room_wait_in_time_and_not_in_memory() -> None:
 def test_equal_responses_leave_nothing_to_finish() -> None:
     found = split(response=equal(1000))
     assert found.rows_left == 0 and found.finish_seconds.total == 0
-    assert found.generate.total == pytest.approx(in_one(found))
+    assert found.generate_seconds.total == pytest.approx(in_one(found))
 
 
 @settings(deadline=None, max_examples=60)
@@ -142,7 +142,7 @@ def test_where_nothing_moves_both_parts_are_the_call(
         response=Lengths(mean, 2048),
         at_once=at_once,
     )
-    total = found.generate.total + found.finish_seconds.total
+    total = found.generate_seconds.total + found.finish_seconds.total
     assert total == pytest.approx(in_one(found), rel=0.05)
 
 
@@ -168,9 +168,9 @@ def test_fewer_engines_never_finish_sooner(
     ]
     times = [each.finish_seconds.total for each in found]
     assert all(few >= many * 0.99 for few, many in zip(times, times[1:], strict=False))
-    assert len({each.generate.total for each in found}) == 1
+    assert len({each.generate_seconds.total for each in found}) == 1
     later = replace(found[0], threshold_rows=threshold // 2)
-    assert later.generate.total >= found[0].generate.total
+    assert later.generate_seconds.total >= found[0].generate_seconds.total
     assert later.rows_left <= found[0].rows_left
 
 
@@ -229,8 +229,8 @@ def test_row_by_row_it_takes_about_as_long(mean: float, threshold: int, finishin
     generated, finished, tokens = row_by_row(found)
     engine = engine_in(found)
     first = prefill_seconds(engine, 128, found.prompt).total
-    looks = found.generate.data_communication
-    assert found.generate.total - first - looks == pytest.approx(generated, rel=0.06)
+    looks = found.generate_seconds.data_communication
+    assert found.generate_seconds.total - first - looks == pytest.approx(generated, rel=0.06)
     assert found.rows_left == pytest.approx(threshold, rel=0.1)
     left = found.rows_left * (found.tokens + found.left.mean)
     assert left == pytest.approx(tokens, rel=0.1)

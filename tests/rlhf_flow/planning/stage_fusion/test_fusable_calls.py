@@ -112,7 +112,9 @@ def test_roles_that_are_loaded_or_offloaded_do_not() -> None:
             is_critic = (planned.graph, planned.call) == (GraphName.STEP, critic.id)
             calls += (own[::-1] if kind is CallKind.LOAD else own) if is_critic else [planned]
         moved = plan.model_copy(update={"calls": tuple(calls)})
-        assert why_not(job.graph, moved, critic.id) == ("its role is loaded or offloaded beside it")
+        assert why_not(job.graph, moved, critic.id) == (
+            "something is loaded or offloaded right before or after it"
+        )
 
 
 def test_scores_that_are_compared_within_a_prompt_are_given_together() -> None:

@@ -1,0 +1,51 @@
+"""Ranks are sent the calls of a fused step in the order in which its estimate has them."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlhf_api.calls import CallKind
+from rlhf_api.plan import Mesh
+from rlhf_api.plan_fusion import CHECK_STEPS
+from rlhf_flow.planning.estimate.fused_tasks import EARLY, LATE, site_of
+from rlhf_flow.planning.estimate.step_tasks import step_tasks
+from rlhf_runtime.dataplane.partition import Portion
+from rlhf_runtime.engines.vllm import requests
+
+from .test_stage_fusion import HOST, World, planned, run_step
+
+OF_KIND = {
+    CallKind.GENERATE: Portion.ENDED,
+    CallKind.FINISH: Portion.LEFT,
+    CallKind.RELEASE: Portion.ALL,
+}
+OF_PART = {EARLY: Portion.ENDED, LATE: Portion.LEFT}
+
+
+@pytest.mark.parametrize(("first", "finishing"), [(0, 1), (0, 2), (1, 1)])
+def test_estimate_and_runtime_have_one_order(first: int, finishing: int) -> None:
+    """The actor is on ranks 0 and 1 of four, and generates on all of them; some finish."""
+    groups = [
+        {"roles": ["actor"], "devices": 2},
+        {"roles": ["reference"], "firstDevice": 2, "devices": 2},
+        {"roles": ["critic"], "firstDevice": 3, "devices": 1},
+        {"roles": ["actor"], "calls": ["Generate"], "devices": 4},
+    ]
+    finish = Mesh(pool="local", first_rank=first, data=finishing)
+    graph, plan = planned(4, finish, groups)
+    world = World(plan, frozenset({0, 1, 5}))
+    run_step(graph, world, 4, 4)
+    kinds = {call.call: call.kind for call in plan.calls}
+    for rank in range(4):
+        expected = []
+        for task in step_tasks(graph, plan, {}):
+            site = site_of(task.id)
+            portion = OF_KIND.get(kinds[site], OF_PART.get(task.id.removeprefix(site)))
+            if any(rank in part.ranks for part in task.ranks):
+                expected.append((site, portion or Portion.ALL))
+        assert [each[1:] for each in world.sent if each[0] == rank] == expected
+    assert any(each[0] == HOST for each in world.sent)
+
+
+def test_engines_look_as_often_as_the_estimate_counts() -> None:
+    assert requests.CHECK_STEPS == CHECK_STEPS
