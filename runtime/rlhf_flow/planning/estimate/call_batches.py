@@ -61,7 +61,7 @@ def split_batch(batch: Batch, generated: SplitGeneration) -> SplitBatch:
     if not late:
         return SplitBatch(batch, None)
     response, left = batch.response, generated.left
-    longer = Lengths(generated.tokens + left.mean, response.maximum)
+    longer = Lengths(min(response.maximum, generated.tokens + left.mean), response.maximum)
     if late == batch.rows:
         return SplitBatch(None, batch)
     early = batch.rows - late

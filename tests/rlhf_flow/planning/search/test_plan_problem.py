@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any
 
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlhf_api.calls import CallKind
-from rlhf_api.plan import Plan
+from rlhf_api.plan import GraphName, Plan
 from rlhf_flow.errors import DoesNotFit
 from rlhf_flow.planning.plan_problem import plan_problem
 
@@ -40,8 +41,18 @@ def check(plan: Plan) -> None:
         finished = [c.mesh for c in plan.calls if c.kind is CallKind.FINISH and c.mesh]
         groups_of_all = set(engine.mesh.tensor_groups)
         assert all(set(mesh.tensor_groups) <= groups_of_all for mesh in finished)
+        begun = engine.fusion.calls if engine.fusion is not None else ()
+        early = [c.mesh for c in plan.calls if c.mesh and (c.graph, c.call) in in_step(begun)]
+        ranks = [{(mesh.pool, rank) for rank in mesh.ranks} for mesh in finished]
+        assert not any(
+            (mesh.pool, r) in each for mesh in early for r in mesh.ranks for each in ranks
+        )
         made = [call for call in plan.calls if call.kind is CallKind.GENERATE]
         assert all(call.mesh == engine.mesh for call in made if call.role == engine.role)
+
+
+def in_step(calls: Iterable[str]) -> set[tuple[GraphName, str]]:
+    return {(GraphName.STEP, call) for call in calls}
 
 
 @settings(max_examples=20, deadline=None)
