@@ -132,7 +132,7 @@ def print_gains(models: Sequence[str], made: dict[tuple[str, int], Compared]) ->
             gains += [] if gained is None else [gained]
         findings += [gain_finding(batch, gains)] if gains else []
     print(
-        "\n5. Seconds of a step by others' rules and as planned, and how much faster that is than the"
+        "\n5. Seconds of a step by others' rules and as planned, and what the plan gains over the"
     )
     print("   Megatron heuristic (ReaL)")
     print_table(["model", "GPUs", "sequence", *RULES_COMPARED, "planned", "gain"], rows)
