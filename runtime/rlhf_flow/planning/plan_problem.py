@@ -33,6 +33,8 @@ def plan_problem(problem: PlanningProblem, most_fitted: int = MAX_FITTED) -> Pla
         most_fitted: ways to compute that a search fits into memory, at most.
 
     Raises:
+        DevicesUnknown: several pools, of which one's speed is not known, and a placement that is
+            left to the planner.
         InvalidPlacement: groups that do not fit the roles, their calls or the pools.
         NotOffered: a role that is trained and runs forward on different devices, several roles
             that generate on the same GPUs or on some of a pool's devices, weights that would be
@@ -50,12 +52,21 @@ def plan_problem(problem: PlanningProblem, most_fitted: int = MAX_FITTED) -> Pla
 
 def _known_hardware(problem: PlanningProblem) -> Mapping[str, Hardware] | None:
     """What the devices can do, as far as times can be compared: processes on CPUs share cores, so
-    that placements which overlap gain nothing there."""
+    that placements which overlap gain nothing there.
+
+    Raises:
+        DevicesUnknown: of one of several pools among which the planner would have to choose.
+    """
     if problem.device is Device.CPU:
         return None
     try:
         return hardware_of_pools(problem.pools, problem.profile)
-    except DevicesUnknown:
+    except DevicesUnknown as error:
+        if len(problem.pools) > 1 and problem.fixed.placement.type is PlacementType.AUTO:
+            raise DevicesUnknown(
+                f"no role can be given to one of several pools by the time that it takes: {error}; "
+                "or write placement.type: Manual with the roles of each pool"
+            ) from error
         return None
 
 
