@@ -10,7 +10,7 @@ with the stages generation, preparation (forward passes) and training.
 What the paper leaves open, as it is here:
 - A_min of a set, with t_min and p_min: the least devices on which all of its roles fit, all with
   the same cut, by this planner's memory: tensor ranks grow first, then stages (symmetric_cuts.py).
-  Engines have as many ranks as there are tensor ranks.
+  Engines have as many ranks as there are tensor ranks. t_min and p_min hold on more devices, too.
 - Devices are allocated in the units of the planner's own placements, single devices where there are
   few (search/placements.py); sets with most come first. Roles that copy each other's weights are
   one, and so are the last of many.
@@ -26,7 +26,6 @@ Source: HybridFlow (arXiv 2409.19256), section 6 and algorithm 1.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from heapq import nsmallest
 from typing import NamedTuple
 
@@ -78,13 +77,23 @@ def hybridflow_mapping(problem: PlanningProblem, hardware: Hardware) -> FittedJo
     Args:
         problem: what is planned, on one pool.
         hardware: of its devices.
+
+    Raises:
+        PlanError, ManifestError: no runtime executes any of them.
     """
     mapper = Mapper(problem, hardware)
-    for _, mapping in nsmallest(MAX_TRIED, mapper.costs(), key=lambda each: each[0]):
-        with suppress(PlanError, ManifestError):
+    cheapest = nsmallest(MAX_TRIED, mapper.costs(), key=lambda each: each[0])
+    refusals: list[PlanError | ManifestError] = []
+    for _, mapping in cheapest:
+        try:
             fitted = fitted_placement(problem, mapper.placement(mapping))
-            if fitted is not None:
-                return fitted
+        except (PlanError, ManifestError) as error:
+            refusals.append(error)
+            continue
+        if fitted is not None:
+            return fitted
+    if refusals and len(refusals) == len(cheapest):
+        raise refusals[0]
     return None
 
 
@@ -119,8 +128,8 @@ class Mapper:
         if len(needed) < len(sets) or sum(needed) > self._pool.num_devices:
             return
         for units in compositions(self._pool.num_devices // self._unit, len(sets)):
-            devices = tuple(number * self._unit for number in units)
-            if all(given >= least for given, least in zip(devices, needed, strict=True)):
+            devices = tuple(each * self._unit for each in units)
+            if all(given >= number for given, number in zip(devices, needed, strict=True)):
                 yield DeviceMapping(sets, devices)
 
     def least_allocation(self, roles: RoleSet) -> Allocation | None:

@@ -14,6 +14,7 @@ from rlhf_api.plan import Plan
 from rlhf_api.spec.hardware import HardwareSpec
 from rlhf_flow.errors import DevicesUnknown, DoesNotFit
 from rlhf_flow.planning.plan_problem import plan_problem
+from rlhf_flow.planning.search.find_plan import WITHOUT_END
 
 from ...conftest import make_job
 from .searched_jobs import gpus, ppo
@@ -67,6 +68,19 @@ def test_plans_are_valid_and_no_simpler_rule_is_faster(
         assert other.step_seconds is None or plan.estimate.step_seconds <= other.step_seconds
 
 
+@pytest.mark.parametrize("training", [{}, {"engine": "Megatron"}])
+def test_with_more_memory_no_proved_plan_is_slower(job: Any, training: dict[str, Any]) -> None:
+    """Whatever the rules choose from which the search starts."""
+    plans = [
+        plan_problem(ppo(job, gpus(2, 1, gibibytes), training=training), most_fitted=WITHOUT_END)
+        for gibibytes in (24, 80)
+    ]
+    seconds = [plan.estimate.step_seconds for plan in plans if plan.estimate is not None]
+    assert len(seconds) == len(plans)
+    assert all(plan.search is not None and plan.search.is_optimal for plan in plans)
+    assert seconds == sorted(seconds, reverse=True)
+
+
 def test_roles_are_placed_apart_where_that_is_faster(job: Any) -> None:
     """Decoding a few sequences does not get faster with more devices, so half of these are better
     given to the critic, which works at the same time."""
@@ -114,9 +128,9 @@ def test_gpus_of_unknown_speed_are_planned_without_a_search(job: Any) -> None:
 def test_the_network_that_is_given_counts(job: Any) -> None:
     """Megatron's replicas on two nodes send gradients over it."""
     training = {"engine": "Megatron"}
-    fast = gpus(4, 2)
+    fast = gpus(2, 2)
     slow = fast.model_copy(update={"hardware": HardwareSpec(network_gigabits_per_second=1)})
-    plans = [plan_problem(ppo(job, pool, training=training)) for pool in (fast, slow)]
+    plans = [plan_problem(ppo(job, pool, training=training), 30) for pool in (fast, slow)]
     estimates = [plan.estimate for plan in plans]
     assert estimates[0] is not None and estimates[1] is not None
     assert estimates[0].hardware == {"pool": "H100"}
