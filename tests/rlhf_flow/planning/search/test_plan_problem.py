@@ -68,12 +68,12 @@ def test_plans_are_valid_and_no_simpler_rule_is_faster(
         assert other.step_seconds is None or plan.estimate.step_seconds <= other.step_seconds
 
 
-@pytest.mark.parametrize("training", [{}, {"engine": "Megatron"}])
+@pytest.mark.parametrize("training", [{}, {"engine": "Megatron", "offload": "Never"}])
 def test_with_more_memory_no_proved_plan_is_slower(job: Any, training: dict[str, Any]) -> None:
     """Whatever the rules choose from which the search starts."""
     plans = [
         plan_problem(ppo(job, gpus(2, 1, gibibytes), training=training), most_fitted=WITHOUT_END)
-        for gibibytes in (24, 80)
+        for gibibytes in (40, 48, 80)
     ]
     seconds = [plan.estimate.step_seconds for plan in plans if plan.estimate is not None]
     assert len(seconds) == len(plans)
