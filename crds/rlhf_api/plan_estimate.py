@@ -8,6 +8,7 @@ from pydantic import Field
 
 from rlhf_api.base import Contract, Count, Fraction, Identifier, Name, NonNegativeFloat, Text
 from rlhf_api.calls import CallId
+from rlhf_api.plan_memory import Bytes
 
 
 class CallEstimate(Contract):
@@ -61,6 +62,8 @@ class Alternative(Contract):
     """What it is, for people."""
     step_seconds: NonNegativeFloat | None
     """Of its steps. None: it does not fit."""
+    fullest_bytes: Bytes | None = None
+    """On the device with least memory left, at its peak. None: it does not fit."""
 
 
 class PlanSearch(Contract):

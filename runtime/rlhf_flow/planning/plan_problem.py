@@ -10,14 +10,17 @@ from rlhf_api.plan_estimate import PlanSearch
 from rlhf_api.spec.placement import PlacementType
 from rlhf_api.spec.resources import Device
 from rlhf_flow.errors import DevicesUnknown, DoesNotFit
+from rlhf_flow.planning.baselines.all_baselines import baselines
+from rlhf_flow.planning.baselines.baseline import Baseline
+from rlhf_flow.planning.baselines.real_heuristic import real_heuristic
 from rlhf_flow.planning.estimate.evaluate import hardware_of_pools, with_estimate
 from rlhf_flow.planning.first_that_fits import first_that_fits
 from rlhf_flow.planning.fitted_plan import fitted_plan
 from rlhf_flow.planning.fitting import places_of
 from rlhf_flow.planning.problem import PlanningProblem
-from rlhf_flow.planning.search.alternatives import Simple, simple_plans
 from rlhf_flow.planning.search.find_plan import MAX_FITTED, Found, find_plan
-from rlhf_flow.planning.search.placements import placements
+from rlhf_flow.planning.search.layouts import uncut
+from rlhf_flow.planning.search.placements import Placement, placements
 from rlhf_flow.planning.seconds.hardware import Hardware
 from rlhf_flow.planning.served import check_served
 
@@ -30,6 +33,8 @@ def plan_problem(problem: PlanningProblem, most_fitted: int = MAX_FITTED) -> Pla
         most_fitted: ways to compute that a search fits into memory, at most.
 
     Raises:
+        DevicesUnknown: several pools, of which one's speed is not known, and a placement that is
+            left to the planner.
         InvalidPlacement: groups that do not fit the roles, their calls or the pools.
         NotOffered: a role that is trained and runs forward on different devices, several roles
             that generate on the same GPUs or on some of a pool's devices, weights that would be
@@ -47,12 +52,21 @@ def plan_problem(problem: PlanningProblem, most_fitted: int = MAX_FITTED) -> Pla
 
 def _known_hardware(problem: PlanningProblem) -> Mapping[str, Hardware] | None:
     """What the devices can do, as far as times can be compared: processes on CPUs share cores, so
-    that placements which overlap gain nothing there."""
+    that placements which overlap gain nothing there.
+
+    Raises:
+        DevicesUnknown: of one of several pools among which the planner would have to choose.
+    """
     if problem.device is Device.CPU:
         return None
     try:
         return hardware_of_pools(problem.pools, problem.profile)
-    except DevicesUnknown:
+    except DevicesUnknown as error:
+        if len(problem.pools) > 1 and problem.fixed.placement.type is PlacementType.AUTO:
+            raise DevicesUnknown(
+                f"no role can be given to one of several pools by the time that it takes: {error}; "
+                "or write placement.type: Manual with the roles of each pool"
+            ) from error
         return None
 
 
@@ -60,25 +74,33 @@ def _fastest_plan(
     problem: PlanningProblem, hardware: Mapping[str, Hardware], most_fitted: int
 ) -> Plan:
     check_served(problem)
-    is_free = problem.fixed.placement.type is PlacementType.AUTO
-    family = tuple(placements(problem)) if is_free else (places_of(problem),)
-    simple = simple_plans(problem, hardware)
-    fitted = [each.fitted for each in simple if each.fitted is not None]
-    found = find_plan(problem, hardware, family, fitted, most_fitted)
+    others = baselines(problem, hardware)
+    fitted = [each.fitted for each in others if each.fitted is not None]
+    found = find_plan(problem, hardware, _family(problem), fitted, most_fitted)
     if found.fitted is None:
         first_that_fits(problem)  # which says why not
         raise DoesNotFit("nothing that was tried fits")
     plan = with_estimate(problem, fitted_plan(found.fitted))
-    search = _search(found, simple)
+    search = _search(found, others)
     return plan.model_copy(update={"search": search, "reasons": (_reason(search), *plan.reasons)})
 
 
-def _search(found: Found, simple: tuple[Simple, ...]) -> PlanSearch:
+def _family(problem: PlanningProblem) -> tuple[Placement, ...]:
+    """The placements that are compared: all of them where it is left to the planner, and that of
+    ReaL's rule, whose sets overlap. So every plan from which the search starts is of the family,
+    and what is proved does not depend on the memory by which rules choose."""
+    if problem.fixed.placement.type is not PlacementType.AUTO:
+        return (places_of(problem),)
+    found = tuple(placements(problem))
+    return found if len(problem.pools) > 1 else (*found, uncut(real_heuristic(problem)))
+
+
+def _search(found: Found, others: tuple[Baseline, ...]) -> PlanSearch:
     return PlanSearch(
         num_placements=found.num_placements,
         bound_seconds=found.bound_seconds,
         is_optimal=found.is_optimal,
-        alternatives=tuple(each.alternative for each in simple),
+        alternatives=tuple(each.alternative for each in others),
     )
 
 
