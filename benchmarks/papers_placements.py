@@ -16,7 +16,7 @@ from papers_job import SHORT, Batch, paper_hardware, paper_problem
 from papers_verdict import same_choice
 
 from rlhf_api.spec.placement import PlacementType
-from rlhf_flow.planning.search.alternatives import simple_plans
+from rlhf_flow.planning.baselines.all_baselines import baselines
 from rlhf_flow.planning.search.find_plan import Found, find_plan
 from rlhf_flow.planning.search.placements import Placement, placements
 
@@ -47,16 +47,21 @@ class Compared:
     """The best of each kind; of kinds that fit."""
     best: Found
     """Of all placements."""
-    by_rule: Mapping[str, float]
-    """Seconds of a step by kind, with the smallest cut that fits, tensor ranks before stages, and
-    GPUs shared out by roles' work; of kinds that fit."""
+    baselines: Mapping[str, float]
+    """Seconds of a step by others' rules; of those that fit."""
     cpu_seconds: float
-    """That finding the best took, and the simple plans from which that starts."""
+    """That finding the best took, and the plans by rules from which that starts."""
 
     @property
     def seconds(self) -> dict[str, float]:
         """Of a step by kind."""
         return {kind: found.step_seconds for kind, found in self.kinds.items()}
+
+    @property
+    def by_rule(self) -> dict[str, float]:
+        """Of a step by kind, with the smallest cut that fits, tensor ranks before stages, and GPUs
+        shared out by roles' work; of kinds that fit."""
+        return {kind: self.baselines[kind] for kind in KINDS if kind in self.baselines}
 
 
 def compared(
@@ -72,8 +77,8 @@ def compared(
     """
     problem, hardware = paper_problem(model, num_gpus, batch), {"pool": paper_hardware()}
     begin = process_time()
-    simple = {each.alternative.name: each for each in simple_plans(problem, hardware)}
-    fitted = {name: each.fitted for name, each in simple.items() if each.fitted is not None}
+    rules = {each.alternative.name: each for each in baselines(problem, hardware)}
+    fitted = {name: each.fitted for name, each in rules.items() if each.fitted is not None}
     family = tuple(placements(problem))
     best = find_plan(problem, hardware, family, tuple(fitted.values()), FITTED)
     cpu_seconds = process_time() - begin
@@ -84,12 +89,12 @@ def compared(
         one = find_plan(problem, hardware, of_kind, known, FITTED_OF_KIND)
         if one.fitted is not None:
             found[kind] = one
-    by_rule = {
+    seconds_of = {
         name: seconds
-        for name, each in simple.items()
+        for name, each in rules.items()
         if (seconds := each.alternative.step_seconds) is not None
     }
-    return Compared(found, best, by_rule, cpu_seconds)
+    return Compared(found, best, seconds_of, cpu_seconds)
 
 
 def placement_row(model: str, num_gpus: int, each: Compared) -> list[object]:

@@ -1,7 +1,8 @@
-"""What the search for a plan costs, beside HybridFlow's figure 16, and what it gains over a rule of
-thumb, beside ReaL.
+"""What the search for a plan costs, beside HybridFlow's figure 16, and what it gains over a
+Megatron heuristic, beside ReaL; and what ReaL's own rule and HybridFlow's mapper choose.
 
-The rule: all roles on all GPUs, all with the smallest cut that fits, tensor ranks before stages.
+The heuristic: one cut for all calls of all roles on all GPUs, the smallest that fits
+(rlhf_flow/planning/baselines).
 """
 
 from __future__ import annotations
@@ -11,11 +12,14 @@ from math import isfinite
 from statistics import mean
 
 from papers_job import LONG, SHORT, Batch
-from papers_placements import COLOCATED, Compared
+from papers_placements import Compared
 from papers_verdict import same_share, within
+
+from rlhf_flow.planning.baselines.all_baselines import HYBRIDFLOW, MEGATRON, REAL
 
 PAPERS_MAPPER_SECONDS = 1800.0
 """Source: HybridFlow, section 8.5: at most half an hour."""
+RULES_COMPARED = (MEGATRON, REAL, HYBRIDFLOW)
 GAIN_GPUS = {"7B": 16, "13B": 32, "34B": 64, "70B": 128}
 """On which the heuristic is compared: as many more as the model is larger, as ReaL does."""
 PAPERS_GAIN: Mapping[Batch, float] = {SHORT: 0.26, LONG: 0.81}
@@ -44,13 +48,13 @@ def mapper_finding(made: Mapping[tuple[str, int], Compared]) -> list[object]:
 
 
 def gain_row(model: str, num_gpus: int, batch: Batch, each: Compared) -> list[object]:
-    """The heuristic's seconds, those as planned, and what that gains."""
+    """Seconds of the rules, those as planned, and what that gains over the first."""
     best, gained = each.best.step_seconds, gain(each)
     return [
         model,
         num_gpus,
         batch.tokens,
-        each.by_rule.get(COLOCATED),
+        *(each.baselines.get(name) for name in RULES_COMPARED),
         best if isfinite(best) else None,
         None if gained is None else f"+{gained:.0%}",
     ]
@@ -58,7 +62,7 @@ def gain_row(model: str, num_gpus: int, batch: Batch, each: Compared) -> list[ob
 
 def gain(each: Compared) -> float | None:
     """How much faster the planner's plan is than the heuristic's. None: that does not fit."""
-    by_rule = each.by_rule.get(COLOCATED)
+    by_rule = each.baselines.get(MEGATRON)
     return None if by_rule is None else by_rule / each.best.step_seconds - 1
 
 

@@ -24,6 +24,7 @@ from rlhf_api.calls import EFFECTS, TRANSITIONS, CallId, CallKind, Phase
 from rlhf_api.plan_estimate import PlanSearch, StepEstimate
 from rlhf_api.plan_fusion import StageFusion
 from rlhf_api.plan_memory import ENGINE_MEMORY, Bytes, MemoryPlan
+from rlhf_api.spec.hardware import HardwareSpec
 from rlhf_api.spec.models import Precision, TrainingEngineType
 from rlhf_api.spec.resources import Device
 
@@ -141,6 +142,8 @@ class Pool(Contract):
     """Memory of one device that the plan may use."""
     gpu: Text | None = None
     """The GPU's model, as the manifest names it. None: not known, or a CPU."""
+    hardware: HardwareSpec | None = None
+    """What the manifest says of what its devices can do. None: nothing."""
 
     @property
     def num_devices(self) -> int:

@@ -110,6 +110,8 @@ class Alternative(Contract):
     """What it is, for people."""
     step_seconds: NonNegativeFloat | None
     """Of its steps. None: it does not fit."""
+    fullest_bytes: Bytes | None = None
+    """On the device with least memory left, at its peak. None: it does not fit."""
 
 
 class PlanSearch(Contract):

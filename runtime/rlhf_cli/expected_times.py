@@ -60,28 +60,31 @@ def pipeline_fusion_lines(plan: Plan) -> list[str]:
 
 
 def alternatives_table(plan: Plan) -> Table:
-    """What a step takes with this plan, and with those that simpler rules choose."""
+    """What a step takes with this plan and with those of others' rules, what their fullest devices
+    hold, and how many times as fast this plan is."""
     from rich.table import Table
 
+    from rlhf_flow.planning.refusal import format_bytes
     from rlhf_flow.planning.timeline_rows import format_time
 
     table = Table(box=None, padding=(0, 3, 0, 0))
     table.add_column("Compared with")
-    table.add_column("a step", justify="right")
-    table.add_column("as long", justify="right")
+    for column in ("a step", "fullest device", "speed-up"):
+        table.add_column(column, justify="right")
     assert plan.estimate is not None and plan.search is not None
     own = plan.estimate.step_seconds
-    table.add_row("this plan", format_time(own), "")
+    table.add_row("this plan", format_time(own), format_bytes(plan.fullest.peak_bytes), "")
     unfused = plan.search.unfused_seconds
     if unfused is not None:
-        ratio = f"{unfused / own:.2f} x"
-        table.add_row("the fastest without a stage fusion", format_time(unfused), ratio)
+        speed_up = f"{unfused / own:.2f}x" if own else ""
+        table.add_row("without a stage fusion", format_time(unfused), "", speed_up)
     for each in plan.search.alternatives:
         if each.step_seconds is None:
-            table.add_row(each.name, "does not fit", "")
+            table.add_row(each.name, "does not fit", "", "")
         else:
-            ratio = f"{each.step_seconds / own:.2f} x"
-            table.add_row(each.name, format_time(each.step_seconds), ratio)
+            held = "" if each.fullest_bytes is None else format_bytes(each.fullest_bytes)
+            speed_up = f"{each.step_seconds / own:.2f}x" if own else ""
+            table.add_row(each.name, format_time(each.step_seconds), held, speed_up)
     return table
 
 

@@ -96,5 +96,5 @@ def test_a_gain_is_what_the_heuristic_takes_more() -> None:
     from rlhf_flow.planning.search.find_plan import Found
 
     found = Found(None, 100.0, 90.0, 1, 1)
-    assert gain(Compared({}, found, {"Colocated": 126.0}, 1.0)) == pytest.approx(0.26)
-    assert gain(Compared({}, found, {"Split": 126.0}, 1.0)) is None
+    assert gain(Compared({}, found, {"Megatron heuristic": 126.0}, 1.0)) == pytest.approx(0.26)
+    assert gain(Compared({}, found, {"Colocated": 126.0}, 1.0)) is None

@@ -249,6 +249,18 @@ CREATED: dict[str, Case] = {
         ("spec.resources.nodePools[0].device=CPU", "spec.resources.nodePools[0].gpu=H100"),
         *("spec.resources.nodePools[0].gpu", "got H100; remove it, or write device: GPU"),
     ),
+    "a device faster in float32": Case(
+        ("spec.resources.nodePools[0].hardware={bfloat16Teraflops: 50, float32Teraflops: 100}",),
+        *(
+            "spec.resources.nodePools[0].hardware.float32Teraflops",
+            "faster in float32 than in bfloat16",
+        ),
+    ),
+    "a memory in TB/s": Case(
+        ("spec.resources.nodePools[0].hardware.memoryGigabytesPerSecond=3.35",),
+        "spec.resources.nodePools[0].hardware.memoryGigabytesPerSecond",
+        "allowed at least 50 GB/s; write GB/s, 1000 for each TB/s",
+    ),
     "a label without name": Case(
         ('spec.resources.nodePools[0].nodeSelector={"": x}',),
         *("spec.resources.nodePools[0].nodeSelector", "a text of 1 to 1024 characters"),

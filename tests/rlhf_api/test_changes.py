@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_api.changes import manifest_digest, refused_changes
+from rlhf_api.changes import WHILE_RUNNING, document_of, manifest_digest, refused_changes
 from rlhf_api.spec.job import RLHFJobSpec
 
 OLD: dict[str, Any] = {
@@ -87,6 +87,32 @@ def test_both_values_are_shown() -> None:
 
 def test_while_it_runs_less_may_change() -> None:
     assert refused_changes(OLD, changed(schedule__steps=20), allowed=("suspend",)) != []
+
+
+def test_what_hardware_can_do_may_change_when_a_job_goes_on() -> None:
+    """Like other numbers that only the planner reads: not while it runs, as what runs was planned
+    with the old ones."""
+
+    def document(**hardware: float) -> tuple[dict[str, Any], str]:
+        pool = {"name": "a", "gpu": "H100"} | ({"hardware": hardware} if hardware else {})
+        spec = RLHFJobSpec.model_validate(
+            {
+                "models": {"actor": {"source": {"builtin": "TinyLlama"}}},
+                "algorithm": {"type": "GRPO"},
+                "data": {"train": {"builtin": "SortDigits"}},
+                "rewards": [{"name": "exact", "function": {"entrypoint": "verifiers:exact"}}],
+                "schedule": {"steps": 1, "promptsPerStep": 4},
+                "rollout": {"samplesPerPrompt": 2},
+                "resources": {"nodePools": [pool]},
+            }
+        )
+        return document_of(spec), manifest_digest(spec)
+
+    old, old_digest = document()
+    new, new_digest = document(networkGigabitsPerSecond=100)
+    assert refused_changes(old, new) == []
+    assert refused_changes(old, new, allowed=WHILE_RUNNING) != []
+    assert old_digest != new_digest
 
 
 def test_cuts_into_one_part_are_those_of_an_earlier_release() -> None:

@@ -321,6 +321,26 @@ def test_gpus_that_nobody_knows_have_no_times(tmp_path: Path) -> None:
     assert code == 0 and "from data sheets of H100" in out and "order of magnitude" not in out
 
 
+def test_a_plan_is_compared_with_those_of_others_rules(tmp_path: Path) -> None:
+    """In time, in memory of the fullest device, and in how many times as fast it is."""
+    path = tmp_path / "job.yaml"
+    pool = "{name: a, gpu: H100, devicesPerNode: 2, hardware: {networkGigabitsPerSecond: 100}}"
+    path.write_text(job(algorithm="{type: PPO}") + f"  resources: {{nodePools: [{pool}]}}\n")
+    code, out, _ = run(str(path))
+    table = out[out.index("Compared with") :].splitlines()
+    number = r"[\d.]+ (m?s|us)"
+    assert code == 0 and "from data sheets of H100 (network as given)" in out
+    assert re.fullmatch(rf"this plan +{number} +[\d.]+ GiB *", table[1])
+    rows = dict(re.split(r"  +", line.strip(), maxsplit=1) for line in table[2:] if line.strip())
+    assert [*rows] == [
+        *("Colocated", "Split", "Standalone"),
+        *("Megatron heuristic", "ReaL heuristic", "HybridFlow"),
+    ]
+    for row in rows.values():
+        speed_up = re.fullmatch(rf"{number} +[\d.]+ GiB +([\d.]+)x", row)
+        assert speed_up is not None and float(speed_up[2]) >= 1
+
+
 def test_a_page_has_the_timelines_of_all_jobs_of_a_file(tmp_path: Path) -> None:
     path, page = tmp_path / "jobs.yaml", tmp_path / "plan.html"
     path.write_text(job("one") + "---\n" + job("two", "{type: PPO}"))

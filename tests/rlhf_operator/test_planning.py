@@ -24,6 +24,13 @@ from .world import manifest
 
 SECONDS = 120.0
 """How long a plan may take on a busy machine."""
+SLOW_NETWORK = {
+    "name": "a100",
+    "nodes": 2,
+    "devicesPerNode": 4,
+    "gpu": "A100-80G",
+    "hardware": {"networkGigabitsPerSecond": 25},
+}
 SEVENTY_BILLION = {
     "numLayers": 80,
     "hiddenSize": 8192,
@@ -120,6 +127,7 @@ def test_a_plan_is_made_once_for_all_that_it_does_not_depend_on(
         {"rollout": {"samplesPerPrompt": 4, "expectedResponseTokens": 4}},
         {"failurePolicy": {"standby": False}},
         {"checkpoint": {"everySteps": 7}},
+        {"resources": {"nodePools": [SLOW_NETWORK]}},
     ]
     for number, changes in enumerate(others, start=1):
         ask(planner, job(**changes))

@@ -190,7 +190,7 @@ def _several_pools_are_shared_out(spec: RLHFJobSpec) -> list[Found]:
     pools, kind = spec.resources.node_pools, spec.placement.type
     is_placed = kind in PLACED_APART
     if kind is PlacementType.AUTO:
-        is_placed = all(pool.gpu is not None for pool in pools)
+        is_placed = all(pool.gpu is not None or pool.hardware is not None for pool in pools)
     return found(len(pools) > 1 and not is_placed, ", ".join(pool.name for pool in pools))
 
 
@@ -272,10 +272,11 @@ PLACEMENT_RULES: tuple[Rule, ...] = (
     Rule(
         holds=f"{_POOLS}.size() <= 1 || "
         f"self.placement.type in {texts([kind.value for kind in PLACED_APART])} || "
-        f"(self.placement.type == 'Auto' && {_POOLS}.all(pool, has(pool.gpu)))",
+        f"(self.placement.type == 'Auto' && {_POOLS}.all(pool, has(pool.gpu) || "
+        "has(pool.hardware)))",
         what="several pools, and nothing says which role is in which",
-        do="name the GPUs of each pool (gpu) and let type: Auto share them out, write type: "
-        "Manual with the groups of roles, Split or Standalone, or leave one pool",
+        do="name the GPUs of each pool (gpu, or hardware) and let type: Auto share them out, write "
+        "type: Manual with the groups of roles, Split or Standalone, or leave one pool",
         field=".placement.type",
         check=_several_pools_are_shared_out,
     ),

@@ -15,8 +15,9 @@ from rlhf_api.base import (
     Text,
 )
 from rlhf_api.quantity import Quantity
-from rlhf_api.rules import Rule, found
+from rlhf_api.rules import Found, Rule, found
 from rlhf_api.spec.environment import Environment
+from rlhf_api.spec.hardware import HardwareSpec
 
 
 class Device(StrEnum):
@@ -52,6 +53,16 @@ class PodResources(Contract):
     """Memory, such as 64Gi. Default: the chart's."""
 
 
+SLOWEST_GPU_MEMORY = 50
+"""GB/s of GPUs' memory: a sixth of a T4's, and more than TB/s are written with."""
+
+
+def _memory_of_a_gpu_is_fast(pool: NodePool) -> list[Found]:
+    rate = None if pool.hardware is None else pool.hardware.memory_gigabytes_per_second
+    is_slow = pool.device is Device.GPU and rate is not None and rate < SLOWEST_GPU_MEMORY
+    return found(is_slow, rate)
+
+
 class NodePool(Contract):
     """A kind of node and how many of them a job takes."""
 
@@ -68,6 +79,10 @@ class NodePool(Contract):
     memory_per_device: Quantity | None = None
     """Memory of one device, such as 80G. Default: known from the GPU's model; on CPUs the node's
     share."""
+    hardware: HardwareSpec | None = None
+    """What its devices and their links can do, for planning: of a GPU that is not known, or
+    where it is not as with others, such as the network between nodes. Default: known from the GPU's
+    model."""
     node_selector: LabelMap = {}
     """Labels that a node must have."""
     tolerations: Annotated[tuple[Toleration, ...], Field(max_length=32)] = ()
@@ -95,6 +110,16 @@ class NodePool(Contract):
             do="remove it, or write device: GPU",
             field=".gpu",
             check=lambda self: found(self.device is Device.CPU and self.gpu is not None, self.gpu),
+        ),
+        Rule(
+            holds="self.device == 'CPU' || !has(self.hardware) || "
+            "!has(self.hardware.memoryGigabytesPerSecond) || "
+            f"self.hardware.memoryGigabytesPerSecond >= {SLOWEST_GPU_MEMORY}.0",
+            what="a GPU whose memory is slower than that of any",
+            allowed=f"at least {SLOWEST_GPU_MEMORY} GB/s",
+            do="write GB/s, 1000 for each TB/s",
+            field=".hardware.memoryGigabytesPerSecond",
+            check=_memory_of_a_gpu_is_fast,
         ),
     )
 

@@ -14,15 +14,19 @@ from rlhf_flow.planning.problem import PlanningProblem
 
 def first_that_fits(problem: PlanningProblem) -> FittedJob:
     """The first way to compute that fits, where placement says; for errors see `plan_problem`."""
-    return _with_less_recomputation(_first_that_fits(place_job(problem)))
+    return first_way_that_fits(place_job(problem))
 
 
-def _first_that_fits(placed: PlacedJob) -> FittedJob:
-    """The way to compute that takes least time of those that fit.
+def first_way_that_fits(placed: PlacedJob) -> FittedJob:
+    """The way to compute that takes least time, by rule, of those that fit.
 
     Raises:
         DoesNotFit: none does.
     """
+    return _with_less_recomputation(_first_that_fits(placed))
+
+
+def _first_that_fits(placed: PlacedJob) -> FittedJob:
     *better, last = memory_choices(placed.problem, placed.groups)
     for choice in better:
         with suppress(DoesNotFit):

@@ -9,6 +9,7 @@ from pathlib import Path
 from rlhf_api.plan import Pool
 from rlhf_api.quantity import whole
 from rlhf_api.reading.suggestions import nearest
+from rlhf_api.spec.hardware import HardwareSpec
 from rlhf_api.spec.placement import PlacementSpec, PlacementType, RoleGroup
 from rlhf_api.spec.resources import Device, NodePool
 from rlhf_flow.errors import DevicesUnknown
@@ -53,24 +54,57 @@ def inventory_from_pools(pools: tuple[NodePool, ...]) -> tuple[Pool, ...]:
     """The devices of a manifest's node pools.
 
     Raises:
-        DevicesUnknown: no pool, or one whose memory per device cannot be found out.
+        DevicesUnknown: no pool, one whose memory per device cannot be found out, or one of an
+            unknown GPU of which the manifest says too little.
     """
     if not pools:
         raise DevicesUnknown(
             "no devices to plan for: got no resources.nodePools; add a pool, or plan for this "
             "machine with --devices"
         )
-    return tuple(
-        Pool(
-            name=pool.name,
-            device=pool.device,
-            nodes=pool.nodes,
-            devices_per_node=pool.devices_per_node,
-            memory_bytes_per_device=_memory_of(pool, index),
-            gpu=pool.gpu,
-        )
-        for index, pool in enumerate(pools)
+    return tuple(_pool(pool, index) for index, pool in enumerate(pools))
+
+
+def _pool(pool: NodePool, index: int) -> Pool:
+    if pool.device is Device.GPU and pool.gpu not in GPU_MEMORY_BYTES and pool.hardware is not None:
+        try:
+            check_described(pool.name, pool.gpu, pool.hardware)
+        except DevicesUnknown as error:
+            raise error.at("spec", "resources", "nodePools", index, "hardware") from None
+    return Pool(
+        name=pool.name,
+        device=pool.device,
+        nodes=pool.nodes,
+        devices_per_node=pool.devices_per_node,
+        memory_bytes_per_device=_memory_of(pool, index),
+        gpu=pool.gpu,
+        hardware=pool.hardware,
     )
+
+
+def check_described(name: str, gpu: str | None, hardware: HardwareSpec | None) -> None:
+    """Refuse an unknown GPU of which the manifest says too little to tell how fast it is.
+
+    Args:
+        name: of its pool.
+        gpu: its model, as the manifest names it.
+        hardware: what the manifest says.
+
+    Raises:
+        DevicesUnknown: with what is missing.
+    """
+    needed = {
+        "bfloat16Teraflops": hardware and hardware.bfloat16_teraflops,
+        "memoryGigabytesPerSecond": hardware and hardware.memory_gigabytes_per_second,
+    }
+    if missing := [field for field, value in needed.items() if value is None]:
+        near = " or ".join(similar_gpus(gpu or ""))
+        advice = f"; or did you mean gpu: {near}?" if near else ""
+        raise DevicesUnknown(
+            f"hardware of pool {name} is not all that has to be known of a GPU without a preset: "
+            f"got gpu {gpu or 'none'} without {' and '.join(missing)}, allowed hardware with "
+            f"{' and '.join(needed)}; add {' and '.join(missing)}{advice}"
+        )
 
 
 def device_of(pools: Sequence[Pool]) -> Device:
@@ -206,7 +240,8 @@ def _memory_of(pool: NodePool, index: int) -> int:
         advice = f"did you mean {near}? Else" if near else "name one of these or"
         raise DevicesUnknown(
             f"the memory of a device is unknown: got gpu {pool.gpu or 'none'} in {where}, allowed "
-            f"{', '.join(GPU_MEMORY_BYTES)}; {advice} set memoryPerDevice"
+            f"{', '.join(GPU_MEMORY_BYTES)}; {advice} set memoryPerDevice, and hardware for "
+            "plans that are chosen by time"
         ).at("spec", "resources", "nodePools", index, "gpu")
     return GPU_MEMORY_BYTES[pool.gpu]
 

@@ -10,15 +10,18 @@ from rlhf_api.plan_estimate import PlanSearch
 from rlhf_api.spec.placement import PlacementType
 from rlhf_api.spec.resources import Device
 from rlhf_flow.errors import DevicesUnknown, DoesNotFit
+from rlhf_flow.planning.baselines.all_baselines import baselines
+from rlhf_flow.planning.baselines.baseline import Baseline
+from rlhf_flow.planning.baselines.real_heuristic import real_heuristic
 from rlhf_flow.planning.estimate.evaluate import hardware_of_pools, with_estimate
 from rlhf_flow.planning.first_that_fits import first_that_fits
 from rlhf_flow.planning.fitted_plan import fitted_plan
 from rlhf_flow.planning.fitting import places_of
 from rlhf_flow.planning.problem import PlanningProblem
-from rlhf_flow.planning.search.alternatives import Simple, simple_plans
 from rlhf_flow.planning.search.fastest_fusion import fastest_fusion, fusion_reason
 from rlhf_flow.planning.search.find_plan import MAX_FITTED, Found, find_plan
-from rlhf_flow.planning.search.placements import placements
+from rlhf_flow.planning.search.layouts import uncut
+from rlhf_flow.planning.search.placements import Placement, placements
 from rlhf_flow.planning.seconds.hardware import Hardware
 from rlhf_flow.planning.served import check_served
 from rlhf_flow.planning.stage_fusion.best_fusion import FusedStep
@@ -32,6 +35,8 @@ def plan_problem(problem: PlanningProblem, most_fitted: int = MAX_FITTED) -> Pla
         most_fitted: ways to compute that a search fits into memory, at most.
 
     Raises:
+        DevicesUnknown: several pools, of which one's speed is not known, and a placement that is
+            left to the planner.
         InvalidPlacement: groups that do not fit the roles, their calls or the pools.
         NotOffered: a role that is trained and runs forward on different devices, several roles
             that generate on the same GPUs or on some of a pool's devices, weights that would be
@@ -49,12 +54,21 @@ def plan_problem(problem: PlanningProblem, most_fitted: int = MAX_FITTED) -> Pla
 
 def _known_hardware(problem: PlanningProblem) -> Mapping[str, Hardware] | None:
     """What the devices can do, as far as times can be compared: processes on CPUs share cores, so
-    that placements which overlap gain nothing there."""
+    that placements which overlap gain nothing there.
+
+    Raises:
+        DevicesUnknown: of one of several pools among which the planner would have to choose.
+    """
     if problem.device is Device.CPU:
         return None
     try:
         return hardware_of_pools(problem.pools, problem.profile)
-    except DevicesUnknown:
+    except DevicesUnknown as error:
+        if len(problem.pools) > 1 and problem.fixed.placement.type is PlacementType.AUTO:
+            raise DevicesUnknown(
+                f"no role can be given to one of several pools by the time that it takes: {error}; "
+                "or write placement.type: Manual with the roles of each pool"
+            ) from error
         return None
 
 
@@ -62,18 +76,15 @@ def _fastest_plan(
     problem: PlanningProblem, hardware: Mapping[str, Hardware], most_fitted: int
 ) -> Plan:
     check_served(problem)
-    is_free = problem.fixed.placement.type is PlacementType.AUTO
-    family = tuple(placements(problem)) if is_free else (places_of(problem),)
-    simple = simple_plans(problem, hardware)
-    fitted = [each.fitted for each in simple if each.fitted is not None]
-    found = find_plan(problem, hardware, family, fitted, most_fitted)
+    others = baselines(problem, hardware)
+    fitted = [each.fitted for each in others if each.fitted is not None]
+    found = find_plan(problem, hardware, _family(problem), fitted, most_fitted)
     if found.fitted is None:
         first_that_fits(problem)  # which says why not
         raise DoesNotFit("nothing that was tried fits")
-    apart = (*fitted, *found.apart) if is_free else ()
-    unfused = [fitted_plan(each) for each in (found.fitted, *apart)]
+    unfused = [fitted_plan(each) for each in (found.fitted, *fitted, *found.apart)]
     fused = fastest_fusion(problem, hardware, unfused, found.step_seconds)
-    search = _search(found, simple, fused)
+    search = _search(found, others, fused)
     plan, reasons = unfused[0], [_reason(search)]
     if fused is not None:
         plan = fused.plan
@@ -83,13 +94,23 @@ def _fastest_plan(
     return plan.model_copy(update={"search": search, "reasons": tuple(reasons)})
 
 
-def _search(found: Found, simple: tuple[Simple, ...], fused: FusedStep | None) -> PlanSearch:
+def _family(problem: PlanningProblem) -> tuple[Placement, ...]:
+    """The placements that are compared: all of them where it is left to the planner, and that of
+    ReaL's rule, whose sets overlap. So every plan from which the search starts is of the family,
+    and what is proved does not depend on the memory by which rules choose."""
+    if problem.fixed.placement.type is not PlacementType.AUTO:
+        return (places_of(problem),)
+    found = tuple(placements(problem))
+    return found if len(problem.pools) > 1 else (*found, uncut(real_heuristic(problem)))
+
+
+def _search(found: Found, others: tuple[Baseline, ...], fused: FusedStep | None) -> PlanSearch:
     return PlanSearch(
         num_placements=found.num_placements,
         bound_seconds=found.bound_seconds,
         is_optimal=found.is_optimal,
         unfused_seconds=None if fused is None else found.step_seconds,
-        alternatives=tuple(each.alternative for each in simple),
+        alternatives=tuple(each.alternative for each in others),
     )
 
 

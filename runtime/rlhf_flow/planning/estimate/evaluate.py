@@ -16,10 +16,10 @@ from rlhf_flow.planning.estimate.planned_roles import planned_models
 from rlhf_flow.planning.estimate.step_tasks import simulate_step
 from rlhf_flow.planning.problem import PlanningProblem
 from rlhf_flow.planning.seconds.call_seconds import CallSeconds, in_turn
+from rlhf_flow.planning.seconds.given_hardware import pool_hardware
 from rlhf_flow.planning.seconds.hardware import Hardware
 from rlhf_flow.planning.seconds.links import Links
 from rlhf_flow.planning.seconds.measured_layers import measured_hardware, require_ranks
-from rlhf_flow.planning.seconds.presets import hardware_of
 from rlhf_flow.planning.seconds.profile import Profile
 from rlhf_flow.planning.simulation import GroupUse, Simulation
 
@@ -83,7 +83,7 @@ def hardware_of_pools(pools: Sequence[Pool], profile: Profile | None = None) -> 
         DevicesUnknown: of a GPU that is not known, or has no name.
         ProfileUnusable: it was measured on other devices.
     """
-    found = {pool.name: hardware_of(pool.device, pool.gpu) for pool in pools}
+    found = {pool.name: pool_hardware(pool) for pool in pools}
     if profile is None:
         return found
     for pool in pools:

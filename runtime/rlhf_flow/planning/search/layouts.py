@@ -88,6 +88,14 @@ def cut_place(place: CallPlace, cut: Cut) -> CallPlace:
     return replace(place, tensor=cut.tensor, pipeline=cut.pipeline, is_chosen=True)
 
 
+def uncut(placement: Placement) -> Placement:
+    """The devices of a placement, without its cuts and sizes of engines."""
+    return {
+        role: RolePlace(CallPlace(place.training.mesh), CallPlace(place.generation.mesh))
+        for role, place in placement.items()
+    }
+
+
 def with_layout(
     placement: Placement, cut_of: Mapping[str, Cut], tensor_of: Mapping[str, int]
 ) -> Placement:

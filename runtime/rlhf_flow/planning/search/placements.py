@@ -72,11 +72,11 @@ def placements(problem: PlanningProblem, most: int = MAX_PLACEMENTS) -> Iterator
         problem: what is planned.
         most: placements. Devices are shared out in larger units where there would be more.
     """
-    tenants = _tenants(problem)
-    engines = [tenant for tenant in tenants if tenant.generates]
-    together = [tenant for tenant in tenants if not tenant.generates]
-    shares = _shares(problem.pools, tenants, most)
-    for sets, pools in _assignments(tenants, problem.pools):
+    parted = tenants(problem)
+    engines = [tenant for tenant in parted if tenant.generates]
+    together = [tenant for tenant in parted if not tenant.generates]
+    shares = _shares(problem.pools, parted, most)
+    for sets, pools in _assignments(parted, problem.pools):
         for meshes in _meshes(sets, pools, shares):
             yield _placement(problem, sets, meshes)
     if len(engines) == 1 and len(together) > 1:
@@ -86,7 +86,13 @@ def placements(problem: PlanningProblem, most: int = MAX_PLACEMENTS) -> Iterator
                     yield _placement(problem, sets, meshes)
 
 
-def _tenants(problem: PlanningProblem) -> tuple[Tenant, ...]:
+def unit_devices(problem: PlanningProblem, most: int = MAX_PLACEMENTS) -> Mapping[str, int]:
+    """Devices that are shared out together, by pool; arguments as above."""
+    return _shares(problem.pools, tenants(problem), most).units
+
+
+def tenants(problem: PlanningProblem) -> tuple[Tenant, ...]:
+    """What is placed by itself: first the roles, then generation."""
     copied: dict[str, str] = {role: role for role in problem.models}
     for graph in problem.graphs.values():
         for call in graph.of_kind(CallKind.COPY):

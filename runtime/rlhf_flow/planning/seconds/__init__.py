@@ -3,7 +3,8 @@
 Nothing here measures, searches or keeps state: equal arguments give equal seconds, so that a search
 may ask for thousands of plans. Where to look for what:
 
-    hardware.py         what a device and its links can do, presets in presets.py
+    hardware.py         what a device and its links can do, presets in presets.py,
+                        what a manifest says in given_hardware.py
     lengths.py          how long prompts and responses are, known by mean and maximum only
     micro_batches.py    a replica's share of a batch, cut as the runtime cuts it
     layers.py           what a layer takes: the seam for measured profiles (`LayerSeconds`)

@@ -8,15 +8,10 @@ matrix products, links and networks.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass, fields
 
-from rlhf_api.reading.suggestions import nearest
 from rlhf_api.spec.models import Precision
 from rlhf_api.spec.resources import Device
-from rlhf_flow.errors import DevicesUnknown
 
 USUAL_SHAPES = 0.85
 """Of the fastest product of matrices, what others of the sizes of models reach: a quick search
@@ -102,68 +97,6 @@ class Hardware:
 
 
 RATES = tuple(each.name for each in fields(Hardware) if each.name.endswith("_per_second"))
+"""Fields that are rates: with more of them nothing takes longer."""
 SHARES = tuple(each.name for each in fields(Hardware) if each.name.endswith("_efficiency"))
-NUMBERS = tuple(each.name for each in fields(Hardware) if each.name not in ("name", "device"))
-
-
-def hardware_from(values: Mapping[str, Any], like: Hardware | None = None) -> Hardware:
-    """Hardware that a user describes.
-
-    Args:
-        values: by the names of `Hardware`'s fields; `device` is GPU or CPU.
-        like: what is left out is as of this one. None: rates, name and device have to be given.
-
-    Raises:
-        DevicesUnknown: a field that there is not, one that is missing, or a value that none can
-            have.
-    """
-    where = f"hardware {values.get('name', 'without a name')}"
-    known = [each.name for each in fields(Hardware)]
-    for name in values:
-        if name not in known:
-            near = nearest(name, known)
-            advice = f"did you mean {near}?" if near else "leave it out"
-            raise DevicesUnknown(
-                f"{where} has an unknown field: got {name}, allowed {', '.join(known)}; {advice}"
-            )
-    needed = [each.name for each in fields(Hardware) if each.default is MISSING]
-    missing = [name for name in needed if name not in values]
-    if like is None and missing:
-        raise DevicesUnknown(
-            f"{where} lacks fields: got {', '.join(values) or 'none'}, allowed all of "
-            f"{', '.join(needed)}; add {', '.join(missing)}, or begin with a preset"
-        )
-    checked = {name: _checked(where, name, value) for name, value in values.items()}
-    return Hardware(**checked) if like is None else replace(like, **checked)
-
-
-def _checked(where: str, name: str, value: object) -> Any:
-    if name == "device":
-        if not isinstance(value, str) or value not in list(Device):
-            raise DevicesUnknown(
-                f"{where}: {name} is not known: got {value!r}, allowed "
-                f"{', '.join(Device)}; write one of these"
-            )
-        return Device(value)
-    if name == "name":
-        if not isinstance(value, str) or not value:
-            raise DevicesUnknown(
-                f"{where}: its name is no text: got {value!r}, allowed any text; write one"
-            )
-        return value
-    number = math.nan
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        number = float(value)
-    allowed, do = "a number of at least 0", "write seconds, or tokens"
-    fits = 0 <= number < math.inf
-    if name in RATES:
-        allowed, do = "a number above 0", "write FLOP/s, or bytes/s"
-        fits = fits and number > 0
-    elif name in SHARES:
-        allowed, do = "a share above 0 and at most 1", "write what kernels reach of the peak"
-        fits = fits and 0 < number <= 1
-    if not fits:
-        raise DevicesUnknown(
-            f"{where}: {name} is impossible: got {value!r}, allowed {allowed}; {do}"
-        )
-    return number
+"""Fields that are shares of rates."""

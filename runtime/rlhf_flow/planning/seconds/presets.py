@@ -6,8 +6,8 @@ H200 and B200; github.com/mag-/gpu_benchmark for L40S (252 of 362 TFLOP/s), L4 (
 above its data sheet) and A10G (70). Others are estimates and say so.
 
 Networks are not the GPU's: presets have those of NVIDIA's DGX of the same generation (one card for
-each GPU), or one card of 100 Gbit/s for eight where there is none. Set your own with
-`dataclasses.replace(preset, network_bytes_per_second=...)`.
+each GPU), or one card of 100 Gbit/s for eight where there is none. What a
+manifest says instead is taken in given_hardware.py.
 """
 
 from __future__ import annotations
@@ -156,5 +156,5 @@ def hardware_of(device: Device, gpu: str | None) -> Hardware:
     advice = f"did you mean {near}? Else" if near else "name one of these or"
     raise DevicesUnknown(
         f"how fast a device is is unknown: got gpu {gpu or 'none'}, allowed {', '.join(_SHEETS)}; "
-        f"{advice} describe it"
+        f"{advice} say what it can do in resources.nodePools[].hardware"
     )

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 
 from rlhf_api.calls import CallKind
 from rlhf_api.plan import GraphName, Plan
-from rlhf_flow.errors import DoesNotFit
+from rlhf_api.spec.hardware import HardwareSpec
+from rlhf_flow.errors import DevicesUnknown, DoesNotFit
 from rlhf_flow.planning.plan_problem import plan_problem
+from rlhf_flow.planning.search.find_plan import WITHOUT_END
 
 from ...conftest import make_job
 from .searched_jobs import gpus, ppo
@@ -80,6 +82,19 @@ def test_plans_are_valid_and_no_simpler_rule_is_faster(
     assert plan.search.bound_seconds <= unfused * (1 + 1e-12)
     for other in plan.search.alternatives:
         assert other.step_seconds is None or plan.estimate.step_seconds <= other.step_seconds
+
+
+@pytest.mark.parametrize("training", [{}, {"engine": "Megatron", "offload": "Never"}])
+def test_with_more_memory_no_proved_plan_is_slower(job: Any, training: dict[str, Any]) -> None:
+    """Whatever the rules choose from which the search starts."""
+    plans = [
+        plan_problem(ppo(job, gpus(2, 1, gibibytes), training=training), most_fitted=WITHOUT_END)
+        for gibibytes in (40, 48, 80)
+    ]
+    seconds = [plan.estimate.step_seconds for plan in plans if plan.estimate is not None]
+    assert len(seconds) == len(plans)
+    assert all(plan.search is not None and plan.search.is_optimal for plan in plans)
+    assert seconds == sorted(seconds, reverse=True)
 
 
 def test_roles_are_placed_apart_where_that_is_faster(job: Any) -> None:
@@ -156,6 +171,37 @@ def test_gpus_of_unknown_speed_are_planned_without_a_search(job: Any) -> None:
     plan = plan_problem(problem)
     check(plan)
     assert plan.search is None and plan.estimate is None
+
+
+def test_the_network_that_is_given_counts(job: Any) -> None:
+    """Megatron's replicas on two nodes send gradients over it."""
+    training = {"engine": "Megatron"}
+    fast = gpus(2, 2)
+    slow = fast.model_copy(update={"hardware": HardwareSpec(network_gigabits_per_second=1)})
+    plans = [plan_problem(ppo(job, pool, training=training), 30) for pool in (fast, slow)]
+    estimates = [plan.estimate for plan in plans]
+    assert estimates[0] is not None and estimates[1] is not None
+    assert estimates[0].hardware == {"pool": "H100"}
+    assert estimates[1].hardware == {"pool": "H100 (network as given)"}
+    assert estimates[0].step_seconds < estimates[1].step_seconds
+
+
+def test_a_gpu_that_is_described_is_planned_for_like_others(job: Any) -> None:
+    described = HardwareSpec(bfloat16_teraflops=989.4, memory_gigabytes_per_second=3350)
+    pool = gpus(8).model_copy(update={"gpu": "Own", "hardware": described})
+    plan = plan_problem(ppo(job, pool))
+    check(plan)
+    assert plan.search is not None and plan.search.is_optimal
+
+
+def test_a_pool_of_unknown_speed_is_not_left_idle_in_silence(job: Any) -> None:
+    """Nobody knows what to put there; who decides it gets a plan."""
+    pools = (gpus(4, name="known"), gpus(4, gpu="Own", name="unknown"))
+    with pytest.raises(DevicesUnknown, match=r"got gpu Own.*nodePools\[\].hardware; or write"):
+        plan_problem(ppo(job, *pools))
+    plan = plan_problem(ppo(job, *pools, placement={"type": "Split"}))
+    check(plan)
+    assert all(plan.roles_in(pool.name) for pool in pools)
 
 
 def test_what_does_not_fit_is_refused_with_the_sum(job: Any) -> None:

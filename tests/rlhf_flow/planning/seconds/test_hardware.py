@@ -1,9 +1,6 @@
-"""Hardware that users describe, and the presets."""
+"""The presets."""
 
 from __future__ import annotations
-
-import dataclasses
-from typing import Any
 
 import pytest
 
@@ -11,19 +8,8 @@ from rlhf_api.spec.models import Precision
 from rlhf_api.spec.resources import Device
 from rlhf_flow.errors import DevicesUnknown
 from rlhf_flow.planning.inventory import GPU_MEMORY_BYTES
-from rlhf_flow.planning.seconds.hardware import RATES, SHARES, Hardware, hardware_from
+from rlhf_flow.planning.seconds.hardware import RATES, SHARES
 from rlhf_flow.planning.seconds.presets import CPU, HARDWARE, hardware_of
-
-OWN = {
-    "name": "MI300X",
-    "device": "GPU",
-    "float32_flops_per_second": 163.4e12,
-    "bfloat16_flops_per_second": 1300e12,
-    "memory_bytes_per_second": 5.3e12,
-    "link_bytes_per_second": 448e9,
-    "network_bytes_per_second": 50e9,
-    "host_bytes_per_second": 63e9,
-}
 
 
 def test_every_gpu_whose_memory_is_known_has_a_preset() -> None:
@@ -36,10 +22,9 @@ def test_every_gpu_whose_memory_is_known_has_a_preset() -> None:
 
 @pytest.mark.parametrize("name", HARDWARE)
 def test_presets_are_possible(name: str) -> None:
-    """What a user would have to write for the same is accepted, and rates are in FLOP/s and
-    bytes/s, not in multiples: a device computes more FLOP than it reads bytes."""
+    """Rates are in FLOP/s and bytes/s, not in multiples: a device computes more FLOP than it reads
+    bytes."""
     preset = HARDWARE[name]
-    assert hardware_from(dataclasses.asdict(preset)) == preset
     assert preset.flops_per_second(Precision.FLOAT32) == preset.float32_flops_per_second
     assert preset.flops_per_second(Precision.BFLOAT16) >= preset.float32_flops_per_second
     assert preset.float32_flops_per_second > preset.memory_bytes_per_second > 1e10
@@ -74,47 +59,10 @@ def test_seconds_of_bytes() -> None:
     assert a100.host_seconds(31.5e9 * 0.87) == pytest.approx(1.0)
 
 
-def test_a_user_describes_hardware() -> None:
-    own = hardware_from(OWN)
-    assert (own.name, own.device, own.memory_bytes_per_second) == ("MI300X", Device.GPU, 5.3e12)
-    assert own.matmul_efficiency == Hardware.matmul_efficiency
-    faster = hardware_from({"network_bytes_per_second": 100e9}, like=own)
-    assert faster == dataclasses.replace(own, network_bytes_per_second=100e9)
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"memory_bandwidth": 1}, ("unknown field", "got memory_bandwidth", "leave it out")),
-        ({"memory_byte_per_second": 1}, ("did you mean memory_bytes_per_second?",)),
-        ({"link_bytes_per_second": 0}, ("got 0,", "above 0", "bytes/s")),
-        ({"link_bytes_per_second": "300GB"}, ("got '300GB'", "allowed a number above 0")),
-        ({"host_bytes_per_second": float("inf")}, ("got inf",)),
-        ({"host_bytes_per_second": float("nan")}, ("got nan",)),
-        ({"matmul_efficiency": 1.5}, ("got 1.5", "at most 1")),
-        ({"link_latency_seconds": -1}, ("got -1", "at least 0")),
-        ({"link_latency_seconds": True}, ("got True",)),
-        ({"device": "TPU"}, ("got 'TPU'", "GPU, CPU")),
-        ({"name": ""}, ("got ''", "any text")),
-    ],
-)
-def test_what_no_hardware_has_is_refused(change: dict[str, Any], said: tuple[str, ...]) -> None:
-    with pytest.raises(DevicesUnknown) as refused:
-        hardware_from({**OWN, **change})
-    assert all(part in str(refused.value) for part in said), str(refused.value)
-
-
-@pytest.mark.parametrize("name", [*RATES, "name", "device"])
-def test_what_is_missing_is_named(name: str) -> None:
-    left = {key: value for key, value in OWN.items() if key != name}
-    with pytest.raises(DevicesUnknown, match=f"add {name}, or begin with a preset"):
-        hardware_from(left)
-
-
 def test_an_unknown_gpu_is_refused_with_those_that_are_near() -> None:
     with pytest.raises(DevicesUnknown, match="got gpu A100-80GB.*did you mean A100-80G"):
         hardware_of(Device.GPU, "A100-80GB")
-    with pytest.raises(DevicesUnknown, match="got gpu none"):
+    with pytest.raises(DevicesUnknown, match=r"got gpu none.*or say what it can do in .*hardware"):
         hardware_of(Device.GPU, None)
 
 
