@@ -131,7 +131,8 @@ class _Search:
         self._best_seconds = inf
         self._num_fitted = 0
         self._apart: list[_Node] = []
-        """Placements in which not all calls are on the same ranks, with their bounds."""
+        """Placements in which not all calls are on the same ranks; slower ones than the best plan,
+        too."""
         self._unfinished = inf
         """Bound of a layout that could not be judged to its end."""
 
@@ -170,16 +171,16 @@ class _Search:
         if space.is_empty:
             return
         node = self._push(space, None)
-        if node is not None and _is_apart(placement):
+        if _is_apart(placement):
             self._apart.append(node)
 
-    def _push(self, space: LayoutSpace, place: tuple[int, ...] | None) -> _Node | None:
+    def _push(self, space: LayoutSpace, place: tuple[int, ...] | None) -> _Node:
+        """Let a node wait if it may be faster than the best plan."""
         least = space.least(place or (0,) * len(space.dimensions))
         bound = self._least.of_step(space.placement, least)
-        if bound >= self._best_seconds:
-            return None
         node = _Node(bound, next(self._numbers), space, place)
-        heapq.heappush(self._queue, node)
+        if bound < self._best_seconds:
+            heapq.heappush(self._queue, node)
         return node
 
     def _dimensions(self, placement: Placement) -> tuple[Dimension, ...]:
