@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -47,13 +49,17 @@ def plan_of(
 
     Raises:
         ManifestError: engines that do not fit its models.
+        ManifestOutdated: a shape that is not its model's.
         PlanError: a job that cannot be planned on these devices.
         UserCodeFailed: a protocol of its own that does not cover the rows on these devices.
     """
     from rlhf_flow.planning.make_plan import resolve_shapes
+    from rlhf_flow.planning.model_config import hub_cache
     from rlhf_flow.planning.plan_job import plan_job
+    from rlhf_flow.planning.resolve_shape import check_shapes
     from rlhf_flow.planning.search.find_plan import MAX_FITTED, WITHOUT_END
 
+    check_shapes(job, hub_cache(os.environ, Path.home()))
     most_fitted = WITHOUT_END if prove else MAX_FITTED
     plan = plan_job(job, graphs, pools, resolve_shapes(job, graphs), most_fitted, profile)
     for name, graph in graphs.items():

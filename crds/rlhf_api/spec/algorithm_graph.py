@@ -7,7 +7,7 @@ it is read, in rlhf_flow.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field
 
@@ -21,7 +21,12 @@ MAX_ROWS = 1_000_000
 
 SettingName = Annotated[str, Field(min_length=1, max_length=128, pattern=KEY_PATTERN)]
 """A setting's name; of a list or a map one for each entry: reads.0, terms.reward_scores."""
-Setting = bool | int | float | Annotated[str, Field(max_length=1024)]
+Setting = (
+    bool
+    | Annotated[int, Field(ge=-(2**53), le=2**53)]
+    | float
+    | Annotated[str, Field(max_length=1024)]
+)
 """True or false, a number, or a short text; of an enumeration its member's name."""
 Digest = Annotated[str, Field(min_length=16, max_length=16, pattern=KEY_PATTERN)]
 """The beginning of a SHA-256 sum, in hexadecimal digits."""
@@ -155,8 +160,8 @@ class AlgorithmGraph(Contract):
     """What the step of a custom algorithm calls, traced by `rlhf fill`, which also brings it up to
     date. A driver traces the code anew and refuses a graph that is another one."""
 
-    version: Literal[1]
-    """Of this form."""
+    version: Annotated[int, Field(ge=1, le=1)]
+    """Of this form: 1."""
     code_digest: Digest
     """Of the Python files that it was traced from."""
     settings_digest: Digest
