@@ -27,6 +27,7 @@ Examples:
   rlhf validate job.yaml              list everything that is wrong
   rlhf explain spec.algorithm.ppo     what a field means
   rlhf plan job.yaml                  what would run where, and its memory
+  rlhf fill job.yaml                  what a cluster needs to plan it
   rlhf profile job.yaml               how long its models' layers take here
   rlhf export rlhf-runs/job out       the model of its newest checkpoint
   rlhf submit job.yaml --watch        train on a Kubernetes cluster
@@ -166,6 +167,46 @@ def plan(
     from rlhf_cli.plan import plan_command
 
     plan_command(file, devices, output.value, overrides or [], html, prove, profile, explain, diff)
+
+
+@app.command()
+@guarded
+def fill(
+    file: Manifest,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="The file to write; - is standard output. Default: FILE itself, of standard "
+            "input standard output.",
+        ),
+    ] = None,
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Write nothing; exit with 2 if something would be filled in."),
+    ] = False,
+    _filename: Filename = False,
+) -> None:
+    """Write into a manifest what a cluster needs to plan it: shapes of models, graph of your step.
+
+    The operator runs no code of yours and opens no model. With the dimensions of models that no
+    table has (models.*.shape) and the calls of a custom algorithm's step (algorithm.graph) it
+    plans, and refuses what cannot fit, before it asks for a GPU. Run it where code and models are,
+    and again when they have changed: a driver refuses a manifest that says something else than
+    they do. Comments, order and other objects of the file stay as they are.
+
+    \b
+    Examples:
+      rlhf fill job.yaml                   into the file itself
+      rlhf fill job.yaml -o filled.yaml    into another one
+      rlhf fill job.yaml -o - | kubectl apply -f -
+      rlhf fill --check job.yaml           exits with 2 where it is not up to date
+      helm template . | rlhf fill - > all.yaml
+    """
+    from rlhf_cli.fill import fill_command
+
+    fill_command(file, output, check)
 
 
 @app.command()

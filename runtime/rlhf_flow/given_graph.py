@@ -14,11 +14,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from rlhf_api import RLHFJob
 from rlhf_api.changes import differences
 from rlhf_api.problems import path_text
 from rlhf_api.spec.algorithm import CustomSettings
-from rlhf_api.spec.algorithm_graph import AlgorithmGraph
+from rlhf_api.spec.algorithm_graph import MAX_CALLS, AlgorithmGraph
 from rlhf_flow.algorithm import Algorithm
 from rlhf_flow.errors import InvalidGraph, ManifestOutdated
 from rlhf_flow.fields import ANSWER_FIELDS, PAIR_FIELDS, PROMPT_FIELDS
@@ -84,11 +86,17 @@ def document_of_graph(job: RLHFJob, algorithm: Algorithm, graph: Graph) -> Algor
 
     Raises:
         InvalidGraph: a graph that a manifest cannot hold.
-        ValidationError: a larger one than it can hold.
     """
-    return write_graph(
-        graph, code_digest=code_digest(algorithm), settings_digest=settings_digest(job)
-    )
+    code, settings = code_digest(algorithm), settings_digest(job)
+    try:
+        return write_graph(graph, code_digest=code, settings_digest=settings)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = path_text(first["loc"])
+        raise InvalidGraph(
+            f"a graph that a manifest cannot hold: got {len(graph.calls)} calls, of which {place}: "
+            f"{first['msg']}; allowed at most {MAX_CALLS} calls; without it the driver plans first"
+        ).at(*FIELD) from error
 
 
 def check_up_to_date(job: RLHFJob, algorithm: Algorithm, graph: Graph) -> None:

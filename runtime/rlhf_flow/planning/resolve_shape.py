@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from rlhf_api import RLHFJob
+from rlhf_api.spec.models import ModelShape
 from rlhf_flow.errors import ManifestOutdated, NoScores, ShapeUnknown
 from rlhf_flow.planning.known_models import BUILTIN_MODELS, KNOWN_MODELS
 from rlhf_flow.planning.model_config import cached_folder, read_shape, require_classifier
@@ -29,16 +31,25 @@ def check_shapes(job: RLHFJob, cache: Path) -> None:
             known = source_shape(job, role, cache).to_spec()
         except (ShapeUnknown, NoScores):  # the reason for a shape by hand, or told by other checks
             continue
-        ours, theirs = (each.model_dump(mode="json", by_alias=True) for each in (shape, known))
-        if shape.family is None:
-            del ours["family"]
-        for name, value in ours.items():
-            if value != theirs[name]:
-                raise ManifestOutdated(
-                    f"the shape in the manifest is not that of the model: got {name} {value}, "
-                    f"allowed {theirs[name]}, as its config.json says; run `rlhf fill FILE`, which "
-                    f"brings it up to date, or remove spec.{given.field}.shape"
-                ).at("spec", *given.location, "shape", name)
+        different = difference_of(shape, known)
+        if different is not None:
+            name, value, actual = different
+            raise ManifestOutdated(
+                f"the shape in the manifest is not that of the model: got {name} {value}, allowed "
+                f"{actual}, as the model says; run `rlhf fill FILE`, which brings it up to date, "
+                f"or remove spec.{given.field}.shape"
+            ).at("spec", *given.location, "shape", name)
+
+
+def difference_of(given: ModelShape, known: ModelShape) -> tuple[str, Any, Any] | None:
+    """The first field in which a shape is not the known one, with both values; a family that is not
+    given is any."""
+    ours, theirs = (each.model_dump(mode="json", by_alias=True) for each in (given, known))
+    if given.family is None:
+        del ours["family"]
+    return next(
+        ((name, value, theirs[name]) for name, value in ours.items() if value != theirs[name]), None
+    )
 
 
 def resolve_shape(job: RLHFJob, role: str, cache: Path) -> DecoderShape:
