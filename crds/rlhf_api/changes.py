@@ -68,18 +68,23 @@ NOT_IN_DIGEST = ("managedBy", *WHILE_RUNNING)
 """Fields of spec that a running cluster and driver do not go by."""
 
 
-def manifest_digest(spec: RLHFJobSpec) -> str:
+def manifest_digest(spec: RLHFJobSpec, *, with_shapes: bool = False) -> str:
     """A digest of all that a job's running cluster and driver go by: another one means that what
     runs is not what the manifest says. What is filled in later changes nothing of it.
 
     Values at their defaults are left out: a release with more fields must not take every running
     job for a changed one. So are cuts into one part, which were defaults once and stand in stored
     jobs.
+
+    Args:
+        spec: of the job.
+        with_shapes: as earlier releases made it, for which another shape was another manifest.
     """
     document = spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     for given in (*document.get("models", {}).values(), *document.get("rewards", [])):
         _without_single_parts(given)
-    for pattern in NOT_IN_DIGEST:
+    shapes = [pattern for pattern in FILLED_IN if pattern.endswith(".shape")]
+    for pattern in set(NOT_IN_DIGEST).difference(shapes if with_shapes else ()):
         _remove(document, pattern.split("."))
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:16]
 

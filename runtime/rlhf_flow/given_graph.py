@@ -11,6 +11,7 @@ import json
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +153,16 @@ def is_of_these_settings(job: RLHFJob) -> bool:
     """Whether the manifest's graph was traced with what the manifest says now."""
     given = job.spec.algorithm.graph
     return given is not None and given.settings_digest == settings_digest(job)
+
+
+def lacks_code(job: RLHFJob) -> bool:
+    """Whether a custom algorithm's module is not on the Python path, and the manifest's graph can
+    stand for it: one that was traced with these settings."""
+    settings = job.spec.algorithm.settings
+    if not isinstance(settings, CustomSettings) or not is_of_these_settings(job):
+        return False
+    package = settings.entrypoint.partition(":")[0].partition(".")[0]
+    return package not in sys.modules and find_spec(package) is None
 
 
 def graph_of_manifest(job: RLHFJob) -> Graph:

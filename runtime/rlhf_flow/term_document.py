@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
 from enum import Enum
-from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
@@ -52,7 +51,8 @@ def read_loss(term: GraphTerm) -> Loss:
     Raises:
         InvalidGraph: there is none such, or it cannot have these settings.
     """
-    return _built("loss", LOSSES, term)
+    loss: Loss = _built("loss", LOSSES, term)
+    return loss
 
 
 def read_operation(term: GraphTerm) -> Operation:
@@ -61,7 +61,8 @@ def read_operation(term: GraphTerm) -> Operation:
     Raises:
         InvalidGraph: there is none such, or it cannot have these settings.
     """
-    return _built("operation", OPERATIONS, term)
+    operation: Operation = _built("operation", OPERATIONS, term)
+    return operation
 
 
 def _built(what: str, kinds: Mapping[str, type[Any]], term: GraphTerm) -> Any:
@@ -147,7 +148,6 @@ def _wrong(term: GraphTerm, name: str, got: str, allowed: str) -> InvalidGraph:
     )
 
 
-@cache
 def _hints(kind: type[Any]) -> Mapping[str, Any]:
     """The types of a class's settings."""
     hints = get_type_hints(kind)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import yaml
-from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+from yaml.nodes import CollectionNode, MappingNode, Node, ScalarNode, SequenceNode
 
 from rlhf_api.problems import FieldPath, path_text
 from rlhf_api.reading.overrides import assign
@@ -125,7 +125,8 @@ def _in_flow(
     if is_json:
         flow = json.dumps(value)
     else:
-        flow = f"{line_break}{indent}".join(_dumped(value, flow=True).splitlines())
+        lines = _dumped(value, True, len(indent)).splitlines()
+        flow = f"{line_break}{indent}".join(lines)
     if entry is not None:
         return text[: entry[1].start_mark.index] + flow + text[_end(text, entry) :]
     place = _end(text, parent.value[-1])
@@ -156,7 +157,8 @@ def _holder(around: Node | None, node: MappingNode) -> Entry | None:
     """The entry of a block of fields that holds a node."""
     if not isinstance(around, MappingNode) or around.flow_style:
         return None
-    return next(each for each in around.value if each[1] is node)
+    entries: list[Entry] = around.value
+    return next(each for each in entries if each[1] is node)
 
 
 def _end(text: str, entry: Entry) -> int:
@@ -170,7 +172,7 @@ def _end(text: str, entry: Entry) -> int:
 
 def _end_of(text: str, node: Node) -> int:
     """Where a node's own text ends, which stands where the node is."""
-    if isinstance(node, ScalarNode) or node.flow_style or not node.value:
+    if not isinstance(node, CollectionNode) or node.flow_style or not node.value:
         return int(node.end_mark.index)
     if isinstance(node, MappingNode):
         return _end(text, node.value[-1])
@@ -204,7 +206,7 @@ def _members(value: Any) -> Sequence[Any]:
 
 
 def _block(fields: dict[str, Any], indent: str) -> list[str]:
-    return [indent + line for line in _dumped(fields, flow=None).splitlines()]
+    return [indent + line for line in _dumped(fields, None, len(indent)).splitlines()]
 
 
 class _Dumper(yaml.SafeDumper):
@@ -222,13 +224,13 @@ def _represent_text(dumper: yaml.SafeDumper, text: str) -> ScalarNode:
 _Dumper.add_representer(str, _represent_text)
 
 
-def _dumped(value: Any, flow: bool | None) -> str:
+def _dumped(value: Any, flow: bool | None, indent: int) -> str:
     text: str = yaml.dump(
         value,
         Dumper=_Dumper,
         sort_keys=False,
         default_flow_style=flow,
-        width=WIDTH,
+        width=max(WIDTH - indent, WIDTH // 2),
         allow_unicode=True,
     )
     return text.removesuffix("...\n").rstrip("\n")
