@@ -1,4 +1,4 @@
-"""Custom algorithms and local models, planned from what `rlhf fill` has written, and nothing else."""
+"""Custom algorithms and local models, planned by what `rlhf fill` has written and nothing else."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def set_field(text: str, number: int, path: FieldPath, value: Any) -> str:
     Raises:
         CannotEdit: the field is repeated by an alias, or written in a way that is not known here.
     """
-    before = [document.value for document in read_documents(text)[0]]
+    before = json.loads(json.dumps([each.value for each in read_documents(text)[0]]))  # unshared
     roots = [root for root in yaml.compose_all(text, Loader=yaml.SafeLoader) if _is_there(root)]
     edited = _edited(text, roots[number], path, value)
     assign(before[number], path, value)
@@ -105,7 +105,7 @@ def _in_block(
 ) -> str:
     """Under other fields with a line each."""
     indent = " " * parent.value[0][0].start_mark.column
-    lines = _block({name: value}, indent)
+    lines = _block(name, value, indent)
     if entry is not None:
         start, end = entry[0].start_mark.index, _end(text, entry)
         return text[:start] + line_break.join(lines).lstrip(" ") + text[end:]
@@ -144,7 +144,7 @@ def _as_block(
         for entry in parent.value
         if entry[0].value != name
     ]
-    lines += _block({name: value}, indent)
+    lines += _block(name, value, indent)
     rest = text[parent.end_mark.index :]
     comment = re.match(r"[ \t]*(#[^\r\n]*)", rest)  # it was about the field as a whole
     shown = f"  {comment[1]}" if comment else ""
@@ -205,8 +205,13 @@ def _members(value: Any) -> Sequence[Any]:
     return value if isinstance(value, list) else []
 
 
-def _block(fields: dict[str, Any], indent: str) -> list[str]:
-    return [indent + line for line in _dumped(fields, None, len(indent)).splitlines()]
+def _block(name: str, value: Any, indent: str) -> list[str]:
+    """The lines of a field."""
+    if isinstance(value, dict | list):
+        text = _dumped({name: value}, None, len(indent))
+    else:
+        text = f"{_dumped(name, None, 0)}: {_dumped(value, None, len(indent))}"
+    return [indent + line for line in text.splitlines()]
 
 
 class _Dumper(yaml.SafeDumper):
@@ -233,4 +238,4 @@ def _dumped(value: Any, flow: bool | None, indent: int) -> str:
         width=max(WIDTH - indent, WIDTH // 2),
         allow_unicode=True,
     )
-    return text.removesuffix("...\n").rstrip("\n")
+    return text.removesuffix("\n...\n").rstrip("\n")
