@@ -4,34 +4,19 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 from pydantic import ValidationError
 
-from rlhf_api.plan import GraphName
 from rlhf_api.spec.algorithm_graph import AlgorithmGraph
 from rlhf_flow.errors import InvalidGraph
-from rlhf_flow.graph_document import read_graph, write_graph
-from rlhf_flow.job_graphs import trace_job
+from rlhf_flow.graph_document import read_graph
 
-from .conftest import make_job
+from .hostile_graphs import PPO, Document, broken
 
-Document = dict[str, Any]
 Change = Callable[[Document], object]
 HOSTILE = 1000
-
-
-def ppo() -> Document:
-    """The graph of PPO's step: generate, score, values, compute, critic.train, actor.train."""
-    graph = trace_job(make_job(algorithm={"type": "PPO"}))[GraphName.STEP]
-    written = write_graph(graph, code_digest="0" * 16, settings_digest="0" * 16)
-    document: Document = written.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-    return document
-
-
-PPO = ppo()
 
 
 def call(document: Document, name: str) -> Document:
@@ -183,42 +168,6 @@ def test_what_no_step_does_is_refused(change: Change, said: str) -> None:
 def test_what_has_another_form_is_refused_by_the_contract(change: Change) -> None:
     with pytest.raises(ValidationError):
         changed(change)
-
-
-def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Where everything in a document is."""
-    members = value.items() if isinstance(value, dict) else ()
-    for key, each in enumerate(value) if isinstance(value, list) else members:
-        yield (*path, key)
-        yield from places(each, (*path, key))
-
-
-def at(value: Any, path: tuple[Any, ...]) -> Any:
-    for key in path:
-        value = value[key]
-    return value
-
-
-def broken(chance: random.Random) -> Document:
-    """The graph with one to three parts removed, doubled, put elsewhere, or of another size."""
-    document = copy.deepcopy(PPO)
-    for _ in range(chance.randint(1, 3)):
-        known = list(places(document))
-        *around, key = chance.choice(known)
-        parent = at(document, tuple(around))
-        value, how = parent[key], chance.randint(0, 4)
-        if how == 0:
-            del parent[key]
-        elif how == 1 and isinstance(parent, list):
-            parent.insert(chance.randint(0, len(parent)), copy.deepcopy(value))
-        elif how == 2 and isinstance(parent, list):
-            chance.shuffle(parent)
-        elif isinstance(value, int | float):
-            parent[key] = chance.choice([0, 1, 2, 7, -1, 0.5, 10**6, 2**31])
-        else:
-            same = [each for each in known if type(at(document, each)) is type(value)]
-            parent[key] = copy.deepcopy(at(document, chance.choice(same)))
-    return document
 
 
 def test_no_broken_graph_does_more_than_be_refused() -> None:

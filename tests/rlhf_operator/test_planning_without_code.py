@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,17 +11,19 @@ from typing import Any
 import pytest
 
 from rlhf_api.changes import manifest_digest
+from rlhf_api.errors import RlhfError
 from rlhf_api.plan import GraphName
 from rlhf_api.reading.validation import validate_document
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.status import Phase
 from rlhf_flow.given_graph import document_of_graph
-from rlhf_flow.job_graphs import trace_algorithms
+from rlhf_flow.job_graphs import graphs_without_code, trace_algorithms
 from rlhf_flow.planning.make_plan import make_plan, pools_of
 from rlhf_kube.kinds import Kind
 from rlhf_operator.parse import parse_job
 from rlhf_operator.planning import plan_of, status_of, why_unknown
 
+from ..rlhf_flow.hostile_graphs import broken
 from .world import NAMESPACE, World, manifest
 
 SOURCE = """
@@ -46,6 +49,8 @@ class Mine(Algorithm):
 def scaled(columns, scale):
     raise NotImplementedError
 """
+PLANNED = 4
+"""Hostile graphs that are also planned, which takes longer."""
 POOLS = {"nodePools": [{"name": "v100", "devicesPerNode": 2, "gpu": "V100-32G"}]}
 SHAPE = {
     "numLayers": 2,
@@ -131,6 +136,26 @@ def test_a_hostile_graph_is_refused_as_such(graph: Any) -> None:
     seen = plan_of(job(hostile))
     assert seen.refusal is not None and seen.refusal.reason == "InvalidGraph"
     assert "reads from what does not come before it: got reward.score" in seen.refusal.message
+
+
+def test_hostile_graphs_are_answered() -> None:
+    """By the contract, by a refusal, or, where they could be a step's, by a plan."""
+    chance, planned = random.Random(4), 0
+    for _ in range(300):
+        made, problems = validate_document(document(broken(chance)))
+        if made is None:
+            assert problems
+            continue
+        try:
+            graphs_without_code(made)
+        except RlhfError as error:
+            assert str(error)
+            continue
+        planned += 1
+        if planned <= PLANNED:
+            seen = plan_of(made)
+            assert seen.plan is not None or seen.refusal is not None
+    assert planned > PLANNED
 
 
 def test_a_graph_and_the_manifests_models_that_do_not_fit_are_refused(graph: Any) -> None:

@@ -21,6 +21,7 @@ from rlhf_api.reading.yaml_documents import read_documents
 from rlhf_api.reading.yaml_scalars import plain_scalar
 
 WIDTH = 96
+"""Columns that what is written takes at most, where it can be broken."""
 _ALIAS = re.compile(r"\s*:\s*\*[^\s,\]}]+")
 Entry = tuple[Node, Node]
 """A key with its value."""
@@ -121,7 +122,7 @@ def _in_flow(
 ) -> str:
     """Among other fields in braces, as JSON where these are."""
     is_json = parent.value[0][0].style == '"'
-    indent = " " * (len(_line_before(text, parent)) - len(_line_before(text, parent).lstrip()) + 4)
+    indent = " " * (_indentation(text, parent) + 4)
     if is_json:
         flow = json.dumps(value)
     else:
@@ -193,10 +194,10 @@ def _slice(text: str, node: Node) -> str:
     return text[node.start_mark.index : node.end_mark.index]
 
 
-def _line_before(text: str, node: Node) -> str:
-    """The line of a node, up to it."""
-    start = node.start_mark.index - node.start_mark.column
-    return text[start : node.start_mark.index] + "x"
+def _indentation(text: str, node: Node) -> int:
+    """Of the line on which a node begins."""
+    line = text[node.start_mark.index - node.start_mark.column : node.start_mark.index]
+    return len(line) - len(line.lstrip(" "))
 
 
 def _members(value: Any) -> Sequence[Any]:
@@ -215,13 +216,14 @@ def _block(name: str, value: Any, indent: str) -> list[str]:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes out what occurs twice, and quotes what is a text for YAML 1.1 only."""
+    """Writes out what occurs twice, and quotes what only YAML 1.1 takes for a text."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> ScalarNode:
+    """A text that is read as one."""
     style = None if isinstance(plain_scalar(text), str) else "'"
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
