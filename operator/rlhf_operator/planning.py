@@ -22,7 +22,11 @@ from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.placement import PlacementType
 from rlhf_api.status import PlanStatus
 from rlhf_flow.errors import DevicesUnknown, ShapeUnknown
-from rlhf_flow.planning.make_plan import make_plan, pools_of
+from rlhf_flow.given_graph import is_of_these_settings
+from rlhf_flow.job_graphs import graphs_without_code
+from rlhf_flow.planning.inventory import device_of, inventory_from_pools
+from rlhf_flow.planning.make_plan import resolve_shapes
+from rlhf_flow.planning.plan_job import plan_job
 from rlhf_operator.decide.observed import PlanSeen, Refusal
 
 KEPT = 1024
@@ -123,21 +127,35 @@ def _key(job: RLHFJob) -> str:
 
 def why_unknown(job: RLHFJob) -> str:
     """Why a job cannot be planned here: the operator runs no user's code and opens no model."""
-    if job.spec.algorithm.type is AlgorithmType.CUSTOM:
-        return "the algorithm is the user's own code, which only the driver runs: it plans first"
+    algorithm = job.spec.algorithm
+    if algorithm.type is AlgorithmType.CUSTOM and algorithm.graph is None:
+        return (
+            "the algorithm is the user's own code, which only the driver runs: it plans first "
+            "(`rlhf fill FILE` writes what the operator needs into the manifest)"
+        )
+    if algorithm.type is AlgorithmType.CUSTOM and not is_of_these_settings(job):
+        return (
+            "spec.algorithm.graph was traced with another entry point, other parameters, data, "
+            "rewards or samples than the manifest has now: the driver plans first "
+            "(`rlhf fill FILE` brings it up to date)"
+        )
     for given in job.spec.given_models.values():
         if given.model.source.path is not None and given.model.shape is None:
             return (
                 f"the shape of {given.field} is in its files, which only the driver reads: it "
-                f"plans first (spec.{given.field}.shape would let the operator plan)"
+                f"plans first (`rlhf fill FILE` writes it into the manifest, as "
+                f"spec.{given.field}.shape)"
             )
     return ""
 
 
 def plan_of(job: RLHFJob) -> PlanSeen:
-    """Plan a job: what a planner's process does."""
+    """Plan a job, of its own code nothing but what the manifest says: what a planner's process
+    does."""
     try:
-        _, plan = make_plan(job, pools_of(job))
+        pools = inventory_from_pools(job.spec.resources.node_pools)
+        graphs = graphs_without_code(job, device_of(pools))
+        plan = plan_job(job, graphs, pools, resolve_shapes(job, graphs))
     except (ShapeUnknown, DevicesUnknown) as error:
         return PlanSeen(unknown=f"{error}; the driver plans first")
     except RlhfError as error:

@@ -5,6 +5,8 @@ FlowError                a step does what a step must not; it is the algorithm's
 ├── UnknownPrimitive     role.x where a role of that kind has no x
 └── InvalidAlgorithm     a class that cannot be imported, built or traced
 PlanError                the manifest asks for what cannot be
+├── InvalidGraph         the manifest's graph of an algorithm cannot be one
+├── ManifestOutdated     the manifest says of code or models what they are not, or not any more
 ├── ShapeUnknown         a model's dimensions cannot be found out
 ├── NoScores             a reward's model is no reward model
 ├── DevicesUnknown       a pool's memory cannot be found out
@@ -46,6 +48,18 @@ class PlanError(RlhfError):
 
     reason = "InvalidPlan"
     exit_code = ExitCode.MANIFEST
+
+
+class InvalidGraph(PlanError):
+    """The graph in a manifest cannot be that of an algorithm."""
+
+    reason = "InvalidGraph"
+
+
+class ManifestOutdated(PlanError):
+    """What a manifest says of code or of a model's files is not what they say."""
+
+    reason = "ManifestOutdated"
 
 
 class ShapeUnknown(PlanError):

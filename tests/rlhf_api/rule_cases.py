@@ -30,6 +30,15 @@ SHAPE = (
 TRAINING = "spec.models.actor.training={engine: Megatron, parallelism: {tensor: %d, pipeline: %d}}"
 TEXTS = "spec.data.pretraining="
 CUSTOM = "spec.algorithm={type: Custom, custom: {entrypoint: 'mine:Mine'}}"
+GRAPH = (
+    "{version: 1, codeDigest: 0123456789abcdef, settingsDigest: abcdef0123456789, "
+    "roles: [{name: student, kind: LanguageModel}], calls: [{id: student.train, role: student, "
+    "method: train, reads: [prompt_tokens, response_tokens], "
+    "sources: [{source: prompts, fields: [prompt_tokens, response_tokens]}], "
+    "rows: {expected: 1, most: 1}, "
+    "train: {loss: {type: CrossEntropy, settings: {weight: 0.5}}}}]}"
+)
+"""Of a step that trains on answers."""
 SAFE = "spec.algorithm={type: SafeRLHF, safeRLHF: "
 """What settings follow, and a closing brace."""
 COST = (
@@ -97,6 +106,10 @@ CREATED: dict[str, Case] = {
     "settings of a custom algorithm": Case(
         ("spec.algorithm.custom={entrypoint: 'a:B'}",),
         *("spec.algorithm.custom", "got custom beside type PPO"),
+    ),
+    "a graph of a preset": Case(
+        (f"spec.algorithm.graph={GRAPH}",),
+        *("spec.algorithm.graph", "got graph beside type PPO; remove graph or change type"),
     ),
     "custom without entry point": Case(
         ("spec.algorithm.type=Custom",), "spec.algorithm.custom", "add custom: {entrypoint:"
@@ -685,14 +698,14 @@ UPDATED: dict[str, Update] = {
     "trackers": Update(("spec.telemetry.tensorboard=false",), "spec.telemetry can change only"),
     "the algorithm": Update(
         ("spec.algorithm={type: Custom, custom: {entrypoint: 'a:B'}}",),
-        "spec.algorithm cannot change; change it back, or make a new job",
+        "spec.algorithm cannot change, but for algorithm.graph; change it back, or make a new job",
     ),
     "the algorithm of a suspended job": Update(
         ("spec.algorithm.ppo.gamma=0.5",), "spec.algorithm cannot change", (SUSPENDED,)
     ),
     "a role that comes": Update(
         ("spec.models.critic.source.sameAs=actor",),
-        "spec.models cannot change, but for models.*.training.activationRecompute, models",
+        "spec.models cannot change, but for models.*.shape, models.*.training.activationRecompute",
         (SUSPENDED,),
     ),
     "a role that goes": Update(
@@ -702,7 +715,22 @@ UPDATED: dict[str, Update] = {
         ("spec.models.actor.source.path=/n",), "spec.models cannot change", (SUSPENDED,)
     ),
     "a model's shape": Update(
-        (f"spec.models.actor.shape={SHAPE % 3}",), "spec.models cannot change", (SUSPENDED,)
+        (f"spec.models.actor.shape={SHAPE % 3}",),
+    ),
+    "a model's shape, and its source": Update(
+        (f"spec.models.actor={{source: {{path: /n}}, shape: {SHAPE % 3}}}",),
+        *("spec.models cannot change", (SUSPENDED,)),
+    ),
+    "a shape of a reward model": Update(
+        (f"spec.rewards=[{{model: {{path: /m, shape: {SHAPE % 3}}}}}]",),
+        before=("spec.rewards=[{model: {path: /m}}]",),
+    ),
+    "a graph of a custom algorithm": Update(
+        (CUSTOM, f"spec.algorithm.graph={GRAPH}"), before=(CUSTOM,)
+    ),
+    "a graph, and another parameter": Update(
+        (CUSTOM, f"spec.algorithm.graph={GRAPH}", "spec.algorithm.custom.parameters.a=2"),
+        *("spec.algorithm cannot change, but for algorithm.graph", (CUSTOM, SUSPENDED)),
     ),
     "micro-batches": Update(
         ("spec.models.actor.training.microBatchTokens=512",),
@@ -780,7 +808,7 @@ UPDATED: dict[str, Update] = {
     ),
     "a reward model": Update(
         ("spec.rewards=[{model: {path: /n}}]",),
-        *("spec.rewards cannot change, but for rewards.*.model.microBatchTokens",),
+        *("spec.rewards cannot change, but for rewards.*.model.shape, rewards.*.model.micro",),
         *(("spec.rewards=[{model: {path: /m}}]", SUSPENDED),),
     ),
     "a reward's function in the place of its model": Update(

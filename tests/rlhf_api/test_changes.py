@@ -137,3 +137,34 @@ def test_cuts_into_one_part_are_those_of_an_earlier_release() -> None:
     cut = {"engine": "Megatron", "parallelism": {"tensor": 2, "pipeline": 1}}
     uncut = {"engine": "Megatron", "parallelism": {"tensor": 1, "pipeline": 1}}
     assert digest(actor=source | {"training": cut}) != digest(actor=source | {"training": uncut})
+
+
+def test_what_code_and_models_are_is_in_no_digest() -> None:
+    shape = {
+        **{"numLayers": 2, "hiddenSize": 8, "intermediateSize": 8, "numAttentionHeads": 2},
+        **{"numKeyValueHeads": 2, "headDim": 4, "vocabSize": 8},
+    }
+    graph = {
+        **{"version": 1, "codeDigest": "0" * 16, "settingsDigest": "0" * 16},
+        "roles": [{"name": "actor", "kind": "LanguageModel"}],
+        "calls": [{"id": "actor.train", "method": "train", "rows": {"expected": 1, "most": 1}}],
+    }
+    plain: dict[str, Any] = {
+        "models": {"actor": {"source": {"path": "/m"}}},
+        "algorithm": {"type": "Custom", "custom": {"entrypoint": "mine:Mine"}},
+        "data": {"train": {"path": "/d.jsonl"}},
+        "rewards": [{"name": "style", "model": {"path": "/r"}}],
+        "schedule": {"steps": 1, "promptsPerStep": 4},
+    }
+    filled = {
+        **plain,
+        "models": {"actor": {"source": {"path": "/m"}, "shape": shape}},
+        "algorithm": {**plain["algorithm"], "graph": graph},
+        "rewards": [{"name": "style", "model": {"path": "/r", "shape": shape}}],
+    }
+    before, after = map(RLHFJobSpec.model_validate, (plain, filled))
+    assert manifest_digest(before) == manifest_digest(after)
+    assert manifest_digest(before) != manifest_digest(after, with_shapes=True)
+    assert refused_changes(document_of(before), document_of(after), WHILE_RUNNING) == []
+    other = plain | {"algorithm": {"type": "Custom", "custom": {"entrypoint": "mine:Other"}}}
+    assert manifest_digest(RLHFJobSpec.model_validate(other)) != manifest_digest(before)

@@ -44,6 +44,13 @@ class JobSeen:
         """Of what a cluster and driver of this manifest go by. None: it cannot be read."""
         return None if self.job is None else manifest_digest(self.job.spec)
 
+    def is_of(self, digest: str) -> bool:
+        """Whether a cluster with such a digest is one of this manifest, as this release made it or
+        an earlier one; also where it cannot be read."""
+        if self.job is None or digest == self.digest:
+            return True
+        return digest == manifest_digest(self.job.spec, with_shapes=True)
+
     @property
     def num_gpus(self) -> int:
         """GPUs that its cluster asks for."""
