@@ -86,6 +86,16 @@ def placements(problem: PlanningProblem, most: int = MAX_PLACEMENTS) -> Iterator
                     yield _placement(problem, sets, meshes)
 
 
+def mesh_sizes(problem: PlanningProblem, most: int = MAX_PLACEMENTS) -> dict[str, range]:
+    """Devices of a pool that a set may have in some placement, for each pool; arguments as
+    above."""
+    units = _shares(problem.pools, _tenants(problem), most).units
+    return {
+        pool.name: range(units[pool.name], pool.num_devices + 1, units[pool.name])
+        for pool in problem.pools
+    }
+
+
 def _tenants(problem: PlanningProblem) -> tuple[Tenant, ...]:
     copied: dict[str, str] = {role: role for role in problem.models}
     for graph in problem.graphs.values():
