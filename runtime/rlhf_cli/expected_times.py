@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from rlhf_api.plan import GraphName, Plan
+    from rlhf_api.plan import GraphName, Plan, Pool
+    from rlhf_api.plan_estimate import PoolPart
     from rlhf_flow.graph import Graph
     from rlhf_flow.planning.simulation import Simulation
 
@@ -38,6 +39,9 @@ def print_times(graphs: Mapping[GraphName, Graph], plan: Plan, console: Console)
     console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
     if plan.search is not None and plan.search.alternatives:
         console.print(alternatives_table(plan))
+    if plan.search is not None and plan.search.sizes:
+        console.print("")
+        console.print(sizes_table(plan))
 
 
 def alternatives_table(plan: Plan) -> Table:
@@ -60,6 +64,43 @@ def alternatives_table(plan: Plan) -> Table:
             ratio = f"{each.step_seconds / own:.2f} x"
             table.add_row(each.name, format_time(each.step_seconds), ratio)
     return table
+
+
+def sizes_table(plan: Plan) -> Table:
+    """The numbers of devices that were compared: what a step takes there, and device-seconds."""
+    from rich.table import Table
+
+    from rlhf_flow.planning.timeline_rows import format_time
+
+    table = Table(box=None, padding=(0, 3, 0, 0))
+    table.add_column("On devices", justify="right")
+    table.add_column("nodes")
+    table.add_column("a step", justify="right")
+    table.add_column("device-seconds", justify="right")
+    assert plan.search is not None
+    for size in plan.search.sizes:
+        nodes = ", ".join(
+            f"{part.nodes} x {part.devices_per_node}"
+            + (f" {part.name}" if len(plan.search.sizes[-1].pools) > 1 else "")
+            for part in size.pools
+        )
+        seconds, least = size.step_seconds, ""
+        if seconds is None:
+            seconds, least = size.bound_seconds, "at least "
+        if seconds is None:
+            table.add_row(str(size.num_devices), nodes, "does not fit", "")
+            continue
+        product = f"{least}{seconds * size.num_devices:,.4g}"
+        is_taken = _parts(size.pools) == _parts(plan.pools)
+        mark = " <- this plan" if is_taken else ""
+        table.add_row(
+            str(size.num_devices), nodes, f"{least}{format_time(seconds)}", f"{product}{mark}"
+        )
+    return table
+
+
+def _parts(pools: Sequence[PoolPart | Pool]) -> list[tuple[str, int, int]]:
+    return [(pool.name, pool.nodes, pool.devices_per_node) for pool in pools]
 
 
 def simulated(graphs: Mapping[GraphName, Graph], plan: Plan) -> Simulation | None:
