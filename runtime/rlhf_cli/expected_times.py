@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from rlhf_api.plan import GraphName, Plan, Pool
-    from rlhf_api.plan_estimate import PoolPart
+    from rlhf_api.plan_estimate import ComparedSize, PoolPart
     from rlhf_flow.graph import Graph
     from rlhf_flow.planning.simulation import Simulation
 
@@ -70,36 +70,42 @@ def sizes_table(plan: Plan) -> Table:
     """The numbers of devices that were compared: what a step takes there, and device-seconds."""
     from rich.table import Table
 
-    from rlhf_flow.planning.timeline_rows import format_time
-
     table = Table(box=None, padding=(0, 3, 0, 0))
     table.add_column("On devices", justify="right")
     table.add_column("nodes")
     table.add_column("a step", justify="right")
     table.add_column("device-seconds", justify="right")
+    table.add_column("")
     assert plan.search is not None
-    for size in plan.search.sizes:
-        nodes = ", ".join(
-            f"{part.nodes} x {part.devices_per_node}"
-            + (f" {part.name}" if len(plan.search.sizes[-1].pools) > 1 else "")
-            for part in size.pools
-        )
-        seconds, least = size.step_seconds, ""
-        if seconds is None:
-            seconds, least = size.bound_seconds, "at least "
-        if seconds is None:
-            table.add_row(str(size.num_devices), nodes, "does not fit", "")
-            continue
-        product = f"{least}{seconds * size.num_devices:,.4g}"
-        is_taken = _parts(size.pools) == _parts(plan.pools)
-        mark = " <- this plan" if is_taken else ""
-        table.add_row(
-            str(size.num_devices), nodes, f"{least}{format_time(seconds)}", f"{product}{mark}"
-        )
+    sizes = plan.search.sizes
+    has_several = len({part.name for size in sizes for part in size.pools}) > 1
+    for size in sizes:
+        mark = "this plan" if _devices(size.pools) == _devices(plan.pools) else ""
+        table.add_row(str(size.num_devices), _nodes(size, has_several), *_costs(size), mark)
     return table
 
 
-def _parts(pools: Sequence[PoolPart | Pool]) -> list[tuple[str, int, int]]:
+def _nodes(size: ComparedSize, is_named: bool) -> str:
+    """How many of how many devices; of several pools also which."""
+    return ", ".join(
+        f"{part.nodes} x {part.devices_per_node}{f' {part.name}' if is_named else ''}"
+        for part in size.pools
+    )
+
+
+def _costs(size: ComparedSize) -> tuple[str, str]:
+    """Seconds and device-seconds of a step, or what they are at least."""
+    from rlhf_flow.planning.timeline_rows import format_time
+
+    seconds, least = size.step_seconds, ""
+    if seconds is None:
+        seconds, least = size.bound_seconds, "at least "
+    if seconds is None:
+        return "does not fit", ""
+    return f"{least}{format_time(seconds)}", f"{least}{seconds * size.num_devices:,.0f}"
+
+
+def _devices(pools: Sequence[PoolPart | Pool]) -> list[tuple[str, int, int]]:
     return [(pool.name, pool.nodes, pool.devices_per_node) for pool in pools]
 
 

@@ -2,8 +2,10 @@ from typing import Any
 
 import pytest
 
-from rlhf_api.changes import manifest_digest, refused_changes
+from rlhf_api.changes import WHILE_RUNNING, document_of, manifest_digest, refused_changes
 from rlhf_api.spec.job import RLHFJobSpec
+
+from .rule_cases import GOOD
 
 OLD: dict[str, Any] = {
     "schedule": {"steps": 10, "seed": 0},
@@ -111,3 +113,26 @@ def test_cuts_into_one_part_are_those_of_an_earlier_release() -> None:
     cut = {"engine": "Megatron", "parallelism": {"tensor": 2, "pipeline": 1}}
     uncut = {"engine": "Megatron", "parallelism": {"tensor": 1, "pipeline": 1}}
     assert digest(actor=source | {"training": cut}) != digest(actor=source | {"training": uncut})
+
+
+def with_placement(**placement: Any) -> RLHFJobSpec:
+    return RLHFJobSpec.model_validate(GOOD["spec"] | {"placement": placement})
+
+
+def test_an_objective_is_in_the_digest_and_its_default_is_not() -> None:
+    """Jobs of a release without objectives go on under this one."""
+    plain = manifest_digest(RLHFJobSpec.model_validate(GOOD["spec"]))
+    assert manifest_digest(with_placement(objective={"type": "StepTime"})) == plain
+    fewest = [{"type": "FewestDevices", "maxStepSeconds": each} for each in (1, 2)]
+    others = [with_placement(objective=each) for each in ({"type": "DeviceTime"}, *fewest)]
+    assert len({plain, *map(manifest_digest, others)}) == 4
+
+
+def test_an_objective_may_change_on_resume_and_not_while_it_runs() -> None:
+    old, new = (
+        document_of(with_placement(**placement))
+        for placement in ({}, {"objective": {"type": "DeviceTime"}})
+    )
+    assert refused_changes(old, new) == []
+    (refused,) = refused_changes(old, new, allowed=WHILE_RUNNING)
+    assert refused.path == "spec.placement.objective.type"
