@@ -66,6 +66,15 @@ PROBLEMS = {
     "nodes": ([gpus(2, 3, 40)], PLAIN, {}),
     "little work": ([gpus(2, 4, 80)], PLAIN, {"schedule": FEW_PROMPTS}),
     "Megatron": ([gpus(2, 2, 60)], PLAIN | {"engine": "Megatron"}, {}),
+    "rounds": (
+        [gpus(2, 2)],
+        PLAIN,
+        {
+            "algorithm": {"type": "DAPO"},
+            "models": {"actor": {"source": {"huggingFace": "Qwen/Qwen2.5-1.5B"}}},
+            "rollout": {"samplesPerPrompt": 4, "maxPromptTokens": 512, "maxResponseTokens": 512},
+        },
+    ),
     "two pools": (
         [gpus(2, gpu="L40S", gibibytes=40, name="slow"), gpus(2, name="fast")],
         PLAIN,
