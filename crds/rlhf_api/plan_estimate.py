@@ -87,7 +87,7 @@ class ComparedSize(Contract):
     step_seconds: NonNegativeFloat | None
     """Of the shortest steps that were found there. None: none were, or a bound ruled them out."""
     bound_seconds: NonNegativeFloat | None
-    """No plan there has shorter steps. None: there is none."""
+    """No plan there has shorter steps; 0 where nothing is known. None: there is no plan."""
 
     @property
     def num_devices(self) -> int:

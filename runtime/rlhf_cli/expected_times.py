@@ -101,7 +101,9 @@ def _costs(size: ComparedSize) -> tuple[str, str]:
     if seconds is None:
         seconds, least = size.bound_seconds, "at least "
     if seconds is None:
-        return "does not fit", ""
+        return "no plan fits", ""
+    if seconds == 0:
+        return "not searched", ""
     return f"{least}{format_time(seconds)}", f"{least}{seconds * size.num_devices:,.0f}"
 
 

@@ -8,13 +8,13 @@ from math import ceil, inf, log10
 
 from rlhf_api.errors import ManifestError
 from rlhf_api.plan import Plan
-from rlhf_api.plan_estimate import ComparedSize, PlanSearch, PoolPart
+from rlhf_api.plan_estimate import ComparedSize, PoolPart
 from rlhf_api.spec.objective import ObjectiveType
 from rlhf_api.spec.placement import PlacementType
 from rlhf_flow.errors import PlanError, StepTooLong, TimesUnknown
 from rlhf_flow.planning.problem import PlanningProblem
 from rlhf_flow.planning.search.find_size import Part, SizeFound, find_size
-from rlhf_flow.planning.search.objectives import LeastStepTime, objective_of
+from rlhf_flow.planning.search.objectives import WORST, LeastStepTime, objective_of
 from rlhf_flow.planning.search.pool_sizes import describe_pools, num_devices, sizes_of
 from rlhf_flow.planning.search.searched import Searched, search_problem, searched_plan
 from rlhf_flow.planning.search.size_bounds import SizeBounds
@@ -51,14 +51,16 @@ def plan_of_a_part(
             return None
 
     asked = problem.fixed.placement.objective
-    found = find_size(_parts(problem, hardware), objective_of(asked), search)
-    if found.best is not None:
-        return _chosen_plan(problem, found)
-    if asked.type is ObjectiveType.FEWEST_DEVICES:
-        shortest = find_size(found.parts, LeastStepTime(), search)
-        if shortest.best is not None:
-            raise _too_long(problem, shortest)
-    return None
+    objective = objective_of(asked)
+    found = find_size(_parts(problem, hardware), objective, search)
+    if found.best is None and asked.type is ObjectiveType.FEWEST_DEVICES:
+        found = find_size(found.parts, LeastStepTime(), search)
+        if found.best is None:
+            return None
+        if objective.score(found.best.devices, found.best.step_seconds) == WORST:
+            raise _too_long(problem, found)
+        found = replace(found, is_proved=False)  # the first search ended before it came to this
+    return None if found.best is None else _chosen_plan(problem, found)
 
 
 def times_unknown(problem: PlanningProblem, why: str) -> TimesUnknown:
@@ -89,7 +91,7 @@ def _chosen_plan(problem: PlanningProblem, found: SizeFound) -> Plan:
     plan = searched_plan(found.best.searched)
     assert plan.search is not None
     search = plan.search.model_copy(update={"sizes": _compared(problem, found)})
-    reasons = (_reason(problem, found, search), *plan.reasons)
+    reasons = (_reason(problem, found), *plan.reasons)
     return plan.model_copy(update={"search": search, "reasons": reasons})
 
 
@@ -119,7 +121,7 @@ def _finite(seconds: float) -> float | None:
     return seconds if seconds < inf else None
 
 
-def _reason(problem: PlanningProblem, found: SizeFound, search: PlanSearch) -> str:
+def _reason(problem: PlanningProblem, found: SizeFound) -> str:
     """Why it takes so many devices."""
     asked, best = problem.fixed.placement.objective, found.best
     assert best is not None

@@ -16,6 +16,7 @@ from rlhf_api.plan import Plan, Pool
 from rlhf_flow.errors import DoesNotFit, PlanError, StepTooLong, TimesUnknown
 from rlhf_flow.planning.estimate.evaluate import hardware_of_pools
 from rlhf_flow.planning.inventory import local_inventory
+from rlhf_flow.planning.local_gpus import gpu_inventory
 from rlhf_flow.planning.plan_problem import plan_problem
 from rlhf_flow.planning.problem import PlanningProblem
 from rlhf_flow.planning.search.find_plan import WITHOUT_END
@@ -191,6 +192,29 @@ def test_a_limit_of_devices_holds_beside_an_objective(job: Any) -> None:
     assert limited.pools[0].num_devices == 8 and planned(limited).num_devices <= 8
     with pytest.raises(StepTooLong, match=r"on 8 of 8 devices .* raise placement.maxDevices"):
         planned(ppo(job, gpus(8, 4), placement={"objective": fewest(1.0), "maxDevices": 8}))
+
+
+@pytest.mark.parametrize("asked_for", [None, 4])
+def test_this_machines_gpus_are_a_pool_like_others(job: Any, asked_for: int | None) -> None:
+    """As `rlhf run` and `rlhf plan` with --devices have them."""
+    machine = gpu_inventory((80 * 10**9,) * 8, asked_for, "H100")
+    problem = ppo(job, machine, schedule=FEW_PROMPTS, placement={"objective": DEVICE_TIME})
+    plan = planned(problem)
+    assert plan.pools[0].name == "local" and plan.num_devices <= (asked_for or 8)
+    assert plan.search is not None and plan.search.sizes[-1].num_devices == (asked_for or 8)
+
+
+def test_more_devices_may_take_longer_so_none_are_ruled_out_for_that(job: Any) -> None:
+    """Collectives of more nodes cost more than eight prompts gain."""
+    pool = gpus(8, 8)
+    sections: dict[str, Any] = {"schedule": FEW_PROMPTS, "placement": {"type": "Colocated"}}
+    few, all_of_them = (
+        step_seconds(planned(ppo(job, part, **sections))) for part in (gpus(8), pool)
+    )
+    assert few < all_of_them
+    limit = fewest((few + all_of_them) / 2)
+    plan = planned(with_objective(ppo(job, pool, **sections), limit))
+    assert plan.num_devices <= 8
 
 
 def test_what_fits_nowhere_is_refused_with_the_sum(job: Any) -> None:
