@@ -11,7 +11,7 @@ from rlhf_api.plan import Plan
 from rlhf_api.plan_estimate import ComparedSize, PoolPart
 from rlhf_api.spec.objective import ObjectiveType
 from rlhf_api.spec.placement import PlacementType
-from rlhf_flow.errors import PlanError, StepTooLong, TimesUnknown
+from rlhf_flow.errors import PlanError, StepTooLong
 from rlhf_flow.planning.problem import PlanningProblem
 from rlhf_flow.planning.search.find_size import Part, SizeFound, find_size
 from rlhf_flow.planning.search.objectives import WORST, LeastStepTime, objective_of
@@ -61,21 +61,6 @@ def plan_of_a_part(
             raise _too_long(problem, found)
         found = replace(found, is_proved=False)  # the first search ended before it came to this
     return None if found.best is None else _chosen_plan(problem, found)
-
-
-def times_unknown(problem: PlanningProblem, why: str) -> TimesUnknown:
-    """Why an objective that compares times cannot be followed.
-
-    Args:
-        problem: what is planned.
-        why: no times are known.
-    """
-    error = TimesUnknown(
-        f"placement.objective {problem.fixed.placement.objective.type.value} compares times, and "
-        f"there are none to compare: {why}; or write placement.objective.type: StepTime, with "
-        "placement.maxDevices if the job is to take fewer devices"
-    )
-    return error.at("spec", "placement", "objective", "type")
 
 
 def _parts(problem: PlanningProblem, hardware: Mapping[str, Hardware]) -> list[Part]:

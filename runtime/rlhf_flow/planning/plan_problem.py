@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rlhf_api.plan import Plan
-from rlhf_api.spec.resources import Device
 from rlhf_flow.errors import DevicesUnknown, DoesNotFit
+from rlhf_flow.planning.compared_times import require_comparable, require_times
 from rlhf_flow.planning.estimate.evaluate import hardware_of_pools, with_estimate
 from rlhf_flow.planning.first_that_fits import first_that_fits
 from rlhf_flow.planning.fitted_plan import fitted_plan
-from rlhf_flow.planning.plan_of_a_part import plan_of_a_part, times_unknown
+from rlhf_flow.planning.plan_of_a_part import plan_of_a_part
 from rlhf_flow.planning.problem import PlanningProblem
 from rlhf_flow.planning.search.find_plan import MAX_FITTED
 from rlhf_flow.planning.search.searched import search_problem, searched_plan
@@ -38,30 +38,17 @@ def plan_problem(problem: PlanningProblem, most_fitted: int = MAX_FITTED) -> Pla
         TimesUnknown: an objective that compares times, on devices whose times are not known.
         StepTooLong: no number of devices on which a step takes as little as is asked for.
     """
-    takes_part = problem.fixed.placement.objective.takes_part
+    objective = problem.fixed.placement.objective
+    if objective.takes_part:
+        require_times(objective, problem.pools)
     try:
-        hardware = _known_hardware(problem)
-    except DevicesUnknown as error:
-        if takes_part:
-            raise times_unknown(problem, str(error)) from error
+        require_comparable(problem.pools)
+    except DevicesUnknown:
         return with_estimate(problem, fitted_plan(first_that_fits(problem)))
     check_served(problem)
-    plan = plan_of_a_part(problem, hardware, most_fitted) if takes_part else None
+    hardware = hardware_of_pools(problem.pools, problem.profile)
+    plan = plan_of_a_part(problem, hardware, most_fitted) if objective.takes_part else None
     return plan or _fastest_plan(problem, hardware, most_fitted)
-
-
-def _known_hardware(problem: PlanningProblem) -> Mapping[str, Hardware]:
-    """What the devices can do, as far as times can be compared.
-
-    Raises:
-        DevicesUnknown: they cannot.
-    """
-    if problem.device is Device.CPU:
-        raise DevicesUnknown(
-            "processes on CPUs share cores, so that plans which overlap gain nothing there: got "
-            "device CPU, allowed GPUs whose rates are known; name pools of GPUs"
-        )
-    return hardware_of_pools(problem.pools, problem.profile)
 
 
 def _fastest_plan(
