@@ -41,6 +41,14 @@ def test_numbers_of_nodes_are_at_most_a_quarter_apart_and_few(per_node: int, nod
     assert all(more <= max(less + 1, 1.25 * less) for less, more in pairwise(whole))
 
 
+@given(st.integers(1, 32), st.integers(1, 60))
+def test_the_parts_of_a_part_are_parts_of_the_whole(per_node: int, nodes: int) -> None:
+    """So a driver that plans for the part that its cluster has compares nothing new."""
+    whole = pool_sizes(gpus(per_node, nodes))
+    for part in whole:
+        assert {*map(str, pool_sizes(part))} <= {*map(str, whole)}
+
+
 def test_of_several_pools_every_combination_but_none() -> None:
     pools = (gpus(2, name="a"), gpus(4, name="b"))
     found = [{part.name: part.num_devices for part in parts} for parts in sizes_of(pools)]
