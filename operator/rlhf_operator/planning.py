@@ -15,11 +15,13 @@ from typing import Any
 
 from rlhf_api.errors import RlhfError
 from rlhf_api.plan import Plan
+from rlhf_api.plan_estimate import PoolPart
 from rlhf_api.spec.algorithm import AlgorithmType
 from rlhf_api.spec.checkpoint import CheckpointSpec
 from rlhf_api.spec.failure import FailurePolicy
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.placement import PlacementType
+from rlhf_api.spec.resources import Device
 from rlhf_api.status import PlanStatus
 from rlhf_flow.errors import DevicesUnknown, ShapeUnknown
 from rlhf_flow.given_graph import is_of_these_settings
@@ -99,7 +101,7 @@ class Planner:
         self._executor.shutdown(wait=True, cancel_futures=True)
 
     def _future(self, job: RLHFJob) -> Future[PlanSeen]:
-        key = _key(job)
+        key = key_of(job)
         if key not in self._plans:
             self._plans[key] = self._submit(job)
             if len(self._plans) > KEPT:
@@ -117,10 +119,11 @@ class Planner:
 
     def _forget(self, job: RLHFJob) -> None:
         with self._lock:
-            self._plans.pop(_key(job), None)
+            self._plans.pop(key_of(job), None)
 
 
-def _key(job: RLHFJob) -> str:
+def key_of(job: RLHFJob) -> str:
+    """What names a job's plan: a digest of all that a plan may depend on."""
     text = job.spec.model_dump_json(exclude=NOT_PLANNED)
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -171,6 +174,32 @@ def status_of(plan: Plan, asked: PlacementType) -> PlanStatus:
         asked: the manifest's placement.
     """
     memory = plan.fullest
+    # Of processes on CPUs times are no more than orders of magnitude.
+    estimate = plan.estimate if plan.device is Device.GPU else None
+    return PlanStatus(
+        placement=_placement(plan, asked),
+        pools=tuple(
+            PoolPart(name=pool.name, nodes=pool.nodes, devices_per_node=pool.devices_per_node)
+            for pool in plan.pools
+        ),
+        step_seconds=f"{estimate.step_seconds:.4g}" if estimate else None,
+        tokens_per_second=round(estimate.tokens_per_second) if estimate else None,
+        hardware=", ".join(dict.fromkeys(estimate.hardware.values())) if estimate else None,
+        peak_memory_bytes=memory.peak_bytes,
+        summary=_summary(plan),
+    )
+
+
+def _placement(plan: Plan, asked: PlacementType) -> PlacementType:
+    """What was asked for; where the planner chose, Colocated if all roles are on the same
+    devices."""
+    where = {(role.mesh.pool, role.mesh.ranks) for role in plan.roles if role.mesh}
+    where |= {(engine.mesh.pool, engine.mesh.ranks) for engine in plan.generations}
+    is_chosen = asked is PlacementType.AUTO
+    return PlacementType.COLOCATED if is_chosen and len(where) == 1 else asked
+
+
+def _summary(plan: Plan) -> str:
     pools = [
         f"{pool.nodes} x {pool.devices_per_node} {pool.device.value} of pool {pool.name}: "
         f"{', '.join(plan.roles_in(pool.name))}"
@@ -180,10 +209,7 @@ def status_of(plan: Plan, asked: PlacementType) -> PlanStatus:
         f"{each.mesh.data} generation engines of {each.mesh.tensor} for {each.role}"
         for each in plan.generations
     ]
+    memory = plan.fullest
     peak, capacity = memory.peak_bytes / 2**30, memory.capacity_bytes / 2**30
     most = f"{peak:.1f} of {capacity:.1f} GiB at most, in {memory.peak_phase}"
-    return PlanStatus(
-        placement=PlacementType.COLOCATED if asked is PlacementType.AUTO else asked,
-        peak_memory_bytes=memory.peak_bytes,
-        summary="; ".join([*pools, *engines, most]),
-    )
+    return "; ".join([*pools, *engines, most])

@@ -15,7 +15,9 @@ PlanError                the manifest asks for what cannot be
 ├── NotOffered           a setting that this version does not have
 ├── DoesNotDivide        a degree of parallelism that does not divide devices or models
 ├── KvCacheTooSmall      rollout.kvCacheMemory below one longest sequence
-└── DoesNotFit           the sum of memory exceeds a device
+├── DoesNotFit           the sum of memory exceeds a device
+├── TimesUnknown         an objective that compares times which nobody knows
+└── StepTooLong          no number of devices on which a step takes as little as is asked for
 """
 
 from __future__ import annotations
@@ -115,3 +117,15 @@ class DoesNotFit(PlanError):
     """More memory than a device has."""
 
     reason = "DoesNotFit"
+
+
+class TimesUnknown(PlanError):
+    """An objective that compares times, on devices whose times are not known."""
+
+    reason = "TimesUnknown"
+
+
+class StepTooLong(PlanError):
+    """No number of devices on which a step takes as little as the objective asks for."""
+
+    reason = "StepTooLong"

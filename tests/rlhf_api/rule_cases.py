@@ -531,6 +531,33 @@ CREATED: dict[str, Case] = {
         (TWO_GPU_POOLS, "spec.placement={maxDevices: 2}"),
         *("spec.placement.maxDevices", "give the pools fewer nodes"),
     ),
+    "a fewest number without a limit": Case(
+        ("spec.placement.objective.type=FewestDevices",),
+        *("spec.placement.objective.maxStepSeconds", "without a limit of a step's time; add"),
+    ),
+    "a limit of a step's time beside another objective": Case(
+        ("spec.placement.objective={type: DeviceTime, maxStepSeconds: 9}",),
+        *("spec.placement.objective.maxStepSeconds", "got DeviceTime, allowed FewestDevices"),
+    ),
+    "a limit of a step's time without an objective": Case(
+        ("spec.placement.objective.maxStepSeconds=9.5",),
+        *("spec.placement.objective.maxStepSeconds", "got StepTime, allowed FewestDevices"),
+    ),
+    "an objective beside groups": Case(
+        (f"{GROUPS}[{{roles: [actor, critic]}}], objective: {{type: DeviceTime}}}}",),
+        *("spec.placement.objective.type", "beside groups that name theirs: got DeviceTime"),
+    ),
+    "an objective of several pools": Case(
+        (TWO_POOLS, "spec.placement={type: Split, objective: {type: DeviceTime}}"),
+        *("spec.placement.objective.type", "beside several pools, of which each has a set of"),
+    ),
+    "an objective on cpus": Case(
+        (
+            "spec.resources.nodePools=[{name: a, device: CPU}]",
+            "spec.placement.objective.type=DeviceTime",
+        ),
+        *("spec.placement.objective.type", "which are not known of processes on CPUs: got Dev"),
+    ),
     "pools of different devices": Case(
         ("spec.resources.nodePools=[{name: a}, {name: b, device: CPU}]",)
         + (f"{GROUPS}[{{roles: [actor], pool: a}}, {{roles: [critic], pool: b}}]}}",),
@@ -597,6 +624,20 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "a pool for each half": (TWO_POOLS, "spec.placement={type: Split}"),
     "a part of a pool, split": ("spec.placement={type: Split, maxDevices: 4}",),
     "as many devices as there are": ("spec.placement.maxDevices=8",),
+    "least device time": ("spec.placement.objective.type=DeviceTime",),
+    "the fewest devices of some": (
+        "spec.placement={maxDevices: 4, objective: {type: FewestDevices, maxStepSeconds: 0.5}}",
+    ),
+    "a split of as few devices as are best": (
+        "spec.placement={type: Split, objective: {type: DeviceTime}}",
+    ),
+    "the objective that is the default, in words": (
+        f"{GROUPS}[{{roles: [actor, critic]}}], objective: {{type: StepTime}}}}",
+    ),
+    "an objective in a chart's node pools": (
+        "spec.resources={}",
+        "spec.placement.objective.type=DeviceTime",
+    ),
     "a model on all devices": ("spec.rollout.parallelism={tensor: 8}",),
     "groups that share devices": (
         f"{GROUPS}[{{roles: [actor]}}, {{roles: [critic], firstDevice: 4, devices: 4}}]}}",
@@ -848,6 +889,13 @@ UPDATED: dict[str, Update] = {
     ),
     "the placement of a suspended job": Update(
         ("spec.placement.maxDevices=8",), before=(SUSPENDED,)
+    ),
+    "the objective": Update(
+        ("spec.placement.objective.type=DeviceTime",), "spec.placement can change only while"
+    ),
+    "the objective of a suspended job": Update(
+        ("spec.placement.objective={type: FewestDevices, maxStepSeconds: 9}",),
+        before=(SUSPENDED,),
     ),
     "groups": Update(
         (f"{GROUPS}[{{roles: [actor, critic]}}]}}",), "spec.placement can change only while"

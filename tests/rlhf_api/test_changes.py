@@ -5,6 +5,8 @@ import pytest
 from rlhf_api.changes import WHILE_RUNNING, document_of, manifest_digest, refused_changes
 from rlhf_api.spec.job import RLHFJobSpec
 
+from .rule_cases import GOOD
+
 OLD: dict[str, Any] = {
     "schedule": {"steps": 10, "seed": 0},
     "models": {
@@ -168,3 +170,26 @@ def test_what_code_and_models_are_is_in_no_digest() -> None:
     assert refused_changes(document_of(before), document_of(after), WHILE_RUNNING) == []
     other = plain | {"algorithm": {"type": "Custom", "custom": {"entrypoint": "mine:Other"}}}
     assert manifest_digest(RLHFJobSpec.model_validate(other)) != manifest_digest(before)
+
+
+def with_placement(**placement: Any) -> RLHFJobSpec:
+    return RLHFJobSpec.model_validate(GOOD["spec"] | {"placement": placement})
+
+
+def test_an_objective_is_in_the_digest_and_its_default_is_not() -> None:
+    """Jobs of a release without objectives go on under this one."""
+    plain = manifest_digest(RLHFJobSpec.model_validate(GOOD["spec"]))
+    assert manifest_digest(with_placement(objective={"type": "StepTime"})) == plain
+    fewest = [{"type": "FewestDevices", "maxStepSeconds": each} for each in (1, 2)]
+    others = [with_placement(objective=each) for each in ({"type": "DeviceTime"}, *fewest)]
+    assert len({plain, *map(manifest_digest, others)}) == 4
+
+
+def test_an_objective_may_change_on_resume_and_not_while_it_runs() -> None:
+    old, new = (
+        document_of(with_placement(**placement))
+        for placement in ({}, {"objective": {"type": "DeviceTime"}})
+    )
+    assert refused_changes(old, new) == []
+    (refused,) = refused_changes(old, new, allowed=WHILE_RUNNING)
+    assert refused.path == "spec.placement.objective.type"

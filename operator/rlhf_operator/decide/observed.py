@@ -14,7 +14,7 @@ from rlhf_api.report import StatusReport
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.resources import Device
 from rlhf_api.status import DefaultsStatus, PlanStatus, RLHFJobStatus
-from rlhf_operator.build.pools import taken_pools
+from rlhf_operator.build.pools import cluster_job, taken_pools
 from rlhf_operator.head.protocol import Submission
 
 
@@ -52,9 +52,16 @@ class JobSeen:
         return digest == manifest_digest(self.job.spec, with_shapes=True)
 
     @property
+    def cluster_job(self) -> RLHFJob | None:
+        """The manifest as its cluster runs it, by the plan in the status. None: it cannot be
+        read."""
+        return None if self.job is None else cluster_job(self.job, self.status.plan)
+
+    @property
     def num_gpus(self) -> int:
         """GPUs that its cluster asks for."""
-        pools = taken_pools(self.job) if self.job else ()
+        job = self.cluster_job
+        pools = taken_pools(job) if job else ()
         return sum(pool.num_devices for pool in pools if pool.device is Device.GPU)
 
     @property
