@@ -49,6 +49,7 @@ OBJECT_NAME_PATTERN = r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$"
 IDENTIFIER_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*$"
 KEY_PATTERN = r"^[-._a-zA-Z0-9]+$"
 ENTRYPOINT_PATTERN = r"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*$"
+CALL_PATTERN = r"^[A-Za-z0-9_.#/-]+$"
 URI_PATTERN = r"^[a-z][a-z0-9+.-]*://.+"
 HTTP_URL_PATTERN = "^https?://[$-.0->A-~]+([/?][!-~]*)?$"  # a host without / ? # @ or spaces
 _PART = r"([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+|\.)"
@@ -64,6 +65,7 @@ PATTERN_WORDS = {
     IDENTIFIER_PATTERN: "letters, digits and underscores, not a digit first",
     KEY_PATTERN: "letters, digits, dashes, dots and underscores",
     ENTRYPOINT_PATTERN: "package.module:name",
+    CALL_PATTERN: "letters, digits, underscores, dots, dashes, # and /",
     URI_PATTERN: "an address such as s3://bucket/prefix",
     HTTP_URL_PATTERN: "an address such as http://host:8000/score, without credentials",
     FOLDER_PATTERN: "a path such as team-a/sort, without a slash first and without ..",

@@ -7,9 +7,9 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from rlhf_api.base import Contract, Identifier
+from rlhf_api.base import CALL_PATTERN, Contract, Identifier
 
-CallId = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[A-Za-z0-9_.#/-]+$")]
+CallId = Annotated[str, Field(min_length=1, max_length=256, pattern=CALL_PATTERN)]
 """A call site: `actor.generate`, its second of the kind `actor.generate#2`, in a region
 `every-10/actor.log_probs`."""
 

@@ -12,7 +12,12 @@ from rlhf_api.problems import Problem
 from rlhf_api.reading.model_errors import shown
 from rlhf_api.spec.job import RLHFJobSpec
 
+FILLED_IN = ("algorithm.graph", "models.*.shape", "rewards.*.model.shape")
+"""Fields of spec that say what code and models are, for planning without them: `rlhf fill` writes
+them. Whoever has code and models goes by these, and refuses a manifest that says something else."""
+
 WHILE_RUNNING = (
+    *FILLED_IN,
     "suspend",
     "ttlSecondsAfterFinished",
     "activeDeadlineSeconds",
@@ -60,23 +65,41 @@ devices, and by which engine, changes the order of sums and nothing else.
 Path = tuple[str | int, ...]
 """Names of fields, and numbers of entries of lists."""
 
-NOT_IN_DIGEST = {"managedBy", *WHILE_RUNNING}
+NOT_IN_DIGEST = ("managedBy", *WHILE_RUNNING)
 """Fields of spec that a running cluster and driver do not go by."""
 
 
-def manifest_digest(spec: RLHFJobSpec) -> str:
+def manifest_digest(spec: RLHFJobSpec, *, with_shapes: bool = False) -> str:
     """A digest of all that a job's running cluster and driver go by: another one means that what
-    runs is not what the manifest says.
+    runs is not what the manifest says. What is filled in later changes nothing of it.
 
     Values at their defaults are left out: a release with more fields must not take every running
     job for a changed one. So are cuts into one part, which were defaults once and stand in stored
     jobs.
+
+    Args:
+        spec: of the job.
+        with_shapes: as earlier releases made it, for which another shape was another manifest.
     """
     document = spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     for given in (*document.get("models", {}).values(), *document.get("rewards", [])):
         _without_single_parts(given)
-    kept = {name: value for name, value in document.items() if name not in NOT_IN_DIGEST}
-    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]
+    shapes = [pattern for pattern in FILLED_IN if pattern.endswith(".shape")]
+    for pattern in set(NOT_IN_DIGEST).difference(shapes if with_shapes else ()):
+        _remove(document, pattern.split("."))
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _remove(node: Any, path: Sequence[str]) -> None:
+    """Leave out of a document what a path leads to, `*` in it standing for every name or entry."""
+    name, *rest = path
+    if name == "*":
+        for each in node.values() if isinstance(node, dict) else node:
+            _remove(each, rest)
+    elif not rest:
+        node.pop(name, None)
+    elif name in node:
+        _remove(node[name], rest)
 
 
 def _without_single_parts(given: dict[str, Any]) -> None:

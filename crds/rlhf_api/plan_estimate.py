@@ -114,6 +114,38 @@ class Alternative(Contract):
     """On the device with least memory left, at its peak. None: it does not fit."""
 
 
+class PoolPart(Contract):
+    """Devices of a node pool: some of one node, or whole nodes."""
+
+    name: Name
+    """The pool."""
+    nodes: Count
+    """Nodes."""
+    devices_per_node: Count
+    """Devices of each."""
+
+    @property
+    def num_devices(self) -> int:
+        """Devices of all of its nodes."""
+        return self.nodes * self.devices_per_node
+
+
+class ComparedSize(Contract):
+    """A number of devices that the plan might have taken."""
+
+    pools: Annotated[tuple[PoolPart, ...], Field(min_length=1, max_length=16)]
+    """Which devices."""
+    step_seconds: NonNegativeFloat | None
+    """Of the shortest steps that were found there. None: none were, or a bound ruled them out."""
+    bound_seconds: NonNegativeFloat | None
+    """No plan there has shorter steps; 0 where nothing is known. None: there is no plan."""
+
+    @property
+    def num_devices(self) -> int:
+        """Devices of all pools."""
+        return sum(pool.num_devices for pool in self.pools)
+
+
 class PlanSearch(Contract):
     """How far the search for the plan went, among plans whose stages do not overlap: what a stage
     fusion then saves is looked for on a few of them, and not bounded."""
@@ -128,3 +160,5 @@ class PlanSearch(Contract):
     """Of a step of the fastest plan without a stage fusion that was found. None: it is the plan."""
     alternatives: Annotated[tuple[Alternative, ...], Field(max_length=16)] = ()
     """What simpler rules would have chosen."""
+    sizes: Annotated[tuple[ComparedSize, ...], Field(max_length=64)] = ()
+    """Numbers of devices that were compared, ascending. Empty: all are taken, as asked for."""

@@ -12,6 +12,7 @@ from typing import Annotated
 from pydantic import AfterValidator, AwareDatetime, Field
 
 from rlhf_api.base import Contract, Identifier, Name, NonNegativeCount, Text
+from rlhf_api.plan_estimate import PoolPart
 from rlhf_api.report import CheckpointReport, MetricName
 from rlhf_api.spec.checkpoint import CheckpointStorage
 from rlhf_api.spec.cluster import ImageSpec
@@ -145,6 +146,14 @@ class PlanStatus(Contract):
 
     placement: Annotated[PlacementType | Word, OPEN]
     """How roles share devices."""
+    pools: Annotated[tuple[PoolPart, ...], Field(max_length=16)] = ()
+    """Devices that it takes of each node pool. Default: an earlier release planned."""
+    step_seconds: Decimal | None = None
+    """Expected seconds of a step. Default: not known, as on CPUs or GPUs of unknown speed."""
+    tokens_per_second: NonNegativeCount | None = None
+    """Expected prompt and response tokens per second. Default: not known."""
+    hardware: Text | None = None
+    """What the devices are taken to be in that. Default: their speed is not known."""
     peak_memory_bytes: Annotated[int, Field(ge=0, le=2**63 - 1)]
     """Expected memory of the fullest device at its fullest."""
     summary: Annotated[str, Field(max_length=4096)]

@@ -91,12 +91,13 @@ class Performer:
 
     def _make_cluster(self, job: JobSeen, owner: Owner, attempt: int) -> None:
         """Names of companions tell their content, so what is there already is what is wanted."""
-        assert job.job is not None
+        run = job.cluster_job
+        assert run is not None
         companions = self._companions(job, owner)
         for each in companions:
             self.kube.create(each)
         manifest, secret = (each["metadata"]["name"] for each in companions[:2])
-        cluster = ray_cluster(owner, job.job, attempt, manifest, secret, self._stamps())
+        cluster = ray_cluster(owner, run, attempt, manifest, secret, self._stamps())
         try:
             self.kube.create(cluster)  # another's is seen at the next look
         except Invalid as error:
@@ -134,9 +135,10 @@ class Performer:
         self, job: JobSeen, owner: Owner, manifest: str | None = None
     ) -> tuple[Manifest, Manifest, Manifest]:
         """The manifest in force, the token, and who may talk to the pods."""
-        assert job.job is not None
+        run = job.cluster_job
+        assert run is not None
         return (
-            config_map(owner, job.job, manifest),
+            config_map(owner, run, manifest),
             secret(owner, token(self.identity.key, owner)),
             network_policy(owner, self.operator_namespace, self.from_anywhere),
         )

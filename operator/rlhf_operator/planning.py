@@ -15,14 +15,20 @@ from typing import Any
 
 from rlhf_api.errors import RlhfError
 from rlhf_api.plan import Plan
+from rlhf_api.plan_estimate import PoolPart
 from rlhf_api.spec.algorithm import AlgorithmType
 from rlhf_api.spec.checkpoint import CheckpointSpec
 from rlhf_api.spec.failure import FailurePolicy
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.placement import PlacementType
+from rlhf_api.spec.resources import Device
 from rlhf_api.status import PlanStatus
 from rlhf_flow.errors import DevicesUnknown, ShapeUnknown
-from rlhf_flow.planning.make_plan import make_plan, pools_of
+from rlhf_flow.given_graph import is_of_these_settings
+from rlhf_flow.job_graphs import graphs_without_code
+from rlhf_flow.planning.inventory import device_of, inventory_from_pools
+from rlhf_flow.planning.make_plan import resolve_shapes
+from rlhf_flow.planning.plan_job import plan_job
 from rlhf_operator.decide.observed import PlanSeen, Refusal
 
 KEPT = 1024
@@ -95,7 +101,7 @@ class Planner:
         self._executor.shutdown(wait=True, cancel_futures=True)
 
     def _future(self, job: RLHFJob) -> Future[PlanSeen]:
-        key = _key(job)
+        key = key_of(job)
         if key not in self._plans:
             self._plans[key] = self._submit(job)
             if len(self._plans) > KEPT:
@@ -113,31 +119,46 @@ class Planner:
 
     def _forget(self, job: RLHFJob) -> None:
         with self._lock:
-            self._plans.pop(_key(job), None)
+            self._plans.pop(key_of(job), None)
 
 
-def _key(job: RLHFJob) -> str:
+def key_of(job: RLHFJob) -> str:
+    """What names a job's plan: a digest of all that a plan may depend on."""
     text = job.spec.model_dump_json(exclude=NOT_PLANNED)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def why_unknown(job: RLHFJob) -> str:
     """Why a job cannot be planned here: the operator runs no user's code and opens no model."""
-    if job.spec.algorithm.type is AlgorithmType.CUSTOM:
-        return "the algorithm is the user's own code, which only the driver runs: it plans first"
+    algorithm = job.spec.algorithm
+    if algorithm.type is AlgorithmType.CUSTOM and algorithm.graph is None:
+        return (
+            "the algorithm is the user's own code, which only the driver runs: it plans first "
+            "(`rlhf fill FILE` writes what the operator needs into the manifest)"
+        )
+    if algorithm.type is AlgorithmType.CUSTOM and not is_of_these_settings(job):
+        return (
+            "spec.algorithm.graph was traced with another entry point, other parameters, data, "
+            "rewards or samples than the manifest has now: the driver plans first "
+            "(`rlhf fill FILE` brings it up to date)"
+        )
     for given in job.spec.given_models.values():
         if given.model.source.path is not None and given.model.shape is None:
             return (
                 f"the shape of {given.field} is in its files, which only the driver reads: it "
-                f"plans first (spec.{given.field}.shape would let the operator plan)"
+                f"plans first (`rlhf fill FILE` writes it into the manifest, as "
+                f"spec.{given.field}.shape)"
             )
     return ""
 
 
 def plan_of(job: RLHFJob) -> PlanSeen:
-    """Plan a job: what a planner's process does."""
+    """Plan a job, of its own code nothing but what the manifest says: what a planner's process
+    does."""
     try:
-        _, plan = make_plan(job, pools_of(job))
+        pools = inventory_from_pools(job.spec.resources.node_pools)
+        graphs = graphs_without_code(job, device_of(pools))
+        plan = plan_job(job, graphs, pools, resolve_shapes(job, graphs))
     except (ShapeUnknown, DevicesUnknown) as error:
         return PlanSeen(unknown=f"{error}; the driver plans first")
     except RlhfError as error:
@@ -153,6 +174,32 @@ def status_of(plan: Plan, asked: PlacementType) -> PlanStatus:
         asked: the manifest's placement.
     """
     memory = plan.fullest
+    # Of processes on CPUs times are no more than orders of magnitude.
+    estimate = plan.estimate if plan.device is Device.GPU else None
+    return PlanStatus(
+        placement=_placement(plan, asked),
+        pools=tuple(
+            PoolPart(name=pool.name, nodes=pool.nodes, devices_per_node=pool.devices_per_node)
+            for pool in plan.pools
+        ),
+        step_seconds=f"{estimate.step_seconds:.4g}" if estimate else None,
+        tokens_per_second=round(estimate.tokens_per_second) if estimate else None,
+        hardware=", ".join(dict.fromkeys(estimate.hardware.values())) if estimate else None,
+        peak_memory_bytes=memory.peak_bytes,
+        summary=_summary(plan),
+    )
+
+
+def _placement(plan: Plan, asked: PlacementType) -> PlacementType:
+    """What was asked for; where the planner chose, Colocated if all roles are on the same
+    devices."""
+    where = {(role.mesh.pool, role.mesh.ranks) for role in plan.roles if role.mesh}
+    where |= {(engine.mesh.pool, engine.mesh.ranks) for engine in plan.generations}
+    is_chosen = asked is PlacementType.AUTO
+    return PlacementType.COLOCATED if is_chosen and len(where) == 1 else asked
+
+
+def _summary(plan: Plan) -> str:
     pools = [
         f"{pool.nodes} x {pool.devices_per_node} {pool.device.value} of pool {pool.name}: "
         f"{', '.join(plan.roles_in(pool.name))}"
@@ -162,10 +209,7 @@ def status_of(plan: Plan, asked: PlacementType) -> PlanStatus:
         f"{each.mesh.data} generation engines of {each.mesh.tensor} for {each.role}"
         for each in plan.generations
     ]
+    memory = plan.fullest
     peak, capacity = memory.peak_bytes / 2**30, memory.capacity_bytes / 2**30
     most = f"{peak:.1f} of {capacity:.1f} GiB at most, in {memory.peak_phase}"
-    return PlanStatus(
-        placement=PlacementType.COLOCATED if asked is PlacementType.AUTO else asked,
-        peak_memory_bytes=memory.peak_bytes,
-        summary="; ".join([*pools, *engines, most]),
-    )
+    return "; ".join([*pools, *engines, most])

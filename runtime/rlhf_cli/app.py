@@ -16,6 +16,7 @@ from rlhf_api.on_cluster import CODE_FOLDER, REPORT_PORT, job_of
 from rlhf_cli.cluster_commands import cluster_app
 from rlhf_cli.folder_commands import folder_app
 from rlhf_cli.guard import guarded
+from rlhf_cli.manifest_commands import manifest_app
 from rlhf_cli.options import Filename, Manifest, Overrides
 from rlhf_cli.reading_commands import reading_app
 
@@ -27,6 +28,7 @@ Examples:
   rlhf validate job.yaml              list everything that is wrong
   rlhf explain spec.algorithm.ppo     what a field means
   rlhf plan job.yaml                  what would run where, and its memory
+  rlhf fill job.yaml                  what a cluster needs to plan it
   rlhf profile job.yaml               how long its models' layers take here
   rlhf export rlhf-runs/job out       the model of its newest checkpoint
   rlhf submit job.yaml --watch        train on a Kubernetes cluster
@@ -64,62 +66,6 @@ class PlanOutput(StrEnum):
     YAML = "yaml"
     GRAPH = "graph"
     MERMAID = "mermaid"
-
-
-@app.command()
-@guarded
-def validate(
-    files: Annotated[
-        list[Path], typer.Argument(metavar="FILE...", help="Manifests; - is standard input.")
-    ],
-    overrides: Overrides = None,
-    deep: Annotated[
-        bool,
-        typer.Option(
-            "--deep",
-            help="Check also data, models, verifiers, code and plan: all that a run checks before "
-            "it starts, and every row.",
-        ),
-    ] = False,
-    _filename: Filename = False,
-) -> None:
-    """List everything that is wrong with manifests, with line, reason and remedy.
-
-    \b
-    Examples:
-      rlhf validate job.yaml
-      rlhf validate --deep job.yaml
-      rlhf validate examples/*.yaml
-      rlhf validate job.yaml --set spec.schedule.steps=300
-      helm template . | rlhf validate -
-    """
-    from rlhf_cli.validate import validate_command
-
-    validate_command(files, overrides or [], deep)
-
-
-@app.command()
-@guarded
-def explain(
-    path: Annotated[
-        str, typer.Argument(metavar="[PATH]", help="A field; without it the whole manifest.")
-    ] = "",
-    recursive: Annotated[
-        bool, typer.Option("--recursive", "-r", help="List the whole tree below the field.")
-    ] = False,
-) -> None:
-    """Explain a field of the manifest: meaning, type, allowed values, default.
-
-    \b
-    Examples:
-      rlhf explain
-      rlhf explain spec.algorithm.ppo
-      rlhf explain spec.models.actor.source
-      rlhf explain spec --recursive
-    """
-    from rlhf_api.reading.explain import explain as explanation
-
-    typer.echo(explanation(path, recursive=recursive), nl=False)
 
 
 @app.command()
@@ -319,6 +265,7 @@ def drive(
     drive_command(DriverStart(file, output, submission_id, report_port, ray_address, code, faults))
 
 
+app.add_typer(manifest_app)
 app.add_typer(folder_app)
 app.add_typer(cluster_app)
 app.add_typer(reading_app)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from rlhf_api.plan import GraphName, Plan
+    from rlhf_api.plan import GraphName, Plan, Pool
+    from rlhf_api.plan_estimate import ComparedSize, PoolPart
     from rlhf_flow.graph import Graph
     from rlhf_flow.planning.simulation import Simulation
 
@@ -40,6 +41,9 @@ def print_times(graphs: Mapping[GraphName, Graph], plan: Plan, console: Console)
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     if plan.search is not None and plan.search.alternatives:
         console.print(alternatives_table(plan))
+    if plan.search is not None and plan.search.sizes:
+        console.print("")
+        console.print(sizes_table(plan))
 
 
 def pipeline_fusion_lines(plan: Plan) -> list[str]:
@@ -86,6 +90,51 @@ def alternatives_table(plan: Plan) -> Table:
             speed_up = f"{each.step_seconds / own:.2f}x" if own else ""
             table.add_row(each.name, format_time(each.step_seconds), held, speed_up)
     return table
+
+
+def sizes_table(plan: Plan) -> Table:
+    """The numbers of devices that were compared: what a step takes there, and device-seconds."""
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 3, 0, 0))
+    table.add_column("On devices", justify="right")
+    table.add_column("nodes")
+    table.add_column("a step", justify="right")
+    table.add_column("device-seconds", justify="right")
+    table.add_column("")
+    assert plan.search is not None
+    sizes = plan.search.sizes
+    has_several = len({part.name for size in sizes for part in size.pools}) > 1
+    for size in sizes:
+        mark = "this plan" if _devices(size.pools) == _devices(plan.pools) else ""
+        table.add_row(str(size.num_devices), _nodes(size, has_several), *_costs(size), mark)
+    return table
+
+
+def _nodes(size: ComparedSize, is_named: bool) -> str:
+    """How many of how many devices; of several pools also which."""
+    return ", ".join(
+        f"{part.nodes} x {part.devices_per_node}{f' {part.name}' if is_named else ''}"
+        for part in size.pools
+    )
+
+
+def _costs(size: ComparedSize) -> tuple[str, str]:
+    """Seconds and device-seconds of a step, or what they are at least."""
+    from rlhf_flow.planning.timeline_rows import format_time
+
+    seconds, least = size.step_seconds, ""
+    if seconds is None:
+        seconds, least = size.bound_seconds, "at least "
+    if seconds is None:
+        return "no plan fits", ""
+    if seconds == 0:
+        return "not searched", ""
+    return f"{least}{format_time(seconds)}", f"{least}{seconds * size.num_devices:,.0f}"
+
+
+def _devices(pools: Sequence[PoolPart | Pool]) -> list[tuple[str, int, int]]:
+    return [(pool.name, pool.nodes, pool.devices_per_node) for pool in pools]
 
 
 def simulated(graphs: Mapping[GraphName, Graph], plan: Plan) -> Simulation | None:

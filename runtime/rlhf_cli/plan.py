@@ -60,7 +60,6 @@ def plan_command(
     from rlhf_cli.plan_diff import print_diff, read_plan
     from rlhf_cli.plan_explain import print_explanation
     from rlhf_cli.plan_page import write_page
-    from rlhf_flow.planning.make_plan import pools_of
     from rlhf_flow.planning.seconds.profile import read_profile
 
     other = None if diff is None else read_plan(diff)
@@ -71,8 +70,7 @@ def plan_command(
             console = _console()
             _print_plan(graphs, plan, console)
             if explain is not None:
-                pools = pools_of(job, devices)
-                print_explanation(job, graphs, plan, pools, explain, measured, console)
+                print_explanation(job, graphs, plan, explain, measured, console)
             if other is not None:
                 print_diff(plan, other, console)
         else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from rich.table import Table
@@ -13,7 +13,7 @@ from rlhf_api.problems import Problem
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from rlhf_api.plan import CallPlan, GraphName, Plan, Pool
+    from rlhf_api.plan import CallPlan, GraphName, Plan
     from rlhf_api.spec.job import RLHFJob
     from rlhf_flow.graph import Graph
     from rlhf_flow.planning.seconds.profile import Profile
@@ -23,7 +23,6 @@ def print_explanation(
     job: RLHFJob,
     graphs: Mapping[GraphName, Graph],
     plan: Plan,
-    pools: Sequence[Pool],
     call: str,
     profile: Profile | None,
     console: Console,
@@ -34,7 +33,6 @@ def print_explanation(
         job: the manifest.
         graphs: traced from it.
         plan: of it.
-        pools: its devices.
         call: the site of a call of the step.
         profile: measured on such devices, if there is one.
         console: where to print.
@@ -50,7 +48,7 @@ def print_explanation(
     from rlhf_flow.planning.timeline_rows import format_time
 
     planned = _planned(plan, call)
-    problem = problem_of(job, graphs, pools, resolve_shapes(job, graphs), profile)
+    problem = problem_of(job, graphs, plan.pools, resolve_shapes(job, graphs), profile)
     hardware = hardware_of_pools(problem.pools, profile)
     found = evaluate(problem, plan, hardware)
     seconds, step = found.calls[call], found.step_seconds

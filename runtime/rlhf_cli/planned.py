@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+import typer
 
 if TYPE_CHECKING:
     from rlhf_api.plan import GraphName, Plan, Pool
     from rlhf_api.spec.job import RLHFJob
     from rlhf_flow.graph import Graph
     from rlhf_flow.planning.seconds.profile import Profile
+
+BY_MANIFEST = (
+    "the algorithm's code is not on this machine: it is planned by the graph in the manifest, "
+    "which the driver compares with the code"
+)
+"""What a person should know of such a plan."""
 
 
 def planned(
@@ -29,11 +39,17 @@ def planned(
         PlanError: a job that cannot be planned on these devices.
         UserCodeFailed: a protocol of its own that does not cover the rows on these devices.
     """
-    from rlhf_flow.job_graphs import trace_job
+    from rlhf_flow.given_graph import lacks_code
+    from rlhf_flow.job_graphs import graphs_without_code, trace_job
     from rlhf_flow.planning.inventory import device_of
 
-    graphs = trace_job(job, device_of(pools))
-    return graphs, plan_of(job, graphs, pools, prove, profile)
+    has_code = not lacks_code(job)
+    if has_code:
+        graphs = trace_job(job, device_of(pools))
+    else:
+        typer.echo(f"warning: {BY_MANIFEST}", err=True)
+        graphs = graphs_without_code(job, device_of(pools))
+    return graphs, plan_of(job, graphs, pools, prove, profile, has_code)
 
 
 def plan_of(
@@ -42,23 +58,31 @@ def plan_of(
     pools: Sequence[Pool],
     prove: bool = False,
     profile: Profile | None = None,
+    has_code: bool = True,
 ) -> Plan:
     """Plan a job that is traced; arguments as above.
 
+    Args:
+        has_code: whether the user's own code is here.
+
     Raises:
         ManifestError: engines that do not fit its models.
+        ManifestOutdated: a shape that is not its model's.
         PlanError: a job that cannot be planned on these devices.
         UserCodeFailed: a protocol of its own that does not cover the rows on these devices.
     """
     from rlhf_flow.planning.make_plan import resolve_shapes
+    from rlhf_flow.planning.model_config import hub_cache
     from rlhf_flow.planning.plan_job import plan_job
+    from rlhf_flow.planning.resolve_shape import check_shapes
     from rlhf_flow.planning.search.find_plan import MAX_FITTED, WITHOUT_END
 
+    check_shapes(job, hub_cache(os.environ, Path.home()))
     most_fitted = WITHOUT_END if prove else MAX_FITTED
     plan = plan_job(job, graphs, pools, resolve_shapes(job, graphs), most_fitted, profile)
     for name, graph in graphs.items():
         for call in graph.calls:
-            if call.protocol is not None:
+            if has_code and call.protocol is not None:
                 # It imports numpy, as that protocol's module has done.
                 from rlhf_runtime.dataplane.own_protocol import check_cover
 

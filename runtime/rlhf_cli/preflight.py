@@ -11,11 +11,12 @@ from rlhf_api.gathering import Gathered
 from rlhf_api.plan import GraphName, Plan, Pool
 from rlhf_api.spec.algorithm import AlgorithmType
 from rlhf_api.spec.job import RLHFJob
-from rlhf_cli.planned import plan_of
+from rlhf_cli.planned import BY_MANIFEST, plan_of
 from rlhf_cli.validate import Lines
 from rlhf_flow.errors import NoScores, ShapeUnknown
+from rlhf_flow.given_graph import is_of_these_settings
 from rlhf_flow.graph import Graph
-from rlhf_flow.job_graphs import trace_job
+from rlhf_flow.job_graphs import graphs_without_code, trace_job
 from rlhf_flow.planning.inventory import device_of
 from rlhf_runtime.models.errors import ModelIncomplete, ModelNotFound, WrongHead
 from rlhf_runtime.preflight.check_job import check_job
@@ -45,7 +46,8 @@ class Checked:
     """A job that has passed every check."""
 
     traced: tuple[Mapping[GraphName, Graph], Plan] | None
-    """Its graphs and plan. None: they need code that is not on this machine."""
+    """Its graphs and plan. None: they need code that is not on this machine, and the manifest does
+    not say what it calls."""
     python_path: tuple[str, ...]
     """Folders of the user's own code."""
     facts: Sequence[str]
@@ -88,13 +90,16 @@ def checked(job: RLHFJob, target: Target, limits: Limits) -> Iterator[Checked]:
         else:
             findings.unchecked.append("verifiers and algorithms: their code is not on this machine")
         pools: Sequence[Pool] = ()
-        if path is not None or job.spec.algorithm.type is not AlgorithmType.CUSTOM:
+        traceable = path is not None or job.spec.algorithm.type is not AlgorithmType.CUSTOM
+        if traceable or is_of_these_settings(job):
             with gathered.check(), target.lines():
                 pools = target.pools()
-                graphs = trace_job(job, device_of(pools))
+                graphs_of = trace_job if traceable else graphs_without_code
+                graphs = graphs_of(job, device_of(pools))
         if graphs is not None:
+            findings.unchecked += [] if traceable else [BY_MANIFEST]
             with gathered.check(), target.lines():
-                plan = plan_of(job, graphs, pools)
+                plan = plan_of(job, graphs, pools, has_code=path is not None)
         check_job(
             job,
             graphs,

@@ -62,6 +62,8 @@ def _errors_of(file: Path, overrides: Sequence[str], deep: bool) -> list[RlhfErr
     errors: list[RlhfError] = []
     for job in jobs:
         try:
+            with lines_of(file, job, overrides):
+                _check_objective(job)
             told = f"is valid{_unchecked(job, shown)}"
             if deep:
                 told = _checked_deeply(job, file, overrides)
@@ -73,6 +75,18 @@ def _errors_of(file: Path, overrides: Sequence[str], deep: bool) -> list[RlhfErr
         else:
             typer.echo(f"{shown}: {job.name} {told}")
     return errors
+
+
+def _check_objective(job: RLHFJob) -> None:
+    """Check that there are times to compare for it.
+
+    Raises:
+        TimesUnknown: there are none.
+    """
+    if job.spec.placement.objective.takes_part:
+        from rlhf_flow.planning.compared_times import require_times
+
+        require_times(job.spec.placement.objective, job.spec.resources.node_pools)
 
 
 def _checked_deeply(job: RLHFJob, file: Path, overrides: Sequence[str]) -> str:

@@ -5,6 +5,8 @@ FlowError                a step does what a step must not; it is the algorithm's
 ├── UnknownPrimitive     role.x where a role of that kind has no x
 └── InvalidAlgorithm     a class that cannot be imported, built or traced
 PlanError                the manifest asks for what cannot be
+├── InvalidGraph         the manifest's graph of an algorithm cannot be one
+├── ManifestOutdated     the manifest says of code or models what they are not, or not any more
 ├── ShapeUnknown         a model's dimensions cannot be found out
 ├── NoScores             a reward's model is no reward model
 ├── DevicesUnknown       a pool's memory cannot be found out
@@ -13,7 +15,9 @@ PlanError                the manifest asks for what cannot be
 ├── NotOffered           a setting that this version does not have
 ├── DoesNotDivide        a degree of parallelism that does not divide devices or models
 ├── KvCacheTooSmall      rollout.kvCacheMemory below one longest sequence
-└── DoesNotFit           the sum of memory exceeds a device
+├── DoesNotFit           the sum of memory exceeds a device
+├── TimesUnknown         an objective that compares times which nobody knows
+└── StepTooLong          no number of devices on which a step takes as little as is asked for
 """
 
 from __future__ import annotations
@@ -46,6 +50,18 @@ class PlanError(RlhfError):
 
     reason = "InvalidPlan"
     exit_code = ExitCode.MANIFEST
+
+
+class InvalidGraph(PlanError):
+    """The graph in a manifest cannot be that of an algorithm."""
+
+    reason = "InvalidGraph"
+
+
+class ManifestOutdated(PlanError):
+    """What a manifest says of code or of a model's files is not what they say."""
+
+    reason = "ManifestOutdated"
 
 
 class ShapeUnknown(PlanError):
@@ -101,3 +117,15 @@ class DoesNotFit(PlanError):
     """More memory than a device has."""
 
     reason = "DoesNotFit"
+
+
+class TimesUnknown(PlanError):
+    """An objective that compares times, on devices whose times are not known."""
+
+    reason = "TimesUnknown"
+
+
+class StepTooLong(PlanError):
+    """No number of devices on which a step takes as little as the objective asks for."""
+
+    reason = "StepTooLong"

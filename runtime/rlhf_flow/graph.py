@@ -185,6 +185,18 @@ class Graph:
         return tuple(ordered)
 
 
+def fields_read(source: str, edges: Iterable[DataEdge]) -> tuple[str, ...]:
+    """The fields that calls read of some data, sorted.
+
+    Args:
+        source: PROMPTS or PRETRAINING.
+        edges: of all calls.
+    """
+    return tuple(
+        sorted({field for edge in edges if edge.source == source for field in edge.fields})
+    )
+
+
 def version_edges(calls: Sequence[ModelCall], roles: Iterable[str]) -> tuple[VersionEdge, ...]:
     """Order that a role's weights impose: readers between the calls that change them.
 

@@ -5,27 +5,26 @@ A role is what the graphs say: it is trained or generates because a call does so
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import partial
 
 from rlhf_api import RLHFJob
 from rlhf_api.calls import CallKind
 from rlhf_api.errors import ManifestError
 from rlhf_api.plan import GraphName, Head
 from rlhf_api.problems import Problem
-from rlhf_api.spec.data import TrainingData
+from rlhf_api.spec.algorithm import AlgorithmType
 from rlhf_api.spec.resources import Device
 from rlhf_flow.algorithm import Algorithm
 from rlhf_flow.checks import suggest
 from rlhf_flow.errors import InvalidAlgorithm
-from rlhf_flow.fields import (
-    ANSWER_FIELDS,
-    PAIR_FIELDS,
-    PROMPT_FIELDS,
-    scores_of,
-    term_scores_of,
+from rlhf_flow.fields import ANSWER_FIELDS, PROMPT_FIELDS, scores_of, term_scores_of
+from rlhf_flow.given_graph import (
+    check_up_to_date,
+    data_fields,
+    graph_of_manifest,
+    pretraining_rows,
 )
 from rlhf_flow.graph import PROMPTS, Graph, RowCount
 from rlhf_flow.places import told_at
@@ -68,58 +67,88 @@ def trace_algorithms(
         FlowError: a step that breaks a rule of the flow.
         InvalidAlgorithm: an algorithm that cannot be imported, built or traced, or that cannot
             work.
+        ManifestOutdated: the manifest gives another graph of it.
         ManifestError: rewards that do not fit its roles.
     """
-    traced_with = partial(
-        trace,
-        samples_per_prompt=job.spec.rollout.samples_per_prompt,
-        rewards=reward_terms(job.spec.rewards),
-    )
     step = build_algorithm(job, device)
-    inputs = data_fields(job.spec.data.train)
-    graph = traced_with(step, inputs=inputs, pretraining=_pretraining_rows(job))
+    graph = _traced(job, step, data_fields(job), pretraining_rows(job))
     with told_at(type(step).step):
         check_step(graph)
     with told_at(type(step).roles):
         check_models(job, graph)
+    _check_job(job, graph)
+    check_up_to_date(job, step, graph)
+    steps = {GraphName.STEP: TracedAlgorithm(step, graph)}
+    graphs = _beside(job, graph) | steps
+    _check_use_of_rewards(job, [each.graph for each in graphs.values()])
+    return graphs
+
+
+def graphs_without_code(job: RLHFJob, device: Device = Device.CPU) -> Mapping[GraphName, Graph]:
+    """The graphs of a job, checked, without its own code: of a custom algorithm's step the one that
+    the manifest gives. Warm start and evaluation follow from it.
+
+    Args:
+        job: the manifest; that of a custom algorithm has a graph.
+        device: what it computes on.
+
+    Raises:
+        FlowError: a graph of a step that cannot work.
+        InvalidGraph: the manifest's graph cannot be one.
+        ManifestError: rewards that do not fit its roles.
+    """
+    if job.spec.algorithm.type is not AlgorithmType.CUSTOM:
+        return trace_job(job, device)
+    graph = graph_of_manifest(job)
+    check_step(graph)
+    check_models(job, graph)
+    _check_job(job, graph)
+    beside = {name: each.graph for name, each in _beside(job, graph).items()}
+    graphs = beside | {GraphName.STEP: graph}
+    _check_use_of_rewards(job, list(graphs.values()))
+    return graphs
+
+
+def _traced(
+    job: RLHFJob,
+    algorithm: Algorithm,
+    inputs: frozenset[str],
+    pretraining: RowCount | None = None,
+) -> Graph:
+    return trace(
+        algorithm,
+        samples_per_prompt=job.spec.rollout.samples_per_prompt,
+        inputs=inputs,
+        pretraining=pretraining,
+        rewards=reward_terms(job.spec.rewards),
+    )
+
+
+def _check_job(job: RLHFJob, graph: Graph) -> None:
+    """What the rest of a manifest has to say for a step of this graph."""
     check_pairs(job, graph)
     check_pretraining(job, graph)
     check_rewards(job, graph)
     policy = policy_of(graph)
-    rewards = rewards_of(graph) or tuple(dict.fromkeys(each.role for each in job.spec.rewards))
-    steps = {GraphName.STEP: TracedAlgorithm(step, graph)}
     if graph.roles[policy].head is not Head.LM:
         _check_without_text(job, graph, policy)
-        return steps
+
+
+def _beside(job: RLHFJob, graph: Graph) -> dict[GraphName, TracedAlgorithm]:
+    """Warm start and evaluation, where a job has them."""
+    policy = policy_of(graph)
+    if graph.roles[policy].head is not Head.LM:
+        return {}
+    rewards = rewards_of(graph) or tuple(dict.fromkeys(each.role for each in job.spec.rewards))
     candidates = {
         GraphName.WARM_START: (build_warm_start(job, policy), ANSWER_FIELDS),
         GraphName.EVALUATION: (build_evaluation(job, policy, rewards), PROMPT_FIELDS),
     }
-    traced = {
-        name: TracedAlgorithm(each, traced_with(each, inputs=inputs))
+    return {
+        name: TracedAlgorithm(each, _traced(job, each, inputs))
         for name, (each, inputs) in candidates.items()
         if each is not None
     }
-    graphs = traced | steps
-    _check_use_of_rewards(job, graphs)
-    return graphs
-
-
-def data_fields(data: TrainingData) -> frozenset[str]:
-    """Fields that a step can read: those of the data's form."""
-    if data.preferences is not None:
-        return PAIR_FIELDS
-    has_answers = data.answer_field is not None or data.builtin is not None
-    return ANSWER_FIELDS if has_answers else PROMPT_FIELDS
-
-
-def _pretraining_rows(job: RLHFJob) -> RowCount | None:
-    """Rows of data.pretraining for each of a step's prompts."""
-    rows = job.spec.pretraining_rows_per_step
-    if rows is None:
-        return None
-    prompts = job.spec.schedule.prompts_per_step
-    return RowCount(rows / prompts, -(-rows // prompts))
 
 
 def trace_job(job: RLHFJob, device: Device = Device.CPU) -> Mapping[GraphName, Graph]:
@@ -133,6 +162,7 @@ def trace_job(job: RLHFJob, device: Device = Device.CPU) -> Mapping[GraphName, G
         FlowError: a step that breaks a rule of the flow.
         InvalidAlgorithm: an algorithm that cannot be imported, built or traced, or that cannot
             work.
+        ManifestOutdated: the manifest gives another graph of it.
         ManifestError: rewards that do not fit its roles.
     """
     return {name: each.graph for name, each in trace_algorithms(job, device).items()}
@@ -308,13 +338,13 @@ def _check_without_text(job: RLHFJob, graph: Graph, policy: str) -> None:
             )
 
 
-def _check_use_of_rewards(job: RLHFJob, traced: Mapping[GraphName, TracedAlgorithm]) -> None:
+def _check_use_of_rewards(job: RLHFJob, graphs: Sequence[Graph]) -> None:
     """Refuse rewards that score nothing.
 
     Raises:
         InvalidAlgorithm: the manifest has some.
     """
-    if job.spec.rewards and not any(rewards_of(each.graph) for each in traced.values()):
+    if job.spec.rewards and not any(map(rewards_of, graphs)):
         raise InvalidAlgorithm(
             f"rewards that score nothing: got {', '.join(each.name for each in job.spec.rewards)} "
             "beside an algorithm without a RewardSource, allowed to score held-out answers; add "

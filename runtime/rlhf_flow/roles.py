@@ -317,3 +317,10 @@ class RewardSource(Role):
 
 Roles = Mapping[str, type[Role]]
 """What every role of an algorithm is, by name."""
+
+
+def primitive_of(kind: type[Role], method: str) -> Primitive | None:
+    """The primitive of a call's method, also of one that only a score makes; None: the role has no
+    such."""
+    of_scores = (_SCORES_OF_TEXTS,) if issubclass(kind, ScalarModel) else ()
+    return next((each for each in (*kind.primitives, *of_scores) if each.method == method), None)

@@ -32,6 +32,7 @@ from rlhf_flow.graph import (
     Graph,
     Region,
     RowCount,
+    fields_read,
     version_edges,
 )
 from rlhf_flow.kinds import FieldCheck
@@ -327,8 +328,8 @@ def _trace_once(
     return Graph(
         roles=roles,
         inputs=GraphInputs(
-            prompts=_read_of(PROMPTS, backend.data_edges),
-            pretraining=_read_of(PRETRAINING, backend.data_edges),
+            prompts=fields_read(PROMPTS, backend.data_edges),
+            pretraining=fields_read(PRETRAINING, backend.data_edges),
             prompt_batches=backend.prompt_batches,
         ),
         calls=calls,
@@ -356,13 +357,6 @@ def _data(source: str, fields: frozenset[str], rows: Rows) -> SymbolicBatch:
     """Rows that a step is given."""
     return SymbolicBatch(
         {field: Origin.of(source, field, FIELDS[field].kind) for field in fields}, rows
-    )
-
-
-def _read_of(source: str, edges: Sequence[DataEdge]) -> tuple[str, ...]:
-    """The fields that calls read of some data, sorted."""
-    return tuple(
-        sorted({field for edge in edges if edge.source == source for field in edge.fields})
     )
 
 

@@ -30,6 +30,15 @@ SHAPE = (
 TRAINING = "spec.models.actor.training={engine: Megatron, parallelism: {tensor: %d, pipeline: %d}}"
 TEXTS = "spec.data.pretraining="
 CUSTOM = "spec.algorithm={type: Custom, custom: {entrypoint: 'mine:Mine'}}"
+GRAPH = (
+    "{version: 1, codeDigest: 0123456789abcdef, settingsDigest: abcdef0123456789, "
+    "roles: [{name: student, kind: LanguageModel}], calls: [{id: student.train, role: student, "
+    "method: train, reads: [prompt_tokens, response_tokens], "
+    "sources: [{source: prompts, fields: [prompt_tokens, response_tokens]}], "
+    "rows: {expected: 1, most: 1}, "
+    "train: {loss: {type: CrossEntropy, settings: {weight: 0.5}}}}]}"
+)
+"""Of a step that trains on answers."""
 SAFE = "spec.algorithm={type: SafeRLHF, safeRLHF: "
 """What settings follow, and a closing brace."""
 COST = (
@@ -97,6 +106,10 @@ CREATED: dict[str, Case] = {
     "settings of a custom algorithm": Case(
         ("spec.algorithm.custom={entrypoint: 'a:B'}",),
         *("spec.algorithm.custom", "got custom beside type PPO"),
+    ),
+    "a graph of a preset": Case(
+        (f"spec.algorithm.graph={GRAPH}",),
+        *("spec.algorithm.graph", "got graph beside type PPO; remove graph or change type"),
     ),
     "custom without entry point": Case(
         ("spec.algorithm.type=Custom",), "spec.algorithm.custom", "add custom: {entrypoint:"
@@ -518,6 +531,33 @@ CREATED: dict[str, Case] = {
         (TWO_GPU_POOLS, "spec.placement={maxDevices: 2}"),
         *("spec.placement.maxDevices", "give the pools fewer nodes"),
     ),
+    "a fewest number without a limit": Case(
+        ("spec.placement.objective.type=FewestDevices",),
+        *("spec.placement.objective.maxStepSeconds", "without a limit of a step's time; add"),
+    ),
+    "a limit of a step's time beside another objective": Case(
+        ("spec.placement.objective={type: DeviceTime, maxStepSeconds: 9}",),
+        *("spec.placement.objective.maxStepSeconds", "got DeviceTime, allowed FewestDevices"),
+    ),
+    "a limit of a step's time without an objective": Case(
+        ("spec.placement.objective.maxStepSeconds=9.5",),
+        *("spec.placement.objective.maxStepSeconds", "got StepTime, allowed FewestDevices"),
+    ),
+    "an objective beside groups": Case(
+        (f"{GROUPS}[{{roles: [actor, critic]}}], objective: {{type: DeviceTime}}}}",),
+        *("spec.placement.objective.type", "beside groups that name theirs: got DeviceTime"),
+    ),
+    "an objective of several pools": Case(
+        (TWO_POOLS, "spec.placement={type: Split, objective: {type: DeviceTime}}"),
+        *("spec.placement.objective.type", "beside several pools, of which each has a set of"),
+    ),
+    "an objective on cpus": Case(
+        (
+            "spec.resources.nodePools=[{name: a, device: CPU}]",
+            "spec.placement.objective.type=DeviceTime",
+        ),
+        *("spec.placement.objective.type", "which are not known of processes on CPUs: got Dev"),
+    ),
     "pools of different devices": Case(
         ("spec.resources.nodePools=[{name: a}, {name: b, device: CPU}]",)
         + (f"{GROUPS}[{{roles: [actor], pool: a}}, {{roles: [critic], pool: b}}]}}",),
@@ -584,6 +624,20 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "a pool for each half": (TWO_POOLS, "spec.placement={type: Split}"),
     "a part of a pool, split": ("spec.placement={type: Split, maxDevices: 4}",),
     "as many devices as there are": ("spec.placement.maxDevices=8",),
+    "least device time": ("spec.placement.objective.type=DeviceTime",),
+    "the fewest devices of some": (
+        "spec.placement={maxDevices: 4, objective: {type: FewestDevices, maxStepSeconds: 0.5}}",
+    ),
+    "a split of as few devices as are best": (
+        "spec.placement={type: Split, objective: {type: DeviceTime}}",
+    ),
+    "the objective that is the default, in words": (
+        f"{GROUPS}[{{roles: [actor, critic]}}], objective: {{type: StepTime}}}}",
+    ),
+    "an objective in a chart's node pools": (
+        "spec.resources={}",
+        "spec.placement.objective.type=DeviceTime",
+    ),
     "a model on all devices": ("spec.rollout.parallelism={tensor: 8}",),
     "groups that share devices": (
         f"{GROUPS}[{{roles: [actor]}}, {{roles: [critic], firstDevice: 4, devices: 4}}]}}",
@@ -685,14 +739,14 @@ UPDATED: dict[str, Update] = {
     "trackers": Update(("spec.telemetry.tensorboard=false",), "spec.telemetry can change only"),
     "the algorithm": Update(
         ("spec.algorithm={type: Custom, custom: {entrypoint: 'a:B'}}",),
-        "spec.algorithm cannot change; change it back, or make a new job",
+        "spec.algorithm cannot change, but for algorithm.graph; change it back, or make a new job",
     ),
     "the algorithm of a suspended job": Update(
         ("spec.algorithm.ppo.gamma=0.5",), "spec.algorithm cannot change", (SUSPENDED,)
     ),
     "a role that comes": Update(
         ("spec.models.critic.source.sameAs=actor",),
-        "spec.models cannot change, but for models.*.training.activationRecompute, models",
+        "spec.models cannot change, but for models.*.shape, models.*.training.activationRecompute",
         (SUSPENDED,),
     ),
     "a role that goes": Update(
@@ -702,7 +756,22 @@ UPDATED: dict[str, Update] = {
         ("spec.models.actor.source.path=/n",), "spec.models cannot change", (SUSPENDED,)
     ),
     "a model's shape": Update(
-        (f"spec.models.actor.shape={SHAPE % 3}",), "spec.models cannot change", (SUSPENDED,)
+        (f"spec.models.actor.shape={SHAPE % 3}",),
+    ),
+    "a model's shape, and its source": Update(
+        (f"spec.models.actor={{source: {{path: /n}}, shape: {SHAPE % 3}}}",),
+        *("spec.models cannot change", (SUSPENDED,)),
+    ),
+    "a shape of a reward model": Update(
+        (f"spec.rewards=[{{model: {{path: /m, shape: {SHAPE % 3}}}}}]",),
+        before=("spec.rewards=[{model: {path: /m}}]",),
+    ),
+    "a graph of a custom algorithm": Update(
+        (CUSTOM, f"spec.algorithm.graph={GRAPH}"), before=(CUSTOM,)
+    ),
+    "a graph, and another parameter": Update(
+        (CUSTOM, f"spec.algorithm.graph={GRAPH}", "spec.algorithm.custom.parameters.a=2"),
+        *("spec.algorithm cannot change, but for algorithm.graph", (CUSTOM, SUSPENDED)),
     ),
     "micro-batches": Update(
         ("spec.models.actor.training.microBatchTokens=512",),
@@ -787,7 +856,7 @@ UPDATED: dict[str, Update] = {
     ),
     "a reward model": Update(
         ("spec.rewards=[{model: {path: /n}}]",),
-        *("spec.rewards cannot change, but for rewards.*.model.microBatchTokens",),
+        *("spec.rewards cannot change, but for rewards.*.model.shape, rewards.*.model.micro",),
         *(("spec.rewards=[{model: {path: /m}}]", SUSPENDED),),
     ),
     "a reward's function in the place of its model": Update(
@@ -827,6 +896,13 @@ UPDATED: dict[str, Update] = {
     ),
     "the placement of a suspended job": Update(
         ("spec.placement.maxDevices=8",), before=(SUSPENDED,)
+    ),
+    "the objective": Update(
+        ("spec.placement.objective.type=DeviceTime",), "spec.placement can change only while"
+    ),
+    "the objective of a suspended job": Update(
+        ("spec.placement.objective={type: FewestDevices, maxStepSeconds: 9}",),
+        before=(SUSPENDED,),
     ),
     "groups": Update(
         (f"{GROUPS}[{{roles: [actor, critic]}}]}}",), "spec.placement can change only while"

@@ -5,6 +5,8 @@ import pytest
 from rlhf_api.changes import WHILE_RUNNING, document_of, manifest_digest, refused_changes
 from rlhf_api.spec.job import RLHFJobSpec
 
+from .rule_cases import GOOD
+
 OLD: dict[str, Any] = {
     "schedule": {"steps": 10, "seed": 0},
     "models": {
@@ -137,3 +139,57 @@ def test_cuts_into_one_part_are_those_of_an_earlier_release() -> None:
     cut = {"engine": "Megatron", "parallelism": {"tensor": 2, "pipeline": 1}}
     uncut = {"engine": "Megatron", "parallelism": {"tensor": 1, "pipeline": 1}}
     assert digest(actor=source | {"training": cut}) != digest(actor=source | {"training": uncut})
+
+
+def test_what_code_and_models_are_is_in_no_digest() -> None:
+    shape = {
+        **{"numLayers": 2, "hiddenSize": 8, "intermediateSize": 8, "numAttentionHeads": 2},
+        **{"numKeyValueHeads": 2, "headDim": 4, "vocabSize": 8},
+    }
+    graph = {
+        **{"version": 1, "codeDigest": "0" * 16, "settingsDigest": "0" * 16},
+        "roles": [{"name": "actor", "kind": "LanguageModel"}],
+        "calls": [{"id": "actor.train", "method": "train", "rows": {"expected": 1, "most": 1}}],
+    }
+    plain: dict[str, Any] = {
+        "models": {"actor": {"source": {"path": "/m"}}},
+        "algorithm": {"type": "Custom", "custom": {"entrypoint": "mine:Mine"}},
+        "data": {"train": {"path": "/d.jsonl"}},
+        "rewards": [{"name": "style", "model": {"path": "/r"}}],
+        "schedule": {"steps": 1, "promptsPerStep": 4},
+    }
+    filled = {
+        **plain,
+        "models": {"actor": {"source": {"path": "/m"}, "shape": shape}},
+        "algorithm": {**plain["algorithm"], "graph": graph},
+        "rewards": [{"name": "style", "model": {"path": "/r", "shape": shape}}],
+    }
+    before, after = map(RLHFJobSpec.model_validate, (plain, filled))
+    assert manifest_digest(before) == manifest_digest(after)
+    assert manifest_digest(before) != manifest_digest(after, with_shapes=True)
+    assert refused_changes(document_of(before), document_of(after), WHILE_RUNNING) == []
+    other = plain | {"algorithm": {"type": "Custom", "custom": {"entrypoint": "mine:Other"}}}
+    assert manifest_digest(RLHFJobSpec.model_validate(other)) != manifest_digest(before)
+
+
+def with_placement(**placement: Any) -> RLHFJobSpec:
+    return RLHFJobSpec.model_validate(GOOD["spec"] | {"placement": placement})
+
+
+def test_an_objective_is_in_the_digest_and_its_default_is_not() -> None:
+    """Jobs of a release without objectives go on under this one."""
+    plain = manifest_digest(RLHFJobSpec.model_validate(GOOD["spec"]))
+    assert manifest_digest(with_placement(objective={"type": "StepTime"})) == plain
+    fewest = [{"type": "FewestDevices", "maxStepSeconds": each} for each in (1, 2)]
+    others = [with_placement(objective=each) for each in ({"type": "DeviceTime"}, *fewest)]
+    assert len({plain, *map(manifest_digest, others)}) == 4
+
+
+def test_an_objective_may_change_on_resume_and_not_while_it_runs() -> None:
+    old, new = (
+        document_of(with_placement(**placement))
+        for placement in ({}, {"objective": {"type": "DeviceTime"}})
+    )
+    assert refused_changes(old, new) == []
+    (refused,) = refused_changes(old, new, allowed=WHILE_RUNNING)
+    assert refused.path == "spec.placement.objective.type"

@@ -171,7 +171,7 @@ def test_null_never_means_anything_else_than_a_field_left_out() -> None:
     assert [path for path, node in nodes(root_schema()) if "nullable" in node] == []
 
 
-def test_only_parameters_of_user_code_are_without_type() -> None:
+def test_only_parameters_and_settings_of_user_code_are_without_type() -> None:
     untyped = [
         path
         for path, node in nodes(root_schema())
@@ -179,6 +179,9 @@ def test_only_parameters_of_user_code_are_without_type() -> None:
     ]
     assert untyped == [
         "spec.algorithm.custom.parameters[*]",
+        "spec.algorithm.graph.calls[].train.loss.settings[*]",
+        "spec.algorithm.graph.calls[].train.auxiliary[].settings[*]",
+        "spec.algorithm.graph.calls[].compute[].settings[*]",
         "spec.rewards[].function.parameters[*]",
         "spec.rewards[].http.parameters[*]",
     ]

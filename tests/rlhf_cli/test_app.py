@@ -14,7 +14,7 @@ from rlhf_cli.guard import guarded
 
 runner = CliRunner()
 COMMANDS = [
-    *("validate", "explain", "plan", "run", "drive", "report", "version"),
+    *("validate", "explain", "plan", "fill", "run", "drive", "report", "version"),
     *("submit", "status", "describe", "logs", "fetch", "suspend", "resume", "cancel"),
 ]
 

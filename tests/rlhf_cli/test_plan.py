@@ -341,6 +341,35 @@ def test_a_plan_is_compared_with_those_of_others_rules(tmp_path: Path) -> None:
         assert speed_up is not None and float(speed_up[2]) >= 1
 
 
+def test_an_objective_shows_the_sizes_that_were_compared(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    pool = "{name: a, gpu: H100, nodes: 2, devicesPerNode: 4}"
+    objective = "{objective: {type: DeviceTime}}"
+    path.write_text(job() + f"  resources: {{nodePools: [{pool}]}}\n  placement: {objective}\n")
+    code, out, _ = run(str(path), "--explain", "actor.train")
+    assert code == 0 and "sort: 1 x 1 GPU (pool a)" in out
+    assert "1 of 8 devices (1 x 1 of pool a), as placement.objective DeviceTime says" in out
+    table = out[out.index("On devices") :].splitlines()
+    sizes = [line.split() for line in table[1:5]]
+    assert [(row[0], " ".join(row[1:4])) for row in sizes] == [
+        ("1", "1 x 1"),
+        ("2", "1 x 2"),
+        ("4", "1 x 4"),
+        ("8", "2 x 4"),
+    ]
+    assert [line.rstrip().endswith("this plan") for line in table[1:5]] == [True, *3 * [False]]
+    assert "activations recomputed" in out, "it is explained on the devices that it takes"
+
+
+def test_an_objective_needs_times_and_says_so_at_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(job() + "  placement: {objective: {type: DeviceTime}}\n")
+    code, _, err = run(str(path), "--devices", "2")
+    text = " ".join(err.replace("│", " ").split())
+    assert code == 2 and "job.yaml:12:33:" in text and "got device CPU" in text
+    assert "write placement.objective.type: StepTime" in text
+
+
 def test_a_page_has_the_timelines_of_all_jobs_of_a_file(tmp_path: Path) -> None:
     path, page = tmp_path / "jobs.yaml", tmp_path / "plan.html"
     path.write_text(job("one") + "---\n" + job("two", "{type: PPO}"))

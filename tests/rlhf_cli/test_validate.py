@@ -79,6 +79,19 @@ def test_what_only_a_deep_look_can_check_is_said(tmp_path: Path) -> None:
     assert result.output.endswith(f"check it by `rlhf validate --deep {file}`\n")
 
 
+def test_an_objective_of_gpus_whose_speed_nobody_knows_is_refused_at_its_line(
+    tmp_path: Path,
+) -> None:
+    pools = "  resources: {nodePools: [{name: a, gpu: %s, memoryPerDevice: 80Gi}]}\n"
+    path = tmp_path / "job.yaml"
+    path.write_text(GOOD + pools % "MI300X" + "  placement: {objective: {type: DeviceTime}}\n")
+    result = runner.invoke(app, ["validate", str(path)])
+    assert result.exit_code == 2 and "1 problem in 1 file" in result.output
+    assert "job.yaml:12:33: TimesUnknown" in result.output and "got gpu MI300X" in result.output
+    path.write_text(path.read_text().replace("MI300X", "H100"))
+    assert runner.invoke(app, ["validate", str(path)]).exit_code == 0
+
+
 def test_standard_input_is_read_for_a_dash() -> None:
     assert runner.invoke(app, ["validate", "-"], input=GOOD).output == "<stdin>: sort is valid\n"
     result = runner.invoke(app, ["validate", "-"], input=BAD)

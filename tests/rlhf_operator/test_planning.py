@@ -14,10 +14,15 @@ from typing import Any
 
 import pytest
 
+from rlhf_api.spec.checkpoint import CheckpointStorage
+from rlhf_api.spec.cluster import ImageSpec
+from rlhf_api.spec.failure import FailureRule
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.placement import PlacementType
+from rlhf_api.spec.telemetry import MlflowSpec, WandbSpec
+from rlhf_flow.planning.make_plan import make_plan, pools_of
 from rlhf_operator.decide.observed import PlanSeen
-from rlhf_operator.planning import Planner, plan_of, spawn
+from rlhf_operator.planning import Planner, key_of, plan_of, spawn
 
 from ..waiting import wait_until
 from .world import manifest
@@ -132,6 +137,103 @@ def test_a_plan_is_made_once_for_all_that_it_does_not_depend_on(
     for number, changes in enumerate(others, start=1):
         ask(planner, job(**changes))
         assert counted.number == before + number
+
+
+OTHERWISE: dict[str, dict[str, Any]] = {
+    "failure_policy": {
+        "max_restarts": 9,
+        "backoff_seconds": 9,
+        "progress_deadline_seconds": 9,
+        "standby": True,
+        "max_skipped_steps": 9,
+        "rules": (FailureRule(on_reason="Odd", action="Fail"),),
+    },
+    "checkpoint": {
+        "every_steps": 0,
+        "keep_last": 9,
+        "keep_best": "None",
+        "on_error": "Fail",
+        "storage": CheckpointStorage(uri="s3://bucket/x"),
+    },
+    "telemetry": {
+        "tensorboard": False,
+        "wandb": WandbSpec(project="p"),
+        "mlflow": MlflowSpec(tracking_uri="http://m", experiment="e"),
+    },
+}
+"""Another value of every field of sections that no plan depends on, or only in part."""
+
+
+def test_what_the_key_of_a_plan_leaves_out_changes_no_plan() -> None:
+    """On CPUs memory depends on checkpoints, and on what stands by."""
+    cpus = {"name": "c", "device": "CPU", "devicesPerNode": 2, "resources": {"memory": "32Gi"}}
+    asked = job(resources={"nodePools": [cpus]})
+    changes: dict[str, Any] = {"suspend": True, "managed_by": "o", "image": ImageSpec(runtime="o")}
+    others = [{name: value} for name, value in changes.items()]
+    for section, values in OTHERWISE.items():
+        model = getattr(asked.spec, section)
+        assert {*values} == {*type(model).model_fields}, "a value for every field"
+        others += [{section: model.model_copy(update={k: v})} for k, v in values.items()]
+    _, plan = make_plan(asked, pools_of(asked))
+    depended_on = []
+    for change in others:
+        other = asked.model_copy(update={"spec": asked.spec.model_copy(update=change)})
+        is_same = make_plan(other, pools_of(other))[1] == plan
+        assert is_same or key_of(other) != key_of(asked), change
+        if not is_same:
+            depended_on.append(next(iter(change)))
+    assert depended_on == ["failure_policy", "checkpoint"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rollout": {"samplesPerPrompt": 4, "expectedPromptTokens": 4}},
+        {"rollout": {"samplesPerPrompt": 4, "expectedResponseTokens": 4}},
+        {"checkpoint": {"everySteps": 7}},
+        {"failurePolicy": {"standby": True}},
+        {"placement": {"objective": {"type": "DeviceTime"}}},
+        {"placement": {"objective": {"type": "FewestDevices", "maxStepSeconds": 9}}},
+        {"placement": {"objective": {"type": "FewestDevices", "maxStepSeconds": 8}}},
+        {"placement": {"maxDevices": 4}},
+    ],
+)
+def test_what_a_plan_depends_on_changes_its_key(changes: dict[str, Any]) -> None:
+    assert key_of(job(**changes)) != key_of(job())
+
+
+def test_a_plan_in_short_has_its_times_and_devices() -> None:
+    seen = plan_of(job()).plan
+    _, plan = make_plan(job(), pools_of(job()))
+    assert seen is not None and plan.estimate is not None
+    assert float(seen.step_seconds or 0) == pytest.approx(plan.estimate.step_seconds, rel=1e-3)
+    assert seen.tokens_per_second == round(plan.estimate.tokens_per_second)
+    assert seen.hardware == "A100-80G"
+    assert [(each.name, each.num_devices) for each in seen.pools] == [("a100", 8)]
+
+
+def test_times_that_nobody_knows_are_not_in_it() -> None:
+    cpus = {"name": "c", "device": "CPU", "devicesPerNode": 2, "resources": {"memory": "32Gi"}}
+    odd = {"name": "o", "gpu": "Unheard-1", "memoryPerDevice": "80Gi"}
+    for pool in (cpus, odd):
+        seen = plan_of(job(resources={"nodePools": [pool]})).plan
+        assert seen is not None and seen.pools
+        assert (seen.step_seconds, seen.tokens_per_second, seen.hardware) == (None, None, None)
+
+
+def test_an_objective_takes_a_part_of_the_pool() -> None:
+    seen = plan_of(job(placement={"objective": {"type": "DeviceTime"}})).plan
+    assert seen is not None
+    assert sum(each.num_devices for each in seen.pools) < 8
+    assert seen.summary.startswith("1 x ")
+
+
+def test_an_objective_of_devices_that_nobody_knows_is_refused() -> None:
+    pool = {"name": "any", "gpu": "Unheard-1", "memoryPerDevice": "80Gi"}
+    asked = job(resources={"nodePools": [pool]}, placement={"objective": {"type": "DeviceTime"}})
+    seen = plan_of(asked)
+    assert seen.refusal is not None and seen.refusal.reason == "TimesUnknown"
+    assert "got gpu Unheard-1" in seen.refusal.message
 
 
 def test_what_cannot_fit_is_refused_with_the_arithmetic() -> None:

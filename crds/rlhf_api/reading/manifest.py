@@ -6,10 +6,10 @@ API server, calls `validation` itself.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from rlhf_api.errors import ManifestError
 from rlhf_api.problems import Problem
@@ -28,7 +28,7 @@ def load_file(path: str | Path, overrides: Sequence[str] = ()) -> list[RLHFJob]:
     Raises ManifestError with all problems of the file, OverrideError for an override that cannot be
     applied.
     """
-    return load_jobs(decode(_read(Path(path)), str(path)), str(path), overrides)
+    return load_jobs(decode(read_file(Path(path)), str(path)), str(path), overrides)
 
 
 def load_jobs(text: str, source_name: str, overrides: Sequence[str] = ()) -> list[RLHFJob]:
@@ -54,6 +54,42 @@ def load_jobs(text: str, source_name: str, overrides: Sequence[str] = ()) -> lis
     return jobs
 
 
+def load_among_others(
+    text: str, source_name: str, prepared: Callable[[Any], Any]
+) -> list[tuple[int, Document, RLHFJob]]:
+    """Load the jobs of a text in which other objects may stand, too.
+
+    Args:
+        text: of one or several documents.
+        source_name: stands in messages for the file.
+        prepared: a job's document as it is to be checked.
+
+    Returns:
+        Of each job the number of its document, that, and the job.
+
+    Raises:
+        ManifestError: the text is no YAML, there is no job in it, or one has problems.
+    """
+    documents, problems = read_documents(text, source_name)
+    found = [(n, each) for n, each in enumerate(documents) if _is_job(each.value)]
+    if not found and not problems:
+        do = f"name a file with an object of kind {KIND}"
+        problems = [Problem((), "no job in it", file=source_name, line=1, column=1, do=do)]
+    jobs: list[tuple[int, Document, RLHFJob]] = []
+    for number, document in found:
+        job, wrong = validate_document(prepared(document.value))
+        problems += [_placed(each, document, source_name, ()) for each in wrong]
+        if job is not None:
+            jobs.append((number, document, job))
+    if problems:
+        raise ManifestError(problems)
+    return jobs
+
+
+def _is_job(value: Any) -> bool:
+    return isinstance(value, dict) and value.get("kind") == KIND
+
+
 def with_lines(
     error: ManifestError, path: str | Path, job: str, overrides: Sequence[str] = ()
 ) -> ManifestError:
@@ -65,7 +101,7 @@ def with_lines(
         job: the job's name.
         overrides: with which it was loaded.
     """
-    documents, _ = read_documents(decode(_read(Path(path)), str(path)), str(path))
+    documents, _ = read_documents(decode(read_file(Path(path)), str(path)), str(path))
     for document in documents:
         value = apply_overrides(document.value, overrides)
         metadata = value.get("metadata") if isinstance(value, dict) else None
@@ -119,7 +155,8 @@ def read_limited(stream: BinaryIO) -> bytes:
     return stream.read(_MAX_BYTES + 1)
 
 
-def _read(path: Path) -> bytes:
+def read_file(path: Path) -> bytes:
+    """Read a manifest's file, as `read_limited` does. Raises ManifestError if it cannot be."""
     try:
         with path.open("rb") as file:
             return read_limited(file)

@@ -28,7 +28,7 @@ def apply_overrides(document: Any, overrides: Sequence[str]) -> Any:
     for override in overrides:
         with gathered.check():
             location, value = parse_override(override)
-            _assign(result, location, value, override)
+            _assign(result, location, value, f"--set {override}")
     gathered.raise_all()
     return result
 
@@ -87,6 +87,11 @@ def _as_text(location: FieldPath) -> tuple[str, ...]:
     return tuple(map(str, location))
 
 
+def assign(document: Any, location: FieldPath, value: Any) -> None:
+    """Set a field of a document in place; what is around it is there, or is made."""
+    _assign(document, location, value, path_text(location))
+
+
 def _assign(document: Any, location: FieldPath, value: Any, override: str) -> None:
     node = document
     for length, segment in enumerate(location):
@@ -107,7 +112,7 @@ def _assign(document: Any, location: FieldPath, value: Any, override: str) -> No
             node = node[index]
         else:
             raise OverrideError(
-                f"--set {override}: {path_text(location[:length]) or 'the document'} is no map, "
+                f"{override}: {path_text(location[:length]) or 'the document'} is no map, "
                 f"got {node!r}; set that field as a whole"
             )
 
@@ -117,6 +122,6 @@ def _index(node: list[Any], segment: str | int, location: FieldPath, override: s
         return segment
     allowed = f"0 to {len(node) - 1}" if node else "none, the list is empty"
     raise OverrideError(
-        f"--set {override}: {path_text(location)} is no entry of the list, got {segment}, allowed "
+        f"{override}: {path_text(location)} is no entry of the list, got {segment}, allowed "
         f"{allowed}; set the whole list to add entries"
     )

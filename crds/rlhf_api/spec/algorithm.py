@@ -10,6 +10,7 @@ from pydantic import ConfigDict, Field
 from rlhf_api.base import Contract, Entrypoint, Identifier
 from rlhf_api.cel import text
 from rlhf_api.rules import Rule, found
+from rlhf_api.spec.algorithm_graph import AlgorithmGraph
 from rlhf_api.spec.policy_loss import AlgorithmSettings
 from rlhf_api.spec.presets import (
     DapoSettings,
@@ -94,7 +95,7 @@ _FIELDS = {
 
 
 def _alias(name: str) -> str:
-    return "type" if name == "type" else _FIELDS[AlgorithmType[name.upper()]]
+    return name if name in ("type", "graph") else _FIELDS[AlgorithmType[name.upper()]]
 
 
 def _only_with(kind: AlgorithmType) -> Rule:
@@ -145,6 +146,9 @@ class AlgorithmSpec(Contract):
     """Settings of RewardModel; only with type RewardModel."""
     custom: CustomSettings | None = None
     """Entry point and parameters; only, and always, with type Custom."""
+    graph: AlgorithmGraph | None = None
+    """What its step calls, for planning without its code; only with type Custom. `rlhf fill` writes
+    it. Default: only what can run the code plans."""
 
     validations: ClassVar = (
         *(_only_with(kind) for kind in AlgorithmType),
@@ -154,6 +158,17 @@ class AlgorithmSpec(Contract):
             do="add custom: {entrypoint: package.module:Class}",
             field=".custom",
             check=lambda self: found(self.type is AlgorithmType.CUSTOM and self.custom is None),
+        ),
+        Rule(
+            holds="!has(self.graph) || self.type == 'Custom'",
+            what="a graph of an algorithm whose graph is known",
+            got="'graph beside type ' + self.type",
+            do="remove graph or change type",
+            field=".graph",
+            check=lambda self: found(
+                self.graph is not None and self.type is not AlgorithmType.CUSTOM,
+                f"graph beside type {self.type.value}",
+            ),
         ),
     )
 

@@ -10,6 +10,7 @@ from rlhf_api.rules import Found, Rule, found
 from rlhf_api.spec.algorithm_rules import ALGORITHM_RULES
 from rlhf_api.spec.checkpoint import KeepBest
 from rlhf_api.spec.models import TrainingEngineType
+from rlhf_api.spec.objective_rules import OBJECTIVE_RULES
 from rlhf_api.spec.placement import PLACEMENT_RULES, PlacementType
 from rlhf_api.spec.rewards import MODEL_ROLE
 
@@ -347,5 +348,6 @@ SPEC_RULES: tuple[Rule, ...] = (
         check=_pools_have_one_device,
     ),
     *PLACEMENT_RULES,
+    *OBJECTIVE_RULES,
 )
 """As they are said to users."""

@@ -62,8 +62,28 @@ class ModelSource(Alternatives):
     validations: ClassVar = (REVISION_RULE,)
 
 
+class ModelFamily(StrEnum):
+    """Families of decoders whose layers the planner knows."""
+
+    LLAMA = "Llama"
+    """Llama."""
+    MISTRAL = "Mistral"
+    """Mistral."""
+    QWEN2 = "Qwen2"
+    """Qwen 2 and 2.5: biases of query, key and value."""
+    QWEN3 = "Qwen3"
+    """Qwen 3: norms of queries and keys."""
+    GEMMA = "Gemma"
+    """The first Gemma."""
+    GEMMA2 = "Gemma2"
+    """Gemma 2: four norms in a block."""
+    GEMMA3 = "Gemma3"
+    """Gemma 3: four norms in a block, and those of queries and keys."""
+
+
 class ModelShape(Contract):
-    """A decoder's dimensions, for planning where config.json cannot be read."""
+    """A decoder's dimensions, for planning where config.json cannot be read. `rlhf fill` writes
+    them."""
 
     num_layers: Count
     """Transformer blocks."""
@@ -81,6 +101,8 @@ class ModelShape(Contract):
     """Rows of the embedding."""
     tied_embeddings: bool = False
     """Whether the output projection shares the embedding's weights."""
+    family: ModelFamily | None = None
+    """The family of the model, which says what its layers have besides. Default: nothing."""
 
     validations: ClassVar = (
         Rule(

@@ -12,6 +12,7 @@ from pydantic import Field
 from rlhf_api.base import Contract, Count, Identifier, Name
 from rlhf_api.cel import texts
 from rlhf_api.rules import Found, Rule, found
+from rlhf_api.spec.objective import PlacementObjective
 
 if TYPE_CHECKING:
     from rlhf_api.spec.job import RLHFJobSpec
@@ -117,6 +118,9 @@ class PlacementSpec(Contract):
 
     type: PlacementType = PlacementType.AUTO
     """Auto, Colocated, Split, Standalone or Manual."""
+    objective: PlacementObjective = PlacementObjective()
+    """What the plan is to be best at: least time per step, least device time per step, or the
+    fewest devices that are fast enough."""
     max_devices: Count | None = None
     """Use at most so many devices of the pool; not for Manual. Default: all."""
     groups: Annotated[tuple[RoleGroup, ...], Field(max_length=16)] = ()

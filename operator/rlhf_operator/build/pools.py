@@ -3,9 +3,37 @@
 from __future__ import annotations
 
 from rlhf_api.plan import Pool
+from rlhf_api.plan_estimate import PoolPart
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.resources import NodePool
+from rlhf_api.status import PlanStatus
 from rlhf_flow.planning.inventory import limit_devices
+
+
+def cluster_job(job: RLHFJob, plan: PlanStatus | None) -> RLHFJob:
+    """A job as its cluster runs it: with the node pools that are left where its objective lets the
+    plan take a part of them. Its driver plans for these, so that it never waits for others.
+
+    Args:
+        job: with the chart's defaults.
+        plan: of the job. None: not made yet, or only the driver can make it.
+    """
+    spec = job.spec
+    if plan is None or not plan.pools or not spec.placement.objective.takes_part:
+        return job
+    parts = {part.name: part for part in plan.pools}
+    pools = (
+        _part_of(pool, parts[pool.name]) for pool in spec.resources.node_pools if pool.name in parts
+    )
+    resources = spec.resources.model_copy(update={"node_pools": tuple(pools)})
+    placement = spec.placement.model_copy(update={"max_devices": None})  # the plan kept it
+    changed = spec.model_copy(update={"resources": resources, "placement": placement})
+    return job.model_copy(update={"spec": changed})
+
+
+def _part_of(pool: NodePool, part: PoolPart) -> NodePool:
+    size = {"nodes": part.nodes, "devices_per_node": part.devices_per_node}
+    return pool.model_copy(update=size)
 
 
 def taken_pools(job: RLHFJob) -> tuple[NodePool, ...]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from rlhf_api.spec.job import RLHFJob
-from rlhf_operator.build.pools import taken_pools
-from rlhf_operator.decide.observed import ClaimSeen, Observed, Refusal
+from rlhf_operator.build.pools import cluster_job, taken_pools
+from rlhf_operator.decide.observed import ClaimSeen, Observed, PlanSeen, Refusal
 
 
 def refusal_of(seen: Observed) -> Refusal | None:
@@ -12,12 +12,12 @@ def refusal_of(seen: Observed) -> Refusal | None:
     job = seen.job.job
     if seen.job.problem is not None or job is None:
         return seen.job.problem
+    plan = seen.plan or PlanSeen()
+    run = cluster_job(job, plan.plan)
     refusal = (
-        _without_defaults(job) or _of_code(job, seen.lacks_code) or _of_storage(job, seen.claim)
+        _without_defaults(job) or _of_code(job, seen.lacks_code) or _of_storage(run, seen.claim)
     )
-    if refusal is None and seen.plan is not None:
-        return seen.plan.refusal
-    return refusal
+    return refusal or plan.refusal or _of_objective(job, plan)
 
 
 def _without_defaults(job: RLHFJob) -> Refusal | None:
@@ -41,6 +41,21 @@ def _without_defaults(job: RLHFJob) -> Refusal | None:
             "a persistentVolumeClaim, so that a lost pod costs no work",
         )
     return None
+
+
+def _of_objective(job: RLHFJob, plan: PlanSeen) -> Refusal | None:
+    """How large the cluster is follows from the plan, so that the driver cannot be the first to
+    make it."""
+    objective = job.spec.placement.objective
+    if not (plan.unknown and objective.takes_part):
+        return None
+    return Refusal(
+        "PlanUnknown",
+        f"spec.placement.objective {objective.type.value} takes as many devices as the plan says, "
+        "and the plan cannot be made before the cluster: got no plan, because "
+        f"{plan.unknown}; that is too late here. Write placement.objective.type: StepTime, with "
+        "placement.maxDevices if it is to take fewer devices, or add what is unknown",
+    )
 
 
 def _of_code(job: RLHFJob, is_missing: bool) -> Refusal | None:

@@ -82,10 +82,10 @@ class Draft:
     @property
     def is_outdated(self) -> bool:
         """Whether what runs was made from another manifest than the job's now."""
-        cluster, now = self.status.cluster, self.seen.job.digest
-        if cluster is None or cluster.manifest_digest is None or now is None:
+        cluster = self.status.cluster
+        if cluster is None or cluster.manifest_digest is None:
             return False
-        return cluster.manifest_digest != now
+        return not self.seen.job.is_of(cluster.manifest_digest)
 
     def condition(self, type: ConditionType) -> Condition | None:
         """One condition as it stands."""

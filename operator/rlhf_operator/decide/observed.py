@@ -14,7 +14,7 @@ from rlhf_api.report import StatusReport
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.resources import Device
 from rlhf_api.status import DefaultsStatus, PlanStatus, RLHFJobStatus
-from rlhf_operator.build.pools import taken_pools
+from rlhf_operator.build.pools import cluster_job, taken_pools
 from rlhf_operator.head.protocol import Submission
 
 
@@ -44,10 +44,24 @@ class JobSeen:
         """Of what a cluster and driver of this manifest go by. None: it cannot be read."""
         return None if self.job is None else manifest_digest(self.job.spec)
 
+    def is_of(self, digest: str) -> bool:
+        """Whether a cluster with such a digest is one of this manifest, as this release made it or
+        an earlier one; also where it cannot be read."""
+        if self.job is None or digest == self.digest:
+            return True
+        return digest == manifest_digest(self.job.spec, with_shapes=True)
+
+    @property
+    def cluster_job(self) -> RLHFJob | None:
+        """The manifest as its cluster runs it, by the plan in the status. None: it cannot be
+        read."""
+        return None if self.job is None else cluster_job(self.job, self.status.plan)
+
     @property
     def num_gpus(self) -> int:
         """GPUs that its cluster asks for."""
-        pools = taken_pools(self.job) if self.job else ()
+        job = self.cluster_job
+        pools = taken_pools(job) if job else ()
         return sum(pool.num_devices for pool in pools if pool.device is Device.GPU)
 
     @property

@@ -103,6 +103,7 @@ def _accept(draft: Draft) -> None:
         draft.set(plan=plan.plan)
         draft.conclude(ConditionType.PLANNED, ConditionStatus.TRUE, "Planned", plan.plan.summary)
     else:
+        draft.set(plan=None)  # what was planned before was of another manifest
         draft.conclude(ConditionType.PLANNED, ConditionStatus.UNKNOWN, "DriverPlans", plan.unknown)
 
 

@@ -117,7 +117,8 @@ def _plan(job: Job) -> list[RenderableType]:
     if plan is None:
         return []
     peak = format_bytes(plan.peak_memory_bytes)
-    return [_row("plan", _plain(f"{plan.placement}, {peak} per device: {plan.summary}"))]
+    step = f"{plan.step_seconds} s a step expected, " if plan.step_seconds else ""
+    return [_row("plan", _plain(f"{plan.placement}, {step}{peak} per device: {plan.summary}"))]
 
 
 def _devices(job: Job) -> list[RenderableType]:

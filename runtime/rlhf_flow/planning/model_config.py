@@ -11,15 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_flow.errors import NoScores, ShapeUnknown
+from rlhf_flow.planning.families import (
+    MODEL_TYPES,
+    QKV_BIAS,
+    QUERY_KEY_NORM,
+    TIED_BY_DEFAULT,
+    norms_per_layer,
+)
 from rlhf_flow.planning.shapes import DecoderShape
 
 CONFIG_FILE = "config.json"
-_QKV_BIAS = frozenset({"qwen2"})
-_QUERY_KEY_NORM = frozenset({"qwen3", "gemma3_text"})
-_FOUR_NORMS = frozenset({"gemma2", "gemma3_text"})
-_TIED_BY_DEFAULT = frozenset({"gemma", "gemma2", "gemma3_text"})
-MODEL_TYPES = frozenset({"llama", "mistral", "gemma"}) | _QKV_BIAS | _QUERY_KEY_NORM | _FOUR_NORMS
-"""Values of `model_type` whose layers are known here."""
 MOST_PARAMETERS = 10**14
 """Of a model: a config.json that says more is damaged."""
 MEGATRON_FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
@@ -115,10 +116,10 @@ def shape_from_config(config: Mapping[str, Any], origin: str, advice: str) -> De
         num_key_value_heads=dimension("num_key_value_heads", heads),
         head_dim=dimension("head_dim", hidden // heads),
         vocab_size=dimension("vocab_size"),
-        tied_embeddings=bool(tied) if tied is not None else model_type in _TIED_BY_DEFAULT,
-        qkv_bias=model_type in _QKV_BIAS,
-        query_key_norm=model_type in _QUERY_KEY_NORM,
-        norms_per_layer=4 if model_type in _FOUR_NORMS else 2,
+        tied_embeddings=bool(tied) if tied is not None else model_type in TIED_BY_DEFAULT,
+        qkv_bias=model_type in QKV_BIAS,
+        query_key_norm=model_type in QUERY_KEY_NORM,
+        norms_per_layer=norms_per_layer(model_type),
         family=model_type,
     )
     if shape.num_parameters > MOST_PARAMETERS:

@@ -3,12 +3,53 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from rlhf_api import RLHFJob
-from rlhf_flow.errors import ShapeUnknown
+from rlhf_api.spec.models import ModelShape
+from rlhf_flow.errors import ManifestOutdated, NoScores, ShapeUnknown
 from rlhf_flow.planning.known_models import BUILTIN_MODELS, KNOWN_MODELS
 from rlhf_flow.planning.model_config import cached_folder, read_shape, require_classifier
 from rlhf_flow.planning.shapes import DecoderShape
+
+
+def check_shapes(job: RLHFJob, cache: Path) -> None:
+    """Compare the shapes that a manifest gives with what is known of the models here.
+
+    Args:
+        job: the manifest.
+        cache: the hub cache of this machine.
+
+    Raises:
+        ManifestOutdated: one differs from its model's config.json, or from the tables.
+    """
+    for role, given in job.spec.given_models.items():
+        shape = given.model.shape
+        if shape is None:
+            continue
+        try:
+            known = source_shape(job, role, cache).to_spec()
+        except (ShapeUnknown, NoScores):  # the reason for a shape by hand, or told by other checks
+            continue
+        different = difference_of(shape, known)
+        if different is not None:
+            name, value, actual = different
+            raise ManifestOutdated(
+                f"the shape in the manifest is not that of the model: got {name} {value}, allowed "
+                f"{actual}, as the model says; run `rlhf fill FILE`, which brings it up to date, "
+                f"or remove spec.{given.field}.shape"
+            ).at("spec", *given.location, "shape", name)
+
+
+def difference_of(given: ModelShape, known: ModelShape) -> tuple[str, Any, Any] | None:
+    """The first field in which a shape is not the known one, with both values; a family that is not
+    given is any."""
+    ours, theirs = (each.model_dump(mode="json", by_alias=True) for each in (given, known))
+    if given.family is None:
+        del ours["family"]
+    return next(
+        ((name, value, theirs[name]) for name, value in ours.items() if value != theirs[name]), None
+    )
 
 
 def resolve_shape(job: RLHFJob, role: str, cache: Path) -> DecoderShape:
@@ -28,13 +69,18 @@ def resolve_shape(job: RLHFJob, role: str, cache: Path) -> DecoderShape:
     """
     named = job.spec.origin_of(role)
     given = job.spec.model_for(role).shape or job.spec.model_for(named).shape
-    if given is not None:
-        return DecoderShape.from_spec(given)
+    return DecoderShape.from_spec(given) if given is not None else source_shape(job, role, cache)
+
+
+def source_shape(job: RLHFJob, role: str, cache: Path) -> DecoderShape:
+    """The shape that the source of a role's model has, whatever the manifest says of it; arguments
+    and errors as above."""
+    named = job.spec.origin_of(role)
     source = job.spec.model_for(named).source
     field = job.spec.given_models[named].field
     advice = (
-        f"give numLayers, hiddenSize and so on as spec.{field}.shape "
-        "(see `rlhf explain spec.models.shape`)"
+        f"let `rlhf fill FILE` write spec.{field}.shape where the model is, or give numLayers, "
+        "hiddenSize and so on there (see `rlhf explain spec.models.shape`)"
     )
     if source.builtin is not None:
         return BUILTIN_MODELS[source.builtin]

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from rlhf_api.plan import Head
 from rlhf_api.spec.models import ModelShape
+from rlhf_flow.planning.families import FAMILIES, QKV_BIAS, QUERY_KEY_NORM, norms_per_layer
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class DecoderShape:
     @classmethod
     def from_spec(cls, shape: ModelShape) -> DecoderShape:
         """The shape that a manifest gives."""
+        model_type = None if shape.family is None else FAMILIES[shape.family]
         return cls(
             num_layers=shape.num_layers,
             hidden_size=shape.hidden_size,
@@ -46,6 +48,25 @@ class DecoderShape:
             head_dim=shape.head_dim,
             vocab_size=shape.vocab_size,
             tied_embeddings=shape.tied_embeddings,
+            qkv_bias=model_type in QKV_BIAS,
+            query_key_norm=model_type in QUERY_KEY_NORM,
+            norms_per_layer=norms_per_layer(model_type),
+            family=model_type,
+        )
+
+    def to_spec(self) -> ModelShape:
+        """It for a manifest, whose family says what its dimensions do not."""
+        family = next((each for each, name in FAMILIES.items() if name == self.family), None)
+        return ModelShape(
+            num_layers=self.num_layers,
+            hidden_size=self.hidden_size,
+            intermediate_size=self.intermediate_size,
+            num_attention_heads=self.num_attention_heads,
+            num_key_value_heads=self.num_key_value_heads,
+            head_dim=self.head_dim,
+            vocab_size=self.vocab_size,
+            tied_embeddings=self.tied_embeddings,
+            family=family,
         )
 
     @property

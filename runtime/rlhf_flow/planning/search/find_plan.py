@@ -55,9 +55,9 @@ class Found:
     """What a search found."""
 
     fitted: FittedJob | None
-    """The fastest that fits. None: nothing fits."""
+    """The fastest that fits. None: nothing fits, or nothing that is as fast as was asked for."""
     step_seconds: float
-    """Of its steps; infinite where nothing fits."""
+    """Of its steps; infinite without one."""
     bound_seconds: float
     """No plan of the family takes less; the same where it is the fastest."""
     num_fitted: int
@@ -99,6 +99,7 @@ def find_plan(
     family: Sequence[Placement] | None = None,
     incumbents: Sequence[FittedJob] = (),
     most_fitted: int = MAX_FITTED,
+    below_seconds: float = inf,
 ) -> Found:
     """The fastest plan of a family.
 
@@ -108,16 +109,21 @@ def find_plan(
         family: the placements. None: all of `placements`.
         incumbents: plans that are known to fit; one of them is the answer where none is faster.
         most_fitted: ways to compute that are fitted into memory, at most.
+        below_seconds: only plans with shorter steps are looked for.
     """
     family = tuple(placements(problem)) if family is None else family
-    return _Search(problem, hardware, most_fitted).run(family, incumbents)
+    return _Search(problem, hardware, most_fitted, below_seconds).run(family, incumbents)
 
 
 class _Search:
     """The state of a search."""
 
     def __init__(
-        self, problem: PlanningProblem, hardware: Mapping[str, Hardware], most_fitted: int
+        self,
+        problem: PlanningProblem,
+        hardware: Mapping[str, Hardware],
+        most_fitted: int,
+        below_seconds: float,
     ) -> None:
         self._problem, self._hardware, self._most_fitted = problem, hardware, most_fitted
         links = {
@@ -128,7 +134,9 @@ class _Search:
         self._queue: list[_Node] = []
         self._numbers = count()
         self._best: FittedJob | None = None
-        self._best_seconds = inf
+        self._below_seconds = below_seconds
+        self._best_seconds = below_seconds
+        """Of the best plan's steps; without one, what they are to be below."""
         self._num_fitted = 0
         self._apart: list[_Node] = []
         """Placements in which not all calls are on the same ranks; slower ones than the best plan,
@@ -151,8 +159,9 @@ class _Search:
                 self._judge_layout(node.space, node.place)
         waiting = (node.bound_seconds for node in self._queue[:1])
         bound = min([self._best_seconds, self._unfinished, *waiting])
+        seconds = inf if self._best is None else self._best_seconds
         number, apart = self._num_fitted, tuple(self._fitted_apart())
-        return Found(self._best, self._best_seconds, bound, number, len(family), apart)
+        return Found(self._best, seconds, bound, number, len(family), apart)
 
     def _goes_on(self) -> bool:
         """Whether something that waits may be faster, and may still be tried."""
@@ -164,7 +173,8 @@ class _Search:
 
     def _most(self) -> int:
         """Ways to compute that may be fitted: more where nothing fits yet."""
-        return self._most_fitted * (PATIENCE if self._best is None else 1)
+        is_any_wanted = self._best is None and self._below_seconds == inf
+        return self._most_fitted * (PATIENCE if is_any_wanted else 1)
 
     def _push_placement(self, placement: Placement) -> None:
         space = LayoutSpace(placement, self._dimensions(placement))
@@ -221,7 +231,10 @@ class _Search:
             self._judge(fitted)
 
     def _fitted_apart(self) -> Iterator[FittedJob]:
-        """Of the best placements with roles apart one that fits, in the quickest layout."""
+        """Of the best placements with roles apart one that fits, in the quickest layout; none where
+        no plan was found."""
+        if self._best is None:
+            return
         for node in heapq.nsmallest(MOST_APART, self._apart):
             first = (0,) * len(node.space.dimensions)
             try:

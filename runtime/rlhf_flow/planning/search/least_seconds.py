@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from math import inf
 
 from rlhf_api.calls import CallKind
@@ -38,10 +38,13 @@ from rlhf_flow.planning.search.layouts import Cut, cut_mesh
 from rlhf_flow.planning.search.placements import Placement
 from rlhf_flow.planning.seconds.links import Links
 from rlhf_flow.planning.simulation import step_seconds
-from rlhf_flow.planning.static_memory import static_memory
+from rlhf_flow.planning.static_memory import MODEL_CALLS, static_memory
 
 Seconds = Mapping[str, float]
 """Of calls, by their sites."""
+
+Ranks = Callable[[ModelCall], tuple[PoolRanks, ...]]
+"""Of a call."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,14 +191,25 @@ class LeastSeconds:
             placement: where roles are.
             seconds: of its calls; those left out take no time.
         """
-        return step_seconds(self._tasks(placement, seconds), passes_ahead(self.graph))
+        tasks = self._tasks(seconds, partial(self._ranks, placement))
+        return step_seconds(tasks, passes_ahead(self.graph))
 
-    def _tasks(self, placement: Placement, seconds: Seconds) -> tuple[Task, ...]:
+    def of_chain(self, seconds: Seconds) -> float:
+        """A step in the long run if no call waited for the devices of another; argument as
+        above."""
+        return step_seconds(self._tasks(seconds, lambda _: ()), passes_ahead(self.graph))
+
+    @cached_property
+    def computed_calls(self) -> tuple[str, ...]:
+        """Sites of the calls that compute with a model."""
+        return tuple(call.id for call in self.graph.of_kind(*MODEL_CALLS))
+
+    def _tasks(self, seconds: Seconds, ranks: Ranks) -> tuple[Task, ...]:
         return tuple(
             Task(
                 id=call.id,
                 seconds=seconds.get(call.id, 0.0) * self.graph.expected_count(call.id),
-                ranks=self._ranks(placement, call),
+                ranks=ranks(call),
                 after=after,
                 after_previous=after_previous,
             )

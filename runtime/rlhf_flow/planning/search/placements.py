@@ -91,6 +91,16 @@ def unit_devices(problem: PlanningProblem, most: int = MAX_PLACEMENTS) -> Mappin
     return _shares(problem.pools, tenants(problem), most).units
 
 
+def mesh_sizes(problem: PlanningProblem, most: int = MAX_PLACEMENTS) -> dict[str, range]:
+    """Devices of a pool that a set may have in some placement, for each pool; arguments as
+    above."""
+    units = unit_devices(problem, most)
+    return {
+        pool.name: range(units[pool.name], pool.num_devices + 1, units[pool.name])
+        for pool in problem.pools
+    }
+
+
 def tenants(problem: PlanningProblem) -> tuple[Tenant, ...]:
     """What is placed by itself: first the roles, then generation."""
     copied: dict[str, str] = {role: role for role in problem.models}

@@ -11,7 +11,7 @@ from typing import Any
 
 from rlhf_api.plan import Pool
 from rlhf_api.spec.hardware import HardwareSpec
-from rlhf_api.spec.resources import Device
+from rlhf_api.spec.resources import Device, NodePool
 from rlhf_flow.planning.inventory import check_described
 from rlhf_flow.planning.seconds.hardware import Hardware
 from rlhf_flow.planning.seconds.presets import CPU, GIGA, HARDWARE, PCIE_4, TERA, hardware_of
@@ -36,7 +36,7 @@ _WORDS = {
 """What people call fields of `Hardware`, by how their names end."""
 
 
-def pool_hardware(pool: Pool) -> Hardware:
+def pool_hardware(pool: Pool | NodePool) -> Hardware:
     """What the devices of a pool can do; its name says where that comes from.
 
     Raises:
@@ -83,7 +83,7 @@ def _times(value: float | None, unit: float) -> float | None:
     return None if value is None else value * unit
 
 
-def _described(pool: Pool, given: dict[str, Any]) -> Hardware:
+def _described(pool: Pool | NodePool, given: dict[str, Any]) -> Hardware:
     """A GPU of which the manifest says all that is needed; for the rest see `HardwareSpec`."""
     check_described(pool.name, pool.gpu, pool.hardware)
     of_node = NODE_NETWORK_GIGABITS * GIGA / BITS

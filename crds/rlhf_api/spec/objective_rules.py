@@ -1,0 +1,102 @@
+"""What an objective of the plan may stand beside."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rlhf_api.rules import Found, Rule, found
+from rlhf_api.spec.objective import ObjectiveType
+from rlhf_api.spec.placement import PlacementType
+from rlhf_api.spec.resources import Device
+
+if TYPE_CHECKING:
+    from rlhf_api.spec.job import RLHFJobSpec
+
+
+def _limit_is_there(spec: RLHFJobSpec) -> list[Found]:
+    objective = spec.placement.objective
+    is_wanted = objective.type is ObjectiveType.FEWEST_DEVICES
+    return found(is_wanted and objective.max_step_seconds is None, "none")
+
+
+def _limit_is_used(spec: RLHFJobSpec) -> list[Found]:
+    objective = spec.placement.objective
+    is_wanted = objective.type is ObjectiveType.FEWEST_DEVICES
+    has_limit = objective.max_step_seconds is not None
+    return found(has_limit and not is_wanted, objective.type.value)
+
+
+def _groups_name_their_devices(spec: RLHFJobSpec) -> list[Found]:
+    objective = spec.placement.objective
+    is_manual = spec.placement.type is PlacementType.MANUAL
+    return found(is_manual and objective.takes_part, objective.type.value)
+
+
+def _one_pool_is_sized(spec: RLHFJobSpec) -> list[Found]:
+    objective, kind = spec.placement.objective, spec.placement.type
+    is_apart = kind in (PlacementType.SPLIT, PlacementType.STANDALONE)
+    has_several = len(spec.resources.node_pools) > 1
+    return found(has_several and is_apart and objective.takes_part, objective.type.value)
+
+
+def _times_are_known(spec: RLHFJobSpec) -> list[Found]:
+    objective = spec.placement.objective
+    on_cpus = any(pool.device is Device.CPU for pool in spec.resources.node_pools)
+    return found(on_cpus and objective.takes_part, objective.type.value)
+
+
+_OBJECTIVE = "self.placement.objective"
+_TAKES_ALL = f"{_OBJECTIVE}.type == 'StepTime'"
+_POOLS = "self.resources.nodePools"
+_AT = ".placement.objective"
+
+OBJECTIVE_RULES: tuple[Rule, ...] = (
+    Rule(
+        holds=f"{_OBJECTIVE}.type != 'FewestDevices' || has({_OBJECTIVE}.maxStepSeconds)",
+        what="objective FewestDevices without a limit of a step's time",
+        do="add maxStepSeconds, or write type: DeviceTime",
+        field=f"{_AT}.maxStepSeconds",
+        check=_limit_is_there,
+        reason="FieldValueRequired",
+    ),
+    Rule(
+        holds=f"{_OBJECTIVE}.type == 'FewestDevices' || !has({_OBJECTIVE}.maxStepSeconds)",
+        what="maxStepSeconds beside another objective",
+        got=f"{_OBJECTIVE}.type",
+        allowed="FewestDevices",
+        do="write type: FewestDevices, or remove maxStepSeconds",
+        field=f"{_AT}.maxStepSeconds",
+        check=_limit_is_used,
+    ),
+    Rule(
+        holds=f"self.placement.type != 'Manual' || {_TAKES_ALL}",
+        what="an objective that chooses how many devices, beside groups that name theirs",
+        got=f"{_OBJECTIVE}.type",
+        allowed="StepTime",
+        do="write placement.type: Auto, or remove the objective and give the groups fewer devices",
+        field=f"{_AT}.type",
+        check=_groups_name_their_devices,
+    ),
+    Rule(
+        holds=f"{_POOLS}.size() <= 1 || !(self.placement.type in ['Split', 'Standalone']) || "
+        f"{_TAKES_ALL}",
+        what="an objective that chooses how many devices, beside several pools, of which each has "
+        "a set of roles",
+        got=f"{_OBJECTIVE}.type",
+        allowed="StepTime",
+        do="remove it, and give the pools fewer nodes, or leave one pool",
+        field=f"{_AT}.type",
+        check=_one_pool_is_sized,
+    ),
+    Rule(
+        holds=f"{_POOLS}.all(pool, pool.device != 'CPU') || {_TAKES_ALL}",
+        what="an objective that compares times, which are not known of processes on CPUs",
+        got=f"{_OBJECTIVE}.type",
+        allowed="StepTime",
+        do="remove the objective, and set placement.maxDevices if it is to take fewer, or name "
+        "pools of GPUs",
+        field=f"{_AT}.type",
+        check=_times_are_known,
+    ),
+)
+"""They stand at the spec, as those of placements do."""

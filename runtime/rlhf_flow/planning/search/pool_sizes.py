@@ -1,0 +1,60 @@
+"""Parts of pools: the numbers of devices that are compared where a plan may take fewer. Pure.
+
+Of a pool within a node: the divisors of its devices, and powers of two. Of several nodes whole
+ones: every number up to eight, above those whose binary form has three leading digits and zeros
+(10, 12, 14, 16, 20, 24, ...), which are at most a quarter apart, and all. Of several pools every
+combination, also without some of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+
+from rlhf_api.plan import Pool
+
+LEADING_DIGITS = 3
+"""Binary digits of a number of nodes that may be other than zero, from the first on."""
+
+Pools = tuple[Pool, ...]
+
+
+def pool_sizes(pool: Pool) -> tuple[Pool, ...]:
+    """The parts of a pool, and the whole, ascending."""
+    per_node = pool.devices_per_node
+    within = [
+        size for size in range(1, per_node + 1) if per_node % size == 0 or size.bit_count() == 1
+    ]
+    parts = [_part(pool, 1, size) for size in within]
+    nodes = [count for count in range(2, pool.nodes) if _is_round(count)]
+    if pool.nodes > 1:
+        nodes.append(pool.nodes)
+    return (*parts, *(_part(pool, count, per_node) for count in nodes))
+
+
+def sizes_of(pools: Sequence[Pool]) -> tuple[Pools, ...]:
+    """Every choice of parts of pools, those of fewer devices first; pools may be left out."""
+    choices = product(*((None, *pool_sizes(pool)) for pool in pools))
+    found = [tuple(part for part in choice if part is not None) for choice in choices]
+    return tuple(sorted(filter(None, found), key=num_devices))
+
+
+def num_devices(pools: Sequence[Pool]) -> int:
+    """Devices of all of them."""
+    return sum(pool.num_devices for pool in pools)
+
+
+def describe_pools(pools: Sequence[Pool]) -> str:
+    """Parts of pools for people: `2 x 8 of pool a`."""
+    return " and ".join(
+        f"{pool.nodes} x {pool.devices_per_node} of pool {pool.name}" for pool in pools
+    )
+
+
+def _part(pool: Pool, nodes: int, per_node: int) -> Pool:
+    return pool.model_copy(update={"nodes": nodes, "devices_per_node": per_node})
+
+
+def _is_round(count: int) -> bool:
+    zeros = max(0, count.bit_length() - LEADING_DIGITS)
+    return count >> zeros << zeros == count
