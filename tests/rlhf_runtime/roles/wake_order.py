@@ -78,7 +78,8 @@ class Engine(VllmEngine):
 
     def __init__(self, core: Core) -> None:
         self._core, self._numbers = core, count()
-        self._settings = SimpleNamespace(max_response_tokens=1)  # type: ignore[assignment]
+        settings: Any = SimpleNamespace(max_response_tokens=1, stop_token_ids=())
+        self._settings = settings
         self._memory = DeviceMemory(core)
         self.has_weights = False
 

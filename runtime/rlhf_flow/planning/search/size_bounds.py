@@ -19,6 +19,7 @@ from functools import cached_property
 from math import inf
 
 from rlhf_api.plan import Mesh, Pool
+from rlhf_flow.planning.baselines.real_heuristic import real_heuristic
 from rlhf_flow.planning.placement import CallPlace
 from rlhf_flow.planning.problem import ModelFacts, PlanningProblem
 from rlhf_flow.planning.search.layouts import cuts, engine_tensors
