@@ -50,6 +50,7 @@ ON_RESUME = (
     "rollout.maxConcurrentSequences",
     "rollout.parallelism",
     "rollout.stageFusion",
+    "rollout.stageFusionThreshold",
     "schedule.evaluateEverySteps",
     "schedule.steps",
     "telemetry",

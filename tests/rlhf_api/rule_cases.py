@@ -531,6 +531,10 @@ CREATED: dict[str, Case] = {
         (TWO_GPU_POOLS, "spec.placement={maxDevices: 2}"),
         *("spec.placement.maxDevices", "give the pools fewer nodes"),
     ),
+    "a threshold of a fusion that may not be there": Case(
+        ("spec.rollout={stageFusion: Auto, stageFusionThreshold: 4}",),
+        *("spec.rollout.stageFusionThreshold", "got Auto, allowed Always beside"),
+    ),
     "a fewest number without a limit": Case(
         ("spec.placement.objective.type=FewestDevices",),
         *("spec.placement.objective.maxStepSeconds", "without a limit of a step's time; add"),
@@ -620,6 +624,9 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "spec.rollout.expectedResponseTokens=1024",
     ),
     "as many rows as a step": ("spec.data.train.maxRows=4",),
+    "a fusion from some responses on": (
+        "spec.rollout={stageFusion: Always, stageFusionThreshold: 4}",
+    ),
     "two pools for the planner": (TWO_GPU_POOLS,),
     "a pool for each half": (TWO_POOLS, "spec.placement={type: Split}"),
     "a part of a pool, split": ("spec.placement={type: Split, maxDevices: 4}",),
@@ -840,6 +847,11 @@ UPDATED: dict[str, Update] = {
     "overlapping stages": Update(
         ("spec.rollout.stageFusion=Never",),
         "spec.rollout.stageFusion can change only while the job is suspended",
+    ),
+    "a threshold of overlapping stages": Update(
+        ("spec.rollout.stageFusionThreshold=4",),
+        "spec.rollout.stageFusionThreshold can change only while the job is suspended",
+        ("spec.rollout.stageFusion=Always",),
     ),
     "overlapping stages of a suspended job": Update(
         ("spec.rollout={stageFusion: Never}",), before=(SUSPENDED,)

@@ -228,3 +228,42 @@ def test_stages_of_tensor_ranks_then_one_rank(place: Path, colocated: Finished) 
         if words[-1] == 2:
             assert_exported_as_left(folder, place / "from-stages")
     assert_same(made, colocated)
+
+
+def fused(threshold: int) -> dict[str, Any]:
+    """Engines of few rows, which end one after the other."""
+    return {
+        "maxConcurrentSequences": 4,
+        "stageFusion": "Always",
+        "stageFusionThreshold": threshold,
+    }
+
+
+def test_calls_begin_before_the_last_response_has_ended(place: Path, colocated: Finished) -> None:
+    """Reference and critic are beside the only engine, where no row moves."""
+    groups = [
+        {"roles": ["actor"], "devices": 1},
+        {"roles": ["reference", "critic"], "firstDevice": 1, "devices": 1},
+    ]
+    placement = {"type": "Manual", "groups": groups}
+    made = placed_by(place, "early", placement, "--devices", 2, rollout=fused(6))
+    assert_same(made, colocated)
+    assert overlapping_steps(made.folder, "actor.finish", "reference.log_probs")
+
+
+def test_responses_that_another_engine_finishes_are_the_same_after_a_kill(place: Path) -> None:
+    """The second of two engines leaves its rows to the first, and is killed in one step."""
+    groups = [
+        {"roles": ["actor"], "devices": 1},
+        {"roles": ["reference", "critic"], "firstDevice": 1, "devices": 1},
+        GENERATION,
+    ]
+    placement, words = {"type": "Manual", "groups": groups}, ("--devices", 2)
+    plain = placed_by(place, "moved", placement, *words, rollout=fused(10))
+    kill = ("--inject", "kill:rank=1,phase=generate,step=2")
+    killed = placed_by(place, "moved-killed", placement, *words, *kill, rollout=fused(10))
+    assert overlapping_steps(plain.folder, "actor.finish", "critic.values")
+    names = (*COMPARED, "response/length_mean", "reward/digits")
+    for number, wanted in enumerate(step_metrics(plain.folder), start=1):
+        got = last_metrics(killed)[number]
+        assert [got[name] for name in names] == [wanted[name] for name in names]

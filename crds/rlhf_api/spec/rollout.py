@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
 from rlhf_api.base import Contract, Count
+from rlhf_api.cel import text
 from rlhf_api.quantity import Quantity
+from rlhf_api.rules import Found, Rule, found
 
 
 class GenerationEngineType(StrEnum):
@@ -23,6 +25,9 @@ class StageFusionType(StrEnum):
 
     AUTO = "Auto"
     """Where the plan expects shorter steps of it."""
+    ALWAYS = "Always"
+    """Whatever the plan expects of it, as on devices whose times are not known. Where nothing can
+    overlap the job is refused."""
     NEVER = "Never"
     """All responses end before anything begins with them."""
 
@@ -34,12 +39,31 @@ class GenerationParallelism(Contract):
     """Ranks over which each layer is cut. Default: the planner chooses."""
 
 
+def _threshold_has_a_fusion(spec: RolloutSpec) -> list[Found]:
+    is_alone = spec.stage_fusion is not StageFusionType.ALWAYS
+    has_threshold = spec.stage_fusion_threshold is not None
+    return found(has_threshold and is_alone, spec.stage_fusion.value)
+
+
 class RolloutSpec(Contract):
     """Generation and sampling.
 
     Sampling is never truncated (no top-p or top-k): the log-probabilities that training needs are
     those of the full distribution at this temperature.
     """
+
+    validations: ClassVar = (
+        Rule(
+            holds="!has(self.stageFusionThreshold) || "
+            f"self.stageFusion == {text(StageFusionType.ALWAYS)}",
+            what="a threshold of a stage fusion that may not be there",
+            got="self.stageFusion",
+            allowed="Always beside stageFusionThreshold",
+            do="write stageFusion: Always, or remove the threshold",
+            field=".stageFusionThreshold",
+            check=_threshold_has_a_fusion,
+        ),
+    )
 
     engine: GenerationEngineType = GenerationEngineType.VLLM
     """What generates."""
@@ -65,5 +89,8 @@ class RolloutSpec(Contract):
     """Memory for keys and values on each device, such as 4Gi. Default: what the plan finds left
     over, at most what the concurrent sequences can use."""
     stage_fusion: StageFusionType = StageFusionType.AUTO
-    """Auto or Never: whether few engines finish the last responses of a step, while the devices of
-    the others begin with those that have ended."""
+    """Auto, Always or Never: whether few engines finish the last responses of a step, while the
+    devices of the others begin with those that have ended."""
+    stage_fusion_threshold: Count | None = None
+    """Responses of a step that are left, at most, when few engines finish them; only with Always.
+    Default: the planner's choice."""

@@ -8,7 +8,6 @@ from rlhf_api import RLHFJob
 from rlhf_api.plan import GraphName, Head, Pool
 from rlhf_api.quantity import whole
 from rlhf_api.spec.models import Offload, TrainingSpec
-from rlhf_api.spec.rollout import StageFusionType
 from rlhf_flow.graph import Graph
 from rlhf_flow.job_graphs import JobRole, job_roles, policy_of
 from rlhf_flow.planning.inventory import device_of, limit_devices
@@ -150,5 +149,6 @@ def _fixed(job: RLHFJob) -> Fixed:
         standby=job.spec.failure_policy.standby,
         # The last copy has no step beside it.
         saves_while_training=job.spec.checkpoint.every_steps > 0 or has_warm_start,
-        fuses_stages=rollout.stage_fusion is not StageFusionType.NEVER,
+        stage_fusion=rollout.stage_fusion,
+        stage_fusion_threshold=rollout.stage_fusion_threshold,
     )

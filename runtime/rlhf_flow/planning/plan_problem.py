@@ -18,6 +18,7 @@ from rlhf_flow.planning.search.find_plan import MAX_FITTED
 from rlhf_flow.planning.search.searched import search_problem, searched_plan
 from rlhf_flow.planning.seconds.hardware import Hardware
 from rlhf_flow.planning.served import check_served
+from rlhf_flow.planning.stage_fusion.told_fusion import fused_as_told
 
 
 def plan_problem(problem: PlanningProblem, most_fitted: int = MAX_FITTED) -> Plan:
@@ -33,7 +34,8 @@ def plan_problem(problem: PlanningProblem, most_fitted: int = MAX_FITTED) -> Pla
         InvalidPlacement: groups that do not fit the roles, their calls or the pools.
         NotOffered: a role that is trained and runs forward on different devices, several roles
             that generate on the same GPUs or on some of a pool's devices, weights that would be
-            copied between devices or engines, or a model that no engine serves.
+            copied between devices or engines, a model that no engine serves, or a stage fusion
+            where nothing can overlap.
         ManifestError: a training engine or a cut that a model does not have.
         DoesNotDivide: a parallelism that does not divide devices, heads or layers' width.
         KvCacheTooSmall: a given cache below one longest sequence.
@@ -48,7 +50,7 @@ def plan_problem(problem: PlanningProblem, most_fitted: int = MAX_FITTED) -> Pla
         require_comparable(problem.pools)
     except DevicesUnknown as error:
         _refuse_to_share_out(problem, error)
-        return with_estimate(problem, fitted_plan(first_that_fits(problem)))
+        return with_estimate(problem, fused_as_told(problem, fitted_plan(first_that_fits(problem))))
     check_served(problem)
     hardware = hardware_of_pools(problem.pools, problem.profile)
     plan = plan_of_a_part(problem, hardware, most_fitted) if objective.takes_part else None

@@ -14,6 +14,7 @@ from rlhf_api.plan import GraphName, Head, Pool
 from rlhf_api.spec.models import Offload, Precision, TrainingEngineType
 from rlhf_api.spec.placement import PlacementSpec
 from rlhf_api.spec.resources import Device
+from rlhf_api.spec.rollout import StageFusionType
 from rlhf_flow.graph import Graph
 from rlhf_flow.job_graphs import policy_of
 from rlhf_flow.planning.inventory import device_of
@@ -143,8 +144,10 @@ class Fixed:
     """Whether libraries stay in memory for the next start. None: where they fit."""
     saves_while_training: bool = False
     """Whether a copy of the state is written beside steps."""
-    fuses_stages: bool = True
-    """Whether calls may begin before the last response of a step has ended."""
+    stage_fusion: StageFusionType = StageFusionType.AUTO
+    """Whether calls begin before the last response of a step has ended."""
+    stage_fusion_threshold: int | None = None
+    """Responses that are left then, at most. None: the plan's choice."""
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,9 @@ import pytest
 
 from rlhf_api.calls import CallKind
 from rlhf_api.plan import Mesh
-from rlhf_api.plan_fusion import CHECK_STEPS
 from rlhf_flow.planning.estimate.fused_tasks import EARLY, LATE, site_of
 from rlhf_flow.planning.estimate.step_tasks import step_tasks
 from rlhf_runtime.dataplane.partition import Portion
-from rlhf_runtime.engines.vllm import requests
 
 from .test_stage_fusion import HOST, World, planned, run_step
 
@@ -45,7 +43,3 @@ def test_estimate_and_runtime_have_one_order(first: int, finishing: int) -> None
                 expected.append((site, portion or Portion.ALL))
         assert [each[1:] for each in world.sent if each[0] == rank] == expected
     assert any(each[0] == HOST for each in world.sent)
-
-
-def test_engines_look_as_often_as_the_estimate_counts() -> None:
-    assert requests.CHECK_STEPS == CHECK_STEPS

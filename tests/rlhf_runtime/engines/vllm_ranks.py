@@ -20,6 +20,7 @@ import torch.distributed as dist
 from transformers import AutoModelForCausalLM
 
 from rlhf_api.plan import GraphName, Mesh
+from rlhf_api.plan_fusion import CHECK_STEPS
 from rlhf_flow.planning.generation_memory import BATCHED_TOKENS
 from rlhf_runtime.dataplane.columns import Column, pack, repeat_rows
 from rlhf_runtime.engines.fsdp.engine import FsdpEngine
@@ -29,7 +30,7 @@ from rlhf_runtime.engines.rank_group import RankGroup
 from rlhf_runtime.engines.training import ReadLogProbs, TokenOutputs
 from rlhf_runtime.engines.vllm.arguments import EngineSettings
 from rlhf_runtime.engines.vllm.engine import VllmEngine
-from rlhf_runtime.engines.vllm.requests import CHECK_STEPS, Generated, Sampling
+from rlhf_runtime.engines.vllm.requests import Generated, Sampling
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.errors import StaleWeights
 from rlhf_runtime.roles.transition import Moment, Transition

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from rlhf_api.plan import Plan
+from rlhf_api.spec.rollout import StageFusionType
 from rlhf_flow.planning.placement import describe_devices
 from rlhf_flow.planning.problem import PlanningProblem
 from rlhf_flow.planning.seconds.hardware import Hardware
@@ -26,7 +27,8 @@ def fastest_fusion(
             one.
         step_seconds: of the steps to compare with.
     """
-    if not problem.fixed.fuses_stages:
+    fixed = problem.fixed
+    if fixed.stage_fusion is StageFusionType.NEVER or fixed.stage_fusion_threshold is not None:
         return None
     found = (best_fusion(problem, plan, hardware, step_seconds) for plan in plans)
     fused = [each for each in found if each is not None]

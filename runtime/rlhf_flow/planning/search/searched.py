@@ -22,6 +22,8 @@ from rlhf_flow.planning.search.find_plan import Found, find_plan
 from rlhf_flow.planning.search.layouts import uncut
 from rlhf_flow.planning.search.placements import Placement, placements
 from rlhf_flow.planning.seconds.hardware import Hardware
+from rlhf_flow.planning.stage_fusion.fused_plan import fusion_of
+from rlhf_flow.planning.stage_fusion.told_fusion import fused_as_told
 
 
 @dataclass(frozen=True)
@@ -79,16 +81,16 @@ def searched_plan(searched: Searched) -> Plan:
     known = [each.fitted for each in others if each.fitted is not None]
     unfused = [fitted_plan(each) for each in (found.fitted, *known, *found.apart)]
     fused = fastest_fusion(searched.problem, searched.hardware, unfused, found.step_seconds)
+    plan = fused_as_told(searched.problem, unfused[0] if fused is None else fused.plan)
     search = PlanSearch(
         num_placements=found.num_placements,
         bound_seconds=found.bound_seconds,
         is_optimal=found.is_optimal,
-        unfused_seconds=None if fused is None else found.step_seconds,
+        unfused_seconds=None if fusion_of(plan) is None else found.step_seconds,
         alternatives=tuple(each.alternative for each in others),
     )
-    plan, reasons = unfused[0], [_reason(search)]
+    reasons = [_reason(search)]
     if fused is not None:
-        plan = fused.plan
         reasons.append(fusion_reason(fused, found.step_seconds))
     plan = with_estimate(searched.problem, plan)
     reasons += plan.reasons
@@ -101,8 +103,7 @@ def _reason(search: PlanSearch) -> str:
     family = f"the fastest of {number} placements" if number > 1 else "the fastest way to compute"
     what = "none of them takes less"
     if search.unfused_seconds is not None:
-        family = f"faster than {family} without a stage fusion"
-        what = f"none of those takes less than {search.unfused_seconds:.4g} s"
+        family = f"without a stage fusion it is {family}, {search.unfused_seconds:.4g} s a step"
     if search.is_optimal:
         return f"{family}, by the times that are expected: proved, {what}"
     return (

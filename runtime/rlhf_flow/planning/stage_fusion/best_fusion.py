@@ -54,12 +54,12 @@ def best_fusion(
         hardware: of the devices of each pool.
         step_seconds: of the steps to compare with. None: those of the plan.
     """
-    choices = [*_meshes(problem, plan)]
+    choices = [*fusion_meshes(problem, plan)]
     if not choices:
         return None
     if step_seconds is None:
         step_seconds = evaluate(problem, plan, hardware).step_seconds
-    most = _rows_under_way(problem, plan)
+    most = rows_under_way(problem, plan)
     best = _best(_of_mesh(problem, plan, hardware, mesh, most) for mesh in choices)
     return best if best.step_seconds < step_seconds * (1 - LEAST_GAIN) else None
 
@@ -81,7 +81,7 @@ def _of_mesh(
     return _best([coarse, *map(judge, _around(coarse.fusion.threshold_rows, most))])
 
 
-def _meshes(problem: PlanningProblem, plan: Plan) -> Iterator[Mesh]:
+def fusion_meshes(problem: PlanningProblem, plan: Plan) -> Iterator[Mesh]:
     """Engines that may finish, so that a call on other devices begins early."""
     graph = problem.graphs[GraphName.STEP]
     generate = fused_generate(graph)
@@ -100,7 +100,7 @@ def _meshes(problem: PlanningProblem, plan: Plan) -> Iterator[Mesh]:
     yield from finish_meshes(engines, others)
 
 
-def _rows_under_way(problem: PlanningProblem, plan: Plan) -> int:
+def rows_under_way(problem: PlanningProblem, plan: Plan) -> int:
     """Responses that all engines have under way when none waits any more; of more than these the
     time model does not know how far they are."""
     generate = fused_generate(problem.graphs[GraphName.STEP])

@@ -10,13 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rlhf_api.plan_fusion import CHECK_STEPS
 from rlhf_runtime.dataplane.columns import Column, Rows
 from rlhf_runtime.errors import GenerationFailed
 from rlhf_runtime.hooks import Hook, nothing
-
-CHECK_STEPS = 8
-"""Steps of an engine from one look at what is left to the next: all engines wait for each other
-there, and a step is a token of each of its rows."""
 
 
 @dataclass(frozen=True)
