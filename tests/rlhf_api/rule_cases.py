@@ -849,7 +849,7 @@ UPDATED: dict[str, Update] = {
         "spec.rollout.stageFusion can change only while the job is suspended",
     ),
     "a threshold of overlapping stages": Update(
-        ("spec.rollout.stageFusionThreshold=4",),
+        ("spec.rollout={stageFusion: Always, stageFusionThreshold: 4}",),
         "spec.rollout.stageFusionThreshold can change only while the job is suspended",
         ("spec.rollout.stageFusion=Always",),
     ),
