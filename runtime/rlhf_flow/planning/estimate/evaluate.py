@@ -98,11 +98,11 @@ def with_estimate(problem: PlanningProblem, plan: Plan) -> Plan:
         reasons = (*plan.reasons, f"times are not estimated: {error}")
         return plan.model_copy(update={"reasons": reasons})
     found = evaluate(problem, plan, hardware)
-    return plan.model_copy(update={"estimate": _step_estimate(problem, found, hardware)})
+    return plan.model_copy(update={"estimate": _step_estimate(problem, plan, found, hardware)})
 
 
 def _step_estimate(
-    problem: PlanningProblem, found: Estimate, hardware: Mapping[str, Hardware]
+    problem: PlanningProblem, plan: Plan, found: Estimate, hardware: Mapping[str, Hardware]
 ) -> StepEstimate:
     return StepEstimate(
         hardware={pool: each.name for pool, each in hardware.items()},
@@ -111,9 +111,15 @@ def _step_estimate(
         response_tokens=problem.workload.expected_response_tokens,
         step_seconds=found.step_seconds,
         tokens_per_step=found.tokens_per_step,
-        idle_share=max(0.0, found.simulation.idle_share),
+        idle_share=_idle_share(found, plan.num_devices),
         calls=tuple(
             CallEstimate(call=call, seconds=seconds.total, bottleneck=seconds.bottleneck)
             for call, seconds in found.calls.items()
         ),
     )
+
+
+def _idle_share(found: Estimate, num_devices: int) -> float:
+    """Of the time of all devices, those among them on which nothing runs."""
+    busy = sum(use.busy_share * use.group.num_ranks for use in found.uses)
+    return max(0.0, 1.0 - busy / num_devices)
