@@ -1,14 +1,12 @@
 """The fastest plan that fits, by best first search. Pure and deterministic.
 
-Two kinds of nodes wait in one queue, least bound first: a placement, whose bound is a step in which
-every call takes as little as it can on its devices; and a layout of it (cuts of models, sizes of
-engines), whose bound lets only memory choose. A layout is judged in full: of the ways to compute
-within memory those whose own bound is below the best plan are fitted and estimated, until one is
-left. When the least bound that waits is not below the best plan, that plan is the fastest of the
-family: it is optimal there, and as long as nodes wait the least bound says how far it may be.
-
-A layout leads to those whose one dimension is the next in its order of seconds; their bounds are of
-all that may follow, so that none is met too late.
+Nodes wait in one queue, least bound first: a placement, whose bound is a step in which every call
+takes as little as it can on its devices; a beginning of one of its layouts, with some models cut and
+some engines sized; and a whole layout. Of these the bounds are of what is left beside the memory
+that all others take at least. A layout is judged in full: of the ways to compute that may fit those
+whose own bound is below the best plan are fitted and estimated, until one is left. When the least
+bound that waits is not below the best plan, that plan is the fastest of the family: it is optimal
+there, and as long as nodes wait the least bound says how far it may be.
 
 Source: A* and branch and bound; HybridFlow (arXiv 2409.19256), algorithms 1 and 2, tries all
 placements and takes the best strategy of each role by itself; ReaL (arXiv 2406.14088), section 5,
@@ -19,8 +17,8 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import count
 from math import inf
 
@@ -31,10 +29,11 @@ from rlhf_flow.planning.fitted_plan import fitted_plan
 from rlhf_flow.planning.fitting import FittedJob, PlacedJob, fit_job, place_job
 from rlhf_flow.planning.memory_choices import MemoryChoice
 from rlhf_flow.planning.problem import PlanningProblem
-from rlhf_flow.planning.search.layout_space import Dimension, LayoutSpace, dimension
-from rlhf_flow.planning.search.layouts import cuts, engine_tensors
-from rlhf_flow.planning.search.least_seconds import LeastSeconds, Seconds
-from rlhf_flow.planning.search.memory_ways import all_choices, needs_as_much
+from rlhf_flow.planning.search.bounded_layouts import Layouts
+from rlhf_flow.planning.search.layout_space import LayoutSpace
+from rlhf_flow.planning.search.least_memory import LeastMemory
+from rlhf_flow.planning.search.least_seconds import LeastSeconds
+from rlhf_flow.planning.search.memory_ways import all_choices
 from rlhf_flow.planning.search.placements import Placement, placements
 from rlhf_flow.planning.seconds.hardware import Hardware
 from rlhf_flow.planning.seconds.links import Links
@@ -44,6 +43,8 @@ MAX_FITTED = 1_000
 seconds."""
 PATIENCE = 10
 """So many times as many while nothing that was tried fits."""
+BOUNDED_FOR_EACH = 20
+"""So many layouts and beginnings of layouts get bounds at most for each way that may be fitted."""
 WITHOUT_END = 10**9
 """So many are never reached: the search ends with a proof."""
 
@@ -80,12 +81,15 @@ class _Node:
 
     bound_seconds: float
     """Of all that follows from it."""
+    depth: int
+    """Less where more is chosen: of equal bounds what is nearer to a plan comes first."""
     number: int
     """Earlier ones first, so that the order is always the same."""
-    space: LayoutSpace = field(compare=False)
-    """The layouts of its placement."""
-    place: tuple[int, ...] | None = field(compare=False)
-    """Of a layout: which of each dimension. None: the placement itself."""
+    placement: Placement = field(compare=False)
+    space: LayoutSpace | None = field(compare=False)
+    """Its layouts. None: they were not looked at."""
+    place: tuple[int, ...] = field(compare=False)
+    """Of the first dimensions: which option."""
 
 
 def find_plan(
@@ -119,12 +123,12 @@ class _Search:
             pool.name: Links(hardware[pool.name], pool.devices_per_node) for pool in problem.pools
         }
         self._least = LeastSeconds(problem, links)
-        self._pools = {pool.name: pool for pool in problem.pools}
+        self._layouts = Layouts(problem, self._least, LeastMemory(problem))
         self._queue: list[_Node] = []
         self._numbers = count()
         self._best: FittedJob | None = None
         self._best_seconds = inf
-        self._num_fitted = 0
+        self._num_fitted = self._num_bounded = 0
         self._unfinished = inf
         """Bound of a layout that could not be judged to its end."""
 
@@ -135,11 +139,14 @@ class _Search:
             self._push_placement(placement)
         while self._goes_on():
             node = heapq.heappop(self._queue)
-            if node.place is None:
-                self._push(node.space, (0,) * len(node.space.dimensions))
+            if node.space is None:
+                space = self._layouts.of(node.placement)
+                if space is not None:
+                    self._push(space, ())
+            elif len(node.place) < len(node.space.dimensions):
+                for number in range(len(node.space.dimensions[len(node.place)].options)):
+                    self._push(node.space, (*node.place, number))
             else:
-                for place in node.space.next(node.place):
-                    self._push(node.space, place)
                 self._judge_layout(node.space, node.place)
         waiting = (node.bound_seconds for node in self._queue[:1])
         bound = min([self._best_seconds, self._unfinished, *waiting])
@@ -151,6 +158,7 @@ class _Search:
             bool(self._queue)
             and self._queue[0].bound_seconds < self._best_seconds
             and self._num_fitted < self._most()
+            and self._num_bounded < self._most() * BOUNDED_FOR_EACH
         )
 
     def _most(self) -> int:
@@ -158,28 +166,23 @@ class _Search:
         return self._most_fitted * (PATIENCE if self._best is None else 1)
 
     def _push_placement(self, placement: Placement) -> None:
-        space = LayoutSpace(placement, self._dimensions(placement))
-        if not space.is_empty:
-            self._push(space, None)
+        least = self._layouts.least(placement)
+        if least is not None:
+            self._wait(self._least.of_step(placement, least), placement, None, ())
 
-    def _push(self, space: LayoutSpace, place: tuple[int, ...] | None) -> None:
-        least = space.least(place or (0,) * len(space.dimensions))
-        bound = self._least.of_step(space.placement, least)
+    def _push(self, space: LayoutSpace, place: tuple[int, ...]) -> None:
+        self._num_bounded += 1
+        seconds = self._layouts.least_left(space, place)
+        if seconds is not None:
+            bound = self._least.of_step(space.placement, seconds)
+            self._wait(bound, space.placement, space, place)
+
+    def _wait(
+        self, bound: float, placement: Placement, space: LayoutSpace | None, place: tuple[int, ...]
+    ) -> None:
         if bound < self._best_seconds:
-            heapq.heappush(self._queue, _Node(bound, next(self._numbers), space, place))
-
-    def _dimensions(self, placement: Placement) -> tuple[Dimension, ...]:
-        found = []
-        for role, facts in self._problem.models.items():
-            place, least = placement[role], self._least
-            pool = self._pools[place.training.mesh.pool]
-            seconds = partial(least.of_model, role, place.training.mesh)
-            found.append(dimension(role, cuts(facts, place.training, pool), seconds))
-            if facts.generates:
-                sizes = engine_tensors(self._problem, facts, place.generation, pool)
-                generating = partial(least.of_engines, role, place.generation.mesh)
-                found.append(dimension(role, sizes, generating))
-        return tuple(found)
+            node = _Node(bound, -len(place), next(self._numbers), placement, space, place)
+            heapq.heappush(self._queue, node)
 
     def _judge_layout(self, space: LayoutSpace, place: tuple[int, ...]) -> None:
         """Fit a layout into memory in all ways that may be faster than the best plan."""
@@ -187,44 +190,30 @@ class _Search:
             placed = place_job(self._problem, space.places(place))
         except (PlanError, ManifestError):
             return
-        seconds = space.exact(place)
-        failed: list[MemoryChoice] = []
-        for bound, choice in self._choices(space, placed, seconds):
+        for bound, choice in self._choices(space, place, placed):
             if bound >= self._best_seconds:
                 return
             if self._num_fitted >= self._most():
-                self._unfinished = bound
+                self._unfinished = min(self._unfinished, bound)
                 return
-            if any(needs_as_much(choice, other) for other in failed):
-                continue
             self._num_fitted += 1
-            try:
-                fitted = fit_job(placed, choice)
-            except PlanError:
-                failed.append(choice)
-                continue
-            self._judge(fitted)
+            with suppress(PlanError):
+                self._judge(fit_job(placed, choice))
 
     def _choices(
-        self, space: LayoutSpace, placed: PlacedJob, seconds: Seconds
+        self, space: LayoutSpace, place: tuple[int, ...], placed: PlacedJob
     ) -> list[tuple[float, MemoryChoice]]:
-        """The ways to compute in a layout, with their bounds, best first; none if even that which
-        takes least memory does not fit."""
-        choices = list(all_choices(placed))
-        self._num_fitted += 1
-        try:
-            fit_job(placed, choices[-1])
-        except PlanError:
-            return []
-        bounds: dict[tuple[int, frozenset[str]], float] = {}
-        for choice in choices:
-            way = choice.micro_batch_tokens, choice.recomputed
-            if way not in bounds:
-                computed = self._least.of_choice(placed.meshes, *way)
-                bounds[way] = self._least.of_step(space.placement, {**seconds, **computed})
-        bounded = [
-            (bounds[choice.micro_batch_tokens, choice.recomputed], choice) for choice in choices
-        ]
+        """The ways to compute in a layout that may fit, with their bounds, best first."""
+        bounded = []
+        bounds: dict[tuple[float, ...], float] = {}
+        for choice in all_choices(placed):
+            seconds = self._layouts.of_choice(space, place, placed, choice)
+            if seconds is None:
+                continue
+            key = tuple(seconds.values())
+            if key not in bounds:
+                bounds[key] = self._least.of_step(space.placement, seconds)
+            bounded.append((bounds[key], choice))
         return sorted(bounded, key=lambda each: each[0])
 
     def _judge(self, fitted: FittedJob) -> None:

@@ -1,7 +1,8 @@
 """What the calls of a step take at least on given devices, and a step with them: bounds that hold
 for whatever memory lets a plan choose. Pure.
 
-Left out of the bounds are reshards, moves of weights and columns that travel: they take time, too.
+Of reshards those are counted that a plan cannot do without. Left out of the bounds are further
+ones, loads, offloads, copies of weights, and columns between nodes: they take time, too.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property
 from math import inf
+from typing import NamedTuple
 
 from rlhf_api.calls import CallKind
 from rlhf_api.plan import GraphName, Mesh, Pool
@@ -19,6 +21,7 @@ from rlhf_flow.errors import ProfileUnusable
 from rlhf_flow.graph import Graph
 from rlhf_flow.planning.call_plans import mini_batches
 from rlhf_flow.planning.device_groups import DeviceGroup
+from rlhf_flow.planning.estimate.call_batches import call_batch, num_token_columns
 from rlhf_flow.planning.estimate.model_call_seconds import (
     generate_call_seconds,
     infer_call_seconds,
@@ -26,6 +29,7 @@ from rlhf_flow.planning.estimate.model_call_seconds import (
 )
 from rlhf_flow.planning.estimate.step_tasks import passes_ahead, previous_calls
 from rlhf_flow.planning.event_graph import PoolRanks, Task
+from rlhf_flow.planning.generation_groups import engine_meshes
 from rlhf_flow.planning.generation_loads import generation_load
 from rlhf_flow.planning.generation_memory import kv_bytes
 from rlhf_flow.planning.memory import RoleModel
@@ -37,11 +41,40 @@ from rlhf_flow.planning.role_models import role_model
 from rlhf_flow.planning.search.layouts import Cut, cut_mesh
 from rlhf_flow.planning.search.placements import Placement
 from rlhf_flow.planning.seconds.links import Links
+from rlhf_flow.planning.seconds.micro_batches import Batch
+from rlhf_flow.planning.seconds.moves import DISPATCH_SECONDS, columns_seconds
+from rlhf_flow.planning.seconds.resharding import reshard_seconds
 from rlhf_flow.planning.simulation import step_seconds
 from rlhf_flow.planning.static_memory import static_memory
+from rlhf_flow.planning.transitions import with_transitions
 
 Seconds = Mapping[str, float]
 """Of calls, by their sites."""
+
+
+BESIDE_RANKS = (CallKind.SCORE, CallKind.SAVE)
+"""Calls that no rank runs."""
+
+
+class RoleWay(NamedTuple):
+    """One way to compute with a model on its ranks."""
+
+    model: RoleModel
+    """The role, its mesh, micro-batches and recomputation."""
+    seconds: Seconds
+    """Of its calls."""
+
+
+class _Ordered(NamedTuple):
+    """A call of the step, in its order."""
+
+    call: ModelCall
+    expected_count: float
+    """How often it runs, on average."""
+    after: tuple[str, ...]
+    """What it waits for in its own step."""
+    after_previous: tuple[str, ...]
+    """And in the one before."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +98,7 @@ class LeastSeconds:
         return cache(self._of_model)
 
     @cached_property
-    def of_engines(self) -> Callable[[str, Mesh, int], Seconds | None]:
+    def of_engines(self) -> Callable[[str, Mesh, int, int | None], Seconds | None]:
         """Calls that generate with a role; see `_of_engines`."""
         return cache(self._of_engines)
 
@@ -86,19 +119,29 @@ class LeastSeconds:
             mesh: its devices, cut along `data` only.
             cut: of its model.
         """
-        try:
-            ways = [
-                (self.of_role(model), model) for model in self._models(role, cut_mesh(mesh, cut))
-            ]
-        except ProfileUnusable:  # such a cut was not measured
-            return None
         found: dict[str, float] | None = None
-        for seconds, model in sorted(ways, key=lambda each: sum(each[0].values())):
+        for way in sorted(self.ways(role, mesh, cut), key=lambda each: sum(each.seconds.values())):
             known = found or {}
-            is_quicker = any(each < known.get(call, inf) for call, each in seconds.items())
-            if (is_quicker or found is None) and self._fits_alone(model):
-                found = {call: min(each, known.get(call, inf)) for call, each in seconds.items()}
+            is_quicker = any(each < known.get(call, inf) for call, each in way.seconds.items())
+            if (is_quicker or found is None) and self._fits_alone(way.model):
+                found = {
+                    call: min(each, known.get(call, inf)) for call, each in way.seconds.items()
+                }
         return found
+
+    @cached_property
+    def ways(self) -> Callable[[str, Mesh, Cut], tuple[RoleWay, ...]]:
+        """All ways to compute with a cut of a role's model; arguments as of `_of_model`. None
+        where such a cut was not measured."""
+        return cache(self._ways)
+
+    def _ways(self, role: str, mesh: Mesh, cut: Cut) -> tuple[RoleWay, ...]:
+        with suppress(ProfileUnusable):
+            return tuple(
+                RoleWay(model, self.of_role(model))
+                for model in self._models(role, cut_mesh(mesh, cut))
+            )
+        return ()
 
     def _models(self, role: str, mesh: Mesh) -> Iterator[RoleModel]:
         """A role, computed in every way."""
@@ -142,26 +185,76 @@ class LeastSeconds:
         return self.of_role(role_model(self.problem, facts, mesh, micro_batch_tokens, recompute))
 
     def of_role(self, model: RoleModel) -> Seconds:
-        """Calls that train a role or run it forward, computed in one way."""
+        """Calls that run where a role is, computed in one way: those that train it or run it
+        forward, copies into it, and numerics if it is the policy."""
         links, found = self.links[model.mesh.pool], dict[str, float]()
-        for call in self.graph.of_kind(CallKind.TRAIN, CallKind.INFER):
-            if call.role == model.role:
-                if call.kind is CallKind.TRAIN:
+        for call in self.graph.calls:
+            if (call.role or self.problem.policy) != model.role:
+                continue
+            match call.kind:
+                case CallKind.TRAIN:
                     parts = mini_batches(self.problem, call)
-                    each = train_call_seconds(self.problem, call, model, links, parts)
-                else:
-                    each = infer_call_seconds(self.problem, call, model, links)
-                found[call.id] = each.total
+                    work = train_call_seconds(self.problem, call, model, links, parts).total
+                case CallKind.INFER:
+                    work = infer_call_seconds(self.problem, call, model, links).total
+                case CallKind.COMPUTE | CallKind.COPY:
+                    work = 0.0
+                case _:
+                    continue
+            found[call.id] = work + self._columns(call, model.mesh)
         return found
 
-    def _of_engines(self, role: str, mesh: Mesh, tensor: int) -> Seconds | None:
-        """Calls that generate with a role, with all the cache that they can use. None: engines of
-        this size were not measured.
+    @cached_property
+    def of_reshards(self) -> Callable[[str, RolePlace, Cut, int], Seconds]:
+        """Reshards that a step has in any case; see `_of_reshards`."""
+        return cache(self._of_reshards)
+
+    def _of_reshards(self, role: str, place: RolePlace, cut: Cut, tensor: int) -> Seconds:
+        """Reshards that a step has in any case.
+
+        Args:
+            role: its name.
+            place: where it is, cut along `data` only.
+            cut: of its model.
+            tensor: ranks of an engine.
+        """
+        mesh = cut_mesh(place.training.mesh, cut)
+        pool, links = self._pools[mesh.pool], self.links[mesh.pool]
+        tokens = micro_batch_sizes(self.problem)[0]
+        model = role_model(self.problem, self.problem.models[role], mesh, tokens, recompute=False)
+        trained = generation_load(self.problem, pool, model, place).trained
+        engines = engine_meshes({role: trained}, tensor, pool.devices_per_node)[role]
+        seconds = DISPATCH_SECONDS + reshard_seconds(trained, engines, links).total
+        return {
+            each.call.id: seconds
+            for each in self._order
+            if each.call.kind is CallKind.RESHARD and each.call.role == role
+        }
+
+    def _columns(self, call: ModelCall, mesh: Mesh) -> float:
+        """What a call's order and its columns take at least: as within a node."""
+        batch, columns = self._batches[call.id]
+        links = self.links[mesh.pool]
+        return columns_seconds(batch, columns, mesh.data, links, crosses_nodes=False).total
+
+    @cached_property
+    def _batches(self) -> Mapping[str, tuple[Batch, int]]:
+        """Of each call: what it works on, and columns with a number for each token."""
+        return {
+            call.id: (call_batch(self.problem, call), num_token_columns(call))
+            for call in self.graph.calls
+        }
+
+    def _of_engines(
+        self, role: str, mesh: Mesh, tensor: int, kv_cache_bytes: int | None = None
+    ) -> Seconds | None:
+        """Calls that generate with a role. None: engines of this size were not measured.
 
         Args:
             role: its name.
             mesh: the devices that generate.
             tensor: ranks of an engine.
+            kv_cache_bytes: of their cache on each device. None: all that they can use.
         """
         facts = self.problem.models[role]
         place = CallPlace(mesh)
@@ -170,14 +263,21 @@ class LeastSeconds:
         pool = self._pools[mesh.pool]
         load = generation_load(self.problem, pool, model, RolePlace(place, place))
         engines = mesh.model_copy(update={"data": mesh.num_devices // tensor, "tensor": tensor})
-        cache = kv_bytes(load, tensor, load.sequences(engines.data))
-        calls = [call for call in self.graph.of_kind(CallKind.GENERATE) if call.role == role]
+        if kv_cache_bytes is None:
+            kv_cache_bytes = kv_bytes(load, tensor, load.sequences(engines.data))
         with suppress(ProfileUnusable):
             return {
                 call.id: generate_call_seconds(
-                    self.problem, call, model, load, (engines, cache), self.links[pool.name]
+                    self.problem,
+                    call,
+                    model,
+                    load,
+                    (engines, kv_cache_bytes),
+                    self.links[mesh.pool],
                 ).total
-                for call in calls
+                + self._columns(call, engines)
+                for call in self.graph.of_kind(CallKind.GENERATE)
+                if call.role == role
             }
         return None
 
@@ -186,35 +286,52 @@ class LeastSeconds:
 
         Args:
             placement: where roles are.
-            seconds: of its calls; those left out take no time.
+            seconds: of its calls. Reshards that are left out take their orders, others no time.
         """
         return step_seconds(self._tasks(placement, seconds), passes_ahead(self.graph))
 
     def _tasks(self, placement: Placement, seconds: Seconds) -> tuple[Task, ...]:
         return tuple(
             Task(
-                id=call.id,
-                seconds=seconds.get(call.id, 0.0) * self.graph.expected_count(call.id),
-                ranks=self._ranks(placement, call),
-                after=after,
-                after_previous=after_previous,
+                id=each.call.id,
+                seconds=_seconds(each.call, seconds) * each.expected_count,
+                ranks=self._ranks(placement, each.call),
+                after=each.after,
+                after_previous=each.after_previous,
             )
-            for call, after, after_previous in self._order
+            for each in self._order
         )
 
     @cached_property
-    def _order(self) -> tuple[tuple[ModelCall, tuple[str, ...], tuple[str, ...]], ...]:
-        """Every call of the step, and what it waits for in its own step and in the one before."""
+    def _order(self) -> tuple[_Ordered, ...]:
+        """Every call of the step and every reshard that all plans have: those of engines that never
+        give their weights back."""
         graph, previous = self.graph, previous_calls(self.graph)
+        calls = with_transitions(graph.calls, (), lambda one, other: True)
         return tuple(
-            (call, tuple(sorted(graph.predecessors(call.id))), previous.get(call.id, ()))
-            for call in graph.calls
+            _Ordered(
+                call,
+                graph.expected_count(call.id),
+                tuple(sorted(graph.predecessors(call.id))),
+                previous.get(call.id, ()),
+            )
+            for call in calls
         )
 
     def _ranks(self, placement: Placement, call: ModelCall) -> tuple[PoolRanks, ...]:
         """As `CallMeshes.of` has them."""
-        if call.kind in (CallKind.SCORE, CallKind.SAVE):
+        if call.kind in BESIDE_RANKS:
             return ()
         place = placement[call.role or self.problem.policy]
-        mesh = place.generation.mesh if call.kind is CallKind.GENERATE else place.training.mesh
-        return (PoolRanks(mesh.pool, mesh.ranks),)
+        training, generation = place.training.mesh, place.generation.mesh
+        meshes = {
+            CallKind.GENERATE: (generation,),
+            CallKind.RESHARD: (generation, training),
+        }.get(call.kind, (training,))
+        return tuple(dict.fromkeys(PoolRanks(mesh.pool, mesh.ranks) for mesh in meshes))
+
+
+def _seconds(call: ModelCall, seconds: Seconds) -> float:
+    if call.id in seconds:
+        return seconds[call.id]
+    return DISPATCH_SECONDS if call.kind is CallKind.RESHARD else 0.0

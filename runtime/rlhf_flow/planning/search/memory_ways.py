@@ -1,4 +1,4 @@
-"""Every way in which a job may compute within memory, and which take no less of it. Pure."""
+"""Every way in which a job may compute within memory. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain, combinations
 
-from rlhf_api.plan import OffloadDepth
 from rlhf_flow.planning.fitting import PlacedJob
 from rlhf_flow.planning.memory_choices import MemoryChoice, memory_choices
 
@@ -21,19 +20,3 @@ def all_choices(placed: PlacedJob) -> Iterator[MemoryChoice]:
         if len(may) == most:
             for chosen in chain(*(combinations(may, size) for size in range(most + 1))):
                 yield replace(choice, recomputed=choice.told_to_recompute | {*chosen})
-
-
-def needs_as_much(one: MemoryChoice, other: MemoryChoice) -> bool:
-    """Whether a way to compute takes no less memory than another."""
-    return (
-        one.micro_batch_tokens >= other.micro_batch_tokens
-        and one.recomputed <= other.recomputed
-        and all(
-            _DEPTHS.index(one.offload.depth_of(role)) <= _DEPTHS.index(other.offload.depth_of(role))
-            for role in one.offload.roles | other.offload.roles
-        )
-    )
-
-
-_DEPTHS = tuple(OffloadDepth)
-"""Least first."""
