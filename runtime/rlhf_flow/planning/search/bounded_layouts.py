@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -20,7 +20,7 @@ from rlhf_flow.planning.search.layout_space import (
 )
 from rlhf_flow.planning.search.layouts import Cut, cuts, engine_tensors
 from rlhf_flow.planning.search.least_memory import Cells, LeastMemory, Room, room_of, uncut
-from rlhf_flow.planning.search.least_seconds import LeastSeconds, Seconds
+from rlhf_flow.planning.search.least_seconds import NONE, Calls, LeastSeconds, Seconds
 from rlhf_flow.planning.search.placements import Placement
 
 CACHE_STEP_BYTES = 2**27
@@ -53,7 +53,9 @@ class Layouts:
             if self.problem.models[role].generates:
                 engines = place.generation.mesh
                 sizes = self._engine_sizes(role, place)
-                parts.append([self.seconds.of_engines(role, engines, size, None) for size in sizes])
+                parts.append(
+                    [self.seconds.of_engines(role, engines, size, None, NONE) for size in sizes]
+                )
             for part in parts:
                 known = [each for each in part if each is not None]
                 if not known:
@@ -71,10 +73,11 @@ class Layouts:
         """The layouts of a placement, whether they fit or not. None: some model cannot be cut
         there, or some engine cannot be built."""
         room = room_of(self.problem, placement)
-        dimensions = tuple(self._dimensions(placement, room))
+        crossing = self.seconds.crossing(placement)
+        dimensions = tuple(self._dimensions(placement, room, crossing))
         if not all(dimension.options for dimension in dimensions):
             return None
-        return LayoutSpace(placement, dimensions, room)
+        return LayoutSpace(placement, dimensions, room, crossing)
 
     def least_left(self, space: LayoutSpace, place: tuple[int, ...]) -> Seconds | None:
         """What calls take at least when options of the first dimensions are chosen. None: nothing
@@ -144,14 +147,18 @@ class Layouts:
             beside = [b - h for b, h in zip(beside, each.least, strict=True)]
         if min(beside) < 0:
             return None
-        found |= self.seconds.of_choice(placed.meshes, choice.micro_batch_tokens, choice.recomputed)
+        found |= self.seconds.of_choice(
+            placed.meshes, choice.micro_batch_tokens, choice.recomputed, space.crossing
+        )
         found |= self._of_reshards(space, [(each,) for each in chosen])
         for role, each in engines:
             own = tuple(b + h for b, h in zip(beside, each.least, strict=True))
             found |= self._engine_seconds(space, role, each, own)
         return found
 
-    def _dimensions(self, placement: Placement, room: Room) -> Iterator[Dimension]:
+    def _dimensions(
+        self, placement: Placement, room: Room, crossing: Mapping[str, Calls]
+    ) -> Iterator[Dimension]:
         for role, place in placement.items():
             mesh = place.training.mesh
             yield Dimension(
@@ -159,13 +166,15 @@ class Layouts:
                 tuple(
                     option(cut, ways)
                     for cut in self._cuts(role, place)
-                    if (ways := self._ways(role, mesh, cut, room))
+                    if (ways := self._ways(role, mesh, cut, room, crossing[role]))
                 ),
             )
             if self.problem.models[role].generates:
-                yield Dimension(role, tuple(self._engines(role, place, room)), is_engines=True)
+                yield Dimension(
+                    role, tuple(self._engines(role, place, room, crossing[role])), is_engines=True
+                )
 
-    def _ways(self, role: str, mesh: Mesh, cut: Cut, room: Room) -> list[Way]:
+    def _ways(self, role: str, mesh: Mesh, cut: Cut, room: Room, crossing: Calls) -> list[Way]:
         depth = room.depths[role]
         return [
             Way(
@@ -181,13 +190,15 @@ class Layouts:
                     ),
                 ),
             )
-            for way in self.seconds.ways(role, mesh, cut)
+            for way in self.seconds.ways(role, mesh, cut, crossing)
         ]
 
-    def _engines(self, role: str, place: RolePlace, room: Room) -> Iterator[Option]:
+    def _engines(
+        self, role: str, place: RolePlace, room: Room, crossing: Calls
+    ) -> Iterator[Option]:
         where = uncut(place)
         for size in self._engine_sizes(role, place):
-            seconds = self.seconds.of_engines(role, where.generation.mesh, size, None)
+            seconds = self.seconds.of_engines(role, where.generation.mesh, size, None, crossing)
             if seconds is not None:
                 cache = self.memory.least_cache(role, where, size)
                 held = room.of_engines(role, self.memory.of_engines(role, where, size), cache)
@@ -203,7 +214,9 @@ class Layouts:
         spare = min(beside[cell] - engines.least[cell] for cell in space.room.caches_of(role))
         rounded = -(-(least + spare) // CACHE_STEP_BYTES) * CACHE_STEP_BYTES
         cache = min(self.memory.most_cache(role, where, tensor), rounded)
-        found = self.seconds.of_engines(role, where.generation.mesh, tensor, cache)
+        found = self.seconds.of_engines(
+            role, where.generation.mesh, tensor, cache, space.crossing[role]
+        )
         assert found is not None
         return found
 

@@ -1,12 +1,12 @@
 """The fastest plan that fits, by best first search. Pure and deterministic.
 
 Nodes wait in one queue, least bound first: a placement, whose bound is a step in which every call
-takes as little as it can on its devices; a beginning of one of its layouts, with some models cut and
-some engines sized; and a whole layout. Of these the bounds are of what is left beside the memory
-that all others take at least. A layout is judged in full: of the ways to compute that may fit those
-whose own bound is below the best plan are fitted and estimated, until one is left. When the least
-bound that waits is not below the best plan, that plan is the fastest of the family: it is optimal
-there, and as long as nodes wait the least bound says how far it may be.
+takes as little as it can on its devices; a beginning of one of its layouts, with some models cut
+and some engines sized; and a whole layout. Of these the bounds are of what is left beside the
+memory that all others take at least. A layout is judged in full: of the ways to compute that may
+fit those whose own bound is below the best plan are fitted and estimated, until one is left. When
+the least bound that waits is not below the best plan, that plan is the fastest of the family: it is
+optimal there, and as long as nodes wait the least bound says how far it may be.
 
 Source: A* and branch and bound; HybridFlow (arXiv 2409.19256), algorithms 1 and 2, tries all
 placements and takes the best strategy of each role by itself; ReaL (arXiv 2406.14088), section 5,

@@ -3,7 +3,7 @@ their calls take at least, and what they hold. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import add, le, sub
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from rlhf_flow.planning.search.layouts import Cut, with_layout
 from rlhf_flow.planning.search.least_memory import Cells, Room
-from rlhf_flow.planning.search.least_seconds import Seconds
+from rlhf_flow.planning.search.least_seconds import Calls, Seconds
 from rlhf_flow.planning.search.placements import Placement
 
 
@@ -73,6 +73,8 @@ class LayoutSpace:
     dimensions: tuple[Dimension, ...]
     room: Room
     """What its devices have beside what processes take."""
+    crossing: Mapping[str, Calls]
+    """Of each role the calls whose columns come from other nodes."""
 
     def left(self, place: Sequence[int]) -> Left | None:
         """What is left when options of the first dimensions are chosen. None: nothing fits.

@@ -2,7 +2,7 @@
 for whatever memory lets a plan choose. Pure.
 
 Of reshards those are counted that a plan cannot do without. Left out of the bounds are further
-ones, loads, offloads, copies of weights, and columns between nodes: they take time, too.
+ones, loads, offloads and copies of weights: they take time, too.
 """
 
 from __future__ import annotations
@@ -51,6 +51,10 @@ from rlhf_flow.planning.transitions import with_transitions
 Seconds = Mapping[str, float]
 """Of calls, by their sites."""
 
+Calls = frozenset[str]
+"""Sites of calls."""
+NONE: Calls = frozenset()
+
 
 BESIDE_RANKS = (CallKind.SCORE, CallKind.SAVE)
 """Calls that no rank runs."""
@@ -98,12 +102,12 @@ class LeastSeconds:
         return cache(self._of_model)
 
     @cached_property
-    def of_engines(self) -> Callable[[str, Mesh, int, int | None], Seconds | None]:
+    def of_engines(self) -> Callable[[str, Mesh, int, int | None, Calls], Seconds | None]:
         """Calls that generate with a role; see `_of_engines`."""
         return cache(self._of_engines)
 
     @cached_property
-    def _of_way(self) -> Callable[[str, Mesh, int, bool], Seconds]:
+    def _of_way(self) -> Callable[[str, Mesh, int, bool, Calls], Seconds]:
         return cache(self._compute_way)
 
     @cached_property
@@ -120,7 +124,9 @@ class LeastSeconds:
             cut: of its model.
         """
         found: dict[str, float] | None = None
-        for way in sorted(self.ways(role, mesh, cut), key=lambda each: sum(each.seconds.values())):
+        for way in sorted(
+            self.ways(role, mesh, cut, NONE), key=lambda each: sum(each.seconds.values())
+        ):
             known = found or {}
             is_quicker = any(each < known.get(call, inf) for call, each in way.seconds.items())
             if (is_quicker or found is None) and self._fits_alone(way.model):
@@ -130,15 +136,15 @@ class LeastSeconds:
         return found
 
     @cached_property
-    def ways(self) -> Callable[[str, Mesh, Cut], tuple[RoleWay, ...]]:
-        """All ways to compute with a cut of a role's model; arguments as of `_of_model`. None
-        where such a cut was not measured."""
+    def ways(self) -> Callable[[str, Mesh, Cut, Calls], tuple[RoleWay, ...]]:
+        """All ways to compute with a cut of a role's model, none where such a cut was not measured.
+        Arguments as of `_of_model`, and the calls whose columns come from other nodes."""
         return cache(self._ways)
 
-    def _ways(self, role: str, mesh: Mesh, cut: Cut) -> tuple[RoleWay, ...]:
+    def _ways(self, role: str, mesh: Mesh, cut: Cut, crossing: Calls) -> tuple[RoleWay, ...]:
         with suppress(ProfileUnusable):
             return tuple(
-                RoleWay(model, self.of_role(model))
+                RoleWay(model, self.of_role(model, crossing))
                 for model in self._models(role, cut_mesh(mesh, cut))
             )
         return ()
@@ -164,7 +170,11 @@ class LeastSeconds:
         return alone.excess_bytes <= 0
 
     def of_choice(
-        self, meshes: Mapping[str, Mesh], micro_batch_tokens: int, recomputed: frozenset[str]
+        self,
+        meshes: Mapping[str, Mesh],
+        micro_batch_tokens: int,
+        recomputed: frozenset[str],
+        crossing: Mapping[str, Calls],
     ) -> Seconds:
         """Calls that train roles or run them forward, all computed in one way.
 
@@ -172,21 +182,29 @@ class LeastSeconds:
             meshes: of every role with a model.
             micro_batch_tokens: of roles for which the manifest does not say it.
             recomputed: roles whose activations are computed again.
+            crossing: of each role the calls whose columns come from other nodes.
         """
         found: dict[str, float] = {}
         for role, mesh in meshes.items():
-            found |= self._of_way(role, mesh, micro_batch_tokens, role in recomputed)
+            again = role in recomputed
+            found |= self._of_way(role, mesh, micro_batch_tokens, again, crossing[role])
         return found
 
     def _compute_way(
-        self, role: str, mesh: Mesh, micro_batch_tokens: int, recompute: bool
+        self, role: str, mesh: Mesh, micro_batch_tokens: int, recompute: bool, crossing: Calls
     ) -> Seconds:
         facts = self.problem.models[role]
-        return self.of_role(role_model(self.problem, facts, mesh, micro_batch_tokens, recompute))
+        model = role_model(self.problem, facts, mesh, micro_batch_tokens, recompute)
+        return self.of_role(model, crossing)
 
-    def of_role(self, model: RoleModel) -> Seconds:
+    def of_role(self, model: RoleModel, crossing: Calls = NONE) -> Seconds:
         """Calls that run where a role is, computed in one way: those that train it or run it
-        forward, copies into it, and numerics if it is the policy."""
+        forward, copies into it, and numerics if it is the policy.
+
+        Args:
+            model: the role.
+            crossing: calls whose columns come from other nodes.
+        """
         links, found = self.links[model.mesh.pool], dict[str, float]()
         for call in self.graph.calls:
             if (call.role or self.problem.policy) != model.role:
@@ -201,7 +219,7 @@ class LeastSeconds:
                     work = 0.0
                 case _:
                     continue
-            found[call.id] = work + self._columns(call, model.mesh)
+            found[call.id] = work + self._columns(call, model.mesh, call.id in crossing)
         return found
 
     @cached_property
@@ -231,11 +249,38 @@ class LeastSeconds:
             if each.call.kind is CallKind.RESHARD and each.call.role == role
         }
 
-    def _columns(self, call: ModelCall, mesh: Mesh) -> float:
-        """What a call's order and its columns take at least: as within a node."""
+    def _columns(self, call: ModelCall, mesh: Mesh, crosses_nodes: bool) -> float:
+        """What a call's order and its columns take."""
         batch, columns = self._batches[call.id]
         links = self.links[mesh.pool]
-        return columns_seconds(batch, columns, mesh.data, links, crosses_nodes=False).total
+        return columns_seconds(batch, columns, mesh.data, links, crosses_nodes=crosses_nodes).total
+
+    def crossing(self, placement: Placement) -> dict[str, Calls]:
+        """Of each role, or the policy for numerics, the calls whose columns come from nodes on
+        which they do not run."""
+        found: dict[str, set[str]] = {role: set() for role in placement}
+        for source, target in self._edges:
+            ranks = [self._ranks(placement, call)[0] for call in (source, target)]
+            come_from, go_to = ({*self._nodes(each)} for each in ranks)
+            if come_from - go_to:
+                found[target.role or self.problem.policy].add(target.id)
+        return {role: frozenset(calls) for role, calls in found.items()}
+
+    @cached_property
+    def _edges(self) -> tuple[tuple[ModelCall, ModelCall], ...]:
+        """Calls on ranks of which one takes columns from the other."""
+        calls = {call.id: call for call in self.graph.calls if call.kind not in BESIDE_RANKS}
+        return tuple(
+            (calls[edge.source], calls[edge.target])
+            for edge in self.graph.data_edges
+            if edge.source in calls and edge.target in calls
+        )
+
+    def _nodes(self, ranks: PoolRanks) -> Iterator[tuple[str, int]]:
+        per_node = self.links[ranks.pool].devices_per_node
+        first, last = ranks.ranks.start // per_node, (ranks.ranks.stop - 1) // per_node
+        for node in range(first, last + 1):
+            yield ranks.pool, node
 
     @cached_property
     def _batches(self) -> Mapping[str, tuple[Batch, int]]:
@@ -246,7 +291,7 @@ class LeastSeconds:
         }
 
     def _of_engines(
-        self, role: str, mesh: Mesh, tensor: int, kv_cache_bytes: int | None = None
+        self, role: str, mesh: Mesh, tensor: int, kv_cache_bytes: int | None, crossing: Calls
     ) -> Seconds | None:
         """Calls that generate with a role. None: engines of this size were not measured.
 
@@ -255,6 +300,7 @@ class LeastSeconds:
             mesh: the devices that generate.
             tensor: ranks of an engine.
             kv_cache_bytes: of their cache on each device. None: all that they can use.
+            crossing: calls whose columns come from other nodes.
         """
         facts = self.problem.models[role]
         place = CallPlace(mesh)
@@ -275,7 +321,7 @@ class LeastSeconds:
                     (engines, kv_cache_bytes),
                     self.links[mesh.pool],
                 ).total
-                + self._columns(call, engines)
+                + self._columns(call, engines, call.id in crossing)
                 for call in self.graph.of_kind(CallKind.GENERATE)
                 if call.role == role
             }

@@ -41,6 +41,7 @@ def space(roles: list[list[list[tuple[int, tuple[int, int]]]]]) -> LayoutSpace:
             for role, cuts in enumerate(roles)
         ),
         Room((), ROOM, {f"role {role}": OffloadDepth.NOTHING for role, _ in enumerate(roles)}),
+        {},
     )
 
 
