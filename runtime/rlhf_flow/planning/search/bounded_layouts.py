@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 
 from rlhf_api.plan import Mesh, Pool
-from rlhf_flow.planning.fitting import PlacedJob
-from rlhf_flow.planning.memory_choices import MemoryChoice
+from rlhf_flow.planning.device_groups import device_groups
+from rlhf_flow.planning.memory import RoleModel
+from rlhf_flow.planning.memory_choices import MemoryChoice, told_to_recompute
+from rlhf_flow.planning.offloading import offload_choices
 from rlhf_flow.planning.placement import RolePlace
 from rlhf_flow.planning.problem import PlanningProblem
 from rlhf_flow.planning.search.layout_space import (
@@ -16,12 +19,24 @@ from rlhf_flow.planning.search.layout_space import (
     LayoutSpace,
     Option,
     Way,
+    fits,
+    least_cells,
     option,
+    room_beside,
 )
 from rlhf_flow.planning.search.layouts import Cut, cuts, engine_tensors
 from rlhf_flow.planning.search.least_memory import Cells, LeastMemory, Room, room_of, uncut
-from rlhf_flow.planning.search.least_seconds import NONE, Calls, LeastSeconds, Seconds
+from rlhf_flow.planning.search.least_seconds import (
+    NONE,
+    Calls,
+    LeastSeconds,
+    RoleWay,
+    Seconds,
+)
 from rlhf_flow.planning.search.placements import Placement
+
+HeldWay = tuple[RoleWay, Cells]
+"""A way to compute with a role, and what it takes of a placement's room."""
 
 CACHE_STEP_BYTES = 2**27
 """Caches of engines are rounded up to multiples of this, so that few different ones are priced."""
@@ -64,20 +79,24 @@ class Layouts:
                     found[call] = min(each[call] for each in known)
         return found
 
-    def of(self, placement: Placement) -> LayoutSpace | None:
-        """The layouts of a placement that may fit. None: there are none."""
-        every = self.every(placement)
-        return None if every is None else every.narrowed()
+    def of(self, placement: Placement) -> Iterator[LayoutSpace]:
+        """The layouts of a placement that may fit, for each way to offload roles there."""
+        for every in self.every(placement):
+            narrowed = every.narrowed()
+            if narrowed is not None:
+                yield narrowed
 
-    def every(self, placement: Placement) -> LayoutSpace | None:
-        """The layouts of a placement, whether they fit or not. None: some model cannot be cut
+    def every(self, placement: Placement) -> Iterator[LayoutSpace]:
+        """The layouts of a placement, whether they fit or not; none if some model cannot be cut
         there, or some engine cannot be built."""
-        room = room_of(self.problem, placement)
         crossing = self.seconds.crossing(placement)
-        dimensions = tuple(self._dimensions(placement, room, crossing))
-        if not all(dimension.options for dimension in dimensions):
-            return None
-        return LayoutSpace(placement, dimensions, room, crossing)
+        groups = device_groups(self.problem.pools, placement)
+        for offload in offload_choices(self.problem, groups):
+            room = room_of(self.problem, groups, offload)
+            dimensions = tuple(self._dimensions(placement, room, crossing))
+            if all(dimension.options for dimension in dimensions):
+                orders = self.seconds.orders(placement, offload.roles) if offload.roles else ()
+                yield LayoutSpace(placement, dimensions, room, crossing, orders)
 
     def least_left(self, space: LayoutSpace, place: tuple[int, ...]) -> Seconds | None:
         """What calls take at least when options of the first dimensions are chosen. None: nothing
@@ -117,44 +136,74 @@ class Layouts:
                 found |= self.seconds.of_reshards(dimension.role, where, cut, first.choice)
         return found
 
-    def of_choice(
-        self, space: LayoutSpace, place: tuple[int, ...], placed: PlacedJob, choice: MemoryChoice
-    ) -> Seconds | None:
-        """What calls take at least in a layout, computed in one way. None: that does not fit.
+    def choices(
+        self, space: LayoutSpace, place: tuple[int, ...]
+    ) -> Iterator[tuple[Seconds, MemoryChoice]]:
+        """The ways to compute in a layout that may fit and be the fastest, with what calls take at
+        least. A way to compute with a role that takes no less time and no less memory than another
+        of it is left out.
 
         Args:
             space: the layouts of a placement.
             place: which options of all dimensions.
-            placed: the job in this layout.
-            choice: how it computes.
         """
-        chosen = [d.options[at] for d, at in zip(space.dimensions, place, strict=True)]
-        room, beside = space.room, list(space.room.spare)
-        found: dict[str, float] = {}
-        for role, mesh in placed.meshes.items():
-            held = self.memory.of_role(
-                role,
-                mesh,
-                choice.micro_batch_tokens,
-                role in choice.recomputed,
-                choice.offload.depth_of(role),
-            )
-            beside = [b - h for b, h in zip(beside, room.of_role(role, held), strict=True)]
-        engines = [
-            (d.role, each) for d, each in zip(space.dimensions, chosen, strict=True) if d.is_engines
-        ]
-        for _, each in engines:
-            beside = [b - h for b, h in zip(beside, each.least, strict=True)]
-        if min(beside) < 0:
+        ways = self.role_ways(space, place)
+        least = [least_cells([held for _, held in each]) for each in ways]
+        engines = [each.least for _, each in _engines_of(space, place)]
+        beside = room_beside(space.room.spare, [*least, *engines])[: len(least)]
+        for chosen in product(*map(_best, ways, beside)):
+            seconds = self.of_ways(space, place, chosen)
+            if seconds is not None:
+                yield seconds, self.memory_choice(space, chosen)
+
+    def of_ways(
+        self, space: LayoutSpace, place: tuple[int, ...], ways: Sequence[HeldWay]
+    ) -> Seconds | None:
+        """What calls take at least with one way for each role. None: that does not fit."""
+        engines = _engines_of(space, place)
+        held = [*(held for _, held in ways), *(each.least for _, each in engines)]
+        beside = room_beside(space.room.spare, held)
+        if not fits(held[0], beside[0]):
             return None
-        found |= self.seconds.of_choice(
-            placed.meshes, choice.micro_batch_tokens, choice.recomputed, space.crossing
-        )
+        found = {call: each for way, _ in ways for call, each in way.seconds.items()}
+        for way, _ in ways:
+            found |= self._moves(way.model, space.room)
+        chosen = [d.options[at] for d, at in zip(space.dimensions, place, strict=True)]
         found |= self._of_reshards(space, [(each,) for each in chosen])
-        for role, each in engines:
-            own = tuple(b + h for b, h in zip(beside, each.least, strict=True))
+        for (role, each), own in zip(engines, beside[len(ways) :], strict=True):
             found |= self._engine_seconds(space, role, each, own)
         return found
+
+    def role_ways(self, space: LayoutSpace, place: tuple[int, ...]) -> list[list[HeldWay]]:
+        """All ways to compute with each role in a layout."""
+        found = []
+        for dimension, at in zip(space.dimensions, place, strict=True):
+            cut, role = dimension.options[at].choice, dimension.role
+            if isinstance(cut, Cut):
+                mesh = space.placement[role].training.mesh
+                ways = self.seconds.ways(role, mesh, cut, space.crossing[role])
+                found.append([(way, self._held(way.model, space.room)) for way in ways])
+        return found
+
+    def memory_choice(self, space: LayoutSpace, ways: Sequence[HeldWay]) -> MemoryChoice:
+        """One way for each role, as plans are made from it."""
+        models = [way.model for way, _ in ways]
+        return MemoryChoice(
+            micro_batch_tokens={model.role: model.micro_batch_tokens for model in models},
+            recomputed=frozenset(
+                model.role for model in models if model.is_trained and model.recompute
+            ),
+            told_to_recompute=told_to_recompute(self.problem),
+            offload=space.room.offload,
+        )
+
+    def _held(self, model: RoleModel, room: Room) -> Cells:
+        depth, tokens = room.offload.depth_of(model.role), model.micro_batch_tokens
+        held = self.memory.of_role(model.role, model.mesh, tokens, model.recompute, depth)
+        return room.of_role(model.role, held)
+
+    def _moves(self, model: RoleModel, room: Room) -> Seconds:
+        return self.seconds.moves(model, room.offload.depth_of(model.role))
 
     def _dimensions(
         self, placement: Placement, room: Room, crossing: Mapping[str, Calls]
@@ -175,21 +224,8 @@ class Layouts:
                 )
 
     def _ways(self, role: str, mesh: Mesh, cut: Cut, room: Room, crossing: Calls) -> list[Way]:
-        depth = room.depths[role]
         return [
-            Way(
-                way.seconds,
-                room.of_role(
-                    role,
-                    self.memory.of_role(
-                        role,
-                        way.model.mesh,
-                        way.model.micro_batch_tokens,
-                        way.model.recompute,
-                        depth,
-                    ),
-                ),
-            )
+            Way({**way.seconds, **self._moves(way.model, room)}, self._held(way.model, room))
             for way in self.seconds.ways(role, mesh, cut, crossing)
         ]
 
@@ -227,3 +263,27 @@ class Layouts:
     def _engine_sizes(self, role: str, place: RolePlace) -> tuple[int, ...]:
         pool = self._pools[place.generation.mesh.pool]
         return engine_tensors(self.problem, self.problem.models[role], place.generation, pool)
+
+
+def _engines_of(space: LayoutSpace, place: tuple[int, ...]) -> list[tuple[str, Option]]:
+    """The engines of each role in a layout."""
+    chosen = zip(space.dimensions, place, strict=True)
+    return [(each.role, each.options[at]) for each, at in chosen if each.is_engines]
+
+
+def _best(ways: Sequence[HeldWay], beside: Cells) -> list[HeldWay]:
+    """The ways that fit beside the least of all others, and of which no other takes as little time
+    and memory."""
+    fitting = [each for each in ways if fits(each[1], beside)]
+    kept: list[HeldWay] = []
+    for each in sorted(fitting, key=lambda each: (sum(each[0].seconds.values()), sum(each[1]))):
+        if not any(_is_no_worse(other, each) for other in kept):
+            kept.append(each)
+    return kept
+
+
+def _is_no_worse(one: HeldWay, other: HeldWay) -> bool:
+    (way, held), (other_way, other_held) = one, other
+    return fits(held, other_held) and all(
+        seconds <= other_way.seconds[call] for call, seconds in way.seconds.items()
+    )

@@ -26,14 +26,12 @@ from rlhf_api.errors import ManifestError
 from rlhf_flow.errors import PlanError
 from rlhf_flow.planning.estimate.evaluate import evaluate
 from rlhf_flow.planning.fitted_plan import fitted_plan
-from rlhf_flow.planning.fitting import FittedJob, PlacedJob, fit_job, place_job
-from rlhf_flow.planning.memory_choices import MemoryChoice
+from rlhf_flow.planning.fitting import FittedJob, fit_job, place_job
 from rlhf_flow.planning.problem import PlanningProblem
 from rlhf_flow.planning.search.bounded_layouts import Layouts
 from rlhf_flow.planning.search.layout_space import LayoutSpace
 from rlhf_flow.planning.search.least_memory import LeastMemory
 from rlhf_flow.planning.search.least_seconds import LeastSeconds
-from rlhf_flow.planning.search.memory_ways import all_choices
 from rlhf_flow.planning.search.placements import Placement, placements
 from rlhf_flow.planning.seconds.hardware import Hardware
 from rlhf_flow.planning.seconds.links import Links
@@ -140,8 +138,7 @@ class _Search:
         while self._goes_on():
             node = heapq.heappop(self._queue)
             if node.space is None:
-                space = self._layouts.of(node.placement)
-                if space is not None:
+                for space in self._layouts.of(node.placement):
                     self._push(space, ())
             elif len(node.place) < len(node.space.dimensions):
                 for number in range(len(node.space.dimensions[len(node.place)].options)):
@@ -174,7 +171,7 @@ class _Search:
         self._num_bounded += 1
         seconds = self._layouts.least_left(space, place)
         if seconds is not None:
-            bound = self._least.of_step(space.placement, seconds)
+            bound = self._least.of_step(space.placement, seconds, space.orders)
             self._wait(bound, space.placement, space, place)
 
     def _wait(
@@ -190,7 +187,11 @@ class _Search:
             placed = place_job(self._problem, space.places(place))
         except (PlanError, ManifestError):
             return
-        for bound, choice in self._choices(space, place, placed):
+        bounded = [
+            (self._least.of_step(space.placement, seconds, space.orders), choice)
+            for seconds, choice in self._layouts.choices(space, place)
+        ]
+        for bound, choice in sorted(bounded, key=lambda each: each[0]):
             if bound >= self._best_seconds:
                 return
             if self._num_fitted >= self._most():
@@ -199,22 +200,6 @@ class _Search:
             self._num_fitted += 1
             with suppress(PlanError):
                 self._judge(fit_job(placed, choice))
-
-    def _choices(
-        self, space: LayoutSpace, place: tuple[int, ...], placed: PlacedJob
-    ) -> list[tuple[float, MemoryChoice]]:
-        """The ways to compute in a layout that may fit, with their bounds, best first."""
-        bounded = []
-        bounds: dict[tuple[float, ...], float] = {}
-        for choice in all_choices(placed):
-            seconds = self._layouts.of_choice(space, place, placed, choice)
-            if seconds is None:
-                continue
-            key = tuple(seconds.values())
-            if key not in bounds:
-                bounds[key] = self._least.of_step(space.placement, seconds)
-            bounded.append((bounds[key], choice))
-        return sorted(bounded, key=lambda each: each[0])
 
     def _judge(self, fitted: FittedJob) -> None:
         """Take a plan if it is the fastest so far."""

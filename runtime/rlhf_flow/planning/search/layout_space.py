@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from rlhf_flow.planning.search.layouts import Cut, with_layout
 from rlhf_flow.planning.search.least_memory import Cells, Room
-from rlhf_flow.planning.search.least_seconds import Calls, Seconds
+from rlhf_flow.planning.search.least_seconds import Calls, Order, Seconds
 from rlhf_flow.planning.search.placements import Placement
 
 
@@ -42,7 +42,7 @@ class Option:
 
 def option(choice: Cut | int, ways: Sequence[Way]) -> Option:
     """An option with at least one way."""
-    return Option(choice, tuple(ways), _least_cells([way.held for way in ways]))
+    return Option(choice, tuple(ways), least_cells([way.held for way in ways]))
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,8 @@ class LayoutSpace:
     """What its devices have beside what processes take."""
     crossing: Mapping[str, Calls]
     """Of each role the calls whose columns come from other nodes."""
+    orders: tuple[Order, ...]
+    """Of a step's calls, with loads and offloads. Empty: no role leaves its devices."""
 
     def left(self, place: Sequence[int]) -> Left | None:
         """What is left when options of the first dimensions are chosen. None: nothing fits.
@@ -87,10 +89,10 @@ class LayoutSpace:
             for number, dimension in enumerate(self.dimensions)
         ]
         while True:
-            least = [_least_cells([each.least for each in found]) for found in options]
-            beside = _beside(self.room.spare, least)
+            least = [least_cells([each.least for each in found]) for found in options]
+            beside = room_beside(self.room.spare, least)
             kept = [
-                tuple(each for each in found if _fits(each.least, most))
+                tuple(each for each in found if fits(each.least, most))
                 for found, most in zip(options, beside, strict=True)
             ]
             if not all(kept):
@@ -107,7 +109,7 @@ class LayoutSpace:
             return None
         dimensions = []
         for dimension, options, most in zip(self.dimensions, *found, strict=True):
-            ways = [[way for way in each.ways if _fits(way.held, most)] for each in options]
+            ways = [[way for way in each.ways if fits(way.held, most)] for each in options]
             fitting = [
                 option(each.choice, of_it)
                 for each, of_it in zip(options, ways, strict=True)
@@ -138,17 +140,19 @@ def _least_seconds(found: Sequence[Seconds]) -> Seconds:
     return {call: min([each, *(o[call] for o in others)]) for call, each in first.items()}
 
 
-def _least_cells(found: Sequence[Cells]) -> Cells:
+def least_cells(found: Sequence[Cells]) -> Cells:
+    """The least in each cell."""
     return found[0] if len(found) == 1 else tuple(map(min, *found))
 
 
-def _beside(spare: Cells, least: Sequence[Cells]) -> list[Cells]:
-    """Of each: the room without all the others."""
+def room_beside(spare: Cells, least: Sequence[Cells]) -> list[Cells]:
+    """Of each thing that takes room: the room without all the others."""
     total = spare
     for cells in least:
         total = tuple(map(sub, total, cells))
     return [tuple(map(add, total, cells)) for cells in least]
 
 
-def _fits(held: Cells, room: Cells) -> bool:
+def fits(held: Cells, room: Cells) -> bool:
+    """Whether there is enough room in each cell."""
     return all(map(le, held, room))

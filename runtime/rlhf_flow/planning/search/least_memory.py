@@ -16,7 +16,7 @@ from rlhf_api.plan import Mesh, OffloadDepth, Pool
 from rlhf_api.plan_memory import MemoryItem, sum_by_phase
 from rlhf_api.spec.resources import Device
 from rlhf_flow.calls import ModelCall
-from rlhf_flow.planning.device_groups import DeviceGroup, device_groups
+from rlhf_flow.planning.device_groups import DeviceGroup
 from rlhf_flow.planning.generation_loads import generation_load
 from rlhf_flow.planning.generation_memory import (
     GenerationLoad,
@@ -26,12 +26,11 @@ from rlhf_flow.planning.generation_memory import (
 )
 from rlhf_flow.planning.memory import process_items
 from rlhf_flow.planning.memory_choices import micro_batch_sizes
-from rlhf_flow.planning.offloading import offload_choices, phases_on_device
+from rlhf_flow.planning.offloading import OffloadChoice, phases_on_device
 from rlhf_flow.planning.placement import CallPlace, RolePlace
 from rlhf_flow.planning.problem import PlanningProblem
 from rlhf_flow.planning.role_memory import checkpoint_items, role_items
 from rlhf_flow.planning.role_models import role_model
-from rlhf_flow.planning.search.placements import Placement
 from rlhf_flow.planning.standby import required_standby
 from rlhf_flow.planning.static_memory import job_phases
 
@@ -147,8 +146,8 @@ class Room:
     """Of each cell: the devices, and the phase."""
     spare: Cells
     """What there is."""
-    depths: Mapping[str, OffloadDepth]
-    """How much of each role may leave its devices."""
+    offload: OffloadChoice
+    """Which roles leave their devices."""
 
     def of_role(self, role: str, held: Held) -> Cells:
         """What a role takes of it."""
@@ -178,13 +177,19 @@ class Room:
         )
 
 
-def room_of(problem: PlanningProblem, placement: Placement) -> Room:
-    """The room that a placement has."""
-    groups = device_groups(problem.pools, placement)
-    depths = offload_choices(problem, groups)[-1]
+def room_of(
+    problem: PlanningProblem, groups: Sequence[DeviceGroup], offload: OffloadChoice
+) -> Room:
+    """The room that devices have.
+
+    Args:
+        problem: what is planned.
+        groups: all devices, by what they hold.
+        offload: which roles leave them.
+    """
     places, spare = [], []
     for group in groups:
-        phases = job_phases(problem, group, depths.roles)
+        phases = job_phases(problem, group, offload.roles)
         pool = group.pool
         taken = [
             *process_items(pool.device, pool.memory_bytes_per_device, phases),
@@ -192,8 +197,7 @@ def room_of(problem: PlanningProblem, placement: Placement) -> Room:
         ]
         places += [(group, phase) for phase in phases]
         spare += [pool.memory_bytes_per_device - sum(each.bytes for each in taken)] * len(phases)
-    roles = {role: depths.depth_of(role) for role in problem.models}
-    return Room(tuple(places), tuple(spare), roles)
+    return Room(tuple(places), tuple(spare), offload)
 
 
 def uncut(place: RolePlace) -> RolePlace:

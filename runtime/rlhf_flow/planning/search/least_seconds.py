@@ -1,25 +1,26 @@
 """What the calls of a step take at least on given devices, and a step with them: bounds that hold
 for whatever memory lets a plan choose. Pure.
 
-Of reshards those are counted that a plan cannot do without. Left out of the bounds are further
-ones, loads, offloads and copies of weights: they take time, too.
+Of transitions those are counted that a plan cannot do without, all of them once it is known which
+roles leave their devices. Left out of the bounds are the bytes of copies of weights.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property
+from itertools import chain, combinations
 from math import inf
 from typing import NamedTuple
 
-from rlhf_api.calls import CallKind
-from rlhf_api.plan import GraphName, Mesh, Pool
+from rlhf_api.calls import TRANSITIONS, CallKind
+from rlhf_api.plan import GraphName, Mesh, OffloadDepth, Pool
 from rlhf_flow.calls import ModelCall
 from rlhf_flow.errors import ProfileUnusable
 from rlhf_flow.graph import Graph
-from rlhf_flow.planning.call_plans import mini_batches
+from rlhf_flow.planning.call_plans import CallMeshes, mini_batches
 from rlhf_flow.planning.device_groups import DeviceGroup
 from rlhf_flow.planning.estimate.call_batches import call_batch, num_token_columns
 from rlhf_flow.planning.estimate.model_call_seconds import (
@@ -29,12 +30,13 @@ from rlhf_flow.planning.estimate.model_call_seconds import (
 )
 from rlhf_flow.planning.estimate.step_tasks import passes_ahead, previous_calls
 from rlhf_flow.planning.event_graph import PoolRanks, Task
+from rlhf_flow.planning.generation_choice import EngineChoice
 from rlhf_flow.planning.generation_groups import engine_meshes
 from rlhf_flow.planning.generation_loads import generation_load
 from rlhf_flow.planning.generation_memory import kv_bytes
 from rlhf_flow.planning.memory import RoleModel
 from rlhf_flow.planning.memory_choices import micro_batch_sizes
-from rlhf_flow.planning.offloading import OffloadChoice
+from rlhf_flow.planning.offloading import OffloadChoice, with_offloading
 from rlhf_flow.planning.placement import CallPlace, RolePlace
 from rlhf_flow.planning.problem import PlanningProblem
 from rlhf_flow.planning.role_models import role_model
@@ -42,7 +44,12 @@ from rlhf_flow.planning.search.layouts import Cut, cut_mesh
 from rlhf_flow.planning.search.placements import Placement
 from rlhf_flow.planning.seconds.links import Links
 from rlhf_flow.planning.seconds.micro_batches import Batch
-from rlhf_flow.planning.seconds.moves import DISPATCH_SECONDS, columns_seconds
+from rlhf_flow.planning.seconds.moves import (
+    DISPATCH_SECONDS,
+    columns_seconds,
+    load_seconds,
+    offload_seconds,
+)
 from rlhf_flow.planning.seconds.resharding import reshard_seconds
 from rlhf_flow.planning.simulation import step_seconds
 from rlhf_flow.planning.static_memory import static_memory
@@ -81,6 +88,10 @@ class _Ordered(NamedTuple):
     """And in the one before."""
 
 
+Order = tuple[_Ordered, ...]
+"""Calls of a step."""
+
+
 @dataclass(frozen=True, eq=False)
 class LeastSeconds:
     """Bounds for one problem."""
@@ -105,10 +116,6 @@ class LeastSeconds:
     def of_engines(self) -> Callable[[str, Mesh, int, int | None, Calls], Seconds | None]:
         """Calls that generate with a role; see `_of_engines`."""
         return cache(self._of_engines)
-
-    @cached_property
-    def _of_way(self) -> Callable[[str, Mesh, int, bool, Calls], Seconds]:
-        return cache(self._compute_way)
 
     @cached_property
     def _pools(self) -> dict[str, Pool]:
@@ -169,34 +176,6 @@ class LeastSeconds:
         alone = static_memory(self.problem, group, [model], OffloadChoice({}, frozenset()))
         return alone.excess_bytes <= 0
 
-    def of_choice(
-        self,
-        meshes: Mapping[str, Mesh],
-        micro_batch_tokens: int,
-        recomputed: frozenset[str],
-        crossing: Mapping[str, Calls],
-    ) -> Seconds:
-        """Calls that train roles or run them forward, all computed in one way.
-
-        Args:
-            meshes: of every role with a model.
-            micro_batch_tokens: of roles for which the manifest does not say it.
-            recomputed: roles whose activations are computed again.
-            crossing: of each role the calls whose columns come from other nodes.
-        """
-        found: dict[str, float] = {}
-        for role, mesh in meshes.items():
-            again = role in recomputed
-            found |= self._of_way(role, mesh, micro_batch_tokens, again, crossing[role])
-        return found
-
-    def _compute_way(
-        self, role: str, mesh: Mesh, micro_batch_tokens: int, recompute: bool, crossing: Calls
-    ) -> Seconds:
-        facts = self.problem.models[role]
-        model = role_model(self.problem, facts, mesh, micro_batch_tokens, recompute)
-        return self.of_role(model, crossing)
-
     def of_role(self, model: RoleModel, crossing: Calls = NONE) -> Seconds:
         """Calls that run where a role is, computed in one way: those that train it or run it
         forward, copies into it, and numerics if it is the policy.
@@ -224,11 +203,11 @@ class LeastSeconds:
 
     @cached_property
     def of_reshards(self) -> Callable[[str, RolePlace, Cut, int], Seconds]:
-        """Reshards that a step has in any case; see `_of_reshards`."""
+        """Reshards of a role, by `move_of`; see `_of_reshards`."""
         return cache(self._of_reshards)
 
     def _of_reshards(self, role: str, place: RolePlace, cut: Cut, tensor: int) -> Seconds:
-        """Reshards that a step has in any case.
+        """Reshards of a role, by `move_of`.
 
         Args:
             role: its name.
@@ -243,11 +222,7 @@ class LeastSeconds:
         trained = generation_load(self.problem, pool, model, place).trained
         engines = engine_meshes({role: trained}, tensor, pool.devices_per_node)[role]
         seconds = DISPATCH_SECONDS + reshard_seconds(trained, engines, links).total
-        return {
-            each.call.id: seconds
-            for each in self._order
-            if each.call.kind is CallKind.RESHARD and each.call.role == role
-        }
+        return {f"{role}.{CallKind.RESHARD}": seconds}
 
     def _columns(self, call: ModelCall, mesh: Mesh, crosses_nodes: bool) -> float:
         """What a call's order and its columns take."""
@@ -327,16 +302,59 @@ class LeastSeconds:
             }
         return None
 
-    def of_step(self, placement: Placement, seconds: Seconds) -> float:
+    def of_step(
+        self, placement: Placement, seconds: Seconds, orders: Sequence[Order] = ()
+    ) -> float:
         """A step in the long run.
 
         Args:
             placement: where roles are.
-            seconds: of its calls. Reshards that are left out take their orders, others no time.
+            seconds: of its calls, and by `move_of` of its transitions. Of these those that are left
+                out take their orders, other calls no time.
+            orders: those that its calls may have, with all transitions; that counts in which a step
+                takes least. None: with the reshards that all plans have.
         """
-        return step_seconds(self._tasks(placement, seconds), passes_ahead(self.graph))
+        return min(
+            step_seconds(self._tasks(placement, order, seconds), passes_ahead(self.graph))
+            for order in orders or (self._order,)
+        )
 
-    def _tasks(self, placement: Placement, seconds: Seconds) -> tuple[Task, ...]:
+    def orders(self, placement: Placement, offloaded: Collection[str]) -> tuple[Order, ...]:
+        """The calls of a step with all transitions, for each set of roles whose engines may give
+        their memory back.
+
+        Args:
+            placement: where roles are.
+            offloaded: roles that leave their devices.
+        """
+        training = {role: place.training.mesh for role, place in placement.items()}
+        engines = {
+            role: EngineChoice(role, placement[role].generation.mesh, 0, release=False)
+            for role, facts in self.problem.models.items()
+            if facts.generates
+        }
+        meshes = CallMeshes(training, engines, self.problem.policy)
+        sets = chain(*(combinations(engines, count) for count in range(len(engines) + 1)))
+        found = []
+        for releases in sets:
+            calls = with_transitions(self.graph.calls, releases, meshes.share_ranks)
+            found.append(self._ordered(with_offloading(calls, offloaded, meshes.needs_ranks_of)))
+        return tuple(found)
+
+    def moves(self, model: RoleModel, depth: OffloadDepth) -> Seconds:
+        """What a role takes to leave its devices and to come back, by `move_of`; nothing if it
+        stays."""
+        if depth is OffloadDepth.NOTHING:
+            return {}
+        links = self.links[model.mesh.pool]
+        return {
+            f"{model.role}.{CallKind.LOAD}": DISPATCH_SECONDS
+            + load_seconds(model, depth, links).total,
+            f"{model.role}.{CallKind.OFFLOAD}": DISPATCH_SECONDS
+            + offload_seconds(model, depth, links).total,
+        }
+
+    def _tasks(self, placement: Placement, order: Order, seconds: Seconds) -> tuple[Task, ...]:
         return tuple(
             Task(
                 id=each.call.id,
@@ -345,15 +363,17 @@ class LeastSeconds:
                 after=each.after,
                 after_previous=each.after_previous,
             )
-            for each in self._order
+            for each in order
         )
 
     @cached_property
-    def _order(self) -> tuple[_Ordered, ...]:
+    def _order(self) -> Order:
         """Every call of the step and every reshard that all plans have: those of engines that never
         give their weights back."""
+        return self._ordered(with_transitions(self.graph.calls, (), lambda one, other: True))
+
+    def _ordered(self, calls: Sequence[ModelCall]) -> Order:
         graph, previous = self.graph, previous_calls(self.graph)
-        calls = with_transitions(graph.calls, (), lambda one, other: True)
         return tuple(
             _Ordered(
                 call,
@@ -372,12 +392,18 @@ class LeastSeconds:
         training, generation = place.training.mesh, place.generation.mesh
         meshes = {
             CallKind.GENERATE: (generation,),
+            CallKind.RELEASE: (generation,),
             CallKind.RESHARD: (generation, training),
         }.get(call.kind, (training,))
         return tuple(dict.fromkeys(PoolRanks(mesh.pool, mesh.ranks) for mesh in meshes))
 
 
 def _seconds(call: ModelCall, seconds: Seconds) -> float:
-    if call.id in seconds:
-        return seconds[call.id]
-    return DISPATCH_SECONDS if call.kind is CallKind.RESHARD else 0.0
+    if call.kind in TRANSITIONS:
+        return seconds.get(move_of(call), DISPATCH_SECONDS)
+    return seconds.get(call.id, 0.0)
+
+
+def move_of(call: ModelCall) -> str:
+    """By what its seconds are found: all transitions of a role and kind take as long."""
+    return f"{call.role}.{call.kind}"

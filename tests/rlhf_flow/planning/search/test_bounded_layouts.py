@@ -3,8 +3,9 @@ placements, computed in every way."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import product
+from math import inf
 from random import Random
 
 import pytest
@@ -21,8 +22,7 @@ from rlhf_flow.planning.problem import PlanningProblem
 from rlhf_flow.planning.search.bounded_layouts import Layouts
 from rlhf_flow.planning.search.layout_space import LayoutSpace
 from rlhf_flow.planning.search.least_memory import LeastMemory
-from rlhf_flow.planning.search.least_seconds import LeastSeconds, Seconds
-from rlhf_flow.planning.search.memory_ways import all_choices
+from rlhf_flow.planning.search.least_seconds import LeastSeconds, Order, Seconds
 from rlhf_flow.planning.search.placements import Placement, placements
 from rlhf_flow.planning.seconds.links import Links
 
@@ -46,8 +46,10 @@ class Bounded:
             return None
         return evaluate(self.problem, fitted_plan(fitted), self.hardware).step_seconds
 
-    def step(self, placement: Placement, seconds: Seconds | None) -> float | None:
-        return None if seconds is None else self.least.of_step(placement, seconds)
+    def step(
+        self, placement: Placement, seconds: Seconds | None, orders: Sequence[Order] = ()
+    ) -> float | None:
+        return None if seconds is None else self.least.of_step(placement, seconds, orders)
 
 
 def jobs(seed: int, number: int) -> Iterator[tuple[PlanningProblem, Placement]]:
@@ -77,45 +79,68 @@ def test_no_plan_takes_less_than_any_of_its_bounds_and_none_that_fits_is_left_ou
     random, num_compared = Random(seed), 0
     for problem, placement in jobs(seed, 20):
         bounded = Bounded(problem)
-        space = bounded.layouts.of(placement)
-        if space is None:
-            continue
         of_placement = bounded.step(placement, bounded.layouts.least(placement))
-        for place in some_layouts(random, space):
-            starts = [place[:count] for count in range(len(place) + 1)]
-            bounds = [bounded.step(placement, bounded.layouts.least_left(space, s)) for s in starts]
-            try:
-                placed = place_job(problem, space.places(place))
-            except (PlanError, ManifestError):
-                continue
-            for choice in random.sample(choices := list(all_choices(placed)), min(4, len(choices))):
-                exact = bounded.exact(placed, choice)
-                found = bounded.layouts.of_choice(space, place, placed, choice)
-                if exact is None:
+        for space in bounded.layouts.of(placement):
+            for place in some_layouts(random, space):
+                starts = [place[:count] for count in range(len(place) + 1)]
+                bounds = [
+                    bounded.step(placement, bounded.layouts.least_left(space, s), space.orders)
+                    for s in starts
+                ]
+                try:
+                    placed = place_job(problem, space.places(place))
+                except (PlanError, ManifestError):
                     continue
-                bound = bounded.step(placement, found)
-                assert bound is not None and of_placement is not None
-                for each in (of_placement, *bounds, bound):
-                    assert each is not None and each <= exact * (1 + 1e-9)
-                num_compared += 1
+                for _ in range(3):
+                    ways = list(map(random.choice, bounded.layouts.role_ways(space, place)))
+                    exact = bounded.exact(placed, bounded.layouts.memory_choice(space, ways))
+                    if exact is None:
+                        continue
+                    found = bounded.layouts.of_ways(space, place, ways)
+                    bound = bounded.step(placement, found, space.orders)
+                    for each in (of_placement, *bounds, bound):
+                        assert each is not None and each <= exact * (1 + 1e-9)
+                    num_compared += 1
     assert num_compared > 20
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_of_the_ways_to_compute_in_a_layout_none_that_is_left_out_is_faster(seed: int) -> None:
+    random, num_compared = Random(seed), 0
+    for problem, placement in jobs(40 + seed, 12):
+        bounded = Bounded(problem)
+        for space in bounded.layouts.of(placement):
+            for place in some_layouts(random, space)[:1]:
+                every = list(product(*bounded.layouts.role_ways(space, place)))
+                if len(every) > 100:
+                    continue
+                try:
+                    placed = place_job(problem, space.places(place))
+                except (PlanError, ManifestError):
+                    continue
+                choices = [bounded.layouts.memory_choice(space, ways) for ways in every]
+                least = min((bounded.exact(placed, each) or inf for each in choices), default=inf)
+                kept = [choice for _, choice in bounded.layouts.choices(space, place)]
+                found = min((bounded.exact(placed, each) or inf for each in kept), default=inf)
+                assert found == pytest.approx(least, rel=1e-9)
+                num_compared += least < inf
+    assert num_compared > 2
 
 
 def test_what_is_left_out_of_a_space_does_not_fit() -> None:
     num_compared = 0
     for problem, placement in jobs(9, 60):
         bounded = Bounded(problem)
-        if bounded.layouts.of(placement) is not None:
-            continue
-        wide = bounded.layouts.every(placement)
-        if wide is None:
-            continue
-        for place in some_layouts(Random(0), wide):
-            try:
-                placed = place_job(problem, wide.places(place))
-            except (PlanError, ManifestError):
+        for wide in bounded.layouts.every(placement):
+            if wide.narrowed() is not None:
                 continue
-            num_compared += 1
-            for choice in all_choices(placed):
-                assert bounded.exact(placed, choice) is None
+            for place in some_layouts(Random(0), wide)[:1]:
+                try:
+                    placed = place_job(problem, wide.places(place))
+                except (PlanError, ManifestError):
+                    continue
+                num_compared += 1
+                for ways in zip(*bounded.layouts.role_ways(wide, place), strict=False):
+                    choice = bounded.layouts.memory_choice(wide, ways)
+                    assert bounded.exact(placed, choice) is None
     assert num_compared > 5

@@ -7,7 +7,7 @@ from itertools import product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlhf_api.plan import OffloadDepth
+from rlhf_flow.planning.offloading import OffloadChoice
 from rlhf_flow.planning.search.layout_space import Dimension, LayoutSpace, Option, Way, option
 from rlhf_flow.planning.search.layouts import Cut
 from rlhf_flow.planning.search.least_memory import Room
@@ -40,8 +40,9 @@ def space(roles: list[list[list[tuple[int, tuple[int, int]]]]]) -> LayoutSpace:
             )
             for role, cuts in enumerate(roles)
         ),
-        Room((), ROOM, {f"role {role}": OffloadDepth.NOTHING for role, _ in enumerate(roles)}),
+        Room((), ROOM, OffloadChoice({}, frozenset())),
         {},
+        (),
     )
 
 
