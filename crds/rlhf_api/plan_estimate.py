@@ -64,13 +64,18 @@ class Alternative(Contract):
 
 
 class PlanSearch(Contract):
-    """How far the search for the plan went."""
+    """How far the search for the plan went.
+
+    What it says is about one family of plans: the compared placements, each with every cut of every
+    model and size of engines, micro-batches and recomputation of each role, and all, none or what
+    can be derived of the roles that share devices offloaded.
+    """
 
     num_placements: Count
     """Placements that were compared."""
     bound_seconds: NonNegativeFloat
-    """No plan with one of them has shorter steps."""
+    """No plan of the family has shorter steps."""
     is_optimal: bool
-    """Whether it is proved that none of them has shorter steps."""
+    """Whether it is proved that no plan of the family has shorter steps."""
     alternatives: Annotated[tuple[Alternative, ...], Field(max_length=16)] = ()
     """What simpler rules would have chosen."""
