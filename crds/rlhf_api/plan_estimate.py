@@ -147,15 +147,20 @@ class ComparedSize(Contract):
 
 
 class PlanSearch(Contract):
-    """How far the search for the plan went, among plans whose stages do not overlap: what a stage
-    fusion then saves is looked for on a few of them, and not bounded."""
+    """How far the search for the plan went.
+
+    What it says is about one family of plans: the compared placements, each with every cut of every
+    model and size of engines, micro-batches and recomputation of each role, and all, none or what
+    can be derived of the roles that share devices offloaded; without a stage fusion, which is
+    looked for on a few of them, and not bounded.
+    """
 
     num_placements: Count
     """Placements that were compared."""
     bound_seconds: NonNegativeFloat
-    """No plan with one of them has shorter steps, without a stage fusion."""
+    """No plan of the family has shorter steps."""
     is_optimal: bool
-    """Whether it is proved that none of them has shorter steps, without a stage fusion."""
+    """Whether it is proved that no plan of the family has shorter steps."""
     unfused_seconds: NonNegativeFloat | None = None
     """Of a step of the fastest plan without a stage fusion that was found. None: it is the plan."""
     alternatives: Annotated[tuple[Alternative, ...], Field(max_length=16)] = ()

@@ -103,7 +103,7 @@ def test_pairs_take_memory_together_as_far_as_micro_batches_have_room(
     shapes = {"reward_model": resolve_shape(made, "reward_model", Path())}
     mesh = {"reward_model": Mesh(pool="local", data=16)}
     problem = problem_of(made, trace_job(made), CPUS, shapes)
-    (found,) = role_models(problem, mesh, 4096)
+    (found,) = role_models(problem, mesh, dict.fromkeys(problem.models, 4096))
     assert found.peak_tokens == peak
 
 

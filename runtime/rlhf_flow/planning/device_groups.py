@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
-from rlhf_api.calls import CallKind, Phase
+from rlhf_api.calls import CallKind, Phase, phase_of
 from rlhf_api.plan import Mesh, Pool
 from rlhf_api.plan_memory import MemoryItem, sum_by_phase
 from rlhf_flow.planning.placement import RolePlace, describe_devices
@@ -42,10 +43,15 @@ class GroupMemory:
     """In which its memory differs."""
     items: tuple[MemoryItem, ...]
 
+    @cached_property
+    def sums(self) -> Mapping[Phase, int]:
+        """What is held in each phase."""
+        return sum_by_phase(self.items)
+
     @property
     def peak_bytes(self) -> int:
         """The highest sum of all phases."""
-        return max(sum_by_phase(self.items).values())
+        return max(self.sums.values())
 
     @property
     def excess_bytes(self) -> int:
@@ -55,9 +61,8 @@ class GroupMemory:
     def held_peak(self, role: str, release: bool) -> int:
         """Bytes in the fuller of the phases of generation that hold a role's cache: while its
         weights arrive only where it is not given back."""
-        sums = sum_by_phase(self.items)
         kinds = (CallKind.GENERATE,) if release else (CallKind.RESHARD, CallKind.GENERATE)
-        return max(sums[Phase(role=role, kind=kind)] for kind in kinds)
+        return max(self.sums[phase_of(role, kind)] for kind in kinds)
 
 
 def device_groups(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rlhf_api.calls import CallKind, Phase
+from rlhf_api.calls import CallKind, Phase, phase_of
 from rlhf_api.plan import Mesh
 from rlhf_api.plan_memory import MemoryItem, MemoryWhat
 from rlhf_api.spec.models import TrainingEngineType
@@ -151,7 +151,7 @@ def sending_items(
     load: GenerationLoad, *, role: str, tensor: int, phases: tuple[Phase, ...]
 ) -> tuple[MemoryItem, ...]:
     """What a transition needs on devices that hold the model and do not generate."""
-    size, reshard = transfer_bytes(load, tensor), Phase(role=role, kind=CallKind.RESHARD)
+    size, reshard = transfer_bytes(load, tensor), phase_of(role, CallKind.RESHARD)
     return (MemoryItem(role=role, what=MemoryWhat.TRANSFER, bytes=size, phases=(reshard,)),)
 
 
@@ -175,9 +175,7 @@ def generation_items(
         release: whether weights and cache are freed when no call generates. Weights are there again
             when new ones are handed over (`reshard`), the cache afterwards.
     """
-    generate, reshard = (
-        Phase(role=role, kind=kind) for kind in (CallKind.GENERATE, CallKind.RESHARD)
-    )
+    generate, reshard = (phase_of(role, kind) for kind in (CallKind.GENERATE, CallKind.RESHARD))
     held = (reshard, generate) if release else phases
     logits = load.max_concurrent_sequences * load.shape.vocab_size * 2 * FLOAT32_BYTES
     sizes = (

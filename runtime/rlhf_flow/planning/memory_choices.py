@@ -30,8 +30,8 @@ beside which that runs, at 2048 in all of it. CPUs compute slowly enough for any
 class MemoryChoice:
     """One way to compute."""
 
-    micro_batch_tokens: int
-    """Of roles for which the manifest does not say it."""
+    micro_batch_tokens: Mapping[str, int]
+    """Of each role, where the manifest does not say it."""
     recomputed: frozenset[str]
     """Trained roles whose activations are computed again for the backward pass."""
     told_to_recompute: frozenset[str]
@@ -55,9 +55,9 @@ def memory_choices(problem: PlanningProblem, groups: Sequence[DeviceGroup]) -> l
     offloads = offload_choices(problem, groups)
     without_copies = [each for each in offloads if not each.chosen_to_copy]
     with_copies = [each for each in offloads if each.chosen_to_copy]
-    told, _ = _recomputing(problem)
+    told = told_to_recompute(problem)
     return [
-        MemoryChoice(tokens, recomputed, told, offload)
+        MemoryChoice(dict.fromkeys(problem.models, tokens), recomputed, told, offload)
         for of_a_kind in (without_copies, with_copies)
         for tokens, recomputed in _steps(problem)
         for offload in of_a_kind
@@ -69,8 +69,9 @@ def tried(choice: MemoryChoice) -> list[str]:
     parts = []
     if choice.chosen_to_recompute:
         parts.append(f"activations of {', '.join(sorted(choice.chosen_to_recompute))} recomputed")
-    if choice.micro_batch_tokens == SMALLEST_MICRO_BATCH_TOKENS:
-        parts.append(f"micro-batches of {choice.micro_batch_tokens} tokens")
+    least = min(choice.micro_batch_tokens.values())
+    if least == SMALLEST_MICRO_BATCH_TOKENS:
+        parts.append(f"micro-batches of {least} tokens")
     if freed := choice.offload.chosen_to_copy:
         parts.append(f"{', '.join(sorted(freed))} offloaded while others work")
     return [f"(with what the plan may do itself: {'; '.join(parts)})"] if parts else []
@@ -79,7 +80,7 @@ def tried(choice: MemoryChoice) -> list[str]:
 def _steps(problem: PlanningProblem) -> Iterator[tuple[int, frozenset[str]]]:
     """Tokens of a micro-batch with the roles that recompute: first none that need not, with
     micro-batches down to where they become dear; then all that may."""
-    told, may = _recomputing(problem)
+    told, may = told_to_recompute(problem), _may_recompute(problem)
     sizes = micro_batch_sizes(problem)
     for tokens in sizes:
         if may == told or tokens >= CHEAP_MICRO_BATCH_TOKENS[problem.device]:
@@ -89,13 +90,22 @@ def _steps(problem: PlanningProblem) -> Iterator[tuple[int, frozenset[str]]]:
             yield tokens, may
 
 
-def _recomputing(problem: PlanningProblem) -> tuple[frozenset[str], frozenset[str]]:
-    """Trained roles that recompute as their manifest says, and with those that may."""
-    wanted = {
-        role: facts.fixed.recompute for role, facts in problem.models.items() if facts.is_trained
-    }
-    told = frozenset(role for role, asked in wanted.items() if asked)
-    return told, frozenset(role for role, asked in wanted.items() if asked is not False)
+def told_to_recompute(problem: PlanningProblem) -> frozenset[str]:
+    """Trained roles that recompute as their manifest says."""
+    return _recomputing(problem, (True,))
+
+
+def _may_recompute(problem: PlanningProblem) -> frozenset[str]:
+    """These, and those whose manifest leaves it to the plan."""
+    return _recomputing(problem, (True, None))
+
+
+def _recomputing(problem: PlanningProblem, wanted: Sequence[bool | None]) -> frozenset[str]:
+    return frozenset(
+        role
+        for role, facts in problem.models.items()
+        if facts.is_trained and facts.fixed.recompute in wanted
+    )
 
 
 def micro_batch_sizes(problem: PlanningProblem) -> list[int]:
@@ -130,18 +140,17 @@ def memory_reasons(
 def _smaller(
     problem: PlanningProblem, models: Sequence[RoleModel], choice: MemoryChoice, is_chosen: bool
 ) -> Iterator[str]:
-    tokens = choice.micro_batch_tokens
-    chosen = [
-        model.role
-        for model in models
-        if problem.models[model.role].fixed.micro_batch_tokens is None
-        and tokens < MICRO_BATCH_TOKENS[model.device]
-    ]
-    if chosen:
-        best = max(MICRO_BATCH_TOKENS[model.device] for model in models)
-        why = f"the most, of {best} halved again and again, with which everything fits"
+    best = max(MICRO_BATCH_TOKENS[model.device] for model in models)
+    why = f"the most, of {best} halved again and again, with which everything fits"
+    smaller: dict[int, list[str]] = {}
+    for model in models:
+        tokens = choice.micro_batch_tokens[model.role]
+        is_open = problem.models[model.role].fixed.micro_batch_tokens is None
+        if is_open and tokens < MICRO_BATCH_TOKENS[model.device]:
+            smaller.setdefault(tokens, []).append(model.role)
+    for tokens, roles in smaller.items():
         yield (
-            f"micro-batches of {', '.join(chosen)} have up to {tokens} tokens: "
+            f"micro-batches of {', '.join(roles)} have up to {tokens} tokens: "
             f"{FASTEST if is_chosen else why}"
         )
 

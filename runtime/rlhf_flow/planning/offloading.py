@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from rlhf_api.calls import CallKind, Phase
+from rlhf_api.calls import CallKind, Phase, phase_of
 from rlhf_api.plan import OffloadDepth
 from rlhf_api.plan_memory import MemoryItem, MemoryWhat
 from rlhf_api.spec.models import Offload, Precision
@@ -136,11 +136,11 @@ def phases_on_device(role: str, calls: Iterable[ModelCall]) -> frozenset[Phase]:
         calls: of all graphs, as steps make them.
     """
     own = {
-        Phase(role=call.role, kind=call.kind)
+        phase_of(call.role, call.kind)
         for call in calls
         if call.role is not None and role in roles_on_device(call)
     }
-    return frozenset({*own, Phase(role=role, kind=CallKind.RESHARD)})
+    return frozenset({*own, phase_of(role, CallKind.RESHARD)})
 
 
 def with_offloading(

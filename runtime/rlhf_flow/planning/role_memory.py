@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from rlhf_api.calls import CallKind, Phase
+from rlhf_api.calls import CallKind, Phase, phase_of
 from rlhf_api.plan import OffloadDepth
 from rlhf_api.plan_memory import MemoryItem, MemoryWhat
 from rlhf_api.spec.models import TrainingEngineType
@@ -28,7 +28,7 @@ def role_items(
         own: the phases in which it is whole, where some of it leaves.
     """
     infer, train = (
-        tuple(phase for phase in phases if phase == Phase(role=model.role, kind=kind))
+        (phase,) if (phase := phase_of(model.role, kind)) in phases else ()
         for kind in (CallKind.INFER, CallKind.TRAIN)
     )
     whole = tuple(phase for phase in phases if phase in own)

@@ -46,7 +46,7 @@ def rank_tokens(
 def role_models(
     problem: PlanningProblem,
     meshes: Mapping[str, Mesh],
-    default_tokens: int,
+    default_tokens: Mapping[str, int],
     recomputed: Collection[str] = (),
 ) -> tuple[RoleModel, ...]:
     """Every role that holds weights.
@@ -54,12 +54,18 @@ def role_models(
     Args:
         problem: what is planned.
         meshes: the ranks of each of these roles.
-        default_tokens: of a micro-batch, where that is not decided already.
+        default_tokens: of a micro-batch of each, where that is not decided already.
         recomputed: roles whose activations are computed again for the backward pass.
     """
 
     return tuple(
-        role_model(problem, facts, meshes[facts.role], default_tokens, facts.role in recomputed)
+        role_model(
+            problem,
+            facts,
+            meshes[facts.role],
+            default_tokens[facts.role],
+            facts.role in recomputed,
+        )
         for facts in problem.models.values()
     )
 
@@ -67,7 +73,7 @@ def role_models(
 def role_model(
     problem: PlanningProblem, facts: ModelFacts, mesh: Mesh, default_tokens: int, recompute: bool
 ) -> RoleModel:
-    """A role on its ranks; arguments as above."""
+    """A role on its ranks; arguments as above, for it alone."""
     sizes = _sizes(problem.workload, facts, mesh, default_tokens)
     return RoleModel(
         role=facts.role,

@@ -103,14 +103,14 @@ def with_estimate(problem: PlanningProblem, plan: Plan) -> Plan:
         reasons = (*plan.reasons, f"times are not estimated: {error}")
         return plan.model_copy(update={"reasons": reasons})
     found = evaluate(problem, plan, hardware)
-    estimate = _step_estimate(problem, found, hardware).model_copy(
+    estimate = _step_estimate(problem, plan, found, hardware).model_copy(
         update={"pipeline_fusions": pipeline_fusions(problem, plan, hardware)}
     )
     return plan.model_copy(update={"estimate": estimate})
 
 
 def _step_estimate(
-    problem: PlanningProblem, found: Estimate, hardware: Mapping[str, Hardware]
+    problem: PlanningProblem, plan: Plan, found: Estimate, hardware: Mapping[str, Hardware]
 ) -> StepEstimate:
     return StepEstimate(
         hardware={pool: each.name for pool, each in hardware.items()},
@@ -119,7 +119,7 @@ def _step_estimate(
         response_tokens=problem.workload.expected_response_tokens,
         step_seconds=found.step_seconds,
         tokens_per_step=found.tokens_per_step,
-        idle_share=max(0.0, found.simulation.idle_share),
+        idle_share=_idle_share(found, plan.num_devices),
         calls=tuple(
             CallEstimate(
                 call=call,
@@ -130,3 +130,9 @@ def _step_estimate(
             for call, seconds in found.calls.items()
         ),
     )
+
+
+def _idle_share(found: Estimate, num_devices: int) -> float:
+    """Of the time of all devices, those among them on which nothing runs."""
+    busy = sum(use.busy_share * use.group.num_ranks for use in found.uses)
+    return max(0.0, 1.0 - busy / num_devices)

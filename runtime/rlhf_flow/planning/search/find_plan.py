@@ -1,14 +1,12 @@
 """The fastest plan that fits, by best first search. Pure and deterministic.
 
-Two kinds of nodes wait in one queue, least bound first: a placement, whose bound is a step in which
-every call takes as little as it can on its devices; and a layout of it (cuts of models, sizes of
-engines), whose bound lets only memory choose. A layout is judged in full: of the ways to compute
-within memory those whose own bound is below the best plan are fitted and estimated, until one is
-left. When the least bound that waits is not below the best plan, that plan is the fastest of the
-family: it is optimal there, and as long as nodes wait the least bound says how far it may be.
-
-A layout leads to those whose one dimension is the next in its order of seconds; their bounds are of
-all that may follow, so that none is met too late.
+Nodes wait in one queue, least bound first: a placement, whose bound is a step in which every call
+takes as little as it can on its devices; a beginning of one of its layouts, with some models cut
+and some engines sized; and a whole layout. Of these the bounds are of what is left beside the
+memory that all others take at least. A layout is judged in full: of the ways to compute that may
+fit those whose own bound is below the best plan are fitted and estimated, until one is left. When
+the least bound that waits is not below the best plan, that plan is the fastest of the family: it is
+optimal there, and as long as nodes wait the least bound says how far it may be.
 
 Source: A* and branch and bound; HybridFlow (arXiv 2409.19256), algorithms 1 and 2, tries all
 placements and takes the best strategy of each role by itself; ReaL (arXiv 2406.14088), section 5,
@@ -19,8 +17,8 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import count
 from math import inf
 
@@ -28,13 +26,12 @@ from rlhf_api.errors import ManifestError
 from rlhf_flow.errors import PlanError
 from rlhf_flow.planning.estimate.evaluate import evaluate
 from rlhf_flow.planning.fitted_plan import fitted_plan
-from rlhf_flow.planning.fitting import FittedJob, PlacedJob, fit_job, place_job
-from rlhf_flow.planning.memory_choices import MemoryChoice
+from rlhf_flow.planning.fitting import FittedJob, fit_job, place_job
 from rlhf_flow.planning.problem import PlanningProblem
-from rlhf_flow.planning.search.layout_space import Dimension, LayoutSpace, dimension
-from rlhf_flow.planning.search.layouts import cuts, engine_tensors
-from rlhf_flow.planning.search.least_seconds import LeastSeconds, Seconds
-from rlhf_flow.planning.search.memory_ways import all_choices, needs_as_much
+from rlhf_flow.planning.search.bounded_layouts import Layouts
+from rlhf_flow.planning.search.layout_space import LayoutSpace
+from rlhf_flow.planning.search.least_memory import LeastMemory
+from rlhf_flow.planning.search.least_seconds import LeastSeconds
 from rlhf_flow.planning.search.placements import Placement, placements
 from rlhf_flow.planning.seconds.hardware import Hardware
 from rlhf_flow.planning.seconds.links import Links
@@ -46,6 +43,8 @@ PATIENCE = 10
 """So many times as many while nothing that was tried fits."""
 MOST_APART = 16
 """Placements with roles apart of which one that fits is told."""
+BOUNDED_FOR_EACH = 20
+"""So many layouts and beginnings of layouts get bounds at most for each way that may be fitted."""
 WITHOUT_END = 10**9
 """So many are never reached: the search ends with a proof."""
 
@@ -85,12 +84,15 @@ class _Node:
 
     bound_seconds: float
     """Of all that follows from it."""
+    depth: int
+    """Less where more is chosen: of equal bounds what is nearer to a plan comes first."""
     number: int
     """Earlier ones first, so that the order is always the same."""
-    space: LayoutSpace = field(compare=False)
-    """The layouts of its placement."""
-    place: tuple[int, ...] | None = field(compare=False)
-    """Of a layout: which of each dimension. None: the placement itself."""
+    placement: Placement = field(compare=False)
+    space: LayoutSpace | None = field(compare=False)
+    """Its layouts. None: they were not looked at."""
+    place: tuple[int, ...] = field(compare=False)
+    """Of the first dimensions: which option."""
 
 
 def find_plan(
@@ -130,17 +132,17 @@ class _Search:
             pool.name: Links(hardware[pool.name], pool.devices_per_node) for pool in problem.pools
         }
         self._least = LeastSeconds(problem, links)
-        self._pools = {pool.name: pool for pool in problem.pools}
+        self._layouts = Layouts(problem, self._least, LeastMemory(problem))
         self._queue: list[_Node] = []
         self._numbers = count()
         self._best: FittedJob | None = None
         self._below_seconds = below_seconds
         self._best_seconds = below_seconds
         """Of the best plan's steps; without one, what they are to be below."""
-        self._num_fitted = 0
-        self._apart: list[_Node] = []
-        """Placements in which not all calls are on the same ranks; slower ones than the best plan,
-        too."""
+        self._num_fitted = self._num_bounded = 0
+        self._apart: list[tuple[float, int, Placement]] = []
+        """Bounds of placements in which not all calls are on the same ranks, their numbers, and
+        they; slower ones than the best plan, too."""
         self._unfinished = inf
         """Bound of a layout that could not be judged to its end."""
 
@@ -151,11 +153,13 @@ class _Search:
             self._push_placement(placement)
         while self._goes_on():
             node = heapq.heappop(self._queue)
-            if node.place is None:
-                self._push(node.space, (0,) * len(node.space.dimensions))
+            if node.space is None:
+                for space in self._layouts.of(node.placement):
+                    self._push(space, ())
+            elif len(node.place) < len(node.space.dimensions):
+                for number in range(len(node.space.dimensions[len(node.place)].options)):
+                    self._push(node.space, (*node.place, number))
             else:
-                for place in node.space.next(node.place):
-                    self._push(node.space, place)
                 self._judge_layout(node.space, node.place)
         waiting = (node.bound_seconds for node in self._queue[:1])
         bound = min([self._best_seconds, self._unfinished, *waiting])
@@ -169,6 +173,7 @@ class _Search:
             bool(self._queue)
             and self._queue[0].bound_seconds < self._best_seconds
             and self._num_fitted < self._most()
+            and self._num_bounded < self._most() * BOUNDED_FOR_EACH
         )
 
     def _most(self) -> int:
@@ -177,34 +182,27 @@ class _Search:
         return self._most_fitted * (PATIENCE if is_any_wanted else 1)
 
     def _push_placement(self, placement: Placement) -> None:
-        space = LayoutSpace(placement, self._dimensions(placement))
-        if space.is_empty:
+        least = self._layouts.least(placement)
+        if least is None:
             return
-        node = self._push(space, None)
+        bound = self._least.steps.of_step(placement, least)
+        self._wait(bound, placement, None, ())
         if _is_apart(placement):
-            self._apart.append(node)
+            self._apart.append((bound, len(self._apart), placement))
 
-    def _push(self, space: LayoutSpace, place: tuple[int, ...] | None) -> _Node:
-        """Let a node wait if it may be faster than the best plan."""
-        least = space.least(place or (0,) * len(space.dimensions))
-        bound = self._least.of_step(space.placement, least)
-        node = _Node(bound, next(self._numbers), space, place)
+    def _push(self, space: LayoutSpace, place: tuple[int, ...]) -> None:
+        self._num_bounded += 1
+        seconds = self._layouts.least_left(space, place)
+        if seconds is not None:
+            bound = self._least.steps.of_step(space.placement, seconds, space.orders)
+            self._wait(bound, space.placement, space, place)
+
+    def _wait(
+        self, bound: float, placement: Placement, space: LayoutSpace | None, place: tuple[int, ...]
+    ) -> None:
         if bound < self._best_seconds:
+            node = _Node(bound, -len(place), next(self._numbers), placement, space, place)
             heapq.heappush(self._queue, node)
-        return node
-
-    def _dimensions(self, placement: Placement) -> tuple[Dimension, ...]:
-        found = []
-        for role, facts in self._problem.models.items():
-            place, least = placement[role], self._least
-            pool = self._pools[place.training.mesh.pool]
-            seconds = partial(least.of_model, role, place.training.mesh)
-            found.append(dimension(role, cuts(facts, place.training, pool), seconds))
-            if facts.generates:
-                sizes = engine_tensors(self._problem, facts, place.generation, pool)
-                generating = partial(least.of_engines, role, place.generation.mesh)
-                found.append(dimension(role, sizes, generating))
-        return tuple(found)
 
     def _judge_layout(self, space: LayoutSpace, place: tuple[int, ...]) -> None:
         """Fit a layout into memory in all ways that may be faster than the best plan."""
@@ -212,73 +210,37 @@ class _Search:
             placed = place_job(self._problem, space.places(place))
         except (PlanError, ManifestError):
             return
-        seconds = space.exact(place)
-        failed: list[MemoryChoice] = []
-        for bound, choice in self._choices(space, placed, seconds):
+        bounded = [
+            (self._least.steps.of_step(space.placement, seconds, space.orders), choice)
+            for seconds, choice in self._layouts.choices(space, place)
+        ]
+        for bound, choice in sorted(bounded, key=lambda each: each[0]):
             if bound >= self._best_seconds:
                 return
             if self._num_fitted >= self._most():
-                self._unfinished = bound
+                self._unfinished = min(self._unfinished, bound)
                 return
-            if any(needs_as_much(choice, other) for other in failed):
-                continue
             self._num_fitted += 1
-            try:
-                fitted = fit_job(placed, choice)
-            except PlanError:
-                failed.append(choice)
-                continue
-            self._judge(fitted)
+            with suppress(PlanError):
+                self._judge(fit_job(placed, choice))
 
     def _fitted_apart(self) -> Iterator[FittedJob]:
-        """Of the best placements with roles apart one that fits, in the quickest layout; none where
-        no plan was found."""
-        if self._best is None:
-            return
-        for node in heapq.nsmallest(MOST_APART, self._apart):
-            first = (0,) * len(node.space.dimensions)
-            try:
-                placed = place_job(self._problem, node.space.places(first))
-            except (PlanError, ManifestError):
-                continue
-            choices = self._choices(node.space, placed, node.space.exact(first))
-            fitted = self._first_that_fits(placed, [choice for _, choice in choices])
-            if fitted is not None:
-                yield fitted
+        """Of the best placements with roles apart one that fits, in a quick layout; none where no
+        plan was found."""
+        if self._best is not None:
+            for _, _, placement in heapq.nsmallest(MOST_APART, self._apart):
+                yield from self._first_that_fits(placement)
 
-    def _first_that_fits(
-        self, placed: PlacedJob, choices: Sequence[MemoryChoice]
-    ) -> FittedJob | None:
-        failed: list[MemoryChoice] = []
-        for choice in choices:
-            if not any(needs_as_much(choice, other) for other in failed):
-                try:
-                    return fit_job(placed, choice)
-                except PlanError:
-                    failed.append(choice)
-        return None
-
-    def _choices(
-        self, space: LayoutSpace, placed: PlacedJob, seconds: Seconds
-    ) -> list[tuple[float, MemoryChoice]]:
-        """The ways to compute in a layout, with their bounds, best first; none if even that which
-        takes least memory does not fit."""
-        choices = list(all_choices(placed))
-        self._num_fitted += 1
-        try:
-            fit_job(placed, choices[-1])
-        except PlanError:
-            return []
-        bounds: dict[tuple[int, frozenset[str]], float] = {}
-        for choice in choices:
-            way = choice.micro_batch_tokens, choice.recomputed
-            if way not in bounds:
-                computed = self._least.of_choice(placed.meshes, *way)
-                bounds[way] = self._least.of_step(space.placement, {**seconds, **computed})
-        bounded = [
-            (bounds[choice.micro_batch_tokens, choice.recomputed], choice) for choice in choices
-        ]
-        return sorted(bounded, key=lambda each: each[0])
+    def _first_that_fits(self, placement: Placement) -> Iterator[FittedJob]:
+        """Of the quickest options of each role; none if they do not fit together."""
+        for space in self._layouts.of(placement):
+            first = (0,) * len(space.dimensions)
+            with suppress(PlanError, ManifestError):
+                placed = place_job(self._problem, space.places(first))
+                for _, choice in self._layouts.choices(space, first):
+                    self._num_fitted += 1
+                    yield fit_job(placed, choice)
+                    return
 
     def _judge(self, fitted: FittedJob) -> None:
         """Take a plan if it is the fastest so far."""

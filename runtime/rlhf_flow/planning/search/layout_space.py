@@ -1,16 +1,49 @@
 """All layouts of a placement: a cut of each model and a size of each role's engines, with what
-their calls take at least. Pure."""
+their calls take at least, and what they hold. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from operator import add, le, sub
+from typing import NamedTuple
 
 from rlhf_flow.planning.search.layouts import Cut, with_layout
-from rlhf_flow.planning.search.least_seconds import Seconds
+from rlhf_flow.planning.search.least_memory import Cells, Room
+from rlhf_flow.planning.search.least_seconds import Calls
+from rlhf_flow.planning.search.least_steps import Order, Seconds
 from rlhf_flow.planning.search.placements import Placement
+
+
+class Way(NamedTuple):
+    """One way to compute with a cut: micro-batches and recomputation."""
+
+    seconds: Seconds
+    """Of the calls that depend on it."""
+    held: Cells
+    """What it takes of the placement's room."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """A cut of a model, or a size of engines."""
+
+    choice: Cut | int
+    ways: tuple[Way, ...]
+    """To compute with it."""
+    least: Cells
+    """What it takes of the room at least, in each cell."""
+
+    @cached_property
+    def seconds(self) -> Seconds:
+        """What its calls take at least."""
+        return _least_seconds([way.seconds for way in self.ways])
+
+
+def option(choice: Cut | int, ways: Sequence[Way]) -> Option:
+    """An option with at least one way."""
+    return Option(choice, tuple(ways), least_cells([way.held for way in ways]))
 
 
 @dataclass(frozen=True)
@@ -18,18 +51,19 @@ class Dimension:
     """One choice of a layout: a role's cut, or the size of its engines."""
 
     role: str
-    choices: tuple[Cut | int, ...]
+    options: tuple[Option, ...]
     """Best first, by the seconds of all calls."""
-    seconds: tuple[Seconds, ...]
-    """Of the calls that depend on it, for each choice at least."""
+    is_engines: bool = False
+    """Whether it is the latter."""
 
-    @cached_property
-    def least(self) -> tuple[Seconds, ...]:
-        """For each choice: of it and of all after it."""
-        found: list[Seconds] = [self.seconds[-1]]
-        for seconds in self.seconds[-2::-1]:
-            found.append({call: min(each, found[-1][call]) for call, each in seconds.items()})
-        return tuple(reversed(found))
+
+class Left(NamedTuple):
+    """What is left of a space when the first of its dimensions are chosen."""
+
+    options: tuple[tuple[Option, ...], ...]
+    """Of each dimension those that may fit; one of what is chosen."""
+    beside: tuple[Cells, ...]
+    """What each dimension may take at most: the room without what the others take at least."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,57 +72,88 @@ class LayoutSpace:
 
     placement: Placement
     dimensions: tuple[Dimension, ...]
+    room: Room
+    """What its devices have beside what processes take."""
+    crossing: Mapping[str, Calls]
+    """Of each role the calls whose columns come from other nodes."""
+    orders: tuple[Order, ...]
+    """Of a step's calls, with loads and offloads. Empty: no role leaves its devices."""
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether some model cannot be cut, or some engine cannot be built there."""
-        return any(not dimension.choices for dimension in self.dimensions)
+    def left(self, place: Sequence[int]) -> Left | None:
+        """What is left when options of the first dimensions are chosen. None: nothing fits.
 
-    def least(self, place: Sequence[int]) -> Seconds:
-        """Of the calls in a layout and in all that follow from it."""
-        parts = zip(self.dimensions, place, strict=True)
-        return {
-            call: seconds
-            for dimension, number in parts
-            for call, seconds in dimension.least[number].items()
-        }
+        An option is left out when it does not fit beside the least that all others take; that may
+        leave fewer of the others, and so on.
+        """
+        options = [
+            (dimension.options[place[number]],) if number < len(place) else dimension.options
+            for number, dimension in enumerate(self.dimensions)
+        ]
+        while True:
+            least = [least_cells([each.least for each in found]) for found in options]
+            beside = room_beside(self.room.spare, least)
+            kept = [
+                tuple(each for each in found if fits(each.least, most))
+                for found, most in zip(options, beside, strict=True)
+            ]
+            if not all(kept):
+                return None
+            if all(len(new) == len(old) for new, old in zip(kept, options, strict=True)):
+                return Left(tuple(options), tuple(beside))
+            options = kept
 
-    def exact(self, place: Sequence[int]) -> Seconds:
-        """Of the calls in a layout, as far as memory leaves it open."""
-        parts = zip(self.dimensions, place, strict=True)
-        return {
-            call: seconds
-            for dimension, number in parts
-            for call, seconds in dimension.seconds[number].items()
-        }
+    def narrowed(self) -> LayoutSpace | None:
+        """The space without options and ways that do not fit, whatever the others are; dimensions'
+        options best first. None: nothing fits."""
+        found = self.left(())
+        if found is None:
+            return None
+        dimensions = []
+        for dimension, options, most in zip(self.dimensions, *found, strict=True):
+            ways = [[way for way in each.ways if fits(way.held, most)] for each in options]
+            fitting = [
+                option(each.choice, of_it)
+                for each, of_it in zip(options, ways, strict=True)
+                if of_it
+            ]
+            if not fitting:
+                return None
+            fitting.sort(key=lambda each: sum(each.seconds.values()))
+            dimensions.append(replace(dimension, options=tuple(fitting)))
+        return replace(self, dimensions=tuple(dimensions))
 
     def places(self, place: Sequence[int]) -> Placement:
         """Where roles are in a layout, with models cut and engines sized."""
         cut_of: dict[str, Cut] = {}
         tensor_of: dict[str, int] = {}
         for dimension, number in zip(self.dimensions, place, strict=True):
-            chosen = dimension.choices[number]
+            chosen = dimension.options[number].choice
             if isinstance(chosen, Cut):
                 cut_of[dimension.role] = chosen
             else:
                 tensor_of[dimension.role] = chosen
         return with_layout(self.placement, cut_of, tensor_of)
 
-    def next(self, place: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-        """The layouts that follow from one: each is reached from one only, as its last dimension
-        that is not the first choice is one further."""
-        last = max((n for n, number in enumerate(place) if number), default=0)
-        for n in range(last, len(place)):
-            if place[n] + 1 < len(self.dimensions[n].choices):
-                yield (*place[:n], place[n] + 1, *place[n + 1 :])
+
+def _least_seconds(found: Sequence[Seconds]) -> Seconds:
+    """Of each call."""
+    first, *others = found
+    return {call: min([each, *(o[call] for o in others)]) for call, each in first.items()}
 
 
-def dimension(
-    role: str, choices: Sequence[Cut] | Sequence[int], seconds_of: Callable[[Any], Seconds | None]
-) -> Dimension:
-    """A dimension with its choices in the order of their seconds."""
-    priced = [
-        (choice, seconds) for choice in choices if (seconds := seconds_of(choice)) is not None
-    ]
-    priced.sort(key=lambda each: sum(each[1].values()))
-    return Dimension(role, tuple(each for each, _ in priced), tuple(each for _, each in priced))
+def least_cells(found: Sequence[Cells]) -> Cells:
+    """The least in each cell."""
+    return found[0] if len(found) == 1 else tuple(map(min, *found))
+
+
+def room_beside(spare: Cells, least: Sequence[Cells]) -> list[Cells]:
+    """Of each thing that takes room: the room without all the others."""
+    total = spare
+    for cells in least:
+        total = tuple(map(sub, total, cells))
+    return [tuple(map(add, total, cells)) for cells in least]
+
+
+def fits(held: Cells, room: Cells) -> bool:
+    """Whether there is enough room in each cell."""
+    return all(map(le, held, room))

@@ -1,7 +1,8 @@
 """What the calls of a step take at least on given devices, and a step with them: bounds that hold
 for whatever memory lets a plan choose. Pure.
 
-Left out of the bounds are reshards, moves of weights and columns that travel: they take time, too.
+Of transitions those are counted that a plan cannot do without, all of them once it is known which
+roles leave their devices. Left out of the bounds are the bytes of copies of weights.
 """
 
 from __future__ import annotations
@@ -9,23 +10,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache, cached_property, partial
+from functools import cache, cached_property
 from math import inf
+from typing import NamedTuple
 
 from rlhf_api.calls import CallKind
-from rlhf_api.plan import GraphName, Mesh, Pool
+from rlhf_api.plan import GraphName, Mesh, OffloadDepth, Pool
 from rlhf_flow.calls import ModelCall
 from rlhf_flow.errors import ProfileUnusable
 from rlhf_flow.graph import Graph
 from rlhf_flow.planning.call_plans import mini_batches
 from rlhf_flow.planning.device_groups import DeviceGroup
+from rlhf_flow.planning.estimate.call_batches import call_batch, num_token_columns
 from rlhf_flow.planning.estimate.model_call_seconds import (
     generate_call_seconds,
     infer_call_seconds,
     train_call_seconds,
 )
-from rlhf_flow.planning.estimate.step_tasks import passes_ahead, previous_calls
-from rlhf_flow.planning.event_graph import PoolRanks, Task
+from rlhf_flow.planning.event_graph import PoolRanks
+from rlhf_flow.planning.generation_groups import engine_meshes
 from rlhf_flow.planning.generation_loads import generation_load
 from rlhf_flow.planning.generation_memory import kv_bytes
 from rlhf_flow.planning.memory import RoleModel
@@ -35,16 +38,31 @@ from rlhf_flow.planning.placement import CallPlace, RolePlace
 from rlhf_flow.planning.problem import PlanningProblem
 from rlhf_flow.planning.role_models import role_model
 from rlhf_flow.planning.search.layouts import Cut, cut_mesh
+from rlhf_flow.planning.search.least_steps import BESIDE_RANKS, LeastSteps, Seconds
 from rlhf_flow.planning.search.placements import Placement
 from rlhf_flow.planning.seconds.links import Links
-from rlhf_flow.planning.simulation import step_seconds
+from rlhf_flow.planning.seconds.micro_batches import Batch
+from rlhf_flow.planning.seconds.moves import (
+    DISPATCH_SECONDS,
+    columns_seconds,
+    load_seconds,
+    offload_seconds,
+)
+from rlhf_flow.planning.seconds.resharding import reshard_seconds
 from rlhf_flow.planning.static_memory import MODEL_CALLS, static_memory
 
-Seconds = Mapping[str, float]
-"""Of calls, by their sites."""
+Calls = frozenset[str]
+"""Sites of calls."""
+NONE: Calls = frozenset()
 
-Ranks = Callable[[ModelCall], tuple[PoolRanks, ...]]
-"""Of a call."""
+
+class RoleWay(NamedTuple):
+    """One way to compute with a model on its ranks."""
+
+    model: RoleModel
+    """The role, its mesh, micro-batches and recomputation."""
+    seconds: Seconds
+    """Of its calls."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,19 +80,20 @@ class LeastSeconds:
         return self.problem.graphs[GraphName.STEP]
 
     @cached_property
+    def steps(self) -> LeastSteps:
+        """Bounds for steps."""
+        return LeastSteps(self.problem)
+
+    @cached_property
     def of_model(self) -> Callable[[str, Mesh, Cut], Seconds | None]:
         """Calls that train a role or run it forward; see `_of_model`. Answers are kept as long as
         this object."""
         return cache(self._of_model)
 
     @cached_property
-    def of_engines(self) -> Callable[[str, Mesh, int], Seconds | None]:
+    def of_engines(self) -> Callable[[str, Mesh, int, int | None, Calls], Seconds | None]:
         """Calls that generate with a role; see `_of_engines`."""
         return cache(self._of_engines)
-
-    @cached_property
-    def _of_way(self) -> Callable[[str, Mesh, int, bool], Seconds]:
-        return cache(self._compute_way)
 
     @cached_property
     def _pools(self) -> dict[str, Pool]:
@@ -89,19 +108,31 @@ class LeastSeconds:
             mesh: its devices, cut along `data` only.
             cut: of its model.
         """
-        try:
-            ways = [
-                (self.of_role(model), model) for model in self._models(role, cut_mesh(mesh, cut))
-            ]
-        except ProfileUnusable:  # such a cut was not measured
-            return None
         found: dict[str, float] | None = None
-        for seconds, model in sorted(ways, key=lambda each: sum(each[0].values())):
+        for way in sorted(
+            self.ways(role, mesh, cut, NONE), key=lambda each: sum(each.seconds.values())
+        ):
             known = found or {}
-            is_quicker = any(each < known.get(call, inf) for call, each in seconds.items())
-            if (is_quicker or found is None) and self._fits_alone(model):
-                found = {call: min(each, known.get(call, inf)) for call, each in seconds.items()}
+            is_quicker = any(each < known.get(call, inf) for call, each in way.seconds.items())
+            if (is_quicker or found is None) and self._fits_alone(way.model):
+                found = {
+                    call: min(each, known.get(call, inf)) for call, each in way.seconds.items()
+                }
         return found
+
+    @cached_property
+    def ways(self) -> Callable[[str, Mesh, Cut, Calls], tuple[RoleWay, ...]]:
+        """All ways to compute with a cut of a role's model, none where such a cut was not measured.
+        Arguments as of `_of_model`, and the calls whose columns come from other nodes."""
+        return cache(self._ways)
+
+    def _ways(self, role: str, mesh: Mesh, cut: Cut, crossing: Calls) -> tuple[RoleWay, ...]:
+        with suppress(ProfileUnusable):
+            return tuple(
+                RoleWay(model, self.of_role(model, crossing))
+                for model in self._models(role, cut_mesh(mesh, cut))
+            )
+        return ()
 
     def _models(self, role: str, mesh: Mesh) -> Iterator[RoleModel]:
         """A role, computed in every way."""
@@ -123,48 +154,106 @@ class LeastSeconds:
         alone = static_memory(self.problem, group, [model], OffloadChoice({}, frozenset()))
         return alone.excess_bytes <= 0
 
-    def of_choice(
-        self, meshes: Mapping[str, Mesh], micro_batch_tokens: int, recomputed: frozenset[str]
-    ) -> Seconds:
-        """Calls that train roles or run them forward, all computed in one way.
+    def of_role(self, model: RoleModel, crossing: Calls = NONE) -> Seconds:
+        """Calls that run where a role is, computed in one way: those that train it or run it
+        forward, copies into it, and numerics if it is the policy.
 
         Args:
-            meshes: of every role with a model.
-            micro_batch_tokens: of roles for which the manifest does not say it.
-            recomputed: roles whose activations are computed again.
+            model: the role.
+            crossing: calls whose columns come from other nodes.
         """
-        found: dict[str, float] = {}
-        for role, mesh in meshes.items():
-            found |= self._of_way(role, mesh, micro_batch_tokens, role in recomputed)
-        return found
-
-    def _compute_way(
-        self, role: str, mesh: Mesh, micro_batch_tokens: int, recompute: bool
-    ) -> Seconds:
-        facts = self.problem.models[role]
-        return self.of_role(role_model(self.problem, facts, mesh, micro_batch_tokens, recompute))
-
-    def of_role(self, model: RoleModel) -> Seconds:
-        """Calls that train a role or run it forward, computed in one way."""
         links, found = self.links[model.mesh.pool], dict[str, float]()
-        for call in self.graph.of_kind(CallKind.TRAIN, CallKind.INFER):
-            if call.role == model.role:
-                if call.kind is CallKind.TRAIN:
+        for call in self.graph.calls:
+            if (call.role or self.problem.policy) != model.role:
+                continue
+            match call.kind:
+                case CallKind.TRAIN:
                     parts = mini_batches(self.problem, call)
-                    each = train_call_seconds(self.problem, call, model, links, parts)
-                else:
-                    each = infer_call_seconds(self.problem, call, model, links)
-                found[call.id] = each.total
+                    work = train_call_seconds(self.problem, call, model, links, parts).total
+                case CallKind.INFER:
+                    work = infer_call_seconds(self.problem, call, model, links).total
+                case CallKind.COMPUTE | CallKind.COPY:
+                    work = 0.0
+                case _:
+                    continue
+            found[call.id] = work + self._columns(call, model.mesh, call.id in crossing)
         return found
 
-    def _of_engines(self, role: str, mesh: Mesh, tensor: int) -> Seconds | None:
-        """Calls that generate with a role, with all the cache that they can use. None: engines of
-        this size were not measured.
+    @cached_property
+    def of_reshards(self) -> Callable[[str, RolePlace, Cut, int], Seconds]:
+        """Reshards of a role, by `move_of`; see `_of_reshards`."""
+        return cache(self._of_reshards)
+
+    def _of_reshards(self, role: str, place: RolePlace, cut: Cut, tensor: int) -> Seconds:
+        """Reshards of a role, by `move_of`.
+
+        Args:
+            role: its name.
+            place: where it is, cut along `data` only.
+            cut: of its model.
+            tensor: ranks of an engine.
+        """
+        mesh = cut_mesh(place.training.mesh, cut)
+        pool, links = self._pools[mesh.pool], self.links[mesh.pool]
+        tokens = micro_batch_sizes(self.problem)[0]
+        model = role_model(self.problem, self.problem.models[role], mesh, tokens, recompute=False)
+        trained = generation_load(self.problem, pool, model, place).trained
+        engines = engine_meshes({role: trained}, tensor, pool.devices_per_node)[role]
+        seconds = DISPATCH_SECONDS + reshard_seconds(trained, engines, links).total
+        return {f"{role}.{CallKind.RESHARD}": seconds}
+
+    def _columns(self, call: ModelCall, mesh: Mesh, crosses_nodes: bool) -> float:
+        """What a call's order and its columns take."""
+        batch, columns = self._batches[call.id]
+        links = self.links[mesh.pool]
+        return columns_seconds(batch, columns, mesh.data, links, crosses_nodes=crosses_nodes).total
+
+    def crossing(self, placement: Placement) -> dict[str, Calls]:
+        """Of each role, or the policy for numerics, the calls whose columns come from nodes on
+        which they do not run."""
+        found: dict[str, set[str]] = {role: set() for role in placement}
+        for source, target in self._edges:
+            ranks = [self.steps.ranks(placement, call)[0] for call in (source, target)]
+            come_from, go_to = ({*self._nodes(each)} for each in ranks)
+            if come_from - go_to:
+                found[target.role or self.problem.policy].add(target.id)
+        return {role: frozenset(calls) for role, calls in found.items()}
+
+    @cached_property
+    def _edges(self) -> tuple[tuple[ModelCall, ModelCall], ...]:
+        """Calls on ranks of which one takes columns from the other."""
+        calls = {call.id: call for call in self.graph.calls if call.kind not in BESIDE_RANKS}
+        return tuple(
+            (calls[edge.source], calls[edge.target])
+            for edge in self.graph.data_edges
+            if edge.source in calls and edge.target in calls
+        )
+
+    def _nodes(self, ranks: PoolRanks) -> Iterator[tuple[str, int]]:
+        per_node = self.links[ranks.pool].devices_per_node
+        first, last = ranks.ranks.start // per_node, (ranks.ranks.stop - 1) // per_node
+        for node in range(first, last + 1):
+            yield ranks.pool, node
+
+    @cached_property
+    def _batches(self) -> Mapping[str, tuple[Batch, int]]:
+        """Of each call: what it works on, and columns with a number for each token."""
+        return {
+            call.id: (call_batch(self.problem, call), num_token_columns(call))
+            for call in self.graph.calls
+        }
+
+    def _of_engines(
+        self, role: str, mesh: Mesh, tensor: int, kv_cache_bytes: int | None, crossing: Calls
+    ) -> Seconds | None:
+        """Calls that generate with a role. None: engines of this size were not measured.
 
         Args:
             role: its name.
             mesh: the devices that generate.
             tensor: ranks of an engine.
+            kv_cache_bytes: of their cache on each device. None: all that they can use.
+            crossing: calls whose columns come from other nodes.
         """
         facts = self.problem.models[role]
         place = CallPlace(mesh)
@@ -173,62 +262,38 @@ class LeastSeconds:
         pool = self._pools[mesh.pool]
         load = generation_load(self.problem, pool, model, RolePlace(place, place))
         engines = mesh.model_copy(update={"data": mesh.num_devices // tensor, "tensor": tensor})
-        cache = kv_bytes(load, tensor, load.sequences(engines.data))
-        calls = [call for call in self.graph.of_kind(CallKind.GENERATE) if call.role == role]
+        if kv_cache_bytes is None:
+            kv_cache_bytes = kv_bytes(load, tensor, load.sequences(engines.data))
         with suppress(ProfileUnusable):
             return {
                 call.id: generate_call_seconds(
-                    self.problem, call, model, load, (engines, cache), self.links[pool.name]
+                    self.problem,
+                    call,
+                    model,
+                    load,
+                    (engines, kv_cache_bytes),
+                    self.links[mesh.pool],
                 ).total
-                for call in calls
+                + self._columns(call, engines, call.id in crossing)
+                for call in self.graph.of_kind(CallKind.GENERATE)
+                if call.role == role
             }
         return None
-
-    def of_step(self, placement: Placement, seconds: Seconds) -> float:
-        """A step in the long run.
-
-        Args:
-            placement: where roles are.
-            seconds: of its calls; those left out take no time.
-        """
-        tasks = self._tasks(seconds, partial(self._ranks, placement))
-        return step_seconds(tasks, passes_ahead(self.graph))
-
-    def of_chain(self, seconds: Seconds) -> float:
-        """A step in the long run if no call waited for the devices of another; argument as
-        above."""
-        return step_seconds(self._tasks(seconds, lambda _: ()), passes_ahead(self.graph))
 
     @cached_property
     def computed_calls(self) -> tuple[str, ...]:
         """Sites of the calls that compute with a model."""
         return tuple(call.id for call in self.graph.of_kind(*MODEL_CALLS))
 
-    def _tasks(self, seconds: Seconds, ranks: Ranks) -> tuple[Task, ...]:
-        return tuple(
-            Task(
-                id=call.id,
-                seconds=seconds.get(call.id, 0.0) * self.graph.expected_count(call.id),
-                ranks=ranks(call),
-                after=after,
-                after_previous=after_previous,
-            )
-            for call, after, after_previous in self._order
-        )
-
-    @cached_property
-    def _order(self) -> tuple[tuple[ModelCall, tuple[str, ...], tuple[str, ...]], ...]:
-        """Every call of the step, and what it waits for in its own step and in the one before."""
-        graph, previous = self.graph, previous_calls(self.graph)
-        return tuple(
-            (call, tuple(sorted(graph.predecessors(call.id))), previous.get(call.id, ()))
-            for call in graph.calls
-        )
-
-    def _ranks(self, placement: Placement, call: ModelCall) -> tuple[PoolRanks, ...]:
-        """As `CallMeshes.of` has them."""
-        if call.kind in (CallKind.SCORE, CallKind.SAVE):
-            return ()
-        place = placement[call.role or self.problem.policy]
-        mesh = place.generation.mesh if call.kind is CallKind.GENERATE else place.training.mesh
-        return (PoolRanks(mesh.pool, mesh.ranks),)
+    def moves(self, model: RoleModel, depth: OffloadDepth) -> Seconds:
+        """What a role takes to leave its devices and to come back, by `move_of`; nothing if it
+        stays."""
+        if depth is OffloadDepth.NOTHING:
+            return {}
+        links = self.links[model.mesh.pool]
+        return {
+            f"{model.role}.{CallKind.LOAD}": DISPATCH_SECONDS
+            + load_seconds(model, depth, links).total,
+            f"{model.role}.{CallKind.OFFLOAD}": DISPATCH_SECONDS
+            + offload_seconds(model, depth, links).total,
+        }

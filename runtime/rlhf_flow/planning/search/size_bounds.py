@@ -23,7 +23,8 @@ from rlhf_flow.planning.baselines.real_heuristic import real_heuristic
 from rlhf_flow.planning.placement import CallPlace
 from rlhf_flow.planning.problem import ModelFacts, PlanningProblem
 from rlhf_flow.planning.search.layouts import cuts, engine_tensors
-from rlhf_flow.planning.search.least_seconds import LeastSeconds, Seconds
+from rlhf_flow.planning.search.least_seconds import NONE, LeastSeconds
+from rlhf_flow.planning.search.least_steps import Seconds
 from rlhf_flow.planning.search.placements import mesh_sizes
 from rlhf_flow.planning.search.pool_sizes import num_devices
 from rlhf_flow.planning.seconds.hardware import Hardware
@@ -55,7 +56,7 @@ class SizeBounds:
         if not all(call in least for call in self._least.computed_calls):
             return inf
         shares = (self._least.graph.expected_count(call) * each for call, each in work.items())
-        return max(self._least.of_chain(least), sum(shares) / num_devices(part.pools))
+        return max(self._least.steps.of_chain(least), sum(shares) / num_devices(part.pools))
 
     @cached_property
     def _least(self) -> LeastSeconds:
@@ -100,7 +101,7 @@ class SizeBounds:
         if facts.generates:
             tensors = (engine_tensors(self.problem, facts, place, pool) for place in places)
             for tensor in dict.fromkeys(each for some in tensors for each in some):
-                yield self._least.of_engines(role, mesh, tensor)
+                yield self._least.of_engines(role, mesh, tensor, None, NONE)
 
 
 def _family_sizes(part: PlanningProblem) -> dict[str, set[int]]:

@@ -14,7 +14,7 @@ from rlhf_flow.planning.device_groups import device_groups
 from rlhf_flow.planning.estimate.evaluate import Estimate, evaluate
 from rlhf_flow.planning.fitted_plan import fitted_plan
 from rlhf_flow.planning.fitting import fit_job, place_job
-from rlhf_flow.planning.memory_choices import MemoryChoice, micro_batch_sizes
+from rlhf_flow.planning.memory_choices import MemoryChoice, micro_batch_sizes, told_to_recompute
 from rlhf_flow.planning.offloading import OffloadChoice, offload_choices
 from rlhf_flow.planning.placement import CallPlace, RolePlace
 from rlhf_flow.planning.problem import PlanningProblem
@@ -107,9 +107,10 @@ def _others(
             yield name, {**places, role: changed}, choice
     if facts.fixed.micro_batch_tokens is None:
         for tokens in micro_batch_sizes(problem):
-            if tokens != choice.micro_batch_tokens:
+            if tokens != choice.micro_batch_tokens[role]:
                 name = f"micro-batches of {tokens} tokens"
-                yield name, places, replace(choice, micro_batch_tokens=tokens)
+                sizes = {**choice.micro_batch_tokens, role: tokens}
+                yield name, places, replace(choice, micro_batch_tokens=sizes)
     if facts.is_trained and facts.fixed.recompute is None:
         again = role in choice.recomputed
         name = "activations kept" if again else "activations recomputed"
@@ -139,17 +140,14 @@ def _place(mesh: Mesh, pipeline: int | None) -> CallPlace:
 
 def _choice(problem: PlanningProblem, plan: Plan) -> MemoryChoice:
     """How a plan computes within memory."""
-    sizes = {
-        role.micro_batch_tokens
-        for role in plan.roles
-        if role.micro_batch_tokens is not None
-        and problem.models[role.role].fixed.micro_batch_tokens is None
-    }
-    told = frozenset(role for role, facts in problem.models.items() if facts.fixed.recompute)
     return MemoryChoice(
-        micro_batch_tokens=max(sizes, default=micro_batch_sizes(problem)[0]),
+        micro_batch_tokens={
+            role.role: role.micro_batch_tokens
+            for role in plan.roles
+            if role.micro_batch_tokens is not None
+        },
         recomputed=frozenset(role.role for role in plan.roles if role.recomputes),
-        told_to_recompute=told,
+        told_to_recompute=told_to_recompute(problem),
         offload=_offload(problem, plan),
     )
 
