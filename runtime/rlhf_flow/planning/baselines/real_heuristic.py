@@ -134,12 +134,16 @@ def _with_critics(
 
 
 def _place(problem: PlanningProblem, facts: ModelFacts, pool: Pool, wanted: _Wanted) -> RolePlace:
+    """What is decided and cannot be there stays open, and is refused where plans are made."""
     place = CallPlace(wanted.mesh)
-    training = cut_place(place, _nearest_cut(cuts(facts, place, pool), wanted.cut))
+    legal = cuts(facts, place, pool)
+    training = cut_place(place, _nearest_cut(legal, wanted.cut)) if legal else place
     if not facts.generates:
         return RolePlace(training, training)
     everywhere = CallPlace(_Nodes(pool).all)
-    sizes = engine_tensors(problem, facts, everywhere, pool) or (1,)
+    sizes = engine_tensors(problem, facts, everywhere, pool)
+    if not sizes:
+        return RolePlace(training, everywhere)
     stages = max(2, pool.nodes)
     tensor = max((size for size in sizes if size <= stages), default=min(sizes))
     return RolePlace(training, CallPlace(everywhere.mesh, tensor, is_chosen=True))
@@ -150,4 +154,4 @@ def _nearest_cut(legal: Sequence[Cut], wanted: Cut) -> Cut:
     below = [
         cut for cut in legal if cut.tensor <= wanted.tensor and cut.pipeline <= wanted.pipeline
     ]
-    return max(below) if below else min(legal, default=Cut(1, 1))
+    return max(below) if below else min(legal)

@@ -26,13 +26,8 @@ from rlhf_flow.planning.search.layout_space import (
 )
 from rlhf_flow.planning.search.layouts import Cut, cuts, engine_tensors
 from rlhf_flow.planning.search.least_memory import Cells, LeastMemory, Room, room_of, uncut
-from rlhf_flow.planning.search.least_seconds import (
-    NONE,
-    Calls,
-    LeastSeconds,
-    RoleWay,
-    Seconds,
-)
+from rlhf_flow.planning.search.least_seconds import NONE, Calls, LeastSeconds, RoleWay
+from rlhf_flow.planning.search.least_steps import Seconds
 from rlhf_flow.planning.search.placements import Placement
 
 HeldWay = tuple[RoleWay, Cells]
@@ -95,9 +90,8 @@ class Layouts:
             room = room_of(self.problem, groups, offload)
             dimensions = tuple(self._dimensions(placement, room, crossing))
             if all(dimension.options for dimension in dimensions):
-                orders = (
-                    self.seconds.steps.orders(placement, offload.roles) if offload.roles else ()
-                )
+                roles = offload.roles
+                orders = self.seconds.steps.orders(placement, roles) if roles else ()
                 yield LayoutSpace(placement, dimensions, room, crossing, orders)
 
     def least_left(self, space: LayoutSpace, place: tuple[int, ...]) -> Seconds | None:

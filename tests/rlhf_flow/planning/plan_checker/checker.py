@@ -38,6 +38,10 @@ def check_calls(problem: PlanningProblem, plan: Plan) -> None:
         assert role is not None
         if call.kind in (CallKind.SCORE, CallKind.SAVE):
             assert call.mesh is None
+        elif call.kind is CallKind.FINISH:
+            engines = plan.generation(role.role)
+            assert engines is not None and call.mesh is not None
+            assert {*call.mesh.tensor_groups} <= {*engines.mesh.tensor_groups}
         elif call.kind in ENGINE_CALLS:
             engines = plan.generation(role.role)
             assert engines is not None and call.mesh == engines.mesh
@@ -143,6 +147,28 @@ def check_transitions(problem: PlanningProblem, plan: Plan) -> None:
         assert not state.loaded
 
 
+def check_fusion(plan: Plan) -> None:
+    """Responses are finished where a plan says that calls begin before; these read nothing but the
+    responses, and are on no device of the engines that finish."""
+    fused = [each for each in plan.generations if each.fusion is not None]
+    finishes = [call for call in plan.calls if call.kind is CallKind.FINISH]
+    assert len(fused) == len(finishes) <= 1
+    for engines, finish in zip(fused, finishes, strict=True):
+        assert engines.fusion is not None and finish.graph is GraphName.STEP
+        assert finish.role == engines.role and engines.fusion.threshold_rows >= 1
+        step = [call for call in plan.calls if call.graph is GraphName.STEP]
+        (generate,) = [call for call in step if call.kind is CallKind.GENERATE]
+        assert step.index(finish) == step.index(generate) + 1
+        begin = [call for call in step if call.call in engines.fusion.calls]
+        assert [call.call for call in begin] == [*engines.fusion.calls]
+        for call in begin:
+            assert call.kind in (CallKind.INFER, CallKind.SCORE)
+            assert {*call.reads} <= {*generate.reads, *generate.writes}
+            assert not ranks_of(call.mesh) & ranks_of(finish.mesh)
+            before, after = plan.transitions(GraphName.STEP, call.call)
+            assert not before and not after
+
+
 class _Pass:
     """What devices hold during a pass of a graph."""
 
@@ -191,7 +217,7 @@ class _Pass:
             engines = self.plan.generation(role)
             assert engines is not None and not ranks_of(engines.mesh) & used
         role, engines = str(call.role), self.plan.generation(str(call.role))
-        if call.kind is CallKind.GENERATE:
+        if call.kind in (CallKind.GENERATE, CallKind.FINISH):
             assert role in self.current
         elif call.kind is CallKind.RESHARD:
             assert engines is not None

@@ -8,6 +8,7 @@ from rlhf_flow.planning.problem import PlanningProblem
 from .checker import (
     check_calls,
     check_engines,
+    check_fusion,
     check_meshes,
     check_roles,
     check_transitions,
@@ -21,6 +22,7 @@ def check(problem: PlanningProblem, plan: Plan) -> None:
     check_meshes(problem, plan)
     check_roles(problem, plan)
     check_engines(problem, plan)
+    check_fusion(plan)
     check_transitions(problem, plan)
     check_memory(problem, plan)
     check_offloaded(plan)

@@ -49,8 +49,9 @@ def planned(problem: PlanningProblem, most_fitted: int = WITHOUT_END) -> Plan:
 
 
 def step_seconds(plan: Plan) -> float:
-    assert plan.estimate is not None
-    return plan.estimate.step_seconds
+    """Without a fusion, by which sizes are not compared."""
+    assert plan.estimate is not None and plan.search is not None
+    return plan.search.unfused_seconds or plan.estimate.step_seconds
 
 
 def seconds_of_all_sizes(problem: PlanningProblem) -> dict[tuple[Pool, ...], float]:

@@ -53,7 +53,7 @@ def test_stages_overlap_where_that_is_faster(job: Any) -> None:
     schedule = {"steps": 1, "promptsPerStep": 64}
     problem = ppo(job, gpus(8), model="Qwen/Qwen2.5-7B", rollout=LONG, schedule=schedule)
     plan = plan_problem(problem)
-    check(plan)
+    check(problem, plan)
     assert plan.estimate is not None and plan.search is not None
     unfused = plan.search.unfused_seconds
     assert unfused is not None and plan.estimate.step_seconds < 0.99 * unfused
@@ -121,8 +121,9 @@ def test_the_network_that_is_given_counts(job: Any) -> None:
 def test_a_gpu_that_is_described_is_planned_for_like_others(job: Any) -> None:
     described = HardwareSpec(bfloat16_teraflops=989.4, memory_gigabytes_per_second=3350)
     pool = gpus(8).model_copy(update={"gpu": "Own", "hardware": described})
-    plan = plan_problem(ppo(job, pool))
-    check(plan)
+    problem = ppo(job, pool)
+    plan = plan_problem(problem)
+    check(problem, plan)
     assert plan.search is not None and plan.search.is_optimal
 
 
@@ -131,8 +132,9 @@ def test_a_pool_of_unknown_speed_is_not_left_idle_in_silence(job: Any) -> None:
     pools = (gpus(4, name="known"), gpus(4, gpu="Own", name="unknown"))
     with pytest.raises(DevicesUnknown, match=r"got gpu Own.*nodePools\[\].hardware; or write"):
         plan_problem(ppo(job, *pools))
-    plan = plan_problem(ppo(job, *pools, placement={"type": "Split"}))
-    check(plan)
+    problem = ppo(job, *pools, placement={"type": "Split"})
+    plan = plan_problem(problem)
+    check(problem, plan)
     assert all(plan.roles_in(pool.name) for pool in pools)
 
 
