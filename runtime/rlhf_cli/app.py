@@ -52,6 +52,7 @@ Devices = Annotated[
     int | None,
     typer.Option(
         min=1,
+        max=64,  # as many as a node of resources.nodePools
         help="Devices of this machine. Default: all GPUs, or one CPU rank without any; for `plan` "
         "the manifest's nodePools if there are any.",
     ),
