@@ -59,7 +59,8 @@ ON_RESUME = (
 
 What is saved does not depend on them: workers are built anew from the manifest, and only then take
 the weights, moments and counters of a checkpoint. How much is computed at once, on how many
-devices, and by which engine, changes the order of sums and nothing else.
+devices, and by which engine, changes the order of sums and nothing else; under another stage fusion
+some responses go on with other random numbers.
 """
 
 

@@ -184,7 +184,7 @@ def status_of(plan: Plan, asked: PlacementType) -> PlanStatus:
         ),
         step_seconds=f"{estimate.step_seconds:.4g}" if estimate else None,
         tokens_per_second=round(estimate.tokens_per_second) if estimate else None,
-        hardware=", ".join(dict.fromkeys(estimate.hardware.values())) if estimate else None,
+        hardware=", ".join(dict.fromkeys(estimate.hardware.values()))[:1024] if estimate else None,
         peak_memory_bytes=memory.peak_bytes,
         summary=_summary(plan),
     )

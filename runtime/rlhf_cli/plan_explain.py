@@ -91,7 +91,9 @@ def _planned(plan: Plan, call: str) -> CallPlan:
                     "--explain names no call of the step with a model whose time is expected",
                     got=call,
                     allowed=", ".join(allowed) or "none: the speed of the devices is not known",
-                    do="give one of these",
+                    do="give one of these"
+                    if allowed
+                    else "describe them in resources.nodePools[].hardware",
                 )
             ]
         )

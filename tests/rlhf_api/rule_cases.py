@@ -555,6 +555,10 @@ CREATED: dict[str, Case] = {
         (TWO_POOLS, "spec.placement={type: Split, objective: {type: DeviceTime}}"),
         *("spec.placement.objective.type", "beside several pools, of which each has a set of"),
     ),
+    "an objective beside a fusion that is told": Case(
+        ("spec.rollout.stageFusion=Always", "spec.placement.objective.type=DeviceTime"),
+        *("spec.placement.objective.type", "beside a stage fusion whatever they take: got Dev"),
+    ),
     "an objective on cpus": Case(
         (
             "spec.resources.nodePools=[{name: a, device: CPU}]",

@@ -259,9 +259,10 @@ def test_responses_that_another_engine_finishes_are_the_same_after_a_kill(place:
         GENERATION,
     ]
     placement, words = {"type": "Manual", "groups": groups}, ("--devices", 2)
-    plain = placed_by(place, "moved", placement, *words, rollout=fused(10))
+    rollout = fused(15) | {"maxResponseTokens": 24}
+    plain = placed_by(place, "moved", placement, *words, rollout=rollout)
     kill = ("--inject", "kill:rank=1,phase=generate,step=2")
-    killed = placed_by(place, "moved-killed", placement, *words, *kill, rollout=fused(10))
+    killed = placed_by(place, "moved-killed", placement, *words, *kill, rollout=rollout)
     assert overlapping_steps(plain.folder, "actor.finish", "critic.values")
     names = (*COMPARED, "response/length_mean", "reward/digits")
     for number, wanted in enumerate(step_metrics(plain.folder), start=1):

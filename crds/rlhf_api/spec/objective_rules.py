@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rlhf_api.cel import text
 from rlhf_api.rules import Found, Rule, found
 from rlhf_api.spec.objective import ObjectiveType
 from rlhf_api.spec.placement import PlacementType
 from rlhf_api.spec.resources import Device
+from rlhf_api.spec.rollout import StageFusionType
 
 if TYPE_CHECKING:
     from rlhf_api.spec.job import RLHFJobSpec
@@ -43,6 +45,12 @@ def _times_are_known(spec: RLHFJobSpec) -> list[Found]:
     objective = spec.placement.objective
     on_cpus = any(pool.device is Device.CPU for pool in spec.resources.node_pools)
     return found(on_cpus and objective.takes_part, objective.type.value)
+
+
+def _no_fusion_is_told(spec: RLHFJobSpec) -> list[Found]:
+    is_told = spec.rollout.stage_fusion is StageFusionType.ALWAYS
+    objective = spec.placement.objective
+    return found(is_told and objective.takes_part, objective.type.value)
 
 
 _OBJECTIVE = "self.placement.objective"
@@ -97,6 +105,15 @@ OBJECTIVE_RULES: tuple[Rule, ...] = (
         "pools of GPUs",
         field=f"{_AT}.type",
         check=_times_are_known,
+    ),
+    Rule(
+        holds=f"self.rollout.stageFusion != {text(StageFusionType.ALWAYS)} || {_TAKES_ALL}",
+        what="an objective that compares steps beside a stage fusion whatever they take",
+        got=f"{_OBJECTIVE}.type",
+        allowed="StepTime",
+        do="write rollout.stageFusion: Auto, or remove the objective",
+        field=f"{_AT}.type",
+        check=_no_fusion_is_told,
     ),
 )
 """They stand at the spec, as those of placements do."""

@@ -25,7 +25,10 @@ def cluster_job(job: RLHFJob, plan: PlanStatus | None) -> RLHFJob:
     pools = (
         _part_of(pool, parts[pool.name]) for pool in spec.resources.node_pools if pool.name in parts
     )
-    resources = spec.resources.model_copy(update={"node_pools": tuple(pools)})
+    taken = tuple(pools)
+    if not taken:  # the plan is of an earlier manifest, whose pools had other names
+        return job
+    resources = spec.resources.model_copy(update={"node_pools": taken})
     placement = spec.placement.model_copy(update={"max_devices": None})  # the plan kept it
     changed = spec.model_copy(update={"resources": resources, "placement": placement})
     return job.model_copy(update={"spec": changed})

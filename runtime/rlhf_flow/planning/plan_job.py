@@ -8,6 +8,7 @@ from rlhf_api import RLHFJob
 from rlhf_api.plan import Plan, Pool
 from rlhf_flow.errors import DoesNotFit
 from rlhf_flow.planning.advice import advice_lines
+from rlhf_flow.planning.context_windows import check_contexts
 from rlhf_flow.planning.job_problem import problem_of
 from rlhf_flow.planning.plan_problem import plan_problem
 from rlhf_flow.planning.problem import Graphs
@@ -35,9 +36,10 @@ def plan_job(
         profile: measured on such devices, if there is one.
 
     Raises:
-        PlanError, ManifestError: as `plan_problem` does; where a job does not fit, the message also
-            says what would fit.
+        PlanError, ManifestError: as `plan_problem` does, or as `check_contexts`; where a job does
+            not fit, the message also says what would fit.
     """
+    check_contexts(job, graphs)
     try:
         return plan_problem(problem_of(job, graphs, devices, shapes, profile), most_fitted)
     except DoesNotFit as error:

@@ -139,7 +139,8 @@ def _too_long(problem: PlanningProblem, shortest: SizeFound) -> StepTooLong:
     total = num_devices(problem.pools)
     at_least = "" if shortest.is_proved else ", as far as it was searched"
     error = StepTooLong(
-        f"no number of devices is enough for placement.objective.maxStepSeconds: got "
+        "no number of devices is enough for placement.objective.maxStepSeconds, by steps without "
+        "a stage fusion: got "
         f"{best.step_seconds:,.4g} s for the shortest step that was found{at_least}, on "
         f"{best.devices} of {total} devices ({describe_pools(best.problem.pools)}; its longest "
         f"calls: {calls}), allowed {asked.max_step_seconds:,.4g} s; "

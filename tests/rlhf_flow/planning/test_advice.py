@@ -93,7 +93,7 @@ def texts(found: list[Advice]) -> list[str]:
         },
     ),
     rollout=st.fixed_dictionaries(
-        {"maxResponseTokens": st.sampled_from([512, 8192, 131_072])},
+        {"maxResponseTokens": st.sampled_from([512, 8192, 130_048])},
         optional={
             "maxConcurrentSequences": st.sampled_from([8, 65_536]),
             "parallelism": st.just({"tensor": 1}),
@@ -146,7 +146,7 @@ def test_values_are_the_largest_that_fit(job: Any) -> None:
 
 def test_what_would_not_help_is_not_advised(job: Any) -> None:
     """Where the longest sequence alone is too much for a rank, no number of devices is enough."""
-    text, _ = refused(asked(job, LLAMA_70B, rollout={"maxResponseTokens": 131_072}), pool(64))
+    text, _ = refused(asked(job, LLAMA_70B, rollout={"maxResponseTokens": 130_048}), pool(64))
     assert not re.search(r"- take \d+ devices", text)
     assert "- lower rollout.maxResponseTokens to at most" in text
     assert "- set engine of models.actor.training to Megatron" in text
@@ -216,7 +216,7 @@ def test_a_refusal_tries_few_plans(job: Any, monkeypatch: pytest.MonkeyPatch) ->
         return fit_job(*arguments)
 
     monkeypatch.setattr(advice_module, "fit_job", counting)
-    made = asked(job, LLAMA_70B, ppo=True, rollout={"maxResponseTokens": 131_072})
+    made = asked(job, LLAMA_70B, ppo=True, rollout={"maxResponseTokens": 130_048})
     with pytest.raises(DoesNotFit):
         make_plan(made, (pool(64),))
     assert 0 < len(tried) < 300

@@ -29,7 +29,7 @@ CPUS = pool_of("local", Device.CPU, 1, 4, 4 * GIB)
 GPUS = pool_of("pool", Device.GPU, 2, 8, 80 * GIB)
 
 READERS_OF_MANIFESTS = {
-    *("job_problem", "plan_job", "make_plan", "resolve_shape", "filling"),
+    *("context_windows", "job_problem", "plan_job", "make_plan", "resolve_shape", "filling"),
     *("advice", "changes", "device_changes", "setting_changes"),
 }
 """What makes plans of jobs, advises to change them, or fills in what plans need."""

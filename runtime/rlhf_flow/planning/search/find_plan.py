@@ -23,6 +23,7 @@ from itertools import count
 from math import inf
 
 from rlhf_api.errors import ManifestError
+from rlhf_api.spec.rollout import StageFusionType
 from rlhf_flow.errors import PlanError
 from rlhf_flow.planning.estimate.evaluate import evaluate
 from rlhf_flow.planning.fitted_plan import fitted_plan
@@ -226,8 +227,9 @@ class _Search:
 
     def _fitted_apart(self) -> Iterator[FittedJob]:
         """Of the best placements with roles apart one that fits, in a quick layout; none where no
-        plan was found."""
-        if self._best is not None:
+        plan was found, or nobody asks for them."""
+        is_wanted = self._problem.fixed.stage_fusion is not StageFusionType.NEVER
+        if is_wanted and self._best is not None:
             for _, _, placement in heapq.nsmallest(MOST_APART, self._apart):
                 yield from self._first_that_fits(placement)
 

@@ -3,18 +3,22 @@
 Of a pool within a node: the divisors of its devices, and powers of two. Of several nodes whole
 ones: every number up to eight, above those whose binary form has three leading digits and zeros
 (10, 12, 14, 16, 20, 24, ...), which are at most a quarter apart, and all. Of several pools every
-combination, also without some of them.
+combination, also without some of them; with many pools not every size of each.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import product
+from math import prod
 
 from rlhf_api.plan import Pool
 
 LEADING_DIGITS = 3
 """Binary digits of a number of nodes that may be other than zero, from the first on."""
+
+MOST_SIZES = 256
+"""That are compared: each gets a bound in some milliseconds, and some are searched."""
 
 Pools = tuple[Pool, ...]
 
@@ -32,9 +36,20 @@ def pool_sizes(pool: Pool) -> tuple[Pool, ...]:
     return (*parts, *(_part(pool, count, per_node) for count in nodes))
 
 
-def sizes_of(pools: Sequence[Pool]) -> tuple[Pools, ...]:
-    """Every choice of parts of pools, those of fewer devices first; pools may be left out."""
-    choices = product(*((None, *pool_sizes(pool)) for pool in pools))
+def sizes_of(pools: Sequence[Pool], most: int = MOST_SIZES) -> tuple[Pools, ...]:
+    """Choices of parts of pools, those of fewer devices first; pools may be left out.
+
+    Args:
+        pools: as they are.
+        most: choices. Where there would be more, every second part of each pool is compared, or
+            every fourth, and so on; the whole always; and in the end pools are taken whole.
+    """
+    sizes = [pool_sizes(pool) for pool in pools]
+    while prod(1 + len(each) for each in sizes) > most and any(len(each) > 1 for each in sizes):
+        sizes = [each[::-1][::2][::-1] for each in sizes]
+    if 2 ** len(pools) > most:
+        return (tuple(pools),)
+    choices = product(*((None, *each) for each in sizes))
     found = [tuple(part for part in choice if part is not None) for choice in choices]
     return tuple(sorted(filter(None, found), key=num_devices))
 

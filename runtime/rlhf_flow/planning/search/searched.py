@@ -17,13 +17,16 @@ from rlhf_flow.planning.estimate.evaluate import with_estimate
 from rlhf_flow.planning.fitted_plan import fitted_plan
 from rlhf_flow.planning.fitting import places_of
 from rlhf_flow.planning.problem import PlanningProblem
-from rlhf_flow.planning.search.fastest_fusion import fastest_fusion, fusion_reason
+from rlhf_flow.planning.search.fastest_fusion import (
+    fastest_as_told,
+    fastest_fusion,
+    fusion_reason,
+)
 from rlhf_flow.planning.search.find_plan import Found, find_plan
 from rlhf_flow.planning.search.layouts import uncut
 from rlhf_flow.planning.search.placements import Placement, placements
 from rlhf_flow.planning.seconds.hardware import Hardware
 from rlhf_flow.planning.stage_fusion.fused_plan import fusion_of
-from rlhf_flow.planning.stage_fusion.told_fusion import fused_as_told
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,10 @@ def searched_plan(searched: Searched) -> Plan:
     known = [each.fitted for each in others if each.fitted is not None]
     unfused = [fitted_plan(each) for each in (found.fitted, *known, *found.apart)]
     fused = fastest_fusion(searched.problem, searched.hardware, unfused, found.step_seconds)
-    plan = fused_as_told(searched.problem, unfused[0] if fused is None else fused.plan)
+    if fused is not None:
+        plan = fused.plan
+    else:
+        plan = fastest_as_told(searched.problem, searched.hardware, unfused)
     search = PlanSearch(
         num_placements=found.num_placements,
         bound_seconds=found.bound_seconds,

@@ -20,6 +20,8 @@ FLOAT32_SHARE = 1 / 16
 """Of the FLOP/s in bfloat16, where nobody says it: 1/16 on A100, 1/15 on H100."""
 NODE_NETWORK_GIGABITS = 100.0
 """Per second, of a node, where nobody says it."""
+LONGEST_NAME = 64
+"""Characters of a GPU's name that plans show."""
 BITS = 8
 """Of a byte."""
 MICRO = 1e-6
@@ -93,7 +95,8 @@ def _described(pool: Pool | NodePool, given: dict[str, Any]) -> Hardware:
         "network_bytes_per_second": of_node / pool.devices_per_node,
         "host_bytes_per_second": PCIE_4 * GIGA,
     } | given
-    return Hardware(name=f"{pool.gpu or 'GPU'} (as given)", device=pool.device, **values)
+    name = (pool.gpu or "GPU")[:LONGEST_NAME]
+    return Hardware(name=f"{name} (as given)", device=pool.device, **values)
 
 
 def _word(name: str) -> str:

@@ -9,6 +9,7 @@ from rlhf_api.calls import CallId, CallKind
 from rlhf_api.plan import CallPlan, GraphName, Mesh, Plan
 from rlhf_api.plan_fusion import StageFusion
 from rlhf_flow.graph import Graph
+from rlhf_flow.planning.placement import describe_devices
 from rlhf_flow.planning.transitions import FINISH, beside_generation
 
 
@@ -24,6 +25,16 @@ class Fusion:
     """Responses that are left, at most, when they begin to."""
     calls: tuple[CallId, ...]
     """That begin with the responses that have ended, in program order."""
+
+
+def describe_fusion(fusion: Fusion) -> str:
+    """What a fusion does, for people."""
+    mesh = fusion.mesh
+    return (
+        f"when at most {fusion.threshold_rows} responses are left, {mesh.data} engine"
+        f"{'' if mesh.data == 1 else 's'} on {describe_devices(mesh.ranks, mesh.pool)} finish them "
+        f"so that {', '.join(fusion.calls)} can begin with the others"
+    )
 
 
 def fusion_of(plan: Plan) -> Fusion | None:

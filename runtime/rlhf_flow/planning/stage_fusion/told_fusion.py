@@ -6,10 +6,16 @@ from rlhf_api.calls import CallKind
 from rlhf_api.plan import GraphName, Plan
 from rlhf_api.spec.rollout import StageFusionType
 from rlhf_flow.errors import NotOffered
+from rlhf_flow.planning.estimate.call_batches import call_batch
 from rlhf_flow.planning.problem import PlanningProblem
 from rlhf_flow.planning.stage_fusion.best_fusion import fusion_meshes, rows_under_way
 from rlhf_flow.planning.stage_fusion.fusable_calls import fusable_calls, fused_generate, obstacle
-from rlhf_flow.planning.stage_fusion.fused_plan import Fusion, fused_plan, fusion_of
+from rlhf_flow.planning.stage_fusion.fused_plan import (
+    Fusion,
+    describe_fusion,
+    fused_plan,
+    fusion_of,
+)
 
 
 def fused_as_told(problem: PlanningProblem, plan: Plan) -> Plan:
@@ -38,12 +44,16 @@ def fused_as_told(problem: PlanningProblem, plan: Plan) -> Plan:
     if not calls:
         raise NotOffered(_nothing_overlaps(problem, plan))
     rows = problem.fixed.stage_fusion_threshold or max(1, rows_under_way(problem, plan) // 2)
-    fused = fused_plan(plan, graph, Fusion(generate.id, mesh, rows, calls))
-    reason = (
-        f"when at most {rows} responses are left, devices {mesh.ranks.start} to "
-        f"{mesh.ranks.stop - 1} finish them while {', '.join(calls)} begin with the others: "
-        "rollout.stageFusion says so"
-    )
+    made = call_batch(problem, generate).rows
+    if rows >= made > 1:
+        raise NotOffered(
+            f"all responses of a step would be left from the beginning: got "
+            f"rollout.stageFusionThreshold {rows}, allowed 1 to {made - 1} of the {made} that a "
+            "step has; lower it"
+        )
+    fusion = Fusion(generate.id, mesh, rows, calls)
+    fused = fused_plan(plan, graph, fusion)
+    reason = f"{describe_fusion(fusion)}: rollout.stageFusion says so"
     return fused.model_copy(update={"reasons": (*fused.reasons, reason)})
 
 

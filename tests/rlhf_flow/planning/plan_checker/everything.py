@@ -26,4 +26,4 @@ def check(problem: PlanningProblem, plan: Plan) -> None:
     check_transitions(problem, plan)
     check_memory(problem, plan)
     check_offloaded(plan)
-    check_seconds(plan)
+    check_seconds(problem, plan)

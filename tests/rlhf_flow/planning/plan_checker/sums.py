@@ -9,6 +9,7 @@ from rlhf_api.calls import CallKind, Phase
 from rlhf_api.plan import GraphName, OffloadDepth, Plan, RolePlan
 from rlhf_api.plan_memory import MemoryPlan, MemoryWhat
 from rlhf_api.spec.models import Precision
+from rlhf_api.spec.rollout import StageFusionType
 from rlhf_flow.planning.problem import PlanningProblem
 
 from .checker import ranks_of
@@ -91,7 +92,7 @@ def check_offloaded(plan: Plan) -> None:
                 assert all(p.role == item.role or p.kind in copies for p in item.phases)
 
 
-def check_seconds(plan: Plan) -> None:
+def check_seconds(problem: PlanningProblem, plan: Plan) -> None:
     """A step is no shorter than what any rank does in it, and no longer than all calls in turn."""
     if plan.estimate is None:
         return
@@ -108,8 +109,8 @@ def check_seconds(plan: Plan) -> None:
     assert plan.estimate.idle_share == pytest.approx(max(0.0, idle), abs=1e-9)
     if plan.search is not None:  # it is about plans whose stages do not overlap
         unfused = plan.search.unfused_seconds or step
-        assert unfused >= step
+        assert unfused >= step or problem.fixed.stage_fusion is StageFusionType.ALWAYS
         assert plan.search.is_optimal == (plan.search.bound_seconds >= unfused * (1 - 1e-12))
         assert plan.search.bound_seconds <= unfused * (1 + 1e-12)
         for other in plan.search.alternatives:
-            assert other.step_seconds is None or step <= other.step_seconds
+            assert other.step_seconds is None or unfused <= other.step_seconds

@@ -141,3 +141,13 @@ def test_a_pool_of_unknown_speed_is_not_left_idle_in_silence(job: Any) -> None:
 def test_what_does_not_fit_is_refused_with_the_sum(job: Any) -> None:
     with pytest.raises(DoesNotFit, match=r"does not fit: got [\d.]+ GiB on each device"):
         plan_problem(ppo(job, gpus(2, 1, 5)))
+
+
+def test_a_fusion_that_is_told_takes_a_plan_that_can_have_one(job: Any) -> None:
+    """The fastest plan offloads, and loads are beside its calls: another one is taken."""
+    rollout = {"maxPromptTokens": 512, "maxResponseTokens": 4096, "stageFusion": "Always"}
+    schedule = {"steps": 1, "promptsPerStep": 64}
+    problem = ppo(job, gpus(4), model="Qwen/Qwen2.5-7B", rollout=rollout, schedule=schedule)
+    plan = plan_problem(problem)
+    check(problem, plan)
+    assert any(each.fusion is not None for each in plan.generations)

@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlhf_flow.planning.search.pool_sizes import describe_pools, num_devices, pool_sizes, sizes_of
+from rlhf_flow.planning.search.pool_sizes import (
+    MOST_SIZES,
+    describe_pools,
+    num_devices,
+    pool_sizes,
+    sizes_of,
+)
 
 from .searched_jobs import gpus
 
@@ -57,3 +63,13 @@ def test_of_several_pools_every_combination_but_none() -> None:
     sizes = [num_devices(parts) for parts in sizes_of(pools)]
     assert sizes == sorted(sizes)
     assert describe_pools(sizes_of(pools)[-1]) == "1 x 2 of pool a and 1 x 4 of pool b"
+
+
+def test_many_pools_are_compared_in_fewer_parts() -> None:
+    """Every number is bounded, and everything that there is stays among them."""
+    for count in range(1, 17):
+        pools = tuple(gpus(8, 16, name=f"p{number}") for number in range(count))
+        sizes = sizes_of(pools)
+        assert len(sizes) <= MOST_SIZES
+        assert sizes[-1] == pools
+    assert len(sizes_of((gpus(8, 16),))) == len(pool_sizes(gpus(8, 16)))
