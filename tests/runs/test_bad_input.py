@@ -23,7 +23,8 @@ from .records import end
 def test_a_model_that_the_engine_cannot_compute_ends_the_run_before_its_warm_start(
     place: Path,
 ) -> None:
-    """The plan believes a shape that the manifest gives; vLLM's kernels do not."""
+    """Of a family whose config.json plans cannot read they believe the manifest's shape; vLLM's
+    kernels do not."""
     folder = place / "narrow-heads"
     write_narrow_heads(folder)
     shape = {"numLayers": 2, "hiddenSize": 128, "intermediateSize": 512, "numAttentionHeads": 8}
@@ -44,11 +45,13 @@ def test_a_model_that_the_engine_cannot_compute_ends_the_run_before_its_warm_sta
 
 
 def write_narrow_heads(folder: Path) -> None:
-    """The builtin model, whose four heads of 32 are taken for eight of 16."""
+    """The builtin model as one of another family that computes alike, whose four heads of 32 are
+    taken for eight of 16."""
     write_tiny_llama(folder, seed=5)
     file = folder / "config.json"
     heads = {"num_attention_heads": 8, "num_key_value_heads": 8, "head_dim": 16}
-    file.write_text(json.dumps(json.loads(file.read_text()) | heads))
+    family = {"model_type": "granite", "architectures": ["GraniteForCausalLM"]}
+    file.write_text(json.dumps(json.loads(file.read_text()) | heads | family))
 
 
 # Before anything starts
@@ -103,16 +106,8 @@ def test_a_manifest_of_another_kind_or_version_is_refused(
 
 
 def test_a_job_that_cannot_fit_is_refused_with_the_sum(place: Path) -> None:
-    huge = {
-        "numLayers": 80,
-        "hiddenSize": 8192,
-        "intermediateSize": 28672,
-        "numAttentionHeads": 64,
-        "numKeyValueHeads": 8,
-        "headDim": 128,
-        "vocabSize": 128256,
-    }
-    manifest = example("01", place / "huge.yaml", {"models": {"actor": {"shape": huge}}})
+    huge = {"source": {"builtin": None, "huggingFace": "meta-llama/Llama-3.1-70B"}}
+    manifest = example("01", place / "huge.yaml", {"models": {"actor": huge}})
     ended = run(manifest, place / "huge", "--devices", 2)
     assert ended.code == 2, ended.output
     assert "DoesNotFit" in ended.output and "sum" in ended.output and "GiB" in ended.output
