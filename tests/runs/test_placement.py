@@ -246,7 +246,7 @@ def test_calls_begin_before_the_last_response_has_ended(place: Path, colocated: 
         {"roles": ["reference", "critic"], "firstDevice": 1, "devices": 1},
     ]
     placement = {"type": "Manual", "groups": groups}
-    made = placed_by(place, "early", placement, "--devices", 2, rollout=fused(6))
+    made = placed_by(place, "fused-early", placement, "--devices", 2, rollout=fused(6))
     assert_same(made, colocated)
     assert overlapping_steps(made.folder, "actor.finish", "reference.log_probs")
 
@@ -260,9 +260,9 @@ def test_responses_that_another_engine_finishes_are_the_same_after_a_kill(place:
     ]
     placement, words = {"type": "Manual", "groups": groups}, ("--devices", 2)
     rollout = fused(15) | {"maxResponseTokens": 24}
-    plain = placed_by(place, "moved", placement, *words, rollout=rollout)
+    plain = placed_by(place, "fused-moved", placement, *words, rollout=rollout)
     kill = ("--inject", "kill:rank=1,phase=generate,step=2")
-    killed = placed_by(place, "moved-killed", placement, *words, *kill, rollout=rollout)
+    killed = placed_by(place, "fused-killed", placement, *words, *kill, rollout=rollout)
     assert overlapping_steps(plain.folder, "actor.finish", "critic.values")
     names = (*COMPARED, "response/length_mean", "reward/digits")
     for number, wanted in enumerate(step_metrics(plain.folder), start=1):
