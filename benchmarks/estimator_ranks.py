@@ -96,9 +96,11 @@ def _rank(rank: int, work: Work, scratch: Path, answers: Any) -> None:
     import torch
     from torch._C._distributed_c10d import FileStore
 
+    from rlhf_runtime.engines.host_memory import keep_free_pages
     from rlhf_runtime.engines.world import World
 
     torch.set_num_threads(work.threads)
+    keep_free_pages()
     os.dup2(errors, 2)  # benchmarks tell what goes wrong
     store = FileStore(str(scratch / "store"), work.ranks)
     device = torch.device("cpu")

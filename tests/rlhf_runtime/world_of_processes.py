@@ -14,10 +14,11 @@ import multiprocessing
 import os
 import runpy
 import sys
-import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
+from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +29,12 @@ from torch._C._distributed_c10d import FileStore
 
 from rlhf_runtime.engines.world import World
 
-LIMIT_SECONDS = 400
-"""About 40 s on two idle cores; a busy machine takes several times as long."""
+SCENARIO_SECONDS = 300
+"""After so long without another scenario a world is stuck. One takes a second or two on two idle
+cores; how many there are, and how busy the machine is, is no reason to end them."""
 COLLECTIVE_SECONDS = 120.0
+SCENARIO = "scenario"
+"""How the names of their folders begin."""
 
 DEVICE = "RLHF_TEST_DEVICE"
 """Names what a rank computes on."""
@@ -65,12 +69,10 @@ def start_world(
         )
         for rank in range(world_size)
     ]
-    deadline = time.monotonic() + LIMIT_SECONDS
     try:
         for rank in ranks:
             rank.start()
-        for rank in ranks:
-            rank.join(max(0.0, deadline - time.monotonic()))
+        _wait_for(ranks, folder)
     finally:
         for rank in ranks:
             if rank.pid is not None:
@@ -81,6 +83,14 @@ def start_world(
     logs = "\n".join(log.read_text()[-4000:] for log in sorted(folder.glob("rank*.log")))
     assert [rank.exitcode for rank in ranks] == [0] * world_size, logs
     return folder
+
+
+def _wait_for(ranks: Sequence[BaseProcess], folder: Path) -> None:
+    """Until all have ended, or are stuck."""
+    while running := [rank.sentinel for rank in ranks if rank.is_alive()]:
+        begun = len(list(folder.glob(f"{SCENARIO}*")))
+        if not wait(running, SCENARIO_SECONDS) and len(list(folder.glob(f"{SCENARIO}*"))) == begun:
+            return
 
 
 def _run_rank(words: list[str], device: str) -> None:
@@ -155,7 +165,7 @@ def run_scenarios(
     )
     failures: dict[str, str | None] = {}
     for number, (name, scenario) in enumerate(scenarios.items()):
-        place = folder / f"scenario{number}"
+        place = folder / f"{SCENARIO}{number}"
         place.mkdir(exist_ok=True)
         try:
             scenario(world, place)

@@ -17,6 +17,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from rlhf_api.plan import OffloadDepth
+from rlhf_runtime.engines.host_memory import give_free_pages_back
 from rlhf_runtime.errors import NotEnoughResources, NotLoaded
 
 if TYPE_CHECKING:
@@ -215,11 +216,6 @@ def device_bytes(tensors: Iterable[torch.Tensor]) -> int:
     """Bytes of a rank's own parts of tensors, as far as they are on its device."""
     locals_ = (each.to_local() if isinstance(each, DTensor) else each for each in tensors)
     return sum(each.nbytes for each in locals_ if each.untyped_storage().nbytes())
-
-
-def give_free_pages_back() -> None:
-    """Let the operating system have the memory that this process no longer uses."""
-    ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from rlhf_flow.planning.seconds.profile import (
     Profile,
     TrainingCurves,
 )
+from rlhf_runtime.engines.host_memory import keep_free_pages
 from rlhf_runtime.engines.vllm.libraries import vllm_version
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.profiling.constants import link_seconds, memory_bytes_per_second
@@ -49,6 +50,8 @@ def measure_all(rank: int, setup: Setup, say: Say) -> Profile:
         say: is told what is done.
     """
     torch.set_num_threads(setup.threads)
+    if setup.device is Device.CPU:
+        keep_free_pages()
     device = torch.device("cuda", 0) if setup.device is Device.GPU else torch.device("cpu")
     store = FileStore(str(setup.folder / "store"), setup.ranks)
     world = World.join(rank, setup.ranks, store, device, COLLECTIVE_SECONDS)

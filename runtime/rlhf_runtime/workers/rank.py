@@ -18,6 +18,7 @@ from rlhf_runtime.checkpoint.record import SavedFile
 from rlhf_runtime.dataplane.calls import protocol_of
 from rlhf_runtime.dataplane.protocol import Coordinates
 from rlhf_runtime.dataplane.shards import Shard
+from rlhf_runtime.engines.host_memory import keep_free_pages
 from rlhf_runtime.engines.optimizer_settings import OptimizerSettings
 from rlhf_runtime.errors import OutOfMemory, UnknownCall, WorkerLost, model_not_saved
 from rlhf_runtime.faults import Faults, Phase
@@ -74,6 +75,8 @@ class Rank(Watched):
         use_interface(address)
         logger.info("listens at %s", address)
         torch.set_num_threads(self._num_threads)
+        if device is Device.CPU:
+            keep_free_pages()
         if setup.rank > 0:
             return address, 0
         self._store = serve_store(address, setup.world_size, setup.timeout_seconds)

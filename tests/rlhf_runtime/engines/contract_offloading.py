@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor
 from rlhf_api.plan import OffloadDepth
 from rlhf_api.plan_memory import MemoryWhat
 from rlhf_runtime.engines.fsdp.engine import FsdpEngine
-from rlhf_runtime.engines.offloading import give_free_pages_back
+from rlhf_runtime.engines.host_memory import give_free_pages_back
 from rlhf_runtime.engines.training import (
     TrainingEngine,
 )

@@ -10,7 +10,8 @@ from typing import Any, Protocol
 
 import torch
 
-from rlhf_runtime.engines.offloading import Shrunk, give_free_pages_back, grow, shrink, storages_of
+from rlhf_runtime.engines.host_memory import give_free_pages_back
+from rlhf_runtime.engines.offloading import Shrunk, grow, shrink, storages_of
 
 
 class EngineMemory(Protocol):
