@@ -23,7 +23,7 @@ from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.engines.fsdp.engine import FsdpEngine
 from rlhf_runtime.engines.optimizer_settings import OptimizerSettings
 from rlhf_runtime.engines.packing import MicroBatch, cut
-from rlhf_runtime.engines.parallel import ParallelContext, make_contexts
+from rlhf_runtime.engines.parallel import ParallelContext
 from rlhf_runtime.engines.training import (
     Loss,
     LossTerm,
@@ -34,7 +34,7 @@ from rlhf_runtime.engines.training import (
 )
 from rlhf_runtime.engines.world import World
 
-from ..meshes import alone
+from ..meshes import alone, contexts_of
 from .tiny_models import PADDING, ragged, write_model
 from .whole_weights import gathered_weights
 
@@ -92,7 +92,7 @@ class Setup:
 
     def parallel(self, world: World) -> ParallelContext:
         """The mesh; all ranks of the world are in it. Collective."""
-        return make_contexts([self.mesh], world)[self.mesh]
+        return contexts_of(world, self.mesh)[self.mesh]
 
     def build(
         self, folder: Path, world: World, precision: torch.dtype | None = None, **options: Any

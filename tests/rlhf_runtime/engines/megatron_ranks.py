@@ -32,7 +32,7 @@ from rlhf_runtime.engines.megatron.pipeline import (
 from rlhf_runtime.engines.megatron.saving import save_model
 from rlhf_runtime.engines.megatron.shim import run_on_cpu
 from rlhf_runtime.engines.megatron.stage import Stage
-from rlhf_runtime.engines.parallel import ParallelContext, make_contexts
+from rlhf_runtime.engines.parallel import ParallelContext
 from rlhf_runtime.engines.training import ReadLogProbs
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.numerics import entropy
@@ -42,6 +42,7 @@ from rlhf_runtime.reshard.gathering import pieces_of
 from rlhf_runtime.reshard.layout import Layout
 from rlhf_runtime.reshard.plan import plan_reshard
 
+from ..meshes import contexts_of
 from ..world_of_processes import Scenario, run_scenarios
 from .megatron_cases import ONE, TWO_STAGES, TWO_TENSOR, cases
 from .megatron_copies import copies_stay_alike
@@ -54,7 +55,7 @@ SHAPES = ((2, 8), (3, 12), (1, 6))
 def context_of(world: World, mesh: Mesh) -> ParallelContext:
     """Beside that of another role, on some of the ranks: these are in more groups than others."""
     other = Mesh(pool=mesh.pool, data=max(1, world.size // 2))
-    return make_contexts([other, mesh], world)[mesh]
+    return contexts_of(world, other, mesh)[mesh]
 
 
 def write_once(world: World, kind: str, folder: Path, shard_size: str = "5GB") -> Path:
@@ -285,7 +286,7 @@ def targets_of(batch: Inputs) -> torch.Tensor:
 def roles_with_different_meshes_share_a_process(world: World, folder: Path) -> None:
     """Their forward and backward passes take turns, and nothing of Megatron's is global."""
     place = write_once(world, PLAIN, folder)
-    contexts = make_contexts([TWO_TENSOR, TWO_STAGES], world)
+    contexts = contexts_of(world, TWO_TENSOR, TWO_STAGES)
     actor, critic = (stage_of(place, parallel) for parallel in contexts.values())
     roles = (actor, critic, actor, critic)
     found = [logits(role, hugging_face(place)) for role in roles]
@@ -297,7 +298,7 @@ def roles_with_different_meshes_share_a_process(world: World, folder: Path) -> N
 def weights_go_from_one_mesh_to_another(world: World, folder: Path) -> None:
     """From tensor ranks to stages and back, straight into their storage."""
     place = write_once(world, WIDE, folder)
-    contexts = make_contexts([TWO_TENSOR, TWO_STAGES], world)
+    contexts = contexts_of(world, TWO_TENSOR, TWO_STAGES)
     cut, staged = (stage_of(place, parallel) for parallel in contexts.values())
     for source, target in ((cut, staged), (staged, cut)):
         for parameter in target.parameters():

@@ -30,7 +30,7 @@ from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.dataplane.protocol import Coordinates
 from rlhf_runtime.engines.fsdp.engine import FsdpEngine
 from rlhf_runtime.engines.megatron.engine import MegatronEngine
-from rlhf_runtime.engines.parallel import ParallelContext, make_contexts
+from rlhf_runtime.engines.parallel import ParallelContext
 from rlhf_runtime.engines.rank_group import RankGroup, make_rank_groups
 from rlhf_runtime.engines.training import TrainingEngine
 from rlhf_runtime.engines.vllm.arguments import EngineSettings
@@ -45,6 +45,7 @@ from rlhf_runtime.workers.process import resident_bytes
 
 from ..engines.greedy import greedy_answers
 from ..engines.tiny_models import END, ragged, write_model
+from ..meshes import part_of
 from ..world_of_processes import Scenario, run_scenarios
 from .transition_cases import CASES, COPIES, ENDS, WHOLE, Case, names
 from .wake_order import SCENARIOS as OF_WAKING
@@ -178,7 +179,7 @@ def engines_follow_the_trainer(world: World, folder: Path, case: Case) -> None:
     if world.rank == 0:
         write_model(case.model, folder / "model")
     dist.barrier()
-    parallel = make_contexts([case.training], world).get(case.training)
+    parallel = part_of(world, case.training)
     together = ranks_of_both(case.training, case.engines)
     ranks = make_rank_groups([together], world).get(together)
     if ranks is None:
