@@ -44,6 +44,11 @@ class GenerationCall:
     samples: int
     """Responses to each, at most."""
 
+    @property
+    def rows(self) -> int:
+        """Responses of all engines, at most."""
+        return self.prompts * self.samples
+
     def sequences(self, num_engines: int) -> int:
         """Those of one engine at most: engines get whole prompts, equally many or one more."""
         return -(-self.prompts // num_engines) * self.samples
@@ -84,6 +89,11 @@ class GenerationLoad:
     def trained(self) -> TrainedModel:
         """The model as it is trained."""
         return TrainedModel(self.shape, self.mesh, self.number_bytes, self.engine, self.elsewhere)
+
+    @property
+    def rows(self) -> int:
+        """Responses of all engines, at most."""
+        return self.prompts * self.samples
 
     def sequences(self, num_engines: int) -> int:
         """Sequences that one of so many engines has at once."""

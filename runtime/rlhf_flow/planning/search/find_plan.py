@@ -162,11 +162,13 @@ class _Search:
                     self._push(node.space, (*node.place, number))
             else:
                 self._judge_layout(node.space, node.place)
+        apart = tuple(self._fitted_apart())
+        for fitted in apart:  # a search that ended early may not have come to them
+            self._judge(fitted)
         waiting = (node.bound_seconds for node in self._queue[:1])
         bound = min([self._best_seconds, self._unfinished, *waiting])
         seconds = inf if self._best is None else self._best_seconds
-        number, apart = self._num_fitted, tuple(self._fitted_apart())
-        return Found(self._best, seconds, bound, number, len(family), apart)
+        return Found(self._best, seconds, bound, self._num_fitted, len(family), apart)
 
     def _goes_on(self) -> bool:
         """Whether something that waits may be faster, and may still be tried."""

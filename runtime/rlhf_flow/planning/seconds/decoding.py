@@ -112,7 +112,7 @@ def decode_seconds(
     engine: Engine,
     sequences: float,
     at_once: float,
-    num_engines: int,
+    under_way: float,
     prompt: Lengths,
     response: Lengths,
     until_tokens: float = inf,
@@ -123,13 +123,13 @@ def decode_seconds(
         engine: one of them.
         sequences: that it is given.
         at_once: of which so many run at once, at most.
-        num_engines: that are given as many each.
+        under_way: sequences of all engines when none waits any more, of which the longest counts.
         prompt: lengths of prompts.
         response: lengths of responses.
         until_tokens: of a response of those that run out, where steps end before the longest does.
     """
     running = min(sequences, at_once)
-    longest = min(until_tokens, response.expected_maximum(running * num_engines))
+    longest = min(until_tokens, response.expected_maximum(under_way))
     steps: list[tuple[float, CallSeconds]] = []
     for place, weight in QUADRATURE:
         at = longest * place

@@ -57,7 +57,8 @@ def generate_seconds(
     engine = engine_of(load.shape, load.number_bytes, layers, links, links.tensor_group(engines))
     sequences = call.sequences(engines.data)
     at_once = sequences_at_once(load, engines.tensor, kv_cache_bytes, prompt, response)
-    decoding = decode_seconds(engine, sequences, at_once, engines.data, prompt, response)
+    under_way = min(float(call.rows), min(sequences, at_once) * engines.data)
+    decoding = decode_seconds(engine, sequences, at_once, under_way, prompt, response)
     prefill = prefill_seconds(engine, sequences / call.samples, prompt)
     return in_turn([prefill, decoding])
 

@@ -58,15 +58,14 @@ class SplitGeneration:
     @cached_property
     def rows_at_once(self) -> float:
         """Responses under way when none waits any more, over all engines."""
-        rows = self.call.prompts * self.call.samples
-        return min(float(rows), self._running * self.engines.data)
+        return min(float(self.call.rows), self._running * self.engines.data)
 
     @cached_property
     def tokens(self) -> float:
         """t: what there is of each response that is left."""
         share = min(1.0, self.threshold_rows / self.rows_at_once)
         noticed = self.response.exceeded_by(share) + CHECK_STEPS / 2
-        return min(noticed, self.response.expected_maximum(self._running * self.engines.data))
+        return min(noticed, self.response.expected_maximum(self.rows_at_once))
 
     @property
     def rows_left(self) -> float:
@@ -86,7 +85,7 @@ class SplitGeneration:
             self._engine,
             sequences,
             self._at_once,
-            self.engines.data,
+            self.rows_at_once,
             self.prompt,
             self.response,
             self.tokens,
@@ -105,10 +104,18 @@ class SplitGeneration:
             self.load, self.finish.tensor, self.kv_cache_bytes, begun, self.left
         )
         busy = min(num_engines, math.ceil(rows))
-        each = max(1.0, rows / num_engines)
-        decoding = decode_seconds(self._engine, each, at_once, busy, begun, self.left)
+        each = max(1.0, self._share_of(num_engines))
+        under_way = max(1.0, min(rows, at_once * busy))
+        decoding = decode_seconds(self._engine, each, at_once, under_way, begun, self.left)
         moved = rows / num_engines * (1 - num_engines / self.engines.data)
         return in_turn([prefill_seconds(self._engine, moved, begun), decoding])
+
+    def _share_of(self, num_engines: int) -> float:
+        """Rows left of the engine with most of them: where all go on nothing moves, and those that
+        were given more have more."""
+        if num_engines == self.engines.data:
+            return self._running * self.response.survival(self.tokens)
+        return self.rows_left / num_engines
 
     @property
     def _looks(self) -> CallSeconds:

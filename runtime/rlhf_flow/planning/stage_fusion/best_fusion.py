@@ -14,8 +14,9 @@ from dataclasses import dataclass
 
 from rlhf_api.plan import GraphName, Mesh, Plan
 from rlhf_flow.planning.estimate.call_batches import call_batch
-from rlhf_flow.planning.estimate.evaluate import evaluate
+from rlhf_flow.planning.estimate.evaluate import Estimate, evaluate
 from rlhf_flow.planning.estimate.planned_roles import planned_load, planned_models
+from rlhf_flow.planning.estimate.step_tasks import simulate_step
 from rlhf_flow.planning.problem import PlanningProblem
 from rlhf_flow.planning.seconds.generation import sequences_at_once
 from rlhf_flow.planning.seconds.hardware import Hardware
@@ -54,14 +55,26 @@ def best_fusion(
         hardware: of the devices of each pool.
         step_seconds: of the steps to compare with. None: those of the plan.
     """
-    choices = [*fusion_meshes(problem, plan)]
+    meshes = [*fusion_meshes(problem, plan)]
+    if not meshes:
+        return None
+    unfused = evaluate(problem, plan, hardware)
+    wanted = (unfused.step_seconds if step_seconds is None else step_seconds) * (1 - LEAST_GAIN)
+    choices = [mesh for mesh in meshes if _least_seconds(problem, plan, unfused, mesh) < wanted]
     if not choices:
         return None
-    if step_seconds is None:
-        step_seconds = evaluate(problem, plan, hardware).step_seconds
     most = rows_under_way(problem, plan)
     best = _best(_of_mesh(problem, plan, hardware, mesh, most) for mesh in choices)
-    return best if best.step_seconds < step_seconds * (1 - LEAST_GAIN) else None
+    return best if best.step_seconds < wanted else None
+
+
+def _least_seconds(problem: PlanningProblem, plan: Plan, unfused: Estimate, mesh: Mesh) -> float:
+    """Of a step, whatever the threshold: as if what begins early took no time. Few engines finish
+    no sooner than all of them."""
+    graph = problem.graphs[GraphName.STEP]
+    early = fusable_calls(graph, plan, mesh)
+    seconds = {call: 0.0 if call in early else each.total for call, each in unfused.calls.items()}
+    return simulate_step(graph, plan, seconds).step_seconds
 
 
 def _of_mesh(

@@ -110,6 +110,9 @@ def check_seconds(problem: PlanningProblem, plan: Plan) -> None:
     if plan.search is not None:  # it is about plans whose stages do not overlap
         unfused = plan.search.unfused_seconds or step
         assert unfused >= step or problem.fixed.stage_fusion is StageFusionType.ALWAYS
+        fusions = [each.fusion for each in plan.generations if each.fusion is not None]
+        early = sum(seconds.get(call, 0.0) for each in fusions for call in each.calls)
+        assert unfused - step <= early * (1 + 1e-9)  # no more is hidden than begins early
         assert plan.search.is_optimal == (plan.search.bound_seconds >= unfused * (1 - 1e-12))
         assert plan.search.bound_seconds <= unfused * (1 + 1e-12)
         for other in plan.search.alternatives:

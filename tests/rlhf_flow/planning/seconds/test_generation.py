@@ -209,7 +209,7 @@ def every_step(engine: Engine, number: int, prompt: float, response: Lengths) ->
 def test_few_points_stand_for_every_step(tensor: int, response: Lengths, number: int) -> None:
     layers = analytic_layers(A100, LLAMA_2_7B, Precision.BFLOAT16)
     engine = Engine(LLAMA_2_7B, 2, layers, Links(A100, 8), Group(tensor))
-    found = decode_seconds(engine, number, number, 1, equal(300), response).total
+    found = decode_seconds(engine, number, number, number, equal(300), response).total
     assert found == pytest.approx(every_step(engine, number, 300, response), rel=0.01)
 
 

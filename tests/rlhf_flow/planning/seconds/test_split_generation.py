@@ -237,3 +237,31 @@ def test_row_by_row_it_takes_about_as_long(mean: float, threshold: int, finishin
     moved = found.rows_left / finishing * (1 - finishing / 4)
     again = prefill_seconds(engine, moved, equal(200 + found.tokens)).total
     assert found.finish_seconds.total - again == pytest.approx(finished, rel=0.15)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.integers(2, 100),
+    st.integers(1, 8),
+    st.integers(1, 8),
+    st.floats(0.01, 0.99),
+    st.floats(20, 2000),
+    st.sampled_from([4, 1024]),
+)
+def test_both_parts_take_no_less_than_the_call(
+    prompts: int, number: int, finishing: int, share: float, mean: float, at_once: int
+) -> None:
+    """Also where engines have a few responses each, and not all of them equally many."""
+    rows = min(prompts, number * at_once)
+    found = split(
+        H100,
+        LLAMA_2_7B,
+        prompts=prompts,
+        number=number,
+        finishing=min(number, finishing),
+        threshold=max(1, round(share * rows)),
+        response=Lengths(mean, 2048),
+        at_once=at_once,
+    )
+    total = found.generate_seconds.total + found.finish_seconds.total
+    assert total >= in_one(found) * 0.99
