@@ -111,6 +111,10 @@ class Mesh(Contract):
         inner = (block * self.pipeline + pipeline) * self.tensor + tensor
         return self.first_rank + inner * self.tensor_stride + offset
 
+    def tensor_index(self, rank: int) -> int:
+        """The place of a rank of the mesh, as the pool numbers it, in its tensor group."""
+        return (rank - self.first_rank) % (self.tensor * self.tensor_stride) // self.tensor_stride
+
     @property
     def tensor_groups(self) -> tuple[tuple[int, ...], ...]:
         """The ranks of each tensor group, ascending: replica by replica, stage by stage."""

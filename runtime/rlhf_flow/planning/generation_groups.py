@@ -9,6 +9,7 @@ Source: HybridFlow (arXiv 2409.19256), section 5.3.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
@@ -102,11 +103,23 @@ def _groupings(generating: Mesh, tensor: int, devices_per_node: int) -> Iterator
             tensor=tensor,
             tensor_stride=stride,
         )
-        if all(
-            group[0] // devices_per_node == group[-1] // devices_per_node
-            for group in mesh.tensor_groups
-        ):
+        if _is_within_nodes(mesh, devices_per_node):
             yield mesh
+
+
+def _is_within_nodes(engines: Mesh, devices_per_node: int) -> bool:
+    """Whether no engine is on two nodes. Blocks of strides times ranks follow each other and lie on
+    nodes as those before them after so many ranks as both have in common."""
+    reach, block = (
+        (engines.tensor - 1) * engines.tensor_stride,
+        engines.tensor * engines.tensor_stride,
+    )
+    first, period = engines.first_rank, math.lcm(block, devices_per_node)
+    return reach < devices_per_node and all(
+        rank // devices_per_node == (rank + reach) // devices_per_node
+        for start in range(first, min(first + period, engines.ranks.stop), block)
+        for rank in (start, start + engines.tensor_stride - 1)
+    )
 
 
 @lru_cache(maxsize=4096)
@@ -118,16 +131,14 @@ def kept_bytes(model: TrainedModel, engines: Mesh) -> int:
         engines: on the ranks that generate; others than those that train have nothing to keep.
     """
     num_layouts = num_training_layouts(model.mesh, model.engine)
-    kept: dict[tuple[int, int], int] = {}
+    first = max(engines.first_rank, model.mesh.first_rank)
+    both = range(first, min(engines.ranks.stop, model.mesh.ranks.stop))
+    period = math.lcm(num_layouts, engines.tensor * engines.tensor_stride)
     total = 0
-    for group in engines.tensor_groups:
-        for index, rank in enumerate(group):
-            if rank not in model.mesh.ranks:
-                continue
-            place = (rank - model.mesh.first_rank) % num_layouts
-            if (place, index) not in kept:
-                kept[place, index] = _kept_elements(model, engines, place, index)
-            total += kept[place, index]
+    for rank in both[:period]:  # the others are as these, one period after the other
+        place = (rank - model.mesh.first_rank) % num_layouts
+        number = len(range(rank, both.stop, period))
+        total += number * _kept_elements(model, engines, place, engines.tensor_index(rank))
     return total * model.number_bytes
 
 

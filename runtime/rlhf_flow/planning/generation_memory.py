@@ -90,11 +90,6 @@ class GenerationLoad:
         """The model as it is trained."""
         return TrainedModel(self.shape, self.mesh, self.number_bytes, self.engine, self.elsewhere)
 
-    @property
-    def rows(self) -> int:
-        """Responses of all engines, at most."""
-        return self.prompts * self.samples
-
     def sequences(self, num_engines: int) -> int:
         """Sequences that one of so many engines has at once."""
         given = [call.sequences(num_engines) for call in self.calls]

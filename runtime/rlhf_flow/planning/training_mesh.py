@@ -7,6 +7,7 @@ what is left of the devices are replicas. Whatever does not come out even is ref
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
@@ -123,10 +124,12 @@ def _cut_mesh(role: str, mesh: Mesh, cut: _Cut) -> Mesh:
 
 
 def torn_groups(ranks: range, tensor: int, devices_per_node: int) -> list[int]:
-    """First ranks of the groups of tensor ranks that lie on two nodes."""
+    """First ranks of the groups of tensor ranks that lie on two nodes, before they lie on nodes as
+    the first ones do again."""
+    period = math.lcm(tensor, devices_per_node)
     return [
         start
-        for start in range(ranks.start, ranks.stop, tensor)
+        for start in range(ranks.start, min(ranks.stop, ranks.start + period), tensor)
         if start // devices_per_node != (start + tensor - 1) // devices_per_node
     ]
 

@@ -115,12 +115,7 @@ def received_on(
         devices_per_node: of the pool.
     """
     here = range(node * devices_per_node, (node + 1) * devices_per_node)
-    indexes = {
-        rank: index
-        for group in engines.tensor_groups
-        for index, rank in enumerate(group)
-        if rank in here
-    }
+    indexes = {rank: engines.tensor_index(rank) for rank in here if rank in engines.ranks}
     layouts = num_training_layouts(model.mesh, model.engine)
     places = {
         rank: (rank - model.mesh.first_rank) % layouts for rank in here if rank in model.mesh.ranks
