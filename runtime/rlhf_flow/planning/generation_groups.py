@@ -110,10 +110,8 @@ def _groupings(generating: Mesh, tensor: int, devices_per_node: int) -> Iterator
 def _is_within_nodes(engines: Mesh, devices_per_node: int) -> bool:
     """Whether no engine is on two nodes. Blocks of strides times ranks follow each other and lie on
     nodes as those before them after so many ranks as both have in common."""
-    reach, block = (
-        (engines.tensor - 1) * engines.tensor_stride,
-        engines.tensor * engines.tensor_stride,
-    )
+    reach = (engines.tensor - 1) * engines.tensor_stride
+    block = engines.tensor * engines.tensor_stride
     first, period = engines.first_rank, math.lcm(block, devices_per_node)
     return reach < devices_per_node and all(
         rank // devices_per_node == (rank + reach) // devices_per_node
