@@ -12,14 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from rlhf_api.base import (
-    Contract,
-    Count,
-    Identifier,
-    Name,
-    PositiveFloat,
-    Text,
-)
+from rlhf_api.base import Contract, Count, Identifier, Name, PositiveFloat, Text
 from rlhf_api.calls import EFFECTS, TRANSITIONS, CallId, CallKind, Phase
 from rlhf_api.plan_estimate import PlanSearch, StepEstimate
 from rlhf_api.plan_fusion import StageFusion
