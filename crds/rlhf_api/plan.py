@@ -98,6 +98,11 @@ class Mesh(Contract):
         """Its ranks, as the pool numbers them."""
         return range(self.first_rank, self.first_rank + self.num_devices)
 
+    def overlaps(self, other: Mesh) -> bool:
+        """Whether they have a device in common."""
+        end = min(self.ranks.stop, other.ranks.stop)
+        return self.pool == other.pool and max(self.first_rank, other.first_rank) < end
+
     def rank_at(self, data: int, pipeline: int, tensor: int) -> int:
         """The rank at a place along the axes, as the pool numbers it."""
         block, offset = divmod(data, self.tensor_stride)

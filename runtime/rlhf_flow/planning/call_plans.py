@@ -94,6 +94,4 @@ def mini_batches(problem: PlanningProblem, call: ModelCall) -> int:
 
 
 def _in_common(one: Mesh | None, other: Mesh | None) -> bool:
-    if one is None or other is None or one.pool != other.pool:
-        return False
-    return max(one.first_rank, other.first_rank) < min(one.ranks.stop, other.ranks.stop)
+    return one is not None and other is not None and one.overlaps(other)

@@ -36,7 +36,7 @@ def check_engines(first: str, one: CallPlace, second: str, other: CallPlace, poo
     same ranks, and of the same size.
     """
     here, there = one.mesh, other.mesh
-    if here.pool != there.pool or not set(here.ranks) & set(there.ranks):
+    if not here.overlaps(there):
         return
     if pool.device is Device.GPU:
         raise NotOffered(

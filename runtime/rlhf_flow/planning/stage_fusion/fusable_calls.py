@@ -90,12 +90,6 @@ def _obstacle_of_places(plan: Plan, mesh: Mesh | None, call: ModelCall) -> str |
     assert planned is not None
     if any(plan.transitions(GraphName.STEP, call.id)):
         return "something is loaded or offloaded right before or after it"
-    if mesh is not None and planned.mesh is not None and _is_shared(planned.mesh, mesh):
+    if mesh is not None and planned.mesh is not None and planned.mesh.overlaps(mesh):
         return "engines that finish responses are on its devices"
     return None
-
-
-def _is_shared(one: Mesh, other: Mesh) -> bool:
-    """Whether two meshes have a rank in common."""
-    begin = max(one.ranks.start, other.ranks.start)
-    return one.pool == other.pool and begin < min(one.ranks.stop, other.ranks.stop)

@@ -59,6 +59,23 @@ def split(
     )
 
 
+def split_at(
+    share: float, prompts: int, number: int, finishing: int, mean: float, at_once: int
+) -> SplitGeneration:
+    """Where such a share of what is under way is left."""
+    rows = min(prompts, number * at_once)
+    return split(
+        H100,
+        LLAMA_2_7B,
+        prompts=prompts,
+        number=number,
+        finishing=finishing,
+        threshold=max(1, round(share * rows)),
+        response=Lengths(mean, 2048),
+        at_once=at_once,
+    )
+
+
 def in_one(given: SplitGeneration) -> float:
     return generate_seconds(
         given.load,
@@ -131,17 +148,7 @@ def test_where_nothing_moves_both_parts_are_the_call(
     prompts: int, number: int, share: float, mean: float, at_once: int
 ) -> None:
     """One model for both: they differ by the looks, and by when the longest of all is expected."""
-    rows = min(prompts, number * at_once)
-    found = split(
-        H100,
-        LLAMA_2_7B,
-        prompts=prompts,
-        number=number,
-        finishing=number,
-        threshold=max(1, round(share * rows)),
-        response=Lengths(mean, 2048),
-        at_once=at_once,
-    )
+    found = split_at(share, prompts, number, number, mean, at_once)
     total = found.generate_seconds.total + found.finish_seconds.total
     assert total == pytest.approx(in_one(found), rel=0.05)
 
@@ -252,16 +259,6 @@ def test_both_parts_take_no_less_than_the_call(
     prompts: int, number: int, finishing: int, share: float, mean: float, at_once: int
 ) -> None:
     """Also where engines have a few responses each, and not all of them equally many."""
-    rows = min(prompts, number * at_once)
-    found = split(
-        H100,
-        LLAMA_2_7B,
-        prompts=prompts,
-        number=number,
-        finishing=min(number, finishing),
-        threshold=max(1, round(share * rows)),
-        response=Lengths(mean, 2048),
-        at_once=at_once,
-    )
+    found = split_at(share, prompts, number, min(number, finishing), mean, at_once)
     total = found.generate_seconds.total + found.finish_seconds.total
     assert total >= in_one(found) * 0.99
