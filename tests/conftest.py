@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, settings
 
 from .cluster.definition import defined
 from .cluster.session import in_ci, kubeconfig, kubectl, namespace
+from .depth import add_options, choose_depth, select
 from .side_by_side import SideBySide, num_processes
 from .suites import SuiteTimes, check_marks
 
 __all__ = ["defined", "kubeconfig", "kubectl", "namespace"]
 
-# A busy machine is not a failure.
-settings.register_profile(
-    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
-settings.load_profile("any machine")
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    add_options(parser)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -27,10 +25,12 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 @pytest.hookimpl(trylast=True)  # when there is a reporter
 def pytest_configure(config: pytest.Config) -> None:
+    choose_depth(config)
     config.pluginmanager.register(SuiteTimes(in_ci()))
     if config.getoption("dist", "no") != "no":
         config.pluginmanager.register(SideBySide(config))
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     check_marks(items)
+    select(config, items)

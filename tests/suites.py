@@ -1,20 +1,23 @@
 """Suites of tests: the folders and files that `[tool.suites]` in pyproject.toml names.
 
-Each has a budget of seconds. Those that name a worker share its fixtures: the one control plane of
-a session (`cluster`), or Ray and a standing fork server (`ray`).
+Each has a budget of seconds, and one of heavy starts. Those that name a worker share its fixtures:
+the one control plane of a session (`cluster`), or Ray and a standing fork server (`ray`).
 """
 
 from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
+
+from .heavy_starts import SHARED, check_mark, excesses, take_starts
 
 ROOT = Path(__file__).resolve().parents[1]
 WORKERS = ("ray", "cluster")
@@ -32,18 +35,33 @@ class Suite:
     """What all of its tests may take, on two idle cores, beside the other worker's."""
     worker: str | None = None
     """The process that runs it; without one the process that has nothing else to do."""
+    starts: Mapping[str, int] = field(default_factory=dict, hash=False)
+    """The most heavy starts of each kind."""
 
     def holds(self, path: PurePosixPath) -> bool:
         """Whether a file or folder is of this suite, if no other suite says so more exactly."""
         return path == self.path or self.path in path.parents
 
 
+def _tables() -> dict[str, Any]:
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    tables: dict[str, Any] = tomllib.loads(text)["tool"]
+    return tables
+
+
 @cache
 def suites() -> tuple[Suite, ...]:
     """All of them; a suite within another one comes before it."""
-    table = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["suites"]
+    table = _tables()["suites"]
     found = [Suite(PurePosixPath(path), **settings) for path, settings in table.items()]
     return tuple(sorted(found, key=lambda suite: -len(suite.path.parts)))
+
+
+@cache
+def shared_starts() -> Mapping[str, int]:
+    """The most heavy starts of a session that serve several suites."""
+    starts: dict[str, int] = _tables()["shared-starts"]
+    return starts
 
 
 def suite_of(nodeid: str) -> Suite:
@@ -89,6 +107,8 @@ class Spent:
     """Seconds."""
     cpu: float = 0.0
     """Seconds of the process that runs them, and of all whose end it has waited for."""
+    starts: Counter[str] = field(default_factory=Counter)
+    """Heavy starts by kind, those that serve other suites as well included."""
 
 
 def cpu_seconds() -> float:
@@ -98,7 +118,7 @@ def cpu_seconds() -> float:
 
 
 class SuiteTimes:
-    """Adds up what each suite took, and says it at the end."""
+    """Adds up seconds and heavy starts of each suite, prints them, and checks the starts."""
 
     def __init__(self, in_ci: bool) -> None:
         self._in_ci = in_ci
@@ -107,25 +127,44 @@ class SuiteTimes:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self) -> Generator[None, Any, pytest.TestReport]:
-        """Note in the report the CPU time since the one before, in the process that runs tests."""
+        """Note CPU time and heavy starts since the last report, in the process that runs tests."""
         report: pytest.TestReport = yield
         before, self._cpu = self._cpu, cpu_seconds()
         vars(report)["cpu_seconds"] = self._cpu - before
+        vars(report)["starts"] = dict(take_starts())
         return report
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, None, None]:
+        yield
+        check_mark(item)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, None, None]:
+        yield
+        check_mark(item)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         spent = self._spent.setdefault(suite_of(report.nodeid), Spent())
         spent.tests += report.when == "teardown"
         spent.wall += report.duration
         spent.cpu += getattr(report, "cpu_seconds", 0.0)  # a crash is reported without
+        spent.starts.update(getattr(report, "starts", {}))
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if session.exitstatus == pytest.ExitCode.OK and any(start_errors(self._spent)):
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if len(self._spent) > 1:
-            terminalreporter.section("time of each suite")
-            for line in table(self._spent):
+            terminalreporter.section("time and heavy starts of each suite")
+            for line in (*table(self._spent), *starts_table(self._spent)):
                 terminalreporter.write_line(line)
         for line in warnings(self._spent) if self._in_ci else ():
             terminalreporter.write_line(line, yellow=True)
+        for line in start_errors(self._spent):
+            terminalreporter.write_line(line, red=True)
 
 
 def table(spent: dict[Suite, Spent]) -> Iterator[str]:
@@ -149,3 +188,41 @@ def warnings(spent: dict[Suite, Spent]) -> Iterator[str]:
                 f"warning: {suite.path} took {each.wall:.0f} s, allowed {suite.seconds:.0f} s:"
                 " make it faster, or change the budget in pyproject.toml, [tool.suites]"
             )
+
+
+def starts_table(spent: dict[Suite, Spent]) -> Iterator[str]:
+    """A line for each suite that started something heavy: kinds with number and budget."""
+    yield ""
+    for suite, counted in spent.items():
+        kinds = [
+            f"{kind} {number} of {suite.starts.get(kind, 0)}"
+            for kind, number in sorted(counted.starts.items())
+            if not kind.startswith(SHARED)
+        ]
+        if kinds:
+            yield f"{suite.path}: {', '.join(kinds)}"
+    shared = [
+        f"{kind} {number} of {shared_starts().get(kind, 0)}"
+        for kind, number in sorted(_shared(spent).items())
+    ]
+    if shared:
+        yield f"for several suites: {', '.join(shared)}"
+
+
+def start_errors(spent: dict[Suite, Spent]) -> Iterator[str]:
+    """A line for each kind of which a suite, or the session, started more than it may."""
+    for suite, counted in spent.items():
+        own = Counter(
+            {k: number for k, number in counted.starts.items() if not k.startswith(SHARED)}
+        )
+        yield from excesses(str(suite.path), own, suite.starts)
+    yield from excesses("the session", _shared(spent), shared_starts())
+
+
+def _shared(spent: dict[Suite, Spent]) -> Counter[str]:
+    total: Counter[str] = Counter()
+    for counted in spent.values():
+        for kind, number in counted.starts.items():
+            if kind.startswith(SHARED):
+                total[kind.removeprefix(SHARED)] += number
+    return total

@@ -34,6 +34,7 @@ from rlhf_flow.operations import (
 )
 from rlhf_flow.precision import resolve_precision
 from rlhf_flow.registry import needs_old_log_probs
+from rlhf_flow.reward_terms import reward_terms
 
 _MEASURING = (PassAtK, WeightedSum)
 """Operations that report metrics, whatever becomes of what they write."""
@@ -53,7 +54,7 @@ def lint_job(job: RLHFJob, graphs: Mapping[GraphName, Graph], device: Device) ->
     step = graphs[GraphName.STEP]
     return (
         *_unused_models(job, graphs),
-        *_unused_roles(graphs),
+        *_unused_roles(job, graphs),
         *_unread_results(step),
         *_rounded_ratios(job, step, device),
         *_rounded_penalties(job, step, device),
@@ -78,10 +79,15 @@ def _unused_models(job: RLHFJob, graphs: Mapping[GraphName, Graph]) -> Iterator[
         )
 
 
-def _unused_roles(graphs: Mapping[GraphName, Graph]) -> Iterator[str]:
+def _unused_roles(job: RLHFJob, graphs: Mapping[GraphName, Graph]) -> Iterator[str]:
     called = [call for graph in graphs.values() for call in graph.calls]
+    rewards = reward_terms(job.spec.rewards)
+    models = {name: [term.role for term in terms.models] for name, terms in rewards.items()}
+    of_rewards = {model for names in models.values() for model in names}
     for role in graphs[GraphName.STEP].roles:
-        if not any(call.uses(role) for call in called):
+        # A score by models alone consists of their calls: none of them is the role's own.
+        names = (role, *models.get(role, ()))
+        if role not in of_rewards and not any(call.uses(n) for call in called for n in names):
             yield (
                 f"a role that no call uses: got {role} in roles(), allowed roles that the step "
                 "calls; remove it, or call it"

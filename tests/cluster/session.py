@@ -17,6 +17,7 @@ from typing import NoReturn
 
 import pytest
 
+from ..heavy_starts import Heavy, count_start
 from .devcluster import DevCluster
 from .kubectl import Kubectl
 
@@ -30,7 +31,8 @@ def kubeconfig() -> Iterator[Path]:
     """Where the administrator's kubeconfig of the session's cluster is."""
     named = os.environ.get("RLHF_TEST_KUBECONFIG")
     if not named:
-        with own_cluster("session", *possible(DevCluster(OWN), "--kueue")) as cluster:
+        options = possible(DevCluster(OWN), "--kueue")
+        with own_cluster("session", *options, shared=True) as cluster:
             yield cluster.kubeconfig
     elif Path(named).is_file():
         yield Path(named)
@@ -58,13 +60,16 @@ def namespace(kubectl: Kubectl) -> Iterator[str]:
 
 
 @contextmanager
-def own_cluster(name: str, *arguments: str, **environment: str) -> Iterator[DevCluster]:
-    """A cluster of this process's own, stopped at the end."""
+def own_cluster(
+    name: str, *arguments: str, shared: bool = False, **environment: str
+) -> Iterator[DevCluster]:
+    """A cluster of this process's own, stopped at the end; a shared one is for several suites."""
     stop_abandoned()
     folder = OWN / str(os.getpid())
     cluster = DevCluster(folder / name, environment)
     if lacking := cluster.lacks(*arguments):
         skip_or_fail(lacking)
+    count_start(Heavy.CONTROL_PLANE, shared=shared)
     try:
         cluster.up(*arguments)
         yield cluster

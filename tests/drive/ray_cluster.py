@@ -28,6 +28,7 @@ import psutil
 from rlhf_api.on_cluster import FINAL_REPORT, pool_resource
 from rlhf_api.report import StatusReport
 
+from ..heavy_starts import Heavy, count_start
 from ..runs.cli import GONE_SECONDS, LIMIT_SECONDS, MARK, kill, none_left, started_by
 from ..waiting import wait_until
 
@@ -118,6 +119,7 @@ class RayCluster:
         )
 
     def submit(self, submission: str, command: Sequence[object]) -> None:
+        count_start(Heavy.RUN)
         body = {"entrypoint": " ".join(map(str, command)), "submission_id": submission}
         status, _ = self._ask("POST", self.dashboard_port, "/api/jobs/", body)
         assert status == 200, status
@@ -165,6 +167,7 @@ class RayCluster:
         shutil.rmtree(self.temporary, ignore_errors=True)
 
     def _start(self, *arguments: str) -> Node:
+        count_start(Heavy.RAY)
         mark = uuid.uuid4().hex
         environment = os.environ | {
             MARK: mark,

@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from ..heavy_starts import Heavy, count_start
 from .tracked_files import ROOT
 
 GUIDES = sorted((ROOT / "docs" / "guides").glob("*.md"))
 BLOCK = re.compile(r"^```(?P<language>\w+)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
+RUN, EXPORT = (re.compile(rf"^\s*rlhf {word}\b", re.MULTILINE) for word in ("run", "export"))
 FILE = re.compile(r"# file: (?P<name>[\w.-]+)\n")
 
 
@@ -37,6 +39,8 @@ def test_a_guide_works(guide: Path, tmp_path: Path) -> None:
         if name:
             (tmp_path / name).write_text(text, encoding="utf-8")
             continue
+        count_start(Heavy.RUN, len(RUN.findall(text)))
+        count_start(Heavy.EXPORT, len(EXPORT.findall(text)))
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", text],
             cwd=tmp_path,

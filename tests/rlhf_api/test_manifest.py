@@ -20,6 +20,8 @@ from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.policy_loss import KlPlacement
 from rlhf_api.spec.presets import PpoSettings
 
+from ..depth import examples
+
 MANIFESTS = Path(__file__).parent / "manifests"
 SMALLEST = (MANIFESTS / "smallest.yaml").read_text()
 
@@ -223,7 +225,7 @@ DOCUMENTS = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(DOCUMENTS)
 def test_any_document_gives_jobs_or_problems(document: object) -> None:
     head = {"apiVersion": "rlhf-operator.dev/v1alpha1", "kind": "RLHFJob"}
@@ -231,7 +233,7 @@ def test_any_document_gives_jobs_or_problems(document: object) -> None:
         assert_jobs_or_problems(text)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     st.text(alphabet=st.sampled_from("ab1:-,[]{}&*!|>'\"%@`#?~ \n\t\\<=.\x00é\ud800"), max_size=40)
 )
@@ -239,7 +241,7 @@ def test_any_text_gives_jobs_or_problems(text: str) -> None:
     assert_jobs_or_problems(text)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.data())
 def test_any_change_of_a_good_manifest_gives_jobs_or_problems(data: st.DataObject) -> None:
     start = data.draw(st.integers(0, len(SMALLEST)))
@@ -248,7 +250,7 @@ def test_any_change_of_a_good_manifest_gives_jobs_or_problems(data: st.DataObjec
     assert_jobs_or_problems(SMALLEST[:start] + inserted + SMALLEST[end:])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.binary(max_size=60))
 def test_any_bytes_give_jobs_or_problems(content: bytes) -> None:
     try:
@@ -258,7 +260,7 @@ def test_any_bytes_give_jobs_or_problems(content: bytes) -> None:
     assert_jobs_or_problems(text)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.sampled_from([field.path for field in every_field(contract())]), SCALARS)
 def test_any_value_of_any_field_gives_jobs_or_problems(path: str, value: object) -> None:
     place = path.replace("<name>", "actor").replace("[]", "[0]")

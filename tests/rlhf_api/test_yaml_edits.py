@@ -15,6 +15,8 @@ from rlhf_api.reading.overrides import assign
 from rlhf_api.reading.yaml_documents import read_documents
 from rlhf_api.reading.yaml_edits import CannotEdit, set_field
 
+from ..depth import examples
+
 NESTED = {"version": 1, "calls": [{"id": "a.b", "reads": ["x"]}, {"id": "c"}]}
 FLAT = {"layers": 2, "tied": True}
 
@@ -113,7 +115,7 @@ VALUES = st.recursive(
 MAPS = st.dictionaries(KEYS, VALUES, min_size=1, max_size=4)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(outer=MAPS, inner=MAPS, value=VALUES, flow=st.sampled_from([None, True, False]))
 def test_it_means_what_it_should_however_it_is_written(
     outer: dict[str, Any], inner: dict[str, Any], value: Any, flow: bool | None

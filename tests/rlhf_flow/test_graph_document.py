@@ -25,6 +25,7 @@ from rlhf_flow.operations import Custom, PassAtK, Scope, WeightedSum
 from rlhf_flow.roles import LanguageModel
 from rlhf_flow.term_document import read_loss, read_operation, write_term
 
+from ..depth import examples
 from .conftest import make_job
 from .test_presets import MANIFESTS
 
@@ -111,7 +112,7 @@ def test_a_score_of_models_and_verifiers_comes_back() -> None:
         require_same(graph)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     terms=st.dictionaries(NAMES, NUMBERS, min_size=1, max_size=4),
     parameters=st.dictionaries(NAMES, st.booleans() | NUMBERS | st.text(max_size=8), max_size=3),

@@ -18,6 +18,7 @@ from rlhf_flow.job_graphs import trace_job
 from rlhf_flow.lint import lint_job
 from rlhf_runtime.dataplane.partition import Extent
 
+from ..depth import examples
 from .conftest import MakeJob
 
 HEAD = """
@@ -77,6 +78,15 @@ def test_a_step_that_uses_all_that_it_makes_is_not_odd(lint: Lint) -> None:
 def test_a_role_that_no_call_uses_is_told(lint: Lint) -> None:
     (told,) = lint(extra='{"reference": LanguageModel}')
     assert "no call uses: got reference in roles()" in told
+
+
+def test_a_role_whose_only_reward_is_a_model_is_used_where_it_is_scored(lint: Lint) -> None:
+    """The score is a call of the model: none is left for the role itself."""
+    model = [{"name": "learned", "model": {"path": "judge"}}]
+    assert lint(rewards=model) == ()
+    cost = [{"name": "harm", "role": "cost", "model": {"path": "judge"}}]
+    (told,) = lint(extra='{"cost": RewardSource}', rewards=[*model, *cost])
+    assert "no call uses: got cost in roles()" in told
 
 
 @pytest.mark.parametrize(
@@ -213,7 +223,7 @@ def test_a_mask_of_other_responses_is_not_odd(lint: Lint) -> None:
     assert lint(greedy, f"greedy |= {mask}", train) == ()
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(40))
 @given(
     name=st.sampled_from(["grpo", "ppo"]),
     kl=st.sampled_from([0.0, 0.1]),

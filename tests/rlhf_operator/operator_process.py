@@ -15,6 +15,7 @@ import urllib3
 import yaml
 
 from ..free_port import free_port
+from ..heavy_starts import Heavy, count_start
 from ..waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -38,6 +39,7 @@ class OperatorProcess:
     def start(self) -> None:
         """Start it, and wait until it watches."""
         assert self.process is None
+        count_start(Heavy.OPERATOR)
         self.folder.mkdir(parents=True, exist_ok=True)
         config = self.folder / "config.yaml"
         config.write_text(yaml.safe_dump({"port": self.port, "logFormat": "text", **self.settings}))
@@ -96,6 +98,7 @@ class OperatorProcess:
 
 def run_to_end(kubeconfig: Path, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """An operator that is expected to end by itself."""
+    count_start(Heavy.OPERATOR)
     config = folder / "config.yaml"
     config.write_text(yaml.safe_dump({"port": free_port(), "logFormat": "text"}))
     command = [sys.executable, "-m", "rlhf_operator", "--config", str(config)]

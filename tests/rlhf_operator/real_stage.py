@@ -19,6 +19,7 @@ from rlhf_operator.head.client import HttpClient
 from rlhf_operator.head.http import HttpHead
 from rlhf_operator.head.protocol import HeadUnreachable
 
+from ..heavy_starts import Heavy, count_start
 from ..runs.cli import MARK, SHARED_MEMORY, Command
 from ..waiting import wait_until
 from .awaited import PlainHead, now
@@ -138,6 +139,7 @@ def real_stage(folder: Path) -> Iterator[Stage]:
 
 
 def _start_ray(port: int, temporary: Path, log: Path) -> Command:
+    count_start(Heavy.RAY)
     mark = uuid.uuid4().hex
     environment = {
         MARK: mark,

@@ -27,6 +27,7 @@ from rlhf_api.status import Phase
 from rlhf_kube.kinds import Kind
 from rlhf_operator.head.protocol import SubmissionState
 
+from ..depth import examples
 from .checked_decisions import checked_reconcile
 from .fake_driver import FakeDriver
 from .troubled_world import ERRORS, KEY, troubled_world
@@ -335,7 +336,7 @@ def test_a_job_survives_whatever_happens(monkeypatch: pytest.MonkeyPatch) -> Non
     run_state_machine_as_test(
         AnyOrder,
         settings=settings(
-            max_examples=int(EXAMPLES or 100),
+            max_examples=int(EXAMPLES or examples(100)),
             stateful_step_count=40,
             derandomize=EXAMPLES is None,
             database=None,

@@ -14,6 +14,7 @@ import multiprocessing
 import os
 import runpy
 import sys
+import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
@@ -27,12 +28,17 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore
 
+from rlhf_runtime.engines.vllm.engine import VllmEngine
 from rlhf_runtime.engines.world import World
+
+from ..heavy_starts import Heavy, count_start
 
 SCENARIO_SECONDS = 300
 """After so long without another scenario a world is stuck. One takes a second or two on two idle
 cores; how many there are, and how busy the machine is, is no reason to end them."""
 COLLECTIVE_SECONDS = 120.0
+ENGINES = "rank*.engines"
+"""Files with a byte for every engine that a rank has started."""
 SCENARIO = "scenario"
 """How the names of their folders begin."""
 
@@ -62,6 +68,7 @@ def start_world(
     module: str, world_size: int, folder: Path, *arguments: str, device: str = "cpu"
 ) -> Path:
     """Run a module's scenarios on so many ranks; the folder then holds every rank's results."""
+    count_start(Heavy.WORLD)
     ranks = [
         FORKING.Process(
             target=_run_rank,
@@ -81,6 +88,7 @@ def start_world(
         for segment in SHARED_MEMORY.glob(f"*-{folder.name}-*"):
             segment.unlink()  # vLLM does that at an end that forked processes do not come to
     logs = "\n".join(log.read_text()[-4000:] for log in sorted(folder.glob("rank*.log")))
+    count_start(Heavy.ENGINE, sum(len(file.read_bytes()) for file in folder.glob(ENGINES)))
     assert [rank.exitcode for rank in ranks] == [0] * world_size, logs
     return folder
 
@@ -163,10 +171,12 @@ def run_scenarios(
     world = World.join(
         rank, world_size, store, torch.device(os.environ[DEVICE]), COLLECTIVE_SECONDS
     )
+    _count_engines(folder / f"rank{rank}.engines")
     failures: dict[str, str | None] = {}
     for number, (name, scenario) in enumerate(scenarios.items()):
         place = folder / f"{SCENARIO}{number}"
         place.mkdir(exist_ok=True)
+        begin = time.perf_counter()
         try:
             scenario(world, place)
         except Exception:  # reported to the test, which fails with it
@@ -175,9 +185,22 @@ def run_scenarios(
         else:
             failures[name] = None
         dist.barrier()
+        print(f"{name}: {time.perf_counter() - begin:.2f} s", flush=True)
     (folder / f"rank{rank}.json").write_text(json.dumps(failures))
     close()
     world.close()
+
+
+def _count_engines(file: Path) -> None:
+    """Write a byte into a file whenever this process starts an engine."""
+    build = VllmEngine.__init__
+
+    def counted(engine: VllmEngine, *arguments: Any, **options: Any) -> None:
+        with file.open("ab") as counter:
+            counter.write(b".")
+        build(engine, *arguments, **options)
+
+    setattr(VllmEngine, "__init__", counted)  # noqa: B010
 
 
 def failures(folder: Path, scenario: str) -> dict[str, str]:

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import psutil
 
+from ..heavy_starts import Heavy, count_start
 from ..waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -37,6 +38,8 @@ SHARED: list[psutil.Process] = []
 """The fork servers that stand by."""
 BY_ITSELF = {"RLHF_STANDBY": uuid.uuid4().hex}
 """Environment of a command that shares none: it starts its own."""
+STARTED_BY = {"run": Heavy.RUN, "standby": Heavy.FORK_SERVER, "export": Heavy.EXPORT}
+"""Heavy process of a command, by its first word."""
 LIMIT_SECONDS = 540.0
 """A run takes 20 to 30 s on two idle cores; a busy machine takes several times as long."""
 LONGEST_SHOWN = 160
@@ -199,6 +202,8 @@ def start(
     arguments: Sequence[object], log: Path, inside: Sequence[str] = (), **environment: str
 ) -> Command:
     """Start `rlhf` in a process group of its own; `inside` are words before the command."""
+    if (kind := STARTED_BY.get(str(arguments[0]))) is not None:
+        count_start(kind)
     mark = uuid.uuid4().hex
     before = frozenset(entry.name for entry in SHARED_MEMORY.iterdir())
     with log.open("w") as stream:

@@ -21,6 +21,7 @@ from rlhf_flow.planning.inventory import GPU_MEMORY_BYTES
 from rlhf_flow.planning.make_plan import make_plan, resolve_shapes
 from rlhf_flow.planning.plan_job import plan_job
 
+from ...depth import examples
 from .pools import pool_of
 
 SIZES = ("0.5B", "1.5B", "7B", "14B", "32B", "72B")
@@ -76,7 +77,7 @@ def texts(found: list[Advice]) -> list[str]:
     return ["; and ".join(each.parts) for each in found]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(
     size=st.sampled_from(SIZES),
     devices=st.builds(

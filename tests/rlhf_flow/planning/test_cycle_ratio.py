@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from rlhf_flow.planning.cycle_ratio import critical_cycle
 from rlhf_flow.planning.event_graph import EventGraph, Task, dependency_graph, event_graph
 
+from ...depth import examples
 from .random_tasks import passes_ahead, steps
 
 
@@ -29,7 +30,7 @@ def all_ratios(graph: EventGraph) -> Iterator[Fraction]:
                     paths.append(((*path, source), seconds, iterations + back))
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(steps(most_tasks=5), passes_ahead, st.booleans())
 def test_no_cycle_has_a_larger_ratio(tasks: list[Task], ahead: int, ranks_count: bool) -> None:
     graph = (event_graph if ranks_count else dependency_graph)(tasks, ahead)
@@ -37,7 +38,7 @@ def test_no_cycle_has_a_larger_ratio(tasks: list[Task], ahead: int, ranks_count:
     assert Fraction(cycle.seconds) / cycle.iterations == max(all_ratios(graph))
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(steps(), passes_ahead)
 def test_the_cycle_is_one_of_the_graph(tasks: list[Task], ahead: int) -> None:
     graph = event_graph(tasks, ahead)
@@ -52,7 +53,7 @@ def test_the_cycle_is_one_of_the_graph(tasks: list[Task], ahead: int) -> None:
     assert nodes[0] == min(nodes)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(steps(), st.floats(1e-6, 1e6))
 def test_other_units_give_other_numbers_and_nothing_else(tasks: list[Task], unit: float) -> None:
     scaled = [

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from rlhf_flow.errors import FlowError
 from rlhf_flow.planning.event_graph import Cause, PoolRanks, Task, event_graph, rank_groups
 
+from ...depth import examples
 from .naive_simulation import places_of
 from .random_tasks import steps
 
@@ -18,7 +19,7 @@ def ranks(first: int, end: int, pool: str = "a") -> tuple[PoolRanks, ...]:
     return (PoolRanks(pool, range(first, end)),)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(steps())
 def test_every_rank_is_in_one_group_that_names_its_tasks(tasks: list[Task]) -> None:
     tasks_of_rank: dict[tuple[str, int], list[int]] = {}

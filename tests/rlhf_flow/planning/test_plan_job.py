@@ -24,6 +24,7 @@ from rlhf_flow.planning.make_plan import make_plan, pools_of
 from rlhf_flow.planning.memory import MIB
 from rlhf_flow.planning.plan_job import plan_job
 
+from ...depth import examples
 from .phases import peaks_of
 from .pools import pool_of
 
@@ -424,7 +425,7 @@ SHAPES = st.builds(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     shape=SHAPES,
     training=st.fixed_dictionaries(
@@ -473,7 +474,7 @@ def test_a_plan_fits_or_is_refused(
     assert [item.bytes for item in cache] == [generation.kv_cache_bytes]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.integers(1, 60_000), st.integers(1, 60_000))
 def test_training_memory_grows_with_the_micro_batch(job: Any, one: int, other: int) -> None:
     def peak(tokens: int) -> int:

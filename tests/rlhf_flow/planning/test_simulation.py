@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from rlhf_flow.planning.event_graph import Cause, PoolRanks, Task
 from rlhf_flow.planning.simulation import Simulation, Span, Wait, simulate, step_seconds
 
+from ...depth import examples
 from .naive_simulation import NaiveRun
 from .random_tasks import NUM_RANKS, passes_ahead, steps
 
@@ -44,7 +45,7 @@ def begins(simulation: Simulation, iteration: int) -> dict[str, float]:
     return {s.task: s.begin_seconds for s in simulation.spans if s.iteration == iteration}
 
 
-@settings(max_examples=120)
+@settings(max_examples=examples(120))
 @given(steps(most_seconds=4), st.integers(1, 3), passes_ahead)
 def test_tasks_run_when_ranks_with_queues_run_them(
     tasks: list[Task], iterations: int, ahead: int
@@ -74,7 +75,7 @@ def exact_step(tasks: Sequence[Task], ahead: int) -> Fraction | None:
     return None
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(steps(), passes_ahead)
 def test_a_step_takes_as_long_as_when_the_same_goes_on_for_ever(
     tasks: list[Task], ahead: int
@@ -84,7 +85,7 @@ def test_a_step_takes_as_long_as_when_the_same_goes_on_for_ever(
         assert Fraction(step_seconds(tasks, ahead)).limit_denominator(100) == exact
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(steps(), passes_ahead)
 def test_ends_stay_near_to_multiples_of_a_step(tasks: list[Task], ahead: int) -> None:
     """Within twice the seconds of all tasks, for ever: a cycle is behind by one round at most, and
@@ -96,7 +97,7 @@ def test_ends_stay_near_to_multiples_of_a_step(tasks: list[Task], ahead: int) ->
         assert abs(off) <= most + 1e-9
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(steps(), passes_ahead, st.data())
 def test_nothing_ends_earlier_where_a_task_takes_longer(
     tasks: list[Task], ahead: int, data: st.DataObject
@@ -110,7 +111,7 @@ def test_nothing_ends_earlier_where_a_task_takes_longer(
     assert before.step_seconds <= after.step_seconds
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(steps(), passes_ahead)
 def test_a_pass_more_ahead_is_never_slower(tasks: list[Task], ahead: int) -> None:
     less, more = simulate(tasks, 4, ahead), simulate(tasks, 4, ahead + 1)
@@ -118,7 +119,7 @@ def test_a_pass_more_ahead_is_never_slower(tasks: list[Task], ahead: int) -> Non
     assert more.step_seconds <= less.step_seconds
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(steps(), passes_ahead, st.permutations(range(NUM_RANKS)))
 def test_how_ranks_are_numbered_changes_nothing(
     tasks: list[Task], ahead: int, numbers: Sequence[int]
@@ -140,7 +141,7 @@ def test_how_ranks_are_numbered_changes_nothing(
     assert one.idle_share == pytest.approx(other.idle_share)
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(steps(), passes_ahead)
 def test_only_the_critical_path_makes_steps_as_long_as_they_are(
     tasks: list[Task], ahead: int
@@ -157,7 +158,7 @@ def test_only_the_critical_path_makes_steps_as_long_as_they_are(
             assert step_seconds(gone, ahead) == simulation.step_seconds
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(steps(), passes_ahead)
 def test_every_task_starts_when_what_it_waits_for_ends(tasks: list[Task], ahead: int) -> None:
     simulation = simulate(tasks, 4, ahead)

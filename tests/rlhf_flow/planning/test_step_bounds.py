@@ -13,6 +13,7 @@ from rlhf_flow.planning.event_graph import PoolRanks, Task
 from rlhf_flow.planning.simulation import step_seconds
 from rlhf_flow.planning.step_bounds import step_lower_bound
 
+from ...depth import examples
 from .random_tasks import passes_ahead, steps
 
 
@@ -20,7 +21,7 @@ def ranks(first: int, end: int) -> tuple[PoolRanks, ...]:
     return (PoolRanks("a", range(first, end)),)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(steps(), passes_ahead)
 def test_no_step_is_shorter(tasks: list[Task], ahead: int) -> None:
     assert step_lower_bound(tasks, ahead) <= step_seconds(tasks, ahead) + 1e-9
@@ -39,7 +40,7 @@ def in_other_orders(draw: st.DrawFn) -> tuple[list[Task], list[Task]]:
     return tasks, ordered
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(in_other_orders(), passes_ahead)
 def test_it_holds_for_any_order(orders: tuple[list[Task], list[Task]], ahead: int) -> None:
     tasks, other = orders
@@ -47,7 +48,7 @@ def test_it_holds_for_any_order(orders: tuple[list[Task], list[Task]], ahead: in
     assert step_lower_bound(tasks, ahead) <= step_seconds(other, ahead) + 1e-9
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(steps(), passes_ahead, st.data())
 def test_it_grows_with_what_tasks_take(tasks: list[Task], ahead: int, data: st.DataObject) -> None:
     longer = [replace(t, seconds=t.seconds + data.draw(st.integers(0, 3))) for t in tasks]

@@ -11,6 +11,7 @@ from rlhf_flow.planning.event_graph import PoolRanks, Task
 from rlhf_flow.planning.simulation import simulate
 from rlhf_flow.planning.svg_timeline import COLOURS, INK, LABELS, PLOT, role_of, svg_timeline
 
+from ...depth import examples
 from .random_tasks import steps
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -62,7 +63,7 @@ def test_bars_stand_where_they_run() -> None:
     assert {"gpu 0-3", "gpu 4-7", "actor.generate", "25%", "actor", "critic"} <= set(texts)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(steps())
 def test_it_is_one_element_that_needs_nothing_else(tasks: list[Task]) -> None:
     drawn = svg_timeline(simulate(tasks, 2))

@@ -9,6 +9,7 @@ from rlhf_flow.planning.simulation import simulate
 from rlhf_flow.planning.text_timeline import text_timeline
 from rlhf_flow.planning.timeline_rows import chart_of
 
+from ...depth import examples
 from .random_tasks import steps
 
 
@@ -52,7 +53,7 @@ def test_steps_in_turn_are_in_capitals_and_in_small_letters() -> None:
     assert "Capitals: steps 1, 3, ...; small letters: steps 2, 4, ..." in drawn
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(steps())
 def test_bars_are_as_wide_as_they_are_long(tasks: list[Task]) -> None:
     """To within the columns at their two ends; idle columns likewise."""

@@ -9,6 +9,7 @@ from rlhf_flow.planning.event_graph import PoolRanks, RankGroup, Task
 from rlhf_flow.planning.simulation import simulate
 from rlhf_flow.planning.timeline_rows import chart_of, format_tick, format_time, label_of, ticks
 
+from ...depth import examples
 from .random_tasks import passes_ahead, steps
 
 
@@ -16,7 +17,7 @@ def ranks(first: int, end: int, pool: str = "gpu") -> tuple[PoolRanks, ...]:
     return (PoolRanks(pool, range(first, end)),)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(steps(), passes_ahead)
 def test_every_task_is_in_the_rows_of_its_ranks_and_nothing_overlaps(
     tasks: list[Task], ahead: int

@@ -9,6 +9,8 @@ import pytest
 from ..world_of_processes import failures, start_world
 from .layout_cases import SCENARIOS
 
+pytestmark = pytest.mark.ray
+
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Path:

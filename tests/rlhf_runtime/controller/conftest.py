@@ -10,12 +10,14 @@ import ray
 
 from rlhf_runtime.controller.cluster import start_local_ray, stop_local_ray
 
+from ...heavy_starts import Heavy, count_start
 from . import actors
 
 
 @pytest.fixture(scope="session")
 def local_ray() -> Iterator[None]:
     """Ray as `rlhf run` starts it. Workers get the actors of these tests by value."""
+    count_start(Heavy.RAY)
     start_local_ray(2)
     ray.cloudpickle.register_pickle_by_value(actors)
     try:

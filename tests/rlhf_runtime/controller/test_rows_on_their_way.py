@@ -24,6 +24,8 @@ from rlhf_runtime.dataplane.shards import Shard, ShardIndex
 from rlhf_runtime.workers.inputs import Inputs
 from rlhf_runtime.workers.orders import Order, OrderedBatch, returned_columns
 
+from ...depth import examples
+
 Expected = dict[str, Callable[[Rows], Rows]]
 """The value of every column in some rows of the batch."""
 
@@ -126,7 +128,7 @@ def same(rows: Rows) -> Rows:
     return rows
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(st.integers(1, 50), st.integers(1, 4), st.integers(1, 3), MESHES)
 def test_a_part_of_what_is_scored_is_what_one_replica_generated(
     prompts: int, samples: int, rounds: int, mesh: Mesh
@@ -160,7 +162,7 @@ def test_a_part_of_what_is_scored_is_what_one_replica_generated(
     ]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(st.integers(1, 50), st.integers(1, 4), st.integers(1, 3), st.integers(1, 5), st.data())
 def test_every_rank_finds_its_rows_in_what_it_is_sent(
     prompts: int, samples: int, rounds: int, mini_batches: int, data: st.DataObject

@@ -27,6 +27,7 @@ from rlhf_runtime.dataplane.shards import Shard, ShardIndex
 from rlhf_runtime.workers.inputs import Inputs
 from rlhf_runtime.workers.orders import Order, returned_columns
 
+from ...depth import examples
 from .jobs import make_job
 
 FUSED = ("reward.score", "reference.log_probs", "critic.values")
@@ -158,7 +159,7 @@ def run_step(graph: Graph, world: World, num_ranks: int, num_prompts: int) -> Ba
     return batch
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(st.data())
 def test_every_row_is_worked_on_once_by_every_call(data: st.DataObject) -> None:
     """Any numbers of engines that finish and of ranks of other roles; any rows end early."""

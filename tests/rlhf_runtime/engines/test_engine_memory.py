@@ -13,6 +13,8 @@ from torch import nn
 
 from rlhf_runtime.engines.vllm.memory import DeviceMemory, EngineMemory, HostMemory
 
+from ...depth import examples
+
 WEIGHTS, CACHE = 4 * (3 * 5 + 5), 4 * 2 * 7
 """Bytes."""
 RELEASE, RESTORE_WEIGHTS, RESTORE_CACHE = "release", "restore_weights", "restore_cache"
@@ -92,6 +94,6 @@ def test_what_is_released_again_before_all_came_back_comes_back_whole(check: Any
 
 @pytest.mark.parametrize("check", [on_host, on_device])
 @given(order=ORDERS)
-@settings(max_examples=15)  # each collects garbage
+@settings(max_examples=examples(15))  # each collects garbage
 def test_memory_is_there_as_the_last_calls_say(check: Any, order: list[str]) -> None:
     check(order)

@@ -7,6 +7,8 @@ import pytest
 from ..world_of_processes import Worlds, failures
 from .megatron_cases import cases
 
+pytestmark = pytest.mark.ray
+
 SIZES = (1, 2, 4)
 
 

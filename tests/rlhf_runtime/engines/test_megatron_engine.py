@@ -7,6 +7,8 @@ import pytest
 from ..world_of_processes import ON_GPU, Worlds, failures
 from .megatron_engine_cases import CASES, names
 
+pytestmark = pytest.mark.ray
+
 
 @pytest.fixture(scope="module")
 def worlds(tmp_path_factory: pytest.TempPathFactory) -> Worlds:

@@ -28,6 +28,7 @@ def test_plans_pad_the_vocabulary_alike(tensor: int) -> None:
     assert vocabulary_rows(shape, tensor) * tensor == padded
 
 
+@pytest.mark.ray
 def test_stages_hold_and_keep_what_is_planned(tmp_path: Path) -> None:
     folder = start_world("tests.rlhf_runtime.engines.megatron_plan_ranks", 2, tmp_path)
     ran = list(json.loads((folder / "rank0.json").read_text()))

@@ -9,6 +9,8 @@ import pytest
 from ..world_of_processes import failures, start_world
 from . import mesh_ranks as ranks
 
+pytestmark = pytest.mark.ray
+
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Path:

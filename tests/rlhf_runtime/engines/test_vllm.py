@@ -10,6 +10,8 @@ import pytest
 from ..world_of_processes import ON_GPU, failures, start_world
 from . import vllm_ranks as ranks
 
+pytestmark = pytest.mark.ray
+
 WORLDS = {
     "one rank": (1, 1, "cpu"),
     "two engines": (2, 1, "cpu"),

@@ -23,6 +23,7 @@ from rlhf_runtime.forkserver import client, launcher
 from rlhf_runtime.forkserver.client import OwnForkServer
 from rlhf_runtime.hooks import nothing
 
+from ...heavy_starts import Heavy, count_start
 from ...waiting import wait_until
 
 pytestmark = pytest.mark.ray
@@ -93,6 +94,7 @@ class Raylet:
 @pytest.fixture(scope="module")
 def server() -> Iterator[OwnForkServer]:
     os.environ["OF_THE_SERVER"] = "1"
+    count_start(Heavy.FORK_SERVER)
     with closing(OwnForkServer(Device.CPU)) as made:
         del os.environ["OF_THE_SERVER"]
         yield made
@@ -200,6 +202,7 @@ def test_a_server_forgets_its_libraries_and_imports_them_again_for_the_next_work
 def test_one_that_is_retired_takes_nobody_and_ends_with_its_last_worker(
     raylet: Raylet,
 ) -> None:
+    count_start(Heavy.FORK_SERVER)
     with closing(OwnForkServer(Device.CPU)) as server:
         raylet.environment[launcher.SERVER] = server.name
         staying = raylet.start("staying", STAY)

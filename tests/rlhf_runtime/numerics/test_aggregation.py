@@ -6,6 +6,8 @@ from hypothesis import strategies as st
 from rlhf_api.spec.policy_loss import LossAggregation
 from rlhf_runtime.numerics.aggregation import Denominators, aggregate
 
+from ...depth import examples
+
 LOSSES = torch.tensor([[1.0, 2.0, torch.nan], [4.0, torch.nan, 6.0], [torch.nan] * 3])
 MASK = ~LOSSES.isnan()
 
@@ -22,7 +24,7 @@ def test_hand_computed_values(mode: LossAggregation, expected: float) -> None:
     assert aggregate(LOSSES, MASK, mode, Denominators(4, 2, 10)).item() == pytest.approx(expected)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     mode=st.sampled_from(list(LossAggregation)),
     seed=st.integers(0, 2**31),

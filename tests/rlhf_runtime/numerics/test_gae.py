@@ -6,6 +6,8 @@ from torch import Tensor
 
 from rlhf_runtime.numerics.gae import generalized_advantages, rewards_to_go
 
+from ...depth import examples
+
 
 def quadratic(rewards: Tensor, values: Tensor, gamma: float, lam: float) -> Tensor:
     """The definition for one row without masked tokens: a sum over all later deltas."""
@@ -27,7 +29,7 @@ def batch(seed: int, rows: int, steps: int) -> tuple[Tensor, Tensor, Tensor]:
     return rewards, values, torch.rand(rows, steps, generator=draw) < 0.6
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(
     st.integers(0, 2**31), st.integers(1, 4), st.integers(1, 9), st.floats(0, 1), st.floats(0, 1)
 )
@@ -87,7 +89,7 @@ def test_no_gradient_flows_into_the_critic() -> None:
     assert not returns.requires_grad
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.integers(0, 2**31), st.integers(1, 4), st.integers(1, 9), st.floats(0, 1))
 def test_rewards_to_go_are_advantages_over_values_of_zero(
     seed: int, rows: int, steps: int, gamma: float

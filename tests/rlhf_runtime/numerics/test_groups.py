@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from rlhf_flow.operations import GroupBaseline
 from rlhf_runtime.numerics.groups import group_advantages, mixed_groups, pass_at_k
 
+from ...depth import examples
+
 VALID4 = torch.ones(4, dtype=torch.bool)
 
 
@@ -34,7 +36,7 @@ responses = st.lists(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(responses, st.booleans())
 def test_advantages_equal_the_naive_loop(rows: list[tuple[float, int, bool]], by_std: bool) -> None:
     scores, ids, valid = (list(column) for column in zip(*rows, strict=True))
@@ -87,7 +89,7 @@ def against(
     return sum(lengths[m] * scores[m] for m in members) / max(1, total)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(responses, st.sampled_from([GroupBaseline.LEAVE_ONE_OUT, GroupBaseline.LENGTH_WEIGHTED]))
 def test_other_baselines_equal_their_definitions(
     rows: list[tuple[float, int, bool]], baseline: GroupBaseline
@@ -109,7 +111,7 @@ def test_other_baselines_equal_their_definitions(
     assert got.advantages.tolist() == pytest.approx(expected, abs=1e-9)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(responses)
 def test_rows_teach_where_valid_scores_of_their_prompt_differ(
     rows: list[tuple[float, int, bool]],
@@ -121,7 +123,7 @@ def test_rows_teach_where_valid_scores_of_their_prompt_differ(
     ]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(responses, st.integers(1, 4))
 def test_pass_at_k_is_the_share_of_subsets_in_which_one_passes(
     rows: list[tuple[float, int, bool]], k: int

@@ -149,6 +149,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return start_world("tests.rlhf_runtime.numerics.head_ranks", 3, folder)
 
 
+@pytest.mark.ray
 @pytest.mark.parametrize("scenario", list(ranks.SCENARIOS))
 def test_ranks_that_share_the_vocabulary(world: Path, scenario: str) -> None:
     assert not failures(world, scenario)

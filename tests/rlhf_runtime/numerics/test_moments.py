@@ -17,6 +17,8 @@ from rlhf_runtime.numerics.moments import (
     whiten,
 )
 
+from ...depth import examples
+
 
 class ThreadRanks:
     """Runs one function on several ranks at once, with a reduction that waits for all of them."""
@@ -60,7 +62,7 @@ def test_a_large_offset_does_not_drown_the_variance() -> None:
     torch.testing.assert_close(masked_var(x + 1e8, mask), (x + 1e8).var(), rtol=1e-6, atol=0)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(st.integers(0, 2**31), st.lists(st.integers(0, 5), min_size=1, max_size=4))
 def test_whitening_does_not_depend_on_the_cut_into_ranks(seed: int, cut: list[int]) -> None:
     draw = torch.Generator().manual_seed(seed)

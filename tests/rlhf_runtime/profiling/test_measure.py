@@ -33,6 +33,8 @@ from rlhf_runtime.profiling.ranks import measure
 from rlhf_runtime.profiling.subjects import Subject
 from rlhf_runtime.profiling.training import Point, fewer, points
 
+from ...heavy_starts import Heavy, count_start
+
 
 @pytest.fixture(scope="module")
 def subject(tmp_path_factory: pytest.TempPathFactory) -> Subject:
@@ -56,6 +58,8 @@ def test_a_tiny_model_is_measured(subject: Subject) -> None:
     """All that is asked for is there; of how long it took only that a file keeps it."""
     told: list[str] = []
     before = {*psutil.Process(os.getpid()).children()}
+    count_start(Heavy.WORLD)
+    count_start(Heavy.ENGINE)
     profile = measure([subject], Device.CPU, 1, told.append, threads=1)
     assert Profile.model_validate_json(profile.to_json()) == profile
     assert profile.measured.device is Device.CPU and profile.measured.vllm is not None
@@ -73,8 +77,10 @@ def test_a_tiny_model_is_measured(subject: Subject) -> None:
     assert [each for each in commands if "resource_tracker" not in each] == []
 
 
+@pytest.mark.ray
 def test_a_model_that_cannot_be_built_is_told(subject: Subject, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "no such"}))
+    count_start(Heavy.WORLD)
     broken = replace(subject, folder=tmp_path, generates=False)
     with pytest.raises(ProfilingFailed, match=r"got UnsupportedModel: .*no such(.|\n)*again"):
         measure([broken], Device.CPU, 1, lambda _: None, threads=1)

@@ -20,6 +20,8 @@ from rlhf_runtime.profiling import ranks
 from rlhf_runtime.profiling.setup import Setup
 from rlhf_runtime.profiling.subjects import Subject
 
+from ...heavy_starts import Heavy, count_start
+
 PROFILE = Profile(
     measured=Measured(device=Device.CPU, name="a core", ranks=2, threads=1, torch="2"),
     constants=Constants(memory_bytes_per_second=1e9),
@@ -113,6 +115,7 @@ def test_two_ranks_measure_a_model(tmp_path: Path) -> None:
         max_sequences=8,
         max_positions=128,
     )
+    count_start(Heavy.WORLD)
     profile = ranks.measure([subject], Device.CPU, 2, lambda _: None, threads=1)
     assert profile.measured.ranks == 2
     assert profile.constants.link_bytes_per_second is not None

@@ -7,6 +7,8 @@ from rlhf_runtime.reshard import checksum
 from rlhf_runtime.reshard.boxes import Box, cut
 from rlhf_runtime.reshard.checksum import piece_checksum
 
+from ...depth import examples
+
 DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
 INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -33,7 +35,7 @@ def test_it_is_the_sum_over_elements(
     assert piece_checksum(tensor, box).item() == naive(tensor, box)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(st.data(), st.sampled_from(DTYPES), st.lists(st.integers(1, 6), max_size=3))
 def test_parts_add_up_however_the_box_is_cut(
     data: st.DataObject, dtype: torch.dtype, shape: list[int]

@@ -23,6 +23,7 @@ def gloo_world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     return start_world(ranks.__name__, request.param, folder)
 
 
+@pytest.mark.ray
 @pytest.mark.parametrize("scenario", list(ranks.SCENARIOS))
 def test_over_gloo(gloo_world: Path, scenario: str) -> None:
     assert not failures(gloo_world, scenario)

@@ -21,6 +21,8 @@ from rlhf_runtime.reshard.errors import LayoutError, TransferError
 from rlhf_runtime.reshard.local_shards import LocalShards, local_shards
 from rlhf_runtime.reshard.views import View
 
+from ...depth import examples
+
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 
 STAGING = StagingOptions(
@@ -74,7 +76,7 @@ def part(full: torch.Tensor, box: Box) -> torch.Tensor:
     return full[box.slices_in(Box.whole(tuple(full.shape)))]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(40))
 @given(data=st.data())
 def test_any_boxes_are_loaded_from_any_others(tmp_path: Path, data: st.DataObject) -> None:
     """What is changed after the copy was made is not saved."""

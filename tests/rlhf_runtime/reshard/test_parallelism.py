@@ -15,6 +15,7 @@ from rlhf_runtime.reshard.plan import plan_reshard
 from rlhf_runtime.reshard.tensor_parallel import tensor_parallel_pieces
 from rlhf_runtime.reshard.topology import Topology
 
+from ...depth import examples
 from . import model_layouts as ml
 from .naive_plan import assert_carried_out, assert_elements
 
@@ -73,7 +74,7 @@ def cuts(draw: st.DrawFn, world_size: int) -> tuple[int, int, int]:
     return p, t, draw(st.integers(1, world_size // (p * t)))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(st.data(), models(), st.integers(1, 8), st.integers(1, 8))
 def test_any_parallelism_becomes_any_other(
     data: st.DataObject, model: Model, world_size: int, ranks_per_node: int

@@ -13,6 +13,7 @@ from rlhf_runtime.reshard.plan import plan_reshard
 from rlhf_runtime.reshard.rounds import rounds_of
 from rlhf_runtime.reshard.topology import Topology
 
+from ...depth import examples
 from . import model_layouts as ml
 from .naive_plan import assert_carried_out, assert_elements
 
@@ -34,7 +35,7 @@ def layouts(draw: st.DrawFn, shapes: ml.Shapes, world_size: int) -> Layout:
 SMALL: ml.Shapes = {"m": (5, 6), "n": (7,), "c": (2, 3, 4)}
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.data(), st.integers(1, 5))
 def test_any_layout_becomes_any_other(data: st.DataObject, world_size: int) -> None:
     source = data.draw(layouts(SMALL, world_size))
@@ -45,7 +46,7 @@ def test_any_layout_becomes_any_other(data: st.DataObject, world_size: int) -> N
     assert_elements(plan, source, target, nodes)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.integers(1, 40), st.integers(2, 5), st.integers(1, 4))
 def test_equal_senders_send_alike(num_tensors: int, num_holders: int, num_targets: int) -> None:
     whole = tuple(Piece(f"w{i}", Box.whole((4,))) for i in range(num_tensors))

@@ -11,6 +11,8 @@ from rlhf_runtime.reshard.rounds import Round, rounds_of, split
 from rlhf_runtime.reshard.senders import Traffic
 from rlhf_runtime.reshard.topology import Topology
 
+from ...depth import examples
+
 
 def plan_of(batches: list[Batch]) -> ReshardPlan:
     none = (0,) * 4
@@ -34,7 +36,7 @@ batches_of_alike = st.builds(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.lists(batches_of_alike, max_size=4), st.integers(1, 60))
 def test_no_rank_moves_more_at_once_than_the_bound(planned: list[Batch], bound: int) -> None:
     plan = plan_of(planned)
@@ -58,7 +60,7 @@ def volumes(moves: list[Move]) -> Counter[tuple[int, int, str]]:
     return total
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.lists(batches_of_alike, max_size=4), st.integers(1, 60))
 def test_both_ends_see_the_same_messages_in_rounds_that_never_wait_for_each_other(
     planned: list[Batch], bound: int

@@ -9,6 +9,8 @@ import pytest
 from ..world_of_processes import failures, worlds_of_one_and_two
 from . import role_ranks as ranks
 
+pytestmark = pytest.mark.ray
+
 world = worlds_of_one_and_two("tests.rlhf_runtime.roles.role_ranks")
 
 

@@ -7,6 +7,8 @@ import pytest
 from ..world_of_processes import Worlds, failures, on_gpus
 from .transition_cases import names
 
+pytestmark = pytest.mark.ray
+
 WORLDS = {(4, "cpu"): (), (1, "cuda"): on_gpus(1), (4, "cuda"): on_gpus(4)}
 """Ranks and devices, each with the marks of its tests."""
 

@@ -16,6 +16,7 @@ from rlhf_runtime.telemetry.errors import CannotRecord, NotARun, RunFolderGone
 from rlhf_runtime.telemetry.records import EvaluationRecord, Outcome, RunRecord, StepRecord
 from rlhf_runtime.telemetry.run_folder import RunFolder
 
+from ...depth import examples
 from ...small_disk import small_disk
 from .conftest import MakeRun, MakeStep
 
@@ -93,7 +94,7 @@ def test_a_new_start_takes_back_the_earlier_end(make_run: MakeRun) -> None:
     assert again.read().end is None
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cut=st.integers(min_value=1, max_value=2000))
 def test_a_file_cut_at_any_byte_gives_all_whole_records(tmp_path: Path, cut: int) -> None:
     with RunFolder(tmp_path / "cut") as folder:

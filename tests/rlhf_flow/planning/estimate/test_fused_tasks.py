@@ -12,6 +12,7 @@ from rlhf_flow.planning.estimate.fused_tasks import EARLY, LATE, site_of
 from rlhf_flow.planning.estimate.step_tasks import simulate_step, step_tasks
 from rlhf_flow.planning.step_bounds import step_lower_bound
 
+from ....depth import examples
 from ..stage_fusion.fused_jobs import APART, FREED, Unfused, unfused
 
 READERS = ("reward.score", "reference.log_probs", "critic.values")
@@ -106,7 +107,7 @@ def test_a_step_by_hand() -> None:
     assert simulation.step_seconds == 25
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(
     st.lists(st.floats(0, 10), min_size=12, max_size=12),
     st.lists(st.floats(0, 1), min_size=3, max_size=3),

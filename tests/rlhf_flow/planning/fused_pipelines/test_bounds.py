@@ -12,6 +12,7 @@ from rlhf_flow.planning.fused_pipelines.bounds import lower_bound, one_device_bo
 from rlhf_flow.planning.fused_pipelines.pipeline import Pipeline, Workload, uniform_pipeline
 from rlhf_flow.planning.fused_pipelines.serial import schedule_alone
 
+from ....depth import examples
 from .all_orders import shortest
 from .random_pipelines import random_pipelines, some_pipelines
 
@@ -38,7 +39,7 @@ def test_one_device_works_second_by_second_on_what_has_the_longest_tail(
     assert one_device_bound(given_jobs) == latest
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(some_pipelines())
 def test_it_counts_work_and_ramps(pipelines: list[Pipeline]) -> None:
     """Whatever a device does lies between the shortest way to it and the shortest way from it."""

@@ -20,6 +20,7 @@ from rlhf_flow.planning.fused_pipelines.pipeline import (
 )
 from rlhf_flow.planning.fused_pipelines.serial import serial_orders, serial_seconds
 
+from ....depth import examples
 from .all_orders import shortest
 from .checker import done_in, peaks, problems
 from .random_pipelines import limits, random_pipelines, some_pipelines
@@ -34,7 +35,7 @@ def opposite(stages: int, micro_batches: int, activation_bytes: int = 1) -> tupl
     return opposite_pipelines(one, other)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(some_pipelines(), limits)
 def test_schedules_are_valid_within_the_limit_and_their_bounds(
     pipelines: list[Pipeline], limit: int | None
@@ -49,7 +50,7 @@ def test_schedules_are_valid_within_the_limit_and_their_bounds(
     assert {d: peak for d, peak in enumerate(fused.schedule.peak_bytes) if d in held} == held
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(some_pipelines(), limits)
 def test_they_are_never_longer_than_one_pipeline_after_the_other(
     pipelines: list[Pipeline], limit: int | None
@@ -60,7 +61,7 @@ def test_they_are_never_longer_than_one_pipeline_after_the_other(
     assert fused.speed_up >= 1
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(some_pipelines())
 def test_unless_told_otherwise_they_hold_no_more_than_one_pipeline_after_the_other(
     pipelines: list[Pipeline],
@@ -76,7 +77,7 @@ def test_unless_told_otherwise_they_hold_no_more_than_one_pipeline_after_the_oth
     assert fused.serial_seconds == serial_seconds(pipelines)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(some_pipelines())
 def test_a_limit_on_all_activations_is_none(pipelines: list[Pipeline]) -> None:
     most = Workload(tuple(pipelines)).all_activation_bytes
@@ -153,7 +154,7 @@ def test_the_same_arguments_give_the_same_schedule() -> None:
     assert one == fuse_pipelines(pipelines, 9, seed=3, iterations=300)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(some_pipelines(), st.integers(0, 3))
 def test_annealing_keeps_the_best_that_it_has_seen(pipelines: list[Pipeline], seed: int) -> None:
     workload = Workload(tuple(pipelines))

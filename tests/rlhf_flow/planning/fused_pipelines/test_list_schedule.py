@@ -24,6 +24,7 @@ from rlhf_flow.planning.fused_pipelines.priorities import (
 )
 from rlhf_flow.planning.fused_pipelines.schedule import Schedule, schedule_of
 
+from ....depth import examples
 from .checker import done_in, problems
 from .random_pipelines import limits, some_pipelines
 
@@ -56,7 +57,7 @@ def test_a_pipeline_is_no_further_ahead_than_it_may_be() -> None:
         assert all(held <= most for held, most in zip(schedule.peak_bytes, peak, strict=True))
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(some_pipelines(), limits, st.integers(0, 60))
 def test_all_of_them_are_valid_within_the_limit(
     pipelines: list[Pipeline], limit: int | None, skipped: int
@@ -67,7 +68,7 @@ def test_all_of_them_are_valid_within_the_limit(
         assert not list(problems(pipelines, done_in(schedule), limit))
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(some_pipelines())
 def test_time_running_back_takes_as_long_and_holds_as_much(pipelines: list[Pipeline]) -> None:
     workload = Workload(tuple(pipelines))

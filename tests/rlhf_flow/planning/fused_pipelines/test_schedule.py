@@ -28,6 +28,7 @@ from rlhf_flow.planning.fused_pipelines.schedule import (
     schedule_of,
 )
 
+from ....depth import examples
 from .checker import done_in, peaks, problems
 from .random_pipelines import some_pipelines
 
@@ -47,7 +48,7 @@ def raised_times(workload: Workload, orders: Orders) -> list[float] | None:
     return None
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(some_pipelines(2), st.randoms(use_true_random=False), st.integers(0, 12))
 def test_operations_run_as_soon_as_they_may_or_never(
     pipelines: list[Pipeline], random: Random, swaps: int
@@ -127,7 +128,7 @@ def test_copies_that_do_not_come_out_even_are_refused() -> None:
         copies(uniform_pipeline("critic", [0, 1], 1, 2, 4), 3)
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(some_pipelines(), st.randoms(use_true_random=False))
 def test_times_after_a_change_are_those_of_all_anew(
     pipelines: list[Pipeline], random: Random

@@ -20,11 +20,12 @@ from rlhf_flow.planning.fused_pipelines.serial import (
     serial_seconds,
 )
 
+from ....depth import examples
 from .checker import done_in, problems
 from .random_pipelines import limits, some_pipelines
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.integers(1, 8), st.integers(1, 12), st.integers(1, 5), st.integers(1, 9))
 def test_like_stages_take_what_the_formula_says(
     stages: int, micro_batches: int, forward: int, backward: int
@@ -63,7 +64,7 @@ def test_unlike_stages() -> None:
     assert schedule.begins == (0, 1, 3, 7, 1, 7, 9, 13)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(some_pipelines(6), limits, st.booleans())
 def test_pipelines_one_after_the_other_are_valid_and_no_slower_than_their_sum(
     pipelines: list[Pipeline], limit: int | None, is_last_first: bool

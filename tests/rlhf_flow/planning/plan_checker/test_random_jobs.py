@@ -10,13 +10,14 @@ from rlhf_api.errors import ManifestError
 from rlhf_flow.errors import PlanError
 from rlhf_flow.planning.plan_problem import plan_problem
 
+from ....depth import examples
 from .everything import check
 from .random_jobs import random_problem
 
 JOBS_OF_A_SEED = 100
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(examples(20)))
 def test_plans_are_valid(seed: int) -> None:
     """To try one job alone, draw as many as its number says before it."""
     random, planned = Random(seed), 0

@@ -23,6 +23,7 @@ from rlhf_flow.planning.search.find_plan import WITHOUT_END
 from rlhf_flow.planning.search.pool_sizes import num_devices, sizes_of
 from rlhf_flow.planning.search.size_bounds import SizeBounds
 
+from ....depth import examples
 from ...conftest import make_job
 from .searched_jobs import gpus, ppo
 
@@ -140,7 +141,7 @@ def test_bounds_of_sizes_are_below_their_shortest_steps(sized: Sized) -> None:
         assert bounds.step_seconds(replace(problem, pools=pools)) <= each * (1 + 1e-12)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @given(
     st.integers(1, 8),
     st.integers(1, 3),

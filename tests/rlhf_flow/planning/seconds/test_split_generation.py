@@ -21,6 +21,7 @@ from rlhf_flow.planning.seconds.presets import HARDWARE
 from rlhf_flow.planning.seconds.split_generation import SplitGeneration
 from rlhf_flow.planning.shapes import DecoderShape
 
+from ....depth import examples
 from .engine_run import Row, run_engine, spread_lengths
 from .simple import LLAMA_2_7B, SMALL, equal, links_of
 from .test_generation import COUNTING, ROOMY, a_load
@@ -136,7 +137,7 @@ def test_equal_responses_leave_nothing_to_finish() -> None:
     assert found.generate_seconds.total == pytest.approx(in_one(found))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(
     st.integers(64, 2000),
     st.integers(1, 8),
@@ -153,7 +154,7 @@ def test_where_nothing_moves_both_parts_are_the_call(
     assert total == pytest.approx(in_one(found), rel=0.05)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(st.integers(16, 2000), st.integers(2, 8), st.floats(0.03, 0.4), st.floats(200, 1500))
 def test_fewer_engines_never_finish_sooner(
     prompts: int, number: int, share: float, mean: float
@@ -246,7 +247,7 @@ def test_row_by_row_it_takes_about_as_long(mean: float, threshold: int, finishin
     assert found.finish_seconds.total - again == pytest.approx(finished, rel=0.15)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(
     st.integers(2, 100),
     st.integers(1, 8),

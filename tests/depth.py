@@ -1,0 +1,66 @@
+"""How thoroughly a session tests: at every save, in every change, or at night.
+
+`--quick` leaves out what starts heavy processes, and draws fewer examples. `--nightly` adds the
+tests marked nightly, and draws more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+HEAVY_MARKS = ("ray", "cluster", "e2e", "gpu")
+"""Marks of tests that `--quick` leaves out."""
+NIGHTLY = "nightly"
+DEFAULT_EXAMPLES = 100
+"""Examples of a property that does not say how many."""
+
+
+@dataclass
+class Depth:
+    """What this session draws; set before any test is imported."""
+
+    factor: float = 1.0
+
+
+_DEPTH = Depth()
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Add `--quick` and `--nightly` to pytest's command line."""
+    group = parser.getgroup("depth")
+    group.addoption("--quick", action="store_true", help="only what starts nothing heavy")
+    group.addoption("--nightly", action="store_true", help="also nightly tests, more examples")
+
+
+def choose_depth(config: pytest.Config) -> None:
+    """Set how many examples are drawn."""
+    if config.option.quick and config.option.nightly:
+        raise pytest.UsageError("got --quick and --nightly, allowed one of them")
+    _DEPTH.factor = 0.2 if config.option.quick else 10.0 if config.option.nightly else 1.0
+    settings.register_profile(
+        "any machine",  # a busy machine is not a failure
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
+        max_examples=examples(DEFAULT_EXAMPLES),
+    )
+    settings.load_profile("any machine")
+
+
+def examples(usual: int) -> int:
+    """Number of examples to draw where a usual session draws so many."""
+    return max(1, round(usual * _DEPTH.factor))
+
+
+def select(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what this session is not deep enough for."""
+    if config.option.nightly:
+        return
+    out_of = (NIGHTLY, *(HEAVY_MARKS if config.option.quick else ()))
+    left_out = [item for item in items if any(map(item.get_closest_marker, out_of))]
+    if left_out:
+        chosen = set(items) - set(left_out)
+        items[:] = [item for item in items if item in chosen]
+        config.hook.pytest_deselected(items=left_out)

@@ -1,0 +1,96 @@
+"""Heavy processes that tests start: counted where they are started, budgeted for every suite.
+
+Seconds depend on the machine; counts do not. More starts than the budget in pyproject.toml, or a
+start by a test without the mark for it, fail the session.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+
+import pytest
+
+
+class Heavy(StrEnum):
+    """Kinds of heavy processes."""
+
+    RUN = "run"
+    """`rlhf run` or `rlhf drive`: a driver, Ray unless it joins a cluster, ranks with engines."""
+    FORK_SERVER = "fork-server"
+    """A fork server that a test has started: imports torch, transformers and vLLM."""
+    EXPORT = "export"
+    """`rlhf export`: imports torch and transformers."""
+    RAY = "ray"
+    """Ray that a test has started itself."""
+    WORLD = "world"
+    """A torch world; one process for every rank."""
+    ENGINE = "engine"
+    """A vLLM engine on a rank of a world."""
+    CONTROL_PLANE = "control-plane"
+    """etcd, an API server and controllers."""
+    OPERATOR = "operator"
+    """The operator in a process of its own."""
+    POD = "pod"
+    """A pod on a real node."""
+
+
+MARKS = {
+    Heavy.RUN: ("ray", "e2e"),
+    Heavy.FORK_SERVER: ("ray",),
+    Heavy.EXPORT: ("ray",),
+    Heavy.RAY: ("ray",),
+    Heavy.WORLD: ("ray",),
+    Heavy.ENGINE: ("ray",),
+    Heavy.CONTROL_PLANE: ("cluster", "e2e"),
+    Heavy.OPERATOR: ("cluster", "e2e"),
+    Heavy.POD: ("e2e",),
+}
+"""A test that starts one of a kind has one of these marks."""
+
+SHARED = "shared: "
+"""Prefix of a kind whose process serves the tests of several suites."""
+
+_STARTED: Counter[str] = Counter()
+"""Starts in this process that no report has carried away yet."""
+
+
+def count_start(kind: Heavy, number: int = 1, *, shared: bool = False) -> None:
+    """Note that so many processes of a kind were started.
+
+    A shared one counts for the session: which suite asks for it first depends on the selection.
+    """
+    if number:
+        _STARTED[f"{SHARED if shared else ''}{kind}"] += number
+
+
+def take_starts() -> Counter[str]:
+    """Starts since the last call."""
+    taken = _STARTED.copy()
+    _STARTED.clear()
+    return taken
+
+
+def check_mark(item: pytest.Item) -> None:
+    """Fail a test that started something heavy without a mark for it.
+
+    `-m` and `--quick` leave out heavy tests by their marks, so marks must be true.
+    """
+    for kind in _STARTED:
+        marks = MARKS[Heavy(kind.removeprefix(SHARED))]
+        if not any(item.get_closest_marker(mark) for mark in marks):
+            pytest.fail(
+                f"started a heavy process ({kind}) without the mark {' or '.join(marks)}: add it",
+                pytrace=False,
+            )
+
+
+def excesses(name: str, starts: Mapping[str, int], budget: Mapping[str, int]) -> Iterator[str]:
+    """A line for each kind of which more were started than the budget allows."""
+    for kind, number in sorted(starts.items()):
+        if number > budget.get(kind, 0):
+            yield (
+                f"error: {name} started {number} of {kind}, allowed {budget.get(kind, 0)}: share"
+                " one with another test, or change the budget in pyproject.toml, with the reason"
+            )
