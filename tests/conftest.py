@@ -10,6 +10,7 @@ from .depth import add_options, choose_depth, select
 from .side_by_side import SideBySide, num_processes
 from .suites import SuiteTimes, check_marks
 
+pytest_plugins = ("pytester",)
 __all__ = ["defined", "kubeconfig", "kubectl", "namespace"]
 
 

@@ -1,7 +1,9 @@
-"""What `rlhf run` makes of a manifest that was written for a cluster."""
+"""`rlhf run` before it starts anything: fields for clusters, contradictions, refusals."""
 
 from __future__ import annotations
 
+import fcntl
+import os
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,8 @@ from typer.testing import CliRunner
 from rlhf_api.reading.manifest import load_file
 from rlhf_cli.app import app
 from rlhf_cli.run import ignored_sections
+
+from ..runs.manifests import example
 
 SMALLEST = Path(__file__).parents[1] / "rlhf_api" / "manifests" / "smallest.yaml"
 
@@ -28,3 +32,49 @@ def test_an_option_hides_no_override_of_the_same_field(option: str, field: str) 
     result = CliRunner().invoke(app, ["run", str(SMALLEST), option, "2", "--set", override])
     assert result.exit_code == 2
     assert f"{option} and --set say the same field: got {option} 2" in result.stderr
+
+
+def refused(*words: object) -> str:
+    """Standard error of `rlhf run`, which exits with 2."""
+    result = CliRunner().invoke(app, ["run", *map(str, words)])
+    assert result.exit_code == 2, result.output
+    return result.stderr
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "allowed"),
+    [
+        ("kind", "PyTorchJob", "RLHFJob"),
+        ("apiVersion", "rlhf-operator.dev/v1", "rlhf-operator.dev/v1alpha1"),
+    ],
+)
+def test_a_manifest_of_another_kind_or_version_is_refused(
+    tmp_path: Path, key: str, value: str, allowed: str
+) -> None:
+    manifest = example("01", tmp_path / "other.yaml")
+    text = manifest.read_text()
+    (line,) = [line for line in text.splitlines() if line.startswith(f"{key}:")]
+    manifest.write_text(text.replace(line, f"{key}: {value}"))
+    message = refused(manifest, "--output", tmp_path / "run")
+    assert value in message and allowed in message
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_job_that_cannot_fit_is_refused_with_the_sum(tmp_path: Path) -> None:
+    huge = {"source": {"builtin": None, "huggingFace": "meta-llama/Llama-3.1-70B"}}
+    manifest = example("01", tmp_path / "huge.yaml", {"models": {"actor": huge}})
+    message = refused(manifest, "--output", tmp_path / "run", "--devices", 2)
+    assert "DoesNotFit" in message and "sum" in message and "GiB" in message
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_that_another_run_holds_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "held"
+    folder.mkdir()
+    lock = folder / ".lock"
+    lock.write_text(str(os.getpid()))
+    with lock.open("r+") as holder:
+        fcntl.flock(holder, fcntl.LOCK_EX)
+        message = refused(example("01", tmp_path / "held.yaml"), "--output", folder)
+    assert "FolderInUse" in message and str(os.getpid()) in message
+    assert [entry.name for entry in folder.iterdir()] == [".lock"]

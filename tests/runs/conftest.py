@@ -1,34 +1,15 @@
-"""Runs that several tests look at; each is made once."""
+"""Runs that several tests look at: made once, when a test first asks."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from .cli import BY_ITSELF, Finished, run, standing_by
-from .manifests import example
-
-SEVERAL_UPDATES = {
-    "algorithm": {"grpo": {"klCoefficient": 0.05, "epochsPerBatch": 2}},
-    "schedule": {"miniBatchPrompts": 3},
-}
-"""KL in the loss, three mini-batches (the last one smaller), two epochs."""
-KL_IN_REWARD = {
-    "algorithm": {"ppo": {"klCoefficient": 0.05, "valueClipRange": 0.2}},
-    "schedule": {"promptsPerStep": 32, "miniBatchPrompts": 16},
-}
-
-ON_ONE_AND_TWO: dict[str, tuple[str, dict[str, Any], int]] = {
-    "grpo": ("01", {}, 1),
-    "grpo-two": ("01", SEVERAL_UPDATES, 2),
-    "ppo": ("02", KL_IN_REWARD, 1),
-    "ppo-two": ("02", {"schedule": {"promptsPerStep": 32}}, 2),
-}
-"""Example, changes and ranks of each run."""
+from .layouts import Made, run_example
+from .long_jobs import manifest_of
 
 
 @pytest.fixture(scope="session")
@@ -40,44 +21,43 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session", autouse=True)
 def standby(place: Path) -> Iterator[None]:
-    """What the commands of this folder fork their workers from."""
+    """The fork server of this folder's commands."""
     with standing_by(place / "standby.log"):
         yield
 
 
 @pytest.fixture(scope="session")
-def made(place: Path) -> Callable[[str], Finished]:
-    """Makes each of the runs when it is first asked for."""
-
-    @functools.cache
-    def make(name: str) -> Finished:
-        number, changes, devices = ON_ONE_AND_TWO[name]
-        manifest = example(number, place / f"{name}.yaml", changes)
-        environment = BY_ITSELF if name == "grpo" else {}
-        return run(manifest, place / name, "--devices", devices, **environment)
-
-    return make
+def made_on_one_rank(place: Path) -> Made:
+    """GRPO on one rank, without a fork server that stands by."""
+    return run_example(place, "01", 1, **BY_ITSELF)
 
 
 @pytest.fixture(scope="session")
-def grpo(made: Callable[[str], Finished]) -> Finished:
-    """GRPO on one rank."""
-    return made("grpo")
+def grpo(made_on_one_rank: Made) -> Finished:
+    """The same run as a command that has ended."""
+    return made_on_one_rank.finished
 
 
 @pytest.fixture(scope="session")
-def grpo_on_two(made: Callable[[str], Finished]) -> Finished:
+def grpo_on_two(place: Path) -> Finished:
     """GRPO on two ranks, with several updates per step and KL in the loss."""
-    return made("grpo-two")
+    return _undisturbed(place, 2)
 
 
 @pytest.fixture(scope="session")
-def ppo(made: Callable[[str], Finished]) -> Finished:
+def ppo(place: Path) -> Finished:
     """PPO on one rank, with several updates per step and KL in the reward."""
-    return made("ppo")
+    return _undisturbed(place, 1)
 
 
-@pytest.fixture(scope="session")
-def ppo_on_two(made: Callable[[str], Finished]) -> Finished:
-    """PPO on two ranks."""
-    return made("ppo-two")
+def _undisturbed(place: Path, devices: int) -> Finished:
+    name = f"undisturbed-{devices}"
+    manifest = manifest_of(devices, place / f"{name}.yaml")
+    return run(manifest, place / name, "--devices", devices)
+
+
+@pytest.fixture
+def undisturbed(request: pytest.FixtureRequest) -> dict[int, Finished]:
+    """Both long jobs, to the end without an interruption, by number of ranks."""
+    both = {1: "ppo", 2: "grpo_on_two"}
+    return {devices: request.getfixturevalue(name) for devices, name in both.items()}

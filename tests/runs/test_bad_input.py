@@ -5,9 +5,7 @@ Most of it is refused before anything starts (tests/rlhf_cli/mistakes.py).
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -54,9 +52,6 @@ def write_narrow_heads(folder: Path) -> None:
     file.write_text(json.dumps(json.loads(file.read_text()) | heads | family))
 
 
-# Before anything starts
-
-
 def test_all_that_is_wrong_is_told_at_once(place: Path) -> None:
     rows = [dict(row) for row in digit_rows(8)]
     rows[7]["prompt"] = "40299140299="
@@ -83,45 +78,3 @@ def test_all_that_is_wrong_is_told_at_once(place: Path) -> None:
     assert ended.code == 3 and "PromptTooLong: " in ended.output, ended.output
     assert "row 7 with 12 tokens; allowed rollout.maxPromptTokens = 8" in ended.output
     assert "startup" not in ended.output and not ended.folder.exists()
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "allowed"),
-    [
-        ("kind", "PyTorchJob", "RLHFJob"),
-        ("apiVersion", "rlhf-operator.dev/v1", "rlhf-operator.dev/v1alpha1"),
-    ],
-)
-def test_a_manifest_of_another_kind_or_version_is_refused(
-    place: Path, key: str, value: str, allowed: str
-) -> None:
-    manifest = example("01", place / f"other-{key}.yaml")
-    text = manifest.read_text()
-    (line,) = [line for line in text.splitlines() if line.startswith(f"{key}:")]
-    manifest.write_text(text.replace(line, f"{key}: {value}"))
-    ended = run(manifest, place / f"other-{key}")
-    assert ended.code == 2, ended.output
-    assert value in ended.output and allowed in ended.output
-    assert not ended.folder.exists()
-
-
-def test_a_job_that_cannot_fit_is_refused_with_the_sum(place: Path) -> None:
-    huge = {"source": {"builtin": None, "huggingFace": "meta-llama/Llama-3.1-70B"}}
-    manifest = example("01", place / "huge.yaml", {"models": {"actor": huge}})
-    ended = run(manifest, place / "huge", "--devices", 2)
-    assert ended.code == 2, ended.output
-    assert "DoesNotFit" in ended.output and "sum" in ended.output and "GiB" in ended.output
-    assert not (ended.folder / "metrics.jsonl").exists()
-
-
-def test_a_folder_that_another_run_holds_is_refused(place: Path) -> None:
-    folder = place / "held"
-    folder.mkdir()
-    lock = folder / ".lock"
-    lock.write_text(str(os.getpid()))
-    with lock.open("r+") as holder:
-        fcntl.flock(holder, fcntl.LOCK_EX)
-        ended = run(example("01", place / "held.yaml"), folder)
-    assert ended.code == 2, ended.output
-    assert "FolderInUse" in ended.output and str(os.getpid()) in ended.output
-    assert [entry.name for entry in folder.iterdir()] == [".lock"]

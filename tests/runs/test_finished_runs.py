@@ -1,4 +1,8 @@
-"""Runs of the examples, made small: what they write, what they measure, that they repeat."""
+"""Runs of the examples, made small: what they write and what they measure.
+
+That a seed repeats every bit is proved by test_resume: a run that was killed everywhere equals one
+that was not.
+"""
 
 from __future__ import annotations
 
@@ -16,25 +20,32 @@ from .records import end, records, reproducible, step_metrics
 
 pytestmark = pytest.mark.ray
 
-RUNS = ["grpo", "grpo_on_two", "ppo", "ppo_on_two"]
+RUNS = {"grpo": (3, [0, 3]), "grpo_on_two": (7, [0, 3, 6, 7]), "ppo": (7, [0, 3, 6, 7])}
+"""Steps of each run, and the steps after which it evaluates."""
 
 
 @pytest.fixture(params=RUNS)
-def finished(request: pytest.FixtureRequest) -> Finished:
-    """Each of the runs."""
-    made: Finished = request.getfixturevalue(request.param)
+def name(request: pytest.FixtureRequest) -> str:
+    """A run's name."""
+    return str(request.param)
+
+
+@pytest.fixture
+def finished(name: str, request: pytest.FixtureRequest) -> Finished:
+    """The run of that name."""
+    made: Finished = request.getfixturevalue(name)
     return made
 
 
-def test_a_run_ends_well_and_writes_everything(finished: Finished) -> None:
+def test_a_run_ends_well_and_writes_everything(name: str, finished: Finished) -> None:
     assert finished.code == 0, finished.output
-    folder = finished.folder
+    folder, (steps, evaluations) = finished.folder, RUNS[name]
     assert end(folder)["outcome"] == "succeeded"
-    assert [record["step"] for record in records(folder, "step")] == [1, 2]
+    assert [record["step"] for record in records(folder, "step")] == list(range(1, steps + 1))
     assert [record["step"] for record in records(folder, "warm_start")] == [1, 2]
-    assert [record["step"] for record in records(folder, "evaluation")] == [0, 2]
+    assert [record["step"] for record in records(folder, "evaluation")] == evaluations
     summary = json.loads((folder / "summary.json").read_text())
-    assert (summary["outcome"], summary["steps"]) == ("succeeded", 2)
+    assert (summary["outcome"], summary["steps"]) == ("succeeded", steps)
     report = (folder / "report.html").read_text()
     assert "<svg" in report and "http://" not in report.replace("http://www.w3.org", "")
     assert list((folder / "tensorboard").glob("events.out.tfevents.*"))
@@ -61,7 +72,7 @@ def test_kl_is_measured_where_there_is_a_penalty(
     grpo: Finished, grpo_on_two: Finished, ppo: Finished
 ) -> None:
     assert not any({"actor/kl", "reward/kl"} & set(each) for each in step_metrics(grpo.folder))
-    (loss_first, *_), (reward_first, reward_second) = map(
+    (loss_first, *_), (reward_first, reward_second, *_) = map(
         step_metrics, (grpo_on_two.folder, ppo.folder)
     )
     assert loss_first["actor/kl"] > 0, "later mini-batches have left the reference"
@@ -69,25 +80,16 @@ def test_kl_is_measured_where_there_is_a_penalty(
     assert abs(reward_second["reward/kl"]) > 0
 
 
-def test_critics_are_trained(ppo: Finished, ppo_on_two: Finished) -> None:
-    for made in (ppo, ppo_on_two):
-        for metrics in step_metrics(made.folder):
-            assert metrics["critic/loss"] > 0 and metrics["critic/gradient_norm"] > 0
-
-
-def test_the_same_seed_gives_the_same_bits(place: Path, grpo_on_two: Finished) -> None:
-    again = run(place / "grpo-two.yaml", place / "grpo-two-again", "--devices", 2)
-    assert again.code == 0, again.output
-    assert reproducible(again.folder) == reproducible(grpo_on_two.folder)
-    models = [made.folder / "model" / "model.safetensors" for made in (again, grpo_on_two)]
-    assert models[0].read_bytes() == models[1].read_bytes()
+def test_critics_are_trained(ppo: Finished) -> None:
+    for metrics in step_metrics(ppo.folder):
+        assert metrics["critic/loss"] > 0 and metrics["critic/gradient_norm"] > 0
 
 
 def test_a_finished_run_is_left_alone_until_it_is_told_to_start_over(
     place: Path, grpo: Finished
 ) -> None:
     before = (grpo.folder / "metrics.jsonl").read_bytes()
-    manifest = place / "grpo.yaml"
+    manifest = grpo.folder.with_suffix(".yaml")
     again = run(manifest, grpo.folder)
     assert again.code == 0 and "already finished" in again.output and "--fresh" in again.output
     assert (grpo.folder / "metrics.jsonl").read_bytes() == before

@@ -16,7 +16,7 @@ from ..timelines import overlapping_steps
 from .cli import Finished, run
 from .exports import assert_exported_as_left
 from .manifests import example
-from .records import records, step_metrics
+from .records import records, step_metrics, without_pace
 
 pytestmark = pytest.mark.ray
 
@@ -72,15 +72,6 @@ def assert_same(made: Finished, expected: Finished, num_steps: int = 3) -> None:
 def test_a_critic_on_one_rank_of_the_actors_two(place: Path, colocated: Finished) -> None:
     groups = [TRAINED, CRITIC | {"firstDevice": 1}]
     assert_same(placed(place, "overlapping", groups, "--devices", 2), colocated)
-
-
-@pytest.mark.parametrize(("kind", "devices"), [("Split", 2), ("Standalone", 3)])
-def test_placements_by_what_roles_are(
-    place: Path, colocated: Finished, kind: str, devices: int
-) -> None:
-    made = placed_by(place, kind.lower(), {"type": kind}, "--devices", devices)
-    assert_same(made, colocated)
-    assert any(overlapping_steps(made.folder, *calls) for calls in APART)
 
 
 def test_engines_of_two_ranks_that_are_not_neighbours(place: Path, colocated: Finished) -> None:
@@ -205,27 +196,22 @@ def test_calls_with_meshes_cuts_and_engines_of_their_own(place: Path, colocated:
     assert any(overlapping_steps(made.folder, *calls) for calls in APART)
 
 
-def test_what_was_saved_goes_on_under_another_placement(place: Path, colocated: Finished) -> None:
-    """Generation also where only the critic is trained, then everything on one rank."""
+def test_what_was_saved_goes_on_under_other_placements_and_cuts(
+    place: Path, colocated: Finished
+) -> None:
+    """One step with generation also where only the critic is trained; one by Megatron on four
+    ranks, resharded to engines of one; one by FSDP on one rank."""
+    file, folder = place / "another-placement.yaml", place / "another-placement"
     groups = [CRITIC | {"devices": 1}, TRAINED | {"firstDevice": 1}, GENERATION]
-    placed(place, "another-placement", groups, "--devices", 2, "--steps", 2)
-    made = placed(place, "another-placement", [], "--steps", 3)
-    assert_same(made, colocated)
-
-
-def test_stages_of_tensor_ranks_then_one_rank(place: Path, colocated: Finished) -> None:
-    """Megatron on four ranks, resharded to engines of one; FSDP on one rank goes on."""
-    file, folder = place / "three-dimensions.yaml", place / "three-dimensions"
+    apart = {"placement": {"type": "Manual", "groups": groups}}
     reference = {"models": {"reference": {"source": {"sameAs": "actor"}}}}
     cut = {"training": {"engine": "Megatron", "parallelism": {"tensor": 2, "pipeline": 2}}}
-    models = {"models": dict.fromkeys(("actor", "reference", "critic"), cut)}
-    for changes, words in (
-        ((reference, models), ("--devices", 4, "--steps", 2)),
-        ((reference,), ("--devices", 1, "--steps", 3)),
-    ):
-        made = run(example("02", file, CHANGES, *changes), folder, *words)
+    stages = {"models": dict.fromkeys(("actor", "reference", "critic"), cut)}
+    for step, (devices, change) in enumerate(((2, apart), (4, stages), (1, {})), start=1):
+        manifest = example("02", file, CHANGES, reference, change)
+        made = run(manifest, folder, "--devices", devices, "--steps", step)
         assert made.code == 0, made.output
-        if words[-1] == 2:
+        if change is stages:
             assert_exported_as_left(folder, place / "from-stages")
     assert_same(made, colocated)
 
@@ -252,19 +238,23 @@ def test_calls_begin_before_the_last_response_has_ended(place: Path, colocated: 
 
 
 def test_responses_that_another_engine_finishes_are_the_same_after_a_kill(place: Path) -> None:
-    """The second of two engines leaves its rows to the first, and is killed in one step."""
+    """The second of two engines leaves its rows to the first, and is killed in one step. The step
+    before it was made already, and is made again."""
     groups = [
         {"roles": ["actor"], "devices": 1},
         {"roles": ["reference", "critic"], "firstDevice": 1, "devices": 1},
         GENERATION,
     ]
-    placement, words = {"type": "Manual", "groups": groups}, ("--devices", 2)
-    rollout = fused(15) | {"maxResponseTokens": 24}
-    plain = placed_by(place, "fused-moved", placement, *words, rollout=rollout)
-    kill = ("--inject", "kill:rank=1,phase=generate,step=2")
-    killed = placed_by(place, "fused-killed", placement, *words, *kill, rollout=rollout)
-    assert overlapping_steps(plain.folder, "actor.finish", "critic.values")
-    names = (*COMPARED, "response/length_mean", "reward/digits")
-    for number, wanted in enumerate(step_metrics(plain.folder), start=1):
-        got = last_metrics(killed)[number]
-        assert [got[name] for name in names] == [wanted[name] for name in names]
+    made = placed_by(
+        place,
+        "fused-moved",
+        {"type": "Manual", "groups": groups},
+        *("--devices", 2, "--steps", 4, "--inject", "kill:rank=1,phase=generate,step=4"),
+        rollout=fused(15) | {"maxResponseTokens": 24},
+        checkpoint={"everySteps": 2},
+    )
+    assert overlapping_steps(made.folder, "actor.finish", "critic.values")
+    steps = records(made.folder, "step")
+    assert [record["step"] for record in steps] == [1, 2, 3, 3, 4]
+    first, again = (without_pace(record["metrics"]) for record in steps[2:4])
+    assert first == again

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from .cli import run
-from .manifests import example
+from .manifests import digit_pairs, example, write_rows
 from .records import records
 
 pytestmark = pytest.mark.ray
@@ -17,18 +21,25 @@ ALONE: dict[str, Any] = {"warmStart": None}
 
 def test_three_manifests_lead_from_a_base_model_to_ppo_on_a_learned_reward(place: Path) -> None:
     """The learned reward is scored twice, the second time tokenized anew: to the same number. A
-    verifier is added to it, and a kill comes in between."""
+    verifier is added to it. The last two jobs are killed on the way."""
     manifest = example("10", place / "chain-sft.yaml", {"schedule": ALONE | {"steps": 12}})
     tuned = run(manifest, place / "chain-sft")
     assert tuned.code == 0, tuned.output
     settings = {"source": {"path": str(tuned.folder / "model")}}
+    pairs = digit_pairs(96)
+    rows = write_rows(place / "pairs.jsonl", pairs[:80])
     sections: dict[str, Any] = {
         "models": {"reward_model": settings},
         "rewards": [],
-        "schedule": ALONE | {"steps": 20, "promptsPerStep": 64, "miniBatchPrompts": 32},
+        "data": {"train": {"path": str(rows), "builtin": None}},
+        "schedule": ALONE | {"steps": 12, "promptsPerStep": 64, "miniBatchPrompts": 32},
+        "checkpoint": {"everySteps": 4},
     }
-    judge = run(example("11", place / "chain-judge.yaml", sections), place / "chain-judge")
+    words = ("--devices", 2, "--inject", "kill:rank=1,phase=train,step=7")
+    manifest = example("11", place / "chain-judge.yaml", sections)
+    judge = run(manifest, place / "chain-judge", *words)
     assert judge.code == 0, judge.output
+    assert_learned(judge.folder, pairs[80:])
     model = {"path": str(judge.folder / "model")}
     sections = {
         "models": {"actor": settings},
@@ -57,3 +68,29 @@ def test_three_manifests_lead_from_a_base_model_to_ppo_on_a_learned_reward(place
     assert abs(steps[1]["critic/value_mean"]) > 0.01, "the critic has begun as the reward model"
     held_out = records(made.folder, "evaluation")[-1]["metrics"]
     assert held_out["evaluation/reward_mean"] != 0
+
+
+def assert_learned(folder: Path, unseen: Sequence[Mapping[str, str]]) -> None:
+    """From no opinion to the right one, on pairs that it has not seen as well."""
+    assert len(records(folder, "run")) == 2
+    metrics = {record["step"]: record["metrics"] for record in records(folder, "step")}
+    assert list(metrics) == list(range(1, 13))
+    first, last = metrics[1], metrics[12]
+    assert first["reward_model/loss"] == pytest.approx(math.log(2), abs=0.01)
+    assert last["reward_model/loss"] < 0.2 and last["reward_model/accuracy"] > 0.9
+    assert last["reward_model/margin"] > 1 > abs(first["reward_model/margin"])
+    assert mean_accuracy(folder / "model", unseen) > 0.9
+
+
+def mean_accuracy(folder: Path, pairs: Sequence[Mapping[str, str]]) -> float:
+    """Share of pairs whose chosen response a classifier of the folder scores higher."""
+    model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+
+    def score(pair: Mapping[str, str], which: str) -> float:
+        text = f"{pair['prompt']}{pair[which]}{tokenizer.eos_token}"
+        with torch.no_grad():
+            return float(model(**tokenizer(text, return_tensors="pt")).logits)
+
+    right = [score(pair, "chosen") > score(pair, "rejected") for pair in pairs]
+    return sum(right) / len(right)

@@ -1,0 +1,39 @@
+"""Two jobs of seven steps that are interrupted in every way, and what they came to undisturbed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from .manifests import digit_rows, example, write_rows
+
+STEPS = 7
+OFTEN = {
+    "schedule": {"steps": STEPS, "evaluateEverySteps": 3},
+    "checkpoint": {"everySteps": 1, "keepLast": 2},
+    "failurePolicy": {"backoffSeconds": 0},
+}
+GRPO = {
+    "algorithm": {"grpo": {"klCoefficient": 0.05, "epochsPerBatch": 2}},
+    "schedule": {"miniBatchPrompts": 3},
+}
+"""KL in the loss, three mini-batches (the last one smaller), two epochs."""
+PPO = {
+    "algorithm": {"ppo": {"klCoefficient": 0.05, "valueClipRange": 0.2}},
+    "schedule": {"promptsPerStep": 16, "miniBatchPrompts": 8},
+}
+"""KL in the reward, two mini-batches."""
+
+
+def manifest_of(devices: int, file: Path, *changes: Mapping[str, Any]) -> Path:
+    """GRPO with a reference on two ranks, in epochs of two steps; PPO with a critic on one."""
+    if devices == 1:
+        return example("02", file, OFTEN, PPO, *changes)
+    train = write_rows(file.parent / "two-steps.jsonl", digit_rows(16))
+    evaluation = write_rows(file.parent / "held-out.jsonl", digit_rows(20)[16:])
+    rows = {
+        "train": {"path": str(train), "builtin": None, "answerField": "answer"},
+        "evaluation": {"path": str(evaluation), "answerField": "answer"},
+    }
+    return example("01", file, OFTEN, GRPO, {"data": rows}, *changes)
