@@ -2,13 +2,15 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format generate lock clean \
+.PHONY: help setup demo test nightly check format generate lock clean \
 	cluster-up cluster-status cluster-down cluster-images images check-locks e2e \
 	bench-step bench-dispatch bench-startup bench-recovery bench-peers bench-learning bench-placement \
 	bench-operator bench-reshard bench-estimator bench-papers
 
 export PYTHON
 BIN := .venv/bin
+# An empty value lets Python keep byte code: without it pytest rewrites every test file at every start.
+PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 BENCH = PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python benchmarks
 DEMO := examples/01-sort-grpo.yaml
 RUN := rlhf-runs/sort-grpo
@@ -26,9 +28,13 @@ demo: ## train a tiny model by GRPO and write a report with its learning curve
 	@echo "==> Learning curves and timeline: $(RUN)/report.html (open it in a browser)"
 	@echo "==> The model, in Hugging Face format: $(RUN)/model"
 
-test: setup ## run every test; ARGS="-k name" selects
+test: setup ## run every test; ARGS=--quick at every save, ARGS="-k name" selects
 	@echo "==> Running the tests: pytest -n auto $(ARGS)"
-	@$(BIN)/python -m pytest -n auto $(ARGS)
+	@$(PYTEST) -n auto $(ARGS)
+
+nightly: setup ## every test, those too long for every change as well, with ten times the examples
+	@echo "==> Running the tests: pytest -n auto --nightly $(ARGS)"
+	@$(PYTEST) -n auto --nightly $(ARGS)
 
 check: setup ## formatting, lint, types, tiers, generated files
 	@echo "==> Formatting: ruff format --check"
@@ -74,7 +80,7 @@ e2e: setup ## a job end to end on a real node of this machine; needs root
 	@tools/devcluster/build.sh --node
 	@tools/devcluster/images/build.sh
 	@echo "==> Running the tests: pytest -m e2e -rP tests/e2e $(ARGS)"
-	@$(BIN)/python -m pytest -m e2e -rP tests/e2e $(ARGS)
+	@$(PYTEST) -m e2e -rP tests/e2e $(ARGS)
 
 clean: ## remove the environment, caches and build outputs; runs are kept
 	@rm -rf .venv .venv-tools .mypy_cache .ruff_cache .pytest_cache .hypothesis \

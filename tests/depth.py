@@ -6,7 +6,9 @@ tests marked nightly, and draws more.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from collections.abc import Sequence
+from typing import TypeVar
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -18,14 +20,10 @@ DEFAULT_EXAMPLES = 100
 """Examples of a property that does not say how many."""
 
 
-@dataclass
-class Depth:
-    """What this session draws; set before any test is imported."""
+FACTOR = "RLHF_TEST_EXAMPLES_FACTOR"
+"""Variable with the factor on numbers of examples: processes that tests start must agree."""
 
-    factor: float = 1.0
-
-
-_DEPTH = Depth()
+T = TypeVar("T")
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -39,7 +37,7 @@ def choose_depth(config: pytest.Config) -> None:
     """Set how many examples are drawn."""
     if config.option.quick and config.option.nightly:
         raise pytest.UsageError("got --quick and --nightly, allowed one of them")
-    _DEPTH.factor = 0.2 if config.option.quick else 10.0 if config.option.nightly else 1.0
+    os.environ[FACTOR] = "0.2" if config.option.quick else "10" if config.option.nightly else "1"
     settings.register_profile(
         "any machine",  # a busy machine is not a failure
         deadline=None,
@@ -51,7 +49,29 @@ def choose_depth(config: pytest.Config) -> None:
 
 def examples(usual: int) -> int:
     """Number of examples to draw where a usual session draws so many."""
-    return max(1, round(usual * _DEPTH.factor))
+    return max(1, round(usual * _factor()))
+
+
+def sample(row: int, columns: Sequence[T], usual: int) -> Sequence[T]:
+    """The cells of a matrix's row that this session runs: all of them at night.
+
+    Else so many, at equal distances, that shift from row to row: every row has some, and every
+    column about as many as any other.
+
+    Args:
+        row: the row's number.
+        columns: of the matrix, in order.
+        usual: cells of a row in a usual session.
+    """
+    number = len(columns)
+    if _factor() > 1 or usual >= number:
+        return columns
+    chosen = {(row + cell * number // usual) % number for cell in range(usual)}
+    return [column for place, column in enumerate(columns) if place in chosen]
+
+
+def _factor() -> float:
+    return float(os.environ.get(FACTOR, "1"))
 
 
 def select(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -16,7 +16,7 @@ import pytest
 from xdist.scheduler import LoadScheduling
 from xdist.workermanage import WorkerController
 
-from .suites import WORKERS, suite_of, workers_of
+from .suites import WORKERS, Suite, suite_of, workers_of
 
 AHEAD = 2
 """Tests that a process has been sent: it begins one when it knows the next, for fixtures' ends."""
@@ -25,24 +25,31 @@ END_SECONDS = 120.0
 
 
 def num_processes(config: pytest.Config) -> int:
-    """Two where the arguments lead to tests of both workers; else none but this one.
+    """Two where the arguments lead to tests of both workers, or to quick ones; else only this one.
 
     So a few tests run as ever: in one process, in order, with output and debugger.
     """
     if config.option.capture == "no":
         return 0
+    if config.option.quick:
+        return len(WORKERS)
     workers = workers_of(config.args, config.invocation_params.dir)
     return len(WORKERS) if len(workers) == len(WORKERS) else 0
 
 
 class SuiteScheduling(LoadScheduling):
-    """Gives each process the tests of its own worker, in order; then those that any may run."""
+    """Gives each process the tests of its own worker, in order; then those that any may run.
+
+    The latter by whole files, whose fixtures then start once, the longest suites first.
+    """
 
     def __init__(self, config: pytest.Config, log: Any = None) -> None:
         super().__init__(config, log)
         self._numbers: dict[WorkerController, int] = {}
-        self._workers: list[str | None] = []
-        """Of each test of the collection."""
+        self._suites: list[Suite] = []
+        """The suite of each test of the collection."""
+        self._begun: dict[str, int] = {}
+        """Number of the process that has begun a file."""
 
     def add_node(self, node: WorkerController) -> None:
         super().add_node(node)
@@ -58,8 +65,8 @@ class SuiteScheduling(LoadScheduling):
             if not self._check_nodes_have_same_collection():
                 return
             self.collection = next(iter(self.node2collection.values()))
-            self._workers = [suite_of(nodeid).worker for nodeid in self.collection]
-            self.pending[:] = range(len(self.collection))
+            self._suites = [suite_of(nodeid) for nodeid in self.collection]
+            self.pending[:] = sorted(range(len(self.collection)), key=self._turn)
         for node in self.nodes:
             self.check_schedule(node)
 
@@ -75,13 +82,23 @@ class SuiteScheduling(LoadScheduling):
             self.node2pending[node].append(test)
             node.send_runtest_some([test])
 
+    def _turn(self, test: int) -> tuple[bool, float]:
+        """The key that pending tests are sorted by: those of workers, then the longest suites."""
+        suite = self._suites[test]
+        return (True, -suite.seconds) if suite.worker is None else (False, 0.0)
+
     def _next(self, node: WorkerController) -> int | None:
-        """The first test of the process's own worker, else the first that is nobody's."""
+        """The first test of the process's own worker, else the first that any process may run."""
+        assert self.collection is not None
         number = self._numbers[node]
-        own = [each for i, each in enumerate(WORKERS) if i % self.numnodes == number]
-        for wanted in (own, [None]):
-            for test in self.pending:
-                if self._workers[test] in wanted:
+        own = [worker for i, worker in enumerate(WORKERS) if i % self.numnodes == number]
+        for test in self.pending:
+            if self._suites[test].worker in own:
+                return test
+        for test in self.pending:
+            if self._suites[test].worker is None:
+                file = file_of(self.collection[test])
+                if self._begun.setdefault(file, number) == number:
                     return test
         return None
 

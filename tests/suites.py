@@ -22,8 +22,9 @@ from .heavy_starts import SHARED, check_mark, excesses, take_starts
 ROOT = Path(__file__).resolve().parents[1]
 WORKERS = ("ray", "cluster")
 """Whose tests stay in one process, and in their order."""
-WORKERS_OF_MARK = {"cluster": ("cluster",), "ray": ("ray", "cluster")}
-"""What the suite of a test with such a mark may say: a control plane is in one process only."""
+WORKERS_OF_MARK = {"cluster": ("cluster",)}
+"""The suites of tests with such a mark name one of these workers: a control plane is in one process
+only."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,8 @@ class Suite:
     seconds: float
     """What all of its tests may take, on two idle cores, beside the other worker's."""
     worker: str | None = None
-    """The process that runs it; without one the process that has nothing else to do."""
+    """The process that runs it; without one any process that has nothing else to do runs whole
+    files of it."""
     starts: Mapping[str, int] = field(default_factory=dict, hash=False)
     """The most heavy starts of each kind."""
 

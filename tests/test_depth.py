@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
+from .depth import FACTOR, sample
 from .suites import ROOT
 
 TESTS = """
@@ -63,3 +66,19 @@ def test_two_depths_at_once_are_refused(session: pytest.Pytester) -> None:
     result = session.runpytest_subprocess("--quick", "--nightly")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert "got --quick and --nightly, allowed one of them" in result.stderr.str()
+
+
+@pytest.mark.parametrize(("columns", "usual"), [(5, 2), (3, 2), (10, 5), (7, 3), (3, 5)])
+def test_a_sample_of_a_matrix_has_cells_of_every_row_and_column(
+    monkeypatch: pytest.MonkeyPatch, columns: int, usual: int
+) -> None:
+    monkeypatch.setenv(FACTOR, "1")
+    rows = [sample(row, range(columns), usual) for row in range(columns)]
+    assert all(len(set(row)) == min(usual, columns) for row in rows)
+    drawn = Counter(column for row in rows for column in row)
+    assert set(drawn.values()) == {min(usual, columns)} and len(drawn) == columns
+
+
+def test_all_cells_are_run_at_night(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(FACTOR, "10")
+    assert sample(3, "abcde", 2) == "abcde"

@@ -17,7 +17,7 @@ from .suites import ROOT
 
 RAY = [f"tests/runs/test_a.py::test_{i}" for i in range(4)]
 CLUSTER = [f"tests/charts/test_b.py::test_{i}" for i in range(4)]
-OTHER = [f"tests/tools/test_c.py::test_{i}" for i in range(4)]
+OTHER = [f"tests/tools/test_{file}.py::test_{i}" for file in "cde" for i in range(2)]
 ALL = [*CLUSTER, *RAY, *OTHER]
 
 
@@ -72,16 +72,39 @@ def work(made: SuiteScheduling, node: Node, done: list[str], most: int = 1000) -
         made.mark_test_complete(controller(node), pending[0])
 
 
+def work_once(made: SuiteScheduling, node: Node, tests: list[str], done: list[str]) -> None:
+    """Let a process end the first of the tests that it was sent."""
+    if pending := made.node2pending[controller(node)]:
+        done.append(tests[pending[0]])
+        made.mark_test_complete(controller(node), pending[0])
+
+
 def test_each_process_runs_its_own_tests_in_order_before_those_of_nobody() -> None:
     made, (ray, cluster) = scheduling(2)
     of_ray: list[str] = []
     of_cluster: list[str] = []
-    work(made, cluster, of_cluster, most=6)
+    work(made, cluster, of_cluster, most=5)
     work(made, ray, of_ray)
     work(made, cluster, of_cluster)
     assert of_ray[:4] == RAY and of_cluster[:4] == CLUSTER
-    assert sorted(of_ray[4:] + of_cluster[4:]) == OTHER and len(of_cluster) > 6 - AHEAD
+    assert sorted(of_ray[4:] + of_cluster[4:]) == OTHER and of_cluster[4:] == OTHER[:4]
     assert made.tests_finished and ray.shutting_down and cluster.shutting_down
+
+
+def test_a_file_of_nobody_is_run_by_one_process_as_its_fixtures_start_once() -> None:
+    made, nodes = scheduling(2, OTHER)
+    done: dict[str, list[str]] = {node.gateway.id: [] for node in nodes}
+    while not made.tests_finished:
+        for node in nodes:
+            work_once(made, node, OTHER, done[node.gateway.id])
+    files = [{nodeid.partition("::")[0] for nodeid in ran} for ran in done.values()]
+    assert not files[0] & files[1] and all(files)
+
+
+def test_the_longest_suites_of_nobody_are_begun_first() -> None:
+    short, long = "tests/images/test_a.py::test_it", "tests/rlhf_flow/test_lint.py::test_it"
+    made, (only,) = scheduling(1, [short, long])
+    assert only.sent == [1, 0]
 
 
 def test_a_process_is_sent_only_the_next_test_so_that_a_failure_can_end_the_session() -> None:
@@ -182,7 +205,7 @@ def test_the_end_of_a_session_waits_for_the_fixtures_of_its_processes() -> None:
     assert len(waited) == 2
 
 
-FEW = ["tests/rlhf_runtime/numerics/test_kl.py", "tests/rlhf_operator/test_bounds.py"]
+FEW = ["tests/rlhf_runtime/controller/test_passes.py", "tests/rlhf_operator/test_bounds.py"]
 
 
 def pytest_of(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -223,7 +246,7 @@ def test_a_few_tests_and_output_as_it_comes_need_one_process(
 ) -> None:
     told = SimpleNamespace(
         args=arguments,
-        option=SimpleNamespace(capture=capture),
+        option=SimpleNamespace(capture=capture, quick=False),
         invocation_params=SimpleNamespace(dir=ROOT),
     )
     assert num_processes(cast(pytest.Config, told)) == expected

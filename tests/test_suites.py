@@ -40,6 +40,8 @@ def test_the_most_exact_name_of_a_suite_counts() -> None:
         (["tests/repository/test_guides.py"], {"cluster"}),
         (["tests/rlhf_operator/test_queue.py", "tests/cluster"], {"cluster"}),
         (["tests/runs/test_resume.py", "tests/rlhf_runtime"], {"ray"}),
+        (["tests/rlhf_runtime/controller/test_passes.py"], {"ray"}),
+        (["tests/rlhf_runtime/numerics"], set()),
         (["tests/rlhf_flow", "tests/tools/test_generate.py"], set()),
     ],
 )

@@ -21,6 +21,7 @@ from rlhf_runtime.reshard.local_shards import LocalShards
 from rlhf_runtime.reshard.views import View
 from rlhf_runtime.roles.saving import restore, state_of
 
+from ...depth import sample
 from ..world_of_processes import Scenario, run_scenarios
 from .layout_cases import FSDP, LAYOUTS, SCENARIOS
 from .layout_holders import MOMENTS, hold, parts_in, write_model
@@ -84,7 +85,8 @@ def a_checkpoint_is_that_of_any_layout(world: World, folder: Path, saved: str) -
     saver.finish()
     dist.barrier()
     wrong = []
-    for layout, (_, kind) in LAYOUTS.items():
+    for layout in sample(list(LAYOUTS).index(saved), list(LAYOUTS), 5):
+        kind = LAYOUTS[layout].kind
         if layout != saved and kind == LAYOUTS[saved].kind == FSDP:
             continue  # scenarios of meshes do
         here = {"actor": held[layout]} if layout in held else {}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from ...depth import sample
 from .megatron_cases import (
     ONE,
     REPLICAS_OF_TENSOR,
@@ -58,13 +59,24 @@ CASES: dict[int, dict[str, Case]] = {
 """By ranks of the world."""
 
 
+MESHES_OF_A_SCENARIO = {1: 1, 2: 2, 4: 2}
+"""By ranks of the world, in a usual session. Any two meshes of four ranks have tensor ranks, stages
+and replicas between them."""
+
+
 def names(size: int) -> dict[str, tuple[str, str, str]]:
-    """The scenarios of a world of so many ranks: where, what and with which model, by name."""
+    """The scenarios of a world of so many ranks: mesh, contract and model, by name."""
     found = {}
-    for where, case in CASES[size].items():
-        for name in PER_MODEL:
-            for kind in case.kinds:
+    contract = (*PER_MODEL, *ONCE, *IN_HALF_PRECISION)
+    for number, name in enumerate(contract):
+        meshes = [
+            where
+            for where, case in CASES[size].items()
+            if case.in_half_precision or name not in IN_HALF_PRECISION
+        ]
+        for where in sample(number, meshes, MESHES_OF_A_SCENARIO[size]):
+            for kind in CASES[size][where].kinds if name in PER_MODEL else ():
                 found[f"{name} ({kind}; {where})"] = where, name, kind
-        for name in (*ONCE, *(IN_HALF_PRECISION if case.in_half_precision else ())):
-            found[f"{name} ({where})"] = where, name, case.kinds[0]
+            if name not in PER_MODEL:
+                found[f"{name} ({where})"] = where, name, CASES[size][where].kinds[0]
     return found
