@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn
@@ -32,7 +32,8 @@ def kubeconfig() -> Iterator[Path]:
     named = os.environ.get("RLHF_TEST_KUBECONFIG")
     if not named:
         options = possible(DevCluster(OWN), "--kueue")
-        with own_cluster("session", *options, shared=True) as cluster:
+        count_start(Heavy.CONTROL_PLANE, shared=True)
+        with _running("session", options, {}) as cluster:
             yield cluster.kubeconfig
     elif Path(named).is_file():
         yield Path(named)
@@ -60,16 +61,22 @@ def namespace(kubectl: Kubectl) -> Iterator[str]:
 
 
 @contextmanager
-def own_cluster(
-    name: str, *arguments: str, shared: bool = False, **environment: str
+def own_cluster(name: str, *arguments: str, **environment: str) -> Iterator[DevCluster]:
+    """A cluster of a test's own, stopped at the end."""
+    count_start(Heavy.CONTROL_PLANE)
+    with _running(name, arguments, environment) as cluster:
+        yield cluster
+
+
+@contextmanager
+def _running(
+    name: str, arguments: Sequence[str], environment: Mapping[str, str]
 ) -> Iterator[DevCluster]:
-    """A cluster of this process's own, stopped at the end; a shared one is for several suites."""
     stop_abandoned()
     folder = OWN / str(os.getpid())
     cluster = DevCluster(folder / name, environment)
     if lacking := cluster.lacks(*arguments):
         skip_or_fail(lacking)
-    count_start(Heavy.CONTROL_PLANE, shared=shared)
     try:
         cluster.up(*arguments)
         yield cluster

@@ -1,4 +1,4 @@
-"""Generation with the trainer's weights, in real worlds: one rank, two engines, one cut in two."""
+"""Generation with the trainer's weights, in real worlds: on one rank, and cut in two."""
 
 from __future__ import annotations
 
@@ -13,28 +13,23 @@ from . import vllm_ranks as ranks
 pytestmark = pytest.mark.ray
 
 WORLDS = {
-    "one rank": (1, 1, "cpu"),
-    "two engines": (2, 1, "cpu"),
-    "one engine cut in two": (2, 2, "cpu"),
-    "one GPU": (1, 1, "cuda"),
+    "one rank": (1, "cpu"),
+    "one engine cut in two": (2, "cpu"),
+    "one GPU": (1, "cuda"),
 }
-"""World size, ranks per engine and device."""
+"""World size, which is the engine's, and device. Several engines, and those on some of the ranks,
+are in test_transition."""
 PARAMS = [pytest.param(name, marks=ON_GPU if "GPU" in name else ()) for name in WORLDS]
 
 
 @pytest.fixture(scope="module", params=PARAMS)
 def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder with every rank's results, after all scenarios ran."""
-    return generate(tmp_path_factory, *WORLDS[request.param])
-
-
-def generate(
-    places: pytest.TempPathFactory, size: int, tensor_size: int, device: str, first_rank: int = 0
-) -> Path:
-    """Run the scenarios on the ranks of a world from the first one on."""
-    folder = places.mktemp(f"vllm-{size}-{tensor_size}-{os.getpid()}-")
+    size, device = WORLDS[request.param]
+    # vLLM's shared memory is named after the folder, whichever session it is of.
+    folder = tmp_path_factory.mktemp(f"vllm-{size}-{os.getpid()}-")
     module = "tests.rlhf_runtime.engines.vllm_ranks"
-    return start_world(module, size, folder, str(tensor_size), str(first_rank), device=device)
+    return start_world(module, size, folder, str(size), device=device)
 
 
 @pytest.mark.parametrize("scenario", list(ranks.scenarios(1)))
@@ -49,15 +44,3 @@ FAMILIES = [name for name in ranks.scenarios(2) if name not in ranks.scenarios(1
 @pytest.mark.parametrize("scenario", FAMILIES)
 def test_generation_with_more_families(world: Path, scenario: str) -> None:
     assert not failures(world, scenario)
-
-
-@pytest.mark.parametrize(
-    ("size", "tensor_size", "first_rank"), [(2, 1, 1), (4, 2, 2)], ids=["one of two", "two of four"]
-)
-def test_engines_on_a_part_of_the_ranks(
-    tmp_path_factory: pytest.TempPathFactory, size: int, tensor_size: int, first_rank: int
-) -> None:
-    """The other ranks build nothing, and take part in nothing."""
-    made = generate(tmp_path_factory, size, tensor_size, "cpu", first_rank)
-    for scenario in ranks.ON_A_PART:
-        assert not failures(made, scenario)

@@ -1,8 +1,7 @@
 """Scenarios of generation and of the way there from the trainer, for test_vllm.
 
-Run as `python -m tests.rlhf_runtime.engines.vllm_ranks RANK WORLD_SIZE FOLDER TENSOR_SIZE
-FIRST_RANK`: ranks before the first one build nothing. The oracle is Hugging Face on the weights
-that the trainer saved.
+Run as `python -m tests.rlhf_runtime.engines.vllm_ranks RANK WORLD_SIZE FOLDER TENSOR_SIZE`. The
+oracle is Hugging Face on the weights that the trainer saved.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from rlhf_flow.planning.generation_memory import BATCHED_TOKENS
 from rlhf_runtime.dataplane.columns import Column, pack, repeat_rows
 from rlhf_runtime.engines.fsdp.engine import FsdpEngine
 from rlhf_runtime.engines.packing import MicroBatch, cut
-from rlhf_runtime.engines.parallel import ParallelContext, make_contexts
+from rlhf_runtime.engines.parallel import ParallelContext
 from rlhf_runtime.engines.rank_group import RankGroup
 from rlhf_runtime.engines.training import ReadLogProbs, TokenOutputs
 from rlhf_runtime.engines.vllm.arguments import EngineSettings
@@ -341,10 +340,6 @@ ONE_MODEL: dict[str, Callable[[Pair], None]] = {
 }
 
 
-ON_A_PART = tuple(f"greedy answers follow the trainer ({kind})" for kind in ("llama", "tied"))
-"""The scenarios of engines that are on some ranks of the world only, two engines at a time."""
-
-
 def close_engines() -> None:
     for made in PAIRS.values():
         made.engine.close()
@@ -357,34 +352,28 @@ def _scenario(
     check: Callable[[Pair], None],
     kind: str,
     tensor_size: int,
-    first_rank: int,
 ) -> None:
     if world.rank == 0 and kind not in PAIRS:
         write_model(kind, folder / kind)
-    make_contexts([mesh_of(world.size - 1, 1)], world)  # members are in unequally many groups
-    parallel = part_of(world, mesh_of(first_rank, world.size - first_rank))
+    parallel = part_of(world, mesh_of(0, world.size))
     dist.barrier()
-    if parallel is None:
-        return
+    assert parallel is not None
     if kind not in PAIRS:
-        engines = mesh_of(first_rank, parallel.size // tensor_size, tensor_size)
+        engines = mesh_of(0, parallel.size // tensor_size, tensor_size)
         PAIRS[kind] = Pair(kind, folder, world, parallel, engines)
     check(PAIRS[kind])
 
 
-def scenarios(tensor_size: int, first_rank: int = 0) -> dict[str, Scenario]:
-    """All of them, model by model; on a part of the world some. More families where engines are
-    cut."""
-    options = {"tensor_size": tensor_size, "first_rank": first_rank}
-    chosen = {
-        f"{name} ({kind})": partial(_scenario, check=check, kind=kind, **options)
+def scenarios(tensor_size: int) -> dict[str, Scenario]:
+    """All of them, model by model. More families where engines are cut."""
+    return {
+        f"{name} ({kind})": partial(_scenario, check=check, kind=kind, tensor_size=tensor_size)
         for kind in (*MODELS, *(GENERATING if tensor_size > 1 else ()))
         for name, check in (EVERY_MODEL | (ONE_MODEL if kind == "llama" else {})).items()
     }
-    return {name: chosen[name] for name in ON_A_PART} if first_rank else dict(chosen)
 
 
 if __name__ == "__main__":
-    rank, world_size, place, tensor, first = sys.argv[1:]
-    chosen = scenarios(int(tensor), int(first))
+    rank, world_size, place, tensor = sys.argv[1:]
+    chosen = scenarios(int(tensor))
     run_scenarios(int(rank), int(world_size), Path(place), chosen, close_engines)

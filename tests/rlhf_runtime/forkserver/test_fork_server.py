@@ -199,20 +199,6 @@ def test_a_server_forgets_its_libraries_and_imports_them_again_for_the_next_work
     wait_until(lambda: is_gone(staying["process"]), SECONDS, "the end with the raylet")
 
 
-def test_one_that_is_retired_takes_nobody_and_ends_with_its_last_worker(
-    raylet: Raylet,
-) -> None:
-    count_start(Heavy.FORK_SERVER)
-    with closing(OwnForkServer(Device.CPU)) as server:
-        raylet.environment[launcher.SERVER] = server.name
-        staying = raylet.start("staying", STAY)
-        assert client.retire(server.name)
-        assert raylet.start("by-itself")["loaded"] == []
-        assert server.lives and not is_gone(staying["process"])
-        os.kill(int(str(staying["process"])), signal.SIGKILL)
-        wait_until(lambda: not server.lives, SECONDS, "its end")
-
-
 def test_one_that_has_died_is_started_again_under_its_name(
     server: OwnForkServer, raylet: Raylet
 ) -> None:
@@ -261,3 +247,15 @@ def test_a_server_of_another_user_is_not_trusted_with_an_environment(
         monkeypatch.setattr(os, "getuid", lambda: 12345)
         with pytest.raises(PermissionError, match="belongs to another user"):
             launcher.connect("rlhf-strange")
+
+
+def test_one_that_is_retired_takes_nobody_and_ends_with_its_last_worker(
+    server: OwnForkServer, raylet: Raylet
+) -> None:
+    """The last test that uses the server of this file."""
+    staying = raylet.start("staying", STAY)
+    assert client.retire(server.name)
+    assert raylet.start("by-itself")["loaded"] == []
+    assert server.lives and not is_gone(staying["process"])
+    os.kill(int(str(staying["process"])), signal.SIGKILL)
+    wait_until(lambda: not server.lives, SECONDS, "its end")
