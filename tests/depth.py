@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 import pytest
-from hypothesis import HealthCheck, settings
 
 HEAVY_MARKS = ("ray", "cluster", "e2e", "gpu")
 """Marks of tests that `--quick` leaves out."""
@@ -38,6 +37,8 @@ def choose_depth(config: pytest.Config) -> None:
     if config.option.quick and config.option.nightly:
         raise pytest.UsageError("got --quick and --nightly, allowed one of them")
     os.environ[FACTOR] = "0.2" if config.option.quick else "10" if config.option.nightly else "1"
+    from hypothesis import HealthCheck, settings  # ranks import this module, and not hypothesis
+
     settings.register_profile(
         "any machine",  # a busy machine is not a failure
         deadline=None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+from importlib import import_module
 
 from rlhf_api.spec.resources import Device
 from rlhf_runtime.workers.libraries import import_libraries
@@ -14,5 +15,14 @@ os.environ |= {
     "GLOO_SOCKET_IFNAME": "lo",
 }
 import_libraries(Device.CPU)
+for module in (
+    # Ranks import these only where a job needs them. Here dozens of ranks would, for seconds each.
+    "rlhf_flow.planning.plan_problem",
+    "rlhf_runtime.engines.fsdp.engine",
+    "rlhf_runtime.engines.megatron.engine",
+    f"{__package__}.engines.megatron_models",
+    f"{__package__}.engines.tiny_models",
+):
+    import_module(module)
 gc.collect()
 gc.freeze()  # the collector's marks would copy the pages that ranks share
