@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from .cluster.definition import defined
@@ -9,6 +11,10 @@ from .cluster.session import in_ci, kubeconfig, kubectl, namespace
 from .depth import add_options, choose_depth, select
 from .side_by_side import SideBySide, num_processes
 from .suites import SuiteTimes, check_marks
+
+# Before anything imports torch. Two processes share the cores, and small tensors take many times as
+# long where threads wait for each other. Ranks set their own number.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 pytest_plugins = ("pytester",)
 __all__ = ["defined", "kubeconfig", "kubectl", "namespace"]

@@ -20,21 +20,22 @@ from .suites import WORKERS, Suite, suite_of, workers_of
 
 AHEAD = 2
 """Tests that a process has been sent: it begins one when it knows the next, for fixtures' ends."""
+QUICK_PROCESSES = 2
 END_SECONDS = 120.0
 """How long the fixtures of an interrupted process may take to end what they started."""
 
 
 def num_processes(config: pytest.Config) -> int:
-    """Two where the arguments lead to tests of both workers, or to quick ones; else only this one.
+    """One for each worker that the arguments lead to, if there are several; two for quick tests.
 
     So a few tests run as ever: in one process, in order, with output and debugger.
     """
     if config.option.capture == "no":
         return 0
     if config.option.quick:
-        return len(WORKERS)
+        return QUICK_PROCESSES
     workers = workers_of(config.args, config.invocation_params.dir)
-    return len(WORKERS) if len(workers) == len(WORKERS) else 0
+    return len(workers) if len(workers) > 1 else 0
 
 
 class SuiteScheduling(LoadScheduling):
@@ -48,6 +49,8 @@ class SuiteScheduling(LoadScheduling):
         self._numbers: dict[WorkerController, int] = {}
         self._suites: list[Suite] = []
         """The suite of each test of the collection."""
+        self._present: list[str] = []
+        """Workers that have tests in the collection."""
         self._begun: dict[str, int] = {}
         """Number of the process that has begun a file."""
 
@@ -66,6 +69,8 @@ class SuiteScheduling(LoadScheduling):
                 return
             self.collection = next(iter(self.node2collection.values()))
             self._suites = [suite_of(nodeid) for nodeid in self.collection]
+            present = {suite.worker for suite in self._suites}
+            self._present = [worker for worker in WORKERS if worker in present]
             self.pending[:] = sorted(range(len(self.collection)), key=self._turn)
         for node in self.nodes:
             self.check_schedule(node)
@@ -91,7 +96,7 @@ class SuiteScheduling(LoadScheduling):
         """The first test of the process's own worker, else the first that any process may run."""
         assert self.collection is not None
         number = self._numbers[node]
-        own = [worker for i, worker in enumerate(WORKERS) if i % self.numnodes == number]
+        own = self._present[number % self.numnodes :: self.numnodes]
         for test in self.pending:
             if self._suites[test].worker in own:
                 return test

@@ -8,6 +8,7 @@ node's cluster is this session's own, or the one that RLHF_TEST_KUBECONFIG names
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,10 +20,12 @@ from ..cluster.devcluster import DevCluster, output_of
 from ..cluster.kubectl import Kubectl
 from ..cluster.programs import built
 from ..cluster.session import own_cluster
+from ..heavy_starts import Heavy, count_start
 from .installed import InstalledOperator, place_for_release
 from .volume import CheckpointVolume
 from .walkthrough import ROOT, Walkthrough, walk
 
+STARTED_PODS = re.compile(r"^kubelet_started_pods_total (\d+)$", re.MULTILINE)
 FETCHED = ROOT / "rlhf-runs" / "from-kubernetes"
 """Where the README's last line puts the model."""
 INSTALL_SECONDS = 900.0
@@ -60,6 +63,25 @@ def node_cluster() -> Iterator[DevCluster]:
 def kubeconfig(node_cluster: DevCluster) -> Path:
     """The administrator's kubeconfig; the fixtures kubectl and namespace use it."""
     return node_cluster.kubeconfig
+
+
+@pytest.fixture(scope="session", autouse=True)
+def counted_pods(kubectl: Kubectl) -> Iterator[None]:
+    """Count the pods that the node's kubelet starts in this session."""
+    before = started_pods(kubectl)
+    yield
+    count_start(Heavy.POD, started_pods(kubectl) - before)
+
+
+def started_pods(kubectl: Kubectl) -> int:
+    """Pods that kubelets have started since they run themselves."""
+    total = 0
+    for node in kubectl("get", "nodes", "--output=name").split():
+        metrics = kubectl(
+            "get", "--raw", f"/api/v1/{node.replace('node/', 'nodes/')}/proxy/metrics"
+        )
+        total += sum(map(int, STARTED_PODS.findall(metrics)))
+    return total
 
 
 @pytest.fixture(scope="session")

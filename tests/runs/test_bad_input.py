@@ -16,8 +16,9 @@ from .cli import run
 from .manifests import digit_rows, example, write_rows
 from .records import end
 
+pytestmark = pytest.mark.ray
 
-@pytest.mark.ray
+
 def test_a_model_that_the_engine_cannot_compute_ends_the_run_before_its_warm_start(
     place: Path,
 ) -> None:
