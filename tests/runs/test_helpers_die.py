@@ -12,15 +12,16 @@ import pytest
 
 from rlhf_api.exits import ExitCode
 
-from .cli import BY_ITSELF, Command, standing_by, start
+from .cli import Command, standing_by, start
 from .manifests import example
 from .records import end, records
 
 pytestmark = pytest.mark.ray
 
 SERVER = "rlhf_runtime.forkserver.server"
+STEPS = 8
 JOB = {
-    "schedule": {"warmStart": None, "steps": 6, "evaluateEverySteps": 0},
+    "schedule": {"warmStart": None, "steps": STEPS, "evaluateEverySteps": 0},
     "checkpoint": {"everySteps": 1},
 }
 
@@ -43,21 +44,10 @@ def helper(command: Command, program: str) -> psutil.Process:
     return found
 
 
-def assert_restarted_once(command: Command, folder: Path) -> None:
-    assert command.wait() == ExitCode.DONE, command.output
-    command.assert_gone()
-    assert command.output.count(", after WorkerLost: ") == 1, command.output
-    assert [record["step"] for record in records(folder, "step")][-1] == 6
-
-
-def test_a_fork_server_that_dies_takes_its_workers_along_and_is_started_again(place: Path) -> None:
-    with running(place, "without-its-fork-server", **BY_ITSELF) as (command, folder):
-        command.wait_for_text("checkpoint step=2")
-        helper(command, SERVER).kill()
-        assert_restarted_once(command, folder)
-
-
-def test_runs_go_on_by_themselves_when_what_stands_by_dies(place: Path) -> None:
+def test_runs_go_on_when_what_stands_by_dies_and_when_their_own_fork_server_does(
+    place: Path,
+) -> None:
+    """A fork server takes its workers along. The run starts one of its own, and starts it again."""
     shared = {"RLHF_STANDBY": "dies"}
     with (
         standing_by(place / "dies.log", **shared) as standby,
@@ -66,9 +56,14 @@ def test_runs_go_on_by_themselves_when_what_stands_by_dies(place: Path) -> None:
         command.wait_for_text("checkpoint step=2")
         assert all(SERVER not in shown for _, shown in command.processes()), "it started its own"
         helper(standby, SERVER).kill()
-        assert_restarted_once(command, folder)
         assert standby.wait() == ExitCode.RETRIABLE, standby.output
         assert "ForkServerFailed" in standby.output
+        command.wait_for_text("checkpoint step=4")
+        helper(command, SERVER).kill()
+        assert command.wait() == ExitCode.DONE, command.output
+        command.assert_gone()
+        assert command.output.count(", after WorkerLost: ") == 2, command.output
+        assert [record["step"] for record in records(folder, "step")][-1] == STEPS
 
 
 def test_what_stands_by_ends_after_the_runs_that_it_has_workers_of(place: Path) -> None:
@@ -85,7 +80,7 @@ def test_what_stands_by_ends_after_the_runs_that_it_has_workers_of(place: Path) 
         command.assert_gone()
     assert "workers are forked from `rlhf standby`" in command.output
     assert "WorkerLost" not in command.output, command.output
-    assert [record["step"] for record in records(folder, "step")][-1] == 6
+    assert [record["step"] for record in records(folder, "step")][-1] == STEPS
 
 
 @pytest.mark.parametrize(
