@@ -21,9 +21,10 @@ class GroupAdvantages(NamedTuple):
     advantages: Float[Tensor, " rows"]
     """One per response, 0 for invalid ones."""
     num_groups: int
-    """Groups with at least one valid response."""
-    num_equal_groups: int
-    """Of these, groups of two or more valid responses that all have the same score: no signal."""
+    """With a valid response or without."""
+    num_silent_groups: int
+    """Of these, groups whose responses have nothing to be compared with: too few are valid, or all
+    valid ones have the same score."""
 
 
 def pass_at_k(
@@ -114,8 +115,9 @@ def group_advantages(
         squares = torch.zeros_like(sums).index_add_(0, group_of, centred.square())
         std = torch.where(alone, 1.0, (squares / (counts - 1).clamp(min=1)).sqrt())
         centred = centred / (std[group_of] + STD_EPSILON)
+    num_compared = torch.zeros_like(sums).index_add_(0, group_of, is_compared.double())
     return GroupAdvantages(
-        centred.to(scores.dtype), int((counts > 0).sum()), int(groups.equal.sum())
+        centred.to(scores.dtype), len(num_compared), int((num_compared == 0).sum())
     )
 
 

@@ -48,9 +48,10 @@ def token_rewards(
         rewards = scores.new_zeros(mask.shape)
     else:
         rewards = torch.where(mask, -kl_coefficient * kl, 0.0)
-    positions = torch.arange(mask.shape[1], device=mask.device)
-    last = torch.where(mask, positions, -1).amax(dim=1, keepdim=True)
-    return rewards + torch.where(positions == last, scores[:, None], 0.0)
+    # By counts, not by the largest position: rows may have no tokens, and a rank no rows.
+    num_left = mask.flip(1).cumsum(dim=1).flip(1)
+    is_last = mask & (num_left == 1)
+    return rewards + torch.where(is_last, scores[:, None], 0.0)
 
 
 def penalized_scores(

@@ -15,7 +15,7 @@ from rlhf_flow.fields import ENOUGH, PER_ROW, PER_TOKEN, Kind
 from rlhf_flow.operations import Custom
 from rlhf_flow.operations.custom import STATE
 from rlhf_runtime import user_code
-from rlhf_runtime.dataplane.columns import Column
+from rlhf_runtime.dataplane.columns import Column, pack, pack_texts
 from rlhf_runtime.errors import UserCodeFailed
 from rlhf_runtime.roles.sequences import RESPONSES
 
@@ -29,7 +29,7 @@ OperationState = dict[str, torch.Tensor]
 def run_custom(
     operation: Custom, columns: Columns, num_rows: int, state: OperationState
 ) -> dict[str, Column]:
-    """The fields that a user's function writes.
+    """The fields that a user's function writes. Without rows it is not called.
 
     Args:
         operation: names the function.
@@ -40,6 +40,8 @@ def run_custom(
     Raises:
         UserCodeFailed: the function raises, or returns something else than it should.
     """
+    if not num_rows:
+        return {out.column: _column_of_no_rows(out.kind) for out in operation.outputs()}
     function = user_code.load("the custom operation", operation.entrypoint)
     read = {name: columns[name] for name in operation.reads}
     kept = {name: float(state.get(name, initial)) for name, initial in operation.keeps.items()}
@@ -53,6 +55,13 @@ def run_custom(
             raise UserCodeFailed(f"{_named(operation, function)} returns {output.column} {wrong}")
     state.update({n: torch.tensor(float(kept[n]), dtype=torch.float64) for n in operation.keeps})
     return {name: made[name] for name in operation.writes}
+
+
+def _column_of_no_rows(kind: Kind | None) -> Column:
+    """A column of the form that its readers take; a packed one can also be read by row."""
+    if kind in PER_ROW:
+        return Column(np.zeros(0, dtype=np.float32))
+    return pack_texts([]) if kind is Kind.TEXT else pack([], np.float32)
 
 
 def _named(operation: Custom, function: Callable[..., Any]) -> str:

@@ -241,7 +241,7 @@ def _whiten(work: Workspace, operation: Whiten) -> None:
 
 def _group_advantages(work: Workspace, operation: GroupAdvantages) -> None:
     mask = work.mask(RESPONSES)
-    found = group_advantages(
+    result = group_advantages(
         work.rows(operation.scores),
         work.groups,
         work.rows(operation.valid).bool(),
@@ -249,8 +249,8 @@ def _group_advantages(work: Workspace, operation: GroupAdvantages) -> None:
         operation.baseline,
         mask.sum(dim=1),
     )
-    work.means.add("groups/equal", float(found.num_equal_groups), float(found.num_groups))
-    work.put(operation.advantages, found.advantages[:, None], mask)
+    work.means.add("groups/equal", float(result.num_silent_groups), float(result.num_groups))
+    work.put(operation.advantages, result.advantages[:, None], mask)
 
 
 def _above_baseline(work: Workspace, operation: AboveBaseline) -> None:

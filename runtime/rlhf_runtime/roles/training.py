@@ -19,7 +19,7 @@ from rlhf_runtime.roles.own_tokens import OwnTokens
 from rlhf_runtime.roles.sequences import PROMPTS, RESPONSES
 from rlhf_runtime.telemetry.spread import Spread
 from rlhf_runtime.workers.inputs import BatchInputs
-from rlhf_runtime.workers.orders import Statistics
+from rlhf_runtime.workers.orders import Statistics, larger
 
 Keep = Callable[[Mapping[str, Column], OwnTokens], torch.Tensor]
 """Says of columns, and of the tokens that count, which of the rows do: bool[rows]."""
@@ -191,7 +191,7 @@ class Means:
         maxima: dict[str, float] = {}
         largest = _numbers([value for _, value in self._largest])
         for (name, _), value in zip(self._largest, largest, strict=True):
-            maxima[name] = max(maxima.get(name, value), value)
+            maxima[name] = larger(maxima.get(name, value), value)
         return Statistics(means, maxima, self._sums, self._spreads)
 
     def note_update(self, role: str, rate: float, norm: float, share: float) -> None:

@@ -220,7 +220,7 @@ def merge(reports: Sequence[Statistics]) -> dict[str, float]:
             before = sums.get(name, (0.0, 0.0))
             sums[name] = (before[0] + total, before[1] + weight)
         for name, value in statistics.maxima.items():
-            metrics[name] = value if isnan(value) else max(metrics.get(name, value), value)
+            metrics[name] = larger(metrics.get(name, value), value)
         for name, value in statistics.sums.items():
             metrics[name] = metrics.get(name, 0.0) + value
         for name, spread in statistics.spreads.items():
@@ -228,6 +228,11 @@ def merge(reports: Sequence[Statistics]) -> dict[str, float]:
     metrics.update({name: total / weight for name, (total, weight) in sums.items() if weight})
     metrics.update({name: spread.deviation for name, spread in spreads.items() if spread.count})
     return metrics
+
+
+def larger(one: float, other: float) -> float:
+    """The larger of two numbers, and NaN where one of them is, whatever the order."""
+    return one if isnan(one) or one > other else other
 
 
 def returned_columns(call: ModelCall) -> tuple[str, ...]:

@@ -1,50 +1,12 @@
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier
-from typing import Any
-
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
-from rlhf_runtime.numerics.moments import (
-    Reduce,
-    explained_variance,
-    masked_var,
-    moments,
-    whiten,
-)
+from rlhf_runtime.numerics.moments import explained_variance, masked_var, moments, whiten
 
 from ...depth import examples
-
-
-class ThreadRanks:
-    """Runs one function on several ranks at once, with a reduction that waits for all of them."""
-
-    def __init__(self, world_size: int) -> None:
-        self._barrier = Barrier(world_size)
-        self._slots: list[Tensor] = [torch.empty(0)] * world_size
-
-    def reduce(self, rank: int) -> Reduce:
-        def total(vector: Tensor) -> Tensor:
-            assert vector.dtype == torch.float64
-            self._slots[rank] = vector
-            self._barrier.wait(timeout=10)
-            summed = torch.stack(self._slots).sum(dim=0)
-            self._barrier.wait(timeout=10)
-            return summed
-
-        return total
-
-    def run(self, function: Any, parts: Sequence[tuple[Tensor, ...]]) -> list[Tensor]:
-        with ThreadPoolExecutor(len(parts)) as pool:
-            calls = [
-                pool.submit(function, *part, reduce=self.reduce(rank))
-                for rank, part in enumerate(parts)
-            ]
-            return [call.result() for call in calls]
+from ..thread_ranks import ThreadRanks
 
 
 def test_moments_are_those_of_the_kept_elements() -> None:
@@ -70,7 +32,8 @@ def test_whitening_does_not_depend_on_the_cut_into_ranks(seed: int, cut: list[in
     mask = torch.rand(sum(cut), 3, generator=draw) < 0.7
     whole = whiten(x, mask)
     parts = list(zip(x.split(cut), mask.split(cut), strict=True))
-    pieces = ThreadRanks(len(cut)).run(whiten, parts)
+    ranks = ThreadRanks(len(cut))
+    pieces = ranks.run(lambda rank: whiten(*parts[rank], reduce=ranks.reduce(rank)))
     torch.testing.assert_close(torch.cat(pieces), whole, rtol=0, atol=1e-6)
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -41,7 +42,7 @@ class Plain:
         )
 
     def whole(self, name: str, row: int) -> torch.Tensor:
-        return torch.tensor(self.columns[name].runs()[row])
+        return torch.tensor(self.columns[name].take(np.array([row])).values)
 
     def own(self, row: int) -> torch.Tensor:
         """Which tokens of a row's response count."""
@@ -146,6 +147,9 @@ class Plain:
     def update(self, rows: Rows, row_losses: RowLosses, mode: LossAggregation) -> None:
         """One optimizer step on the rows that count."""
         losses = [of_row for of_row in map(row_losses, rows) if len(of_row)]
+        if not losses:
+            self.step(self.nothing())
+            return
         match mode:
             case LossAggregation.TOKEN_MEAN:
                 loss = torch.cat(losses).mean()
@@ -157,11 +161,15 @@ class Plain:
                 loss = torch.stack([of_row.sum() / self.fixed_length for of_row in losses]).mean()
         self.step(loss)
 
+    def nothing(self) -> torch.Tensor:
+        """The loss of no token: 0, with gradients of 0."""
+        return torch.stack([0 * each.sum() for each in self.module.parameters()]).sum()
+
     def step(self, loss: torch.Tensor) -> None:
         """One optimizer step."""
         torch.autograd.backward(loss)
         norm = nn.utils.clip_grad_norm_(self.module.parameters(), self.optimizer.gradient_clip)
         self._adam.step()
         self._adam.zero_grad()
-        self.losses.append(float(loss))
+        self.losses.append(float(loss.detach()))
         self.norms.append(float(norm))

@@ -11,7 +11,6 @@ from rlhf_flow.losses import ClippedLoss
 
 from .plain_losses import Plain
 from .scenario_tools import close
-from .small_batch import NUM_ROWS
 
 
 class Notes:
@@ -56,17 +55,31 @@ class Notes:
         self._values.setdefault(name, []).append(values)
 
     def compare(self, metrics: Mapping[str, float]) -> None:
-        assert ("actor/kl" in metrics) == self._with_reference
-        close(metrics["actor/ratio_max"], max(self._largest), "ratio")
-        close(metrics["actor/inverse_ratio_max"], 1 / min(self._smallest), "inverse ratio")
-        close(metrics["actor/log_prob_difference_max"], self._farthest(), "difference")
+        assert ("actor/kl" in metrics) == ("actor/kl" in self._values)
+        self._compare_maxima(metrics)
         for name, values in self._values.items():
             close(metrics[name], float(torch.cat(values).double().mean()), name)
 
-    def _farthest(self) -> float:
-        """How far the engines are apart on any token, also of rows that do not count."""
-        trainer, rollout = (
-            torch.cat([self._reference.row(name, row) for row in range(NUM_ROWS)])
-            for name in ("actor_log_probs", "rollout_log_probs")
-        )
-        return float((trainer - rollout).abs().max())
+    def _compare_maxima(self, metrics: Mapping[str, float]) -> None:
+        """Of no tokens there are none."""
+        expected = {
+            "actor/ratio_max": self._largest,
+            "actor/inverse_ratio_max": [1 / ratio for ratio in self._smallest],
+            "actor/log_prob_difference_max": self._distances(),
+        }
+        for name, values in expected.items():
+            assert (name in metrics) == bool(values), name
+            if values:
+                close(metrics[name], max(values), name)
+
+    def _distances(self) -> list[float]:
+        """How far the engines are apart on every token, also of rows that do not count."""
+        num_rows = self._reference.columns["response_tokens"].num_rows
+        return [
+            abs(distance)
+            for row in range(num_rows)
+            for distance in (
+                self._reference.row("actor_log_probs", row)
+                - self._reference.row("rollout_log_probs", row)
+            ).tolist()
+        ]

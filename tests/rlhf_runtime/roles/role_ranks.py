@@ -12,6 +12,7 @@ from pathlib import Path
 from ..world_of_processes import Scenario, run_scenarios
 from . import (
     critic_scenarios,
+    few_rows_scenarios,
     inference_scenarios,
     invariance_scenarios,
     mask_scenarios,
@@ -32,6 +33,7 @@ TABLES = (
     mask_scenarios.SCENARIOS,
     invariance_scenarios.SCENARIOS,
     starting_scenarios.SCENARIOS,
+    few_rows_scenarios.SCENARIOS,
 )
 SCENARIOS: dict[str, Scenario] = {
     name: scenario for table in TABLES for name, scenario in table.items()
