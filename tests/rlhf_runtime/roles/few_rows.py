@@ -17,6 +17,8 @@ from rlhf_runtime.dataplane.shards import Shard, ShardIndex
 from rlhf_runtime.workers.inputs import Inputs
 from rlhf_runtime.workers.orders import Order, OrderedBatch, Part, Source
 
+from ...depth import sample
+
 WORLD_SIZES = (1, 3)
 VOCABULARY = 24
 MAX_RESPONSE = 12
@@ -131,6 +133,11 @@ BATCHES: dict[str, FewRows] = {
         mask=tuple(int(token % 3 != 1) for token in range(50)),
     ),
 }
+
+
+def some_batches(row: int, names: Sequence[str] = tuple(BATCHES)) -> Sequence[str]:
+    """No rows, and the batches that a session tries in a row of a matrix: all of them at night."""
+    return ("no rows", *sample(row, [name for name in names if name != "no rows"], 4))
 
 
 def inputs_of(

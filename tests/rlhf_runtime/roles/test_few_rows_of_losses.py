@@ -31,7 +31,16 @@ from rlhf_runtime.workers.orders import merge
 
 from ..thread_ranks import ThreadRanks, on_one_core
 from .bigram_engine import BigramEngine, Bigrams
-from .few_rows import BATCHES, MAX_RESPONSE, VOCABULARY, WORLD_SIZES, FewRows, in_order, inputs_of
+from .few_rows import (
+    BATCHES,
+    MAX_RESPONSE,
+    VOCABULARY,
+    WORLD_SIZES,
+    FewRows,
+    in_order,
+    inputs_of,
+    some_batches,
+)
 from .plain_losses import Plain
 from .plain_training import OLD, is_scalar, parts_of, role_of, train_plainly
 from .scenario_tools import OPTIMIZER, ROUNDING, TEMPERATURE, close
@@ -69,7 +78,7 @@ SOME_BATCHES = ("no rows", "one row", "one token", "one valid row", "all masked"
 CASES = {
     f"{type(loss).__name__}-{number}-{name}": (loss, BATCHES[name])
     for number, loss in enumerate((*LOSSES, *SETTINGS))
-    for name in (BATCHES if loss in LOSSES else SOME_BATCHES)
+    for name in some_batches(number, tuple(BATCHES) if loss in LOSSES else SOME_BATCHES)
 }
 
 

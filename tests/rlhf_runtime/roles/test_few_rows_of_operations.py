@@ -47,7 +47,7 @@ from rlhf_runtime.roles.operations import compute
 from rlhf_runtime.workers.orders import merge
 
 from ..thread_ranks import ThreadRanks, on_one_core
-from .few_rows import BATCHES, MAX_RESPONSE, WORLD_SIZES, FewRows, in_order, inputs_of
+from .few_rows import BATCHES, MAX_RESPONSE, WORLD_SIZES, FewRows, in_order, inputs_of, some_batches
 from .plain_operations import PLAIN_FORMS, PlainBatch
 
 one_core = on_one_core()
@@ -126,8 +126,14 @@ def test_every_operation_is_in_the_table() -> None:
     assert PLAIN_FORMS.keys() == {type(operation) for operation in OPERATIONS}
 
 
-@pytest.mark.parametrize("batch", BATCHES.values(), ids=BATCHES)
-@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: type(operation).__name__)
+@pytest.mark.parametrize(
+    ("operation", "batch"),
+    [
+        pytest.param(operation, BATCHES[name], id=f"{type(operation).__name__}-{number}-{name}")
+        for number, operation in enumerate(OPERATIONS)
+        for name in some_batches(number)
+    ],
+)
 def test_an_operation_equals_its_plain_form(operation: Operation, batch: FewRows) -> None:
     expected = PlainBatch.of(batch.columns(), batch.groups.tolist())
     PLAIN_FORMS[type(operation)](expected, operation)
