@@ -32,8 +32,7 @@ def kubeconfig() -> Iterator[Path]:
     named = os.environ.get("RLHF_TEST_KUBECONFIG")
     if not named:
         options = possible(DevCluster(OWN), "--kueue")
-        count_start(Heavy.CONTROL_PLANE, shared=True)
-        with _running("session", options, {}) as cluster:
+        with _running("session", options, {}, shared=True) as cluster:
             yield cluster.kubeconfig
     elif Path(named).is_file():
         yield Path(named)
@@ -63,20 +62,20 @@ def namespace(kubectl: Kubectl) -> Iterator[str]:
 @contextmanager
 def own_cluster(name: str, *arguments: str, **environment: str) -> Iterator[DevCluster]:
     """A cluster of a test's own, stopped at the end."""
-    count_start(Heavy.CONTROL_PLANE)
-    with _running(name, arguments, environment) as cluster:
+    with _running(name, arguments, environment, shared=False) as cluster:
         yield cluster
 
 
 @contextmanager
 def _running(
-    name: str, arguments: Sequence[str], environment: Mapping[str, str]
+    name: str, arguments: Sequence[str], environment: Mapping[str, str], *, shared: bool
 ) -> Iterator[DevCluster]:
     stop_abandoned()
     folder = OWN / str(os.getpid())
     cluster = DevCluster(folder / name, environment)
     if lacking := cluster.lacks(*arguments):
         skip_or_fail(lacking)
+    count_start(Heavy.CONTROL_PLANE, shared=shared)
     try:
         cluster.up(*arguments)
         yield cluster

@@ -159,6 +159,7 @@ def test_with_a_raylet_its_workers_end_even_what_is_frozen_but_not_those_of_anot
 
 
 def test_the_server_of_a_raylet_ends_with_it_and_what_it_has_forked(raylet: Raylet) -> None:
+    count_start(Heavy.FORK_SERVER)
     name = launcher.name_for(f"/of/{raylet.process.pid}")
     for _ in range(2):  # the second time there is one
         client.start_server(name, Device.CPU, raylet.process.pid)
@@ -172,6 +173,7 @@ def test_the_server_of_a_raylet_ends_with_it_and_what_it_has_forked(raylet: Rayl
 
 
 def test_that_of_a_pod_is_started_by_the_pods_hook_under_the_pods_name(raylet: Raylet) -> None:
+    count_start(Heavy.FORK_SERVER)
     name = f"rlhf-{uuid.uuid4().hex}"
     hook = [sys.executable, "-P", "-m", "rlhf_runtime.forkserver.of_pod", "CPU"]
     for _ in range(2):  # the second time there is one
